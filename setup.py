@@ -1,0 +1,260 @@
+"""Builds hgemm_ops/_C.so: csrc/**/*.cu with nvcc and csrc/**/*.cc with the C++ compiler, through ninja.
+
+torch.utils.cpp_extension refuses to compile CUDA beside a CPU-only torch. This build takes only headers and link names
+of LibTorch's stable ABI, so that one library runs on every torch from 2.10 on, CPU or CUDA. Nor is it a Python module:
+torch.ops.load_library and ctypes open it, hence the abi3 tag.
+
+nvcc is looked for in CUDA_HOME, CUDA_PATH, PATH, the nvidia-cuda-nvcc wheels (requirements/nvcc.txt), /usr/local/cuda.
+Without one the package installs as pure Python and torch serves every op.
+
+Environment: CUDA_HOME, CUDA_PATH, CXX, CXXFLAGS, MAX_JOBS, and HGEMM_CUDA_ARCHS, a list; "80 90 90a" unless set:
+  - csrc/**/sm90_*.cu is compiled for 90a;
+  - every other .cu for each architecture without a letter, and to PTX for the highest of them;
+  - where that leaves a .cu without an architecture, it is compiled for what the list does hold. A list without 90a also
+    defines HGEMM_NO_SM90A in every source: sm90_*.cu then keeps its launchers, without device code, and reports its
+    kernels as not built.
+
+Outputs stay in build/native: objects, build.ninja, and ptxas.txt, the ptxas report of the linked objects.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+CSRC = ROOT / "csrc"
+BUILD = ROOT / "build" / "native"
+
+DEFAULT_HOME = Path("/usr/local/cuda")
+DEFAULT_ARCHS = "80 90 90a"
+HOPPER = "90a"
+MIN_ARCH = 80
+MIN_NVCC = (12, 0)  # the first with compute_90a
+TORCH_TARGET_VERSION = "0x020a000000000000"  # LibTorch stable ABI as of torch 2.10
+
+
+def nvcc_home(nvcc: str) -> Path | None:
+    """The toolkit of an nvcc on PATH, which may be a link, a shell script or a compiler cache."""
+    dry_run = subprocess.run([nvcc, "--dryrun", "-E", "-x", "cu", os.devnull], capture_output=True, text=True)
+    top = re.search(r"^#\$ TOP=(.+)$", dry_run.stderr, re.MULTILINE)
+    return Path(top[1].strip()).resolve() if top else None
+
+
+def toolkit_homes(environ: Mapping[str, str], site_dirs: Iterable[str]) -> Iterator[Path]:
+    """Where a CUDA toolkit may be, best first; the paths need not exist."""
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if environ.get(name):
+            yield Path(environ[name])
+    nvcc = shutil.which("nvcc", path=environ.get("PATH", ""))
+    home = nvcc_home(nvcc) if nvcc else None
+    if home:
+        yield home
+    for site in site_dirs:
+        yield from sorted(Path(site).glob("nvidia/cu[0-9]*"), reverse=True)
+    yield DEFAULT_HOME
+
+
+def cudart_dir(home: Path) -> Path | None:
+    """The directory of libcudart_static.a: distributions, cross toolkits and the wheels each have their own."""
+    candidates = [home / "lib64", *sorted(home.glob("targets/*-linux/lib")), home / "lib"]
+    return next((d for d in candidates if (d / "libcudart_static.a").is_file()), None)
+
+
+def defect(home: Path) -> str | None:
+    """Why a toolkit that has an nvcc cannot build this library, None if it can."""
+    if cudart_dir(home) is None:
+        return "no libcudart_static.a"
+    version = subprocess.run([home / "bin" / "nvcc", "--version"], capture_output=True, text=True).stdout
+    release = re.search(r"release (\d+)\.(\d+)", version)
+    if release is None:
+        return "nvcc --version names no release"
+    if (int(release[1]), int(release[2])) < MIN_NVCC:
+        return f"nvcc {release[1]}.{release[2]} is older than {MIN_NVCC[0]}.{MIN_NVCC[1]}"
+    return None
+
+
+def find_toolkit(
+    environ: Mapping[str, str] = os.environ, site_dirs: Sequence[str] = sys.path
+) -> tuple[Path | None, str]:
+    """The first usable toolkit and, where there is none, the reason."""
+    rejected = []
+    for home in toolkit_homes(environ, site_dirs):
+        if not (home / "bin" / "nvcc").is_file():
+            continue
+        reason = defect(home)
+        if reason is None:
+            return home, ""
+        rejected.append(f"{home}: {reason}")
+    return None, "; ".join(rejected) or f"no nvcc in CUDA_HOME, PATH, the nvidia-cuda-nvcc wheels or {DEFAULT_HOME}"
+
+
+def parse_archs(text: str) -> list[str]:
+    archs = text.replace(",", " ").replace(";", " ").split()
+    bad = [a for a in archs if not re.fullmatch(r"\d{2,3}a?", a) or int(a.rstrip("a")) < MIN_ARCH]
+    if bad or not archs:
+        raise SystemExit(f"HGEMM_CUDA_ARCHS: expected a list like '{DEFAULT_ARCHS}', from {MIN_ARCH} on, got '{text}'")
+    return sorted(dict.fromkeys(archs), key=lambda a: (int(a.rstrip("a")), a))
+
+
+def gencode(source: Path, archs: list[str]) -> list[str]:
+    """nvcc's -gencode flags for one .cu; the rule is in this file's docstring."""
+    portable = [a for a in archs if not a.endswith("a")]
+    for_hopper = source.name.startswith("sm90_") and HOPPER in archs
+    chosen = [HOPPER] if for_hopper else portable or archs
+    flags = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in chosen]
+    if chosen == portable:
+        flags.append(f"-gencode=arch=compute_{portable[-1]},code=compute_{portable[-1]}")
+    return flags
+
+
+def torch_root() -> Path:
+    """torch's directory, without importing it."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise SystemExit("hgemm_ops: building the kernels needs torch >= 2.10")
+    return Path(spec.origin).parent
+
+
+def ninja_program() -> str:
+    if importlib.util.find_spec("ninja"):
+        import ninja
+
+        return str(Path(ninja.BIN_DIR) / "ninja")
+    program = shutil.which("ninja")
+    if program is None:
+        raise SystemExit("hgemm_ops: building the kernels needs ninja (pip install ninja)")
+    return program
+
+
+RULES = """\
+ninja_required_version = 1.10
+
+rule nvcc
+  command = $nvcc $flags -MD -MF $out.d -c $in -o $out 2> $out.ptxas || { cat $out.ptxas >&2; exit 1; }; $
+    grep -A 4 -i warning $out.ptxas >&2; true
+  depfile = $out.d
+  deps = gcc
+  description = nvcc $in
+
+rule cxx
+  command = $cxx $flags -MD -MF $out.d -c $in -o $out
+  depfile = $out.d
+  deps = gcc
+  description = c++ $in
+
+rule link
+  command = $cxx -shared -o $out $in $flags
+  description = link $out
+
+rule report
+  command = tail -v -n +1 -- $in > $out
+  description = report $out
+"""
+
+
+def ninja_path(path: Path | str) -> str:
+    return re.sub(r"([$ :])", r"$\1", str(path))
+
+
+def ninja_flags(flags: Iterable[object]) -> str:
+    return shlex.join(map(str, flags)).replace("$", "$$")
+
+
+def build_file(toolkit: Path, torch: Path, archs: list[str], environ: Mapping[str, str]) -> str:
+    """build.ninja for every source under csrc/: makes _C.so and ptxas.txt in the directory it runs in."""
+    cxx = shlex.split(environ.get("CXX", "c++"))
+    common = ["-fPIC", "-fvisibility=hidden"]
+    defines = [f"-I{CSRC}", *([] if HOPPER in archs else ["-DHGEMM_NO_SM90A"])]
+    cu_flags = ["-std=c++17", "-O3", "-lineinfo", "-Xptxas=-v", f"-ccbin={cxx[-1]}"]
+    cu_flags += [*(f"-Xcompiler={flag}" for flag in common), *defines]
+    cc_flags = ["-O2", "-Wall", "-Wextra", *common, *defines, *shlex.split(environ.get("CXXFLAGS", ""))]
+    torch_flags = [f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}", "-isystem", torch / "include"]
+
+    lines = [RULES, f"nvcc = {ninja_flags([toolkit / 'bin' / 'nvcc'])}", f"cxx = {ninja_flags(cxx)}"]
+    objects, reports = [], []
+
+    for source in sorted(CSRC.rglob("*.cu")):
+        target = f"{source.relative_to(CSRC)}.o"
+        objects.append(target)
+        reports.append(f"{target}.ptxas")
+        lines.append(f"build {target} | {target}.ptxas: nvcc {ninja_path(source)}")
+        lines.append(f"  flags = {ninja_flags([*cu_flags, *gencode(source, archs)])}")
+    for source in sorted(CSRC.rglob("*.cc")):
+        target = f"{source.relative_to(CSRC)}.o"
+        objects.append(target)
+        in_torch = source.is_relative_to(CSRC / "torch")
+        flags = ["-std=c++20", *cc_flags, *torch_flags] if in_torch else ["-std=c++17", *cc_flags]
+        lines.append(f"build {target}: cxx {ninja_path(source)}\n  flags = {ninja_flags(flags)}")
+
+    link_flags = [f"-L{cudart_dir(toolkit)}", "-lcudart_static", "-lrt", "-lpthread", "-ldl"]
+    link_flags += [f"-L{torch / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10"]
+    link_flags += ["-Wl,--exclude-libs,ALL", "-Wl,-z,defs"]
+    lines.append(f"build _C.so: link {' '.join(objects)}\n  flags = {ninja_flags(link_flags)}")
+    lines.append(f"build ptxas.txt: report {' '.join(reports)}")
+    return "\n".join(lines) + "\n"
+
+
+def build_library(toolkit: Path, build: Path) -> Path:
+    """Compiles what changed since the last build in ``build`` and returns the library there."""
+    archs = parse_archs(os.environ.get("HGEMM_CUDA_ARCHS", DEFAULT_ARCHS))
+    build.mkdir(parents=True, exist_ok=True)
+    (build / "build.ninja").write_text(build_file(toolkit, torch_root(), archs, os.environ))
+    jobs = os.environ.get("MAX_JOBS", str(len(os.sched_getaffinity(0))))
+    if subprocess.run([ninja_program(), "-C", build, "-j", jobs]).returncode:
+        raise SystemExit("hgemm_ops: compilation failed, see ninja's output above")
+    return build / "_C.so"
+
+
+class CudaLibrary(Extension):
+    def __init__(self, name: str, toolkit: Path) -> None:
+        super().__init__(name, sources=[], py_limited_api=True)
+        self.toolkit = toolkit
+
+
+class NinjaBuildExt(build_ext):
+    """Builds in BUILD, which outlives pip's temporary directories, and copies the library where setuptools wants it."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return str(Path(*fullname.split("."))) + ".so"
+
+    def build_extension(self, ext: CudaLibrary) -> None:
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(build_library(ext.toolkit, BUILD), target)
+
+
+class BuildPyWithoutKernels(build_py):
+    """Says why there are no kernels: here, because pip runs setup.py several times and the build once."""
+
+    reason: ClassVar[str]
+
+    def run(self) -> None:
+        print(f"hgemm_ops: installing without CUDA kernels, torch serves every op ({self.reason})", file=sys.stderr)
+        super().run()
+
+
+def main() -> None:
+    toolkit, reason = find_toolkit()
+    BuildPyWithoutKernels.reason = reason
+    setup(
+        ext_modules=[CudaLibrary("hgemm_ops._C", toolkit)] if toolkit else [],
+        cmdclass={"build_ext": NinjaBuildExt} if toolkit else {"build_py": BuildPyWithoutKernels},
+        options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    )
+
+
+if __name__ == "__main__":
+    main()
