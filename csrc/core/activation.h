@@ -1,0 +1,12 @@
+// An activation by itself, for results that a GEMM without an epilogue (torch's) has written.
+#pragma once
+
+#include "core/problem.h"
+
+namespace hgemm {
+
+/// y[i] = act(x[i]) for `count` contiguous elements; y may be x. Returns a cudaError_t.
+/// Implemented in kernels/activation.cu.
+Status launch_activation(const void* x, void* y, int64_t count, DType dtype, Activation act, Stream stream);
+
+}  // namespace hgemm

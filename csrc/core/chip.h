@@ -1,0 +1,44 @@
+// Rates of the chips that cost models need. H200: measured on one, at fixed power. The rest: public datasheets,
+// unmeasured.
+#pragma once
+
+#include "core/problem.h"
+
+namespace hgemm {
+
+struct Chip {
+  int cc;
+  const char* name;
+  double clock_ghz;         // sustained in a large GEMM
+  double mma_flops;         // per clock and SM: mma.sync, 16-bit inputs, fp32 accumulation
+  double peak_flops;        // per clock and SM: the chip's widest 16-bit tensor instruction (wgmma, tcgen05)
+  double simt_flops;        // per clock and SM: fp32 FMA
+  double dram_gbs;          // read stream
+  double l2_bytes_per_clk;  // one SM's share when all of them read
+  bool measured;            // by this project; where not, models only rank our own kernels against each other
+};
+
+// cuBLAS holds 600-690 TFLOP/s on the H200: the clock under that load, not the boost clock, is what a model needs.
+// mma.sync reaches 62 % of wgmma's rate on Hopper; its rate on Blackwell is a guess from there.
+constexpr Chip kChips[] = {
+    {80, "A100", 1.41, 2048, 2048, 128, 1400, 48, false},  {86, "A10", 1.69, 1024, 1024, 256, 550, 48, false},
+    {89, "L40S", 2.25, 1024, 1024, 256, 780, 48, false},   {90, "H200", 1.55, 2540, 4096, 256, 4600, 56, true},
+    {100, "B200", 1.70, 2540, 8192, 256, 7000, 56, false},
+};
+
+/// The chip that stands for a compute capability: the newest one that is not newer (the A100 below all).
+constexpr const Chip& chip_of(int cc) {
+  const Chip* best = &kChips[0];
+  for (const Chip& chip : kChips) {
+    if (chip.cc <= cc) best = &chip;
+  }
+  return *best;
+}
+
+/// Whether the chip's constants, and so a comparison of our models with torch's, rest on measurements.
+constexpr bool is_measured(int cc) {
+  const Chip& chip = chip_of(cc);
+  return chip.measured && chip.cc == cc;
+}
+
+}  // namespace hgemm

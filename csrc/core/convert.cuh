@@ -1,0 +1,53 @@
+// 16-bit floating point types: conversion, and eight of them as one 16-byte register group.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "core/problem.h"
+
+namespace hgemm {
+
+__device__ __forceinline__ float to_float(__half x) {
+  return __half2float(x);
+}
+__device__ __forceinline__ float to_float(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+__device__ __forceinline__ float to_float(float x) {
+  return x;
+}
+
+template <class T>
+__device__ __forceinline__ T from_float(float x);
+template <>
+__device__ __forceinline__ __half from_float<__half>(float x) {
+  return __float2half_rn(x);
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ __forceinline__ float from_float<float>(float x) {
+  return x;
+}
+
+/// Eight consecutive elements, aligned so that the compiler moves them with 16-byte accesses.
+template <class T>
+struct alignas(16) Vec8 {
+  T x[8];
+};
+
+template <class T>
+struct DTypeOf;
+template <>
+struct DTypeOf<__half> {
+  static constexpr DType value = DType::kF16;
+};
+template <>
+struct DTypeOf<__nv_bfloat16> {
+  static constexpr DType value = DType::kBF16;
+};
+
+}  // namespace hgemm

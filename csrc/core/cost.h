@@ -1,0 +1,96 @@
+// Time of a tiled GEMM from wave quantisation, main loop rates and memory floors: what Variant::predict_us is made of.
+#pragma once
+
+#include <algorithm>
+
+#include "core/chip.h"
+#include "core/problem.h"
+
+namespace hgemm {
+
+/// How a tiled kernel uses an SM.
+struct TileCost {
+  Tile tile;
+  int ctas_per_sm = 1;       // resident at once
+  double flops_per_clk = 0;  // of one SM with all of them resident, in the steady state of the main loop
+  int splits = 1;            // of K, reduced through fp32 workspace
+};
+
+/// CTAs of a kernel that fit on one SM at a time, by shared memory and threads (1 KB a CTA is the system's).
+inline int resident_ctas(const DeviceFacts& facts, int smem_bytes, int threads, int registers_per_thread) {
+  const int max_threads = facts.cc == 86 || facts.cc == 89 ? 1536 : 2048;
+  const int by_smem = facts.smem_per_sm / (smem_bytes + 1024);
+  const int by_registers = 65536 / (registers_per_thread * threads);
+  return std::max(1, std::min({by_smem, by_registers, max_threads / threads}));
+}
+
+/// Bytes that must cross DRAM once: operands (a broadcast batch counts once) and results.
+inline double dram_bytes(const Problem& p) {
+  const auto distinct = [&p](const Matrix& x) {
+    return static_cast<double>((x.batch_stride[0] == 0 ? 1 : p.batch[0]) * (x.batch_stride[1] == 0 ? 1 : p.batch[1]));
+  };
+  const double m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
+  const double results = m * n * static_cast<double>(p.batches());
+  double bytes = (m * k * distinct(p.a) + k * n * distinct(p.b)) * dtype_bytes(p.dtype);
+  bytes += results * dtype_bytes(p.out_dtype) * (p.pre_activation ? 2 : 1);
+  if (p.c.data) {
+    const double rows = p.c.row_stride == 0 ? 1 : m, cols = p.c.col_stride == 0 ? 1 : n;
+    bytes += rows * cols * distinct(p.c) * dtype_bytes(p.c_dtype);
+  }
+  return bytes;
+}
+
+namespace cost {
+constexpr double kLaunchUs = 2.6;      // a kernel in a CUDA graph: start, ramp, drain
+constexpr double kLatencyUs = 0.7;     // global memory to shared memory
+constexpr double kEpilogueUs = 0.4;    // barriers and address arithmetic around the stores
+constexpr double kStreamShare = 0.85;  // of the read bandwidth: cuBLAS gets 0.89 from weights that it reads once
+}  // namespace cost
+
+/// Predicted microseconds. Whole waves run at the steady rate; the last one with as many CTAs per SM as it has. A step
+/// of the main loop takes the longest of its math, its bytes from L2 and the load latency that `stages` cannot hide.
+inline double tiled_gemm_us(const Problem& p, const DeviceFacts& facts, const TileCost& kernel) {
+  const Chip& chip = chip_of(facts.cc);
+  const Tile& t = kernel.tile;
+  const double clk_per_us = chip.clock_ghz * 1e3;
+
+  const int64_t steps_in_all = (p.k + t.bk - 1) / t.bk;
+  const double steps = static_cast<double>((steps_in_all + kernel.splits - 1) / kernel.splits);
+  const int64_t tiles = ((p.m + t.bm - 1) / t.bm) * ((p.n + t.bn - 1) / t.bn) * p.batches() * kernel.splits;
+
+  const double rows = static_cast<double>(std::min<int64_t>(t.bm, p.m));
+  const double cols = static_cast<double>(std::min<int64_t>(t.bn, p.n));
+  const double step_flops = 2.0 * t.bm * t.bn * t.bk;
+  const double step_bytes = (rows + cols) * t.bk * dtype_bytes(p.dtype);
+  const double latency_us = cost::kLatencyUs / std::max(1, t.stages - 1);
+  const double tile_out_bytes = rows * cols * (kernel.splits > 1 ? 4 : dtype_bytes(p.out_dtype));
+  const double feed = chip.l2_bytes_per_clk * clk_per_us;
+
+  const auto wave_us = [&](int resident) {
+    // Fewer CTAs than fit leave latencies uncovered.
+    const double share = kernel.ctas_per_sm == 1 ? 1.0 : 0.5 + 0.5 * resident / kernel.ctas_per_sm;
+    const double math = resident * step_flops / (kernel.flops_per_clk * share * clk_per_us);
+    const double loads = resident * step_bytes / feed;
+    return steps * std::max({math, loads, latency_us}) + resident * tile_out_bytes / feed;
+  };
+  const int64_t slots = static_cast<int64_t>(facts.sm_count) * kernel.ctas_per_sm;
+  const int64_t full = tiles / slots, rest = tiles % slots;
+  const int last = static_cast<int>((rest + facts.sm_count - 1) / facts.sm_count);
+  // Fill and drain are hidden by a neighbour on the same SM, except in the first and last wave.
+  const double edges_us = cost::kLatencyUs + cost::kEpilogueUs;
+  const double waves = static_cast<double>(full + (rest > 0));
+  const double exposed = kernel.ctas_per_sm == 1 ? waves : std::min(waves, 1.0 + 0.3 * (waves - 1.0));
+  const double sm_us =
+      static_cast<double>(full) * wave_us(kernel.ctas_per_sm) + (rest > 0 ? wave_us(last) : 0.0) + exposed * edges_us;
+
+  const double dram_us = dram_bytes(p) / (chip.dram_gbs * 1e3 * cost::kStreamShare);
+  double us = cost::kLaunchUs + std::max(sm_us, dram_us);
+  if (kernel.splits > 1) {
+    // Partial sums are read back once, mostly from L2, and the last arrivers wait for each other.
+    const double partial = 4.0 * static_cast<double>(p.m) * p.n * p.batches() * kernel.splits;
+    us += 1.5 + partial / (feed * facts.sm_count);
+  }
+  return us;
+}
+
+}  // namespace hgemm

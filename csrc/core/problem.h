@@ -1,0 +1,115 @@
+// Plain data shared by every room: what is to be multiplied, on what device, by which kernel.
+// No torch, no CUDA: the dispatcher compiles and runs on a machine without a GPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hgemm {
+
+enum class DType : int32_t { kF16 = 0, kBF16 = 1, kF32 = 2 };
+enum class Activation : int32_t { kNone = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3, kSilu = 4 };
+
+constexpr int dtype_bytes(DType t) {
+  return t == DType::kF32 ? 4 : 2;
+}
+
+/// A batch of matrices. Strides count elements; 0 broadcasts. Two batch dimensions {outer, inner} serve
+/// (B, H, S, D) views whose heads do not collapse into one stride.
+struct Matrix {
+  void* data = nullptr;
+  int64_t row_stride = 0;
+  int64_t col_stride = 0;
+  int64_t batch_stride[2] = {0, 0};
+};
+
+/// Memory order of an operand: the reduction index k or the outer index (m for A, n for B) is contiguous.
+enum class Major : int32_t { kK = 0, kMN = 1 };
+
+/// D = act(alpha * A @ B + beta * C + bias), A (m, k), B (k, n), C and D (m, n), bias (n).
+/// Invariants (see dispatch/canonical.h): A and B each have one unit stride; D has unit column stride; C is any-strided
+/// and may broadcast. `pre_activation`, when set, receives the argument of act with D's strides.
+struct Problem {
+  int64_t m = 0, n = 0, k = 0;
+  int64_t batch[2] = {1, 1};  // outer, inner
+  Matrix a, b, c, d;          // c.data == nullptr: no C
+  const void* bias = nullptr;
+  void* pre_activation = nullptr;
+  float alpha = 1.0f, beta = 0.0f;
+  DType dtype = DType::kF16;      // of A and B (and bias)
+  DType out_dtype = DType::kF16;  // of D and pre_activation: dtype, or kF32
+  DType c_dtype = DType::kF16;    // of C
+  Activation act = Activation::kNone;
+
+  constexpr int64_t batches() const { return batch[0] * batch[1]; }
+  constexpr double flops() const { return 2.0 * static_cast<double>(m) * n * k * batches(); }
+  constexpr Major a_major() const { return a.col_stride == 1 ? Major::kK : Major::kMN; }
+  constexpr Major b_major() const { return b.row_stride == 1 ? Major::kK : Major::kMN; }
+  constexpr int64_t lda() const { return a_major() == Major::kK ? a.row_stride : a.col_stride; }
+  constexpr int64_t ldb() const { return b_major() == Major::kK ? b.col_stride : b.row_stride; }
+};
+
+/// Largest power of two (at most 16) that divides the address and every stride of the matrix, in bytes: the widest copy
+/// that is legal at the start of every row. `ld` is the non-unit stride; strides over an extent of one do not count.
+int alignment_of(const Matrix& x, DType dtype, int64_t ld, int64_t batch_outer, int64_t batch_inner);
+inline int alignment_a(const Problem& p) {
+  return alignment_of(p.a, p.dtype, p.lda(), p.batch[0], p.batch[1]);
+}
+inline int alignment_b(const Problem& p) {
+  return alignment_of(p.b, p.dtype, p.ldb(), p.batch[0], p.batch[1]);
+}
+inline int alignment_d(const Problem& p) {
+  return alignment_of(p.d, p.out_dtype, p.d.row_stride, p.batch[0], p.batch[1]);
+}
+
+/// What the dispatcher knows of a device; constants of a known chip, or read once through cudaDeviceGetAttribute.
+struct DeviceFacts {
+  int cc = 0;  // 10 * major + minor: 80, 86, 89, 90, 100
+  int sm_count = 0;
+  int smem_optin = 0;   // bytes of shared memory one block may use
+  int smem_per_sm = 0;  // bytes
+  int64_t l2_bytes = 0;
+};
+
+/// Why a variant cannot serve a problem. Formatting is skipped when nobody asks.
+struct Reason {
+  char text[192] = {0};
+};
+
+enum class Family : int32_t { kLadder = 0, kSm80Mma = 1, kSm90Wgmma = 2, kSkinny = 3, kFp32 = 4 };
+enum class Numerics : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1 };
+
+// cudaStream_t and cudaError_t without the CUDA headers.
+using Stream = void*;
+using Status = int;
+
+struct Tile {
+  int bm, bn, bk, stages, threads;
+};
+
+/// One kernel as data. A variant is declared once, by one line in its family's list; everything else iterates.
+struct Variant {
+  const char* name;
+  Family family;
+  Numerics numerics;
+  int min_cc;  // runs on min_cc <= cc <= max_cc
+  int max_cc;
+  uint32_t dtypes;  // bit 1 << DType
+  Tile tile;
+  int smem_bytes;
+  bool splits_k;
+  /// The one validity predicate beyond architecture, dtype and shared memory. `why` may be null.
+  bool (*eligible)(const Problem&, const DeviceFacts&, Reason* why);
+  /// Bytes of scratch the launch needs for this problem; 0 for none.
+  size_t (*workspace)(const Problem&, const DeviceFacts&);
+  /// Predicted device time in microseconds.
+  double (*predict_us)(const Problem&, const DeviceFacts&);
+  /// Enqueues on `stream`; returns a cudaError_t. Never synchronises, never allocates.
+  Status (*launch)(const Problem&, const DeviceFacts&, void* workspace, Stream stream);
+};
+
+/// Variant ids index variants(); these two stand beside them wherever an id is accepted.
+constexpr int kAuto = -1;   // let the dispatcher choose
+constexpr int kTorch = -2;  // torch's own kernel (cuBLAS)
+
+}  // namespace hgemm

@@ -1,0 +1,37 @@
+// Asynchronous copies global -> shared that bypass registers.
+// PTX ISA, "Data Movement and Conversion Instructions: cp.async".
+#pragma once
+
+#include <cstdint>
+
+namespace hgemm::ptx {
+
+/// Generic address of shared memory -> the 32-bit address PTX wants.
+__device__ __forceinline__ uint32_t smem_addr(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+/// cp.async.cg of 16 bytes, both addresses 16-byte aligned; writes zeros and reads nothing unless `inside`.
+__device__ __forceinline__ void cp_async_16(uint32_t dst, const void* src, bool inside) {
+  asm volatile(
+      "{\n"
+      ".reg .pred ignore_src;\n"
+      "setp.eq.u32 ignore_src, %2, 0;\n"
+      "cp.async.cg.shared.global [%0], [%1], 16, ignore_src;\n"
+      "}\n" ::"r"(dst),
+      "l"(src), "r"(static_cast<uint32_t>(inside))
+      : "memory");
+}
+
+/// cp.async.commit_group: closes the group of all copies issued by this thread since the last one.
+__device__ __forceinline__ void cp_async_commit() {
+  asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+
+/// cp.async.wait_group: returns when at most kPending of this thread's youngest groups are still in flight.
+template <int kPending>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+}
+
+}  // namespace hgemm::ptx
