@@ -1,0 +1,64 @@
+#include "core/device.h"
+
+#include <array>
+#include <mutex>
+
+#include <cuda_runtime_api.h>
+
+namespace hgemm {
+namespace {
+
+constexpr int kMaxDevices = 64;
+
+struct Entry {
+  std::once_flag once;
+  DeviceFacts facts;
+  cudaError_t status = cudaSuccess;
+};
+
+cudaError_t read_facts(int ordinal, DeviceFacts* facts) {
+  const struct {
+    cudaDeviceAttr attribute;
+    int* value;
+  } simple[] = {
+      {cudaDevAttrMultiProcessorCount, &facts->sm_count},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, &facts->smem_optin},
+      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, &facts->smem_per_sm},
+  };
+  for (const auto& item : simple) {
+    if (cudaError_t status = cudaDeviceGetAttribute(item.value, item.attribute, ordinal)) return status;
+  }
+  int major = 0, minor = 0, l2_bytes = 0;
+  if (cudaError_t status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal)) return status;
+  if (cudaError_t status = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal)) return status;
+  if (cudaError_t status = cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, ordinal)) return status;
+  facts->cc = 10 * major + minor;
+  facts->l2_bytes = l2_bytes;
+  return cudaSuccess;
+}
+
+}  // namespace
+
+Status query_device_facts(int ordinal, DeviceFacts* facts) {
+  static std::array<Entry, kMaxDevices> entries;
+  if (ordinal < 0 || ordinal >= kMaxDevices) return cudaErrorInvalidDevice;
+  Entry& entry = entries[ordinal];
+  std::call_once(entry.once, [&] { entry.status = read_facts(ordinal, &entry.facts); });
+  if (entry.status == cudaSuccess) *facts = entry.facts;
+  return entry.status;
+}
+
+int device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();  // clears it: no device is an answer here, not an error to be found by the next launch check
+    return 0;
+  }
+  return count;
+}
+
+const char* status_string(Status status) {
+  return cudaGetErrorString(static_cast<cudaError_t>(status));
+}
+
+}  // namespace hgemm

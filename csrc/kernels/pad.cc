@@ -1,0 +1,55 @@
+#include "kernels/pad.h"
+
+namespace hgemm {
+namespace {
+
+int64_t round_up(int64_t x, int64_t to) {
+  return (x + to - 1) / to * to;
+}
+
+/// A dense copy of one operand: `rows` rows of `ld` elements per batch.
+struct Copy {
+  int64_t rows, ld, batch[2];
+  int64_t elements() const { return batch[0] * batch[1] * rows * ld; }
+  // A multiple of 16 bytes, so that what follows in the workspace is aligned too.
+  size_t bytes() const { return static_cast<size_t>(elements()) * 2; }
+};
+
+Copy copy_of(const Problem& p, const Matrix& x, int64_t rows, int64_t cols) {
+  return {rows, round_up(cols, 8), {x.batch_stride[0] == 0 ? 1 : p.batch[0], x.batch_stride[1] == 0 ? 1 : p.batch[1]}};
+}
+Copy copy_of_a(const Problem& p) {
+  return p.a_major() == Major::kK ? copy_of(p, p.a, p.m, p.k) : copy_of(p, p.a, p.k, p.m);
+}
+Copy copy_of_b(const Problem& p) {
+  return p.b_major() == Major::kK ? copy_of(p, p.b, p.n, p.k) : copy_of(p, p.b, p.k, p.n);
+}
+
+Matrix place(const Matrix& x, const Copy& copy, bool unit_col_stride, void* at) {
+  Matrix out;
+  out.data = at;
+  out.row_stride = unit_col_stride ? copy.ld : 1;
+  out.col_stride = unit_col_stride ? 1 : copy.ld;
+  out.batch_stride[0] = x.batch_stride[0] == 0 ? 0 : copy.batch[1] * copy.rows * copy.ld;
+  out.batch_stride[1] = x.batch_stride[1] == 0 ? 0 : copy.rows * copy.ld;
+  return out;
+}
+
+}  // namespace
+
+size_t padded_bytes(const Problem& p, bool pad_a, bool pad_b) {
+  return (pad_a ? copy_of_a(p).bytes() : 0) + (pad_b ? copy_of_b(p).bytes() : 0);
+}
+
+Problem padded_problem(const Problem& p, bool pad_a, bool pad_b, void* workspace) {
+  Problem out = p;
+  auto* at = static_cast<char*>(workspace);
+  if (pad_a) {
+    out.a = place(p.a, copy_of_a(p), p.a_major() == Major::kK, at);
+    at += copy_of_a(p).bytes();
+  }
+  if (pad_b) out.b = place(p.b, copy_of_b(p), p.b_major() == Major::kMN, at);
+  return out;
+}
+
+}  // namespace hgemm

@@ -1,0 +1,77 @@
+// The copy itself: bandwidth-bound, one thread per 16-byte chunk of the destination.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "kernels/pad.h"
+#include "tile/unaligned.cuh"
+
+namespace hgemm {
+namespace {
+
+struct PadParams {
+  const uint16_t* src;
+  uint4* dst;
+  int64_t src_ld, src_batch[2];
+  int64_t rows, cols, chunks_per_row, batch_inner;
+  int64_t chunks;
+};
+
+__global__ void __launch_bounds__(256) pad_kernel(const __grid_constant__ PadParams p) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t id = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; id < p.chunks; id += step) {
+    const int64_t row_id = id / p.chunks_per_row, col = (id - row_id * p.chunks_per_row) * 8;
+    const int64_t batch = row_id / p.rows, row = row_id - batch * p.rows;
+    const int64_t outer = batch / p.batch_inner, inner = batch - outer * p.batch_inner;
+    const uint64_t addr =
+        reinterpret_cast<uint64_t>(p.src + outer * p.src_batch[0] + inner * p.src_batch[1] + row * p.src_ld + col);
+    const int valid = static_cast<int>(min(p.cols - col, int64_t{8}));
+    uint32_t words[5], out[4];
+    tile::load_words(words, addr, valid);
+    tile::align_words(out, words, tile::word_skew(addr), valid);
+    p.dst[id] = make_uint4(out[0], out[1], out[2], out[3]);
+  }
+}
+
+cudaError_t copy(const Problem& p, const Matrix& src, const Matrix& dst, bool unit_col_stride, int64_t rows,
+                 int64_t cols, cudaStream_t stream) {
+  PadParams params{};
+  params.src = static_cast<const uint16_t*>(src.data);
+  params.dst = static_cast<uint4*>(dst.data);
+  params.src_ld = unit_col_stride ? src.row_stride : src.col_stride;
+  params.rows = rows;
+  params.cols = cols;
+  params.chunks_per_row = (cols + 7) / 8;
+  int64_t batches = 1;
+  for (int i = 0; i < 2; ++i) {
+    params.src_batch[i] = src.batch_stride[i];
+    batches *= src.batch_stride[i] == 0 ? 1 : p.batch[i];
+  }
+  params.batch_inner = src.batch_stride[1] == 0 ? 1 : p.batch[1];
+  params.chunks = batches * rows * params.chunks_per_row;
+  if (params.chunks == 0) return cudaSuccess;
+  constexpr int kThreads = 256;
+  constexpr int64_t kMaxBlocks = 1 << 16;
+  const auto blocks = static_cast<unsigned>(std::min((params.chunks + kThreads - 1) / kThreads, kMaxBlocks));
+  pad_kernel<<<blocks, kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+Status launch_pad(const Problem& p, bool pad_a, bool pad_b, void* workspace, Stream stream_) {
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  const Problem to = padded_problem(p, pad_a, pad_b, workspace);
+  if (pad_a) {
+    const bool k_major = p.a_major() == Major::kK;
+    const cudaError_t e = copy(p, p.a, to.a, k_major, k_major ? p.m : p.k, k_major ? p.k : p.m, stream);
+    if (e != cudaSuccess) return e;
+  }
+  if (pad_b) {
+    const bool k_major = p.b_major() == Major::kK;
+    return copy(p, p.b, to.b, !k_major, k_major ? p.n : p.k, k_major ? p.k : p.n, stream);
+  }
+  return cudaSuccess;
+}
+
+}  // namespace hgemm

@@ -1,0 +1,46 @@
+// What the list of sm80_mma kernels (sm80_mma.cc) and their CUDA side share: configurations and launchers.
+#pragma once
+
+#include "core/problem.h"
+
+namespace hgemm::sm80_mma {
+
+/// The shape of a block: one line of configs.inc.
+template <int BM_, int BN_, int BK_, int WM_, int WN_, int STAGES_>
+struct Config {
+  static constexpr int BM = BM_, BN = BN_, BK = BK_, WM = WM_, WN = WN_, STAGES = STAGES_;
+  static constexpr int kWarpsM = BM / WM, kWarpsN = BN / WN;
+  static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
+  static constexpr int kStageBytes = (BM + BN) * BK * 2;
+  static constexpr int kEpilogueRow = WN + 8;  // floats; the pad keeps the fragment stores conflict-free
+  static constexpr int kEpilogueBytes = kWarpsM * kWarpsN * 16 * kEpilogueRow * 4;
+  static constexpr int kSmemBytes = STAGES * kStageBytes > kEpilogueBytes ? STAGES * kStageBytes : kEpilogueBytes;
+  static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0);
+  static_assert(BK % 32 == 0, "the pipeline needs two k16 steps per tile");
+  static_assert(STAGES >= 3, "one stage is read, one is freed, the rest are in flight");
+};
+
+/// Whether an operand consists of whole 16-byte chunks, each aligned: the copies can then be cp.async.
+inline bool is_wide_a(const Problem& p) {
+  return alignment_a(p) == 16 && (p.a_major() == Major::kK ? p.k : p.m) % 8 == 0;
+}
+inline bool is_wide_b(const Problem& p) {
+  return alignment_b(p) == 16 && (p.b_major() == Major::kK ? p.k : p.n) % 8 == 0;
+}
+
+/// How a configuration takes operands that are not wide.
+enum class Unaligned { kPad, kNarrow };
+
+struct Schedule {
+  int splits = 1;       // slices of K; above one, `workspace` holds splits * batches * m * n floats
+  bool padded = false;  // operands that were not wide have been replaced by padded copies (kernels/pad.h)
+};
+
+/// Enqueues the GEMM.
+#define SM80_MMA(BM, BN, BK, WM, WN, STAGES, UNALIGNED, SPLIT_K, RATE)                                                \
+  Status launch_f16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES(const Problem&, Schedule, void* workspace, Stream); \
+  Status launch_bf16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES(const Problem&, Schedule, void* workspace, Stream);
+#include "kernels/configs.inc"
+#undef SM80_MMA
+
+}  // namespace hgemm::sm80_mma

@@ -1,0 +1,11 @@
+// The lists of kernels, one per family. Each list is filled by the family's launch file.
+#pragma once
+
+#include "core/problem.h"
+
+namespace hgemm {
+
+extern const Variant kSm80MmaVariants[];
+extern const int kSm80MmaVariantCount;
+
+}  // namespace hgemm
