@@ -1,0 +1,296 @@
+#include "dispatch/c_api.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "dispatch/canonical.h"
+#include "dispatch/facts.h"
+#include "dispatch/registry.h"
+#include "dispatch/select.h"
+#include "dispatch/stats.h"
+#include "dispatch/table.h"
+#include "dispatch/torch_model.h"
+
+namespace {
+
+using namespace hgemm;
+
+thread_local std::string last_error;
+
+/// Runs `body`; exceptions end here, as a status and this thread's message.
+template <class Body>
+int guarded(const Body& body) {
+  try {
+    body();
+    return 0;
+  } catch (const std::exception& e) {
+    last_error = e.what();
+    return 1;
+  }
+}
+
+[[noreturn]] void fail(const std::string& message) {
+  throw std::invalid_argument("hgemm: " + message);
+}
+
+void require_forceable(int id) {
+  if (id < kTorch || id >= variant_count()) fail("variant " + std::to_string(id) + " does not exist");
+}
+
+template <class Enum>
+Enum checked(int32_t value, Enum last, const char* what) {
+  if (value < 0 || value > static_cast<int32_t>(last))
+    fail(std::string(what) + " " + std::to_string(value) + " is unknown");
+  return static_cast<Enum>(value);
+}
+
+DeviceFacts facts_of(const HgemmFacts& f) {
+  return {f.cc, f.sm_count, f.smem_optin, f.smem_per_sm, f.l2_bytes};
+}
+
+HgemmFacts facts_of(const DeviceFacts& f) {
+  return {f.cc, f.sm_count, f.smem_optin, f.smem_per_sm, f.l2_bytes};
+}
+
+/// Nobody reads through it: an address is its alignment.
+void* address_of(int alignment) {
+  return reinterpret_cast<void*>(static_cast<uintptr_t>(std::max(alignment, 1)));
+}
+
+TensorView view_of(const HgemmTensor& t, const char* name) {
+  if (t.ndim < 0 || t.ndim > 8) fail(std::string(name) + " has " + std::to_string(t.ndim) + " dimensions, not 0 to 8");
+  return {address_of(t.align), t.ndim, t.sizes, t.strides, checked(t.dtype, DType::kF32, "dtype")};
+}
+
+Problem problem_of(const HgemmQuery& q) {
+  constexpr int kFresh = 16;  // what the allocator promises, and more
+  Operands operands;
+  operands.op = checked(q.op, Op::kLinear, "op");
+  operands.a = view_of(q.a, "a");
+  operands.b = view_of(q.b, "b");
+  TensorView c;
+  if (q.c.ndim >= 0) {
+    c = view_of(q.c, "c");
+    operands.c = &c;
+    operands.beta = 1.0f;
+  }
+  operands.act = checked(q.act, Activation::kSilu, "act");
+  operands.out_dtype = q.out_dtype < 0 ? operands.a.dtype : checked(q.out_dtype, DType::kF32, "out_dtype");
+  Canonical canonical;
+  if (!canonicalize(operands, &canonical)) throw std::invalid_argument(canonical.error);
+  Problem& p = canonical.problem;
+  p.d.data = address_of(kFresh);
+  if (canonical.copy_a.needed) p.a.data = address_of(kFresh);
+  if (canonical.copy_b.needed) p.b.data = address_of(kFresh);
+  if (q.has_bias) p.bias = address_of(kFresh);
+  return p;
+}
+
+void copy_text(char* to, size_t capacity, const std::string& from) {
+  const size_t n = std::min(capacity - 1, from.size());
+  std::memcpy(to, from.data(), n);
+  to[n] = '\0';
+}
+
+}  // namespace
+
+int hgemm_abi(int32_t* sizes, int capacity) {
+  constexpr int32_t kSizes[] = {sizeof(HgemmTensor), sizeof(HgemmFacts),      sizeof(HgemmVariantInfo),
+                                sizeof(HgemmQuery),  sizeof(HgemmCandidate),  sizeof(HgemmDecision),
+                                sizeof(HgemmTiming), sizeof(HgemmTableEntry), sizeof(HgemmCallCount)};
+  constexpr int kCount = sizeof(kSizes) / sizeof(kSizes[0]);
+  std::copy(kSizes, kSizes + std::min(kCount, capacity), sizes);
+  return kCount;
+}
+
+const char* hgemm_last_error(void) {
+  return last_error.c_str();
+}
+
+int hgemm_variant_count(void) {
+  return variant_count();
+}
+
+int hgemm_variant_info(int id, HgemmVariantInfo* info) {
+  return guarded([&] {
+    if (id < 0 || id >= variant_count()) fail("variant " + std::to_string(id) + " does not exist");
+    const Variant& v = variant(id);
+    *info = {v.name,
+             family_name(v.family),
+             v.min_cc,
+             v.max_cc,
+             v.dtypes,
+             static_cast<int32_t>(v.numerics),
+             {v.tile.bm, v.tile.bn, v.tile.bk, v.tile.stages, v.tile.threads},
+             v.smem_bytes,
+             v.splits_k};
+  });
+}
+
+int hgemm_find_variant(const char* name) {
+  return find_variant(name);
+}
+
+int hgemm_preset_facts(int cc, HgemmFacts* facts) {
+  return guarded([&] {
+    DeviceFacts preset;
+    if (!preset_facts(cc, &preset)) fail("no preset for sm_" + std::to_string(cc) + "; there are 80, 86, 89, 90, 100");
+    *facts = facts_of(preset);
+  });
+}
+
+int hgemm_device_facts(int ordinal, HgemmFacts* facts) {
+  return guarded([&] {
+    DeviceFacts device;
+    if (const Status status = query_device_facts(ordinal, &device)) {
+      fail("device " + std::to_string(ordinal) + ": " + status_string(status));
+    }
+    *facts = facts_of(device);
+  });
+}
+
+int hgemm_explain(const HgemmQuery* query, HgemmDecision* decision, HgemmCandidate* candidates) {
+  return guarded([&] {
+    const Problem p = problem_of(*query);
+    const int forced = query->variant == kAuto ? default_variant() : query->variant;
+    require_forceable(forced);
+    const Explanation e = explain(p, facts_of(query->facts), forced);
+    *decision = {};
+    decision->variant = e.decision.variant;
+    decision->source = static_cast<int32_t>(e.decision.source);
+    decision->us = e.decision.us;
+    decision->torch_us = e.decision.torch_us;
+    decision->batch = p.batches();
+    decision->m = p.m;
+    decision->n = p.n;
+    decision->k = p.k;
+    decision->a_major = static_cast<int32_t>(p.a_major());
+    decision->b_major = static_cast<int32_t>(p.b_major());
+    decision->align = least_alignment(p);
+    copy_text(decision->reason, sizeof(decision->reason), e.reason);
+    if (!candidates) return;
+    for (size_t i = 0; i < e.candidates.size(); ++i) {
+      const Candidate& c = e.candidates[i];
+      candidates[i] = {c.variant, c.eligible, c.predicted_us, c.measured_us, {}};
+      copy_text(candidates[i].reason, sizeof(candidates[i].reason), c.reason);
+    }
+  });
+}
+
+double hgemm_select_ns(const HgemmQuery* query, int cached, int iterations) {
+  double mean = -1;
+  guarded([&] {
+    constexpr int kNoDevice = -1;
+    const Problem p = problem_of(*query);
+    const DeviceFacts facts = facts_of(query->facts);
+    require_forceable(query->variant);
+    int sum = choose(p, facts, kNoDevice, query->variant).variant;
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < iterations; ++i) {
+      sum += (cached ? choose(p, facts, kNoDevice, query->variant) : select(p, facts, query->variant)).variant;
+    }
+    const std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - start;
+    volatile int keep = sum;  // the loop's result is used
+    static_cast<void>(keep);
+    mean = elapsed.count() / std::max(iterations, 1);
+  });
+  return mean;
+}
+
+int hgemm_table_set(const HgemmTableEntry* entries, int entry_count, const HgemmTiming* timings, int timing_count) {
+  return guarded([&] {
+    std::vector<TableEntry> table;
+    table.reserve(static_cast<size_t>(entry_count));
+    for (int i = 0; i < entry_count; ++i) {
+      const HgemmTableEntry& e = entries[i];
+      if (e.first_timing < 0 || e.timing_count < 0 || e.first_timing + e.timing_count > timing_count) {
+        fail("entry " + std::to_string(i) + " names timings that are not there");
+      }
+      if (std::min({e.batch, e.m, e.n, e.k}) < 1) fail("entry " + std::to_string(i) + " has an empty size");
+      TableEntry entry{e.cc,
+                       e.sm_count,
+                       e.l2_bytes,
+                       checked(e.dtype, DType::kF32, "dtype"),
+                       checked(e.a_major, Major::kMN, "major"),
+                       checked(e.b_major, Major::kMN, "major"),
+                       e.align,
+                       e.batch,
+                       e.m,
+                       e.n,
+                       e.k,
+                       {}};
+      for (int j = 0; j < e.timing_count; ++j) {
+        const HgemmTiming& t = timings[e.first_timing + j];
+        if (t.variant != kTorch && (t.variant < 0 || t.variant >= variant_count())) {
+          fail("entry " + std::to_string(i) + " times variant " + std::to_string(t.variant) + ", which does not exist");
+        }
+        if (!(t.us > 0)) fail("entry " + std::to_string(i) + " has a time that is not positive");
+        entry.timings.push_back({t.variant, t.us});
+      }
+      table.push_back(std::move(entry));
+    }
+    set_table(table);
+  });
+}
+
+int hgemm_table_size(const HgemmFacts* facts) {
+  return table_size(facts_of(*facts));
+}
+
+int hgemm_set_default_variant(int id) {
+  return guarded([&] {
+    require_forceable(id);
+    set_default_variant(id);
+  });
+}
+
+int hgemm_default_variant(void) {
+  return default_variant();
+}
+
+void hgemm_set_log(void (*log)(const char* line)) {
+  set_log(log);
+}
+
+void hgemm_set_first_use(void (*action)(void)) {
+  set_first_use(action);
+}
+
+void hgemm_stats_enable(int on) {
+  stats_enable(on != 0);
+}
+
+void hgemm_stats_reset(void) {
+  stats_reset();
+}
+
+int hgemm_stats_snapshot(HgemmCallCount* rows, int capacity) {
+  const std::vector<CallCount> all = stats_snapshot();
+  const size_t count = std::min(all.size(), static_cast<size_t>(std::max(capacity, 0)));
+  for (size_t i = 0; i < count; ++i) {
+    const CallCount& c = all[i];
+    rows[i] = {static_cast<int32_t>(c.dtype),
+               static_cast<int32_t>(c.out_dtype),
+               static_cast<int32_t>(c.a_major),
+               static_cast<int32_t>(c.b_major),
+               static_cast<int32_t>(c.act),
+               c.has_bias,
+               c.has_c,
+               c.align,
+               c.batch,
+               c.m,
+               c.n,
+               c.k,
+               c.ordinal,
+               c.variant,
+               static_cast<int32_t>(c.source),
+               0,
+               c.calls};
+  }
+  return static_cast<int>(all.size());
+}

@@ -1,0 +1,161 @@
+/* The dispatcher as a plain C API, for ctypes (hgemm_ops/_native.py mirrors every struct; hgemm_abi() lets it check).
+   No call needs a GPU except hgemm_device_facts. Enums are those of core/problem.h and dispatch/select.h:
+     dtype   0 float16, 1 bfloat16, 2 float32        major   0 k is contiguous, 1 m or n is
+     act     0 none, 1 relu, 2 gelu, 3 gelu_tanh, 4 silu
+     variant an index below hgemm_variant_count(), -1 auto, -2 torch, -3 unknown or refused
+     source  0 forced, 1 table, 2 model, 3 fallback
+   Functions returning int give 0 for success; otherwise hgemm_last_error() holds this thread's message. */
+#pragma once
+
+#include <stdint.h>
+
+#define HGEMM_API extern "C" __attribute__((visibility("default")))
+
+/* A strided view. `align` is the largest power of two (at most 16) that divides the address. */
+typedef struct HgemmTensor {
+  int32_t ndim;
+  int32_t dtype;
+  int64_t sizes[8];
+  int64_t strides[8]; /* in elements */
+  int32_t align;      /* bytes */
+} HgemmTensor;
+
+typedef struct HgemmFacts {
+  int32_t cc; /* 10 * major + minor */
+  int32_t sm_count;
+  int32_t smem_optin;
+  int32_t smem_per_sm;
+  int64_t l2_bytes;
+} HgemmFacts;
+
+typedef struct HgemmVariantInfo {
+  const char* name;
+  const char* family;
+  int32_t min_cc;
+  int32_t max_cc;
+  uint32_t dtypes;  /* bit 1 << dtype */
+  int32_t numerics; /* 0 accumulates in float32, 1 in float16 */
+  int32_t tile[5];  /* BM, BN, BK, stages, threads */
+  int32_t smem_bytes;
+  int32_t splits_k;
+} HgemmVariantInfo;
+
+/* One call of an op, with alpha = beta = 1. */
+typedef struct HgemmQuery {
+  HgemmTensor a;
+  HgemmTensor b; /* linear: the weight, (n, k) */
+  HgemmTensor c; /* what addmm and baddbmm add; ndim < 0: none */
+  int32_t op;    /* 0 matmul, 1 mm, 2 bmm, 3 addmm, 4 baddbmm, 5 linear */
+  int32_t has_bias;
+  int32_t act;
+  int32_t out_dtype; /* -1: that of a */
+  int32_t variant;   /* -1: the default variant, then the dispatcher */
+  int32_t reserved;
+  HgemmFacts facts;
+} HgemmQuery;
+
+typedef struct HgemmCandidate {
+  int32_t variant;
+  int32_t eligible;
+  double predicted_us; /* NaN: not eligible */
+  double measured_us;  /* NaN: this shape is not in the table */
+  char reason[512];    /* why not eligible */
+} HgemmCandidate;
+
+typedef struct HgemmDecision {
+  int32_t variant; /* -3: the forced variant cannot serve it, `reason` is the error text */
+  int32_t source;
+  double us; /* of the choice */
+  double torch_us;
+  /* The problem as kernels see it. */
+  int64_t batch;
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  int32_t a_major;
+  int32_t b_major;
+  int32_t align; /* the least alignment of a, b and the result, in bytes */
+  int32_t reserved;
+  char reason[1024];
+} HgemmDecision;
+
+/* One measured time; entries index a flat array of them. */
+typedef struct HgemmTiming {
+  int32_t variant;
+  int32_t reserved;
+  double us;
+} HgemmTiming;
+
+typedef struct HgemmTableEntry {
+  int32_t cc;
+  int32_t sm_count;
+  int64_t l2_bytes;
+  int32_t dtype;
+  int32_t a_major;
+  int32_t b_major;
+  int32_t align;
+  int64_t batch;
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  int32_t first_timing;
+  int32_t timing_count;
+} HgemmTableEntry;
+
+typedef struct HgemmCallCount {
+  int32_t dtype;
+  int32_t out_dtype;
+  int32_t a_major;
+  int32_t b_major;
+  int32_t act;
+  int32_t has_bias;
+  int32_t has_c;
+  int32_t align;
+  int64_t batch;
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  int32_t ordinal;
+  int32_t variant;
+  int32_t source;
+  int32_t reserved;
+  int64_t calls;
+} HgemmCallCount;
+
+/* sizeof of each struct above, in order of declaration; returns how many there are and fills at most `capacity`. */
+HGEMM_API int hgemm_abi(int32_t* sizes, int capacity);
+HGEMM_API const char* hgemm_last_error(void);
+
+HGEMM_API int hgemm_variant_count(void);
+HGEMM_API int hgemm_variant_info(int id, HgemmVariantInfo* info);
+HGEMM_API int hgemm_find_variant(const char* name); /* "auto" -1, "torch" -2, unknown -3 */
+
+HGEMM_API int hgemm_preset_facts(int cc, HgemmFacts* facts); /* 80, 86, 89, 90, 100 */
+HGEMM_API int hgemm_device_facts(int ordinal, HgemmFacts* facts);
+
+/* `candidates` has room for hgemm_variant_count() + 1; torch is the last. Null: only the decision is wanted. */
+HGEMM_API int hgemm_explain(const HgemmQuery* query, HgemmDecision* decision, HgemmCandidate* candidates);
+
+/* Mean nanoseconds of one decision over `iterations`: with the cache in front, or (cached = 0) computed every time.
+   Negative on error. */
+HGEMM_API double hgemm_select_ns(const HgemmQuery* query, int cached, int iterations);
+
+/* Replaces the tuned table (nothing given: clears it). */
+HGEMM_API int hgemm_table_set(const HgemmTableEntry* entries, int entry_count, const HgemmTiming* timings,
+                              int timing_count);
+HGEMM_API int hgemm_table_size(const HgemmFacts* facts);
+
+HGEMM_API int hgemm_set_default_variant(int id);
+HGEMM_API int hgemm_default_variant(void);
+
+/* `log` is called once per new decision with one line of text, on the thread that made it; null turns it off. */
+HGEMM_API void hgemm_set_log(void (*log)(const char* line));
+
+/* `action` runs once, within the first decision that an op asks for (Python loads the tables there, so that importing
+   does not pay for it). Other threads do not wait: they decide without, and forget that decision. Null: no action. */
+HGEMM_API void hgemm_set_first_use(void (*action)(void));
+
+HGEMM_API void hgemm_stats_enable(int on);
+HGEMM_API void hgemm_stats_reset(void);
+/* Returns how many rows there are and copies at most `capacity` of them. */
+HGEMM_API int hgemm_stats_snapshot(HgemmCallCount* rows, int capacity);

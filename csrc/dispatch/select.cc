@@ -1,0 +1,355 @@
+#include "dispatch/select.h"
+
+#include <array>
+#include <atomic>
+#include <cinttypes>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+
+#include "core/chip.h"
+#include "dispatch/stats.h"
+#include "dispatch/table.h"
+#include "dispatch/torch_model.h"
+
+namespace hgemm {
+namespace {
+
+// How much faster than torch a kernel has to be. Measured times repeat within 3 %; the models are off by 6 % on
+// average, and a wrong choice of ours is worse than a missed one.
+constexpr double kMeasuredMargin = 1.03;
+constexpr double kModelMargin = 1.10;
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+std::atomic<int> the_default{kAuto};
+std::atomic<LogFn> the_log{nullptr};
+std::atomic<FirstUseFn> first_use{nullptr};
+// Decisions cached under an older number are stale.
+std::atomic<uint64_t> generation{1};
+
+template <class... Args>
+std::string format(const char* pattern, Args... args) {
+  std::string text(static_cast<size_t>(std::snprintf(nullptr, 0, pattern, args...)), '\0');
+  std::snprintf(text.data(), text.size() + 1, pattern, args...);
+  return text;
+}
+
+void append(std::string* reasons, const std::string& reason) {
+  if (!reasons->empty()) *reasons += "; ";
+  *reasons += reason;
+}
+
+bool runs_on(const Variant& v, const Problem& p, const DeviceFacts& facts) {
+  return v.min_cc <= facts.cc && facts.cc <= v.max_cc && (v.dtypes >> static_cast<int>(p.dtype) & 1u) != 0 &&
+         v.smem_bytes <= facts.smem_optin;
+}
+
+std::string dtype_list(uint32_t dtypes) {
+  std::string names;
+  for (DType t : {DType::kF16, DType::kBF16, DType::kF32}) {
+    if (dtypes >> static_cast<int>(t) & 1u) names += (names.empty() ? "" : ", ") + std::string(dtype_name(t));
+  }
+  return names;
+}
+
+bool is_empty(const Problem& p) {
+  return p.m == 0 || p.n == 0 || p.k == 0 || p.batches() == 0;
+}
+
+/// Times of one candidate: what the decision uses, and where it came from.
+struct Times {
+  double predicted;  // by the model alone
+  double measured;   // NaN where not
+  double used;       // NaN: not to be considered
+};
+
+Times times_of(double predicted, double extra, const Knowledge& known, size_t slot) {
+  Times t{predicted + extra, kNaN, predicted + extra};
+  if (known.kind == Knowledge::Kind::kNothing) return t;
+  const double value = known.value[slot];
+  if (known.kind == Knowledge::Kind::kExact) {
+    t.measured = value;
+    t.used = value + extra;
+  } else {
+    // A kernel that nobody measured nearby does not compete on an uncorrected prediction.
+    t.used = predicted * value + extra;
+  }
+  return t;
+}
+
+struct Choice {
+  Decision decision;
+  Knowledge known;
+  bool unmeasured_chip = false;  // torch was preferred because nobody measured this chip
+};
+
+template <class Visit>
+Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch, const Visit& visit) {
+  Choice choice;
+  choice.known = table_lookup(p, facts, scratch);
+  const size_t torch_slot = static_cast<size_t>(variant_count());
+  if (choice.known.kind != Knowledge::Kind::kNothing && std::isnan(choice.known.value[torch_slot])) {
+    choice.known = {};  // without torch's time there is nothing to compare with
+  }
+  const Times torch = times_of(torch_product_us(p, facts), torch_epilogue_us(p, facts), choice.known, torch_slot);
+  visit(kTorch, torch);
+
+  int best = kTorch;
+  double best_us = std::numeric_limits<double>::infinity();
+  bool any = false;
+  for (int id : automatic_variants()) {
+    const Variant& v = variant(id);
+    if (!runs_on(v, p, facts) || !v.eligible(p, facts, nullptr)) continue;
+    any = true;
+    const Times t = times_of(v.predict_us(p, facts), 0.0, choice.known, static_cast<size_t>(id));
+    visit(id, t);
+    if (t.used < best_us) {
+      best_us = t.used;
+      best = id;
+    }
+  }
+  const bool exact = choice.known.kind == Knowledge::Kind::kExact;
+  const bool comparable = choice.known.kind != Knowledge::Kind::kNothing || is_measured(facts.cc) || !is_aligned(p);
+  const bool ours = best != kTorch && comparable && best_us * (exact ? kMeasuredMargin : kModelMargin) < torch.used;
+  choice.unmeasured_chip = any && !comparable;
+  choice.decision.variant = ours ? best : kTorch;
+  choice.decision.source = !any ? Source::kFallback : exact ? Source::kTable : Source::kModel;
+  choice.decision.us = static_cast<float>(ours ? best_us : torch.used);
+  choice.decision.torch_us = static_cast<float>(torch.used);
+  return choice;
+}
+
+Decision forced_decision(const Problem& p, const DeviceFacts& facts, int forced) {
+  Decision d{forced, Source::kForced, NAN, NAN};
+  if (forced != kTorch && !(runs_on(variant(forced), p, facts) && variant(forced).eligible(p, facts, nullptr))) {
+    d.variant = kRefused;
+  }
+  return d;
+}
+
+// ---- the cache in front -------------------------------------------------------------------------------------------
+
+/// Everything a decision may depend on: the problem without alpha and beta, with the last four bits of its addresses.
+struct Key {
+  using Words = std::array<uint64_t, 20>;
+  Words words;
+
+  Key(const Problem& p, int ordinal, int forced) {
+    const bool has_c = p.c.data != nullptr;
+    const auto u = [](auto x) { return static_cast<uint64_t>(x); };
+    const auto low = [](const void* address) { return reinterpret_cast<uintptr_t>(address) & 15; };
+    words = {u(p.m),
+             u(p.n),
+             u(p.k),
+             u(p.batch[0]),
+             u(p.batch[1]),
+             u(p.lda()),
+             u(p.a.batch_stride[0]),
+             u(p.a.batch_stride[1]),
+             u(p.ldb()),
+             u(p.b.batch_stride[0]),
+             u(p.b.batch_stride[1]),
+             u(p.d.row_stride),
+             has_c ? u(p.c.row_stride) : 0,
+             has_c ? u(p.c.col_stride) : 0,
+             u(p.d.batch_stride[0]),
+             u(p.d.batch_stride[1]),
+             has_c ? u(p.c.batch_stride[0]) : 0,
+             has_c ? u(p.c.batch_stride[1]) : 0,
+             u(p.dtype) | u(p.out_dtype) << 2 | u(p.c_dtype) << 4 | u(p.act) << 6 | u(p.a_major()) << 9 |
+                 u(p.b_major()) << 10 | u(has_c) << 11 | u(p.bias != nullptr) << 12 |
+                 u(p.pre_activation != nullptr) << 13 | low(p.a.data) << 16 | low(p.b.data) << 20 |
+                 low(p.c.data) << 24 | low(p.d.data) << 28 | low(p.bias) << 32 | low(p.pre_activation) << 36,
+             u(static_cast<uint32_t>(ordinal)) << 32 | static_cast<uint32_t>(forced)};
+  }
+
+  size_t hash() const {
+    uint64_t h = 0;
+    for (uint64_t w : words) {
+      h = (h ^ w) * 0x9e3779b97f4a7c15u;
+      h ^= h >> 29;
+    }
+    return static_cast<size_t>(h);
+  }
+};
+
+struct Slot {
+  uint64_t generation = 0;
+  Key::Words words{};
+  Decision decision;
+};
+
+constexpr size_t kSlots = 256;  // distinct products of a model: a few dozen
+thread_local std::unique_ptr<Slot[]> cache;
+
+void log_decision(LogFn log, const Problem& p, const DeviceFacts& facts, int ordinal, int forced, const Decision& d) {
+  static std::mutex mutex;
+  static std::unordered_set<std::string> seen;
+  std::string line = describe(p) + format(" on cuda:%d (sm_%d): ", ordinal, facts.cc);
+  if (d.variant == kRefused) {
+    line += format("%s refused", variant_name(forced));
+  } else {
+    line += format("%s (%s", variant_name(d.variant), source_name(d.source));
+    if (d.source == Source::kTable || d.source == Source::kModel) {
+      line += format(", %.1f us, torch %.1f us", d.us, d.torch_us);
+    }
+    line += ")";
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (!seen.insert(line).second) return;
+  }
+  log(line.c_str());
+}
+
+}  // namespace
+
+bool serves(const Variant& v, const Problem& p, const DeviceFacts& facts, std::string* why) {
+  if (runs_on(v, p, facts) && v.eligible(p, facts, nullptr)) return true;
+  if (!why) return false;
+  if (facts.cc < v.min_cc) append(why, format("needs sm_%d or newer, this is sm_%d", v.min_cc, facts.cc));
+  if (facts.cc > v.max_cc) append(why, format("runs up to sm_%d, this is sm_%d", v.max_cc, facts.cc));
+  if ((v.dtypes >> static_cast<int>(p.dtype) & 1u) == 0) {
+    append(why, format("takes %s, not %s", dtype_list(v.dtypes).c_str(), dtype_name(p.dtype)));
+  }
+  if (v.smem_bytes > facts.smem_optin) {
+    append(why, format("needs %d bytes of shared memory, a block has at most %d", v.smem_bytes, facts.smem_optin));
+  }
+  Reason reason;
+  if (!v.eligible(p, facts, &reason)) append(why, reason.text[0] ? reason.text : "refused by its own check");
+  return false;
+}
+
+Decision select(const Problem& p, const DeviceFacts& facts, int forced) {
+  if (forced != kAuto) return forced_decision(p, facts, forced);
+  if (is_empty(p)) return {};
+  double scratch[kMaxVariants + 1];
+  return choose_among(p, facts, scratch, [](int, const Times&) {}).decision;
+}
+
+Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int forced) {
+  if (forced == kAuto) forced = the_default.load(std::memory_order_relaxed);
+  if (!cache) cache = std::make_unique<Slot[]>(kSlots);
+  const Key key(p, ordinal, forced);
+  const uint64_t now = generation.load(std::memory_order_acquire);
+  Slot& slot = cache[key.hash() % kSlots];
+  if (slot.generation != now || slot.words != key.words) {
+    if (first_use.load(std::memory_order_relaxed)) {
+      // Taken by one thread; nobody waits for it, since the action may need a lock (Python's) that a waiter holds.
+      if (const FirstUseFn action = first_use.exchange(nullptr)) action();
+    }
+    slot.decision = select(p, facts, forced);
+    slot.words = key.words;
+    slot.generation = now;
+    if (LogFn log = the_log.load(std::memory_order_relaxed)) {
+      log_decision(log, p, facts, ordinal, forced, slot.decision);
+    }
+  }
+  if (stats_enabled() && slot.decision.variant != kRefused) stats_record(p, ordinal, slot.decision);
+  return slot.decision;
+}
+
+Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
+  const int torch_slot = variant_count();
+  Explanation out;
+  for (int id = 0; id <= torch_slot; ++id) {
+    Candidate c{id == torch_slot ? kTorch : id, true, kNaN, kNaN, ""};
+    if (id < torch_slot) c.eligible = serves(variant(id), p, facts, &c.reason);
+    out.candidates.push_back(std::move(c));
+  }
+  double scratch[kMaxVariants + 1];
+  Choice automatic;
+  if (!is_empty(p)) {
+    automatic = choose_among(p, facts, scratch, [&](int id, const Times& t) {
+      Candidate& c = out.candidates[static_cast<size_t>(id == kTorch ? torch_slot : id)];
+      c.predicted_us = t.predicted;
+      c.measured_us = t.measured;
+    });
+  }
+  if (forced != kAuto) {
+    out.decision = forced_decision(p, facts, forced);
+    out.reason =
+        out.decision.variant == kRefused ? refusal(p, facts, forced) : format("%s was asked for", variant_name(forced));
+    return out;
+  }
+  const Decision& d = out.decision = automatic.decision;
+  if (is_empty(p)) {
+    out.reason = "nothing to multiply: no kernel runs";
+  } else if (d.source == Source::kFallback) {
+    out.reason = format("no kernel of ours serves %s on sm_%d", describe(p).c_str(), facts.cc);
+  } else if (automatic.unmeasured_chip) {
+    out.reason = format("sm_%d is not measured: an aligned product is left to torch until `hgemm tune` says otherwise",
+                        facts.cc);
+  } else {
+    const char* basis = d.source == Source::kTable ? "measured" : "predicted";
+    if (d.variant == kTorch) {
+      out.reason = format("no kernel of ours is %s to be %.0f %% faster than torch's %.1f us", basis,
+                          100 * ((d.source == Source::kTable ? kMeasuredMargin : kModelMargin) - 1), d.torch_us);
+    } else {
+      out.reason = format("%s %.1f us against torch's %.1f us", basis, d.us, d.torch_us);
+    }
+    if (automatic.known.kind == Knowledge::Kind::kNearby) {
+      out.reason += format(" (model corrected by %d measured %s nearby)", automatic.known.neighbours,
+                           automatic.known.neighbours == 1 ? "shape" : "shapes");
+    }
+  }
+  return out;
+}
+
+std::string refusal(const Problem& p, const DeviceFacts& facts, int forced) {
+  std::string why, able;
+  serves(variant(forced), p, facts, &why);
+  for (int id = 0; id < variant_count(); ++id) {
+    if (serves(variant(id), p, facts, nullptr)) able += std::string(variant(id).name) + ", ";
+  }
+  return format("hgemm: variant %s cannot serve %s on sm_%d: %s. Able to: %storch", variant_name(forced),
+                describe(p).c_str(), facts.cc, why.c_str(), able.c_str());
+}
+
+std::string describe(const Problem& p) {
+  static constexpr const char* kActs[] = {"", " relu", " gelu", " gelu_tanh", " silu"};
+  std::string text = format("%s %s ", dtype_name(p.dtype), layout_name(p));
+  if (p.batches() != 1) text += format("%" PRId64 "x", p.batches());
+  text += format("%" PRId64 "x%" PRId64 "x%" PRId64, p.m, p.n, p.k);
+  if (!is_aligned(p)) text += format(" (%d-byte aligned)", least_alignment(p));
+  if (p.c.data) text += " + C";
+  if (p.bias) text += " + bias";
+  text += kActs[static_cast<int>(p.act)];
+  if (p.out_dtype != p.dtype) text += format(" -> %s", dtype_name(p.out_dtype));
+  return text;
+}
+
+const char* layout_name(const Problem& p) {
+  static constexpr const char* kNames[2][2] = {{"NT", "NN"}, {"TT", "TN"}};
+  return kNames[static_cast<int>(p.a_major())][static_cast<int>(p.b_major())];
+}
+
+const char* source_name(Source source) {
+  static constexpr const char* kNames[] = {"forced", "table", "model", "fallback"};
+  return kNames[static_cast<int>(source)];
+}
+
+void set_default_variant(int id) {
+  the_default.store(id, std::memory_order_relaxed);
+}
+
+int default_variant() {
+  return the_default.load(std::memory_order_relaxed);
+}
+
+void set_log(LogFn log) {
+  the_log.store(log, std::memory_order_relaxed);
+}
+
+void set_first_use(FirstUseFn action) {
+  first_use.store(action);
+}
+
+void invalidate_decisions() {
+  generation.fetch_add(1, std::memory_order_acq_rel);
+}
+
+}  // namespace hgemm

@@ -1,0 +1,214 @@
+#include "dispatch/table.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <mutex>
+
+#include "core/chip.h"
+#include "dispatch/facts.h"
+#include "dispatch/registry.h"
+#include "dispatch/select.h"
+#include "dispatch/torch_model.h"
+
+namespace hgemm {
+namespace {
+
+// A neighbour is within this factor in each of batch, m, n and k. Farther off, wave quantisation differs too much for
+// the ratio of measured to predicted to carry over.
+const float kReach = std::log2(1.5f);
+constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+
+/// What must be equal for two problems to inform each other, in one word.
+uint64_t class_of(DType dtype, Major a, Major b, int align) {
+  return static_cast<uint64_t>(dtype) << 16 | static_cast<uint64_t>(a) << 12 | static_cast<uint64_t>(b) << 8 |
+         static_cast<uint64_t>(align);
+}
+
+struct Point {
+  int64_t dims[4];  // batch, m, n, k
+  float log2[4];
+  std::vector<double> measured;  // by slot
+  std::vector<float> log_ratio;  // log2(measured / predicted) by slot, NaN where unknown
+};
+
+struct Group {
+  uint64_t problem_class;
+  std::vector<Point> points;
+};
+
+struct Gpu {
+  int cc, sm_count;
+  int64_t l2_bytes;
+  int size = 0;
+  std::vector<Group> groups;
+};
+
+using Snapshot = std::vector<Gpu>;
+
+// Readers hold a plain pointer and take no lock, so a replaced snapshot is kept, not freed: tables are set once at
+// import and perhaps once more after tuning.
+std::atomic<const Snapshot*> current{nullptr};
+
+bool same_gpu(const Gpu& gpu, const DeviceFacts& facts) {
+  return gpu.cc == facts.cc && gpu.sm_count == facts.sm_count && gpu.l2_bytes == facts.l2_bytes;
+}
+
+template <class Container, class Match, class Make>
+typename Container::value_type& find_or_add(Container& items, const Match& match, const Make& make) {
+  const auto found = std::find_if(items.begin(), items.end(), match);
+  if (found != items.end()) return *found;
+  items.push_back(make());
+  return items.back();
+}
+
+/// The facts an entry was measured under. Shared memory is not part of a table's key: it is the chip's.
+DeviceFacts facts_of(const TableEntry& e) {
+  DeviceFacts facts;
+  preset_facts(chip_of(e.cc).cc, &facts);
+  facts.cc = e.cc;
+  facts.sm_count = e.sm_count;
+  facts.l2_bytes = e.l2_bytes;
+  return facts;
+}
+
+/// A contiguous problem with an entry's sizes. Where these alone would be better aligned than the entry says, the
+/// addresses (which nobody reads) are not.
+Problem problem_of(const TableEntry& e) {
+  const auto matrix = [&](int64_t rows, int64_t cols, bool row_major, uintptr_t address) {
+    Matrix x;
+    x.data = reinterpret_cast<void*>(address);
+    x.row_stride = row_major ? cols : 1;
+    x.col_stride = row_major ? 1 : rows;
+    x.batch_stride[1] = rows * cols;
+    return x;
+  };
+  Problem p;
+  p.m = e.m;
+  p.n = e.n;
+  p.k = e.k;
+  p.batch[1] = e.batch;
+  p.dtype = p.out_dtype = p.c_dtype = e.dtype;
+  for (uintptr_t address : {uintptr_t{16}, static_cast<uintptr_t>(e.align)}) {
+    p.a = matrix(e.m, e.k, e.a_major == Major::kK, address);
+    p.b = matrix(e.k, e.n, e.b_major == Major::kMN, address);
+    p.d = matrix(e.m, e.n, true, address);
+    if (least_alignment(p) <= e.align) break;
+  }
+  return p;
+}
+
+Point point_of(const TableEntry& e) {
+  const size_t slots = static_cast<size_t>(variant_count()) + 1;
+  Point point{{e.batch, e.m, e.n, e.k}, {}, std::vector<double>(slots, kNothing), std::vector<float>(slots, NAN)};
+  for (int i = 0; i < 4; ++i) point.log2[i] = std::log2(static_cast<float>(point.dims[i]));
+  const Problem problem = problem_of(e);
+  const DeviceFacts facts = facts_of(e);
+  for (const Timing& t : e.timings) {
+    const size_t slot = t.variant == kTorch ? slots - 1 : static_cast<size_t>(t.variant);
+    const double predicted =
+        t.variant == kTorch ? torch_product_us(problem, facts) : variant(t.variant).predict_us(problem, facts);
+    point.measured[slot] = t.us;
+    point.log_ratio[slot] = static_cast<float>(std::log2(t.us / predicted));
+  }
+  return point;
+}
+
+const Gpu* find_gpu(const DeviceFacts& facts) {
+  const Snapshot* snapshot = current.load(std::memory_order_acquire);
+  if (!snapshot) return nullptr;
+  for (const Gpu& gpu : *snapshot) {
+    if (same_gpu(gpu, facts)) return &gpu;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void set_table(const std::vector<TableEntry>& entries) {
+  auto snapshot = std::make_unique<Snapshot>();
+  for (const TableEntry& e : entries) {
+    const DeviceFacts facts = facts_of(e);
+    Gpu& gpu = find_or_add(
+        *snapshot, [&](const Gpu& g) { return same_gpu(g, facts); },
+        [&] { return Gpu{e.cc, e.sm_count, e.l2_bytes, 0, {}}; });
+    const uint64_t problem_class = class_of(e.dtype, e.a_major, e.b_major, e.align);
+    Group& group = find_or_add(
+        gpu.groups, [&](const Group& g) { return g.problem_class == problem_class; },
+        [&] { return Group{problem_class, {}}; });
+    group.points.push_back(point_of(e));
+    ++gpu.size;
+  }
+  static std::mutex mutex;
+  static std::vector<std::unique_ptr<const Snapshot>> kept;
+  const std::lock_guard<std::mutex> lock(mutex);
+  current.store(snapshot.get(), std::memory_order_release);
+  kept.push_back(std::move(snapshot));
+  invalidate_decisions();
+}
+
+Knowledge table_lookup(const Problem& p, const DeviceFacts& facts, double* scratch) {
+  const Gpu* gpu = find_gpu(facts);
+  // Entries are of products stored in their own dtype.
+  if (!gpu || p.out_dtype != p.dtype) return {};
+  const uint64_t problem_class = class_of(p.dtype, p.a_major(), p.b_major(), least_alignment(p));
+  const auto group = std::find_if(gpu->groups.begin(), gpu->groups.end(),
+                                  [&](const Group& g) { return g.problem_class == problem_class; });
+  if (group == gpu->groups.end()) return {};
+
+  const int64_t dims[4] = {p.batches(), p.m, p.n, p.k};
+  float log2_dims[4];
+  for (int i = 0; i < 4; ++i) log2_dims[i] = std::log2(static_cast<float>(dims[i]));
+
+  const size_t slots = static_cast<size_t>(variant_count()) + 1;
+  constexpr size_t kMaxNeighbours = 8;
+  struct Neighbour {
+    float distance;
+    const Point* point;
+  } nearest[kMaxNeighbours];
+  size_t found = 0;
+  for (const Point& point : group->points) {
+    if (std::equal(dims, dims + 4, point.dims)) {
+      std::copy(point.measured.begin(), point.measured.end(), scratch);
+      return {Knowledge::Kind::kExact, 1, scratch};
+    }
+    float distance = 0, farthest = 0;
+    for (int i = 0; i < 4; ++i) {
+      const float d = std::fabs(log2_dims[i] - point.log2[i]);
+      distance += d;
+      farthest = std::max(farthest, d);
+    }
+    if (farthest > kReach) continue;
+    // Insertion into a short sorted list, whose farthest drops out when it is full.
+    if (found == kMaxNeighbours && nearest[found - 1].distance <= distance) continue;
+    size_t at = found < kMaxNeighbours ? found++ : kMaxNeighbours - 1;
+    while (at > 0 && nearest[at - 1].distance > distance) {
+      nearest[at] = nearest[at - 1];
+      --at;
+    }
+    nearest[at] = {distance, &point};
+  }
+  if (found == 0) return {};
+  for (size_t slot = 0; slot < slots; ++slot) {
+    float weighted = 0, weights = 0;
+    for (size_t i = 0; i < found; ++i) {
+      const float ratio = nearest[i].point->log_ratio[slot];
+      if (std::isnan(ratio)) continue;
+      const float near = 0.05f + nearest[i].distance;
+      const float weight = 1.0f / (near * near);
+      weighted += weight * ratio;
+      weights += weight;
+    }
+    scratch[slot] = weights > 0 ? std::exp2(weighted / weights) : kNothing;
+  }
+  return {Knowledge::Kind::kNearby, static_cast<int>(found), scratch};
+}
+
+int table_size(const DeviceFacts& facts) {
+  const Gpu* gpu = find_gpu(facts);
+  return gpu ? gpu->size : 0;
+}
+
+}  // namespace hgemm

@@ -1,0 +1,118 @@
+#include "dispatch/torch_model.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "core/cost.h"
+
+namespace hgemm {
+namespace {
+
+// Fitted to 144 aligned float16 shapes measured on the H200: mean error 6.5 %, worst 27 % (1024x1024x256).
+struct CublasTile {
+  int bm, bn;
+  double share;  // of kSustained
+};
+constexpr CublasTile kTiles[] = {{128, 256, 0.85}, {256, 128, 0.85}, {128, 192, 0.95},
+                                 {128, 128, 0.97}, {128, 64, 0.82},  {64, 64, 0.80}};
+constexpr int kSplits[] = {1, 2, 4, 8};
+constexpr double kSustained = 0.82;    // of the tensor peak at the sustained clock
+constexpr double kStartUs = 2.4;       // launch, fill, drain
+constexpr double kTileUs = 0.8;        // prologue and epilogue of one tile
+constexpr double kSplitUs = 0.4;       // a reduction
+constexpr int64_t kLeastSplitK = 512;  // K left to one split
+constexpr double kWriteWeight = 1.15;  // a written byte against a read one
+constexpr double kStreamShare = 0.89;  // of the read bandwidth: 4.1 of 4.6 TB/s
+
+// Misaligned operands: kernels of an older generation with narrow loads, 94-150 TFLOP/s on the H200. FLOPs per clock
+// and SM, from 4095^3, 4097^3, 4096x4097x4096, 1024x50257x768.
+constexpr double kRaggedK = 645;       // B is K-major (NT, TT)
+constexpr double kRaggedMN = 740;      // B is N-major (NN, TN)
+constexpr double kRaggedResult = 465;  // only D is misaligned
+constexpr double kRaggedStreamShare = 0.65;
+
+double us_per_flop(double flops_per_clk, const Chip& chip) {
+  return 1.0 / (flops_per_clk * chip.clock_ghz * 1e3);
+}
+
+int64_t tile_count(const Problem& p, int bm, int bn) {
+  return ((p.m + bm - 1) / bm) * ((p.n + bn - 1) / bn) * p.batches();
+}
+
+double waves(int64_t tiles, const DeviceFacts& facts) {
+  return static_cast<double>((tiles + facts.sm_count - 1) / facts.sm_count);
+}
+
+double stream_us(const Problem& p, const Chip& chip, double share) {
+  const double results = static_cast<double>(p.m) * p.n * p.batches() * dtype_bytes(p.out_dtype);
+  // The activation's own pass writes the second result of linear_save: torch_epilogue_us.
+  const double bytes = dram_bytes(p) + (kWriteWeight - 1.0) * results - (p.pre_activation ? results : 0.0);
+  // Short reads do not reach the bandwidth: 1.4 us more from 16 MB on.
+  return 2.6 + 1.4 * std::min(1.0, bytes / 16e6) + bytes / (chip.dram_gbs * 1e3 * share);
+}
+
+double aligned_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
+  const double per_flop = us_per_flop(chip.peak_flops * kSustained, chip);
+  const double results = static_cast<double>(p.m) * p.n * p.batches();
+  double best = std::numeric_limits<double>::infinity();
+  for (const CublasTile& t : kTiles) {
+    const double tile_us = 2.0 * t.bm * t.bn * static_cast<double>(p.k) * per_flop / t.share;
+    const int64_t tiles = tile_count(p, t.bm, t.bn);
+    for (int splits : kSplits) {
+      // Four waves are even enough without.
+      if (splits > 1 && (p.k < splits * kLeastSplitK || tiles * splits > 4 * facts.sm_count)) break;
+      double us = waves(tiles * splits, facts) * (tile_us / splits + kTileUs);
+      if (splits > 1) us += kSplitUs + results * 4 * splits / (chip.dram_gbs * 1e3 * kStreamShare);
+      best = std::min(best, us);
+    }
+  }
+  return std::max(kStartUs + best, stream_us(p, chip, kStreamShare));
+}
+
+double flat_rate_us(const Problem& p, const DeviceFacts& facts, const Chip& chip, double flops_per_clk) {
+  const double per_flop = us_per_flop(flops_per_clk, chip);
+  double best = std::numeric_limits<double>::infinity();
+  for (int tile : {128, 64}) {
+    const double tile_us = 2.0 * tile * tile * static_cast<double>(p.k) * per_flop;
+    best = std::min(best, waves(tile_count(p, tile, tile), facts) * tile_us);
+  }
+  return kStartUs + best;
+}
+
+double ragged_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
+  const double stream = stream_us(p, chip, kRaggedStreamShare);
+  if (p.m == 1 || p.n == 1) return stream;  // a matrix-vector kernel
+  const bool only_result = alignment_a(p) >= 16 && alignment_b(p) >= 16;
+  const double rate = only_result ? kRaggedResult : p.b_major() == Major::kK ? kRaggedK : kRaggedMN;
+  return std::max(stream, flat_rate_us(p, facts, chip, std::min(rate, 0.6 * chip.mma_flops)));
+}
+
+}  // namespace
+
+int least_alignment(const Problem& p) {
+  return std::min({alignment_a(p), alignment_b(p), alignment_d(p)});
+}
+
+bool is_aligned(const Problem& p) {
+  return least_alignment(p) >= 16;
+}
+
+double torch_product_us(const Problem& p, const DeviceFacts& facts) {
+  const Chip& chip = chip_of(facts.cc);
+  if (p.dtype == DType::kF32) {
+    return std::max(flat_rate_us(p, facts, chip, 0.95 * chip.simt_flops), stream_us(p, chip, kStreamShare));
+  }
+  return is_aligned(p) ? aligned_us(p, facts, chip) : ragged_us(p, facts, chip);
+}
+
+double torch_epilogue_us(const Problem& p, const DeviceFacts& facts) {
+  const double pass_us = [&] {  // an elementwise kernel: reads and writes the result
+    const double results = static_cast<double>(p.m) * p.n * p.batches() * dtype_bytes(p.out_dtype);
+    return 1.2 + results * 2 * kWriteWeight / (chip_of(facts.cc).dram_gbs * 1e3);
+  }();
+  const int passes = (p.act != Activation::kNone) + (p.c.data != nullptr);
+  return passes * pass_us;
+}
+
+}  // namespace hgemm
