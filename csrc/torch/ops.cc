@@ -1,0 +1,326 @@
+// The CUDA implementations of the ops in hgemm_ops/ops/schema.py: checks, output, Problem, decision, launch.
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/library.h>
+
+#include "core/device.h"
+#include "dispatch/registry.h"
+#include "dispatch/select.h"
+#include "torch/torch_gemm.h"
+
+namespace hgemm {
+
+Operands Call::operands(int max_batch_dims) const {
+  Operands o;
+  o.op = op;
+  o.a = a.view;
+  o.b = b.view;
+  o.c = c ? &c.view : nullptr;
+  o.alpha = alpha;
+  o.beta = beta;
+  o.act = static_cast<Activation>(act);
+  o.out_dtype = gemm_dtype(result_dtype()).value_or(DType::kF32);
+  o.max_batch_dims = max_batch_dims;
+  return o;
+}
+
+namespace {
+
+std::string text_of_dtype(int32_t code) {
+  if (const auto dtype = gemm_dtype(code)) return std::string("torch.") + dtype_name(*dtype);
+  const std::pair<int32_t, const char*> others[] = {
+      {aoti_torch_dtype_float64(), "float64"},     {aoti_torch_dtype_bool(), "bool"},
+      {aoti_torch_dtype_uint8(), "uint8"},         {aoti_torch_dtype_int8(), "int8"},
+      {aoti_torch_dtype_int16(), "int16"},         {aoti_torch_dtype_int32(), "int32"},
+      {aoti_torch_dtype_int64(), "int64"},         {aoti_torch_dtype_complex32(), "complex32"},
+      {aoti_torch_dtype_complex64(), "complex64"}, {aoti_torch_dtype_complex128(), "complex128"},
+  };
+  for (const auto& [other, name] : others) {
+    if (other == code) return std::string("torch.") + name;
+  }
+  return "dtype " + std::to_string(code);
+}
+
+std::string text_of_device(Device device) {
+  if (device.type == aoti_torch_device_type_cuda()) return "cuda:" + std::to_string(device.index);
+  if (device.type == aoti_torch_device_type_cpu()) return "cpu";
+  return "device type " + std::to_string(device.type);
+}
+
+std::string prefix(const Call& call) {
+  return std::string("hgemm::") + op_name(call.op) + ": ";
+}
+
+/// Whether kernels of ours are candidates. Everything else is torch's.
+bool is_half(int32_t dtype) {
+  return gemm_dtype(dtype).value_or(DType::kF32) != DType::kF32;
+}
+
+void check_devices(const Call& call, const Tensor& x, const char* x_name, const Tensor& y, const char* y_name) {
+  if (x.device == y.device) return;
+  fail(prefix(call) + x_name + " (" + text_of_device(x.device) + ") and " + y_name + " (" + text_of_device(y.device) +
+       "): devices must match");
+}
+
+void check_dtypes(const Call& call, const Tensor& x, const char* x_name, const Tensor& y, const char* y_name) {
+  if (x.dtype == y.dtype) return;
+  fail(prefix(call) + x_name + " (" + text_of_dtype(x.dtype) + ") and " + y_name + " (" + text_of_dtype(y.dtype) +
+       "): dtypes must match");
+}
+
+/// All that does not depend on shapes. The messages are those of hgemm_ops/ops/checks.py.
+void check_arguments(const Call& call) {
+  const auto [a_name, b_name, c_name] = argument_names(call.op);
+  check_devices(call, call.a, a_name, call.b, b_name);
+  check_dtypes(call, call.a, a_name, call.b, b_name);
+  if (call.variant < kTorch || call.variant >= variant_count()) {
+    fail(prefix(call) + "variant must be -2 (torch), -1 (auto) or an index into variants(), got " +
+         std::to_string(call.variant));
+  }
+  const int32_t dtype = call.a.dtype, result_dtype = call.result_dtype();
+  if (result_dtype != dtype && !(is_half(dtype) && gemm_dtype(result_dtype) == DType::kF32)) {
+    fail(prefix(call) + "out_dtype must be the dtype of " + a_name + " (" + text_of_dtype(dtype) +
+         "), or torch.float32 for half inputs, got " + text_of_dtype(result_dtype));
+  }
+  if (call.act < 0 || call.act > static_cast<int64_t>(Activation::kSilu)) {
+    fail(prefix(call) + "act must be one of 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu), got " +
+         std::to_string(call.act));
+  }
+  if (!call.c) return;
+  if (is_linear(call.op)) {
+    check_devices(call, call.a, a_name, call.c, c_name);
+    check_dtypes(call, call.a, a_name, call.c, c_name);
+    return;
+  }
+  check_devices(call, call.c, c_name, call.a, a_name);
+  if (call.c.dtype != dtype && call.c.dtype != result_dtype) {
+    fail(prefix(call) + c_name + " (" + text_of_dtype(call.c.dtype) + ") must have the dtype of " + a_name + " (" +
+         text_of_dtype(dtype) + ") or of the result (" + text_of_dtype(result_dtype) + ")");
+  }
+}
+
+/// `out` is never resized: see hgemm_ops/ops/checks.py.
+void check_out(const Call& call, const Canonical& canonical) {
+  const TensorView& out = call.out.view;
+  if (out.ndim != canonical.out_ndim || !std::equal(out.sizes, out.sizes + out.ndim, canonical.out_sizes)) {
+    fail(prefix(call) + "out " + shape_text(out.ndim, out.sizes) + " must have the result's shape " +
+         shape_text(canonical.out_ndim, canonical.out_sizes));
+  }
+  if (call.out.dtype != call.result_dtype()) {
+    fail(prefix(call) + "out (" + text_of_dtype(call.out.dtype) + ") must have the result's dtype " +
+         text_of_dtype(call.result_dtype()));
+  }
+  if (!(call.out.device == call.a.device)) {
+    fail(prefix(call) + "out (" + text_of_device(call.out.device) + ") must be on the inputs' device " +
+         text_of_device(call.a.device));
+  }
+}
+
+/// Makes the tensors' device the current one for the time of a call, without cost where it is already.
+class OnDevice {
+ public:
+  explicit OnDevice(Device device) {
+    int32_t current = -1;
+    check(aoti_torch_get_current_device_index(&current), "get_current_device_index");
+    if (current != device.index) guard_.emplace(device.index);
+  }
+
+ private:
+  std::optional<torch::stable::accelerator::DeviceGuard> guard_;
+};
+
+void launch(const Call& call, Canonical& canonical, const DeviceFacts& facts, int id) {
+  Problem& p = canonical.problem;
+  // NOTE: copies may be freed after the launch: torch's allocator reuses memory in the order of the stream.
+  Handle a_copy, b_copy, workspace;
+  if (canonical.copy_a.needed) {
+    a_copy = contiguous_copy(call.a, canonical.copy_a);
+    p.a.data = mutable_data(a_copy.get());
+  }
+  if (canonical.copy_b.needed) {
+    b_copy = contiguous_copy(call.b, canonical.copy_b);
+    p.b.data = mutable_data(b_copy.get());
+  }
+  const Variant& v = variant(id);
+  void* scratch = nullptr;
+  if (const auto bytes = static_cast<int64_t>(v.workspace(p, facts)); bytes > 0) {
+    workspace = empty_contiguous(1, &bytes, aoti_torch_dtype_uint8(), call.a.device);
+    scratch = mutable_data(workspace.get());
+  }
+  if (const Status status = v.launch(p, facts, scratch, current_stream(call.a.device)); status != 0) {
+    fail(prefix(call) + v.name + " failed to launch: " + status_string(status));
+  }
+}
+
+void compute(const Call& call, Canonical& canonical, Destination d, Destination pre_activation) {
+  if (canonical.empty()) return;
+  const OnDevice on_device(call.a.device);
+  if (!is_half(call.a.dtype)) return torch_gemm(call, canonical, d, pre_activation);
+
+  Problem& p = canonical.problem;
+  p.d.data = d.data;
+  p.pre_activation = pre_activation.data;
+  DeviceFacts facts;
+  if (const Status status = query_device_facts(call.a.device.index, &facts); status != 0) {
+    fail(prefix(call) + "cannot read the attributes of " + text_of_device(call.a.device) + ": " +
+         status_string(status));
+  }
+  const auto asked = static_cast<int>(call.variant);
+  const Decision decision = choose(p, facts, call.a.device.index, asked);
+  if (decision.variant == kRefused) fail(refusal(p, facts, asked == kAuto ? default_variant() : asked));
+  if (decision.variant == kTorch) return torch_gemm(call, canonical, d, pre_activation);
+  launch(call, canonical, facts, decision.variant);
+}
+
+Handle allocate_result(const Call& call, const Canonical& canonical, Destination* d) {
+  Handle result = empty_contiguous(canonical.out_ndim, canonical.out_sizes, call.result_dtype(), call.a.device);
+  *d = {result.get(), mutable_data(result.get())};
+  return result;
+}
+
+void canonicalize_call(const Call& call, Canonical* canonical) {
+  if (!canonicalize(call.operands(/*max_batch_dims=*/2), canonical)) fail(canonical->error);
+}
+
+struct Results {
+  Handle out, pre_activation;
+};
+
+Results run(const Call& call, bool save_pre_activation) {
+  check_arguments(call);
+  Canonical canonical;
+  canonicalize_call(call, &canonical);
+  Results results;
+  Destination d, pre_activation;
+  results.out = allocate_result(call, canonical, &d);
+  if (save_pre_activation) results.pre_activation = allocate_result(call, canonical, &pre_activation);
+  compute(call, canonical, d, pre_activation);
+  return results;
+}
+
+/// The bytes from a tensor's first to its last element.
+struct Extent {
+  uintptr_t begin, end;
+};
+
+Extent extent_of(const Tensor& t) {
+  const auto begin = reinterpret_cast<uintptr_t>(t.view.data);
+  int64_t last = 0;
+  for (int i = 0; i < t.view.ndim; ++i) {
+    if (t.view.sizes[i] == 0) return {begin, begin};
+    last += (t.view.sizes[i] - 1) * t.view.strides[i];
+  }
+  return {begin, begin + static_cast<uintptr_t>(last + 1) * aoti_torch_dtype_element_size(t.dtype)};
+}
+
+bool overlap(const Tensor& x, const Tensor& y) {
+  const Extent ex = extent_of(x), ey = extent_of(y);
+  return ex.begin < ey.end && ey.begin < ex.end;
+}
+
+/// Whether `out` can be written directly: contiguous, and no operand is read from it.
+bool is_destination(const Call& call) {
+  bool contiguous = false;
+  check(aoti_torch_is_contiguous(call.out.handle.get(), &contiguous), "is_contiguous");
+  return contiguous && !overlap(call.out, call.a) && !overlap(call.out, call.b) &&
+         !(call.c && overlap(call.out, call.c));
+}
+
+void run_into_out(const Call& call) {
+  check_arguments(call);
+  Canonical canonical;
+  canonicalize_call(call, &canonical);
+  check_out(call, canonical);
+  const AtenTensorHandle out = call.out.handle.get();
+  if (is_destination(call)) return compute(call, canonical, {out, mutable_data(out)}, {});
+  Destination d;
+  const Handle result = allocate_result(call, canonical, &d);
+  compute(call, canonical, d, {});
+  check(aoti_torch_copy_(out, result.get(), 0), "copy_");
+}
+
+/// Takes the arguments off the stack in the order of the schema. Every tensor there is an owned reference.
+class Arguments {
+ public:
+  explicit Arguments(StableIValue* stack) : next_(stack) {}
+
+  Tensor tensor() { return inspect(Handle(take<AtenTensorHandle>())); }
+  Tensor optional_tensor() {
+    const auto handle = take<std::optional<AtenTensorHandle>>();
+    return handle ? inspect(Handle(*handle)) : Tensor();
+  }
+  template <class T>
+  T take() {
+    return torch::stable::detail::to<T>(*next_++);
+  }
+
+ private:
+  StableIValue* next_;
+};
+
+Call read_call(Op op, bool has_out, StableIValue* stack) {
+  Arguments arguments(stack);
+  Call call;
+  call.op = op;
+  const bool has_input = op == Op::kAddmm || op == Op::kBaddbmm;
+  if (has_input) call.c = arguments.tensor();
+  call.a = arguments.tensor();
+  call.b = arguments.tensor();
+  if (has_input) {
+    call.beta = arguments.take<double>();
+    call.alpha = arguments.take<double>();
+  }
+  if (is_linear(op)) {
+    call.c = arguments.optional_tensor();
+    call.act = arguments.take<int64_t>();
+  }
+  call.out_dtype = arguments.take<std::optional<int32_t>>();
+  call.variant = arguments.take<std::optional<int64_t>>().value_or(kAuto);
+  if (has_out) call.out = arguments.tensor();
+  return call;
+}
+
+StableIValue give(Handle handle) {
+  return torch::stable::detail::from(handle.release());
+}
+
+// Kernels in the calling convention of the stable ABI. Written out rather than made by TORCH_BOX, whose shared_ptr
+// tensors cost two allocations each.
+
+template <Op kOp>
+void functional(StableIValue* stack, uint64_t, uint64_t) {
+  stack[0] = give(run(read_call(kOp, false, stack), false).out);
+}
+
+template <Op kOp>
+void out_variant(StableIValue* stack, uint64_t, uint64_t) {
+  Call call = read_call(kOp, true, stack);
+  run_into_out(call);
+  stack[0] = give(std::move(call.out.handle));
+}
+
+void linear_save(StableIValue* stack, uint64_t, uint64_t) {
+  Results results = run(read_call(Op::kLinearSave, false, stack), true);
+  stack[0] = give(std::move(results.out));
+  stack[1] = give(std::move(results.pre_activation));
+}
+
+template <Op kOp>
+void implement(torch::stable::detail::StableLibrary& library) {
+  const std::string name = op_name(kOp);
+  library.impl(name.c_str(), functional<kOp>);
+  library.impl((name + ".out").c_str(), out_variant<kOp>);
+}
+
+}  // namespace
+}  // namespace hgemm
+
+STABLE_TORCH_LIBRARY_IMPL(hgemm, CUDA, library) {
+  using hgemm::Op;
+  hgemm::implement<Op::kMatmul>(library);
+  hgemm::implement<Op::kMm>(library);
+  hgemm::implement<Op::kBmm>(library);
+  hgemm::implement<Op::kAddmm>(library);
+  hgemm::implement<Op::kBaddbmm>(library);
+  hgemm::implement<Op::kLinear>(library);
+  library.impl("linear_save", hgemm::linear_save);
+}

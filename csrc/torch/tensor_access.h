@@ -1,0 +1,123 @@
+// Tensors across torch's C shim: handles that free themselves, and what a call needs to know of a tensor, fetched once.
+#pragma once
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/c/shim.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "core/problem.h"
+#include "dispatch/canonical.h"
+
+// Symbols that not every torch has: weak, so that the library loads without them. The first lives in the CUDA part of
+// torch, the second came with 2.13.
+extern "C" {
+__attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream);
+__attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
+}
+
+namespace hgemm {
+
+[[noreturn]] inline void fail(const std::string& message) {
+  throw std::runtime_error(message);
+}
+
+/// Turns a failed shim call into a RuntimeError, with torch's own message where torch hands it out.
+inline void check(AOTITorchError status, const char* call) {
+  if (status == AOTI_TORCH_SUCCESS) return;
+  const bool has_text = torch_exception_get_what_without_backtrace != nullptr;
+  fail(std::string("hgemm: ") + call + " failed" +
+       (has_text ? std::string(": ") + torch_exception_get_what_without_backtrace() : std::string()));
+}
+
+struct DeleteTensor {
+  void operator()(AtenTensorOpaque* handle) const noexcept { aoti_torch_delete_tensor_object(handle); }
+};
+/// An owned reference to a tensor.
+using Handle = std::unique_ptr<AtenTensorOpaque, DeleteTensor>;
+
+struct Device {
+  int32_t type, index;
+  bool operator==(const Device& other) const { return type == other.type && index == other.index; }
+};
+
+/// A tensor of a call. `view.dtype` only stands for `dtype` where gemm_dtype() knows it.
+struct Tensor {
+  Handle handle;
+  TensorView view;
+  int32_t dtype = 0;
+  Device device{};
+
+  explicit operator bool() const { return handle != nullptr; }
+};
+
+/// The DType behind torch's code of a dtype; none where kernels have none.
+inline std::optional<DType> gemm_dtype(int32_t code) {
+  if (code == aoti_torch_dtype_float16()) return DType::kF16;
+  if (code == aoti_torch_dtype_bfloat16()) return DType::kBF16;
+  if (code == aoti_torch_dtype_float32()) return DType::kF32;
+  return std::nullopt;
+}
+
+inline Tensor inspect(Handle handle) {
+  Tensor t;
+  int64_t ndim = 0, *sizes = nullptr, *strides = nullptr;
+  check(aoti_torch_get_dim(handle.get(), &ndim), "get_dim");
+  check(aoti_torch_get_sizes(handle.get(), &sizes), "get_sizes");
+  check(aoti_torch_get_strides(handle.get(), &strides), "get_strides");
+  check(aoti_torch_get_dtype(handle.get(), &t.dtype), "get_dtype");
+  check(aoti_torch_get_device_type(handle.get(), &t.device.type), "get_device_type");
+  check(aoti_torch_get_device_index(handle.get(), &t.device.index), "get_device_index");
+  check(torch_get_const_data_ptr(handle.get(), &t.view.data), "get_const_data_ptr");
+  t.view.ndim = static_cast<int32_t>(ndim);
+  t.view.sizes = sizes;
+  t.view.strides = strides;
+  t.view.dtype = gemm_dtype(t.dtype).value_or(DType::kF32);
+  t.handle = std::move(handle);
+  return t;
+}
+
+inline void* mutable_data(AtenTensorHandle handle) {
+  void* data = nullptr;
+  check(torch_get_mutable_data_ptr(handle, &data), "get_mutable_data_ptr");
+  return data;
+}
+
+inline Handle empty_contiguous(int64_t ndim, const int64_t* sizes, int32_t dtype, Device device) {
+  int64_t strides[kMaxDims];
+  int64_t step = 1;
+  for (int64_t i = ndim - 1; i >= 0; --i) {
+    strides[i] = step;
+    step *= sizes[i] > 1 ? sizes[i] : 1;
+  }
+  AtenTensorHandle handle = nullptr;
+  check(aoti_torch_empty_strided(ndim, sizes, strides, dtype, device.type, device.index, &handle), "empty_strided");
+  return Handle(handle);
+}
+
+/// The same memory seen with other sizes and strides. Carries no autograd state.
+inline Handle reinterpret(AtenTensorHandle base, int64_t ndim, const int64_t* sizes, const int64_t* strides) {
+  AtenTensorHandle handle = nullptr;
+  check(aoti_torch__reinterpret_tensor(base, ndim, sizes, strides, 0, &handle), "reinterpret_tensor");
+  return Handle(handle);
+}
+
+inline Handle contiguous_copy(const Tensor& t, const Copy& copy) {
+  const Handle source = reinterpret(t.handle.get(), copy.ndim, copy.sizes, copy.strides);
+  Handle result = empty_contiguous(copy.ndim, copy.sizes, t.dtype, t.device);
+  check(aoti_torch_copy_(result.get(), source.get(), 0), "copy_");
+  return result;
+}
+
+inline Stream current_stream(Device device) {
+  if (aoti_torch_get_current_cuda_stream == nullptr) fail("hgemm: this PyTorch has no CUDA support");
+  Stream stream = nullptr;
+  check(aoti_torch_get_current_cuda_stream(device.index, &stream), "get_current_cuda_stream");
+  return stream;
+}
+
+}  // namespace hgemm
