@@ -1,0 +1,36 @@
+"""Drop-in replacement for torch.matmul on hand-written CUDA kernels.
+
+    with hgemm_ops.use_custom_gemm() as report:
+        y = model(x)
+    print(report)
+
+Environment, read at import: ``HGEMM_OPS_DISABLE`` (torch serves every op), ``HGEMM_OPS_VARIANT`` (the kernel to take
+where neither an argument nor the context manager names one), ``HGEMM_OPS_LOG`` (a level of the logger ``hgemm_ops``;
+info prints a line per new decision), ``HGEMM_OPS_CACHE_DIR`` (where ``hgemm tune`` keeps its tables).
+"""
+
+from hgemm_ops import _library, _native, _tables, _variants, ops
+from hgemm_ops._api import linear, matmul
+from hgemm_ops._context import use_custom_gemm
+from hgemm_ops._explain import Candidate, Explanation, explain
+from hgemm_ops._variants import VariantInfo, variants
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Candidate",
+    "Explanation",
+    "VariantInfo",
+    "explain",
+    "linear",
+    "matmul",
+    "use_custom_gemm",
+    "variants",
+]
+
+_library.configure_logging()
+if _library.load():
+    ops.define_variants(_variants.names())
+    _native.on_first_use(_tables.ensure)
+    _native.log_decisions()
+_variants.apply_environment()

@@ -1,0 +1,5 @@
+"""``python -m hgemm_ops``: the command line without the installed script."""
+
+from hgemm_ops.cli import main
+
+main(prog_name="python -m hgemm_ops")

@@ -1,0 +1,102 @@
+"""The functions ``hgemm_ops.matmul`` and ``hgemm_ops.linear``: the ops with names in place of numbers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hgemm_ops import _variants
+from hgemm_ops.ops.checks import ACTIVATIONS
+
+__all__ = ["linear", "matmul"]
+
+_ACT = {name: index for index, name in enumerate(ACTIVATIONS)} | {None: 0}
+
+
+def _require_tensor(function: str, argument: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"hgemm_ops.{function}: {argument} must be a torch.Tensor, got {type(value).__name__}")
+
+
+def _require_dtype(function: str, out_dtype: object) -> None:
+    if not (out_dtype is None or isinstance(out_dtype, torch.dtype)):
+        raise TypeError(f"hgemm_ops.{function}: out_dtype must be a torch.dtype or None, got {out_dtype!r}")
+
+
+def matmul(a: Tensor, b: Tensor, *, variant: str | None = None, out_dtype: torch.dtype | None = None) -> Tensor:
+    """Matrix product with the semantics of :func:`torch.matmul`, through this package's kernels.
+
+    Equivalent to ``torch.matmul(a, b)``; with ``out_dtype=torch.float32`` to ``torch.matmul(a.float(), b.float())``,
+    without the conversions of the inputs.
+
+    Args:
+        a: ``(..., m, k)``, or ``(k,)``. Any strides and storage offset; no copy is made while one of the last two
+            dimensions has stride 1.
+        b: ``(..., k, n)``, or ``(k,)``; same dtype and device as ``a``. Batch dimensions broadcast.
+        variant: the name of a kernel (see :func:`hgemm_ops.variants`), ``"torch"`` for torch's own, or None to let the
+            context manager, the environment or the dispatcher choose. It is for float16 and bfloat16 CUDA tensors;
+            everything else always runs through torch. The gradients choose their own kernels.
+        out_dtype: dtype of the result: that of the inputs (None), or float32 for float16 and bfloat16 inputs. Gradients
+            are computed in the inputs' dtype.
+
+    Returns:
+        ``(..., m, n)``, without ``m`` or ``n`` where ``a`` or ``b`` is 1-D; row-major. With ``k = 0``, zeros.
+
+    Raises:
+        TypeError: ``a`` or ``b`` is not a tensor, or ``out_dtype`` not a dtype.
+        RuntimeError: shapes, dtypes or devices do not match, ``out_dtype`` is another dtype, or ``variant`` cannot
+            serve these operands (the message lists why).
+        ValueError: no kernel has the name ``variant``.
+    """
+    _require_tensor("matmul", "a", a)
+    _require_tensor("matmul", "b", b)
+    if variant is None and out_dtype is None:
+        return torch.ops.hgemm.matmul.default(a, b)
+    _require_dtype("matmul", out_dtype)
+    return torch.ops.hgemm.matmul.default(a, b, out_dtype=out_dtype, variant=_variants.resolve(variant))
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: str | None = None,
+    variant: str | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Linear layer with an optional activation in the same kernel: ``act(x @ weight.T + bias)``.
+
+    Equivalent to ``F.linear(x, weight, bias)``, then ``F.relu``, ``F.gelu``, ``F.gelu(approximate="tanh")`` or
+    ``F.silu``; on a GPU the activation sees the float32 sum, before it is rounded to the result's dtype.
+
+    Args:
+        x: ``(..., in_features)``. Any strides and storage offset.
+        weight: ``(out_features, in_features)``, or ``(in_features,)`` for one feature; same dtype and device as ``x``.
+        bias: ``(out_features,)``, or one value for all; same dtype and device as ``x``.
+        activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"none"`` or None.
+        variant: as for :func:`matmul`.
+        out_dtype: as for :func:`matmul`.
+
+    Returns:
+        ``(..., out_features)``, without the last dimension where ``weight`` is 1-D; row-major.
+
+    Raises:
+        TypeError: ``x``, ``weight`` or ``bias`` is not a tensor, or ``out_dtype`` not a dtype.
+        RuntimeError: as for :func:`matmul`.
+        ValueError: unknown ``activation`` or ``variant``.
+    """
+    _require_tensor("linear", "x", x)
+    _require_tensor("linear", "weight", weight)
+    if bias is not None:
+        _require_tensor("linear", "bias", bias)
+    if activation not in _ACT:
+        raise ValueError(
+            f"hgemm_ops.linear: activation must be one of {', '.join(ACTIVATIONS)} or None, got {activation!r}"
+        )
+    if variant is None and out_dtype is None:
+        return torch.ops.hgemm.linear.default(x, weight, bias, _ACT[activation])
+    _require_dtype("linear", out_dtype)
+    return torch.ops.hgemm.linear.default(
+        x, weight, bias, _ACT[activation], out_dtype=out_dtype, variant=_variants.resolve(variant)
+    )

@@ -1,0 +1,105 @@
+"""What ``hgemm bench`` and ``hgemm tune`` show and check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import click
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import hgemm_ops
+from hgemm_ops import _library
+
+from . import runner
+from .statistics import geometric_mean
+from .suites import Case
+
+
+def require_kernels(command: str) -> None:
+    """Ends the command where there is no CUDA GPU to time on, or nothing of ours to time."""
+    if not torch.cuda.is_available():
+        raise click.ClickException(f"{command} times kernels on a CUDA GPU, and torch {torch.__version__} sees none")
+    if not _library.load():
+        raise click.ClickException(f"{command} times this package's kernels: {_library.reason()}")
+
+
+def known_variants(names: Sequence[str]) -> tuple[str, ...]:
+    """``names``, each once; "all" stands alone. Rejects what no kernel is called."""
+    known = [v.name for v in hgemm_ops.variants()]
+    for name in names:
+        if name != runner.ALL and name not in known:
+            raise click.BadParameter(f"unknown variant {name!r}; there are: {', '.join(known) or 'none'}")
+    return (runner.ALL,) if runner.ALL in names else tuple(dict.fromkeys(names))
+
+
+def run_with_progress(
+    cases: Sequence[Case],
+    options: runner.Options,
+    console: Console,
+    on_row: Callable[[runner.Row], None] = lambda row: None,
+) -> list[runner.Row]:
+    """Runs the cases under a progress bar that names the one in hand; ``on_row`` sees each result as it comes."""
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    rows = []
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(cases[0].label, total=len(cases))
+        for i, row in enumerate(runner.run(cases, options), 1):
+            rows.append(row)
+            on_row(row)
+            progress.update(task, completed=i, description=cases[i].label if i < len(cases) else "")
+    return rows
+
+
+def comparison(rows: Sequence[runner.Row], title: str) -> Table:
+    """One line for each contender of each case."""
+    table = Table(title=title, header_style="bold")
+    table.add_column("case", no_wrap=True)
+    table.add_column("contender", no_wrap=True)
+    for heading in ("torch µs", "µs", "ratio", "95 %", "TFLOP/s", "GB/s", "error", "torch's"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        base = row.results[runner.TORCH]
+        torch_us = f"{base.us:.1f}" if base.us else "-"
+        for name, result in row.results.items():
+            if name == runner.TORCH and len(row.results) > 1 and not result.wrong:
+                continue
+            by = f"{name}: {row.served_by}" if name == runner.DISPATCHED else name
+            if text := result.wrong or result.refused:
+                table.add_row(row.case.label, by, torch_us, f"[red]{'wrong' if result.wrong else 'refused'}[/]: {text}")
+                continue
+            assert result.us is not None
+            ratio = result.ratio
+            table.add_row(
+                row.case.label,
+                by,
+                torch_us,
+                f"{result.us:.1f}",
+                f"[{'green' if ratio.value >= 1 else 'red'}]{ratio.value:.3f}[/]" if ratio else "",
+                f"{ratio.low:.3f}-{ratio.high:.3f}" if ratio else "",
+                f"{result.tflops:.1f}",
+                f"{result.gbps:.0f}",
+                f"{result.error:.1e}",
+                f"{base.error:.1e}" if base.error is not None else "-",
+            )
+    return table
+
+
+def summary(rows: Sequence[runner.Row]) -> str:
+    """How the dispatcher's choices did: "52 cases: 1.01x torch (geometric mean), ...", or "" where none was timed."""
+    timed = [(row, result.ratio) for row in rows if (result := row.results.get(runner.DISPATCHED)) and result.ratio]
+    if not timed:
+        return ""
+    ours = sum(row.served_by != runner.TORCH for row, _ in timed)
+    slower = sum(ratio.high < 1 for _, ratio in timed)
+    mean = geometric_mean([ratio.value for _, ratio in timed])
+    return f"{len(timed)} cases: {mean:.3f}x torch (geometric mean), {ours} served by our kernels, {slower} slower"
+
+
+def fail_if_wrong(rows: Sequence[runner.Row]) -> None:
+    """Ends the command with status 1 if a contender gave a wrong result."""
+    wrong = [f"{row.case.label}, {name}: {text}" for row in rows for name, text in row.wrong.items()]
+    if wrong:
+        raise click.ClickException("wrong results, not timed:\n" + "\n".join(wrong))

@@ -1,0 +1,107 @@
+"""Draws result files. Needs matplotlib, which the package does not depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+# Text as text, and no date or random ids: the same results give the same file.
+matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "hgemm_ops", "font.size": 8})
+
+from matplotlib.figure import Figure  # noqa: E402
+
+_TORCH, _OURS = "#8a8f98", "#2b7a4b"
+_SLOWER, _SAME_KERNEL = "#b8432f", "#c9ccd1"
+
+
+def _title(document: Mapping[str, Any]) -> str:
+    facts = document["environment"]
+    return f"{document['suite']} on {facts['gpu']}, torch {facts['torch']}, {facts['date'][:10]}"
+
+
+def _write(figure: Figure, path: Path) -> list[Path]:
+    """Writes the figure beside ``path`` as SVG and as PNG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    paths = [path.with_suffix(".svg"), path.with_suffix(".png")]
+    figure.savefig(paths[0], metadata={"Date": None})
+    figure.savefig(paths[1], dpi=150)
+    return paths
+
+
+def timed(document: Mapping[str, Any], contender: str) -> list[Mapping[str, Any]]:
+    """Rows in which torch and ``contender`` were both timed.
+
+    Raises:
+        ValueError: there is none.
+    """
+    rows = [
+        row for row in document["rows"] if "us" in row["results"]["torch"] and "us" in row["results"].get(contender, {})
+    ]
+    if not rows:
+        raise ValueError(f"{document['suite']}: no row holds times of torch and of {contender!r}")
+    return rows
+
+
+def ratio_by_shape(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> list[Path]:
+    """Speed over torch, one bar a case with its interval; green is faster, red slower, grey torch's own kernel."""
+    rows = timed(document, contender)
+    ratios = [row["results"][contender]["ratio"] for row in rows]
+    values = [ratio["value"] for ratio in ratios]
+
+    def colour(row: Mapping[str, Any], value: float) -> str:
+        if contender == "hgemm" and row["served_by"] == "torch":
+            return _SAME_KERNEL
+        return _OURS if value >= 1 else _SLOWER
+
+    figure = Figure(figsize=(7, 1.2 + 0.17 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    positions = range(len(rows))
+    axes.barh(
+        positions,
+        values,
+        color=[colour(row, value) for row, value in zip(rows, values, strict=True)],
+        xerr=[
+            # A percentile interval need not hold its median.
+            [max(0.0, ratio["value"] - ratio["low"]) for ratio in ratios],
+            [max(0.0, ratio["high"] - ratio["value"]) for ratio in ratios],
+        ],
+        error_kw={"elinewidth": 0.8},
+    )
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_yticks(positions, [row["label"] for row in rows], fontsize=6)
+    axes.invert_yaxis()
+    axes.margins(y=0.01)
+    axes.set_xlabel(f"speed of {contender} over torch (median of paired ratios, 95 % interval)")
+    axes.set_title(_title(document))
+    return _write(figure, path)
+
+
+def roofline(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> list[Path]:
+    """TFLOP/s over arithmetic intensity, under the copy bandwidth and the highest rate of the file."""
+    rows = timed(document, contender)
+    intensity = [row["flops"] / row["bytes"] for row in rows]
+    rates: dict[str, Sequence[float]] = {
+        name: [row["results"][name]["tflops"] for row in rows] for name in ("torch", contender)
+    }
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for (name, values), colour, marker in zip(rates.items(), (_TORCH, _OURS), ("o", "x"), strict=True):
+        axes.scatter(intensity, values, s=16, color=colour, marker=marker, label=name, linewidths=1)
+    peak = max(max(values) for values in rates.values())
+    tflops_per_intensity = document["copy_gbps"] * 1e-3
+    ridge = peak / tflops_per_intensity
+    left, right = min(*intensity, ridge) / 2, max(*intensity, ridge) * 2
+    axes.plot(
+        [left, ridge, right],
+        [left * tflops_per_intensity, peak, peak],
+        color="black",
+        linewidth=0.8,
+        label=f"copy {document['copy_gbps']:.0f} GB/s, highest {peak:.0f} TFLOP/s",
+    )
+    axes.set(xscale="log", yscale="log", xlabel="FLOP per byte", ylabel="TFLOP/s", title=_title(document))
+    axes.legend()
+    return _write(figure, path)

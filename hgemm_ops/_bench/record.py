@@ -1,0 +1,159 @@
+"""On what, and on which sources, a result was measured; result files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hgemm_ops
+
+SCHEMA = 1
+
+Ignored = Callable[[str, bool], bool]
+
+
+def repository() -> Path | None:
+    """The checkout this package runs from, or None where it was installed from a wheel."""
+    root = Path(hgemm_ops.__file__).resolve().parent.parent
+    return root if (root / "csrc").is_dir() else None
+
+
+def ignore_rules(gitignore: Path) -> Ignored:
+    """Whether git ignores an entry, by name and whether it is a directory.
+
+    Knows what this repository's file uses, names and ``*`` patterns, and refuses the rest of gitignore's language.
+    """
+    lines = gitignore.read_text().splitlines() if gitignore.exists() else []
+    patterns = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    for pattern in patterns:
+        if "/" in pattern.rstrip("/") or pattern.startswith("!") or "\\" in pattern:
+            raise ValueError(f"{gitignore}: only names and * patterns are understood, got {pattern!r}")
+
+    def ignored(name: str, is_directory: bool) -> bool:
+        return any(
+            fnmatchcase(name, pattern.rstrip("/")) and (is_directory or not pattern.endswith("/"))
+            for pattern in patterns
+        )
+
+    return ignored
+
+
+def _object_id(kind: str, content: bytes) -> bytes:
+    return hashlib.sha1(b"%s %d\0" % (kind.encode(), len(content)) + content, usedforsecurity=False).digest()
+
+
+def git_tree_id(directory: Path, ignored: Ignored) -> str | None:
+    """The id git gives to ``directory`` as it is on disk, or None where git would see no file in it.
+
+    Equals ``git rev-parse HEAD:<directory>`` in a clean checkout. Needs neither git nor its directory, so that a copy
+    of the sources on another machine can still say what they are; uncommitted edits give another id.
+    """
+
+    def tree(path: Path) -> bytes | None:
+        entries: list[tuple[bytes, bytes, bytes]] = []  # name, mode, id
+        for entry in os.scandir(path):
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if ignored(entry.name, is_directory):
+                continue
+            name = os.fsencode(entry.name)
+            if is_directory:
+                if child := tree(Path(entry.path)):
+                    entries.append((name, b"40000", child))
+            elif entry.is_symlink():
+                entries.append((name, b"120000", _object_id("blob", os.fsencode(os.readlink(entry.path)))))
+            else:
+                executable = entry.stat().st_mode & stat.S_IXUSR
+                content = Path(entry.path).read_bytes()
+                entries.append((name, b"100755" if executable else b"100644", _object_id("blob", content)))
+        if not entries:
+            return None
+        # git sorts a directory as if its name ended in a slash.
+        entries.sort(key=lambda e: e[0] + b"/" if e[1] == b"40000" else e[0])
+        return _object_id("tree", b"".join(mode + b" " + name + b"\0" + oid for name, mode, oid in entries))
+
+    oid = tree(directory)
+    return oid.hex() if oid else None
+
+
+def _output(*command: str) -> str | None:
+    """What ``command`` prints, or None where it is missing or fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def source() -> dict[str, Any]:
+    """``commit`` (HGEMM_OPS_COMMIT where there is no git directory), ``dirty``, and the tree id of ``csrc``."""
+    root = repository()
+    if root is None:
+        return {"commit": None, "dirty": None, "csrc": None}
+    csrc = git_tree_id(root / "csrc", ignore_rules(root / ".gitignore"))
+    if not (root / ".git").exists():
+        return {"commit": os.environ.get("HGEMM_OPS_COMMIT"), "dirty": None, "csrc": csrc}
+    commit = _output("git", "-C", str(root), "rev-parse", "HEAD")
+    changes = _output("git", "-C", str(root), "status", "--porcelain", "--", "csrc", "hgemm_ops", "setup.py")
+    return {"commit": commit, "dirty": None if changes is None else bool(changes), "csrc": csrc}
+
+
+def environment() -> dict[str, Any]:
+    """GPU, driver, versions, sources and date, as every result file carries them."""
+    facts: dict[str, Any] = {
+        "gpu": None,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "hgemm_ops": hgemm_ops.__version__,
+        **source(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        driver = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+        facts |= {
+            "gpu": properties.name,
+            "gpus": torch.cuda.device_count(),
+            "arch": f"sm_{properties.major}{properties.minor}",
+            "sm_count": properties.multi_processor_count,
+            "l2_bytes": properties.L2_cache_size,
+            "driver": driver.splitlines()[0] if driver else None,
+            "allow_tf32": torch.backends.cuda.matmul.allow_tf32,
+            "allow_fp16_accumulation": torch.backends.cuda.matmul.allow_fp16_accumulation,
+            "allow_fp16_reduced_precision_reduction": (
+                torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+            ),
+        }
+    return facts
+
+
+def gpu_slug(name: str) -> str:
+    """The directory of a GPU's results: "NVIDIA H200" -> "h200"."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
+
+
+def document(**content: Any) -> dict[str, Any]:
+    """A result file: the schema's number and the environment, then ``content``."""
+    return {"schema": SCHEMA, "environment": environment(), **content}
+
+
+def save(results: Mapping[str, Any], path: Path) -> None:
+    """Writes a ``document``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n")
+
+
+def load(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(path.read_text())
+    if document.get("schema") != SCHEMA:
+        raise ValueError(f"{path}: schema must be {SCHEMA}, got {document.get('schema')!r}")
+    return document

@@ -1,0 +1,208 @@
+"""Runs cases: our kernels against torch, verified, interleaved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+import hgemm_ops
+
+from . import record, statistics, timing, workload
+from .suites import Case
+
+TORCH = "torch"
+TORCH_FUSED = "torch._addmm_activation"
+DISPATCHED = "hgemm"  # what the dispatcher picks
+ALL = "all"
+
+Call = Callable[[workload.Operands], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run a case.
+
+    variants: kernels to force beside the dispatcher's choice; "all" is every eligible one.
+    dispatched: whether to time the dispatcher's choice.
+    """
+
+    variants: tuple[str, ...] = ()
+    dispatched: bool = True
+    rounds: int = 40
+    seed: int = 0
+    inputs: str = "normal"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One contender of a row: measured, or ``refused`` (it cannot serve the case) or ``wrong``, with why.
+
+    us: median microseconds per call. ratio: how many times as fast as torch. gbps: of the least possible traffic.
+    error: against float64, in the 2-norm, relative; largest_error: in the maximum norm.
+    """
+
+    us: float | None = None
+    ratio: statistics.Interval | None = None
+    tflops: float | None = None
+    gbps: float | None = None
+    error: float | None = None
+    largest_error: float | None = None
+    refused: str | None = None
+    wrong: str | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    case: Case
+    sets: int
+    served_by: str | None  # the kernel behind DISPATCHED, or "torch"
+    source: str | None  # of that choice: table, model, ...
+    results: dict[str, Result] = field(default_factory=dict)
+
+    @property
+    def wrong(self) -> dict[str, str]:
+        """Contenders whose result was not right, and how far off."""
+        return {name: result.wrong for name, result in self.results.items() if result.wrong}
+
+    def to_json(self) -> dict[str, Any]:
+        row = asdict(self)
+        row |= {"label": self.case.label, "flops": self.case.flops, "bytes": self.case.bytes, "align": self.case.align}
+        row["results"] = {
+            name: {key: value for key, value in result.items() if value is not None}
+            for name, result in row["results"].items()
+        }
+        return row
+
+
+def error_limits(case: Case, torch_errors: tuple[float, float], accumulates_in_half: bool) -> tuple[float, float]:
+    """The errors a contender may have: twice torch's own, and what rounding explains.
+
+    Kernels that accumulate in half are asked for on purpose: theirs may grow with the square root of k, as a random
+    walk of roundings does.
+    """
+    eps = torch.finfo(getattr(torch, case.dtype)).eps
+    two_norm = 2 * torch_errors[0] + torch.finfo(torch.float32).eps
+    maximum = 2 * torch_errors[1] + eps
+    if accumulates_in_half:
+        walk = 0.5 * eps * case.k**0.5
+        return max(two_norm, walk), max(maximum, walk)
+    return two_norm, maximum
+
+
+@dataclass
+class _Contenders:
+    calls: dict[str, Call]
+    refused: dict[str, str] = field(default_factory=dict)
+    served_by: str | None = None
+    source: str | None = None
+
+
+def _contenders(case: Case, operands: workload.Operands, options: Options) -> _Contenders:
+    found = _Contenders({TORCH: workload.torch_call(case)})
+    if fused := workload.torch_fused_call(case):
+        found.calls[TORCH_FUSED] = fused
+    if case.op == "add":
+        reasons = {
+            v.name: "" if getattr(torch, case.dtype) in v.dtypes else f"does not take {case.dtype}"
+            for v in hgemm_ops.variants()
+            if v.name.startswith("elementwise_add")
+        }
+    else:
+        explanation = hgemm_ops.explain(
+            operands.a, operands.b, bias=operands.bias is not None, activation=case.activation
+        )
+        reasons = {c.name: "" if c.eligible else c.reason for c in explanation.candidates if c.name != TORCH}
+        if options.dispatched:
+            found.calls[DISPATCHED] = workload.hgemm_call(case, None)
+            found.served_by, found.source = explanation.chosen, explanation.source
+    everything = options.variants == (ALL,)
+    for name in reasons if everything else options.variants:
+        if reason := reasons.get(name, "is no kernel for this operation"):
+            if not everything:
+                found.refused[name] = reason
+        else:
+            found.calls[name] = workload.hgemm_call(case, name)
+    return found
+
+
+def _verify(
+    case: Case, sets: Sequence[workload.Operands], bodies: Mapping[str, timing.Body]
+) -> dict[str, tuple[float, float]]:
+    """Runs the very graphs that will be timed over poisoned results; the worst errors of each contender."""
+    for body in bodies.values():
+        body.poison()
+        body.replay()
+    found: dict[str, list[torch.Tensor]] = {name: [] for name in bodies}
+    for i, operands in enumerate(sets):
+        expected = workload.reference(case, operands)
+        for name, body in bodies.items():
+            found[name].append(timing.errors(body.outputs[i], expected))
+    return {name: timing.worst(rows) for name, rows in found.items()}
+
+
+def run_case(case: Case, options: Options, device: torch.device) -> Row:
+    """Times one case."""
+    generator = torch.Generator(device).manual_seed(options.seed)
+    count = timing.set_count(case.bytes, timing.rotation_bytes(device))
+    sets = [workload.make_operands(case, generator, options.inputs) for _ in range(count)]
+    contenders = _contenders(case, sets[0], options)
+    results = {name: Result(refused=reason) for name, reason in contenders.refused.items()}
+
+    bodies = {name: timing.Body.capture(call, sets) for name, call in contenders.calls.items()}
+    errors = _verify(case, sets, bodies)
+    half = {v.name for v in hgemm_ops.variants() if v.numerics == "float16 accumulation"}
+    for name, found in errors.items():
+        limits = error_limits(case, errors[TORCH], name in half)
+        if not all(error <= limit for error, limit in zip(found, limits, strict=True)):
+            reason = f"error {found[0]:.2e}, largest {found[1]:.2e}; allowed {limits[0]:.2e} and {limits[1]:.2e}"
+            results[name] = Result(wrong=reason)
+            del bodies[name]
+
+    times = timing.time_bodies(bodies, options.rounds, options.seed)
+    for name, samples in times.items():
+        us = statistics.median(samples)
+        results[name] = Result(
+            us=us,
+            ratio=statistics.paired_ratio(times[TORCH], samples) if name != TORCH and TORCH in times else None,
+            tflops=case.flops / us * 1e-6,
+            gbps=case.bytes / us * 1e-3,
+            error=errors[name][0],
+            largest_error=errors[name][1],
+        )
+    return Row(case, count, contenders.served_by, contenders.source, results)
+
+
+def run(cases: Sequence[Case], options: Options) -> Iterator[Row]:
+    """Runs cases on the current CUDA device, giving each back as it is done."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    for case in cases:
+        row = run_case(case, options, device)
+        torch.cuda.empty_cache()  # of a graph's own pool, which the next case cannot use
+        yield row
+
+
+def copy_gbps(rounds: int = 20) -> float:
+    """GB/s of a large device-to-device copy, bytes read plus bytes written: the roof of what moves memory."""
+    source = torch.randn(1 << 29, device="cuda")
+    body = timing.Body.capture(lambda x: x.clone(), [source, source])
+    (samples,) = timing.time_bodies({"copy": body}, rounds, 0).values()
+    return 2 * source.nbytes / statistics.median(samples) * 1e-3
+
+
+def document(suite: str, rows: Sequence[Row], options: Options, copy: float) -> dict[str, Any]:
+    """A suite's result file, for ``record.save``."""
+    return record.document(
+        suite=suite,
+        protocol={
+            "rounds": options.rounds,
+            "warmup_replays": timing.WARMUP_REPLAYS,
+            "rotation_bytes": timing.rotation_bytes(torch.device("cuda", torch.cuda.current_device())),
+            "inputs": options.inputs,
+            "seed": options.seed,
+        },
+        copy_gbps=copy,
+        rows=[row.to_json() for row in rows],
+    )

@@ -1,0 +1,123 @@
+"""The timing protocol.
+
+A *body* is one pass of a contender over all the buffer sets, captured in a CUDA graph, so that neither launch cost nor
+a warm L2 is measured. The bodies of all contenders are replayed round by round, each round in a new random order;
+ratios are taken within a round (``statistics.paired_ratio``). Clocks and power are left as they are.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+S = TypeVar("S")
+
+WARMUP_REPLAYS = 3
+_MIN_ROTATION = 600_000_000
+_MIN_SETS = 2
+
+
+def rotation_bytes(device: torch.device) -> int:
+    """How much memory a body must go through: ten times the L2, which is not LRU and still hits at three times."""
+    if device.type != "cuda":
+        return _MIN_ROTATION
+    return max(_MIN_ROTATION, 10 * int(torch.cuda.get_device_properties(device).L2_cache_size))
+
+
+def set_count(bytes_per_set: int, total: int) -> int:
+    """Buffer sets needed to go through ``total`` bytes; at least two, so that no input stays in place."""
+    return max(_MIN_SETS, -(-total // bytes_per_set))
+
+
+def schedule(names: Sequence[str], rounds: int, seed: int) -> Iterator[list[str]]:
+    """The order of the contenders, round by round."""
+    shuffler = random.Random(seed)
+    for _ in range(rounds):
+        yield shuffler.sample(names, len(names))
+
+
+def interleave(
+    names: Sequence[str], rounds: int, seed: int, measure: Callable[[str], Callable[[], float]]
+) -> dict[str, list[float]]:
+    """Times every contender once a round.
+
+    ``measure(name)`` runs one contender and returns a function that gives its time; these are called after the last
+    round, so that reading a clock need not wait between contenders.
+    """
+    pending: dict[str, list[Callable[[], float]]] = {name: [] for name in names}
+    for order in schedule(names, rounds, seed):
+        for name in order:
+            pending[name].append(measure(name))
+    return {name: [read() for read in reads] for name, reads in pending.items()}
+
+
+@dataclass(frozen=True)
+class Body:
+    """A captured pass over the buffer sets; ``outputs[i]`` is where the result for set ``i`` is written."""
+
+    graph: torch.cuda.CUDAGraph
+    outputs: list[Tensor]
+
+    @classmethod
+    def capture(cls, call: Callable[[S], Tensor], sets: Sequence[S]) -> Body:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        graph = torch.cuda.CUDAGraph()
+        with torch.no_grad():
+            with torch.cuda.stream(stream):
+                call(sets[0])  # modules, handles and workspaces are created outside the capture
+            with torch.cuda.graph(graph, stream=stream):
+                # All results are alive at the end of the pass, so no two share memory.
+                outputs = [call(buffers) for buffers in sets]
+        return cls(graph, outputs)
+
+    def poison(self) -> None:
+        """Overwrites the results, so that an element the pass does not write is seen."""
+        for output in self.outputs:
+            output.fill_(float("nan"))
+
+    def replay(self) -> None:
+        self.graph.replay()
+
+    def start(self) -> Callable[[], float]:
+        """Enqueues one timed pass; the function returned waits for it and gives microseconds per set."""
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        self.graph.replay()
+        end.record()
+
+        def microseconds() -> float:
+            end.synchronize()
+            return float(begin.elapsed_time(end)) * 1e3 / len(self.outputs)
+
+        return microseconds
+
+
+def time_bodies(bodies: Mapping[str, Body], rounds: int, seed: int) -> dict[str, list[float]]:
+    """Microseconds per call of every contender, round by round."""
+    for _ in range(WARMUP_REPLAYS):
+        for body in bodies.values():
+            body.replay()
+    return interleave(list(bodies), rounds, seed, lambda name: bodies[name].start())
+
+
+def errors(output: Tensor, reference: Tensor) -> Tensor:
+    """``|output - reference| / |reference|`` in the 2-norm and in the maximum norm; NaN where the output holds one."""
+    difference, smallest = output.double() - reference, torch.finfo(torch.float64).tiny
+    return torch.stack(
+        [
+            torch.linalg.vector_norm(difference, order) / torch.linalg.vector_norm(reference, order).clamp(min=smallest)
+            for order in (2.0, float("inf"))
+        ]
+    )
+
+
+def worst(rows: Iterable[Tensor]) -> tuple[float, float]:
+    """The largest of each kind of error; NaN wins."""
+    two_norm, maximum = torch.stack(list(rows)).amax(0).tolist()
+    return two_norm, maximum

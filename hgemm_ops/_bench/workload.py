@@ -1,0 +1,104 @@
+"""Tensors and calls of a case: ours, torch's, and the float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import hgemm_ops
+
+from .suites import Case
+
+INPUTS = ("normal", "uniform")
+
+_APPLY: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+@dataclass(frozen=True)
+class Operands:
+    """A (batch, m, k) and B (batch, k, n), without the batch where it is 1, and the bias (n,).
+
+    ``add`` has two (m, n) tensors.
+    """
+
+    a: Tensor
+    b: Tensor
+    bias: Tensor | None
+
+
+def make_operands(case: Case, generator: torch.Generator, inputs: str = "normal") -> Operands:
+    """Draws the operands of ``case`` on the generator's device: N(0, 1), or U[-1, 1] where ``inputs`` is "uniform"."""
+    if inputs not in INPUTS:
+        raise ValueError(f"inputs must be one of {INPUTS}, got {inputs!r}")
+    options: dict[str, Any] = {"dtype": getattr(torch, case.dtype), "device": generator.device, "generator": generator}
+
+    def draw(*shape: int) -> Tensor:
+        if inputs == "normal":
+            return torch.randn(shape, **options)
+        return torch.rand(shape, **options).mul_(2).sub_(1)
+
+    def matrix(rows: int, columns: int, order: str) -> Tensor:
+        batch = (case.batch,) if case.batch > 1 else ()
+        if order == "N":
+            return draw(*batch, rows, columns + case.padding)[..., :columns]
+        return draw(*batch, columns, rows + case.padding)[..., :rows].mT
+
+    if case.op == "add":
+        return Operands(draw(case.m, case.n), draw(case.m, case.n), None)
+    a, b = matrix(case.m, case.k, case.layout[0]), matrix(case.k, case.n, case.layout[1])
+    return Operands(a, b, draw(case.n) if case.bias else None)
+
+
+def torch_call(case: Case) -> Callable[[Operands], Tensor]:
+    """What a user of torch alone would write."""
+    if case.op == "add":
+        return lambda x: torch.add(x.a, x.b)
+    if case.op == "matmul":
+        return lambda x: torch.matmul(x.a, x.b)
+    apply = _APPLY[case.activation]
+    return lambda x: apply(F.linear(x.a, x.b.mT, x.bias))
+
+
+def torch_fused_call(case: Case) -> Callable[[Operands], Tensor] | None:
+    """The one-kernel form inductor uses (cuBLASLt's epilogue), for the activations it has."""
+    if case.op != "linear" or not case.bias or case.activation not in ("relu", "gelu_tanh"):
+        return None
+    gelu = case.activation == "gelu_tanh"
+
+    def call(x: Operands) -> Tensor:
+        assert x.bias is not None
+        return torch._addmm_activation(x.bias, x.a, x.b, use_gelu=gelu)
+
+    return call
+
+
+def hgemm_call(case: Case, variant: str | None) -> Callable[[Operands], Tensor]:
+    """Through kernel ``variant``, or the dispatcher's choice for None."""
+    if case.op == "add":
+        if variant is None:
+            raise ValueError("the elementwise sum has no dispatcher: name a variant")
+        add = getattr(torch.ops.hgemm, variant)
+        return lambda x: add(x.a, x.b)
+    if case.op == "matmul":
+        return lambda x: hgemm_ops.matmul(x.a, x.b, variant=variant)
+    return lambda x: hgemm_ops.linear(x.a, x.b.mT, x.bias, activation=case.activation, variant=variant)
+
+
+def reference(case: Case, operands: Operands) -> Tensor:
+    """The result in float64, from the same rounded inputs."""
+    a, b = operands.a.double(), operands.b.double()
+    if case.op == "add":
+        return a + b
+    product = a @ b if operands.bias is None else torch.addmm(operands.bias.double(), a, b)
+    return _APPLY[case.activation](product)

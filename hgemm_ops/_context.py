@@ -1,0 +1,588 @@
+"""``use_custom_gemm()``: sends the matrix products of any PyTorch code through the operators of this package.
+
+The context is a ``TorchFunctionMode``: torch hands it every call of the torch API made on this thread, and it swaps the
+matrix products. Nothing is patched, so nothing outlives the context, and ``torch.compile`` guards on it (one graph with
+the context, one without). Three layers, cheapest first:
+
+- a call seen before (same weight or line of code, shapes and dtype) costs one dictionary look-up and one increment;
+- a new one is checked, named after the module it comes from, and remembered;
+- every other form (keywords, ``out=``, ``einsum``, ``addbmm``, ...) is lowered to one of the operators each time.
+
+What no kernel of ours serves runs the very torch function that was called, and the report says why.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import CodeType, FrameType, FunctionType
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import Parameter
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+
+from hgemm_ops import _library, _native, _sites, _variants
+from hgemm_ops._lowering import LEFT_TO_TORCH, LOWERINGS, Lowered
+from hgemm_ops._report import Call, Operand, Report, lock
+from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES
+
+__all__ = ["use_custom_gemm"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Torch: TypeAlias = Callable[..., Any]  # a function of the torch API
+_Args: TypeAlias = tuple[Any, ...]
+_Kwargs: TypeAlias = "dict[str, Any] | None"
+_Key: TypeAlias = tuple[Any, ...]
+
+_OPS = getattr(torch.ops, NAMESPACE)
+_DISABLED = _library.disabled()
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+_getframe = sys._getframe
+
+_HALF = (torch.float16, torch.bfloat16)
+_REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class _Entry:
+    """A call that was seen before: what runs it (None: torch), and how often it came since the last flush."""
+
+    __slots__ = ("call", "calls", "code", "op")
+
+    def __init__(self, call: Call, op: Callable[..., Any] | None, code: CodeType) -> None:
+        self.call = call
+        self.calls = 1
+        self.op = op
+        self.code = code  # its id is part of the key: alive, it cannot be reused
+
+
+class _Active(threading.local):
+    """The contexts entered on this thread, outermost first."""
+
+    def __init__(self) -> None:
+        self.stack: list[use_custom_gemm] = []
+
+
+_active = _Active()
+
+
+class use_custom_gemm(TorchFunctionMode):
+    """Sends matrix products through ``torch.ops.hgemm`` while it is active; a context manager and a decorator.
+
+    Example::
+
+        with use_custom_gemm() as report:
+            y = model(x)
+        print(report)
+
+        step = use_custom_gemm(variant="torch")
+        @step
+        def train_step(batch): ...
+        print(step.report)
+
+    Routed: ``F.linear`` (so ``nn.Linear``), ``torch.matmul``, ``mm``, ``bmm``, ``addmm``, ``baddbmm``, ``addbmm``,
+    ``mv``, ``addmv``, ``dot``, ``vdot``, ``inner``, ``torch.linalg.matmul``, ``@``, their Tensor methods and ``out=``
+    forms, ``torch.einsum`` of two operands where it is a (batched) matrix product, and whatever these are reached
+    through, ``F.multi_head_attention_forward`` and ``backward()`` included. The gradients of a routed call are
+    computed by our kernels wherever ``backward()`` runs. Results, shapes and errors are torch's.
+
+    Left to torch, with the reason in the report: dtypes other than float16 and bfloat16 on a GPU (unless autocast makes
+    them so), sparse, nested and quantized tensors, subclasses that override torch functions, in-place forms. On the
+    CPU every real floating dtype takes the same route and ends in torch's kernels.
+
+    One object may be entered again, also while it is active (recursion); its report goes on counting. Contexts nest:
+    the innermost one routes (and its ``variant`` holds), each enclosing report counts its calls too.
+
+    Notes:
+        - The context belongs to the thread that entered it. Threads started inside it are not routed: enter it there
+          (the same object may serve several threads). Threads that autograd runs ``backward()`` on do inherit it.
+        - Calls below the torch API are not seen: ``torch.ops.aten.*``, and products inside C++ composites such as
+          ``scaled_dot_product_attention``, convolutions and ``nn.LSTM``.
+        - Non-reentrant checkpointing recomputes the forward during backward and fails, under any function mode, if only
+          one of the two runs inside the context: call ``backward()`` inside as well.
+        - In a function under ``torch.compile``, ``with use_custom_gemm()`` routes but does not count. Compiled graphs
+          that run inside the context appear as one line per shape.
+
+    Args:
+        variant: forces one kernel by name (see ``hgemm_ops.variants()``) or ``"torch"``; by default each call is given
+            the fastest. A kernel that cannot serve a call raises RuntimeError with the reasons.
+    """
+
+    def __init__(self, *, variant: str | None = None) -> None:
+        forced = _variants.resolve(variant)
+        self._variant = None if forced == _native.AUTO else forced
+        self.report = Report()
+        if not _is_dynamo_compiling():
+            self.report._collect = self._collect
+            self._seen: dict[_Key, _Entry] = {}
+            self._retired: list[_Entry] = []  # no longer in _seen
+            self._weights: dict[int, _Weight] = {}
+            self._lines: dict[tuple[CodeType, int], str] = {}
+
+    def __enter__(self) -> Report:
+        if _DISABLED:
+            return self.report
+        if not _is_dynamo_compiling():
+            for context in _active.stack:
+                context._flush()  # what they counted so far was outside of this one
+            _active.stack.append(self)
+            self.report._start()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self.report
+
+    def __exit__(self, exc_type: object, exc_val: object, exc_tb: object) -> None:
+        if _DISABLED:
+            return
+        super().__exit__(exc_type, exc_val, exc_tb)  # type: ignore[no-untyped-call]
+        if not _is_dynamo_compiling():
+            if len(_active.stack) > 1:
+                self._flush()
+            _active.stack.pop()
+            self.report._stop()
+
+    def __call__(self, function: _Function) -> _Function:
+        """Decorates ``function`` to run inside this context."""
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if _is_dynamo_compiling():
+            return self._trace(func, types, args, kwargs or {})
+        route = _ROUTES.get(func)
+        if route is None:
+            return func(*args, **(kwargs or {}))
+        if not isinstance(route, str):
+            return route(self, func, types, args, kwargs)
+        # The hot path. Its keys hold what decides whether a call is served, and where it comes from, and nothing else:
+        # each attribute of a tensor costs 50 to 100 ns.
+        key: _Key | None = None
+        frame: FrameType | None = None
+        if not (kwargs or types):
+            try:
+                if route is _LINEAR:
+                    a = args[0]
+                    b = args[1]
+                elif route is _PAIR:
+                    a, b = args
+                else:
+                    _, a, b = args
+                if type(b) is Parameter:
+                    key = (route, id(b), a.shape, a.dtype)
+                else:
+                    frame = _getframe(1)
+                    key = (route, id(frame.f_code), frame.f_lasti, a.shape, b.shape, a.dtype)
+                entry = self._seen.get(key)
+            # Another form of the call, a nested tensor (no shape), symbolic sizes (no hash).
+            except (AttributeError, RuntimeError, TypeError, ValueError):
+                key = entry = None
+            if entry is not None:
+                op = entry.op
+                if op is not None:
+                    entry.calls += 1
+                    return op(*args)
+                if not torch.is_autocast_enabled(a.device.type):
+                    entry.calls += 1
+                    return func(*args)
+        return self._general(func, types, args, kwargs, key, frame)
+
+    def _trace(self, func: _Torch, types: Sequence[type], args: _Args, kwargs: dict[str, Any]) -> Any:
+        """``__torch_function__`` as dynamo sees it: the same routes, nothing counted.
+
+        NOTE: its dictionaries do not find Python methods of Tensor that were looked up on an intermediate result.
+        """
+        if _DISABLED:
+            return func(*args, **kwargs)
+        if func is Tensor.__rmatmul__:
+            func, args = torch.matmul, (args[1], args[0])
+        elif func is Tensor.unflatten:
+            func = torch.unflatten  # cannot be traced, as a method, once a mode has handled it (torch 2.13)
+        if _overriding(types) is None:
+            if func is F.multi_head_attention_forward:
+                return _attention(self, func, types, args, kwargs)
+            if func in _OWN:
+                return func(*args, **self._with_variant(kwargs))
+            if func in LOWERINGS:
+                lowered = _lower(func, types, args, kwargs)
+                if isinstance(lowered, Lowered):
+                    return self._run(lowered)
+        return func(*args, **kwargs)
+
+    def _with_variant(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The options of an operator, with this context's kernel unless they name one."""
+        if self._variant is None or options.get("variant", _native.AUTO) != _native.AUTO:
+            return options
+        return {**options, "variant": self._variant}
+
+    def _general(
+        self,
+        func: _Torch,
+        types: Sequence[type],
+        args: _Args,
+        kwargs: _Kwargs,
+        key: _Key | None = None,
+        frame: FrameType | None = None,
+    ) -> Any:
+        """Any call of a function that has a lowering."""
+        kwargs = kwargs or {}
+        lowered = _lower(func, types, args, kwargs)
+        result = func(*args, **kwargs) if isinstance(lowered, str) else self._run(lowered)
+        self._record(func, lowered, args, kwargs, key, frame)
+        return result
+
+    def _run(self, lowered: Lowered) -> Tensor:
+        op = getattr(_OPS, lowered.op)
+        options = self._with_variant(lowered.options)
+        if lowered.out is not None:
+            op.out(*lowered.arguments(), **options, out=lowered.out)
+            return lowered.out
+        result: Tensor = op.default(*lowered.arguments(), **options)
+        return result if lowered.finish is None else lowered.finish(result)
+
+    def _record(
+        self,
+        func: _Torch,
+        lowered: Lowered | str,
+        args: _Args,
+        kwargs: dict[str, Any],
+        key: _Key | None = None,
+        frame: FrameType | None = None,
+    ) -> None:
+        """Counts a call that did not take the short way; with its ``key``, the next one does."""
+        if torch.compiler.is_compiling() or any(isinstance(t, FakeTensor) for t in _tensors(args, kwargs)):
+            return  # traced, not run
+        frame = frame or _caller()
+        product = lowered if isinstance(lowered, Lowered) else _describe(func, args, kwargs)
+        if key is None:
+            key = (func, id(frame.f_code), frame.f_lasti)
+            if product is not None:
+                weight = id(product.b) if type(product.b) is Parameter else None
+                key += (weight, product.a.shape, product.b.shape, product.a.dtype)
+        try:
+            entry = self._seen.get(key)
+        except TypeError:
+            return  # symbolic sizes: traced as well
+        if entry is not None:
+            if (entry.op is not None) == isinstance(lowered, Lowered):
+                entry.calls += 1
+                return
+            self._retired.append(entry)  # autocast was switched since
+        site = self._site(product, key, frame)
+        if isinstance(lowered, Lowered):
+            call = _call(site, lowered.op, lowered, variant=self._variant)
+            op = getattr(_OPS, lowered.op).default._op  # without the Python frame of OpOverload.__call__
+            if self._variant is not None:
+                op = functools.partial(op, variant=self._variant)
+        else:
+            call = _call(site, getattr(func, "__name__", str(func)), product, left=lowered)
+            op = None
+        self._seen[key] = _Entry(call, op, frame.f_code)
+
+    def _site(self, product: Lowered | None, key: _Key, frame: FrameType) -> str:
+        if product is not None and type(product.b) is Parameter:
+            weight = self._weights.get(id(product.b))
+            if weight is None:
+                forget = functools.partial(_forget, weakref.ref(self), id(product.b))
+                weight = _Weight(weakref.ref(product.b, forget), _sites.of_parameter(frame, product.b))
+                self._weights[id(product.b)] = weight
+            weight.keys.append(key)
+            return f"{weight.site} {BACKWARD}" if _is_gradient(frame) else weight.site
+        line = (frame.f_code, frame.f_lasti)
+        site = self._lines.get(line)
+        if site is None:
+            site = self._lines[line] = BACKWARD if _is_gradient(frame) else _sites.of_line(frame)
+        return site
+
+    def _flush(self) -> None:
+        """Credits what was counted since the last time to this report and to those of the enclosing contexts."""
+        stack = _active.stack
+        depth = max((i for i, context in enumerate(stack) if context is self), default=0)
+        reports = {id(context.report): context.report for context in (self, *stack[:depth])}
+        with lock:
+            entries = (*self._retired, *self._seen.values())
+            self._retired.clear()
+            for entry in entries:
+                n = entry.calls
+                if n:
+                    entry.calls -= n
+                    for report in reports.values():
+                        report._add(entry.call, n)
+
+    def _collect(self) -> None:
+        """Everything counted so far, for a report that is being read."""
+        for context in (*_active.stack, self):
+            context._flush()
+
+
+class _Weight:
+    """A parameter that products were seen with, and the keys of ``_seen`` that end with its life."""
+
+    def __init__(self, reference: weakref.ref[Tensor], site: str) -> None:
+        self.reference = reference
+        self.site = site
+        self.keys: list[_Key] = []
+
+
+def _forget(context: weakref.ref[use_custom_gemm], weight: int, _: object) -> None:
+    """A weight is gone: its id may come back as another's."""
+    self = context()
+    if self is not None:
+        for key in self._weights.pop(weight).keys:
+            entry = self._seen.pop(key, None)
+            if entry is not None:
+                self._retired.append(entry)
+
+
+#: The site of the products of a gradient.
+BACKWARD = "(backward)"
+
+# Frames between a call of the torch API and __torch_function__.
+_BETWEEN = frozenset((__name__, "torch._ops", "torch._tensor", "torch.functional", "torch.overrides", "hgemm_ops._api"))
+
+
+def _caller() -> FrameType:
+    """The frame that called the torch API."""
+    frame = _getframe(1)
+    while frame.f_globals.get("__name__") in _BETWEEN and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _is_gradient(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("hgemm_ops.ops.")
+
+
+def _tensors(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
+    for arg in (*args, *kwargs.values()):
+        if isinstance(arg, Tensor):
+            yield arg
+        elif isinstance(arg, (list, tuple)):  # einsum's operands
+            yield from (t for t in arg if isinstance(t, Tensor))
+
+
+def _lower(func: _Torch, types: Sequence[type], args: _Args, kwargs: dict[str, Any]) -> Lowered | str:
+    """The call as one of our operators, or why it is torch's."""
+    overriding = _overriding(types)
+    if overriding is not None:
+        return f"{overriding.__name__} overrides torch functions"
+    tensors = list(_tensors(args, kwargs))
+    for t in tensors:
+        why = _why_torch(t)
+        if why:
+            return why
+    if any(t.dtype != tensors[0].dtype for t in tensors) and not torch.is_autocast_enabled(tensors[0].device.type):
+        return "mixed dtypes"
+    try:
+        lowered = LOWERINGS[func](*args, **kwargs)
+    except TypeError:
+        return "arguments of another form"
+    if not isinstance(lowered, str) and lowered.out is not None:
+        return _why_not_into(lowered, lowered.out) or lowered
+    return lowered
+
+
+def _overriding(types: Sequence[type]) -> type | None:
+    """A subclass that handles torch functions itself. C++ lists only these; Python functions list Tensor as well."""
+    return next((t for t in types if t is not Tensor), None)
+
+
+def _why_torch(t: Tensor) -> str:
+    if t.is_nested:
+        return "nested tensor"
+    if t.layout is not torch.strided:
+        return f"layout {t.layout}"
+    if t.dtype not in _REAL:
+        return f"dtype {t.dtype}"
+    device = t.device.type
+    if device == "cuda":
+        if t.dtype not in _HALF and not torch.is_autocast_enabled(device):
+            return f"dtype {t.dtype}"
+    elif device not in ("cpu", "meta"):
+        return f"device {device}"
+    return ""
+
+
+def _why_not_into(lowered: Lowered, out: Tensor) -> str:
+    a, b = lowered.a, lowered.b
+    if lowered.op == "linear":
+        shape = (*a.shape[:-1], *b.shape[:-1])
+    else:
+        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]) if lowered.op == "matmul" else a.shape[:-2]
+        shape = (*batch, *a.shape[-2:-1], *(b.shape[-1:] if b.dim() > 1 else ()))
+    if tuple(out.shape) != shape or out.dtype != a.dtype or out.device != a.device:
+        return "out= to be resized or converted"
+    return "" if out.is_contiguous() else "out= that is not contiguous"
+
+
+def _describe(func: _Torch, args: _Args, kwargs: dict[str, Any]) -> Lowered | None:
+    """The product of a call that was left to torch, if it is one."""
+    try:
+        if any(t.is_nested or t.layout is not torch.strided for t in _tensors(args, kwargs)):
+            return None
+        lowered = LOWERINGS[func](*args, **kwargs)
+    except (KeyError, TypeError, AttributeError, RuntimeError):
+        return None
+    return None if isinstance(lowered, str) else lowered
+
+
+def _call(site: str, op: str, product: Lowered | None, *, variant: int | None = None, left: str = "") -> Call:
+    if product is None:
+        return Call(site, op, left=left)
+    device = product.a.device
+    dtype = product.a.dtype
+    if dtype is not torch.float64 and torch.is_autocast_enabled(device.type):
+        dtype = torch.get_autocast_dtype(device.type)
+    return Call(
+        site=site,
+        op=op,
+        dtype=dtype,
+        device=device,
+        a=_operand(product.a),
+        b=_operand(product.b),
+        c=None if product.c is None or product.op == "linear" else _operand(product.c),
+        kind=product.op,
+        bias=product.op == "linear" and product.c is not None,
+        activation=product.options.get("act", 0),
+        out_dtype=product.options.get("out_dtype"),
+        variant=_native.AUTO if variant is None else variant,
+        left=left,
+    )
+
+
+def _operand(t: Tensor) -> Operand:
+    try:
+        address = t.data_ptr()
+    except RuntimeError:  # a functorch wrapper, a subclass without storage of its own
+        address = int(t.storage_offset()) * t.element_size()
+    return Operand(tuple(t.shape), t.stride(), _native.alignment(address))
+
+
+# Routes: what __torch_function__ does with each function. (context, func, types, args, kwargs) -> result
+_Route: TypeAlias = Callable[["use_custom_gemm", _Torch, Sequence[type], _Args, _Kwargs], Any]
+
+# On the hot path: f(x, weight[, bias]), f(a, b) and f(input, a, b). Functions of one kind agree wherever they take the
+# same operands, so that their calls may share a key.
+_LINEAR, _PAIR, _SUM = "linear", "pair", "sum"
+
+
+def _other(context: use_custom_gemm, func: _Torch, types: Sequence[type], args: _Args, kwargs: _Kwargs) -> Any:
+    """Every other function that has a lowering."""
+    return context._general(func, types, args, kwargs)
+
+
+def _left(why: str) -> _Route:
+    """A function that is torch's."""
+
+    def route(context: use_custom_gemm, func: _Torch, types: Sequence[type], args: _Args, kwargs: _Kwargs) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        context._record(func, why, args, kwargs)
+        return result
+
+    return route
+
+
+def _own(name: str) -> _Route:
+    """Our operator itself, called by the user or by the gradient of another."""
+
+    def route(context: use_custom_gemm, func: _Torch, types: Sequence[type], args: _Args, kwargs: _Kwargs) -> Any:
+        kwargs = context._with_variant(kwargs or {})
+        result = func(*args, **kwargs)
+        if not (types or _is_routed(_getframe(2))):
+            product = _product(name, *args, **kwargs)
+            if product is not None:
+                context._record(func, product, args, kwargs)
+        return result
+
+    return route
+
+
+def _is_routed(frame: FrameType | None) -> bool:
+    """Whether the operator was called by an inner context, which counts the call for the enclosing ones."""
+    while frame is not None and frame.f_globals.get("__name__") == "torch._ops":
+        frame = frame.f_back
+    return frame is not None and frame.f_globals is globals()
+
+
+def _product(name: str, *args: Any, **kwargs: Any) -> Lowered | None:
+    """What a call of our operator computes."""
+    if name == "linear" and len(args) >= 2:
+        bias = args[2] if len(args) > 2 else kwargs.get("bias")
+        act = args[3] if len(args) > 3 else kwargs.get("act", 0)
+        return Lowered("linear", args[0], args[1], bias, {**kwargs, "act": act})
+    if len(args) == 2:
+        return Lowered(name, *args, options=kwargs)
+    if len(args) == 3:
+        return Lowered(name, args[1], args[2], args[0], kwargs)
+    return None
+
+
+def _reentered(func: _Torch) -> _Route:
+    """A Python function of torch that is to run under the context.
+
+    While a mode handles a function it is off, so what the body calls would not be routed; and with the mode on, the
+    body would first of all hand itself to the mode again. So a copy runs whose has_torch_function() is always False.
+    """
+    assert isinstance(func, FunctionType)
+    scope = dict(func.__globals__)
+    for check in ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"):
+        scope[check] = _never
+    del scope["__name__"]  # by it dynamo would find the module and, there, the real has_torch_function
+    copy = FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
+    copy.__kwdefaults__ = func.__kwdefaults__
+
+    def route(context: use_custom_gemm, func: _Torch, types: Sequence[type], args: _Args, kwargs: _Kwargs) -> Any:
+        kwargs = kwargs or {}
+        if _overriding(types) is not None:
+            return func(*args, **kwargs)
+        _push_mode(context)
+        try:
+            return copy(*args, **kwargs)
+        finally:
+            _pop_mode()
+
+    return route
+
+
+def _never(*_: object) -> bool:
+    return False
+
+
+_attention = _reentered(F.multi_head_attention_forward)
+
+# Our operators in every form that can be called -> the name of what they compute.
+_OWN: dict[_Torch, str] = {
+    op: name.removesuffix("_save")
+    for name in (*SIGNATURES, "linear_save")
+    for packet in (getattr(_OPS, name),)
+    for op in (packet, *(getattr(packet, overload) for overload in packet.overloads()))
+}
+
+
+def _routes() -> dict[_Torch, _Route | str]:
+    routes: dict[_Torch, _Route | str] = dict.fromkeys(LOWERINGS, _other)
+    routes[F.linear] = _LINEAR
+    for kind, names in ((_PAIR, ("matmul", "mm", "bmm")), (_SUM, ("addmm", "baddbmm"))):
+        for name in names:
+            routes[getattr(torch, name)] = routes[getattr(Tensor, name)] = kind
+    routes[torch.linalg.matmul] = routes[Tensor.__matmul__] = _PAIR
+    routes.update((func, _left(why)) for func, why in LEFT_TO_TORCH.items())
+    routes.update((op, _own(name)) for op, name in _OWN.items())
+    routes.update((func, _reentered(func)) for func in (Tensor.backward, torch.autograd.backward, torch.autograd.grad))
+    routes[F.multi_head_attention_forward] = _attention
+    return routes
+
+
+_ROUTES = _routes()

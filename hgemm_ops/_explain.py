@@ -1,0 +1,242 @@
+"""``explain``: which kernel a product gets, why, and what became of every other candidate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hgemm_ops import _library, _native, _tables, _variants
+from hgemm_ops.ops.checks import ACTIVATIONS
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel (or "torch"). Times are microseconds, None where there is none; ``reason`` says why not eligible."""
+
+    name: str
+    eligible: bool
+    reason: str = ""
+    predicted_us: float | None = None
+    measured_us: float | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The dispatcher's answer. ``source`` is "forced", "table", "model" or "fallback" (only torch can serve it)."""
+
+    chosen: str
+    source: str
+    reason: str
+    candidates: tuple[Candidate, ...]
+    problem: str
+    device: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rows = [("", "kernel", "predicted us", "measured us", "")]
+        for c in self.candidates:
+            mark = "*" if c.name == self.chosen else ""
+            rows.append((mark, c.name, _us(c.predicted_us), _us(c.measured_us), c.reason))
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        lines = [f"{self.problem} on {self.device}: {self.chosen} ({self.source})", self.reason, ""]
+        for mark, name, predicted, measured, why in rows:
+            line = f"{mark:<{widths[0]}} {name:<{widths[1]}}  {predicted:>{widths[2]}}  {measured:>{widths[3]}}  {why}"
+            lines.append(line.rstrip())
+        return "\n".join(lines)
+
+
+def _us(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def explain(
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+    *,
+    M: int | None = None,
+    N: int | None = None,
+    K: int | None = None,
+    dtype: torch.dtype = torch.float16,
+    layout: str = "NN",
+    batch: int = 1,
+    alignment: int = 16,
+    arch: str | None = None,
+    activation: str | None = None,
+    bias: bool = False,
+    out_dtype: torch.dtype | None = None,
+    variant: str | None = None,
+) -> Explanation:
+    """Explains ``torch.matmul(a, b)``, or the product that the sizes describe. Nothing is computed, no GPU is needed.
+
+    Args:
+        a, b: the operands, with their own sizes, strides, dtype and device.
+        M, N, K, dtype, layout, batch: instead of tensors, contiguous ones: ``layout`` says whether A and B are stored
+            (N) as they are or (T) transposed, so a linear layer is "NT".
+        alignment: bytes, what the addresses of A and B are multiples of.
+        arch: the GPU to decide for, "sm_80", "sm_86", "sm_89", "sm_90" or "sm_100". By default the tensors' own device;
+            without tensors the current GPU, or "sm_90" where there is none.
+        activation, bias, out_dtype: the epilogue.
+        variant: a kernel's name, as the ops take it.
+
+    Raises:
+        RuntimeError: the op would refuse the operands, or the forced variant cannot serve them.
+        ValueError, TypeError: an argument is not understood.
+    """
+    act = _activation(activation)
+    forced = _variants.resolve(variant)
+    if a is not None or b is not None:
+        if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+            raise TypeError(f"explain: expected two tensors, got {type(a).__name__} and {type(b).__name__}")
+        if any(size is not None for size in (M, N, K)):
+            raise ValueError("explain: give either a and b or M, N and K")
+        return _explain_tensors(a, b, arch, act, bias, out_dtype, forced)
+    if M is None or N is None or K is None:
+        raise ValueError(f"explain: give either a and b or M, N and K; got M={M}, N={N}, K={K}")
+    for name, size in (("M", M), ("N", N), ("K", K), ("batch", batch)):
+        if size < 0:
+            raise ValueError(f"explain: {name} must not be negative, got {size}")
+    if layout not in _native.LAYOUTS.values():
+        raise ValueError(f"explain: layout must be NN, NT, TN or TT, got {layout!r}")
+    if alignment not in (1, 2, 4, 8, 16):
+        raise ValueError(f"explain: alignment must be 1, 2, 4, 8 or 16 bytes, got {alignment}")
+    problem = f"{_name(dtype)} {layout} {f'{batch}x' if batch != 1 else ''}{M}x{N}x{K}"
+    why = _unsupported_dtype(dtype) or _no_library()
+    if why:
+        return _fallback(problem, arch or "any device", why)
+    if arch is None and torch.cuda.is_available():
+        facts, device = _device_facts(torch.cuda.current_device())
+    else:
+        facts, device = _preset_facts(arch or "sm_90")
+    query = _variants.matmul_query(M, N, K, dtype, layout, facts, batch, alignment)
+    return _ask(query, problem, device, act, bias, out_dtype, forced)
+
+
+def _explain_tensors(
+    a: Tensor, b: Tensor, arch: str | None, act: int, bias: bool, out_dtype: torch.dtype | None, forced: int
+) -> Explanation:
+    problem = f"{_name(a.dtype)} {_shape(a)} @ {_shape(b)}"
+    device = arch or str(a.device)
+    why = _unsupported(a) or _unsupported(b) or _no_library()
+    if not why and a.dtype != b.dtype:
+        raise RuntimeError(f"explain: a and b must have one dtype, got {_name(a.dtype)} and {_name(b.dtype)}")
+    if not why and arch is None:
+        if a.device != b.device:
+            raise RuntimeError(f"explain: a and b must be on one device, got {a.device} and {b.device}")
+        if a.device.type != "cuda":
+            why = f"kernels run on CUDA devices, the tensors are on {a.device}"
+    if why:
+        return _fallback(problem, device, why)
+    facts, device = _preset_facts(arch) if arch else _device_facts(a.device.index)
+    views = [_native.view(t.shape, t.stride(), t.dtype, _native.alignment(_address(t))) for t in (a, b)]
+    query = _native.Query(a=views[0], b=views[1], c=_native.NO_TENSOR, out_dtype=-1, variant=_native.AUTO, facts=facts)
+    return _ask(query, problem, device, act, bias, out_dtype, forced)
+
+
+def _ask(
+    query: _native.Query,
+    problem: str,
+    device: str,
+    act: int,
+    bias: bool,
+    out_dtype: torch.dtype | None,
+    forced: int,
+) -> Explanation:
+    query.act, query.has_bias, query.variant = act, bias, forced
+    if out_dtype is not None:
+        why = _unsupported_dtype(out_dtype)
+        if why:
+            return _fallback(problem, device, why)
+        query.out_dtype = _native.DTYPES.index(out_dtype)
+    _tables.ensure()
+    decision, candidates = _native.explain(query)
+    if decision.variant == _native.UNKNOWN:
+        raise RuntimeError(decision.reason.decode())
+    return Explanation(
+        chosen=_variants.name_of(decision.variant),
+        source=_native.SOURCES[decision.source],
+        reason=decision.reason.decode(),
+        candidates=tuple(
+            Candidate(
+                name=_variants.name_of(c.variant),
+                eligible=bool(c.eligible),
+                reason=c.reason.decode(),
+                predicted_us=_number(c.predicted_us),
+                measured_us=_number(c.measured_us),
+            )
+            for c in candidates
+        ),
+        problem=problem,
+        device=device,
+    )
+
+
+def _fallback(problem: str, device: str, why: str) -> Explanation:
+    """torch serves it and no kernel of ours was considered."""
+    others = [Candidate(name, eligible=False, reason=why) for name in _variants.names()]
+    return Explanation("torch", "fallback", why, (*others, Candidate("torch", eligible=True)), problem, device)
+
+
+def _no_library() -> str:
+    return "" if _library.load() else f"no native library: {_library.reason()}"
+
+
+def _unsupported_dtype(dtype: torch.dtype) -> str:
+    return "" if dtype in _native.DTYPES else f"kernels take {_names(_native.DTYPES)}, not {_name(dtype)}"
+
+
+def _unsupported(t: Tensor) -> str:
+    if t.is_nested:
+        return "a nested tensor is left to torch"
+    if t.layout != torch.strided:
+        return f"a tensor of layout {t.layout} is left to torch"
+    if type(t) not in (Tensor, torch.nn.Parameter):
+        return f"a tensor of type {type(t).__name__} is left to torch"
+    return _unsupported_dtype(t.dtype)
+
+
+def _address(t: Tensor) -> int:
+    """Where the data starts; tensors without data (meta, fake) are taken to be as aligned as fresh storage is."""
+    return int(t.storage_offset()) * t.element_size() if t.device.type == "meta" else t.data_ptr()
+
+
+def _preset_facts(arch: str) -> tuple[_native.Facts, str]:
+    known = {f"sm_{cc}": cc for cc in _native.PRESETS}
+    if arch not in known:
+        raise ValueError(f"explain: arch must be one of {', '.join(known)}, got {arch!r}")
+    return _native.preset_facts(known[arch]), arch
+
+
+def _device_facts(ordinal: int) -> tuple[_native.Facts, str]:
+    facts = _native.device_facts(ordinal)
+    return facts, f"cuda:{ordinal} (sm_{facts.cc})"
+
+
+def _activation(name: str | None) -> int:
+    name = name or "none"
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation: expected one of {', '.join(ACTIVATIONS)} or None, got {name!r}")
+    return ACTIVATIONS.index(name)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _names(dtypes: Sequence[torch.dtype]) -> str:
+    return ", ".join(map(_name, dtypes))
+
+
+def _shape(t: Tensor) -> str:
+    return "(nested)" if t.is_nested else f"({', '.join(map(str, t.shape))})"

@@ -1,0 +1,276 @@
+"""The dispatcher's C API (``csrc/dispatch/c_api.h``) through ctypes: structs, prototypes, errors as exceptions."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_void_p
+from typing import Any
+
+import torch
+
+from hgemm_ops import _library
+
+MAX_DIMS = 8
+AUTO, TORCH, UNKNOWN = -1, -2, -3
+
+#: The enums of csrc/core/problem.h and csrc/dispatch, by value.
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+SOURCES = ("forced", "table", "model", "fallback")
+OPS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear")
+LAYOUTS = {(0, 1): "NN", (0, 0): "NT", (1, 1): "TN", (1, 0): "TT"}  # (major of a, major of b)
+PRESETS = (80, 86, 89, 90, 100)
+
+
+class Tensor(Structure):
+    _fields_ = [
+        ("ndim", c_int32),
+        ("dtype", c_int32),
+        ("sizes", c_int64 * MAX_DIMS),
+        ("strides", c_int64 * MAX_DIMS),
+        ("align", c_int32),
+    ]
+
+
+class Facts(Structure):
+    _fields_ = [
+        ("cc", c_int32),
+        ("sm_count", c_int32),
+        ("smem_optin", c_int32),
+        ("smem_per_sm", c_int32),
+        ("l2_bytes", c_int64),
+    ]
+
+
+class VariantInfo(Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("family", c_char_p),
+        ("min_cc", c_int32),
+        ("max_cc", c_int32),
+        ("dtypes", c_uint32),
+        ("numerics", c_int32),
+        ("tile", c_int32 * 5),
+        ("smem_bytes", c_int32),
+        ("splits_k", c_int32),
+    ]
+
+
+class Query(Structure):
+    _fields_ = [
+        ("a", Tensor),
+        ("b", Tensor),
+        ("c", Tensor),
+        ("op", c_int32),
+        ("has_bias", c_int32),
+        ("act", c_int32),
+        ("out_dtype", c_int32),
+        ("variant", c_int32),
+        ("reserved", c_int32),
+        ("facts", Facts),
+    ]
+
+
+class Candidate(Structure):
+    _fields_ = [
+        ("variant", c_int32),
+        ("eligible", c_int32),
+        ("predicted_us", c_double),
+        ("measured_us", c_double),
+        ("reason", c_char * 512),
+    ]
+
+
+class Decision(Structure):
+    _fields_ = [
+        ("variant", c_int32),
+        ("source", c_int32),
+        ("us", c_double),
+        ("torch_us", c_double),
+        ("batch", c_int64),
+        ("m", c_int64),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("a_major", c_int32),
+        ("b_major", c_int32),
+        ("align", c_int32),
+        ("reserved", c_int32),
+        ("reason", c_char * 1024),
+    ]
+
+
+class Timing(Structure):
+    _fields_ = [("variant", c_int32), ("reserved", c_int32), ("us", c_double)]
+
+
+class TableEntry(Structure):
+    _fields_ = [
+        ("cc", c_int32),
+        ("sm_count", c_int32),
+        ("l2_bytes", c_int64),
+        ("dtype", c_int32),
+        ("a_major", c_int32),
+        ("b_major", c_int32),
+        ("align", c_int32),
+        ("batch", c_int64),
+        ("m", c_int64),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("first_timing", c_int32),
+        ("timing_count", c_int32),
+    ]
+
+
+class CallCount(Structure):
+    _fields_ = [
+        ("dtype", c_int32),
+        ("out_dtype", c_int32),
+        ("a_major", c_int32),
+        ("b_major", c_int32),
+        ("act", c_int32),
+        ("has_bias", c_int32),
+        ("has_c", c_int32),
+        ("align", c_int32),
+        ("batch", c_int64),
+        ("m", c_int64),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("ordinal", c_int32),
+        ("variant", c_int32),
+        ("source", c_int32),
+        ("reserved", c_int32),
+        ("calls", c_int64),
+    ]
+
+
+_STRUCTS = (Tensor, Facts, VariantInfo, Query, Candidate, Decision, Timing, TableEntry, CallCount)
+_LogFn = ctypes.CFUNCTYPE(None, c_char_p)
+_FirstUseFn = ctypes.CFUNCTYPE(None)
+
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "hgemm_abi": (c_int, [POINTER(c_int32), c_int]),
+    "hgemm_last_error": (c_char_p, []),
+    "hgemm_variant_count": (c_int, []),
+    "hgemm_variant_info": (c_int, [c_int, POINTER(VariantInfo)]),
+    "hgemm_find_variant": (c_int, [c_char_p]),
+    "hgemm_preset_facts": (c_int, [c_int, POINTER(Facts)]),
+    "hgemm_device_facts": (c_int, [c_int, POINTER(Facts)]),
+    "hgemm_explain": (c_int, [POINTER(Query), POINTER(Decision), POINTER(Candidate)]),
+    "hgemm_select_ns": (c_double, [POINTER(Query), c_int, c_int]),
+    "hgemm_table_set": (c_int, [POINTER(TableEntry), c_int, POINTER(Timing), c_int]),
+    "hgemm_table_size": (c_int, [POINTER(Facts)]),
+    "hgemm_set_default_variant": (c_int, [c_int]),
+    "hgemm_default_variant": (c_int, []),
+    "hgemm_set_log": (None, [c_void_p]),
+    "hgemm_set_first_use": (None, [c_void_p]),
+    "hgemm_stats_enable": (None, [c_int]),
+    "hgemm_stats_reset": (None, []),
+    "hgemm_stats_snapshot": (c_int, [POINTER(CallCount), c_int]),
+}
+
+
+@functools.cache
+def lib() -> ctypes.CDLL:
+    """The loaded library with its prototypes. RuntimeError where there is none."""
+    if not _library.load():
+        raise RuntimeError(f"hgemm_ops: no native library: {_library.reason()}")
+    library = ctypes.CDLL(str(_library.path()))
+    for name, (result, arguments) in _PROTOTYPES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    sizes = (c_int32 * len(_STRUCTS))()
+    count = library.hgemm_abi(sizes, len(_STRUCTS))
+    mirrored = [ctypes.sizeof(struct) for struct in _STRUCTS]
+    if count != len(_STRUCTS) or list(sizes) != mirrored:
+        raise RuntimeError(
+            f"hgemm_ops: {_library.path()} is of another version: struct sizes {list(sizes)}, expected {mirrored}"
+        )
+    return library
+
+
+def check(status: int, error: type[Exception] = RuntimeError) -> None:
+    """Raises the library's message for a status other than 0."""
+    if status != 0:
+        raise error(lib().hgemm_last_error().decode())
+
+
+def preset_facts(cc: int) -> Facts:
+    facts = Facts()
+    check(lib().hgemm_preset_facts(cc, facts), ValueError)
+    return facts
+
+
+def device_facts(ordinal: int) -> Facts:
+    facts = Facts()
+    check(lib().hgemm_device_facts(ordinal, facts))
+    return facts
+
+
+def alignment(address: int) -> int:
+    """The largest power of two, at most 16, that divides an address."""
+    return min(address & -address, 16) if address else 16
+
+
+def view(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype, align: int = 16) -> Tensor:
+    """A strided view as the library takes it."""
+    if len(sizes) > MAX_DIMS:
+        raise ValueError(f"at most {MAX_DIMS} dimensions can be explained, got {len(sizes)}")
+    pad = [0] * (MAX_DIMS - len(sizes))
+    dims = c_int64 * MAX_DIMS
+    return Tensor(len(sizes), DTYPES.index(dtype), dims(*sizes, *pad), dims(*strides, *pad), align)
+
+
+NO_TENSOR = Tensor(ndim=-1)
+
+
+def explain(query: Query) -> tuple[Decision, list[Candidate]]:
+    """The decision and every candidate, torch last. RuntimeError for operands that the op refuses."""
+    candidates = (Candidate * (lib().hgemm_variant_count() + 1))()
+    decision = Decision()
+    check(lib().hgemm_explain(query, decision, candidates))
+    return decision, list(candidates)
+
+
+def set_table(entries: Sequence[TableEntry], timings: Sequence[Timing]) -> None:
+    """Replaces the tuned table."""
+    check(
+        lib().hgemm_table_set(
+            (TableEntry * len(entries))(*entries), len(entries), (Timing * len(timings))(*timings), len(timings)
+        ),
+        ValueError,
+    )
+
+
+def stats() -> list[CallCount]:
+    """The calls counted while statistics were on, one row per distinct decision."""
+    room = 256
+    while True:
+        rows = (CallCount * room)()
+        count = lib().hgemm_stats_snapshot(rows, room)
+        if count <= room:
+            return list(rows[:count])
+        room = 2 * count
+
+
+# Callbacks that the library holds, kept alive here and taken back before the interpreter goes.
+_callbacks: list[Any] = []
+
+
+def _hold(setter: str, callback: Any) -> None:
+    _callbacks.append(callback)
+    getattr(lib(), setter)(callback)
+    atexit.register(getattr(lib(), setter), None)
+
+
+def on_first_use(action: Callable[[], None]) -> None:
+    """Runs ``action`` once, within the first decision that an op asks for."""
+    _hold("hgemm_set_first_use", _FirstUseFn(action))
+
+
+def log_decisions() -> None:
+    """One INFO line per new decision; nothing is hooked, and nothing spent, while that level is off."""
+    if _library.logger.isEnabledFor(logging.INFO):
+        _hold("hgemm_set_log", _LogFn(lambda line: _library.logger.info("%s", line.decode())))

@@ -1,0 +1,136 @@
+"""The kernels of the library: what there is, and the id behind a name."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+
+import torch
+
+from hgemm_ops import _library, _native
+
+#: No kernel gives up on newer architectures than this; beyond it a limit means "none".
+_NEWEST = 999
+
+
+@dataclass(frozen=True)
+class VariantInfo:
+    """One kernel. ``tile`` is (BM, BN, BK, stages, threads); ``max_arch`` is None where any newer chip runs it."""
+
+    name: str
+    id: int
+    family: str
+    min_arch: str
+    max_arch: str | None
+    dtypes: tuple[torch.dtype, ...]
+    layouts: tuple[str, ...]
+    numerics: str
+    tile: tuple[int, int, int, int, int]
+
+
+def _layouts() -> list[set[str]]:
+    """The layouts each kernel serves for at least one of a few sizes: kernels declare a predicate, not a list."""
+    served: list[set[str]] = [set() for _ in range(_native.lib().hgemm_variant_count())]
+    for cc in _native.PRESETS:
+        facts = _native.preset_facts(cc)
+        for dtype in _native.DTYPES:
+            for m, n, k in ((4096, 4096, 4096), (1, 4096, 4096), (128, 128, 4096)):
+                for layout in _native.LAYOUTS.values():
+                    for c in _native.explain(matmul_query(m, n, k, dtype, layout, facts))[1][:-1]:
+                        if c.eligible:
+                            served[c.variant].add(layout)
+    return served
+
+
+def matmul_query(
+    m: int, n: int, k: int, dtype: torch.dtype, layout: str, facts: _native.Facts, batch: int = 1, alignment: int = 16
+) -> _native.Query:
+    """The question a contiguous (batch of) m x k times k x n asks."""
+    strides_a = (k, 1) if layout[0] == "N" else (1, m)
+    strides_b = (n, 1) if layout[1] == "N" else (1, k)
+    return _native.Query(
+        a=_native.view((batch, m, k), (m * k, *strides_a), dtype, alignment),
+        b=_native.view((batch, k, n), (k * n, *strides_b), dtype, alignment),
+        c=_native.NO_TENSOR,
+        out_dtype=-1,
+        variant=_native.AUTO,
+        facts=facts,
+    )
+
+
+@functools.cache
+def _infos() -> tuple[VariantInfo, ...]:
+    if not _library.load():
+        return ()
+    infos = []
+    info = _native.VariantInfo()
+    for id_, layouts in enumerate(_layouts()):
+        _native.check(_native.lib().hgemm_variant_info(id_, info))
+        infos.append(
+            VariantInfo(
+                name=info.name.decode(),
+                id=id_,
+                family=info.family.decode(),
+                min_arch=f"sm_{info.min_cc}",
+                max_arch=None if info.max_cc > _NEWEST else f"sm_{info.max_cc}",
+                dtypes=tuple(dtype for bit, dtype in enumerate(_native.DTYPES) if info.dtypes >> bit & 1),
+                layouts=tuple(sorted(layouts)),
+                numerics=("float32 accumulation", "float16 accumulation")[info.numerics],
+                tile=tuple(info.tile),
+            )
+        )
+    return tuple(infos)
+
+
+def variants() -> list[VariantInfo]:
+    """Every kernel in the library, in the order of their ids; empty where no library was built."""
+    return list(_infos())
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """Every kernel's name, by id."""
+    if not _library.load():
+        return ()
+    info = _native.VariantInfo()
+    found = []
+    for id_ in range(_native.lib().hgemm_variant_count()):
+        _native.check(_native.lib().hgemm_variant_info(id_, info))
+        found.append(info.name.decode())
+    return tuple(found)
+
+
+def name_of(id_: int) -> str:
+    """The name of an id, "auto" and "torch" included."""
+    return {_native.AUTO: "auto", _native.TORCH: "torch"}.get(id_) or names()[id_]
+
+
+def resolve(name: str | None) -> int:
+    """The id of a kernel's name: -1 for None or "auto", -2 for "torch". ValueError, with the names, for others."""
+    if name is None or name == "auto":
+        return _native.AUTO
+    if name == "torch":
+        return _native.TORCH
+    if not isinstance(name, str):
+        raise TypeError(f"variant: expected a name or None, got {type(name).__name__}")
+    if name in names():
+        return names().index(name)
+    missing = "" if _library.load() else f" (no native library: {_library.reason()})"
+    raise ValueError(f"variant: unknown kernel {name!r}; there are {', '.join(('auto', 'torch', *names()))}{missing}")
+
+
+def apply_environment() -> None:
+    """Makes ``HGEMM_OPS_VARIANT`` what the ops take when neither an argument nor the context manager says otherwise."""
+    name = os.environ.get("HGEMM_OPS_VARIANT")
+    if not name:
+        return
+    if not _library.load():
+        if not _library.disabled():
+            _library.logger.warning("HGEMM_OPS_VARIANT=%s has no effect: %s", name, _library.reason())
+        return
+    try:
+        id_ = resolve(name)
+    except ValueError as error:
+        raise ValueError(f"HGEMM_OPS_VARIANT: {error}") from None
+    _native.check(_native.lib().hgemm_set_default_variant(id_))

@@ -1,0 +1,66 @@
+"""``hgemm bench``: our kernels against torch on a suite of shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from hgemm_ops._bench import console, record, runner
+from hgemm_ops._bench.suites import ELEMENT_BYTES, SUITES, with_dtype
+
+
+@click.command("bench", short_help="Time our kernels against torch on a suite of shapes.")
+@click.option("--suite", type=click.Choice(list(SUITES)), default="llm", show_default=True, help="Which shapes.")
+@click.option(
+    "--variant",
+    "variants",
+    multiple=True,
+    metavar="NAME",
+    help="Also time this kernel alone; repeatable. 'all' is every eligible one.",
+)
+@click.option("--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Instead of the suite's own.")
+@click.option("--rounds", type=click.IntRange(min=5), default=40, show_default=True, help="Timed passes of each.")
+@click.option("--inputs", type=click.Choice(["normal", "uniform"]), default="normal", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw speed over torch by shape here, as SVG and PNG, and beside it the roofline.",
+)
+def bench(
+    suite: str,
+    variants: tuple[str, ...],
+    dtype: str | None,
+    rounds: int,
+    inputs: str,
+    seed: int,
+    json_path: Path | None,
+    plot_path: Path | None,
+) -> None:
+    """Time the dispatcher's choice, and any kernels named, against torch.
+
+    Every timed configuration is checked against float64 first. Contenders run interleaved, from CUDA graphs, over
+    buffers that do not fit the L2. The ratio is the median over rounds of torch's time over ours, above 1 where we are
+    faster, with its 95 % interval. Ends with status 1 if a result was wrong.
+    """
+    console.require_kernels("hgemm bench")
+    if plot_path:
+        from hgemm_ops._bench import plots  # before the measurement: matplotlib may be missing
+
+    cases = with_dtype(SUITES[suite], dtype) if dtype else SUITES[suite]
+    options = runner.Options(variants=console.known_variants(variants), rounds=rounds, seed=seed, inputs=inputs)
+    screen = Console()
+    rows = console.run_with_progress(cases, options, screen)
+    screen.print(console.comparison(rows, suite), console.summary(rows))
+    document = runner.document(suite, rows, options, runner.copy_gbps())
+    if json_path:
+        record.save(document, json_path)
+    if plot_path:
+        roofline = plot_path.with_stem(f"{plot_path.stem}-roofline")
+        for path in plots.ratio_by_shape(document, plot_path) + plots.roofline(document, roofline):
+            screen.print(f"wrote {path}")
+    console.fail_if_wrong(rows)

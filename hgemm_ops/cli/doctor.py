@@ -1,0 +1,107 @@
+"""``hgemm doctor``: is this installation sound? Exits with 1 where something is broken."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import click
+import torch
+
+import hgemm_ops
+from hgemm_ops import _library, _native, _tables
+
+_OLDEST_TORCH = (2, 10)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``status``: "ok"; "note", where something is absent by choice or circumstance; "broken"."""
+
+    check: str
+    status: str
+    text: str
+
+
+def _torch() -> Finding:
+    numbers = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    assert numbers is not None, torch.__version__
+    good = tuple(map(int, numbers.groups())) >= _OLDEST_TORCH
+    text = f"{torch.__version__}, CUDA {torch.version.cuda}"
+    return Finding("torch", "ok" if good else "broken", text if good else f"{text}: 2.10 or newer is needed")
+
+
+def _native_library() -> Finding:
+    if _library.load():
+        return Finding("library", "ok", f"{_library.path()}, {len(hgemm_ops.variants())} kernels")
+    # Torch serves everything where nothing was built; a library that is there and does not load is another matter.
+    expected = _library.disabled() or not _library.path().is_file()
+    return Finding("library", "note" if expected else "broken", str(_library.reason()))
+
+
+def _dispatcher() -> Finding:
+    choice = hgemm_ops.explain(M=4097, N=4097, K=4097, arch="sm_90")
+    return Finding("dispatcher", "ok" if _library.load() else "note", f"4097^3 on sm_90: {choice.chosen}")
+
+
+def _devices() -> Finding:
+    if not torch.cuda.is_available():
+        return Finding("device", "note", "no GPU: the ops run through torch on the CPU")
+    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return Finding("device", "ok", ", ".join(names))
+
+
+def _table() -> Finding:
+    _, broken = _tables.read_all()
+    if broken:
+        return Finding("table", "broken", "; ".join(broken))
+    if not (torch.cuda.is_available() and _library.load()):
+        return Finding("table", "note", "no GPU to match")
+    _tables.ensure()
+    shapes = _native.lib().hgemm_table_size(_native.device_facts(torch.cuda.current_device()))
+    if shapes == 0:
+        return Finding("table", "note", "no tuned shapes for this GPU: the model decides; see `hgemm tune`")
+    return Finding("table", "ok", f"{shapes} tuned shapes for this GPU")
+
+
+def _correctness() -> Finding:
+    """A ragged product against float64, held to twice torch's own error; on the GPU where there is one."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    generator = torch.Generator(device).manual_seed(0)
+    a = torch.randn(257, 333, generator=generator, device=device).half()
+    b = torch.randn(333, 129, generator=generator, device=device).half()
+    exact = a.double() @ b.double()
+    ours = (torch.ops.hgemm.matmul(a, b).double() - exact).abs().max().item()
+    torchs = ((a @ b).double() - exact).abs().max().item()
+    text = f"257x129x333 on {device}: error {ours:.2e}, torch's {torchs:.2e}"
+    return Finding("correctness", "ok" if ours <= 2 * torchs else "broken", text)
+
+
+_CHECKS: tuple[Callable[[], Finding], ...] = (_torch, _native_library, _dispatcher, _devices, _table, _correctness)
+
+
+def examine() -> list[Finding]:
+    """Every check, in order; one that raises is broken."""
+    findings = []
+    for check in _CHECKS:
+        try:
+            findings.append(check())
+        except Exception as error:
+            findings.append(Finding(check.__name__.strip("_"), "broken", f"{type(error).__name__}: {error}"))
+    return findings
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(as_json: bool) -> None:
+    """Check the installation; exit with 1 if something is broken."""
+    findings = examine()
+    if as_json:
+        click.echo(json.dumps([asdict(f) for f in findings], indent=2))
+    else:
+        for f in findings:
+            click.echo(f"{f.status:<7} {f.check:<12} {f.text}")
+    if any(f.status == "broken" for f in findings):
+        raise SystemExit(1)

@@ -1,0 +1,67 @@
+"""``hgemm explain M N K``: every kernel, eligible or why not, the choice and where it came from."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import torch
+
+import hgemm_ops
+from hgemm_ops import _native
+from hgemm_ops.ops.checks import ACTIVATIONS
+
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*_native.DTYPES, torch.float64)}
+_DTYPE = click.Choice(list(_DTYPES))
+
+
+@click.command()
+@click.argument("m", type=click.IntRange(min=0))
+@click.argument("n", type=click.IntRange(min=0))
+@click.argument("k", type=click.IntRange(min=0))
+@click.option("--dtype", type=_DTYPE, default="float16", show_default=True)
+@click.option(
+    "--layout", type=click.Choice(["NN", "NT", "TN", "TT"]), default="NN", show_default=True, help="NT: linear."
+)
+@click.option("--batch", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option("--alignment", type=click.Choice(["2", "4", "8", "16"]), default="16", show_default=True, help="Bytes.")
+@click.option("--arch", type=click.Choice([f"sm_{cc}" for cc in _native.PRESETS]), help="Default: this GPU, or sm_90.")
+@click.option("--activation", type=click.Choice(ACTIVATIONS))
+@click.option("--bias", is_flag=True, help="Add a bias vector.")
+@click.option("--out-dtype", type=_DTYPE)
+@click.option("--variant", help="Force a kernel.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def explain(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    layout: str,
+    batch: int,
+    alignment: str,
+    arch: str | None,
+    activation: str | None,
+    bias: bool,
+    out_dtype: str | None,
+    variant: str | None,
+    as_json: bool,
+) -> None:
+    """Which kernel an M x K times K x N product gets, and why. Needs no GPU."""
+    try:
+        explanation = hgemm_ops.explain(
+            M=m,
+            N=n,
+            K=k,
+            dtype=_DTYPES[dtype],
+            layout=layout,
+            batch=batch,
+            alignment=int(alignment),
+            arch=arch,
+            activation=activation,
+            bias=bias,
+            out_dtype=_DTYPES[out_dtype] if out_dtype else None,
+            variant=variant,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(json.dumps(explanation.to_dict(), indent=2) if as_json else explanation)

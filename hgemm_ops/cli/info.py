@@ -1,0 +1,75 @@
+"""``hgemm info``: versions, devices, kernels and tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import click
+import torch
+
+import hgemm_ops
+from hgemm_ops import _library, _native, _tables
+
+
+def devices() -> list[dict[str, Any]]:
+    """Every visible GPU as the dispatcher sees it, with the number of tuned shapes it has."""
+    if not (torch.cuda.is_available() and _library.load()):
+        return []
+    _tables.ensure()
+    found = []
+    for ordinal in range(torch.cuda.device_count()):
+        device = _tables.Device.current(ordinal)
+        tuned = _native.lib().hgemm_table_size(_native.device_facts(ordinal))
+        found.append({"ordinal": ordinal, **asdict(device), "tuned_shapes": tuned})
+    return found
+
+
+def collect() -> dict[str, Any]:
+    """Everything that the command prints."""
+    kernels = []
+    for v in hgemm_ops.variants():
+        dtypes = [str(dtype).removeprefix("torch.") for dtype in v.dtypes]
+        kernels.append({**asdict(v), "dtypes": dtypes})
+    return {
+        "hgemm_ops": hgemm_ops.__version__,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": sys.version.split()[0],
+        "library": str(_library.path()),
+        "loaded": _library.load(),
+        "reason": _library.reason(),
+        "devices": devices(),
+        "tables": [str(path) for path in _tables.files()],
+        "variants": kernels,
+    }
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(as_json: bool) -> None:
+    """Versions, devices, kernels and tuned tables."""
+    data = collect()
+    if as_json:
+        click.echo(json.dumps(data, indent=2))
+        return
+    click.echo(f"hgemm_ops {data['hgemm_ops']}, torch {data['torch']} (CUDA {data['cuda']}), Python {data['python']}")
+    click.echo(f"library   {data['library']}" + ("" if data["loaded"] else f" not loaded: {data['reason']}"))
+    for d in data["devices"]:
+        click.echo(
+            f"cuda:{d['ordinal']}    {d['name']}, sm_{d['cc']}, {d['sm_count']} SMs, {d['l2_bytes'] >> 20} MB L2, "
+            f"{d['tuned_shapes']} tuned shapes"
+        )
+    if not data["devices"]:
+        click.echo("devices   none")
+    for path in data["tables"]:
+        click.echo(f"table     {path}")
+    width = max((len(v["name"]) for v in data["variants"]), default=0)
+    for v in data["variants"]:
+        newest = v["max_arch"] or "newer"
+        click.echo(
+            f"{v['id']:>4}  {v['name']:<{width}}  {v['min_arch']} to {newest}  {'/'.join(v['dtypes'])}  "
+            f"{'/'.join(v['layouts'])}  {v['numerics']}"
+        )

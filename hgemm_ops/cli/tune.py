@@ -1,0 +1,116 @@
+"""``hgemm tune``: measures shapes on this GPU, so that the dispatcher need not predict them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from rich.console import Console
+
+from hgemm_ops import _native, _tables, _variants
+from hgemm_ops._bench import console, record, runner
+from hgemm_ops._bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, Case, parse_shapes, with_dtype
+
+_LAYOUT_HELP = "Of --shapes; repeatable.  [default: NT, a linear layer's]"
+_VARIANT_HELP = "Which kernels, beside torch; repeatable.  [default: all eligible]"
+
+
+def _cases(suites: tuple[str, ...], shapes: str | None, dtype: str | None, layouts: tuple[str, ...]) -> list[Case]:
+    """The plain products asked for, each once: the only thing a table holds."""
+    if not suites and not shapes:
+        raise click.UsageError("name what to tune: --suite, --shapes or both")
+    cases: list[Case] = []
+    for suite in suites:
+        cases += with_dtype(SUITES[suite], dtype) if dtype else SUITES[suite]
+    if shapes:
+        try:
+            cases += parse_shapes(shapes, dtype=dtype or "float16", layouts=layouts)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--shapes") from None
+    tunable = list(dict.fromkeys(case for case in cases if case.op == "matmul" and not case.padding))
+    if not tunable:
+        raise click.UsageError(f"a table holds plain products of contiguous matrices; {', '.join(suites)} has none")
+    return tunable
+
+
+def table_key(case: Case) -> dict[str, Any]:
+    """What the dispatcher looks the case up by: the problem as kernels see it."""
+    facts = _native.device_facts(torch.cuda.current_device())
+    dtype: torch.dtype = getattr(torch, case.dtype)
+    query = _variants.matmul_query(case.m, case.n, case.k, dtype, case.layout, facts, case.batch)
+    problem, _ = _native.explain(query)
+    layout = _native.LAYOUTS[problem.a_major, problem.b_major]
+    sizes = {name: getattr(problem, name) for name in ("align", "batch", "m", "n", "k")}
+    return {"dtype": case.dtype, "layout": layout, **sizes}
+
+
+def to_entry(row: runner.Row) -> _tables.Entry | None:
+    """The table entry of a row; None where torch or every kernel of ours went without a time."""
+    torch_us = row.results[runner.TORCH].us
+    if torch_us is None:
+        return None
+    # Torch's time over the paired ratio: two medians of one run still differ by the drift of clocks between rounds.
+    ours = {name: torch_us / result.ratio.value for name, result in row.results.items() if result.ratio}
+    if not ours:
+        return None
+    us = {name: round(value, 3) for name, value in {runner.TORCH: torch_us, **ours}.items()}
+    return _tables.Entry(**table_key(row.case), us=us)
+
+
+@click.command("tune", short_help="Measure shapes on this GPU for the dispatcher.")
+@click.option("--suite", "suites", type=click.Choice(list(SUITES)), multiple=True, help="Which shapes; repeatable.")
+@click.option("--shapes", metavar="MxNxK,...", help="Which shapes; BxMxNxK is a batch.")
+@click.option("--layout", "layouts", type=click.Choice(LAYOUTS), multiple=True, default=("NT",), help=_LAYOUT_HELP)
+@click.option("--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Default: the suite's own; float16 for --shapes.")
+@click.option("--variant", "variants", metavar="NAME", multiple=True, default=("all",), help=_VARIANT_HELP)
+@click.option("--rounds", type=click.IntRange(min=5), default=20, show_default=True, help="Timed passes of each.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Table to write to. Default: this GPU's in HGEMM_OPS_CACHE_DIR, where it is read from on the next import.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the table written.")
+def tune(
+    suites: tuple[str, ...],
+    shapes: str | None,
+    layouts: tuple[str, ...],
+    dtype: str | None,
+    variants: tuple[str, ...],
+    rounds: int,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Time every eligible kernel and torch, and write the times to a table.
+
+    Where a table holds a shape, the dispatcher takes the fastest kernel measured; near such shapes, it corrects its
+    predictions. Shapes already in the table are replaced, others kept. The table is written after every shape, so an
+    interrupted run loses nothing. Ends with status 1 if a kernel gave a wrong result; its time is not written.
+    """
+    cases = _cases(suites, shapes, dtype, layouts)
+    console.require_kernels("hgemm tune")
+    device = _tables.Device.current(torch.cuda.current_device())
+    path = output or _tables.user_dir() / f"{device.slug}.json"
+    table = _tables.Table.read(path) if path.exists() else _tables.Table(device, [])
+    if (table.device.cc, table.device.sm_count, table.device.l2_bytes) != (device.cc, device.sm_count, device.l2_bytes):
+        raise click.ClickException(f"{path} is the table of another GPU, {table.device.name}: this is {device.name}")
+    table.measured = record.environment()
+    entries = {entry.shape: entry for entry in table.entries}
+
+    def keep(row: runner.Row) -> None:
+        entry = to_entry(row)
+        if entry is not None:
+            entries[entry.shape] = entry
+            table.entries = list(entries.values())
+            table.write(path)
+
+    options = runner.Options(variants=console.known_variants(variants), dispatched=False, rounds=rounds)
+    screen = Console(stderr=as_json)
+    rows = console.run_with_progress(cases, options, screen, keep)
+    screen.print(console.comparison(rows, f"tuned for {device.name}"))
+    screen.print(f"{len(entries)} shapes in {path}")
+    if as_json:
+        sys.stdout.write(path.read_text())
+    console.fail_if_wrong(rows)
