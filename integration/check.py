@@ -1,0 +1,389 @@
+"""Runs scenarios three ways (a wide reference, torch, ``use_custom_gemm()``), judges, times and tabulates them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.markup import escape
+from rich.table import Table
+
+import hgemm_ops
+from hgemm_ops import use_custom_gemm
+from integration import models, scenarios, timing
+from integration.compare import Comparison, compare, disagreement, error, rounding_unit
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+#: scenarios by what a model is
+SCENARIOS: dict[models.Kind, tuple[str, ...]] = {
+    "decoder": ("prefill", "generate", "generate-static", "decode", "train"),
+    "masked": ("forward", "train"),
+    "vision": ("forward", "train"),
+}
+# Steps of one timed round of decoding, and rounds: their product, and the warm-up, must fit the cache.
+_DECODE_ITERATIONS, _DECODE_ROUNDS = 20, 11
+
+
+@dataclass(frozen=True)
+class Case:
+    """One check. ``variant`` forces a kernel on our side (None: the dispatcher chooses)."""
+
+    model: str
+    scenario: str
+    size: str = "tiny"
+    dtype: str = "bf16"
+    batch: int = 1
+    seq: int = 32
+    new_tokens: int = 8
+    attention: str = "sdpa"
+    layers: int | None = None
+    variant: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.model not in models.FAMILIES:
+            raise ValueError(f"model must be one of {', '.join(models.FAMILIES)}, got {self.model!r}")
+        family = models.FAMILIES[self.model]
+        for argument, value, allowed in (
+            ("scenario", self.scenario, SCENARIOS[family.kind]),
+            ("size", self.size, tuple(family.sizes)),
+            ("dtype", self.dtype, tuple(DTYPES)),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{argument} must be one of {', '.join(allowed)} for {self.model}, got {value!r}")
+
+    @property
+    def generates(self) -> bool:
+        return self.scenario in ("generate", "generate-static", "decode")
+
+    @property
+    def shape(self) -> str:
+        """batch x tokens; images have no token count to choose."""
+        shape = f"{self.batch}" if models.FAMILIES[self.model].kind == "vision" else f"{self.batch}x{self.seq}"
+        return f"{shape}+{self.new_tokens}" if self.generates else shape
+
+    def __str__(self) -> str:
+        options = (
+            f", {self.layers} layers" if self.layers else "",
+            ", eager attention" if self.attention == "eager" else "",
+            f", {self.variant} forced" if self.variant else "",
+        )
+        return f"{self.model} {self.size} {self.scenario} {self.shape} {self.dtype}{''.join(options)}"
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN and no infinity; the case's ``problems`` name them."""
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a case. ``report`` is the context manager's: its rows say which kernel served which call."""
+
+    case: Case
+    device: torch.device
+    reference: str
+    comparisons: list[Comparison]
+    tokens_ok: bool
+    tokens_note: str | None
+    report: Any
+    timing: timing.Timing | None
+
+    @property
+    def _products(self) -> list[Any]:
+        """The report's rows that are one matrix product: not fused attention, not a convolution."""
+        return [row for row in self.report.rows if row.flops]
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """GEMM calls by what served them: a kernel's name, or ``torch``."""
+        calls: dict[str, int] = {}
+        for row in self._products:
+            calls[row.variant] = calls.get(row.variant, 0) + row.calls
+        return calls
+
+    @property
+    def our_share(self) -> float:
+        """The part of the GEMMs' floating-point operations that kernels of ours served."""
+        rows = self._products
+        ours = sum(row.flops for row in rows if row.variant != "torch")
+        return ours / sum(row.flops for row in rows) if rows else 0.0
+
+    @property
+    def worst(self) -> Comparison:
+        return max(self.comparisons, key=lambda comparison: comparison.ratio)
+
+    @property
+    def problems(self) -> list[str]:
+        """Why the case fails; empty if it passes."""
+        problems = [
+            f"{item.name}: error rms {item.ours.rms:.3g} max {item.ours.max:.3g}, "
+            f"torch's rms {item.torch.rms:.3g} max {item.torch.max:.3g}"
+            for item in self.comparisons
+            if not item.ok
+        ]
+        if not self.tokens_ok:
+            problems.append(f"tokens: {self.tokens_note}")
+        if not self.calls:
+            problems.append("no GEMM went through use_custom_gemm()")
+        forced = self.case.variant not in (None, "torch") and self.case.dtype != "fp32" and self.device.type == "cuda"
+        if forced and self.case.variant not in self.calls:
+            problems.append(f"{self.case.variant} was forced and served no GEMM")
+        return problems
+
+    def record(self) -> dict[str, Any]:
+        """As plain data for a results file."""
+        logits = next(item for item in self.comparisons if item.name == "logits")
+        return {
+            **dataclasses.asdict(self.case),
+            "reference": self.reference,
+            "ok": not self.problems,
+            "problems": self.problems,
+            "tensors": len(self.comparisons),
+            "logits": {
+                side: {"rms": _finite(error.rms), "max": _finite(error.max)}
+                for side, error in (("torch", logits.torch), ("ours", logits.ours))
+            },
+            "worst": {"tensor": self.worst.name, "ratio": _finite(self.worst.ratio)},
+            "tokens": self.tokens_note,
+            "calls": self.calls,
+            "our_share_of_flops": self.our_share,
+            "timing": dataclasses.asdict(self.timing) if self.timing else None,
+        }
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """A model in the case's type and its reference, shared by the cases that differ in what is done with them."""
+
+    model: Any
+    reference: Any
+    reference_dtype: torch.dtype
+
+
+def _set_up(case: Case, device: torch.device) -> _Setup:
+    model = models.build(
+        case.model,
+        case.size,
+        dtype=DTYPES[case.dtype],
+        device=device,
+        attention=case.attention,
+        layers=case.layers,
+    )
+    wide = _reference_dtype(model, device)
+    return _Setup(model, models.reference_of(model, wide), wide)
+
+
+def _reference_dtype(model: Any, device: torch.device) -> torch.dtype:
+    """float64, or float32 where a GPU cannot hold float64 weights and gradients, and a third for what passes by."""
+    if device.type != "cuda":
+        return torch.float64
+    free, _ = torch.cuda.mem_get_info(device)
+    needed = 3 * 8 * sum(parameter.numel() for parameter in model.parameters())
+    return torch.float64 if needed < free else torch.float32
+
+
+def _runner(case: Case) -> Callable[[Any, scenarios.Inputs], scenarios.Outputs]:
+    """The case's scenario as a function of model and inputs."""
+    match case.scenario:
+        case "forward":
+            return scenarios.forward
+        case "prefill":
+            return scenarios.prefill
+        case "train":
+            return scenarios.train
+        case "decode":
+            return lambda model, inputs: scenarios.decode(
+                model,
+                inputs,
+                new_tokens=case.new_tokens,
+                graph=inputs["input_ids"].is_cuda and case.attention == "sdpa",
+            )
+        case scenario:
+            cache = "static" if scenario == "generate-static" else None
+            return lambda model, inputs: scenarios.generate(model, inputs, new_tokens=case.new_tokens, cache=cache)
+
+
+def _like(inputs: scenarios.Inputs, dtype: torch.dtype) -> scenarios.Outputs:
+    """``inputs`` with floating-point tensors (images) in ``dtype``."""
+    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in inputs.items()}
+
+
+def _judge_generation(
+    reference: Any, inputs: scenarios.Inputs, torch_out: scenarios.Outputs, our_out: scenarios.Outputs, unit: float
+) -> tuple[Comparison, bool, str]:
+    """Each side's logits against the reference's along the tokens of that side, then the tokens."""
+    exact_torch, exact_ours = (scenarios.along(reference, inputs, side["tokens"]) for side in (torch_out, our_out))
+    logits = Comparison("logits", error(torch_out["logits"], exact_torch), error(our_out["logits"], exact_ours), unit)
+    allowed = sum(
+        float((side["logits"].double() - exact.double()).abs().max())
+        for side, exact in ((torch_out, exact_torch), (our_out, exact_ours))
+    )
+    return logits, *disagreement(torch_out["tokens"], our_out["tokens"], exact_ours, allowed)
+
+
+def _time(case: Case, model: Any, inputs: scenarios.Inputs) -> timing.Timing:
+    if case.scenario == "decode":
+        return _time_decode(case, model, inputs)
+    run = _runner(case)
+
+    def torch_side(iterations: int) -> None:
+        for _ in range(iterations):
+            run(model, inputs)
+
+    context = use_custom_gemm(variant=case.variant)  # entered every round: what it learns of a call, it keeps
+
+    def our_side(iterations: int) -> None:
+        with context:
+            torch_side(iterations)
+
+    # A whole generation is long and bound by the host: one an interleaved round is enough.
+    return timing.paired(torch_side, our_side, iterations=1 if case.generates else None)
+
+
+def _time_decode(case: Case, model: Any, inputs: scenarios.Inputs) -> timing.Timing:
+    """One step of decoding, as the replay of a CUDA graph where it can be captured."""
+    prompt, graph = inputs["input_ids"], case.attention == "sdpa"
+    capacity = prompt.shape[1] + _DECODE_ITERATIONS * (_DECODE_ROUNDS + 1)
+    theirs = scenarios.Decoder(model, prompt, capacity=capacity, graph=graph)
+    ours = scenarios.Decoder(model, prompt, capacity=capacity, graph=graph)
+
+    def torch_side(iterations: int) -> None:
+        for _ in range(iterations):
+            theirs.step()
+
+    def our_side(iterations: int) -> None:
+        with use_custom_gemm(variant=case.variant):  # matters until the graph is captured, in the untimed round
+            for _ in range(iterations):
+                ours.step()
+
+    return timing.paired(torch_side, our_side, rounds=_DECODE_ROUNDS, iterations=_DECODE_ITERATIONS)
+
+
+def _run_case(case: Case, setup: _Setup, device: torch.device, timed: bool) -> Result:
+    inputs = models.sample(setup.model, case.model, batch=case.batch, seq=case.seq)
+    unit, run = rounding_unit(DTYPES[case.dtype]), _runner(case)
+    torch_out = run(setup.model, inputs)
+    with use_custom_gemm(variant=case.variant) as report:
+        our_out = run(setup.model, inputs)
+    tokens_ok, note = True, None
+    if case.generates:
+        logits, tokens_ok, note = _judge_generation(setup.reference, inputs, torch_out, our_out, unit)
+        comparisons = [logits]
+    else:
+        exact = run(setup.reference, _like(inputs, setup.reference_dtype))
+        comparisons = compare(torch_out, our_out, exact, unit)
+        del exact
+    del torch_out, our_out
+    return Result(
+        case,
+        device,
+        str(setup.reference_dtype).removeprefix("torch."),
+        comparisons,
+        tokens_ok,
+        note,
+        report,
+        _time(case, setup.model, inputs) if timed and device.type == "cuda" else None,
+    )
+
+
+def run(cases: Iterable[Case], *, device: torch.device | str | None = None, timed: bool = True) -> Iterator[Result]:
+    """Runs the cases in order, on a GPU if there is one. Neighbours that share a model share the building of it.
+
+    ``timed``: also time both sides, on a GPU.
+    """
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+    def weights(case: Case) -> tuple[Any, ...]:
+        return case.model, case.size, case.dtype, case.attention, case.layers
+
+    for _, group in itertools.groupby(cases, key=weights):
+        first, *others = group
+        setup = _set_up(first, where)
+        for case in (first, *others):
+            yield _run_case(case, setup, where, timed)
+        del setup
+        if where.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def suite(device: torch.device | str) -> list[Case]:
+    """What ``python -m integration`` runs: tiny models on a CPU, published layer shapes in both half types on a GPU."""
+    if torch.device(device).type != "cuda":
+        return [
+            Case(model, scenario, batch=2, attention=attention)
+            for model, family in models.FAMILIES.items()
+            for attention in ("sdpa", "eager")
+            for scenario in SCENARIOS[family.kind]
+        ]
+    real = functools.partial(Case, size="real")
+    cases = (
+        real("llama", "prefill", seq=512),
+        real("llama", "prefill", seq=2048),
+        real("llama", "generate", batch=2, seq=128, new_tokens=32),
+        real("llama", "generate-static", batch=2, seq=128, new_tokens=32),
+        real("llama", "decode", batch=1, seq=128, new_tokens=32),
+        real("llama", "decode", batch=16, seq=128, new_tokens=32),
+        real("llama", "train", seq=512),
+        real("llama", "prefill", seq=512, attention="eager"),
+        real("llama", "train", seq=512, attention="eager"),
+        real("qwen2", "prefill", seq=512),
+        real("qwen2", "decode", batch=16, seq=128, new_tokens=32),
+        real("qwen2", "train", seq=512),
+        real("gpt2", "prefill", seq=1024),
+        real("gpt2", "decode", batch=16, seq=128, new_tokens=32),
+        real("gpt2", "train", seq=1024),
+        real("bert", "forward", batch=32, seq=128),
+        real("bert", "train", batch=32, seq=128),
+        real("vit", "forward", batch=32),
+        real("vit", "train", batch=32),
+    )
+    return [dataclasses.replace(case, dtype=dtype) for dtype in ("fp16", "bf16") for case in cases]
+
+
+def forced_kernel(family: str) -> str | None:
+    """The first kernel of a production family, None where the build has none."""
+    return next((variant.name for variant in hgemm_ops.variants() if variant.family == family), None)
+
+
+def table(results: Sequence[Result]) -> Table:
+    """The results, one row each."""
+    timed = any(result.timing for result in results)
+    view = Table(title="End to end, against the reference: error at most 2x torch's", title_justify="left")
+    view.add_column("case", overflow="fold")
+    for heading in ("logits: torch", "ours", "worst ratio", "GEMM calls: ours", "torch", "our FLOPs"):
+        view.add_column(heading, justify="right")
+    if timed:
+        for heading in ("torch ms", "ours ms", "speed-up"):
+            view.add_column(heading, justify="right")
+    view.add_column("verdict", overflow="fold")
+    for result in results:
+        logits = next(item for item in result.comparisons if item.name == "logits")
+        worst, by_torch = result.worst, result.calls.get("torch", 0)
+        cells = [
+            str(result.case),
+            f"{logits.torch.rms:.2e}",
+            f"{logits.ours.rms:.2e}",
+            f"{worst.ratio:.2f} of {len(result.comparisons)}",
+            str(sum(result.calls.values()) - by_torch),
+            str(by_torch),
+            f"{result.our_share:.0%}",
+        ]
+        if timed:
+            measured = result.timing
+            cells += (
+                [f"{measured.torch_ms:.3f}", f"{measured.ours_ms:.3f}", f"{measured.speedup:.2f}"]
+                if measured
+                else ["", "", ""]
+            )
+        if result.problems:
+            verdict = "[red]FAIL[/red] " + escape("; ".join(result.problems))
+        else:
+            verdict = "[green]ok[/green]" + (f", {escape(result.tokens_note)}" if result.tokens_note else "")
+        view.add_row(*cells, verdict)
+    return view

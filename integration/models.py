@@ -1,0 +1,191 @@
+"""The models under test: transformers classes, built from configs with random weights and fixed seeds.
+
+Sizes: ``tiny`` runs on a CPU in a second and has odd sizes (a vocabulary of 257, 150 hidden units), so that ragged
+and misaligned operands are met; ``mid`` is for the GPU tests; ``real`` has the layer shapes of the published model.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+Kind = Literal["decoder", "masked", "vision"]
+
+#: No special tokens: generation stops at the length asked for, and no embedding row is treated as padding. Scenarios
+#: ask for a cache themselves, as a training step has no use for one.
+_TEXT: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "use_cache": False}
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture: its transformers classes, what its outputs are, and its configs by size."""
+
+    kind: Kind
+    config: type[Any]
+    model: type[Any]
+    common: Mapping[str, Any]
+    sizes: Mapping[str, Mapping[str, Any]]
+
+
+def _stack(hidden: int, intermediate: int, layers: int, heads: int, **others: int) -> dict[str, int]:
+    """The config names that all families but GPT-2 share."""
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        **others,
+    }
+
+
+FAMILIES: dict[str, Family] = {
+    # Real: Llama 3 8B. Two layers, as every layer has the same shapes; `layers` asks for more.
+    "llama": Family(
+        "decoder",
+        transformers.LlamaConfig,
+        transformers.LlamaForCausalLM,
+        {**_TEXT, "tie_word_embeddings": False},
+        {
+            "tiny": _stack(64, 176, 2, 4, num_key_value_heads=2, vocab_size=257, max_position_embeddings=256),
+            "mid": _stack(1024, 2816, 2, 16, num_key_value_heads=4, vocab_size=32001, max_position_embeddings=1024),
+            "real": _stack(4096, 14336, 2, 32, num_key_value_heads=8, vocab_size=128256, max_position_embeddings=8192),
+        },
+    ),
+    # Real: Qwen2 7B; unlike Llama's, its attention projections have a bias.
+    "qwen2": Family(
+        "decoder",
+        transformers.Qwen2Config,
+        transformers.Qwen2ForCausalLM,
+        {**_TEXT, "tie_word_embeddings": False},
+        {
+            "tiny": _stack(56, 150, 2, 7, num_key_value_heads=1, vocab_size=259, max_position_embeddings=256),
+            "mid": _stack(896, 4864, 2, 14, num_key_value_heads=2, vocab_size=30001, max_position_embeddings=1024),
+            "real": _stack(3584, 18944, 2, 28, num_key_value_heads=4, vocab_size=152064, max_position_embeddings=8192),
+        },
+    ),
+    # Its Conv1D layers are addmm with a row-major weight; its tied head has 50257 rows, which no tile divides.
+    "gpt2": Family(
+        "decoder",
+        transformers.GPT2Config,
+        transformers.GPT2LMHeadModel,
+        {**_TEXT, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+        {
+            "tiny": {"n_embd": 60, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": 251},
+            "mid": {"n_embd": 768, "n_layer": 2, "n_head": 12, "n_positions": 1024, "vocab_size": 50257},
+            "real": {"n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257},
+        },
+    ),
+    "bert": Family(
+        "masked",
+        transformers.BertConfig,
+        transformers.BertForMaskedLM,
+        {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+        {
+            "tiny": _stack(60, 130, 2, 4, vocab_size=263, max_position_embeddings=128),
+            "mid": _stack(512, 2048, 2, 8, vocab_size=30522, max_position_embeddings=512),
+            "real": _stack(768, 3072, 12, 12, vocab_size=30522, max_position_embeddings=512),
+        },
+    ),
+    # 197 tokens an image (196 patches and one class token): no tile divides the M of its GEMMs.
+    "vit": Family(
+        "vision",
+        transformers.ViTConfig,
+        transformers.ViTForImageClassification,
+        {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+        {
+            "tiny": _stack(60, 130, 2, 4, image_size=32, patch_size=8, num_labels=11),
+            "mid": _stack(384, 1536, 2, 6, image_size=224, patch_size=16, num_labels=1000),
+            "real": _stack(768, 3072, 12, 12, image_size=224, patch_size=16, num_labels=1000),
+        },
+    ),
+}
+
+
+def build(
+    name: str,
+    size: str,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    attention: str = "sdpa",
+    layers: int | None = None,
+    seed: int = 0,
+) -> Any:
+    """The model ``name`` at ``size`` with random weights in ``dtype``, in eval mode.
+
+    ``device="meta"`` gives the shapes alone. ``layers`` replaces the config's number of layers.
+    """
+    family = FAMILIES[name]
+    config = family.config(**family.common, **family.sizes[size], attn_implementation=attention)
+    if layers is not None:
+        config.num_hidden_layers = layers
+    target = torch.device(device)
+    with torch.random.fork_rng(devices=[target] if target.type == "cuda" else []):
+        torch.manual_seed(seed)
+        with target:
+            model = family.model(config)
+    return cast_parameters(model, dtype).eval()
+
+
+def cast_parameters(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Casts the parameters of ``model`` in place, ties between them kept.
+
+    ``model.to(dtype)`` would cast buffers too, and rotary frequencies rounded to half make another function.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model
+
+
+def reference_of(model: nn.Module, dtype: torch.dtype) -> Any:
+    """The same function in a wider type: a copy of ``model`` whose parameters hold the same (rounded) values.
+
+    transformers computes norms, rotary angles and eager softmax in float32 whatever the model's type, so even a float64
+    copy is exact to about 1e-7: far below the half-precision errors it judges, and common to every side.
+    """
+    return cast_parameters(copy.deepcopy(model), dtype)
+
+
+def sample(model: Any, name: str, *, batch: int, seq: int, seed: int = 1) -> dict[str, Tensor]:
+    """Random inputs for ``model`` with ``labels``: tokens (batch, seq), or images (batch, 3, H, W) and classes."""
+    parameter = next(model.parameters())
+    generator = torch.Generator(device=parameter.device).manual_seed(seed)
+    config = model.config
+
+    def integers(high: int, *shape: int) -> Tensor:
+        return torch.randint(high, shape, generator=generator, device=parameter.device)
+
+    if FAMILIES[name].kind == "vision":
+        shape = (batch, config.num_channels, config.image_size, config.image_size)
+        pixels = torch.randn(shape, generator=generator, device=parameter.device)
+        return {"pixel_values": pixels.to(parameter.dtype), "labels": integers(config.num_labels, batch)}
+    tokens = integers(config.vocab_size, batch, seq)
+    labels = tokens if FAMILIES[name].kind == "decoder" else integers(config.vocab_size, batch, seq)
+    return {"input_ids": tokens, "labels": labels}
+
+
+@dataclass(frozen=True)
+class LinearShape:
+    """``out_features`` and ``in_features`` of the linear layers of one name in a model, and how many there are."""
+
+    name: str
+    n: int
+    k: int
+    count: int
+
+
+def linear_shapes(name: str, size: str, *, layers: int = 1) -> list[LinearShape]:
+    """The linear layers of a model by their last name (``q_proj``, ``lm_head``), in order; allocates no weights."""
+    model = build(name, size, dtype=torch.float16, device="meta", layers=layers)
+    shapes: dict[tuple[str, int, int], int] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            key = (path.rpartition(".")[2], module.out_features, module.in_features)
+            shapes[key] = shapes.get(key, 0) + 1
+    return [LinearShape(*key, count) for key, count in shapes.items()]

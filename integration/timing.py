@@ -1,0 +1,66 @@
+"""The time of two sides on a GPU: interleaved rounds, CUDA events, the median of paired ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from hgemm_ops._bench.statistics import paired_ratio
+from hgemm_ops._bench.timing import interleave
+
+#: Runs the body so many times.
+Side = Callable[[int], object]
+
+_ROUNDS = 15
+_ROUND_MS = 10.0
+_MOST_ITERATIONS = 50
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of one body on each side (medians), and how many times faster ours is: with the 95 % interval."""
+
+    torch_ms: float
+    ours_ms: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    rounds: int
+    iterations: int
+
+
+def _start(side: Side, iterations: int) -> Callable[[], float]:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    # An eager model may be bound by the host: work still queued would hide what a side costs there.
+    torch.cuda.synchronize()
+    begin.record()
+    side(iterations)
+    end.record()
+
+    def milliseconds() -> float:
+        end.synchronize()
+        elapsed: float = begin.elapsed_time(end)
+        return elapsed / iterations
+
+    return milliseconds
+
+
+def paired(torch_side: Side, our_side: Side, *, rounds: int = _ROUNDS, iterations: int | None = None) -> Timing:
+    """Times both sides round by round.
+
+    ``iterations`` a round; by default as many as fill 10 ms. Both sides first run one untimed round.
+    """
+    sides = {"torch": torch_side, "ours": our_side}
+    if iterations is None:
+        for side in sides.values():
+            side(2)
+        slowest = max(_start(side, 2)() for side in sides.values())
+        iterations = min(_MOST_ITERATIONS, max(1, round(_ROUND_MS / slowest)))
+    for side in sides.values():
+        side(iterations)
+    times = interleave(list(sides), rounds, 0, lambda name: _start(sides[name], iterations))
+    ratio = paired_ratio(times["torch"], times["ours"])
+    return Timing(median(times["torch"]), median(times["ours"]), ratio.value, ratio.low, ratio.high, rounds, iterations)
