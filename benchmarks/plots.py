@@ -1,0 +1,34 @@
+"""Draws every suite's results: ``results/<gpu>/plots/<suite>-{ratio,roofline}.{svg,png}``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hgemm_ops._bench import plots, record
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def draw_all(results: Path) -> list[Path]:
+    """Draws each suite in which the dispatcher's choice was timed; returns the files written."""
+    written = []
+    for path in sorted(results.glob("*/*.json")):
+        document = record.load(path)
+        if not any("ratio" in row["results"].get("hgemm", {}) for row in document.get("rows", ())):
+            continue
+        for kind, draw in (("ratio", plots.ratio_by_shape), ("roofline", plots.roofline)):
+            written += draw(document, path.parent / "plots" / f"{path.stem}-{kind}")
+    return written
+
+
+@click.command(help=__doc__)
+@click.option("--results", type=click.Path(file_okay=False, exists=True, path_type=Path), default=RESULTS)
+def main(results: Path) -> None:
+    for path in draw_all(results):
+        click.echo(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Runs suites and writes ``results/<gpu>/<suite>.json``: ``python benchmarks/run.py [--variant all] [SUITE...]``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import torch
+from rich.console import Console
+
+from hgemm_ops._bench import console, record, runner
+from hgemm_ops._bench.suites import ELEMENT_BYTES, SUITES, with_dtype
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@click.command(help="Runs SUITEs (default: all) and writes results/<gpu>/<suite>.json beside this script.")
+@click.argument("suites", nargs=-1, type=click.Choice(list(SUITES)))
+@click.option("--variant", "variants", multiple=True, metavar="NAME", help="Also time this kernel alone; or 'all'.")
+@click.option(
+    "--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Instead of the suites' own; <suite>-<dtype>.json."
+)
+@click.option("--rounds", type=click.IntRange(min=5), default=40, show_default=True)
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Another directory for the files.")
+def main(
+    suites: tuple[str, ...], variants: tuple[str, ...], dtype: str | None, rounds: int, output: Path | None
+) -> None:
+    console.require_kernels("benchmarks/run.py")
+    directory = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name())
+    options = runner.Options(variants=console.known_variants(variants), rounds=rounds)
+    screen = Console()
+    copy = runner.copy_gbps()
+    every: list[runner.Row] = []
+    for suite in suites or SUITES:
+        cases = with_dtype(SUITES[suite], dtype) if dtype else SUITES[suite]
+        rows = console.run_with_progress(cases, options, screen)
+        name = f"{suite}-{dtype}" if dtype else suite
+        record.save(runner.document(name, rows, options, copy), directory / f"{name}.json")
+        screen.print(f"{name}: {console.summary(rows) or f'{len(rows)} cases'}")
+        every += rows
+    console.fail_if_wrong(every)
+
+
+if __name__ == "__main__":
+    main()
