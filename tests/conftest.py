@@ -1,0 +1,66 @@
+"""Marks, seeds and fixtures shared by every test. Numeric helpers live in ``helpers.py``."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+# Inductor's FX cache does not see op registrations: a stale entry would hide a broken one. Read when torch is imported.
+os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
+# Tests import ``helpers`` whatever pytest's import mode and working directory.
+sys.path.insert(0, str(Path(__file__).parent))
+
+import pytest
+import torch
+
+MARKS = {
+    "gpu": "needs a CUDA GPU",
+    "sm90": "needs a Hopper GPU (compute capability 9.x)",
+    "multi_gpu": "needs two CUDA GPUs",
+    "slow": "takes more than a few seconds (processes, inductor); deselect with -m 'not slow'",
+}
+
+
+@cache
+def missing(mark: str) -> str | None:
+    """What this machine lacks for tests under ``mark``, None if nothing."""
+    if mark not in ("gpu", "sm90", "multi_gpu"):
+        return None
+    if not torch.cuda.is_available():
+        return "no CUDA GPU"
+    major, minor = torch.cuda.get_device_capability()
+    if mark == "sm90" and major != 9:
+        return f"needs compute capability 9.x, this is {major}.{minor}"
+    if mark == "multi_gpu" and torch.cuda.device_count() < 2:
+        return "needs two CUDA GPUs, there is one"
+    return None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, meaning in MARKS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for mark in MARKS:
+            if item.get_closest_marker(mark) and (reason := missing(mark)):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """An empty torch.compile cache before and after the test."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

@@ -1,0 +1,118 @@
+"""Numeric helpers of the tests: tolerance relative to torch's own error, and poisoned memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+# Written around and under results before an op runs: NaN payloads spread through any arithmetic that reads them.
+POISON = float("nan")
+# The error of a sum in fp32, in units of eps(fp32) times the sum of absolute values. Tensor cores truncate every
+# partial sum, a bias that grows with the number of additions: enough for K up to a few thousand.
+ACCUMULATION = 4.0
+
+
+def assert_close_to_torch(
+    out: Tensor, ref64: Tensor, torch_out: Tensor, *, magnitude: Tensor | float | None = None, factor: float = 2.0
+) -> None:
+    """Asserts, element by element, ``|out - ref64| <= factor * |torch_out - ref64| + one rounding unit``.
+
+    Args:
+        out: the result under test.
+        ref64: the same product in float64 (complex128 for complex), from the same (already rounded) inputs.
+        torch_out: torch's own result in ``out.dtype``.
+        magnitude: ``|a| @ |b|`` in float64 (a tensor or a bound), the size of the sums that were accumulated. Where
+            terms cancel the error follows it, not ``ref64``. Default: the largest ``|ref64|``.
+        factor: how much worse than torch an element may be.
+
+    The rounding unit of an element is ``eps(out.dtype) * |ref64|`` (the store) plus ``ACCUMULATION`` times
+    ``eps(accumulator) * magnitude``; fp16, bf16 and fp32 accumulate in fp32. Where torch gives NaN or an infinity,
+    ``out`` must give the same. The comparison runs on the device of ``ref64``.
+    """
+    __tracebackhide__ = True
+    assert out.shape == ref64.shape == torch_out.shape, f"shapes {out.shape}, {ref64.shape}, {torch_out.shape}"
+    assert out.dtype == torch_out.dtype, f"dtype {out.dtype}, torch gives {torch_out.dtype}"
+    if out.numel() == 0:
+        return
+    if not (out.is_floating_point() or out.is_complex()):
+        assert torch.equal(out, torch_out), "integer results must be equal"
+        return
+    wide = torch.complex128 if out.is_complex() else torch.float64
+    ref, got, theirs = (t.detach().to(ref64.device, wide) for t in (ref64, out, torch_out))
+    finite = theirs.isfinite()
+    same_special = torch.where(theirs.isnan(), got.isnan(), got == theirs)
+    if not bool((finite | same_special).all()):
+        where = tuple(int(i) for i in (~(finite | same_special)).nonzero()[0])
+        raise AssertionError(f"at {where}: got {got[where].item()}, torch gives {theirs[where].item()}")
+
+    smallest = torch.finfo(out.dtype).smallest_normal
+    if magnitude is None:
+        finite_ref = ref[ref.isfinite()].abs()
+        magnitude = float(finite_ref.max()) if finite_ref.numel() else 0.0
+    elif isinstance(magnitude, Tensor):
+        magnitude = magnitude.detach().to(ref64.device, torch.float64)
+    eps = torch.finfo(out.dtype).eps
+    unit = eps * ref.abs().clamp(min=smallest) + ACCUMULATION * min(eps, torch.finfo(torch.float32).eps) * magnitude
+    error, allowed = (got - ref).abs(), factor * (theirs - ref).abs() + unit
+    bad = finite & ~(error <= allowed)
+    if bool(bad.any()):
+        excess = torch.where(bad, (error / allowed).nan_to_num(nan=float("inf")), torch.zeros_like(error))
+        where = tuple(int(i) for i in torch.unravel_index(excess.argmax(), excess.shape))
+        raise AssertionError(
+            f"{int(bad.sum())} of {out.numel()} elements are off; worst at {where}: got {got[where].item()}, "
+            f"torch {theirs[where].item()}, float64 {ref[where].item()}: error {error[where].item():.3e}, "
+            f"allowed {allowed[where].item():.3e}"
+        )
+
+
+def reference_matmul(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns ``(a @ b, |a| @ |b|)`` in float64: the reference and the magnitude for ``assert_close_to_torch``."""
+    wide_a, wide_b = a.detach().double(), b.detach().double()
+    return wide_a @ wide_b, wide_a.abs() @ wide_b.abs()
+
+
+class GuardedBuffer:
+    """A poisoned tensor inside a larger poisoned allocation, to catch unwritten elements and writes outside.
+
+    ``tensor`` has ``shape``, row-major with ``row_padding`` extra elements after each row, and starts ``offset``
+    elements into the allocation. After the op, ``check()`` asserts that nothing around it changed.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        *,
+        offset: int = 64,
+        row_padding: int = 0,
+    ) -> None:
+        strides, step = [], 1
+        for i, size in enumerate(reversed(shape)):
+            strides.append(step)
+            step *= size + (row_padding if i == 0 else 0)
+        self._storage = torch.full((offset + step + 64,), POISON, dtype=dtype, device=device)
+        self.tensor = self._storage.as_strided(shape, strides[::-1], offset)
+
+    def check(self) -> None:
+        """Asserts that every element outside ``tensor`` is still poison."""
+        outside = torch.ones_like(self._storage, dtype=torch.bool)
+        outside.as_strided(self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset()).fill_(False)
+        touched = outside & ~self._storage.isnan()
+        assert not bool(touched.any()), f"wrote outside the output at storage index {int(touched.nonzero()[0])}"
+
+
+@contextmanager
+def poisoned_cuda_memory(num_bytes: int = 1 << 28) -> Iterator[None]:
+    """Makes the blocks that the CUDA caching allocator hands out next hold NaN instead of zeros or old results."""
+    torch.cuda.empty_cache()
+    small = [torch.full((1 << 18,), POISON, device="cuda") for _ in range(32)]  # 1 MiB each: the small-block pool
+    large = torch.full((num_bytes // 4,), POISON, device="cuda")
+    del small, large
+    try:
+        yield
+    finally:
+        torch.cuda.empty_cache()

@@ -1,0 +1,119 @@
+"""Every production kernel on a few small ragged problems, for compute-sanitizer; a script, not a test.
+
+::
+
+    compute-sanitizer --tool memcheck --error-exitcode 1 python tests/sanitizer_smoke.py
+    compute-sanitizer --tool racecheck --error-exitcode 1 python tests/sanitizer_smoke.py
+    compute-sanitizer --tool initcheck --error-exitcode 1 python tests/sanitizer_smoke.py
+
+Inputs are made and results are checked on the CPU, so that hardly a kernel but ours runs under the tool. Every tensor
+has its own cudaMalloc (``PYTORCH_NO_CUDA_MEMORY_CACHING``), so that memcheck sees where each one ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+
+os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import hgemm_ops
+from hgemm_ops import VariantInfo
+
+LAYOUTS = ("NN", "NT", "TN", "TT")
+# M, N, K and the layouts to run. Multiples of 8 make aligned rows, the others need narrow copies; K = 520 and 1030 are
+# deep enough to split.
+SHAPES = [
+    (24, 40, 72, LAYOUTS),
+    (17, 33, 67, LAYOUTS),
+    (152, 280, 88, ("NN", "TT")),
+    (150, 281, 45, ("NT", "TN")),
+    (40, 24, 1030, ("TN",)),
+    (1, 136, 520, ("NT",)),
+    (136, 1, 520, ("NN",)),
+]
+
+
+def operand(rows: int, cols: int, transposed: bool, dtype: torch.dtype) -> Tensor:
+    return torch.randn(cols, rows).to(dtype).t() if transposed else torch.randn(rows, cols).to(dtype)
+
+
+def check(name: str, out: Tensor, exact: Tensor) -> None:
+    """A gross check: memory errors are the tool's business, rounding is that of the tests."""
+    eps = torch.finfo(out.dtype).eps
+    error = (out.cpu().double() - exact).abs().max().item()
+    bound = 4 * eps * (1 + exact.abs().max().item())
+    if not error <= bound:
+        sys.exit(f"{name}: error {error:.3e}, allowed {bound:.3e}")
+
+
+def problems(variant: VariantInfo) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Every shape in its layouts, the kernel's dtypes in turn."""
+    dtypes = itertools.cycle(variant.dtypes)
+    for m, n, k, layouts in SHAPES:
+        for layout, dtype in zip(layouts, dtypes):  # noqa: B905 (dtypes never ends)
+            a, b = operand(m, k, layout[0] == "T", dtype), operand(k, n, layout[1] == "T", dtype)
+            yield f"{variant.name} {dtype} {layout} {m}x{n}x{k}", a, b
+
+
+def run(variant: VariantInfo) -> int:
+    """Launches the kernel on the problems it serves; returns how many."""
+    launches = 0
+    for name, a, b in problems(variant):
+        device_a, device_b = a.cuda(), b.cuda()
+        serves = {c.name for c in hgemm_ops.explain(device_a, device_b).candidates if c.eligible}
+        if variant.name not in serves:
+            continue
+        exact = a.double() @ b.double()
+        check(name, torch.ops.hgemm.mm(device_a, device_b, variant=variant.id), exact)
+
+        bias, c = torch.randn(b.size(1)).to(a.dtype), torch.randn(exact.shape).to(a.dtype)
+        out, pre = torch.ops.hgemm.linear_save(device_a, device_b.t(), bias.cuda(), 2, variant=variant.id)
+        check(f"{name} bias", pre, exact + bias.double())
+        check(f"{name} gelu", out, F.gelu(exact + bias.double()))
+        out = torch.ops.hgemm.addmm(c.cuda(), device_a, device_b, beta=0.5, alpha=2.0, variant=variant.id)
+        check(f"{name} addmm", out, 0.5 * c.double() + 2.0 * exact)
+        launches += 3
+    return launches
+
+
+def run_batched(variant: VariantInfo) -> int:
+    """A batch whose first operand is broadcast, and K = 0."""
+    dtype = variant.dtypes[0]
+    a, b = torch.randn(1, 20, 72).to(dtype), torch.randn(3, 72, 40).to(dtype)
+    device_a, device_b = a.cuda().expand(3, 20, 72), b.cuda()
+    serves = {c.name for c in hgemm_ops.explain(device_a, device_b).candidates if c.eligible}
+    if variant.name not in serves:
+        return 0
+    out = torch.ops.hgemm.bmm(device_a, device_b, out_dtype=torch.float32, variant=variant.id)
+    check(f"{variant.name} batch", out.to(dtype), a.double() @ b.double())
+    empty = torch.ops.hgemm.bmm(device_a[..., :0], device_b[:, :0], variant=variant.id)
+    check(f"{variant.name} K = 0", empty, torch.zeros(3, 20, 40, dtype=torch.float64))
+    return 2
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    kernels = [v for v in hgemm_ops.variants() if v.family != "ladder"]
+    if not kernels:
+        sys.exit("no kernels: the native library was not built")
+    major, minor = torch.cuda.get_device_capability()
+    for variant in kernels:
+        if int(variant.min_arch.removeprefix("sm_")) > 10 * major + minor:
+            print(f"{variant.name}: needs {variant.min_arch}")
+            continue
+        launches = run(variant) + run_batched(variant)
+        if launches == 0:
+            sys.exit(f"{variant.name}: serves none of the problems")
+        print(f"{variant.name}: {launches} launches")
+    torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

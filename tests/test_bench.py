@@ -1,0 +1,799 @@
+"""The benchmark protocol, suites, result files and what is generated from them; no GPU and no timing."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+import torch
+from click.testing import CliRunner
+from rich.console import Console
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
+
+import hgemm_ops  # noqa: E402
+from benchmarks import gpu_tests, host_cost, tables  # noqa: E402
+from hgemm_ops import _library, _native, _tables  # noqa: E402
+from hgemm_ops._bench import console, record, runner, statistics, timing, workload  # noqa: E402
+from hgemm_ops._bench.suites import (  # noqa: E402
+    ACTIVATIONS,
+    ELEMENT_BYTES,
+    LAYOUTS,
+    SUITES,
+    Case,
+    parse_shapes,
+    with_dtype,
+)
+from hgemm_ops.cli import bench, tune  # noqa: E402
+
+# Suites
+
+
+def test_suites_of_the_seeds_and_of_llms_hold_the_whole_grids() -> None:
+    assert {name: len(cases) for name, cases in SUITES.items() if name.startswith(("seeds", "llm"))} == {
+        "seeds-large": 27,
+        "seeds-small": 27,
+        "seeds-sgemm": 8,
+        "seeds-add": 50,
+        "llm": 52,
+    }
+    assert {case.layout for case in SUITES["llm"]} == {"NT"}
+    assert {case.dtype for case in SUITES["seeds-sgemm"]} == {"float32"}
+
+
+def test_ragged_suite_covers_odd_sizes_vocabularies_and_row_strides() -> None:
+    cases = SUITES["ragged"]
+    shapes = {(case.m, case.n, case.k) for case in cases}
+    assert len(shapes) >= 20
+    assert {50257, 32001} <= {case.n for case in cases}
+    sizes = {size for shape in shapes for size in shape}
+    assert {511, 4095, 4096, 4097, 8193} <= sizes
+    assert any({4095, 4096, 4097} == set(shape) for shape in shapes)
+    assert {case.align for case in cases} == {2, 4, 8, 16}
+    assert {case.align for case in cases if case.padding} == {2, 4, 8, 16}
+
+
+def test_layout_bmm_and_fused_suites_are_complete() -> None:
+    layouts = Counter(case.layout for case in SUITES["layouts"])
+    assert set(layouts) == set(LAYOUTS) and len(set(layouts.values())) == 1
+    assert (8192, 8192, 8192) in {(case.m, case.n, case.k) for case in SUITES["layouts"]}
+    assert len(SUITES["bmm"]) >= 14 and all(case.batch > 1 for case in SUITES["bmm"])
+    assert {case.activation for case in SUITES["fused"]} == set(ACTIVATIONS)
+    assert all(case.op == "linear" and case.bias for case in SUITES["fused"])
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_no_case_of_a_suite_comes_twice_and_labels_tell_them_apart(suite: str) -> None:
+    cases = SUITES[suite]
+    assert len(set(cases)) == len({case.label for case in cases}) == len(cases)
+
+
+def test_with_dtype_merges_cases_that_become_equal() -> None:
+    assert {case.dtype for case in with_dtype(SUITES["llm"], "bfloat16")} == {"bfloat16"}
+    assert len(with_dtype(SUITES["seeds-add"], "float16")) == len(SUITES["seeds-add"]) // 2
+
+
+def test_parse_shapes() -> None:
+    assert parse_shapes("1x2x3, 4X5x6x7", dtype="bfloat16", layouts=("NN", "TT")) == (
+        Case(1, 2, 3, dtype="bfloat16"),
+        Case(1, 2, 3, dtype="bfloat16", layout="TT"),
+        Case(5, 6, 7, batch=4, dtype="bfloat16"),
+        Case(5, 6, 7, batch=4, dtype="bfloat16", layout="TT"),
+    )
+
+
+@pytest.mark.parametrize("text", ["", "1x2", "1x2x3x4x5", "axbxc", "1x2x3,", "0x1x1"])
+def test_parse_shapes_rejects(text: str) -> None:
+    with pytest.raises(ValueError, match="got"):
+        parse_shapes(text, dtype="float16", layouts=("NN",))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"m": 0},
+        {"layout": "NX"},
+        {"dtype": "int8"},
+        {"activation": "tanh", "op": "linear", "layout": "NT"},
+        {"op": "conv"},
+        {"bias": True},
+        {"op": "linear"},
+        {"op": "add"},
+        {"padding": -1},
+    ],
+)
+def test_an_impossible_case_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="got Case"):
+        Case(**{"m": 4, "n": 5, "k": 6, **fields})
+
+
+def _small(case: Case) -> Case:
+    """The case with every size cut down, its oddness kept."""
+
+    def cut(size: int) -> int:
+        return size if size < 24 else 16 + size % 8
+
+    sizes = {"m": cut(case.m), "n": cut(case.n), "k": cut(case.k), "batch": min(case.batch, 3)}
+    return Case(**{**{name: getattr(case, name) for name in case.__dataclass_fields__}, **sizes})
+
+
+_SMALL_CASES = sorted({_small(case) for cases in SUITES.values() for case in cases}, key=repr)
+
+
+@pytest.mark.parametrize("case", _SMALL_CASES, ids=lambda case: f"{case.dtype}-{case.label}".replace(" ", "-"))
+def test_operands_have_the_shape_layout_alignment_and_size_the_case_says(case: Case) -> None:
+    x = workload.make_operands(case, torch.Generator().manual_seed(0))
+    batch = (case.batch,) if case.batch > 1 else ()
+    if case.op == "add":
+        assert x.a.shape == x.b.shape == (case.m, case.n)
+    else:
+        assert x.a.shape == (*batch, case.m, case.k) and x.b.shape == (*batch, case.k, case.n)
+    for tensor, order in zip((x.a, x.b), case.layout, strict=True):
+        unit, outer = (-1, -2) if order == "N" else (-2, -1)
+        assert tensor.stride(unit) == 1 and tensor.stride(outer) == tensor.shape[unit] + case.padding
+    out = workload.torch_call(case)(x)
+    assert out.is_contiguous() and out.dtype == getattr(torch, case.dtype)
+    tensors = [t for t in (x.a, x.b, x.bias, out) if t is not None]
+    assert sum(t.numel() * t.element_size() for t in tensors) == case.bytes
+
+    strides = [
+        stride * t.element_size()
+        for t in (x.a, x.b, out)
+        for stride, size in zip(t.stride(), t.shape, strict=True)
+        if size > 1 and stride != 1
+    ]
+    assert case.align == max(width for width in (2, 4, 8, 16) if all(stride % width == 0 for stride in strides))
+
+
+@pytest.mark.parametrize("case", _SMALL_CASES, ids=lambda case: f"{case.dtype}-{case.label}".replace(" ", "-"))
+def test_torch_passes_its_own_verification_and_a_wrong_element_does_not(case: Case) -> None:
+    x = workload.make_operands(case, torch.Generator().manual_seed(1), "uniform")
+    assert max(x.a.abs().max(), x.b.abs().max()) <= 1
+    out, reference = workload.torch_call(case)(x), workload.reference(case, x)
+    own = timing.worst([timing.errors(out, reference)])
+    limits = runner.error_limits(case, own, accumulates_in_half=False)
+    assert own[0] <= limits[0] and own[1] <= limits[1]
+    out.view(-1)[-1] += out.abs().max() + 1
+    off = timing.worst([timing.errors(out, reference)])
+    assert off[1] > limits[1]
+    out.view(-1)[0] = float("nan")
+    off = timing.worst([torch.tensor(own), timing.errors(out, reference), torch.tensor(own)])
+    assert not off[0] <= limits[0] and not off[1] <= limits[1]
+
+
+def test_half_accumulation_may_err_more_but_not_drop_a_tenth_of_the_sum() -> None:
+    case = Case(64, 64, 512)
+    strict = runner.error_limits(case, (3e-4, 1e-3), accumulates_in_half=False)
+    loose = runner.error_limits(case, (3e-4, 1e-3), accumulates_in_half=True)
+    assert strict[0] < loose[0] < 0.1**0.5 and strict[1] < loose[1]
+
+
+def test_hgemm_call_agrees_with_torch_on_the_cpu() -> None:
+    for case in (
+        Case(5, 6, 7, layout="TN"),
+        Case(5, 6, 7, layout="NT", op="linear", bias=True, activation="gelu_tanh"),
+    ):
+        x = workload.make_operands(case, torch.Generator().manual_seed(0))
+        torch.testing.assert_close(workload.hgemm_call(case, None)(x), workload.torch_call(case)(x))
+    with pytest.raises(ValueError, match="name a variant"):
+        workload.hgemm_call(Case(4, 4, 1, op="add"), None)
+
+
+def test_unknown_inputs_are_refused() -> None:
+    with pytest.raises(ValueError, match="got 'zeros'"):
+        workload.make_operands(Case(4, 4, 4), torch.Generator(), "zeros")
+
+
+# Protocol
+
+
+def test_rotation_goes_past_the_l2_with_at_least_two_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for l2_mib, expected in ((60, 60 * 10 << 20), (40, 600_000_000), (126, 1260 << 20)):
+        properties = SimpleNamespace(L2_cache_size=l2_mib << 20)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, properties=properties: properties)
+        assert timing.rotation_bytes(torch.device("cuda", 0)) == expected
+    assert timing.set_count(1_000_000, 600_000_000) == 600
+    assert timing.set_count(999_999, 600_000_000) == 601
+    assert timing.set_count(5_000_000_000, 600_000_000) == 2
+    for case in (case for cases in SUITES.values() for case in cases):
+        count = timing.set_count(case.bytes, 600_000_000)
+        assert count >= 2 and count * case.bytes >= 600_000_000
+
+
+def test_every_round_times_every_contender_once_in_a_random_order() -> None:
+    names = ["a", "b", "c"]
+    orders = list(timing.schedule(names, 60, seed=0))
+    assert all(sorted(order) == names for order in orders)
+    assert len({tuple(order) for order in orders}) == 6
+    assert orders == list(timing.schedule(names, 60, seed=0)) != list(timing.schedule(names, 60, seed=1))
+
+
+def test_interleave_reads_no_clock_before_the_last_round() -> None:
+    events: list[str] = []
+
+    def measure(name: str) -> Any:
+        events.append(f"run {name}")
+        count = len(events)
+
+        def read() -> float:
+            events.append("read")
+            return float(count)
+
+        return read
+
+    times = timing.interleave(["a", "b"], 5, 0, measure)
+    assert events[:10].count("run a") == events[:10].count("run b") == 5 and events[10:] == ["read"] * 10
+    assert sorted(times["a"] + times["b"]) == list(range(1, 11))
+    assert times["a"] == sorted(times["a"])  # by round
+
+
+def test_paired_ratio_sees_through_drift_that_medians_do_not() -> None:
+    noise = random.Random(0)
+    # The clock slows by a factor of 2 halfway; torch is 5 % slower than ours within each round.
+    drift = [1.0] * 20 + [2.0] * 21
+    ours = [100 * d * noise.uniform(0.995, 1.005) for d in drift]
+    theirs = [105 * d * noise.uniform(0.995, 1.005) for d in drift]
+    ratio = statistics.paired_ratio(theirs, ours)
+    assert ratio.value == pytest.approx(1.05, abs=0.004)
+    assert 1.04 < ratio.low <= ratio.value <= ratio.high < 1.06
+    unpaired = statistics.paired_ratio(theirs, ours[::-1])
+    assert unpaired.low < 0.6 and unpaired.high > 2
+
+
+def test_the_interval_covers_the_median_about_as_often_as_it_says() -> None:
+    source = random.Random(7)
+    intervals = [statistics.median_interval([source.gauss(1, 0.1) for _ in range(40)]) for _ in range(60)]
+    covered = sum(i.low <= 1 <= i.high for i in intervals)
+    assert 52 <= covered <= 59
+    assert statistics.median_interval([3.0] * 9) == statistics.Interval(3.0, 3.0, 3.0)
+
+
+def test_statistics_refuse_what_does_not_pair() -> None:
+    with pytest.raises(ValueError, match="got 2 and 1"):
+        statistics.paired_ratio([1.0, 2.0], [1.0])
+    with pytest.raises(ValueError, match="not be empty"):
+        statistics.median_interval([])
+    assert statistics.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
+
+
+# Running a case, with CUDA graphs replaced by calls
+
+
+@dataclass(frozen=True)
+class _EagerBody:
+    """A body that runs on the CPU when it is replayed."""
+
+    call: Any
+    sets: list[workload.Operands]
+    outputs: list[torch.Tensor]
+
+    @classmethod
+    def capture(cls, call: Any, sets: list[workload.Operands]) -> _EagerBody:
+        return cls(call, sets, [x.a.new_zeros(*x.a.shape[:-1], x.b.shape[-1]) for x in sets])
+
+    poison = timing.Body.poison
+
+    def replay(self) -> None:
+        for output, x in zip(self.outputs, self.sets, strict=True):
+            result = self.call(x)
+            output[: len(result)] = result
+
+    def start(self) -> Any:
+        self.replay()
+        return lambda: 2.0 if getattr(self.call, "fast", False) else 4.0
+
+
+def _key(case: Case) -> dict[str, Any]:
+    """The table key of a case whose problem kernels see as it is."""
+    return {name: getattr(case, name) for name in ("dtype", "layout", "align", "batch", "m", "n", "k")}
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels named for what they do, on the CPU."""
+    monkeypatch.setattr(timing, "Body", _EagerBody)
+    monkeypatch.setattr(tune, "table_key", _key)
+    monkeypatch.setattr(timing, "_MIN_ROTATION", 50_000)
+
+    def unwritten(x: workload.Operands) -> torch.Tensor:
+        return torch.matmul(x.a, x.b)[:-1]
+
+    def inaccurate(x: workload.Operands) -> torch.Tensor:
+        return torch.matmul(x.a, x.b) * 1.01
+
+    def fast(x: workload.Operands) -> torch.Tensor:
+        return torch.matmul(x.a, x.b)
+
+    fast.fast = True  # type: ignore[attr-defined]
+    kernels = {"fast": fast, "unwritten": unwritten, "inaccurate": inaccurate, None: fast}
+    monkeypatch.setattr(workload, "hgemm_call", lambda case, variant: kernels[variant])
+    candidates = [SimpleNamespace(name=name, eligible=True, reason="") for name in kernels if name]
+    candidates.append(SimpleNamespace(name="picky", eligible=False, reason="needs k % 64 == 0"))
+    candidates.append(SimpleNamespace(name="torch", eligible=True, reason=""))
+    explanation = SimpleNamespace(chosen="fast", source="model", candidates=candidates)
+    monkeypatch.setattr(hgemm_ops, "explain", lambda *_, **__: explanation)
+    monkeypatch.setattr(hgemm_ops, "variants", lambda: [SimpleNamespace(name=c.name, numerics="") for c in candidates])
+
+
+@pytest.mark.usefixtures("eager")
+def test_wrong_kernels_are_found_and_not_timed() -> None:
+    options = runner.Options(variants=("fast", "unwritten", "inaccurate", "picky"), rounds=5)
+    row = runner.run_case(Case(40, 24, 33, layout="NT"), options, torch.device("cpu"))
+    assert row.sets == 9  # of 6144 bytes, past 50000
+    assert (row.served_by, row.source) == ("fast", "model")
+    assert row.wrong.keys() == {"unwritten", "inaccurate"} and "nan" in row.wrong["unwritten"]
+    assert row.results["picky"] == runner.Result(refused="needs k % 64 == 0")
+    for name in ("hgemm", "fast"):
+        assert row.results[name].us == 2.0 and row.results[name].ratio == statistics.Interval(2.0, 2.0, 2.0)
+    assert row.results["torch"].us == 4.0 and row.results["torch"].ratio is None
+    assert row.results["fast"].tflops == pytest.approx(2 * 40 * 24 * 33 / 2e-6 * 1e-12)
+    assert row.results["fast"].gbps == pytest.approx(6144 / 2e-6 * 1e-9)
+    assert row.results["fast"].error == row.results["torch"].error
+    json.dumps(row.to_json(), allow_nan=False)
+
+    screen = Console(width=250, record=True, file=io.StringIO())
+    screen.print(console.comparison([row], "title"), console.summary([row]))
+    text = screen.export_text()
+    assert "hgemm: fast" in text and "2.000" in text and "refused: needs k % 64 == 0" in text
+    assert "1 cases: 2.000x torch (geometric mean), 1 served by our kernels, 0 slower" in text
+    with pytest.raises(click.ClickException, match="unwritten"):
+        console.fail_if_wrong([row])
+
+
+@pytest.mark.usefixtures("eager")
+def test_all_takes_eligible_kernels_only_and_fused_torch_stands_beside() -> None:
+    options = runner.Options(variants=("all",), rounds=5, dispatched=False)
+    row = runner.run_case(Case(40, 24, 33), options, torch.device("cpu"))
+    assert row.results.keys() == {"torch", "fast", "unwritten", "inaccurate"} and row.served_by is None
+    assert console.summary([row]) == ""
+    fused = Case(40, 24, 33, layout="NT", op="linear", bias=True, activation="relu")
+    row = runner.run_case(fused, runner.Options(rounds=5, dispatched=False), torch.device("cpu"))
+    assert row.results.keys() == {"torch", "torch._addmm_activation"} and not row.wrong
+
+
+@pytest.mark.usefixtures("eager")
+def test_tune_merges_into_the_table_of_this_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    device = _tables.Device("NVIDIA T1", 90, 132, 50 << 20)
+    monkeypatch.setattr(_tables.Device, "current", lambda ordinal: device)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(console, "require_kernels", lambda command: None)
+    monkeypatch.setattr(
+        runner, "run", lambda cases, options: (runner.run_case(c, options, torch.device("cpu")) for c in cases)
+    )
+    monkeypatch.setenv("HGEMM_OPS_CACHE_DIR", str(tmp_path))
+
+    def run(*arguments: str) -> _tables.Table:
+        result = CliRunner().invoke(tune.tune, ["--variant", "fast", "--rounds", "5", *arguments])
+        assert result.exit_code == 0, result.output
+        (path,) = tmp_path.glob("tables/*.json")
+        return _tables.Table.read(path)
+
+    table = run("--shapes", "40x24x33,8x8x8")
+    assert [entry.shape[3:] for entry in table.entries] == [(1, 40, 24, 33), (1, 8, 8, 8)]
+    assert table.entries[0].us == {"torch": 4.0, "fast": 2.0} and table.entries[0].layout == "NT"
+    assert len(table.measured["csrc"]) == 40
+    table = run("--shapes", "8x8x8,3x16x16x16", "--layout", "NN", "--layout", "NT")
+    assert [entry.shape[1:2] + entry.shape[3:] for entry in table.entries] == [
+        ("NT", 1, 40, 24, 33),
+        ("NT", 1, 8, 8, 8),
+        ("NN", 1, 8, 8, 8),
+        ("NN", 3, 16, 16, 16),
+        ("NT", 3, 16, 16, 16),
+    ]
+    failed = CliRunner().invoke(tune.tune, ["--shapes", "40x24x33", "--rounds", "5"])
+    assert failed.exit_code == 1 and "wrong results" in failed.output
+    device = _tables.Device("NVIDIA T2", 90, 114, 50 << 20)
+    (path,) = tmp_path.glob("tables/*.json")
+    other = CliRunner().invoke(tune.tune, ["--shapes", "8x8x8", "--output", str(path)])
+    assert other.exit_code == 1 and "table of another GPU" in other.output
+    assert CliRunner().invoke(tune.tune, ["--shapes", "8x8x8", "--variant", "nobody"]).exit_code != 0
+
+
+# Sources and result files
+
+
+def _git(directory: Path, *arguments: str) -> str:
+    identity = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    command = ["git", "-c", "core.autocrlf=false", *arguments]
+    return subprocess.run(
+        command, cwd=directory, env={**os.environ, **identity}, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_tree_id_is_git_s(tmp_path: Path) -> None:
+    sources = tmp_path / "csrc"
+    (sources / "core" / "deep").mkdir(parents=True)
+    (sources / "empty").mkdir()
+    (sources / "only_ignored").mkdir()
+    (sources / "__pycache__").mkdir()
+    # git sorts the directory "core" as "core/", between these two files.
+    for name in ("core-b.h", "core.h", "core0.h", "core/deep/x.cuh", "core/ünïcode.h", "core/zero"):
+        (sources / name).write_bytes(name.encode() * 3 + b"\r\n")
+    (sources / "core/zero").write_bytes(b"")
+    (sources / "run.sh").write_text("#!/bin/sh\n")
+    (sources / "run.sh").chmod(0o755)
+    (sources / "link.h").symlink_to("core/deep/x.cuh")
+    for ignored in ("_C.so", "core/a.o", "only_ignored/b.so", "__pycache__/c.py"):
+        (sources / ignored).write_text("built")
+    (tmp_path / ".gitignore").write_text("# built\n__pycache__/\n*.so\n\n*.o\n")
+    _git(tmp_path, "init", "-q")
+    _git(tmp_path, "add", "-A")
+    expected = _git(tmp_path, "rev-parse", _git(tmp_path, "write-tree") + ":csrc")
+
+    rules = record.ignore_rules(tmp_path / ".gitignore")
+    assert record.git_tree_id(sources, rules) == expected
+    (sources / "core.h").write_text("edited")
+    assert record.git_tree_id(sources, rules) != expected
+    assert record.git_tree_id(sources / "empty", rules) is None
+
+
+def test_tree_id_of_csrc_is_git_s() -> None:
+    if subprocess.run(["git", "rev-parse", "HEAD:csrc"], cwd=ROOT, capture_output=True).returncode != 0:
+        pytest.skip("csrc is not in a git commit here")
+    if _git(ROOT, "status", "--porcelain", "--", "csrc"):
+        pytest.skip("csrc has uncommitted changes")
+    assert record.source()["csrc"] == _git(ROOT, "rev-parse", "HEAD:csrc")
+
+
+@pytest.mark.parametrize("pattern", ["!keep.so", "a/b", "/build", r"\#x"])
+def test_gitignore_beyond_names_is_refused(tmp_path: Path, pattern: str) -> None:
+    path = tmp_path / ".gitignore"
+    path.write_text(f"*.o\n{pattern}\n")
+    with pytest.raises(ValueError, match="names and"):
+        record.ignore_rules(path)
+
+
+def test_environment_says_what_was_measured() -> None:
+    facts = record.environment()
+    assert {"gpu", "torch", "cuda", "hgemm_ops", "commit", "csrc", "date"} <= facts.keys()
+    assert facts["torch"] == torch.__version__
+    assert len(facts["csrc"]) == 40
+    assert (facts["gpu"] is None) == (not torch.cuda.is_available())
+
+
+def test_commit_comes_from_the_environment_where_there_is_no_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "csrc").mkdir()
+    (tmp_path / "csrc" / "a.h").write_text("x")
+    monkeypatch.setattr(record, "repository", lambda: tmp_path)
+    monkeypatch.setenv("HGEMM_OPS_COMMIT", "abc")
+    assert record.source()["commit"] == "abc"
+    monkeypatch.setattr(record, "repository", lambda: None)
+    assert record.source() == {"commit": None, "dirty": None, "csrc": None}
+
+
+def test_saved_results_load_again_and_another_schema_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "x.json"
+    document = record.document(rows=[1, 2])
+    record.save(document, path)
+    assert record.load(path) == document
+    path.write_text(json.dumps({**document, "schema": 99}))
+    with pytest.raises(ValueError, match="got 99"):
+        record.load(path)
+    with pytest.raises(ValueError, match="JSON"):
+        record.save({"us": float("nan")}, path)
+
+
+def test_gpu_slug() -> None:
+    assert record.gpu_slug("NVIDIA H200") == "h200"
+    assert record.gpu_slug("NVIDIA GeForce RTX 4090") == "geforce-rtx-4090"
+
+
+# Results, tables, plots
+
+
+def _row(
+    case: Case, ours: float, *, served_by: str = "sm80_mma_a", forced: dict[str, float] | None = None
+) -> runner.Row:
+    def result(speed: float | None) -> runner.Result:
+        us = 100 / (speed or 1)
+        ratio = statistics.Interval(speed, speed * 0.99, speed * 1.01) if speed else None
+        return runner.Result(us, ratio, case.flops / us * 1e-6, case.bytes / us * 1e-3, 2e-4, 1e-3)
+
+    speeds = {runner.DISPATCHED: ours, **(forced or {})}
+    results = {runner.TORCH: result(None), **{name: result(speed) for name, speed in speeds.items()}}
+    return runner.Row(case, 7, served_by, "model", results)
+
+
+def _document(rows: list[runner.Row], name: str = "llm") -> dict[str, Any]:
+    environment = {
+        "gpu": "NVIDIA T1",
+        "driver": "1.2",
+        "cuda": "13.0",
+        "torch": "2.0",
+        "date": "2001-02-03T04:05:06+00:00",
+        "csrc": "0123456789" * 4,
+    }
+    return {
+        "schema": record.SCHEMA,
+        "environment": environment,
+        "suite": name,
+        "protocol": {"rounds": 9, "inputs": "normal"},
+        "copy_gbps": 1000.0,
+        "rows": [row.to_json() for row in rows],
+    }
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    cases = SUITES["llm"]
+    return _document(
+        [
+            _row(cases[0], 1.25),
+            _row(cases[1], 0.8, forced={"sm80_mma_b": 0.75, "sm80_mma_c": 0.79}),
+            _row(cases[2], 1.0, served_by="torch"),
+        ]
+    )
+
+
+def test_a_row_is_json_without_empty_fields(document: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(document, allow_nan=False)) == json.loads(json.dumps(document))
+    row = document["rows"][0]
+    assert row["case"]["m"] == 1 and row["label"] == "NT 1x6144x4096" and row["sets"] == 7
+    assert "ratio" not in row["results"]["torch"] and "refused" not in row["results"]["hgemm"]
+    assert row["results"]["hgemm"]["ratio"] == {"value": 1.25, "low": 1.25 * 0.99, "high": 1.25 * 1.01}
+
+
+@pytest.fixture
+def results(tmp_path: Path, document: dict[str, Any]) -> Path:
+    directory = tmp_path / "results" / "t1"
+    record.save(document, directory / "llm.json")
+    nothing_of_ours = _document([runner.Row(SUITES["seeds-add"][0], 2, None, None, {})], "seeds-add")
+    nothing_of_ours["rows"][0]["results"] = {"torch": {"us": 1.3, "tflops": 0.1, "gbps": 600.0, "error": 0.0}}
+    record.save(nothing_of_ours, directory / "seeds-add.json")
+    call = {"statement": "torch.ops.hgemm.mm(a, b)", "gradients": "off", "routed": False, "baseline": "torch.mm(a, b)"}
+    times = {"ns": {"value": 6400.0}, "over_baseline_ns": {"value": -2900.0}}
+    host = {**document, "shape": [16, 16, 16], "calls": [{**call, **times}]}
+    del host["suite"], host["rows"]
+    record.save(host, directory / "host_cost.json")
+    tests = {**host, "counts": {"passed": 12, "skipped": 3, "errors": 0, "failed": 1}}
+    record.save(tests, directory / "tests.json")
+    return directory.parent
+
+
+def test_the_readme_section_is_what_the_files_say(results: Path, tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n")
+    written = tables.generate(results, readme)
+    text = written[readme]
+    assert text.startswith(f"before\n{tables.BEGIN}\n") and text.endswith(f"{tables.END}\nafter\n")
+    assert "old" not in text
+    assert "| llm | 3 | 2 of 3 | 1.000 | 1.000 | 0.800 to 1.250 | 1 | 2001-02-03, csrc 01234567 |" in text
+    assert "| seeds-add | 50 |" not in text and "| seeds-add | 1 | - | - | - | - | - |" in text
+    assert "| `torch.ops.hgemm.mm(a, b)` | 6.40 | -2.90 | `torch.mm(a, b)` |" in text
+    assert "GPU tests (2001-02-03, csrc 01234567): 12 passed, 3 skipped, 1 failed." in text
+    assert "NVIDIA T1, driver 1.2, CUDA 13.0, torch 2.0" in text
+
+    page = written[results / "t1" / "README.md"]
+    assert "| NT 1x6144x4096 | 100 | 80 | 1.250 | 1.238 to 1.262 |" in page
+    assert "| **0.800** |" in page and "| 0.790 sm80_mma_c |" in page
+
+
+def test_tables_check_fails_until_the_files_are_written(results: Path, tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{tables.BEGIN}\n{tables.END}\n")
+    arguments = ["--readme", str(readme), "--results", str(results)]
+
+    def run(*more: str) -> Any:
+        return CliRunner().invoke(tables.main, [*arguments, *more])
+
+    first = run("--check")
+    assert first.exit_code == 1 and "README.md: not up to date" in first.output
+    assert readme.read_text() == f"{tables.BEGIN}\n{tables.END}\n"
+    assert "llm.json was measured on other sources" in first.output
+    assert run().exit_code == 0
+    assert run("--check").exit_code == 0
+    data = record.load(results / "t1" / "llm.json")
+    data["rows"][0]["results"]["hgemm"]["ratio"]["value"] = 2.0
+    record.save(data, results / "t1" / "llm.json")
+    assert run("--check").exit_code == 1
+
+
+def test_tables_without_results_say_so_and_need_their_markers(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{tables.BEGIN}\n{tables.END}\n")
+    assert "No results are recorded yet." in tables.generate(tmp_path / "none", readme)[readme]
+    readme.write_text(f"{tables.END}\n{tables.BEGIN}\n")
+    with pytest.raises(ValueError, match="needs one line"):
+        tables.generate(tmp_path / "none", readme)
+
+
+def test_readme_of_the_repository_is_up_to_date() -> None:
+    readme = ROOT / "README.md"
+    if not readme.exists() or tables.BEGIN not in readme.read_text():
+        pytest.skip("README.md has no results section")
+    for path, text in tables.generate(ROOT / "benchmarks" / "results", readme).items():
+        assert path.read_text() == text, f"{path}: run python benchmarks/tables.py"
+
+
+@pytest.mark.parametrize("name", ["ratio_by_shape", "roofline"])
+def test_plots_are_valid_and_the_same_for_the_same_results(name: str, document: dict[str, Any], tmp_path: Path) -> None:
+    draw = getattr(pytest.importorskip("hgemm_ops._bench.plots"), name)
+    svg, png = draw(document, tmp_path / "a" / "x.svg")
+    assert png.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert ElementTree.parse(svg).getroot().tag.endswith("svg")
+    text = svg.read_text()
+    assert "llm on NVIDIA T1" in text
+    if name == "ratio_by_shape":
+        assert all(row["label"] in text for row in document["rows"])
+    else:
+        assert "copy 1000 GB/s" in text
+    again, _ = draw(document, tmp_path / "b" / "x.png")
+    assert again.read_bytes() == svg.read_bytes()
+
+
+def test_plots_of_a_contender_that_was_not_timed_are_refused(document: dict[str, Any], tmp_path: Path) -> None:
+    plots = pytest.importorskip("hgemm_ops._bench.plots")
+    with pytest.raises(ValueError, match="'nobody'"):
+        plots.roofline(document, tmp_path / "x.svg", "nobody")
+
+
+def test_plots_are_drawn_for_suites_only(results: Path) -> None:
+    drawn = pytest.importorskip("benchmarks.plots").draw_all(results)
+    assert {path.name for path in drawn} == {
+        f"llm-{kind}.{form}" for kind in ("ratio", "roofline") for form in ("svg", "png")
+    }
+
+
+# GPU tests and host cost
+
+
+def test_gpu_test_report_counts_per_file(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").write_text(
+        "import pytest\n"
+        "def test_a(): pass\n"
+        "@pytest.mark.parametrize('i', range(3))\n"
+        "def test_b(i): assert i < 2, 'too big'\n"
+        "@pytest.mark.skip(reason='no second GPU')\n"
+        "def test_c(): pass\n"
+        "@pytest.fixture\n"
+        "def broken():\n"
+        "    yield\n"
+        "    raise OSError('teardown')\n"
+        "def test_d(broken): pass\n"
+        "def test_e(broken): assert False\n"
+    )
+    (tmp_path / "test_y.py").write_text("def test_a(): pass\n")
+    report = tmp_path / "junit.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    subprocess.run([*command, "-o", "junit_family=xunit1"], cwd=tmp_path, capture_output=True, check=False)
+    found = gpu_tests.summarize(report)
+    assert found["counts"] == {"passed": 4, "skipped": 1, "errors": 1, "failed": 2}
+    assert found["files"] == {
+        "test_x.py": {"passed": 3, "skipped": 1, "errors": 1, "failed": 2},
+        "test_y.py": {"passed": 1, "skipped": 0, "errors": 0, "failed": 0},
+    }
+    assert [failure["test"] for failure in found["failures"]] == [
+        "test_x::test_b[2]",
+        "test_x::test_d",
+        "test_x::test_e",
+    ]
+    assert "too big" in found["failures"][0]["message"]
+    assert found["skips"] == {"no second GPU": 1}
+
+
+def test_host_cost_pairs_every_call_with_its_baseline() -> None:
+    contenders = host_cost.calls()
+    names = {call.name for call in contenders}
+    assert len(names) == len(contenders)
+    for call in contenders:
+        if call.baseline:
+            assert host_cost.Call(call.baseline, None, call.gradients).name in names
+    assert any(call.routed and call.statement == "torch.add(a, b)" for call in contenders)
+
+
+def test_host_cost_measures_under_the_state_each_call_names() -> None:
+    seen: list[tuple[bool, bool, bool]] = []
+    inside = False
+
+    class Context:
+        def __enter__(self) -> None:
+            nonlocal inside
+            inside = True
+
+        def __exit__(self, *_: object) -> None:
+            nonlocal inside
+            inside = False
+
+    def work(a: torch.Tensor) -> None:
+        seen.append((torch.is_grad_enabled(), a.requires_grad, inside))
+
+    contenders = [
+        host_cost.Call("work(a)", None, "off"),
+        host_cost.Call("work(a)", "work(a)", "off", routed=True),
+        host_cost.Call("work(a)", None, "on"),
+        host_cost.Call("work(a)", None, "required"),
+    ]
+    rows = host_cost.measure(
+        contenders,
+        {"a": torch.zeros(2), "work": work},
+        rounds=5,
+        calls_per_round=4,
+        context=Context,
+        synchronize=lambda: None,
+    )
+    counts = Counter(seen)
+    assert set(counts) == {(False, False, False), (False, False, True), (True, False, False), (True, True, False)}
+    assert len(set(counts.values())) == 1
+    assert all(row["ns"]["value"] > 0 for row in rows)
+    assert [("over_baseline_ns" in row) for row in rows] == [False, True, False, False]
+
+
+# Command line
+
+
+@pytest.mark.parametrize("command", [bench.bench, tune.tune], ids=["bench", "tune"])
+def test_commands_explain_themselves_and_say_what_they_lack(
+    command: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    help_text = CliRunner().invoke(command, ["--help"])
+    assert help_text.exit_code == 0 and "--suite" in help_text.output
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    result = CliRunner().invoke(command, ["--suite", "llm"])
+    assert result.exit_code == 1 and "on a CUDA GPU" in result.output
+    assert CliRunner().invoke(command, ["--suite", "nonsense"]).exit_code == 2
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(_library, "load", lambda: False)
+    monkeypatch.setattr(_library, "reason", lambda: "not built")
+    result = CliRunner().invoke(command, ["--suite", "llm"])
+    assert result.exit_code == 1 and "not built" in result.output
+
+
+def test_tune_takes_plain_products_only() -> None:
+    cases = tune._cases(("ragged", "bmm", "llm", "llm"), "1x6144x4096,7x8x9", None, ("NT",))
+    assert all(case.op == "matmul" and not case.padding for case in cases)
+    assert len(cases) == len(set(cases))
+    assert Case(7, 8, 9, layout="NT") in cases
+    for arguments in (["--suite", "fused"], [], ["--shapes", "1x2"]):
+        assert CliRunner().invoke(tune.tune, arguments).exit_code == 2
+
+
+@pytest.mark.skipif(not _library.load(), reason="no native library")
+def test_tuned_cases_are_looked_up_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(_native, "device_facts", lambda ordinal: _native.preset_facts(90))
+    for case in tune._cases(("seeds-large", "llm", "layouts", "ragged", "bmm"), None, None, ()):
+        assert tune.table_key(case) == _key(case)
+    assert tune.table_key(Case(1, 8, 8, layout="TN"))["layout"] == "NN"  # one row is stored either way
+
+
+def test_tune_entry_takes_paired_times_of_the_kernels_that_were_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "table_key", _key)
+    case = Case(16, 4096, 4096, layout="NT", dtype="bfloat16")
+    row = _row(case, 1.0, forced={"sm80_mma_a": 1.25, "sm80_mma_b": 0.5})
+    del row.results[runner.DISPATCHED]
+    row.results["sm80_mma_c"] = runner.Result(wrong="off")
+    entry = tune.to_entry(row)
+    assert entry is not None
+    assert entry.shape == ("bfloat16", "NT", 16, 1, 16, 4096, 4096)
+    assert entry.us == {"torch": 100.0, "sm80_mma_a": 80.0, "sm80_mma_b": 200.0}
+    row.results.pop("sm80_mma_a"), row.results.pop("sm80_mma_b")
+    assert tune.to_entry(row) is None
+    row.results[runner.TORCH] = runner.Result(wrong="off")
+    assert tune.to_entry(row) is None
+
+
+def test_importing_the_package_imports_no_benchmark() -> None:
+    program = (
+        "import sys, hgemm_ops; print([m for m in sys.modules if m.startswith('hgemm_ops._bench') or m == 'rich'])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_element_bytes_are_torch_s() -> None:
+    assert {name: getattr(torch, name).itemsize for name in ELEMENT_BYTES} == ELEMENT_BYTES

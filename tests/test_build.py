@@ -1,0 +1,475 @@
+"""The build: who may include whom, what setup.py finds and compiles, and what the built library must (not) hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CSRC = ROOT / "csrc"
+LIBRARY = ROOT / "hgemm_ops" / "_C.so"
+PTXAS_REPORT = ROOT / "build" / "native" / "ptxas.txt"
+
+
+def load_setup() -> Any:
+    spec = importlib.util.spec_from_file_location("hgemm_setup", ROOT / "setup.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def build() -> Any:
+    """setup.py as a fresh module, free to patch."""
+    return load_setup()
+
+
+# ---- Who may include whom
+
+ROOMS = {
+    "ptx": {"ptx"},
+    "core": {"core"},
+    "tile": {"tile", "ptx", "core"},
+    "ladder": {"ladder", "tile", "ptx", "core"},
+    "kernels": {"kernels", "tile", "ptx", "core"},
+    "dispatch": {"dispatch", "core"},
+    "torch": {"torch", "dispatch", "core"},
+}
+STABLE_HEADERS = ("torch/csrc/stable/", "torch/csrc/inductor/aoti_torch/", "torch/headeronly/")
+# The dispatcher's cost is measured below the public surface.
+BELOW_THE_SURFACE = {"benchmarks/select_cost.py"}
+
+
+def is_list(header: PurePosixPath) -> bool:
+    """Declarations of kernels, which the dispatcher reads and every kernel shares."""
+    return header.suffix == ".inc" or header.name == "variants.h"
+
+
+def family(file: PurePosixPath, sources: Iterable[PurePosixPath]) -> str:
+    """The kernel family a file belongs to: the longest kernels/<family>.h whose name starts its own."""
+    headers = [s.stem for s in sources if s.parts[0] == "kernels" and s.suffix == ".h" and not is_list(s)]
+    return max((h for h in headers if f"{file.stem}_".startswith(f"{h}_")), key=len, default=file.stem)
+
+
+def include_errors(file: PurePosixPath, text: str, sources: Iterable[PurePosixPath]) -> list[str]:
+    """What a source under csrc/ includes against the rule; ``file`` and ``sources`` are relative to csrc/."""
+    errors = []
+    room = file.parts[0]
+    for quote, name in re.findall(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', text, re.MULTILINE):
+        header = PurePosixPath(name)
+        if quote == "<":
+            if header.parts[0] in ("torch", "ATen", "c10") and not (
+                room == "torch" and name.startswith(STABLE_HEADERS)
+            ):
+                errors.append(f"{file}: <{name}>: torch headers only in csrc/torch, and only the stable ABI")
+        elif len(header.parts) < 2 or header.parts[0] not in ROOMS:
+            errors.append(f'{file}: "{name}": paths start at a room')
+        elif header.parts[0] not in ROOMS[room] and not (room == "dispatch" and is_list(header)):
+            errors.append(f'{file}: "{name}": {room} may include only {", ".join(sorted(ROOMS[room]))}')
+        elif header.parts[0] == "kernels" and not is_list(header) and family(header, sources) != family(file, sources):
+            errors.append(f'{file}: "{name}": a kernel does not include another')
+    return errors
+
+
+def private_imports(text: str) -> list[str]:
+    """Private modules of hgemm_ops that Python code reaches into; the shared timing protocol, _bench, is open."""
+    pattern = r"^\s*(?:from|import) +hgemm_ops(?:\.| +import +)(?:.*\b)?(_\w+)"
+    return [name for name in re.findall(pattern, text, re.MULTILINE) if name != "_bench"]
+
+
+def sources() -> list[PurePosixPath]:
+    suffixes = {".cc", ".cu", ".cuh", ".h", ".inc"}
+    return sorted(PurePosixPath(f.relative_to(CSRC)) for f in CSRC.rglob("*") if f.suffix in suffixes)
+
+
+def test_include_rule() -> None:
+    assert len(sources()) > 20
+    errors = [e for f in sources() for e in include_errors(f, (CSRC / f).read_text(), sources())]
+    assert not errors, "\n".join(errors)
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("ptx/mma.cuh", '#include "core/problem.h"'),
+        ("tile/copy.cuh", '#include "kernels/a_b.cuh"'),
+        ("kernels/a_b.cu", '#include "ladder/copy.cuh"'),
+        ("kernels/a_b.cu", '#include "kernels/a_c.cuh"'),
+        ("kernels/a_b.cu", '  #  include "kernels/a_c.cuh"'),
+        ("kernels/a_b.cu", '#include "a_b.h"'),
+        ("kernels/a_b.cu", '#include "../tile/copy.cuh"'),
+        ("kernels/a_b.cu", "#include <torch/csrc/stable/tensor.h>"),
+        ("dispatch/select.cc", '#include "kernels/a_b.h"'),
+        ("dispatch/select.cc", '#include "torch/call.h"'),
+        ("torch/ops.cc", '#include "kernels/variants.h"'),
+        ("torch/ops.cc", "#include <ATen/ATen.h>"),
+        ("torch/ops.cc", "#include <c10/core/ScalarType.h>"),
+        ("torch/ops.cc", "#include <torch/extension.h>"),
+    ],
+)
+def test_include_rule_finds(file: str, line: str) -> None:
+    headers = [PurePosixPath("kernels/a_b.h"), PurePosixPath("kernels/a_c.h")]
+    assert len(include_errors(PurePosixPath(file), f"// a comment\n{line}\n", headers)) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("kernels/a_b_f16.cu", '#include "kernels/a_b_launch.cuh"'),
+        ("kernels/a_b.cc", '#include "kernels/configs.inc"'),
+        ("kernels/a_b.cu", '#include "ptx/mma.cuh"'),
+        ("kernels/a_b.cu", '// #include "ladder/copy.cuh"'),
+        ("dispatch/registry.cc", '#include "kernels/variants.h"'),
+        ("dispatch/registry.cc", '#include "ladder/variants.inc"'),
+        ("torch/ops.cc", "#include <torch/csrc/stable/library.h>"),
+        ("core/convert.cuh", "#include <cuda_fp16.h>"),
+    ],
+)
+def test_include_rule_allows(file: str, line: str) -> None:
+    assert not include_errors(PurePosixPath(file), line, [PurePosixPath("kernels/a_b.h")])
+
+
+def test_the_public_surface_suffices() -> None:
+    files = [f for room in ("integration", "benchmarks") for f in sorted((ROOT / room).rglob("*.py"))]
+    assert files
+    names = {f.relative_to(ROOT).as_posix(): private_imports(f.read_text()) for f in files}
+    assert {file: found for file, found in names.items() if found and file not in BELOW_THE_SURFACE} == {}
+
+
+def test_private_imports_are_found() -> None:
+    assert private_imports("from hgemm_ops import _native\n") == ["_native"]
+    assert private_imports("    import hgemm_ops._native\n") == ["_native"]
+    assert private_imports("from hgemm_ops._tables import Table\n") == ["_tables"]
+    assert private_imports("from hgemm_ops import explain, _library\n") == ["_library"]
+    assert private_imports("from hgemm_ops import explain\nfrom hgemm_ops._bench import record\n") == []
+
+
+# ---- What setup.py finds
+
+FAKE_NVCC = """\
+#!/bin/sh
+# Answers --version and --dryrun; compiles as C++.
+case $1 in
+  --version) echo 'Cuda compilation tools, release {release}, V{release}.88'; exit ;;
+  --dryrun) echo '#$ _SPACE_=' >&2; echo '#$ TOP={home}/bin/..' >&2; exit ;;
+esac
+while [ $# -gt 0 ]; do
+  case $1 in -MF) dep=$2 ;; -c) in=$2 ;; -o) out=$2 ;; -I*) include=$1 ;; esac
+  shift
+done
+echo "ptxas info    : Compiling entry function 'k' for 'sm_80'" >&2
+exec c++ -x c++ -fPIC "$include" -MD -MF "$dep" -c "$in" -o "$out"
+"""
+
+
+def make_toolkit(home: Path, *, release: str = "13.0", lib: str = "lib64") -> Path:
+    script(home / "bin" / "nvcc", FAKE_NVCC.format(home=home, release=release))
+    (home / lib).mkdir(parents=True)
+    (home / lib / "libcudart_static.a").write_bytes(b"!<arch>\n")
+    return home
+
+
+def script(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_toolkit_order(build: Any, tmp_path: Path) -> None:
+    home, on_path, default = (make_toolkit(tmp_path / name) for name in ("home", "on_path", "default"))
+    site = tmp_path / "site"
+    wheel = make_toolkit(site / "nvidia" / "cu13", lib="lib")
+    build.DEFAULT_HOME = default
+    environ = {"CUDA_HOME": str(home), "CUDA_PATH": str(on_path), "PATH": str(on_path / "bin")}
+    assert build.find_toolkit(environ, [str(site)]) == (home, "")
+    del environ["CUDA_HOME"]
+    assert build.find_toolkit(environ, [str(site)]) == (on_path, "")
+    del environ["CUDA_PATH"]
+    assert build.find_toolkit(environ, [str(site)]) == (on_path, "")
+    assert build.find_toolkit({}, [str(site)]) == (wheel, "")
+    assert build.find_toolkit({}, []) == (default, "")
+
+
+def test_nvcc_on_path_may_be_a_wrapper(build: Any, tmp_path: Path) -> None:
+    home = make_toolkit(tmp_path / "cuda", lib="targets/x86_64-linux/lib")
+    script(tmp_path / "bin" / "nvcc", f'#!/bin/sh\nexec {home}/bin/nvcc "$@"\n')
+    build.DEFAULT_HOME = tmp_path / "nothing"
+    assert build.find_toolkit({"PATH": str(tmp_path / "bin")}, []) == (home, "")
+
+
+def test_unusable_toolkits_are_skipped_with_a_reason(build: Any, tmp_path: Path) -> None:
+    old = make_toolkit(tmp_path / "old", release="11.8")
+    bare = tmp_path / "bare"
+    script(bare / "bin" / "nvcc", FAKE_NVCC.format(home=bare, release="13.0"))
+    build.DEFAULT_HOME = tmp_path / "nothing"
+    environ = {"CUDA_HOME": str(old), "CUDA_PATH": str(bare)}
+    found, reason = build.find_toolkit(environ, [])
+    assert found is None
+    assert reason == f"{old}: nvcc 11.8 is older than 12.0; {bare}: no libcudart_static.a"
+    build.DEFAULT_HOME = make_toolkit(tmp_path / "default")
+    assert build.find_toolkit(environ, []) == (build.DEFAULT_HOME, "")
+
+
+def test_no_toolkit(build: Any, tmp_path: Path) -> None:
+    build.DEFAULT_HOME = tmp_path / "nothing"
+    found, reason = build.find_toolkit({"PATH": "", "CUDA_HOME": str(tmp_path)}, [str(tmp_path)])
+    assert found is None
+    assert reason.startswith("no nvcc in CUDA_HOME, PATH")
+
+
+# ---- What setup.py compiles
+
+
+@pytest.mark.parametrize(
+    ("text", "archs"),
+    [
+        ("80 90 90a", ["80", "90", "90a"]),
+        ("90a;80", ["80", "90a"]),
+        ("120,86, 90,86", ["86", "90", "120"]),
+    ],
+)
+def test_parse_archs(build: Any, text: str, archs: list[str]) -> None:
+    assert build.parse_archs(text) == archs
+
+
+@pytest.mark.parametrize("text", ["", "75", "sm_90", "90 8.0", "90b"])
+def test_parse_archs_refuses(build: Any, text: str) -> None:
+    with pytest.raises(SystemExit, match=r"HGEMM_CUDA_ARCHS: .* got "):
+        build.parse_archs(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "archs", "code"),
+    [
+        ("sm80_mma.cu", "80 90 90a", ["sm_80", "sm_90", "compute_90"]),
+        ("sm90_wgmma.cu", "80 90 90a", ["sm_90a"]),
+        ("sm80_mma.cu", "80", ["sm_80", "compute_80"]),
+        ("sm90_wgmma.cu", "80 90", ["sm_80", "sm_90", "compute_90"]),
+        ("sm80_mma.cu", "90a", ["sm_90a"]),
+        ("sm90_wgmma.cu", "90a", ["sm_90a"]),
+        ("sm90_wgmma.cu", "100a", ["sm_100a"]),
+    ],
+)
+def test_gencode(build: Any, name: str, archs: str, code: list[str]) -> None:
+    flags = build.gencode(Path(name), build.parse_archs(archs))
+    assert [flag.partition(",code=")[2] for flag in flags] == code
+
+
+@pytest.fixture
+def tree(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small csrc/ that setup.py builds with a toolkit that compiles .cu as C++, in a path with a space."""
+    for name in ("CXX", "CXXFLAGS", "HGEMM_CUDA_ARCHS"):
+        monkeypatch.delenv(name, raising=False)
+    build.CSRC = tmp_path / "a tree" / "csrc"
+    files = {
+        "core/shared.h": "int one();\n",
+        "kernels/sm80_a.cu": '#include "core/shared.h"\nint one() { return 1; }\n',
+        "kernels/sm90_b.cu": "int two() { return 2; }\n",
+        "torch/ops.cc": '#include <torch/headeronly/core/ScalarType.h>\n#include "core/shared.h"\n'
+        "static_assert(TORCH_TARGET_VERSION == 0x020a000000000000);\n"
+        '[[gnu::visibility("default")]] int hgemm_ops() { return one(); }\n',
+    }
+    for name, text in files.items():
+        path = build.CSRC / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    make_toolkit(tmp_path / "cuda")
+    return tmp_path
+
+
+def test_sources_see_only_their_rooms_flags(build: Any, tree: Path) -> None:
+    torch = Path("/torch")
+    edges = build.build_file(tree / "cuda", torch, ["80", "90", "90a"], {}).split("\nbuild ")
+    flags = {edge.split(".o")[0]: edge for edge in edges}
+    assert "/torch/include" in flags["torch/ops.cc"]
+    assert "/torch/include" not in flags["kernels/sm80_a.cu"] + flags["kernels/sm90_b.cu"]
+    assert "fast_math" not in "".join(edges)
+    assert "HGEMM_NO_SM90A" not in "".join(edges)
+    without = build.build_file(tree / "cuda", torch, ["80", "90"], {})
+    assert without.count("-DHGEMM_NO_SM90A") == 3
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_build_is_incremental(build: Any, tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def compiled() -> set[str]:
+        library = build.build_library(tree / "cuda", tree / "build")
+        assert library.is_file()
+        return set(re.findall(r"/csrc/([\w/.]+)", capfd.readouterr().out))
+
+    assert compiled() == {"kernels/sm80_a.cu", "kernels/sm90_b.cu", "torch/ops.cc"}
+    assert (tree / "build" / "ptxas.txt").read_text().count("Compiling entry function") == 2
+    assert compiled() == set()
+    header = build.CSRC / "core" / "shared.h"
+    header.write_text("int one();\nint two();\n")
+    assert compiled() == {"kernels/sm80_a.cu", "torch/ops.cc"}
+    (build.CSRC / "kernels" / "sm90_b.cu").write_text("syntax error\n")
+    with pytest.raises(SystemExit, match="compilation failed"):
+        compiled()
+    assert "sm90_b.cu" in capfd.readouterr().out
+
+
+# ---- What the built library holds
+
+
+def spilling(report: str) -> list[str]:
+    """Kernels of a ptxas report that spill registers."""
+    pattern = r"Function properties for (\S+)\n.*?(\d+) bytes spill stores, (\d+) bytes spill loads"
+    return [
+        f"{kernel}: {stores} + {loads}"
+        for kernel, stores, loads in re.findall(pattern, report)
+        if stores + loads != "00"
+    ]
+
+
+def serialized(report: str) -> list[str]:
+    """ptxas notes that it gave up the asynchrony of wgmma (C7510 to C7515)."""
+    return [line for line in report.splitlines() if re.search(r"C751[0-5]|wgmma.*serializ", line)]
+
+
+def foreign_symbols(undefined: str) -> list[str]:
+    """Symbols of torch's C++ ABI, which changes with every release, in the output of nm -DC --undefined-only."""
+    return [line for line in undefined.splitlines() if re.search(r"\bU\b.*\b(at|c10|caffe2|torch)::", line)]
+
+
+def unexpected_exports(defined: str) -> list[str]:
+    """Strong symbols other than the C API's in the output of nm -D --defined-only."""
+    names = re.findall(r"^[0-9a-f]+ [A-TX-Z] (\S+)$", defined, re.MULTILINE)
+    return [n for n in names if not n.startswith("hgemm_") and n not in ("__bss_start", "_edata", "_end")]
+
+
+SAMPLE_REPORT = """\
+==> kernels/a.cu.o.ptxas <==
+ptxas info    : Compiling entry function 'good' for 'sm_90a'
+ptxas info    : Function properties for good
+    16 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Compiling entry function 'bad' for 'sm_90a'
+ptxas info    : Function properties for bad
+    8 bytes stack frame, 4 bytes spill stores, 0 bytes spill loads
+"""
+
+
+def test_checks_find_what_they_look_for() -> None:
+    assert spilling(SAMPLE_REPORT) == ["bad: 4 + 0"]
+    assert spilling(SAMPLE_REPORT.replace("4 bytes spill stores, 0", "0 bytes spill stores, 10")) == ["bad: 0 + 10"]
+    assert not serialized(SAMPLE_REPORT)
+    note = "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to ..."
+    assert serialized(SAMPLE_REPORT + note) == [note]
+    assert serialized(note.replace("(C7510)", "")) and serialized("ptxas info : (C7514) Potential Performance Loss")
+    assert foreign_symbols("   U c10::Error::what() const\n   U aoti_torch_get_dim\n   w at::f()") == [
+        "   U c10::Error::what() const"
+    ]
+    assert foreign_symbols("   U vtable for torch::autograd::Node")
+    assert not foreign_symbols("   U std::ostream::flush()@GLIBCXX_3.4\n   U torch_call_dispatcher")
+    assert unexpected_exports("0c T cudaMalloc\n0d T hgemm_abi\n0e W std::x\n0f V y\n10 B _end\n") == ["cudaMalloc"]
+
+
+@pytest.fixture
+def report() -> str:
+    if not PTXAS_REPORT.is_file():
+        pytest.skip("the kernels were not built here")
+    return PTXAS_REPORT.read_text()
+
+
+def test_report_is_complete(report: str) -> None:
+    reported = re.findall(r"^==> (.+)\.o\.ptxas <==$", report, re.MULTILINE)
+    assert reported == [str(f) for f in sources() if f.suffix == ".cu"], (
+        "rebuild: pip install --no-build-isolation -e ."
+    )
+    assert report.count("Function properties for") >= report.count("Compiling entry function") > 0
+
+
+def test_no_kernel_spills(report: str) -> None:
+    assert not spilling(report)
+
+
+def test_wgmma_stays_asynchronous(report: str) -> None:
+    assert not serialized(report)
+
+
+def binutil(program: str, *arguments: str) -> str:
+    if not LIBRARY.is_file():
+        pytest.skip("no library was built")
+    if shutil.which(program) is None:
+        pytest.skip(f"needs {program}")
+    return subprocess.run([program, *arguments, LIBRARY], check=True, capture_output=True, text=True).stdout
+
+
+def test_needs_only_the_stable_abi() -> None:
+    undefined = binutil("nm", "-DC", "--undefined-only")
+    assert "aoti_torch_" in undefined
+    assert not foreign_symbols(undefined)
+
+
+def test_exports_only_the_c_api() -> None:
+    defined = binutil("nm", "-D", "--defined-only")
+    assert "hgemm_" in defined
+    assert not unexpected_exports(defined)
+
+
+def test_links_the_cuda_runtime_statically() -> None:
+    needed = re.findall(r"NEEDED.*\[(.+)\]", binutil("readelf", "-d"))
+    assert "libtorch.so" in needed
+    assert not [name for name in needed if re.match(r"libcud|libnv|libtorch_cuda|libtorch_python|libpython", name)]
+
+
+# ---- Packaging
+
+
+def wheel_names(directory: Path) -> tuple[str, list[str]]:
+    (wheel,) = directory.glob("*.whl")
+    return wheel.name, zipfile.ZipFile(wheel).namelist()
+
+
+@pytest.mark.slow
+def test_wheel_serves_every_python(build: Any, tmp_path: Path) -> None:
+    if build.find_toolkit()[0] is None:
+        pytest.skip("needs nvcc")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
+    name, files = wheel_names(tmp_path)
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    assert re.fullmatch(rf"hgemm_ops-[\d.]+-cp310-abi3-{platform}\.whl", name)
+    assert {"hgemm_ops/_C.so", "hgemm_ops/__init__.py", "hgemm_ops/py.typed"} <= set(files)
+    assert not [f for f in files if not f.startswith(("hgemm_ops/", "hgemm_ops-"))]
+
+
+def test_without_nvcc_the_package_is_pure_python(tmp_path: Path) -> None:
+    for name in ("setup.py", "pyproject.toml", "LICENSE", "README.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "hgemm_ops", tmp_path / "hgemm_ops", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    (tmp_path / "hgemm_ops" / "_C.so").write_text("of an earlier build\n")
+    program = textwrap.dedent(
+        """
+        import functools, pathlib, sys, setup
+        setup.DEFAULT_HOME = pathlib.Path("nothing")
+        setup.find_toolkit = functools.partial(setup.find_toolkit, {}, [])
+        sys.argv[1:] = ["--quiet", "bdist_wheel", "--dist-dir", "dist"]
+        setup.main()
+        """
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert run.stderr.count("hgemm_ops: installing without CUDA kernels, torch serves every op (no nvcc in ") == 1
+    name, files = wheel_names(tmp_path / "dist")
+    assert re.fullmatch(r"hgemm_ops-[\d.]+-py3-none-any\.whl", name)
+    assert "hgemm_ops/__init__.py" in files and "hgemm_ops/_C.so" not in files

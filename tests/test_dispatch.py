@@ -1,0 +1,514 @@
+"""Decisions of the dispatcher for GPUs that are not here: eligibility, sources, tables, the cache, the environment."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hgemm_ops
+from hgemm_ops import _library, _native, _tables, _variants
+from hgemm_ops._tables import Device, Entry, Table
+
+pytestmark = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
+
+ARCHS = [f"sm_{cc}" for cc in _native.PRESETS]
+H200 = Device("NVIDIA H200", 90, 132, 62914560)
+
+
+def production() -> list[hgemm_ops.VariantInfo]:
+    return [v for v in hgemm_ops.variants() if v.family != "ladder" and torch.float16 in v.dtypes]
+
+
+def entry(us: dict[str, float], m: int, n: int, k: int, layout: str = "NT", align: int = 16) -> Entry:
+    return Entry("float16", layout, align, 1, m, n, k, us)
+
+
+@pytest.fixture
+def tables() -> Iterator[None]:
+    """Starts without a table and puts the installed ones back."""
+    _tables.ensure()
+    _tables.install([])
+    yield
+    _tables.reload()
+
+
+@pytest.fixture
+def counting() -> Iterator[None]:
+    """Counts the decisions made through the cache."""
+    library = _native.lib()
+    library.hgemm_stats_reset()
+    library.hgemm_stats_enable(1)
+    yield
+    library.hgemm_stats_enable(0)
+    library.hgemm_stats_reset()
+
+
+def query(m: int, n: int, k: int, layout: str = "NT", cc: int = 90) -> _native.Query:
+    return _variants.matmul_query(m, n, k, torch.float16, layout, _native.preset_facts(cc))
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HGEMM_OPS_")}
+    return subprocess.run([sys.executable, "-c", code], env=inherited | environment, capture_output=True, text=True)
+
+
+# ---- eligibility ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_torch_is_always_a_candidate_and_every_kernel_is_accounted_for(arch: str, dtype: torch.dtype) -> None:
+    for m, n, k in ((1, 4096, 4096), (4097, 513, 129), (8192, 8192, 8192), (3, 5, 7)):
+        explanation = hgemm_ops.explain(M=m, N=n, K=k, dtype=dtype, arch=arch)
+        names = [c.name for c in explanation.candidates]
+        assert names == [v.name for v in hgemm_ops.variants()] + ["torch"]
+        assert explanation.candidates[-1].eligible
+        assert math.isfinite(explanation.candidates[-1].predicted_us or math.nan)
+        assert explanation.chosen in [c.name for c in explanation.candidates if c.eligible]
+        for c in explanation.candidates:
+            assert bool(c.reason) != c.eligible, c
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_half_problem_has_a_kernel_of_ours(arch: str) -> None:
+    for m, n, k, layout, alignment in ((4097, 513, 129, "NN", 2), (1, 1, 1, "TT", 2), (512, 512, 512, "TN", 16)):
+        explanation = hgemm_ops.explain(M=m, N=n, K=k, layout=layout, alignment=alignment, arch=arch)
+        assert [c.name for c in explanation.candidates if c.eligible and c.name != "torch"], str(explanation)
+
+
+def test_float32_says_which_dtypes_a_kernel_takes() -> None:
+    explanation = hgemm_ops.explain(M=512, N=512, K=512, dtype=torch.float32, arch="sm_90")
+    for c, v in zip(explanation.candidates, hgemm_ops.variants(), strict=False):
+        if torch.float32 not in v.dtypes:
+            assert "takes float16" in c.reason and "not float32" in c.reason
+
+
+def test_reasons_name_requirement_and_value() -> None:
+    old = query(512, 512, 512)
+    old.facts.cc = 75
+    small = query(512, 512, 512)
+    small.facts.smem_optin = 8192
+    for candidate in _native.explain(old)[1][:-1]:
+        needed = hgemm_ops.variants()[candidate.variant].min_arch
+        assert f"needs {needed} or newer, this is sm_75" in candidate.reason.decode()
+    for candidate in _native.explain(small)[1][:-1]:
+        assert not candidate.eligible
+        assert "bytes of shared memory, a block has at most 8192" in candidate.reason.decode()
+    assert _native.explain(old)[0].variant == _native.TORCH
+    assert _native.SOURCES[_native.explain(old)[0].source] == "fallback"
+
+
+@pytest.mark.sm90
+def test_the_preset_is_what_an_h200_says_of_itself() -> None:
+    device = Device.current()
+    if device.name != H200.name:
+        pytest.skip(f"this is an {device.name}")
+    assert device == H200
+    assert bytes(_native.device_facts(0)) == bytes(_native.preset_facts(90))
+
+
+# ---- the model -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(4097, 4097, 4097), (1024, 50257, 768), (4096, 4097, 4096), (511, 4099, 2047)])
+@pytest.mark.parametrize("layout", ["NN", "NT"])
+def test_ragged_on_hopper_is_ours(shape: tuple[int, int, int], layout: str) -> None:
+    m, n, k = shape
+    explanation = hgemm_ops.explain(M=m, N=n, K=k, layout=layout, arch="sm_90")
+    assert explanation.chosen != "torch"
+    assert explanation.source == "model"
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("size", [4096, 8192, 16384])
+def test_mma_sync_is_not_picked_where_torch_uses_wgmma(size: int, layout: str) -> None:
+    explanation = hgemm_ops.explain(M=size, N=size, K=size, layout=layout, arch="sm_90")
+    assert not explanation.chosen.startswith("sm80_mma")
+
+
+@pytest.mark.parametrize("arch", [arch for arch in ARCHS if arch != "sm_90"])
+def test_aligned_products_on_unmeasured_chips_are_torchs(arch: str) -> None:
+    explanation = hgemm_ops.explain(M=2048, N=2048, K=2048, arch=arch)
+    assert (explanation.chosen, explanation.source) == ("torch", "model")
+    assert "not measured" in explanation.reason
+
+
+def test_a_fused_activation_counts_for_us() -> None:
+    plain = hgemm_ops.explain(M=4096, N=4096, K=64, layout="NT", arch="sm_90")
+    fused = hgemm_ops.explain(M=4096, N=4096, K=64, layout="NT", arch="sm_90", activation="gelu", bias=True)
+    # Torch's extra pass reads and writes 64 MB: 14 us at the H200's bandwidth.
+    assert (fused.candidates[-1].predicted_us or 0) - (plain.candidates[-1].predicted_us or 0) > 10
+    assert fused.chosen != "torch"
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    m=st.integers(1, 5000),
+    n=st.integers(1, 5000),
+    k=st.integers(1, 5000),
+    arch=st.sampled_from(ARCHS),
+    layout=st.sampled_from(["NN", "NT", "TN", "TT"]),
+    batch=st.sampled_from([1, 3, 64]),
+)
+def test_predictions_are_sane(m: int, n: int, k: int, arch: str, layout: str, batch: int) -> None:
+    explanation = hgemm_ops.explain(M=m, N=n, K=k, arch=arch, layout=layout, batch=batch)
+    twice = hgemm_ops.explain(M=m, N=n, K=k, arch=arch, layout=layout, batch=2 * batch)
+    for one, two in zip(explanation.candidates, twice.candidates, strict=True):
+        if one.predicted_us is None or two.predicted_us is None:
+            continue
+        assert 1 < one.predicted_us < 1e7, one
+        # A split of K that one batch needs and two do not costs something; otherwise more work is not faster.
+        assert two.predicted_us > 0.75 * one.predicted_us, (one, two)
+    automatic = [v.name for v in hgemm_ops.variants() if v.family != "ladder" and v.numerics.startswith("float32")]
+    assert explanation.chosen in [*automatic, "torch"]
+
+
+def test_nothing_to_multiply() -> None:
+    for m, n, k in ((0, 4, 4), (4, 0, 4), (4, 4, 0)):
+        explanation = hgemm_ops.explain(M=m, N=n, K=k, arch="sm_90")
+        assert explanation.chosen == "torch"
+        assert "nothing to multiply" in explanation.reason
+
+
+# ---- forced kernels ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("v", production(), ids=lambda v: v.name)
+def test_forced_kernel_is_taken_or_refused_with_every_reason(v: hgemm_ops.VariantInfo) -> None:
+    taken = refused = 0
+    for m, n, k in ((4096, 4096, 4096), (1, 4096, 4096), (4097, 4097, 4097), (64, 64, 4096), (1, 1, 1)):
+        free = hgemm_ops.explain(M=m, N=n, K=k, arch=v.min_arch)
+        candidate = free.candidates[v.id]
+        if candidate.eligible:
+            forced = hgemm_ops.explain(M=m, N=n, K=k, arch=v.min_arch, variant=v.name)
+            assert (forced.chosen, forced.source) == (v.name, "forced")
+            taken += 1
+            continue
+        refused += 1
+        with pytest.raises(RuntimeError) as error:
+            hgemm_ops.explain(M=m, N=n, K=k, arch=v.min_arch, variant=v.name)
+        message = str(error.value)
+        assert v.name in message and f"{m}x{n}x{k}" in message and candidate.reason in message
+        able = [c.name for c in free.candidates if c.eligible]
+        assert message.endswith("Able to: " + ", ".join(able))
+    assert taken > 0, f"{v.name} serves none of these ({refused} refused)"
+
+
+def test_forced_torch() -> None:
+    explanation = hgemm_ops.explain(M=4097, N=4097, K=4097, arch="sm_90", variant="torch")
+    assert (explanation.chosen, explanation.source) == ("torch", "forced")
+
+
+def test_unknown_names_list_what_there_is() -> None:
+    with pytest.raises(ValueError, match=r"unknown kernel 'nope'; there are auto, torch, sm80_mma"):
+        _variants.resolve("nope")
+    assert _variants.resolve(None) == _variants.resolve("auto") == _native.AUTO
+    assert _variants.resolve("torch") == _native.TORCH
+    for v in hgemm_ops.variants():
+        assert _variants.resolve(v.name) == v.id == _native.lib().hgemm_find_variant(v.name.encode())
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+
+def test_a_measured_shape_beats_the_model(tables: None) -> None:
+    name = next(c.name for c in hgemm_ops.explain(M=8192, N=8192, K=8192, layout="NT", arch="sm_90").candidates)
+    _tables.install([Table(H200, [entry({"torch": 1700.0, name: 1500.0}, 8192, 8192, 8192)])])
+    explanation = hgemm_ops.explain(M=8192, N=8192, K=8192, layout="NT", arch="sm_90")
+    assert (explanation.chosen, explanation.source) == (name, "table")
+    measured = {c.name: c.measured_us for c in explanation.candidates if c.measured_us is not None}
+    assert measured == {name: 1500.0, "torch": 1700.0}
+    # Another layout was not measured.
+    assert hgemm_ops.explain(M=8192, N=8192, K=8192, layout="TT", arch="sm_90").source == "model"
+
+
+@pytest.mark.parametrize(("us", "ours"), [(970.0, True), (980.0, False), (1200.0, False)])
+def test_ours_has_to_be_three_percent_faster(tables: None, us: float, ours: bool) -> None:
+    name = hgemm_ops.explain(M=4097, N=4097, K=4097, layout="NT", arch="sm_90").chosen
+    _tables.install([Table(H200, [entry({"torch": 1000.0, name: us}, 4097, 4097, 4097, align=2)])])
+    explanation = hgemm_ops.explain(M=4097, N=4097, K=4097, layout="NT", arch="sm_90")
+    assert (explanation.chosen, explanation.source) == (name if ours else "torch", "table")
+
+
+def test_a_table_is_for_its_gpu(tables: None) -> None:
+    name = production()[0].name
+    other = Device("NVIDIA H100", 90, 132, 52428800)
+    _tables.install([Table(other, [entry({"torch": 1700.0, name: 15.0}, 8192, 8192, 8192)])])
+    explanation = hgemm_ops.explain(M=8192, N=8192, K=8192, layout="NT", arch="sm_90")
+    assert explanation.source == "model"
+    assert all(c.measured_us is None for c in explanation.candidates)
+    assert _native.lib().hgemm_table_size(_native.preset_facts(90)) == 0
+
+
+def test_neighbours_correct_the_model(tables: None) -> None:
+    def ask(m: int) -> hgemm_ops.Explanation:
+        return hgemm_ops.explain(M=m, N=4096, K=4096, layout="NT", arch="sm_90")
+
+    before = ask(4096)
+    predicted = {c.name: c.predicted_us for c in before.candidates if c.predicted_us is not None}
+    name = min((n for n in predicted if n != "torch"), key=lambda n: predicted[n] or math.inf)
+    # Half of what the model says, torch twice: near this shape, that is what to expect.
+    us = {name: (predicted[name] or 0) / 2, "torch": (predicted["torch"] or 0) * 2}
+    _tables.install([Table(H200, [entry(us, 4096, 4096, 4096)])])
+    near, far = ask(5120), ask(8192)
+    assert (near.chosen, near.source) == (name, "model")
+    assert "corrected by 1 measured shape nearby" in near.reason
+    assert "corrected" not in far.reason
+    assert far.chosen == "torch"
+    decision, _ = _native.explain(query(5120, 4096, 4096))
+    uncorrected = {c.name: c.predicted_us for c in near.candidates}
+    assert decision.us == pytest.approx((uncorrected[name] or 0) / 2, rel=1e-4)
+    assert decision.torch_us == pytest.approx((uncorrected["torch"] or 0) * 2, rel=1e-4)
+
+
+def test_the_nearest_neighbours_count_most(tables: None) -> None:
+    def torch_us(m: int) -> float:
+        return float(_native.explain(query(m, 4096, 4096))[0].torch_us)
+
+    name = production()[0].name
+    plain = {m: torch_us(m) for m in (3072, 3200, 4480, 4608)}
+    entries = [
+        entry({"torch": plain[3072] * 2, name: 1e6}, 3072, 4096, 4096),
+        entry({"torch": plain[4608] / 2, name: 1e6}, 4608, 4096, 4096),
+    ]
+    _tables.install([Table(H200, entries)])
+    assert plain[3200] * 1.2 < torch_us(3200) < plain[3200] * 2
+    assert plain[4480] / 2 < torch_us(4480) < plain[4480] / 1.2
+    # Twenty distant entries do not push the near one out.
+    crowd = [entry({"torch": plain[4608] / 2, name: 1e6}, 4608, 4096 + 8 * i, 4096) for i in range(20)]
+    _tables.install([Table(H200, [*crowd, *entries])])
+    assert torch_us(3080) > plain[3072] * 1.2
+
+
+def test_a_table_without_torch_or_with_unknown_kernels_decides_nothing(tables: None) -> None:
+    name = production()[0].name
+    _tables.install(
+        [Table(H200, [entry({name: 1.0}, 8192, 8192, 8192), entry({"torch": 9.0, "gone": 1.0}, 64, 64, 64)])]
+    )
+    assert hgemm_ops.explain(M=8192, N=8192, K=8192, layout="NT", arch="sm_90").chosen == "torch"
+    small = hgemm_ops.explain(M=64, N=64, K=64, layout="NT", arch="sm_90")
+    assert (small.chosen, small.source) == ("torch", "table")
+
+
+def test_tables_survive_a_round_trip(tmp_path: Path) -> None:
+    table = Table(
+        H200, [entry({"torch": 9.5, "x": 7.25}, 64, 128, 256), entry({"torch": 1.0}, 1, 2, 3)], {"torch": "2.11"}
+    )
+    path = tmp_path / "deep" / "h200.json"
+    table.write(path)
+    assert Table.read(path) == table
+    assert (
+        len(path.read_text().splitlines())
+        == len(json.dumps(json.loads(path.read_text())["device"], indent=2).split("\n")) + 10
+    )
+    Table(H200, []).write(path)
+    assert Table.read(path) == Table(H200, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not json",
+        "{}",
+        '{"schema": 99, "device": {"name": "", "cc": 90, "sm_count": 1, "l2_bytes": 1}, "measured": {}, "entries": []}',
+        '{"schema": 1, "device": {"name": "", "cc": 90}, "measured": {}, "entries": []}',
+        '{"schema": 1, "device": {"name": "", "cc": 1, "sm_count": 1, "l2_bytes": 1}, "measured": {}, "entries": [{}]}',
+        json.dumps(
+            {
+                "schema": 1,
+                "device": {"name": "", "cc": 90, "sm_count": 1, "l2_bytes": 1},
+                "measured": {},
+                "entries": [
+                    {
+                        "dtype": "float16",
+                        "layout": "XX",
+                        "align": 16,
+                        "batch": 1,
+                        "m": 1,
+                        "n": 1,
+                        "k": 1,
+                        "us": {"torch": 1},
+                    }
+                ],
+            }
+        ),
+    ],
+)
+def test_broken_tables_name_the_file(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"broken\.json: not a table"):
+        Table.read(path)
+
+
+def test_the_library_refuses_impossible_entries(tables: None) -> None:
+    with pytest.raises(ValueError, match="empty size"):
+        _tables.install([Table(H200, [entry({"torch": 1.0}, 0, 4, 4)])])
+    with pytest.raises(ValueError, match="not positive"):
+        _tables.install([Table(H200, [entry({"torch": 0.0}, 4, 4, 4)])])
+
+
+def test_own_tables_override_shipped_ones(tables: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HGEMM_OPS_CACHE_DIR", str(tmp_path))
+    before = _tables.reload()
+    shipped = [e for path in _tables.files() for e in Table.read(path).entries]
+    name = production()[0].name
+    mine = [
+        entry({"torch": 900.0, name: 9.0}, *size) for size in ((8192, 8192, 8192), (8192, 8192, 8192), (72, 72, 72))
+    ]
+    new = {e.shape for e in mine} - {e.shape for e in shipped}
+    Table(H200, mine).write(_tables.user_dir() / "mine.json")
+    (_tables.user_dir() / "broken.json").write_text("{")
+    assert _tables.reload() == before + len(new)
+    explanation = hgemm_ops.explain(M=8192, N=8192, K=8192, layout="NT", arch="sm_90")
+    assert (explanation.chosen, explanation.source) == (name, "table")
+
+
+def test_shipped_tables_can_be_read() -> None:
+    shipped = sorted(_tables.shipped_dir().glob("*.json"))
+    assert shipped
+    for path in shipped:
+        table = Table.read(path)
+        assert path.stem == table.device.slug
+        shapes = [e.shape for e in table.entries]
+        assert len(shapes) == len(set(shapes))
+
+
+# ---- the cache, the default and the counters -----------------------------------------------------
+
+
+def decide(q: _native.Query, times: int = 1) -> None:
+    """Asks the cached dispatcher, as an op does, `times` times."""
+    assert _native.lib().hgemm_select_ns(q, 1, times - 1) >= 0
+
+
+def test_cached_decisions_are_those_explained_and_counted(counting: None) -> None:
+    asked = {(4097, 33, 129): 3, (128, 128, 128): 1, (8192, 8192, 8192): 5}
+    for (m, n, k), times in asked.items():
+        decide(query(m, n, k), times)
+    rows = {(row.m, row.n, row.k): row for row in _native.stats()}
+    assert {shape: row.calls for shape, row in rows.items()} == asked
+    for (m, n, k), row in rows.items():
+        explanation = hgemm_ops.explain(M=m, N=n, K=k, layout="NT", arch="sm_90")
+        assert _variants.name_of(row.variant) == explanation.chosen
+        assert _native.SOURCES[row.source] == explanation.source
+        assert (row.a_major, row.b_major, row.batch, row.dtype) == (0, 0, 1, 0)
+
+
+def test_the_cache_tells_problems_apart(counting: None) -> None:
+    bias = query(256, 256, 256)
+    bias.has_bias = 1
+    act = query(256, 256, 256)
+    act.act = 2
+    wide = query(256, 256, 256)
+    wide.out_dtype = 2
+    misaligned = query(256, 256, 256)
+    misaligned.a.align = 2
+    for q in (query(256, 256, 256), query(256, 256, 256, "NN"), bias, act, wide, misaligned):
+        decide(q, 2)
+    assert [row.calls for row in _native.stats()] == [2] * 6
+
+
+def test_a_new_table_reaches_cached_decisions(tables: None, counting: None) -> None:
+    decide(query(8192, 8192, 8192))
+    name = production()[0].name
+    _tables.install([Table(H200, [entry({"torch": 1700.0, name: 1500.0}, 8192, 8192, 8192)])])
+    decide(query(8192, 8192, 8192))
+    sources = {_variants.name_of(row.variant): _native.SOURCES[row.source] for row in _native.stats()}
+    assert sources[name] == "table"
+    assert len(sources) == 2
+
+
+def test_more_problems_than_the_cache_holds(counting: None) -> None:
+    sizes = range(8, 8 * 1001, 8)
+    for _ in range(2):
+        for m in sizes:
+            decide(query(m, 64, 64))
+    rows = _native.stats()
+    assert sorted(row.m for row in rows) == list(sizes)
+    assert {row.calls for row in rows} == {2}
+
+
+def test_the_default_variant_is_a_forced_one(counting: None) -> None:
+    library = _native.lib()
+    try:
+        _native.check(library.hgemm_set_default_variant(_native.TORCH))
+        decide(query(4097, 4097, 4097))
+        assert hgemm_ops.explain(M=4097, N=4097, K=4097, arch="sm_90").source == "forced"
+        named = hgemm_ops.explain(M=512, N=512, K=512, arch="sm_90", variant=production()[0].name)
+        assert named.chosen == production()[0].name
+    finally:
+        library.hgemm_set_default_variant(_native.AUTO)
+    (row,) = _native.stats()
+    assert (_variants.name_of(row.variant), _native.SOURCES[row.source]) == ("torch", "forced")
+    assert library.hgemm_set_default_variant(10_000) != 0
+    assert b"variant 10000 does not exist" in library.hgemm_last_error()
+
+
+# ---- the environment -----------------------------------------------------------------------------
+
+REPORT = """
+import hgemm_ops
+from hgemm_ops import _variants
+free = hgemm_ops.explain(M=4097, N=4097, K=4097, arch="sm_90")
+named = hgemm_ops.explain(M=4097, N=4097, K=4097, arch="sm_90", variant="torch")
+print(free.chosen, free.source, named.chosen, named.source, sep=",")
+"""
+
+
+@pytest.mark.slow
+def test_environment_variable_forces_and_an_argument_beats_it() -> None:
+    name = hgemm_ops.explain(M=4097, N=4097, K=4097, arch="sm_90").chosen
+    result = run_python(REPORT, HGEMM_OPS_VARIANT=name)
+    assert result.stdout.strip() == f"{name},forced,torch,forced", result.stderr
+
+
+@pytest.mark.slow
+def test_disable_leaves_everything_to_torch() -> None:
+    result = run_python(REPORT, HGEMM_OPS_DISABLE="1", HGEMM_OPS_VARIANT=production()[0].name)
+    assert result.stdout.strip() == "torch,fallback,torch,fallback"
+    assert result.stderr == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("HGEMM_OPS_VARIANT", "nope", "unknown kernel 'nope'; there are auto, torch"),
+        ("HGEMM_OPS_LOG", "loud", "'loud'"),
+    ],
+)
+def test_a_wrong_environment_is_an_error(variable: str, value: str, expected: str) -> None:
+    result = run_python("import hgemm_ops", **{variable: value})
+    assert result.returncode != 0
+    assert f"ValueError: {variable}" in result.stderr and expected in result.stderr
+
+
+@pytest.mark.slow
+def test_first_decision_loads_the_tables_and_is_logged_once(tmp_path: Path) -> None:
+    Table(H200, [entry({"torch": 9.0, production()[0].name: 1.0}, 72, 72, 72)]).write(tmp_path / "tables" / "mine.json")
+    code = """
+import torch, hgemm_ops
+from hgemm_ops import _native, _variants
+facts = _native.preset_facts(90)
+before = _native.lib().hgemm_table_size(facts)
+q = _variants.matmul_query(72, 72, 72, torch.float16, "NT", facts)
+for _ in range(3):
+    _native.lib().hgemm_select_ns(q, 1, 10)
+print(before, _native.lib().hgemm_table_size(facts) > 0)
+"""
+    result = run_python(code, HGEMM_OPS_CACHE_DIR=str(tmp_path), HGEMM_OPS_LOG="info")
+    assert result.stdout.split() == ["0", "True"], result.stderr
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("hgemm_ops: float16 NT 72x72x72 on")
+    assert f"{production()[0].name} (table" in line

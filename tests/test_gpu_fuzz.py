@@ -1,0 +1,374 @@
+"""Random problems through every production kernel: sizes from 1 to 700, any layout and alignment, batches, epilogues.
+
+Each kernel that ``explain`` calls eligible is forced, and the dispatcher's own choice runs too. Operands lie in memory
+full of NaN, so that a read outside them shows; results are written into memory full of NaN, so that an element left out
+and a write outside them show. Every element is held to twice torch's own error against float64 plus one rounding unit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import POISON, GuardedBuffer, assert_close_to_torch
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import hgemm_ops
+from hgemm_ops import VariantInfo
+
+DEVICE = "cuda"
+DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
+AUTO = -1
+
+ACTIVATIONS = {
+    0: lambda x: x,
+    1: F.relu,
+    2: F.gelu,
+    3: lambda x: F.gelu(x, approximate="tanh"),
+    4: F.silu,
+}
+
+
+def fuzz(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def production() -> list[VariantInfo]:
+    return [v for v in hgemm_ops.variants() if v.family != "ladder"]
+
+
+def eligible(a: Tensor, b: Tensor) -> list[tuple[str, int]]:
+    """The dispatcher's own choice and every production kernel that ``explain`` says can serve ``a @ b``."""
+    serves = {c.name for c in hgemm_ops.explain(a, b).candidates if c.eligible}
+    return [("auto", AUTO), *((v.name, v.id) for v in production() if v.name in serves)]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor lies in memory: dimensions from the innermost out, the stride of the innermost, padding after each
+    of its rows, elements before the first, and which dimensions of extent > 1 are expanded (stride 0)."""
+
+    order: tuple[int, ...]
+    step: int
+    padding: int
+    offset: int
+    expanded: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Operand:
+    shape: tuple[int, ...]
+    layout: Layout
+
+    def make(self, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+        """A tensor of U[-1, 1] values surrounded by NaN."""
+        shape = [1 if dim in self.layout.expanded else size for dim, size in enumerate(self.shape)]
+        strides, step = [0] * len(shape), self.layout.step
+        for level, dim in enumerate(self.layout.order):
+            strides[dim] = step
+            step = step * shape[dim] + (self.layout.padding if level == 0 else 0)
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        storage = torch.full((self.layout.offset + extent + 16,), POISON, dtype=dtype, device=DEVICE)
+        view = storage.as_strided(shape, strides, self.layout.offset)
+        view.copy_(torch.rand(shape, generator=generator, device=DEVICE) * 2 - 1)
+        return view.expand(self.shape)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where ``out=`` goes: padding after each row and elements before the first, beyond an aligned guard."""
+
+    padding: int
+    offset: int
+    float32: bool
+
+    def buffer(self, shape: torch.Size, dtype: torch.dtype) -> GuardedBuffer:
+        return GuardedBuffer(tuple(shape), dtype, DEVICE, offset=64 + self.offset, row_padding=self.padding)
+
+
+# Around the tile sizes of kernels and the vectors they copy.
+EDGES = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 191, 255, 256, 257, 384, 511, 513, 700]
+sizes = st.one_of(st.sampled_from(EDGES), st.integers(1, 700), st.integers(1, 87).map(lambda n: 8 * n))
+batches = st.sampled_from([0, 0, 1, 1, 2, 2, 2]).flatmap(lambda n: st.tuples(*[st.integers(1, 4)] * n))
+offsets = st.sampled_from([0, 0, 0, 8, 1, 2, 4])
+outputs = st.builds(Output, padding=st.sampled_from([0, 0, 0, 0, 8, 5]), offset=offsets, float32=st.booleans())
+FEATURES = (
+    "misaligned base",
+    "misaligned rows",
+    "sliced",
+    "expanded",
+    "no unit stride",
+    "row-major",
+    "column-major",
+    "batch innermost",
+    "heads between rows",
+    "0 batch dimensions",
+    "1 batch dimensions",
+    "2 batch dimensions",
+    "vector",
+    "broadcast batch",
+    "ragged K",
+    "whole K",
+    "float32 result",
+    "sliced result",
+    "misaligned result",
+)
+seeds = st.integers(0, 2**31)
+
+
+@st.composite
+def operands(draw: st.DrawFn, shape: tuple[int, ...]) -> Operand:
+    """``shape`` in any layout: row-major, column-major, or its dimensions in any order, batch innermost included."""
+    ndim = len(shape)
+    row_major = tuple(reversed(range(ndim)))
+    orders = [st.just(row_major), st.permutations(row_major).map(tuple)]
+    if ndim >= 2:
+        orders.append(st.just((ndim - 2, ndim - 1, *row_major[2:])))
+    if ndim == 4:
+        orders.append(st.just((3, 1, 2, 0)))  # (B, H, S, D) as a view of (B, S, H, D)
+    layout = Layout(
+        order=draw(st.one_of(orders)),
+        step=draw(st.sampled_from([1, 1, 1, 1, 2])),
+        padding=draw(st.sampled_from([0, 0, 0, 8, 1, 2, 4, 7])),
+        offset=draw(offsets),
+        expanded=frozenset(dim for dim in range(ndim - 2) if draw(st.sampled_from([False, False, False, True]))),
+    )
+    return Operand(shape, layout)
+
+
+@st.composite
+def broadcast(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape that broadcasts to ``shape``: leading dimensions dropped, others replaced by 1."""
+    kept = shape[draw(st.one_of(st.just(0), st.integers(0, len(shape)))) :]
+    return tuple(1 if draw(st.sampled_from([False, False, True])) else size for size in kept)
+
+
+@dataclass(frozen=True)
+class Product:
+    a: Operand
+    b: Operand
+    out: Output
+    seed: int
+
+
+@st.composite
+def products(draw: st.DrawFn) -> Product:
+    m, n, k = draw(sizes), draw(sizes), draw(sizes)
+    batch = draw(batches)
+    a, b = (*draw(broadcast(batch)), m, k), (*draw(broadcast(batch)), k, n)
+    vector = draw(st.sampled_from([None] * 10 + ["a", "b"]))
+    if vector == "a":
+        a = (k,)
+    elif vector == "b":
+        b = (k,)
+    return Product(draw(operands(a)), draw(operands(b)), draw(outputs), draw(seeds))
+
+
+def torch_product(a: Tensor, b: Tensor, out_dtype: torch.dtype) -> Tensor:
+    """torch's own ``a @ b`` in ``out_dtype``."""
+    if out_dtype == a.dtype:
+        return torch.matmul(a, b)
+    row, column = a.dim() == 1, b.dim() == 1
+    a, b = a.unsqueeze(0) if row else a, b.unsqueeze(1) if column else b
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])
+    shape = (*batch, a.size(-2), b.size(-1))
+    c = torch.bmm(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), out_dtype=out_dtype).view(shape)
+    c = c.squeeze(-1) if column else c
+    return c.squeeze(-1 if column else -2) if row else c
+
+
+@pytest.mark.gpu
+@DTYPES
+@fuzz(300)
+@given(case=products())
+def test_matmul(case: Product, dtype: torch.dtype) -> None:
+    generator = torch.Generator(DEVICE).manual_seed(case.seed)
+    a, b = case.a.make(dtype, generator), case.b.make(dtype, generator)
+    out_dtype = torch.float32 if case.out.float32 else dtype
+    theirs = torch_product(a, b, out_dtype)
+    wide_a, wide_b = a.double(), b.double()
+    exact, magnitude = wide_a @ wide_b, wide_a.abs() @ wide_b.abs()
+    for name, variant in eligible(a, b):
+        note(f"variant {name}")
+        guard = case.out.buffer(exact.shape, out_dtype)
+        torch.ops.hgemm.matmul.out(a, b, out_dtype=out_dtype, variant=variant, out=guard.tensor)
+        assert_close_to_torch(guard.tensor, exact, theirs, magnitude=magnitude)
+        guard.check()
+
+
+@dataclass(frozen=True)
+class Linear:
+    x: Operand
+    weight: Operand
+    bias: Operand | None
+    act: int
+    out: Output
+    seed: int
+
+
+@st.composite
+def linears(draw: st.DrawFn) -> Linear:
+    m, n, k = draw(sizes), draw(sizes), draw(sizes)
+    batch = draw(batches)
+    return Linear(
+        x=draw(operands((*batch, m, k))),
+        weight=draw(operands((n, k))),
+        bias=draw(st.one_of(st.none(), operands((n,)))),
+        act=draw(st.sampled_from(sorted(ACTIVATIONS))),
+        out=draw(outputs),
+        seed=draw(seeds),
+    )
+
+
+@pytest.mark.gpu
+@DTYPES
+@fuzz(200)
+@given(case=linears())
+def test_linear(case: Linear, dtype: torch.dtype) -> None:
+    generator = torch.Generator(DEVICE).manual_seed(case.seed)
+    x, weight = case.x.make(dtype, generator), case.weight.make(dtype, generator)
+    bias = None if case.bias is None else case.bias.make(dtype, generator)
+    act = ACTIVATIONS[case.act]
+    out_dtype = torch.float32 if case.out.float32 else dtype
+    exact, magnitude = x.double() @ weight.double().t(), x.double().abs() @ weight.double().abs().t()
+    if bias is not None:
+        exact, magnitude = exact + bias.double(), magnitude + bias.double().abs()
+    exact = act(exact)
+    if case.out.float32:
+        product = torch_product(x, weight.t(), out_dtype)
+        theirs = act(product if bias is None else product + bias)
+    else:
+        theirs = act(F.linear(x, weight, bias))
+    for name, variant in eligible(x, weight.t()):
+        note(f"variant {name}")
+        guard = case.out.buffer(exact.shape, out_dtype)
+        torch.ops.hgemm.linear.out(x, weight, bias, case.act, out_dtype=out_dtype, variant=variant, out=guard.tensor)
+        assert_close_to_torch(guard.tensor, exact, theirs, magnitude=magnitude)
+        guard.check()
+
+
+@dataclass(frozen=True)
+class Sum:
+    c: Operand
+    a: Operand
+    b: Operand
+    alpha: float
+    beta: float
+    out: Output
+    seed: int
+
+
+@st.composite
+def sums(draw: st.DrawFn) -> Sum:
+    """beta * C + alpha * A @ B, with or without one batch dimension; C takes every form that broadcasts."""
+    m, n, k = draw(sizes), draw(sizes), draw(sizes)
+    batch = draw(st.sampled_from([(), (1,), (2,), (5,)]))
+    return Sum(
+        c=draw(broadcast((*batch, m, n)).flatmap(operands)),
+        a=draw(operands((*batch, m, k))),
+        b=draw(operands((*batch, k, n))),
+        alpha=draw(st.sampled_from([1.0, 1.0, -0.5, 0.0, 2.5])),
+        beta=draw(st.sampled_from([1.0, 1.0, 0.5, 0.0, -2.0])),
+        out=draw(outputs),
+        seed=draw(seeds),
+    )
+
+
+@pytest.mark.gpu
+@DTYPES
+@fuzz(200)
+@given(case=sums())
+def test_addmm_and_baddbmm(case: Sum, dtype: torch.dtype) -> None:
+    generator = torch.Generator(DEVICE).manual_seed(case.seed)
+    c, a, b = (operand.make(dtype, generator) for operand in (case.c, case.a, case.b))
+    alpha, beta = case.alpha, case.beta
+    out_dtype = torch.float32 if case.out.float32 else dtype
+    if case.out.float32:
+        theirs = alpha * torch_product(a, b, out_dtype) + beta * c.float()
+    elif a.dim() == 2:
+        theirs = torch.addmm(c, a, b, alpha=alpha, beta=beta)
+    else:
+        theirs = torch.baddbmm(c, a, b, alpha=alpha, beta=beta)
+    exact = alpha * (a.double() @ b.double()) + beta * c.double()
+    magnitude = abs(alpha) * (a.double().abs() @ b.double().abs()) + abs(beta) * c.double().abs()
+    op = torch.ops.hgemm.addmm.out if a.dim() == 2 else torch.ops.hgemm.baddbmm.out
+    for name, variant in eligible(a, b):
+        note(f"variant {name}")
+        guard = case.out.buffer(exact.shape, out_dtype)
+        op(c, a, b, alpha=alpha, beta=beta, out_dtype=out_dtype, variant=variant, out=guard.tensor)
+        assert_close_to_torch(guard.tensor, exact, theirs, magnitude=magnitude)
+        guard.check()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", production(), ids=lambda v: v.name)
+def test_every_kernel_serves_some_of_these(variant: VariantInfo) -> None:
+    """No kernel passes the tests above by never being eligible: deep, skinny and square problems, every layout."""
+    dtype = variant.dtypes[0]
+    served = 0
+    for m, n, k in [(64, 64, 700), (8, 640, 512), (640, 8, 512), (257, 130, 640), (700, 700, 64), (1, 1000, 1000)]:
+        for a_rows, b_rows in [((m, k), (k, n)), ((m, k), (n, k)), ((k, m), (k, n)), ((k, m), (n, k))]:
+            a, b = (torch.randn(rows, device=DEVICE, dtype=dtype) for rows in (a_rows, b_rows))
+            a, b = a if a_rows == (m, k) else a.t(), b if b_rows == (k, n) else b.t()
+            if (variant.name, variant.id) not in eligible(a, b):
+                continue
+            served += 1
+            exact, magnitude = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+            out = torch.ops.hgemm.mm(a, b, variant=variant.id)
+            assert_close_to_torch(out, exact, a @ b, magnitude=magnitude)
+    assert served > 0
+
+
+def features(operand: Operand) -> set[str]:
+    """What is out of the ordinary about an operand."""
+    layout, ndim = operand.layout, len(operand.shape)
+    found = set()
+    if layout.offset % 8:
+        found.add("misaligned base")
+    if layout.padding:
+        found.add("sliced")
+        if layout.padding % 8:
+            found.add("misaligned rows")
+    if layout.expanded:
+        found.add("expanded")
+    if ndim >= 2 and layout.step > 1:
+        found.add("no unit stride")
+    if ndim >= 2 and layout.step == 1:
+        found.add({ndim - 1: "row-major", ndim - 2: "column-major"}.get(layout.order[0], "batch innermost"))
+    if ndim == 4 and layout.order == (3, 1, 2, 0):
+        found.add("heads between rows")
+    return found
+
+
+def test_the_problems_cover_what_they_should() -> None:
+    """A strategy that never draws, say, a misaligned operand would weaken the tests above unnoticed."""
+    seen: Counter[str] = Counter()
+
+    @fuzz(300)
+    @given(case=products())
+    def draw(case: Product) -> None:
+        ndims = len(case.a.shape), len(case.b.shape)
+        seen.update(features(case.a) | features(case.b))
+        seen[f"{max(ndims) - 2} batch dimensions" if min(ndims) > 1 else "vector"] += 1
+        seen["broadcast batch"] += min(ndims) > 1 and case.a.shape[:-2] != case.b.shape[:-2]
+        seen["ragged K"] += case.a.shape[-1] % 8 != 0
+        seen["whole K"] += case.a.shape[-1] % 8 == 0
+        seen["float32 result"] += case.out.float32
+        seen["sliced result"] += case.out.padding > 0
+        seen["misaligned result"] += case.out.offset % 8 != 0
+
+    draw()
+    rare = {name: seen[name] for name in FEATURES if seen[name] < 10}
+    assert not rare, f"of 300 problems, too few have: {rare}"

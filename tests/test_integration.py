@@ -1,0 +1,264 @@
+"""transformers models under ``use_custom_gemm()``: tiny ones on a CPU, larger ones on a GPU; and the judge itself."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from click.testing import CliRunner
+from rich.console import Console
+from torch.overrides import TorchFunctionMode
+
+pytest.importorskip("transformers")
+
+import hgemm_ops
+from integration import check, compare, demo, models, scenarios
+from integration.__main__ import main
+from integration.check import SCENARIOS, Case
+
+ALL = [(name, scenario) for name, family in models.FAMILIES.items() for scenario in SCENARIOS[family.kind]]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tiny models lose time to threads, the more so beside other test processes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def run_one(case: Case, device: str = "cpu") -> check.Result:
+    (result,) = check.run([case], device=device, timed=False)
+    return result
+
+
+def linear_calls(model: torch.nn.Module) -> int:
+    """The modules of ``model`` that multiply by a weight: nn.Linear, and GPT-2's Conv1D."""
+    return sum(type(module).__name__ in ("Linear", "Conv1D") for module in model.modules())
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(("model", "scenario"), ALL)
+def test_cpu(model: str, scenario: str, dtype: str) -> None:
+    result = run_one(Case(model, scenario, dtype=dtype, batch=2, seq=19, new_tokens=5))
+    assert not result.problems
+    # Every layer is in the report, once a forward pass at least.
+    expected = linear_calls(models.build(model, "tiny", dtype=torch.float32, device="meta"))
+    assert sum(result.calls.values()) >= expected * (5 if result.case.generates else 1)
+
+
+@pytest.mark.parametrize("scenario", ["prefill", "decode", "train"])
+@pytest.mark.parametrize("model", ["llama", "gpt2"])
+def test_cpu_eager_attention_routes_its_products(model: str, scenario: str) -> None:
+    """Scores and values of eager attention are matmuls of their own: two more a layer than with sdpa."""
+    calls = {}
+    for attention in ("sdpa", "eager"):
+        result = run_one(Case(model, scenario, batch=2, seq=17, new_tokens=4, attention=attention))
+        assert not result.problems
+        calls[attention] = sum(result.calls.values())
+    assert calls["eager"] > calls["sdpa"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["chosen", "forced"])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("size", ["tiny", "mid"])
+@pytest.mark.parametrize("model", list(models.FAMILIES))
+def test_gpu(model: str, size: str, dtype: str, kernel: str) -> None:
+    variant = check.forced_kernel(demo.FAMILY) if kernel == "forced" else None
+    if kernel == "forced" and variant is None:
+        pytest.skip(f"no {demo.FAMILY} kernel was built")
+    cases = [
+        Case(model, scenario, size, dtype, batch=2, seq=50, new_tokens=6, attention=attention, variant=variant)
+        for attention in ("sdpa", "eager")
+        for scenario in SCENARIOS[models.FAMILIES[model].kind]
+    ]
+    results = list(check.run(cases, device="cuda", timed=False))
+    assert len(results) == len(cases)
+    assert {str(result.case): result.problems for result in results if result.problems} == {}
+
+
+class _Skew(TorchFunctionMode):
+    def __init__(self, skew: float) -> None:
+        super().__init__()
+        self._skew = skew
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result * (1 + self._skew) if func is F.linear else result
+
+
+def stand_in(skew: float, *rows: SimpleNamespace) -> Callable[..., Any]:
+    """A ``use_custom_gemm`` with a fault (results of linear layers are ``skew`` too large) and ``rows`` to report."""
+
+    @contextlib.contextmanager
+    def context(*, variant: str | None) -> Iterator[SimpleNamespace]:
+        with _Skew(skew):
+            yield SimpleNamespace(rows=rows)
+
+    return context
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS["decoder"])
+def test_a_fault_is_seen(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, row = (
+        Case("llama", scenario, batch=2, seq=16, new_tokens=3),
+        SimpleNamespace(variant="skewed", calls=1, flops=1),
+    )
+    monkeypatch.setattr(check, "use_custom_gemm", stand_in(0.0, row))
+    assert not run_one(case).problems
+    for skew in (0.05, math.nan):
+        monkeypatch.setattr(check, "use_custom_gemm", stand_in(skew, row))
+        assert any(problem.startswith("logits") for problem in run_one(case).problems)
+
+
+def test_an_unrouted_model_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "use_custom_gemm", stand_in(0.0))
+    assert run_one(Case("vit", "forward")).problems == ["no GEMM went through use_custom_gemm()"]
+
+
+def test_bound_is_twice_torchs_error_and_one_rounding() -> None:
+    unit = compare.rounding_unit(torch.float16)
+    assert unit == 2.0**-11
+
+    def comparison(ours: float) -> compare.Comparison:
+        return compare.Comparison("x", compare.Error(1e-3, 2e-3), compare.Error(ours, 2e-3), unit)
+
+    assert comparison(2e-3 + 0.9 * unit).ok
+    assert not comparison(2e-3 + 1.1 * unit).ok
+    assert not comparison(math.nan).ok
+    peak = compare.Comparison("x", compare.Error(1e-3, 2e-3), compare.Error(1e-3, 4e-3 + 1.1 * unit), unit)
+    assert not peak.ok  # a single wrong element hides in an RMS error
+
+
+def test_error_norms() -> None:
+    reference = torch.tensor([3.0, -4.0, 0.0, 0.0], dtype=torch.float64)
+    result = torch.tensor([3.0, -4.0, 0.0, 1.0])
+    found = compare.error(result, reference)
+    assert (found.rms, found.max) == pytest.approx((0.2, 0.25))
+    assert math.isnan(compare.error(torch.full((4,), math.nan), reference).max)
+    with pytest.raises(ValueError, match=r"\(1, 4\).*\(4,\)"):
+        compare.error(result[None], reference)
+
+
+def test_vanishing_gradients_are_measured_against_the_others() -> None:
+    """Noise where the exact gradient is zero passes up to a rounding of the typical gradient, and no further."""
+    unit = compare.rounding_unit(torch.bfloat16)
+    reference = {"grad weight": torch.ones(8, dtype=torch.float64), "grad key": torch.zeros(8, dtype=torch.float64)}
+
+    def verdicts(noise: float) -> dict[str, bool]:
+        ours = {"grad weight": torch.ones(8), "grad key": torch.full((8,), noise)}
+        return {item.name: item.ok for item in compare.compare(reference, ours, reference, unit)}
+
+    assert verdicts(0.9 * unit**2) == {"grad weight": True, "grad key": True}
+    assert verdicts(1.1 * unit**2) == {"grad weight": True, "grad key": False}
+
+
+def test_sides_must_hold_the_same_tensors() -> None:
+    one, two = {"a": torch.ones(1)}, {"a": torch.ones(1), "grad b": torch.ones(1)}
+    with pytest.raises(ValueError, match="grad b"):
+        compare.compare(one, two, two, 0.0)
+
+
+def test_tokens_may_differ_only_where_logits_are_close() -> None:
+    exact = torch.zeros(1, 3, 4)
+    exact[0, 1] = torch.tensor([0.0, 1.0, 1.01, 0.0])
+    torch_tokens, our_tokens = torch.tensor([[0, 2, 0]]), torch.tensor([[0, 1, 3]])
+    assert compare.disagreement(our_tokens, our_tokens, exact, 0.0) == (True, "same tokens")
+    ok, note = compare.disagreement(torch_tokens, our_tokens, exact, 0.02)
+    assert ok and "row 0 differs from step 1" in note
+    assert not compare.disagreement(torch_tokens, our_tokens, exact, 0.005)[0]
+
+
+def test_reference_has_the_same_values_and_ties() -> None:
+    model = models.build("gpt2", "tiny", dtype=torch.float16, device="cpu")
+    reference = models.reference_of(model, torch.float64)
+    assert reference.lm_head.weight is reference.transformer.wte.weight
+    assert reference.lm_head.weight.dtype == torch.float64
+    assert torch.equal(reference.lm_head.weight, model.lm_head.weight.double())
+    rotary = models.build("llama", "tiny", dtype=torch.float16, device="cpu").model.rotary_emb
+    assert rotary.inv_freq.dtype == torch.float32
+
+
+def test_models_and_inputs_are_reproducible() -> None:
+    first, again = (models.build("bert", "tiny", dtype=torch.float32, device="cpu") for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    a, b = (models.sample(first, "bert", batch=2, seq=5) for _ in range(2))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_linear_shapes_of_llama_3_8b() -> None:
+    shapes = {shape.name: (shape.n, shape.k, shape.count) for shape in models.linear_shapes("llama", "real")}
+    assert shapes == {
+        "q_proj": (4096, 4096, 1),
+        "k_proj": (1024, 4096, 1),
+        "v_proj": (1024, 4096, 1),
+        "o_proj": (4096, 4096, 1),
+        "gate_proj": (14336, 4096, 1),
+        "up_proj": (14336, 4096, 1),
+        "down_proj": (4096, 14336, 1),
+        "lm_head": (128256, 4096, 1),
+    }
+
+
+def test_static_cache_matches_dynamic_and_refuses_to_overflow() -> None:
+    model = models.build("llama", "tiny", dtype=torch.float32, device="cpu")
+    inputs = models.sample(model, "llama", batch=2, seq=9)
+    dynamic = scenarios.generate(model, inputs, new_tokens=4, cache=None)
+    decoded = scenarios.decode(model, inputs, new_tokens=4, graph=False)
+    assert torch.equal(dynamic["tokens"], decoded["tokens"])
+    decoder = scenarios.Decoder(model, inputs["input_ids"], capacity=10, graph=False)
+    decoder.step()
+    with pytest.raises(ValueError, match="cache is full"):
+        decoder.step()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "t5"}, "model must be one of llama"),
+        ({"scenario": "forward"}, "scenario must be one of prefill"),
+        ({"size": "huge"}, "size must be one of tiny"),
+        ({"dtype": "int8"}, "dtype must be one of fp16"),
+    ],
+)
+def test_case_names_what_is_wrong(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(Case("llama", "prefill"), **change)
+
+
+def test_command_line_writes_results(tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    options = ["--model", "llama", "--scenario", "prefill", "--dtype", "bf16", "--device", "cpu", "--size", "tiny"]
+    outcome = CliRunner().invoke(main, [*options, "--seq", "8", "--report", "--json", str(path)])
+    assert outcome.exit_code == 0, outcome.output
+    document = json.loads(path.read_text())
+    assert {"torch", "cuda", "gpu", "commit", "csrc"} <= document["environment"].keys()
+    (result,) = document["results"]
+    assert result["ok"] and result["model"] == "llama" and result["reference"] == "float64"
+    assert result["logits"]["ours"]["rms"] <= 2 * result["logits"]["torch"]["rms"] + 2.0**-8
+
+
+def test_command_line_refuses_a_scenario_the_model_lacks() -> None:
+    outcome = CliRunner().invoke(main, ["--model", "bert", "--scenario", "generate", "--device", "cpu"])
+    assert outcome.exit_code == 2
+    assert "scenario must be one of forward, train for bert" in outcome.output
+
+
+def test_demo_without_a_gpu() -> None:
+    output = io.StringIO()
+    assert demo.on_cpu(Console(file=output, width=200))
+    assert "llama tiny train" in output.getvalue()
+    if hgemm_ops.variants():
+        assert all(name in output.getvalue() for name in ("q_proj", "down_proj", "lm_head"))
