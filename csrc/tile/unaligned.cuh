@@ -16,7 +16,10 @@ __device__ __forceinline__ void load_words(uint32_t (&words)[5], uint64_t addr, 
   const int skew = word_skew(addr);
   const uint32_t* from = reinterpret_cast<const uint32_t*>(addr - 2 * skew);
 #pragma unroll
-  for (int w = 0; w < 5; ++w) words[w] = 2 * w - skew < valid && (w < 4 || skew) ? __ldg(from + w) : 0u;
+  for (int w = 0; w < 5; ++w) {
+    const int first = w == 0 ? 0 : 2 * w - skew;  // the first element of ours in this word
+    words[w] = first < valid && (w < 4 || skew) ? __ldg(from + w) : 0u;
+  }
 }
 
 /// Shifts the words into place and clears what lies beyond `valid` elements.

@@ -28,6 +28,7 @@ from torch._ops import OpOverload
 from torch.autograd import Function
 from torch.autograd.graph import increment_version
 
+from hgemm_ops.ops import aten
 from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES
 
 Ctx = Any  # torch.autograd.function.FunctionCtx, to which the functions below add attributes
@@ -358,13 +359,24 @@ class _LinearSave(Function):
 # the handle redispatches without OpOverload's frame around it.
 
 
+def _torchs_own(error: RuntimeError, op: OpOverload, *args: Any, **options: Any) -> Any:
+    """What torch does with a call that it refused inside the CUDA kernel, where the stable ABI leaves only a
+    RuntimeError: NotImplementedError for an integer dtype, OutOfMemoryError, ..."""
+    if not str(error).startswith("hgemm: torch failed"):
+        raise error
+    return getattr(aten, op._opname)(*args, **options)
+
+
 def _product_kernel(op: OpOverload, function: type[Function]) -> Kernel:
     apply, redispatch = _applier(function), op._handle.redispatch_boxed
 
     def kernel(keyset: DispatchKeySet, a: Tensor, b: Tensor, **options: Any) -> Any:
         if (_grad_enabled() and (a.requires_grad or b.requires_grad)) or forward_ad._current_level >= 0:
             return apply(op, keyset, options, a, b)
-        return redispatch(keyset & _AFTER_AUTOGRAD, a, b, **options)
+        try:
+            return redispatch(keyset & _AFTER_AUTOGRAD, a, b, **options)
+        except RuntimeError as error:
+            return _torchs_own(error, op, a, b, **options)
 
     return kernel
 
@@ -377,7 +389,10 @@ def _add_product_kernel(op: OpOverload) -> Kernel:
             _grad_enabled() and (a.requires_grad or b.requires_grad or input.requires_grad)
         ) or forward_ad._current_level >= 0:
             return apply(op, keyset, options, a, b, input)
-        return redispatch(keyset & _AFTER_AUTOGRAD, input, a, b, **options)
+        try:
+            return redispatch(keyset & _AFTER_AUTOGRAD, input, a, b, **options)
+        except RuntimeError as error:
+            return _torchs_own(error, op, input, a, b, **options)
 
     return kernel
 
@@ -395,7 +410,10 @@ def _linear_kernel(op: OpOverload) -> Kernel:
             if act > 1:
                 return apply_save(linear_save, keyset, options, x, weight, bias, act)[0]
             return apply(op, keyset, options, x, weight, bias, act)
-        return redispatch(keyset & _AFTER_AUTOGRAD, x, weight, bias, act, **options)
+        try:
+            return redispatch(keyset & _AFTER_AUTOGRAD, x, weight, bias, act, **options)
+        except RuntimeError as error:
+            return _torchs_own(error, op, x, weight, bias, act, **options)
 
     return kernel
 
@@ -408,7 +426,10 @@ def _linear_save_kernel(op: OpOverload) -> Kernel:
             _grad_enabled() and (weight.requires_grad or x.requires_grad or (bias is not None and bias.requires_grad))
         ) or forward_ad._current_level >= 0:
             return apply(op, keyset, options, x, weight, bias, act)
-        return redispatch(keyset & _AFTER_AUTOGRAD, x, weight, bias, act, **options)
+        try:
+            return redispatch(keyset & _AFTER_AUTOGRAD, x, weight, bias, act, **options)
+        except RuntimeError as error:
+            return _torchs_own(error, op, x, weight, bias, act, **options)
 
     return kernel
 

@@ -13,11 +13,11 @@ from hgemm_ops.ops.schema import NAMESPACE
 _OPS = getattr(torch.ops, NAMESPACE)
 Dims = tuple[int | None, ...]
 # The ops' activations, on a result that was computed without one.
-_ACTIVATE = {
+_ACTIVATE: dict[int, Callable[[Tensor], Tensor]] = {
     1: torch.relu,
     2: torch.nn.functional.gelu,
     3: lambda t: torch.nn.functional.gelu(t, approximate="tanh"),
-    4: torch.nn.functional.silu,
+    4: lambda t: torch.nn.functional.silu(t),
 }
 
 
