@@ -17,12 +17,12 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) activate_all(const T* x, T* y, int64_t count, Activation act, bool wide) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kPerThread;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kPerThread; i < count; i += stride) {
-    const int n = static_cast<int>(min(count - i, static_cast<int64_t>(kPerThread)));
+    const tile::Span span{0, static_cast<int>(min(count - i, static_cast<int64_t>(kPerThread)))};
     float v[kPerThread] = {};
-    tile::add_scaled(v, x + i, 1, n, wide, 1.0f);
+    tile::add_scaled(v, x + i, 1, span, wide, 1.0f);
 #pragma unroll
     for (float& value : v) value = tile::activate(value, act);
-    tile::store8(y + i, v, n, wide);
+    tile::store(y + i, v, span, wide);
   }
 }
 

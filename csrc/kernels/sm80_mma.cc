@@ -7,8 +7,8 @@
 
 #include "core/cost.h"
 #include "core/problem.h"
-#include "kernels/pad.h"
 #include "kernels/variants.h"
+#include "tile/pad.h"
 
 namespace hgemm {
 namespace {

@@ -174,9 +174,8 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
   ptx::cp_async_wait<0>();
   __syncthreads();  // the ring becomes the epilogue's scratch
 
-  // Each warp turns its fragments, 16 rows at a time, into rows of 8 consecutive columns a lane.
+  // Each warp hands over its fragments through shared memory, 16 rows at a time, so that stores are whole rows.
   float* scratch = reinterpret_cast<float*>(smem) + warp * 16 * Traits::kEpilogueRow;  // (16, WN + 8)
-  constexpr int kLanesPerRow = WN / 8, kRowsPerPass = 32 / kLanesPerRow;
 #pragma unroll
   for (int i = 0; i < MI; ++i) {
 #pragma unroll
@@ -186,19 +185,8 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
       *reinterpret_cast<float2*>(at + 8 * Traits::kEpilogueRow) = make_float2(acc[i][j][2], acc[i][j][3]);
     }
     __syncwarp();
-#pragma unroll
-    for (int r = 0; r < 16; r += kRowsPerPass) {
-      const int row_in_slice = r + lane / kLanesPerRow;
-      const int64_t row = m0 + warp_m + i * 16 + row_in_slice;
-      const int64_t col = n0 + warp_n + lane % kLanesPerRow * 8;
-      if (row < p.m && col < p.n) {
-        const float4* from =
-            reinterpret_cast<const float4*>(scratch + row_in_slice * Traits::kEpilogueRow + lane % kLanesPerRow * 8);
-        const float4 lo = from[0], hi = from[1];
-        float v[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
-        tile::emit8<T>(p.epilogue, batch, p.batches, split, row, col, v);
-      }
-    }
+    tile::emit_slice<T, 16, WN>(p.epilogue, batch, p.batches, split, m0 + warp_m + i * 16, n0 + warp_n, scratch,
+                                Traits::kEpilogueRow);
     __syncwarp();
   }
 }
@@ -212,13 +200,13 @@ __global__ void __launch_bounds__(256)
   if (id >= batches * e.m * groups) return;
   const int64_t row_id = id / groups, col = (id - row_id * groups) * 8;
   const int64_t batch = row_id / e.m, row = row_id - batch * e.m;
-  const int count = static_cast<int>(min(e.n - col, static_cast<int64_t>(8)));
+  const tile::Span span{0, static_cast<int>(min(e.n - col, static_cast<int64_t>(8)))};
   float acc[8] = {};
   for (int s = 0; s < splits; ++s) {
     const float* src = e.partial + ((s * batches + batch) * e.m + row) * e.n + col;
-    tile::add_scaled(acc, src, 1, count, e.n % 4 == 0, 1.0f);
+    tile::add_scaled(acc, src, 1, span, e.n % 4 == 0, 1.0f);
   }
-  tile::finish8<T>(e, batch, row, col, acc);
+  tile::finish<T>(e, batch, row, col, span, true, acc);
 }
 
 }  // namespace hgemm::sm80_mma

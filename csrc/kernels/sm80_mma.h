@@ -33,7 +33,7 @@ enum class Unaligned { kPad, kNarrow };
 
 struct Schedule {
   int splits = 1;       // slices of K; above one, `workspace` holds splits * batches * m * n floats
-  bool padded = false;  // operands that were not wide have been replaced by padded copies (kernels/pad.h)
+  bool padded = false;  // operands that were not wide have been replaced by padded copies (tile/pad.h)
 };
 
 /// Enqueues the GEMM.

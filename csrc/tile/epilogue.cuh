@@ -22,6 +22,7 @@ struct EpilogueParams {
   Activation act;
   bool out_f32, c_f32;
   bool wide_d, wide_c, wide_bias;  // 16-byte accesses are legal at columns that are multiples of 8
+  bool pre_in_phase;               // pre_activation is as far off the 16-byte grid as D
   float* partial;                  // split-K: raw sums go here, (splits, batches, m, n); nothing else is applied
 };
 
@@ -50,7 +51,8 @@ inline EpilogueParams epilogue_params(const Problem& p, float* partial) {
   e.act = p.act;
   e.out_f32 = p.out_dtype == DType::kF32;
   e.c_f32 = p.c_dtype == DType::kF32;
-  e.wide_d = alignment_d(p) == 16 && aligned16(p.pre_activation);
+  e.wide_d = alignment_d(p) == 16;
+  e.pre_in_phase = (reinterpret_cast<uintptr_t>(p.d.data) ^ reinterpret_cast<uintptr_t>(p.pre_activation)) % 16 == 0;
   e.wide_c = e.c != nullptr && !e.c_f32 && p.c.col_stride == 1 &&
              alignment_of(p.c, p.c_dtype, p.c.row_stride, p.batch[0], p.batch[1]) == 16;
   e.wide_bias = aligned16(p.bias);
@@ -69,25 +71,32 @@ __device__ __forceinline__ float activate(float x, Activation act) {
   }
 }
 
-/// Adds scale * src[0..count) to v.
+/// Elements lo..hi-1 of a group of eight.
+struct Span {
+  int lo, hi;
+  __device__ __forceinline__ bool whole() const { return lo == 0 && hi == 8; }
+  __device__ __forceinline__ bool holds(int i) const { return lo <= i && i < hi; }
+};
+
+/// Adds scale * src to v over the span; `wide`: a whole one in 16-byte accesses.
 template <class T>
-__device__ __forceinline__ void add_scaled(float (&v)[8], const T* src, int64_t stride, int count, bool wide,
+__device__ __forceinline__ void add_scaled(float (&v)[8], const T* src, int64_t stride, Span span, bool wide,
                                            float scale) {
-  if (wide && count == 8) {
+  if (wide && span.whole()) {
     const Vec8<T> x = *reinterpret_cast<const Vec8<T>*>(src);
 #pragma unroll
     for (int i = 0; i < 8; ++i) v[i] += scale * to_float(x.x[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      if (i < count) v[i] += scale * to_float(src[i * stride]);
+      if (span.holds(i)) v[i] += scale * to_float(src[i * stride]);
     }
   }
 }
 
 template <class T>
-__device__ __forceinline__ void store8(T* dst, const float (&v)[8], int count, bool wide) {
-  if (wide && count == 8) {
+__device__ __forceinline__ void store(T* dst, const float (&v)[8], Span span, bool wide) {
+  if (wide && span.whole()) {
     Vec8<T> x;
 #pragma unroll
     for (int i = 0; i < 8; ++i) x.x[i] = from_float<T>(v[i]);
@@ -95,35 +104,38 @@ __device__ __forceinline__ void store8(T* dst, const float (&v)[8], int count, b
   } else {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      if (i < count) dst[i] = from_float<T>(v[i]);
+      if (span.holds(i)) dst[i] = from_float<T>(v[i]);
     }
   }
 }
 
-/// Finishes eight consecutive columns of one row: `acc` holds A @ B at (row, col .. col + 7). col is a multiple of 8.
+/// Finishes columns col + span of one row: `acc` holds A @ B there. `on_grid`: col is a multiple of 8; otherwise D's
+/// address at (row, col) is one of 16 bytes.
 template <class T>
-__device__ __forceinline__ void finish8(const EpilogueParams& e, int64_t batch, int64_t row, int64_t col,
-                                        float (&acc)[8]) {
-  const int count = static_cast<int>(min(e.n - col, static_cast<int64_t>(8)));
+__device__ __forceinline__ void finish(const EpilogueParams& e, int64_t batch, int64_t row, int64_t col, Span span,
+                                       bool on_grid, float (&acc)[8]) {
   const int64_t outer = batch / e.batch_inner, inner = batch - outer * e.batch_inner;
 #pragma unroll
   for (int i = 0; i < 8; ++i) acc[i] *= e.alpha;
   if (e.c != nullptr) {
     const int64_t at = outer * e.c_batch[0] + inner * e.c_batch[1] + row * e.c_row + col * e.c_col;
     if (e.c_f32) {
-      add_scaled(acc, static_cast<const float*>(e.c) + at, e.c_col, count, false, e.beta);
+      add_scaled(acc, static_cast<const float*>(e.c) + at, e.c_col, span, false, e.beta);
     } else {
-      add_scaled(acc, static_cast<const T*>(e.c) + at, e.c_col, count, e.wide_c, e.beta);
+      add_scaled(acc, static_cast<const T*>(e.c) + at, e.c_col, span, e.wide_c && on_grid, e.beta);
     }
   }
-  if (e.bias != nullptr) add_scaled(acc, static_cast<const T*>(e.bias) + col, 1, count, e.wide_bias, 1.0f);
+  if (e.bias != nullptr) {
+    add_scaled(acc, static_cast<const T*>(e.bias) + col, 1, span, e.wide_bias && on_grid, 1.0f);
+  }
 
   const int64_t at = outer * e.d_batch[0] + inner * e.d_batch[1] + row * e.ldd + col;
+  const bool wide = !on_grid || e.wide_d;
   if (e.pre_activation != nullptr) {
     if (e.out_f32) {
-      store8(static_cast<float*>(e.pre_activation) + at, acc, count, e.wide_d);
+      store(static_cast<float*>(e.pre_activation) + at, acc, span, wide && e.pre_in_phase);
     } else {
-      store8(static_cast<T*>(e.pre_activation) + at, acc, count, e.wide_d);
+      store(static_cast<T*>(e.pre_activation) + at, acc, span, wide && e.pre_in_phase);
     }
   }
   if (e.act != Activation::kNone) {
@@ -131,22 +143,61 @@ __device__ __forceinline__ void finish8(const EpilogueParams& e, int64_t batch, 
     for (int i = 0; i < 8; ++i) acc[i] = activate(acc[i], e.act);
   }
   if (e.out_f32) {
-    store8(static_cast<float*>(e.d) + at, acc, count, e.wide_d);
+    store(static_cast<float*>(e.d) + at, acc, span, wide);
   } else {
-    store8(static_cast<T*>(e.d) + at, acc, count, e.wide_d);
+    store(static_cast<T*>(e.d) + at, acc, span, wide);
   }
 }
 
-/// Either finishes eight columns or, under split-K, parks their raw sums.
+/// How many elements D's address at (row, col) lies behind a multiple of 16 bytes.
 template <class T>
-__device__ __forceinline__ void emit8(const EpilogueParams& e, int64_t batch, int64_t batches, int split, int64_t row,
-                                      int64_t col, float (&acc)[8]) {
-  if (e.partial == nullptr) {
-    finish8<T>(e, batch, row, col, acc);
+__device__ __forceinline__ int elements_off_grid(const EpilogueParams& e, int64_t batch, int64_t row, int64_t col) {
+  const int64_t outer = batch / e.batch_inner, inner = batch - outer * e.batch_inner;
+  const int64_t at = outer * e.d_batch[0] + inner * e.d_batch[1] + row * e.ldd + col;
+  const int size = e.out_f32 ? 4 : static_cast<int>(sizeof(T));
+  return static_cast<int>((reinterpret_cast<uint64_t>(e.d) + at * size) % 16) / size;
+}
+
+/// Takes a (ROWS, COLS) piece of the accumulators that a warp has put into shared memory, `stride` floats a row, to
+/// where it belongs: its corner is (row0, col0), col0 a multiple of 8. Under split-K raw sums are parked instead.
+template <class T, int ROWS, int COLS>
+__device__ __forceinline__ void emit_slice(const EpilogueParams& e, int64_t batch, int64_t batches, int split,
+                                           int64_t row0, int64_t col0, const float* slice, int stride) {
+  const int lane = threadIdx.x % 32;
+  const int rows = static_cast<int>(min(e.m - row0, static_cast<int64_t>(ROWS)));
+  const int cols = static_cast<int>(min(e.n - col0, static_cast<int64_t>(COLS)));
+  if (e.partial != nullptr || e.wide_d) {
+    constexpr int kLanesPerRow = COLS / 8, kRowsPerPass = 32 / kLanesPerRow;
+    const int c = lane % kLanesPerRow * 8;
+#pragma unroll 2
+    for (int r = lane / kLanesPerRow; r < ROWS; r += kRowsPerPass) {
+      if (r < rows && c < cols) {
+        const float4* from = reinterpret_cast<const float4*>(slice + r * stride + c);
+        const float4 low = from[0], high = from[1];
+        float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        const Span span{0, min(cols - c, 8)};
+        if (e.partial == nullptr) {
+          finish<T>(e, batch, row0 + r, col0 + c, span, true, v);
+        } else {
+          store(e.partial + ((split * batches + batch) * e.m + row0 + r) * e.n + col0 + c, v, span, e.n % 4 == 0);
+        }
+      }
+    }
   } else {
-    const int count = static_cast<int>(min(e.n - col, static_cast<int64_t>(8)));
-    float* dst = e.partial + ((split * batches + batch) * e.m + row) * e.n + col;
-    store8(dst, acc, count, e.n % 4 == 0);
+    // Rows of D start anywhere. Groups of eight follow D's 16-byte grid instead of the tile's: all but a row's first
+    // and last are stored whole.
+    constexpr int kGroups = COLS / 8 + 1;
+    for (int i = lane; i < ROWS * kGroups; i += 32) {
+      const int r = i / kGroups;
+      if (r >= rows) break;
+      const int c = (i - r * kGroups) * 8 - elements_off_grid<T>(e, batch, row0 + r, col0);
+      const Span span{max(-c, 0), min(cols - c, 8)};
+      if (span.lo >= span.hi) continue;
+      float v[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) v[j] = span.holds(j) ? slice[r * stride + c + j] : 0.0f;
+      finish<T>(e, batch, row0 + r, col0 + c, span, false, v);
+    }
   }
 }
 

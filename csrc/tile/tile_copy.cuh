@@ -84,7 +84,8 @@ class TileCopy {
       for (int i = 0; i < kIters; ++i) {
         const int row = row_ + i * kRowsPerPass;
         const uint64_t addr = reinterpret_cast<uint64_t>(at_ + i * kRowsPerPass * ld_);
-        load_words(staged_[i], addr, row < rows_ ? valid_ : 0);
+        const bool at_end = row + 1 >= rows_ && col_ + 8 >= cols_;
+        load_words(staged_[i], addr, row < rows_ ? valid_ : 0, at_end);
         skew_ |= static_cast<uint32_t>(word_skew(addr)) << i;
       }
     }
@@ -95,7 +96,7 @@ class TileCopy {
   int row_, col_, rows_, cols_;  // row_, col_: its coordinates in the matrix
   int first_row_, chunk_;        // and in the tile
   bool wide_;
-  int valid_ = 0;      // elements of the current chunks inside the matrix
+  int valid_ = 0;      // elements of the staged chunks inside the matrix
   uint32_t skew_ = 0;  // bit i: chunk i starts in the middle of a word
   uint32_t staged_[kNarrow ? kIters : 1][5];
 };

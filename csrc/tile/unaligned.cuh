@@ -10,15 +10,26 @@ __device__ __forceinline__ int word_skew(uint64_t addr) {
   return static_cast<int>(addr >> 1) & 1;
 }
 
-/// Loads the aligned 32-bit words that cover elements 0..valid-1 (4 words, or 5 under a skew); the others become zeros.
-/// A word may also hold a neighbour of the first or last element, never anything beyond the 4 bytes around a valid one.
-__device__ __forceinline__ void load_words(uint32_t (&words)[5], uint64_t addr, int valid) {
+/// Loads the aligned 32-bit words that cover elements 0..valid-1 (4, or 5 under a skew); the others become zeros. A
+/// word may hold one neighbour before and one behind them; `at_end`: the one behind may not exist, and half a word is
+/// loaded. Under a skew the one before always exists: allocations start on whole words.
+__device__ __forceinline__ void load_words(uint32_t (&words)[5], uint64_t addr, int valid, bool at_end) {
   const int skew = word_skew(addr);
   const uint32_t* from = reinterpret_cast<const uint32_t*>(addr - 2 * skew);
+  // Word w holds elements 2w - skew and 2w - skew + 1.
+  const auto wanted = [&](int w) { return (w == 0 ? 0 : 2 * w - skew) < valid && (w < 4 || skew); };
+  if (!at_end) {
 #pragma unroll
-  for (int w = 0; w < 5; ++w) {
-    const int first = w == 0 ? 0 : 2 * w - skew;  // the first element of ours in this word
-    words[w] = first < valid && (w < 4 || skew) ? __ldg(from + w) : 0u;
+    for (int w = 0; w < 5; ++w) words[w] = wanted(w) ? __ldg(from + w) : 0u;
+  } else {
+#pragma unroll
+    for (int w = 0; w < 5; ++w) {
+      words[w] = 0;
+      if (wanted(w)) {
+        words[w] =
+            2 * w - skew + 1 < valid ? __ldg(from + w) : __ldg(reinterpret_cast<const unsigned short*>(from + w));
+      }
+    }
   }
 }
 

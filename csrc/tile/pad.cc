@@ -1,4 +1,4 @@
-#include "kernels/pad.h"
+#include "tile/pad.h"
 
 namespace hgemm {
 namespace {

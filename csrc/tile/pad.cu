@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/pad.h"
+#include "tile/pad.h"
 #include "tile/unaligned.cuh"
 
 namespace hgemm {
@@ -14,6 +14,7 @@ struct PadParams {
   uint4* dst;
   int64_t src_ld, src_batch[2];
   int64_t rows, cols, chunks_per_row, batch_inner;
+  int64_t rows_in_all;  // of every batch
   int64_t chunks;
 };
 
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(256) pad_kernel(const __grid_constant__ PadPar
         reinterpret_cast<uint64_t>(p.src + outer * p.src_batch[0] + inner * p.src_batch[1] + row * p.src_ld + col);
     const int valid = static_cast<int>(min(p.cols - col, int64_t{8}));
     uint32_t words[5], out[4];
-    tile::load_words(words, addr, valid);
+    tile::load_words(words, addr, valid, row_id + 1 == p.rows_in_all && col + 8 >= p.cols);
     tile::align_words(out, words, tile::word_skew(addr), valid);
     p.dst[id] = make_uint4(out[0], out[1], out[2], out[3]);
   }
@@ -48,7 +49,8 @@ cudaError_t copy(const Problem& p, const Matrix& src, const Matrix& dst, bool un
     batches *= src.batch_stride[i] == 0 ? 1 : p.batch[i];
   }
   params.batch_inner = src.batch_stride[1] == 0 ? 1 : p.batch[1];
-  params.chunks = batches * rows * params.chunks_per_row;
+  params.rows_in_all = batches * rows;
+  params.chunks = params.rows_in_all * params.chunks_per_row;
   if (params.chunks == 0) return cudaSuccess;
   constexpr int kThreads = 256;
   constexpr int64_t kMaxBlocks = 1 << 16;
