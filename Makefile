@@ -13,7 +13,7 @@ test: lint build ; $(BIN)/python -m pytest -n 2 -m "not gpu"
 
 lint: $(VENV)/.deps ; $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/clang-format --dry-run -Werror $(CPP)
 
-bench: build ; $(BIN)/hgemm bench
+bench: build ; $(BIN)/python benchmarks/run.py
 
 build: $(VENV)/.built
 
