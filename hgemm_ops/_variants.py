@@ -35,7 +35,7 @@ def _layouts() -> list[set[str]]:
     for cc in _native.PRESETS:
         facts = _native.preset_facts(cc)
         for dtype in _native.DTYPES:
-            for m, n, k in ((4096, 4096, 4096), (1, 4096, 4096), (128, 128, 4096)):
+            for m, n, k in ((4096, 4096, 4096), (1, 4096, 4096), (128, 128, 4096), (4097, 4097, 4097)):
                 for layout in _native.LAYOUTS.values():
                     for c in _native.explain(matmul_query(m, n, k, dtype, layout, facts))[1][:-1]:
                         if c.eligible:

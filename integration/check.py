@@ -348,8 +348,10 @@ def suite(device: torch.device | str) -> list[Case]:
 
 def forced_kernel(family: str) -> str | None:
     """The first kernel of a production family that takes any size and alignment; None where the build has none."""
-    odd = hgemm_ops.explain(M=33, N=35, K=37, dtype=torch.float16, arch="sm_90", alignment=2)
-    able = {candidate.name for candidate in odd.candidates if candidate.eligible}
+    able: set[str] = {variant.name for variant in hgemm_ops.variants()}
+    for size, alignment in ((33, 2), (1024, 16)):
+        explanation = hgemm_ops.explain(M=size, N=size, K=size, dtype=torch.float16, arch="sm_90", alignment=alignment)
+        able &= {candidate.name for candidate in explanation.candidates if candidate.eligible}
     return next((v.name for v in hgemm_ops.variants() if v.family == family and v.name in able), None)
 
 
