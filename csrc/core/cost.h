@@ -41,9 +41,13 @@ inline double dram_bytes(const Problem& p) {
 }
 
 namespace cost {
-constexpr double kLaunchUs = 2.6;      // a kernel in a CUDA graph: start, ramp, drain
-constexpr double kLatencyUs = 0.7;     // global memory to shared memory
-constexpr double kEpilogueUs = 0.4;    // barriers and address arithmetic around the stores
+constexpr double kLaunchUs = 2.6;    // a kernel in a CUDA graph: start, ramp, drain
+constexpr double kLatencyUs = 0.9;   // global memory to shared memory
+constexpr double kEpilogueUs = 0.8;  // barriers around the stores
+// Address arithmetic and shared memory of a tile's stores, per thousand results; rows of D that do not start on 16
+// bytes cost more.
+constexpr double kStoreUs = 0.12;
+constexpr double kUnalignedStoreUs = 0.5;
 constexpr double kStreamShare = 0.85;  // of the read bandwidth: cuBLAS gets 0.89 from weights that it reads once
 }  // namespace cost
 
@@ -65,23 +69,23 @@ inline double tiled_gemm_us(const Problem& p, const DeviceFacts& facts, const Ti
   const double latency_us = cost::kLatencyUs / std::max(1, t.stages - 1);
   const double tile_out_bytes = rows * cols * (kernel.splits > 1 ? 4 : dtype_bytes(p.out_dtype));
   const double feed = chip.l2_bytes_per_clk * clk_per_us;
-
+  const double stores_us = 1e-3 * t.bm * t.bn * (alignment_d(p) >= 16 ? cost::kStoreUs : cost::kUnalignedStoreUs);
+  const double edges_us = cost::kLatencyUs + cost::kEpilogueUs + stores_us;
   const auto wave_us = [&](int resident) {
     // Fewer CTAs than fit leave latencies uncovered.
     const double share = kernel.ctas_per_sm == 1 ? 1.0 : 0.5 + 0.5 * resident / kernel.ctas_per_sm;
     const double math = resident * step_flops / (kernel.flops_per_clk * share * clk_per_us);
     const double loads = resident * step_bytes / feed;
-    return steps * std::max({math, loads, latency_us}) + resident * tile_out_bytes / feed;
+    const double steady = steps * std::max({math, loads, latency_us}) + resident * tile_out_bytes / feed;
+    if (kernel.ctas_per_sm == 1) return steady + edges_us;
+    // A neighbour on the SM hides most of a CTA's fill and drain, unless K is so short that there is little else.
+    const double alone = edges_us + steps * std::max(math / resident, latency_us);
+    return std::max(steady + 0.3 * edges_us, alone);
   };
   const int64_t slots = static_cast<int64_t>(facts.sm_count) * kernel.ctas_per_sm;
   const int64_t full = tiles / slots, rest = tiles % slots;
   const int last = static_cast<int>((rest + facts.sm_count - 1) / facts.sm_count);
-  // Fill and drain are hidden by a neighbour on the same SM, except in the first and last wave.
-  const double edges_us = cost::kLatencyUs + cost::kEpilogueUs;
-  const double waves = static_cast<double>(full + (rest > 0));
-  const double exposed = kernel.ctas_per_sm == 1 ? waves : std::min(waves, 1.0 + 0.3 * (waves - 1.0));
-  const double sm_us =
-      static_cast<double>(full) * wave_us(kernel.ctas_per_sm) + (rest > 0 ? wave_us(last) : 0.0) + exposed * edges_us;
+  const double sm_us = static_cast<double>(full) * wave_us(kernel.ctas_per_sm) + (rest > 0 ? wave_us(last) : 0.0);
 
   const double dram_us = dram_bytes(p) / (chip.dram_gbs * 1e3 * cost::kStreamShare);
   double us = cost::kLaunchUs + std::max(sm_us, dram_us);

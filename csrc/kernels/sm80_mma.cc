@@ -24,7 +24,7 @@ struct Line {
 
 constexpr int kMaxSplits = 32;
 constexpr int kMinTilesPerSplit = 4;   // fewer and the ring never fills
-constexpr double kNarrowRate = 0.35;   // measured share of the aligned rate when operands pass through registers
+constexpr double kNarrowRate = 0.32;   // measured share of the aligned rate when operands pass through registers
 constexpr double kPadBandwidth = 0.6;  // measured share of the read stream that a padding copy reaches
 
 int64_t ceil_div(int64_t a, int64_t b) {
@@ -79,7 +79,7 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
     return refuse(why, "%lld tiles fill the device, or K = %lld is too short to split", tiles,
                   static_cast<long long>(p.k));
   }
-  if (form == Form::kPad && is_wide(p)) return refuse(why, "A and B need no padding");
+  if (form == Form::kPad && is_wide(p)) return refuse(why, "%s", "A and B need no padding");
   if (form == Form::kDirect && line.unaligned == sm80_mma::Unaligned::kPad && !is_wide(p)) {
     return refuse(why, "rows of A and B must start on 16 bytes (got %d and %d) and hold a multiple of 8 elements",
                   alignment_a(p), alignment_b(p));
