@@ -15,7 +15,7 @@ struct List {
 
 const std::vector<const Variant*>& all() {
   static const std::vector<const Variant*> variants = [] {
-    const List lists[] = {{kSm80MmaVariants, kSm80MmaVariantCount}};
+    const List lists[] = {{kSm80MmaVariants, kSm80MmaVariantCount}, {kSm90WgmmaVariants, kSm90WgmmaVariantCount}};
     std::vector<const Variant*> out;
     for (const List& list : lists) {
       for (int i = 0; i < list.count; ++i) out.push_back(&list.variants[i]);

@@ -8,4 +8,7 @@ namespace hgemm {
 extern const Variant kSm80MmaVariants[];
 extern const int kSm80MmaVariantCount;
 
+extern const Variant kSm90WgmmaVariants[];
+extern const int kSm90WgmmaVariantCount;
+
 }  // namespace hgemm

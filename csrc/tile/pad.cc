@@ -16,7 +16,9 @@ struct Copy {
 };
 
 Copy copy_of(const Problem& p, const Matrix& x, int64_t rows, int64_t cols) {
-  return {rows, round_up(cols, 8), {x.batch_stride[0] == 0 ? 1 : p.batch[0], x.batch_stride[1] == 0 ? 1 : p.batch[1]}};
+  // Long rows start on whole 128-byte lines, which TMA reads faster; short ones would grow too much.
+  const int64_t ld = round_up(cols, cols >= 512 ? 64 : 8);
+  return {rows, ld, {x.batch_stride[0] == 0 ? 1 : p.batch[0], x.batch_stride[1] == 0 ? 1 : p.batch[1]}};
 }
 Copy copy_of_a(const Problem& p) {
   return p.a_major() == Major::kK ? copy_of(p, p.a, p.m, p.k) : copy_of(p, p.a, p.k, p.m);

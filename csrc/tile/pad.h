@@ -5,8 +5,8 @@
 
 namespace hgemm {
 
-/// Bytes for the padded copies of A (if `pad_a`) and B (if `pad_b`): rows rounded up to whole 16-byte chunks. A batch
-/// dimension that broadcasts is copied once.
+/// Bytes for the padded copies of A (if `pad_a`) and B (if `pad_b`): rows rounded up to whole 16-byte chunks, long ones
+/// to 128-byte lines. A batch dimension that broadcasts is copied once.
 size_t padded_bytes(const Problem& p, bool pad_a, bool pad_b);
 
 /// The same problem with those operands in `workspace`, in their own memory order.

@@ -1,0 +1,184 @@
+// The list of sm90_wgmma kernels: what each one serves and what it is predicted to take.
+#include "kernels/sm90_wgmma.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+
+#include "core/cost.h"
+#include "core/problem.h"
+#include "kernels/variants.h"
+#include "tile/pad.h"
+
+namespace hgemm {
+namespace {
+
+/// One line of configs_sm90.inc as values.
+struct Line {
+  Tile tile;
+  int smem_bytes;
+  bool pingpong;
+  int cm, cn, ck;  // cluster
+  double rate;
+};
+
+/// The ways to run one configuration; each is a variant.
+enum class Form { kDirect, kPad };
+
+// Measured on the H200.
+constexpr double kPadBandwidth = 0.4;  // share of the read stream that a padding copy reaches
+constexpr double kFeed = 72;           // bytes per clock that TMA brings one SM from L2 while all SMs read
+constexpr double kFillUs = 1.0;        // first stages, first barriers
+constexpr double kStoreUs = 1.5;       // a warpgroup's epilogue of 128 x 128 results
+constexpr double kReduceUs = 2.5;      // split K: exchange through distributed shared memory
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+template <class... Values>
+bool refuse(Reason* why, const char* format, Values... values) {
+  if (why != nullptr) std::snprintf(why->text, sizeof(why->text), format, values...);
+  return false;
+}
+
+bool eligible(const Problem& p, const Line& line, Form form, Reason* why) {
+#ifdef HGEMM_NO_SM90A
+  (void)p, (void)line, (void)form;
+  return refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
+#else
+  constexpr int64_t kMaxExtent = int64_t{1} << 30;
+  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
+    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
+                  static_cast<long long>(p.n), static_cast<long long>(p.k));
+  }
+  if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
+  const int64_t tiles = ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches();
+  constexpr int64_t kMaxTiles = int64_t{1} << 29;  // clusters round up, and turns are counted in 32 bits
+  if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, at most 2^29", static_cast<long long>(tiles));
+  if (line.ck > 1 && p.k < 2 * int64_t{line.ck} * line.tile.bk) {
+    return refuse(why, "K = %lld is too short for %d slices", static_cast<long long>(p.k), line.ck);
+  }
+  const bool tma = sm90_wgmma::is_tma_a(p) && sm90_wgmma::is_tma_b(p);
+  if (form == Form::kPad && tma) return refuse(why, "%s", "A and B need no padding");
+  if (form == Form::kDirect && !tma) {
+    return refuse(why, "rows of A and B must start on 16 bytes (got %d and %d) and not overlap", alignment_a(p),
+                  alignment_b(p));
+  }
+  return true;
+#endif
+}
+
+size_t workspace(const Problem& p, Form form) {
+  return form == Form::kPad ? padded_bytes(p, !sm90_wgmma::is_tma_a(p), !sm90_wgmma::is_tma_b(p)) : 0;
+}
+
+/// Whole waves of clusters; a step takes the longer of its math and its bytes from L2. The epilogue of a pingpong
+/// kernel runs under the main loop of the next tile, or the other way round where K is short.
+double gemm_us(const Problem& p, const DeviceFacts& facts, const Line& line, bool whole_lines) {
+  const Chip& chip = chip_of(facts.cc);
+  const Tile& t = line.tile;
+  const double clk_per_us = chip.clock_ghz * 1e3;
+  const int64_t units = ceil_div(p.m, int64_t{t.bm} * line.cm) * ceil_div(p.n, int64_t{t.bn} * line.cn) * p.batches();
+  const int64_t clusters = std::max(1, facts.sm_count / (line.cm * line.cn * line.ck));
+  const double waves = static_cast<double>(ceil_div(units, clusters));
+  const double steps = static_cast<double>(ceil_div(ceil_div(p.k, t.bk), line.ck));
+
+  const double math_clk = 2.0 * t.bm * t.bn * t.bk / (line.rate * chip.peak_flops);
+  const double load_clk = 2.0 * t.bk * (t.bm / line.cn + t.bn / line.cm) / (whole_lines ? kFeed : kFeed / 2);
+  const double loop_us = steps * std::max(math_clk, load_clk) / clk_per_us;
+  const double store_us = kStoreUs * t.bm * t.bn / (128.0 * 128.0) * (line.pingpong ? 1.0 : 0.5);
+  double us = cost::kLaunchUs + kFillUs;
+  if (line.pingpong) {
+    us += waves * std::max(loop_us, (loop_us + store_us) / 2) + store_us;
+  } else {
+    us += waves * (loop_us + store_us + (line.ck > 1 ? kReduceUs : 0.0));
+  }
+  return std::max(us, cost::kLaunchUs + dram_bytes(p) / (chip.dram_gbs * 1e3 * cost::kStreamShare));
+}
+
+double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
+  if (form == Form::kDirect) return gemm_us(p, facts, line, p.lda() % 64 == 0 && p.ldb() % 64 == 0);
+  const double gemm = gemm_us(p, facts, line, true);  // padded rows start on 128 bytes
+  const double copied = 2.0 * static_cast<double>(workspace(p, form));
+  return gemm + cost::kLaunchUs + copied / (kPadBandwidth * chip_of(facts.cc).dram_gbs * 1e3);
+}
+
+using Launcher = Status (*)(const Problem&, const DeviceFacts&, Stream);
+
+Status launch(const Problem& p, const DeviceFacts& facts, Form form, Launcher launcher, void* workspace,
+              Stream stream) {
+  if (form != Form::kPad) return launcher(p, facts, stream);
+  const bool pad_a = !sm90_wgmma::is_tma_a(p), pad_b = !sm90_wgmma::is_tma_b(p);
+  if (const Status e = launch_pad(p, pad_a, pad_b, workspace, stream); e != 0) return e;
+  return launcher(padded_problem(p, pad_a, pad_b, workspace), facts, stream);
+}
+
+/// The functions of a Variant for one line and form: compile-time arguments, so that they need no closure.
+template <const Line& kLine, Launcher kF16, Launcher kBF16, Form kForm>
+struct Functions {
+  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) {
+    return hgemm::eligible(p, kLine, kForm, why);
+  }
+  static size_t workspace(const Problem& p, const DeviceFacts&) { return hgemm::workspace(p, kForm); }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) {
+    return hgemm::predict_us(p, facts, kLine, kForm);
+  }
+  static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
+    return hgemm::launch(p, facts, kForm, p.dtype == DType::kF16 ? kF16 : kBF16, workspace, stream);
+  }
+};
+
+constexpr uint32_t kHalfTypes = 1u << static_cast<int>(DType::kF16) | 1u << static_cast<int>(DType::kBF16);
+constexpr int kHopper = 90;
+
+template <class F>
+constexpr Variant make(const char* name, const Line& line) {
+  return {name,
+          Family::kSm90Wgmma,
+          Numerics::kAccumulateF32,
+          kHopper,
+          kHopper,
+          kHalfTypes,
+          line.tile,
+          line.smem_bytes,
+          false,
+          F::eligible,
+          F::workspace,
+          F::predict_us,
+          F::launch};
+}
+
+template <class C>
+constexpr Line line_of(double rate) {
+  return {{C::BM, C::BN, C::BK, C::STAGES, C::kThreads}, C::kSmemBytes, C::kPingpong, C::CM, C::CN, C::CK, rate};
+}
+
+constexpr auto PINGPONG = sm90_wgmma::Consumers::kPingpong, COOPERATIVE = sm90_wgmma::Consumers::kCooperative;
+
+#define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)             \
+  constexpr Line kLine_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK = \
+      line_of<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, CK>>(RATE);
+#include "kernels/configs_sm90.inc"
+#undef SM90_WGMMA
+
+#define SM90_WGMMA_FORM(ID, NAME, FORM) \
+  make<Functions<kLine_##ID, sm90_wgmma::launch_f16_##ID, sm90_wgmma::launch_bf16_##ID, FORM>>(NAME, kLine_##ID)
+#define SM90_WGMMA_FORMS(ID, NAME) \
+  SM90_WGMMA_FORM(ID, NAME, Form::kDirect), SM90_WGMMA_FORM(ID, NAME "_pad", Form::kPad),
+#define SM90_WGMMA_PINGPONG "pingpong"
+#define SM90_WGMMA_COOPERATIVE "cooperative"
+
+}  // namespace
+
+const Variant kSm90WgmmaVariants[] = {
+#define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)      \
+  SM90_WGMMA_FORMS(SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, \
+                   "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x" #CK)
+#include "kernels/configs_sm90.inc"
+#undef SM90_WGMMA
+};
+const int kSm90WgmmaVariantCount = static_cast<int>(std::size(kSm90WgmmaVariants));
+
+}  // namespace hgemm

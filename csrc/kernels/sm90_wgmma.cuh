@@ -1,0 +1,560 @@
+// The tensor-core GEMM for Hopper (sm_90a): TMA feeds a ring of shared-memory stages, wgmma multiplies out of them.
+//
+// A block of three warpgroups stays on its SM and walks tiles of C. One thread of the producer warpgroup runs ahead and
+// keeps the ring full, across tile borders; two consumer warpgroups multiply, with one group of wgmma in flight, and
+// write their results. In pingpong form each consumer owns every other tile, so that the epilogue of one runs under the
+// main loop of the other; in cooperative form they share the rows of a tile that would not fit one warpgroup's
+// registers. In a cluster along M or N each block loads half of the operand tile that both need and multicasts it; in a
+// cluster along K the blocks split the sum of one tile and reduce it through distributed shared memory.
+//
+// Both operands may be K-major or MN-major: stages hold what lies in memory, in 128-byte swizzle, and wgmma transposes.
+#pragma once
+
+#include <cuda.h>
+
+#include "core/convert.cuh"
+#include "core/problem.h"
+#include "kernels/sm90_wgmma.h"
+#include "ptx/cluster.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/stmatrix.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+#include "tile/epilogue.cuh"
+
+namespace hgemm::sm90_wgmma {
+
+/// What the kernel is compiled for.
+template <class Config_, class T_, Major kMajorA_, Major kMajorB_>
+struct Traits : Config_ {
+  using T = T_;
+  static constexpr Major kMajorA = kMajorA_, kMajorB = kMajorB_;
+};
+
+struct Params {
+  CUtensorMap a, b, d;
+  int32_t a_batch[2], b_batch[2];  // outer, inner: 0 where a batch index does not move the operand, else ~0
+  int k_tiles;
+  uint32_t units_m, units_n, units;  // of work: the tiles of one cluster
+  uint32_t batch_inner;
+  uint32_t raster_group;  // units of M that share a panel
+  bool store_tma;         // D is 16-bit and TMA can write it
+  bool plain;             // and D = alpha * A @ B
+  bool pairs;             // C and bias can be read two elements at a time
+  tile::EpilogueParams epilogue;
+};
+
+/// One cluster's work as one of its blocks sees it.
+struct Work {
+  int m0, n0;
+  int k_first, k_last;  // tiles of K, half-open
+  int outer, inner;     // batch
+};
+
+/// Read where it is needed: it is not worth a register.
+template <class Traits>
+__device__ __forceinline__ uint32_t block_rank() {
+  return Traits::kCluster == 1 ? 0 : ptx::cluster_rank();
+}
+
+/// Column-major inside panels of `raster_group` units: blocks that run together share slices of A and B in L2.
+template <class Traits>
+__device__ __forceinline__ Work work_at(const Params& p, uint32_t id) {
+  const uint32_t rank = block_rank<Traits>();
+  const int split = Traits::CK == 1 ? 0 : static_cast<int>(rank);
+  const uint32_t per_batch = p.units_m * p.units_n;
+  const uint32_t batch = id / per_batch, in_batch = id - batch * per_batch;
+  const uint32_t per_panel = p.raster_group * p.units_n;
+  const uint32_t panel = in_batch / per_panel, in_panel = in_batch - panel * per_panel;
+  const uint32_t first = panel * p.raster_group;
+  const uint32_t height = min(p.raster_group, p.units_m - first);
+  const uint32_t col = in_panel / height, row = first + in_panel - col * height;
+  return {static_cast<int>((row * Traits::CM + rank % Traits::CM) * Traits::BM),
+          static_cast<int>((col * Traits::CN + rank / Traits::CM % Traits::CN) * Traits::BN),
+          p.k_tiles * split / Traits::CK,
+          p.k_tiles * (split + 1) / Traits::CK,
+          static_cast<int>(batch / p.batch_inner),
+          static_cast<int>(batch % p.batch_inner)};
+}
+
+/// Position in the ring; `parity` flips with every turn.
+template <int STAGES>
+struct Ring {
+  uint32_t stage = 0, parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == STAGES) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ void skip(uint32_t steps) {
+    const uint32_t at = stage + steps;
+    parity ^= at / STAGES & 1;
+    stage = at % STAGES;
+  }
+};
+
+/// One operand's tile of EXTENT outer indices by BK in a stage, and how SHARERS blocks load it together.
+/// K-major: EXTENT lines of 64 k. MN-major: for each 64 outer indices, BK lines of them.
+template <int EXTENT, int BK, Major kMajor, int SHARERS>
+struct SmemOperand {
+  static_assert(BK == 64, "a K-major line is one swizzle span of 64 elements");
+  static constexpr bool kIsKMajor = kMajor == Major::kK;
+  static constexpr int kTranspose = kIsKMajor ? 0 : 1;
+  static constexpr int kLine = 128, kChunkBytes = BK * kLine;
+  static constexpr int kChunks = (EXTENT + 63) / 64;
+  static constexpr int kBoxRows = (kIsKMajor ? EXTENT : BK) / SHARERS;
+  static constexpr int kBytes = (kIsKMajor ? EXTENT : kChunks * 64) * BK * 2;
+  static constexpr int kStepBytes = kIsKMajor ? 32 : 16 * kLine;  // to the next 16 k
+  static_assert(kBoxRows % 8 == 0, "a box must start on a swizzle atom");
+
+  /// Loads this block's share of the tile at (outer, k).
+  static __device__ __forceinline__ void load(uint32_t dst, const CUtensorMap& map, uint32_t bar, int outer, int k,
+                                              int batch_inner, int batch_outer, uint32_t share) {
+    const int first = static_cast<int>(share) * kBoxRows;
+    if constexpr (kIsKMajor) {
+      load_box(dst + first * kLine, map, bar, {k, outer + first, batch_inner, batch_outer});
+    } else {
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        load_box(dst + c * kChunkBytes + first * kLine, map, bar,
+                 {outer + c * 64, k + first, batch_inner, batch_outer});
+      }
+    }
+  }
+  /// Descriptor of the tile from outer index `first`, a multiple of 64, on.
+  static __device__ __forceinline__ uint64_t descriptor(uint32_t tile, int first) {
+    static_assert(64 * kLine == kChunkBytes, "64 outer indices take the same space in both orders");
+    return ptx::wgmma_descriptor(tile + first * kLine, kChunkBytes, 8 * kLine);
+  }
+
+ private:
+  static __device__ __forceinline__ void load_box(uint32_t dst, const CUtensorMap& map, uint32_t bar,
+                                                  ptx::TmaCoord at) {
+    if constexpr (SHARERS == 1) {
+      ptx::tma_load(dst, &map, bar, at);
+    } else {
+      ptx::tma_load_multicast(dst, &map, bar, at, (1 << SHARERS) - 1);
+    }
+  }
+};
+
+/// The result of a consumer warpgroup on its way to memory: each warp works alone, on 16 rows and 32 columns (a half)
+/// at a time. 16-bit results pass through swizzled staging, where two halves make a piece that TMA writes; where D is
+/// not aligned for TMA, the warp copies every half out itself. fp32 results are stored from registers.
+template <class Traits>
+class Epilogue {
+  using T = typename Traits::T;
+  static constexpr int BN = Traits::BN, MI = Traits::WM / 64;
+  static constexpr int kLine = 128;  // bytes of a staging row
+  static constexpr int kPiecesPerRow = (BN + 63) / 64, kHalves = 2 * MI * kPiecesPerRow;
+
+ public:
+  using Accumulators = float[MI][BN / 2];
+
+  /// `staging`: this warp's buffers, kStagingBytes apart.
+  __device__ __forceinline__ Epilogue(const Params& p, uint32_t staging)
+      : p_(p), staging_(staging), lane_(threadIdx.x % 32) {}
+
+  /// Takes the warpgroup's accumulators to memory; this warp's rows of the first 64 start at row0.
+  __device__ __forceinline__ void store(const Accumulators& acc, int row0, const Work& work) {
+    if (p_.plain) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        if (!is_inside(half, row0, work)) continue;
+        float v[16];
+#pragma unroll
+        for (int i = 0; i < 16; ++i) v[i] = half_of(acc, half)[i] * p_.epilogue.alpha;
+        send(v, half, row0, work);
+      }
+    } else {
+      // Not unrolled: what happens to a half is long.
+#pragma unroll 1
+      for (int half = 0; half < kHalves; ++half) {
+        if (!is_inside(half, row0, work)) continue;
+        float v[16];
+        take_half<0>(v, acc, half);
+        finish(v, half, row0, work);
+        if (p_.store_tma) {
+          send(v, half, row0, work);
+        } else {
+          write(p_.epilogue.d, v, half, row0, work);
+        }
+      }
+    }
+  }
+
+  /// Split K: every block of the cluster lays its sums into its ring, then adds up its share of the halves, in the
+  /// order of the slices, and finishes them.
+  __device__ __forceinline__ void reduce(const Accumulators& acc, uint32_t ring, int row0, const Work& work) {
+    constexpr int kThreads = 256;
+    static_assert(Traits::CK == 1 || BN % 64 == 0, "halves must not overlap");
+    const uint32_t own = ring + threadIdx.x * 16;  // (kHalves * 4, kThreads, 16 bytes)
+    ptx::barrier_sync(1, kThreads);                // the other warpgroup has read its last stage
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* v = half_of(acc, half) + 4 * i;
+        *static_cast<float4*>(__cvta_shared_to_generic(own + (half * 4 + i) * kThreads * 16)) =
+            make_float4(v[0], v[1], v[2], v[3]);
+      }
+    }
+    ptx::cluster_sync();
+#pragma unroll 1
+    for (int half = static_cast<int>(block_rank<Traits>()); half < kHalves; half += Traits::CK) {
+      if (!is_inside(half, row0, work)) continue;
+      float v[16] = {};
+#pragma unroll
+      for (int s = 0; s < Traits::CK; ++s) {
+        const uint32_t from = ptx::cluster_map(own + half * 4 * kThreads * 16, s);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float4 x = ptx::cluster_load_16(from + i * kThreads * 16);
+          v[4 * i] += x.x, v[4 * i + 1] += x.y, v[4 * i + 2] += x.z, v[4 * i + 3] += x.w;
+        }
+      }
+      finish(v, half, row0, work);
+      write(p_.epilogue.d, v, half, row0, work);
+    }
+  }
+
+  /// The staging buffers may go.
+  __device__ __forceinline__ void drain() {
+    if (lane_ == 0) ptx::tma_store_wait_read<0>();
+  }
+
+ private:
+  /// Of a piece of 64 columns; the last one of a row may overlap its neighbour and write the same values again.
+  static __device__ __forceinline__ constexpr int first_column(int piece) {
+    return piece * 64 < BN - 64 ? piece * 64 : BN - 64;
+  }
+  static __device__ __forceinline__ int row_of(int half, int row0) { return row0 + half / 2 / kPiecesPerRow * 64; }
+  static __device__ __forceinline__ int piece_col(int half, const Work& work) {
+    return work.n0 + first_column(half / 2 % kPiecesPerRow);
+  }
+  static __device__ __forceinline__ int col_of(int half, const Work& work) {
+    return piece_col(half, work) + half % 2 * 32;
+  }
+  __device__ __forceinline__ bool is_inside(int half, int row0, const Work& work) const {
+    return row_of(half, row0) < p_.epilogue.m && piece_col(half, work) < p_.epilogue.n;
+  }
+  static __device__ __forceinline__ const float* half_of(const Accumulators& acc, int half) {
+    return acc[half / 2 / kPiecesPerRow] + first_column(half / 2 % kPiecesPerRow) / 2 + half % 2 * 16;
+  }
+  /// Registers cannot be indexed at run time: a ladder of comparisons picks the half's accumulators.
+  template <int kHalf>
+  static __device__ __forceinline__ void take_half(float (&v)[16], const Accumulators& acc, int half) {
+    if constexpr (kHalf + 1 < kHalves) {
+      if (half != kHalf) return take_half<kHalf + 1>(v, acc, half);
+    }
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[i] = half_of(acc, kHalf)[i];
+  }
+
+  /// act(alpha * v + beta * C + bias); the argument of act goes to pre_activation, if asked for.
+  __device__ __forceinline__ void finish(float (&v)[16], int half, int row0, const Work& work) {
+    const tile::EpilogueParams& e = p_.epilogue;
+    const int row = row_of(half, row0) + lane_ / 4, col = col_of(half, work) + lane_ % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[i] *= e.alpha;
+    if (e.c != nullptr) {
+      if (e.c_f32) {
+        add_c<float>(v, row, col, work);
+      } else {
+        add_c<T>(v, row, col, work);
+      }
+    }
+    if (e.bias != nullptr) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int at = col + 8 * j;
+        float bias[2] = {};
+        add_pair(bias, static_cast<const T*>(e.bias) + at, 1, e.n - at, p_.pairs, 1.0f);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[4 * j + i] += bias[i % 2];
+      }
+    }
+    if (e.pre_activation != nullptr) write(e.pre_activation, v, half, row0, work);
+    switch (e.act) {  // one loop per activation: the choice is made once, not per element
+      case Activation::kRelu: return activate<Activation::kRelu>(v);
+      case Activation::kGelu: return activate<Activation::kGelu>(v);
+      case Activation::kGeluTanh: return activate<Activation::kGeluTanh>(v);
+      case Activation::kSilu: return activate<Activation::kSilu>(v);
+      default: return;
+    }
+  }
+  template <Activation kAct>
+  static __device__ __forceinline__ void activate(float (&v)[16]) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[i] = tile::activate(v[i], kAct);
+  }
+  template <class C>
+  __device__ __forceinline__ void add_c(float (&v)[16], int row, int col, const Work& work) {
+    const tile::EpilogueParams& e = p_.epilogue;
+    const C* c = static_cast<const C*>(e.c) + work.outer * e.c_batch[0] + work.inner * e.c_batch[1];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (row + 8 * h >= e.m) continue;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int at = col + 8 * j;
+        add_pair(v + 4 * j + 2 * h, c + (row + 8 * h) * e.c_row + at * e.c_col, e.c_col, e.n - at, p_.pairs, e.beta);
+      }
+    }
+  }
+  /// Adds scale * from[0], scale * from[stride] to a pair of which `left` elements lie inside the matrix.
+  template <class C>
+  static __device__ __forceinline__ void add_pair(float* v, const C* from, int64_t stride, int64_t left, bool pairs,
+                                                  float scale) {
+    if (pairs) {
+      if (left <= 0) return;
+      const auto pair = *reinterpret_cast<const Pair<C>*>(from);
+      v[0] += scale * to_float(pair.x[0]);
+      v[1] += scale * to_float(pair.x[1]);
+    } else {
+      if (left > 0) v[0] += scale * to_float(from[0]);
+      if (left > 1) v[1] += scale * to_float(from[stride]);
+    }
+  }
+  template <class C>
+  struct alignas(2 * sizeof(C)) Pair {
+    C x[2];
+  };
+  static __device__ __forceinline__ uint32_t bits_of(T lo, T hi) {
+    const T pair[2] = {lo, hi};
+    uint32_t bits;
+    memcpy(&bits, pair, sizeof(bits));
+    return bits;
+  }
+  static __device__ __forceinline__ uint32_t pack(float lo, float hi) {
+    return bits_of(from_float<T>(lo), from_float<T>(hi));
+  }
+
+  /// Stages a half; with the second one TMA writes both.
+  __device__ __forceinline__ void send(const float (&v)[16], int half, int row0, const Work& work) {
+    if (half % 2 == 0) {
+      if (lane_ == 0) ptx::tma_store_wait_read<Traits::kStagingBuffers - 1>();
+      __syncwarp();
+    }
+    stage(v, half);
+    if (half % 2 == 0) return;
+    ptx::fence_proxy_async();
+    __syncwarp();
+    if (lane_ == 0) {
+      ptx::tma_store(&p_.d, buffer(), {piece_col(half, work), row_of(half, row0), work.inner, work.outer});
+      ptx::tma_store_commit();
+    }
+    sent_ ^= 1;
+  }
+  __device__ __forceinline__ uint32_t buffer() const {
+    return Traits::kStagingBuffers == 1 ? staging_ : staging_ + sent_ * Traits::kStagingBytes;
+  }
+  /// Writes a half to its 16-byte chunks of the buffer's 16 swizzled lines.
+  __device__ __forceinline__ void stage(const float (&v)[16], int half) {
+    const int row = lane_ % 16;  // this lane's address in stmatrix
+#pragma unroll
+    for (int j = 0; j < 4; j += 2) {
+      const float* x = v + j * 4;
+      ptx::stmatrix_x4(buffer() + row * kLine + ((half % 2 * 4 + j + lane_ / 16) ^ (row % 8)) * 16, pack(x[0], x[1]),
+                       pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+    }
+  }
+
+  /// Without TMA: a half to its place in a matrix with D's type and strides, any alignment.
+  __device__ __forceinline__ void write(void* matrix, const float (&v)[16], int half, int row0, const Work& work) {
+    const tile::EpilogueParams& e = p_.epilogue;
+    const int row = row_of(half, row0), col = col_of(half, work);
+    const int64_t at = work.outer * e.d_batch[0] + work.inner * e.d_batch[1] + row * e.ldd + col;
+    if (e.out_f32) {
+      write_f32(static_cast<float*>(matrix) + at, v, row, col);
+    } else {
+      if (p_.store_tma) {  // earlier halves may still be leaving
+        if (lane_ == 0) ptx::tma_store_wait_read<0>();
+        __syncwarp();
+      }
+      stage(v, half);
+      __syncwarp();
+      copy_out(static_cast<T*>(matrix) + at, half, row, col);
+      __syncwarp();
+    }
+  }
+  __device__ __forceinline__ void write_f32(float* dst, const float (&v)[16], int row, int col) {
+    const tile::EpilogueParams& e = p_.epilogue;
+    const int64_t left = e.n - col - lane_ % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int r = lane_ / 4 + 8 * h;
+      if (row + r >= e.m) continue;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float* out = dst + r * e.ldd + lane_ % 4 * 2 + 8 * j;
+        const float* x = v + 4 * j + 2 * h;
+        if (reinterpret_cast<uint64_t>(out) % 8 == 0 && left - 8 * j > 1) {
+          *reinterpret_cast<float2*>(out) = make_float2(x[0], x[1]);
+        } else {
+          if (left - 8 * j > 0) out[0] = x[0];
+          if (left - 8 * j > 1) out[1] = x[1];
+        }
+      }
+    }
+  }
+  /// Copies a staged half out, half a warp a row, in aligned 32-bit words; elements that have no whole word inside the
+  /// row follow one by one.
+  __device__ __forceinline__ void copy_out(T* dst, int half, int row, int col) {
+    const tile::EpilogueParams& e = p_.epilogue;
+    const int left = static_cast<int>(min(e.n - col, static_cast<int64_t>(32)));
+    const int rows = static_cast<int>(min(e.m - row, static_cast<int64_t>(16)));
+    const auto staged = [&](int r, int c) {
+      const uint32_t at = buffer() + r * kLine + ((half % 2 * 4 + c / 8) ^ (r % 8)) * 16 + c % 8 * 2;
+      return *static_cast<const T*>(__cvta_shared_to_generic(at));
+    };
+    const auto skew = [](const T* line) { return static_cast<int>(reinterpret_cast<uint64_t>(line) >> 1) & 1; };
+#pragma unroll
+    for (int i = 0; i < 16; i += 2) {
+      const int r = i + lane_ / 16;
+      T* line = dst + r * e.ldd;
+      const int c = lane_ % 16 * 2 + skew(line);
+      const uint32_t word = bits_of(staged(r, c), staged(r, (c + 1) % 32));
+      if (r < rows && c + 1 < left) *reinterpret_cast<uint32_t*>(line + c) = word;
+    }
+    const int r = lane_ / 2;
+    T* line = dst + r * e.ldd;
+    const int c = lane_ % 2 == 0 ? 0 : left - 1;
+    const bool lone = lane_ % 2 == 0 ? skew(line) == 1 : (left - skew(line)) % 2 == 1;
+    if (r < rows && left > 0 && lone) line[c] = staged(r, c);
+  }
+
+  const Params& p_;
+  uint32_t staging_;  // (kStagingBuffers, 16, 128 bytes)
+  int lane_;
+  uint32_t sent_ = 0;  // pieces, modulo 2: which buffer is next
+};
+
+template <class Traits>
+__global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_constant__ Params p) {
+  using T = typename Traits::T;
+  constexpr int BM = Traits::BM, BN = Traits::BN, BK = Traits::BK, WM = Traits::WM, MI = WM / 64;
+  constexpr int STAGES = Traits::STAGES;
+  using SmemA = SmemOperand<BM, BK, Traits::kMajorA, Traits::CN>;
+  using SmemB = SmemOperand<BN, BK, Traits::kMajorB, Traits::CM>;
+  constexpr int kConsumerWarps = 8;
+  constexpr int kStageReaders = Traits::kPingpong ? 4 : 8;  // warps of a block that read one stage
+
+  extern __shared__ __align__(1024) unsigned char smem[];  // STAGES x { A, B }, staging, full barriers, empty barriers
+  const uint32_t stages = ptx::smem_addr(smem);
+  const uint32_t staging = stages + STAGES * Traits::kStageBytes;
+  const uint32_t full = staging + Traits::kStagingBuffers * Traits::kStagingBytes;
+  const uint32_t empty = full + STAGES * 8;
+  const int lane = threadIdx.x % 32;
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  // The cluster's work in its n-th turn.
+  const auto unit = [](uint32_t turn) { return (blockIdx.x + turn * gridDim.x) / Traits::kCluster; };
+
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < STAGES; ++s) {
+      ptx::mbarrier_init(full + s * 8, 1);
+      ptx::mbarrier_init(empty + s * 8, kStageReaders * Traits::kSharers);
+    }
+    ptx::fence_mbarrier_init();
+  }
+  if constexpr (Traits::kCluster == 1) {
+    __syncthreads();
+  } else {
+    ptx::cluster_sync();
+  }
+
+  Ring<STAGES> ring;
+  if (warp >= kConsumerWarps) {
+    ptx::release_registers<24>();
+    if (warp == kConsumerWarps && lane == 0) {
+      ptx::tma_prefetch(&p.a);
+      ptx::tma_prefetch(&p.b);
+      const uint32_t rank = block_rank<Traits>();
+      for (uint32_t turn = 0; unit(turn) < p.units; ++turn) {
+        const Work work = work_at<Traits>(p, unit(turn));
+        for (int kt = work.k_first; kt < work.k_last; ++kt, ring.advance()) {
+          const uint32_t bar = full + ring.stage * 8, at = stages + ring.stage * Traits::kStageBytes;
+          ptx::mbarrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
+          ptx::mbarrier_arrive_expect_tx(bar, SmemA::kBytes + SmemB::kBytes);
+          SmemA::load(at, p.a, bar, work.m0, kt * BK, work.inner & p.a_batch[1], work.outer & p.a_batch[0],
+                      rank / Traits::CM % Traits::CN);
+          SmemB::load(at + Traits::kStageBytesA, p.b, bar, work.n0, kt * BK, work.inner & p.b_batch[1],
+                      work.outer & p.b_batch[0], rank % Traits::CM);
+        }
+      }
+    }
+    if constexpr (Traits::CK > 1) {
+      __syncwarp();
+      ptx::cluster_sync();  // with Epilogue::reduce
+    }
+  } else {
+    ptx::claim_registers<240>();
+    const int group = warp / 4;
+    const int row_in_tile = Traits::kPingpong ? 0 : group * WM;
+    Epilogue<Traits> epilogue(p, staging + warp * Traits::kStagingWarpBytes);
+    const auto release = [&](uint32_t stage) {
+      if constexpr (Traits::kSharers == 1) {
+        if (lane == 0) ptx::mbarrier_arrive(empty + stage * 8);
+      } else {
+        if (lane < Traits::kSharers) ptx::mbarrier_arrive_cluster(empty + stage * 8, lane);
+      }
+    };
+    float acc[MI][BN / 2];
+    for (uint32_t turn = 0; unit(turn) < p.units; ++turn) {
+      if constexpr (Traits::kPingpong) {
+        if (turn % 2 != group) {
+          ring.skip(p.k_tiles);
+          continue;
+        }
+        // The main loops of the two warpgroups take turns: named barrier 1 + g tells warpgroup g to start.
+        if (turn > 0) ptx::barrier_sync(1 + group, 256);
+      }
+      const Work work = work_at<Traits>(p, unit(turn));
+      uint32_t previous = 0;
+      for (int kt = work.k_first; kt < work.k_last; ++kt, ring.advance()) {
+        const uint32_t at = stages + ring.stage * Traits::kStageBytes;
+        const uint64_t a = SmemA::descriptor(at, row_in_tile);
+        const uint64_t b = SmemB::descriptor(at + Traits::kStageBytesA, 0);
+        ptx::mbarrier_wait(full + ring.stage * 8, ring.parity);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < BK / 16; ++step) {
+#pragma unroll
+          for (int i = 0; i < MI; ++i) {
+            ptx::Wgmma<T>::template m64k16<BN, SmemA::kTranspose, SmemB::kTranspose>(
+                acc[i], ptx::wgmma_advance(a, i * SmemA::kChunkBytes + step * SmemA::kStepBytes),
+                ptx::wgmma_advance(b, step * SmemB::kStepBytes), kt > work.k_first || step > 0);
+          }
+        }
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<1>();
+        if (kt > work.k_first) release(previous);
+        previous = ring.stage;
+      }
+      if constexpr (Traits::kPingpong) {
+        if (unit(turn + 1) < p.units) ptx::barrier_arrive(2 - group, 256);
+      }
+      ptx::wgmma_wait<0>();
+      release(previous);
+#pragma unroll
+      for (int i = 0; i < MI; ++i) ptx::wgmma_pin(acc[i]);
+
+      const int row0 = work.m0 + row_in_tile + warp % 4 * 16;
+      if constexpr (Traits::CK > 1) {
+        epilogue.reduce(acc, stages, row0, work);
+      } else {
+        epilogue.store(acc, row0, work);
+      }
+    }
+    epilogue.drain();
+  }
+  // A block must outlive its peer's multicasts and arrivals.
+  if constexpr (Traits::kCluster > 1) {
+    __syncwarp();
+    ptx::cluster_sync();
+  }
+}
+
+}  // namespace hgemm::sm90_wgmma

@@ -1,0 +1,122 @@
+// Host side of sm90_wgmma: from a Problem to a launch. Included by one file per element type, so that they compile side
+// by side.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "core/convert.cuh"
+#include "kernels/sm90_wgmma.h"
+
+#ifndef HGEMM_NO_SM90A
+#include "kernels/sm90_wgmma.cuh"
+#include "tile/tensor_map.h"
+#endif
+
+namespace hgemm::sm90_wgmma {
+
+#ifdef HGEMM_NO_SM90A
+
+template <class Config, class T>
+Status launch(const Problem&, const DeviceFacts&, Stream) {
+  return cudaErrorNoKernelImageForDevice;
+}
+
+#else
+
+/// Rows of C in a panel of the raster: with about as many columns in flight, the blocks that run together read a
+/// square patch of C.
+constexpr int kRasterRows = 2048;
+
+/// Opts a kernel into more than 48 KB of shared memory, once per device.
+template <class Kernel>
+cudaError_t allow_smem(Kernel* kernel, int bytes, std::atomic<uint64_t>& done) {
+  int device = 0;
+  if (cudaError_t e = cudaGetDevice(&device); e != cudaSuccess) return e;
+  const uint64_t bit = uint64_t{1} << (device % 64);
+  if (done.load(std::memory_order_acquire) & bit) return cudaSuccess;
+  const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (e == cudaSuccess) done.fetch_or(bit, std::memory_order_release);
+  return e;
+}
+
+/// The map of one operand; clears `moves` where a batch index leaves the operand in place.
+inline Status operand_map(const Problem& p, const Matrix& x, int64_t rows, int64_t cols, int64_t ld, int box_rows,
+                          CUtensorMap* map, int32_t (&moves)[2]) {
+  TmaView view{x.data, p.dtype, cols, rows, ld, {1, 1}, {0, 0}, box_rows};
+  for (int i = 0; i < 2; ++i) {
+    moves[i] = x.batch_stride[i] == 0 ? 0 : ~0;
+    if (x.batch_stride[i] == 0) continue;
+    view.batch[i] = p.batch[i];
+    view.batch_stride[i] = x.batch_stride[i];
+  }
+  return tensor_map(view, map);
+}
+
+template <class Traits>
+Status launch_traits(const Problem& p, const DeviceFacts& facts, Params& params, cudaStream_t stream) {
+  using SmemA = SmemOperand<Traits::BM, Traits::BK, Traits::kMajorA, Traits::CN>;
+  using SmemB = SmemOperand<Traits::BN, Traits::BK, Traits::kMajorB, Traits::CM>;
+  const bool ka = SmemA::kIsKMajor, kb = SmemB::kIsKMajor;
+  if (const Status e =
+          operand_map(p, p.a, ka ? p.m : p.k, ka ? p.k : p.m, p.lda(), SmemA::kBoxRows, &params.a, params.a_batch)) {
+    return e;
+  }
+  if (const Status e =
+          operand_map(p, p.b, kb ? p.n : p.k, kb ? p.k : p.n, p.ldb(), SmemB::kBoxRows, &params.b, params.b_batch)) {
+    return e;
+  }
+
+  static std::atomic<uint64_t> smem_allowed{0};
+  if (const cudaError_t e = allow_smem(kernel<Traits>, Traits::kSmemBytes, smem_allowed); e != cudaSuccess) return e;
+  // A cluster that splits K uses its ring for the reduction and leaves: no second tile may be on its way there.
+  const uint32_t clusters =
+      Traits::CK > 1 ? params.units : std::min(params.units, static_cast<uint32_t>(facts.sm_count / Traits::kCluster));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {Traits::kCluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = clusters * Traits::kCluster;
+  config.blockDim = Traits::kThreads;
+  config.dynamicSmemBytes = Traits::kSmemBytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel<Traits>, params);
+}
+
+template <class Config, class T>
+Status launch(const Problem& p, const DeviceFacts& facts, Stream stream_) {
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  const auto units = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
+  Params params{};
+  params.k_tiles = static_cast<int>((p.k + Config::BK - 1) / Config::BK);
+  params.units_m = units(p.m, Config::BM * Config::CM);
+  params.units_n = units(p.n, Config::BN * Config::CN);
+  params.units = params.units_m * params.units_n * static_cast<uint32_t>(p.batches());
+  params.batch_inner = static_cast<uint32_t>(p.batch[1]);
+  params.raster_group = std::max(1, kRasterRows / (Config::BM * Config::CM));
+  params.epilogue = tile::epilogue_params(p, nullptr);
+  const tile::EpilogueParams& e = params.epilogue;
+  // TMA clips stores to 16 bytes: it would write past the end of a ragged row (ptx/tma.cuh).
+  params.store_tma = !e.out_f32 && e.wide_d && p.n % 8 == 0 && p.d.row_stride >= p.n;
+  params.plain = params.store_tma && e.c == nullptr && e.bias == nullptr && e.pre_activation == nullptr &&
+                 e.act == Activation::kNone;
+  params.pairs = (e.c == nullptr || e.wide_c) && e.wide_bias && p.n % 2 == 0;
+  if (params.store_tma) {
+    int32_t moves[2];
+    if (const Status s = operand_map(p, p.d, p.m, p.n, p.d.row_stride, 16, &params.d, moves)) return s;
+  }
+
+  const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
+  return ka ? (kb ? launch_traits<Traits<Config, T, Major::kK, Major::kK> >(p, facts, params, stream)
+                  : launch_traits<Traits<Config, T, Major::kK, Major::kMN> >(p, facts, params, stream))
+            : (kb ? launch_traits<Traits<Config, T, Major::kMN, Major::kK> >(p, facts, params, stream)
+                  : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, facts, params, stream));
+}
+
+#endif
+
+}  // namespace hgemm::sm90_wgmma

@@ -1,0 +1,40 @@
+// CTAs of one cluster: rank and barrier.
+// PTX ISA, "Special Registers: %cluster_ctarank" and "Parallel Synchronization: barrier.cluster".
+#pragma once
+
+#include <cstdint>
+
+namespace hgemm::ptx {
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
+  return rank;
+}
+
+/// barrier.cluster.arrive + wait: every thread of every CTA in the cluster has come here.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;\n" ::
+          : "memory");
+}
+
+/// mapa: where the shared-memory address of this CTA lies in CTA `rank` of the cluster.
+__device__ __forceinline__ uint32_t cluster_map(uint32_t addr, uint32_t rank) {
+  uint32_t remote;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(remote) : "r"(addr), "r"(rank));
+  return remote;
+}
+
+/// ld.shared::cluster.v4.f32: 16 bytes of any CTA of the cluster.
+__device__ __forceinline__ float4 cluster_load_16(uint32_t addr) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(addr)
+               : "memory");
+  return v;
+}
+
+}  // namespace hgemm::ptx

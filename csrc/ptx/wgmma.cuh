@@ -1,0 +1,141 @@
+// Asynchronous matrix multiply-accumulate of a warpgroup, operands in shared memory, accumulators in registers.
+// PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace hgemm::ptx {
+
+/// setmaxnreg: what one warpgroup gives up, another may take. Whole warpgroups, uniformly.
+template <int kRegisters>
+__device__ __forceinline__ void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void claim_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
+}
+
+/// Shared-memory matrix descriptor of a tile in 128-byte swizzle, 1024-byte aligned. Offsets are in bytes; `stride`
+/// leads to the next eight 128-byte lines, `leading` (MN-major only) to the next 64 outer indices.
+__device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t addr, uint32_t leading, uint32_t stride) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  return kSwizzle128 | static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 |
+         (addr & 0x3ffff) >> 4;
+}
+
+/// Moves a descriptor by `bytes`.
+__device__ __forceinline__ uint64_t wgmma_advance(uint64_t descriptor, uint32_t bytes) {
+  return descriptor + (bytes >> 4);
+}
+
+/// wgmma.fence: registers written so far may be accumulated into.
+__device__ __forceinline__ void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+
+/// wgmma.commit_group: closes the group of all wgmma issued since the last one.
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+
+/// wgmma.wait_group: at most kPending of the youngest groups are still running.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
+}
+
+/// Keeps the compiler from moving reads of the accumulators above the wait they depend on.
+template <int kCount>
+__device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// Accumulators of m64nNk16 as asm operands: their names in the text, and their constraints.
+#define HGEMM_NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define HGEMM_NAMES_64 HGEMM_NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define HGEMM_NAMES_96 HGEMM_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define HGEMM_NAMES_128 \
+  HGEMM_NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define HGEMM_NAMES_160 \
+  HGEMM_NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define HGEMM_NAMES_192 \
+  HGEMM_NAMES_160 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define HGEMM_NAMES_224 \
+  HGEMM_NAMES_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define HGEMM_NAMES_256 \
+  HGEMM_NAMES_224 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define HGEMM_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define HGEMM_F16(i) HGEMM_F4(i), HGEMM_F4(i + 4), HGEMM_F4(i + 8), HGEMM_F4(i + 12)
+#define HGEMM_OPERANDS_32 HGEMM_F16(0)
+#define HGEMM_OPERANDS_64 HGEMM_OPERANDS_32, HGEMM_F16(16)
+#define HGEMM_OPERANDS_96 HGEMM_OPERANDS_64, HGEMM_F16(32)
+#define HGEMM_OPERANDS_128 HGEMM_OPERANDS_96, HGEMM_F16(48)
+#define HGEMM_OPERANDS_160 HGEMM_OPERANDS_128, HGEMM_F16(64)
+#define HGEMM_OPERANDS_192 HGEMM_OPERANDS_160, HGEMM_F16(80)
+#define HGEMM_OPERANDS_224 HGEMM_OPERANDS_192, HGEMM_F16(96)
+#define HGEMM_OPERANDS_256 HGEMM_OPERANDS_224, HGEMM_F16(112)
+// A, B, KEEP, TRANS_A, TRANS_B: the names of the operands that follow the accumulators.
+#define HGEMM_WGMMA(N, TYPE, A, B, KEEP, TRANS_A, TRANS_B)                                                        \
+  asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N        \
+               "k16.f32." TYPE "." TYPE " {" HGEMM_NAMES_##N "}, " A ", " B ", keep, 1, 1, " TRANS_A ", " TRANS_B \
+                                                             ";\n}\n"                                             \
+               : HGEMM_OPERANDS_##N                                                                               \
+               : "l"(a), "l"(b), "r"(keep), "n"(kTransA), "n"(kTransB))
+
+template <class T>
+struct Wgmma;
+
+/// m64k16<N, kTransA, kTransB>(d, a, b, keep): D (64 x N, fp32) = A (64 x 16) * B (16 x N) + (keep ? D : 0). Lane l of
+/// warp w holds of D, for each group j of eight columns: d[4 j], d[4 j + 1] at row 16 w + l / 4, columns 8 j + 2 (l %
+/// 4) and the next one; d[4 j + 2], d[4 j + 3] eight rows below. A transposed operand is MN-major in shared memory.
+#define HGEMM_WGMMA_OF(CLASS, TYPE)                                                                           \
+  template <>                                                                                                 \
+  struct Wgmma<CLASS> {                                                                                       \
+    template <int N, int kTransA, int kTransB>                                                                \
+    static __device__ __forceinline__ void m64k16(float (&d)[N / 2], uint64_t a, uint64_t b, uint32_t keep) { \
+      if constexpr (N == 64) {                                                                                \
+        HGEMM_WGMMA(64, TYPE, "%32", "%33", "%34", "%35", "%36");                                             \
+      } else if constexpr (N == 96) {                                                                         \
+        HGEMM_WGMMA(96, TYPE, "%48", "%49", "%50", "%51", "%52");                                             \
+      } else if constexpr (N == 128) {                                                                        \
+        HGEMM_WGMMA(128, TYPE, "%64", "%65", "%66", "%67", "%68");                                            \
+      } else if constexpr (N == 192) {                                                                        \
+        HGEMM_WGMMA(192, TYPE, "%96", "%97", "%98", "%99", "%100");                                           \
+      } else if constexpr (N == 224) {                                                                        \
+        HGEMM_WGMMA(224, TYPE, "%112", "%113", "%114", "%115", "%116");                                       \
+      } else if constexpr (N == 256) {                                                                        \
+        HGEMM_WGMMA(256, TYPE, "%128", "%129", "%130", "%131", "%132");                                       \
+      } else {                                                                                                \
+        static_assert(N == 0, "add a line for this N");                                                       \
+      }                                                                                                       \
+    }                                                                                                         \
+  };
+HGEMM_WGMMA_OF(__half, "f16")
+HGEMM_WGMMA_OF(__nv_bfloat16, "bf16")
+#undef HGEMM_WGMMA_OF
+#undef HGEMM_WGMMA
+#undef HGEMM_F16
+#undef HGEMM_F4
+#undef HGEMM_NAMES_32
+#undef HGEMM_NAMES_64
+#undef HGEMM_NAMES_96
+#undef HGEMM_NAMES_128
+#undef HGEMM_NAMES_160
+#undef HGEMM_NAMES_192
+#undef HGEMM_NAMES_224
+#undef HGEMM_NAMES_256
+#undef HGEMM_OPERANDS_32
+#undef HGEMM_OPERANDS_64
+#undef HGEMM_OPERANDS_96
+#undef HGEMM_OPERANDS_128
+#undef HGEMM_OPERANDS_160
+#undef HGEMM_OPERANDS_192
+#undef HGEMM_OPERANDS_224
+#undef HGEMM_OPERANDS_256
+
+}  // namespace hgemm::ptx

@@ -1,0 +1,89 @@
+#include "tile/tensor_map.h"
+
+#include <cuda_runtime.h>
+
+#include <cstring>
+#include <type_traits>
+
+namespace hgemm {
+namespace {
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+/// The driver's function, looked up once: the library does not link libcuda, so that it loads without a driver.
+Encode encode_function() {
+  static const Encode function = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    const cudaError_t e =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
+    return e == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(entry) : nullptr;
+  }();
+  return function;
+}
+
+Status encode(const TmaView& view, CUtensorMap* map) {
+  constexpr uint32_t kRank = 4;
+  const Encode function = encode_function();
+  if (function == nullptr) return cudaErrorNotSupported;
+  const cuuint64_t extents[kRank] = {static_cast<cuuint64_t>(view.cols), static_cast<cuuint64_t>(view.rows),
+                                     static_cast<cuuint64_t>(view.batch[1]), static_cast<cuuint64_t>(view.batch[0])};
+  // The stride of an extent of one is never used but must still be a multiple of 16.
+  const auto bytes = [](int64_t extent, int64_t stride) {
+    return static_cast<cuuint64_t>(extent > 1 ? stride * 2 : 16);
+  };
+  const cuuint64_t strides[kRank - 1] = {bytes(view.rows, view.ld), bytes(view.batch[1], view.batch_stride[1]),
+                                         bytes(view.batch[0], view.batch_stride[0])};
+  const cuuint32_t box[kRank] = {64, static_cast<cuuint32_t>(view.box_rows), 1, 1};
+  const cuuint32_t steps[kRank] = {1, 1, 1, 1};
+  const auto type = view.dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const CUresult result =
+      function(map, type, kRank, view.data, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/// What a map depends on, without padding, so that it can be compared and hashed as words.
+struct Key {
+  uint64_t words[10];
+  explicit Key(const TmaView& v)
+      : words{reinterpret_cast<uint64_t>(v.data),
+              static_cast<uint64_t>(v.dtype) << 32 | static_cast<uint64_t>(v.box_rows),
+              static_cast<uint64_t>(v.cols),
+              static_cast<uint64_t>(v.rows),
+              static_cast<uint64_t>(v.ld),
+              static_cast<uint64_t>(v.batch[0]),
+              static_cast<uint64_t>(v.batch[1]),
+              static_cast<uint64_t>(v.batch_stride[0]),
+              static_cast<uint64_t>(v.batch_stride[1]),
+              1} {}
+  Key() : words{} {}
+  bool operator==(const Key& other) const { return std::memcmp(words, other.words, sizeof(words)) == 0; }
+  uint64_t hash() const {
+    uint64_t h = 0;
+    for (const uint64_t w : words) h = (h ^ w) * 0x9e3779b97f4a7c15u;
+    return h >> 32;
+  }
+};
+
+struct Entry {
+  Key key;  // all zero: empty; the last word of a view's key is 1
+  CUtensorMap map;
+};
+
+}  // namespace
+
+Status tensor_map(const TmaView& view, CUtensorMap* map) {
+  constexpr uint64_t kEntries = 256;
+  thread_local Entry cache[kEntries];
+  const Key key(view);
+  Entry& entry = cache[key.hash() % kEntries];
+  if (!(entry.key == key)) {
+    if (const Status e = encode(view, &entry.map); e != cudaSuccess) return e;
+    entry.key = key;
+  }
+  *map = entry.map;
+  return cudaSuccess;
+}
+
+}  // namespace hgemm

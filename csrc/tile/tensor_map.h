@@ -1,0 +1,23 @@
+// TMA tensor maps of the operands, encoded once per distinct view.
+#pragma once
+
+#include <cuda.h>
+
+#include "core/problem.h"
+
+namespace hgemm {
+
+/// A batch of row-major matrices of 16-bit elements, read or written in boxes of 64 columns (128 bytes, swizzled).
+struct TmaView {
+  void* data;
+  DType dtype;
+  int64_t cols, rows, ld;   // elements; ld is the distance of two rows
+  int64_t batch[2];         // outer, inner; 1 where the batch does not move the matrix
+  int64_t batch_stride[2];  // elements
+  int box_rows;
+};
+
+/// Copies the view's tensor map to `map`, from a small cache of this thread or by encoding it. Returns a cudaError_t.
+Status tensor_map(const TmaView& view, CUtensorMap* map);
+
+}  // namespace hgemm
