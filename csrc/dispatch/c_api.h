@@ -159,3 +159,11 @@ HGEMM_API void hgemm_stats_enable(int on);
 HGEMM_API void hgemm_stats_reset(void);
 /* Returns how many rows there are and copies at most `capacity` of them. */
 HGEMM_API int hgemm_stats_snapshot(HgemmCallCount* rows, int capacity);
+
+/* The ops' fast path past autograd (csrc/torch/autograd_fast_path.cc). Sets of dispatch keys are given as torch
+   represents them: autograd and all above it; the key of dispatch modes. Not 0: this torch lacks the symbols it takes.
+ */
+HGEMM_API int hgemm_autograd_start(uint64_t autograd_and_above, uint64_t dispatch_modes);
+/* The exception (a PyObject*; the GIL is held) with which the Python kernel is about to fail, for the op to raise
+ * again. */
+HGEMM_API void hgemm_autograd_keep(struct _object* exception, const char* text);

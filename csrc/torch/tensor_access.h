@@ -26,8 +26,8 @@ namespace hgemm {
   throw std::runtime_error(message);
 }
 
-/// Turns a failed shim call into a RuntimeError, with torch's own message where torch hands it out. The stable ABI drops
-/// the exception's type: hgemm_ops/ops/autograd.py looks for this prefix and asks torch again for its own.
+/// Turns a failed shim call into a RuntimeError, with torch's own message where torch hands it out. The stable ABI
+/// drops the exception's type: hgemm_ops/ops/autograd.py looks for this prefix and asks torch again for its own.
 inline void check(AOTITorchError status, const char* call) {
   if (status == AOTI_TORCH_SUCCESS) return;
   const bool has_text = torch_exception_get_what_without_backtrace != nullptr;
