@@ -33,4 +33,5 @@ if _library.load():
     ops.define_variants(_variants.names())
     _native.on_first_use(_tables.ensure)
     _native.log_decisions()
+    _native.start_autograd_fast_path(*ops.autograd.fast_path_keys())
 _variants.apply_environment()

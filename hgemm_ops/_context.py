@@ -4,7 +4,8 @@ The context is a ``TorchFunctionMode``: torch hands it every call of the torch A
 matrix products. Nothing is patched, so nothing outlives the context, and ``torch.compile`` guards on it (one graph with
 the context, one without). Three layers, cheapest first:
 
-- a call seen before (same weight or line of code, shapes and dtype) costs one dictionary look-up and one increment;
+- a call seen before (same weight or line of code, shapes and dtype) costs one dictionary look-up and one increment, and
+  where the dispatcher gives it to torch and no gradient is wanted, the torch function itself runs it;
 - a new one is checked, named after the module it comes from, and remembered;
 - every other form (keywords, ``out=``, ``einsum``, ``addbmm``, ...) is lowered to one of the operators each time.
 
@@ -18,6 +19,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeAlias, TypeVar
 
@@ -30,7 +32,7 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from hgemm_ops import _library, _native, _sites, _variants
 from hgemm_ops._lowering import LEFT_TO_TORCH, LOWERINGS, Lowered
-from hgemm_ops._report import Call, Operand, Report, lock
+from hgemm_ops._report import Call, Operand, Report, lock, torch_serves
 from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES
 
 __all__ = ["use_custom_gemm"]
@@ -44,22 +46,44 @@ _Key: TypeAlias = tuple[Any, ...]
 _OPS = getattr(torch.ops, NAMESPACE)
 _DISABLED = _library.disabled()
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 _getframe = sys._getframe
 
 _HALF = (torch.float16, torch.bfloat16)
 _REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-class _Entry:
-    """A call that was seen before: what runs it (None: torch), and how often it came since the last flush."""
+class _Count:
+    """How often a call came since the last flush."""
 
-    __slots__ = ("call", "calls", "code", "op")
+    __slots__ = ("call", "calls")
+
+    def __init__(self, call: Call, calls: int = 0) -> None:
+        self.call = call
+        self.calls = calls
+
+
+class _Entry(_Count):
+    """A call that was seen before, and what runs it: our operator, or (None) torch, which it was left to.
+
+    ``direct`` counts the calls of an operator's entry that the torch function ran, because the dispatcher gives them to
+    torch. It is None where a kernel serves the call, and ``_UNDECIDED`` until the call comes a second time.
+    """
+
+    __slots__ = ("code", "direct", "op")
 
     def __init__(self, call: Call, op: Callable[..., Any] | None, code: CodeType) -> None:
-        self.call = call
-        self.calls = 1
+        super().__init__(call, 1)
         self.op = op
+        self.direct: _Count | None = _UNDECIDED
         self.code = code  # its id is part of the key: alive, it cannot be reused
+
+    def counts(self) -> tuple[_Count, ...]:
+        return (self,) if self.direct is None or self.direct is _UNDECIDED else (self, self.direct)
+
+
+_UNDECIDED = _Count(Call("", ""))
 
 
 class _Active(threading.local):
@@ -107,7 +131,10 @@ class use_custom_gemm(TorchFunctionMode):
         - Non-reentrant checkpointing recomputes the forward during backward and fails, under any function mode, if only
           one of the two runs inside the context: call ``backward()`` inside as well.
         - In a function under ``torch.compile``, ``with use_custom_gemm()`` routes but does not count. Compiled graphs
-          that run inside the context appear as one line per shape.
+          that run inside the context count, under the layer whose weight they multiply by or as "(compiled graph)".
+          Replays of CUDA graphs are no calls.
+        - A line of code is known by its first call of each shape and dtype: should later ones differ in strides, their
+          layout and kernel are reported as the first one's.
 
     Args:
         variant: forces one kernel by name (see ``hgemm_ops.variants()``) or ``"torch"``; by default each call is given
@@ -122,8 +149,11 @@ class use_custom_gemm(TorchFunctionMode):
             self.report._collect = self._collect
             self._seen: dict[_Key, _Entry] = {}
             self._retired: list[_Entry] = []  # no longer in _seen
+            self._nested = 0  # how often it is active inside of another, which would route torch's function again
             self._weights: dict[int, _Weight] = {}
             self._lines: dict[tuple[CodeType, int], str] = {}
+            with lock:
+                _contexts.add(self)
 
     def __enter__(self) -> Report:
         if _DISABLED:
@@ -131,6 +161,8 @@ class use_custom_gemm(TorchFunctionMode):
         if not _is_dynamo_compiling():
             for context in _active.stack:
                 context._flush()  # what they counted so far was outside of this one
+            with lock:
+                self._nested += bool(_active.stack)
             _active.stack.append(self)
             self.report._start()
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -143,6 +175,8 @@ class use_custom_gemm(TorchFunctionMode):
         if not _is_dynamo_compiling():
             if len(_active.stack) > 1:
                 self._flush()
+                with lock:
+                    self._nested -= 1
             _active.stack.pop()
             self.report._stop()
 
@@ -191,9 +225,22 @@ class use_custom_gemm(TorchFunctionMode):
             if entry is not None:
                 op = entry.op
                 if op is not None:
+                    direct = entry.direct
+                    if direct is not None:
+                        if direct is _UNDECIDED:
+                            direct = self._decide(entry)
+                        # An operator's gradient is routed, torch's is not; and tracers are to find the operator.
+                        if (
+                            direct is not None
+                            and not (_is_grad_enabled() and _requires_grad(args))
+                            and not _dispatch_modes()
+                            and not self._nested
+                        ):
+                            direct.calls += 1
+                            return func(*args)
                     entry.calls += 1
                     return op(*args)
-                if not torch.is_autocast_enabled(a.device.type):
+                if not _autocasts(a.device.type):
                     entry.calls += 1
                     return func(*args)
         return self._general(func, types, args, kwargs, key, frame)
@@ -261,8 +308,6 @@ class use_custom_gemm(TorchFunctionMode):
         frame: FrameType | None = None,
     ) -> None:
         """Counts a call that did not take the short way; with its ``key``, the next one does."""
-        if torch.compiler.is_compiling() or any(isinstance(t, FakeTensor) for t in _tensors(args, kwargs)):
-            return  # traced, not run
         frame = frame or _caller()
         product = lowered if isinstance(lowered, Lowered) else _describe(func, args, kwargs)
         if key is None:
@@ -273,11 +318,13 @@ class use_custom_gemm(TorchFunctionMode):
         try:
             entry = self._seen.get(key)
         except TypeError:
-            return  # symbolic sizes: traced as well
+            return  # symbolic sizes: traced, not run
+        if entry is not None and (entry.op is not None) == isinstance(lowered, Lowered):
+            entry.calls += 1
+            return
+        if torch.compiler.is_compiling() or any(isinstance(t, FakeTensor) for t in _tensors(args, kwargs)):
+            return  # traced as well
         if entry is not None:
-            if (entry.op is not None) == isinstance(lowered, Lowered):
-                entry.calls += 1
-                return
             self._retired.append(entry)  # autocast was switched since
         site = self._site(product, key, frame)
         if isinstance(lowered, Lowered):
@@ -288,7 +335,15 @@ class use_custom_gemm(TorchFunctionMode):
         else:
             call = _call(site, getattr(func, "__name__", str(func)), product, left=lowered)
             op = None
+        with lock:
+            self.report._add(call, 0)  # rows come in the order of first calls
         self._seen[key] = _Entry(call, op, frame.f_code)
+
+    def _decide(self, entry: _Entry) -> _Count | None:
+        """Asks the dispatcher who serves a call that has come a second time."""
+        why = torch_serves(entry.call)
+        entry.direct = _Count(replace(entry.call, left=why)) if why else None
+        return entry.direct
 
     def _site(self, product: Lowered | None, key: _Key, frame: FrameType) -> str:
         if product is not None and type(product.b) is Parameter:
@@ -296,7 +351,7 @@ class use_custom_gemm(TorchFunctionMode):
             if weight is None:
                 forget = functools.partial(_forget, weakref.ref(self), id(product.b))
                 weight = _Weight(weakref.ref(product.b, forget), _sites.of_parameter(frame, product.b))
-                self._weights[id(product.b)] = weight
+                weight = self._weights.setdefault(id(product.b), weight)
             weight.keys.append(key)
             return f"{weight.site} {BACKWARD}" if _is_gradient(frame) else weight.site
         line = (frame.f_code, frame.f_lasti)
@@ -311,19 +366,34 @@ class use_custom_gemm(TorchFunctionMode):
         depth = max((i for i, context in enumerate(stack) if context is self), default=0)
         reports = {id(context.report): context.report for context in (self, *stack[:depth])}
         with lock:
-            entries = (*self._retired, *self._seen.values())
-            self._retired.clear()
-            for entry in entries:
-                n = entry.calls
-                if n:
-                    entry.calls -= n
-                    for report in reports.values():
-                        report._add(entry.call, n)
+            retired, self._retired = self._retired, []
+            for entry in (*retired, *self._seen.values()):
+                for count in entry.counts():
+                    n = count.calls
+                    if n:
+                        count.calls -= n
+                        for report in reports.values():
+                            report._add(count.call, n)
 
     def _collect(self) -> None:
         """Everything counted so far, for a report that is being read."""
         for context in (*_active.stack, self):
             context._flush()
+
+
+# Every context, whose entries keep decisions of the dispatcher.
+_contexts: weakref.WeakSet[use_custom_gemm] = weakref.WeakSet()
+
+
+def _forget_decisions() -> None:
+    """A call that was given to torch may be a kernel's now: every call is new again."""
+    with lock:
+        for context in _contexts:
+            context._retired.extend(context._seen.values())
+            context._seen.clear()
+
+
+_native.on_new_table(_forget_decisions)
 
 
 class _Weight:
@@ -364,6 +434,13 @@ def _is_gradient(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).startswith("hgemm_ops.ops.")
 
 
+def _requires_grad(tensors: Iterable[Tensor | None]) -> bool:
+    for t in tensors:  # noqa: SIM110 (any() costs a generator)
+        if t is not None and t.requires_grad:
+            return True
+    return False
+
+
 def _tensors(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
     for arg in (*args, *kwargs.values()):
         if isinstance(arg, Tensor):
@@ -382,7 +459,7 @@ def _lower(func: _Torch, types: Sequence[type], args: _Args, kwargs: dict[str, A
         why = _why_torch(t)
         if why:
             return why
-    if any(t.dtype != tensors[0].dtype for t in tensors) and not torch.is_autocast_enabled(tensors[0].device.type):
+    if any(t.dtype != tensors[0].dtype for t in tensors) and not _autocasts(tensors[0].device.type):
         return "mixed dtypes"
     try:
         lowered = LOWERINGS[func](*args, **kwargs)
@@ -398,6 +475,10 @@ def _overriding(types: Sequence[type]) -> type | None:
     return next((t for t in types if t is not Tensor), None)
 
 
+def _autocasts(device: str) -> bool:
+    return device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
+
+
 def _why_torch(t: Tensor) -> str:
     if t.is_nested:
         return "nested tensor"
@@ -407,7 +488,7 @@ def _why_torch(t: Tensor) -> str:
         return f"dtype {t.dtype}"
     device = t.device.type
     if device == "cuda":
-        if t.dtype not in _HALF and not torch.is_autocast_enabled(device):
+        if t.dtype not in _HALF and not _autocasts(device):
             return f"dtype {t.dtype}"
     elif device not in ("cpu", "meta"):
         return f"device {device}"
@@ -428,11 +509,13 @@ def _why_not_into(lowered: Lowered, out: Tensor) -> str:
 
 def _describe(func: _Torch, args: _Args, kwargs: dict[str, Any]) -> Lowered | None:
     """The product of a call that was left to torch, if it is one."""
+    if func not in LOWERINGS:
+        return None
     try:
         if any(t.is_nested or t.layout is not torch.strided for t in _tensors(args, kwargs)):
             return None
         lowered = LOWERINGS[func](*args, **kwargs)
-    except (KeyError, TypeError, AttributeError, RuntimeError):
+    except (TypeError, AttributeError, RuntimeError):
         return None
     return None if isinstance(lowered, str) else lowered
 
@@ -442,7 +525,7 @@ def _call(site: str, op: str, product: Lowered | None, *, variant: int | None = 
         return Call(site, op, left=left)
     device = product.a.device
     dtype = product.a.dtype
-    if dtype is not torch.float64 and torch.is_autocast_enabled(device.type):
+    if dtype is not torch.float64 and _autocasts(device.type):
         dtype = torch.get_autocast_dtype(device.type)
     return Call(
         site=site,

@@ -178,31 +178,41 @@ def _einsum(*args: Any) -> Lowered | str:
     plan = parse(equation, a.dim(), b.dim())
     if plan is None:
         return "einsum that is not one matrix product"
-    a = a.permute(plan.permute_a)
-    b = b.permute(plan.permute_b)
-    batch, rows = a.shape[: plan.batch], a.shape[plan.batch : plan.batch + plan.rows]
-    shared, columns = a.shape[plan.batch + plan.rows :], b.shape[plan.batch + plan.shared :]
-    if b.shape[: plan.batch + plan.shared] != (*batch, *shared):  # a label of size 1 broadcasts, or torch raises
+    a, b = _permuted(a, plan.permute_a), _permuted(b, plan.permute_b)
+    rows_end = plan.batch + plan.rows
+    columns_start = plan.batch + plan.shared
+    batch, rows, shared = a.shape[: plan.batch], a.shape[plan.batch : rows_end], a.shape[rows_end:]
+    columns = b.shape[columns_start:]
+    if b.shape[:columns_start] != (*batch, *shared):  # a label of size 1 broadcasts, or torch raises
         return "einsum that broadcasts a label"
+    if plan.rows == plan.shared == plan.columns == 1:
+        finish = functools.partial(_permuted, order=plan.permute_out) if plan.permute_out else None
+        return Lowered("matmul", a, b, finish=finish)
     k = math.prod(shared)
     a = a.reshape(*batch, math.prod(rows), k)
     b = b.reshape(*batch, k, math.prod(columns))
 
-    def finish(x: Tensor) -> Tensor:
-        return x.reshape((*batch, *rows, *columns)).permute(plan.permute_out)
+    def unfold(x: Tensor) -> Tensor:
+        return _permuted(x.reshape((*batch, *rows, *columns)), plan.permute_out)
 
-    return Lowered("matmul", a, b, finish=finish)
+    return Lowered("matmul", a, b, finish=unfold)
+
+
+def _permuted(x: Tensor, order: tuple[int, ...] | None) -> Tensor:
+    return x if order is None else x.permute(order)
 
 
 class _EinsumPlan(NamedTuple):
-    """Orders of dimensions: (batch, rows, shared) @ (batch, shared, columns), and the result's; and their numbers."""
+    """(batch, rows, shared) @ (batch, shared, columns): how to permute operands and result (None: not), and how many
+    dimensions each group has."""
 
-    permute_a: tuple[int, ...]
-    permute_b: tuple[int, ...]
-    permute_out: tuple[int, ...]
+    permute_a: tuple[int, ...] | None
+    permute_b: tuple[int, ...] | None
+    permute_out: tuple[int, ...] | None
     batch: int
     rows: int
     shared: int
+    columns: int
 
 
 def _parse_einsum(equation: str, a_dim: int, b_dim: int) -> _EinsumPlan | None:
@@ -223,13 +233,20 @@ def _parse_einsum(equation: str, a_dim: int, b_dim: int) -> _EinsumPlan | None:
     if not shared or set(batch + rows + columns) != set(out):
         return None
     return _EinsumPlan(
-        tuple(a.index(c) for c in batch + rows + shared),
-        tuple(b.index(c) for c in batch + shared + columns),
-        tuple((batch + rows + columns).index(c) for c in out),
+        _order(a, batch + rows + shared),
+        _order(b, batch + shared + columns),
+        _order("".join(batch + rows + columns), list(out)),
         len(batch),
         len(rows),
         len(shared),
+        len(columns),
     )
+
+
+def _order(labels: str, wanted: list[str]) -> tuple[int, ...] | None:
+    """The permutation that brings ``labels`` into the wanted order; None if they are."""
+    order = tuple(labels.index(c) for c in wanted)
+    return None if order == tuple(range(len(order))) else order
 
 
 _parse_einsum_cached = functools.lru_cache(maxsize=1024)(_parse_einsum)

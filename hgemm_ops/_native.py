@@ -7,7 +7,7 @@ import ctypes
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_void_p
+from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 import torch
@@ -169,6 +169,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_stats_enable": (None, [c_int]),
     "hgemm_stats_reset": (None, []),
     "hgemm_stats_snapshot": (c_int, [POINTER(CallCount), c_int]),
+    "hgemm_autograd_start": (c_int, [c_uint64, c_uint64]),
 }
 
 
@@ -234,6 +235,9 @@ def explain(query: Query) -> tuple[Decision, list[Candidate]]:
     return decision, list(candidates)
 
 
+_new_table_actions: list[Callable[[], None]] = []
+
+
 def set_table(entries: Sequence[TableEntry], timings: Sequence[Timing]) -> None:
     """Replaces the tuned table."""
     check(
@@ -242,6 +246,13 @@ def set_table(entries: Sequence[TableEntry], timings: Sequence[Timing]) -> None:
         ),
         ValueError,
     )
+    for action in _new_table_actions:
+        action()
+
+
+def on_new_table(action: Callable[[], None]) -> None:
+    """Runs ``action`` after every change of the tuned table: decisions may be others now."""
+    _new_table_actions.append(action)
 
 
 def stats() -> list[CallCount]:
@@ -253,6 +264,24 @@ def stats() -> list[CallCount]:
         if count <= room:
             return list(rows[:count])
         room = 2 * count
+
+
+def start_autograd_fast_path(autograd_and_above: int, dispatch_modes: int) -> bool:
+    """Keeps calls that want no gradient out of Python; False where this torch lacks what that takes."""
+    return bool(lib().hgemm_autograd_start(autograd_and_above, dispatch_modes) == 0)
+
+
+@functools.cache
+def _keep() -> Any:
+    # PyDLL: the library takes a reference, so the GIL must be held.
+    function = ctypes.PyDLL(str(_library.path())).hgemm_autograd_keep
+    function.restype, function.argtypes = None, [ctypes.py_object, c_char_p]
+    return function
+
+
+def keep_exception(error: BaseException) -> None:
+    """Lets the op of the library that called Python raise ``error``, which torch's C shim would turn into a status."""
+    _keep()(error, f"{type(error).__name__}: {error}".encode(errors="replace"))
 
 
 # Callbacks that the library holds, kept alive here and taken back before the interpreter goes.

@@ -10,6 +10,7 @@ import functools
 import math
 import re
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -104,7 +105,7 @@ class Report:
                 attributed[signature] += n
         for signature, n in _unattributed(native, attributed).items():
             calls[signature.row()] += n
-        return [replace(row, calls=n) for row, n in calls.items()]
+        return [replace(row, calls=n) for row, n in calls.items() if n]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -139,16 +140,25 @@ class Report:
         with lock:
             self._active += 1
             if self._active == 1 and _library.load():
+                if self._native_start is None:
+                    _settle_idle()
+                    self._native_start = _native_calls()
                 _native_counting(+1)
-                self._native_start = _native_calls()
 
     def _stop(self) -> None:
+        global _idle
         with lock:
             self._active -= 1
             if self._active == 0 and self._native_start is not None:
-                self._native += self._native_since_start()
-                self._native_start = None
                 _native_counting(-1)
+                if _native_users:
+                    self._settle()
+                else:
+                    _idle = weakref.ref(self)
+
+    def _settle(self) -> None:
+        self._native += self._native_since_start()
+        self._native_start = None
 
     def _native_since_start(self) -> Counter[_NativeCall]:
         return Counter() if self._native_start is None else _native_calls() - self._native_start
@@ -156,13 +166,25 @@ class Report:
 
 # Guards every report and the native counters' switch: contexts of several threads may feed one report.
 lock = threading.Lock()
+
 _native_users = 0
+# The report that was active last. Nothing is counted while none is, so that entering it again (as a decorator does at
+# every call) costs no snapshot of the counters.
+_idle: weakref.ref[Report] | None = None
 
 
 def _native_counting(change: int) -> None:
     global _native_users
     _native_users += change
     _native.lib().hgemm_stats_enable(_native_users > 0)
+
+
+def _settle_idle() -> None:
+    global _idle
+    report = None if _idle is None else _idle()
+    if report is not None and report._active == 0:
+        report._settle()
+    _idle = None
 
 
 @dataclass(frozen=True)
@@ -306,6 +328,14 @@ def _resolve(call: Call) -> tuple[Row, _NativeCall | None]:
     )
 
 
+def torch_serves(call: Call) -> str:
+    """Why an operator's call on a GPU ends in torch's own product; empty where a kernel serves it."""
+    if call.device is None or call.device.type != "cuda":
+        return ""
+    row, decided = _resolve(call)
+    return row.reason if row.variant == "torch" and (decided is not None or not _library.load()) else ""
+
+
 @functools.cache
 def _device_facts(ordinal: int) -> _native.Facts:
     return _native.device_facts(ordinal)
@@ -320,7 +350,7 @@ def _sizes(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, int, int, 
     k, n = (b[-1], math.prod(b[:-1])) if op == "linear" else (b[0], 1) if len(b) == 1 else (b[-2], b[-1])
     if op == "linear" or len(b) <= 2:
         return 1, math.prod(a[:-1]), n, k
-    batch = torch.broadcast_shapes(tuple(a[:-2]), tuple(b[:-2]))  # type: ignore[no-untyped-call]
+    batch = torch.broadcast_shapes(tuple(a[:-2]), tuple(b[:-2]))
     return math.prod(batch), a[-2] if len(a) > 1 else 1, n, k
 
 

@@ -414,6 +414,19 @@ def test_needs_only_the_stable_abi() -> None:
     assert not foreign_symbols(undefined)
 
 
+def test_what_lies_outside_the_stable_abi_is_optional() -> None:
+    undefined = binutil("nm", "-DC", "--undefined-only")
+    weak = {name.split("(")[0] for name in re.findall(r"\bw ((?:at|c10|caffe2|torch)::.+)", undefined)}
+    assert weak == {
+        "at::impl::tensor_has_dispatch",
+        "c10::TensorImpl::_fw_grad",
+        "c10::TensorImpl::requires_grad",
+        "c10::impl::ExcludeDispatchKeyGuard::ExcludeDispatchKeyGuard",
+        "c10::impl::ExcludeDispatchKeyGuard::~ExcludeDispatchKeyGuard",
+        "c10::impl::tls_is_dispatch_keyset_included",
+    }
+
+
 def test_exports_only_the_c_api() -> None:
     defined = binutil("nm", "-D", "--defined-only")
     assert "hgemm_" in defined

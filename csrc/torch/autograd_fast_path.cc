@@ -1,9 +1,12 @@
 // The ops at the AutogradCUDA key: a call that wants no gradient goes on below autograd without entering Python, every
 // other one to the Python kernel (hgemm_ops/ops/autograd.py), which is an op of its own for that purpose.
 //
-// The stable ABI knows neither requires_grad nor how to continue below a key, so this file asks libc10 directly, by
-// mangled name. THESE SYMBOLS ARE OUTSIDE THE STABLE ABI. All of them are weak. Where one is missing, or Python has not
-// called hgemm_autograd_start(), nothing changes but the cost: the Python kernels see every call, about 3 us slower.
+// The stable ABI knows neither requires_grad nor how to continue below a key, so this file asks libc10 and libtorch_cpu
+// directly, by mangled name. THESE SYMBOLS ARE OUTSIDE THE STABLE ABI. All of them are weak: where one is missing,
+// nothing is registered here and nothing changes but the cost, since the Python kernels then see every call, 2 to 4 us
+// slower. Until Python calls hgemm_autograd_start(), every call goes to Python from here.
+//
+// NOTE: profilers list such a call twice, one inside the other: the stable ABI has no redispatch that they do not see.
 #include <torch/csrc/stable/library.h>
 
 #include <array>

@@ -29,7 +29,7 @@ from torch.autograd import Function
 from torch.autograd.graph import increment_version
 
 from hgemm_ops.ops import aten
-from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES
+from hgemm_ops.ops.schema import AUTOGRAD_PREFIX, NAMESPACE, SIGNATURES
 
 Ctx = Any  # torch.autograd.function.FunctionCtx, to which the functions below add attributes
 Options = dict[str, Any]  # keyword-only arguments that differ from their defaults
@@ -460,6 +460,36 @@ def _out_version_kernel(op: OpOverload) -> Kernel:
     return kernel
 
 
+# On CUDA, where the shared library is loaded, its kernel comes first. It leaves these the calls that want a gradient,
+# and those that dispatch modes or tensor subclasses are to see (csrc/torch/autograd_fast_path.cc).
+
+
+def _behind_the_library(kernel: Kernel) -> Kernel:
+    """``kernel`` for a call from the shared library, whose way back drops exceptions."""
+
+    def wrapper(*args: Any, **options: Any) -> Any:
+        try:
+            return kernel(*args, **options)
+        except BaseException as error:
+            keep_exception(error)
+            raise
+
+    return wrapper
+
+
+def keep_exception(error: BaseException) -> None:
+    """Leaves an exception with the shared library, which raises it again."""
+    from hgemm_ops import _native  # only here: the ops exist without the library
+
+    _native.keep_exception(error)
+
+
+def fast_path_keys() -> tuple[int, int]:
+    """For the shared library, as torch represents sets of dispatch keys: autograd and all above it; dispatch modes."""
+    above = torch._C._dispatch_keyset_full().raw_repr() & ~_AFTER_AUTOGRAD.raw_repr()
+    return above, DispatchKeySet(torch._C.DispatchKey.Python).raw_repr()
+
+
 def register(lib: torch.library.Library) -> None:
     """Registers the Autograd kernels of every op on ``lib``."""
     kernels = {
@@ -474,6 +504,7 @@ def register(lib: torch.library.Library) -> None:
     for name, kernel in kernels.items():
         lib.impl(name, kernel, "Autograd", with_keyset=True)
     for name in SIGNATURES:
+        lib.impl(f"{AUTOGRAD_PREFIX}{name}", _behind_the_library(kernels[name]), "Autograd", with_keyset=True)
         op = getattr(_OPS, name).out
         lib.impl(f"{name}.out", _out_kernel(op), "Autograd", with_keyset=True)
         lib.impl(f"{name}.out", _out_version_kernel(op), "ADInplaceOrView", with_keyset=True)

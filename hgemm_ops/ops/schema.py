@@ -30,6 +30,9 @@ SIGNATURES: dict[str, str] = {
 #: Returns (act(x @ weight.T + bias), the argument of act), for a backward that needs the pre-activation.
 LINEAR_SAVE = f"linear_save(Tensor x, Tensor weight, Tensor? bias, int act, *, {_OPTIONS}) -> (Tensor, Tensor)"
 
+#: The Autograd kernel of an op as an op of its own, for ``csrc/torch/autograd_fast_path.cc``: same arguments.
+AUTOGRAD_PREFIX = "_autograd_"
+
 TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 # NOTE: the `.out` overloads do without torch 2.13's `Tag.out`, which would let inductor plan the buffer: its lowering
 # (FallbackKernel.create) passes keyword-only arguments twice and fails on symbolic sizes.
@@ -40,6 +43,7 @@ def define(lib: torch.library.Library) -> None:
     for name, arguments in SIGNATURES.items():
         lib.define(f"{name}({arguments}) -> Tensor", tags=TAGS)
         lib.define(f"{name}.out({arguments}, Tensor(a!) out) -> Tensor(a!)", tags=TAGS)
+        lib.define(f"{AUTOGRAD_PREFIX}{name}({arguments}) -> Tensor", tags=TAGS)
     lib.define(LINEAR_SAVE, tags=TAGS)
 
 

@@ -1,0 +1,269 @@
+"""The ops' way past autograd (``csrc/torch/autograd_fast_path.cc``): who runs which call, and that nothing else tells.
+
+These tests need a GPU, and so does the file; the last one builds it for the CPU and runs them there, with those of
+autograd and functorch.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+import torch.autograd.forward_ad as forward_ad
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+import hgemm_ops  # noqa: F401  (registers torch.ops.hgemm)
+from hgemm_ops.ops import autograd
+
+hgemm = torch.ops.hgemm
+ON_CPU = "fast_path_on_cpu" in sys.modules
+DEVICE, DTYPE = ("cpu", torch.float32) if ON_CPU else ("cuda", torch.float16)
+here = pytest.mark.skipif(False, reason="") if ON_CPU else pytest.mark.gpu
+
+Fn = Callable[..., Tensor]
+# op -> (our call, torch's) of three (8, 8) matrices
+CALLS: dict[str, tuple[Fn, Fn]] = {
+    "matmul": (lambda a, b, c: hgemm.matmul(a[None], b) + c, lambda a, b, c: a[None] @ b + c),
+    "mm": (lambda a, b, c: hgemm.mm(a, b) + c, lambda a, b, c: a @ b + c),
+    "bmm": (lambda a, b, c: hgemm.bmm(a[None], b[None]) + c, lambda a, b, c: (a @ b)[None] + c),
+    "addmm": (
+        lambda a, b, c: hgemm.addmm(c, a, b, beta=2.0, out_dtype=a.dtype),
+        lambda a, b, c: torch.addmm(c, a, b, beta=2.0),
+    ),
+    "baddbmm": (
+        lambda a, b, c: hgemm.baddbmm(c, a[None], b[None], alpha=0.5, variant=-1),
+        lambda a, b, c: torch.baddbmm(c, a[None], b[None], alpha=0.5),
+    ),
+    "linear": (lambda a, b, c: hgemm.linear(a, b, c[0], 1), lambda a, b, c: F.linear(a, b, c[0]).relu()),
+    "linear no bias": (lambda a, b, c: hgemm.linear(a, b) + c, lambda a, b, c: F.linear(a, b) + c),
+}
+
+
+def matrices(requires_grad: str = "") -> dict[str, Tensor]:
+    made = {name: torch.randn(8, 8, device=DEVICE, dtype=DTYPE) for name in "abc"}
+    for name in requires_grad:
+        made[name].requires_grad_()
+    return made
+
+
+def python_kernels(function: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """What ``function`` returns, and the functions of ops/autograd.py that ran in it."""
+    ran: list[str] = []
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename == autograd.__file__:
+            ran.append(frame.f_code.co_name)
+
+    sys.setprofile(profile)
+    try:
+        result = function()
+    finally:
+        sys.setprofile(None)
+    return result, ran
+
+
+class Seen(TorchDispatchMode):
+    def __init__(self, error: BaseException | None = None) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.error = error
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "hgemm":
+            self.names.append(str(func))
+            if self.error is not None:
+                raise self.error
+        return func(*args, **(kwargs or {}))
+
+
+class Stop(BaseException):
+    """No type that C++ knows."""
+
+
+@here
+@pytest.mark.parametrize("op", CALLS)
+def test_without_gradient_no_python_runs(op: str) -> None:
+    ours, theirs = CALLS[op]
+    inputs = matrices()
+    for context, requires_grad in ((torch.enable_grad, ""), (torch.no_grad, "abc"), (torch.inference_mode, "")):
+        for name in requires_grad:
+            inputs[name].requires_grad_()
+        with context():
+            result, ran = python_kernels(lambda: ours(**inputs))
+            assert not ran and not result.requires_grad
+            torch.testing.assert_close(result, theirs(**inputs))
+
+
+@here
+@pytest.mark.parametrize("wants", "abc")
+@pytest.mark.parametrize("op", CALLS)
+def test_with_gradient_python_does(op: str, wants: str) -> None:
+    ours, theirs = CALLS[op]
+    inputs = matrices(wants)
+    result, ran = python_kernels(lambda: ours(**inputs))
+    assert bool(ran) == (wants != "c" or op in ("addmm", "baddbmm", "linear"))
+    (grad,) = torch.autograd.grad(result.sum(), inputs[wants])
+    (expected,) = torch.autograd.grad(theirs(**inputs).sum(), inputs[wants])
+    torch.testing.assert_close(grad, expected)
+
+
+@here
+@pytest.mark.parametrize("op", CALLS)
+def test_with_tangent_python_does(op: str) -> None:
+    ours, theirs = CALLS[op]
+    inputs, tangent = matrices(), torch.randn(8, 8, device=DEVICE, dtype=DTYPE)
+    with torch.no_grad(), forward_ad.dual_level():
+        for name in "ab":
+            dual = {**inputs, name: forward_ad.make_dual(inputs[name], tangent)}
+            result, ran = python_kernels(lambda dual=dual: forward_ad.unpack_dual(ours(**dual)).tangent)  # type: ignore[misc]
+            assert ran
+            torch.testing.assert_close(result, forward_ad.unpack_dual(theirs(**dual)).tangent, atol=1e-2, rtol=1e-2)
+        assert not python_kernels(lambda: hgemm.mm(inputs["a"], inputs["b"]))[1]  # inside a level, without a tangent
+
+
+@here
+@pytest.mark.parametrize("wants", ["", "a"])
+def test_errors_of_arguments(wants: str) -> None:
+    inputs = matrices(wants)
+    with pytest.raises(RuntimeError, match=r"mm: a \(8, 8\) and b \(7, 8\): inner dimensions must match") as error:
+        hgemm.mm(inputs["a"], inputs["b"][:7])
+    assert type(error.value) is RuntimeError
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(ON_CPU, reason="the CPU multiplies integers")
+def test_errors_of_torch_keep_their_type() -> None:
+    a = torch.ones(4, 4, device="cuda", dtype=torch.int32)
+    with pytest.raises(NotImplementedError) as expected:
+        torch.mm(a, a)
+    with pytest.raises(NotImplementedError) as error:
+        hgemm.mm(a, a)
+    assert str(error.value) == str(expected.value)
+
+
+@here
+def test_any_exception_comes_through() -> None:
+    stop = Stop("enough")
+
+    def pack(_: Tensor) -> Any:
+        raise stop
+
+    inputs = matrices("a")
+    for _ in range(3):
+        with pytest.raises(Stop) as error, saved_tensors_hooks(pack, lambda t: t):
+            hgemm.mm(inputs["a"], inputs["b"])
+        assert error.value is stop
+        assert "pack" in [entry.name for entry in traceback.extract_tb(error.value.__traceback__)]
+    assert hgemm.mm(inputs["a"], inputs["b"]).requires_grad
+
+
+@here
+@pytest.mark.parametrize("wants", ["", "a"])
+def test_dispatch_modes_see_the_op_once(wants: str) -> None:
+    inputs = matrices(wants)
+    with Seen() as seen:
+        hgemm.mm(inputs["a"], inputs["b"])
+    assert seen.names == ["hgemm.mm.default"]
+    stop = Stop()
+    with Seen(stop) as seen, pytest.raises(Stop) as error:
+        hgemm.mm(inputs["a"], inputs["b"])
+    assert error.value is stop
+    assert seen.names == ["hgemm.mm.default"]
+
+
+@here
+def test_subclasses_see_the_op_once() -> None:
+    names: list[str] = []
+    error: BaseException | None = None
+
+    class Wrapped(Tensor):
+        plain: Tensor
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            names.append(str(func))
+            if error is not None:
+                raise error
+            return func(*(getattr(arg, "plain", arg) for arg in args), **(kwargs or {}))
+
+    inputs = matrices()
+    wrapped = Tensor._make_subclass(Wrapped, inputs["a"])
+    wrapped.plain = inputs["a"]
+    result = hgemm.mm(wrapped, inputs["b"])
+    assert [name for name in names if "hgemm" in name] == ["hgemm.mm.default"]
+    torch.testing.assert_close(result, inputs["a"] @ inputs["b"])
+    names.clear()
+    error = Stop()
+    for call in (hgemm.mm, torch.func.vmap(hgemm.mm, (None, 0))):
+        with pytest.raises(Stop) as raised:
+            call(wrapped, inputs["b"].expand(2, 8, 8) if call is not hgemm.mm else inputs["b"])
+        assert raised.value is error
+    assert names[0] == "hgemm.mm.default"
+
+
+@here
+def test_negative_views() -> None:
+    inputs = matrices()
+    torch.testing.assert_close(hgemm.mm(torch._neg_view(inputs["a"]), inputs["b"]), -inputs["a"] @ inputs["b"])
+
+
+@here
+def test_checkpoint_stops_early() -> None:
+    """By an exception, thrown where the last needed tensor is saved."""
+    inputs = matrices("ab")
+    ran = 0
+
+    def block(x: Tensor) -> Tensor:
+        nonlocal ran
+        y = hgemm.linear(hgemm.mm(x, inputs["b"]), inputs["b"])
+        ran += 1  # the second time, the exception comes before
+        return y
+
+    def grads(function: Fn) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(function(inputs["a"]).sum(), (inputs["a"], inputs["b"]))
+
+    expected = grads(block)
+    ran = 0
+    torch.testing.assert_close(grads(lambda x: checkpoint(block, x, use_reentrant=False)), expected)
+    assert ran == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(ON_CPU, reason="runs the others there")
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_all_this_on_the_cpu(tmp_path: Path) -> None:
+    root, torch_dir = Path(__file__).parent.parent, Path(torch.__file__).parent
+    source, library = tmp_path / "fast_path.cc", tmp_path / "fast_path.so"
+    text = (root / "csrc" / "torch" / "autograd_fast_path.cc").read_text()
+    assert text.count("AutogradCUDA, ") == 1
+    source.write_text(text.replace("AutogradCUDA, ", "AutogradCPU, "))
+    flags = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-DTORCH_TARGET_VERSION=0x020a000000000000"]
+    includes = ["-isystem", str(torch_dir / "include"), f"-I{root / 'csrc'}"]
+    link = [f"-L{torch_dir / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10"]
+    subprocess.run(["c++", "-shared", *flags, *includes, str(source), "-o", str(library), *link], check=True)
+    files = [str(root / "tests" / f"test_{name}.py") for name in ("fast_path", "autograd", "functorch")]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "fast_path_on_cpu", "-p", "no:cacheprovider", *files],
+        cwd=root,
+        env={
+            **os.environ,
+            "HGEMM_FAST_PATH_ON_CPU": str(library),
+            "PYTHONPATH": os.pathsep.join([str(root / "tests"), *filter(None, sys.path)]),
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
