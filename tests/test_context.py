@@ -16,11 +16,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from hgemm_ops import use_custom_gemm
+from hgemm_ops import _context, use_custom_gemm
 from hgemm_ops._report import Report
 
 Fn = Callable[..., Any]
@@ -546,6 +547,43 @@ def test_autocast() -> None:
     assert [(row.op, row.dtype) for row in report.rows] == [("linear", "bfloat16"), ("matmul", "bfloat16")]
 
 
+def test_what_is_routed_on_a_gpu() -> None:
+    half, single = torch.float16, torch.float32
+
+    def routed(dtype: torch.dtype) -> list[str]:
+        a, w = torch.empty(3, 4, device="cuda", dtype=dtype), torch.empty(5, 4, device="cuda", dtype=dtype)
+        with operators() as seen:
+            for _ in range(2):
+                F.linear(a, w)
+            torch.mm(a, w.T)
+        return seen.names
+
+    with FakeTensorMode(), use_custom_gemm():
+        assert routed(half) == routed(torch.bfloat16) == ["linear", "linear", "mm"]
+        assert routed(single) == routed(torch.float64) == []
+        torch.set_autocast_enabled("cuda", True)
+        try:
+            assert routed(single) == ["linear", "linear", "mm"]
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+        assert routed(single) == []
+
+
+def test_autocast_that_is_switched_at_one_call_site() -> None:
+    layer, x = nn.Linear(4, 5), torch.randn(3, 4)
+    with use_custom_gemm() as report:
+        for enabled in (False, True, False):
+            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                assert layer(x).dtype == (torch.bfloat16 if enabled else torch.float32)
+    assert total(report) == 3
+
+
+def test_meta_tensors() -> None:
+    with operators() as seen, use_custom_gemm():
+        assert F.linear(torch.empty(2, 3, device="meta"), torch.empty(4, 3, device="meta")).shape == (2, 4)
+    assert seen.names == ["linear"]
+
+
 def test_functorch() -> None:
     a, b, batch = torch.randn(3, 4), torch.randn(4, 5), torch.randn(6, 3, 4)
 
@@ -621,6 +659,78 @@ def test_a_new_weight_at_an_old_address_is_another_site() -> None:
             Left(3, 4)(x)
             Right(3, 4)(x)
     assert {row.site: row.calls for row in report.rows} == {"Left": 20, "Right": 20}
+
+
+@pytest.fixture
+def torchs(monkeypatch: pytest.MonkeyPatch) -> list[_context.Call]:
+    """Makes the dispatcher give everything to torch; lists what it was asked."""
+    asked: list[_context.Call] = []
+
+    def torch_serves(call: _context.Call) -> str:
+        asked.append(call)
+        return "table: torch is faster"
+
+    monkeypatch.setattr(_context, "torch_serves", torch_serves)
+    return asked
+
+
+def reasons(report: Report) -> dict[str, int]:
+    return {row.reason.split(":")[0]: row.calls for row in report.rows}
+
+
+def test_torch_runs_what_is_torchs(torchs: list[_context.Call]) -> None:
+    a, w = torch.randn(3, 3), nn.Parameter(torch.randn(3, 3), requires_grad=False)
+    with use_custom_gemm() as report:
+        for _ in range(4):
+            results = (torch.mm(a, a), F.linear(a, w), torch.addmm(a, a, w), F.linear(a, w, a[0]))
+    for result, expected in zip(results, (a @ a, a @ w.T, a + a @ w, a @ w.T + a[0]), strict=True):
+        torch.testing.assert_close(result, expected)
+    assert len(torchs) == 3  # asked once of each; with and without a bias, one weight is one call
+    assert total(report) == 16
+    assert reasons(report) == {"table": 3, "kernels run on CUDA devices, not on cpu": 1}
+    assert {row.calls for row in report.rows if row.op == "linear"} == {1, 7}
+
+
+@pytest.mark.parametrize("wants", ["a", "w", "bias"])
+def test_a_gradient_is_routed_whoever_serves_the_forward(torchs: list[_context.Call], wants: str) -> None:
+    t = {"a": torch.randn(2, 3), "w": torch.randn(4, 3), "bias": torch.randn(4)}
+    t[wants].requires_grad_()
+    with use_custom_gemm() as report:
+        for _ in range(3):
+            assert "Linear" in F.linear(*t.values()).grad_fn.name()  # type: ignore[union-attr]
+        with torch.no_grad():
+            F.linear(*t.values())
+    assert set(reasons(report)) == {"kernels run on CUDA devices, not on cpu"}  # another line, seen once
+
+
+def test_where_operators_are_looked_for_they_are_found(torchs: list[_context.Call]) -> None:
+    def thrice() -> None:
+        for _ in range(3):
+            torch.mm(a, a)
+
+    a = torch.randn(3, 3)
+    with use_custom_gemm() as outer:
+        thrice()
+        with operators() as seen:
+            thrice()
+        assert seen.names == ["mm"] * 3
+        with use_custom_gemm() as inner:
+            thrice()
+        thrice()
+    assert (total(outer), total(inner)) == (12, 3)
+    assert set(reasons(inner)) == {"kernels run on CUDA devices, not on cpu"}
+
+
+def test_a_new_table_asks_again(torchs: list[_context.Call], monkeypatch: pytest.MonkeyPatch) -> None:
+    a = torch.randn(3, 3)
+    with use_custom_gemm() as report:
+        for attempt in range(6):
+            torch.mm(a, a)
+            if attempt == 2:
+                _context._forget_decisions()
+                monkeypatch.setattr(_context, "torch_serves", lambda call: "")
+    assert len(torchs) == 1
+    assert reasons(report) == {"table": 2, "kernels run on CUDA devices, not on cpu": 4}
 
 
 def test_disabled_by_the_environment() -> None:
