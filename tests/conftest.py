@@ -16,6 +16,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
 import torch
+from hypothesis import settings
+
+# The same examples in every run: a failure belongs to the change that brought it. HYPOTHESIS_PROFILE=default explores.
+settings.register_profile("fixed", derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 MARKS = {
     "gpu": "needs a CUDA GPU",

@@ -82,7 +82,7 @@ double flat_rate_us(const Problem& p, const DeviceFacts& facts, const Chip& chip
 
 double ragged_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
   const double stream = stream_us(p, chip, kRaggedStreamShare);
-  if (p.m == 1 || p.n == 1) return stream;  // a matrix-vector kernel
+  if (p.m == 1 || p.n == 1) return std::max(stream, kStartUs + kTileUs);  // a matrix-vector kernel
   const bool only_result = alignment_a(p) >= 16 && alignment_b(p) >= 16;
   const double rate = only_result ? kRaggedResult : p.b_major() == Major::kK ? kRaggedK : kRaggedMN;
   return std::max(stream, flat_rate_us(p, facts, chip, std::min(rate, 0.6 * chip.mma_flops)));
