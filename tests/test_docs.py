@@ -82,7 +82,7 @@ def test_readme_kernels_are_declared() -> None:
 def test_readme_shows_the_refusal_as_it_is() -> None:
     shown = next(text for _, text in blocks(README) if text.startswith("RuntimeError: "))
     with pytest.raises(RuntimeError) as refused:
-        hgemm_ops.explain(M=4097, N=4097, K=4097, arch="sm_90", variant="sm80_mma_128x128x32_w64x64_s5")
+        hgemm_ops.explain(M=4097, N=4097, K=4097, arch="sm_90", variant="sm80_mma_128x128x64_w64x64_s3")
     assert f"RuntimeError: {refused.value}".startswith(" ".join(shown.split()))
 
 

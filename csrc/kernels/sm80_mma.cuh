@@ -73,7 +73,7 @@ struct SmemOperand {
 };
 
 template <class Traits>
-__global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_constant__ Params p) {
   using T = typename Traits::T;
   constexpr int BM = Traits::BM, BN = Traits::BN, BK = Traits::BK, WM = Traits::WM, WN = Traits::WN;
   constexpr int STAGES = Traits::STAGES, kSteps = BK / 16, MI = WM / 16, NJ = WN / 16;
@@ -101,10 +101,10 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
   const int m0 = tile.m * BM, n0 = tile.n * BN;
   const int k_tile0 = split * p.k_tiles_per_split;
   const int k_tiles = max(0, min((p.k + BK - 1) / BK - k_tile0, p.k_tiles_per_split));
-  const int k0 = k_tile0 * BK;
+  const int k0 = k_tile0 * BK, k1 = min(p.k, k0 + k_tiles * BK);  // fetches beyond k1 read nothing
 
-  CopyA copy_a(a, p.lda, kKMajorA ? m0 : k0, kKMajorA ? k0 : m0, kKMajorA ? p.m : p.k, kKMajorA ? p.k : p.m, p.wide_a);
-  CopyB copy_b(b, p.ldb, kKMajorB ? n0 : k0, kKMajorB ? k0 : n0, kKMajorB ? p.n : p.k, kKMajorB ? p.k : p.n, p.wide_b);
+  CopyA copy_a(a, p.lda, kKMajorA ? m0 : k0, kKMajorA ? k0 : m0, kKMajorA ? p.m : k1, kKMajorA ? k1 : p.m, p.wide_a);
+  CopyB copy_b(b, p.ldb, kKMajorB ? n0 : k0, kKMajorB ? k0 : n0, kKMajorB ? p.n : k1, kKMajorB ? k1 : p.n, p.wide_b);
   const auto stage_a = [&](int stage) { return smem_base + stage * Traits::kStageBytes; };
   const auto stage_b = [&](int stage) { return smem_base + stage * Traits::kStageBytes + CopyA::kBytes; };
   const auto fetch = [&](int stage) {
@@ -133,10 +133,8 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
 
 #pragma unroll
   for (int s = 0; s < STAGES - 1; ++s) {
-    if (s < k_tiles) {
-      fetch(s);
-      commit(s);
-    }
+    fetch(s);
+    commit(s);
     ptx::cp_async_commit();
   }
   ptx::cp_async_wait<STAGES - 2>();
@@ -150,11 +148,11 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
     // read.
     ptx::cp_async_wait<STAGES - 3>();
     __syncthreads();
-    const bool more = kt + STAGES - 1 < k_tiles;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       load_fragments((step + 1) % 2, step + 1 < kSteps ? stage : next_stage, (step + 1) % kSteps);
-      if (step == 0 && more) fetch(free_stage);
+      // Behind the fragments, whose loads take the same queue and are wanted first.
+      if (step == 0) fetch(free_stage);
 #pragma unroll
       for (int i = 0; i < MI; ++i) {
 #pragma unroll
@@ -165,7 +163,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
         }
       }
     }
-    if (more) commit(free_stage);
+    commit(free_stage);
     ptx::cp_async_commit();
     free_stage = stage;
     stage = next_stage;
@@ -174,19 +172,25 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
   ptx::cp_async_wait<0>();
   __syncthreads();  // the ring becomes the epilogue's scratch
 
-  // Each warp hands over its fragments through shared memory, 16 rows at a time, so that stores are whole rows.
-  float* scratch = reinterpret_cast<float*>(smem) + warp * 16 * Traits::kEpilogueRow;  // (16, WN + 8)
+  // Each warp hands over its fragments through shared memory, as many rows at a time as fit there, so that stores are
+  // whole rows.
+  constexpr int kRows = Traits::kEpilogueRows, kRow = Traits::kEpilogueRow;
+  float* scratch = reinterpret_cast<float*>(smem) + warp * kRows * kRow;  // (kRows, WN + 8)
 #pragma unroll
-  for (int i = 0; i < MI; ++i) {
+  for (int slice = 0; slice < WM; slice += kRows) {
 #pragma unroll
-    for (int j = 0; j < 2 * NJ; ++j) {
-      float* at = scratch + (lane / 4) * Traits::kEpilogueRow + j * 8 + lane % 4 * 2;
-      *reinterpret_cast<float2*>(at) = make_float2(acc[i][j][0], acc[i][j][1]);
-      *reinterpret_cast<float2*>(at + 8 * Traits::kEpilogueRow) = make_float2(acc[i][j][2], acc[i][j][3]);
+    for (int i = 0; i < kRows / 16; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2 * NJ; ++j) {
+        const float (&v)[4] = acc[slice / 16 + i][j];
+        float* at = scratch + (i * 16 + lane / 4) * kRow + j * 8 + lane % 4 * 2;
+        *reinterpret_cast<float2*>(at) = make_float2(v[0], v[1]);
+        *reinterpret_cast<float2*>(at + 8 * kRow) = make_float2(v[2], v[3]);
+      }
     }
     __syncwarp();
-    tile::emit_slice<T, 16, WN>(p.epilogue, batch, p.batches, split, m0 + warp_m + i * 16, n0 + warp_n, scratch,
-                                Traits::kEpilogueRow);
+    tile::emit_slice<T, kRows, WN>(p.epilogue, batch, p.batches, split, m0 + warp_m + slice, n0 + warp_n, scratch,
+                                   kRow);
     __syncwarp();
   }
 }
@@ -206,7 +210,7 @@ __global__ void __launch_bounds__(256)
     const float* src = e.partial + ((s * batches + batch) * e.m + row) * e.n + col;
     tile::add_scaled(acc, src, 1, span, e.n % 4 == 0, 1.0f);
   }
-  tile::finish<T>(e, batch, row, col, span, true, acc);
+  tile::finish<T>(e, tile::batch_offset(e, batch), row, col, span, true, acc);
 }
 
 }  // namespace hgemm::sm80_mma

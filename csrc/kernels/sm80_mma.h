@@ -1,6 +1,8 @@
 // What the list of sm80_mma kernels (sm80_mma.cc) and their CUDA side share: configurations and launchers.
 #pragma once
 
+#include <algorithm>
+
 #include "core/problem.h"
 
 namespace hgemm::sm80_mma {
@@ -13,8 +15,12 @@ struct Config {
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
   static constexpr int kStageBytes = (BM + BN) * BK * 2;
   static constexpr int kEpilogueRow = WN + 8;  // floats; the pad keeps the fragment stores conflict-free
-  static constexpr int kEpilogueBytes = kWarpsM * kWarpsN * 16 * kEpilogueRow * 4;
-  static constexpr int kSmemBytes = STAGES * kStageBytes > kEpilogueBytes ? STAGES * kStageBytes : kEpilogueBytes;
+  static constexpr int epilogue_bytes(int rows) { return kWarpsM * kWarpsN * rows * kEpilogueRow * 4; }
+  /// Rows of its tile that a warp hands over at a time.
+  static constexpr int kEpilogueRows = WM % 64 == 0 && epilogue_bytes(64) <= STAGES * kStageBytes   ? 64
+                                       : WM % 32 == 0 && epilogue_bytes(32) <= STAGES * kStageBytes ? 32
+                                                                                                    : 16;
+  static constexpr int kSmemBytes = std::max(STAGES * kStageBytes, epilogue_bytes(kEpilogueRows));
   static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0);
   static_assert(BK % 32 == 0, "the pipeline needs two k16 steps per tile");
   static_assert(STAGES >= 3, "one stage is read, one is freed, the rest are in flight");

@@ -109,16 +109,25 @@ __device__ __forceinline__ void store(T* dst, const float (&v)[8], Span span, bo
   }
 }
 
+/// Where a batch starts in D and C, in elements. Kept apart: a 64-bit division is too much for every row.
+struct BatchOffset {
+  int64_t d, c;
+};
+
+__device__ __forceinline__ BatchOffset batch_offset(const EpilogueParams& e, int64_t batch) {
+  const int64_t outer = batch / e.batch_inner, inner = batch - outer * e.batch_inner;
+  return {outer * e.d_batch[0] + inner * e.d_batch[1], outer * e.c_batch[0] + inner * e.c_batch[1]};
+}
+
 /// Finishes columns col + span of one row: `acc` holds A @ B there. `on_grid`: col is a multiple of 8; otherwise D's
 /// address at (row, col) is one of 16 bytes.
 template <class T>
-__device__ __forceinline__ void finish(const EpilogueParams& e, int64_t batch, int64_t row, int64_t col, Span span,
+__device__ __forceinline__ void finish(const EpilogueParams& e, BatchOffset offset, int64_t row, int64_t col, Span span,
                                        bool on_grid, float (&acc)[8]) {
-  const int64_t outer = batch / e.batch_inner, inner = batch - outer * e.batch_inner;
 #pragma unroll
   for (int i = 0; i < 8; ++i) acc[i] *= e.alpha;
   if (e.c != nullptr) {
-    const int64_t at = outer * e.c_batch[0] + inner * e.c_batch[1] + row * e.c_row + col * e.c_col;
+    const int64_t at = offset.c + row * e.c_row + col * e.c_col;
     if (e.c_f32) {
       add_scaled(acc, static_cast<const float*>(e.c) + at, e.c_col, span, false, e.beta);
     } else {
@@ -129,7 +138,7 @@ __device__ __forceinline__ void finish(const EpilogueParams& e, int64_t batch, i
     add_scaled(acc, static_cast<const T*>(e.bias) + col, 1, span, e.wide_bias && on_grid, 1.0f);
   }
 
-  const int64_t at = outer * e.d_batch[0] + inner * e.d_batch[1] + row * e.ldd + col;
+  const int64_t at = offset.d + row * e.ldd + col;
   const bool wide = !on_grid || e.wide_d;
   if (e.pre_activation != nullptr) {
     if (e.out_f32) {
@@ -151,9 +160,9 @@ __device__ __forceinline__ void finish(const EpilogueParams& e, int64_t batch, i
 
 /// How many elements D's address at (row, col) lies behind a multiple of 16 bytes.
 template <class T>
-__device__ __forceinline__ int elements_off_grid(const EpilogueParams& e, int64_t batch, int64_t row, int64_t col) {
-  const int64_t outer = batch / e.batch_inner, inner = batch - outer * e.batch_inner;
-  const int64_t at = outer * e.d_batch[0] + inner * e.d_batch[1] + row * e.ldd + col;
+__device__ __forceinline__ int elements_off_grid(const EpilogueParams& e, BatchOffset offset, int64_t row,
+                                                 int64_t col) {
+  const int64_t at = offset.d + row * e.ldd + col;
   const int size = e.out_f32 ? 4 : static_cast<int>(sizeof(T));
   return static_cast<int>((reinterpret_cast<uint64_t>(e.d) + at * size) % 16) / size;
 }
@@ -166,6 +175,7 @@ __device__ __forceinline__ void emit_slice(const EpilogueParams& e, int64_t batc
   const int lane = threadIdx.x % 32;
   const int rows = static_cast<int>(min(e.m - row0, static_cast<int64_t>(ROWS)));
   const int cols = static_cast<int>(min(e.n - col0, static_cast<int64_t>(COLS)));
+  const BatchOffset offset = batch_offset(e, batch);
   if (e.partial != nullptr || e.wide_d) {
     constexpr int kLanesPerRow = COLS / 8, kRowsPerPass = 32 / kLanesPerRow;
     const int c = lane % kLanesPerRow * 8;
@@ -177,7 +187,7 @@ __device__ __forceinline__ void emit_slice(const EpilogueParams& e, int64_t batc
         float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
         const Span span{0, min(cols - c, 8)};
         if (e.partial == nullptr) {
-          finish<T>(e, batch, row0 + r, col0 + c, span, true, v);
+          finish<T>(e, offset, row0 + r, col0 + c, span, true, v);
         } else {
           store(e.partial + ((split * batches + batch) * e.m + row0 + r) * e.n + col0 + c, v, span, e.n % 4 == 0);
         }
@@ -190,13 +200,13 @@ __device__ __forceinline__ void emit_slice(const EpilogueParams& e, int64_t batc
     for (int i = lane; i < ROWS * kGroups; i += 32) {
       const int r = i / kGroups;
       if (r >= rows) break;
-      const int c = (i - r * kGroups) * 8 - elements_off_grid<T>(e, batch, row0 + r, col0);
+      const int c = (i - r * kGroups) * 8 - elements_off_grid<T>(e, offset, row0 + r, col0);
       const Span span{max(-c, 0), min(cols - c, 8)};
       if (span.lo >= span.hi) continue;
       float v[8];
 #pragma unroll
       for (int j = 0; j < 8; ++j) v[j] = span.holds(j) ? slice[r * stride + c + j] : 0.0f;
-      finish<T>(e, batch, row0 + r, col0 + c, span, false, v);
+      finish<T>(e, offset, row0 + r, col0 + c, span, false, v);
     }
   }
 }

@@ -13,6 +13,7 @@ struct Swizzle {
   static constexpr int kChunks = COLS / 8;                             // 16-byte chunks per row
   static constexpr int kRowsPerLine = kChunks >= 8 ? 1 : 8 / kChunks;  // rows that share a 128-byte line
   static constexpr int kPhases = kChunks >= 8 ? 8 : kChunks;           // chunks to spread over
+  static constexpr int kPeriod = kRowsPerLine * kPhases;               // rows after which the pattern repeats
   static_assert(kChunks >= 2 && (kChunks & (kChunks - 1)) == 0, "COLS must be a power of two of at least 16");
 
   static __device__ __forceinline__ int phase(int row) { return (row / kRowsPerLine) % kPhases; }

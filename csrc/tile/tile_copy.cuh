@@ -11,7 +11,9 @@
 namespace hgemm::tile {
 
 /// Moves (ROWS, COLS) tiles of 16-bit elements, whose rows are contiguous in global memory, into swizzled shared
-/// memory; each fetch advances by (ROW_STEP, COL_STEP). Elements outside the matrix arrive as zeros.
+/// memory; each fetch advances along k by (ROW_STEP, COL_STEP), one of which is zero. Elements beyond the end of k
+/// arrive as zeros; rows or columns beyond the matrix's outer extent repeat its last ones, as nobody stores what comes
+/// of them.
 ///
 /// `fetch` starts a transfer and `commit` finishes it. Where every 16-byte chunk of the matrix is aligned and whole,
 /// the copy is cp.async and commit has nothing to do. Elsewhere a chunk straddles aligned words: fetch loads the 32-bit
@@ -20,10 +22,12 @@ namespace hgemm::tile {
 template <class T, int ROWS, int COLS, int ROW_STEP, int COL_STEP, int THREADS, bool kNarrow>
 class TileCopy {
   static_assert(sizeof(T) == 2);
+  static_assert((ROW_STEP == 0) != (COL_STEP == 0), "k runs along the rows or along the columns");
   using Layout = Swizzle<COLS>;
+  static constexpr bool kRowsAreOuter = ROW_STEP == 0;
   static constexpr int kChunks = COLS / 8;
   static constexpr int kRowsPerPass = THREADS / kChunks;
-  static constexpr int kIters = ROWS / kRowsPerPass;
+  static constexpr int kCopies = ROWS / kRowsPerPass;  // of a thread in a tile
   static_assert(THREADS % kChunks == 0 && ROWS % kRowsPerPass == 0, "every thread must move the same number of chunks");
 
  public:
@@ -31,31 +35,33 @@ class TileCopy {
 
   /// `origin`: element (0, 0) of the matrix; (row, col): the first tile's corner; (rows, cols): the matrix's extent.
   __device__ __forceinline__ TileCopy(const T* origin, int64_t ld, int row, int col, int rows, int cols, bool wide)
-      : ld_(ld), rows_(rows), cols_(cols), wide_(wide) {
-    const int t = threadIdx.x;
-    first_row_ = t / kChunks;
-    chunk_ = t % kChunks;
-    row_ = row + first_row_;
-    col_ = col + chunk_ * 8;
-    at_ = origin + row_ * ld_ + col_;
+      : step_((ROW_STEP * ld + COL_STEP) * 2), rows_(rows), cols_(cols), wide_(wide) {
+    const int first_row = threadIdx.x / kChunks, chunk = threadIdx.x % kChunks;
+    row_ = row + first_row - ROW_STEP;
+    col_ = col + chunk * 8 - COL_STEP;
+    if (!kRowsAreOuter) col_ = min(col_, (cols - 1) / 8 * 8);
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) at_[i] = reinterpret_cast<uint64_t>(origin) + (row_of(i) * ld + col_) * 2;
+    smem_offset_ = Layout::offset(first_row, chunk);
   }
 
-  /// Starts copying the current tile to the stage at shared address `dst` and advances.
+  /// Starts copying the next tile to the stage at shared address `dst`.
   __device__ __forceinline__ void fetch(uint32_t dst) {
-    if (wide_path()) {
-      const T* p = at_;
+    // NOTE: advances before it copies, not after: a copy in flight still reads its address register, and an addition
+    // behind it would wait for that.
+    row_ += ROW_STEP;
+    col_ += COL_STEP;
 #pragma unroll
-      for (int i = 0; i < kIters; ++i) {
-        const bool inside = row_ + i * kRowsPerPass < rows_ && col_ < cols_;
-        ptx::cp_async_16(dst + smem_offset(i), p, inside);
-        p += kRowsPerPass * ld_;
+    for (int i = 0; i < kCopies; ++i) at_[i] += step_;
+    if (wide_path()) {
+#pragma unroll
+      for (int i = 0; i < kCopies; ++i) {
+        const bool inside = kRowsAreOuter ? col_ < cols_ : row_of(i) < rows_;
+        ptx::cp_async_16(dst + smem_offset(i), reinterpret_cast<const void*>(at_[i]), inside);
       }
     } else {
       fetch_words();
     }
-    row_ += ROW_STEP;
-    col_ += COL_STEP;
-    at_ += ROW_STEP * ld_ + COL_STEP;
   }
 
   /// Finishes the last fetch into the stage at `dst`.
@@ -63,9 +69,9 @@ class TileCopy {
     if (wide_path()) return;
     if constexpr (kNarrow) {
 #pragma unroll
-      for (int i = 0; i < kIters; ++i) {
+      for (int i = 0; i < kCopies; ++i) {
         uint32_t out[4];
-        align_words(out, staged_[i], static_cast<int>(skew_ >> i & 1), valid_);
+        align_words(out, staged_[i], static_cast<int>(skew_ >> i & 1), valid());
         ptx::st_shared_16(dst + smem_offset(i), out);
       }
     }
@@ -73,32 +79,37 @@ class TileCopy {
 
  private:
   __device__ __forceinline__ bool wide_path() const { return !kNarrow || wide_; }
+  /// The row that this thread's i-th chunk comes from.
+  __device__ __forceinline__ int row_of(int i) const {
+    const int row = row_ + i * kRowsPerPass;
+    return kRowsAreOuter ? min(row, rows_ - 1) : row;
+  }
   __device__ __forceinline__ uint32_t smem_offset(int i) const {
-    return Layout::offset(first_row_ + i * kRowsPerPass, chunk_);
+    static_assert(kRowsPerPass % Layout::kPeriod == 0, "passes must agree in their swizzle");
+    return smem_offset_ + i * kRowsPerPass * COLS * 2;
   }
   __device__ __forceinline__ void fetch_words() {
     if constexpr (kNarrow) {
       skew_ = 0;
-      valid_ = min(max(cols_ - col_, 0), 8);
 #pragma unroll
-      for (int i = 0; i < kIters; ++i) {
-        const int row = row_ + i * kRowsPerPass;
-        const uint64_t addr = reinterpret_cast<uint64_t>(at_ + i * kRowsPerPass * ld_);
+      for (int i = 0; i < kCopies; ++i) {
+        const int row = row_of(i);
         const bool at_end = row + 1 >= rows_ && col_ + 8 >= cols_;
-        load_words(staged_[i], addr, row < rows_ ? valid_ : 0, at_end);
-        skew_ |= static_cast<uint32_t>(word_skew(addr)) << i;
+        load_words(staged_[i], at_[i], row < rows_ ? valid() : 0, at_end);
+        skew_ |= static_cast<uint32_t>(word_skew(at_[i])) << i;
       }
     }
   }
+  /// Elements of a staged chunk inside the matrix.
+  __device__ __forceinline__ int valid() const { return min(max(cols_ - col_, 0), 8); }
 
-  const T* at_;  // this thread's first chunk
-  int64_t ld_;
-  int row_, col_, rows_, cols_;  // row_, col_: its coordinates in the matrix
-  int first_row_, chunk_;        // and in the tile
+  uint64_t at_[kCopies];         // addresses of this thread's chunks
+  int64_t step_;                 // bytes to the next tile
+  int row_, col_, rows_, cols_;  // row_, col_: of its first chunk in the matrix
+  uint32_t smem_offset_;         // and in the tile
   bool wide_;
-  int valid_ = 0;      // elements of the staged chunks inside the matrix
   uint32_t skew_ = 0;  // bit i: chunk i starts in the middle of a word
-  uint32_t staged_[kNarrow ? kIters : 1][5];
+  uint32_t staged_[kNarrow ? kCopies : 1][5];
 };
 
 }  // namespace hgemm::tile
