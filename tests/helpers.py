@@ -68,6 +68,49 @@ def assert_close_to_torch(
         )
 
 
+def assert_half_accumulated(out: Tensor, a: Tensor, b: Tensor) -> None:
+    """Asserts that ``out``, a product of half matrices whose sums were held in half, is off by roundings alone.
+
+    Each of K additions rounds its partial sum by at most u = 2**-11 of it (products are exact, or round alike), so an
+    element is off by at most gamma(K) * sum|a||b|, gamma(K) = K u / (1 - K u). That says nothing beyond a few hundred
+    terms. But for inputs of random sign partial sums stay near q = sqrt(sum (a b)**2), the standard deviation of the
+    whole sum, and roundings are independent: the error's own deviation is at most u q sqrt(K / 6). The bound is ten of
+    these, ``4 u sqrt(K) q``, where that is below the first, and one more rounding of the result. For inputs of random
+    sign; small integers, which sum up exactly, are the sharper test.
+    """
+    __tracebackhide__ = True
+    assert out.dtype == a.dtype == b.dtype == torch.float16
+    k, u = a.size(-1), torch.finfo(torch.float16).eps / 2
+    wide_a, wide_b = a.detach().double(), b.detach().double()
+    exact, magnitude = wide_a @ wide_b, wide_a.abs() @ wide_b.abs()
+    walk = 4 * u * k**0.5 * (wide_a.square() @ wide_b.square()).sqrt()
+    roundings = k + 1
+    if roundings * u < 1:
+        walk = torch.minimum(walk, roundings * u / (1 - roundings * u) * magnitude)
+    allowed = walk + u * exact.abs() + torch.finfo(torch.float16).smallest_normal * u * k
+    error = (out.double() - exact).abs()
+    bad = ~(error <= allowed)
+    if bool(bad.any()):
+        where = tuple(int(i) for i in bad.nonzero()[0])
+        raise AssertionError(
+            f"{int(bad.sum())} of {out.numel()} elements are off; first at {where}: got {out[where].item()}, float64 "
+            f"{exact[where].item()}: error {error[where].item():.3e}, allowed {allowed[where].item():.3e}"
+        )
+
+
+def less_accurate(ref64: Tensor, *routes: Tensor) -> Tensor:
+    """Element by element, the one of torch's own results that is farther from ``ref64``; NaN counts as farthest.
+
+    For results that torch computed for us: it reaches one product by several routes (a fused addition or one behind the
+    product, vector or matrix kernels), and which one it takes is its affair.
+    """
+    worst = routes[0]
+    for route in routes[1:]:
+        farther = (route.double() - ref64).abs().nan_to_num(nan=float("inf")) > (worst.double() - ref64).abs()
+        worst = torch.where(farther, route, worst)
+    return worst
+
+
 def reference_matmul(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Returns ``(a @ b, |a| @ |b|)`` in float64: the reference and the magnitude for ``assert_close_to_torch``."""
     wide_a, wide_b = a.detach().double(), b.detach().double()
