@@ -23,6 +23,19 @@ __device__ __forceinline__ void cp_async_16(uint32_t dst, const void* src, bool 
       : "memory");
 }
 
+/// cp.async.ca of kBytes (4, 8 or 16), both addresses aligned to that; otherwise like cp_async_16.
+template <int kBytes>
+__device__ __forceinline__ void cp_async(uint32_t dst, const void* src, bool inside) {
+  asm volatile(
+      "{\n"
+      ".reg .pred ignore_src;\n"
+      "setp.eq.u32 ignore_src, %2, 0;\n"
+      "cp.async.ca.shared.global [%0], [%1], %3, ignore_src;\n"
+      "}\n" ::"r"(dst),
+      "l"(src), "r"(static_cast<uint32_t>(inside)), "n"(kBytes)
+      : "memory");
+}
+
 /// cp.async.commit_group: closes the group of all copies issued by this thread since the last one.
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;\n" ::: "memory");
@@ -32,6 +45,11 @@ __device__ __forceinline__ void cp_async_commit() {
 template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+}
+
+/// cp.async.wait_all: returns when all copies of this thread are complete, those outside a group too.
+__device__ __forceinline__ void cp_async_wait_all() {
+  asm volatile("cp.async.wait_all;\n" ::: "memory");
 }
 
 }  // namespace hgemm::ptx

@@ -1,0 +1,141 @@
+// Step 0, c = a + b: nothing is reused, so only how bytes move matters.
+// From rung to rung: wider accesses (16 bytes a thread instead of 4 or 2: fewer instructions, more bytes in flight),
+// 16-bit elements (half the bytes), a grid that fits the chip and strides (_grid_stride) instead of one that covers c.
+// Expected: at 1 FLOP for 12 or 6 bytes, bound by DRAM where arrays leave L2, by L2 below, by the launch under 1 MB.
+// Source: NVIDIA, "CUDA Pro Tip: Increase Performance with Vectorized Memory Access", "CUDA Pro Tip: Write Flexible
+// Kernels with Grid-Stride Loops".
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "ladder/element.cuh"
+#include "ladder/ladder.h"
+
+namespace hgemm::ladder {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kBlocksPerSm = 2048 / kThreads;
+
+enum Grid { kCovering, kStriding };
+
+/// A thread adds `width` neighbours in accesses of `access` elements.
+struct AddShape {
+  int width, access;
+  Grid grid;
+};
+
+/// Pair: what one add instruction works on.
+template <DType kType>
+struct Addend;
+template <>
+struct Addend<DType::kF32> {
+  using T = float;
+  using Pair = float;
+};
+template <>
+struct Addend<DType::kF16> {
+  using T = __half;
+  using Pair = __half2;
+};
+template <>
+struct Addend<DType::kBF16> {
+  using T = __nv_bfloat16;
+  using Pair = __nv_bfloat162;
+};
+
+/// x + y as Units. The words in between keep an access whole: copies of __half2 would be loads of their own.
+template <class Unit, class Word>
+__device__ __forceinline__ Word add_as(Word x, Word y) {
+  static_assert(sizeof(Unit) == sizeof(Word));
+  const Unit sum = reinterpret_cast<const Unit&>(x) + reinterpret_cast<const Unit&>(y);
+  return reinterpret_cast<const Word&>(sum);
+}
+
+template <class A, const AddShape& S>
+struct Adding {
+  using T = typename A::T;
+  using Unit = std::conditional_t<S.access == 1, T, typename A::Pair>;
+  using Word = std::conditional_t<sizeof(Unit) == 4, uint32_t, uint16_t>;
+  static constexpr int kWidth = S.width, kAccesses = S.width / S.access;
+  static constexpr int kWords = S.access * sizeof(T) / sizeof(Word);  // of an access
+  static constexpr bool kStrides = S.grid == kStriding;
+};
+
+template <class Adding>
+__global__ void __launch_bounds__(kThreads) add(AddProblem p) {
+  using T = typename Adding::T;
+  using Access = Pack<typename Adding::Word, Adding::kWords>;
+  constexpr int kWidth = Adding::kWidth, kAccesses = Adding::kAccesses;
+
+  const auto* a = static_cast<const T*>(p.a);
+  const auto* b = static_cast<const T*>(p.b);
+  auto* c = static_cast<T*>(p.c);
+  int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kWidth;
+  const auto add_whole = [&] {
+    Access x[kAccesses], y[kAccesses];
+#pragma unroll
+    for (int v = 0; v < kAccesses; ++v) {
+      x[v] = reinterpret_cast<const Access*>(a + i)[v];
+      y[v] = reinterpret_cast<const Access*>(b + i)[v];
+    }
+#pragma unroll
+    for (int v = 0; v < kAccesses; ++v) {
+#pragma unroll
+      for (int w = 0; w < Adding::kWords; ++w) x[v].x[w] = add_as<typename Adding::Unit>(x[v].x[w], y[v].x[w]);
+      reinterpret_cast<Access*>(c + i)[v] = x[v];
+    }
+  };
+
+  if constexpr (Adding::kStrides) {
+    for (; i + kWidth <= p.count; i += stride) add_whole();
+  } else {
+    if (i + kWidth <= p.count) return add_whole();
+  }
+#pragma unroll 1
+  for (const int64_t end = min(p.count, i + kWidth); i < end; ++i) c[i] = a[i] + b[i];
+}
+
+cudaError_t blocks_for(int64_t count, const AddShape& shape, unsigned* blocks) {
+  constexpr int64_t kMaxBlocks = INT32_MAX;
+  int64_t limit = kMaxBlocks;
+  if (shape.grid == kStriding) {
+    int device = 0, sms = 0;
+    if (const cudaError_t e = cudaGetDevice(&device)) return e;
+    if (const cudaError_t e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device)) return e;
+    limit = int64_t{sms} * kBlocksPerSm;
+  }
+  const int64_t per_block = int64_t{kThreads} * shape.width;
+  *blocks = static_cast<unsigned>(std::min((count + per_block - 1) / per_block, limit));
+  return cudaSuccess;
+}
+
+constexpr AddShape kOneByOne = {1, 1, kCovering};
+
+template <class A, const AddShape& S>
+Status launch(const AddProblem& p, Stream stream) {
+  if (p.count == 0) return cudaSuccess;
+  const auto addresses =
+      reinterpret_cast<uintptr_t>(p.a) | reinterpret_cast<uintptr_t>(p.b) | reinterpret_cast<uintptr_t>(p.c);
+  const bool aligned = addresses % (S.access * sizeof(typename A::T)) == 0;
+  unsigned blocks = 0;
+  if (const cudaError_t e = blocks_for(p.count, aligned ? S : kOneByOne, &blocks)) return e;
+  const auto kernel = aligned ? add<Adding<A, S>> : add<Adding<A, kOneByOne>>;
+  kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+#define ELEMENTWISE_ADD(NAME, DTYPE, ...)                             \
+  constexpr AddShape kShape_##NAME = {__VA_ARGS__};                   \
+  Status launch_##NAME(const AddProblem& p, Stream stream) {          \
+    return launch<Addend<DType::k##DTYPE>, kShape_##NAME>(p, stream); \
+  }
+#include "ladder/variants.inc"
+
+}  // namespace hgemm::ladder

@@ -1,0 +1,34 @@
+// Copies run under the math: a ring of buffers that cp.async fills ahead of the tile being multiplied (stages.cuh).
+// Changes: dbuf and stage2 are two buffers, stage3 and stage4 keep two and three tiles in flight; rbuf also loads the
+// fragments of the next k16 early; dsmem asks for more than 48 KB, which 256x256 tiles need; swizzle walks D in column
+// panels, so that blocks which run together share A and B in L2; m32n8k16 is the flat fragment.
+// Expected (seeds): dbuf 1.1 times the single buffer, deeper rings the same within 1 %, swizzle 1.055 (1.2 where A and
+// B outgrow L2).
+// Source: CUDA C++ Programming Guide, "Asynchronous Data Copies"; CUTLASS, "Efficient GEMM in CUDA".
+#include "ladder/ladder.h"
+#include "ladder/stages.cuh"
+#include "ladder/wmma_warp.cuh"
+
+namespace hgemm::ladder {
+namespace {
+
+template <class Line, int FRAGMENT_BUFFERS>
+struct WmmaStages : Traits<Line> {
+  using Base = Traits<Line>;
+  using Warp = WmmaWarp<Base, FRAGMENT_BUFFERS>;
+  static_assert(Line::SMEM == Base::kRingBytes && Base::kThreads / 32 * Warp::kScratchBytes <= Line::SMEM);
+};
+
+}  // namespace
+
+#define WMMA_STAGES_(FRAGMENT_BUFFERS, NAME, ...)                                            \
+  TENSOR_CORE_LINE(NAME, __VA_ARGS__);                                                       \
+  Status launch_##NAME(const Problem& p, Stream stream) {                                    \
+    using T = WmmaStages<Line_##NAME, FRAGMENT_BUFFERS>;                                     \
+    return launch_body<T>(stages<T, Fetch::kAsync>, stages<T, Fetch::kElements>, p, stream); \
+  }
+#define WMMA_STAGES(...) WMMA_STAGES_(1, __VA_ARGS__)
+#define WMMA_STAGES_RBUF(...) WMMA_STAGES_(2, __VA_ARGS__)
+#include "ladder/variants.inc"
+
+}  // namespace hgemm::ladder

@@ -1,0 +1,68 @@
+// What every CUDA-core GEMM rung is launched with.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime.h>
+
+#include "core/problem.h"
+
+namespace hgemm::ladder {
+
+/// D = A @ B, all row-major, rows of D without gaps. `wide_x`: rows of x are whole aligned packs of the kernel's width.
+template <class T>
+struct Product {
+  const T* a;  // (m, k)
+  const T* b;  // (k, n)
+  T* d;        // (m, n)
+  int m, n, k;
+  int64_t lda, ldb;
+  bool wide_a, wide_b, wide_d;
+};
+
+/// Elements in one access to each matrix.
+struct Widths {
+  int a, b, d;
+};
+
+template <class T>
+bool rows_are_packs(const void* data, int64_t row_stride, int64_t cols, int width) {
+  return reinterpret_cast<uintptr_t>(data) % (width * sizeof(T)) == 0 && row_stride % width == 0 && cols % width == 0;
+}
+
+template <class T>
+Product<T> product_of(const Problem& p, Widths widths) {
+  return {static_cast<const T*>(p.a.data),
+          static_cast<const T*>(p.b.data),
+          static_cast<T*>(p.d.data),
+          static_cast<int>(p.m),
+          static_cast<int>(p.n),
+          static_cast<int>(p.k),
+          p.a.row_stride,
+          p.b.row_stride,
+          rows_are_packs<T>(p.a.data, p.a.row_stride, p.k, widths.a),
+          rows_are_packs<T>(p.b.data, p.b.row_stride, p.n, widths.b),
+          rows_are_packs<T>(p.d.data, p.n, p.n, widths.d)};
+}
+
+constexpr __host__ __device__ int ceil_div(int a, int b) {
+  return a / b + (a % b != 0);
+}
+
+/// Tiles of C; the grid is one-dimensional because gridDim.y ends at 65535.
+template <int BM, int BN>
+unsigned grid_of(const Problem& p) {
+  return static_cast<unsigned>(ceil_div(static_cast<int>(p.m), BM)) * ceil_div(static_cast<int>(p.n), BN);
+}
+
+/// First row and column of this block's (BM, BN) tile of C; tiles of a row follow each other.
+struct Corner {
+  int m, n;
+};
+template <int BM, int BN, class T>
+__device__ __forceinline__ Corner block_corner(const Product<T>& g) {
+  const unsigned across = ceil_div(g.n, BN);
+  return {static_cast<int>(blockIdx.x / across) * BM, static_cast<int>(blockIdx.x % across) * BN};
+}
+
+}  // namespace hgemm::ladder

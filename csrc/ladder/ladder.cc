@@ -1,0 +1,163 @@
+// The list of the ladder's kernels. They serve plain row-major products and only run when they are asked for.
+#include "ladder/ladder.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "core/cost.h"
+#include "ladder/variants.h"
+
+namespace hgemm {
+namespace {
+
+/// What multiplies.
+enum class Unit { kFma, kMma, kWgmma };
+
+/// One line of variants.inc as values.
+struct Line {
+  DType dtype;
+  Numerics numerics;
+  Unit unit;
+  Tile tile;
+  int smem_bytes;
+};
+
+template <class... Values>
+bool refuse(Reason* why, const char* format, Values... values) {
+  if (why != nullptr) std::snprintf(why->text, sizeof(why->text), format, values...);
+  return false;
+}
+
+/// Rows one after the other, without overlap. Strides over an extent of one do not count.
+bool is_row_major(const Matrix& x, int64_t rows, int64_t cols) {
+  return (cols <= 1 || x.col_stride == 1) && (rows <= 1 || x.row_stride >= cols);
+}
+
+/// Bytes that the address of every row is a multiple of, 16 at most. A row alone may be anywhere that its start is.
+int row_alignment(const Matrix& x, int64_t rows, DType dtype) {
+  return alignment_of(x, dtype, rows > 1 ? x.row_stride : 0, 1, 1);
+}
+
+bool eligible(const Problem& p, const Line& line, Reason* why) {
+#ifdef HGEMM_NO_SM90A
+  if (line.unit == Unit::kWgmma) return refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
+#endif
+  constexpr int64_t kMaxExtent = int64_t{1} << 30;
+  if (p.batches() != 1) return refuse(why, "multiplies one matrix, got %lld", static_cast<long long>(p.batches()));
+  if (p.c.data || p.bias || p.pre_activation || p.act != Activation::kNone) {
+    return refuse(why, "%s", "has no epilogue");
+  }
+  if (p.out_dtype != p.dtype) return refuse(why, "%s", "the result has the dtype of A");
+  if (!is_row_major(p.a, p.m, p.k) || !is_row_major(p.b, p.k, p.n)) {
+    return refuse(why, "%s", "A and B must be row-major");
+  }
+  if (p.k == 0) return refuse(why, "%s", "K must be positive, got 0");
+  const int align_a = row_alignment(p.a, p.m, p.dtype), align_b = row_alignment(p.b, p.k, p.dtype);
+  if (line.unit == Unit::kWgmma && std::min(align_a, align_b) < 16) {
+    return refuse(why, "rows of A and B must start on 16 bytes, got %d and %d", align_a, align_b);
+  }
+  if (p.m >= kMaxExtent || p.n >= kMaxExtent || p.k >= kMaxExtent) {
+    return refuse(why, "M, N and K must be below 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
+                  static_cast<long long>(p.n), static_cast<long long>(p.k));
+  }
+  return true;
+}
+
+size_t no_workspace(const Problem&, const DeviceFacts&) {
+  return 0;
+}
+
+/// FLOPs per clock of one SM. Two half FMAs go where one in fp32 does.
+double peak_of(const Line& line, const Chip& chip) {
+  switch (line.unit) {
+    case Unit::kFma: return chip.simt_flops * (line.numerics == Numerics::kAccumulateF16 ? 2 : 1);
+    case Unit::kMma: return chip.mma_flops;
+    case Unit::kWgmma: return chip.peak_flops;
+  }
+  return chip.simt_flops;
+}
+
+/// The roofline of a tile: its unit's peak, its bytes from L2 and DRAM, whole waves. A bound, which a rung approaches
+/// as far as its technique goes.
+double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Tile& t = line.tile;
+  const int sum_bytes = line.numerics == Numerics::kAccumulateF16 ? 2 : 4;
+  const int registers = std::min(255, t.bm * t.bn / t.threads * sum_bytes / 4 + 40);
+  const int resident = resident_ctas(facts, line.smem_bytes, t.threads, registers);
+  return tiled_gemm_us(p, facts, {t, resident, peak_of(line, chip_of(facts.cc)), 1});
+}
+
+using Launcher = Status (*)(const Problem&, Stream);
+
+/// To whole 16-byte chunks of any dtype.
+int64_t round_up(int64_t x) {
+  return (x + 7) / 8 * 8;
+}
+
+Status launch(const Problem& p, Launcher launcher, Stream stream) {
+  constexpr Status kNotSupported = 801;       // cudaErrorNotSupported
+  if (p.alpha != 1.0f) return kNotSupported;  // unknown to eligible(): decisions are cached without it
+  // Strides over an extent of one are the canonical form's choice; launchers take plain rows.
+  Problem plain = p;
+  plain.a.col_stride = plain.b.col_stride = 1;
+  if (p.m == 1) plain.a.row_stride = round_up(p.k);
+  if (p.k == 1) plain.b.row_stride = round_up(p.n);
+  return launcher(plain, stream);
+}
+
+/// The functions of a Variant for one line: compile-time arguments, so that they need no closure.
+template <const Line& kLine, Launcher kLauncher>
+struct Functions {
+  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine, why); }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine); }
+  static Status launch(const Problem& p, const DeviceFacts&, void*, Stream stream) {
+    return hgemm::launch(p, kLauncher, stream);
+  }
+};
+
+constexpr auto FMA = Unit::kFma, MMA = Unit::kMma, WGMMA = Unit::kWgmma;
+constexpr int kAnyNewer = 9999, kHopper = 90;
+
+template <class F>
+constexpr Variant make(const char* name, const Line& line, bool swizzles) {
+  const bool hopper_only = line.unit == Unit::kWgmma;
+  return {name,
+          Family::kLadder,
+          line.numerics,
+          hopper_only ? kHopper : 80,
+          hopper_only ? kHopper : kAnyNewer,
+          1u << static_cast<int>(line.dtype),
+          line.tile,
+          line.smem_bytes,
+          false,
+          F::eligible,
+          no_workspace,
+          F::predict_us,
+          F::launch,
+          swizzles};
+}
+
+#define RUNG(NAME, DTYPE, ACC, UNIT, BM, BN, BK, STAGES, THREADS, SMEM, ...) \
+  constexpr Line kLine_##NAME = {                                            \
+      DType::k##DTYPE, Numerics::kAccumulate##ACC, UNIT, {BM, BN, BK, STAGES, THREADS}, SMEM};
+#include "ladder/variants.inc"
+
+}  // namespace
+
+const Variant kLadderVariants[] = {
+#define RUNG(NAME, DTYPE, ACC, UNIT, BM, BN, BK, STAGES, THREADS, SMEM, SWIZZLES, ...) \
+  make<Functions<kLine_##NAME, ladder::launch_##NAME>>(#NAME, kLine_##NAME, SWIZZLES != 0),
+#include "ladder/variants.inc"
+};
+const int kLadderVariantCount = static_cast<int>(sizeof(kLadderVariants) / sizeof(Variant));
+
+namespace ladder {
+
+const Add kAdds[] = {
+#define RUNG_ADD(NAME, DTYPE, ...) {#NAME, DType::k##DTYPE, launch_##NAME},
+#include "ladder/variants.inc"
+};
+const int kAddCount = static_cast<int>(sizeof(kAdds) / sizeof(Add));
+
+}  // namespace ladder
+}  // namespace hgemm

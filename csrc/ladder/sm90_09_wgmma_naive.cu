@@ -1,0 +1,47 @@
+// Hopper's own matrix unit: a warpgroup multiplies (64, BN) at a time straight out of shared memory, which one thread
+// fills by TMA, a box of the tensor at a time.
+// Changes from 08: no fragments in registers but the sums, no addresses, no predicates: the tensor map knows the edges.
+// One buffer: copy, wait, multiply, wait. fp32 sums, which cost wgmma nothing.
+// Expected: the mma rungs' speed without any of their effort: nothing overlaps but the five blocks of an SM.
+// Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "cp.async.bulk.tensor".
+#include "ladder/ladder.h"
+#include "ladder/sm90_09_wgmma.cuh"
+
+namespace hgemm::ladder {
+namespace {
+
+template <class Line>
+__global__ void __launch_bounds__(Line::THREADS) wgmma_naive(const __grid_constant__ TmaGemm g) {
+  extern __shared__ __align__(1024) unsigned char smem[];  // A, B, barrier
+  const uint32_t tiles = ptx::smem_addr(smem), bar = tiles + Line::kStageBytes;
+  const tile::TileCoord tile = tile_at<Line::BM>(g, blockIdx.x);
+  const int row = tile.m * Line::BM, col = tile.n * Line::BN;
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(bar, 1);
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();
+  float acc[Line::BN / 2];
+  uint32_t parity = 0;
+  for (int k = 0; k < g.k; k += Line::BK, parity ^= 1) {
+    if (threadIdx.x == 0) load_tiles<Line>(g, tiles, bar, row, col, k);
+    ptx::mbarrier_wait(bar, parity);
+    multiply_stage<Line>(acc, tiles, 0, k > 0);
+    ptx::wgmma_wait<0>();
+    __syncthreads();  // before the next tile overwrites this one
+  }
+  ptx::wgmma_pin(acc);
+  store_sums<Line::BN>(g, acc, row, col);
+}
+
+}  // namespace
+
+#define WGMMA_NAIVE(NAME, ...)                                                                         \
+  WGMMA_LINE(NAME, __VA_ARGS__);                                                                       \
+  Status launch_##NAME(const Problem& p, Stream stream) {                                              \
+    static_assert(Line_##NAME::kWarpgroups == 1 && Line_##NAME::SMEM == Line_##NAME::kStageBytes + 8); \
+    return launch_tma<Line_##NAME>(wgmma_naive<Line_##NAME>, p, kEveryTile, stream);                   \
+  }
+#include "ladder/variants.inc"
+
+}  // namespace hgemm::ladder

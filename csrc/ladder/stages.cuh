@@ -1,0 +1,50 @@
+// The tiled loop over a ring of STAGES buffers: while one tile is multiplied, STAGES - 1 are on their way. With two
+// stages this is the double buffer. One barrier a tile serves both ends: the tile to read has arrived for every thread,
+// and the tile before it, whose buffer is filled next, has been read by every thread.
+#pragma once
+
+#include "ladder/tensor_core.cuh"
+
+namespace hgemm::ladder {
+
+template <class Traits, Fetch kFetch>
+__global__ void __launch_bounds__(Traits::kThreads) stages(const __grid_constant__ Gemm g) {
+  constexpr int STAGES = Traits::STAGES;
+  using ShapeA = typename Traits::ShapeA;
+  using ShapeB = typename Traits::ShapeB;
+  unsigned char* const ring = block_memory<Traits>();  // STAGES x { A (BM, BK), B (BK, BN) }
+  const tile::TileCoord tile = panel_raster(blockIdx.x, g.tiles_m, g.tiles_n, g.panel);
+  const int row = tile.m * Traits::BM, col = tile.n * Traits::BN;
+  TileFetch<ShapeA, kFetch> fetch_a(g.a, g.lda, row, 0, g.m, g.k);
+  TileFetch<ShapeB, kFetch> fetch_b(g.b, g.ldb, 0, col, g.k, g.n);
+  const int k_tiles = (g.k + Traits::BK - 1) / Traits::BK;
+  const auto fetch = [&](int stage, int kt) {
+    if (kt < k_tiles) {
+      const uint32_t at = ptx::smem_addr(ring) + stage * Traits::kStageBytes;
+      fetch_a(at);
+      fetch_b(at + ShapeA::kBytes);
+    }
+    ptx::cp_async_commit();  // an empty group where there is nothing left: the count of groups stays right
+  };
+  typename Traits::Warp warp;
+
+#pragma unroll
+  for (int s = 0; s < STAGES - 1; ++s) fetch(s, s);
+  int stage = 0, free_stage = STAGES - 1;
+  for (int kt = 0; kt < k_tiles; ++kt) {
+    ptx::cp_async_wait<STAGES - 2>();
+    __syncthreads();
+    // Two stages leave the copy only this tile's math to hide under, so it goes first. Deeper rings have time, and
+    // copies ahead of the loads from shared memory delay those: 0.43 of cuBLAS instead of 0.40 (256x256, 4 stages).
+    if (STAGES == 2) fetch(free_stage, kt + 1);
+    const unsigned char* at = ring + stage * Traits::kStageBytes;
+    warp.multiply(at, at + ShapeA::kBytes);
+    if (STAGES > 2) fetch(free_stage, kt + STAGES - 1);
+    free_stage = stage;
+    stage = stage + 1 == STAGES ? 0 : stage + 1;
+  }
+  __syncthreads();  // the ring becomes the epilogue's scratch
+  warp.store(g, row, col, ring);
+}
+
+}  // namespace hgemm::ladder

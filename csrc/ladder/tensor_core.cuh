@@ -1,0 +1,254 @@
+// What the tensor-core rungs 06 to 08 share: the product as kernels see it, layouts of tiles in shared memory, copies
+// into them, the order of blocks, launches.
+#pragma once
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/problem.h"
+#include "ptx/cp_async.cuh"
+#include "ptx/shared.cuh"
+#include "tile/raster.cuh"
+#include "tile/swizzle.cuh"
+
+namespace hgemm::ladder {
+
+/// D (m, n) = A (m, k) @ B (k, n), all row-major; D has no gaps.
+struct Gemm {
+  const __half *a, *b;
+  __half* d;
+  int64_t lda, ldb;
+  int m, n, k;
+  uint32_t tiles_m, tiles_n;
+  uint32_t panel;        // tile columns that blocks walk before they start the next panel
+  bool fragments_fit_d;  // a WMMA fragment may be stored straight to D
+  bool pairs_fit_d;      // and so may two neighbours at an even column,
+  bool chunks_fit_d;     // and eight at a multiple of eight
+};
+
+/// Tiles of COLS elements a row. `offset`: bytes to a chunk of 16 bytes; `move`: from there by rows, a multiple of 16,
+/// and by chunks that do not carry into the bits of the first one.
+template <int COLS, int PAD>
+struct Rows {
+  static constexpr int kPitch = COLS + PAD;  // elements
+  static __device__ __forceinline__ uint32_t offset(int row, int chunk) { return (row * kPitch + chunk * 8) * 2; }
+  static __device__ __forceinline__ uint32_t move(uint32_t offset, int rows, int chunks) {
+    return offset + (rows * kPitch + chunks * 8) * 2;
+  }
+};
+template <int COLS>
+using Plain = Rows<COLS, 0>;
+/// Eight more elements a row shift the next one by four banks: the eight rows of an 8x8 matrix meet in no bank.
+/// NOTE: every second row leaves the grid of 32-byte sectors, so that cp.async fetches 1.4 to 1.5 times the sectors.
+template <int COLS>
+using Padded = Rows<COLS, 8>;
+/// The same without the space: the chunks of a row trade places (tile/swizzle.cuh).
+template <int COLS>
+struct Xor {
+  static constexpr int kPitch = COLS;
+  static __device__ __forceinline__ uint32_t offset(int row, int chunk) {
+    return tile::Swizzle<COLS>::offset(row, chunk);
+  }
+  static __device__ __forceinline__ uint32_t move(uint32_t offset, int rows, int chunks) {
+    return (offset ^ (chunks * 16)) + rows * COLS * 2;
+  }
+};
+
+/// How a thread moves its chunks from global to shared memory: 16 bytes through registers, 16 bytes past them
+/// (cp.async), or, where rows do not start on 16 bytes, element by element.
+enum class Fetch { kRegisters, kAsync, kElements };
+
+/// Copies (ROWS, COLS) tiles of a matrix; what lies outside of it arrives as zeros.
+template <class Shape, Fetch kFetch>
+class TileFetch {
+  static constexpr int kChunks = Shape::COLS / 8;  // per row
+  static constexpr int kRowsPerPass = std::min(Shape::kThreads / kChunks, Shape::ROWS);
+  static constexpr int kPasses = Shape::ROWS / kRowsPerPass;
+  static constexpr bool kAllCopy = kRowsPerPass * kChunks == Shape::kThreads;
+  static_assert(Shape::kThreads % kChunks == 0 && Shape::ROWS % kRowsPerPass == 0);
+
+ public:
+  /// `matrix` has (rows, cols) elements; the first tile starts at (row, col).
+  __device__ __forceinline__ TileFetch(const __half* matrix, int64_t ld, int row, int col, int rows, int cols)
+      : ld_(ld), row_(threadIdx.x / kChunks), chunk_(threadIdx.x % kChunks) {
+    at_ = matrix + (row + row_) * ld + col + chunk_ * 8;
+    rows_left_ = rows - row - row_;
+    cols_left_ = cols - col - chunk_ * 8;
+  }
+
+  /// Copies the current tile to the shared address `dst` and goes on to the next one.
+  __device__ __forceinline__ void operator()(uint32_t dst) {
+    if (kAllCopy || row_ < kRowsPerPass) copy(dst);
+    at_ += Shape::ROW_STEP * ld_ + Shape::COL_STEP;
+    rows_left_ -= Shape::ROW_STEP;
+    cols_left_ -= Shape::COL_STEP;
+  }
+
+ private:
+  struct Words {
+    uint32_t w[4];
+  };
+  __device__ __forceinline__ uint32_t offset(int pass) const {
+    return Shape::Layout::offset(row_ + pass * kRowsPerPass, chunk_);
+  }
+  __device__ __forceinline__ const __half* chunk(int pass) const { return at_ + pass * kRowsPerPass * ld_; }
+  __device__ __forceinline__ bool is_inside(int pass) const {
+    return pass * kRowsPerPass < rows_left_ && cols_left_ > 0;
+  }
+  __device__ __forceinline__ void copy(uint32_t dst) const {
+    if constexpr (kFetch == Fetch::kAsync) {
+#pragma unroll
+      for (int i = 0; i < kPasses; ++i) ptx::cp_async_16(dst + offset(i), chunk(i), is_inside(i));
+    } else if constexpr (kFetch == Fetch::kRegisters) {
+      uint4 chunks[kPasses];  // all loads first: a store would wait for the load before it
+#pragma unroll
+      for (int i = 0; i < kPasses; ++i) {
+        chunks[i] = is_inside(i) ? *reinterpret_cast<const uint4*>(chunk(i)) : uint4{};
+      }
+#pragma unroll
+      for (int i = 0; i < kPasses; ++i) {
+        ptx::st_shared_16(dst + offset(i), {chunks[i].x, chunks[i].y, chunks[i].z, chunks[i].w});
+      }
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kPasses; ++i) ptx::st_shared_16(dst + offset(i), elements(i).w);
+    }
+  }
+  __device__ __forceinline__ Words elements(int pass) const {
+    const auto* from = reinterpret_cast<const unsigned short*>(chunk(pass));
+    const int count = is_inside(pass) ? cols_left_ : 0;
+    Words words;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t low = 2 * i < count ? from[2 * i] : 0;
+      const uint32_t high = 2 * i + 1 < count ? from[2 * i + 1] : 0;
+      words.w[i] = low | high << 16;
+    }
+    return words;
+  }
+
+  const __half* at_;  // this thread's first chunk
+  int64_t ld_;
+  int row_, chunk_;            // its place in the tile
+  int rows_left_, cols_left_;  // from there to the end of the matrix
+};
+
+/// Row by row inside panels of `panel` tile columns. Blocks that run together then cover a patch of C, not a stripe,
+/// and share rows of A and columns of B in L2.
+__device__ __forceinline__ tile::TileCoord panel_raster(uint32_t id, uint32_t tiles_m, uint32_t tiles_n,
+                                                        uint32_t panel) {
+  const uint32_t first = id / (panel * tiles_m) * panel;
+  const uint32_t in_panel = id - first * tiles_m;
+  const uint32_t width = min(panel, tiles_n - first);
+  const uint32_t row = in_panel / width;
+  return {static_cast<int>(row), static_cast<int>(first + in_panel - row * width)};
+}
+
+/// Where a block's shared memory is declared: up to 48 KB may be static, more needs the opt-in of cudaFuncSetAttribute.
+enum class Memory { kStatic, kDynamic };
+
+/// A line of variants.inc as a type, Line_NAME. Warps of (BM / WARPS_M, BN / WARPS_N) are made of fragments.
+#define TENSOR_CORE_LINE(NAME, DTYPE, ACC, UNIT, BM_, BN_, BK_, STAGES_, THREADS_, SMEM_, SWIZZLES_, FRAG_M_, FRAG_N_, \
+                         WARPS_M_, WARPS_N_, LAYOUT, MEMORY)                                                           \
+  struct Line_##NAME {                                                                                                 \
+    static constexpr int BM = BM_, BN = BN_, BK = BK_, STAGES = STAGES_, THREADS = THREADS_, SMEM = SMEM_;             \
+    static constexpr int FRAG_M = FRAG_M_, FRAG_N = FRAG_N_, WARPS_M = WARPS_M_, WARPS_N = WARPS_N_;                   \
+    static constexpr bool kSwizzles = SWIZZLES_ != 0, kDynamicSmem = Memory::k##MEMORY == Memory::kDynamic;            \
+    static constexpr Numerics kSums = Numerics::kAccumulate##ACC;                                                      \
+    template <int COLS>                                                                                                \
+    using Layout = LAYOUT<COLS>;                                                                                       \
+  }
+
+/// What follows from a line.
+template <class Line>
+struct Traits : Line {
+  using Line::BK;
+  using Line::BM;
+  using Line::BN;
+  static constexpr int kThreads = Line::WARPS_M * Line::WARPS_N * 32;
+  static constexpr int WM = BM / Line::WARPS_M, WN = BN / Line::WARPS_N;  // of a warp
+  static constexpr int kSteps = BK / 16;
+  struct ShapeA {
+    using Layout = typename Line::template Layout<Line::BK>;
+    static constexpr int ROWS = Line::BM, COLS = Line::BK, ROW_STEP = 0, COL_STEP = Line::BK;
+    static constexpr int kThreads = Line::WARPS_M * Line::WARPS_N * 32, kBytes = ROWS * Layout::kPitch * 2;
+  };
+  struct ShapeB {
+    using Layout = typename Line::template Layout<Line::BN>;
+    static constexpr int ROWS = Line::BK, COLS = Line::BN, ROW_STEP = Line::BK, COL_STEP = 0;
+    static constexpr int kThreads = Line::WARPS_M * Line::WARPS_N * 32, kBytes = ROWS * Layout::kPitch * 2;
+  };
+  static constexpr int kStageBytes = ShapeA::kBytes + ShapeB::kBytes;
+  static constexpr int kRingBytes = std::max(1, Line::STAGES) * kStageBytes;
+  static_assert(Line::THREADS == kThreads && BK % 16 == 0);
+  static_assert(Line::kDynamicSmem || Line::SMEM <= 48 * 1024);
+};
+
+/// The block's shared memory, one ring of { A, B }; the epilogue's scratch lies over it.
+template <class Traits>
+__device__ __forceinline__ unsigned char* block_memory() {
+  if constexpr (Traits::kDynamicSmem) {
+    extern __shared__ __align__(1024) unsigned char dynamic[];
+    return dynamic;
+  } else {
+    __shared__ __align__(1024) unsigned char fixed[Traits::SMEM];
+    return fixed;
+  }
+}
+
+inline bool is_aligned(const void* p, uintptr_t bytes) {
+  return reinterpret_cast<uintptr_t>(p) % bytes == 0;
+}
+
+/// Every 16-byte chunk of A, B and D is aligned and lies inside or outside its matrix as a whole.
+inline bool has_whole_chunks(const Problem& p) {
+  return is_aligned(p.a.data, 16) && is_aligned(p.b.data, 16) && is_aligned(p.d.data, 16) && p.k % 8 == 0 &&
+         p.n % 8 == 0 && p.a.row_stride % 8 == 0 && p.b.row_stride % 8 == 0;
+}
+
+/// WMMA takes 32-bit strides; up to here the 32 rows of a fragment span at most 2^32 bytes.
+constexpr int64_t kMaxFragmentStride = int64_t{1} << 26;
+
+inline Gemm gemm_of(const Problem& p, int bm, int bn, bool swizzles) {
+  const int64_t tiles_m = (p.m + bm - 1) / bm, tiles_n = (p.n + bn - 1) / bn;
+  const int64_t columns = !swizzles ? p.n : p.swizzle_stride > 0 ? p.swizzle_stride : (p.n + 3) / 4;
+  Gemm g{};
+  g.a = static_cast<const __half*>(p.a.data);
+  g.b = static_cast<const __half*>(p.b.data);
+  g.d = static_cast<__half*>(p.d.data);
+  g.lda = p.a.row_stride;
+  g.ldb = p.b.row_stride;
+  g.m = static_cast<int>(p.m);
+  g.n = static_cast<int>(p.n);
+  g.k = static_cast<int>(p.k);
+  g.tiles_m = static_cast<uint32_t>(tiles_m);
+  g.tiles_n = static_cast<uint32_t>(tiles_n);
+  g.panel = static_cast<uint32_t>(std::min(tiles_n, (columns + bn - 1) / bn));
+  g.fragments_fit_d = is_aligned(p.d.data, 32) && p.n % 8 == 0 && p.n <= kMaxFragmentStride;
+  g.pairs_fit_d = is_aligned(p.d.data, 4) && p.n % 2 == 0;
+  g.chunks_fit_d = is_aligned(p.d.data, 16) && p.n % 8 == 0;
+  return g;
+}
+
+/// Enqueues a kernel, one block a tile.
+inline Status launch_tiles(void (*kernel)(Gemm), const Gemm& g, int threads, int dynamic_smem, Stream stream) {
+  if (dynamic_smem > 0) {
+    const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic_smem);
+    if (e != cudaSuccess) return e;
+  }
+  kernel<<<g.tiles_m * g.tiles_n, threads, dynamic_smem, static_cast<cudaStream_t>(stream)>>>(g);
+  return cudaGetLastError();
+}
+
+/// The same for a body that is compiled for whole chunks and for single elements.
+template <class Traits>
+Status launch_body(void (*chunks)(Gemm), void (*elements)(Gemm), const Problem& p, Stream stream) {
+  const Gemm g = gemm_of(p, Traits::BM, Traits::BN, Traits::kSwizzles);
+  return launch_tiles(has_whole_chunks(p) ? chunks : elements, g, Traits::kThreads,
+                      Traits::kDynamicSmem ? Traits::SMEM : 0, stream);
+}
+
+}  // namespace hgemm::ladder
