@@ -40,6 +40,7 @@ struct Problem {
   DType out_dtype = DType::kF16;  // of D and pre_activation: dtype, or kF32
   DType c_dtype = DType::kF16;    // of C
   Activation act = Activation::kNone;
+  int32_t swizzle_stride = 0;  // ladder: C is walked in panels of this many columns; 0: the kernel's default
 
   constexpr int64_t batches() const { return batch[0] * batch[1]; }
   constexpr double flops() const { return 2.0 * static_cast<double>(m) * n * k * batches(); }
@@ -106,6 +107,7 @@ struct Variant {
   double (*predict_us)(const Problem&, const DeviceFacts&);
   /// Enqueues on `stream`; returns a cudaError_t. Never synchronises, never allocates.
   Status (*launch)(const Problem&, const DeviceFacts&, void* workspace, Stream stream);
+  bool reads_swizzle_stride = false;
 };
 
 /// Variant ids index variants(); these two stand beside them wherever an id is accepted.

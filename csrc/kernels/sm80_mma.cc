@@ -112,7 +112,7 @@ Status launch(const Problem& p, const DeviceFacts& facts, const Line& line, Form
               void* workspace, Stream stream) {
   if (form != Form::kPad) return launcher(p, {splits_of(p, facts, line, form), false}, workspace, stream);
   const bool pad_a = !sm80_mma::is_wide_a(p), pad_b = !sm80_mma::is_wide_b(p);
-  if (const Status e = launch_pad(p, pad_a, pad_b, workspace, stream); e != 0) return e;
+  if (const Status e = launch_pad(p, pad_a, pad_b, workspace, facts.cc >= 90, stream); e != 0) return e;
   return launcher(padded_problem(p, pad_a, pad_b, workspace), {1, true}, nullptr, stream);
 }
 

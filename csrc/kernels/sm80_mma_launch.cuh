@@ -6,22 +6,11 @@
 
 #include <atomic>
 
+#include "core/launch.cuh"
 #include "kernels/sm80_mma.cuh"
 #include "kernels/sm80_mma.h"
 
 namespace hgemm::sm80_mma {
-
-/// Opts a kernel into more than 48 KB of shared memory, once per device.
-template <class Kernel>
-cudaError_t allow_smem(Kernel* kernel, int bytes, std::atomic<uint64_t>& done) {
-  int device = 0;
-  if (cudaError_t e = cudaGetDevice(&device); e != cudaSuccess) return e;
-  const uint64_t bit = uint64_t{1} << (device % 64);
-  if (done.load(std::memory_order_acquire) & bit) return cudaSuccess;
-  const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (e == cudaSuccess) done.fetch_or(bit, std::memory_order_release);
-  return e;
-}
 
 template <class Traits>
 cudaError_t launch_traits(const Params& params, cudaStream_t stream) {

@@ -8,6 +8,9 @@
 // cluster along K the blocks split the sum of one tile and reduce it through distributed shared memory.
 //
 // Both operands may be K-major or MN-major: stages hold what lies in memory, in 128-byte swizzle, and wgmma transposes.
+//
+// A launch may start while its predecessor in the stream drains (programmatic dependent launch): blocks set up their
+// barriers, then wait for everything before them.
 #pragma once
 
 #include <cuda.h>
@@ -15,13 +18,17 @@
 #include "core/convert.cuh"
 #include "core/problem.h"
 #include "kernels/sm90_wgmma.h"
+#include "ptx/approx.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/cp_async.cuh"
+#include "ptx/dependent_launch.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/shared.cuh"
 #include "ptx/stmatrix.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "tile/epilogue.cuh"
+#include "tile/fast_activation.cuh"
 
 namespace hgemm::sm90_wgmma {
 
@@ -30,6 +37,16 @@ template <class Config_, class T_, Major kMajorA_, Major kMajorB_>
 struct Traits : Config_ {
   using T = T_;
   static constexpr Major kMajorA = kMajorA_, kMajorB = kMajorB_;
+  /// The layout of linear layers, where activations are worth unrolled code.
+  static constexpr bool kIsLinear = kMajorA == Major::kK && kMajorB == Major::kK;
+};
+
+/// What the epilogue does. All but the last write D by TMA.
+enum class Finish : int32_t {
+  kScale,           // D = alpha * A @ B
+  kBiasRelu,        // D = relu(alpha * A @ B + bias), without either or both
+  kBiasActivation,  // the same with another activation
+  kAny,
 };
 
 struct Params {
@@ -38,10 +55,11 @@ struct Params {
   int k_tiles;
   uint32_t units_m, units_n, units;  // of work: the tiles of one cluster
   uint32_t batch_inner;
+  int m, n;
   uint32_t raster_group;  // units of M that share a panel
   bool store_tma;         // D is 16-bit and TMA can write it
-  bool plain;             // and D = alpha * A @ B
-  bool pairs;             // C and bias can be read two elements at a time
+  Finish finish;
+  bool bias_pairs, c_pairs;  // there is one, and it can be read two elements at a time
   tile::EpilogueParams epilogue;
 };
 
@@ -159,41 +177,34 @@ class Epilogue {
 
   /// Takes the warpgroup's accumulators to memory; this warp's rows of the first 64 start at row0.
   __device__ __forceinline__ void store(const Accumulators& acc, int row0, const Work& work) {
-    if (p_.plain) {
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        if (!is_inside(half, row0, work)) continue;
-        float v[16];
-#pragma unroll
-        for (int i = 0; i < 16; ++i) v[i] = half_of(acc, half)[i] * p_.epilogue.alpha;
-        send(v, half, row0, work);
-      }
-    } else {
-      // Not unrolled: what happens to a half is long.
-#pragma unroll 1
-      for (int half = 0; half < kHalves; ++half) {
-        if (!is_inside(half, row0, work)) continue;
-        float v[16];
-        take_half<0>(v, acc, half);
-        finish(v, half, row0, work);
-        if (p_.store_tma) {
-          send(v, half, row0, work);
-        } else {
-          write(p_.epilogue.d, v, half, row0, work);
+    switch (p_.finish) {
+      case Finish::kScale: return store_unrolled<false, Activation::kNone>(acc, row0, work);
+      case Finish::kBiasRelu: return store_unrolled<true, Activation::kRelu>(acc, row0, work);
+      case Finish::kBiasActivation:
+        if constexpr (Traits::kIsLinear) {
+          switch (p_.epilogue.act) {
+            case Activation::kGelu: return store_unrolled<true, Activation::kGelu>(acc, row0, work);
+            case Activation::kGeluTanh: return store_unrolled<true, Activation::kGeluTanh>(acc, row0, work);
+            default: return store_unrolled<true, Activation::kSilu>(acc, row0, work);
+          }
         }
-      }
+        [[fallthrough]];
+      default: return store_any(acc, row0, work);
     }
   }
 
-  /// Split K: every block of the cluster lays its sums into its ring, then adds up its share of the halves, in the
-  /// order of the slices, and finishes them.
-  __device__ __forceinline__ void reduce(const Accumulators& acc, uint32_t ring, int row0, const Work& work) {
+  /// Split K: the blocks of the cluster share out the halves. Each lays the sums of the others' halves into its ring,
+  /// and adds to its own, in a fixed order, what the others have laid there.
+  __device__ __forceinline__ void reduce(Accumulators& acc, uint32_t ring, int row0, const Work& work) {
     constexpr int kThreads = 256;
-    static_assert(Traits::CK == 1 || BN % 64 == 0, "halves must not overlap");
+    const uint32_t rank = block_rank<Traits>();
+    const auto is_own = [rank](int half) { return half % Traits::CK == rank; };
     const uint32_t own = ring + threadIdx.x * 16;  // (kHalves * 4, kThreads, 16 bytes)
-    ptx::barrier_sync(1, kThreads);                // the other warpgroup has read its last stage
+    uint32_t ahead = load_bias(static_cast<int>(rank), work);
+    ptx::barrier_sync(1, kThreads);  // the other warpgroup has read its last stage
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
+      if (is_own(half)) continue;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float* v = half_of(acc, half) + 4 * i;
@@ -202,20 +213,28 @@ class Epilogue {
       }
     }
     ptx::cluster_sync();
-#pragma unroll 1
-    for (int half = static_cast<int>(block_rank<Traits>()); half < kHalves; half += Traits::CK) {
-      if (!is_inside(half, row0, work)) continue;
-      float v[16] = {};
 #pragma unroll
-      for (int s = 0; s < Traits::CK; ++s) {
-        const uint32_t from = ptx::cluster_map(own + half * 4 * kThreads * 16, s);
+    for (int half = 0; half < kHalves; ++half) {
+      if (!is_own(half)) continue;
+#pragma unroll
+      for (int s = 1; s < Traits::CK; ++s) {
+        const uint32_t from = ptx::cluster_map(own + half * 4 * kThreads * 16, (rank + s) % Traits::CK);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float4 x = ptx::cluster_load_16(from + i * kThreads * 16);
-          v[4 * i] += x.x, v[4 * i + 1] += x.y, v[4 * i + 2] += x.z, v[4 * i + 3] += x.w;
+          float* v = half_of(acc, half) + 4 * i;
+          v[0] += x.x, v[1] += x.y, v[2] += x.z, v[3] += x.w;
         }
       }
-      finish(v, half, row0, work);
+    }
+#pragma unroll 1
+    for (int half = static_cast<int>(rank); half < kHalves; half += Traits::CK) {
+      const uint32_t bias = ahead;
+      ahead = load_bias(half + Traits::CK, work);
+      if (!is_inside(half, row0, work)) continue;
+      float v[16];
+      take_half<0, kHalves>(v, acc, half);
+      finish(v, bias, half, row0, work);
       write(p_.epilogue.d, v, half, row0, work);
     }
   }
@@ -226,6 +245,11 @@ class Epilogue {
   }
 
  private:
+  /// Two neighbouring elements as they lie in memory.
+  template <class C>
+  struct alignas(2 * sizeof(C)) Pair {
+    C x[2];
+  };
   /// Of a piece of 64 columns; the last one of a row may overlap its neighbour and write the same values again.
   static __device__ __forceinline__ constexpr int first_column(int piece) {
     return piece * 64 < BN - 64 ? piece * 64 : BN - 64;
@@ -237,44 +261,93 @@ class Epilogue {
   static __device__ __forceinline__ int col_of(int half, const Work& work) {
     return piece_col(half, work) + half % 2 * 32;
   }
-  __device__ __forceinline__ bool is_inside(int half, int row0, const Work& work) const {
-    return row_of(half, row0) < p_.epilogue.m && piece_col(half, work) < p_.epilogue.n;
+  /// The first of this lane's columns of a half.
+  __device__ __forceinline__ int lane_col(int half, const Work& work) const {
+    return col_of(half, work) + lane_ % 4 * 2;
   }
-  static __device__ __forceinline__ const float* half_of(const Accumulators& acc, int half) {
+  __device__ __forceinline__ bool is_inside(int half, int row0, const Work& work) const {
+    return row_of(half, row0) < p_.m && piece_col(half, work) < p_.n;
+  }
+  template <class Acc>
+  static __device__ __forceinline__ auto* half_of(Acc& acc, int half) {
     return acc[half / 2 / kPiecesPerRow] + first_column(half / 2 % kPiecesPerRow) / 2 + half % 2 * 16;
   }
-  /// Registers cannot be indexed at run time: a ladder of comparisons picks the half's accumulators.
-  template <int kHalf>
+  /// Registers cannot be indexed at run time: comparisons pick the half's accumulators out of first..last-1.
+  template <int kFirst, int kLast>
   static __device__ __forceinline__ void take_half(float (&v)[16], const Accumulators& acc, int half) {
-    if constexpr (kHalf + 1 < kHalves) {
-      if (half != kHalf) return take_half<kHalf + 1>(v, acc, half);
-    }
+    if constexpr (kFirst + 1 < kLast) {
+      constexpr int kMiddle = (kFirst + kLast) / 2;
+      if (half < kMiddle) {
+        take_half<kFirst, kMiddle>(v, acc, half);
+      } else {
+        take_half<kMiddle, kLast>(v, acc, half);
+      }
+    } else {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) v[i] = half_of(acc, kHalf)[i];
+      for (int i = 0; i < 16; ++i) v[i] = half_of(acc, kFirst)[i];
+    }
+  }
+
+  /// The common epilogues: alpha * v, or act(alpha * v + bias) where kRelu stands for no activation too.
+  template <bool kHasBias, Activation kAct>
+  __device__ __forceinline__ void store_unrolled(const Accumulators& acc, int row0, const Work& work) {
+    const float lowest = p_.epilogue.act == Activation::kRelu ? 0.0f : -INFINITY;
+    uint32_t bias = 0, ahead = 0;
+    if constexpr (kHasBias) ahead = load_bias(0, work);
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      if (kHasBias && half % 2 == 0) bias = ahead, ahead = load_bias(half + 2, work);
+      if (!is_inside(half, row0, work)) continue;
+      float v[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) v[i] = half_of(acc, half)[i] * p_.epilogue.alpha;
+      if constexpr (kHasBias) add_bias(v, bias, half);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        if constexpr (kAct == Activation::kRelu) {
+          v[i] = ptx::max_or_nan(v[i], lowest);
+        } else if constexpr (kAct != Activation::kNone) {
+          v[i] = tile::fast_activate<kAct>(v[i]);
+        }
+      }
+      send(v, half, row0, work);
+    }
+  }
+
+  /// Every epilogue, not unrolled: what happens to a half is long.
+  __device__ __forceinline__ void store_any(const Accumulators& acc, int row0, const Work& work) {
+    uint32_t bias = 0, ahead = load_bias(0, work);
+#pragma unroll 1
+    for (int half = 0; half < kHalves; ++half) {
+      if (half % 2 == 0) bias = ahead, ahead = load_bias(half + 2, work);
+      if (!is_inside(half, row0, work)) continue;
+      float v[16];
+      take_half<0, kHalves>(v, acc, half);
+      finish(v, bias, half, row0, work);
+      if (p_.store_tma) {
+        send(v, half, row0, work);
+      } else {
+        write(p_.epilogue.d, v, half, row0, work);
+      }
+    }
   }
 
   /// act(alpha * v + beta * C + bias); the argument of act goes to pre_activation, if asked for.
-  __device__ __forceinline__ void finish(float (&v)[16], int half, int row0, const Work& work) {
+  __device__ __forceinline__ void finish(float (&v)[16], uint32_t bias, int half, int row0, const Work& work) {
     const tile::EpilogueParams& e = p_.epilogue;
-    const int row = row_of(half, row0) + lane_ / 4, col = col_of(half, work) + lane_ % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 16; ++i) v[i] *= e.alpha;
     if (e.c != nullptr) {
       if (e.c_f32) {
-        add_c<float>(v, row, col, work);
+        add_c<float>(v, half, row0, work);
       } else {
-        add_c<T>(v, row, col, work);
+        add_c<T>(v, half, row0, work);
       }
     }
-    if (e.bias != nullptr) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int at = col + 8 * j;
-        float bias[2] = {};
-        add_pair(bias, static_cast<const T*>(e.bias) + at, 1, e.n - at, p_.pairs, 1.0f);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) v[4 * j + i] += bias[i % 2];
-      }
+    if (p_.bias_pairs) {
+      add_bias(v, bias, half);
+    } else if (e.bias != nullptr) {
+      add_unaligned_bias(v, half, work);
     }
     if (e.pre_activation != nullptr) write(e.pre_activation, v, half, row0, work);
     switch (e.act) {  // one loop per activation: the choice is made once, not per element
@@ -288,48 +361,65 @@ class Epilogue {
   template <Activation kAct>
   static __device__ __forceinline__ void activate(float (&v)[16]) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) v[i] = tile::activate(v[i], kAct);
+    for (int i = 0; i < 16; ++i) v[i] = tile::fast_activate<kAct>(v[i]);
+  }
+
+  /// Two elements of a row from column `col` on. Columns beyond the last one give some element before it: what becomes
+  /// of it is not stored, and so no load needs a branch.
+  template <class C>
+  __device__ __forceinline__ Pair<C> load_pair(const C* row, int64_t stride, int col) const {
+    const int last = p_.n - 1;
+    if (p_.c_pairs) return *reinterpret_cast<const Pair<C>*>(row + min(col, last - 1));
+    return {{row[min(col, last) * stride], row[min(col + 1, last) * stride]}};
+  }
+  /// The bias of a piece's columns, spread over the warp: two neighbours a lane. 0 without pairs.
+  __device__ __forceinline__ uint32_t load_bias(int half, const Work& work) const {
+    if (!p_.bias_pairs) return 0;
+    const int col = min(piece_col(half, work) + 2 * lane_, p_.n - 2);
+    return *reinterpret_cast<const uint32_t*>(static_cast<const T*>(p_.epilogue.bias) + col);
+  }
+  static __device__ __forceinline__ void add_bias(float (&v)[16], uint32_t bias, int half) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t bits = __shfl_sync(~0u, bias, half % 2 * 16 + 4 * j + threadIdx.x % 4);
+      Pair<T> pair;
+      memcpy(&pair, &bits, sizeof(pair));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v[4 * j + i] += to_float(pair.x[i % 2]);
+    }
+  }
+  __device__ __forceinline__ void add_unaligned_bias(float (&v)[16], int half, const Work& work) const {
+    const T* bias = static_cast<const T*>(p_.epilogue.bias);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[i] += to_float(bias[min(lane_col(half, work) + i / 4 * 8 + i % 2, p_.n - 1)]);
   }
   template <class C>
-  __device__ __forceinline__ void add_c(float (&v)[16], int row, int col, const Work& work) {
+  __device__ __forceinline__ void add_c(float (&v)[16], int half, int row0, const Work& work) {
     const tile::EpilogueParams& e = p_.epilogue;
     const C* c = static_cast<const C*>(e.c) + work.outer * e.c_batch[0] + work.inner * e.c_batch[1];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if (row + 8 * h >= e.m) continue;
+      const int row = min(row_of(half, row0) + lane_ / 4 + 8 * h, p_.m - 1);
+      Pair<C> pairs[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int at = col + 8 * j;
-        add_pair(v + 4 * j + 2 * h, c + (row + 8 * h) * e.c_row + at * e.c_col, e.c_col, e.n - at, p_.pairs, e.beta);
+        pairs[j] = load_pair(c + row * e.c_row, e.c_col, lane_col(half, work) + 8 * j);
       }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float& x = v[i / 2 * 4 + 2 * h + i % 2];
+        x = fmaf(e.beta, to_float(pairs[i / 2].x[i % 2]), x);
+      }
+      __syncwarp();  // the second row's addresses need the first one's registers
     }
   }
-  /// Adds scale * from[0], scale * from[stride] to a pair of which `left` elements lie inside the matrix.
-  template <class C>
-  static __device__ __forceinline__ void add_pair(float* v, const C* from, int64_t stride, int64_t left, bool pairs,
-                                                  float scale) {
-    if (pairs) {
-      if (left <= 0) return;
-      const auto pair = *reinterpret_cast<const Pair<C>*>(from);
-      v[0] += scale * to_float(pair.x[0]);
-      v[1] += scale * to_float(pair.x[1]);
-    } else {
-      if (left > 0) v[0] += scale * to_float(from[0]);
-      if (left > 1) v[1] += scale * to_float(from[stride]);
-    }
-  }
-  template <class C>
-  struct alignas(2 * sizeof(C)) Pair {
-    C x[2];
-  };
-  static __device__ __forceinline__ uint32_t bits_of(T lo, T hi) {
-    const T pair[2] = {lo, hi};
+  static __device__ __forceinline__ uint32_t bits_of(const Pair<T>& pair) {
     uint32_t bits;
-    memcpy(&bits, pair, sizeof(bits));
+    memcpy(&bits, &pair, sizeof(bits));
     return bits;
   }
   static __device__ __forceinline__ uint32_t pack(float lo, float hi) {
-    return bits_of(from_float<T>(lo), from_float<T>(hi));
+    return bits_of({from_float<T>(lo), from_float<T>(hi)});
   }
 
   /// Stages a half; with the second one TMA writes both.
@@ -351,14 +441,18 @@ class Epilogue {
   __device__ __forceinline__ uint32_t buffer() const {
     return Traits::kStagingBuffers == 1 ? staging_ : staging_ + sent_ * Traits::kStagingBytes;
   }
-  /// Writes a half to its 16-byte chunks of the buffer's 16 swizzled lines.
+  /// Where 16 bytes of a half lie in the buffer's 16 swizzled lines.
+  __device__ __forceinline__ uint32_t chunk_at(int half, int row, int chunk) const {
+    return buffer() + row * kLine + ((half % 2 * 4 + chunk) ^ (row % 8)) * 16;
+  }
   __device__ __forceinline__ void stage(const float (&v)[16], int half) {
-    const int row = lane_ % 16;  // this lane's address in stmatrix
+    // The swizzle flips bits, and so do steps by even chunks.
+    const uint32_t first = ptx::opaque(chunk_at(0, lane_ % 16, lane_ / 16));
 #pragma unroll
     for (int j = 0; j < 4; j += 2) {
       const float* x = v + j * 4;
-      ptx::stmatrix_x4(buffer() + row * kLine + ((half % 2 * 4 + j + lane_ / 16) ^ (row % 8)) * 16, pack(x[0], x[1]),
-                       pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+      ptx::stmatrix_x4(first ^ (half % 2 * 4 + j) * 16, pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]),
+                       pack(x[6], x[7]));
     }
   }
 
@@ -382,33 +476,42 @@ class Epilogue {
   }
   __device__ __forceinline__ void write_f32(float* dst, const float (&v)[16], int row, int col) {
     const tile::EpilogueParams& e = p_.epilogue;
-    const int64_t left = e.n - col - lane_ % 4 * 2;
+    const int left = p_.n - col - lane_ % 4 * 2;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int r = lane_ / 4 + 8 * h;
-      if (row + r >= e.m) continue;
+      if (row + r >= p_.m) continue;
+      float* out = dst + r * e.ldd + lane_ % 4 * 2;
+      const bool aligned = reinterpret_cast<uint64_t>(out) % 8 == 0;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        float* out = dst + r * e.ldd + lane_ % 4 * 2 + 8 * j;
         const float* x = v + 4 * j + 2 * h;
-        if (reinterpret_cast<uint64_t>(out) % 8 == 0 && left - 8 * j > 1) {
-          *reinterpret_cast<float2*>(out) = make_float2(x[0], x[1]);
+        if (aligned && left - 8 * j > 1) {
+          *reinterpret_cast<float2*>(out + 8 * j) = make_float2(x[0], x[1]);
         } else {
-          if (left - 8 * j > 0) out[0] = x[0];
-          if (left - 8 * j > 1) out[1] = x[1];
+          if (left - 8 * j > 0) out[8 * j] = x[0];
+          if (left - 8 * j > 1) out[8 * j + 1] = x[1];
         }
       }
     }
   }
-  /// Copies a staged half out, half a warp a row, in aligned 32-bit words; elements that have no whole word inside the
-  /// row follow one by one.
+  /// Copies a staged half out: in 16-byte chunks where the matrix allows that; else half a warp a row, in aligned
+  /// 32-bit words, and elements that have no whole word inside the row follow one by one.
   __device__ __forceinline__ void copy_out(T* dst, int half, int row, int col) {
     const tile::EpilogueParams& e = p_.epilogue;
-    const int left = static_cast<int>(min(e.n - col, static_cast<int64_t>(32)));
-    const int rows = static_cast<int>(min(e.m - row, static_cast<int64_t>(16)));
+    const int left = min(p_.n - col, 32);
+    const int rows = min(p_.m - row, 16);
+    if ((reinterpret_cast<uint64_t>(dst) | e.ldd * sizeof(T) | left * sizeof(T)) % 16 == 0) {
+#pragma unroll
+      for (int i = 0; i < 16; i += 8) {
+        const int r = i + lane_ / 4, c = lane_ % 4;
+        const auto* chunk = static_cast<const uint4*>(__cvta_shared_to_generic(chunk_at(half, r, c)));
+        if (r < rows && c * 8 < left) *reinterpret_cast<uint4*>(dst + r * e.ldd + c * 8) = *chunk;
+      }
+      return;
+    }
     const auto staged = [&](int r, int c) {
-      const uint32_t at = buffer() + r * kLine + ((half % 2 * 4 + c / 8) ^ (r % 8)) * 16 + c % 8 * 2;
-      return *static_cast<const T*>(__cvta_shared_to_generic(at));
+      return *static_cast<const T*>(__cvta_shared_to_generic(chunk_at(half, r, c / 8) + c % 8 * 2));
     };
     const auto skew = [](const T* line) { return static_cast<int>(reinterpret_cast<uint64_t>(line) >> 1) & 1; };
 #pragma unroll
@@ -416,7 +519,7 @@ class Epilogue {
       const int r = i + lane_ / 16;
       T* line = dst + r * e.ldd;
       const int c = lane_ % 16 * 2 + skew(line);
-      const uint32_t word = bits_of(staged(r, c), staged(r, (c + 1) % 32));
+      const uint32_t word = bits_of({staged(r, c), staged(r, (c + 1) % 32)});
       if (r < rows && c + 1 < left) *reinterpret_cast<uint32_t*>(line + c) = word;
     }
     const int r = lane_ / 2;
@@ -452,25 +555,27 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   // The cluster's work in its n-th turn.
   const auto unit = [](uint32_t turn) { return (blockIdx.x + turn * gridDim.x) / Traits::kCluster; };
 
+  ptx::grid_launch_dependents();
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
       ptx::mbarrier_init(full + s * 8, 1);
       ptx::mbarrier_init(empty + s * 8, kStageReaders * Traits::kSharers);
     }
     ptx::fence_mbarrier_init();
+    ptx::tma_prefetch(&p.a);
+    ptx::tma_prefetch(&p.b);
   }
   if constexpr (Traits::kCluster == 1) {
     __syncthreads();
   } else {
     ptx::cluster_sync();
   }
+  ptx::grid_dependency_wait();
 
   Ring<STAGES> ring;
   if (warp >= kConsumerWarps) {
     ptx::release_registers<24>();
     if (warp == kConsumerWarps && lane == 0) {
-      ptx::tma_prefetch(&p.a);
-      ptx::tma_prefetch(&p.b);
       const uint32_t rank = block_rank<Traits>();
       for (uint32_t turn = 0; unit(turn) < p.units; ++turn) {
         const Work work = work_at<Traits>(p, unit(turn));

@@ -32,7 +32,7 @@ struct Config {
   static_assert(WM % 64 == 0 && BN % 32 == 0 && BN >= 64 && BN <= 256);
   static_assert(WM / 64 * BN / 2 <= 208, "accumulators must leave registers for the rest");
   static_assert(kSmemBytes <= kMaxSmemBytes);
-  static_assert(kSharers <= 2, "larger clusters leave SMs idle: a GPC holds 16 or 18");
+  static_assert(kSharers <= 2, "larger clusters leave SMs idle: on the H200 fewer than 32 of four find room");
   static_assert(CK == 1 || (kSharers == 1 && !kPingpong), "split K: a whole cluster for one tile");
   static_assert(CK == 1 || STAGES * kStageBytes >= BM * BN * 4, "split K: the ring holds the sums of a tile");
 };

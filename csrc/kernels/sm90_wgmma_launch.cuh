@@ -8,10 +8,12 @@
 #include <atomic>
 
 #include "core/convert.cuh"
+#include "core/launch.cuh"
 #include "kernels/sm90_wgmma.h"
 
 #ifndef HGEMM_NO_SM90A
 #include "kernels/sm90_wgmma.cuh"
+#include "tile/launch.cuh"
 #include "tile/tensor_map.h"
 #endif
 
@@ -28,19 +30,7 @@ Status launch(const Problem&, const DeviceFacts&, Stream) {
 
 /// Rows of C in a panel of the raster: with about as many columns in flight, the blocks that run together read a
 /// square patch of C.
-constexpr int kRasterRows = 2048;
-
-/// Opts a kernel into more than 48 KB of shared memory, once per device.
-template <class Kernel>
-cudaError_t allow_smem(Kernel* kernel, int bytes, std::atomic<uint64_t>& done) {
-  int device = 0;
-  if (cudaError_t e = cudaGetDevice(&device); e != cudaSuccess) return e;
-  const uint64_t bit = uint64_t{1} << (device % 64);
-  if (done.load(std::memory_order_acquire) & bit) return cudaSuccess;
-  const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (e == cudaSuccess) done.fetch_or(bit, std::memory_order_release);
-  return e;
-}
+constexpr int kRasterRows = 4096;
 
 /// The map of one operand; clears `moves` where a batch index leaves the operand in place.
 inline Status operand_map(const Problem& p, const Matrix& x, int64_t rows, int64_t cols, int64_t ld, int box_rows,
@@ -74,16 +64,18 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, Params& params,
   // A cluster that splits K uses its ring for the reduction and leaves: no second tile may be on its way there.
   const uint32_t clusters =
       Traits::CK > 1 ? params.units : std::min(params.units, static_cast<uint32_t>(facts.sm_count / Traits::kCluster));
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {Traits::kCluster, 1, 1};
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {Traits::kCluster, 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = clusters * Traits::kCluster;
   config.blockDim = Traits::kThreads;
   config.dynamicSmemBytes = Traits::kSmemBytes;
   config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = tile::can_launch_dependents() ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel<Traits>, params);
 }
 
@@ -92,6 +84,8 @@ Status launch(const Problem& p, const DeviceFacts& facts, Stream stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
   const auto units = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
   Params params{};
+  params.m = static_cast<int>(p.m);
+  params.n = static_cast<int>(p.n);
   params.k_tiles = static_cast<int>((p.k + Config::BK - 1) / Config::BK);
   params.units_m = units(p.m, Config::BM * Config::CM);
   params.units_n = units(p.n, Config::BN * Config::CN);
@@ -102,9 +96,17 @@ Status launch(const Problem& p, const DeviceFacts& facts, Stream stream_) {
   const tile::EpilogueParams& e = params.epilogue;
   // TMA clips stores to 16 bytes: it would write past the end of a ragged row (ptx/tma.cuh).
   params.store_tma = !e.out_f32 && e.wide_d && p.n % 8 == 0 && p.d.row_stride >= p.n;
-  params.plain = params.store_tma && e.c == nullptr && e.bias == nullptr && e.pre_activation == nullptr &&
-                 e.act == Activation::kNone;
-  params.pairs = (e.c == nullptr || e.wide_c) && e.wide_bias && p.n % 2 == 0;
+  params.bias_pairs = e.bias != nullptr && e.wide_bias && p.n % 2 == 0;
+  params.c_pairs = e.wide_c && p.n % 2 == 0;
+  const bool bias_and_act =
+      (e.bias == nullptr || params.bias_pairs) && e.c == nullptr && e.pre_activation == nullptr && params.store_tma;
+  if (!bias_and_act) {
+    params.finish = Finish::kAny;
+  } else if (e.act == Activation::kNone || e.act == Activation::kRelu) {
+    params.finish = e.bias == nullptr && e.act == Activation::kNone ? Finish::kScale : Finish::kBiasRelu;
+  } else {
+    params.finish = Finish::kBiasActivation;
+  }
   if (params.store_tma) {
     int32_t moves[2];
     if (const Status s = operand_map(p, p.d, p.m, p.n, p.d.row_stride, 16, &params.d, moves)) return s;

@@ -27,6 +27,13 @@ __device__ __forceinline__ uint32_t cluster_map(uint32_t addr, uint32_t rank) {
   return remote;
 }
 
+/// ld.shared::cluster.f32: 4 bytes of any CTA of the cluster.
+__device__ __forceinline__ float cluster_load_4(uint32_t addr) {
+  float v;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];\n" : "=f"(v) : "r"(addr) : "memory");
+  return v;
+}
+
 /// ld.shared::cluster.v4.f32: 16 bytes of any CTA of the cluster.
 __device__ __forceinline__ float4 cluster_load_16(uint32_t addr) {
   float4 v;

@@ -12,4 +12,10 @@ __device__ __forceinline__ void st_shared_16(uint32_t dst, const uint32_t (&v)[4
                : "memory");
 }
 
+/// Hides where a value comes from: what follows from it is computed on the spot instead of kept in registers.
+__device__ __forceinline__ uint32_t opaque(uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 }  // namespace hgemm::ptx

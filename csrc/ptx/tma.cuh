@@ -25,7 +25,24 @@ __device__ __forceinline__ void tma_load(uint32_t dst, const void* map, uint32_t
       : "memory");
 }
 
-/// The same into every CTA of the cluster whose bit is set in `ctas`, each at its own `dst` and on its own `bar`.
+/// createpolicy: L2 gives up these lines before others. For what is read once.
+__device__ __forceinline__ uint64_t evict_first_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
+  return policy;
+}
+
+/// tma_load under an L2 policy.
+__device__ __forceinline__ void tma_load_hinted(uint32_t dst, const void* map, uint32_t bar, TmaCoord at,
+                                                uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1, {%3, %4, %5, %6}], [%2], %7;\n" ::"r"(dst),
+      "l"(map), "r"(bar), "r"(at.col), "r"(at.row), "r"(at.inner), "r"(at.outer), "l"(policy)
+      : "memory");
+}
+
+/// tma_load into every CTA of the cluster whose bit is set in `ctas`, each at its own `dst` and on its own `bar`.
 __device__ __forceinline__ void tma_load_multicast(uint32_t dst, const void* map, uint32_t bar, TmaCoord at,
                                                    uint16_t ctas) {
   asm volatile(

@@ -56,6 +56,8 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
 }
 
 // Accumulators of m64nNk16 as asm operands: their names in the text, and their constraints.
+#define HGEMM_NAMES_8 "%0, %1, %2, %3"
+#define HGEMM_NAMES_16 HGEMM_NAMES_8 ", %4, %5, %6, %7"
 #define HGEMM_NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define HGEMM_NAMES_64 HGEMM_NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define HGEMM_NAMES_96 HGEMM_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -71,6 +73,8 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
   HGEMM_NAMES_224 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define HGEMM_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define HGEMM_F16(i) HGEMM_F4(i), HGEMM_F4(i + 4), HGEMM_F4(i + 8), HGEMM_F4(i + 12)
+#define HGEMM_OPERANDS_8 HGEMM_F4(0)
+#define HGEMM_OPERANDS_16 HGEMM_F4(0), HGEMM_F4(4)
 #define HGEMM_OPERANDS_32 HGEMM_F16(0)
 #define HGEMM_OPERANDS_64 HGEMM_OPERANDS_32, HGEMM_F16(16)
 #define HGEMM_OPERANDS_96 HGEMM_OPERANDS_64, HGEMM_F16(32)
@@ -98,12 +102,20 @@ struct Wgmma;
   struct Wgmma<CLASS> {                                                                                       \
     template <int N, int kTransA, int kTransB>                                                                \
     static __device__ __forceinline__ void m64k16(float (&d)[N / 2], uint64_t a, uint64_t b, uint32_t keep) { \
-      if constexpr (N == 64) {                                                                                \
+      if constexpr (N == 8) {                                                                                 \
+        HGEMM_WGMMA(8, TYPE, "%4", "%5", "%6", "%7", "%8");                                                   \
+      } else if constexpr (N == 16) {                                                                         \
+        HGEMM_WGMMA(16, TYPE, "%8", "%9", "%10", "%11", "%12");                                               \
+      } else if constexpr (N == 32) {                                                                         \
+        HGEMM_WGMMA(32, TYPE, "%16", "%17", "%18", "%19", "%20");                                             \
+      } else if constexpr (N == 64) {                                                                         \
         HGEMM_WGMMA(64, TYPE, "%32", "%33", "%34", "%35", "%36");                                             \
       } else if constexpr (N == 96) {                                                                         \
         HGEMM_WGMMA(96, TYPE, "%48", "%49", "%50", "%51", "%52");                                             \
       } else if constexpr (N == 128) {                                                                        \
         HGEMM_WGMMA(128, TYPE, "%64", "%65", "%66", "%67", "%68");                                            \
+      } else if constexpr (N == 160) {                                                                        \
+        HGEMM_WGMMA(160, TYPE, "%80", "%81", "%82", "%83", "%84");                                            \
       } else if constexpr (N == 192) {                                                                        \
         HGEMM_WGMMA(192, TYPE, "%96", "%97", "%98", "%99", "%100");                                           \
       } else if constexpr (N == 224) {                                                                        \
@@ -121,6 +133,8 @@ HGEMM_WGMMA_OF(__nv_bfloat16, "bf16")
 #undef HGEMM_WGMMA
 #undef HGEMM_F16
 #undef HGEMM_F4
+#undef HGEMM_NAMES_8
+#undef HGEMM_NAMES_16
 #undef HGEMM_NAMES_32
 #undef HGEMM_NAMES_64
 #undef HGEMM_NAMES_96
@@ -129,6 +143,8 @@ HGEMM_WGMMA_OF(__nv_bfloat16, "bf16")
 #undef HGEMM_NAMES_192
 #undef HGEMM_NAMES_224
 #undef HGEMM_NAMES_256
+#undef HGEMM_OPERANDS_8
+#undef HGEMM_OPERANDS_16
 #undef HGEMM_OPERANDS_32
 #undef HGEMM_OPERANDS_64
 #undef HGEMM_OPERANDS_96

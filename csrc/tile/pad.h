@@ -12,7 +12,8 @@ size_t padded_bytes(const Problem& p, bool pad_a, bool pad_b);
 /// The same problem with those operands in `workspace`, in their own memory order.
 Problem padded_problem(const Problem& p, bool pad_a, bool pad_b, void* workspace);
 
-/// Fills the copies; the elements between a row's end and its last chunk's end become zeros.
-Status launch_pad(const Problem& p, bool pad_a, bool pad_b, void* workspace, Stream stream);
+/// Fills the copies; the elements between a row's end and its last chunk's end become zeros. `overlap`: the device has
+/// programmatic dependent launch (sm_90 on), and the copy may start while its predecessor drains.
+Status launch_pad(const Problem& p, bool pad_a, bool pad_b, void* workspace, bool overlap, Stream stream);
 
 }  // namespace hgemm
