@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "kernels/variants.h"
+#include "ladder/variants.h"
 
 namespace hgemm {
 namespace {
@@ -15,7 +16,11 @@ struct List {
 
 const std::vector<const Variant*>& all() {
   static const std::vector<const Variant*> variants = [] {
-    const List lists[] = {{kSm80MmaVariants, kSm80MmaVariantCount}, {kSm90WgmmaVariants, kSm90WgmmaVariantCount}};
+    const List lists[] = {{kSm80MmaVariants, kSm80MmaVariantCount},
+                          {kSm90WgmmaVariants, kSm90WgmmaVariantCount},
+                          {kSkinnyVariants, kSkinnyVariantCount},
+                          {kSm90SkinnyVariants, kSm90SkinnyVariantCount},
+                          {kLadderVariants, kLadderVariantCount}};
     std::vector<const Variant*> out;
     for (const List& list : lists) {
       for (int i = 0; i < list.count; ++i) out.push_back(&list.variants[i]);

@@ -11,4 +11,10 @@ extern const int kSm80MmaVariantCount;
 extern const Variant kSm90WgmmaVariants[];
 extern const int kSm90WgmmaVariantCount;
 
+extern const Variant kSkinnyVariants[];
+extern const int kSkinnyVariantCount;
+
+extern const Variant kSm90SkinnyVariants[];
+extern const int kSm90SkinnyVariantCount;
+
 }  // namespace hgemm

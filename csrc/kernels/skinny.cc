@@ -1,0 +1,137 @@
+// The list of skinny kernels: what each one serves, how it cuts the work and what it is predicted to take.
+#include "kernels/skinny.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+
+#include "core/cost.h"
+#include "core/problem.h"
+#include "kernels/variants.h"
+
+namespace hgemm {
+namespace {
+
+using skinny::Roles;
+using skinny::Schedule;
+
+/// One line of configs_skinny.inc as values.
+struct Line {
+  Tile tile;  // bm: rows of W, bn: rows of x
+  int smem_bytes;
+  double rate;
+};
+
+// Measured on the H200.
+constexpr double kFixedUs = 3.5;      // start, first bytes, sums, drain
+constexpr double kSplitUs = 0.6;      // sums through the cluster
+constexpr double kBlockRate = 45;     // GB/s that one block takes in
+constexpr double kNarrowRate = 0.75;  // of the aligned rate
+constexpr int kStepsPerWarp = 2;      // of 64 k (32, MN-major), at least
+constexpr int64_t kMaxExtent = int64_t{1} << 30;
+constexpr int kMaxBatches = 65535;  // blockIdx.z
+constexpr int kHopper = 90;
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Roles roles = skinny::roles_of(p);
+  const bool k_major = roles.w_major == Major::kK;
+  Schedule s{};
+  // Unaligned and MN-major, a tile begins up to seven rows before its first.
+  s.tile_rows = k_major ? 16 : roles.wide ? 64 : 56;
+  s.interleaved = k_major && !roles.wide;
+  const int64_t tiles = s.interleaved ? ceil_div(roles.rows, 8 * s.tile_rows) * 8 : ceil_div(roles.rows, s.tile_rows);
+  s.tiles = static_cast<int>(tiles);
+  s.dependent = facts.cc >= kHopper;
+  const int64_t steps = ceil_div(p.k, k_major ? 64 : 32) / (line.tile.threads / 32 * kStepsPerWarp);
+  s.splits = 1;
+  for (int n : {2, 4, 8}) {
+    if (facts.cc < kHopper || tiles * p.batches() * n > 2 * int64_t{facts.sm_count} || steps < n) break;
+    s.splits = n;
+  }
+  return s;
+}
+
+template <class... Values>
+bool refuse(Reason* why, const char* format, Values... values) {
+  if (why != nullptr) std::snprintf(why->text, sizeof(why->text), format, values...);
+  return false;
+}
+
+bool eligible(const Problem& p, const Line& line, Reason* why) {
+  const int64_t cols = std::min(p.m, p.n);
+  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
+    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
+                  static_cast<long long>(p.n), static_cast<long long>(p.k));
+  }
+  if (cols > line.tile.bn) {
+    return refuse(why, "M or N must be at most %d, got %lld and %lld", line.tile.bn, static_cast<long long>(p.m),
+                  static_cast<long long>(p.n));
+  }
+  if (p.batches() > kMaxBatches) {
+    return refuse(why, "at most %d batches, got %lld", kMaxBatches, static_cast<long long>(p.batches()));
+  }
+  return true;
+}
+
+/// The bytes at the line's rate, less where too few blocks ask for them.
+double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Schedule s = schedule(p, facts, line);
+  const double blocks = static_cast<double>(s.tiles) * s.splits * static_cast<double>(p.batches());
+  const double share =
+      chip_of(facts.cc).dram_gbs / chip_of(kHopper).dram_gbs * (skinny::roles_of(p).wide ? 1.0 : kNarrowRate);
+  return kFixedUs + (s.splits > 1 ? kSplitUs : 0.0) +
+         dram_bytes(p) / (std::min(line.rate * share, blocks * kBlockRate) * 1e3);
+}
+
+using Launcher = Status (*)(const Problem&, const Schedule&, Stream);
+
+/// The functions of a Variant for one line: compile-time arguments, so that they need no closure.
+template <const Line& kLine, Launcher kF16, Launcher kBF16>
+struct Functions {
+  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine, why); }
+  static size_t workspace(const Problem&, const DeviceFacts&) { return 0; }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine); }
+  static Status launch(const Problem& p, const DeviceFacts& facts, void*, Stream stream) {
+    return (p.dtype == DType::kF16 ? kF16 : kBF16)(p, schedule(p, facts, kLine), stream);
+  }
+};
+
+constexpr uint32_t kHalfTypes = 1u << static_cast<int>(DType::kF16) | 1u << static_cast<int>(DType::kBF16);
+constexpr int kAnyNewer = 9999;
+
+template <class F>
+constexpr Variant make(const char* name, const Line& line) {
+  return {name,        Family::kSkinny, Numerics::kAccumulateF32,
+          80,          kAnyNewer,       kHalfTypes,
+          line.tile,   line.smem_bytes, false,
+          F::eligible, F::workspace,    F::predict_us,
+          F::launch};
+}
+
+template <class C>
+constexpr Line line_of(double rate) {
+  return {{16, C::COLS, 64, C::kDepthK, C::kThreads}, C::WARPS * C::COLS * 65 * 4, rate};
+}
+
+#define SKINNY(COLS, WARPS, DEPTH_K, DEPTH_MN, RATE) \
+  constexpr Line kLine_##COLS = line_of<skinny::Config<COLS, WARPS, DEPTH_K, DEPTH_MN>>(RATE);
+#include "kernels/configs_skinny.inc"
+#undef SKINNY
+
+}  // namespace
+
+const Variant kSkinnyVariants[] = {
+#define SKINNY(COLS, WARPS, DEPTH_K, DEPTH_MN, RATE)                                                           \
+  make<Functions<kLine_##COLS, skinny::launch_f16_##COLS, skinny::launch_bf16_##COLS>>("skinny_mma_16x" #COLS, \
+                                                                                       kLine_##COLS),
+#include "kernels/configs_skinny.inc"
+#undef SKINNY
+};
+const int kSkinnyVariantCount = static_cast<int>(std::size(kSkinnyVariants));
+
+}  // namespace hgemm

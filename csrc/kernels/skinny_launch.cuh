@@ -1,0 +1,66 @@
+// Host side of skinny: from a Problem to a launch. Included by one file per element type, so that they compile side by
+// side.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+
+#include "core/launch.cuh"
+#include "kernels/skinny.cuh"
+#include "kernels/skinny.h"
+#include "tile/launch.cuh"
+
+namespace hgemm::skinny {
+
+/// Whether what runs on sm_90 and newer was compiled for it: PTX of an older architecture neither waits for the kernels
+/// before it nor knows clusters.
+inline bool has_sm90_code() {
+  for (int arch : {__CUDA_ARCH_LIST__}) {
+    if (arch >= 900) return true;
+  }
+  return false;
+}
+
+template <class Traits>
+cudaError_t launch_traits(const Problem& p, const Schedule& s, const Params& params, cudaStream_t stream) {
+  static std::atomic<uint64_t> smem_allowed{0};
+  auto* const k = kernel<Traits>;
+  if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
+  const dim3 grid(s.tiles, params.splits, static_cast<unsigned>(p.batches()));
+  return tile::launch(k, grid, Traits::kThreads, Traits::kSmemBytes, params.splits, s.dependent && has_sm90_code(),
+                      stream, params);
+}
+
+template <class Config, class T>
+Status launch(const Problem& p, const Schedule& s, Stream stream_) {
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  const Roles roles = roles_of(p);
+  Params params{};
+  params.w = roles.w->data;
+  params.x = roles.x->data;
+  params.ldw = roles.ldw;
+  params.x_row = roles.x_major == Major::kK ? roles.ldx : 1;
+  params.x_k = roles.x_major == Major::kK ? 1 : roles.ldx;
+  for (int i = 0; i < 2; ++i) {
+    params.w_batch[i] = roles.w->batch_stride[i];
+    params.x_batch[i] = roles.x->batch_stride[i];
+  }
+  params.batch_inner = static_cast<uint32_t>(p.batch[1]);
+  params.rows = static_cast<int>(roles.rows);
+  params.cols = static_cast<int>(roles.cols);
+  params.k = static_cast<int>(p.k);
+  params.tile_rows = s.tile_rows;
+  params.splits = has_sm90_code() ? s.splits : 1;
+  params.swapped = roles.swapped;
+  params.interleaved = s.interleaved;
+  params.epilogue = tile::epilogue_params(p, nullptr);
+  if (roles.w_major == Major::kK) {
+    return roles.wide ? launch_traits<Traits<Config, T, Major::kK, false>>(p, s, params, stream)
+                      : launch_traits<Traits<Config, T, Major::kK, true>>(p, s, params, stream);
+  }
+  return roles.wide ? launch_traits<Traits<Config, T, Major::kMN, false>>(p, s, params, stream)
+                    : launch_traits<Traits<Config, T, Major::kMN, true>>(p, s, params, stream);
+}
+
+}  // namespace hgemm::skinny

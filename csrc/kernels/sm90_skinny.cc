@@ -1,0 +1,152 @@
+// The list of sm90_skinny kernels: what each one serves, how it cuts the work and what it is predicted to take.
+#include "kernels/sm90_skinny.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <iterator>
+
+#include "core/cost.h"
+#include "core/problem.h"
+#include "kernels/variants.h"
+
+namespace hgemm {
+namespace {
+
+using sm90_skinny::kTileRows;
+using sm90_skinny::Roles;
+using sm90_skinny::Schedule;
+
+/// One line of configs_sm90_skinny.inc as values.
+struct Line {
+  Tile tile;  // bm: rows of W, bn: rows of x
+  int smem_bytes;
+  double rate;
+};
+
+// Measured on the H200.
+constexpr double kFixedUs = 3.3;   // start, first bytes, sums, drain
+constexpr double kBlockRate = 62;  // GB/s that one block takes in
+constexpr int kStepsPerSplit = 4;  // of K, at least
+constexpr int64_t kMaxExtent = int64_t{1} << 30;
+constexpr int kMaxBatches = 65535;  // blockIdx.z
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Roles roles = sm90_skinny::roles_of(p);
+  const int64_t steps = ceil_div(p.k, line.tile.bk), batches = p.batches();
+  int64_t tile_rows = kTileRows, tiles = ceil_div(roles.rows, tile_rows);
+  // A block an SM: the scheduler packs clusters, and two blocks on one SM would leave another without work. Clusters of
+  // eight gain only where there is next to nothing else.
+  int splits = 1;
+  for (int s : {2, 4, 8}) {
+    if (tiles * batches * s > facts.sm_count || steps < s * kStepsPerSplit || (s == 8 && tiles * batches > 8)) break;
+    splits = s;
+  }
+  // Lower tiles fill the last wave, at the price of reading x more often.
+  if (splits == 1 && batches == 1 && roles.w_major == Major::kK && line.tile.bn <= 32) {
+    const int64_t waves = ceil_div(tiles, facts.sm_count);
+    tile_rows = std::min(tile_rows, ceil_div(ceil_div(roles.rows, waves * facts.sm_count), 8) * 8);
+    tiles = ceil_div(roles.rows, tile_rows);
+  }
+  return {static_cast<int>(tile_rows), static_cast<int>(tiles), splits};
+}
+
+template <class... Values>
+bool refuse(Reason* why, const char* format, Values... values) {
+  if (why != nullptr) std::snprintf(why->text, sizeof(why->text), format, values...);
+  return false;
+}
+
+bool eligible(const Problem& p, const Line& line, Reason* why) {
+#ifdef HGEMM_NO_SM90A
+  (void)p, (void)line;
+  return refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
+#else
+  const Roles roles = sm90_skinny::roles_of(p);
+  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
+    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
+                  static_cast<long long>(p.n), static_cast<long long>(p.k));
+  }
+  if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
+  if (roles.cols > line.tile.bn) {
+    return refuse(why, "M or N must be at most %d, got %lld and %lld", line.tile.bn, static_cast<long long>(p.m),
+                  static_cast<long long>(p.n));
+  }
+  if (p.batches() > kMaxBatches) {
+    return refuse(why, "at most %d batches, got %lld", kMaxBatches, static_cast<long long>(p.batches()));
+  }
+  if (roles.x_major != Major::kK) {
+    return refuse(why, "the shorter of A and B (%s) must be contiguous along K", roles.swapped ? "B" : "A");
+  }
+  if (alignment_a(p) < 16 || alignment_b(p) < 16) {
+    return refuse(why, "rows of A and B must start on 16 bytes, got %d and %d", alignment_a(p), alignment_b(p));
+  }
+  const bool k_major = roles.w_major == Major::kK;
+  const int64_t lines = k_major ? roles.rows : p.k;  // of W, as it lies
+  if ((lines > 1 && roles.ldw < (k_major ? p.k : roles.rows)) || (roles.cols > 1 && roles.ldx < p.k)) {
+    return refuse(why, "%s", "rows of A and B must not overlap");
+  }
+  return true;
+#endif
+}
+
+/// The bytes at the line's rate, less where too few blocks or too short slices ask for them.
+double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Schedule s = schedule(p, facts, line);
+  const double blocks = static_cast<double>(s.tiles) * s.splits * static_cast<double>(p.batches());
+  const double rate = std::min(line.rate * chip_of(facts.cc).dram_gbs / chip_of(90).dram_gbs, blocks * kBlockRate);
+  return kFixedUs + dram_bytes(p) / (rate * 1e3);
+}
+
+using Launcher = Status (*)(const Problem&, const Schedule&, Stream);
+
+/// The functions of a Variant for one line: compile-time arguments, so that they need no closure.
+template <const Line& kLine, Launcher kF16, Launcher kBF16>
+struct Functions {
+  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine, why); }
+  static size_t workspace(const Problem&, const DeviceFacts&) { return 0; }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine); }
+  static Status launch(const Problem& p, const DeviceFacts& facts, void*, Stream stream) {
+    return (p.dtype == DType::kF16 ? kF16 : kBF16)(p, schedule(p, facts, kLine), stream);
+  }
+};
+
+constexpr uint32_t kHalfTypes = 1u << static_cast<int>(DType::kF16) | 1u << static_cast<int>(DType::kBF16);
+constexpr int kHopper = 90;
+
+template <class F>
+constexpr Variant make(const char* name, const Line& line) {
+  return {name,        Family::kSkinny, Numerics::kAccumulateF32,
+          kHopper,     kHopper,         kHalfTypes,
+          line.tile,   line.smem_bytes, false,
+          F::eligible, F::workspace,    F::predict_us,
+          F::launch};
+}
+
+template <class C>
+constexpr Line line_of(double rate) {
+  constexpr int kStageBytes = C::PANELS * (C::COLS + kTileRows) * 128;
+  return {{kTileRows, C::COLS, C::BK, C::kRingBytes / kStageBytes, C::kThreads}, C::kSmemBytes, rate};
+}
+
+#define SM90_SKINNY(COLS, PANELS, RING, RATE) \
+  constexpr Line kLine_##COLS = line_of<sm90_skinny::Config<COLS, PANELS, RING>>(RATE);
+#include "kernels/configs_sm90_skinny.inc"
+#undef SM90_SKINNY
+
+}  // namespace
+
+const Variant kSm90SkinnyVariants[] = {
+#define SM90_SKINNY(COLS, PANELS, RING, RATE)                                                     \
+  make<Functions<kLine_##COLS, sm90_skinny::launch_f16_##COLS, sm90_skinny::launch_bf16_##COLS>>( \
+      "skinny_wgmma_64x" #COLS, kLine_##COLS),
+#include "kernels/configs_sm90_skinny.inc"
+#undef SM90_SKINNY
+};
+const int kSm90SkinnyVariantCount = static_cast<int>(std::size(kSm90SkinnyVariants));
+
+}  // namespace hgemm

@@ -1,0 +1,219 @@
+// Products with a short side on Hopper (sm_90a), at the speed of reading the long operand once.
+//
+// W, the long operand, stands on the M side of wgmma: D^T = W x^T, with all rows of x, at most 64, as the N of the
+// instruction. A block owns up to 64 rows of W and a slice of K. One thread keeps a ring of shared-memory stages full
+// by TMA; one warpgroup multiplies. What counts is bytes in flight: two blocks fit an SM, so that in a chain of
+// dependent launches the next kernel stands ready, barriers and all, when this one ends. The slices of a tile form a
+// cluster, which adds their sums up through distributed shared memory, in order.
+#pragma once
+
+#include <cuda.h>
+
+#include "core/convert.cuh"
+#include "core/problem.h"
+#include "kernels/sm90_skinny.h"
+#include "ptx/cluster.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/dependent_launch.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+#include "tile/epilogue.cuh"
+
+namespace hgemm::sm90_skinny {
+
+/// What the kernel is compiled for.
+template <class Config_, class T_, Major kMajor_>
+struct Traits : Config_ {
+  using T = T_;
+  static constexpr Major kMajor = kMajor_;  // of W
+};
+
+struct Params {
+  CUtensorMap w, x;
+  int32_t w_batch[2], x_batch[2];  // outer, inner: 0 where a batch index does not move the operand, else ~0
+  uint32_t batch_inner;
+  int rows, cols;  // of W and of x
+  int tile_rows;   // of W in a tile, a multiple of 8
+  int k_steps, splits, stages;
+  bool swapped;  // D's rows are W's
+  tile::EpilogueParams epilogue;
+};
+
+/// A stage: x's panels of (COLS, 64 k), then W's, of (64 rows, 64 k) or, MN-major, (64 k, 64 rows), all in 128-byte
+/// swizzle. A panel of fewer rows takes less space; wgmma still reads 64, and what it makes of the rest is not used.
+template <class Traits>
+struct Stage {
+  static constexpr bool kKMajor = Traits::kMajor == Major::kK;
+  static constexpr int kLine = 128;
+  static constexpr int kPanelX = Traits::COLS * kLine;
+  static constexpr int kStepBytes = kKMajor ? 32 : 16 * kLine;  // of a panel of W, to the next 16 k
+
+  static __host__ __device__ constexpr int panel_w(int tile_rows) { return (kKMajor ? tile_rows : 64) * kLine; }
+  static __host__ __device__ constexpr int bytes(int tile_rows) {
+    return Traits::PANELS * (kPanelX + panel_w(tile_rows));
+  }
+  /// Stages that fit the ring when the last panel is read as if it were whole.
+  static __host__ __device__ constexpr int count(int tile_rows) {
+    const int fit = (Traits::kRingBytes - 64 * kLine + panel_w(tile_rows)) / bytes(tile_rows);
+    return fit < Traits::kMaxStages ? fit : Traits::kMaxStages;
+  }
+};
+
+/// Adds up eight sums, kStep floats apart, over the blocks of the cluster. `at`: where they lie in each.
+template <int kStep>
+__device__ __forceinline__ void gather(float (&v)[8], uint32_t at, int splits) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] = 0.0f;
+#pragma unroll 2
+  for (int r = 0; r < splits; ++r) {
+    const uint32_t from = splits == 1 ? at : ptx::cluster_map(at, r);
+    if constexpr (kStep == 1) {
+      const float4 low = ptx::cluster_load_16(from), high = ptx::cluster_load_16(from + 16);
+      v[0] += low.x, v[1] += low.y, v[2] += low.z, v[3] += low.w;
+      v[4] += high.x, v[5] += high.y, v[6] += high.z, v[7] += high.w;
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] += ptx::cluster_load_4(from + i * kStep * 4);
+    }
+  }
+}
+
+/// This block's share of a tile, from the sums, (COLS, kSumStride) floats at shared address `sums`, to memory: eight
+/// neighbours in D at a time, which run along W's rows or, swapped, along x's.
+template <class Traits>
+__device__ __forceinline__ void store(const Params& p, uint32_t sums, int row0, int rows, tile::BatchOffset offset) {
+  using T = typename Traits::T;
+  const int first = blockIdx.y * Traits::kThreads + threadIdx.x, step = p.splits * Traits::kThreads;
+  float v[8];
+  if (!p.swapped) {
+    const int groups = (rows + 7) / 8;
+    for (int i = first; i < p.cols * groups; i += step) {
+      const int col = i / groups, row = (i - col * groups) * 8;
+      gather<1>(v, sums + 4 * (col * Traits::kSumStride + row), p.splits);
+      tile::finish<T>(p.epilogue, offset, col, row0 + row, {0, min(rows - row, 8)}, true, v);
+    }
+  } else {
+    for (int i = first; i < (p.cols + 7) / 8 * rows; i += step) {
+      const int group = i / rows, row = i - group * rows, col = group * 8;
+      gather<Traits::kSumStride>(v, sums + 4 * (col * Traits::kSumStride + row), p.splits);
+      tile::finish<T>(p.epilogue, offset, row0 + row, col, {0, min(p.cols - col, 8)}, true, v);
+    }
+  }
+}
+
+template <class Traits>
+__global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant__ Params p) {
+  using T = typename Traits::T;
+  using Stage = Stage<Traits>;
+  constexpr int COLS = Traits::COLS, PANELS = Traits::PANELS, kProducerWarp = 4;
+  extern __shared__ __align__(1024) unsigned char smem[];
+  const uint32_t ring = ptx::smem_addr(smem);
+  const uint32_t full = ring + Traits::kRingBytes, empty = full + 8 * Traits::kMaxStages;
+  const int stage_bytes = Stage::bytes(p.tile_rows), panel_w = Stage::panel_w(p.tile_rows);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+  const int row0 = blockIdx.x * p.tile_rows, rows = min(p.tile_rows, p.rows - row0);
+  const int split = blockIdx.y;
+  const int first = p.k_steps * split / p.splits, last = p.k_steps * (split + 1) / p.splits;
+  const int outer = blockIdx.z / p.batch_inner, inner = blockIdx.z - outer * p.batch_inner;
+
+  if (threadIdx.x == kProducerWarp * 32) {
+    ptx::tma_prefetch(&p.w);
+    ptx::tma_prefetch(&p.x);
+    for (int s = 0; s < p.stages; ++s) {
+      ptx::mbarrier_init(full + 8 * s, 1);
+      ptx::mbarrier_init(empty + 8 * s, 4);  // the warps that multiply
+    }
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();
+  ptx::grid_dependency_wait();
+  ptx::grid_launch_dependents();
+
+  if (warp == kProducerWarp) {
+    if (lane == 0) {
+      const uint64_t read_once = ptx::evict_first_policy();
+      const auto load_w = [&](int stage, int step) {
+        const uint32_t bar = full + 8 * stage;
+        ptx::mbarrier_arrive_expect_tx(bar, stage_bytes);
+#pragma unroll
+        for (int j = 0; j < PANELS; ++j) {
+          const int k = (step * PANELS + j) * 64;
+          ptx::tma_load_hinted(
+              ring + stage * stage_bytes + PANELS * Stage::kPanelX + j * panel_w, &p.w, bar,
+              {Stage::kKMajor ? k : row0, Stage::kKMajor ? row0 : k, inner & p.w_batch[1], outer & p.w_batch[0]},
+              read_once);
+        }
+      };
+      const auto load_x = [&](int stage, int step) {
+#pragma unroll
+        for (int j = 0; j < PANELS; ++j) {
+          ptx::tma_load(ring + stage * stage_bytes + j * Stage::kPanelX, &p.x, full + 8 * stage,
+                        {(step * PANELS + j) * 64, 0, inner & p.x_batch[1], outer & p.x_batch[0]});
+        }
+      };
+      // What comes from DRAM first: x waits in L2.
+      const int ahead = min(last - first, p.stages);
+      for (int s = 0; s < ahead; ++s) load_w(s, first + s);
+      for (int s = 0; s < ahead; ++s) load_x(s, first + s);
+      int stage = 0;
+      uint32_t parity = 0;
+      for (int step = first + ahead; step < last; ++step) {
+        ptx::mbarrier_wait(empty + 8 * stage, parity);
+        load_w(stage, step);
+        load_x(stage, step);
+        if (++stage == p.stages) stage = 0, parity ^= 1;
+      }
+    }
+    __syncwarp();
+  } else {
+    float acc[COLS / 2];
+    int stage = 0;
+    uint32_t parity = 0;
+    for (int step = first; step < last; ++step) {
+      ptx::mbarrier_wait(full + 8 * stage, parity);
+      const uint32_t x = ring + stage * stage_bytes, w = x + PANELS * Stage::kPanelX;
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int j = 0; j < PANELS; ++j) {
+        const uint64_t panel_of_w = ptx::wgmma_descriptor(w + j * panel_w, 64 * Stage::kLine, 8 * Stage::kLine);
+        const uint64_t panel_of_x = ptx::wgmma_descriptor(x + j * Stage::kPanelX, 0, 8 * Stage::kLine);
+#pragma unroll
+        for (int s = 0; s < 4; ++s) {
+          ptx::Wgmma<T>::template m64k16<COLS, Stage::kKMajor ? 0 : 1, 0>(
+              acc, ptx::wgmma_advance(panel_of_w, s * Stage::kStepBytes), ptx::wgmma_advance(panel_of_x, s * 32),
+              step > first || j > 0 || s > 0);
+        }
+      }
+      ptx::wgmma_commit();
+      // A stage given back at once is worth more than keeping the tensor cores busy between stages.
+      ptx::wgmma_wait<0>();
+      if (lane == 0) ptx::mbarrier_arrive(empty + 8 * stage);
+      if (++stage == p.stages) stage = 0, parity ^= 1;
+    }
+    ptx::wgmma_pin(acc);
+    ptx::barrier_sync(1, 4 * 32);  // every warp has read its last stage: the ring becomes the sums
+    float* const mine = reinterpret_cast<float*>(smem) + lane % 4 * 2 * Traits::kSumStride + warp * 16 + lane / 4;
+#pragma unroll
+    for (int j = 0; j < COLS / 8; ++j) {
+      float* const at = mine + 8 * j * Traits::kSumStride;
+      at[0] = acc[4 * j];
+      at[Traits::kSumStride] = acc[4 * j + 1];
+      at[8] = acc[4 * j + 2];
+      at[Traits::kSumStride + 8] = acc[4 * j + 3];
+    }
+  }
+
+  const int64_t batch = blockIdx.z;
+  if (p.splits == 1) {
+    __syncthreads();
+    store<Traits>(p, ring, row0, rows, tile::batch_offset(p.epilogue, batch));
+  } else {
+    ptx::cluster_sync();
+    store<Traits>(p, ring, row0, rows, tile::batch_offset(p.epilogue, batch));
+    ptx::cluster_sync();  // the others have read this block's sums
+  }
+}
+
+}  // namespace hgemm::sm90_skinny

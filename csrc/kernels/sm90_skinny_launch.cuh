@@ -1,0 +1,82 @@
+// Host side of sm90_skinny: from a Problem to a launch. Included by one file per element type, so that they compile
+// side by side.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+
+#include "core/convert.cuh"
+#include "core/launch.cuh"
+#include "kernels/sm90_skinny.h"
+
+#ifndef HGEMM_NO_SM90A
+#include "kernels/sm90_skinny.cuh"
+#include "tile/launch.cuh"
+#include "tile/tensor_map.h"
+#endif
+
+namespace hgemm::sm90_skinny {
+
+#ifdef HGEMM_NO_SM90A
+
+template <class Config, class T>
+Status launch(const Problem&, const Schedule&, Stream) {
+  return cudaErrorNoKernelImageForDevice;
+}
+
+#else
+
+/// The map of one operand; clears `moves` where a batch index leaves the operand in place.
+inline Status operand_map(const Problem& p, const Matrix& x, int64_t outer, Major major, int64_t ld, int box_rows,
+                          CUtensorMap* map, int32_t (&moves)[2]) {
+  const bool k_major = major == Major::kK;
+  TmaView view{x.data, p.dtype, k_major ? p.k : outer, k_major ? outer : p.k, ld, {1, 1}, {0, 0}, box_rows};
+  for (int i = 0; i < 2; ++i) {
+    moves[i] = x.batch_stride[i] == 0 ? 0 : ~0;
+    if (x.batch_stride[i] == 0) continue;
+    view.batch[i] = p.batch[i];
+    view.batch_stride[i] = x.batch_stride[i];
+  }
+  return tensor_map(view, map);
+}
+
+template <class Traits>
+Status launch_traits(const Problem& p, const Schedule& s, const Roles& roles, Params& params, cudaStream_t stream) {
+  params.stages = Stage<Traits>::count(s.tile_rows);
+  const int box_rows = Traits::kMajor == Major::kK ? s.tile_rows : 64;
+  if (const Status e =
+          operand_map(p, *roles.w, roles.rows, Traits::kMajor, roles.ldw, box_rows, &params.w, params.w_batch)) {
+    return e;
+  }
+  if (const Status e =
+          operand_map(p, *roles.x, roles.cols, Major::kK, roles.ldx, Traits::COLS, &params.x, params.x_batch)) {
+    return e;
+  }
+  static std::atomic<uint64_t> smem_allowed{0};
+  auto* const k = kernel<Traits>;
+  if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
+  const dim3 grid(s.tiles, s.splits, static_cast<unsigned>(p.batches()));
+  return tile::launch(k, grid, Traits::kThreads, Traits::kSmemBytes, s.splits, true, stream, params);
+}
+
+template <class Config, class T>
+Status launch(const Problem& p, const Schedule& s, Stream stream_) {
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  const Roles roles = roles_of(p);
+  Params params{};
+  params.batch_inner = static_cast<uint32_t>(p.batch[1]);
+  params.rows = static_cast<int>(roles.rows);
+  params.cols = static_cast<int>(roles.cols);
+  params.tile_rows = s.tile_rows;
+  params.k_steps = static_cast<int>((p.k + Config::BK - 1) / Config::BK);
+  params.splits = s.splits;
+  params.swapped = roles.swapped;
+  params.epilogue = tile::epilogue_params(p, nullptr);
+  return roles.w_major == Major::kK ? launch_traits<Traits<Config, T, Major::kK> >(p, s, roles, params, stream)
+                                    : launch_traits<Traits<Config, T, Major::kMN> >(p, s, roles, params, stream);
+}
+
+#endif
+
+}  // namespace hgemm::sm90_skinny
