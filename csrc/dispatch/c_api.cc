@@ -15,6 +15,7 @@
 #include "dispatch/stats.h"
 #include "dispatch/table.h"
 #include "dispatch/torch_model.h"
+#include "ladder/variants.h"
 
 namespace {
 
@@ -100,9 +101,10 @@ void copy_text(char* to, size_t capacity, const std::string& from) {
 }  // namespace
 
 int hgemm_abi(int32_t* sizes, int capacity) {
-  constexpr int32_t kSizes[] = {sizeof(HgemmTensor), sizeof(HgemmFacts),      sizeof(HgemmVariantInfo),
-                                sizeof(HgemmQuery),  sizeof(HgemmCandidate),  sizeof(HgemmDecision),
-                                sizeof(HgemmTiming), sizeof(HgemmTableEntry), sizeof(HgemmCallCount)};
+  constexpr int32_t kSizes[] = {sizeof(HgemmTensor),   sizeof(HgemmFacts),  sizeof(HgemmVariantInfo),
+                                sizeof(HgemmAddInfo),  sizeof(HgemmQuery),  sizeof(HgemmCandidate),
+                                sizeof(HgemmDecision), sizeof(HgemmTiming), sizeof(HgemmTableEntry),
+                                sizeof(HgemmCallCount)};
   constexpr int kCount = sizeof(kSizes) / sizeof(kSizes[0]);
   std::copy(kSizes, kSizes + std::min(kCount, capacity), sizes);
   return kCount;
@@ -128,7 +130,20 @@ int hgemm_variant_info(int id, HgemmVariantInfo* info) {
              static_cast<int32_t>(v.numerics),
              {v.tile.bm, v.tile.bn, v.tile.bk, v.tile.stages, v.tile.threads},
              v.smem_bytes,
-             v.splits_k};
+             v.splits_k,
+             v.reads_swizzle_stride};
+  });
+}
+
+int hgemm_add_count(void) {
+  return ladder::kAddCount;
+}
+
+int hgemm_add_info(int id, HgemmAddInfo* info) {
+  return guarded([&] {
+    if (id < 0 || id >= ladder::kAddCount) fail("addition " + std::to_string(id) + " does not exist");
+    const ladder::Add& add = ladder::kAdds[id];
+    *info = {add.name, static_cast<int32_t>(add.dtype), 0};
   });
 }
 

@@ -38,7 +38,15 @@ typedef struct HgemmVariantInfo {
   int32_t tile[5];  /* BM, BN, BK, stages, threads */
   int32_t smem_bytes;
   int32_t splits_k;
+  int32_t reads_swizzle_stride;
 } HgemmVariantInfo;
+
+/* An elementwise addition of the ladder: an op, not a variant. */
+typedef struct HgemmAddInfo {
+  const char* name;
+  int32_t dtype;
+  int32_t reserved;
+} HgemmAddInfo;
 
 /* One call of an op, with alpha = beta = 1. */
 typedef struct HgemmQuery {
@@ -76,7 +84,7 @@ typedef struct HgemmDecision {
   int32_t b_major;
   int32_t align; /* the least alignment of a, b and the result, in bytes */
   int32_t reserved;
-  char reason[1024];
+  char reason[4096];
 } HgemmDecision;
 
 /* One measured time; entries index a flat array of them. */
@@ -129,6 +137,9 @@ HGEMM_API const char* hgemm_last_error(void);
 HGEMM_API int hgemm_variant_count(void);
 HGEMM_API int hgemm_variant_info(int id, HgemmVariantInfo* info);
 HGEMM_API int hgemm_find_variant(const char* name); /* "auto" -1, "torch" -2, unknown -3 */
+
+HGEMM_API int hgemm_add_count(void);
+HGEMM_API int hgemm_add_info(int id, HgemmAddInfo* info);
 
 HGEMM_API int hgemm_preset_facts(int cc, HgemmFacts* facts); /* 80, 86, 89, 90, 100 */
 HGEMM_API int hgemm_device_facts(int ordinal, HgemmFacts* facts);

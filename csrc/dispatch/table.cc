@@ -27,9 +27,12 @@ uint64_t class_of(DType dtype, Major a, Major b, int align) {
          static_cast<uint64_t>(align);
 }
 
-struct Point {
+struct Place {
   int64_t dims[4];  // batch, m, n, k
   float log2[4];
+};
+
+struct Point : Place {
   std::vector<double> measured;  // by slot
   std::vector<float> log_ratio;  // log2(measured / predicted) by slot, NaN where unknown
 };
@@ -102,7 +105,7 @@ Problem problem_of(const TableEntry& e) {
 
 Point point_of(const TableEntry& e) {
   const size_t slots = static_cast<size_t>(variant_count()) + 1;
-  Point point{{e.batch, e.m, e.n, e.k}, {}, std::vector<double>(slots, kNothing), std::vector<float>(slots, NAN)};
+  Point point{{{e.batch, e.m, e.n, e.k}, {}}, std::vector<double>(slots, kNothing), std::vector<float>(slots, NAN)};
   for (int i = 0; i < 4; ++i) point.log2[i] = std::log2(static_cast<float>(point.dims[i]));
   const Problem problem = problem_of(e);
   const DeviceFacts facts = facts_of(e);
@@ -123,6 +126,50 @@ const Gpu* find_gpu(const DeviceFacts& facts) {
     if (same_gpu(gpu, facts)) return &gpu;
   }
   return nullptr;
+}
+
+/// Fills `scratch` with measured over predicted times of the nearest points; returns how many there are, 0 for none.
+int correct_by_neighbours(const Group& group, const Place& place, double* scratch) {
+  const size_t slots = static_cast<size_t>(variant_count()) + 1;
+  constexpr size_t kMaxNeighbours = 8;
+  struct Neighbour {
+    float distance;
+    const Point* point;
+  } nearest[kMaxNeighbours];
+  size_t found = 0;
+  for (const Point& point : group.points) {
+    float distance = 0, farthest = 0;
+    for (int i = 0; i < 4; ++i) {
+      const float d = std::fabs(place.log2[i] - point.log2[i]);
+      distance += d;
+      farthest = std::max(farthest, d);
+    }
+    if (farthest > kReach) continue;
+    // Insertion into a short sorted list, whose farthest drops out when it is full.
+    if (found == kMaxNeighbours && nearest[found - 1].distance <= distance) continue;
+    size_t at = found < kMaxNeighbours ? found++ : kMaxNeighbours - 1;
+    while (at > 0 && nearest[at - 1].distance > distance) {
+      nearest[at] = nearest[at - 1];
+      --at;
+    }
+    nearest[at] = {distance, &point};
+  }
+  if (found == 0) return 0;
+  const auto correct = [&](size_t slot) {
+    float weighted = 0, weights = 0;
+    for (size_t i = 0; i < found; ++i) {
+      const float ratio = nearest[i].point->log_ratio[slot];
+      if (std::isnan(ratio)) continue;
+      const float near = 0.05f + nearest[i].distance;
+      const float weight = 1.0f / (near * near);
+      weighted += weight * ratio;
+      weights += weight;
+    }
+    scratch[slot] = weights > 0 ? std::exp2(weighted / weights) : kNothing;
+  };
+  for (int id : automatic_variants()) correct(static_cast<size_t>(id));  // nobody asks for the others
+  correct(slots - 1);
+  return static_cast<int>(found);
 }
 
 }  // namespace
@@ -153,57 +200,29 @@ Knowledge table_lookup(const Problem& p, const DeviceFacts& facts, double* scrat
   const Gpu* gpu = find_gpu(facts);
   // Entries are of products stored in their own dtype.
   if (!gpu || p.out_dtype != p.dtype) return {};
-  const uint64_t problem_class = class_of(p.dtype, p.a_major(), p.b_major(), least_alignment(p));
-  const auto group = std::find_if(gpu->groups.begin(), gpu->groups.end(),
-                                  [&](const Group& g) { return g.problem_class == problem_class; });
-  if (group == gpu->groups.end()) return {};
-
-  const int64_t dims[4] = {p.batches(), p.m, p.n, p.k};
-  float log2_dims[4];
-  for (int i = 0; i < 4; ++i) log2_dims[i] = std::log2(static_cast<float>(dims[i]));
-
-  const size_t slots = static_cast<size_t>(variant_count()) + 1;
-  constexpr size_t kMaxNeighbours = 8;
-  struct Neighbour {
-    float distance;
-    const Point* point;
-  } nearest[kMaxNeighbours];
-  size_t found = 0;
-  for (const Point& point : group->points) {
-    if (std::equal(dims, dims + 4, point.dims)) {
+  Place place{{p.batches(), p.m, p.n, p.k}, {}};
+  for (int i = 0; i < 4; ++i) place.log2[i] = std::log2(static_cast<float>(place.dims[i]));
+  // Both half types go through the same instructions at the same rate, in cuBLAS too: bfloat16 learns from float16.
+  const DType dtypes[] = {p.dtype, DType::kF16};
+  const int count = p.dtype == DType::kBF16 ? 2 : 1;
+  const Group* groups[2] = {};
+  for (int i = 0; i < count; ++i) {
+    const uint64_t problem_class = class_of(dtypes[i], p.a_major(), p.b_major(), least_alignment(p));
+    for (const Group& group : gpu->groups) {
+      if (group.problem_class == problem_class) groups[i] = &group;
+    }
+    if (!groups[i]) continue;
+    for (const Point& point : groups[i]->points) {
+      if (!std::equal(place.dims, place.dims + 4, point.dims)) continue;
       std::copy(point.measured.begin(), point.measured.end(), scratch);
-      return {Knowledge::Kind::kExact, 1, scratch};
+      return {Knowledge::Kind::kExact, 1, dtypes[i], scratch};
     }
-    float distance = 0, farthest = 0;
-    for (int i = 0; i < 4; ++i) {
-      const float d = std::fabs(log2_dims[i] - point.log2[i]);
-      distance += d;
-      farthest = std::max(farthest, d);
-    }
-    if (farthest > kReach) continue;
-    // Insertion into a short sorted list, whose farthest drops out when it is full.
-    if (found == kMaxNeighbours && nearest[found - 1].distance <= distance) continue;
-    size_t at = found < kMaxNeighbours ? found++ : kMaxNeighbours - 1;
-    while (at > 0 && nearest[at - 1].distance > distance) {
-      nearest[at] = nearest[at - 1];
-      --at;
-    }
-    nearest[at] = {distance, &point};
   }
-  if (found == 0) return {};
-  for (size_t slot = 0; slot < slots; ++slot) {
-    float weighted = 0, weights = 0;
-    for (size_t i = 0; i < found; ++i) {
-      const float ratio = nearest[i].point->log_ratio[slot];
-      if (std::isnan(ratio)) continue;
-      const float near = 0.05f + nearest[i].distance;
-      const float weight = 1.0f / (near * near);
-      weighted += weight * ratio;
-      weights += weight;
-    }
-    scratch[slot] = weights > 0 ? std::exp2(weighted / weights) : kNothing;
+  for (int i = 0; i < count; ++i) {
+    const int neighbours = groups[i] ? correct_by_neighbours(*groups[i], place, scratch) : 0;
+    if (neighbours > 0) return {Knowledge::Kind::kNearby, neighbours, dtypes[i], scratch};
   }
-  return {Knowledge::Kind::kNearby, static_cast<int>(found), scratch};
+  return {};
 }
 
 int table_size(const DeviceFacts& facts) {

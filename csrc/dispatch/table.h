@@ -31,6 +31,7 @@ struct TableEntry {
 struct Knowledge {
   enum class Kind { kNothing, kExact, kNearby } kind = Kind::kNothing;
   int neighbours = 0;
+  DType dtype = DType::kF16;  // that was measured: bfloat16 is looked up in float16 where it was not
   /// kExact: measured microseconds. kNearby: measured over predicted, by which a prediction is to be multiplied.
   /// NaN where nothing was measured.
   double* value = nullptr;

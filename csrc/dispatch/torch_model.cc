@@ -81,11 +81,15 @@ double flat_rate_us(const Problem& p, const DeviceFacts& facts, const Chip& chip
 }
 
 double ragged_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
-  const double stream = stream_us(p, chip, kRaggedStreamShare);
-  if (p.m == 1 || p.n == 1) return std::max(stream, kStartUs + kTileUs);  // a matrix-vector kernel
   const bool only_result = alignment_a(p) >= 16 && alignment_b(p) >= 16;
   const double rate = only_result ? kRaggedResult : p.b_major() == Major::kK ? kRaggedK : kRaggedMN;
-  return std::max(stream, flat_rate_us(p, facts, chip, std::min(rate, 0.6 * chip.mma_flops)));
+  return std::max(stream_us(p, chip, kRaggedStreamShare),
+                  flat_rate_us(p, facts, chip, std::min(rate, 0.6 * chip.mma_flops)));
+}
+
+/// A matrix-vector kernel: no tile of which all but one row is waste.
+double vector_us(const Problem& p, const Chip& chip, bool aligned) {
+  return std::max(stream_us(p, chip, aligned ? kStreamShare : kRaggedStreamShare), kStartUs + kTileUs);
 }
 
 }  // namespace
@@ -103,7 +107,9 @@ double torch_product_us(const Problem& p, const DeviceFacts& facts) {
   if (p.dtype == DType::kF32) {
     return std::max(flat_rate_us(p, facts, chip, 0.95 * chip.simt_flops), stream_us(p, chip, kStreamShare));
   }
-  return is_aligned(p) ? aligned_us(p, facts, chip) : ragged_us(p, facts, chip);
+  const bool aligned = is_aligned(p);
+  if (p.m == 1 || p.n == 1) return vector_us(p, chip, aligned);
+  return aligned ? aligned_us(p, facts, chip) : ragged_us(p, facts, chip);
 }
 
 double torch_epilogue_us(const Problem& p, const DeviceFacts& facts) {
