@@ -23,6 +23,7 @@ class Candidate:
     reason: str = ""
     predicted_us: float | None = None
     measured_us: float | None = None
+    family: str = "torch"
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,19 @@ class Explanation:
         return asdict(self)
 
     def __str__(self) -> str:
+        return self.table()
+
+    def table(self, ladder: bool = False) -> str:
+        """The decision as text; without ``ladder`` its rungs, which only run when they are asked for, are one line."""
         rows = [("", "kernel", "predicted us", "measured us", "")]
+        hidden = [c for c in self.candidates if c.family == "ladder" and c.name != self.chosen and not ladder]
         for c in self.candidates:
+            if c in hidden[1:]:
+                continue
+            if c in hidden:
+                able = sum(c.eligible for c in hidden)
+                rows.append(("", "(ladder)", "", "", f"{able} of {len(hidden)} rungs serve it when asked for"))
+                continue
             mark = "*" if c.name == self.chosen else ""
             rows.append((mark, c.name, _us(c.predicted_us), _us(c.measured_us), c.reason))
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
@@ -174,6 +186,7 @@ def _ask(
                 reason=c.reason.decode(),
                 predicted_us=_number(c.predicted_us),
                 measured_us=_number(c.measured_us),
+                family=_variants.family_of(c.variant),
             )
             for c in candidates
         ),
@@ -184,7 +197,8 @@ def _ask(
 
 def _fallback(problem: str, device: str, why: str) -> Explanation:
     """torch serves it and no kernel of ours was considered."""
-    others = [Candidate(name, eligible=False, reason=why) for name in _variants.names()]
+    kernels = zip(_variants.names(), _variants.families(), strict=True)
+    others = [Candidate(name, eligible=False, reason=why, family=family) for name, family in kernels]
     return Explanation("torch", "fallback", why, (*others, Candidate("torch", eligible=True)), problem, device)
 
 

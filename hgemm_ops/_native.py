@@ -56,7 +56,12 @@ class VariantInfo(Structure):
         ("tile", c_int32 * 5),
         ("smem_bytes", c_int32),
         ("splits_k", c_int32),
+        ("reads_swizzle_stride", c_int32),
     ]
+
+
+class AddInfo(Structure):
+    _fields_ = [("name", c_char_p), ("dtype", c_int32), ("reserved", c_int32)]
 
 
 class Query(Structure):
@@ -98,7 +103,7 @@ class Decision(Structure):
         ("b_major", c_int32),
         ("align", c_int32),
         ("reserved", c_int32),
-        ("reason", c_char * 1024),
+        ("reason", c_char * 4096),
     ]
 
 
@@ -146,7 +151,7 @@ class CallCount(Structure):
     ]
 
 
-_STRUCTS = (Tensor, Facts, VariantInfo, Query, Candidate, Decision, Timing, TableEntry, CallCount)
+_STRUCTS = (Tensor, Facts, VariantInfo, AddInfo, Query, Candidate, Decision, Timing, TableEntry, CallCount)
 _LogFn = ctypes.CFUNCTYPE(None, c_char_p)
 _FirstUseFn = ctypes.CFUNCTYPE(None)
 
@@ -156,6 +161,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_variant_count": (c_int, []),
     "hgemm_variant_info": (c_int, [c_int, POINTER(VariantInfo)]),
     "hgemm_find_variant": (c_int, [c_char_p]),
+    "hgemm_add_count": (c_int, []),
+    "hgemm_add_info": (c_int, [c_int, POINTER(AddInfo)]),
     "hgemm_preset_facts": (c_int, [c_int, POINTER(Facts)]),
     "hgemm_device_facts": (c_int, [c_int, POINTER(Facts)]),
     "hgemm_explain": (c_int, [POINTER(Query), POINTER(Decision), POINTER(Candidate)]),
@@ -196,6 +203,24 @@ def check(status: int, error: type[Exception] = RuntimeError) -> None:
     """Raises the library's message for a status other than 0."""
     if status != 0:
         raise error(lib().hgemm_last_error().decode())
+
+
+@functools.cache
+def variant_infos() -> tuple[VariantInfo, ...]:
+    """Every kernel, by id."""
+    infos = (VariantInfo * lib().hgemm_variant_count())()
+    for id_, info in enumerate(infos):
+        check(lib().hgemm_variant_info(id_, info))
+    return tuple(infos)
+
+
+@functools.cache
+def add_infos() -> tuple[AddInfo, ...]:
+    """The ladder's elementwise additions."""
+    infos = (AddInfo * lib().hgemm_add_count())()
+    for id_, info in enumerate(infos):
+        check(lib().hgemm_add_info(id_, info))
+    return tuple(infos)
 
 
 def preset_facts(cc: int) -> Facts:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from hgemm_ops import _library, _native
+from hgemm_ops import _library, _native, ops
+from hgemm_ops.ops.elementwise import Addition
 
 #: No kernel gives up on newer architectures than this; beyond it a limit means "none".
 _NEWEST = 999
@@ -16,7 +17,8 @@ _NEWEST = 999
 
 @dataclass(frozen=True)
 class VariantInfo:
-    """One kernel. ``tile`` is (BM, BN, BK, stages, threads); ``max_arch`` is None where any newer chip runs it."""
+    """One kernel. ``tile`` is (BM, BN, BK, stages, threads); ``max_arch`` is None where any newer chip runs it;
+    ``swizzles``: its op takes a ``swizzle_stride``."""
 
     name: str
     id: int
@@ -27,6 +29,11 @@ class VariantInfo:
     layouts: tuple[str, ...]
     numerics: str
     tile: tuple[int, int, int, int, int]
+    swizzles: bool = False
+
+
+def _dtypes(info: _native.VariantInfo) -> tuple[torch.dtype, ...]:
+    return tuple(dtype for bit, dtype in enumerate(_native.DTYPES) if info.dtypes >> bit & 1)
 
 
 def _layouts() -> list[set[str]]:
@@ -37,6 +44,8 @@ def _layouts() -> list[set[str]]:
         for dtype in _native.DTYPES:
             for m, n, k in ((4096, 4096, 4096), (1, 4096, 4096), (128, 128, 4096), (4097, 4097, 4097)):
                 for layout in _native.LAYOUTS.values():
+                    if m == 1 and layout[0] == "T":
+                        continue  # a single row lies as its transpose does
                     for c in _native.explain(matmul_query(m, n, k, dtype, layout, facts))[1][:-1]:
                         if c.eligible:
                             served[c.variant].add(layout)
@@ -63,24 +72,21 @@ def matmul_query(
 def _infos() -> tuple[VariantInfo, ...]:
     if not _library.load():
         return ()
-    infos = []
-    info = _native.VariantInfo()
-    for id_, layouts in enumerate(_layouts()):
-        _native.check(_native.lib().hgemm_variant_info(id_, info))
-        infos.append(
-            VariantInfo(
-                name=info.name.decode(),
-                id=id_,
-                family=info.family.decode(),
-                min_arch=f"sm_{info.min_cc}",
-                max_arch=None if info.max_cc > _NEWEST else f"sm_{info.max_cc}",
-                dtypes=tuple(dtype for bit, dtype in enumerate(_native.DTYPES) if info.dtypes >> bit & 1),
-                layouts=tuple(sorted(layouts)),
-                numerics=("float32 accumulation", "float16 accumulation")[info.numerics],
-                tile=tuple(info.tile),
-            )
+    return tuple(
+        VariantInfo(
+            name=info.name.decode(),
+            id=id_,
+            family=info.family.decode(),
+            min_arch=f"sm_{info.min_cc}",
+            max_arch=None if info.max_cc > _NEWEST else f"sm_{info.max_cc}",
+            dtypes=_dtypes(info),
+            layouts=tuple(sorted(layouts)),
+            numerics=("float32 accumulation", "float16 accumulation")[info.numerics],
+            tile=tuple(info.tile),
+            swizzles=bool(info.reads_swizzle_stride),
         )
-    return tuple(infos)
+        for id_, (info, layouts) in enumerate(zip(_native.variant_infos(), _layouts(), strict=True))
+    )
 
 
 def variants() -> list[VariantInfo]:
@@ -93,12 +99,45 @@ def names() -> tuple[str, ...]:
     """Every kernel's name, by id."""
     if not _library.load():
         return ()
-    info = _native.VariantInfo()
-    found = []
-    for id_ in range(_native.lib().hgemm_variant_count()):
-        _native.check(_native.lib().hgemm_variant_info(id_, info))
-        found.append(info.name.decode())
-    return tuple(found)
+    return tuple(info.name.decode() for info in _native.variant_infos())
+
+
+@functools.cache
+def families() -> tuple[str, ...]:
+    """Every kernel's family, by id."""
+    if not _library.load():
+        return ()
+    return tuple(info.family.decode() for info in _native.variant_infos())
+
+
+def family_of(id_: int) -> str:
+    """The family of an id; "torch" of torch's."""
+    return "torch" if id_ == _native.TORCH else families()[id_]
+
+
+def additions() -> list[Addition]:
+    """The ladder's elementwise additions, ``torch.ops.hgemm.<name>(a, b)``: ops, but no kernels of a product."""
+    if not _library.load():
+        return []
+    return [Addition(info.name.decode(), _native.DTYPES[info.dtype]) for info in _native.add_infos()]
+
+
+def define_ops() -> None:
+    """Gives every kernel of the loaded library its op. To be called once."""
+    kernels = []
+    for id_, info in enumerate(_native.variant_infos()):
+        rung = info.family == b"ladder"
+        kernels.append(
+            ops.Kernel(
+                name=info.name.decode(),
+                id=id_,
+                rung_of=_dtypes(info)[0] if rung else None,
+                swizzles=bool(info.reads_swizzle_stride),
+                row_bytes=16 if rung and info.min_cc >= 90 else 1,
+            )
+        )
+    ops.define_kernels(kernels)
+    ops.define_additions(additions())
 
 
 def name_of(id_: int) -> str:

@@ -32,6 +32,7 @@ bool c10_includes(uint64_t keys) HGEMM_WEAK("_ZN3c104impl31tls_is_dispatch_keyse
 bool at_is_subclass(const void* tensor) HGEMM_WEAK("_ZN2at4impl19tensor_has_dispatchERKNS_6TensorE");
 
 // Python's own stable ABI.
+__attribute__((weak)) int Py_IsInitialized();
 __attribute__((weak)) int PyGILState_Ensure();
 __attribute__((weak)) void PyGILState_Release(int state);
 __attribute__((weak)) void Py_IncRef(_object* object);
@@ -58,8 +59,8 @@ namespace stable = torch::stable::detail;
 
 bool has_symbols() {
   return c10_requires_grad && c10_tangent && c10_exclude && c10_end_exclude && c10_includes && at_is_subclass &&
-         PyGILState_Ensure && PyGILState_Release && Py_IncRef && Py_DecRef && PyObject_Type && PyErr_SetObject &&
-         PyErr_Clear;
+         Py_IsInitialized && PyGILState_Ensure && PyGILState_Release && Py_IncRef && Py_DecRef && PyObject_Type &&
+         PyErr_SetObject && PyErr_Clear;
 }
 
 // Sets of dispatch keys as torch represents them, from Python: autograd and all above it; that of dispatch modes.
@@ -114,19 +115,14 @@ struct Take<std::optional<Handle>> {
   }
 };
 
-AtenTensorHandle another(const Handle& handle) {
-  AtenTensorHandle copy = nullptr;
-  check(aoti_torch_new_tensor_handle(handle.get(), &copy), "new_tensor_handle");
-  return copy;
-}
 StableIValue give(const Handle& handle) {
-  return stable::from(another(handle));
+  return stable::from(another(handle.get()));
 }
 StableIValue give(Handle&& handle) {
   return stable::from(handle.release());
 }
 StableIValue give(const std::optional<Handle>& handle) {
-  return stable::from(handle ? std::make_optional(another(*handle)) : std::nullopt);
+  return stable::from(handle ? std::make_optional(another(handle->get())) : std::nullopt);
 }
 StableIValue give(std::optional<Handle>&& handle) {
   return stable::from(handle ? std::make_optional(handle->release()) : std::nullopt);
@@ -179,6 +175,7 @@ class Gil {
 };
 
 void drop(_object* object) {
+  if (!Py_IsInitialized()) return;  // a thread, and with it `kept`, may outlive the interpreter
   const Gil gil;
   Py_DecRef(object);
 }
@@ -214,6 +211,7 @@ void run(const char* op, const char* python_op, StableIValue* stack) {
     const Gil gil;
     PyErr_Clear();
   }
+  kept = {};  // what a Python kernel left that Python had called itself
   const AOTITorchError status = call(python_op, std::move(arguments), stack);
   if (status != AOTI_TORCH_SUCCESS && kept.exception) throw PythonException(std::exchange(kept, {}));
   check(status, python_op);

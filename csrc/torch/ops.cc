@@ -50,9 +50,17 @@ std::string prefix(const Call& call) {
   return std::string("hgemm::") + op_name(call.op) + ": ";
 }
 
-/// Whether kernels of ours are candidates. Everything else is torch's.
 bool is_half(int32_t dtype) {
   return gemm_dtype(dtype).value_or(DType::kF32) != DType::kF32;
+}
+
+/// Whether kernels of ours are candidates: for half, and for float32 where a kernel that takes it was asked for.
+/// Everything else is torch's.
+bool is_for_kernels(const Call& call) {
+  const auto dtype = gemm_dtype(call.a.dtype);
+  if (!dtype || *dtype != DType::kF32) return dtype.has_value();
+  const int asked = call.variant == kAuto ? default_variant() : static_cast<int>(call.variant);
+  return asked >= 0 && (variant(asked).dtypes >> static_cast<int>(DType::kF32) & 1u) != 0;
 }
 
 void check_devices(const Call& call, const Tensor& x, const char* x_name, const Tensor& y, const char* y_name) {
@@ -75,6 +83,10 @@ void check_arguments(const Call& call) {
   if (call.variant < kTorch || call.variant >= variant_count()) {
     fail(prefix(call) + "variant must be -2 (torch), -1 (auto) or an index into variants(), got " +
          std::to_string(call.variant));
+  }
+  if (call.swizzle_stride < 0 || call.swizzle_stride > INT32_MAX) {
+    fail(prefix(call) + "swizzle_stride must be a number of columns, or 0 for the kernel's own, got " +
+         std::to_string(call.swizzle_stride));
   }
   const int32_t dtype = call.a.dtype, result_dtype = call.result_dtype();
   if (result_dtype != dtype && !(is_half(dtype) && gemm_dtype(result_dtype) == DType::kF32)) {
@@ -151,24 +163,37 @@ void launch(const Call& call, Canonical& canonical, const DeviceFacts& facts, in
   }
 }
 
-void compute(const Call& call, Canonical& canonical, Destination d, Destination pre_activation) {
-  if (canonical.empty()) return;
-  const OnDevice on_device(call.a.device);
-  if (!is_half(call.a.dtype)) return torch_gemm(call, canonical, d, pre_activation);
-
-  Problem& p = canonical.problem;
-  p.d.data = d.data;
-  p.pre_activation = pre_activation.data;
-  DeviceFacts facts;
-  if (const Status status = query_device_facts(call.a.device.index, &facts); status != 0) {
+/// Who serves a call whose result is not empty: kTorch, or a kernel's id, for which `facts` is filled in. What the
+/// problem has no address of yet will be a new tensor, whose alignment is the best.
+int decide(const Call& call, const Problem& p, DeviceFacts* facts) {
+  if (!is_for_kernels(call)) return kTorch;
+  if (const Status status = query_device_facts(call.a.device.index, facts); status != 0) {
     fail(prefix(call) + "cannot read the attributes of " + text_of_device(call.a.device) + ": " +
          status_string(status));
   }
   const auto asked = static_cast<int>(call.variant);
-  const Decision decision = choose(p, facts, call.a.device.index, asked);
-  if (decision.variant == kRefused) fail(refusal(p, facts, asked == kAuto ? default_variant() : asked));
-  if (decision.variant == kTorch) return torch_gemm(call, canonical, d, pre_activation);
-  launch(call, canonical, facts, decision.variant);
+  const Decision decision = choose(p, *facts, call.a.device.index, asked);
+  if (decision.variant == kRefused) fail(refusal(p, *facts, asked == kAuto ? default_variant() : asked));
+  return decision.variant;
+}
+
+/// Has `id`, which decide() named, write the result.
+void compute(const Call& call, Canonical& canonical, const DeviceFacts& facts, int id, Destination d,
+             Destination pre_activation) {
+  const OnDevice on_device(call.a.device);
+  if (id == kTorch) return torch_gemm(call, canonical, d, pre_activation);
+  canonical.problem.d.data = d.data;
+  canonical.problem.pre_activation = pre_activation.data;
+  launch(call, canonical, facts, id);
+}
+
+void decide_and_compute(const Call& call, Canonical& canonical, Destination d, Destination pre_activation) {
+  if (canonical.empty()) return;
+  canonical.problem.d.data = d.data;
+  canonical.problem.pre_activation = pre_activation.data;
+  DeviceFacts facts;
+  const int id = decide(call, canonical.problem, &facts);
+  compute(call, canonical, facts, id, d, pre_activation);
 }
 
 Handle allocate_result(const Call& call, const Canonical& canonical, Destination* d) {
@@ -177,24 +202,23 @@ Handle allocate_result(const Call& call, const Canonical& canonical, Destination
   return result;
 }
 
-void canonicalize_call(const Call& call, Canonical* canonical) {
+void check_and_canonicalize(const Call& call, Canonical* canonical) {
+  check_arguments(call);
   if (!canonicalize(call.operands(/*max_batch_dims=*/2), canonical)) fail(canonical->error);
+  canonical->problem.swizzle_stride = static_cast<int32_t>(call.swizzle_stride);
 }
 
-struct Results {
-  Handle out, pre_activation;
-};
-
-Results run(const Call& call, bool save_pre_activation) {
-  check_arguments(call);
+Handle run(const Call& call) {
   Canonical canonical;
-  canonicalize_call(call, &canonical);
-  Results results;
-  Destination d, pre_activation;
-  results.out = allocate_result(call, canonical, &d);
-  if (save_pre_activation) results.pre_activation = allocate_result(call, canonical, &pre_activation);
-  compute(call, canonical, d, pre_activation);
-  return results;
+  check_and_canonicalize(call, &canonical);
+  Destination d;
+  if (canonical.empty()) return allocate_result(call, canonical, &d);
+  DeviceFacts facts;
+  const int id = decide(call, canonical.problem, &facts);
+  if (id == kTorch && is_aten_product(call)) return aten_product(call);
+  Handle result = allocate_result(call, canonical, &d);
+  compute(call, canonical, facts, id, d, {});
+  return result;
 }
 
 /// The bytes from a tensor's first to its last element.
@@ -226,15 +250,14 @@ bool is_destination(const Call& call) {
 }
 
 void run_into_out(const Call& call) {
-  check_arguments(call);
   Canonical canonical;
-  canonicalize_call(call, &canonical);
+  check_and_canonicalize(call, &canonical);
   check_out(call, canonical);
   const AtenTensorHandle out = call.out.handle.get();
-  if (is_destination(call)) return compute(call, canonical, {out, mutable_data(out)}, {});
+  if (is_destination(call)) return decide_and_compute(call, canonical, {out, mutable_data(out)}, {});
   Destination d;
   const Handle result = allocate_result(call, canonical, &d);
-  compute(call, canonical, d, {});
+  decide_and_compute(call, canonical, d, {});
   check(aoti_torch_copy_(out, result.get(), 0), "copy_");
 }
 
@@ -288,7 +311,7 @@ StableIValue give(Handle handle) {
 
 template <Op kOp>
 void functional(StableIValue* stack, uint64_t, uint64_t) {
-  stack[0] = give(run(read_call(kOp, false, stack), false).out);
+  stack[0] = give(run(read_call(kOp, false, stack)));
 }
 
 template <Op kOp>
@@ -299,9 +322,25 @@ void out_variant(StableIValue* stack, uint64_t, uint64_t) {
 }
 
 void linear_save(StableIValue* stack, uint64_t, uint64_t) {
-  Results results = run(read_call(Op::kLinearSave, false, stack), true);
-  stack[0] = give(std::move(results.out));
-  stack[1] = give(std::move(results.pre_activation));
+  const Call call = read_call(Op::kLinearSave, false, stack);
+  Canonical canonical;
+  check_and_canonicalize(call, &canonical);
+  Destination d, pre_activation;
+  Handle result = allocate_result(call, canonical, &d);
+  Handle saved = allocate_result(call, canonical, &pre_activation);
+  decide_and_compute(call, canonical, d, pre_activation);
+  stack[0] = give(std::move(result));
+  stack[1] = give(std::move(saved));
+}
+
+void matmul_swizzled(StableIValue* stack, uint64_t, uint64_t) {
+  Arguments arguments(stack);
+  Call call;
+  call.a = arguments.tensor();
+  call.b = arguments.tensor();
+  call.variant = arguments.take<int64_t>();
+  call.swizzle_stride = arguments.take<int64_t>();
+  stack[0] = give(run(call));
 }
 
 template <Op kOp>
@@ -323,4 +362,5 @@ STABLE_TORCH_LIBRARY_IMPL(hgemm, CUDA, library) {
   hgemm::implement<Op::kBaddbmm>(library);
   hgemm::implement<Op::kLinear>(library);
   library.impl("linear_save", hgemm::linear_save);
+  library.impl("matmul_swizzled", hgemm::matmul_swizzled);
 }

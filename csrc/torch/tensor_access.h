@@ -41,6 +41,13 @@ struct DeleteTensor {
 /// An owned reference to a tensor.
 using Handle = std::unique_ptr<AtenTensorOpaque, DeleteTensor>;
 
+/// A further reference to a tensor, owned by the caller.
+inline AtenTensorHandle another(AtenTensorHandle handle) {
+  AtenTensorHandle copy = nullptr;
+  check(aoti_torch_new_tensor_handle(handle, &copy), "new_tensor_handle");
+  return copy;
+}
+
 struct Device {
   int32_t type, index;
   bool operator==(const Device& other) const { return type == other.type && index == other.index; }

@@ -24,9 +24,7 @@ namespace stable = torch::stable::detail;
 
 /// A further reference to a tensor, for the stack of a dispatcher call (which consumes it).
 StableIValue reference(AtenTensorHandle handle) {
-  AtenTensorHandle copy = nullptr;
-  check(aoti_torch_new_tensor_handle(handle, &copy), "new_tensor_handle");
-  return stable::from(copy);
+  return stable::from(another(handle));
 }
 
 /// Calls an aten op that writes its one result into its last argument.
@@ -108,6 +106,19 @@ void gemm_with_out_dtype(const Call& call, int rank, AtenTensorHandle a, AtenTen
 }
 
 }  // namespace
+
+bool is_aten_product(const Call& call) {
+  const bool is_product = call.op == Op::kMm || call.op == Op::kBmm ||
+                          (call.op == Op::kMatmul && call.a.view.ndim == 2 && call.b.view.ndim == 2);
+  return is_product && call.result_dtype() == call.a.dtype;
+}
+
+Handle aten_product(const Call& call) {
+  const char* const name = call.a.view.ndim == 2 ? "aten::mm" : "aten::bmm";
+  std::array<StableIValue, 2> stack{reference(call.a.handle.get()), reference(call.b.handle.get())};
+  check(torch_call_dispatcher(name, "", stack.data(), TORCH_ABI_VERSION), name);
+  return Handle(stable::to<AtenTensorHandle>(stack[0]));
+}
 
 void torch_gemm(const Call& call, const Canonical& canonical, Destination d, Destination pre_activation) {
   if (aoti_torch_cuda_mm_out == nullptr) fail("hgemm: this PyTorch has no CUDA support");

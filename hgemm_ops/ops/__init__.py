@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 import torch
 
-from hgemm_ops.ops import aten, autocast, autograd, fake, functionalize, schema, variants, vmap
+from hgemm_ops.ops import aten, autocast, autograd, elementwise, fake, functionalize, schema, variants, vmap
+from hgemm_ops.ops.elementwise import Addition
+from hgemm_ops.ops.variants import Kernel
 
-__all__ = ["define_variants"]
+__all__ = ["Addition", "Kernel", "define_additions", "define_kernels"]
 
 # A FRAGMENT, because the shared library holds another; kept alive, because registrations die with it.
 _LIB = torch.library.Library(schema.NAMESPACE, "FRAGMENT")
@@ -20,6 +22,11 @@ for _module in (aten, fake, functionalize, autograd, autocast, vmap):
     _module.register(_LIB)
 
 
-def define_variants(names: Sequence[str]) -> None:
-    """Defines ``torch.ops.hgemm.<name>(a, b)`` for every kernel. To be called once, with the names in order of id."""
-    variants.define_variants(_LIB, names)
+def define_kernels(kernels: Sequence[Kernel]) -> None:
+    """Defines ``torch.ops.hgemm.<name>(a, b)`` for every kernel. To be called once."""
+    variants.define_kernels(_LIB, kernels)
+
+
+def define_additions(additions: Sequence[Addition]) -> None:
+    """Defines ``torch.ops.hgemm.<name>(a, b)`` for every elementwise addition. To be called once."""
+    elementwise.define_additions(_LIB, additions)

@@ -50,72 +50,57 @@ def _check_out(op: str, out: Tensor | None, device: torch.device, result: checks
         checks.out(op, out, device, result)
 
 
-@_below_autograd
-def matmul(
-    a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None, variant: int | None = None, out: Tensor | None = None
-) -> Tensor:
-    result = checks.matmul(a, b, out_dtype=out_dtype, variant=variant)
-    _check_out("matmul", out, a.device, result)
-    dtype = result[1]
-    return _finish(torch.matmul(a.to(dtype), b.to(dtype), out=out), out)
+def _product(name: str) -> Callable[..., Tensor]:
+    """An op with the arguments of torch's function of this name."""
+    check, function = getattr(checks, name), getattr(torch, name)
+
+    @_below_autograd
+    def op(
+        a: Tensor,
+        b: Tensor,
+        *,
+        out_dtype: torch.dtype | None = None,
+        variant: int | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        result = check(a, b, out_dtype=out_dtype, variant=variant)
+        _check_out(name, out, a.device, result)
+        return _finish(function(a.to(result[1]), b.to(result[1]), out=out), out)
+
+    return op
 
 
-@_below_autograd
-def mm(
-    a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None, variant: int | None = None, out: Tensor | None = None
-) -> Tensor:
-    result = checks.mm(a, b, out_dtype=out_dtype, variant=variant)
-    _check_out("mm", out, a.device, result)
-    dtype = result[1]
-    return _finish(torch.mm(a.to(dtype), b.to(dtype), out=out), out)
+def _sum_with_product(name: str) -> Callable[..., Tensor]:
+    """As above, for ``beta * input + alpha * a @ b``."""
+    check, function = getattr(checks, name), getattr(torch, name)
+
+    @_below_autograd
+    def op(
+        input: Tensor,
+        a: Tensor,
+        b: Tensor,
+        *,
+        beta: float = 1.0,
+        alpha: float = 1.0,
+        out_dtype: torch.dtype | None = None,
+        variant: int | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        result = check(input, a, b, out_dtype=out_dtype, variant=variant)
+        _check_out(name, out, a.device, result)
+        operands = (t.to(result[1]) for t in (input, a, b))
+        return _finish(function(*operands, beta=beta, alpha=alpha, out=out), out)
+
+    return op
 
 
-@_below_autograd
-def bmm(
-    a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None, variant: int | None = None, out: Tensor | None = None
-) -> Tensor:
-    result = checks.bmm(a, b, out_dtype=out_dtype, variant=variant)
-    _check_out("bmm", out, a.device, result)
-    dtype = result[1]
-    return _finish(torch.bmm(a.to(dtype), b.to(dtype), out=out), out)
+matmul, mm, bmm = _product("matmul"), _product("mm"), _product("bmm")
+addmm, baddbmm = _sum_with_product("addmm"), _sum_with_product("baddbmm")
 
 
-@_below_autograd
-def addmm(
-    input: Tensor,
-    mat1: Tensor,
-    mat2: Tensor,
-    *,
-    beta: float = 1.0,
-    alpha: float = 1.0,
-    out_dtype: torch.dtype | None = None,
-    variant: int | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    result = checks.addmm(input, mat1, mat2, out_dtype=out_dtype, variant=variant)
-    _check_out("addmm", out, mat1.device, result)
-    dtype = result[1]
-    y = torch.addmm(input.to(dtype), mat1.to(dtype), mat2.to(dtype), beta=beta, alpha=alpha, out=out)
-    return _finish(y, out)
-
-
-@_below_autograd
-def baddbmm(
-    input: Tensor,
-    batch1: Tensor,
-    batch2: Tensor,
-    *,
-    beta: float = 1.0,
-    alpha: float = 1.0,
-    out_dtype: torch.dtype | None = None,
-    variant: int | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    result = checks.baddbmm(input, batch1, batch2, out_dtype=out_dtype, variant=variant)
-    _check_out("baddbmm", out, batch1.device, result)
-    dtype = result[1]
-    y = torch.baddbmm(input.to(dtype), batch1.to(dtype), batch2.to(dtype), beta=beta, alpha=alpha, out=out)
-    return _finish(y, out)
+def matmul_swizzled(a: Tensor, b: Tensor, *, variant: int, swizzle_stride: int) -> Tensor:
+    checks.matmul_swizzled(a, b, variant=variant, swizzle_stride=swizzle_stride)
+    return matmul(a, b)
 
 
 def _pre_activation(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, out: Tensor | None) -> Tensor:
@@ -158,7 +143,9 @@ def linear_save(
 
 def register(lib: torch.library.Library) -> None:
     """Registers the implementations of every op on ``lib``."""
-    for function in (matmul, mm, bmm, addmm, baddbmm, linear):
-        lib.impl(function.__name__, function, "CompositeExplicitAutograd")
-        lib.impl(f"{function.__name__}.out", function, "CompositeExplicitAutograd")
+    functions = {"matmul": matmul, "mm": mm, "bmm": bmm, "addmm": addmm, "baddbmm": baddbmm, "linear": linear}
+    for name, function in functions.items():
+        lib.impl(name, function, "CompositeExplicitAutograd")
+        lib.impl(f"{name}.out", function, "CompositeExplicitAutograd")
     lib.impl("linear_save", linear_save, "CompositeExplicitAutograd")
+    lib.impl("matmul_swizzled", matmul_swizzled, "CompositeExplicitAutograd")

@@ -15,8 +15,9 @@ Rules of the gradients:
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -50,13 +51,13 @@ _SKIPPED = (None, None, None)  # the gradients of op, keyset and options
 
 def _run_below(op: OpOverload, keyset: DispatchKeySet, options: Options, *args: Any) -> Any:
     """The op itself, from inside Function.forward."""
-    keyset = keyset & _AFTER_INPLACE
+    redispatch, keyset = op._handle.redispatch_boxed, keyset & _AFTER_INPLACE
     with _BelowAutograd():
         if not _functorch_active():
-            return op.redispatch(keyset, *args, **options)
+            return redispatch(keyset, *args, **options)
         # Function.forward turned gradients off, but the outer functorch levels still record theirs.
         with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-            return op.redispatch(keyset, *args, **options)
+            return redispatch(keyset, *args, **options)
 
 
 def _applier(function: type[Function]) -> Callable[..., Any]:
@@ -147,6 +148,24 @@ class _Product(Function):
             None if da is None else ctx.op(da, b, out_dtype=ctx.out_dtype),
             None if db is None else ctx.op(a, db, out_dtype=ctx.out_dtype),
         )
+
+
+class _Sum(Function):
+    """The ladder's elementwise additions: y = a + b of one shape and dtype."""
+
+    @staticmethod
+    def forward(ctx: Ctx, op: OpOverload, keyset: DispatchKeySet, options: Options, a: Tensor, b: Tensor) -> Tensor:
+        return _run_below(op, keyset, options, a, b)
+
+    @staticmethod
+    def backward(ctx: Ctx, grad: Tensor) -> Grads:
+        return (*_SKIPPED, grad, grad)
+
+    @staticmethod
+    @_tangent_rule
+    def jvp(ctx: Ctx, saved: Saved, tangents: Saved) -> Tensor | None:
+        tangent = _sum(*tangents[3:5])
+        return None if tangent is None else tangent.contiguous()
 
 
 class _Matmul(Function):
@@ -359,79 +378,62 @@ class _LinearSave(Function):
 # the handle redispatches without OpOverload's frame around it.
 
 
-def _torchs_own(error: RuntimeError, op: OpOverload, *args: Any, **options: Any) -> Any:
-    """What torch does with a call that it refused inside the CUDA kernel, where the stable ABI leaves only a
-    RuntimeError: NotImplementedError for an integer dtype, OutOfMemoryError, ..."""
-    if not str(error).startswith("hgemm: torch failed"):
-        raise error
-    return getattr(aten, op._opname)(*args, **options)
+def _kernel(op: OpOverload, record: Callable[..., Any]) -> Kernel:
+    """``record(keyset, options, *args)`` runs a call whose gradient is wanted."""
+    redispatch, through_torch = op._handle.redispatch_boxed, getattr(aten, op._opname, None)
 
-
-def _product_kernel(op: OpOverload, function: type[Function]) -> Kernel:
-    apply, redispatch = _applier(function), op._handle.redispatch_boxed
-
-    def kernel(keyset: DispatchKeySet, a: Tensor, b: Tensor, **options: Any) -> Any:
-        if (_grad_enabled() and (a.requires_grad or b.requires_grad)) or forward_ad._current_level >= 0:
-            return apply(op, keyset, options, a, b)
+    def kernel(keyset: DispatchKeySet, *args: Any, **options: Any) -> Any:
+        if (_grad_enabled() and _requires_grad(args)) or forward_ad._current_level >= 0:
+            return record(keyset, options, *args)
         try:
-            return redispatch(keyset & _AFTER_AUTOGRAD, a, b, **options)
+            return redispatch(keyset & _AFTER_AUTOGRAD, *args, **options)
         except RuntimeError as error:
-            return _torchs_own(error, op, a, b, **options)
+            # The stable ABI leaves of torch's exceptions only a RuntimeError. torch, asked again, raises its own:
+            # NotImplementedError for an integer dtype, OutOfMemoryError, ...
+            if through_torch is None or not str(error).startswith("hgemm: torch failed"):
+                raise
+            return through_torch(*args, **options)
 
     return kernel
+
+
+def _requires_grad(args: Iterable[Any]) -> bool:
+    for arg in args:  # noqa: SIM110 (any() costs a generator)
+        if isinstance(arg, Tensor) and arg.requires_grad:
+            return True
+    return False
+
+
+def _function_kernel(op: OpOverload, function: type[Function]) -> Kernel:
+    """For a Function that takes the arguments in the op's order."""
+    return _kernel(op, functools.partial(_applier(function), op))
+
+
+def sum_kernel(op: OpOverload) -> Kernel:
+    """The Autograd kernel of an elementwise addition (``elementwise.py``)."""
+    return _function_kernel(op, _Sum)
 
 
 def _add_product_kernel(op: OpOverload) -> Kernel:
-    apply, redispatch = _applier(_AddProduct), op._handle.redispatch_boxed
+    apply = _applier(_AddProduct)
 
-    def kernel(keyset: DispatchKeySet, input: Tensor, a: Tensor, b: Tensor, **options: Any) -> Any:
-        if (
-            _grad_enabled() and (a.requires_grad or b.requires_grad or input.requires_grad)
-        ) or forward_ad._current_level >= 0:
-            return apply(op, keyset, options, a, b, input)
-        try:
-            return redispatch(keyset & _AFTER_AUTOGRAD, input, a, b, **options)
-        except RuntimeError as error:
-            return _torchs_own(error, op, input, a, b, **options)
+    def record(keyset: DispatchKeySet, options: Options, input: Tensor, a: Tensor, b: Tensor) -> Any:
+        return apply(op, keyset, options, a, b, input)
 
-    return kernel
+    return _kernel(op, record)
 
 
 def _linear_kernel(op: OpOverload) -> Kernel:
-    apply, apply_save, redispatch = _applier(_Linear), _applier(_LinearSave), op._handle.redispatch_boxed
-    linear_save = _OPS.linear_save.default
+    apply, apply_save, linear_save = _applier(_Linear), _applier(_LinearSave), _OPS.linear_save.default
 
-    def kernel(
-        keyset: DispatchKeySet, x: Tensor, weight: Tensor, bias: Tensor | None = None, act: int = 0, **options: Any
+    def record(
+        keyset: DispatchKeySet, options: Options, x: Tensor, weight: Tensor, bias: Tensor | None = None, act: int = 0
     ) -> Any:
-        if (
-            _grad_enabled() and (weight.requires_grad or x.requires_grad or (bias is not None and bias.requires_grad))
-        ) or forward_ad._current_level >= 0:
-            if act > 1:
-                return apply_save(linear_save, keyset, options, x, weight, bias, act)[0]
-            return apply(op, keyset, options, x, weight, bias, act)
-        try:
-            return redispatch(keyset & _AFTER_AUTOGRAD, x, weight, bias, act, **options)
-        except RuntimeError as error:
-            return _torchs_own(error, op, x, weight, bias, act, **options)
+        if act > 1:
+            return apply_save(linear_save, keyset, options, x, weight, bias, act)[0]
+        return apply(op, keyset, options, x, weight, bias, act)
 
-    return kernel
-
-
-def _linear_save_kernel(op: OpOverload) -> Kernel:
-    apply, redispatch = _applier(_LinearSave), op._handle.redispatch_boxed
-
-    def kernel(keyset: DispatchKeySet, x: Tensor, weight: Tensor, bias: Tensor | None, act: int, **options: Any) -> Any:
-        if (
-            _grad_enabled() and (weight.requires_grad or x.requires_grad or (bias is not None and bias.requires_grad))
-        ) or forward_ad._current_level >= 0:
-            return apply(op, keyset, options, x, weight, bias, act)
-        try:
-            return redispatch(keyset & _AFTER_AUTOGRAD, x, weight, bias, act, **options)
-        except RuntimeError as error:
-            return _torchs_own(error, op, x, weight, bias, act, **options)
-
-    return kernel
+    return _kernel(op, record)
 
 
 def _out_kernel(op: OpOverload) -> Kernel:
@@ -493,13 +495,16 @@ def fast_path_keys() -> tuple[int, int]:
 def register(lib: torch.library.Library) -> None:
     """Registers the Autograd kernels of every op on ``lib``."""
     kernels = {
-        "matmul": _product_kernel(_OPS.matmul.default, _Matmul),
-        "mm": _product_kernel(_OPS.mm.default, _Product),
-        "bmm": _product_kernel(_OPS.bmm.default, _Product),
+        "matmul": _function_kernel(_OPS.matmul.default, _Matmul),
+        "matmul_swizzled": _function_kernel(_OPS.matmul_swizzled.default, _Matmul),
+        "mm": _function_kernel(_OPS.mm.default, _Product),
+        "bmm": _function_kernel(_OPS.bmm.default, _Product),
         "addmm": _add_product_kernel(_OPS.addmm.default),
         "baddbmm": _add_product_kernel(_OPS.baddbmm.default),
         "linear": _linear_kernel(_OPS.linear.default),
-        "linear_save": _linear_save_kernel(_OPS.linear_save.default),
+        "linear_save": _kernel(
+            _OPS.linear_save.default, functools.partial(_applier(_LinearSave), _OPS.linear_save.default)
+        ),
     }
     for name, kernel in kernels.items():
         lib.impl(name, kernel, "Autograd", with_keyset=True)

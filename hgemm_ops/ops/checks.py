@@ -120,6 +120,17 @@ def matmul(a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None, varian
     return (*batch, *rows, *columns), dtype
 
 
+def matmul_swizzled(a: Tensor, b: Tensor, *, variant: int, swizzle_stride: int) -> Result:
+    require(
+        swizzle_stride >= 0,
+        lambda: (
+            "hgemm::matmul: swizzle_stride must be a number of columns, or 0 for the kernel's own, "
+            f"got {swizzle_stride}"
+        ),
+    )
+    return matmul(a, b, variant=variant)
+
+
 def mm(
     a: Tensor,
     b: Tensor,

@@ -30,6 +30,9 @@ SIGNATURES: dict[str, str] = {
 #: Returns (act(x @ weight.T + bias), the argument of act), for a backward that needs the pre-activation.
 LINEAR_SAVE = f"linear_save(Tensor x, Tensor weight, Tensor? bias, int act, *, {_OPTIONS}) -> (Tensor, Tensor)"
 
+#: matmul through a kernel that walks the result in panels of ``swizzle_stride`` columns (0: of its own choice).
+MATMUL_SWIZZLED = "matmul_swizzled(Tensor a, Tensor b, *, int variant, int swizzle_stride) -> Tensor"
+
 #: The Autograd kernel of an op as an op of its own, for ``csrc/torch/autograd_fast_path.cc``: same arguments.
 AUTOGRAD_PREFIX = "_autograd_"
 
@@ -45,8 +48,9 @@ def define(lib: torch.library.Library) -> None:
         lib.define(f"{name}.out({arguments}, Tensor(a!) out) -> Tensor(a!)", tags=TAGS)
         lib.define(f"{AUTOGRAD_PREFIX}{name}({arguments}) -> Tensor", tags=TAGS)
     lib.define(LINEAR_SAVE, tags=TAGS)
+    lib.define(MATMUL_SWIZZLED, tags=TAGS)
 
 
-def define_variant(lib: torch.library.Library, name: str) -> None:
+def define_variant(lib: torch.library.Library, name: str, swizzles: bool = False) -> None:
     """Defines the op of one kernel, ``hgemm::<name>(a, b)``: torch.matmul through that kernel alone."""
-    lib.define(f"{name}(Tensor a, Tensor b) -> Tensor", tags=TAGS)
+    lib.define(f"{name}(Tensor a, Tensor b{', int swizzle_stride=0' if swizzles else ''}) -> Tensor", tags=TAGS)

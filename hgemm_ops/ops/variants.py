@@ -3,25 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from hgemm_ops.ops.checks import require
 from hgemm_ops.ops.schema import define_variant
 
 
-def _forced(index: int) -> Callable[[Tensor, Tensor], Tensor]:
-    def kernel(a: Tensor, b: Tensor) -> Tensor:
-        return torch.ops.hgemm.matmul.default(a, b, variant=index)
+@dataclass(frozen=True)
+class Kernel:
+    """What the op of a kernel is made from.
 
-    return kernel
-
-
-def define_variants(lib: torch.library.Library, names: Sequence[str]) -> None:
-    """Defines the op of every kernel; a kernel's position in ``names`` is the ``variant`` that the other ops take.
-
-    Composite: gradients, vmap, fake tensors and autocast are those of ``hgemm::matmul``.
+    id: the ``variant`` that the other ops take.
+    rung_of: the one dtype of a kernel of the ladder, which takes plain row-major matrices; None for the others.
+    swizzles: the op has a ``swizzle_stride``.
+    row_bytes: what a rung wants the address of every row to be a multiple of.
     """
-    for index, name in enumerate(names):
-        define_variant(lib, name)
-        lib.impl(name, _forced(index), "CompositeImplicitAutograd")
+
+    name: str
+    id: int
+    rung_of: torch.dtype | None = None
+    swizzles: bool = False
+    row_bytes: int = 1
+
+
+def _production(kernel: Kernel) -> Callable[[Tensor, Tensor], Tensor]:
+    def op(a: Tensor, b: Tensor) -> Tensor:
+        return torch.ops.hgemm.matmul.default(a, b, variant=kernel.id)
+
+    return op
+
+
+def _plain(t: Tensor, row_bytes: int) -> Tensor:
+    """``t``, or a copy: row-major, its rows starting on ``row_bytes``."""
+    if t.dim() == 0:
+        return t  # for the op to refuse
+    columns, chunk = t.size(-1), max(1, row_bytes // t.element_size())
+    pitch = t.stride(-2) if t.dim() > 1 and t.size(-2) > 1 else -(-columns // chunk) * chunk
+    starts_on_chunks = pitch % chunk == 0 and t.storage_offset() % chunk == 0
+    if (columns <= 1 or t.stride(-1) == 1) and pitch >= columns and starts_on_chunks:
+        return t
+    if columns % chunk == 0:
+        return t.clone(memory_format=torch.contiguous_format)
+    return torch.nn.functional.pad(t, (0, -columns % chunk))[..., :columns]
+
+
+def _rung(kernel: Kernel) -> Callable[..., Tensor]:
+    def operands(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        for name, t in (("a", a), ("b", b)):
+            require(
+                t.dtype == kernel.rung_of,
+                lambda: f"hgemm::{kernel.name}: {name} must be {kernel.rung_of}, got {t.dtype}",  # noqa: B023
+            )
+        return _plain(a, kernel.row_bytes), _plain(b, kernel.row_bytes)
+
+    def op(a: Tensor, b: Tensor) -> Tensor:
+        return torch.ops.hgemm.matmul.default(*operands(a, b), variant=kernel.id)
+
+    def swizzling_op(a: Tensor, b: Tensor, swizzle_stride: int = 0) -> Tensor:
+        a, b = operands(a, b)
+        return torch.ops.hgemm.matmul_swizzled.default(a, b, variant=kernel.id, swizzle_stride=swizzle_stride)
+
+    return swizzling_op if kernel.swizzles else op
+
+
+def define_kernels(lib: torch.library.Library, kernels: Sequence[Kernel]) -> None:
+    """Defines the op of every kernel.
+
+    Composite: gradients, vmap, fake tensors and autocast are those of ``hgemm::matmul``. A rung's op copies operands
+    that are not row-major; forced by ``variant=`` it refuses them.
+    """
+    for kernel in kernels:
+        define_variant(lib, kernel.name, kernel.swizzles)
+        op = _production(kernel) if kernel.rung_of is None else _rung(kernel)
+        lib.impl(kernel.name, op, "CompositeImplicitAutograd")
