@@ -13,6 +13,7 @@ from hgemm_ops import _library, _native, _tables, _variants, ops
 from hgemm_ops._api import linear, matmul
 from hgemm_ops._context import use_custom_gemm
 from hgemm_ops._explain import Candidate, Explanation, explain
+from hgemm_ops._fusion import fuse_projections, fuse_weights_, linear_group, unfuse_weights_
 from hgemm_ops._variants import VariantInfo, variants
 
 __version__ = "0.1.0"
@@ -22,15 +23,19 @@ __all__ = [
     "Explanation",
     "VariantInfo",
     "explain",
+    "fuse_projections",
+    "fuse_weights_",
     "linear",
+    "linear_group",
     "matmul",
+    "unfuse_weights_",
     "use_custom_gemm",
     "variants",
 ]
 
 _library.configure_logging()
 if _library.load():
-    ops.define_variants(_variants.names())
+    _variants.define_ops()
     _native.on_first_use(_tables.ensure)
     _native.log_decisions()
     _native.start_autograd_fast_path(*ops.autograd.fast_path_keys())

@@ -30,7 +30,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
-from hgemm_ops import _library, _native, _sites, _variants
+from hgemm_ops import _fusion, _library, _native, _sites, _variants
 from hgemm_ops._lowering import LEFT_TO_TORCH, LOWERINGS, Lowered
 from hgemm_ops._report import Call, Operand, Report, lock, torch_serves
 from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES
@@ -139,11 +139,18 @@ class use_custom_gemm(TorchFunctionMode):
     Args:
         variant: forces one kernel by name (see ``hgemm_ops.variants()``) or ``"torch"``; by default each call is given
             the fastest. A kernel that cannot serve a call raises RuntimeError with the reasons.
+        fuse_projections: one product for layers that are called with the same input one after the other, of models
+            that ``hgemm_ops.fuse_projections(model)`` has prepared. For inference under ``torch.no_grad()``, eager and
+            in CUDA graphs; where a gradient is wanted, in inference mode, under autocast and in compiled code every
+            layer runs by itself. A fused layer's result is a view of the group's: with more than one row it is not
+            contiguous, so ``view(-1)`` of it raises where ``reshape`` copies. A write to the input between the calls of
+            a group is noticed unless it goes past torch (memory that was shared with NumPy before).
     """
 
-    def __init__(self, *, variant: str | None = None) -> None:
+    def __init__(self, *, variant: str | None = None, fuse_projections: bool = False) -> None:
         forced = _variants.resolve(variant)
         self._variant = None if forced == _native.AUTO else forced
+        self._pending = _fusion.Pending() if fuse_projections and not _is_dynamo_compiling() else None
         self.report = Report()
         if not _is_dynamo_compiling():
             self.report._collect = self._collect
@@ -164,6 +171,8 @@ class use_custom_gemm(TorchFunctionMode):
             with lock:
                 self._nested += bool(_active.stack)
             _active.stack.append(self)
+            if self._pending is not None:
+                self._pending.clear()
             self.report._start()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self.report
@@ -178,6 +187,8 @@ class use_custom_gemm(TorchFunctionMode):
                 with lock:
                     self._nested -= 1
             _active.stack.pop()
+            if self._pending is not None:
+                self._pending.clear()
             self.report._stop()
 
     def __call__(self, function: _Function) -> _Function:
@@ -196,8 +207,8 @@ class use_custom_gemm(TorchFunctionMode):
         if _is_dynamo_compiling():
             return self._trace(func, types, args, kwargs or {})
         route = _ROUTES.get(func)
-        if route is None:
-            return func(*args, **(kwargs or {}))
+        if route is None:  # every other function of torch: an empty dictionary would cost it 100 ns
+            return func(*args) if kwargs is None else func(*args, **kwargs)
         if not isinstance(route, str):
             return route(self, func, types, args, kwargs)
         # The hot path. Its keys hold what decides whether a call is served, and where it comes from, and nothing else:
@@ -205,6 +216,10 @@ class use_custom_gemm(TorchFunctionMode):
         key: _Key | None = None
         frame: FrameType | None = None
         if not (kwargs or types):
+            if route is _LINEAR and self._pending is not None and len(args) in (2, 3):
+                fused = self._fused(self._pending, *args)
+                if fused is not None:
+                    return fused
             try:
                 if route is _LINEAR:
                     a = args[0]
@@ -297,6 +312,35 @@ class use_custom_gemm(TorchFunctionMode):
             return lowered.out
         result: Tensor = op.default(*lowered.arguments(), **options)
         return result if lowered.finish is None else lowered.finish(result)
+
+    def _fused(self, pending: _fusion.Pending, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+        """The result of a layer of a fused group; None where the call stands for itself."""
+        group = _fusion.group_of(weight)
+        if group is None or not group.serves(x, weight, bias):
+            return None
+        result = pending.take(group, x, weight, bias)
+        if result is not None:
+            return result
+        joint = group.joint(x)
+        if joint is None:
+            return None
+        product = Lowered("linear", x, joint.weight, joint.bias)
+        pending.hold(group, x, self._run(product), joint.sizes)
+        self._count_fused(group, product)
+        return pending.take(group, x, weight, bias)
+
+    def _count_fused(self, group: _fusion.Group, product: Lowered) -> None:
+        key = (group, product.a.shape, product.a.dtype)
+        entry = self._seen.get(key)
+        if entry is None:
+            frame = _caller()
+            names = [_sites.of_parameter(frame, weight) for weight, _ in group.parameters() if weight is not None]
+            call = _call(_fusion.joint_name(names), product.op, product, variant=self._variant)
+            with lock:
+                self.report._add(call, 0)
+            self._seen[key] = _Entry(call, None, frame.f_code)
+        else:
+            entry.calls += 1
 
     def _record(
         self,
@@ -419,7 +463,17 @@ def _forget(context: weakref.ref[use_custom_gemm], weight: int, _: object) -> No
 BACKWARD = "(backward)"
 
 # Frames between a call of the torch API and __torch_function__.
-_BETWEEN = frozenset((__name__, "torch._ops", "torch._tensor", "torch.functional", "torch.overrides", "hgemm_ops._api"))
+_BETWEEN = frozenset(
+    (
+        __name__,
+        "torch._ops",
+        "torch._tensor",
+        "torch.functional",
+        "torch.overrides",
+        "hgemm_ops._api",
+        "hgemm_ops._fusion",
+    )
+)
 
 
 def _caller() -> FrameType:
@@ -577,6 +631,13 @@ def _left(why: str) -> _Route:
     return route
 
 
+def _escape(context: use_custom_gemm, func: _Torch, types: Sequence[type], args: _Args, kwargs: _Kwargs) -> Any:
+    """A function past which a tensor may be written to: no result may wait for the next call any more."""
+    if context._pending is not None:
+        context._pending.clear()
+    return func(*args, **(kwargs or {}))
+
+
 def _own(name: str) -> _Route:
     """Our operator itself, called by the user or by the gradient of another."""
 
@@ -662,6 +723,7 @@ def _routes() -> dict[_Torch, _Route | str]:
             routes[getattr(torch, name)] = routes[getattr(Tensor, name)] = kind
     routes[torch.linalg.matmul] = routes[Tensor.__matmul__] = _PAIR
     routes.update((func, _left(why)) for func, why in LEFT_TO_TORCH.items())
+    routes.update((func, _escape) for func in _fusion.ESCAPES)
     routes.update((op, _own(name)) for op, name in _OWN.items())
     routes.update((func, _reentered(func)) for func in (Tensor.backward, torch.autograd.backward, torch.autograd.grad))
     routes[F.multi_head_attention_forward] = _attention

@@ -76,7 +76,7 @@ class Case:
         return f"{self.model} {self.size} {self.scenario} {self.shape} {self.dtype}{''.join(options)}"
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
     """JSON has no NaN and no infinity; the case's ``problems`` name them."""
     return value if math.isfinite(value) else None
 
@@ -140,16 +140,17 @@ class Result:
         """As plain data for a results file."""
         logits = next(item for item in self.comparisons if item.name == "logits")
         return {
+            "label": str(self.case),
             **dataclasses.asdict(self.case),
             "reference": self.reference,
             "ok": not self.problems,
             "problems": self.problems,
             "tensors": len(self.comparisons),
             "logits": {
-                side: {"rms": _finite(error.rms), "max": _finite(error.max)}
+                side: {"rms": finite(error.rms), "max": finite(error.max)}
                 for side, error in (("torch", logits.torch), ("ours", logits.ours))
             },
-            "worst": {"tensor": self.worst.name, "ratio": _finite(self.worst.ratio)},
+            "worst": {"tensor": self.worst.name, "ratio": finite(self.worst.ratio)},
             "tokens": self.tokens_note,
             "calls": self.calls,
             "our_share_of_flops": self.our_share,
@@ -158,7 +159,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class _Setup:
+class Setup:
     """A model in the case's type and its reference, shared by the cases that differ in what is done with them."""
 
     model: Any
@@ -166,7 +167,7 @@ class _Setup:
     reference_dtype: torch.dtype
 
 
-def _set_up(case: Case, device: torch.device) -> _Setup:
+def set_up(case: Case, device: torch.device) -> Setup:
     model = models.build(
         case.model,
         case.size,
@@ -176,7 +177,7 @@ def _set_up(case: Case, device: torch.device) -> _Setup:
         layers=case.layers,
     )
     wide = _reference_dtype(model, device)
-    return _Setup(model, models.reference_of(model, wide), wide)
+    return Setup(model, models.reference_of(model, wide), wide)
 
 
 def _reference_dtype(model: Any, device: torch.device) -> torch.dtype:
@@ -214,7 +215,7 @@ def _like(inputs: scenarios.Inputs, dtype: torch.dtype) -> scenarios.Outputs:
     return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in inputs.items()}
 
 
-def _judge_generation(
+def judge_generation(
     reference: Any, inputs: scenarios.Inputs, torch_out: scenarios.Outputs, our_out: scenarios.Outputs, unit: float
 ) -> tuple[Comparison, bool, str]:
     """Each side's logits against the reference's along the tokens of that side, then the tokens."""
@@ -265,7 +266,7 @@ def _time_decode(case: Case, model: Any, inputs: scenarios.Inputs) -> timing.Tim
     return timing.paired(torch_side, our_side, rounds=_DECODE_ROUNDS, iterations=_DECODE_ITERATIONS)
 
 
-def _run_case(case: Case, setup: _Setup, device: torch.device, timed: bool) -> Result:
+def _run_case(case: Case, setup: Setup, device: torch.device, timed: bool) -> Result:
     inputs = models.sample(setup.model, case.model, batch=case.batch, seq=case.seq)
     unit, run = rounding_unit(DTYPES[case.dtype]), _runner(case)
     torch_out = run(setup.model, inputs)
@@ -273,7 +274,7 @@ def _run_case(case: Case, setup: _Setup, device: torch.device, timed: bool) -> R
         our_out = run(setup.model, inputs)
     tokens_ok, note = True, None
     if case.generates:
-        logits, tokens_ok, note = _judge_generation(setup.reference, inputs, torch_out, our_out, unit)
+        logits, tokens_ok, note = judge_generation(setup.reference, inputs, torch_out, our_out, unit)
         comparisons = [logits]
     else:
         exact = run(setup.reference, _like(inputs, setup.reference_dtype))
@@ -304,7 +305,7 @@ def run(cases: Iterable[Case], *, device: torch.device | str | None = None, time
 
     for _, group in itertools.groupby(cases, key=weights):
         first, *others = group
-        setup = _set_up(first, where)
+        setup = set_up(first, where)
         for case in (first, *others):
             yield _run_case(case, setup, where, timed)
         del setup

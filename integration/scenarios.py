@@ -72,7 +72,8 @@ class Decoder:
     """Greedy decoding over a static cache, a token a step.
 
     ``capacity``: tokens the cache holds, prompt included. ``graph``: make the steps replays of one CUDA graph; not for
-    eager attention, whose mask takes a scalar from the host, which a capture refuses. ``token`` (batch, 1) and
+    eager attention, whose mask takes a scalar from the host, which a capture refuses. ``compiled``: what runs the steps
+    in place of ``model``, which then runs the prompt alone. ``token`` (batch, 1) and
     ``logits`` (batch, vocabulary) are buffers: the latest choice and what it was chosen from.
     """
 
@@ -80,8 +81,8 @@ class Decoder:
     _EAGER_STEPS = 2
 
     @torch.no_grad()
-    def __init__(self, model: Any, prompt: Tensor, *, capacity: int, graph: bool) -> None:
-        self._model = model
+    def __init__(self, model: Any, prompt: Tensor, *, capacity: int, graph: bool, compiled: Any = None) -> None:
+        self._model = compiled or model
         self._cache = transformers.StaticCache(config=model.config, max_cache_len=capacity)
         self._room = capacity - prompt.shape[1]
         self._eager_left = self._EAGER_STEPS if graph else capacity
@@ -114,9 +115,13 @@ class Decoder:
 def decode(model: Any, inputs: Inputs, *, new_tokens: int, graph: bool) -> Outputs:
     """``generate`` by way of :class:`Decoder`."""
     prompt = inputs["input_ids"]
-    decoder = Decoder(model, prompt, capacity=prompt.shape[1] + new_tokens, graph=graph)
+    return follow(Decoder(model, prompt, capacity=prompt.shape[1] + new_tokens, graph=graph), new_tokens)
+
+
+def follow(decoder: Decoder, steps: int) -> Outputs:
+    """What ``generate`` returns, of the next ``steps`` of ``decoder``."""
     tokens, logits = [], []
-    for _ in range(new_tokens):
+    for _ in range(steps):
         tokens.append(decoder.token.clone())
         logits.append(decoder.logits.clone())
         decoder.step()

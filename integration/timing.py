@@ -1,8 +1,9 @@
-"""The time of two sides on a GPU: interleaved rounds, CUDA events, the median of paired ratios."""
+"""The time of several sides: interleaved rounds, CUDA events (a clock on a CPU), the median of paired ratios."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -32,7 +33,12 @@ class Timing:
     iterations: int
 
 
-def _start(side: Side, iterations: int) -> Callable[[], float]:
+def _start(side: Side, iterations: int, gpu: bool = True) -> Callable[[], float]:
+    if not gpu:
+        seconds = time.perf_counter()
+        side(iterations)
+        seconds = time.perf_counter() - seconds
+        return lambda: 1e3 * seconds / iterations
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     # An eager model may be bound by the host: work still queued would hide what a side costs there.
     torch.cuda.synchronize()
@@ -48,6 +54,13 @@ def _start(side: Side, iterations: int) -> Callable[[], float]:
     return milliseconds
 
 
+def timed(sides: Mapping[str, Side], *, rounds: int, iterations: int, gpu: bool = True) -> dict[str, list[float]]:
+    """Milliseconds of one body, by side and round, all sides in every round; each first runs one untimed round."""
+    for side in sides.values():
+        side(iterations)
+    return interleave(list(sides), rounds, 0, lambda name: _start(sides[name], iterations, gpu))
+
+
 def paired(torch_side: Side, our_side: Side, *, rounds: int = _ROUNDS, iterations: int | None = None) -> Timing:
     """Times both sides round by round.
 
@@ -59,8 +72,6 @@ def paired(torch_side: Side, our_side: Side, *, rounds: int = _ROUNDS, iteration
             side(2)
         slowest = max(_start(side, 2)() for side in sides.values())
         iterations = min(_MOST_ITERATIONS, max(1, round(_ROUND_MS / slowest)))
-    for side in sides.values():
-        side(iterations)
-    times = interleave(list(sides), rounds, 0, lambda name: _start(sides[name], iterations))
+    times = timed(sides, rounds=rounds, iterations=iterations)
     ratio = paired_ratio(times["torch"], times["ours"])
     return Timing(median(times["torch"]), median(times["ours"]), ratio.value, ratio.low, ratio.high, rounds, iterations)

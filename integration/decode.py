@@ -1,0 +1,294 @@
+"""``python -m integration.decode``: tokens a second of decoding, torch against ``use_custom_gemm()``.
+
+Layers of Llama 3 8B with its head, random weights and a static key-value cache. A step appends one token to every row
+of the batch; it is the replay of a CUDA graph, and for some batches also the model under
+``torch.compile(mode="reduce-overhead")``. The sides take turns round by round on one set of weights:
+
+- ``torch``: plain;
+- ``ours``: in ``use_custom_gemm()``;
+- ``fused``: in ``use_custom_gemm(fuse_projections=True)``, which steps aside in compiled code.
+
+First each side's logits and tokens are compared with those of a wider reference. Without a GPU a tiny model takes the
+same way, its steps run eagerly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import torch
+import transformers
+from rich.markup import escape
+from rich.progress import Progress, TimeElapsedColumn
+from rich.table import Table
+
+from hgemm_ops import fuse_projections, use_custom_gemm
+from hgemm_ops._bench import record
+from hgemm_ops._bench.statistics import paired_ratio
+from integration import check, models, scenarios, timing
+from integration.__main__ import console
+from integration.compare import Comparison, rounding_unit
+
+MODEL = "llama"
+BATCHES = (1, 4, 8, 16, 32)
+_SIDES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "torch": contextlib.nullcontext,
+    "ours": use_custom_gemm,
+    "fused": functools.partial(use_custom_gemm, fuse_projections=True),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``checked``: steps whose results are compared; ``iterations``: steps a round."""
+
+    size: str
+    layers: int
+    dtype: str
+    prompt: int = 128
+    checked: int = 8
+    rounds: int = 15
+    iterations: int = 20
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of the cache: the prompt, and the steps that are compared, run untimed and timed."""
+        return self.prompt + self.checked + self.iterations * (self.rounds + 1)
+
+
+@dataclass(frozen=True)
+class Side:
+    """Times are medians; ``speedup`` over torch, with its 95 % interval, ``logits`` and ``tokens`` are None for torch.
+
+    ``calls`` says by what the GEMMs of the steps were served: a kernel's name, or ``torch``. Replays are no calls.
+    """
+
+    ms: float
+    tokens_per_second: float
+    speedup: dict[str, float] | None = None
+    calls: dict[str, int] = dataclasses.field(default_factory=dict)
+    logits: dict[str, float | None] | None = None
+    tokens: str | None = None
+    problems: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Row:
+    batch: int
+    runner: str  # "CUDA graph", "reduce-overhead", "eager"
+    sides: dict[str, Side]
+
+    @property
+    def problems(self) -> list[str]:
+        return [f"{name}: {problem}" for name, side in self.sides.items() for problem in side.problems]
+
+
+def compiled_step(model: Any) -> Callable[..., Any]:
+    """``model`` for steps of one token, compiled."""
+    function: Any = torch.compile(model, mode="reduce-overhead", dynamic=False)
+
+    def run(**inputs: Any) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        return function(**inputs)
+
+    return run
+
+
+def measure(setup: check.Setup, batch: int, settings: Settings, *, compiled: bool) -> Row:
+    """Compares and times the sides for one batch. The model's projections are to be fused already."""
+    inputs = models.sample(setup.model, MODEL, batch=batch, seq=settings.prompt)
+    prompt = inputs["input_ids"]
+    graph = prompt.is_cuda and not compiled
+    contexts = {name: make() for name, make in _SIDES.items() if not (compiled and name == "fused")}
+    step = compiled_step(setup.model) if compiled else None
+    decoders, outputs = {}, {}
+    for name, context in contexts.items():
+        with context:
+            decoders[name] = scenarios.Decoder(
+                setup.model, prompt, capacity=settings.capacity, graph=graph, compiled=step
+            )
+            outputs[name] = scenarios.follow(decoders[name], settings.checked)
+
+    def side(name: str) -> timing.Side:
+        def steps(iterations: int) -> None:
+            with contexts[name]:
+                for _ in range(iterations):
+                    decoders[name].step()
+
+        return steps
+
+    times = timing.timed(
+        {name: side(name) for name in contexts},
+        rounds=settings.rounds,
+        iterations=settings.iterations,
+        gpu=prompt.is_cuda,
+    )
+    sides = {}
+    for name, context in contexts.items():
+        ms = median(times[name])
+        sides[name] = Side(ms, batch / ms * 1e3)
+        if isinstance(context, use_custom_gemm):
+            ratio = paired_ratio(times["torch"], times[name])
+            sides[name] = dataclasses.replace(
+                sides[name],
+                speedup=dataclasses.asdict(ratio),
+                calls=_calls(context, batch),
+                **_judged(setup, inputs, outputs["torch"], outputs[name]),
+            )
+    return Row(batch, "reduce-overhead" if compiled else "CUDA graph" if graph else "eager", sides)
+
+
+def _calls(context: use_custom_gemm, batch: int) -> dict[str, int]:
+    """The GEMMs of the steps, which have a row for each of the batch, by what served them."""
+    calls: dict[str, int] = {}
+    for row in context.report.rows:
+        if row.flops and row.m == batch:
+            calls[row.variant] = calls.get(row.variant, 0) + row.calls
+    return calls
+
+
+def _judged(
+    setup: check.Setup, inputs: scenarios.Inputs, torch_out: scenarios.Outputs, our_out: scenarios.Outputs
+) -> dict[str, Any]:
+    unit = rounding_unit(next(setup.model.parameters()).dtype)
+    logits, tokens_ok, note = check.judge_generation(setup.reference, inputs, torch_out, our_out, unit)
+    problems = [] if logits.ok else [_too_far(logits)]
+    if not tokens_ok:
+        problems.append(f"tokens: {note}")
+    return {
+        "logits": {
+            "torch_rms": logits.torch.rms,
+            "torch_max": logits.torch.max,
+            "rms": check.finite(logits.ours.rms),
+            "max": check.finite(logits.ours.max),
+        },
+        "tokens": note,
+        "problems": problems,
+    }
+
+
+def _too_far(logits: Comparison) -> str:
+    return f"logits: error rms {logits.ours.rms:.3g} max {logits.ours.max:.3g}, torch's rms {logits.torch.rms:.3g}"
+
+
+def run(
+    settings: Settings, batches: Sequence[int], compiled: Sequence[int], device: torch.device
+) -> Iterator[tuple[str, Row | None]]:
+    """What is next, with None, and then its result; every batch by graph, then those of ``compiled``."""
+    yield "building the model and its reference", None
+    case = check.Case(MODEL, "decode", size=settings.size, dtype=settings.dtype, layers=settings.layers)
+    setup = check.set_up(case, device)
+    # For every side: it moves weights, which captured graphs know the place of.
+    if not fuse_projections(setup.model):
+        raise RuntimeError(f"no projections of {MODEL} could be fused: HGEMM_OPS_LOG=debug says why")
+    for as_compiled, sizes in ((False, batches), (True, compiled)):
+        for batch in sizes:
+            label = f"batch {batch}" + (", torch.compile" if as_compiled else "")
+            yield label, None
+            yield label, measure(setup, batch, settings, compiled=as_compiled)
+            if as_compiled:
+                torch.compiler.reset()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+
+
+def table(rows: Sequence[Row], settings: Settings) -> Table:
+    title = f"Decoding, {settings.layers} layers of {MODEL} {settings.size}, {settings.dtype}: tokens a second"
+    view = Table(title=title, title_justify="left")
+    for heading in ("batch", "steps by", "torch ms", "torch", "ours", "speed-up", "fused", "speed-up"):
+        view.add_column(heading, justify="left" if heading == "steps by" else "right")
+    view.add_column("verdict", overflow="fold")
+    for row in rows:
+        cells = [str(row.batch), row.runner, f"{row.sides['torch'].ms:.3f}"]
+        for name in _SIDES:
+            side = row.sides.get(name)
+            cells.append(f"{side.tokens_per_second:.0f}" if side else "-")
+            if name != "torch":
+                cells.append(f"{side.speedup['value']:.3f}" if side and side.speedup else "-")
+        verdict = "[red]FAIL[/red] " + escape("; ".join(row.problems)) if row.problems else "[green]ok[/green]"
+        view.add_row(*cells, verdict)
+    return view
+
+
+def document(rows: Sequence[Row], settings: Settings) -> dict[str, Any]:
+    """As a results file."""
+    return record.document(
+        transformers=transformers.__version__,
+        decode={"model": MODEL, **dataclasses.asdict(settings)},
+        results=[{**dataclasses.asdict(row), "ok": not row.problems} for row in rows],
+    )
+
+
+def _numbers(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    try:
+        numbers = tuple(int(item) for item in value.split(",") if item)
+    except ValueError:
+        numbers = (0,)
+    if any(number < 1 for number in numbers):
+        raise click.BadParameter(f"needs positive numbers separated by commas, got {value!r}")
+    return numbers
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--batches", callback=_numbers, help="Default: 1,4,8,16,32 on a GPU, 1,4 on a CPU.")
+@click.option("--compiled", callback=_numbers, help='Batches under torch.compile, "" for none. Default: 1 on a GPU.')
+@click.option("--dtype", type=click.Choice(list(check.DTYPES)), default="bf16")
+@click.option("--layers", type=click.IntRange(min=1), help="Default: 8 on a GPU, 2 on a CPU.")
+@click.option("--size", type=click.Choice(list(models.FAMILIES[MODEL].sizes)), help="Default: real, on a CPU tiny.")
+@click.option("--prompt", type=click.IntRange(min=1), help="Tokens. Default: 128 on a GPU, 16 on a CPU.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Default: 15 on a GPU, 3 on a CPU.")
+@click.option("--iterations", type=click.IntRange(min=1), help="Steps a round. Default: 20 on a GPU, 2 on a CPU.")
+@click.option("--device", help="Default: cuda if there is one.")
+@click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
+def main(
+    batches: tuple[int, ...] | None,
+    compiled: tuple[int, ...] | None,
+    dtype: str,
+    layers: int | None,
+    size: str | None,
+    prompt: int | None,
+    rounds: int | None,
+    iterations: int | None,
+    device: str | None,
+    path: Path | None,
+) -> None:
+    """Tokens a second of decoding: torch, use_custom_gemm(), and the same with fused projections."""
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    gpu = where.type == "cuda"
+    settings = Settings(
+        size=size or ("real" if gpu else "tiny"),
+        layers=layers or (8 if gpu else 2),
+        dtype=dtype,
+        prompt=prompt or (128 if gpu else 16),
+        rounds=rounds or (15 if gpu else 3),
+        iterations=iterations or (20 if gpu else 2),
+    )
+    batches = (BATCHES if gpu else (1, 4)) if batches is None else batches
+    compiled = ((1,) if gpu else ()) if compiled is None else compiled
+    view, rows = console(), []
+    with Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=view, transient=True) as progress:
+        task = progress.add_task("", total=len(batches) + len(compiled))
+        for label, row in run(settings, batches, compiled, where):
+            progress.update(task, description=label, advance=0 if row is None else 1)
+            if row is not None:
+                rows.append(row)
+    view.print(table(rows, settings))
+    if path is not None:
+        record.save(document(rows, settings), path)
+    sys.exit(any(row.problems for row in rows))
+
+
+if __name__ == "__main__":
+    main()
