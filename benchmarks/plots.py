@@ -1,4 +1,5 @@
-"""Draws every suite's results: ``results/<gpu>/plots/<suite>-{ratio,roofline}.{svg,png}``."""
+"""Draws every suite's results, ``results/<gpu>/plots/<suite>-{ratio,roofline}.{svg,png}``, ``decode.{svg,png}``,
+and the ladder step by step, ``ladder-<group>-{<family>,roofline}``."""
 
 from __future__ import annotations
 
@@ -6,16 +7,20 @@ from pathlib import Path
 
 import click
 
-from hgemm_ops._bench import plots, record
+from hgemm_ops._bench import decode_plots, ladder_plots, plots, record
 
 RESULTS = Path(__file__).parent / "results"
 
 
 def draw_all(results: Path) -> list[Path]:
-    """Draws each suite in which the dispatcher's choice was timed; returns the files written."""
+    """Draws decoding and each suite in which the dispatcher's choice was timed; returns the files written."""
     written = []
     for path in sorted(results.glob("*/*.json")):
         document = record.load(path)
+        if document.get("ladder"):
+            written += ladder_plots.draw(document, path.parent / "plots" / path.stem.replace("_", "-"))
+        if "decode" in document:
+            written += decode_plots.by_batch(document, path.parent / "plots" / path.stem)
         if not any("ratio" in row["results"].get("hgemm", {}) for row in document.get("rows", ())):
             continue
         for kind, draw in (("ratio", plots.ratio_by_shape), ("roofline", plots.roofline)):

@@ -17,18 +17,27 @@ RESULTS = Path(__file__).parent / "results"
 @click.command(help="Runs SUITEs (default: all) and writes results/<gpu>/<suite>.json beside this script.")
 @click.argument("suites", nargs=-1, type=click.Choice(list(SUITES)))
 @click.option("--variant", "variants", multiple=True, metavar="NAME", help="Also time this kernel alone; or 'all'.")
+@console.peer_option
 @click.option(
     "--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Instead of the suites' own; <suite>-<dtype>.json."
 )
 @click.option("--rounds", type=click.IntRange(min=5), default=40, show_default=True)
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Another directory for the files.")
 def main(
-    suites: tuple[str, ...], variants: tuple[str, ...], dtype: str | None, rounds: int, output: Path | None
+    suites: tuple[str, ...],
+    variants: tuple[str, ...],
+    peer_names: tuple[str, ...],
+    dtype: str | None,
+    rounds: int,
+    output: Path | None,
 ) -> None:
     console.require_kernels("benchmarks/run.py")
     directory = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name())
-    options = runner.Options(variants=console.known_variants(variants), rounds=rounds)
+    options = runner.Options(
+        variants=console.known_variants(variants), peers=console.known_peers(peer_names), rounds=rounds
+    )
     screen = Console()
+    console.report_peers(options.peers, screen)
     copy = runner.copy_gbps()
     every: list[runner.Row] = []
     for suite in suites or SUITES:

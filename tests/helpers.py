@@ -10,8 +10,11 @@ from torch import Tensor
 
 # Written around and under results before an op runs: NaN payloads spread through any arithmetic that reads them.
 POISON = float("nan")
-# The error of a sum in fp32, in units of eps(fp32) times the sum of absolute values. Tensor cores truncate every
-# partial sum, a bias that grows with the number of additions: enough for K up to a few thousand.
+# The error of a sum in fp32, in units of eps(fp32) times the sum of absolute values. Tensor cores add 16 products at a
+# time and truncate: after each of K / 16 steps the partial sum loses eps / 2 of itself on average, always towards zero.
+# Terms of random sign: partial sums grow like sqrt(k / K) of sqrt(K) terms, together K / 16 * 1/2 * 2/3 / sqrt(K) =
+# sqrt(K) / 48 units, four of them at K = 36,000. Terms of one sign: K / 64 units, four at K = 256: such inputs are kept
+# short. Only float32 results are near this bound; half results are dominated by the rounding of the store.
 ACCUMULATION = 4.0
 
 

@@ -1,10 +1,11 @@
-"""Every production kernel on a few small ragged problems, for compute-sanitizer; a script, not a test.
+"""Kernels on a few small ragged problems, for compute-sanitizer; a script, not a test. Its argument says which:
+``production`` (also without one), ``ladder``, or names of kernels.
 
 ::
 
     compute-sanitizer --tool memcheck --error-exitcode 1 python tests/sanitizer_smoke.py
-    compute-sanitizer --tool racecheck --error-exitcode 1 python tests/sanitizer_smoke.py
-    compute-sanitizer --tool initcheck --error-exitcode 1 python tests/sanitizer_smoke.py
+    compute-sanitizer --tool racecheck --error-exitcode 1 python tests/sanitizer_smoke.py ladder
+    compute-sanitizer --tool initcheck --error-exitcode 1 python tests/sanitizer_smoke.py ladder
 
 Inputs are made and results are checked on the CPU, so that hardly a kernel but ours runs under the tool. Every tensor
 has its own cudaMalloc (``PYTORCH_NO_CUDA_MEMORY_CACHING``), so that memcheck sees where each one ends.
@@ -24,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import hgemm_ops
-from hgemm_ops import VariantInfo
+from hgemm_ops import VariantInfo, _variants
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
 # M, N, K and the layouts to run. Multiples of 8 make aligned rows, the others need narrow copies; K = 520 and 1030 are
@@ -39,6 +40,8 @@ SHAPES = [
     (1, 136, 520, ("NT",)),
     (136, 1, 520, ("NN",)),
 ]
+# M, N and K of the ladder's steps: a whole tile of most, and the ragged edge of every tile, of vectors and of slices.
+LADDER_SHAPES = [(128, 128, 32), (131, 139, 37), (16, 264, 72)]
 
 
 def operand(rows: int, cols: int, transposed: bool, dtype: torch.dtype) -> Tensor:
@@ -105,22 +108,48 @@ def run_batched(variant: VariantInfo) -> int:
     return launches
 
 
-def main() -> None:
+def run_step(variant: VariantInfo) -> int:
+    """A step of the ladder, on aligned and on ragged matrices, with one and with several slices of K."""
+    op, dtype = getattr(torch.ops.hgemm, variant.name), variant.dtypes[0]
+    for m, n, k in LADDER_SHAPES:
+        # Few distinct small integers: sums in half are exact.
+        a, b = (torch.randint(-1, 2, shape).to(dtype) for shape in ((m, k), (k, n)))
+        check(f"{variant.name} {m}x{n}x{k}", op(a.cuda(), b.cuda()), a.double() @ b.double())
+    if variant.swizzles:
+        check(f"{variant.name} in panels", op(a.cuda(), b.cuda(), 128), a.double() @ b.double())
+    return len(LADDER_SHAPES) + variant.swizzles
+
+
+def run_addition(name: str, dtype: torch.dtype) -> None:
+    for count in (1, 8, 1027, 4096):
+        a, b = torch.randn(count).to(dtype), torch.randn(count).to(dtype)
+        check(f"{name} {count}", getattr(torch.ops.hgemm, name)(a.cuda(), b.cuda()), a.double() + b.double())
+    print(f"{name}: 4 launches")
+
+
+def chosen(variant: VariantInfo, names: list[str]) -> bool:
+    return variant.name in names or ("ladder" if variant.family == "ladder" else "production") in names
+
+
+def main(names: list[str]) -> None:
     torch.manual_seed(0)
-    kernels = [v for v in hgemm_ops.variants() if v.family != "ladder"]
+    kernels = [v for v in hgemm_ops.variants() if chosen(v, names)]
     if not kernels:
-        sys.exit("no kernels: the native library was not built")
+        sys.exit("no such kernels: the native library was not built?")
     major, minor = torch.cuda.get_device_capability()
     for variant in kernels:
         if int(variant.min_arch.removeprefix("sm_")) > 10 * major + minor:
             print(f"{variant.name}: needs {variant.min_arch}")
             continue
-        launches = run(variant) + run_batched(variant)
+        launches = run_step(variant) if variant.family == "ladder" else run(variant) + run_batched(variant)
         if launches == 0:
             sys.exit(f"{variant.name}: serves none of the problems")
         print(f"{variant.name}: {launches} launches")
+    for addition in _variants.additions():
+        if "ladder" in names or addition.name in names:
+            run_addition(addition.name, addition.dtype)
     torch.cuda.synchronize()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or ["production"])

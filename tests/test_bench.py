@@ -320,9 +320,10 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     fast.fast = True  # type: ignore[attr-defined]
     kernels = {"fast": fast, "unwritten": unwritten, "inaccurate": inaccurate, None: fast}
     monkeypatch.setattr(workload, "hgemm_call", lambda case, variant: kernels[variant])
-    candidates = [SimpleNamespace(name=name, eligible=True, reason="") for name in kernels if name]
-    candidates.append(SimpleNamespace(name="picky", eligible=False, reason="needs k % 64 == 0"))
-    candidates.append(SimpleNamespace(name="torch", eligible=True, reason=""))
+    candidates = [SimpleNamespace(name=name, eligible=True, reason="", family="") for name in kernels if name]
+    candidates.append(SimpleNamespace(name="picky", eligible=False, reason="needs k % 64 == 0", family=""))
+    candidates.append(SimpleNamespace(name="step", eligible=True, reason="", family="ladder"))
+    candidates.append(SimpleNamespace(name="torch", eligible=True, reason="", family="torch"))
     explanation = SimpleNamespace(chosen="fast", source="model", candidates=candidates)
     monkeypatch.setattr(hgemm_ops, "explain", lambda *_, **__: explanation)
     monkeypatch.setattr(hgemm_ops, "variants", lambda: [SimpleNamespace(name=c.name, numerics="") for c in candidates])
@@ -555,9 +556,10 @@ def results(tmp_path: Path, document: dict[str, Any]) -> Path:
     nothing_of_ours = _document([runner.Row(SUITES["seeds-add"][0], 2, None, None, {})], "seeds-add")
     nothing_of_ours["rows"][0]["results"] = {"torch": {"us": 1.3, "tflops": 0.1, "gbps": 600.0, "error": 0.0}}
     record.save(nothing_of_ours, directory / "seeds-add.json")
-    call = {"statement": "torch.ops.hgemm.mm(a, b)", "gradients": "off", "routed": False, "baseline": "torch.mm(a, b)"}
+    call = {"statement": "torch.ops.hgemm.mm(a, b)", "gradients": "off", "inside": "", "baseline": "torch.mm(a, b)"}
     times = {"ns": {"value": 6400.0}, "over_baseline_ns": {"value": -2900.0}}
-    host = {**document, "shape": [16, 16, 16], "calls": [{**call, **times}]}
+    products = {"a, b": {"shape": [16, 16, 16], "by": "torch"}}
+    host = {**document, "products": products, "calls": [{**call, **times}]}
     del host["suite"], host["rows"]
     record.save(host, directory / "host_cost.json")
     tests = {**host, "counts": {"passed": 12, "skipped": 3, "errors": 0, "failed": 1}}
@@ -574,7 +576,7 @@ def test_the_readme_section_is_what_the_files_say(results: Path, tmp_path: Path)
     assert "old" not in text
     assert "| llm | 3 | 2 of 3 | 1.000 | 1.000 | 0.800 to 1.250 | 1 | 2001-02-03, csrc 01234567 |" in text
     assert "| seeds-add | 50 |" not in text and "| seeds-add | 1 | - | - | - | - | - |" in text
-    assert "| `torch.ops.hgemm.mm(a, b)` | 6.40 | -2.90 | `torch.mm(a, b)` |" in text
+    assert "| `torch.ops.hgemm.mm` | `torch.mm` | 6.40 (-2.90) |" in text
     assert "GPU tests (2001-02-03, csrc 01234567): 12 passed, 3 skipped, 1 failed." in text
     assert "NVIDIA T1, driver 1.2, CUDA 13.0, torch 2.0" in text
 
@@ -694,7 +696,8 @@ def test_host_cost_pairs_every_call_with_its_baseline() -> None:
     for call in contenders:
         if call.baseline:
             assert host_cost.Call(call.baseline, None, call.gradients).name in names
-    assert any(call.routed and call.statement == "torch.add(a, b)" for call in contenders)
+    for inside in (host_cost.ROUTED, host_cost.BARE):
+        assert any(call.inside == inside and call.statement == "torch.add(a, b)" for call in contenders)
 
 
 def test_host_cost_measures_under_the_state_each_call_names() -> None:
@@ -715,7 +718,7 @@ def test_host_cost_measures_under_the_state_each_call_names() -> None:
 
     contenders = [
         host_cost.Call("work(a)", None, "off"),
-        host_cost.Call("work(a)", "work(a)", "off", routed=True),
+        host_cost.Call("work(a)", "work(a)", "off", host_cost.ROUTED),
         host_cost.Call("work(a)", None, "on"),
         host_cost.Call("work(a)", None, "required"),
     ]
@@ -724,7 +727,7 @@ def test_host_cost_measures_under_the_state_each_call_names() -> None:
         {"a": torch.zeros(2), "work": work},
         rounds=5,
         calls_per_round=4,
-        context=Context,
+        contexts={host_cost.ROUTED: Context()},
         synchronize=lambda: None,
     )
     counts = Counter(seen)

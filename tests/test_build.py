@@ -48,6 +48,8 @@ ROOMS = {
     "dispatch": {"dispatch", "core"},
     "torch": {"torch", "dispatch", "core"},
 }
+# Whose lists of kernels a room reads besides.
+LISTS = {"dispatch": ("kernels", "ladder"), "torch": ("ladder",)}
 STABLE_HEADERS = ("torch/csrc/stable/", "torch/csrc/inductor/aoti_torch/", "torch/headeronly/")
 # The dispatcher's cost is measured below the public surface.
 BELOW_THE_SURFACE = {"benchmarks/select_cost.py"}
@@ -77,7 +79,7 @@ def include_errors(file: PurePosixPath, text: str, sources: Iterable[PurePosixPa
                 errors.append(f"{file}: <{name}>: torch headers only in csrc/torch, and only the stable ABI")
         elif len(header.parts) < 2 or header.parts[0] not in ROOMS:
             errors.append(f'{file}: "{name}": paths start at a room')
-        elif header.parts[0] not in ROOMS[room] and not (room == "dispatch" and is_list(header)):
+        elif header.parts[0] not in ROOMS[room] and not (is_list(header) and header.parts[0] in LISTS.get(room, ())):
             errors.append(f'{file}: "{name}": {room} may include only {", ".join(sorted(ROOMS[room]))}')
         elif header.parts[0] == "kernels" and not is_list(header) and family(header, sources) != family(file, sources):
             errors.append(f'{file}: "{name}": a kernel does not include another')
@@ -115,6 +117,8 @@ def test_include_rule() -> None:
         ("dispatch/select.cc", '#include "kernels/a_b.h"'),
         ("dispatch/select.cc", '#include "torch/call.h"'),
         ("torch/ops.cc", '#include "kernels/variants.h"'),
+        ("torch/elementwise.cc", '#include "ladder/ladder.h"'),
+        ("ladder/01_naive.cu", '#include "kernels/configs.inc"'),
         ("torch/ops.cc", "#include <ATen/ATen.h>"),
         ("torch/ops.cc", "#include <c10/core/ScalarType.h>"),
         ("torch/ops.cc", "#include <torch/extension.h>"),
@@ -134,6 +138,9 @@ def test_include_rule_finds(file: str, line: str) -> None:
         ("kernels/a_b.cu", '// #include "ladder/copy.cuh"'),
         ("dispatch/registry.cc", '#include "kernels/variants.h"'),
         ("dispatch/registry.cc", '#include "ladder/variants.inc"'),
+        ("torch/elementwise.cc", '#include "ladder/variants.h"'),
+        ("ladder/01_naive.cu", '#include "ladder/gemm.cuh"'),
+        ("ladder/01_naive.cu", '#include "tile/raster.cuh"'),
         ("torch/ops.cc", "#include <torch/csrc/stable/library.h>"),
         ("core/convert.cuh", "#include <cuda_fp16.h>"),
     ],
@@ -449,6 +456,7 @@ def wheel_names(directory: Path) -> tuple[str, list[str]]:
 
 @pytest.mark.slow
 def test_wheel_serves_every_python(build: Any, tmp_path: Path) -> None:
+    pytest.skip("LEAD-TEMP: no full builds while the cores are overloaded")
     if not LIBRARY.is_file() or build.find_toolkit()[0] is None:
         pytest.skip("no library was built")
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]

@@ -27,7 +27,7 @@ def hgemm(*arguments: str) -> Result:
 def test_help_names_every_command() -> None:
     result = hgemm("--help")
     assert result.exit_code == 0
-    for command in ("bench", "doctor", "explain", "info", "tune"):
+    for command in ("bench", "doctor", "explain", "info", "ladder", "tune"):
         assert re.search(rf"^  {command} +\w", result.output, re.MULTILINE), result.output
         assert "--json" in hgemm(command, "--help").output
     assert hgemm("nope").exit_code == 2
@@ -58,6 +58,7 @@ def test_explain_prints_what_the_function_says() -> None:
     options = ["--layout=NT", "--dtype=bfloat16", "--arch=sm_89", "--activation=silu", "--bias", "--batch=2"]
     arguments = ["explain", "511", "4099", "2047", *options]
     assert hgemm(*arguments).output == f"{explanation}\n"
+    assert hgemm(*arguments, "--ladder").output == f"{explanation.table(ladder=True)}\n"
     data = json.loads(hgemm(*arguments, "--json").output)
     assert data == json.loads(json.dumps(explanation.to_dict()))
 

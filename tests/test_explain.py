@@ -184,7 +184,13 @@ def test_table_and_json_hold_everything() -> None:
     lines = str(explanation).splitlines()
     assert lines[0] == f"float16 NT 4097x513x4097 on sm_90: {explanation.chosen} (model)"
     assert lines[1] == explanation.reason
+    assert sum("rungs serve it" in line for line in lines) <= 1
+    assert len(explanation.table(ladder=True).splitlines()) == 4 + len(explanation.candidates)
     for c in explanation.candidates:
+        if c.family == "ladder":
+            assert not any(c.name in line.split() for line in lines)
+            assert c.name in explanation.table(ladder=True).split()
+            continue
         (line,) = [line for line in lines[3:] if c.name in line.split()]
         assert line.startswith("*") == (c.name == explanation.chosen)
         assert c.reason in line
@@ -201,8 +207,8 @@ def test_variants_describe_every_kernel() -> None:
     assert [v.id for v in variants] == list(range(len(variants)))
     assert len({v.name for v in variants}) == len(variants)
     for v in variants:
-        assert v.name.startswith(v.family) or v.family == "ladder"
-        assert v.dtypes and v.layouts and min(v.tile) > 0
+        assert v.family in v.name or v.family == "ladder"
+        assert v.dtypes and v.layouts and min(*v.tile[:3], v.tile[4]) > 0 and v.tile[3] >= 0
         assert v.numerics in ("float32 accumulation", "float16 accumulation")
     mma = [v for v in variants if v.family == "sm80_mma"]
     assert len({v.tile for v in mma}) >= 3

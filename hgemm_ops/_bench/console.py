@@ -13,7 +13,7 @@ from rich.table import Table
 import hgemm_ops
 from hgemm_ops import _library
 
-from . import runner
+from . import peers, runner
 from .statistics import geometric_mean
 from .suites import Case
 
@@ -33,6 +33,26 @@ def known_variants(names: Sequence[str]) -> tuple[str, ...]:
         if name != runner.ALL and name not in known:
             raise click.BadParameter(f"unknown variant {name!r}; there are: {', '.join(known) or 'none'}")
     return (runner.ALL,) if runner.ALL in names else tuple(dict.fromkeys(names))
+
+
+def known_peers(names: Sequence[str]) -> tuple[str, ...]:
+    """``names``, each once; "all" is every peer."""
+    return peers.NAMES if runner.ALL in names else tuple(dict.fromkeys(names))
+
+
+peer_option = click.option(
+    "--peer",
+    "peer_names",
+    multiple=True,
+    type=click.Choice([*peers.NAMES, runner.ALL]),
+    help="Also time another library, its best configuration for each shape; repeatable.",
+)
+
+
+def report_peers(names: Sequence[str], console: Console) -> None:
+    """Says, before the measurement, what each peer is, or why it is not available."""
+    for name, version in peers.versions(names).items():
+        console.print(f"{name}: {version}", markup=False, highlight=False)
 
 
 def run_with_progress(
@@ -67,6 +87,8 @@ def comparison(rows: Sequence[runner.Row], title: str) -> Table:
             if name == runner.TORCH and len(row.results) > 1 and not result.wrong:
                 continue
             by = f"{name}: {row.served_by}" if name == runner.DISPATCHED else name
+            if result.configuration:
+                by = f"{name}: {result.configuration}"
             if text := result.wrong or result.refused:
                 table.add_row(row.case.label, by, torch_us, f"[red]{'wrong' if result.wrong else 'refused'}[/]: {text}")
                 continue
@@ -87,6 +109,32 @@ def comparison(rows: Sequence[runner.Row], title: str) -> Table:
     return table
 
 
+def against_peers(rows: Sequence[runner.Row], names: Sequence[str], title: str) -> Table:
+    """A column per peer: its speed over torch, beside ours; and ours over the best of them."""
+    table = Table(title=f"{title}: speed over torch", header_style="bold")
+    table.add_column("case", no_wrap=True)
+    for heading in (runner.DISPATCHED, *names, "ours / best", "best"):
+        table.add_column(heading, justify="left" if heading == "best" else "right", no_wrap=True)
+
+    def speed(row: runner.Row, name: str) -> str:
+        result = row.results.get(name)
+        if result is None or result.wrong:
+            return "wrong" if result else "-"
+        return f"{result.ratio.value:.3f}" if result.ratio else "-"
+
+    for row in rows:
+        best = row.best_peer
+        ours = row.results[best].ours if best else None
+        table.add_row(
+            row.case.label,
+            speed(row, runner.DISPATCHED),
+            *(speed(row, runner.PEER + name) for name in names),
+            f"[{'green' if ours.value >= 1 else 'red'}]{ours.value:.3f}[/]" if ours else "-",
+            best.removeprefix(runner.PEER) if best else "-",
+        )
+    return table
+
+
 def summary(rows: Sequence[runner.Row]) -> str:
     """How the dispatcher's choices did: "52 cases: 1.01x torch (geometric mean), ...", or "" where none was timed."""
     timed = [(row, result.ratio) for row in rows if (result := row.results.get(runner.DISPATCHED)) and result.ratio]
@@ -95,7 +143,13 @@ def summary(rows: Sequence[runner.Row]) -> str:
     ours = sum(row.served_by != runner.TORCH for row, _ in timed)
     slower = sum(ratio.high < 1 for _, ratio in timed)
     mean = geometric_mean([ratio.value for _, ratio in timed])
-    return f"{len(timed)} cases: {mean:.3f}x torch (geometric mean), {ours} served by our kernels, {slower} slower"
+    text = f"{len(timed)} cases: {mean:.3f}x torch (geometric mean), {ours} served by our kernels, {slower} slower"
+    paired = [result.ours for row in rows if row.best_peer and (result := row.results[row.best_peer]).ours]
+    if paired:
+        over_best = geometric_mean([ratio.value for ratio in paired])
+        behind = sum(ratio.high < 1 for ratio in paired)
+        text += f"; {over_best:.3f}x the best peer of each of {len(paired)} cases, slower than it in {behind}"
+    return text
 
 
 def fail_if_wrong(rows: Sequence[runner.Row]) -> None:

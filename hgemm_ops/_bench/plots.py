@@ -17,6 +17,7 @@ from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter  # noqa: 
 
 _TORCH, _OURS = "#8a8f98", "#2b7a4b"
 _SLOWER, _SAME_KERNEL = "#b8432f", "#c9ccd1"
+_PEER = "#2f5fb8"
 
 
 def _title(document: Mapping[str, Any]) -> str:
@@ -47,8 +48,21 @@ def timed(document: Mapping[str, Any], contender: str) -> list[Mapping[str, Any]
     return rows
 
 
+def best_peers(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
+    """(index, result) of the fastest peer of each row in which one was timed beside torch."""
+    found = []
+    for i, row in enumerate(rows):
+        peers = [r for name, r in row["results"].items() if name.startswith("peer:") and "ratio" in r]
+        if peers:
+            found.append((i, min(peers, key=lambda result: result["us"])))
+    return found
+
+
 def ratio_by_shape(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> list[Path]:
-    """Speed over torch, one bar a case with its interval; green is faster, red slower, grey torch's own kernel."""
+    """Speed over torch, one bar a case with its interval; green is faster, red slower, grey torch's own kernel.
+
+    A diamond is the fastest peer's speed, where peers were timed.
+    """
     rows = timed(document, contender)
     ratios = [row["results"][contender]["ratio"] for row in rows]
     values = [ratio["value"] for ratio in ratios]
@@ -73,6 +87,10 @@ def ratio_by_shape(document: Mapping[str, Any], path: Path, contender: str = "hg
         error_kw={"elinewidth": 0.8},
     )
     axes.axvline(1, color="black", linewidth=0.8)
+    if peers := best_peers(rows):
+        positions_of_peers, speeds = zip(*((i, result["ratio"]["value"]) for i, result in peers), strict=True)
+        axes.scatter(speeds, positions_of_peers, s=10, color=_PEER, marker="D", zorder=3, label="the best peer")
+        axes.legend(loc="lower left", fontsize=6)
     axes.set_yticks(positions, [row["label"] for row in rows], fontsize=6)
     axes.invert_yaxis()
     axes.margins(y=0.01)
@@ -92,8 +110,18 @@ def roofline(document: Mapping[str, Any], path: Path, contender: str = "hgemm") 
     axes = figure.subplots()
     for (name, values), colour, marker in zip(rates.items(), (_TORCH, _OURS), ("o", "x"), strict=True):
         axes.scatter(intensity, values, s=16, color=colour, marker=marker, label=name, linewidths=1)
+    peers = best_peers(rows)
+    if peers:
+        rates["the best peer"] = [result["tflops"] for _, result in peers]
+        axes.scatter(
+            [intensity[i] for i, _ in peers], rates["the best peer"], s=10, color=_PEER, marker="+", linewidths=0.8,
+            label="the best peer",
+        )  # fmt: skip
     peak = max(max(values) for values in rates.values())
-    highest_gbps = max(row["results"][name]["gbps"] for row in rows for name in ("torch", contender))
+    highest_gbps = max(
+        *(row["results"][name]["gbps"] for row in rows for name in ("torch", contender)),
+        *(result["gbps"] for _, result in peers),
+    )
     bandwidth = max(document["copy_gbps"], highest_gbps)
     tflops_per_intensity = bandwidth * 1e-3
     ridge = peak / tflops_per_intensity

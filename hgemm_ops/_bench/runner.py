@@ -9,14 +9,18 @@ from typing import Any
 import torch
 
 import hgemm_ops
+from hgemm_ops import _variants
 
-from . import record, statistics, timing, workload
+from . import peers, record, statistics, timing, workload
 from .suites import Case
 
 TORCH = "torch"
 TORCH_FUSED = "torch._addmm_activation"
 DISPATCHED = "hgemm"  # what the dispatcher picks
 ALL = "all"
+PEER = "peer:"  # before a peer's name
+
+_SELECTION_ROUNDS = 8
 
 Call = Callable[[workload.Operands], torch.Tensor]
 
@@ -25,12 +29,14 @@ Call = Callable[[workload.Operands], torch.Tensor]
 class Options:
     """How to run a case.
 
-    variants: kernels to force beside the dispatcher's choice; "all" is every eligible one.
+    variants: kernels to force beside the dispatcher's choice; "all" is every eligible one but the ladder's.
     dispatched: whether to time the dispatcher's choice.
+    peers: which of ``peers.NAMES`` to time beside them.
     """
 
     variants: tuple[str, ...] = ()
     dispatched: bool = True
+    peers: tuple[str, ...] = ()
     rounds: int = 40
     seed: int = 0
     inputs: str = "normal"
@@ -42,6 +48,8 @@ class Result:
 
     us: median microseconds per call. ratio: how many times as fast as torch. gbps: of the least possible traffic.
     error: against float64, in the 2-norm, relative; largest_error: in the maximum norm.
+    configuration: of a peer, the one that was timed. ours: how many times as fast as this peer the dispatcher's choice
+        is.
     """
 
     us: float | None = None
@@ -52,6 +60,8 @@ class Result:
     largest_error: float | None = None
     refused: str | None = None
     wrong: str | None = None
+    configuration: str | None = None
+    ours: statistics.Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,12 @@ class Row:
     def wrong(self) -> dict[str, str]:
         """Contenders whose result was not right, and how far off."""
         return {name: result.wrong for name, result in self.results.items() if result.wrong}
+
+    @property
+    def best_peer(self) -> str | None:
+        """The fastest of the peers that were timed, as it is called in ``results``."""
+        timed = {name: result.us for name, result in self.results.items() if name.startswith(PEER) and result.us}
+        return min(timed, key=lambda name: timed[name]) if timed else None
 
     def to_json(self) -> dict[str, Any]:
         row = asdict(self)
@@ -104,22 +120,23 @@ def _contenders(case: Case, operands: workload.Operands, options: Options) -> _C
     found = _Contenders({TORCH: workload.torch_call(case)})
     if fused := workload.torch_fused_call(case):
         found.calls[TORCH_FUSED] = fused
+    ladder = set()
     if case.op == "add":
         reasons = {
-            v.name: "" if getattr(torch, case.dtype) in v.dtypes else f"does not take {case.dtype}"
-            for v in hgemm_ops.variants()
-            if v.name.startswith("elementwise_add")
+            addition.name: "" if getattr(torch, case.dtype) == addition.dtype else f"does not take {case.dtype}"
+            for addition in _variants.additions()
         }
     else:
         explanation = hgemm_ops.explain(
             operands.a, operands.b, bias=operands.bias is not None, activation=case.activation
         )
         reasons = {c.name: "" if c.eligible else c.reason for c in explanation.candidates if c.name != TORCH}
+        ladder = {c.name for c in explanation.candidates if c.family == "ladder"}
         if options.dispatched:
             found.calls[DISPATCHED] = workload.hgemm_call(case, None)
             found.served_by, found.source = explanation.chosen, explanation.source
     everything = options.variants == (ALL,)
-    for name in reasons if everything else options.variants:
+    for name in [name for name in reasons if name not in ladder] if everything else options.variants:
         if reason := reasons.get(name, "is no kernel for this operation"):
             if not everything:
                 found.refused[name] = reason
@@ -128,7 +145,7 @@ def _contenders(case: Case, operands: workload.Operands, options: Options) -> _C
     return found
 
 
-def _verify(
+def verify(
     case: Case, sets: Sequence[workload.Operands], bodies: Mapping[str, timing.Body]
 ) -> dict[str, tuple[float, float]]:
     """Runs the very graphs that will be timed over poisoned results; the worst errors of each contender."""
@@ -143,6 +160,40 @@ def _verify(
     return {name: timing.worst(rows) for name, rows in found.items()}
 
 
+def _within(errors: tuple[float, float], limits: tuple[float, float]) -> bool:
+    """False where an error is NaN."""
+    return all(error <= limit for error, limit in zip(errors, limits, strict=True))
+
+
+def _choose(case: Case, sets: Sequence[workload.Operands], peer: str, options: Options) -> tuple[str, Call]:
+    """The configuration of a peer to time: the fastest right one in a few rounds, whose times are then forgotten.
+
+    Raises:
+        peers.Unavailable: there is none.
+    """
+    calls, failure = {}, "offers no configuration"
+    for name, call in peers.load(peer).configurations(case, sets[0]).items():
+        try:
+            call(sets[0])
+        except peers.Unavailable as reason:
+            failure = str(reason)
+        else:
+            calls[name] = call
+    if not calls:
+        raise peers.Unavailable(failure)
+    if len(calls) == 1:
+        return next(iter(calls.items()))
+    bodies = {name: timing.Body.capture(call, sets) for name, call in calls.items()}
+    base = {TORCH: timing.Body.capture(workload.torch_call(case), sets[:1])}
+    errors = verify(case, sets[:1], base | bodies)
+    limits = error_limits(case, errors[TORCH], accumulates_in_half=False)
+    # If none is right, whoever is fastest goes on to the verification of all contenders, which reports it.
+    right = {name: body for name, body in bodies.items() if _within(errors[name], limits)} or bodies
+    times = timing.time_bodies(right, _SELECTION_ROUNDS, options.seed)
+    fastest = min(times, key=lambda name: statistics.median(times[name]))
+    return fastest, calls[fastest]
+
+
 def run_case(case: Case, options: Options, device: torch.device) -> Row:
     """Times one case."""
     generator = torch.Generator(device).manual_seed(options.seed)
@@ -151,14 +202,21 @@ def run_case(case: Case, options: Options, device: torch.device) -> Row:
     contenders = _contenders(case, sets[0], options)
     results = {name: Result(refused=reason) for name, reason in contenders.refused.items()}
 
+    configurations = {}
+    for peer in options.peers:
+        try:
+            configurations[PEER + peer], contenders.calls[PEER + peer] = _choose(case, sets, peer, options)
+        except peers.Unavailable as why:
+            results[PEER + peer] = Result(refused=str(why))
+
     bodies = {name: timing.Body.capture(call, sets) for name, call in contenders.calls.items()}
-    errors = _verify(case, sets, bodies)
+    errors = verify(case, sets, bodies)
     half = {v.name for v in hgemm_ops.variants() if v.numerics == "float16 accumulation"}
     for name, found in errors.items():
         limits = error_limits(case, errors[TORCH], name in half)
-        if not all(error <= limit for error, limit in zip(found, limits, strict=True)):
+        if not _within(found, limits):
             reason = f"error {found[0]:.2e}, largest {found[1]:.2e}; allowed {limits[0]:.2e} and {limits[1]:.2e}"
-            results[name] = Result(wrong=reason)
+            results[name] = Result(wrong=reason, configuration=configurations.get(name))
             del bodies[name]
 
     times = timing.time_bodies(bodies, options.rounds, options.seed)
@@ -171,6 +229,10 @@ def run_case(case: Case, options: Options, device: torch.device) -> Row:
             gbps=case.bytes / us * 1e-3,
             error=errors[name][0],
             largest_error=errors[name][1],
+            configuration=configurations.get(name),
+            ours=statistics.paired_ratio(samples, times[DISPATCHED])
+            if name in configurations and DISPATCHED in times
+            else None,
         )
     return Row(case, count, contenders.served_by, contenders.source, results)
 
@@ -205,6 +267,7 @@ def document(suite: str, rows: Sequence[Row], options: Options, copy: float) -> 
             "rotation_bytes": timing.rotation_bytes(torch.device("cuda", torch.cuda.current_device())),
             "inputs": options.inputs,
             "seed": options.seed,
+            "peers": peers.versions(options.peers),
         },
         copy_gbps=copy,
         rows=[row.to_json() for row in rows],

@@ -34,17 +34,23 @@ def set_count(bytes_per_set: int, total: int) -> int:
     return max(_MIN_SETS, -(-total // bytes_per_set))
 
 
-def schedule(names: Sequence[str], rounds: int, seed: int) -> Iterator[list[str]]:
-    """The order of the contenders, round by round."""
+#: How often each contender is timed: all alike, or by name.
+Rounds = int | Mapping[str, int]
+
+
+def schedule(names: Sequence[str], rounds: Rounds, seed: int) -> Iterator[list[str]]:
+    """The order of the contenders, round by round. Those with fewer rounds take part in the first ones."""
     shuffler = random.Random(seed)
-    for _ in range(rounds):
-        yield shuffler.sample(names, len(names))
+    each = dict.fromkeys(names, rounds) if isinstance(rounds, int) else rounds
+    for i in range(max((each[name] for name in names), default=0)):
+        left = [name for name in names if each[name] > i]
+        yield shuffler.sample(left, len(left))
 
 
 def interleave(
-    names: Sequence[str], rounds: int, seed: int, measure: Callable[[str], Callable[[], float]]
+    names: Sequence[str], rounds: Rounds, seed: int, measure: Callable[[str], Callable[[], float]]
 ) -> dict[str, list[float]]:
-    """Times every contender once a round.
+    """Times every contender once a round, as long as it has rounds left.
 
     ``measure(name)`` runs one contender and returns a function that gives its time; these are called after the last
     round, so that reading a clock need not wait between contenders.
@@ -98,7 +104,7 @@ class Body:
         return microseconds
 
 
-def time_bodies(bodies: Mapping[str, Body], rounds: int, seed: int) -> dict[str, list[float]]:
+def time_bodies(bodies: Mapping[str, Body], rounds: Rounds, seed: int) -> dict[str, list[float]]:
     """Microseconds per call of every contender, round by round."""
     for _ in range(WARMUP_REPLAYS):
         for body in bodies.values():

@@ -20,6 +20,7 @@ from hgemm_ops._bench.suites import ELEMENT_BYTES, SUITES, with_dtype
     metavar="NAME",
     help="Also time this kernel alone; repeatable. 'all' is every eligible one.",
 )
+@console.peer_option
 @click.option("--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Instead of the suite's own.")
 @click.option("--rounds", type=click.IntRange(min=5), default=40, show_default=True, help="Timed passes of each.")
 @click.option("--inputs", type=click.Choice(["normal", "uniform"]), default="normal", show_default=True)
@@ -34,6 +35,7 @@ from hgemm_ops._bench.suites import ELEMENT_BYTES, SUITES, with_dtype
 def bench(
     suite: str,
     variants: tuple[str, ...],
+    peer_names: tuple[str, ...],
     dtype: str | None,
     rounds: int,
     inputs: str,
@@ -41,21 +43,34 @@ def bench(
     json_path: Path | None,
     plot_path: Path | None,
 ) -> None:
-    """Time the dispatcher's choice, and any kernels named, against torch.
+    """Time the dispatcher's choice, and any kernels and peers named, against torch.
 
     Every timed configuration is checked against float64 first. Contenders run interleaved, from CUDA graphs, over
     buffers that do not fit the L2. The ratio is the median over rounds of torch's time over ours, above 1 where we are
     faster, with its 95 % interval. Ends with status 1 if a result was wrong.
+
+    Peers: cublaslt (the best of 16 heuristics), triton (torch.compile, max-autotune), cutlass (needs nvcc and
+    pip install 'hgemm_ops[peers]'), quack (needs quack-kernels). One that is not available is reported as such.
     """
     console.require_kernels("hgemm bench")
     if plot_path:
         from hgemm_ops._bench import plots  # before the measurement: matplotlib may be missing
 
     cases = with_dtype(SUITES[suite], dtype) if dtype else SUITES[suite]
-    options = runner.Options(variants=console.known_variants(variants), rounds=rounds, seed=seed, inputs=inputs)
+    options = runner.Options(
+        variants=console.known_variants(variants),
+        peers=console.known_peers(peer_names),
+        rounds=rounds,
+        seed=seed,
+        inputs=inputs,
+    )
     screen = Console()
+    console.report_peers(options.peers, screen)
     rows = console.run_with_progress(cases, options, screen)
-    screen.print(console.comparison(rows, suite), console.summary(rows))
+    screen.print(console.comparison(rows, suite))
+    if options.peers:
+        screen.print(console.against_peers(rows, options.peers, suite))
+    screen.print(console.summary(rows))
     document = runner.document(suite, rows, options, runner.copy_gbps())
     if json_path:
         record.save(document, json_path)

@@ -1,0 +1,67 @@
+"""Triton, as torch.compile writes and tunes it: ``max-autotune-no-cudagraphs`` without ATen's kernels.
+
+Tuning compiles some twenty kernels a case: 10 to 30 seconds on 16 cores.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import workload
+from ..suites import Case
+from ..workload import Operands
+from . import Call, Unavailable
+
+_MODE = "max-autotune-no-cudagraphs"
+
+
+def describe(code: str) -> str:
+    """What inductor's code runs: the template's tile, or that it is no template."""
+    tile = dict(re.findall(r"BLOCK_([MNK])\s*: tl\.constexpr = (\d+)", code))
+    if len(tile) < 3:
+        return "no template"
+    facts = [f"num_{name}={value}" for name, value in dict(re.findall(r"num_(stages|warps)=(\d+)", code)).items()]
+    return " ".join([f"{tile['M']}x{tile['N']}x{tile['K']}", *facts])
+
+
+class _Compiled:
+    def __init__(self, version: str) -> None:
+        self.version = version
+
+    def configurations(self, case: Case, operands: Operands) -> Mapping[str, Call]:
+        from torch._inductor.utils import run_and_get_code
+
+        torch._dynamo.reset()  # every case is a compilation of its own
+        eager = workload.torch_call(case)
+
+        def program(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+            return eager(Operands(a, b, bias))
+
+        options = {**torch._inductor.list_mode_options(_MODE), "max_autotune_gemm_backends": "TRITON"}
+        compiled: Any = torch.compile(program, fullgraph=True, dynamic=False, options=options)
+        try:
+            with torch.no_grad():
+                _, codes = run_and_get_code(compiled, operands.a, operands.b, operands.bias)
+        except Exception as error:  # of a compiler: there is no common base
+            raise Unavailable(f"torch.compile failed: {type(error).__name__}: {str(error).splitlines()[0]}") from None
+        code = "\n".join(codes)
+        if re.search(r"extern_kernels\.\w+\(", code):
+            raise Unavailable("torch.compile found no Triton kernel and calls ATen's")
+        return {describe(code): lambda x: compiled(x.a, x.b, x.bias)}
+
+
+def load() -> _Compiled:
+    from torch.utils._triton import has_triton
+
+    if not has_triton():
+        raise Unavailable("torch.compile finds no Triton for this machine")
+    import triton
+    from torch._inductor import select_algorithm
+
+    select_algorithm.PRINT_AUTOTUNE = False  # a table for each case, into the progress bar
+    return _Compiled(f"triton {triton.__version__}, torch {torch.__version__}")

@@ -1,0 +1,100 @@
+"""``hgemm ladder``: the steps from a naive kernel to the fastest, measured one after the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from hgemm_ops._bench import console, record, runner
+from hgemm_ops._bench import ladder as steps
+from hgemm_ops._bench.rungs import FAMILIES
+from hgemm_ops._bench.suites import SUITES, Case, parse_shapes
+
+_SUITES = sorted({suite for family in FAMILIES for suite in steps.suites_of(family)})
+
+
+def _cases(families: tuple[str, ...], suites: tuple[str, ...], shapes: str | None) -> list[tuple[str, Case]]:
+    """Every family on its own default shapes, or on those of the suites and shapes that it serves."""
+    if not suites and not shapes:
+        return [(family, case) for family in families for case in steps.default_cases(family)]
+    asked = [case for suite in suites for case in SUITES[suite]]
+    if shapes:
+        try:
+            for dtype in ("float32", "float16"):
+                asked += parse_shapes(shapes, dtype=dtype, layouts=("NN",))
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--shapes") from None
+    cases = [(family, case) for family in families for case in dict.fromkeys(asked) if steps.serves(family, case)]
+    if not cases:
+        raise click.UsageError(f"{', '.join(families)}: serves none of these; suites: {', '.join(_SUITES)}")
+    return cases
+
+
+@click.command("ladder", short_help="Time the ladder's steps, naive to fastest.")
+@click.option(
+    "--family", "families", type=click.Choice(list(FAMILIES)), multiple=True, help="Which; repeatable.  [default: all]"
+)
+@click.option("--shapes", metavar="MxNxK,...", help="Products to time.  [default: 4096x4096x4096]")
+@click.option("--suite", "suites", type=click.Choice(_SUITES), multiple=True, help="Or a suite; repeatable.")
+@click.option("--swizzle", type=click.IntRange(min=1), help="Columns of a panel, where C is walked so.  [default: N/4]")
+@click.option("--rounds", type=click.IntRange(min=5), default=40, show_default=True, help="Timed passes of each.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0), default=0.5, show_default=True, help="After which a step's passes end."
+)
+@click.option("--inputs", type=click.Choice(["normal", "uniform"]), default="normal", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw speed by step here, one file a family, and the roofline, as SVG and PNG.",
+)
+def ladder(
+    families: tuple[str, ...],
+    shapes: str | None,
+    suites: tuple[str, ...],
+    swizzle: int | None,
+    rounds: int,
+    seconds: float,
+    inputs: str,
+    seed: int,
+    json_path: Path | None,
+    plot_path: Path | None,
+) -> None:
+    """Time every step of the ladder, and torch and cuBLAS beside them.
+
+    Every step is checked against float64 first. Steps run interleaved, from CUDA graphs, over buffers that do not fit
+    the L2. (+x%) is what a line adds to the best of the lines above it. Ends with status 1 if a result was wrong.
+    """
+    cases = _cases(families or tuple(FAMILIES), suites, shapes)
+    console.require_kernels("hgemm ladder")
+    if plot_path:
+        from hgemm_ops._bench import ladder_plots  # before the measurement: matplotlib may be missing
+
+    options = steps.Options(rounds, seconds, swizzle, seed, inputs)
+    screen = Console(soft_wrap=True, highlight=False)
+    copy = runner.copy_gbps()
+    tables = []
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=screen, transient=True) as progress:
+        task = progress.add_task("", total=len(cases))
+        names = [f"{family} {case.label}" for family, case in cases]
+        progress.update(task, description=names[0])
+        for i, table in enumerate(steps.run(cases, options), 1):
+            tables.append(table)
+            for line in steps.lines(table, copy):
+                screen.print(line, markup=False)
+            progress.update(task, completed=i, description=names[i] if i < len(names) else "")
+    document = steps.document(tables, options, copy)
+    if json_path:
+        record.save(document, json_path)
+    if plot_path:
+        for path in ladder_plots.draw(document, plot_path):
+            screen.print(f"wrote {path}")
+    wrong = [f"{table.family} {table.case.label}, {n}: {text}" for table in tables for n, text in table.wrong.items()]
+    if wrong:
+        raise click.ClickException("wrong results, not timed:\n" + "\n".join(wrong))

@@ -1,0 +1,216 @@
+"""``hgemm ladder``, the profile script and the course's generated parts; no GPU and no timing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
+
+from benchmarks import ladder_course, ladder_ncu  # noqa: E402
+from hgemm_ops import _library  # noqa: E402
+from hgemm_ops._bench import ladder, record, runner, statistics, timing, workload  # noqa: E402
+from hgemm_ops._bench.rungs import FAMILIES, RUNGS  # noqa: E402
+from hgemm_ops._bench.suites import Case  # noqa: E402
+from hgemm_ops.cli import ladder as command  # noqa: E402
+from hgemm_ops.cli import main  # noqa: E402
+
+needs_library = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
+NAIVE, SLICED, TILED = (rung.name for rung in FAMILIES["sgemm"][:3])
+
+
+@dataclass(frozen=True)
+class _EagerBody:
+    """A body that runs on the CPU when it is replayed, and takes what its call says."""
+
+    call: Any
+    sets: list[workload.Operands]
+    outputs: list[Tensor]
+
+    @classmethod
+    def capture(cls, call: Any, sets: list[workload.Operands]) -> _EagerBody:
+        return cls(call, sets, [call(x) for x in sets])
+
+    poison = timing.Body.poison
+
+    def replay(self) -> None:
+        for output, x in zip(self.outputs, self.sets, strict=True):
+            output.copy_(self.call(x))
+
+    def start(self) -> Callable[[], float]:
+        return lambda: float(getattr(self.call, "us", 4.0))
+
+
+def _call(us: float, factor: float = 1.0) -> Any:
+    def call(x: workload.Operands) -> Tensor:
+        return (x.a @ x.b if x.a.size(1) == x.b.size(0) else x.a + x.b) * factor
+
+    call.us = us  # type: ignore[attr-defined]
+    return call
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> ladder.Table:
+    """Three steps: one slow, one wrong, one fast."""
+    calls = {NAIVE: _call(8e4), SLICED: _call(2.0, 1.1), TILED: _call(2.0)}
+    monkeypatch.setattr(timing, "Body", _EagerBody)
+    monkeypatch.setattr(timing, "_MIN_ROTATION", 50_000)
+    monkeypatch.setattr(ladder, "_library_calls", lambda case: {ladder.TORCH: _call(4.0)})
+    monkeypatch.setattr(ladder, "_step_call", lambda name, panels: calls[name])
+    reasons = {rung.name: "" if rung.name in calls else "needs another GPU" for rung in FAMILIES["sgemm"]}
+    monkeypatch.setattr(ladder, "_refusals", lambda family, case, operands: reasons)
+    case = Case(48, 40, 33, dtype="float32")
+    return ladder.run_case("sgemm", case, ladder.Options(rounds=20), torch.device("cpu"))
+
+
+def test_steps_are_checked_and_timed_beside_the_library(table: ladder.Table) -> None:
+    steps = {step.name: step for step in table.steps}
+    assert list(steps) == [NAIVE, SLICED, TILED, ladder.TORCH]
+    assert table.wrong.keys() == {SLICED} and "allowed" in table.wrong[SLICED]
+    assert steps[NAIVE].result.us == 8e4 and steps[TILED].result.ratio == statistics.Interval(2.0, 2.0, 2.0)
+    assert steps[NAIVE].rounds == 5, "a slow step is timed less often"
+    assert steps[TILED].rounds == steps[ladder.TORCH].rounds == 20 and steps[SLICED].rounds == 0
+    assert len(steps[TILED].values) == ladder.VALUES
+    document = json.loads(json.dumps(table.to_json(), allow_nan=False))
+    assert document["label"] == "NN 48x40x33" and "ratio" not in document["steps"][-1]["result"]
+
+
+def test_lines_have_the_published_form(table: ladder.Table) -> None:
+    title, naive, sliced, tiled, torchs = ladder.lines(table)
+    assert title.endswith(" M=48, N=40, K=33")
+    tflops = 2 * 48 * 40 * 33 / 8e4 * 1e-6
+    assert naive.lstrip().startswith("out_f32: [") and "time: 80.000000 ms, swizzle: NOOP" in naive
+    assert f"TFLOPS: {tflops:<7.2f}" in naive and naive.endswith("(+0.00%)")
+    assert "wrong: errors" in sliced
+    assert tiled.endswith("(+3999900.00%)") and torchs.lstrip().startswith("torch: [") and "(+" not in torchs
+    swizzled = ladder.Step(TILED, "step", runner.Result(us=1.0, tflops=2.0), 1024, (1.0, 2.0))
+    (_, line) = ladder.lines(ladder.Table("wmma", Case(8, 8, 8), 1, (swizzled,)))
+    assert "swizzle: 1024 , TFLOPS: 2.00" in line
+    added = ladder.Step("vector_add", "f32", runner.Result(us=1.0, tflops=0.1, gbps=500.0))
+    (title, line) = ladder.lines(ladder.Table("elementwise", Case(8, 9, 1, op="add"), 1, (added,)), 1000.0)
+    assert title.endswith(" M=8, N=9, float16") and "GB/s: 500    (50% of a copy) (+0.00%)" in line
+
+
+def test_families_and_their_shapes() -> None:
+    for family in FAMILIES:
+        assert all(ladder.serves(family, case) for case in ladder.default_cases(family))
+    assert ladder.suites_of("elementwise") == ("seeds-add",) and ladder.suites_of("sgemm") == ("seeds-sgemm",)
+    assert ladder.suites_of("wmma") == ladder.suites_of("wgmma") == ("seeds-large", "seeds-small")
+    cases = command._cases(("sgemm", "mma"), ("seeds-sgemm",), "64x64x64")
+    assert len(cases) == 8 + 2 and {family for family, _ in cases} == {"sgemm", "mma"}
+    assert len(command._cases(tuple(FAMILIES), (), None)) == 9 + len(FAMILIES) - 1
+    for arguments in (["--shapes", "1x2"], ["--family", "sgemm", "--suite", "seeds-add"], ["--family", "nobody"]):
+        assert CliRunner().invoke(main, ["ladder", *arguments]).exit_code == 2
+
+
+def test_the_command_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    result = CliRunner().invoke(main, ["ladder"])
+    assert result.exit_code == 1 and "hgemm ladder times kernels on a CUDA GPU" in result.output
+
+
+def _document(table: ladder.Table) -> dict[str, Any]:
+    facts = {"gpu": "NVIDIA T1", "torch": "2.0", "date": "2001-02-03T04:05:06+00:00", "csrc": "0123"}
+    return {"schema": record.SCHEMA, "environment": facts, "copy_gbps": 1000.0, "ladder": [table.to_json()]}
+
+
+def test_the_command_prints_writes_and_draws(
+    table: ladder.Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    right = ladder.Table(table.family, table.case, table.sets, tuple(s for s in table.steps if not s.result.wrong))
+    for shown, status in ((table, 1), (right, 0)):
+        monkeypatch.setattr(command.console, "require_kernels", lambda name: None)
+        monkeypatch.setattr(runner, "copy_gbps", lambda: 1000.0)
+        monkeypatch.setattr(ladder, "run", lambda cases, options, shown=shown: iter([shown] * len(cases)))
+        monkeypatch.setattr(ladder, "document", lambda tables, options, copy: _document(tables[0]))
+        path, plot = tmp_path / "x.json", tmp_path / "plots" / "y"
+        arguments = ["--family", "sgemm", "--json", str(path), "--plot", str(plot)]
+        result = CliRunner().invoke(main, ["ladder", *arguments])
+        assert result.exit_code == status, result.output
+        assert "M=48, N=40, K=33" in result.output and "swizzle: NOOP" in result.output
+        assert ("wrong results, not timed" in result.output) == bool(status)
+        assert record.load(path)["ladder"][0]["family"] == "sgemm"
+    drawn = {p.name for p in plot.parent.iterdir()}
+    assert drawn == {f"y-{what}.{kind}" for what in ("sgemm", "roofline") for kind in ("svg", "png")}
+    text = (plot.parent / "y-sgemm.svg").read_text()
+    assert "out_f32x4(t8x8sk)" in text and "sgemm, step by step on NVIDIA T1" in text
+    assert "copy: 1000 GB/s" in (plot.parent / "y-roofline.svg").read_text()
+
+
+# ---- the profile
+
+NCU = (
+    "==PROF== Connected to process 1\n"
+    '"ID","Kernel Name","gpu__time_duration.sum","dram__bytes.sum","launch__registers_per_thread",'
+    '"smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",'
+    '"smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",'
+    '"smsp__average_warps_issue_stalled_selected_per_issue_active.ratio"\n'
+    '"","","ns","byte","register/thread","inst","inst","inst"\n'
+    '"0","add(P)","1,234","1024","n/a","1.5","7.25","1.0"\n'
+)
+
+
+@needs_library
+def test_profiles_are_read() -> None:
+    (row,) = ladder_ncu.parse(NCU)
+    entry = ladder_ncu.entry("vector_add", row)
+    assert entry["ns"] == 1234 and entry["flop_per_dram_byte"] == 4096 * 4096 / 1024
+    assert entry["registers"] is None
+    assert list(entry["stalls"]) == ["long_scoreboard", "barrier"]
+    assert ladder_ncu.case_of("elementwise_add_bf16x8") == Case(4096, 4096, 1, op="add", dtype="bfloat16")
+    assert ladder_ncu.case_of("sgemm_naive_f32").dtype == "float32"
+    json.dumps(entry, allow_nan=False)
+
+
+# ---- the course
+
+
+def test_the_course_is_up_to_date() -> None:
+    page = ladder_course.COURSE.read_text()
+    expected = ladder_course.course(page, ladder_course.Results(ladder_course.RESULTS))
+    assert page == expected, "run python benchmarks/ladder_course.py"
+
+
+def test_every_step_has_a_line_in_the_course() -> None:
+    page, places = ladder_course.COURSE.read_text(), ladder_course.places()
+    lines = ladder_course.LIST.read_text().splitlines()
+    assert places.keys() == RUNGS.keys()
+    for name, (number, file) in places.items():
+        assert f"({name}," in lines[number - 1] and (ROOT / "csrc" / "ladder" / file).is_file()
+        assert f"[{name}](variants.inc#L{number})" in page
+
+
+def test_the_course_shows_what_was_measured(table: ladder.Table, tmp_path: Path) -> None:
+    document = _document(table)
+    document["ladder"][0]["label"] = ladder_course.CUBE
+    record.save(document, tmp_path / "ladder_x.json")
+    profile = {
+        "name": TILED,
+        "size": 64,
+        "stalls": {"math_pipe_throttle": 3.0},
+        "memory_pct": 41.6,
+        "bank_conflicts": 5.0,
+    }
+    profile |= {"shared_wavefronts": 50.0, "flop_per_dram_byte": 99.7}
+    record.save({**document, "ladder": [], "ncu": [profile]}, tmp_path / "ladder_ncu.json")
+    results = ladder_course.Results(tmp_path)
+    assert ladder_course.parts(results)["profiled"] == ["Profiled at 64³ (sgemm)."]
+    lines = ladder_course.parts(results)["sgemm"]
+    (tiled,) = [line for line in lines if f"[{TILED}]" in line]
+    assert "| 2.000 | - | - | 42 | - | - | math pipe throttle | 10 | 100 |" in tiled
+    assert any(line.startswith("| *torch* |") for line in lines)
+    assert ladder_course._rank_correlation([(1, 10), (2, 20), (3, 30)]) == 1
+    assert ladder_course._rank_correlation([(1, 30), (2, 20), (3, 10)]) == -1
+    with pytest.raises(ValueError, match="the course needs one"):
+        ladder_course.course("", results)
