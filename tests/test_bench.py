@@ -37,6 +37,7 @@ from hgemm_ops._bench.suites import (  # noqa: E402
     parse_shapes,
     with_dtype,
 )
+from hgemm_ops._explain import Candidate  # noqa: E402
 from hgemm_ops.cli import bench, tune  # noqa: E402
 
 # Suites
@@ -320,10 +321,11 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     fast.fast = True  # type: ignore[attr-defined]
     kernels = {"fast": fast, "unwritten": unwritten, "inaccurate": inaccurate, None: fast}
     monkeypatch.setattr(workload, "hgemm_call", lambda case, variant: kernels[variant])
-    candidates = [SimpleNamespace(name=name, eligible=True, reason="", family="") for name in kernels if name]
-    candidates.append(SimpleNamespace(name="picky", eligible=False, reason="needs k % 64 == 0", family=""))
-    candidates.append(SimpleNamespace(name="step", eligible=True, reason="", family="ladder"))
-    candidates.append(SimpleNamespace(name="torch", eligible=True, reason="", family="torch"))
+    predicted = {"unwritten": 3.0, "inaccurate": 2.0, "fast": 1.0}
+    candidates = [Candidate(name, True, "", predicted[name]) for name in kernels if name]
+    candidates.append(Candidate("picky", False, "needs k % 64 == 0"))
+    candidates.append(Candidate("step", True, "", 0.5, family="ladder"))
+    candidates.append(Candidate("torch", True, "", 4.0, family="torch"))
     explanation = SimpleNamespace(chosen="fast", source="model", candidates=candidates)
     monkeypatch.setattr(hgemm_ops, "explain", lambda *_, **__: explanation)
     monkeypatch.setattr(hgemm_ops, "variants", lambda: [SimpleNamespace(name=c.name, numerics="") for c in candidates])
@@ -360,6 +362,9 @@ def test_all_takes_eligible_kernels_only_and_fused_torch_stands_beside() -> None
     row = runner.run_case(Case(40, 24, 33), options, torch.device("cpu"))
     assert row.results.keys() == {"torch", "fast", "unwritten", "inaccurate"} and row.served_by is None
     assert console.summary([row]) == ""
+    options = runner.Options(variants=("all",), candidates=2, rounds=5, dispatched=False)
+    row = runner.run_case(Case(40, 24, 33), options, torch.device("cpu"))
+    assert row.results.keys() == {"torch", "fast", "inaccurate"}
     fused = Case(40, 24, 33, layout="NT", op="linear", bias=True, activation="relu")
     row = runner.run_case(fused, runner.Options(rounds=5, dispatched=False), torch.device("cpu"))
     assert row.results.keys() == {"torch", "torch._addmm_activation"} and not row.wrong

@@ -30,11 +30,13 @@ class Options:
     """How to run a case.
 
     variants: kernels to force beside the dispatcher's choice; "all" is every eligible one but the ladder's.
+    candidates: of "all", only so many that the model predicts to be fastest.
     dispatched: whether to time the dispatcher's choice.
     peers: which of ``peers.NAMES`` to time beside them.
     """
 
     variants: tuple[str, ...] = ()
+    candidates: int | None = None
     dispatched: bool = True
     peers: tuple[str, ...] = ()
     rounds: int = 40
@@ -130,16 +132,23 @@ def _contenders(case: Case, operands: workload.Operands, options: Options) -> _C
         explanation = hgemm_ops.explain(
             operands.a, operands.b, bias=operands.bias is not None, activation=case.activation
         )
-        reasons = {c.name: "" if c.eligible else c.reason for c in explanation.candidates if c.name != TORCH}
+        # Those that can serve first, by their predicted time.
+        by_model = sorted(
+            explanation.candidates, key=lambda c: c.predicted_us if c.predicted_us is not None else float("inf")
+        )
+        reasons = {c.name: "" if c.eligible else c.reason for c in by_model if c.name != TORCH}
         ladder = {c.name for c in explanation.candidates if c.family == "ladder"}
         if options.dispatched:
             found.calls[DISPATCHED] = workload.hgemm_call(case, None)
             found.served_by, found.source = explanation.chosen, explanation.source
     everything = options.variants == (ALL,)
-    for name in [name for name in reasons if name not in ladder] if everything else options.variants:
+    names = options.variants
+    if everything:
+        names = tuple(name for name, reason in reasons.items() if not reason and name not in ladder)
+        names = names[: options.candidates]
+    for name in names:
         if reason := reasons.get(name, "is no kernel for this operation"):
-            if not everything:
-                found.refused[name] = reason
+            found.refused[name] = reason
         else:
             found.calls[name] = workload.hgemm_call(case, name)
     return found

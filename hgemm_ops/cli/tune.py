@@ -66,6 +66,7 @@ def to_entry(row: runner.Row) -> _tables.Entry | None:
 @click.option("--layout", "layouts", type=click.Choice(LAYOUTS), multiple=True, default=("NT",), help=_LAYOUT_HELP)
 @click.option("--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Default: the suite's own; float16 for --shapes.")
 @click.option("--variant", "variants", metavar="NAME", multiple=True, default=("all",), help=_VARIANT_HELP)
+@click.option("--candidates", type=click.IntRange(min=1), help="Time so many kernels, those predicted to be fastest.")
 @click.option("--rounds", type=click.IntRange(min=5), default=20, show_default=True, help="Timed passes of each.")
 @click.option(
     "--output",
@@ -79,6 +80,7 @@ def tune(
     layouts: tuple[str, ...],
     dtype: str | None,
     variants: tuple[str, ...],
+    candidates: int | None,
     rounds: int,
     output: Path | None,
     as_json: bool,
@@ -106,7 +108,9 @@ def tune(
             table.entries = list(entries.values())
             table.write(path)
 
-    options = runner.Options(variants=console.known_variants(variants), dispatched=False, rounds=rounds)
+    options = runner.Options(
+        variants=console.known_variants(variants), candidates=candidates, dispatched=False, rounds=rounds
+    )
     screen = Console(stderr=as_json)
     rows = console.run_with_progress(cases, options, screen, keep)
     screen.print(console.comparison(rows, f"tuned for {device.name}"))
