@@ -15,7 +15,7 @@ A file holds the times of plain products on one GPU::
 ``cc``, ``sm_count`` and ``l2_bytes`` decide whether a GPU is meant (an H100 has less L2 than an H200); the name is for
 people. ``align`` is the least alignment of A, B and the result in bytes, 2 to 16. ``us`` maps kernels to microseconds
 and must hold torch's; a kernel this build does not have is skipped. ``measured`` says where numbers come from and is
-not interpreted. Where a shape is in a table, the fastest measured kernel is taken if it beats torch by 3 %; where
+not interpreted. Where a shape is in a table, the fastest measured kernel is taken if it beats torch by 1 %; where
 neighbours are (within 1.5x in batch, m, n and k), they correct the model.
 """
 

@@ -262,6 +262,27 @@ def test_bfloat16_learns_from_float16(tables: None) -> None:
     assert "float16)" not in explanation.reason
 
 
+def test_a_slice_off_whole_lines_is_another_problem(tables: None) -> None:
+    name = next(v.name for v in production() if v.family == "sm90_wgmma")
+    _tables.install([Table(H200, [entry({"torch": 1000.0, name: 500.0}, 4096, 4096, 4096)])])
+    facts = _native.preset_facts(90)
+
+    def source(row: int) -> int:
+        strides = (4096 * row, row, 1)
+        return _native.explain(
+            _native.Query(
+                a=_native.view((1, 4096, 4096), strides, torch.float16, 16),
+                b=_native.view((1, 4096, 4096), (4096 * row, 1, row), torch.float16, 16),
+                c=_native.NO_TENSOR,
+                out_dtype=-1,
+                variant=_native.AUTO,
+                facts=facts,
+            )
+        )[0].source
+
+    assert source(4096) == source(4096 + 64) != source(4096 + 8)
+
+
 def test_a_table_is_for_its_gpu(tables: None) -> None:
     name = production()[0].name
     other = Device("NVIDIA H100", 90, 132, 52428800)

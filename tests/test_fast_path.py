@@ -104,7 +104,7 @@ def test_without_gradient_no_python_runs(op: str) -> None:
         with context():
             result, ran = python_kernels(lambda: ours(**inputs))
             assert not ran and not result.requires_grad
-            torch.testing.assert_close(result, theirs(**inputs))
+            torch.testing.assert_close(result, theirs(**inputs), rtol=2e-3, atol=1e-3)  # another order of sums
 
 
 @here
