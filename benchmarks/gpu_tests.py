@@ -1,69 +1,114 @@
-"""Runs the GPU tests and records the outcome in ``results/<gpu>/tests.json``; further arguments go to pytest."""
+"""Runs the GPU tests and records the outcome in ``results/<gpu>/tests.json``; further arguments go to pytest.
+
+With ``--limit`` what is not done by then is stopped, and the record says that it is not complete. This module is also
+the pytest plugin that writes every outcome down as soon as it is known: a run that dies has still said what it found.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import pytest
 import torch
 
 from hgemm_ops._bench import record
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTCOMES = ("passed", "skipped", "errors", "failed")  # of two reported for one test, the later counts
-# pytest's exit statuses after which the report is complete: all passed, some failed.
-_COMPLETE = (0, 1)
+_COMPLETE = (0, 1)  # pytest's exit statuses after which every test was run: all passed, some failed
+_GRACE = 10  # seconds that an interrupted pytest gets to end
 
 
-def summarize(report: Path) -> dict[str, Any]:
-    """Outcomes of a pytest junit report (family xunit1): counts in all and per file, failures, reasons for skips.
+_LINES = "HGEMM_TEST_OUTCOMES"  # the plugin's file, one JSON object a line
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    # xdist's workers report to the process that started them, which reports again.
+    path = os.environ.get(_LINES)
+    if path is None or "PYTEST_XDIST_WORKER" in os.environ or (report.passed and report.when != "call"):
+        return
+    if report.skipped:
+        outcome, message = "skipped", report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+    elif report.failed:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        outcome, message = "failed" if report.when == "call" else "errors", crash.message if crash else ""
+    else:
+        outcome, message = "passed", ""
+    line = {"test": report.nodeid, "outcome": outcome, "message": message.removeprefix("Skipped: ").partition("\n")[0]}
+    with open(path, "a") as lines:
+        lines.write(json.dumps(line) + "\n")
+
+
+def summarize(lines: Path) -> dict[str, Any]:
+    """Outcomes written by the plugin: counts in all and per file, failures, reasons for skips.
 
     A test whose teardown raised is reported twice and counts once; an expected failure counts as skipped.
     """
-    outcomes: dict[tuple[str, str], tuple[str, str]] = {}  # (file, test) -> (outcome, message)
-    for case in ElementTree.parse(report).iter("testcase"):
-        found = ("passed", "")
-        for tag, outcome in (("skipped", "skipped"), ("error", "errors"), ("failure", "failed")):
-            for element in case.findall(tag):
-                found = (outcome, element.get("message", "").partition("\n")[0])
-        test = (case.get("file", ""), f"{case.get('classname')}::{case.get('name')}")
-        outcomes[test] = max(outcomes.get(test, found), found, key=lambda o: OUTCOMES.index(o[0]))
+    tests: dict[str, tuple[str, str]] = {}  # name -> (outcome, message)
+    for line in lines.read_text().splitlines():
+        report = json.loads(line)
+        found = (report["outcome"], report["message"])
+        tests[report["test"]] = max(tests.get(report["test"], found), found, key=lambda o: OUTCOMES.index(o[0]))
     files: dict[str, Counter[str]] = {}
-    for (file, _), (outcome, _) in outcomes.items():
-        files.setdefault(file, Counter())[outcome] += 1
+    for test, (outcome, _) in tests.items():
+        files.setdefault(test.partition("::")[0], Counter())[outcome] += 1
     return {
         "counts": {outcome: sum(counts[outcome] for counts in files.values()) for outcome in OUTCOMES},
         "files": {file: {outcome: files[file][outcome] for outcome in OUTCOMES} for file in sorted(files)},
         "failures": [
-            {"test": name, "message": message}
-            for (_, name), (outcome, message) in outcomes.items()
+            {"test": test, "message": message}
+            for test, (outcome, message) in tests.items()
             if outcome in ("errors", "failed")
         ],
-        "skips": Counter(message for outcome, message in outcomes.values() if outcome == "skipped"),
+        "skips": Counter(message for outcome, message in tests.values() if outcome == "skipped"),
     }
+
+
+def run(arguments: Sequence[str], lines: Path, limit: float | None) -> int:
+    """Runs pytest with outcomes written to ``lines``, interrupted after ``limit`` seconds as by Ctrl-C."""
+    lines.touch()
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, _LINES: str(lines), "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "pytest", "-p", "benchmarks.gpu_tests", *arguments]
+    with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
+        try:
+            return process.wait(limit)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+        try:
+            return process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
 
 
 @click.command(help=__doc__, context_settings={"ignore_unknown_options": True})
 @click.option("--marks", default="gpu or sm90 or multi_gpu", show_default=True, help="Which tests, as pytest -m.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Another file.")
+@click.option("--limit", type=click.FloatRange(min=1), help="Seconds after which to stop.")
 @click.argument("pytest_arguments", nargs=-1, type=click.UNPROCESSED)
-def main(marks: str, output: Path | None, pytest_arguments: tuple[str, ...]) -> None:
+def main(marks: str, output: Path | None, limit: float | None, pytest_arguments: tuple[str, ...]) -> None:
     if not torch.cuda.is_available():
         raise click.ClickException("no CUDA GPU: the tests would only be skipped")
     output = output or ROOT / "benchmarks" / "results" / record.gpu_slug(torch.cuda.get_device_name()) / "tests.json"
     with tempfile.TemporaryDirectory() as directory:
-        report = Path(directory, "junit.xml")
-        command = [sys.executable, "-m", "pytest", "-m", marks, f"--junitxml={report}", "-o", "junit_family=xunit1"]
-        status = subprocess.run([*command, *pytest_arguments], cwd=ROOT, check=False).returncode
-        if status not in _COMPLETE:
-            raise click.ClickException(f"pytest ended with status {status}: nothing is recorded")
-        document = record.document(marks=marks, arguments=list(pytest_arguments), **summarize(report))
+        lines = Path(directory, "outcomes.jsonl")
+        status = run(["-m", marks, *pytest_arguments], lines, limit)
+        found = summarize(lines)
+    complete = status in _COMPLETE
+    if not any(found["counts"].values()):
+        raise click.ClickException(f"pytest ended with status {status}, and no test: nothing is recorded")
+    document = record.document(marks=marks, arguments=list(pytest_arguments), complete=complete, **found)
     record.save(document, output)
     counts = ", ".join(f"{count} {name}" for name, count in document["counts"].items())
     click.echo(f"{counts}; recorded in {output}")

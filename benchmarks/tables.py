@@ -180,7 +180,8 @@ def host_cost_lines(document: Document) -> list[str]:
 
 def tests_line(document: Document) -> str:
     counts = ", ".join(f"{count} {outcome}" for outcome, count in document["counts"].items() if count)
-    return f"GPU tests ({measured(document)}): {counts}."
+    cut = "" if document.get("complete", True) else "; stopped before the end"
+    return f"GPU tests ({measured(document)}): {counts}{cut}."
 
 
 def models_line(document: Document) -> str:

@@ -676,19 +676,18 @@ def test_gpu_test_report_counts_per_file(tmp_path: Path) -> None:
         "def test_e(broken): assert False\n"
     )
     (tmp_path / "test_y.py").write_text("def test_a(): pass\n")
-    report = tmp_path / "junit.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
-    subprocess.run([*command, "-o", "junit_family=xunit1"], cwd=tmp_path, capture_output=True, check=False)
-    found = gpu_tests.summarize(report)
+    lines = tmp_path / "outcomes.jsonl"
+    assert gpu_tests.run(["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)], lines, None) == 1
+    found = gpu_tests.summarize(lines)
     assert found["counts"] == {"passed": 4, "skipped": 1, "errors": 1, "failed": 2}
     assert found["files"] == {
         "test_x.py": {"passed": 3, "skipped": 1, "errors": 1, "failed": 2},
         "test_y.py": {"passed": 1, "skipped": 0, "errors": 0, "failed": 0},
     }
     assert [failure["test"] for failure in found["failures"]] == [
-        "test_x::test_b[2]",
-        "test_x::test_d",
-        "test_x::test_e",
+        "test_x.py::test_b[2]",
+        "test_x.py::test_d",
+        "test_x.py::test_e",
     ]
     assert "too big" in found["failures"][0]["message"]
     assert found["skips"] == {"no second GPU": 1}
@@ -815,3 +814,12 @@ def test_a_chosen_kernel_counts_with_its_slower_ratio() -> None:
     # It did not: only a clear lead is trusted.
     assert confirm_table.correct(us, "chosen", 0.95) == {"torch": 100.0, "chosen": 105.263, "ahead": 78.0}
     assert confirm_table.correct({"torch": 100.0, "chosen": 98.0}, "chosen", 1.5)["chosen"] == 98.0
+
+
+def test_gpu_tests_are_stopped_at_their_limit_and_still_reported(tmp_path: Path) -> None:
+    (tmp_path / "test_two.py").write_text("import time\ndef test_quick(): pass\ndef test_endless(): time.sleep(600)\n")
+    lines = tmp_path / "outcomes.jsonl"
+    arguments = ["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path / "test_two.py")]
+    assert gpu_tests.run(arguments, lines, limit=8) == 2
+    counts = gpu_tests.summarize(lines)["counts"]
+    assert (counts["passed"], sum(counts.values())) == (1, 1)
