@@ -115,14 +115,17 @@ def roofline(document: Mapping[str, Any], path: Path, traffic: Mapping[str, floa
 
 
 def _draw_roofs(axes: Any, roofs: Mapping[str, float], bandwidth: float, xs: Sequence[float]) -> None:
-    left = min(xs) / 2
+    ridges = {name: peak / bandwidth for name, peak in roofs.items()}
+    left, right = min(*xs, *ridges.values()) / 2, max(*xs, *ridges.values()) * 2
     for name, peak in roofs.items():
-        ridge, right = peak / bandwidth, max(*xs, peak / bandwidth) * 2
-        axes.plot([ridge, right], [peak, peak], color="black", linewidth=0.8)
+        axes.plot([ridges[name], right], [peak, peak], color="black", linewidth=0.8)
         axes.annotate(f"{name}: {peak:.0f} TFLOP/s", (right, peak), ha="right", va="bottom", fontsize=6)
-    top = max(roofs.values(), default=bandwidth * max(xs))
-    axes.plot([left, top / bandwidth], [left * bandwidth, top], color="black", linewidth=0.8)
-    axes.annotate(f"copy: {bandwidth * 1e3:.0f} GB/s", (left * 2, left * 2 * bandwidth), va="top", fontsize=6)
+    top = max(ridges.values(), default=right)
+    axes.plot([left, top], [left * bandwidth, top * bandwidth], color="black", linewidth=0.8)
+    middle = (left * top) ** 0.5
+    axes.annotate(
+        f"copy: {bandwidth * 1e3:.0f} GB/s ", (middle, middle * bandwidth), ha="right", va="bottom", fontsize=6
+    )
 
 
 def draw(document: Mapping[str, Any], path: Path) -> list[Path]:
