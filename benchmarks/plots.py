@@ -1,5 +1,5 @@
-"""Draws every suite's results, ``results/<gpu>/plots/<suite>-{ratio,roofline}.{svg,png}``, ``decode.{svg,png}``,
-and the ladder step by step, ``ladder-<group>-{<family>,roofline}``."""
+"""Draws every suite's results, ``results/<gpu>/plots/<suite>-{ratio,roofline}.{svg,png}``,
+``llm-bandwidth``, ``decode``, and the ladder step by step, ``ladder-<group>-{<family>,roofline}``."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def draw_all(results: Path) -> list[Path]:
             continue
         for kind, draw in (("ratio", plots.ratio_by_shape), ("roofline", plots.roofline)):
             written += draw(document, path.parent / "plots" / f"{path.stem}-{kind}")
+        if path.stem.startswith("llm"):
+            written += plots.bandwidth_by_rows(document, path.parent / "plots" / f"{path.stem}-bandwidth")
     return written
 
 

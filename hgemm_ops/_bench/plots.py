@@ -18,6 +18,7 @@ from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter  # noqa: 
 _TORCH, _OURS = "#8a8f98", "#2b7a4b"
 _SLOWER, _SAME_KERNEL = "#b8432f", "#c9ccd1"
 _PEER = "#2f5fb8"
+_DECODE_ROWS = 64  # tokens at once up to which reading the weights is all that counts
 
 
 def _title(document: Mapping[str, Any]) -> str:
@@ -139,4 +140,40 @@ def roofline(document: Mapping[str, Any], path: Path, contender: str = "hgemm") 
         axis.set_major_formatter(ScalarFormatter())
         axis.set_minor_locator(NullLocator())
     axes.legend()
+    return _write(figure, path)
+
+
+def bandwidth_by_rows(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> list[Path]:
+    """GB/s over M up to 64 for each weight (N, K) that was timed at several M, torch dashed, and the share of a copy.
+
+    Bytes are the least possible traffic, so that what is drawn is the inverse of time. Draws nothing where no weight
+    was timed at several M.
+    """
+    weights: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+    for row in timed(document, contender):
+        case = row["case"]
+        if case["m"] <= _DECODE_ROWS and case["batch"] == 1 and case["op"] == "matmul" and not case["padding"]:
+            weights.setdefault((case["n"], case["k"]), []).append(row)
+    lines = {weight: rows for weight, rows in weights.items() if len({row["case"]["m"] for row in rows}) > 2}
+    if not lines:
+        return []
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for (n, k), rows in lines.items():
+        rows = sorted(rows, key=lambda row: row["case"]["m"])
+        ms = [row["case"]["m"] for row in rows]
+        (line,) = axes.plot(ms, [row["results"][contender]["gbps"] for row in rows], marker="o", label=f"N {n}, K {k}")
+        theirs = [row["results"]["torch"]["gbps"] for row in rows]
+        axes.plot(ms, theirs, color=line.get_color(), linestyle="--", linewidth=0.8)
+    copy = document["copy_gbps"]
+    axes.axhline(copy, color="black", linewidth=0.8, label=f"a copy: {copy:.0f} GB/s")
+    axes.set(
+        xscale="log", xlabel="M", ylabel=f"GB/s of {contender} (dashed: torch)", title=_title(document), ylim=(0, None)
+    )
+    axes.xaxis.set_major_locator(LogLocator(base=2))
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
+    share = axes.twinx()
+    share.set(ylabel="% of a copy", ylim=(0, 100 * axes.get_ylim()[1] / copy))
+    axes.legend(fontsize=6, loc="lower left")
     return _write(figure, path)
