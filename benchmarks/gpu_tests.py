@@ -79,6 +79,7 @@ def run(arguments: Sequence[str], lines: Path, limit: float | None) -> int:
     lines.touch()
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, _LINES: str(lines), "PYTHONPATH": os.pathsep.join(paths)}
+    environment.pop("PYTEST_XDIST_WORKER", None)  # of a run around this one
     command = [sys.executable, "-m", "pytest", "-p", "benchmarks.gpu_tests", *arguments]
     with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
         try:

@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
 
 import hgemm_ops  # noqa: E402
-from benchmarks import confirm_table, gpu_tests, host_cost, tables  # noqa: E402
+from benchmarks import gpu_tests, host_cost, tables  # noqa: E402
 from hgemm_ops import _library, _native, _tables  # noqa: E402
-from hgemm_ops._bench import console, record, runner, statistics, timing, workload  # noqa: E402
+from hgemm_ops._bench import confirm, console, record, runner, statistics, timing, workload  # noqa: E402
 from hgemm_ops._bench.suites import (  # noqa: E402
     ACTIVATIONS,
     ELEMENT_BYTES,
@@ -819,10 +819,10 @@ def test_element_bytes_are_torch_s() -> None:
 def test_a_chosen_kernel_counts_with_its_slower_ratio() -> None:
     us = {"torch": 100.0, "chosen": 80.0, "ahead": 78.0, "behind": 95.0}
     # It held: who only looked faster while tuning goes, who was slower stays.
-    assert confirm_table.correct(us, "chosen", 1.10) == {"torch": 100.0, "chosen": 90.909, "behind": 95.0}
+    assert confirm.correct(us, "chosen", 1.10) == {"torch": 100.0, "chosen": 90.909, "behind": 95.0}
     # It did not: only a clear lead is trusted.
-    assert confirm_table.correct(us, "chosen", 0.95) == {"torch": 100.0, "chosen": 105.263, "ahead": 78.0}
-    assert confirm_table.correct({"torch": 100.0, "chosen": 98.0}, "chosen", 1.5)["chosen"] == 98.0
+    assert confirm.correct(us, "chosen", 0.95) == {"torch": 100.0, "chosen": 105.263, "ahead": 78.0}
+    assert confirm.correct({"torch": 100.0, "chosen": 98.0}, "chosen", 1.5)["chosen"] == 98.0
 
 
 def test_gpu_tests_are_stopped_at_their_limit_and_still_reported(tmp_path: Path) -> None:
