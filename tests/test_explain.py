@@ -207,8 +207,11 @@ def test_variants_describe_every_kernel() -> None:
     assert [v.id for v in variants] == list(range(len(variants)))
     assert len({v.name for v in variants}) == len(variants)
     for v in variants:
-        assert v.family in v.name or v.family == "ladder"
-        assert v.dtypes and v.layouts and min(*v.tile[:3], v.tile[4]) > 0 and v.tile[3] >= 0
+        assert v.dtypes and v.layouts
+        if v.family == "ladder":  # keeps its published names; its first steps stage nothing
+            assert min(*v.tile[:3], v.tile[4]) > 0 and v.tile[3] >= 0
+        else:
+            assert v.name.startswith(v.family) and min(v.tile) > 0
         assert v.numerics in ("float32 accumulation", "float16 accumulation")
     mma = [v for v in variants if v.family == "sm80_mma"]
     assert len({v.tile for v in mma}) >= 3
