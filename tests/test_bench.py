@@ -10,7 +10,6 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ import click
 import pytest
 import torch
 from click.testing import CliRunner
+from eager_body import EagerBody
 from rich.console import Console
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -273,25 +273,7 @@ def test_statistics_refuse_what_does_not_pair() -> None:
 # Running a case, with CUDA graphs replaced by calls
 
 
-@dataclass(frozen=True)
-class _EagerBody:
-    """A body that runs on the CPU when it is replayed."""
-
-    call: Any
-    sets: list[workload.Operands]
-    outputs: list[torch.Tensor]
-
-    @classmethod
-    def capture(cls, call: Any, sets: list[workload.Operands]) -> _EagerBody:
-        return cls(call, sets, [x.a.new_zeros(*x.a.shape[:-1], x.b.shape[-1]) for x in sets])
-
-    poison = timing.Body.poison
-
-    def replay(self) -> None:
-        for output, x in zip(self.outputs, self.sets, strict=True):
-            result = self.call(x)
-            output[: len(result)] = result
-
+class _EagerBody(EagerBody):
     def start(self) -> Any:
         self.replay()
         return lambda: 2.0 if getattr(self.call, "fast", False) else 4.0

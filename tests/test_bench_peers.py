@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from eager_body import EagerBody
 from rich.console import Console
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,24 +67,7 @@ def _refusing(x: workload.Operands) -> torch.Tensor:
     raise peers.Unavailable("needs more of everything")
 
 
-@dataclass(frozen=True)
-class _EagerBody:
-    """A body that runs on the CPU when it is replayed, in the time that its call says."""
-
-    call: Any
-    sets: list[workload.Operands]
-    outputs: list[torch.Tensor]
-
-    @classmethod
-    def capture(cls, call: Any, sets: list[workload.Operands]) -> _EagerBody:
-        return cls(call, sets, [x.a.new_zeros(*x.a.shape[:-1], x.b.shape[-1]) for x in sets])
-
-    poison = timing.Body.poison
-
-    def replay(self) -> None:
-        for output, x in zip(self.outputs, self.sets, strict=True):
-            output.copy_(self.call(x))
-
+class _EagerBody(EagerBody):
     def start(self) -> Any:
         return lambda: getattr(self.call, "us", 8.0)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 import torch
@@ -47,6 +49,31 @@ peer_option = click.option(
     type=click.Choice([*peers.NAMES, runner.ALL]),
     help="Also time another library, its best configuration for each shape; repeatable.",
 )
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def measuring_options(plot_help: str) -> Callable[[_Command], _Command]:
+    """What every command that measures takes: ``rounds``, ``inputs``, ``seed``, ``json_path``, ``plot_path``."""
+    path = click.Path(dir_okay=False, path_type=Path)
+    inputs = click.Choice(["normal", "uniform"])
+    options = (
+        click.option(
+            "--rounds", type=click.IntRange(min=5), default=40, show_default=True, help="Timed passes of each."
+        ),
+        click.option("--inputs", type=inputs, default="normal", show_default=True),
+        click.option("--seed", type=int, default=0, show_default=True),
+        click.option("--json", "json_path", type=path, help="Write the results here."),
+        click.option("--plot", "plot_path", type=path, help=plot_help),
+    )
+
+    def decorate(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def report_peers(names: Sequence[str], console: Console) -> None:

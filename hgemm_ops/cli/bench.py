@@ -22,16 +22,7 @@ from hgemm_ops._bench.suites import ELEMENT_BYTES, SUITES, with_dtype
 )
 @console.peer_option
 @click.option("--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Instead of the suite's own.")
-@click.option("--rounds", type=click.IntRange(min=5), default=40, show_default=True, help="Timed passes of each.")
-@click.option("--inputs", type=click.Choice(["normal", "uniform"]), default="normal", show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
-@click.option(
-    "--plot",
-    "plot_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw speed over torch by shape here, as SVG and PNG, and beside it the roofline.",
-)
+@console.measuring_options("Draw speed over torch by shape here, as SVG and PNG, and beside it the roofline.")
 def bench(
     suite: str,
     variants: tuple[str, ...],

@@ -40,19 +40,10 @@ def _cases(families: tuple[str, ...], suites: tuple[str, ...], shapes: str | Non
 @click.option("--shapes", metavar="MxNxK,...", help="Products to time.  [default: 4096x4096x4096]")
 @click.option("--suite", "suites", type=click.Choice(_SUITES), multiple=True, help="Or a suite; repeatable.")
 @click.option("--swizzle", type=click.IntRange(min=1), help="Columns of a panel, where C is walked so.  [default: N/4]")
-@click.option("--rounds", type=click.IntRange(min=5), default=40, show_default=True, help="Timed passes of each.")
 @click.option(
     "--seconds", type=click.FloatRange(min=0), default=0.5, show_default=True, help="After which a step's passes end."
 )
-@click.option("--inputs", type=click.Choice(["normal", "uniform"]), default="normal", show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
-@click.option(
-    "--plot",
-    "plot_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw speed by step here, one file a family, and the roofline, as SVG and PNG.",
-)
+@console.measuring_options("Draw speed by step here, one file a family, and the roofline, as SVG and PNG.")
 def ladder(
     families: tuple[str, ...],
     shapes: str | None,
