@@ -1,7 +1,7 @@
 """What an eager call costs the host: nanoseconds until it returns.
 
-Two products: ``a @ b`` is so small that torch serves it on every GPU we know, ``x @ y`` is the smallest square one that
-the dispatcher gives to a kernel of ours (its launches queue up, so a round must stay below what the queue holds).
+Two products, both as the dispatcher decides: ``a @ b`` is the smallest square one that it leaves to torch, ``x @ y``
+the smallest that it gives to a kernel of ours (launches queue up, so a round must stay below what the queue holds).
 
 Contenders run interleaved like every other benchmark (``hgemm_ops._bench.timing``), by the host's clock; costs over a
 baseline are medians of paired differences. Writes ``results/<gpu>/host_cost.json``.
@@ -26,8 +26,7 @@ import hgemm_ops
 from hgemm_ops._bench import record, statistics, timing
 
 RESULTS = Path(__file__).parent / "results"
-SIZE = 16
-SIZES = (256, 512, 1024, 2048, 4096)  # for x and y
+SIZES = (16, 64, 256, 512, 1000, 1024, 2048, 4096)
 
 # Where a call runs.
 ROUTED = "use_custom_gemm()"
@@ -126,13 +125,14 @@ def main(device: str, rounds: int, calls_per_round: int, output: Path | None) ->
         raise click.ClickException("no CUDA GPU; --device cpu measures the CPU path")
     if not on_gpu and output is None:
         raise click.UsageError("--device cpu needs --output: results/ holds GPUs")
-    a, b = square(SIZE, device)
-    names = {"torch": torch, "F": F, "hgemm_ops": hgemm_ops, "a": a, "b": b}
-    products = {"a, b": product(a, b)}
-    ours = next((pair for pair in (square(size, device) for size in SIZES) if product(*pair)["by"] != "torch"), None)
-    if ours is not None:
-        names["x"], names["y"] = ours
-        products["x, y"] = product(*ours)
+    names: dict[str, Any] = {"torch": torch, "F": F, "hgemm_ops": hgemm_ops}
+    products = {}
+    for pair in (square(size, device) for size in SIZES):
+        found = product(*pair)
+        operands = ("a", "b") if found["by"] == "torch" else ("x", "y")
+        if operands[0] not in names:
+            names.update(zip(operands, pair, strict=True))
+            products[", ".join(operands)] = found
     rows = measure(
         calls(list(products)),
         names,
