@@ -336,9 +336,7 @@ class use_custom_gemm(TorchFunctionMode):
             frame = _caller()
             names = [_sites.of_parameter(frame, weight) for weight, _ in group.parameters() if weight is not None]
             call = _call(_fusion.joint_name(names), product.op, product, variant=self._variant)
-            with lock:
-                self.report._add(call, 0)
-            self._seen[key] = _Entry(call, None, frame.f_code)
+            self._remember(key, None, _Entry(call, None, frame.f_code))
         else:
             entry.calls += 1
 
@@ -368,8 +366,6 @@ class use_custom_gemm(TorchFunctionMode):
             return
         if torch.compiler.is_compiling() or any(isinstance(t, FakeTensor) for t in _tensors(args, kwargs)):
             return  # traced as well
-        if entry is not None:
-            self._retired.append(entry)  # autocast was switched since
         site = self._site(product, key, frame)
         if isinstance(lowered, Lowered):
             call = _call(site, lowered.op, lowered, variant=self._variant)
@@ -379,15 +375,28 @@ class use_custom_gemm(TorchFunctionMode):
         else:
             call = _call(site, getattr(func, "__name__", str(func)), product, left=lowered)
             op = None
+        self._remember(key, entry, _Entry(call, op, frame.f_code))
+
+    def _remember(self, key: _Key, stale: _Entry | None, entry: _Entry) -> None:
+        """Makes ``entry`` the one of ``key`` in place of ``stale``. What another thread put there meanwhile, and counts
+        with already, is kept until it is flushed."""
         with lock:
-            self.report._add(call, 0)  # rows come in the order of first calls
-        self._seen[key] = _Entry(call, op, frame.f_code)
+            self.report._add(entry.call, 0)  # rows come in the order of first calls
+            found = self._seen.get(key)
+            if found is not None and found is not stale and (found.op is None) == (entry.op is None):
+                found.calls += 1
+                return
+            if found is not None:
+                self._retired.append(found)  # autocast was switched since
+            self._seen[key] = entry
 
     def _decide(self, entry: _Entry) -> _Count | None:
         """Asks the dispatcher who serves a call that has come a second time."""
         why = torch_serves(entry.call)
-        entry.direct = _Count(replace(entry.call, left=why)) if why else None
-        return entry.direct
+        with lock:
+            if entry.direct is _UNDECIDED:  # else another thread counts with its answer already
+                entry.direct = _Count(replace(entry.call, left=why)) if why else None
+            return entry.direct
 
     def _site(self, product: Lowered | None, key: _Key, frame: FrameType) -> str:
         if product is not None and type(product.b) is Parameter:

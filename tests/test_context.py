@@ -427,22 +427,30 @@ def test_another_thread_is_not_routed() -> None:
 
 
 def test_one_object_in_four_threads() -> None:
-    context, a = use_custom_gemm(), torch.ones(2, 2)
-    start = threading.Barrier(4)
+    a, interval = torch.ones(2, 2), sys.getswitchinterval()
 
-    def work() -> None:
-        start.wait()
-        for _ in range(50):
-            with context:
-                torch.mm(a, a)
-                a @ a
+    def counted() -> list[tuple[str, int]]:
+        context, start = use_custom_gemm(), threading.Barrier(4)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted((row.op, row.calls) for row in context.report.rows) == [("matmul", 200), ("mm", 200)]
+        def work() -> None:
+            start.wait()
+            for _ in range(50):
+                with context:
+                    torch.mm(a, a)
+                    a @ a
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sorted((row.op, row.calls) for row in context.report.rows)
+
+    sys.setswitchinterval(1e-6)  # threads meet in the first call of each
+    try:
+        assert [counted() for _ in range(30)] == [[("matmul", 200), ("mm", 200)]] * 30
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_variant_reaches_every_operator() -> None:
