@@ -135,11 +135,12 @@ void torch_gemm(const Call& call, const Canonical& canonical, Destination d, Des
   const Argument a(call.a, &canonical.copy_a, rank, &a_sizes[skip], &a_strides[skip]);
   const Argument b(call.b, &canonical.copy_b, rank, &b_sizes[skip], &b_strides[skip]);
 
+  // torch takes another route for a vector (cuBLASLt's bias) than for the same row expanded, and rounds differently.
   std::optional<Argument> c;
-  if (p.bias != nullptr) {
+  if (p.bias != nullptr && call.c.view.ndim == 1) {
     c.emplace(call.c, nullptr, 1, &d_sizes[2], &d_strides[2]);
-  } else if (p.c.data != nullptr) {
-    const Triple c_strides = strides_of(p.c);
+  } else if (p.bias != nullptr || p.c.data != nullptr) {
+    const Triple c_strides = p.bias != nullptr ? Triple{0, 0, 1} : strides_of(p.c);
     c.emplace(call.c, nullptr, rank, &d_sizes[skip], &c_strides[skip]);
   }
 
