@@ -19,13 +19,13 @@ namespace {
 struct Line {
   Tile tile;
   int smem_bytes;
-  bool pingpong;
+  bool pingpong, stores_any, takes_mn_major_b;
   int cm, cn, ck;  // cluster
   double rate;
 };
 
 /// The ways to run one configuration; each is a variant.
-enum class Form { kDirect, kPad };
+enum class Form { kDirect, kPad, kSwapped };
 
 // Fitted to a thousand timings on the H200, back to back: each kernel starts while its predecessor drains.
 constexpr double kPadBandwidth = 0.6;  // share of the read stream that a padding copy reaches
@@ -35,6 +35,7 @@ constexpr double kStartUs = 2.1;       // launch, first barriers, first stages
 constexpr double kClusterUs = 0.3;     // two SMs must be free
 constexpr double kPadUs = 1.5;         // launch of the padding copy
 constexpr double kStoreUs = 0.7;       // a warpgroup's plain epilogue of 128 x 128 results
+constexpr double kRoundShare = 0.3;    // of it, where the stores wait for the next tile
 constexpr double kReduceUs = 3.0;      // split K: exchange through distributed shared memory
 constexpr double kReadShare = 0.82;    // of the read stream, at best
 constexpr int kLargeClusters = 30;     // clusters of four that find room at the same time
@@ -66,9 +67,19 @@ bool eligible(const Problem& p, const Line& line, Form form, Reason* why) {
   if (line.ck > 1 && p.k < 2 * int64_t{line.ck} * line.tile.bk) {
     return refuse(why, "K = %lld is too short for %d slices", static_cast<long long>(p.k), line.ck);
   }
+  if (!line.stores_any && (p.c.data != nullptr || sm90_wgmma::finish_of(p) == sm90_wgmma::Finish::kAny)) {
+    return refuse(why, "%s", "no registers for more than bias and activation, or for a D that TMA cannot write");
+  }
+  if (form == Form::kSwapped && (p.a_major() != Major::kK || p.b_major() != Major::kMN ||
+                                 sm90_wgmma::finish_of(p) != sm90_wgmma::Finish::kScale)) {
+    return refuse(why, "%s", "A and B must be row-major, and nothing added or activated");
+  }
+  if (form != Form::kSwapped && !line.takes_mn_major_b && p.b_major() == Major::kMN) {
+    return refuse(why, "B must be K-major: tiles of %d columns begin anywhere in a line", line.tile.bn);
+  }
   const bool tma = sm90_wgmma::is_tma_a(p) && sm90_wgmma::is_tma_b(p);
   if (form == Form::kPad && tma) return refuse(why, "%s", "A and B need no padding");
-  if (form == Form::kDirect && !tma) {
+  if (form != Form::kPad && !tma) {
     return refuse(why, "rows of A and B must start on 16 bytes (got %d and %d) and not overlap", alignment_a(p),
                   alignment_b(p));
   }
@@ -114,7 +125,9 @@ double gemm_us(const Problem& p, const DeviceFacts& facts, const Line& line, boo
   if (line.pingpong) {
     compute_us = (turns - 1) * std::max(loop_us, (loop_us + store_us) / 2) + loop_us + store_us;
   } else {
-    compute_us = turns * (loop_us + store_us + (line.ck > 1 ? kReduceUs : 0.0));
+    const bool defers = line.ck == 1 && epilogue_factor(p) < 8;
+    compute_us = turns * (loop_us + (line.ck > 1 ? kReduceUs : 0.0)) +
+                 store_us * (defers ? 1 + kRoundShare * (turns - 1) : turns);
   }
   const double memory_us = dram_bytes(p) / (chip.dram_gbs * 1e3 * kReadShare);
   const double longer = std::max(compute_us, memory_us), shorter = std::min(compute_us, memory_us);
@@ -124,7 +137,10 @@ double gemm_us(const Problem& p, const DeviceFacts& facts, const Line& line, boo
 }
 
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
-  if (form == Form::kDirect) return gemm_us(p, facts, line, p.lda() % 64 == 0 && p.ldb() % 64 == 0);
+  if (form != Form::kPad) {
+    return gemm_us(form == Form::kSwapped ? sm90_wgmma::swapped_problem(p) : p, facts, line,
+                   p.lda() % 64 == 0 && p.ldb() % 64 == 0);
+  }
   const double gemm = gemm_us(p, facts, line, true);  // padded rows start on 128 bytes
   const double copied = 2.0 * static_cast<double>(workspace(p, form));
   return gemm + kPadUs + copied / (kPadBandwidth * chip_of(facts.cc).dram_gbs * 1e3);
@@ -177,7 +193,15 @@ constexpr Variant make(const char* name, const Line& line) {
 
 template <class C>
 constexpr Line line_of(double rate) {
-  return {{C::BM, C::BN, C::BK, C::STAGES, C::kThreads}, C::kSmemBytes, C::kPingpong, C::CM, C::CN, C::CK, rate};
+  return {{C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
+          C::kSmemBytes,
+          C::kPingpong,
+          C::kStoresAny,
+          C::kTakesMnMajorB,
+          C::CM,
+          C::CN,
+          C::CK,
+          rate};
 }
 
 constexpr auto PINGPONG = sm90_wgmma::Consumers::kPingpong, COOPERATIVE = sm90_wgmma::Consumers::kCooperative;
@@ -186,7 +210,6 @@ constexpr auto PINGPONG = sm90_wgmma::Consumers::kPingpong, COOPERATIVE = sm90_w
   constexpr Line kLine_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK = \
       line_of<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, CK>>(RATE);
 #include "kernels/configs_sm90.inc"
-#undef SM90_WGMMA
 
 #define SM90_WGMMA_FORM(ID, NAME, FORM) \
   make<Functions<kLine_##ID, sm90_wgmma::launch_f16_##ID, sm90_wgmma::launch_bf16_##ID, FORM>>(NAME, kLine_##ID)
@@ -201,8 +224,13 @@ const Variant kSm90WgmmaVariants[] = {
 #define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)      \
   SM90_WGMMA_FORMS(SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, \
                    "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x" #CK)
+#define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)                                                \
+  make<Functions<kLine_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK,                                             \
+                 sm90_wgmma::launch_f16_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK,                    \
+                 sm90_wgmma::launch_bf16_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, Form::kSwapped>>( \
+      "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x" #CK "_swapped",                     \
+      kLine_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK),
 #include "kernels/configs_sm90.inc"
-#undef SM90_WGMMA
 };
 const int kSm90WgmmaVariantCount = static_cast<int>(std::size(kSm90WgmmaVariants));
 

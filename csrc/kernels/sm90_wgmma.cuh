@@ -39,14 +39,14 @@ struct Traits : Config_ {
   static constexpr Major kMajorA = kMajorA_, kMajorB = kMajorB_;
   /// The layout of linear layers, where activations are worth unrolled code.
   static constexpr bool kIsLinear = kMajorA == Major::kK && kMajorB == Major::kK;
+  static constexpr bool kSwapped = false;
 };
 
-/// What the epilogue does. All but the last write D by TMA.
-enum class Finish : int32_t {
-  kScale,           // D = alpha * A @ B
-  kBiasRelu,        // D = relu(alpha * A @ B + bias), without either or both
-  kBiasActivation,  // the same with another activation
-  kAny,
+/// The product of row-major A and B as D^T = B^T A^T. BN then counts rows of A, which a K-major tile may have as many
+/// of as it likes; a tile of B begins on a line only where BN is a multiple of 64.
+template <class Config, class T>
+struct SwappedTraits : Traits<Config, T, Major::kMN, Major::kK> {
+  static constexpr bool kSwapped = true;
 };
 
 struct Params {
@@ -59,6 +59,7 @@ struct Params {
   uint32_t raster_group;  // units of M that share a panel
   bool store_tma;         // D is 16-bit and TMA can write it
   Finish finish;
+  bool defers;               // a tile's results are written under the next one's main loop
   bool bias_pairs, c_pairs;  // there is one, and it can be read two elements at a time
   tile::EpilogueParams epilogue;
 };
@@ -122,15 +123,17 @@ struct SmemOperand {
   static constexpr int kTranspose = kIsKMajor ? 0 : 1;
   static constexpr int kLine = 128, kChunkBytes = BK * kLine;
   static constexpr int kChunks = (EXTENT + 63) / 64;
-  static constexpr int kBoxRows = (kIsKMajor ? EXTENT : BK) / SHARERS;
-  static constexpr int kBytes = (kIsKMajor ? EXTENT : kChunks * 64) * BK * 2;
+  static constexpr int kLines = kIsKMajor ? EXTENT : BK;  // of a chunk
+  // A box starts and ends on a swizzle atom: those of two sharers may overlap, and write the same there.
+  static constexpr int kBoxRows = (kLines / SHARERS + 7) / 8 * 8;
+  static constexpr int kLoadedBytes = SHARERS * kBoxRows * kLine * (kIsKMajor ? 1 : kChunks);
   static constexpr int kStepBytes = kIsKMajor ? 32 : 16 * kLine;  // to the next 16 k
-  static_assert(kBoxRows % 8 == 0, "a box must start on a swizzle atom");
+  static_assert(kLines % 8 == 0 && SHARERS <= 2);
 
   /// Loads this block's share of the tile at (outer, k).
   static __device__ __forceinline__ void load(uint32_t dst, const CUtensorMap& map, uint32_t bar, int outer, int k,
                                               int batch_inner, int batch_outer, uint32_t share) {
-    const int first = static_cast<int>(share) * kBoxRows;
+    const int first = static_cast<int>(share) * (kLines - kBoxRows);
     if constexpr (kIsKMajor) {
       load_box(dst + first * kLine, map, bar, {k, outer + first, batch_inner, batch_outer});
     } else {
@@ -161,12 +164,15 @@ struct SmemOperand {
 /// The result of a consumer warpgroup on its way to memory: each warp works alone, on 16 rows and 32 columns (a half)
 /// at a time. 16-bit results pass through swizzled staging, where two halves make a piece that TMA writes; where D is
 /// not aligned for TMA, the warp copies every half out itself. fp32 results are stored from registers.
+///
+/// A cooperative tile has no other one to hide its epilogue under, but registers to spare: its results are only rounded
+/// at once, and go to memory half by half between the first steps of the next tile.
 template <class Traits>
 class Epilogue {
   using T = typename Traits::T;
   static constexpr int BN = Traits::BN, MI = Traits::WM / 64;
   static constexpr int kLine = 128;  // bytes of a staging row
-  static constexpr int kPiecesPerRow = (BN + 63) / 64, kHalves = 2 * MI * kPiecesPerRow;
+  static constexpr int kPiecesPerRow = (BN + 63) / 64, kHalves = Traits::kHalves;
 
  public:
   using Accumulators = float[MI][BN / 2];
@@ -175,23 +181,30 @@ class Epilogue {
   __device__ __forceinline__ Epilogue(const Params& p, uint32_t staging)
       : p_(p), staging_(staging), lane_(threadIdx.x % 32) {}
 
-  /// Takes the warpgroup's accumulators to memory; this warp's rows of the first 64 start at row0.
-  __device__ __forceinline__ void store(const Accumulators& acc, int row0, const Work& work) {
+  /// Takes the warpgroup's accumulators to memory; this warp's rows of the first 64 start at row0. With `defer` the
+  /// last step may be left to send_deferred().
+  __device__ __forceinline__ void store(const Accumulators& acc, int row0, const Work& work, bool defer) {
+    if constexpr (Traits::kSwapped) return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
     switch (p_.finish) {
-      case Finish::kScale: return store_unrolled<false, Activation::kNone>(acc, row0, work);
-      case Finish::kBiasRelu: return store_unrolled<true, Activation::kRelu>(acc, row0, work);
+      case Finish::kScale: return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
+      case Finish::kBiasRelu: return store_unrolled<true, Activation::kRelu>(acc, row0, work, defer);
       case Finish::kBiasActivation:
         if constexpr (Traits::kIsLinear) {
           switch (p_.epilogue.act) {
-            case Activation::kGelu: return store_unrolled<true, Activation::kGelu>(acc, row0, work);
-            case Activation::kGeluTanh: return store_unrolled<true, Activation::kGeluTanh>(acc, row0, work);
-            default: return store_unrolled<true, Activation::kSilu>(acc, row0, work);
+            case Activation::kGelu: return store_unrolled<true, Activation::kGelu>(acc, row0, work, defer);
+            case Activation::kGeluTanh: return store_unrolled<true, Activation::kGeluTanh>(acc, row0, work, defer);
+            default: return store_unrolled<true, Activation::kSilu>(acc, row0, work, defer);
           }
         }
-        [[fallthrough]];
-      default: return store_any(acc, row0, work);
+        return;
+      case Finish::kAny:
+        if constexpr (Traits::kStoresAny) store_any(acc, row0, work);
+        return;
     }
   }
+
+  /// From the second half on; TMA clips what lies outside of D.
+  __device__ __forceinline__ void send_deferred(int half) { send(packed_[half], half, deferred_row0_, deferred_work_); }
 
   /// Split K: the blocks of the cluster share out the halves. Each lays the sums of the others' halves into its ring,
   /// and adds to its own, in a fixed order, what the others have laid there.
@@ -290,14 +303,14 @@ class Epilogue {
 
   /// The common epilogues: alpha * v, or act(alpha * v + bias) where kRelu stands for no activation too.
   template <bool kHasBias, Activation kAct>
-  __device__ __forceinline__ void store_unrolled(const Accumulators& acc, int row0, const Work& work) {
+  __device__ __forceinline__ void store_unrolled(const Accumulators& acc, int row0, const Work& work, bool defer) {
     const float lowest = p_.epilogue.act == Activation::kRelu ? 0.0f : -INFINITY;
     uint32_t bias = 0, ahead = 0;
     if constexpr (kHasBias) ahead = load_bias(0, work);
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       if (kHasBias && half % 2 == 0) bias = ahead, ahead = load_bias(half + 2, work);
-      if (!is_inside(half, row0, work)) continue;
+      if (!Traits::kDefers && !is_inside(half, row0, work)) continue;
       float v[16];
 #pragma unroll
       for (int i = 0; i < 16; ++i) v[i] = half_of(acc, half)[i] * p_.epilogue.alpha;
@@ -310,8 +323,12 @@ class Epilogue {
           v[i] = tile::fast_activate<kAct>(v[i]);
         }
       }
-      send(v, half, row0, work);
+      uint32_t (&packed)[8] = packed_[Traits::kDefers ? half : 0];
+      pack(packed, v);
+      if (Traits::kDefers && (defer ? half > 0 : !is_inside(half, row0, work))) continue;
+      send(packed, half, row0, work);
     }
+    if constexpr (Traits::kDefers) deferred_row0_ = row0, deferred_work_ = work;
   }
 
   /// Every epilogue, not unrolled: what happens to a half is long.
@@ -325,7 +342,8 @@ class Epilogue {
       take_half<0, kHalves>(v, acc, half);
       finish(v, bias, half, row0, work);
       if (p_.store_tma) {
-        send(v, half, row0, work);
+        pack(packed_[0], v);
+        send(packed_[0], half, row0, work);
       } else {
         write(p_.epilogue.d, v, half, row0, work);
       }
@@ -418,22 +436,25 @@ class Epilogue {
     memcpy(&bits, &pair, sizeof(bits));
     return bits;
   }
-  static __device__ __forceinline__ uint32_t pack(float lo, float hi) {
-    return bits_of({from_float<T>(lo), from_float<T>(hi)});
+  static __device__ __forceinline__ void pack(uint32_t (&packed)[8], const float (&v)[16]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) packed[i] = bits_of({from_float<T>(v[2 * i]), from_float<T>(v[2 * i + 1])});
   }
 
   /// Stages a half; with the second one TMA writes both.
-  __device__ __forceinline__ void send(const float (&v)[16], int half, int row0, const Work& work) {
+  __device__ __forceinline__ void send(const uint32_t (&packed)[8], int half, int row0, const Work& work) {
     if (half % 2 == 0) {
       if (lane_ == 0) ptx::tma_store_wait_read<Traits::kStagingBuffers - 1>();
       __syncwarp();
     }
-    stage(v, half);
+    stage(packed, half);
     if (half % 2 == 0) return;
     ptx::fence_proxy_async();
     __syncwarp();
     if (lane_ == 0) {
-      ptx::tma_store(&p_.d, buffer(), {piece_col(half, work), row_of(half, row0), work.inner, work.outer});
+      const int row = row_of(half, row0), col = piece_col(half, work);
+      ptx::tma_store(&p_.d, buffer(),
+                     {Traits::kSwapped ? row : col, Traits::kSwapped ? col : row, work.inner, work.outer});
       ptx::tma_store_commit();
     }
     sent_ ^= 1;
@@ -445,15 +466,23 @@ class Epilogue {
   __device__ __forceinline__ uint32_t chunk_at(int half, int row, int chunk) const {
     return buffer() + row * kLine + ((half % 2 * 4 + chunk) ^ (row % 8)) * 16;
   }
-  __device__ __forceinline__ void stage(const float (&v)[16], int half) {
+  __device__ __forceinline__ void stage(const uint32_t (&packed)[8], int half) {
+    if constexpr (Traits::kSwapped) return stage_transposed(packed, half);
     // The swizzle flips bits, and so do steps by even chunks.
     const uint32_t first = ptx::opaque(chunk_at(0, lane_ % 16, lane_ / 16));
 #pragma unroll
     for (int j = 0; j < 4; j += 2) {
-      const float* x = v + j * 4;
-      ptx::stmatrix_x4(first ^ (half % 2 * 4 + j) * 16, pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]),
-                       pack(x[6], x[7]));
+      const uint32_t* x = packed + j * 2;
+      ptx::stmatrix_x4(first ^ (half % 2 * 4 + j) * 16, x[0], x[1], x[2], x[3]);
     }
+  }
+
+  /// 64 lines of 32 bytes, one for each column of the accumulators.
+  __device__ __forceinline__ void stage_transposed(const uint32_t (&packed)[8], int half) {
+    const int line = lane_ / 16 * 8 + lane_ % 8, chunk = lane_ / 8 % 2 ^ line / 4 % 2;
+    const uint32_t first = ptx::opaque(buffer() + line * 32 + chunk * 16) + half % 2 * 1024;
+    ptx::stmatrix_x4_trans(first, packed[0], packed[1], packed[2], packed[3]);
+    ptx::stmatrix_x4_trans(first + 512, packed[4], packed[5], packed[6], packed[7]);
   }
 
   /// Without TMA: a half to its place in a matrix with D's type and strides, any alignment.
@@ -468,7 +497,8 @@ class Epilogue {
         if (lane_ == 0) ptx::tma_store_wait_read<0>();
         __syncwarp();
       }
-      stage(v, half);
+      pack(packed_[0], v);
+      stage(packed_[0], half);
       __syncwarp();
       copy_out(static_cast<T*>(matrix) + at, half, row, col);
       __syncwarp();
@@ -532,7 +562,10 @@ class Epilogue {
   const Params& p_;
   uint32_t staging_;  // (kStagingBuffers, 16, 128 bytes)
   int lane_;
-  uint32_t sent_ = 0;  // pieces, modulo 2: which buffer is next
+  uint32_t sent_ = 0;                                  // pieces, modulo 2: which buffer is next
+  uint32_t packed_[Traits::kDefers ? kHalves : 1][8];  // results of a tile, rounded, as stmatrix takes them
+  int deferred_row0_;
+  Work deferred_work_;
 };
 
 template <class Traits>
@@ -582,7 +615,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
         for (int kt = work.k_first; kt < work.k_last; ++kt, ring.advance()) {
           const uint32_t bar = full + ring.stage * 8, at = stages + ring.stage * Traits::kStageBytes;
           ptx::mbarrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
-          ptx::mbarrier_arrive_expect_tx(bar, SmemA::kBytes + SmemB::kBytes);
+          ptx::mbarrier_arrive_expect_tx(bar, SmemA::kLoadedBytes + SmemB::kLoadedBytes);
           SmemA::load(at, p.a, bar, work.m0, kt * BK, work.inner & p.a_batch[1], work.outer & p.a_batch[0],
                       rank / Traits::CM % Traits::CN);
           SmemB::load(at + Traits::kStageBytesA, p.b, bar, work.n0, kt * BK, work.inner & p.b_batch[1],
@@ -607,6 +640,28 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       }
     };
     float acc[MI][BN / 2];
+    uint32_t previous = 0;  // stage
+    const auto multiply = [&](bool is_first) {
+      const uint32_t at = stages + ring.stage * Traits::kStageBytes;
+      const uint64_t a = SmemA::descriptor(at, row_in_tile);
+      const uint64_t b = SmemB::descriptor(at + Traits::kStageBytesA, 0);
+      ptx::mbarrier_wait(full + ring.stage * 8, ring.parity);
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < BK / 16; ++step) {
+#pragma unroll
+        for (int i = 0; i < MI; ++i) {
+          ptx::Wgmma<T>::template m64k16<BN, SmemA::kTranspose, SmemB::kTranspose>(
+              acc[i], ptx::wgmma_advance(a, i * SmemA::kChunkBytes + step * SmemA::kStepBytes),
+              ptx::wgmma_advance(b, step * SmemB::kStepBytes), !is_first || step > 0);
+        }
+      }
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<1>();
+      if (!is_first) release(previous);
+      previous = ring.stage;
+      ring.advance();
+    };
     for (uint32_t turn = 0; unit(turn) < p.units; ++turn) {
       if constexpr (Traits::kPingpong) {
         if (turn % 2 != group) {
@@ -617,27 +672,17 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
         if (turn > 0) ptx::barrier_sync(1 + group, 256);
       }
       const Work work = work_at<Traits>(p, unit(turn));
-      uint32_t previous = 0;
-      for (int kt = work.k_first; kt < work.k_last; ++kt, ring.advance()) {
-        const uint32_t at = stages + ring.stage * Traits::kStageBytes;
-        const uint64_t a = SmemA::descriptor(at, row_in_tile);
-        const uint64_t b = SmemB::descriptor(at + Traits::kStageBytesA, 0);
-        ptx::mbarrier_wait(full + ring.stage * 8, ring.parity);
-        ptx::wgmma_fence();
+      int kt = work.k_first;
+      if constexpr (Traits::kDefers) {
+        if (p.defers && turn > 0) {
 #pragma unroll
-        for (int step = 0; step < BK / 16; ++step) {
-#pragma unroll
-          for (int i = 0; i < MI; ++i) {
-            ptx::Wgmma<T>::template m64k16<BN, SmemA::kTranspose, SmemB::kTranspose>(
-                acc[i], ptx::wgmma_advance(a, i * SmemA::kChunkBytes + step * SmemA::kStepBytes),
-                ptx::wgmma_advance(b, step * SmemB::kStepBytes), kt > work.k_first || step > 0);
+          for (int half = 1; half < Traits::kHalves; ++half, ++kt) {
+            multiply(half == 1);
+            epilogue.send_deferred(half);
           }
         }
-        ptx::wgmma_commit();
-        ptx::wgmma_wait<1>();
-        if (kt > work.k_first) release(previous);
-        previous = ring.stage;
       }
+      for (; kt < work.k_last; ++kt) multiply(kt == work.k_first);
       if constexpr (Traits::kPingpong) {
         if (unit(turn + 1) < p.units) ptx::barrier_arrive(2 - group, 256);
       }
@@ -650,7 +695,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       if constexpr (Traits::CK > 1) {
         epilogue.reduce(acc, stages, row0, work);
       } else {
-        epilogue.store(acc, row0, work);
+        epilogue.store(acc, row0, work, p.defers && unit(turn + 1) < p.units);
       }
     }
     epilogue.drain();

@@ -9,7 +9,11 @@ constexpr Consumers PINGPONG = Consumers::kPingpong, COOPERATIVE = Consumers::kC
                                                                       Stream stream) {                            \
     return launch<Config<SCHEDULE, BM, BN, STAGES, CM, CN, CK>, __half>(p, facts, stream);                        \
   }
+#define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)                             \
+  Status launch_f16_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK(                     \
+      const Problem& p, const DeviceFacts& facts, Stream stream) {                                 \
+    return launch_swapped<Config<SCHEDULE, BM, BN, STAGES, CM, CN, CK>, __half>(p, facts, stream); \
+  }
 #include "kernels/configs_sm90.inc"
-#undef SM90_WGMMA
 
 }  // namespace hgemm::sm90_wgmma

@@ -26,16 +26,21 @@ Status launch(const Problem&, const DeviceFacts&, Stream) {
   return cudaErrorNoKernelImageForDevice;
 }
 
+template <class Config, class T>
+Status launch_swapped(const Problem&, const DeviceFacts&, Stream) {
+  return cudaErrorNoKernelImageForDevice;
+}
+
 #else
 
 /// Rows of C in a panel of the raster: with about as many columns in flight, the blocks that run together read a
 /// square patch of C.
-constexpr int kRasterRows = 4096;
+constexpr int kRasterRows = 2048;
 
 /// The map of one operand; clears `moves` where a batch index leaves the operand in place.
 inline Status operand_map(const Problem& p, const Matrix& x, int64_t rows, int64_t cols, int64_t ld, int box_rows,
-                          CUtensorMap* map, int32_t (&moves)[2]) {
-  TmaView view{x.data, p.dtype, cols, rows, ld, {1, 1}, {0, 0}, box_rows};
+                          int box_cols, CUtensorMap* map, int32_t (&moves)[2]) {
+  TmaView view{x.data, p.dtype, cols, rows, ld, {1, 1}, {0, 0}, box_rows, box_cols};
   for (int i = 0; i < 2; ++i) {
     moves[i] = x.batch_stride[i] == 0 ? 0 : ~0;
     if (x.batch_stride[i] == 0) continue;
@@ -50,12 +55,12 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, Params& params,
   using SmemA = SmemOperand<Traits::BM, Traits::BK, Traits::kMajorA, Traits::CN>;
   using SmemB = SmemOperand<Traits::BN, Traits::BK, Traits::kMajorB, Traits::CM>;
   const bool ka = SmemA::kIsKMajor, kb = SmemB::kIsKMajor;
-  if (const Status e =
-          operand_map(p, p.a, ka ? p.m : p.k, ka ? p.k : p.m, p.lda(), SmemA::kBoxRows, &params.a, params.a_batch)) {
+  if (const Status e = operand_map(p, p.a, ka ? p.m : p.k, ka ? p.k : p.m, p.lda(), SmemA::kBoxRows, 64, &params.a,
+                                   params.a_batch)) {
     return e;
   }
-  if (const Status e =
-          operand_map(p, p.b, kb ? p.n : p.k, kb ? p.k : p.n, p.ldb(), SmemB::kBoxRows, &params.b, params.b_batch)) {
+  if (const Status e = operand_map(p, p.b, kb ? p.n : p.k, kb ? p.k : p.n, p.ldb(), SmemB::kBoxRows, 64, &params.b,
+                                   params.b_batch)) {
     return e;
   }
 
@@ -79,9 +84,9 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, Params& params,
   return cudaLaunchKernelEx(&config, kernel<Traits>, params);
 }
 
-template <class Config, class T>
-Status launch(const Problem& p, const DeviceFacts& facts, Stream stream_) {
-  const auto stream = static_cast<cudaStream_t>(stream_);
+/// All but the tensor maps.
+template <class Config>
+Params params_of(const Problem& p) {
   const auto units = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
   Params params{};
   params.m = static_cast<int>(p.m);
@@ -93,30 +98,43 @@ Status launch(const Problem& p, const DeviceFacts& facts, Stream stream_) {
   params.batch_inner = static_cast<uint32_t>(p.batch[1]);
   params.raster_group = std::max(1, kRasterRows / (Config::BM * Config::CM));
   params.epilogue = tile::epilogue_params(p, nullptr);
-  const tile::EpilogueParams& e = params.epilogue;
-  // TMA clips stores to 16 bytes: it would write past the end of a ragged row (ptx/tma.cuh).
-  params.store_tma = !e.out_f32 && e.wide_d && p.n % 8 == 0 && p.d.row_stride >= p.n;
-  params.bias_pairs = e.bias != nullptr && e.wide_bias && p.n % 2 == 0;
-  params.c_pairs = e.wide_c && p.n % 2 == 0;
-  const bool bias_and_act =
-      (e.bias == nullptr || params.bias_pairs) && e.c == nullptr && e.pre_activation == nullptr && params.store_tma;
-  if (!bias_and_act) {
-    params.finish = Finish::kAny;
-  } else if (e.act == Activation::kNone || e.act == Activation::kRelu) {
-    params.finish = e.bias == nullptr && e.act == Activation::kNone ? Finish::kScale : Finish::kBiasRelu;
-  } else {
-    params.finish = Finish::kBiasActivation;
-  }
+  params.store_tma = stores_by_tma(p);
+  params.finish = finish_of(p);
+  params.defers = Config::kDefers && params.finish != Finish::kAny && params.k_tiles >= Config::kHalves;
+  params.bias_pairs = has_bias_pairs(p);
+  params.c_pairs = params.epilogue.wide_c && p.n % 2 == 0;
+  return params;
+}
+
+template <class Config, class T>
+Status launch(const Problem& p, const DeviceFacts& facts, Stream stream_) {
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  Params params = params_of<Config>(p);
   if (params.store_tma) {
     int32_t moves[2];
-    if (const Status s = operand_map(p, p.d, p.m, p.n, p.d.row_stride, 16, &params.d, moves)) return s;
+    if (const Status e = operand_map(p, p.d, p.m, p.n, p.d.row_stride, 16, 64, &params.d, moves)) return e;
   }
 
   const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
-  return ka ? (kb ? launch_traits<Traits<Config, T, Major::kK, Major::kK> >(p, facts, params, stream)
-                  : launch_traits<Traits<Config, T, Major::kK, Major::kMN> >(p, facts, params, stream))
-            : (kb ? launch_traits<Traits<Config, T, Major::kMN, Major::kK> >(p, facts, params, stream)
-                  : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, facts, params, stream));
+  if constexpr (Config::kTakesMnMajorB) {
+    if (!kb) {
+      return ka ? launch_traits<Traits<Config, T, Major::kK, Major::kMN> >(p, facts, params, stream)
+                : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, facts, params, stream);
+    }
+  }
+  return ka ? launch_traits<Traits<Config, T, Major::kK, Major::kK> >(p, facts, params, stream)
+            : launch_traits<Traits<Config, T, Major::kMN, Major::kK> >(p, facts, params, stream);
+}
+
+template <class Config, class T>
+Status launch_swapped(const Problem& p, const DeviceFacts& facts, Stream stream) {
+  const Problem q = swapped_problem(p);
+  Params params = params_of<Config>(q);
+  params.store_tma = true;
+  params.finish = Finish::kScale;
+  int32_t moves[2];
+  if (const Status e = operand_map(p, p.d, p.m, p.n, p.d.row_stride, 64, 16, &params.d, moves)) return e;
+  return launch_traits<SwappedTraits<Config, T> >(q, facts, params, static_cast<cudaStream_t>(stream));
 }
 
 #endif

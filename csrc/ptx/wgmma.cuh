@@ -67,6 +67,7 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
   HGEMM_NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define HGEMM_NAMES_192 \
   HGEMM_NAMES_160 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define HGEMM_NAMES_200 HGEMM_NAMES_192 ", %96, %97, %98, %99"
 #define HGEMM_NAMES_224 \
   HGEMM_NAMES_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define HGEMM_NAMES_256 \
@@ -81,6 +82,7 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
 #define HGEMM_OPERANDS_128 HGEMM_OPERANDS_96, HGEMM_F16(48)
 #define HGEMM_OPERANDS_160 HGEMM_OPERANDS_128, HGEMM_F16(64)
 #define HGEMM_OPERANDS_192 HGEMM_OPERANDS_160, HGEMM_F16(80)
+#define HGEMM_OPERANDS_200 HGEMM_OPERANDS_192, HGEMM_F4(96)
 #define HGEMM_OPERANDS_224 HGEMM_OPERANDS_192, HGEMM_F16(96)
 #define HGEMM_OPERANDS_256 HGEMM_OPERANDS_224, HGEMM_F16(112)
 // A, B, KEEP, TRANS_A, TRANS_B: the names of the operands that follow the accumulators.
@@ -118,6 +120,8 @@ struct Wgmma;
         HGEMM_WGMMA(160, TYPE, "%80", "%81", "%82", "%83", "%84");                                            \
       } else if constexpr (N == 192) {                                                                        \
         HGEMM_WGMMA(192, TYPE, "%96", "%97", "%98", "%99", "%100");                                           \
+      } else if constexpr (N == 200) {                                                                        \
+        HGEMM_WGMMA(200, TYPE, "%100", "%101", "%102", "%103", "%104");                                       \
       } else if constexpr (N == 224) {                                                                        \
         HGEMM_WGMMA(224, TYPE, "%112", "%113", "%114", "%115", "%116");                                       \
       } else if constexpr (N == 256) {                                                                        \
@@ -141,6 +145,7 @@ HGEMM_WGMMA_OF(__nv_bfloat16, "bf16")
 #undef HGEMM_NAMES_128
 #undef HGEMM_NAMES_160
 #undef HGEMM_NAMES_192
+#undef HGEMM_NAMES_200
 #undef HGEMM_NAMES_224
 #undef HGEMM_NAMES_256
 #undef HGEMM_OPERANDS_8
@@ -151,6 +156,7 @@ HGEMM_WGMMA_OF(__nv_bfloat16, "bf16")
 #undef HGEMM_OPERANDS_128
 #undef HGEMM_OPERANDS_160
 #undef HGEMM_OPERANDS_192
+#undef HGEMM_OPERANDS_200
 #undef HGEMM_OPERANDS_224
 #undef HGEMM_OPERANDS_256
 
