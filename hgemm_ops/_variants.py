@@ -36,13 +36,17 @@ def _dtypes(info: _native.VariantInfo) -> tuple[torch.dtype, ...]:
     return tuple(dtype for bit, dtype in enumerate(_native.DTYPES) if info.dtypes >> bit & 1)
 
 
+# Square, with a row, small, off every alignment, and with rows of A and B alone off it.
+_SIZES = ((4096, 4096, 4096), (1, 4096, 4096), (128, 128, 4096), (4097, 4097, 4097), (4096, 4096, 4097))
+
+
 def _layouts() -> list[set[str]]:
     """The layouts each kernel serves for at least one of a few sizes: kernels declare a predicate, not a list."""
     served: list[set[str]] = [set() for _ in range(_native.lib().hgemm_variant_count())]
     for cc in _native.PRESETS:
         facts = _native.preset_facts(cc)
         for dtype in _native.DTYPES:
-            for m, n, k in ((4096, 4096, 4096), (1, 4096, 4096), (128, 128, 4096), (4097, 4097, 4097)):
+            for m, n, k in _SIZES:
                 for layout in _native.LAYOUTS.values():
                     if m == 1 and layout[0] == "T":
                         continue  # a single row lies as its transpose does

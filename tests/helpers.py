@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor
+
+import hgemm_ops
 
 # Written around and under results before an op runs: NaN payloads spread through any arithmetic that reads them.
 POISON = float("nan")
@@ -118,6 +121,33 @@ def reference_matmul(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Returns ``(a @ b, |a| @ |b|)`` in float64: the reference and the magnitude for ``assert_close_to_torch``."""
     wide_a, wide_b = a.detach().double(), b.detach().double()
     return wide_a @ wide_b, wide_a.abs() @ wide_b.abs()
+
+
+@cache
+def limited_kernels() -> frozenset[int]:
+    """Ids of the kernels that serve a product, but not with everything around it: not with a float32 result."""
+
+    def serving(layout: str, k: int, out_dtype: torch.dtype) -> set[str]:
+        candidates = hgemm_ops.explain(M=512, N=512, K=k, layout=layout, out_dtype=out_dtype).candidates
+        return {c.name for c in candidates if c.eligible}
+
+    names = {
+        name
+        for layout in ("NN", "NT", "TN", "TT")
+        for k in (512, 513)
+        for name in serving(layout, k, torch.float16) - serving(layout, k, torch.float32)
+    }
+    return frozenset(v.id for v in hgemm_ops.variants() if v.name in names and v.family != "ladder")
+
+
+@contextmanager
+def refusal_allowed(variant: int) -> Iterator[None]:
+    """Around a forced kernel that is asked for more than a product: a limited one may say that it cannot serve it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if variant not in limited_kernels() or "cannot serve" not in str(error):
+            raise
 
 
 class GuardedBuffer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -193,17 +194,18 @@ def test_nothing_to_multiply() -> None:
 @pytest.mark.parametrize("v", production(), ids=lambda v: v.name)
 def test_forced_kernel_is_taken_or_refused_with_every_reason(v: hgemm_ops.VariantInfo) -> None:
     taken = refused = 0
-    for m, n, k in ((4096, 4096, 4096), (1, 4096, 4096), (4097, 4097, 4097), (64, 64, 4096), (1, 1, 1)):
-        free = hgemm_ops.explain(M=m, N=n, K=k, arch=v.min_arch)
+    shapes = ((4096, 4096, 4096), (1, 4096, 4096), (4097, 4097, 4097), (4097, 4096, 4097), (64, 64, 4096), (1, 1, 1))
+    for (m, n, k), layout in itertools.product(shapes, ("NN", "NT")):
+        free = hgemm_ops.explain(M=m, N=n, K=k, layout=layout, arch=v.min_arch)
         candidate = free.candidates[v.id]
         if candidate.eligible:
-            forced = hgemm_ops.explain(M=m, N=n, K=k, arch=v.min_arch, variant=v.name)
+            forced = hgemm_ops.explain(M=m, N=n, K=k, layout=layout, arch=v.min_arch, variant=v.name)
             assert (forced.chosen, forced.source) == (v.name, "forced")
             taken += 1
             continue
         refused += 1
         with pytest.raises(RuntimeError) as error:
-            hgemm_ops.explain(M=m, N=n, K=k, arch=v.min_arch, variant=v.name)
+            hgemm_ops.explain(M=m, N=n, K=k, layout=layout, arch=v.min_arch, variant=v.name)
         message = str(error.value)
         assert v.name in message and f"{m}x{n}x{k}" in message and candidate.reason in message
         able = [c.name for c in free.candidates if c.eligible and c.family != "ladder"]
@@ -239,8 +241,8 @@ def test_a_measured_shape_beats_the_model(tables: None) -> None:
     assert hgemm_ops.explain(M=8192, N=8192, K=8192, layout="TT", arch="sm_90").source == "model"
 
 
-@pytest.mark.parametrize(("us", "ours"), [(989.0, True), (995.0, False), (1200.0, False)])
-def test_ours_has_to_be_one_percent_faster(tables: None, us: float, ours: bool) -> None:
+@pytest.mark.parametrize(("us", "ours"), [(996.0, True), (998.0, False), (1200.0, False)])
+def test_ours_has_to_be_faster_than_measurements_scatter(tables: None, us: float, ours: bool) -> None:
     name = hgemm_ops.explain(M=4097, N=4097, K=4097, layout="NT", arch="sm_90").chosen
     _tables.install([Table(H200, [entry({"torch": 1000.0, name: us}, 4097, 4097, 4097, align=2)])])
     explanation = hgemm_ops.explain(M=4097, N=4097, K=4097, layout="NT", arch="sm_90")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import POISON, assert_close_to_torch, poisoned_cuda_memory, reference_matmul
+from helpers import POISON, assert_close_to_torch, poisoned_cuda_memory, reference_matmul, refusal_allowed
 from torch import Tensor
 
 import hgemm_ops
@@ -111,8 +111,9 @@ def test_addend_spreads_nan_unless_beta_is_zero() -> None:
     a, b, c = rand(40, 64), rand(64, 48), rand(40, 48)
     c[7, 9] = NAN
     for variant in forced(a, b):
-        isnan = hgemm.addmm(c, a, b, beta=0.5, variant=variant).isnan()
-        assert isnan[7, 9] and isnan.sum() == 1
+        with refusal_allowed(variant):
+            isnan = hgemm.addmm(c, a, b, beta=0.5, variant=variant).isnan()
+            assert isnan[7, 9] and isnan.sum() == 1
 
 
 # K = 0 and empty results
@@ -245,9 +246,11 @@ def test_out_in_any_layout(layout: str) -> None:
     exact, magnitude = reference_matmul(a, b)
     for variant in forced(a, b):
         out.fill_(POISON)
-        result = hgemm.mm.out(a, b, variant=variant, out=out)
-        assert result.data_ptr() == out.data_ptr() and result.stride() == out.stride() == strides
-        assert_close_to_torch(out, exact, a @ b, magnitude=magnitude)
+        with refusal_allowed(variant):
+            result = hgemm.mm.out(a, b, variant=variant, out=out)
+            assert result.data_ptr() == out.data_ptr() and result.stride() == out.stride() == strides
+            assert_close_to_torch(out, exact, a @ b, magnitude=magnitude)
+    hgemm.mm.out(a, b, out=out)
     assert memory.isnan().sum() == memory.numel() - out.numel()
 
 
@@ -255,8 +258,9 @@ def test_out_that_is_also_an_operand() -> None:
     a, b, c = rand(64, 64), rand(64, 64), rand(64, 64)
     for variant in forced(a, b):
         x, y = a.clone(), c.clone()
-        hgemm.addmm.out(y, a, b, variant=variant, out=y)
-        assert_same(y, hgemm.addmm(c, a, b, variant=variant))
+        with refusal_allowed(variant):
+            hgemm.addmm.out(y, a, b, variant=variant, out=y)
+            assert_same(y, hgemm.addmm(c, a, b, variant=variant))
         hgemm.mm.out(x, b, variant=variant, out=x)
         assert_same(x, hgemm.mm(a, b, variant=variant))
 
