@@ -89,8 +89,9 @@ def test_special_values_through_the_epilogue(dtype: torch.dtype, act: int) -> No
     expected = ACTIVATIONS[act](F.linear(x, weight, bias))
     exact = ACTIVATIONS[act](F.linear(x.double(), weight.double(), bias.double()))
     for variant in forced(x, weight.t()):
-        out = hgemm.linear(x, weight, bias, act, variant=variant)
-        assert_close_to_torch(out, exact, expected)
+        with refusal_allowed(variant):
+            out = hgemm.linear(x, weight, bias, act, variant=variant)
+            assert_close_to_torch(out, exact, expected)
 
 
 @pytest.mark.parametrize("dtype", HALF, ids=str)

@@ -70,9 +70,8 @@ bool eligible(const Problem& p, const Line& line, Form form, Reason* why) {
   if (!line.stores_any && (p.c.data != nullptr || sm90_wgmma::finish_of(p) == sm90_wgmma::Finish::kAny)) {
     return refuse(why, "%s", "no registers for more than bias and activation, or for a D that TMA cannot write");
   }
-  if (form == Form::kSwapped && (p.a_major() != Major::kK || p.b_major() != Major::kMN ||
-                                 sm90_wgmma::finish_of(p) != sm90_wgmma::Finish::kScale)) {
-    return refuse(why, "%s", "A and B must be row-major, and nothing added or activated");
+  if (form == Form::kSwapped && (p.a_major() != Major::kK || sm90_wgmma::finish_of(p) != sm90_wgmma::Finish::kScale)) {
+    return refuse(why, "%s", "A must be row-major, and nothing added or activated");
   }
   if (form != Form::kSwapped && !line.takes_mn_major_b && p.b_major() == Major::kMN) {
     return refuse(why, "B must be K-major: tiles of %d columns begin anywhere in a line", line.tile.bn);

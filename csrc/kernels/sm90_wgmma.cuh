@@ -42,10 +42,10 @@ struct Traits : Config_ {
   static constexpr bool kSwapped = false;
 };
 
-/// The product of row-major A and B as D^T = B^T A^T. BN then counts rows of A, which a K-major tile may have as many
-/// of as it likes; a tile of B begins on a line only where BN is a multiple of 64.
-template <class Config, class T>
-struct SwappedTraits : Traits<Config, T, Major::kMN, Major::kK> {
+/// The product as D^T = B^T A^T, for row-major A. BN then counts rows of A, which a K-major tile may have as many of as
+/// it likes; a tile of an MN-major B begins on a line only where BN is a multiple of 64.
+template <class Config, class T, Major kMajorB>
+struct SwappedTraits : Traits<Config, T, kMajorB, Major::kK> {
   static constexpr bool kSwapped = true;
 };
 

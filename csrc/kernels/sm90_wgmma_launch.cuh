@@ -134,7 +134,10 @@ Status launch_swapped(const Problem& p, const DeviceFacts& facts, Stream stream)
   params.finish = Finish::kScale;
   int32_t moves[2];
   if (const Status e = operand_map(p, p.d, p.m, p.n, p.d.row_stride, 64, 16, &params.d, moves)) return e;
-  return launch_traits<SwappedTraits<Config, T> >(q, facts, params, static_cast<cudaStream_t>(stream));
+  return p.b_major() == Major::kK
+             ? launch_traits<SwappedTraits<Config, T, Major::kK> >(q, facts, params, static_cast<cudaStream_t>(stream))
+             : launch_traits<SwappedTraits<Config, T, Major::kMN> >(q, facts, params,
+                                                                    static_cast<cudaStream_t>(stream));
 }
 
 #endif
