@@ -10,6 +10,7 @@ import csv
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from hgemm_ops._bench import record
 from hgemm_ops._bench.ladder import CUBLAS_F16, CUBLAS_F32, TORCH
 from hgemm_ops._bench.rungs import FAMILIES, RUNGS, Rung
 from hgemm_ops._bench.statistics import geometric_mean
-from hgemm_ops._bench.suites import SUITES
 
 ROOT = Path(__file__).resolve().parent.parent
 COURSE = ROOT / "csrc" / "ladder" / "README.md"
@@ -27,17 +27,19 @@ LIST = ROOT / "csrc" / "ladder" / "variants.inc"
 SEEDS = ROOT / "benchmarks" / "seeds" / "ratios.csv"
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 
-#: column of ratios.csv -> its heading, and the shapes it is a mean over
+#: table of ratios.csv -> its heading
 PUBLISHED = {
-    "add_rtx3080ti": ("RTX 3080 Ti", "seeds-add"),
-    "sgemm_ada": ("Ada", "seeds-sgemm"),
-    "hgemm_ada": ("Ada", "seeds-small"),
-    "wmma_ada": ("Ada, WMMA", "seeds-small"),
-    "wmma_l20": ("L20", "seeds-large"),
-    "wmma_rtx3080": ("RTX 3080", "seeds-small"),
+    "rtx3080ti": "Sums, RTX 3080 Ti",
+    "ada_sgemm": "float32, Ada",
+    "ada_27": "half on CUDA cores, Ada",
+    "ada_5": "half on CUDA cores and by WMMA, Ada",
+    "l20": "half on CUDA cores and by WMMA, L20",
+    "rtx3080": "half, RTX 3080",
 }
 CUBE, LARGE = "NN 4096x4096x4096", "NN 8192x8192x8192"
 ADDS = ("256x256", "1024x1024", "4096x4096")
+#: A step that gains less than this share of what was published, or of nothing, is explained.
+LEAST_GAIN = 0.9
 LIBRARIES = {
     TORCH: "torch",
     CUBLAS_F32: "cuBLAS, float sums",
@@ -59,11 +61,17 @@ class Results:
         self.tables: list[Table] = []
         self.profiles: dict[str, Table] = {}
         self.copy_gbps = 0.0
+        self.timed: Table = {}  # on what, and on which sources
+        self.profiled: Table = {}
         for path in sorted(directory.glob("ladder_*.json")):
             document = record.load(path)
-            self.tables += document.get("ladder", [])
-            self.copy_gbps = max(self.copy_gbps, document.get("copy_gbps", 0.0))
-            self.profiles |= {entry["name"]: entry for entry in document.get("ncu", [])}
+            if "ladder" in document:
+                self.tables += document["ladder"]
+                self.copy_gbps = max(self.copy_gbps, document["copy_gbps"])
+                self.timed = document["environment"]
+            if "ncu" in document:
+                self.profiles |= {entry["name"]: entry for entry in document["ncu"]}
+                self.profiled = document["environment"]
 
     def find(self, name: str, label: str) -> Table | None:
         """The result of a step or library on the shape of that label. A library's, beside any family."""
@@ -79,26 +87,60 @@ class Results:
         found = self.find(name, label)
         return found["ratio"]["value"] if found and "ratio" in found else None
 
-    def mean_ratio(self, name: str, labels: Iterable[str]) -> float | None:
-        """The geometric mean over those of the shapes that were measured."""
-        ratios = [ratio for label in labels if (ratio := self.ratio(name, label))]
-        return geometric_mean(ratios) if ratios else None
+    def gain(self, rung: Rung, label: str) -> float | None:
+        """Speed over that of the step it changes."""
+        before = self.find(rung.after, label) if rung.after else None
+        return _over(_value(before, "us"), _value(self.find(rung.name, label), "us"))
 
 
-def places() -> dict[str, tuple[int, str]]:
-    """The line of every step in the list, and the file whose section it stands in."""
-    found, file = {}, ""
+@dataclass(frozen=True)
+class Place:
+    """Where a step stands: its line in the list; its body's file, and there the line of the kernel or of its macro."""
+
+    line: int
+    file: str
+    body: int
+
+
+def places() -> dict[str, Place]:
+    """The place of every step."""
+    found, file, text = {}, "", ""
     for number, line in enumerate(LIST.read_text().splitlines(), 1):
         if section := re.match(r"// ---- (\S+\.cu)", line):
             file = section[1]
-        elif step := re.match(r"[A-Z][A-Z0-9_]*\((\w+), (?:F16|BF16|F32),", line):
-            found[step[1]] = (number, file)
+            text = (LIST.parent / file).read_text()
+        elif step := re.match(r"([A-Z][A-Z0-9_]*)\((\w+), (?:F16|BF16|F32),", line):
+            body = re.search(r"^.*__global__|^#define " + step[1] + r"\(", text, re.MULTILINE)
+            found[step[2]] = Place(number, file, text.count("\n", 0, body.start()) + 1 if body else 1)
     return found
 
 
-def _link(rung: Rung, where: Mapping[str, tuple[int, str]]) -> str:
-    line, _ = where[rung.name]
-    return f"[{rung.name}](variants.inc#L{line})"
+def repeated_share(files: Sequence[str], window: int = 6) -> float:
+    """The share of code lines that lie in a window of lines that occurs more than once."""
+    lines: list[str] = []
+    for text in files:
+        code = [line.strip() for line in text.splitlines()]
+        lines += [line for line in code if line and not line.startswith(("//", "#include"))] + ["<end>"]
+    seen: dict[tuple[str, ...], list[int]] = {}
+    for i in range(len(lines) - window + 1):
+        seen.setdefault(tuple(lines[i : i + window]), []).append(i)
+    repeated = {i + j for at in seen.values() if len(at) > 1 for i in at for j in range(window)}
+    return len(repeated) / max(1, len(lines))
+
+
+def bodies() -> list[str]:
+    """How much of the ladder is written twice."""
+    files = sorted(LIST.parent.glob("*.cu*"))
+    share = repeated_share([file.read_text() for file in files])
+    return [
+        f"{len(RUNGS)} steps in {len(files)} files; {share:.1%} of the code lies in six-line windows that occur twice."
+    ]
+
+
+def _link(rung: Rung, where: Mapping[str, Place]) -> str:
+    place = where[rung.name]
+    number = re.sub(r"^sm90_|_.*", "", place.file)
+    return f"[{rung.name}](variants.inc#L{place.line}) ([{number}]({place.file}#L{place.body}))"
 
 
 def _text(value: float | None, form: str = ".3f") -> str:
@@ -132,7 +174,7 @@ def _profile(entry: Table | None) -> list[str]:
 _PROFILED = ["memory %", "compute %", "occupancy %", "waits for", "conflicts %", "FLOP/B"]
 
 
-def products(family: str, results: Results, where: Mapping[str, tuple[int, str]]) -> list[str]:
+def products(family: str, results: Results, where: Mapping[str, Place]) -> list[str]:
     """A family's steps at 4096 and at 8192, and what the profiler counted."""
     rows = []
     for rung in FAMILIES[family]:
@@ -157,92 +199,162 @@ def products(family: str, results: Results, where: Mapping[str, tuple[int, str]]
 
 
 def _libraries(results: Results, family: str) -> list[list[str]]:
-    """torch's and cuBLAS's lines of a family's table."""
+    """The lines of a family's table that are no steps: torch's, cuBLAS's, and the production kernel's."""
+    found: dict[str, dict[str, Table]] = {}  # line, shape -> result
+    for table in results.tables:
+        for step in table["steps"] if table["family"] == family and table["label"] in (CUBE, LARGE) else ():
+            if step["name"] not in RUNGS and "us" in step["result"]:
+                title = LIBRARIES.get(step["name"], f"production: {step['name']}")
+                found.setdefault(title, {})[table["label"]] = step["result"]
     rows = []
-    for name, title in LIBRARIES.items():
-        at, large = (
-            next(
-                (
-                    step["result"]
-                    for table in results.tables
-                    if table["label"] == label and table["family"] == family
-                    for step in table["steps"]
-                    if step["name"] == name and "us" in step["result"]
-                ),
-                None,
-            )
-            for label in (CUBE, LARGE)
-        )
-        if at is None:
-            continue
-        ratios = [found and (1.0 if name == TORCH else found["ratio"]["value"]) for found in (at, large)]
-        rows.append(
-            [
-                f"*{title}*",
-                "",
-                _text(at["tflops"], ".1f"),
-                "",
-                _text(ratios[0]),
-                _text(_value(large, "tflops"), ".1f"),
-                _text(ratios[1]),
-                *[""] * len(_PROFILED),
-            ]
-        )
+    for title, by_shape in sorted(found.items(), key=lambda line: line[0] in LIBRARIES.values()):
+        cells = []
+        for label in (CUBE, LARGE):
+            at = by_shape.get(label)
+            ratio = None if at is None else at["ratio"]["value"] if "ratio" in at else 1.0
+            cells.append((_text(_value(at, "tflops"), ".1f"), _text(ratio)))
+        (rate, ratio_text), large = cells
+        rows.append([f"*{title}*", "", rate, "", ratio_text, *large, *[""] * len(_PROFILED)])
     return rows
 
 
-def sums(results: Results, where: Mapping[str, tuple[int, str]]) -> list[str]:
-    """The additions in three sizes: GB/s, and of torch; at the largest, the share of a copy's rate."""
+def _dtype(name: str) -> str:
+    return "bfloat16" if "bf16" in name else "float16" if "f16" in name else "float32"
+
+
+def sums(results: Results, where: Mapping[str, Place]) -> list[str]:
+    """The additions in three sizes: GB/s, the share of a copy's rate, and of torch."""
     rows = []
     for rung in FAMILIES["elementwise"]:
-        dtype = "bfloat16" if "bf16" in rung.name else "float16" if "f16" in rung.name else "float32"
-        found = [results.find(rung.name, f"{dtype} {size}") for size in ADDS]
         cells = []
-        for at, size in zip(found, ADDS, strict=True):
-            cells.append(_text(_value(at, "gbps"), ".0f"))
-            cells.append(_text(results.ratio(rung.name, f"{dtype} {size}"), ".2f"))
-        last = found[-1]
-        share = f"{100 * last['gbps'] / results.copy_gbps:.0f}" if last and results.copy_gbps else "-"
-        rows.append([_link(rung, where), rung.adds, *cells, share, *_profile(results.profiles.get(rung.name))[:4]])
+        for size in ADDS:
+            label = f"{_dtype(rung.name)} {size}"
+            rate = _value(results.find(rung.name, label), "gbps")
+            share = _text(_over(rate, results.copy_gbps), ".0%").rstrip("%")
+            cells += [_text(rate, ".0f"), share, _text(results.ratio(rung.name, label), ".2f")]
+        rows.append([_link(rung, where), rung.adds, *cells, *_profile(results.profiles.get(rung.name))])
     header = ["step", "adds"]
     for size in ADDS:
-        header += [f"GB/s, {size.partition('x')[0]}²", "of torch"]
-    return markdown([*header, "% of a copy", *_PROFILED[:4]], rows)
+        header += [f"GB/s, {size.partition('x')[0]}²", "% of a copy", "of torch"]
+    return markdown([*header, *_PROFILED], rows)
+
+
+# ---- what was published
+
+Shape = tuple[int, int, int]
+
+
+def seeds() -> dict[str, dict[tuple[str, Shape], float]]:
+    """The published ratios to torch by table, step and shape."""
+    found: dict[str, dict[tuple[str, Shape], float]] = {table: {} for table in PUBLISHED}
+    with SEEDS.open(newline="") as file:
+        for row in csv.DictReader(file):
+            found[row["table"]][row["name"], (int(row["m"]), int(row["n"]), int(row["k"]))] = float(row["ratio"])
+    return found
+
+
+class Comparison:
+    """A published table beside what was measured, both as geometric means over the shapes that both have."""
+
+    def __init__(self, ratios: Mapping[tuple[str, Shape], float], results: Results) -> None:
+        self.published = list(dict.fromkeys(shape for _, shape in ratios))
+        names = {name for name, _ in ratios}
+        self.names = [name for name in RUNGS if name in names]
+        ours = {(name, shape): results.ratio(name, _label(name, shape)) for name, shape in ratios}
+        self.shapes = [shape for shape in self.published if all(ours[name, shape] for name in self.names)]
+        self.theirs: dict[str, float] = {}
+        self.ours: dict[str, float] = {}
+        for name in self.names if self.shapes else ():
+            self.theirs[name] = geometric_mean([ratios[name, shape] for shape in self.shapes])
+            self.ours[name] = geometric_mean([ours[name, shape] or 0.0 for shape in self.shapes])
+
+    def gains(self, name: str) -> tuple[float, float] | None:
+        """A step's gain over the one that it changes: published and measured."""
+        before = RUNGS[name].after
+        if before is None or before not in self.theirs:
+            return None
+        return self.theirs[name] / self.theirs[before], self.ours[name] / self.ours[before]
+
+
+def _label(name: str, shape: Shape) -> str:
+    m, n, k = shape
+    return f"{_dtype(name)} {m}x{n}" if RUNGS[name].family == "elementwise" else f"NN {m}x{n}x{k}"
+
+
+def _places(values: Mapping[str, float]) -> dict[str, int]:
+    """The place of each in the order of speed."""
+    return {name: i for i, name in enumerate(sorted(values, key=lambda name: -values[name]), 1)}
 
 
 def published(results: Results) -> list[str]:
-    """Each published ratio to torch beside the one measured here on the same shapes, and the ratio of the steps."""
-    with SEEDS.open(newline="") as file:
-        seeds = {row["name"]: row for row in csv.DictReader(file)}
+    """Each published ratio to torch beside the one measured on the same shapes, their order, and what steps gain."""
     lines: list[str] = []
-    for column, (gpu, suite) in PUBLISHED.items():
-        labels = [case.label for case in SUITES[suite]]
-        rows: list[list[str]] = []
-        measured: set[str] = set()
-        for name, row in seeds.items():
-            if not row[column]:
-                continue
-            dtype = "float16" if "f16" in name else "float32"
-            mine = [label for label in labels if label.startswith((dtype, "NN"))]
-            theirs, ours = float(row[column]), results.mean_ratio(name, mine)
-            before = RUNGS[name].after
-            step = step_theirs = None
-            if before and before in seeds and seeds[before][column]:
-                step_theirs = theirs / float(seeds[before][column])
-                step = _over(ours, results.mean_ratio(before, mine))
-            mark = " (!)" if step and step_theirs and step < 0.9 * step_theirs else ""
-            measured |= {label for label in mine if results.ratio(name, label)}
-            rows.append([f"`{name}`", _text(theirs), _text(ours), _text(step_theirs, ".2f"), _text(step, ".2f") + mark])
-        if all(row[2] == "-" for row in rows):
+    for table, ratios in seeds().items():
+        both = Comparison(ratios, results)
+        if not both.shapes:
             continue
-        ranks = _rank_correlation([(float(r[1]), float(r[2])) for r in rows if r[2] != "-"])
+        rows = []
+        theirs, ours = _places(both.theirs), _places(both.ours)
+        for name in both.names:
+            gains = both.gains(name) or (None, None)
+            mark = " (!)" if gains[0] and gains[1] and gains[1] < LEAST_GAIN * gains[0] else ""
+            ratio = [_text(both.theirs[name]), _text(both.ours[name])]
+            rows.append(
+                [f"`{name}`", *ratio, theirs[name], ours[name], _text(gains[0], ".2f"), _text(gains[1], ".2f") + mark]
+            )
+        ranks = _rank_correlation([(both.theirs[name], both.ours[name]) for name in both.names])
+        shapes = ", ".join("x".join(map(str, shape[:2] if shape[2] == 1 else shape)) for shape in both.shapes)
+        if both.shapes == both.published and len(both.shapes) > 8:
+            shapes = f"all {len(both.shapes)} shapes"
+        else:
+            shapes += f" ({len(both.shapes)} of {len(both.published)} shapes)"
+        header = ["step", "of torch, published", "of torch, H200", "place, published", "place, H200"]
         lines += [
-            f"**{gpu}**, shapes of `{suite}`, here {len(measured)}; rank correlation {_text(ranks, '.2f')}.",
+            f"**{PUBLISHED[table]}**: {shapes}" + (f"; rank correlation {ranks:.2f}." if ranks is not None else "."),
             "",
-            *markdown(["step", "of torch, published", "of torch, H200", "x before, published", "x before, H200"], rows),
+            *markdown([*header, "x before, published", "x before, H200"], rows),
             "",
         ]
-    return lines or ["Not measured yet."]
+    return lines[:-1] or ["Not measured yet."]
+
+
+def losses(results: Results, where: Mapping[str, Place]) -> list[str]:
+    """The steps that gain less than LEAST_GAIN of what was published, or lose as much, with the profiler's reason."""
+    found: dict[str, tuple[float, float | None, float, str]] = {}  # how bad, published gain, gain, on what
+
+    def consider(name: str, theirs: float | None, ours: float, on: str) -> None:
+        share = ours / (theirs or 1.0)
+        if min(share, ours) < LEAST_GAIN and (name not in found or share < found[name][0]):
+            found[name] = (share, theirs, ours, on)
+
+    for table, ratios in seeds().items():
+        both = Comparison(ratios, results)
+        for name in both.theirs:
+            if gains := both.gains(name):
+                consider(name, *gains, PUBLISHED[table].rpartition(", ")[2] + "'s shapes")
+    compared = set(found)
+    for rung in RUNGS.values():
+        sizes = [f"{_dtype(rung.name)} {size}" for size in ADDS] if rung.family == "elementwise" else [CUBE, LARGE]
+        for label in sizes:
+            gain = results.gain(rung, label)
+            if gain is not None and rung.name not in compared:
+                consider(rung.name, None, gain, label.removeprefix("NN "))
+    rows = []
+    for name in (name for name in RUNGS if name in found):
+        rung, (_, theirs, ours, on) = RUNGS[name], found[name]
+        assert rung.after is not None
+        before, at = (results.profiles.get(n, {}) for n in (rung.after, name))
+        sides = (_profile(before or None), _profile(at or None))
+        pipes = [max((e.get("fma_pct") or 0, e.get("tensor_pct") or 0), default=0) if e else None for e in (before, at)]
+        columns = [f"{sides[0][i]} → {sides[1][i]}" for i in (0, 2, 4, 3)]
+        pipe = " → ".join(_text(value, ".0f") for value in pipes)
+        gain = f"{ours:.2f} ({on})"
+        why = rung.loses or "Not explained."
+        rows.append([_link(rung, where), _text(theirs, ".2f"), gain, pipe, *columns, why])
+    if not rows:
+        return ["None."]
+    header = ["step", "x before, published", "x before, H200", "pipe %", "memory %", "occupancy %", "conflicts %"]
+    return markdown([*header, "waits for", "why"], rows)
 
 
 def _rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
@@ -262,15 +374,21 @@ def _rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
     return 1 - 6 * squared / (n * (n * n - 1))
 
 
-def profiled(results: Results) -> list[str]:
-    """Where the profiler's columns come from."""
-    sizes: dict[int, dict[str, None]] = {}
-    for name, entry in results.profiles.items():
-        if name in RUNGS:
-            sizes.setdefault(entry["size"], {})[RUNGS[name].family] = None
-    if not sizes:
-        return ["Not profiled yet."]
-    return ["Profiled at " + "; at ".join(f"{size}³ ({', '.join(of)})" for size, of in sorted(sizes.items())) + "."]
+def measured(results: Results) -> list[str]:
+    """On what the tables were measured and profiled."""
+    if not results.timed:
+        return ["Not measured yet."]
+    facts = results.timed
+    csrc = (facts["csrc"] or "-")[:8]
+    lines = [
+        f"Timed on {facts['gpu']} with torch {facts['torch']}, {facts['date'][:10]}, csrc `{csrc}`.",
+        f"A copy within its memory moves {results.copy_gbps:.0f} GB/s.",
+    ]
+    if results.profiles:
+        csrc = (results.profiled["csrc"] or "-")[:8]
+        sizes = " and ".join(f"{size}³" for size in sorted({entry["size"] for entry in results.profiles.values()}))
+        lines.append(f"Profiled at {sizes}, sums at that squared, csrc `{csrc}`.")
+    return lines
 
 
 def parts(results: Results) -> dict[str, list[str]]:
@@ -278,9 +396,11 @@ def parts(results: Results) -> dict[str, list[str]]:
     where = places()
     found = {family: products(family, results, where) for family in FAMILIES if family != "elementwise"}
     return {
-        "profiled": profiled(results),
+        "bodies": bodies(),
+        "measured": measured(results),
         "elementwise": sums(results, where),
         **found,
+        "losses": losses(results, where),
         "published": published(results),
     }
 

@@ -372,6 +372,39 @@ def models_section(document: Document) -> list[str]:
     ]
 
 
+def profile_section(document: Document) -> list[str]:
+    """What Nsight Compute counts of production kernels, and of torch's for the same product."""
+    rows = []
+    for launch in document["ncu"]:
+        waits = ", ".join(f"{reason.replace('_', ' ')} {warps:.1f}" for reason, warps in launch["stalls"].items())
+        rows.append(
+            [
+                launch["case"],
+                f"torch ({launch['kernel']})" if launch["name"] == TORCH else launch["name"],
+                number(launch["ns"] / 1e3),
+                number(launch["tflops"]),
+                f"{launch['cycles'] / 1e3:.0f}",
+                f"{launch['clock_hz'] / 1e9:.3f}",
+                f"{launch['tensor_pct']:.1f}",
+                f"{launch['l2_bytes'] / 1e6:.0f}",
+                f"{launch['dram_bytes'] / 1e6:.0f}",
+                waits or "-",
+            ]
+        )
+    header = [
+        "case", "kernel", "µs", "TFLOP/s", "1000 cycles", "GHz", "tensor pipe %", "L2 MB", "DRAM MB", "warps that wait",
+    ]  # fmt: skip
+    return [
+        "## Nsight Compute",
+        "",
+        f"{measured(document)}; {machine(document)}. One launch of each alone, caches cold, clocks as they are.",
+        "The last column counts warps of a scheduler at each instruction issued.",
+        "",
+        *table(header, rows),
+        "",
+    ]
+
+
 INTERVAL = {"value": "", "low": "_low", "high": "_high"}
 
 
@@ -384,6 +417,8 @@ def page(documents: Mapping[str, Document], directory: Path) -> str:
         lines += decode_section(documents["decode"], directory)
     if "integration" in documents:
         lines += models_section(documents["integration"])
+    if "kernels_ncu" in documents:
+        lines += profile_section(documents["kernels_ncu"])
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -405,7 +440,7 @@ def generate(results: Path, readme: Path) -> dict[Path, str]:
     for directory in sorted(path for path in results.glob("*") if any(path.glob("*.json"))):
         documents = read(directory)
         lines += summary(documents, directory.name)
-        if suites(documents) or {"decode", "integration"} & documents.keys():
+        if suites(documents) or {"decode", "integration", "kernels_ncu"} & documents.keys():
             pages[directory / "README.md"] = page(documents, directory)
     section = "\n".join(["", *(lines or ["No results are recorded yet.", ""])]) + "\n"
     return {readme: replace_section(readme.read_text(), section), **pages}

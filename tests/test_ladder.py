@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import csv
 import re
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-import hgemm_ops
-from hgemm_ops import _library, _variants
-from hgemm_ops._bench.rungs import FAMILIES, RUNGS
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
+
+import hgemm_ops  # noqa: E402
+from benchmarks import ladder_course  # noqa: E402
+from hgemm_ops import _library, _variants  # noqa: E402
+from hgemm_ops._bench.rungs import FAMILIES, RUNGS  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
 
-ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "csrc" / "ladder" / "variants.inc"
 hgemm = torch.ops.hgemm
 UTILITIES = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -27,7 +31,7 @@ ADDITIONS = _variants.additions()
 
 def seeds() -> list[dict[str, str]]:
     """The kernels of the published tables that the ladder follows."""
-    with (ROOT / "benchmarks" / "seeds" / "ratios.csv").open(newline="") as file:
+    with (ROOT / "benchmarks" / "seeds" / "kernels.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -41,6 +45,8 @@ def t(*shape: int, dtype: torch.dtype, grad: bool = True) -> Tensor:
 def test_every_published_kernel_is_a_step() -> None:
     names = [row["name"] for row in seeds()]
     assert len(names) == len(set(names)) == 69
+    with (ROOT / "benchmarks" / "seeds" / "ratios.csv").open(newline="") as file:
+        assert {row["name"] for row in csv.DictReader(file)} <= set(names)
     built = {v.name for v in GEMMS} | {addition.name for addition in ADDITIONS}
     assert not set(names) - built
     for row in seeds():
@@ -179,29 +185,16 @@ def test_addition_ops(addition: _variants.Addition) -> None:
 # ---- style
 
 
-def repeated_share(files: list[str], window: int = 6) -> float:
-    """The share of code lines that lie in a window of lines that occurs more than once."""
-    lines: list[str] = []
-    for text in files:
-        code = [line.strip() for line in text.splitlines()]
-        lines += [line for line in code if line and not line.startswith(("//", "#include"))] + ["<end>"]
-    places: dict[tuple[str, ...], list[int]] = {}
-    for i in range(len(lines) - window + 1):
-        places.setdefault(tuple(lines[i : i + window]), []).append(i)
-    repeated = {i + j for found in places.values() if len(found) > 1 for i in found for j in range(window)}
-    return len(repeated) / max(1, len(lines))
-
-
 def test_repetition_is_found() -> None:
     block = "\n".join(f"line {i};" for i in range(6))
-    assert repeated_share([block, block]) > 0.8
-    assert repeated_share([block]) == 0
+    assert ladder_course.repeated_share([block, block]) > 0.8
+    assert ladder_course.repeated_share([block]) == 0
 
 
 def test_bodies_do_not_repeat_each_other() -> None:
     files = sorted((ROOT / "csrc" / "ladder").glob("*.cu*"))
     assert len(files) >= 10
-    share = repeated_share([file.read_text() for file in files])
+    share = ladder_course.repeated_share([file.read_text() for file in files])
     assert share < 0.25, f"{share:.0%} of the ladder's lines are in repeated windows of six"
 
 

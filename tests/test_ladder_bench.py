@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner
@@ -19,7 +20,7 @@ sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
 
 from benchmarks import ladder_course, ladder_ncu  # noqa: E402
 from hgemm_ops import _library  # noqa: E402
-from hgemm_ops._bench import ladder, record, runner, statistics, timing, workload  # noqa: E402
+from hgemm_ops._bench import ladder, ncu, record, runner, statistics, timing, workload  # noqa: E402
 from hgemm_ops._bench.rungs import FAMILIES, RUNGS  # noqa: E402
 from hgemm_ops._bench.suites import Case  # noqa: E402
 from hgemm_ops.cli import ladder as command  # noqa: E402
@@ -161,9 +162,46 @@ NCU = (
 )
 
 
+def _fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+    """An ncu that prints a launch for every step that it is asked for."""
+    (tmp_path / "csv").write_text(NCU)
+    script = tmp_path / "bin" / "ncu"
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(
+        f"#!/bin/sh\n{body}\nhead -n 3 {tmp_path}/csv\n"
+        f"for word; do case $word in --launch=*) tail -n 1 {tmp_path}/csv;; esac; done\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(script.parent), prepend=":")
+
+
+@needs_library
+def test_what_was_profiled_stays_when_a_later_part_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "ladder_ncu.json"
+    monkeypatch.setattr(ladder_ncu, "steps", lambda families: [NAIVE, SLICED, TILED])
+    arguments = ["--part", "2", "--output", str(output)]
+
+    _fake_ncu(tmp_path, monkeypatch, f"case $* in *{TILED}*) echo no counters; exit 3;; esac")
+    result = CliRunner().invoke(ladder_ncu.main, arguments)
+    assert result.exit_code == 1 and f"{TILED} to {TILED}: ncu ended with status 3:\nno counters" in result.output
+    assert [entry["name"] for entry in record.load(output)["ncu"]] == [NAIVE, SLICED]
+
+    _fake_ncu(tmp_path, monkeypatch, f"case $* in *{NAIVE}*) exit 3;; esac")
+    result = CliRunner().invoke(ladder_ncu.main, arguments)
+    assert result.exit_code == 1 and "3 of" in result.output, "those of the same sources stay"
+    assert [entry["name"] for entry in record.load(output)["ncu"]] == [NAIVE, SLICED, TILED]
+
+    _fake_ncu(tmp_path, monkeypatch, "exec sleep 30")
+    with pytest.raises(click.ClickException, match=r"ncu took more than 0\.2 s"):
+        ladder_ncu.profile([NAIVE], 0.2)
+    _fake_ncu(tmp_path, monkeypatch, "set --")
+    with pytest.raises(click.ClickException, match="ncu saw 0 launches of 1 steps"):
+        ladder_ncu.profile([NAIVE], 10)
+
+
 @needs_library
 def test_profiles_are_read() -> None:
-    (row,) = ladder_ncu.parse(NCU)
+    (row,) = ncu.parse(NCU)
     entry = ladder_ncu.entry("vector_add", row)
     assert entry["ns"] == 1234 and entry["flop_per_dram_byte"] == 4096 * 4096 / 1024
     assert entry["registers"] is None
@@ -186,9 +224,10 @@ def test_every_step_has_a_line_in_the_course() -> None:
     page, places = ladder_course.COURSE.read_text(), ladder_course.places()
     lines = ladder_course.LIST.read_text().splitlines()
     assert places.keys() == RUNGS.keys()
-    for name, (number, file) in places.items():
-        assert f"({name}," in lines[number - 1] and (ROOT / "csrc" / "ladder" / file).is_file()
-        assert f"[{name}](variants.inc#L{number})" in page
+    for name, place in places.items():
+        body = (ROOT / "csrc" / "ladder" / place.file).read_text().splitlines()[place.body - 1]
+        assert f"({name}," in lines[place.line - 1] and ("__global__" in body or body.startswith("#define "))
+        assert f"[{name}](variants.inc#L{place.line}) (" in page and f"]({place.file}#L{place.body})" in page
 
 
 def test_the_course_shows_what_was_measured(table: ladder.Table, tmp_path: Path) -> None:
@@ -205,12 +244,86 @@ def test_the_course_shows_what_was_measured(table: ladder.Table, tmp_path: Path)
     profile |= {"shared_wavefronts": 50.0, "flop_per_dram_byte": 99.7}
     record.save({**document, "ladder": [], "ncu": [profile]}, tmp_path / "ladder_ncu.json")
     results = ladder_course.Results(tmp_path)
-    assert ladder_course.parts(results)["profiled"] == ["Profiled at 64³ (sgemm)."]
+    assert ladder_course.parts(results)["measured"] == [
+        "Timed on NVIDIA T1 with torch 2.0, 2001-02-03, csrc `0123`.",
+        "A copy within its memory moves 1000 GB/s.",
+        "Profiled at 64³, sums at that squared, csrc `0123`.",
+    ]
     lines = ladder_course.parts(results)["sgemm"]
     (tiled,) = [line for line in lines if f"[{TILED}]" in line]
     assert "| 2.000 | - | - | 42 | - | - | math pipe throttle | 10 | 100 |" in tiled
     assert any(line.startswith("| *torch* |") for line in lines)
+    assert ladder_course.parts(results)["losses"] == ["None."]
     assert ladder_course._rank_correlation([(1, 10), (2, 20), (3, 30)]) == 1
     assert ladder_course._rank_correlation([(1, 30), (2, 20), (3, 10)]) == -1
     with pytest.raises(ValueError, match="the course needs one"):
         ladder_course.course("", results)
+
+
+def test_the_course_explains_what_gains_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Published are gains of 2 and 3 on two shapes; measured, on the one that both have, 4 and 1.5."""
+    times, shape = {NAIVE: 24.0, SLICED: 6.0, TILED: 4.0}, "1x2x3"
+    steps = [
+        {"name": name, "result": {"us": us, "tflops": 12 / us, "ratio": {"value": 3 / us}}}
+        for name, us in times.items()
+    ]
+    production = {"name": "sm90_best", "result": {"us": 1.0, "tflops": 12.0, "ratio": {"value": 3.0}}}
+    tables = [
+        {"family": "sgemm", "label": f"NN {shape}", "steps": steps},
+        {"family": "wgmma", "label": ladder_course.CUBE, "steps": [production]},
+    ]
+    facts = {"gpu": "T1", "torch": "2.0", "date": "2001-02-03", "csrc": None}
+    document = {"schema": record.SCHEMA, "environment": facts, "copy_gbps": 1.0, "ladder": tables}
+    record.save(document, tmp_path / "ladder_x.json")
+    profiles = [
+        {"name": name, "size": 64, "stalls": {"wait": 1.0}, "fma_pct": fma} for name, fma in ((SLICED, 8), (TILED, 9))
+    ]
+    record.save({"schema": record.SCHEMA, "environment": facts, "ncu": profiles}, tmp_path / "ladder_ncu.json")
+    published = [(1, 2, 3, NAIVE, 0.1), (1, 2, 3, SLICED, 0.2), (1, 2, 3, TILED, 0.6)]
+    published += [(4, 5, 6, name, 0.5) for name in times]
+    lines = ["table,m,n,k,name,ratio", *(",".join(map(str, ("ada_sgemm", *row))) for row in published)]
+    (tmp_path / "ratios.csv").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(ladder_course, "SEEDS", tmp_path / "ratios.csv")
+
+    parts = ladder_course.parts(ladder_course.Results(tmp_path))
+    assert parts["published"][0] == "**float32, Ada**: 1x2x3 (1 of 2 shapes); rank correlation 1.00."
+    assert parts["published"][-2:] == [
+        f"| `{SLICED}` | 0.200 | 0.500 | 2 | 2 | 2.00 | 4.00 |",
+        f"| `{TILED}` | 0.600 | 0.750 | 1 | 1 | 3.00 | 1.50 (!) |",
+    ]
+    (line,) = parts["losses"][2:]
+    assert f"[{TILED}]" in line and "| 3.00 | 1.50 (Ada's shapes) | 8 → 9 |" in line
+    assert line.endswith(f"| wait → wait | {RUNGS[TILED].loses} |")
+    assert parts["wgmma"][-1].startswith("| *production: sm90_best* |  | 12.0 |  | 3.000 | - | - |")
+
+
+def test_every_step_that_loses_says_why() -> None:
+    assert "Not explained." not in ladder_course.COURSE.read_text()
+
+
+def test_the_last_family_runs_beside_the_production_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass
+    class Candidate:
+        name: str
+        family: str = "sm90_wgmma"
+        eligible: bool = True
+        measured_us: float | None = None
+        predicted_us: float | None = None
+
+    @dataclass
+    class Explanation:
+        candidates: tuple[Candidate, ...]
+
+    ineligible = Candidate("d", eligible=False, measured_us=1.0)
+    found = (
+        Candidate("step", "ladder", predicted_us=1.0),
+        Candidate("a", predicted_us=2.0),
+        Candidate("b"),
+        ineligible,
+    )
+    case, operands = Case(8, 8, 8), workload.make_operands(Case(8, 8, 8), torch.Generator())
+    monkeypatch.setattr(ladder.hgemm_ops, "explain", lambda *operands: Explanation(found))
+    assert list(ladder._production("wgmma", case, operands)) == ["a"]
+    found += (Candidate("c", measured_us=9.0), Candidate("torch", "torch", measured_us=1.0))
+    assert list(ladder._production("wgmma", case, operands)) == ["c"], "a measured time counts for more"
+    assert ladder._production("mma", case, operands) == {}

@@ -1,9 +1,10 @@
 // Step 0, c = a + b: nothing is reused, so only how bytes move matters.
 // From rung to rung: wider accesses (16 bytes a thread instead of 4 or 2: fewer instructions, more bytes in flight),
 // 16-bit elements (half the bytes), a grid that fits the chip and strides (_grid_stride) instead of one that covers c.
+// All start while the kernel before them drains; _serial shows what that is worth.
 // Expected: at 1 FLOP for 12 or 6 bytes, bound by DRAM where arrays leave L2, by L2 below, by the launch under 1 MB.
 // Source: NVIDIA, "CUDA Pro Tip: Increase Performance with Vectorized Memory Access", "CUDA Pro Tip: Write Flexible
-// Kernels with Grid-Stride Loops".
+// Kernels with Grid-Stride Loops"; CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
@@ -13,19 +14,25 @@
 
 #include "ladder/element.cuh"
 #include "ladder/ladder.h"
+#include "ptx/dependent_launch.cuh"
+#include "tile/launch.cuh"
 
 namespace hgemm::ladder {
 namespace {
 
-constexpr int kThreads = 256;
+// Large blocks: those of a launch that overlaps its predecessor start at a lower rate, and narrow accesses need many.
+constexpr int kThreads = 512;
 constexpr int kBlocksPerSm = 2048 / kThreads;
 
 enum Grid { kCovering, kStriding };
+/// Whether a launch may start while the kernel before it in the stream still runs.
+enum Start { kOverlapping, kSerial };
 
 /// A thread adds `width` neighbours in accesses of `access` elements.
 struct AddShape {
   int width, access;
   Grid grid;
+  Start start = kOverlapping;
 };
 
 /// Pair: what one add instruction works on.
@@ -71,6 +78,10 @@ __global__ void __launch_bounds__(kThreads) add(AddProblem p) {
   using Access = Pack<typename Adding::Word, Adding::kWords>;
   constexpr int kWidth = Adding::kWidth, kAccesses = Adding::kAccesses;
 
+  // Every thread waits, those without an element too: the next kernel counts on all that came before this one.
+  ptx::grid_launch_dependents();
+  ptx::grid_dependency_wait();
+  // NOTE: no __restrict__. It would make ld.global.nc of the loads, which may rise above the wait.
   const auto* a = static_cast<const T*>(p.a);
   const auto* b = static_cast<const T*>(p.b);
   auto* c = static_cast<T*>(p.c);
@@ -114,6 +125,14 @@ cudaError_t blocks_for(int64_t count, const AddShape& shape, unsigned* blocks) {
   return cudaSuccess;
 }
 
+/// Whether the code that runs on this device was compiled for sm_90 or newer: older code does not wait by itself.
+cudaError_t waits_by_itself(const void* kernel, bool* waits) {
+  cudaFuncAttributes attributes;
+  const cudaError_t e = cudaFuncGetAttributes(&attributes, kernel);
+  *waits = e == cudaSuccess && attributes.ptxVersion >= 90;
+  return e;
+}
+
 constexpr AddShape kOneByOne = {1, 1, kCovering};
 
 template <class A, const AddShape& S>
@@ -125,8 +144,11 @@ Status launch(const AddProblem& p, Stream stream) {
   unsigned blocks = 0;
   if (const cudaError_t e = blocks_for(p.count, aligned ? S : kOneByOne, &blocks)) return e;
   const auto kernel = aligned ? add<Adding<A, S>> : add<Adding<A, kOneByOne>>;
-  kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
-  return cudaGetLastError();
+  bool overlaps = false;
+  if constexpr (S.start == kOverlapping) {
+    if (const cudaError_t e = waits_by_itself(reinterpret_cast<const void*>(kernel), &overlaps)) return e;
+  }
+  return tile::launch(kernel, blocks, kThreads, 0, 1, overlaps, static_cast<cudaStream_t>(stream), p);
 }
 
 }  // namespace

@@ -6,14 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from .ladder import LIBRARIES, TORCH
 from .plots import _write
+from .rungs import RUNGS
+from .statistics import geometric_mean
 
 _COLOURS = ("#2b7a4b", "#3366a8", "#b8432f", "#8a6d1d", "#6a3d9a", "#1f8f8f", "#8a8f98")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
+
+Table = Mapping[str, Any]
+#: step, rows of its result -> FLOP per byte of DRAM traffic
+Traffic = Mapping[tuple[str, int], float]
 
 
 def _title(document: Mapping[str, Any], what: str) -> str:
@@ -21,45 +28,70 @@ def _title(document: Mapping[str, Any], what: str) -> str:
     return f"{what} on {facts['gpu']}, torch {facts['torch']}, {facts['date'][:10]}"
 
 
-def _speed(table: Mapping[str, Any], step: Mapping[str, Any]) -> float | None:
+def _speed(table: Table, step: Mapping[str, Any]) -> float | None:
     unit = "gbps" if table["case"]["op"] == "add" else "tflops"
     value: float | None = step["result"].get(unit)
     return value
 
 
+def _lines(tables: Sequence[Table]) -> dict[str, list[Table]]:
+    """What to draw as one line: a product's shape; sums of one length, whatever their dtype and rows."""
+    lines: dict[str, list[Table]] = {}
+    lengths: dict[int, str] = {}
+    for table in tables:
+        case, label = table["case"], table["label"]
+        if case["op"] == "add":
+            label = lengths.setdefault(case["m"] * case["n"], f"{case['m']}x{case['n']}")
+        lines.setdefault(label, []).append(table)
+    return dict(sorted(lines.items(), key=lambda line: line[1][0]["flops"]))
+
+
 def by_step(document: Mapping[str, Any], family: str, path: Path) -> list[Path]:
-    """Speed by step, one line a shape, in the order of the course; torch's is the dashed line of its colour.
+    """Speed by step, one line a shape, in the order of the course. Torch's is the dashed line of its colour; of sums,
+    where it depends on the dtype, a cross at each step.
 
     Raises:
         ValueError: nothing of the family was measured.
     """
     tables = [table for table in document["ladder"] if table["family"] == family]
-    labels = list(dict.fromkeys(s["label"] for table in tables for s in table["steps"] if s["name"] not in LIBRARIES))
-    if not labels:
+    names = dict.fromkeys(s["name"] for table in tables for s in table["steps"] if s["name"] not in LIBRARIES)
+    if not names:
         raise ValueError(f"no step of {family} was measured")
-    place = {label: i for i, label in enumerate(labels)}
-    figure = Figure(figsize=(8, 1.6 + 0.19 * len(labels)), layout="constrained")
+    order = list(RUNGS)
+    ordered = sorted(names, key=lambda name: order.index(name) if name in RUNGS else len(order))
+    place = {name: i for i, name in enumerate(ordered)}
+    sums = family == "elementwise"
+    lines = _lines(tables)
+    figure = Figure(figsize=(8, 1.6 + 0.19 * len(ordered)), layout="constrained")
     axes = figure.subplots()
-    for i, table in enumerate(tables):
-        colour = _COLOURS[i % len(_COLOURS)]
-        points = [
-            (speed, place[step["label"]])
-            for step in table["steps"]
-            if step["label"] in place and (speed := _speed(table, step)) is not None
-        ]
+    colours = _COLOURS if len(lines) <= 3 else [colormaps["viridis"](i / len(lines)) for i in range(len(lines))]
+    for (label, of), colour in zip(lines.items(), colours, strict=False):
+        speeds: dict[str, list[float]] = {}
+        beside: dict[str, list[float]] = {}
+        for table in of:
+            found = {s["name"]: speed for s in table["steps"] if (speed := _speed(table, s)) is not None}
+            for name in found.keys() & place.keys():
+                speeds.setdefault(name, []).append(found[name])
+                if TORCH in found:
+                    beside.setdefault(name, []).append(found[TORCH])
+        points = sorted((place[name], geometric_mean(values)) for name, values in speeds.items())
         if points:
-            x, y = zip(*points, strict=True)
-            axes.plot(x, y, marker=".", linewidth=0.8, color=colour, label=table["label"])
-        for step in table["steps"]:
-            if step["name"] == TORCH and (speed := _speed(table, step)) is not None:
-                axes.axvline(speed, color=colour, linestyle="--", linewidth=0.8)
-    axes.set_yticks(range(len(labels)), labels, fontsize=6)
+            y, x = zip(*points, strict=True)
+            axes.plot(x, y, marker=".", linewidth=0.8, color=colour, label=label)
+        if sums:
+            crosses = [place[name] for name in beside]
+            rates = [geometric_mean(values) for values in beside.values()]
+            axes.plot(rates, crosses, marker="x", linestyle="", markersize=4, color=colour)
+        elif beside:
+            rate = geometric_mean([value for values in beside.values() for value in values])
+            axes.axvline(rate, color=colour, linestyle="--", linewidth=0.8)
+    axes.set_yticks(range(len(ordered)), [RUNGS[n].label if n in RUNGS else n for n in ordered], fontsize=6)
     axes.invert_yaxis()
     axes.margins(y=0.02)
     axes.set_xlim(left=0)
-    axes.set_xlabel("GB/s" if family == "elementwise" else "TFLOP/s (dashed: torch)")
+    axes.set_xlabel("GB/s (crosses: torch)" if sums else "TFLOP/s (dashed: torch)")
     axes.set_title(_title(document, f"{family}, step by step"))
-    axes.legend(fontsize=6)
+    figure.legend(fontsize=6, loc="outside lower center", ncols=6)
     return _write(figure, path)
 
 
@@ -76,34 +108,34 @@ def _roofs(document: Mapping[str, Any]) -> dict[str, float]:
     return best
 
 
-def roofline(document: Mapping[str, Any], path: Path, traffic: Mapping[str, float] | None = None) -> list[Path]:
-    """TFLOP/s over FLOP per byte, under the measured ceilings: a copy's bandwidth, and the highest rates.
+def roofline(document: Mapping[str, Any], path: Path, traffic: Traffic | None = None) -> list[Path]:
+    """TFLOP/s over FLOP per byte, under the measured ceilings: a copy's bandwidth, and the highest rates; dotted lines
+    are other bandwidths.
 
     Bytes are the least possible, so that the steps of one shape stand above each other; with ``traffic``, FLOP per byte
-    of DRAM that a profiler counted for each step, they are what a step moved.
+    of DRAM that a profiler counted for each step, they are what a step moved, and dotted lines what it drew from DRAM.
     """
     roofs, bandwidth = _roofs(document), document["copy_gbps"] * 1e-3
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     families = list(dict.fromkeys(table["family"] for table in document["ladder"]))
-    xs: list[float] = []
+    points: list[tuple[float, float]] = []
     for i, family in enumerate(families):
-        points: list[tuple[float, float]] = []
+        of: list[tuple[float, float]] = []
         for table in document["ladder"]:
             for step in table["steps"] if table["family"] == family else ():
                 rate = step["result"].get("tflops")
                 least = table["flops"] / table["bytes"]
-                intensity = least if traffic is None else traffic.get(step["name"])
+                intensity = least if traffic is None else traffic.get((step["name"], table["case"]["m"]))
                 if rate and intensity and step["name"] not in LIBRARIES:
-                    points.append((intensity, rate))
-        xs += [x for x, _ in points]
-        if points:
-            marker = _MARKERS[i % len(_MARKERS)]
-            x, y = zip(*points, strict=True)
-            axes.scatter(x, y, s=12, color=_COLOURS[i], marker=marker, label=family, alpha=0.8)
-    if not xs:
+                    of.append((intensity, rate))
+        points += of
+        if of:
+            x, y = zip(*of, strict=True)
+            axes.scatter(x, y, s=12, color=_COLOURS[i], marker=_MARKERS[i % len(_MARKERS)], label=family, alpha=0.8)
+    if not points:
         raise ValueError("no step was measured")
-    _draw_roofs(axes, roofs, bandwidth, xs)
+    _draw_roofs(axes, roofs, bandwidth, points)
     unit = "FLOP per byte" if traffic is None else "FLOP per byte of DRAM traffic (ncu)"
     axes.set(xscale="log", yscale="log", xlabel=unit, ylabel="TFLOP/s", title=_title(document, "The ladder"))
     for axis in (axes.xaxis, axes.yaxis):
@@ -114,22 +146,34 @@ def roofline(document: Mapping[str, Any], path: Path, traffic: Mapping[str, floa
     return _write(figure, path)
 
 
-def _draw_roofs(axes: Any, roofs: Mapping[str, float], bandwidth: float, xs: Sequence[float]) -> None:
+def _draw_roofs(axes: Any, roofs: Mapping[str, float], bandwidth: float, points: Sequence[tuple[float, float]]) -> None:
     ridges = {name: peak / bandwidth for name, peak in roofs.items()}
+    xs, ys = zip(*points, strict=True)
     left, right = min(*xs, *ridges.values()) / 2, max(*xs, *ridges.values()) * 2
+    bottom, top = min(ys) / 2, max(*ys, *roofs.values()) * 2
     for name, peak in roofs.items():
         axes.plot([ridges[name], right], [peak, peak], color="black", linewidth=0.8)
-        axes.annotate(f"{name}: {peak:.0f} TFLOP/s", (right, peak), ha="right", va="bottom", fontsize=6)
-    top = max(ridges.values(), default=right)
-    axes.plot([left, top], [left * bandwidth, top * bandwidth], color="black", linewidth=0.8)
-    middle = (left * top) ** 0.5
-    axes.annotate(
-        f"copy: {bandwidth * 1e3:.0f} GB/s ", (middle, middle * bandwidth), ha="right", va="bottom", fontsize=6
-    )
+        text = f"{name}: {peak:.0f} TFLOP/s"
+        axes.annotate(text, (ridges[name] * 1.2, peak), ha="left", va="bottom", fontsize=6)
+    ridge = max(ridges.values(), default=right)
+    axes.plot([left, ridge], [left * bandwidth, ridge * bandwidth], color="black", linewidth=0.8)
+    at = (max(left, bottom / bandwidth) * ridge) ** 0.5
+    axes.annotate(f"copy: {bandwidth * 1e3:.0f} GB/s ", (at, at * bandwidth), ha="right", va="bottom", fontsize=6)
+    for gbps in (400, 40):
+        low, high = max(left, bottom / gbps * 1e3), min(right, top / gbps * 1e3)
+        if low < high:
+            axes.plot([low, high], [low * gbps * 1e-3, high * gbps * 1e-3], color="black", linewidth=0.4, linestyle=":")
+            at = (low * high) ** 0.5
+            axes.annotate(f"{gbps} GB/s ", (at, at * gbps * 1e-3), ha="right", va="bottom", fontsize=6)
+    axes.set(xlim=(left, right), ylim=(bottom, top))
 
 
-def draw(document: Mapping[str, Any], path: Path) -> list[Path]:
-    """``<path>-<family>`` for every family, and ``<path>-roofline``, as SVG and as PNG."""
+def draw(document: Mapping[str, Any], path: Path, traffic: Traffic | None = None) -> list[Path]:
+    """``<path>-<family>`` for every family, and ``<path>-roofline``, as SVG and as PNG; with ``traffic``, too,
+    ``<path>-roofline-dram``."""
     families = dict.fromkeys(table["family"] for table in document["ladder"])
     written = [p for family in families for p in by_step(document, family, path.with_name(f"{path.name}-{family}"))]
-    return written + roofline(document, path.with_name(f"{path.name}-roofline"))
+    written += roofline(document, path.with_name(f"{path.name}-roofline"))
+    if traffic:
+        written += roofline(document, path.with_name(f"{path.name}-roofline-dram"), traffic)
+    return written

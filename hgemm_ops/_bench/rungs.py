@@ -12,19 +12,21 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Rung:
-    """A step. ``after``: the one it changes; ``label``: its name in printed tables; ``adds``: what it changes."""
+    """A step. ``after``: the one it changes; ``label``: its name in printed tables; ``adds``: what it changes;
+    ``loses``: why it gains less than expected where it does, as a profile shows."""
 
     family: str
     name: str
     after: str | None
     label: str
     adds: str
+    loses: str = ""
 
 
 def _read() -> dict[str, Rung]:
     with Path(__file__).with_name("rungs.csv").open(newline="") as file:
         rows = [
-            Rung(row["family"], row["name"], row["after"] or None, row["label"], row["adds"])
+            Rung(row["family"], row["name"], row["after"] or None, row["label"], row["adds"], row["loses"])
             for row in csv.DictReader(file)
         ]
     return {rung.name: rung for rung in rows}

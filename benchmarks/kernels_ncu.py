@@ -1,0 +1,103 @@
+"""Profiles production kernels beside torch's own with Nsight Compute and writes ``results/<gpu>/kernels_ncu.json``.
+
+One launch of each, with cold caches and the clocks as they are: what a kernel does with its cycles, what it moves, and
+the clock that its power allows.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+import hgemm_ops
+from hgemm_ops._bench import ncu, record, workload
+from hgemm_ops._bench.suites import Case
+
+RESULTS = Path(__file__).parent / "results"
+TORCH = "torch"
+
+CASES = (
+    Case(4096, 6144, 4096, layout="NT"),
+    Case(4096, 4096, 4096),
+    Case(8192, 8192, 4096),
+    Case(1024, 4096, 4096, layout="NT"),
+    Case(512, 6144, 4096, layout="NT"),
+)
+KERNELS = tuple(
+    f"sm90_wgmma_{name}"
+    for name in (
+        "pingpong_128x192x64_c2x1x1",
+        "pingpong_192x128x64_c1x2x1",
+        "pingpong_128x200x64_c2x1x1",
+        "pingpong_128x200x64_c2x1x1_swapped",
+        "pingpong_128x128x64_c1x1x1",
+        "cooperative_128x256x64_c2x1x1",
+        "cooperative_128x192x64_c2x1x1",
+    )
+)
+
+#: key of the record -> ncu's metric
+METRICS = {
+    "ns": "gpu__time_duration.sum",
+    "cycles": "sm__cycles_elapsed.max",
+    "clock_hz": "sm__cycles_elapsed.avg.per_second",
+    "tensor_pct": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "l2_bytes": "lts__t_bytes.sum",
+    "dram_bytes": "dram__bytes.sum",
+    "registers": "launch__registers_per_thread",
+}
+
+
+def launches() -> list[tuple[Case, str]]:
+    """Every case with torch, then with each kernel that serves it."""
+    found = []
+    for case in CASES:
+        candidates = hgemm_ops.explain(M=case.m, N=case.n, K=case.k, layout=case.layout).candidates
+        serves = {c.name for c in candidates if c.eligible}
+        found += [(case, name) for name in (TORCH, *KERNELS) if name == TORCH or name in serves]
+    return found
+
+
+def launch_all() -> None:
+    """What ncu watches."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    ids = {v.name: v.id for v in hgemm_ops.variants()}
+    operands = {case: workload.make_operands(case, generator) for case in CASES}
+    for case, name in launches():
+        x = operands[case]
+        if name == TORCH:
+            ncu.marked(lambda x=x: torch.mm(x.a, x.b))
+        else:
+            ncu.marked(lambda x=x, id_=ids[name]: torch.ops.hgemm.mm(x.a, x.b, variant=id_))
+
+
+def entry(case: Case, name: str, row: ncu.Row) -> dict[str, Any]:
+    found: dict[str, Any] = {"case": case.label, "name": name, "kernel": row["Kernel Name"]}
+    found |= {key: ncu.number(row[metric]) for key, metric in METRICS.items()}
+    return found | {"tflops": case.flops / found["ns"] / 1e3, "stalls": ncu.stalls(row)}
+
+
+@click.command(help=__doc__)
+@click.option("--limit", type=click.FloatRange(min=1), default=120, show_default=True, help="Seconds for ncu.")
+@click.option("--launch", is_flag=True, hidden=True, help="Only launch.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Another file.")
+def main(limit: float, launch: bool, output: Path | None) -> None:
+    if launch:
+        launch_all()
+        return
+    output = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "kernels_ncu.json"
+    expected = launches()
+    rows = ncu.profile([sys.executable, __file__, "--launch"], list(METRICS.values()), limit)
+    if len(rows) != len(expected):
+        raise click.ClickException(f"ncu saw {len(rows)} launches of {len(expected)}")
+    entries = [entry(case, name, row) for (case, name), row in zip(expected, rows, strict=True)]
+    record.save(record.document(ncu=entries, clock_control="none", cache_control="all"), output)
+    click.echo(f"{len(entries)} launches recorded in {output}")
+
+
+if __name__ == "__main__":
+    main()
