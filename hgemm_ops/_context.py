@@ -145,11 +145,18 @@ class use_custom_gemm(TorchFunctionMode):
             layer runs by itself. A fused layer's result is a view of the group's: with more than one row it is not
             contiguous, so ``view(-1)`` of it raises where ``reshape`` copies. A write to the input between the calls of
             a group is noticed unless it goes past torch (memory that was shared with NumPy before).
+        static_weights: promises that nothing still running on the current stream writes a weight when a layer starts,
+            so that kernels for few rows may read weights early (see :func:`hgemm_ops.matmul`). Holds for products whose
+            second factor is an ``nn.Parameter``, as in ``nn.Linear``, and not for what autocast casts. For inference:
+            **results are wrong without an error** where the kernel right before a layer writes its weight.
     """
 
-    def __init__(self, *, variant: str | None = None, fuse_projections: bool = False) -> None:
+    def __init__(
+        self, *, variant: str | None = None, fuse_projections: bool = False, static_weights: bool = False
+    ) -> None:
         forced = _variants.resolve(variant)
         self._variant = None if forced == _native.AUTO else forced
+        self._static_weights = static_weights
         self._pending = _fusion.Pending() if fuse_projections and not _is_dynamo_compiling() else None
         self.report = Report()
         if not _is_dynamo_compiling():
@@ -288,6 +295,13 @@ class use_custom_gemm(TorchFunctionMode):
             return options
         return {**options, "variant": self._variant}
 
+    def _options(self, options: dict[str, Any], b: Tensor) -> dict[str, Any]:
+        """The options of the operator for a routed product with the second factor ``b``."""
+        options = self._with_variant(options)
+        if self._static_weights and type(b) is Parameter:
+            return {**options, "static_weights": True}
+        return options
+
     def _general(
         self,
         func: _Torch,
@@ -306,7 +320,7 @@ class use_custom_gemm(TorchFunctionMode):
 
     def _run(self, lowered: Lowered) -> Tensor:
         op = getattr(_OPS, lowered.op)
-        options = self._with_variant(lowered.options)
+        options = self._options(lowered.options, lowered.b)
         if lowered.out is not None:
             op.out(*lowered.arguments(), **options, out=lowered.out)
             return lowered.out
@@ -324,7 +338,8 @@ class use_custom_gemm(TorchFunctionMode):
         joint = group.joint(x)
         if joint is None:
             return None
-        product = Lowered("linear", x, joint.weight, joint.bias)
+        options = {"static_weights": True} if self._static_weights else {}
+        product = Lowered("linear", x, joint.weight, joint.bias, options)
         pending.hold(group, x, self._run(product), joint.sizes)
         self._count_fused(group, product)
         return pending.take(group, x, weight, bias)
@@ -370,8 +385,9 @@ class use_custom_gemm(TorchFunctionMode):
         if isinstance(lowered, Lowered):
             call = _call(site, lowered.op, lowered, variant=self._variant)
             op = getattr(_OPS, lowered.op).default._op  # without the Python frame of OpOverload.__call__
-            if self._variant is not None:
-                op = functools.partial(op, variant=self._variant)
+            options = self._options({}, lowered.b)
+            if options:
+                op = functools.partial(op, **options)
         else:
             call = _call(site, getattr(func, "__name__", str(func)), product, left=lowered)
             op = None

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from hgemm_ops import _variants
-from hgemm_ops._api import _require_tensor
+from hgemm_ops._api import _is_static, _require_tensor
 
 __all__ = ["fuse_projections", "fuse_weights_", "linear_group", "unfuse_weights_"]
 
@@ -53,6 +53,7 @@ def linear_group(
     biases: Sequence[Tensor | None] | None = None,
     *,
     variant: str | None = None,
+    static_weights: bool = False,
 ) -> tuple[Tensor, ...]:
     """Several linear layers of one input: ``tuple(F.linear(x, w, b) for w, b in zip(weights, biases))``.
 
@@ -67,6 +68,7 @@ def linear_group(
         weights: ``(out_features, in_features)`` each.
         biases: ``(out_features,)`` or None for each weight.
         variant: as for :func:`hgemm_ops.matmul`.
+        static_weights: as for :func:`hgemm_ops.matmul`, of every weight.
 
     Returns:
         A tensor ``(..., out_features)`` per weight.
@@ -92,8 +94,12 @@ def linear_group(
     joint = _joint_for(x, weights, every_bias) if len(weights) > 1 else None
     op = torch.ops.hgemm.linear.default
     if joint is None:
-        return tuple(op(x, w, b, variant=forced) for w, b in zip(weights, every_bias, strict=True))
-    return _split(op(x, joint.weight, joint.bias, variant=forced), joint.sizes)
+        return tuple(
+            op(x, w, b, variant=forced, static_weights=_is_static(w, static_weights))
+            for w, b in zip(weights, every_bias, strict=True)
+        )
+    y = op(x, joint.weight, joint.bias, variant=forced, static_weights=_is_static(joint.weight, static_weights))
+    return _split(y, joint.sizes)
 
 
 class Joint(NamedTuple):

@@ -165,6 +165,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_add_info": (c_int, [c_int, POINTER(AddInfo)]),
     "hgemm_preset_facts": (c_int, [c_int, POINTER(Facts)]),
     "hgemm_device_facts": (c_int, [c_int, POINTER(Facts)]),
+    "hgemm_read": (c_int, [c_void_p, c_int64, c_void_p, c_void_p]),
     "hgemm_explain": (c_int, [POINTER(Query), POINTER(Decision), POINTER(Candidate)]),
     "hgemm_select_ns": (c_double, [POINTER(Query), c_int, c_int]),
     "hgemm_table_set": (c_int, [POINTER(TableEntry), c_int, POINTER(Timing), c_int]),
@@ -233,6 +234,14 @@ def device_facts(ordinal: int) -> Facts:
     facts = Facts()
     check(lib().hgemm_device_facts(ordinal, facts))
     return facts
+
+
+def read(data: torch.Tensor, sink: torch.Tensor) -> None:
+    """Reads a contiguous CUDA tensor, up to a rest of less than 16 bytes, on the current stream, and does nothing with
+    it. ``sink``: 4 bytes on the same device."""
+    stream = torch.cuda.current_stream(data.device).cuda_stream
+    with torch.cuda.device(data.device):
+        check(lib().hgemm_read(data.data_ptr(), data.nbytes // 16 * 16, sink.data_ptr(), stream))
 
 
 def alignment(address: int) -> int:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +29,7 @@ sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
 import hgemm_ops  # noqa: E402
 from benchmarks import gpu_tests, host_cost, tables  # noqa: E402
 from hgemm_ops import _library, _native, _tables  # noqa: E402
-from hgemm_ops._bench import confirm, console, record, runner, statistics, timing, workload  # noqa: E402
+from hgemm_ops._bench import console, record, runner, statistics, timing, workload  # noqa: E402
 from hgemm_ops._bench.suites import (  # noqa: E402
     ACTIVATIONS,
     ELEMENT_BYTES,
@@ -46,12 +48,14 @@ from hgemm_ops.cli import bench, tune  # noqa: E402
 def test_suites_of_the_seeds_and_of_llms_hold_the_whole_grids() -> None:
     assert {name: len(cases) for name, cases in SUITES.items() if name.startswith(("seeds", "llm"))} == {
         "seeds-large": 27,
+        "seeds-large-nt": 27,
         "seeds-small": 27,
         "seeds-sgemm": 8,
         "seeds-add": 50,
         "llm": 52,
     }
     assert {case.layout for case in SUITES["llm"]} == {"NT"}
+    assert {case.layout for case in SUITES["decode-nn"]} == {"NN"} and len(SUITES["decode-nn"]) == 12
     assert {case.dtype for case in SUITES["seeds-sgemm"]} == {"float32"}
 
 
@@ -80,6 +84,18 @@ def test_layout_bmm_and_fused_suites_are_complete() -> None:
 def test_no_case_of_a_suite_comes_twice_and_labels_tell_them_apart(suite: str) -> None:
     cases = SUITES[suite]
     assert len(set(cases)) == len({case.label for case in cases}) == len(cases)
+
+
+def test_decode_cases_know_their_weights() -> None:
+    decode = [case for name, cases in SUITES.items() if name.startswith("decode") for case in cases]
+    assert all(case.weight_bytes > 0.9 * case.bytes for case in decode)
+    assert {case.weight_bytes for case in SUITES["seeds-large"] + SUITES["bmm"] + SUITES["seeds-add"]} == {0}
+    assert Case(64, 24, 16, layout="NT").weight_bytes == 24 * 16 * 2 and Case(65, 24, 16).weight_bytes == 0
+    assert Case(1, 24, 16, padding=8).weight_bytes == 0
+    chain = Case(2, 24, 16, layout="NT", op="chain", depth=2)
+    assert chain.layers == ((24, 16), (16, 16), (48, 16), (16, 24)) * 2
+    assert chain.weight_bytes == 2 * 2 * (24 * 16 + 16 * 16 + 48 * 16 + 16 * 24)
+    assert chain.flops == 2 * chain.weight_bytes and chain.align == 16
 
 
 def test_with_dtype_merges_cases_that_become_equal() -> None:
@@ -114,6 +130,9 @@ def test_parse_shapes_rejects(text: str) -> None:
         {"op": "linear"},
         {"op": "add"},
         {"padding": -1},
+        {"depth": 2},
+        {"op": "chain"},
+        {"op": "chain", "layout": "NT", "padding": 8},
     ],
 )
 def test_an_impossible_case_is_refused(fields: dict[str, Any]) -> None:
@@ -134,7 +153,11 @@ def _small(case: Case) -> Case:
 _SMALL_CASES = sorted({_small(case) for cases in SUITES.values() for case in cases}, key=repr)
 
 
-@pytest.mark.parametrize("case", _SMALL_CASES, ids=lambda case: f"{case.dtype}-{case.label}".replace(" ", "-"))
+@pytest.mark.parametrize(
+    "case",
+    [case for case in _SMALL_CASES if case.op != "chain"],
+    ids=lambda case: f"{case.dtype}-{case.label}".replace(" ", "-"),
+)
 def test_operands_have_the_shape_layout_alignment_and_size_the_case_says(case: Case) -> None:
     x = workload.make_operands(case, torch.Generator().manual_seed(0))
     batch = (case.batch,) if case.batch > 1 else ()
@@ -336,6 +359,36 @@ def test_wrong_kernels_are_found_and_not_timed() -> None:
     assert "1 cases: 2.000x torch (geometric mean), 1 served by our kernels, 0 slower" in text
     with pytest.raises(click.ClickException, match="unwritten"):
         console.fail_if_wrong([row])
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_chain_is_dependent_layers_and_is_timed_beside_reading_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workload, "stream_call", lambda case, device: lambda x: x.a.new_zeros(1, 1))
+    promises: list[bool] = []
+
+    def linear(x: torch.Tensor, weight: torch.Tensor, *, static_weights: bool) -> torch.Tensor:
+        promises.append(static_weights)
+        return torch.nn.functional.linear(x, weight)
+
+    monkeypatch.setattr(hgemm_ops, "linear", linear)
+    case = Case(3, 32, 16, layout="NT", op="chain", depth=2)
+    options = runner.Options(variants=("fast", "all"), peers=("cublaslt",), rounds=5)
+    row = runner.run_case(case, options, torch.device("cpu"))
+    assert (row.served_by, row.source) == ("fast", "model") and not row.wrong
+    assert {False, True} == set(promises)
+    timed = {runner.TORCH, runner.DISPATCHED, runner.NOT_STATIC}
+    assert timed | {runner.STREAM, "fast", "peer:cublaslt"} == row.results.keys()
+    assert row.results["fast"].refused and row.results["peer:cublaslt"].refused
+    stream = row.results[runner.STREAM]
+    assert stream.us == 4.0 and stream.gbps == pytest.approx(case.weight_bytes / 4e-6 * 1e-9) and stream.ratio is None
+    assert all(row.results[name].of_stream == statistics.Interval(1.0, 1.0, 1.0) for name in timed)
+
+    screen = Console(width=250, record=True, file=io.StringIO())
+    screen.print(console.comparison([row], "title"), console.summary([row]))
+    text = screen.export_text()
+    assert "of stream" in text and "1.000 of the speed of reading the weights in 1" in text
+    page = "\n".join(tables.suite_section("decode-chain", _document([row], "decode-chain"), Path()))
+    assert "| of stream |" in page and "| 1.000 |" in page
 
 
 @pytest.mark.usefixtures("eager")
@@ -645,6 +698,8 @@ def test_bandwidth_is_drawn_for_weights_with_several_m(tmp_path: Path) -> None:
     drawn = plots.bandwidth_by_rows(_document(rows), tmp_path / "x")
     text = drawn[0].read_text()
     assert "N 4096, K 4096" in text and "% of a copy" in text
+    streamed = [replace(row, results=row.results | {"stream": runner.Result(us=7.0, gbps=4500.0)}) for row in rows]
+    assert plots.bandwidth_by_rows(_document(streamed), tmp_path / "z")[0].read_text() != text
     assert plots.bandwidth_by_rows(_document(rows[:2]), tmp_path / "y") == []
 
 
@@ -798,13 +853,22 @@ def test_element_bytes_are_torch_s() -> None:
     assert {name: getattr(torch, name).itemsize for name in ELEMENT_BYTES} == ELEMENT_BYTES
 
 
-def test_a_chosen_kernel_counts_with_its_slower_ratio() -> None:
-    us = {"torch": 100.0, "chosen": 80.0, "ahead": 78.0, "behind": 95.0}
-    # It held: who only looked faster while tuning goes, who was slower stays.
-    assert confirm.correct(us, "chosen", 1.10) == {"torch": 100.0, "chosen": 90.909, "behind": 95.0}
-    # It did not: only a clear lead is trusted.
-    assert confirm.correct(us, "chosen", 0.95) == {"torch": 100.0, "chosen": 105.263, "ahead": 78.0}
-    assert confirm.correct({"torch": 100.0, "chosen": 98.0}, "chosen", 1.5)["chosen"] == 98.0
+def test_the_best_are_timed_again_alone_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = {name: statistics.Interval(v, v - 0.01, v + 0.01) for name, v in {"a": 1.1, "b": 1.05, "c": 1.02}.items()}
+    alone = {"a": 0.99, "b": 1.06}
+    paired = []
+
+    def times(bodies: Mapping[str, str], rounds: int, seed: int) -> dict[str, list[float]]:
+        paired.append(tuple(bodies))
+        return {name: [100.0 / alone.get(name, 1.0)] * rounds for name in bodies}
+
+    monkeypatch.setattr(timing, "time_bodies", times)
+    bodies = dict.fromkeys(("torch", *crowd), "")
+    found = runner.duel(bodies, crowd, runner.Options(duels=2, rounds=5))  # type: ignore[arg-type]
+    assert paired == [("torch", "a"), ("torch", "b")]
+    # c was not timed again: it loses what a lost, a tenth.
+    assert {name: round(ratio.value, 4) for name, ratio in found.items()} == {"a": 0.99, "b": 1.06, "c": 0.918}
+    assert found["c"].high == pytest.approx(1.03 * 0.9)
 
 
 @pytest.mark.slow

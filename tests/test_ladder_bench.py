@@ -106,7 +106,7 @@ def test_families_and_their_shapes() -> None:
     for family in FAMILIES:
         assert all(ladder.serves(family, case) for case in ladder.default_cases(family))
     assert ladder.suites_of("elementwise") == ("seeds-add",) and ladder.suites_of("sgemm") == ("seeds-sgemm",)
-    assert ladder.suites_of("wmma") == ladder.suites_of("wgmma") == ("seeds-large", "seeds-small")
+    assert ladder.suites_of("wmma") == ladder.suites_of("wgmma") == ("seeds-large", "seeds-small", "decode-nn")
     cases = command._cases(("sgemm", "mma"), ("seeds-sgemm",), "64x64x64")
     assert len(cases) == 8 + 2 and {family for family, _ in cases} == {"sgemm", "mma"}
     assert len(command._cases(tuple(FAMILIES), (), None)) == 9 + len(FAMILIES) - 1

@@ -41,6 +41,9 @@ struct Problem {
   DType c_dtype = DType::kF16;    // of C
   Activation act = Activation::kNone;
   int32_t swizzle_stride = 0;  // ladder: C is walked in panels of this many columns; 0: the kernel's default
+  // Nothing that the stream still runs when the kernel starts writes B: it may be read before the kernels before this
+  // one have ended. No decision depends on it.
+  bool static_weights = false;
 
   constexpr int64_t batches() const { return batch[0] * batch[1]; }
   constexpr double flops() const { return 2.0 * static_cast<double>(m) * n * k * batches(); }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/read.h"
 #include "dispatch/canonical.h"
 #include "dispatch/facts.h"
 #include "dispatch/registry.h"
@@ -166,6 +167,16 @@ int hgemm_device_facts(int ordinal, HgemmFacts* facts) {
       fail("device " + std::to_string(ordinal) + ": " + status_string(status));
     }
     *facts = facts_of(device);
+  });
+}
+
+int hgemm_read(const void* data, int64_t bytes, void* sink, void* stream) {
+  return guarded([&] {
+    if (reinterpret_cast<uintptr_t>(data) % 16 != 0 || bytes % 16 != 0) {
+      fail("read: address and bytes must be multiples of 16, got " + std::to_string(bytes) + " bytes");
+    }
+    if (const Status status = launch_read(data, bytes, sink, stream))
+      fail(std::string("read: ") + status_string(status));
   });
 }
 

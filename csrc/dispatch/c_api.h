@@ -1,5 +1,5 @@
 /* The dispatcher as a plain C API, for ctypes (hgemm_ops/_native.py mirrors every struct; hgemm_abi() lets it check).
-   No call needs a GPU except hgemm_device_facts. Enums are those of core/problem.h and dispatch/select.h:
+   Only hgemm_device_facts and hgemm_read need a GPU. Enums are those of core/problem.h and dispatch/select.h:
      dtype   0 float16, 1 bfloat16, 2 float32        major   0 k is contiguous, 1 m or n is
      act     0 none, 1 relu, 2 gelu, 3 gelu_tanh, 4 silu
      variant an index below hgemm_variant_count(), -1 auto, -2 torch, -3 unknown or refused
@@ -143,6 +143,10 @@ HGEMM_API int hgemm_add_info(int id, HgemmAddInfo* info);
 
 HGEMM_API int hgemm_preset_facts(int cc, HgemmFacts* facts); /* 80, 86, 89, 90, 100 */
 HGEMM_API int hgemm_device_facts(int ordinal, HgemmFacts* facts);
+
+/* For benchmarks: enqueues a kernel on `stream` (a cudaStream_t) of the current device that reads `bytes` of its
+   memory, address and size multiples of 16, and keeps nothing of them. `sink`: 4 bytes that may be written. */
+HGEMM_API int hgemm_read(const void* data, int64_t bytes, void* sink, void* stream);
 
 /* `candidates` has room for hgemm_variant_count() + 1; torch is the last. Null: only the decision is wanted. */
 HGEMM_API int hgemm_explain(const HgemmQuery* query, HgemmDecision* decision, HgemmCandidate* candidates);

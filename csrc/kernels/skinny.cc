@@ -47,6 +47,9 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const int64_t tiles = s.interleaved ? ceil_div(roles.rows, 8 * s.tile_rows) * 8 : ceil_div(roles.rows, s.tile_rows);
   s.tiles = static_cast<int>(tiles);
   s.dependent = facts.cc >= kHopper;
+  // Beside these blocks, which need little of an SM, those of sm90_skinny find room for two on one, and leave others
+  // idle.
+  s.hurries_next = facts.cc > kHopper || !roles.wide;
   const int64_t steps = ceil_div(p.k, k_major ? 64 : 32) / (line.tile.threads / 32 * kStepsPerWarp);
   s.splits = 1;
   for (int n : {2, 4, 8}) {

@@ -47,6 +47,8 @@ struct Params {
   int tile_rows, splits;
   bool swapped;  // D's rows are W's
   bool interleaved;
+  bool static_w;      // no kernel before this one writes W
+  bool hurries_next;  // Schedule::hurries_next
   tile::EpilogueParams epilogue;
 };
 
@@ -268,12 +270,12 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
 
   uint4 w[DEPTH][Traits::kLoads];
   typename Activations::Chunks x[DEPTH];
-  ptx::grid_dependency_wait();
+  if (!p.static_w) ptx::grid_dependency_wait();
 #pragma unroll
   for (int d = 0; d < DEPTH; ++d) weights.load(w[d], Weights::position(first + d * stride));
+  if (p.static_w) ptx::grid_dependency_wait();
 #pragma unroll
   for (int d = 0; d < DEPTH; ++d) activations.load(x[d], Weights::position(first + d * stride));
-  ptx::grid_launch_dependents();
 
   float acc[Traits::TILES][Traits::kBlocks][4] = {};
   for (int u = first; u < units; u += DEPTH * stride) {
@@ -301,6 +303,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
       activations.load(x[d], next);
     }
   }
+  if (p.hurries_next) ptx::grid_launch_dependents();
 
   const int rows_in_tile = p.tile_rows;
 #pragma unroll

@@ -38,7 +38,8 @@ inline Roles roles_of(const Problem& p) {
 struct Schedule {
   int tile_rows, tiles, splits;
   bool interleaved;
-  bool dependent;  // the device has clusters and programmatic dependent launch
+  bool dependent;     // the device has clusters and programmatic dependent launch
+  bool hurries_next;  // the next kernel may start before this one's blocks have all ended
 };
 
 /// Enqueues the GEMM.

@@ -13,7 +13,6 @@
 namespace hgemm {
 namespace {
 
-using sm90_skinny::kTileRows;
 using sm90_skinny::Roles;
 using sm90_skinny::Schedule;
 
@@ -25,9 +24,13 @@ struct Line {
 };
 
 // Measured on the H200.
-constexpr double kFixedUs = 3.3;   // start, first bytes, sums, drain
-constexpr double kBlockRate = 62;  // GB/s that one block takes in
-constexpr int kStepsPerSplit = 4;  // of K, at least
+constexpr double kFixedUs = 3.3;                        // start, first bytes, sums, drain
+constexpr double kBlockRate = 62, kTallBlockRate = 50;  // GB/s of W that one block takes in; of more than 64 rows
+constexpr int kStepsPerSplit = 4;                       // of K, at least
+constexpr int kPrefetch = 2;                            // stages
+// The next kernel starts late, to load in this one's tail, unless a block has too few steps for a tail to count or,
+// alone on its tile, so many that blocks end at different times: then the next one's would crowd where one has ended.
+constexpr int kFewSteps = 12, kManySteps = 48;
 constexpr int64_t kMaxExtent = int64_t{1} << 30;
 constexpr int kMaxBatches = 65535;  // blockIdx.z
 
@@ -37,22 +40,35 @@ int64_t ceil_div(int64_t a, int64_t b) {
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Roles roles = sm90_skinny::roles_of(p);
+  const bool k_major = roles.w_major == Major::kK, tall = line.tile.bm > 64;
   const int64_t steps = ceil_div(p.k, line.tile.bk), batches = p.batches();
-  int64_t tile_rows = kTileRows, tiles = ceil_div(roles.rows, tile_rows);
+  int64_t tile_rows = line.tile.bm, tiles = ceil_div(roles.rows, tile_rows);
   // A block an SM: the scheduler packs clusters, and two blocks on one SM would leave another without work. Clusters of
-  // eight gain only where there is next to nothing else.
+  // eight gain only where there is next to nothing else, those of tall tiles hardly at all.
   int splits = 1;
   for (int s : {2, 4, 8}) {
     if (tiles * batches * s > facts.sm_count || steps < s * kStepsPerSplit || (s == 8 && tiles * batches > 8)) break;
+    if (tall && s > 2) break;
     splits = s;
   }
   // Lower tiles fill the last wave, at the price of reading x more often.
-  if (splits == 1 && batches == 1 && roles.w_major == Major::kK && line.tile.bn <= 32) {
-    const int64_t waves = ceil_div(tiles, facts.sm_count);
-    tile_rows = std::min(tile_rows, ceil_div(ceil_div(roles.rows, waves * facts.sm_count), 8) * 8);
+  if (splits <= 2 && batches == 1 && k_major) {
+    const int64_t wave = facts.sm_count / splits, waves = ceil_div(tiles, wave);
+    tile_rows = std::clamp(ceil_div(ceil_div(roles.rows, waves * wave), 8) * 8, tile_rows - 56, tile_rows);
     tiles = ceil_div(roles.rows, tile_rows);
   }
-  return {static_cast<int>(tile_rows), static_cast<int>(tiles), splits};
+  Schedule s{static_cast<int>(tile_rows), splits, static_cast<int>(tiles), 0, true};
+  if (batches > 1) return s;
+  if (tiles * splits > facts.sm_count) {
+    // Blocks that go on to their next tile leave no gap between two; they need the stages for it.
+    if (tall || line.tile.bn <= 16) s.blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, facts.sm_count)));
+    s.prefetch = kPrefetch;
+    s.early = !tall;  // beside such a block none of the next kernel finds room anyway
+  } else if (steps / splits > kFewSteps && (splits > 1 || steps <= kManySteps)) {
+    s.prefetch = kPrefetch;
+    s.early = false;
+  }
+  return s;
 }
 
 template <class... Values>
@@ -97,8 +113,9 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 /// The bytes at the line's rate, less where too few blocks or too short slices ask for them.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
-  const double blocks = static_cast<double>(s.tiles) * s.splits * static_cast<double>(p.batches());
-  const double rate = std::min(line.rate * chip_of(facts.cc).dram_gbs / chip_of(90).dram_gbs, blocks * kBlockRate);
+  const double blocks = static_cast<double>(s.blocks) * s.splits * static_cast<double>(p.batches());
+  const double block_rate = line.tile.bm > 64 ? kTallBlockRate : kBlockRate;
+  const double rate = std::min(line.rate * chip_of(facts.cc).dram_gbs / chip_of(90).dram_gbs, blocks * block_rate);
   return kFixedUs + dram_bytes(p) / (rate * 1e3);
 }
 
@@ -129,21 +146,21 @@ constexpr Variant make(const char* name, const Line& line) {
 
 template <class C>
 constexpr Line line_of(double rate) {
-  constexpr int kStageBytes = C::PANELS * (C::COLS + kTileRows) * 128;
-  return {{kTileRows, C::COLS, C::BK, C::kRingBytes / kStageBytes, C::kThreads}, C::kSmemBytes, rate};
+  constexpr int kStageBytes = C::PANELS * (C::COLS + C::ROWS) * 128;
+  return {{C::ROWS, C::COLS, C::BK, C::kRingBytes / kStageBytes, C::kThreads}, C::kSmemBytes, rate};
 }
 
-#define SM90_SKINNY(COLS, PANELS, RING, RATE) \
-  constexpr Line kLine_##COLS = line_of<sm90_skinny::Config<COLS, PANELS, RING>>(RATE);
+#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE) \
+  constexpr Line kLine_##ROWS##x##COLS = line_of<sm90_skinny::Config<ROWS, COLS, PANELS, RING>>(RATE);
 #include "kernels/configs_sm90_skinny.inc"
 #undef SM90_SKINNY
 
 }  // namespace
 
 const Variant kSm90SkinnyVariants[] = {
-#define SM90_SKINNY(COLS, PANELS, RING, RATE)                                                     \
-  make<Functions<kLine_##COLS, sm90_skinny::launch_f16_##COLS, sm90_skinny::launch_bf16_##COLS>>( \
-      "skinny_wgmma_64x" #COLS, kLine_##COLS),
+#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE)                              \
+  make<Functions<kLine_##ROWS##x##COLS, sm90_skinny::launch_f16_##ROWS##x##COLS, \
+                 sm90_skinny::launch_bf16_##ROWS##x##COLS>>("skinny_wgmma_" #ROWS "x" #COLS, kLine_##ROWS##x##COLS),
 #include "kernels/configs_sm90_skinny.inc"
 #undef SM90_SKINNY
 };

@@ -1,10 +1,12 @@
 // Products with a short side on Hopper (sm_90a), at the speed of reading the long operand once.
 //
 // W, the long operand, stands on the M side of wgmma: D^T = W x^T, with all rows of x, at most 64, as the N of the
-// instruction. A block owns up to 64 rows of W and a slice of K. One thread keeps a ring of shared-memory stages full
-// by TMA; one warpgroup multiplies. What counts is bytes in flight: two blocks fit an SM, so that in a chain of
-// dependent launches the next kernel stands ready, barriers and all, when this one ends. The slices of a tile form a
-// cluster, which adds their sums up through distributed shared memory, in order.
+// instruction. A block owns up to 64 rows of W for each of its warpgroups, and a slice of K; what it owns is one tile
+// after another where there is more than a tile for each SM. One thread keeps a ring of shared-memory stages full by
+// TMA, across the ends of tiles; the warpgroups multiply, and each warp takes its sums to memory by itself. What counts
+// is bytes in flight: two blocks fit an SM, so that in a chain of dependent launches the next kernel stands ready,
+// barriers and all, when this one ends, and has the first of W in L2 (in its ring, if nobody writes W). The slices of a
+// tile form a cluster, which adds their sums up through distributed shared memory, in order.
 #pragma once
 
 #include <cuda.h>
@@ -36,29 +38,76 @@ struct Params {
   int rows, cols;  // of W and of x
   int tile_rows;   // of W in a tile, a multiple of 8
   int k_steps, splits, stages;
-  bool swapped;  // D's rows are W's
+  int prefetch;   // Schedule::prefetch
+  bool swapped;   // D's rows are W's
+  bool early;     // Schedule::early
+  bool static_w;  // no kernel before this one writes W
   tile::EpilogueParams epilogue;
 };
 
-/// A stage: x's panels of (COLS, 64 k), then W's, of (64 rows, 64 k) or, MN-major, (64 k, 64 rows), all in 128-byte
-/// swizzle. A panel of fewer rows takes less space; wgmma still reads 64, and what it makes of the rest is not used.
+constexpr int kLead = 4;  // the next kernel may start when the producer is at its stage this far from the end
+
+/// A stage: x's panels of (COLS, 64 k), then W's, of (tile rows, 64 k) or, MN-major, one (64 k, 64 rows) for each
+/// warpgroup, all in 128-byte swizzle. A panel of fewer rows takes less space; wgmma still reads 64, and what it makes
+/// of the rest is not used.
 template <class Traits>
 struct Stage {
   static constexpr bool kKMajor = Traits::kMajor == Major::kK;
-  static constexpr int kLine = 128;
+  static constexpr int kLine = 128, kGroup = 64 * kLine;
   static constexpr int kPanelX = Traits::COLS * kLine;
   static constexpr int kStepBytes = kKMajor ? 32 : 16 * kLine;  // of a panel of W, to the next 16 k
 
-  static __host__ __device__ constexpr int panel_w(int tile_rows) { return (kKMajor ? tile_rows : 64) * kLine; }
+  static __host__ __device__ constexpr int panel_w(int tile_rows) {
+    return kKMajor ? tile_rows * kLine : Traits::kGroups * kGroup;
+  }
   static __host__ __device__ constexpr int bytes(int tile_rows) {
     return Traits::PANELS * (kPanelX + panel_w(tile_rows));
   }
   /// Stages that fit the ring when the last panel is read as if it were whole.
   static __host__ __device__ constexpr int count(int tile_rows) {
-    const int fit = (Traits::kRingBytes - 64 * kLine + panel_w(tile_rows)) / bytes(tile_rows);
+    const int fit = (Traits::kRingBytes - Traits::kGroups * kGroup + panel_w(tile_rows)) / bytes(tile_rows);
     return fit < Traits::kMaxStages ? fit : Traits::kMaxStages;
   }
 };
+
+/// Takes a warp's sums, of 16 rows of W from `row0` on, of which `rows` exist, to memory: eight neighbours in D at a
+/// time, which run along W's rows or, swapped, along x's. They change lanes in `patch`, kPatchCols lines of
+/// kPatchStride.
+template <class Traits>
+__device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[Traits::COLS / 2], float* patch,
+                                            int row0, int rows, tile::BatchOffset offset) {
+  constexpr int kCols = Traits::kPatchCols, kStride = Traits::kPatchStride;
+  const int lane = threadIdx.x % 32;
+  const int row = p.swapped ? lane % 16 : lane % 2 * 8, col = p.swapped ? lane / 16 * 8 : lane / 2;
+#pragma unroll
+  for (int c0 = 0; c0 < Traits::COLS; c0 += kCols) {
+    if (c0 >= p.cols) break;
+    float* const mine = patch + lane % 4 * 2 * kStride + lane / 4;
+#pragma unroll
+    for (int j = 0; j < kCols / 8; ++j) {
+      const float* const from = acc + c0 / 2 + 4 * j;
+      float* const at = mine + 8 * j * kStride;
+      at[0] = from[0];
+      at[kStride] = from[1];
+      at[8] = from[2];
+      at[kStride + 8] = from[3];
+    }
+    __syncwarp();
+    if (row < rows && col < kCols && c0 + col < p.cols) {
+      const float* const from = patch + col * kStride + row;
+      float v[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] = from[p.swapped ? i * kStride : i];
+      if (p.swapped) {
+        tile::finish<typename Traits::T>(p.epilogue, offset, row0 + row, c0 + col, {0, min(p.cols - c0 - col, 8)}, true,
+                                         v);
+      } else {
+        tile::finish<typename Traits::T>(p.epilogue, offset, c0 + col, row0 + row, {0, min(rows - row, 8)}, true, v);
+      }
+    }
+    __syncwarp();
+  }
+}
 
 /// Adds up eight sums, kStep floats apart, over the blocks of the cluster. `at`: where they lie in each.
 template <int kStep>
@@ -67,7 +116,7 @@ __device__ __forceinline__ void gather(float (&v)[8], uint32_t at, int splits) {
   for (int i = 0; i < 8; ++i) v[i] = 0.0f;
 #pragma unroll 2
   for (int r = 0; r < splits; ++r) {
-    const uint32_t from = splits == 1 ? at : ptx::cluster_map(at, r);
+    const uint32_t from = ptx::cluster_map(at, r);
     if constexpr (kStep == 1) {
       const float4 low = ptx::cluster_load_16(from), high = ptx::cluster_load_16(from + 16);
       v[0] += low.x, v[1] += low.y, v[2] += low.z, v[3] += low.w;
@@ -79,8 +128,8 @@ __device__ __forceinline__ void gather(float (&v)[8], uint32_t at, int splits) {
   }
 }
 
-/// This block's share of a tile, from the sums, (COLS, kSumStride) floats at shared address `sums`, to memory: eight
-/// neighbours in D at a time, which run along W's rows or, swapped, along x's.
+/// This block's share of a tile, from the sums of all slices, (COLS, kSumStride) floats at shared address `sums` of
+/// each block, to memory: eight neighbours in D at a time, as above.
 template <class Traits>
 __device__ __forceinline__ void store(const Params& p, uint32_t sums, int row0, int rows, tile::BatchOffset offset) {
   using T = typename Traits::T;
@@ -102,116 +151,160 @@ __device__ __forceinline__ void store(const Params& p, uint32_t sums, int row0, 
   }
 }
 
+/// Where a block is: on a tile, at a step along K.
+struct Cursor {
+  int row0, step;
+};
+
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant__ Params p) {
   using T = typename Traits::T;
   using Stage = Stage<Traits>;
-  constexpr int COLS = Traits::COLS, PANELS = Traits::PANELS, kProducerWarp = 4;
+  constexpr int COLS = Traits::COLS, PANELS = Traits::PANELS, kWarps = 4 * Traits::kGroups;  // that multiply
   extern __shared__ __align__(1024) unsigned char smem[];
   const uint32_t ring = ptx::smem_addr(smem);
   const uint32_t full = ring + Traits::kRingBytes, empty = full + 8 * Traits::kMaxStages;
   const int stage_bytes = Stage::bytes(p.tile_rows), panel_w = Stage::panel_w(p.tile_rows);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const bool loads = threadIdx.x == kWarps * 32;
 
-  const int row0 = blockIdx.x * p.tile_rows, rows = min(p.tile_rows, p.rows - row0);
   const int split = blockIdx.y;
   const int first = p.k_steps * split / p.splits, last = p.k_steps * (split + 1) / p.splits;
   const int outer = blockIdx.z / p.batch_inner, inner = blockIdx.z - outer * p.batch_inner;
+  const int row_stride = gridDim.x * p.tile_rows;  // from one tile of the block to its next
+  const Cursor begin{static_cast<int>(blockIdx.x) * p.tile_rows, first};
 
-  if (threadIdx.x == kProducerWarp * 32) {
+  if (loads) {
     ptx::tma_prefetch(&p.w);
     ptx::tma_prefetch(&p.x);
     for (int s = 0; s < p.stages; ++s) {
       ptx::mbarrier_init(full + 8 * s, 1);
-      ptx::mbarrier_init(empty + 8 * s, 4);  // the warps that multiply
+      ptx::mbarrier_init(empty + 8 * s, kWarps);
     }
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
-  ptx::grid_dependency_wait();
-  ptx::grid_launch_dependents();
 
-  if (warp == kProducerWarp) {
-    if (lane == 0) {
-      const uint64_t read_once = ptx::evict_first_policy();
-      const auto load_w = [&](int stage, int step) {
-        const uint32_t bar = full + 8 * stage;
-        ptx::mbarrier_arrive_expect_tx(bar, stage_bytes);
+  const auto advance = [&](Cursor& at) {
+    if (++at.step == last) at = {at.row0 + row_stride, first};
+  };
+  const uint64_t read_once = ptx::evict_first_policy();
+  const auto each_box_of_w = [&](const Cursor& at, auto visit) {
 #pragma unroll
-        for (int j = 0; j < PANELS; ++j) {
-          const int k = (step * PANELS + j) * 64;
-          ptx::tma_load_hinted(
-              ring + stage * stage_bytes + PANELS * Stage::kPanelX + j * panel_w, &p.w, bar,
-              {Stage::kKMajor ? k : row0, Stage::kKMajor ? row0 : k, inner & p.w_batch[1], outer & p.w_batch[0]},
-              read_once);
-        }
-      };
-      const auto load_x = [&](int stage, int step) {
+    for (int j = 0; j < PANELS; ++j) {
+      const int k = (at.step * PANELS + j) * 64, in = inner & p.w_batch[1], out = outer & p.w_batch[0];
+      if constexpr (Stage::kKMajor) {
+        visit(j * panel_w, ptx::TmaCoord{k, at.row0, in, out});
+      } else {
 #pragma unroll
-        for (int j = 0; j < PANELS; ++j) {
-          ptx::tma_load(ring + stage * stage_bytes + j * Stage::kPanelX, &p.x, full + 8 * stage,
-                        {(step * PANELS + j) * 64, 0, inner & p.x_batch[1], outer & p.x_batch[0]});
+        for (int g = 0; g < Traits::kGroups; ++g) {
+          visit(j * panel_w + g * Stage::kGroup, ptx::TmaCoord{at.row0 + 64 * g, k, in, out});
         }
-      };
+      }
+    }
+  };
+  const auto load_w = [&](int stage, const Cursor& at) {
+    const uint32_t bar = full + 8 * stage, to = ring + stage * stage_bytes + PANELS * Stage::kPanelX;
+    ptx::mbarrier_arrive_expect_tx(bar, stage_bytes);
+    each_box_of_w(at,
+                  [&](int offset, ptx::TmaCoord box) { ptx::tma_load_hinted(to + offset, &p.w, bar, box, read_once); });
+  };
+  const auto load_x = [&](int stage, const Cursor& at) {
+#pragma unroll
+    for (int j = 0; j < PANELS; ++j) {
+      ptx::tma_load(ring + stage * stage_bytes + j * Stage::kPanelX, &p.x, full + 8 * stage,
+                    {(at.step * PANELS + j) * 64, 0, inner & p.x_batch[1], outer & p.x_batch[0]});
+    }
+  };
+
+  // Tiles beyond the last one of W are nobody's.
+  const int my_tiles = begin.row0 < p.rows ? (p.rows - begin.row0 + row_stride - 1) / row_stride : 0;
+  const int steps = my_tiles * (last - first), ahead = min(steps, p.stages);
+  Cursor next = begin;
+  if (loads) {
+    if (p.static_w) {
+      for (int s = 0; s < ahead; ++s, advance(next)) load_w(s, next);
+    } else {
+      Cursor at = begin;
+      for (int s = min(steps, p.prefetch); s > 0; --s, advance(at)) {
+        each_box_of_w(at, [&](int, ptx::TmaCoord box) { ptx::tma_prefetch_box(&p.w, box); });
+      }
+    }
+  }
+  ptx::grid_dependency_wait();
+  if (p.early) ptx::grid_launch_dependents();
+
+  if (warp == kWarps) {
+    if (loads) {
       // What comes from DRAM first: x waits in L2.
-      const int ahead = min(last - first, p.stages);
-      for (int s = 0; s < ahead; ++s) load_w(s, first + s);
-      for (int s = 0; s < ahead; ++s) load_x(s, first + s);
+      if (!p.static_w) {
+        for (int s = 0; s < ahead; ++s, advance(next)) load_w(s, next);
+      }
+      Cursor at = begin;
+      for (int s = 0; s < ahead; ++s, advance(at)) load_x(s, at);
+      const int trigger = steps - min(kLead, p.stages - 1);
       int stage = 0;
       uint32_t parity = 0;
-      for (int step = first + ahead; step < last; ++step) {
+      for (int i = ahead; i < steps; ++i, advance(next)) {
         ptx::mbarrier_wait(empty + 8 * stage, parity);
-        load_w(stage, step);
-        load_x(stage, step);
+        load_w(stage, next);
+        load_x(stage, next);
+        if (i == trigger) ptx::grid_launch_dependents();
         if (++stage == p.stages) stage = 0, parity ^= 1;
       }
     }
     __syncwarp();
   } else {
+    const tile::BatchOffset offset = tile::batch_offset(p.epilogue, blockIdx.z);
     float acc[COLS / 2];
     int stage = 0;
     uint32_t parity = 0;
-    for (int step = first; step < last; ++step) {
-      ptx::mbarrier_wait(full + 8 * stage, parity);
-      const uint32_t x = ring + stage * stage_bytes, w = x + PANELS * Stage::kPanelX;
-      ptx::wgmma_fence();
+    for (int row0 = begin.row0; row0 < p.rows; row0 += row_stride) {
+      for (int step = first; step < last; ++step) {
+        ptx::mbarrier_wait(full + 8 * stage, parity);
+        const uint32_t x = ring + stage * stage_bytes, w = x + PANELS * Stage::kPanelX + warp / 4 * Stage::kGroup;
+        ptx::wgmma_fence();
 #pragma unroll
-      for (int j = 0; j < PANELS; ++j) {
-        const uint64_t panel_of_w = ptx::wgmma_descriptor(w + j * panel_w, 64 * Stage::kLine, 8 * Stage::kLine);
-        const uint64_t panel_of_x = ptx::wgmma_descriptor(x + j * Stage::kPanelX, 0, 8 * Stage::kLine);
+        for (int j = 0; j < PANELS; ++j) {
+          const uint64_t panel_of_w = ptx::wgmma_descriptor(w + j * panel_w, 64 * Stage::kLine, 8 * Stage::kLine);
+          const uint64_t panel_of_x = ptx::wgmma_descriptor(x + j * Stage::kPanelX, 0, 8 * Stage::kLine);
 #pragma unroll
-        for (int s = 0; s < 4; ++s) {
-          ptx::Wgmma<T>::template m64k16<COLS, Stage::kKMajor ? 0 : 1, 0>(
-              acc, ptx::wgmma_advance(panel_of_w, s * Stage::kStepBytes), ptx::wgmma_advance(panel_of_x, s * 32),
-              step > first || j > 0 || s > 0);
+          for (int s = 0; s < 4; ++s) {
+            ptx::Wgmma<T>::template m64k16<COLS, Stage::kKMajor ? 0 : 1, 0>(
+                acc, ptx::wgmma_advance(panel_of_w, s * Stage::kStepBytes), ptx::wgmma_advance(panel_of_x, s * 32),
+                step > first || j > 0 || s > 0);
+          }
         }
+        ptx::wgmma_commit();
+        // A stage given back at once is worth more than keeping the tensor cores busy between stages.
+        ptx::wgmma_wait<0>();
+        if (lane == 0) ptx::mbarrier_arrive(empty + 8 * stage);
+        if (++stage == p.stages) stage = 0, parity ^= 1;
       }
-      ptx::wgmma_commit();
-      // A stage given back at once is worth more than keeping the tensor cores busy between stages.
-      ptx::wgmma_wait<0>();
-      if (lane == 0) ptx::mbarrier_arrive(empty + 8 * stage);
-      if (++stage == p.stages) stage = 0, parity ^= 1;
-    }
-    ptx::wgmma_pin(acc);
-    ptx::barrier_sync(1, 4 * 32);  // every warp has read its last stage: the ring becomes the sums
-    float* const mine = reinterpret_cast<float*>(smem) + lane % 4 * 2 * Traits::kSumStride + warp * 16 + lane / 4;
+      ptx::wgmma_pin(acc);
+      if (p.splits == 1) {
+        float* const patch = reinterpret_cast<float*>(smem + Traits::kPatchAt + warp * Traits::kPatchBytes);
+        const int rows = min(p.tile_rows, p.rows - row0) - warp * 16;
+        finish_warp<Traits>(p, acc, patch, row0 + warp * 16, rows, offset);
+        continue;
+      }
+      ptx::barrier_sync(1, kWarps * 32);  // every warp has read its last stage: the ring becomes the sums
+      float* const mine = reinterpret_cast<float*>(smem) + lane % 4 * 2 * Traits::kSumStride + warp * 16 + lane / 4;
 #pragma unroll
-    for (int j = 0; j < COLS / 8; ++j) {
-      float* const at = mine + 8 * j * Traits::kSumStride;
-      at[0] = acc[4 * j];
-      at[Traits::kSumStride] = acc[4 * j + 1];
-      at[8] = acc[4 * j + 2];
-      at[Traits::kSumStride + 8] = acc[4 * j + 3];
+      for (int j = 0; j < COLS / 8; ++j) {
+        float* const at = mine + 8 * j * Traits::kSumStride;
+        at[0] = acc[4 * j];
+        at[Traits::kSumStride] = acc[4 * j + 1];
+        at[8] = acc[4 * j + 2];
+        at[Traits::kSumStride + 8] = acc[4 * j + 3];
+      }
     }
   }
 
-  const int64_t batch = blockIdx.z;
-  if (p.splits == 1) {
-    __syncthreads();
-    store<Traits>(p, ring, row0, rows, tile::batch_offset(p.epilogue, batch));
-  } else {
+  if (p.splits > 1) {
     ptx::cluster_sync();
-    store<Traits>(p, ring, row0, rows, tile::batch_offset(p.epilogue, batch));
+    store<Traits>(p, ring, begin.row0, min(p.tile_rows, p.rows - begin.row0),
+                  tile::batch_offset(p.epilogue, blockIdx.z));
     ptx::cluster_sync();  // the others have read this block's sums
   }
 }

@@ -7,20 +7,24 @@
 namespace hgemm::sm90_skinny {
 
 /// One line of configs_sm90_skinny.inc.
-template <int COLS_, int PANELS_, int RING_>
+template <int ROWS_, int COLS_, int PANELS_, int RING_>
 struct Config {
-  static constexpr int COLS = COLS_, PANELS = PANELS_;
+  static constexpr int ROWS = ROWS_, COLS = COLS_, PANELS = PANELS_;
   static constexpr int BK = 64 * PANELS;
-  static constexpr int kThreads = 5 * 32;  // a warpgroup that multiplies, a warp that loads
+  static constexpr int kGroups = ROWS / 64;                // warpgroups
+  static constexpr int kThreads = (4 * kGroups + 1) * 32;  // those multiply, another warp loads
   static constexpr int kMaxStages = 32;
   static constexpr int kRingBytes = RING_ * 1024;
-  static constexpr int kSmemBytes = kRingBytes + 2 * kMaxStages * 8;
-  static constexpr int kSumStride = 64 + 4;  // floats; the pad keeps the fragment stores conflict-free
+  static constexpr int kPatchCols = COLS < 16 ? COLS : 16;
+  static constexpr int kPatchStride = 16 + 4;  // floats; the pads keep the fragment stores conflict-free
+  static constexpr int kPatchBytes = kPatchCols * kPatchStride * 4;
+  static constexpr int kPatchAt = kRingBytes + 2 * kMaxStages * 8;
+  static constexpr int kSmemBytes = kPatchAt + 4 * kGroups * kPatchBytes;
+  static constexpr int kSumStride = ROWS + 4;  // floats
+  static_assert(ROWS % 64 == 0);
   static_assert(COLS * kSumStride * 4 <= kRingBytes);
-  static_assert(2 * PANELS * (COLS + 64) * 128 <= kRingBytes, "one stage is read, the others are in flight");
+  static_assert(2 * PANELS * (COLS + ROWS) * 128 <= kRingBytes, "one stage is read, the others are in flight");
 };
-
-constexpr int kTileRows = 64;  // of W, at most
 
 /// D^T = W x^T: W the long operand, (rows, k), x the short one, (cols, k).
 struct Roles {
@@ -35,16 +39,19 @@ inline Roles roles_of(const Problem& p) {
   return {true, &p.a, &p.b, p.a_major(), p.b_major(), p.m, p.n, p.lda(), p.ldb()};
 }
 
-/// How W is cut: into tiles of `tile_rows` rows, each into `splits` slices of K.
+/// How W is cut: into tiles of `tile_rows` rows, each into `splits` slices of K. `blocks` share the tiles of a batch
+/// out; with slices, a block has one.
 struct Schedule {
-  int tile_rows;  // a multiple of 8, at most kTileRows
-  int tiles, splits;
+  int tile_rows;  // a multiple of 8, MN-major of 64
+  int splits, blocks;
+  int prefetch;  // stages of W that go to L2 before the kernels before this one have ended
+  bool early;    // the next kernel may start at once, not only when this one's last loads are on their way
 };
 
 /// Enqueues the GEMM.
-#define SM90_SKINNY(COLS, PANELS, RING, RATE)                        \
-  Status launch_f16_##COLS(const Problem&, const Schedule&, Stream); \
-  Status launch_bf16_##COLS(const Problem&, const Schedule&, Stream);
+#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE)                           \
+  Status launch_f16_##ROWS##x##COLS(const Problem&, const Schedule&, Stream); \
+  Status launch_bf16_##ROWS##x##COLS(const Problem&, const Schedule&, Stream);
 #include "kernels/configs_sm90_skinny.inc"
 #undef SM90_SKINNY
 

@@ -56,7 +56,7 @@ Status launch_traits(const Problem& p, const Schedule& s, const Roles& roles, Pa
   static std::atomic<uint64_t> smem_allowed{0};
   auto* const k = kernel<Traits>;
   if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
-  const dim3 grid(s.tiles, s.splits, static_cast<unsigned>(p.batches()));
+  const dim3 grid(s.blocks, s.splits, static_cast<unsigned>(p.batches()));
   return tile::launch(k, grid, Traits::kThreads, Traits::kSmemBytes, s.splits, true, stream, params);
 }
 
@@ -71,7 +71,10 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   params.tile_rows = s.tile_rows;
   params.k_steps = static_cast<int>((p.k + Config::BK - 1) / Config::BK);
   params.splits = s.splits;
+  params.prefetch = s.prefetch;
+  params.early = s.early;
   params.swapped = roles.swapped;
+  params.static_w = p.static_weights && !roles.swapped;
   params.epilogue = tile::epilogue_params(p, nullptr);
   return roles.w_major == Major::kK ? launch_traits<Traits<Config, T, Major::kK> >(p, s, roles, params, stream)
                                     : launch_traits<Traits<Config, T, Major::kMN> >(p, s, roles, params, stream);

@@ -42,6 +42,13 @@ __device__ __forceinline__ void tma_load_hinted(uint32_t dst, const void* map, u
       : "memory");
 }
 
+/// cp.async.bulk.prefetch.tensor: brings a box into L2. A hint: nothing is read as far as the memory model goes.
+__device__ __forceinline__ void tma_prefetch_box(const void* map, TmaCoord at) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];\n" ::"l"(map), "r"(at.col),
+               "r"(at.row), "r"(at.inner), "r"(at.outer)
+               : "memory");
+}
+
 /// tma_load into every CTA of the cluster whose bit is set in `ctas`, each at its own `dst` and on its own `bar`.
 __device__ __forceinline__ void tma_load_multicast(uint32_t dst, const void* map, uint32_t bar, TmaCoord at,
                                                    uint16_t ctas) {

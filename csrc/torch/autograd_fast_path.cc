@@ -134,9 +134,10 @@ StableIValue give(const T& value) {
 
 using Dtype = std::optional<int32_t>;
 using VariantId = std::optional<int64_t>;
-using Product = std::tuple<Handle, Handle, Dtype, VariantId>;
-using AddProduct = std::tuple<Handle, Handle, Handle, double, double, Dtype, VariantId>;
-using Linear = std::tuple<Handle, Handle, std::optional<Handle>, int64_t, Dtype, VariantId>;
+using StaticWeights = std::optional<bool>;
+using Product = std::tuple<Handle, Handle, Dtype, VariantId, StaticWeights>;
+using AddProduct = std::tuple<Handle, Handle, Handle, double, double, Dtype, VariantId, StaticWeights>;
+using Linear = std::tuple<Handle, Handle, std::optional<Handle>, int64_t, Dtype, VariantId, StaticWeights>;
 
 template <class... T, size_t... kIndex>
 std::tuple<T...> take(const StableIValue* stack, std::tuple<T...>*, std::index_sequence<kIndex...>) {

@@ -15,6 +15,7 @@ struct Call {
   std::optional<int32_t> out_dtype;  // torch's code
   int64_t variant = kAuto;
   int64_t swizzle_stride = 0;
+  bool static_weights = false;
 
   int32_t result_dtype() const { return out_dtype.value_or(a.dtype); }
   Operands operands(int max_batch_dims) const;

@@ -151,6 +151,7 @@ void launch(const Call& call, Canonical& canonical, const DeviceFacts& facts, in
   if (canonical.copy_b.needed) {
     b_copy = contiguous_copy(call.b, canonical.copy_b);
     p.b.data = mutable_data(b_copy.get());
+    p.static_weights = false;  // the copy is written right before
   }
   const Variant& v = variant(id);
   void* scratch = nullptr;
@@ -206,6 +207,7 @@ void check_and_canonicalize(const Call& call, Canonical* canonical) {
   check_arguments(call);
   if (!canonicalize(call.operands(/*max_batch_dims=*/2), canonical)) fail(canonical->error);
   canonical->problem.swizzle_stride = static_cast<int32_t>(call.swizzle_stride);
+  canonical->problem.static_weights = call.static_weights;
 }
 
 Handle run(const Call& call) {
@@ -298,6 +300,7 @@ Call read_call(Op op, bool has_out, StableIValue* stack) {
   }
   call.out_dtype = arguments.take<std::optional<int32_t>>();
   call.variant = arguments.take<std::optional<int64_t>>().value_or(kAuto);
+  call.static_weights = arguments.take<std::optional<bool>>().value_or(false);
   if (has_out) call.out = arguments.tensor();
   return call;
 }

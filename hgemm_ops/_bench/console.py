@@ -105,7 +105,9 @@ def comparison(rows: Sequence[runner.Row], title: str) -> Table:
     table = Table(title=title, header_style="bold")
     table.add_column("case", no_wrap=True)
     table.add_column("contender", no_wrap=True)
-    for heading in ("torch µs", "µs", "ratio", "95 %", "TFLOP/s", "GB/s", "error", "torch's"):
+    headings = ["torch µs", "µs", "ratio", "95 %", "TFLOP/s", "GB/s", "error", "torch's"]
+    streamed = any(runner.STREAM in row.results for row in rows)
+    for heading in [*headings, "of stream"] if streamed else headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         base = row.results[runner.TORCH]
@@ -120,6 +122,9 @@ def comparison(rows: Sequence[runner.Row], title: str) -> Table:
                 table.add_row(row.case.label, by, torch_us, f"[red]{'wrong' if result.wrong else 'refused'}[/]: {text}")
                 continue
             assert result.us is not None
+            if name == runner.STREAM:
+                table.add_row(row.case.label, by, torch_us, f"{result.us:.1f}", "", "", "", f"{result.gbps:.0f}")
+                continue
             ratio = result.ratio
             table.add_row(
                 row.case.label,
@@ -132,6 +137,7 @@ def comparison(rows: Sequence[runner.Row], title: str) -> Table:
                 f"{result.gbps:.0f}",
                 f"{result.error:.1e}",
                 f"{base.error:.1e}" if base.error is not None else "-",
+                *([f"{result.of_stream.value:.3f}"] if result.of_stream else []),
             )
     return table
 
@@ -171,6 +177,9 @@ def summary(rows: Sequence[runner.Row]) -> str:
     slower = sum(ratio.high < 1 for _, ratio in timed)
     mean = geometric_mean([ratio.value for _, ratio in timed])
     text = f"{len(timed)} cases: {mean:.3f}x torch (geometric mean), {ours} served by our kernels, {slower} slower"
+    streams = [result.of_stream.value for row, _ in timed if (result := row.results[runner.DISPATCHED]).of_stream]
+    if streams:
+        text += f"; {geometric_mean(streams):.3f} of the speed of reading the weights in {len(streams)}"
     paired = [result.ours for row in rows if row.best_peer and (result := row.results[row.best_peer]).ours]
     if paired:
         over_best = geometric_mean([ratio.value for ratio in paired])

@@ -144,7 +144,8 @@ def roofline(document: Mapping[str, Any], path: Path, contender: str = "hgemm") 
 
 
 def bandwidth_by_rows(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> list[Path]:
-    """GB/s over M up to 64 for each weight (N, K) that was timed at several M, torch dashed, and the share of a copy.
+    """GB/s over M up to 64 for each weight (N, K) that was timed at several M, torch dashed, and the share of a copy;
+    dotted, what a kernel reached that only reads the weight, where it was timed.
 
     Bytes are the least possible traffic, so that what is drawn is the inverse of time. Draws nothing where no weight
     was timed at several M.
@@ -165,10 +166,17 @@ def bandwidth_by_rows(document: Mapping[str, Any], path: Path, contender: str = 
         (line,) = axes.plot(ms, [row["results"][contender]["gbps"] for row in rows], marker="o", label=f"N {n}, K {k}")
         theirs = [row["results"]["torch"]["gbps"] for row in rows]
         axes.plot(ms, theirs, color=line.get_color(), linestyle="--", linewidth=0.8)
+        if all("stream" in row["results"] for row in rows):
+            streamed = [row["results"]["stream"]["gbps"] for row in rows]
+            axes.plot(ms, streamed, color=line.get_color(), linestyle=":", linewidth=0.8)
     copy = document["copy_gbps"]
     axes.axhline(copy, color="black", linewidth=0.8, label=f"a copy: {copy:.0f} GB/s")
     axes.set(
-        xscale="log", xlabel="M", ylabel=f"GB/s of {contender} (dashed: torch)", title=_title(document), ylim=(0, None)
+        xscale="log",
+        xlabel="M",
+        ylabel=f"GB/s of {contender} (dashed: torch, dotted: only reading)",
+        title=_title(document),
+        ylim=(0, None),
     )
     axes.xaxis.set_major_locator(LogLocator(base=2))
     axes.xaxis.set_major_formatter(ScalarFormatter())

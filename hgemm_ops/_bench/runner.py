@@ -17,6 +17,8 @@ from .suites import Case
 TORCH = "torch"
 TORCH_FUSED = "torch._addmm_activation"
 DISPATCHED = "hgemm"  # what the dispatcher picks
+NOT_STATIC = "hgemm, weights not static"  # of a chain, the same without the promise
+STREAM = "stream"  # reads the weights and does nothing else
 ALL = "all"
 PEER = "peer:"  # before a peer's name
 
@@ -33,12 +35,15 @@ class Options:
     candidates: of "all", only so many that the model predicts to be fastest.
     dispatched: whether to time the dispatcher's choice.
     peers: which of ``peers.NAMES`` to time beside them.
+    duels: so many of the fastest kernels are timed again, each alone with torch, as the dispatcher's choice will run:
+        a crowd keeps the chip at another clock, at which other kernels lead (128x128 tiles lose up to a tenth by it).
     """
 
     variants: tuple[str, ...] = ()
     candidates: int | None = None
     dispatched: bool = True
     peers: tuple[str, ...] = ()
+    duels: int = 0
     rounds: int = 40
     seed: int = 0
     inputs: str = "normal"
@@ -51,7 +56,7 @@ class Result:
     us: median microseconds per call. ratio: how many times as fast as torch. gbps: of the least possible traffic.
     error: against float64, in the 2-norm, relative; largest_error: in the maximum norm.
     configuration: of a peer, the one that was timed. ours: how many times as fast as this peer the dispatcher's choice
-        is.
+        is. of_stream: the time of reading the weights over this contender's.
     """
 
     us: float | None = None
@@ -64,6 +69,7 @@ class Result:
     wrong: str | None = None
     configuration: str | None = None
     ours: statistics.Interval | None = None
+    of_stream: statistics.Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,13 @@ def _contenders(case: Case, operands: workload.Operands, options: Options) -> _C
             addition.name: "" if getattr(torch, case.dtype) == addition.dtype else f"does not take {case.dtype}"
             for addition in _variants.additions()
         }
+    elif case.op == "chain":
+        chosen = [hgemm_ops.explain(operands.a.new_empty(case.m, w.size(1)), w.mT) for w in operands.chain]
+        found.served_by = "+".join(dict.fromkeys(explanation.chosen for explanation in chosen))
+        found.source = "+".join(dict.fromkeys(explanation.source for explanation in chosen))
+        found.calls |= {DISPATCHED: workload.chain_call(True), NOT_STATIC: workload.chain_call(False)}
+        found.refused = dict.fromkeys(set(options.variants) - {ALL}, "is one kernel, not a chain of them")
+        return found
     else:
         explanation = hgemm_ops.explain(
             operands.a, operands.b, bias=operands.bias is not None, activation=case.activation
@@ -206,6 +219,22 @@ def _choose(case: Case, sets: Sequence[workload.Operands], peer: str, options: O
     return fastest, calls[fastest]
 
 
+def duel(
+    bodies: Mapping[str, timing.Body], ratios: Mapping[str, statistics.Interval], options: Options
+) -> dict[str, statistics.Interval]:
+    """``ratios`` to torch corrected by timing the best of them again, each alone with torch.
+
+    The others are taken to lose as much by that as the one of these that loses most.
+    """
+    best = sorted(ratios, key=lambda name: -ratios[name].value)[: options.duels]
+    found = {}
+    for name in best:
+        times = timing.time_bodies({TORCH: bodies[TORCH], name: bodies[name]}, options.rounds, options.seed)
+        found[name] = statistics.paired_ratio(times[TORCH], times[name])
+    loss = min((found[name].value / ratios[name].value for name in best), default=1.0)
+    return {name: found.get(name) or ratio.scaled(min(loss, 1.0)) for name, ratio in ratios.items()}
+
+
 def run_case(case: Case, options: Options, device: torch.device) -> Row:
     """Times one case."""
     generator = torch.Generator(device).manual_seed(options.seed)
@@ -216,6 +245,9 @@ def run_case(case: Case, options: Options, device: torch.device) -> Row:
 
     configurations = {}
     for peer in options.peers:
+        if case.op == "chain":
+            results[PEER + peer] = Result(refused="single products only")
+            continue
         try:
             configurations[PEER + peer], contenders.calls[PEER + peer] = _choose(case, sets, peer, options)
         except peers.Unavailable as why:
@@ -231,12 +263,25 @@ def run_case(case: Case, options: Options, device: torch.device) -> Row:
             results[name] = Result(wrong=reason, configuration=configurations.get(name))
             del bodies[name]
 
+    if stream := workload.stream_call(case, device):
+        bodies[STREAM] = timing.Body.capture(stream, sets)
     times = timing.time_bodies(bodies, options.rounds, options.seed)
+    streamed = times.pop(STREAM, None)
+    ratios = {
+        name: statistics.paired_ratio(times[TORCH], samples)
+        for name, samples in times.items()
+        if name != TORCH and TORCH in times
+    }
+    if options.duels:
+        ratios = duel(bodies, ratios, options)
+    if streamed:
+        us = statistics.median(streamed)
+        results[STREAM] = Result(us=us, gbps=case.weight_bytes / us * 1e-3)
     for name, samples in times.items():
         us = statistics.median(samples)
         results[name] = Result(
             us=us,
-            ratio=statistics.paired_ratio(times[TORCH], samples) if name != TORCH and TORCH in times else None,
+            ratio=ratios.get(name),
             tflops=case.flops / us * 1e-6,
             gbps=case.bytes / us * 1e-3,
             error=errors[name][0],
@@ -245,6 +290,7 @@ def run_case(case: Case, options: Options, device: torch.device) -> Row:
             ours=statistics.paired_ratio(samples, times[DISPATCHED])
             if name in configurations and DISPATCHED in times
             else None,
+            of_stream=statistics.paired_ratio(streamed, samples) if streamed else None,
         )
     return Row(case, count, contenders.served_by, contenders.source, results)
 

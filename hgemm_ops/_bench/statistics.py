@@ -22,6 +22,9 @@ class Interval:
     low: float
     high: float
 
+    def scaled(self, factor: float) -> Interval:
+        return Interval(self.value * factor, self.low * factor, self.high * factor)
+
 
 def median_interval(samples: Sequence[float]) -> Interval:
     """The median of ``samples`` and the percentile interval of the medians of their resamples. Deterministic."""

@@ -12,6 +12,7 @@ ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 _WIDEST_COPY = 16  # bytes
+_DECODE_ROWS = 64  # up to which reading the weights is all that counts
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,9 @@ class Case:
     """One timed problem.
 
     op: ``matmul`` (m, k) @ (k, n), batched where ``batch`` > 1; ``linear``, the same through a weight (n, k), with
-        ``bias`` and ``activation``; ``add``, the elementwise sum of two (m, n) tensors (``k`` is 1).
+        ``bias`` and ``activation``; ``add``, the elementwise sum of two (m, n) tensors (``k`` is 1); ``chain``, m rows
+        through the linear layers of ``depth`` decoder blocks of width k and MLP width n, each layer given what the one
+        before it wrote.
     layout: how A and B are stored: N row-major, T column-major. A weight (n, k) is a T.
     padding: elements between the end of a row of storage and the next, of A and of B.
     """
@@ -34,21 +37,27 @@ class Case:
     bias: bool = False
     activation: str = "none"
     padding: int = 0
+    depth: int = 1
 
     def __post_init__(self) -> None:
         def check(holds: bool, requirement: str) -> None:
             if not holds:
                 raise ValueError(f"{requirement}, got {self}")
 
-        check(min(self.m, self.n, self.k, self.batch) >= 1, "m, n, k and batch must be at least 1")
+        check(min(self.m, self.n, self.k, self.batch, self.depth) >= 1, "sizes must be at least 1")
         check(self.padding >= 0, "padding must not be negative")
         check(self.layout in LAYOUTS, f"layout must be one of {LAYOUTS}")
         check(self.dtype in ELEMENT_BYTES, f"dtype must be one of {tuple(ELEMENT_BYTES)}")
         check(self.activation in ACTIVATIONS, f"activation must be one of {ACTIVATIONS}")
-        check(self.op in ("matmul", "linear", "add"), "op must be matmul, linear or add")
+        check(self.op in ("matmul", "linear", "add", "chain"), "op must be matmul, linear, add or chain")
         check(self.op == "linear" or not self.fused, "bias and activation need op linear")
-        check(self.op != "linear" or (self.layout == "NT" and self.batch == 1), "linear needs layout NT and batch 1")
+        check(
+            self.op not in ("linear", "chain") or (self.layout == "NT" and self.batch == 1),
+            "linear and chain need layout NT and batch 1",
+        )
         check(self.op != "add" or self.k == self.batch == 1, "add needs k = batch = 1")
+        check(self.op == "chain" or self.depth == 1, "depth needs op chain")
+        check(self.op != "chain" or self.padding == 0, "a chain has no padding")
 
     @property
     def fused(self) -> bool:
@@ -56,8 +65,25 @@ class Case:
         return self.bias or self.activation != "none"
 
     @property
+    def layers(self) -> tuple[tuple[int, int], ...]:
+        """Of a chain, (n, k) of every layer: qkv with a quarter of the heads for keys and for values, attention output,
+        gate and up in one, down. A layer takes the first k of the features that the one before it wrote."""
+        block = ((self.k + self.k // 2, self.k), (self.k, self.k), (2 * self.n, self.k), (self.k, self.n))
+        return block * self.depth
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of decode cases, those with so few rows that little else is read; otherwise 0."""
+        if self.m > _DECODE_ROWS or self.batch > 1 or self.op == "add" or self.padding:
+            return 0
+        elements = sum(n * k for n, k in self.layers) if self.op == "chain" else self.n * self.k
+        return elements * ELEMENT_BYTES[self.dtype]
+
+    @property
     def flops(self) -> float:
         """Additions and multiplications of the product (or sum); the epilogue's are not counted."""
+        if self.op == "chain":
+            return 2.0 * self.m * sum(n * k for n, k in self.layers)
         return float(self.m * self.n) if self.op == "add" else 2.0 * self.batch * self.m * self.n * self.k
 
     @property
@@ -65,6 +91,8 @@ class Case:
         """The least traffic to memory: every input read once, the output written once."""
         if self.op == "add":
             elements = 3 * self.m * self.n
+        elif self.op == "chain":
+            elements = sum(n * k + self.m * (n + k) for n, k in self.layers)
         else:
             elements = self.batch * (self.m * self.k + self.k * self.n + self.m * self.n) + self.n * self.bias
         return elements * ELEMENT_BYTES[self.dtype]
@@ -74,6 +102,8 @@ class Case:
         """Bytes of the widest copy legal at the start of every row of A, B and the output, at most 16."""
         if self.op == "add":
             stored = [(self.m, self.n)]
+        elif self.op == "chain":
+            stored = [(rows, columns) for n, k in self.layers for rows, columns in ((n, k), (self.m, n))]
         else:
             a, b = (self.m, self.k + self.padding), (self.k, self.n + self.padding)
             if self.layout[0] == "T":
@@ -91,6 +121,8 @@ class Case:
         """What distinguishes the case within its suite: ``NT 4096x4096x4096``."""
         if self.op == "add":
             return f"{self.dtype} {self.m}x{self.n}"
+        if self.op == "chain":
+            return f"{self.m} rows, {len(self.layers)} layers of {self.k} and {self.n}"
         words = [self.layout]
         if self.batch > 1:
             words.append(f"B{self.batch}")
@@ -131,6 +163,17 @@ def parse_shapes(text: str, *, dtype: str, layouts: Sequence[str]) -> tuple[Case
 # (m, n, k); Llama-3-8B's layers as (n, k): qkv, attention output, gate and up in one, down.
 _LLAMA_LAYERS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
 _LLM_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+# (n, k) of Llama-3-70B's layers cut for eight GPUs (qkv, attention output, gate and up, down, q); of Qwen2-7B's MLP.
+_SLICED_LAYERS = (
+    (1280, 8192),
+    (8192, 1024),
+    (7168, 8192),
+    (8192, 3584),
+    (1024, 8192),
+    (18944, 3584),
+    (3584, 18944),
+)
 
 _LAYOUT_SHAPES = (
     (1024, 1024, 1024),
@@ -195,10 +238,11 @@ _FUSED_SHAPES = (
     (8192, 3072, 768),  # BERT-base and GPT-2, 16 sequences of 512 tokens
 )
 
+_LARGE_SHAPES = tuple(product((4096, 8192, 16384), (4096, 8192, 16384), (2048, 4096, 8192)))
+
 SUITES: dict[str, tuple[Case, ...]] = {
-    "seeds-large": tuple(
-        Case(m, n, k) for m, n, k in product((4096, 8192, 16384), (4096, 8192, 16384), (2048, 4096, 8192))
-    ),
+    "seeds-large": tuple(Case(*shape) for shape in _LARGE_SHAPES),
+    "seeds-large-nt": tuple(Case(*shape, layout="NT") for shape in _LARGE_SHAPES),
     "seeds-small": tuple(
         Case(m, n, k) for m, n, k in product((1024, 2048, 4096), (1024, 2048, 4096), (256, 512, 1024))
     ),
@@ -210,6 +254,12 @@ SUITES: dict[str, tuple[Case, ...]] = {
         for dtype, m, n in product(("float32", "float16"), (256, 512, 1024, 2048, 4096), (256, 512, 1024, 2048, 4096))
     ),
     "llm": tuple(Case(m, n, k, layout="NT") for m in _LLM_TOKENS for n, k in _LLAMA_LAYERS),
+    "decode-nn": tuple(Case(m, n, k) for m in (1, 8, 32) for n, k in _LLAMA_LAYERS),
+    "decode-tp": tuple(Case(m, n, k, layout="NT") for m in (1, 4, 16) for n, k in _SLICED_LAYERS),
+    "decode-ragged": tuple(
+        Case(m, n, k, layout="NT") for m in (1, 16) for n, k in ((50257, 768), (32001, 4096), (4099, 4097))
+    ),
+    "decode-chain": tuple(Case(m, 14336, 4096, layout="NT", op="chain", depth=8) for m in (1, 2, 4, 8, 16)),
     "layouts": tuple(Case(*shape, layout=layout) for shape in _LAYOUT_SHAPES for layout in LAYOUTS),
     "ragged": tuple(
         [Case(*shape, layout=layout) for shape in _RAGGED_SHAPES for layout in ("NN", "NT")]

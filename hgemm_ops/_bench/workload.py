@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import hgemm_ops
+from hgemm_ops import _native
 
 from .suites import Case
 
@@ -29,12 +31,13 @@ _APPLY: dict[str, Callable[[Tensor], Tensor]] = {
 class Operands:
     """A (batch, m, k) and B (batch, k, n), without the batch where it is 1, and the bias (n,).
 
-    ``add`` has two (m, n) tensors.
+    ``add`` has two (m, n) tensors; ``chain`` the input, the last weight transposed, and all weights, (n, k) each.
     """
 
     a: Tensor
     b: Tensor
     bias: Tensor | None
+    chain: tuple[Tensor, ...] = ()
 
 
 def make_operands(case: Case, generator: torch.Generator, inputs: str = "normal") -> Operands:
@@ -56,6 +59,10 @@ def make_operands(case: Case, generator: torch.Generator, inputs: str = "normal"
 
     if case.op == "add":
         return Operands(draw(case.m, case.n), draw(case.m, case.n), None)
+    if case.op == "chain":
+        # By the square root of k, so that sums neither grow nor vanish along the chain.
+        chain = tuple(draw(n, k).div_(k**0.5) for n, k in case.layers)
+        return Operands(draw(case.m, case.k), chain[-1].mT, None, chain)
     a, b = matrix(case.m, case.k, case.layout[0]), matrix(case.k, case.n, case.layout[1])
     return Operands(a, b, draw(case.n) if case.bias else None)
 
@@ -66,8 +73,20 @@ def torch_call(case: Case) -> Callable[[Operands], Tensor]:
         return lambda x: torch.add(x.a, x.b)
     if case.op == "matmul":
         return lambda x: torch.matmul(x.a, x.b)
+    if case.op == "chain":
+        return _chain_call(F.linear)
     apply = _APPLY[case.activation]
     return lambda x: apply(F.linear(x.a, x.b.mT, x.bias))
+
+
+def _chain_call(linear: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Operands], Tensor]:
+    def call(x: Operands) -> Tensor:
+        y = x.a
+        for weight in x.chain:
+            y = linear(y[:, : weight.size(1)], weight)
+        return y
+
+    return call
 
 
 def torch_fused_call(case: Case) -> Callable[[Operands], Tensor] | None:
@@ -90,9 +109,30 @@ def hgemm_call(case: Case, variant: str | None) -> Callable[[Operands], Tensor]:
             raise ValueError("the elementwise sum has no dispatcher: name a variant")
         add = getattr(torch.ops.hgemm, variant)
         return lambda x: add(x.a, x.b)
+    if case.op == "chain":
+        raise ValueError("a chain has no kernel of its own: chain_call")
     if case.op == "matmul":
         return lambda x: hgemm_ops.matmul(x.a, x.b, variant=variant)
     return lambda x: hgemm_ops.linear(x.a, x.b.mT, x.bias, activation=case.activation, variant=variant)
+
+
+def chain_call(static_weights: bool) -> Callable[[Operands], Tensor]:
+    """A chain through the dispatcher's choices."""
+    return _chain_call(functools.partial(hgemm_ops.linear, static_weights=static_weights))
+
+
+def stream_call(case: Case, device: torch.device) -> Callable[[Operands], Tensor] | None:
+    """A kernel that reads the weights and does nothing else, one launch a weight; None where that says nothing."""
+    if not case.weight_bytes or device.type != "cuda":
+        return None
+
+    def call(x: Operands) -> Tensor:
+        sink = torch.empty(1, dtype=torch.int32, device=x.a.device)
+        for weight in x.chain or (x.b if x.b.is_contiguous() else x.b.mT,):
+            _native.read(weight, sink)
+        return sink
+
+    return call
 
 
 def reference(case: Case, operands: Operands) -> Tensor:
@@ -100,5 +140,7 @@ def reference(case: Case, operands: Operands) -> Tensor:
     a, b = operands.a.double(), operands.b.double()
     if case.op == "add":
         return a + b
+    if case.op == "chain":
+        return _chain_call(lambda y, weight: y @ weight.double().mT)(replace(operands, a=a))
     product = a @ b if operands.bias is None else torch.addmm(operands.bias.double(), a, b)
     return _APPLY[case.activation](product)

@@ -38,7 +38,8 @@ def bench(
 
     Every timed configuration is checked against float64 first. Contenders run interleaved, from CUDA graphs, over
     buffers that do not fit the L2. The ratio is the median over rounds of torch's time over ours, above 1 where we are
-    faster, with its 95 % interval. Ends with status 1 if a result was wrong.
+    faster, with its 95 % interval. With few rows, "of stream" is the time of only reading the weights over the
+    contender's. Ends with status 1 if a result was wrong.
 
     Peers: cublaslt (the best of 16 heuristics), triton (torch.compile, max-autotune), cutlass (needs nvcc and
     pip install 'hgemm_ops[peers]'), quack (needs quack-kernels). One that is not available is reported as such.

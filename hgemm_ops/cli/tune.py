@@ -69,6 +69,13 @@ def to_entry(row: runner.Row) -> _tables.Entry | None:
 @click.option("--candidates", type=click.IntRange(min=1), help="Time so many kernels, those predicted to be fastest.")
 @click.option("--rounds", type=click.IntRange(min=5), default=20, show_default=True, help="Timed passes of each.")
 @click.option(
+    "--duels",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    help="Time so many, the fastest, again, each alone with torch.",
+)
+@click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Table to write to. Default: this GPU's in HGEMM_OPS_CACHE_DIR, where it is read from on the next import.",
@@ -82,14 +89,17 @@ def tune(
     variants: tuple[str, ...],
     candidates: int | None,
     rounds: int,
+    duels: int,
     output: Path | None,
     as_json: bool,
 ) -> None:
     """Time every eligible kernel and torch, and write the times to a table.
 
     Where a table holds a shape, the dispatcher takes the fastest kernel measured; near such shapes, it corrects its
-    predictions. Shapes already in the table are replaced, others kept. The table is written after every shape, so an
-    interrupted run loses nothing. Ends with status 1 if a kernel gave a wrong result; its time is not written.
+    predictions. All kernels run in turn first; then the fastest run again, each alone with torch, as it will be used:
+    at the clocks of a crowd other kernels lead. Shapes already in the table are replaced, others kept. The table is
+    written after every shape, so an interrupted run loses nothing. Ends with status 1 if a kernel gave a wrong result;
+    its time is not written.
     """
     cases = _cases(suites, shapes, dtype, layouts)
     console.require_kernels("hgemm tune")
@@ -109,7 +119,7 @@ def tune(
             table.write(path)
 
     options = runner.Options(
-        variants=console.known_variants(variants), candidates=candidates, dispatched=False, rounds=rounds
+        variants=console.known_variants(variants), candidates=candidates, dispatched=False, rounds=rounds, duels=duels
     )
     screen = Console(stderr=as_json)
     rows = console.run_with_progress(cases, options, screen, keep)

@@ -1,7 +1,7 @@
 """Every op through ATen: the path of CPU tensors, of devices without a kernel of ours, and of CUDA without the .so.
 
 Registered as CompositeExplicitAutograd, so that the CUDA kernels of ``csrc/torch`` take precedence where they exist.
-``variant`` chooses among CUDA kernels and is ignored here. Results are row-major and never views.
+``variant`` and ``static_weights`` are for CUDA kernels and are ignored here. Results are row-major and never views.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def _product(name: str) -> Callable[..., Tensor]:
         *,
         out_dtype: torch.dtype | None = None,
         variant: int | None = None,
+        static_weights: bool | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
         result = check(a, b, out_dtype=out_dtype, variant=variant)
@@ -84,6 +85,7 @@ def _sum_with_product(name: str) -> Callable[..., Tensor]:
         alpha: float = 1.0,
         out_dtype: torch.dtype | None = None,
         variant: int | None = None,
+        static_weights: bool | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
         result = check(input, a, b, out_dtype=out_dtype, variant=variant)
@@ -119,6 +121,7 @@ def linear(
     *,
     out_dtype: torch.dtype | None = None,
     variant: int | None = None,
+    static_weights: bool | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     result = checks.linear(x, weight, bias, act, out_dtype=out_dtype, variant=variant)
@@ -135,6 +138,7 @@ def linear_save(
     *,
     out_dtype: torch.dtype | None = None,
     variant: int | None = None,
+    static_weights: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
     _, dtype = checks.linear(x, weight, bias, act, out_dtype=out_dtype, variant=variant, op="linear_save")
     pre = _pre_activation(x, weight, bias, dtype, None)

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES
+from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES, second_factor
 
 _KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
 
-def _kernel(op: OpOverload, device_type: str) -> Callable[..., Any]:
+def _kernel(name: str, op: OpOverload, device_type: str) -> Callable[..., Any]:
     autocast = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _KEYS[device_type]))
+    weight = second_factor(name)
 
     def cast(value: Any, dtype: torch.dtype) -> Any:
         if (
@@ -35,7 +36,10 @@ def _kernel(op: OpOverload, device_type: str) -> Callable[..., Any]:
     def kernel(*args: Any, **options: Any) -> Any:
         dtype = torch.get_autocast_dtype(device_type)
         with torch._C._ExcludeDispatchKeyGuard(autocast):
-            return op(*(cast(arg, dtype) for arg in args), **options)
+            given = tuple(cast(arg, dtype) for arg in args)
+            if given[weight] is not args[weight]:
+                options.pop("static_weights", None)  # the cast writes it right before
+            return op(*given, **options)
 
     return kernel
 
@@ -45,4 +49,4 @@ def register(lib: torch.library.Library) -> None:
     for name in (*SIGNATURES, "linear_save", "matmul_swizzled"):
         op = getattr(getattr(torch.ops, NAMESPACE), name).default
         for device_type, key in _KEYS.items():
-            lib.impl(name, _kernel(op, device_type), key)
+            lib.impl(name, _kernel(name, op, device_type), key)

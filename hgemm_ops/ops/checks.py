@@ -94,7 +94,14 @@ def _expandable(op: str, name: str, t: Tensor, shape: Sequence[int], of: str = "
             require(size == target, message)
 
 
-def matmul(a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None, variant: int | None = None) -> Result:
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    *,
+    out_dtype: torch.dtype | None = None,
+    variant: int | None = None,
+    static_weights: bool | None = None,
+) -> Result:
     names = ("a", "b")
     dtype = _options("matmul", a, b, names, out_dtype, variant)
     require(
@@ -137,6 +144,7 @@ def mm(
     *,
     out_dtype: torch.dtype | None = None,
     variant: int | None = None,
+    static_weights: bool | None = None,
     op: str = "mm",
     names: tuple[str, str] = ("a", "b"),
 ) -> Result:
@@ -152,6 +160,7 @@ def bmm(
     *,
     out_dtype: torch.dtype | None = None,
     variant: int | None = None,
+    static_weights: bool | None = None,
     op: str = "bmm",
     names: tuple[str, str] = ("a", "b"),
 ) -> Result:
@@ -194,6 +203,7 @@ def addmm(
     alpha: float = 1.0,
     out_dtype: torch.dtype | None = None,
     variant: int | None = None,
+    static_weights: bool | None = None,
 ) -> Result:
     result = mm(mat1, mat2, out_dtype=out_dtype, variant=variant, op="addmm", names=("mat1", "mat2"))
     return _addend("addmm", input, mat1, "mat1", result)
@@ -208,6 +218,7 @@ def baddbmm(
     alpha: float = 1.0,
     out_dtype: torch.dtype | None = None,
     variant: int | None = None,
+    static_weights: bool | None = None,
 ) -> Result:
     result = bmm(batch1, batch2, out_dtype=out_dtype, variant=variant, op="baddbmm", names=("batch1", "batch2"))
     return _addend("baddbmm", input, batch1, "batch1", result)
@@ -221,6 +232,7 @@ def linear(
     *,
     out_dtype: torch.dtype | None = None,
     variant: int | None = None,
+    static_weights: bool | None = None,
     op: str = "linear",
 ) -> Result:
     dtype = _options(op, x, weight, ("x", "weight"), out_dtype, variant)

@@ -11,11 +11,14 @@ import torch
 
 NAMESPACE = "hgemm"
 
-# Arguments every GEMM op takes: the result's dtype (float32 for half inputs) and a forced kernel
-# (an index into ``hgemm_ops.variants()``; None or -1 lets the dispatcher choose, -2 is torch's own kernel).
+# Arguments every GEMM op takes: the result's dtype (float32 for half inputs), a forced kernel (an index into
+# ``hgemm_ops.variants()``; None or -1 lets the dispatcher choose, -2 is torch's own kernel), and whether the second
+# factor (b, mat2, batch2, weight) is static: nothing that the stream still runs when the product starts writes it, so
+# that a kernel may read it before the kernels before have ended. What an op makes of its second factor first, a cast or
+# a copy, is not static: whoever makes it drops the option.
 # NOTE: not `int variant=-1`: AOTInductor passes a keyword-only int that has its default at run time, but leaves it out
 # of the arguments it expects. A None is left out by both sides.
-_OPTIONS = "ScalarType? out_dtype=None, int? variant=None"
+_OPTIONS = "ScalarType? out_dtype=None, int? variant=None, bool? static_weights=None"
 
 #: op name -> arguments of its functional overload
 SIGNATURES: dict[str, str] = {
@@ -39,6 +42,11 @@ AUTOGRAD_PREFIX = "_autograd_"
 TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 # NOTE: the `.out` overloads do without torch 2.13's `Tag.out`, which would let inductor plan the buffer: its lowering
 # (FallbackKernel.create) passes keyword-only arguments twice and fails on symbolic sizes.
+
+
+def second_factor(name: str) -> int:
+    """The position of the second factor among an op's arguments: what ``static_weights`` speaks of."""
+    return 2 if name in ("addmm", "baddbmm") else 1
 
 
 def define(lib: torch.library.Library) -> None:

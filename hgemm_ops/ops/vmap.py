@@ -26,6 +26,11 @@ def _front(t: Tensor, dim: int | None, batch_size: int) -> Tensor:
     return t.expand(batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
 
 
+def _without_static_weights(options: dict[str, Any]) -> dict[str, Any]:
+    """For a second factor that may have to be copied first."""
+    return {name: value for name, value in options.items() if name != "static_weights"}
+
+
 def _matmul(info: Any, in_dims: Dims, a: Tensor, b: Tensor, **options: Any) -> tuple[Tensor, int]:
     """matmul, mm and bmm: their logical shapes are matmul's, with one more batch dimension in front."""
     a_dim, b_dim = in_dims[:2]
@@ -55,6 +60,7 @@ def _add_product(info: Any, in_dims: Dims, input: Tensor, a: Tensor, b: Tensor, 
     n = info.batch_size
     input, a, b = (_front(t, dim, n) for t, dim in zip((input, a, b), in_dims, strict=False))
     shape = (*a.shape[:-1], b.size(-1))
+    options = _without_static_weights(options)
     input = input.reshape(n, *[1] * (len(shape) - input.dim()), *input.shape[1:]).expand(shape)
     y = _OPS.baddbmm.default(input.flatten(0, -3), a.flatten(0, -3), b.flatten(0, -3), **options)
     return y.reshape(shape), 0
@@ -64,7 +70,7 @@ def _per_sample_linear(
     info: Any, in_dims: Dims, x: Tensor, weight: Tensor, bias: Tensor | None, options: dict[str, Any]
 ) -> Tensor:
     """x @ weight.T + bias with a weight or bias for each sample."""
-    n = info.batch_size
+    n, options = info.batch_size, _without_static_weights(options)
     x, weight = _front(x, in_dims[0], n), _front(weight, in_dims[1], n)
     weight_is_vector = weight.dim() == 2
     shape = (*x.shape[:-1], *weight.shape[1:-1])  # of the result

@@ -1,0 +1,40 @@
+#include "core/read.h"
+
+#include <cuda_runtime.h>
+
+#include "ptx/global.cuh"
+
+namespace hgemm {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kLoads = 8;  // of 16 bytes a thread has in flight
+
+/// A block reads one piece of kThreads * kLoads * 16 bytes: as many blocks as there are pieces were never slower, on
+/// the H200, than a few that walk.
+__global__ void __launch_bounds__(kThreads) read(const uint4* data, int64_t count, uint32_t* sink) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kLoads + threadIdx.x;
+  uint4 v[kLoads];
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    const int64_t at = first + i * kThreads;
+    v[i] = at < count ? ptx::ld_once_16(data + at) : uint4{};
+  }
+  uint32_t bits = 0;
+#pragma unroll
+  for (const uint4& x : v) bits ^= x.x ^ x.y ^ x.z ^ x.w;
+  if (bits == 0x9e3779b9) *sink = bits;  // hardly ever, which the compiler cannot know
+}
+
+}  // namespace
+
+Status launch_read(const void* data, int64_t bytes, void* sink, Stream stream) {
+  if (bytes == 0) return cudaSuccess;
+  constexpr int64_t kPiece = kThreads * kLoads * 16;
+  const auto blocks = static_cast<unsigned>((bytes + kPiece - 1) / kPiece);
+  read<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<const uint4*>(data), bytes / 16,
+                                                                   static_cast<uint32_t*>(sink));
+  return cudaGetLastError();
+}
+
+}  // namespace hgemm

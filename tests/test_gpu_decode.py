@@ -1,0 +1,155 @@
+"""The kernels for a short side where they differ from others: more tiles than the GPU has room for at once, and
+``static_weights``."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import POISON, GuardedBuffer, assert_close_to_torch, reference_matmul
+from torch import Tensor
+
+import hgemm_ops
+from hgemm_ops import VariantInfo
+
+pytestmark = pytest.mark.gpu
+
+hgemm = torch.ops.hgemm
+SKINNY = [v for v in hgemm_ops.variants() if v.family == "skinny"]
+VARIANTS = pytest.mark.parametrize("variant", SKINNY, ids=lambda v: v.name)
+
+
+def rand(*shape: int) -> Tensor:
+    return torch.rand(shape, device="cuda").mul_(2).sub_(1).half()
+
+
+def width(variant: VariantInfo) -> int:
+    """The most rows of the short operand."""
+    return variant.tile[1]
+
+
+def serves(variant: VariantInfo, a: Tensor, b: Tensor) -> bool:
+    return any(c.eligible and c.name == variant.name for c in hgemm_ops.explain(a, b).candidates)
+
+
+# Rows of the long operand: above 132 tiles of any height, in even and uneven waves, with a last tile of few rows.
+@pytest.mark.parametrize("rows", [8456, 17000, 35001])
+@pytest.mark.parametrize("k", [8, 136, 1032])
+@pytest.mark.parametrize("layout", ["NT", "NN", "swapped"])
+@VARIANTS
+def test_more_tiles_than_blocks(variant: VariantInfo, layout: str, k: int, rows: int) -> None:
+    cols = width(variant) * 7 // 8  # the last columns of the instruction are nobody's
+    if layout == "swapped":
+        a, b = rand(rows, k), rand(cols, k).t()
+    else:
+        a, b = rand(cols, k), rand(k, rows) if layout == "NN" else rand(rows, k).t()
+    if not serves(variant, a, b):
+        pytest.skip(f"{variant.name} does not serve these rows of {layout}")
+    out = GuardedBuffer((a.size(0), b.size(1)), torch.float16, "cuda")
+    hgemm.mm.out(a, b, variant=variant.id, out=out.tensor)
+    out.check()
+    exact, magnitude = reference_matmul(a, b)
+    assert_close_to_torch(out.tensor, exact, a @ b, magnitude=magnitude)
+    for _ in range(3):
+        assert torch.equal(hgemm.mm(a, b, variant=variant.id, static_weights=True), out.tensor)
+
+
+@VARIANTS
+def test_epilogue_of_every_tile(variant: VariantInfo) -> None:
+    x, weight, bias = rand(width(variant), 264), rand(20000, 264), rand(20000)
+    y, pre = hgemm.linear_save(x, weight, bias, 2, variant=variant.id)
+    product, magnitude = reference_matmul(x, weight.t())
+    exact, theirs = product + bias.double(), F.linear(x, weight, bias)
+    assert_close_to_torch(pre, exact, theirs, magnitude=magnitude)
+    assert_close_to_torch(y, F.gelu(exact), F.gelu(theirs), magnitude=magnitude)
+
+
+def graph_of(step: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    return graph, out
+
+
+@VARIANTS
+def test_a_chain_of_layers_with_static_weights(variant: VariantInfo) -> None:
+    """Every layer's input is written by the kernel right before it, whose end the weights alone do not wait for."""
+    sizes = [1024, 4096, 1032, 1024, 12000, 1024]
+    weights = [rand(n, k) / k**0.5 for k, n in itertools.pairwise(sizes)]
+    x = rand(width(variant), sizes[0])
+
+    def chain(static: bool | None) -> Tensor:
+        y = x
+        for weight in weights * 8:
+            y = hgemm.linear(y, weight, None, 1, variant=variant.id, static_weights=static)
+        return y
+
+    graph, out = graph_of(lambda: chain(True))
+    for _ in range(20):
+        x.copy_(rand(*x.shape))
+        out.fill_(POISON)
+        graph.replay()
+        assert torch.equal(out, chain(None))
+
+
+@VARIANTS
+def test_weights_that_the_kernel_before_writes(variant: VariantInfo) -> None:
+    """Without the promise: what a kernel has of W early, it has in L2, where the writes of others arrive."""
+    x, factor = rand(width(variant), 1024), rand(64, 1024)
+    factors = [rand(4096, 64) / 8 for _ in range(16)]
+
+    def step() -> Tensor:
+        return torch.stack([hgemm.linear(x, hgemm.mm(f, factor), variant=variant.id) for f in factors])
+
+    graph, out = graph_of(step)
+    for _ in range(10):
+        for f in factors:
+            f.copy_(rand(*f.shape) / 8)
+        graph.replay()
+        torch.cuda.synchronize()
+        for f, y in zip(factors, out, strict=True):
+            weight = hgemm.mm(f, factor)
+            torch.cuda.synchronize()
+            assert torch.equal(y, hgemm.linear(x, weight, variant=variant.id))
+
+
+@VARIANTS
+def test_what_the_op_copies_first_is_not_static(variant: VariantInfo) -> None:
+    """A weight whose rows and columns are both strided is copied right before the kernel that reads it."""
+    storage, x = rand(2 * 4096, 2 * 512), rand(width(variant), 512)
+    weight = storage[::2, ::2]
+
+    def step() -> Tensor:
+        return torch.stack([hgemm.linear(x, weight, variant=variant.id, static_weights=True) for _ in range(16)])
+
+    graph, out = graph_of(step)
+    for _ in range(10):
+        storage.copy_(rand(*storage.shape))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(out, hgemm.linear(x, weight, variant=variant.id).expand_as(out))
+
+
+@VARIANTS
+def test_weights_under_autocast_are_not_static(variant: VariantInfo) -> None:
+    layer = torch.nn.Linear(512, 4096, bias=False, device="cuda")
+    x = rand(width(variant), 512)
+
+    def step() -> Tensor:
+        with torch.autocast("cuda", torch.float16), torch.no_grad():
+            return torch.stack([layer(x) for _ in range(16)])
+
+    with hgemm_ops.use_custom_gemm(variant=variant.name, static_weights=True):
+        graph, out = graph_of(step)
+    for _ in range(10):
+        layer.weight.data.copy_(torch.rand_like(layer.weight))
+        graph.replay()
+        assert torch.equal(out, hgemm.linear(x, layer.weight.detach().half(), variant=variant.id).expand_as(out))
