@@ -249,6 +249,16 @@ def test_ours_has_to_be_faster_than_measurements_scatter(tables: None, us: float
     assert (explanation.chosen, explanation.source) == (name if ours else "torch", "table")
 
 
+@pytest.mark.parametrize(("m", "n"), [(1, 32001), (16, 32001), (32001, 1)])
+def test_a_single_row_has_no_stride_to_align(tables: None, m: int, n: int) -> None:
+    shape = {"M": m, "N": n, "K": 4096, "layout": "NT", "arch": "sm_90"}
+    name = next(c.name for c in hgemm_ops.explain(**shape).candidates if c.eligible)
+    problem = _native.explain(_variants.matmul_query(m, n, 4096, torch.float16, "NT", _native.preset_facts(90)))[0]
+    row = entry({"torch": 90.0, name: 60.0}, m, n, 4096, align=problem.align)
+    _tables.install([Table(H200, [replace(row, layout=_native.LAYOUTS[problem.a_major, problem.b_major])])])
+    assert hgemm_ops.explain(**shape).source == "table"
+
+
 def test_bfloat16_learns_from_float16(tables: None) -> None:
     name = production()[0].name
     half = entry({"torch": 1700.0, name: 1500.0}, 8192, 8192, 8192)

@@ -314,7 +314,7 @@ Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
   } else {
     const char* basis = d.source == Source::kTable ? "measured" : "predicted";
     if (d.variant == kTorch) {
-      out.reason = format("no kernel of ours is %s to be %.0f %% faster than torch's %.1f us", basis,
+      out.reason = format("no kernel of ours is %s to be %.3g %% faster than torch's %.1f us", basis,
                           100 * (automatic.margin - 1), d.torch_us);
     } else {
       out.reason = format("%s %.1f us against torch's %.1f us", basis, d.us, d.torch_us);

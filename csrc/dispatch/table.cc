@@ -82,14 +82,16 @@ DeviceFacts facts_of(const TableEntry& e) {
   return facts;
 }
 
-/// A contiguous problem with an entry's sizes. Where these alone would be better aligned than the entry says, the
-/// addresses (which nobody reads) are not.
+/// A contiguous problem with an entry's sizes, in which a single row or column has a stride that suits loads, as
+/// canonicalize() gives it. Where these alone would be better aligned than the entry says, the addresses (which nobody
+/// reads) are not.
 Problem problem_of(const TableEntry& e) {
   const auto matrix = [&](int64_t rows, int64_t cols, bool row_major, uintptr_t address) {
     Matrix x;
     x.data = reinterpret_cast<void*>(address);
-    x.row_stride = row_major ? cols : 1;
-    x.col_stride = row_major ? 1 : rows;
+    const auto step = [](int64_t outer, int64_t inner) { return outer > 1 ? inner : (inner + 7) / 8 * 8; };
+    x.row_stride = row_major ? step(rows, cols) : 1;
+    x.col_stride = row_major ? 1 : step(cols, rows);
     x.batch_stride[1] = rows * cols;
     return x;
   };
