@@ -178,8 +178,7 @@ def bandwidth_by_rows(document: Mapping[str, Any], path: Path, contender: str = 
         title=_title(document),
         ylim=(0, None),
     )
-    axes.xaxis.set_major_locator(LogLocator(base=2))
-    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.set_xticks(ms, [str(m) for m in ms])
     axes.xaxis.set_minor_locator(NullLocator())
     share = axes.twinx()
     share.set(ylabel="% of a copy", ylim=(0, 100 * axes.get_ylim()[1] / copy))
