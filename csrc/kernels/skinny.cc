@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <iterator>
 
 #include "core/cost.h"
 #include "core/problem.h"
+#include "core/variant_list.h"
 #include "kernels/variants.h"
 
 namespace hgemm {
@@ -31,11 +31,6 @@ constexpr double kNarrowRate = 0.75;  // of the aligned rate
 constexpr int kStepsPerWarp = 2;      // of 64 k (32, MN-major), at least
 constexpr int64_t kMaxExtent = int64_t{1} << 30;
 constexpr int kMaxBatches = 65535;  // blockIdx.z
-constexpr int kHopper = 90;
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Roles roles = skinny::roles_of(p);
@@ -57,12 +52,6 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
     s.splits = n;
   }
   return s;
-}
-
-template <class... Values>
-bool refuse(Reason* why, const char* format, Values... values) {
-  if (why != nullptr) std::snprintf(why->text, sizeof(why->text), format, values...);
-  return false;
 }
 
 bool eligible(const Problem& p, const Line& line, Reason* why) {
@@ -93,28 +82,8 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
 
 using Launcher = Status (*)(const Problem&, const Schedule&, Stream);
 
-/// The functions of a Variant for one line: compile-time arguments, so that they need no closure.
 template <const Line& kLine, Launcher kF16, Launcher kBF16>
-struct Functions {
-  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine, why); }
-  static size_t workspace(const Problem&, const DeviceFacts&) { return 0; }
-  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine); }
-  static Status launch(const Problem& p, const DeviceFacts& facts, void*, Stream stream) {
-    return (p.dtype == DType::kF16 ? kF16 : kBF16)(p, schedule(p, facts, kLine), stream);
-  }
-};
-
-constexpr uint32_t kHalfTypes = 1u << static_cast<int>(DType::kF16) | 1u << static_cast<int>(DType::kBF16);
-constexpr int kAnyNewer = 9999;
-
-template <class F>
-constexpr Variant make(const char* name, const Line& line) {
-  return {name,        Family::kSkinny, Numerics::kAccumulateF32,
-          80,          kAnyNewer,       kHalfTypes,
-          line.tile,   line.smem_bytes, false,
-          F::eligible, F::workspace,    F::predict_us,
-          F::launch};
-}
+using Functions = ScheduledFunctions<kLine, eligible, predict_us, schedule, kF16, kBF16>;
 
 template <class C>
 constexpr Line line_of(double rate) {
@@ -129,9 +98,9 @@ constexpr Line line_of(double rate) {
 }  // namespace
 
 const Variant kSkinnyVariants[] = {
-#define SKINNY(COLS, WARPS, DEPTH_K, DEPTH_MN, RATE)                                                           \
-  make<Functions<kLine_##COLS, skinny::launch_f16_##COLS, skinny::launch_bf16_##COLS>>("skinny_mma_16x" #COLS, \
-                                                                                       kLine_##COLS),
+#define SKINNY(COLS, WARPS, DEPTH_K, DEPTH_MN, RATE)                                            \
+  half_variant<Functions<kLine_##COLS, skinny::launch_f16_##COLS, skinny::launch_bf16_##COLS>>( \
+      "skinny_mma_16x" #COLS, Family::kSkinny, 80, kAnyNewer, kLine_##COLS),
 #include "kernels/configs_skinny.inc"
 #undef SKINNY
 };

@@ -2,11 +2,11 @@
 #include "kernels/sm80_mma.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <iterator>
 
 #include "core/cost.h"
 #include "core/problem.h"
+#include "core/variant_list.h"
 #include "kernels/variants.h"
 #include "tile/pad.h"
 
@@ -26,10 +26,6 @@ constexpr int kMaxSplits = 32;
 constexpr int kMinTilesPerSplit = 4;   // fewer and the ring never fills
 constexpr double kNarrowRate = 0.32;   // measured share of the aligned rate when operands pass through registers
 constexpr double kPadBandwidth = 0.6;  // measured share of the read stream that a padding copy reaches
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 int64_t tile_count(const Problem& p, const Tile& t) {
   return ceil_div(p.m, t.bm) * ceil_div(p.n, t.bn) * p.batches();
@@ -58,12 +54,6 @@ enum class Form { kDirect, kSplitK, kPad };
 
 int splits_of(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
   return form == Form::kSplitK ? split_count(p, facts, line) : 1;
-}
-
-template <class... Values>
-bool refuse(Reason* why, const char* format, Values... values) {
-  if (why != nullptr) std::snprintf(why->text, sizeof(why->text), format, values...);
-  return false;
 }
 
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Reason* why) {
@@ -133,16 +123,6 @@ struct Functions {
   }
 };
 
-constexpr uint32_t kHalfTypes = 1u << static_cast<int>(DType::kF16) | 1u << static_cast<int>(DType::kBF16);
-constexpr int kAnyNewer = 9999;
-
-template <class F>
-constexpr Variant make(const char* name, const Line& line, Form form) {
-  return {name,      Family::kSm80Mma, Numerics::kAccumulateF32, 80,          kAnyNewer,    kHalfTypes,
-          line.tile, line.smem_bytes,  form == Form::kSplitK,    F::eligible, F::workspace, F::predict_us,
-          F::launch};
-}
-
 // Accumulators, two sets of fragments, and about 70 for addresses and the loop.
 constexpr int registers(int wm, int wn) {
   return std::min(255, wm * wn / 32 + 2 * (wm + wn) / 16 * 4 + 70);
@@ -161,9 +141,9 @@ constexpr auto PAD = sm80_mma::Unaligned::kPad, NARROW = sm80_mma::Unaligned::kN
 #include "kernels/configs.inc"
 #undef SM80_MMA
 
-#define SM80_MMA_FORM(ID, FORM, SUFFIX)                                                                            \
-  make<Functions<kLine_##ID, sm80_mma::launch_f16_##ID, sm80_mma::launch_bf16_##ID, FORM>>("sm80_mma_" #ID SUFFIX, \
-                                                                                           kLine_##ID, FORM),
+#define SM80_MMA_FORM(ID, FORM, SUFFIX)                                                             \
+  half_variant<Functions<kLine_##ID, sm80_mma::launch_f16_##ID, sm80_mma::launch_bf16_##ID, FORM>>( \
+      "sm80_mma_" #ID SUFFIX, Family::kSm80Mma, 80, kAnyNewer, kLine_##ID, FORM == Form::kSplitK),
 #define SM80_MMA_FORMS(ID, UNALIGNED, SPLIT_K) \
   SM80_MMA_FORM(ID, Form::kDirect, "") SM80_MMA_##UNALIGNED(ID) SM80_MMA_SPLIT_K_##SPLIT_K(ID)
 #define SM80_MMA_NARROW(ID)

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <iterator>
 
 #include "core/cost.h"
 #include "core/problem.h"
+#include "core/variant_list.h"
 #include "kernels/variants.h"
 
 namespace hgemm {
@@ -33,10 +33,6 @@ constexpr int kPrefetch = 2;                            // stages
 constexpr int kFewSteps = 12, kManySteps = 48;
 constexpr int64_t kMaxExtent = int64_t{1} << 30;
 constexpr int kMaxBatches = 65535;  // blockIdx.z
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Roles roles = sm90_skinny::roles_of(p);
@@ -69,12 +65,6 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
     s.early = false;
   }
   return s;
-}
-
-template <class... Values>
-bool refuse(Reason* why, const char* format, Values... values) {
-  if (why != nullptr) std::snprintf(why->text, sizeof(why->text), format, values...);
-  return false;
 }
 
 bool eligible(const Problem& p, const Line& line, Reason* why) {
@@ -121,28 +111,8 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
 
 using Launcher = Status (*)(const Problem&, const Schedule&, Stream);
 
-/// The functions of a Variant for one line: compile-time arguments, so that they need no closure.
 template <const Line& kLine, Launcher kF16, Launcher kBF16>
-struct Functions {
-  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine, why); }
-  static size_t workspace(const Problem&, const DeviceFacts&) { return 0; }
-  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine); }
-  static Status launch(const Problem& p, const DeviceFacts& facts, void*, Stream stream) {
-    return (p.dtype == DType::kF16 ? kF16 : kBF16)(p, schedule(p, facts, kLine), stream);
-  }
-};
-
-constexpr uint32_t kHalfTypes = 1u << static_cast<int>(DType::kF16) | 1u << static_cast<int>(DType::kBF16);
-constexpr int kHopper = 90;
-
-template <class F>
-constexpr Variant make(const char* name, const Line& line) {
-  return {name,        Family::kSkinny, Numerics::kAccumulateF32,
-          kHopper,     kHopper,         kHalfTypes,
-          line.tile,   line.smem_bytes, false,
-          F::eligible, F::workspace,    F::predict_us,
-          F::launch};
-}
+using Functions = ScheduledFunctions<kLine, eligible, predict_us, schedule, kF16, kBF16>;
 
 template <class C>
 constexpr Line line_of(double rate) {
@@ -158,9 +128,10 @@ constexpr Line line_of(double rate) {
 }  // namespace
 
 const Variant kSm90SkinnyVariants[] = {
-#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE)                              \
-  make<Functions<kLine_##ROWS##x##COLS, sm90_skinny::launch_f16_##ROWS##x##COLS, \
-                 sm90_skinny::launch_bf16_##ROWS##x##COLS>>("skinny_wgmma_" #ROWS "x" #COLS, kLine_##ROWS##x##COLS),
+#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE)                                                                   \
+  half_variant<Functions<kLine_##ROWS##x##COLS, sm90_skinny::launch_f16_##ROWS##x##COLS,                              \
+                         sm90_skinny::launch_bf16_##ROWS##x##COLS>>("skinny_wgmma_" #ROWS "x" #COLS, Family::kSkinny, \
+                                                                    kHopper, kHopper, kLine_##ROWS##x##COLS),
 #include "kernels/configs_sm90_skinny.inc"
 #undef SM90_SKINNY
 };

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <iterator>
 
 #include "core/cost.h"
 #include "core/problem.h"
+#include "core/variant_list.h"
 #include "kernels/variants.h"
 #include "tile/pad.h"
 
@@ -39,16 +39,6 @@ constexpr double kRoundShare = 0.3;    // of it, where the stores wait for the n
 constexpr double kReduceUs = 3.0;      // split K: exchange through distributed shared memory
 constexpr double kReadShare = 0.82;    // of the read stream, at best
 constexpr int kLargeClusters = 30;     // clusters of four that find room at the same time
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
-template <class... Values>
-bool refuse(Reason* why, const char* format, Values... values) {
-  if (why != nullptr) std::snprintf(why->text, sizeof(why->text), format, values...);
-  return false;
-}
 
 bool eligible(const Problem& p, const Line& line, Form form, Reason* why) {
 #ifdef HGEMM_NO_SM90A
@@ -170,26 +160,6 @@ struct Functions {
   }
 };
 
-constexpr uint32_t kHalfTypes = 1u << static_cast<int>(DType::kF16) | 1u << static_cast<int>(DType::kBF16);
-constexpr int kHopper = 90;
-
-template <class F>
-constexpr Variant make(const char* name, const Line& line) {
-  return {name,
-          Family::kSm90Wgmma,
-          Numerics::kAccumulateF32,
-          kHopper,
-          kHopper,
-          kHalfTypes,
-          line.tile,
-          line.smem_bytes,
-          false,
-          F::eligible,
-          F::workspace,
-          F::predict_us,
-          F::launch};
-}
-
 template <class C>
 constexpr Line line_of(double rate) {
   return {{C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
@@ -210,8 +180,9 @@ constexpr auto PINGPONG = sm90_wgmma::Consumers::kPingpong, COOPERATIVE = sm90_w
       line_of<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, CK>>(RATE);
 #include "kernels/configs_sm90.inc"
 
-#define SM90_WGMMA_FORM(ID, NAME, FORM) \
-  make<Functions<kLine_##ID, sm90_wgmma::launch_f16_##ID, sm90_wgmma::launch_bf16_##ID, FORM>>(NAME, kLine_##ID)
+#define SM90_WGMMA_FORM(ID, NAME, FORM)                                                                 \
+  half_variant<Functions<kLine_##ID, sm90_wgmma::launch_f16_##ID, sm90_wgmma::launch_bf16_##ID, FORM>>( \
+      NAME, Family::kSm90Wgmma, kHopper, kHopper, kLine_##ID)
 #define SM90_WGMMA_FORMS(ID, NAME) \
   SM90_WGMMA_FORM(ID, NAME, Form::kDirect), SM90_WGMMA_FORM(ID, NAME "_pad", Form::kPad),
 #define SM90_WGMMA_PINGPONG "pingpong"
@@ -224,11 +195,12 @@ const Variant kSm90WgmmaVariants[] = {
   SM90_WGMMA_FORMS(SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, \
                    "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x" #CK)
 #define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)                                                \
-  make<Functions<kLine_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK,                                             \
-                 sm90_wgmma::launch_f16_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK,                    \
-                 sm90_wgmma::launch_bf16_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, Form::kSwapped>>( \
-      "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x" #CK "_swapped",                     \
-      kLine_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK),
+  half_variant<                                                                                                       \
+      Functions<kLine_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK,                                              \
+                sm90_wgmma::launch_f16_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK,                     \
+                sm90_wgmma::launch_bf16_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, Form::kSwapped>>(  \
+      "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x" #CK "_swapped", Family::kSm90Wgmma, \
+      kHopper, kHopper, kLine_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK),
 #include "kernels/configs_sm90.inc"
 };
 const int kSm90WgmmaVariantCount = static_cast<int>(std::size(kSm90WgmmaVariants));

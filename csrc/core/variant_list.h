@@ -1,0 +1,57 @@
+// What the lists of kernels (kernels/*.cc) are written with.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+
+#include "core/problem.h"
+
+namespace hgemm {
+
+constexpr uint32_t kHalfTypes = 1u << static_cast<int>(DType::kF16) | 1u << static_cast<int>(DType::kBF16);
+constexpr int kHopper = 90;
+constexpr int kAnyNewer = 9999;  // compute capability
+
+inline int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// False, with the reason if it is wanted: how Variant::eligible refuses.
+template <class... Values>
+bool refuse(Reason* why, const char* format, Values... values) {
+  if (why != nullptr) std::snprintf(why->text, sizeof(why->text), format, values...);
+  return false;
+}
+
+/// The functions of a Variant without workspace, from those of its family, for one line of the family's list: arguments
+/// known to the compiler, so that they need no closure.
+template <const auto& kLine, auto kEligible, auto kPredictUs, auto kSchedule, auto kF16, auto kBF16>
+struct ScheduledFunctions {
+  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return kEligible(p, kLine, why); }
+  static size_t workspace(const Problem&, const DeviceFacts&) { return 0; }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) { return kPredictUs(p, facts, kLine); }
+  static Status launch(const Problem& p, const DeviceFacts& facts, void*, Stream stream) {
+    return (p.dtype == DType::kF16 ? kF16 : kBF16)(p, kSchedule(p, facts, kLine), stream);
+  }
+};
+
+/// A Variant that takes both half types and accumulates in float32. Line: one line of a family's list.
+template <class Functions, class Line>
+constexpr Variant half_variant(const char* name, Family family, int min_cc, int max_cc, const Line& line,
+                               bool splits_k = false) {
+  return {name,
+          family,
+          Numerics::kAccumulateF32,
+          min_cc,
+          max_cc,
+          kHalfTypes,
+          line.tile,
+          line.smem_bytes,
+          splits_k,
+          Functions::eligible,
+          Functions::workspace,
+          Functions::predict_us,
+          Functions::launch};
+}
+
+}  // namespace hgemm
