@@ -1,0 +1,119 @@
+"""Measures everything that ``results/<gpu>`` holds, in the order in which one thing needs another.
+
+Steps named as arguments run alone. One that fails or takes too long does not stop the others, and what it wrote stays.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import torch
+
+from hgemm_ops._bench import record
+from hgemm_ops._bench.suites import SUITES
+
+HERE = Path(__file__).resolve().parent
+SHIPPED = HERE.parent / "hgemm_ops" / "tables"
+
+
+@dataclass(frozen=True)
+class Step:
+    """command: arguments of python, in which RESULTS and TABLE stand for paths. limit: seconds."""
+
+    command: tuple[str, ...]
+    limit: int
+
+
+def _script(name: str, *arguments: str) -> tuple[str, ...]:
+    return (str(HERE / f"{name}.py"), *arguments)
+
+
+def _tune(*arguments: str) -> tuple[str, ...]:
+    return ("-m", "hgemm_ops", "tune", "--output", "TABLE", "--rounds", "9", *arguments)
+
+
+def _suites(*names: str) -> tuple[str, ...]:
+    return tuple(word for name in names for word in ("--suite", name))
+
+
+_PRODUCTS = tuple(name for name in SUITES if name not in ("seeds-sgemm", "seeds-add"))
+#: Of the fused suite the plain products, which a table holds, and a few sizes between those of the suites.
+_BETWEEN = (
+    "16x16384x4096,512x16384x4096,4096x16384x4096,8192x3072x768,1x1024x4096,8x1024x4096,1x14336x4096,8x14336x4096,"
+    "2048x14336x4096,1024x1024x1024,2048x2048x2048"
+)
+
+#: The tests first; tables before what they decide; what other files do not need last.
+STEPS = {
+    "tests": Step(_script("gpu_tests", "--limit", "280", "--output", "RESULTS/tests.json", "-q", "-n", "auto"), 300),
+    "tune-large": Step(_tune(*_suites("seeds-large", "seeds-large-nt", "layouts"), "--candidates", "9"), 240),
+    "tune-llm": Step(
+        _tune(*_suites("llm", "decode-nn", "decode-tp", "decode-ragged"), "--candidates", "9"),
+        240,
+    ),
+    "tune-small": Step(_tune(*_suites("seeds-small", "ragged"), "--candidates", "7"), 240),
+    "tune-bmm": Step(_tune(*_suites("bmm")), 120),
+    "tune-between": Step(_tune("--shapes", _BETWEEN, "--candidates", "8"), 120),
+    **{f"suite-{name}": Step(_script("run", name, "--output", "RESULTS"), 120) for name in _PRODUCTS},
+    "suite-bfloat16": Step(_script("run", "seeds-large", "llm", "--dtype", "bfloat16", "--output", "RESULTS"), 120),
+    "host-cost": Step(_script("host_cost", "--output", "RESULTS/host_cost.json"), 60),
+    "models": Step(("-m", "integration", "--json", "RESULTS/integration.json"), 240),
+    "decode": Step(("-m", "integration.decode", "--json", "RESULTS/decode.json"), 240),
+    "kernels-ncu": Step(_script("kernels_ncu", "--output", "RESULTS/kernels_ncu.json"), 120),
+    "ladder": Step(_script("ladder", "--output", "RESULTS"), 300),
+    "ladder-ncu": Step(_script("ladder_ncu", "--output", "RESULTS/ladder_ncu.json"), 240),
+}
+
+
+def run(step: Step, results: Path, table: Path) -> str:
+    """Runs a step; returns "ok" or what went wrong."""
+    words = [word.replace("RESULTS", str(results)).replace("TABLE", str(table)) for word in step.command]
+    try:
+        status = subprocess.run([sys.executable, *words], cwd=HERE.parent, timeout=step.limit, check=False).returncode
+    except subprocess.TimeoutExpired:
+        return f"took more than {step.limit} s"
+    return "ok" if status == 0 else f"ended with status {status}"
+
+
+def choose(names: Sequence[str]) -> dict[str, Step]:
+    """The steps of these names, or all of them, in their order."""
+    return {name: step for name, step in STEPS.items() if not names or name in names}
+
+
+@click.command(help=__doc__)
+@click.argument("names", metavar="[STEP]...", nargs=-1, type=click.Choice(list(STEPS)))
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Another directory.")
+@click.option("--table", type=click.Path(dir_okay=False, path_type=Path), help="Another table than the shipped one.")
+@click.option("--list", "only_list", is_flag=True, help="Print the steps and their limits in seconds.")
+def main(names: tuple[str, ...], output: Path | None, table: Path | None, only_list: bool) -> None:
+    steps = choose(names)
+    if only_list:
+        for name, step in steps.items():
+            click.echo(f"{name:24} {step.limit:4}  python {' '.join(step.command)}")
+        return
+    if not torch.cuda.is_available():
+        raise click.ClickException("no CUDA GPU: there is nothing to measure")
+    gpu = record.gpu_slug(torch.cuda.get_device_name())
+    output = output or HERE / "results" / gpu
+    table = table or SHIPPED / f"nvidia_{gpu}.json"
+    output.mkdir(parents=True, exist_ok=True)
+    failed = []
+    for name, step in steps.items():
+        begin = time.monotonic()
+        outcome = run(step, output, table)
+        click.echo(f"{name}: {outcome}, {time.monotonic() - begin:.0f} s")
+        if outcome != "ok":
+            failed.append(f"{name} {outcome}")
+    if failed:
+        raise click.ClickException("; ".join(failed))
+    click.echo("now benchmarks/tables.py, plots.py and ladder_course.py")
+
+
+if __name__ == "__main__":
+    main()
