@@ -45,8 +45,9 @@ def _suites(*names: str) -> tuple[str, ...]:
 _PRODUCTS = tuple(name for name in SUITES if name not in ("seeds-sgemm", "seeds-add"))
 #: Of the fused suite the plain products, which a table holds, and a few sizes between those of the suites.
 _BETWEEN = (
-    "16x16384x4096,512x16384x4096,4096x16384x4096,8192x3072x768,1x1024x4096,8x1024x4096,1x14336x4096,8x14336x4096,"
-    "2048x14336x4096,1024x1024x1024,2048x2048x2048"
+    "16x16384x4096,512x16384x4096,4096x16384x4096,8192x3072x768,1x1024x4096,4x1024x4096,8x1024x4096,16x1024x4096,"
+    "32x1024x4096,1x14336x4096,4x14336x4096,8x14336x4096,16x14336x4096,32x14336x4096,1x128256x4096,8x128256x4096,"
+    "32x128256x4096,2048x14336x4096,512x512x512,1024x1024x1024,2048x2048x2048"
 )
 
 #: The tests first; tables before what they decide; what other files do not need last.

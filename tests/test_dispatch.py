@@ -345,6 +345,14 @@ def test_the_nearest_neighbours_count_most(tables: None) -> None:
     assert torch_us(3080) > plain[3072] * 1.2
 
 
+@pytest.mark.parametrize(("m", "near"), [(1, False), (2, True), (4, True), (16, True), (17, False), (32, False)])
+def test_few_rows_learn_from_other_numbers_of_rows(tables: None, m: int, near: bool) -> None:
+    """Reading the weights takes as long for two rows as for sixteen."""
+    _tables.install([Table(H200, [entry({"torch": 30.0, "skinny_wgmma_64x16": 15.0}, 8, 4096, 4096)])])
+    explanation = hgemm_ops.explain(M=m, N=4096, K=4096, layout="NT", arch="sm_90")
+    assert ("corrected by 1 measured shape nearby" in explanation.reason) == near
+
+
 def test_a_table_without_torch_or_with_unknown_kernels_decides_nothing(tables: None) -> None:
     def large() -> hgemm_ops.Explanation:
         return hgemm_ops.explain(M=8192, N=8192, K=8192, layout="NT", arch="sm_90")
