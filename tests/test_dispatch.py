@@ -241,8 +241,8 @@ def test_a_measured_shape_beats_the_model(tables: None) -> None:
     assert hgemm_ops.explain(M=8192, N=8192, K=8192, layout="TT", arch="sm_90").source == "model"
 
 
-@pytest.mark.parametrize(("us", "ours"), [(996.0, True), (998.0, False), (1200.0, False)])
-def test_ours_has_to_be_faster_than_measurements_scatter(tables: None, us: float, ours: bool) -> None:
+@pytest.mark.parametrize(("us", "ours"), [(989.0, True), (995.0, False), (1200.0, False)])
+def test_ours_has_to_be_one_percent_faster(tables: None, us: float, ours: bool) -> None:
     name = hgemm_ops.explain(M=4097, N=4097, K=4097, layout="NT", arch="sm_90").chosen
     _tables.install([Table(H200, [entry({"torch": 1000.0, name: us}, 4097, 4097, 4097, align=2)])])
     explanation = hgemm_ops.explain(M=4097, N=4097, K=4097, layout="NT", arch="sm_90")

@@ -6,13 +6,6 @@
 namespace hgemm {
 namespace {
 
-/// Elements of a 16-byte access, for the narrowest type.
-constexpr int64_t kVector = 8;
-
-constexpr int64_t round_up(int64_t x) {
-  return (x + kVector - 1) / kVector * kVector;
-}
-
 /// One batch dimension of the output, and the step of each operand along it (0: broadcast).
 struct BatchDim {
   int64_t size;
@@ -223,11 +216,11 @@ bool lacks_unit_stride(int64_t rows, int64_t row, int64_t cols, int64_t col) {
 void settle_strides(int64_t outer, int64_t* outer_stride, int64_t k, int64_t* k_stride) {
   if (outer <= 1 && (k <= 1 || *k_stride == 1)) {
     *k_stride = 1;
-    *outer_stride = std::max(round_up(k), kVector);
+    *outer_stride = lone_stride(k);
   } else if (outer <= 1) {
     *outer_stride = 1;
   } else if (k <= 1) {
-    *k_stride = *outer_stride == 1 ? round_up(outer) : 1;
+    *k_stride = *outer_stride == 1 ? lone_stride(outer) : 1;
   }
 }
 
@@ -249,7 +242,7 @@ void fill_problem(const Operands& o, const Gemm& g, Canonical* out) {
   p.b.row_stride = g.b_row;
   p.b.col_stride = g.b_col;
   settle_strides(g.n, &p.b.col_stride, g.k, &p.b.row_stride);
-  p.d.row_stride = g.m <= 1 ? round_up(g.n) : g.n;
+  p.d.row_stride = g.m <= 1 ? lone_stride(g.n) : g.n;
   p.d.col_stride = 1;
 
   int64_t d_step = g.m * g.n, c_varies = 0;

@@ -69,6 +69,12 @@ struct Canonical {
   bool empty() const { return problem.m == 0 || problem.n == 0 || problem.batches() == 0; }
 };
 
+/// The stride over an extent of one, past `extent` elements: whole 16-byte accesses of the narrowest type.
+constexpr int64_t lone_stride(int64_t extent) {
+  constexpr int64_t kVector = 8;
+  return extent > kVector ? (extent + kVector - 1) / kVector * kVector : kVector;
+}
+
 /// Checks shapes and fills `out`, which must be fresh. Beyond what Problem promises:
 ///  - batch dimensions that share a stride are merged, and rows of a that follow each other across the batch are folded
 ///    into m where b does not vary: (B, S, K) @ (K, N) is one GEMM of B * S rows;

@@ -19,9 +19,9 @@
 namespace hgemm {
 namespace {
 
-// How much faster than torch a kernel has to be. Measured ratios are medians of paired rounds and repeat within 1 %,
-// mostly within 0.3; the models are off by 6 % on average, and a wrong choice of ours is worse than a missed one.
-constexpr double kMeasuredMargin = 1.003;
+// How much faster than torch a kernel has to be. Measured ratios are medians of paired rounds and repeat within 1 %;
+// the models are off by 6 % on average, and a wrong choice of ours is worse than a missed one.
+constexpr double kMeasuredMargin = 1.01;
 constexpr double kModelMargin = 1.05;
 // With an epilogue two more models are in play; nothing of it is in the table.
 constexpr double kFusedMeasuredMargin = 1.04;

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "core/chip.h"
+#include "dispatch/canonical.h"
 #include "dispatch/facts.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
@@ -93,7 +94,7 @@ Problem problem_of(const TableEntry& e) {
   const auto matrix = [&](int64_t rows, int64_t cols, bool row_major, uintptr_t address) {
     Matrix x;
     x.data = reinterpret_cast<void*>(address);
-    const auto step = [](int64_t outer, int64_t inner) { return outer > 1 ? inner : (inner + 7) / 8 * 8; };
+    const auto step = [](int64_t outer, int64_t inner) { return outer > 1 ? inner : lone_stride(inner); };
     x.row_stride = row_major ? step(rows, cols) : 1;
     x.col_stride = row_major ? 1 : step(cols, rows);
     x.batch_stride[1] = rows * cols;

@@ -36,7 +36,7 @@ class Options:
     dispatched: whether to time the dispatcher's choice.
     peers: which of ``peers.NAMES`` to time beside them.
     duels: so many of the fastest kernels are timed again, each alone with torch, as the dispatcher's choice will run:
-        a crowd keeps the chip at another clock, at which other kernels lead (128x128 tiles lose up to a tenth by it).
+        a crowd keeps the chip at another clock, at which other kernels may lead.
     """
 
     variants: tuple[str, ...] = ()
@@ -105,17 +105,14 @@ def error_limits(case: Case, torch_errors: tuple[float, float], accumulates_in_h
     """The errors a contender may have: twice torch's own, and what rounding explains.
 
     Kernels that accumulate in half are asked for on purpose: theirs may grow with the square root of k, as a random
-    walk of roundings does. An addition rounds its partial sum by at most eps / 2 of it, evenly on both sides: where no
-    partial sum exceeds the largest result, k of them have a deviation of ``eps / 2 * sqrt(k / 3)`` of it. The worst of
-    10**8 elements may be off by four of these: it is one of the largest, whose partial sums were large too. In the
-    2-norm partial sums are smaller (0.15 eps sqrt(k) is typical), and less is allowed.
+    walk of roundings does.
     """
     eps = torch.finfo(getattr(torch, case.dtype)).eps
     two_norm = 2 * torch_errors[0] + torch.finfo(torch.float32).eps
     maximum = 2 * torch_errors[1] + eps
     if accumulates_in_half:
         walk = 0.5 * eps * case.k**0.5
-        return max(two_norm, walk), max(maximum, 4 * walk / 3**0.5)
+        return max(two_norm, walk), max(maximum, walk)
     return two_norm, maximum
 
 
