@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -211,6 +212,28 @@ def test_forced_kernel_is_taken_or_refused_with_every_reason(v: hgemm_ops.Varian
         able = [c.name for c in free.candidates if c.eligible and c.family != "ladder"]
         assert message.endswith("Able to: " + ", ".join(able))
     assert taken > 0, f"{v.name} serves none of these ({refused} refused)"
+
+
+def test_who_serves_a_product_but_not_every_epilogue() -> None:
+    """Three kernels have no registers for all of it; what they do take they must not refuse (``refusal_allowed``)."""
+    tile = "sm90_wgmma_pingpong_128x200x64_c2x1x1"
+    serving = {name: set[str]() for name in ("plain", "wide", "bias", "gelu", "relu and bias")}
+    options: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "wide": {"out_dtype": torch.float32},
+        "bias": {"bias": True},
+        "gelu": {"activation": "gelu"},
+        "relu and bias": {"activation": "relu", "bias": True},
+    }
+    for k, layout in itertools.product((512, 513), ("NN", "NT", "TN", "TT")):
+        for name, epilogue in options.items():
+            candidates = hgemm_ops.explain(M=512, N=512, K=k, layout=layout, arch="sm_90", **epilogue).candidates
+            serving[name] |= {f"{layout} {c.name}" for c in candidates if c.eligible and c.family != "ladder"}
+    swapped = {f"NN {tile}_swapped", f"NT {tile}_swapped"}
+    limited = {f"{layout} {tile}{form}" for layout in ("NT", "TT") for form in ("", "_pad")} | swapped
+    assert serving["plain"] - serving["wide"] == limited
+    assert serving["plain"] - serving["bias"] == serving["plain"] - serving["relu and bias"] == swapped
+    assert serving["plain"] - serving["gelu"] == swapped | {f"TT {tile}", f"TT {tile}_pad"}
 
 
 def test_forced_torch() -> None:
