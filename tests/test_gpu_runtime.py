@@ -152,6 +152,34 @@ def test_four_threads_at_once() -> None:
     assert not failures, failures
 
 
+@VARIANTS
+def test_first_cuda_call_of_a_thread(variant: VariantInfo | None) -> None:
+    """A thread has no CUDA context of its own before its first call of the runtime, which may be ours: memory comes
+    from torch's cache then, as in the threads that torch starts for backward."""
+    id_, a, b = factors(variant)
+    expected = hgemm.mm(a, b, variant=id_)
+    out = torch.full_like(expected, float("nan"))
+    hgemm.mm.out(a, b, variant=id_, out=out.clone())  # fills the cache
+    torch.cuda.synchronize()
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            hgemm.mm.out(a, b, variant=id_, out=out)
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not errors, errors
+    torch.cuda.synchronize()
+    if variant is None:
+        assert_right(out, a, b)
+    else:
+        assert torch.equal(out, expected)
+
+
 def test_a_thousand_launches_on_two_streams() -> None:
     """Changing shapes, nothing in between: workspaces of calls in flight must not meet."""
     problems = [(rand(m, k), rand(k, n)) for m, n, k in SHAPES]

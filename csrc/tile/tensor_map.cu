@@ -26,6 +26,11 @@ Status encode(const TmaView& view, CUtensorMap* map) {
   constexpr uint32_t kRank = 4;
   const Encode function = encode_function();
   if (function == nullptr) return cudaErrorNotSupported;
+  // The driver wants a context that is current. In a thread whose first CUDA call this is (torch starts one for each
+  // device's backward) there is none yet: torch leaves out a cudaSetDevice that changes nothing.
+  int device = 0;
+  if (const cudaError_t e = cudaGetDevice(&device); e != cudaSuccess) return e;
+  if (const cudaError_t e = cudaSetDevice(device); e != cudaSuccess) return e;
   const cuuint64_t extents[kRank] = {static_cast<cuuint64_t>(view.cols), static_cast<cuuint64_t>(view.rows),
                                      static_cast<cuuint64_t>(view.batch[1]), static_cast<cuuint64_t>(view.batch[0])};
   // The stride of an extent of one is never used but must still be a multiple of 16.
@@ -41,7 +46,7 @@ Status encode(const TmaView& view, CUtensorMap* map) {
       function(map, type, kRank, view.data, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                view.box_cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_32B,
                CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+  return static_cast<cudaError_t>(result);  // both APIs number their errors alike
 }
 
 /// What a map depends on, without padding, so that it can be compared and hashed as words.
