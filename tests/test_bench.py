@@ -205,6 +205,23 @@ def test_half_accumulation_may_err_more_but_not_drop_a_tenth_of_the_sum() -> Non
     assert strict[0] < loose[0] < 0.1**0.5 and strict[1] < loose[1]
 
 
+def test_a_walk_of_half_roundings_stays_within_its_bound_and_a_lost_term_does_not() -> None:
+    """The roundings are simulated: one sum after the other, all in half, as the kernels do."""
+    generator = torch.Generator().manual_seed(3)
+    k = 1024
+    a, b = (torch.randn(shape, generator=generator).half() for shape in ((256, k), (k, 256)))
+    sums = torch.zeros(256, 256, dtype=torch.float16)
+    for i in range(k):
+        sums = (sums.double() + a[:, i : i + 1].double() * b[i : i + 1].double()).half()
+    exact = a.double() @ b.double()
+    bound = runner.half_rounding(a, b, exact)
+    error = (sums.double() - exact).abs()
+    assert (error / bound).max() <= 1
+    assert (error / bound).max() >= 0.3, "the bound is too wide to say anything"
+    lost = sums.double() - a[:, :1].double() @ b[:1].double()  # as if the first term had been dropped
+    assert ((lost - exact).abs() > bound).double().mean() > 0.05
+
+
 def test_hgemm_call_agrees_with_torch_on_the_cpu() -> None:
     for case in (
         Case(5, 6, 7, layout="TN"),

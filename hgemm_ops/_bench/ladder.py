@@ -159,13 +159,8 @@ def run_case(family: str, case: Case, options: Options, device: torch.device) ->
     calls |= _production(family, case, sets[0]) | _library_calls(case)
 
     bodies = {name: timing.Body.capture(call, sets) for name, call in calls.items()}
-    errors = runner.verify(case, sets, bodies)
-    half = {v.name for v in hgemm_ops.variants() if v.numerics == "float16 accumulation"} | {CUBLAS_F16}
-    results = {}
-    for name, found in errors.items():
-        limits = runner.error_limits(case, errors[TORCH], name in half)
-        if not all(error <= limit for error, limit in zip(found, limits, strict=True)):
-            results[name] = runner.Result(wrong=f"errors {found[0]:.2e} and {found[1]:.2e}, allowed {limits}")
+    errors, wrong = runner.verify(case, sets, bodies, half=[CUBLAS_F16])
+    results = {name: runner.Result(wrong=why) for name, why in wrong.items()}
     values = {name: tuple(body.outputs[0].flatten()[:VALUES].tolist()) for name, body in bodies.items()}
     right = {name: body for name, body in bodies.items() if name not in results}
     rounds = _rounds(right, options)
