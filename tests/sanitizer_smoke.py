@@ -145,7 +145,8 @@ def chosen(variant: VariantInfo, names: list[str]) -> bool:
 def main(names: list[str]) -> None:
     torch.manual_seed(0)
     kernels = [v for v in hgemm_ops.variants() if chosen(v, names)]
-    if not kernels:
+    additions = [a for a in _variants.additions() if "ladder" in names or a.name in names]
+    if not (kernels or additions):
         sys.exit("no such kernels: the native library was not built?")
     major, minor = torch.cuda.get_device_capability()
     for variant in kernels:
@@ -156,9 +157,8 @@ def main(names: list[str]) -> None:
         if launches == 0:
             sys.exit(f"{variant.name}: serves none of the problems")
         print(f"{variant.name}: {launches} launches")
-    for addition in _variants.additions():
-        if "ladder" in names or addition.name in names:
-            run_addition(addition.name, addition.dtype)
+    for addition in additions:
+        run_addition(addition.name, addition.dtype)
     torch.cuda.synchronize()
 
 

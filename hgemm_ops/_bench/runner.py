@@ -24,6 +24,7 @@ ALL = "all"
 PEER = "peer:"  # before a peer's name
 
 _SELECTION_ROUNDS = 8
+_PREFIXES = 64  # partial sums of an element that half_rounding() looks at
 
 Call = Callable[[workload.Operands], torch.Tensor]
 
@@ -115,22 +116,28 @@ def error_limits(case: Case, torch_errors: tuple[float, float], accumulates_in_h
     return two_norm, 2 * torch_errors[1] + eps
 
 
-def half_rounding(a: torch.Tensor, b: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
-    """How far each element of ``a @ b`` may be off whose sum was held in half, for inputs of random sign.
+def half_rounding(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """How far each element of ``a @ b`` may be off whose sum was held in half, in the order of k.
 
-    ``product`` is the exact one. Rounding a partial sum s errs by at most u |s|, u = 2**-11, with a variance of at most
-    (u s)**2 / 3. Partial sums walk at random from 0 to the element x, with q**2 = sum((a b)**2) as the variance of the
-    whole walk: after the part t of it their square is q**2 t (1 - t) + (x t)**2 on average. So k roundings add up to a
-    variance of (u**2 k / 3) (q**2 / 6 + x**2 / 3). The bound is six standard deviations, which one in 5e8 normal
-    variables exceeds, and the rounding of the result.
+    Rounding a partial sum s errs by at most u |s|, u = 2**-11, with a variance of at most (u s)**2 / 3; roundings are
+    independent, so those of an element have a variance of u**2 / 3 times the sum of its squared partial sums, which are
+    computed here in float64, at ``_PREFIXES`` points of the way. The bound is six standard deviations, which one normal
+    variable in 5e8 exceeds, and the rounding of the result.
 
-    An element of 5 q, the largest of a million, errs five times as much as one near zero: a limit on the largest error
-    that is the same for all elements must let the small ones err too much.
+    One limit for all elements must let most err too much: where a sum walks five times as far as the others do, as the
+    farthest of a million does, so does its error.
     """
     u = torch.finfo(torch.float16).eps / 2
-    walk = (a.double().square() @ b.double().square()) / 18 + product.square() / 9
+    k = a.size(-1)
+    partial = torch.zeros(*a.shape[:-1], b.size(-1), dtype=torch.float64, device=a.device)
+    squares = torch.zeros_like(partial)
+    step = -(-k // _PREFIXES)
+    for first in range(0, k, step):
+        columns = slice(first, first + step)
+        partial += a[..., columns].double() @ b[..., columns, :].double()
+        squares += partial.square() * (min(first + step, k) - first)
     subnormal = torch.finfo(torch.float16).smallest_normal * u
-    return 6 * u * a.size(-1) ** 0.5 * walk.sqrt() + u * product.abs() + subnormal
+    return 6 * u * (squares / 3).sqrt() + u * partial.abs() + subnormal
 
 
 @dataclass
@@ -204,7 +211,7 @@ def verify(
         for name, body in bodies.items():
             found[name].append(timing.errors(body.outputs[i], expected))
         if half:
-            bound = half_rounding(operands.a, operands.b, expected)
+            bound = half_rounding(operands.a, operands.b)
             for name in half:
                 error = (bodies[name].outputs[i].double() - expected).abs()
                 excess[name] = max(excess[name], (error / bound).nan_to_num(nan=math.inf).max().item())
