@@ -26,6 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
@@ -266,6 +267,39 @@ class use_custom_gemm(TorchFunctionMode):
                     entry.calls += 1
                     return func(*args)
         return self._general(func, types, args, kwargs, key, frame)
+
+    def multiply(self, op: OpOverload, a: Tensor, b: Tensor) -> Tensor:
+        """A product of a gradient (``ops/autograd.py``), with torch functions off: counted, and run as this context
+        wants it."""
+        key: _Key = (op, id(b) if type(b) is Parameter else None, a.shape, b.shape, a.dtype)
+        try:
+            entry = self._seen.get(key)
+        except TypeError:  # symbolic sizes: traced, not run
+            traced: Tensor = op(a, b, **self._with_variant({}))
+            return traced
+        if entry is None or entry.op is None:
+            result: Tensor = op(a, b, **self._with_variant({}))
+            self._record_gradient(op, a, b, key)
+            return result
+        direct = entry.direct
+        if direct is _UNDECIDED:
+            direct = self._decide(entry)
+        if direct is not None and not _is_grad_enabled() and not _dispatch_modes():
+            direct.calls += 1
+            return torch.matmul(a, b)
+        entry.calls += 1
+        result = entry.op(a, b)
+        return result
+
+    def _record_gradient(self, op: OpOverload, a: Tensor, b: Tensor, key: _Key) -> None:
+        if torch.compiler.is_compiling() or isinstance(a, FakeTensor):
+            return
+        frame = _getframe(2)  # of the gradient's formula
+        product = Lowered(op._opname, a, b)
+        call = _call(self._site(product, key, frame), product.op, product, variant=self._variant)
+        options = self._with_variant({})
+        run = functools.partial(op._op, **options) if options else op._op
+        self._remember(key, None, _Entry(call, run, frame.f_code))
 
     def _trace(self, func: _Torch, types: Sequence[type], args: _Args, kwargs: dict[str, Any]) -> Any:
         """``__torch_function__`` as dynamo sees it: the same routes, nothing counted.

@@ -37,6 +37,7 @@ Options = dict[str, Any]  # keyword-only arguments that differ from their defaul
 Grads = tuple[Tensor | None, ...]
 Saved = tuple[Any, ...]  # tensors, None where one was not kept
 Kernel = Callable[..., Any]
+Multiply = Callable[[OpOverload, Tensor, Tensor], Tensor]
 
 _OPS = getattr(torch.ops, NAMESPACE)
 _AFTER_AUTOGRAD = torch._C._after_autograd_keyset
@@ -44,6 +45,7 @@ _AFTER_INPLACE = torch._C._after_ADInplaceOrView_keyset
 _BelowAutograd = torch._C._AutoDispatchBelowADInplaceOrView
 _functorch_active = torch._C._are_functorch_transforms_active
 _grad_enabled = torch.is_grad_enabled
+_count_function_modes, _function_mode_at = torch._C._len_torch_function_stack, torch._C._get_function_stack_at
 
 # Every Function below takes (op, keyset, options, a, b, ...), where a and b are the factors of the product.
 _SKIPPED = (None, None, None)  # the gradients of op, keyset and options
@@ -119,6 +121,46 @@ def _rows(t: Tensor) -> Tensor:
     return t if t.dim() == 2 else t.reshape(math.prod(t.shape[:-1]), t.size(-1))
 
 
+def _apply(op: OpOverload, a: Tensor, b: Tensor) -> Tensor:
+    product: Tensor = op(a, b)
+    return product
+
+
+def _multiply() -> Multiply:
+    """How this thread wants a gradient's products computed: as the innermost ``use_custom_gemm()`` says, which counts
+    them and may force a kernel, or by the operator itself."""
+    for i in reversed(range(_count_function_modes())):
+        multiply: Multiply | None = getattr(_function_mode_at(i), "multiply", None)
+        if multiply is not None:
+            return multiply
+    return _apply
+
+
+def _gradient_rule(rule: Callable[..., Grads]) -> Callable[..., Grads]:
+    """A backward staticmethod from ``rule(ctx, saved tensors, multiply, *grads)``.
+
+    Like torch's own, written in C++, it is no business of function modes: each would see a dozen calls, 3 us apiece.
+    What recomputes saved tensors (checkpointing) is.
+    """
+
+    def backward(ctx: Ctx, *grads: Tensor | None) -> Grads:
+        if torch.compiler.is_dynamo_compiling():  # by compiled autograd
+            return rule(ctx, ctx.saved_tensors, _apply, *grads)
+        multiply, saved = _multiply(), ctx.saved_tensors
+        with torch._C.DisableTorchFunction():
+            return rule(ctx, saved, multiply, *grads)
+
+    return backward
+
+
+def _to_dtype(t: Tensor, dtype: torch.dtype) -> Tensor:
+    return t if t.dtype == dtype else t.to(dtype)
+
+
+def _to_size(t: Tensor, shape: torch.Size) -> Tensor:
+    return t if t.shape == shape else t.sum_to_size(shape)
+
+
 class _Product(Function):
     """mm and bmm: y = a @ b."""
 
@@ -129,14 +171,15 @@ class _Product(Function):
         return _run_below(op, keyset, options, a, b)
 
     @staticmethod
-    def backward(ctx: Ctx, grad: Tensor) -> Grads:
-        a, b = ctx.saved_tensors
+    @_gradient_rule
+    def backward(ctx: Ctx, saved: Saved, multiply: Multiply, grad: Tensor) -> Grads:
+        a, b = saved
         needs_a, needs_b = ctx.needs_input_grad[3:5]
-        grad = grad.to(ctx.dtype)
+        grad = _to_dtype(grad, ctx.dtype)
         return (
             *_SKIPPED,
-            ctx.op(grad, b.mH) if needs_a else None,
-            ctx.op(a.mH, grad) if needs_b else None,
+            multiply(ctx.op, grad, b.mH) if needs_a else None,
+            multiply(ctx.op, a.mH, grad) if needs_b else None,
         )
 
     @staticmethod
@@ -179,27 +222,28 @@ class _Matmul(Function):
         return _run_below(op, keyset, options, a, b)
 
     @staticmethod
-    def backward(ctx: Ctx, grad: Tensor) -> Grads:
-        a, b = ctx.saved_tensors
+    @_gradient_rule
+    def backward(ctx: Ctx, saved: Saved, multiply: Multiply, grad: Tensor) -> Grads:
+        a, b = saved
         needs_a, needs_b = ctx.needs_input_grad[3:5]
         a_is_vector, b_is_vector = len(ctx.a_shape) == 1, len(ctx.b_shape) == 1
-        grad = grad.to(ctx.dtype)
+        grad = _to_dtype(grad, ctx.dtype)
         if b_is_vector:
             grad = grad.unsqueeze(-1)
         if a_is_vector:
             grad = grad.unsqueeze(-2)
         grad_a = grad_b = None
         if needs_a:
-            grad_a = _OPS.matmul.default(grad, (b.unsqueeze(-1) if b_is_vector else b).mH)
-            grad_a = (grad_a.squeeze(-2) if a_is_vector else grad_a).sum_to_size(ctx.a_shape)
+            grad_a = multiply(_OPS.matmul.default, grad, (b.unsqueeze(-1) if b_is_vector else b).mH)
+            grad_a = _to_size(grad_a.squeeze(-2) if a_is_vector else grad_a, ctx.a_shape)
         if needs_b:
             a = a.unsqueeze(0) if a_is_vector else a
             if len(ctx.b_shape) <= 2:
                 # One GEMM over all rows, instead of a batch of products that is then summed.
-                grad_b = _OPS.mm.default(_rows(a).mH, _rows(grad))
+                grad_b = multiply(_OPS.mm.default, _rows(a).mH, _rows(grad))
             else:
-                grad_b = _OPS.matmul.default(a.mH, grad)
-            grad_b = (grad_b.squeeze(-1) if b_is_vector else grad_b).sum_to_size(ctx.b_shape)
+                grad_b = multiply(_OPS.matmul.default, a.mH, grad)
+            grad_b = _to_size(grad_b.squeeze(-1) if b_is_vector else grad_b, ctx.b_shape)
         return (*_SKIPPED, grad_a, grad_b)
 
     @staticmethod
@@ -230,15 +274,19 @@ class _AddProduct(Function):
         return y
 
     @staticmethod
-    def backward(ctx: Ctx, grad: Tensor) -> Grads:
-        a, b = ctx.saved_tensors
+    @_gradient_rule
+    def backward(ctx: Ctx, saved: Saved, multiply: Multiply, grad: Tensor) -> Grads:
+        a, b = saved
         needs_a, needs_b, needs_input = ctx.needs_input_grad[3:6]
-        factor = grad.to(ctx.dtype)
+        factor = _to_dtype(grad, ctx.dtype)
+        grad_input = None
+        if needs_input:
+            grad_input = _to_dtype(_to_size(_scale(grad, ctx.beta), ctx.input_shape), ctx.input_dtype)
         return (
             *_SKIPPED,
-            _scale(ctx.product(factor, b.mH), ctx.alpha) if needs_a else None,
-            _scale(ctx.product(a.mH, factor), ctx.alpha) if needs_b else None,
-            _scale(grad, ctx.beta).sum_to_size(ctx.input_shape).to(ctx.input_dtype) if needs_input else None,
+            _scale(multiply(ctx.product, factor, b.mH), ctx.alpha) if needs_a else None,
+            _scale(multiply(ctx.product, a.mH, factor), ctx.alpha) if needs_b else None,
+            grad_input,
         )
 
     @staticmethod
@@ -276,21 +324,21 @@ def _linear_setup(ctx: Ctx, options: Options, x: Tensor, weight: Tensor, bias: T
     ctx.bias_shape = None if bias is None else bias.shape
 
 
-def _linear_grads(ctx: Ctx, grad: Tensor, x: Tensor | None, weight: Tensor | None) -> Grads:
+def _linear_grads(ctx: Ctx, multiply: Multiply, grad: Tensor, x: Tensor | None, weight: Tensor | None) -> Grads:
     """Gradients of x @ weight.T + bias."""
     needs_x, needs_weight, needs_bias = ctx.needs_input_grad[3:6]
-    grad = grad.to(ctx.dtype)
+    grad = _to_dtype(grad, ctx.dtype)
     grad_x = grad_weight = grad_bias = None
     if needs_bias:
-        grad_bias = grad.sum_to_size(ctx.bias_shape)
+        grad_bias = _to_size(grad, ctx.bias_shape)
     if ctx.weight_is_vector:
         grad = grad.unsqueeze(-1)
     if needs_x:
         assert weight is not None
-        grad_x = _OPS.matmul.default(grad, (weight.unsqueeze(0) if ctx.weight_is_vector else weight).conj())
+        grad_x = multiply(_OPS.matmul.default, grad, (weight.unsqueeze(0) if ctx.weight_is_vector else weight).conj())
     if needs_weight:
         assert x is not None
-        grad_weight = _OPS.mm.default(_rows(grad).mT, _rows(x).conj())
+        grad_weight = multiply(_OPS.mm.default, _rows(grad).mT, _rows(x).conj())
         grad_weight = grad_weight.squeeze(0) if ctx.weight_is_vector else grad_weight
     return (*_SKIPPED, grad_x, grad_weight, grad_bias, None)
 
@@ -326,9 +374,10 @@ class _Linear(Function):
         return y
 
     @staticmethod
-    def backward(ctx: Ctx, grad: Tensor) -> Grads:
-        x, weight, y = ctx.saved_tensors
-        return _linear_grads(ctx, _activation_backward(ctx.act, grad, y), x, weight)
+    @_gradient_rule
+    def backward(ctx: Ctx, saved: Saved, multiply: Multiply, grad: Tensor) -> Grads:
+        x, weight, y = saved
+        return _linear_grads(ctx, multiply, _activation_backward(ctx.act, grad, y), x, weight)
 
     @staticmethod
     @_tangent_rule
@@ -360,10 +409,11 @@ class _LinearSave(Function):
         return y, pre
 
     @staticmethod
-    def backward(ctx: Ctx, grad_y: Tensor | None, grad_pre: Tensor | None) -> Grads:
-        x, weight, pre = ctx.saved_tensors
+    @_gradient_rule
+    def backward(ctx: Ctx, saved: Saved, multiply: Multiply, grad_y: Tensor | None, grad_pre: Tensor | None) -> Grads:
+        x, weight, pre = saved
         grad = _sum(None if grad_y is None else _activation_backward(ctx.act, grad_y, pre), grad_pre)
-        return (None,) * 7 if grad is None else _linear_grads(ctx, grad, x, weight)
+        return (None,) * 7 if grad is None else _linear_grads(ctx, multiply, grad, x, weight)
 
     @staticmethod
     @_tangent_rule
