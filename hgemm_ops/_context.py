@@ -5,7 +5,7 @@ matrix products. Nothing is patched, so nothing outlives the context, and ``torc
 the context, one without). Three layers, cheapest first:
 
 - a call seen before (same weight or line of code, shapes and dtype) costs one dictionary look-up and one increment, and
-  where the dispatcher gives it to torch and no gradient is wanted, the torch function itself runs it;
+  where the dispatcher gives it to torch, and what its gradient would need, too, the torch function itself runs it;
 - a new one is checked, named after the module it comes from, and remembered;
 - every other form (keywords, ``out=``, ``einsum``, ``addbmm``, ...) is lowered to one of the operators each time.
 
@@ -33,7 +33,7 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from hgemm_ops import _fusion, _library, _native, _sites, _variants
 from hgemm_ops._lowering import LEFT_TO_TORCH, LOWERINGS, Lowered
-from hgemm_ops._report import Call, Operand, Report, lock, torch_serves
+from hgemm_ops._report import Call, Operand, Report, lock, torch_serves, torch_serves_gradient
 from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES
 
 __all__ = ["use_custom_gemm"]
@@ -65,11 +65,21 @@ class _Count:
         self.calls = calls
 
 
+class _Direct(_Count):
+    """Calls of an operator's entry that the torch function runs, because the dispatcher gives them to torch; where a
+    gradient is wanted, only if ``with_gradient``: it gives those of the gradient to torch as well."""
+
+    __slots__ = ("with_gradient",)
+
+    def __init__(self, call: Call, with_gradient: bool) -> None:
+        super().__init__(call)
+        self.with_gradient = with_gradient
+
+
 class _Entry(_Count):
     """A call that was seen before, and what runs it: our operator, or (None) torch, which it was left to.
 
-    ``direct`` counts the calls of an operator's entry that the torch function ran, because the dispatcher gives them to
-    torch. It is None where a kernel serves the call, and ``_UNDECIDED`` until the call comes a second time.
+    ``direct`` is None where a kernel serves the call, and ``_UNDECIDED`` until the call comes a second time.
     """
 
     __slots__ = ("code", "direct", "op")
@@ -77,14 +87,14 @@ class _Entry(_Count):
     def __init__(self, call: Call, op: Callable[..., Any] | None, code: CodeType) -> None:
         super().__init__(call, 1)
         self.op = op
-        self.direct: _Count | None = _UNDECIDED
+        self.direct: _Direct | None = _UNDECIDED
         self.code = code  # its id is part of the key: alive, it cannot be reused
 
     def counts(self) -> tuple[_Count, ...]:
         return (self,) if self.direct is None or self.direct is _UNDECIDED else (self, self.direct)
 
 
-_UNDECIDED = _Count(Call("", ""))
+_UNDECIDED = _Direct(Call("", ""), False)
 
 
 class _Active(threading.local):
@@ -115,7 +125,8 @@ class use_custom_gemm(TorchFunctionMode):
     ``mv``, ``addmv``, ``dot``, ``vdot``, ``inner``, ``torch.linalg.matmul``, ``@``, their Tensor methods and ``out=``
     forms, ``torch.einsum`` of two operands where it is a (batched) matrix product, and whatever these are reached
     through, ``F.multi_head_attention_forward`` and ``backward()`` included. The gradients of a routed call are
-    computed by our kernels wherever ``backward()`` runs. Results, shapes and errors are torch's.
+    computed by our operators wherever ``backward()`` runs; only where the dispatcher gives the call and both products
+    of its gradient to torch does torch record it. Results, shapes and errors are torch's.
 
     Left to torch, with the reason in the report: dtypes other than float16 and bfloat16 on a GPU (unless autocast makes
     them so), sparse, nested and quantized tensors, subclasses that override torch functions, in-place forms. On the
@@ -255,7 +266,7 @@ class use_custom_gemm(TorchFunctionMode):
                         # An operator's gradient is routed, torch's is not; and tracers are to find the operator.
                         if (
                             direct is not None
-                            and not (_is_grad_enabled() and _requires_grad(args))
+                            and (direct.with_gradient or not (_is_grad_enabled() and _requires_grad(args)))
                             and not _dispatch_modes()
                             and not self._nested
                         ):
@@ -440,12 +451,13 @@ class use_custom_gemm(TorchFunctionMode):
                 self._retired.append(found)  # autocast was switched since
             self._seen[key] = entry
 
-    def _decide(self, entry: _Entry) -> _Count | None:
+    def _decide(self, entry: _Entry) -> _Direct | None:
         """Asks the dispatcher who serves a call that has come a second time."""
         why = torch_serves(entry.call)
+        direct = _Direct(replace(entry.call, left=why), torch_serves_gradient(entry.call)) if why else None
         with lock:
             if entry.direct is _UNDECIDED:  # else another thread counts with its answer already
-                entry.direct = _Count(replace(entry.call, left=why)) if why else None
+                entry.direct = direct
             return entry.direct
 
     def _site(self, product: Lowered | None, key: _Key, frame: FrameType) -> str:

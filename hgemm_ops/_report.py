@@ -336,6 +336,44 @@ def torch_serves(call: Call) -> str:
     return row.reason if row.variant == "torch" and (decided is not None or not _library.load()) else ""
 
 
+def torch_serves_gradient(call: Call) -> bool:
+    """Whether the products of the gradient of a call that torch serves end there, too."""
+    products = _gradient_products(call)
+    return bool(products) and all(map(torch_serves, products))
+
+
+def _gradient_products(call: Call) -> list[Call]:
+    """What ``ops/autograd.py`` computes for a contiguous gradient; empty where a factor is a vector or broadcast."""
+    a, b = call.a, call.b
+    if a is None or b is None or call.activation or min(len(a.sizes), len(b.sizes)) < 2:
+        return []
+    flat = len(b.sizes) == 2  # all rows of a are one product's
+    if not flat and a.sizes[:-2] != b.sizes[:-2]:
+        return []
+    n, k = b.sizes[-2:] if call.kind == "linear" else (b.sizes[-1], b.sizes[-2])
+    grad = _contiguous((*a.sizes[:-1], n))
+    rows = math.prod(a.sizes[:-1])
+    x, dy = (_contiguous((rows, k)) if len(a.sizes) > 2 else a, _contiguous((rows, n))) if flat else (a, grad)
+    product = replace(call, kind="matmul", c=None, bias=False, out_dtype=None)
+    if call.kind == "linear":
+        return [replace(product, a=grad, b=b), replace(product, a=_transposed(dy), b=x)]
+    return [replace(product, a=grad, b=_transposed(b)), replace(product, a=_transposed(x), b=dy)]
+
+
+def _contiguous(sizes: tuple[int, ...]) -> Operand:
+    strides = [1]
+    for size in reversed(sizes[1:]):
+        strides.insert(0, strides[0] * max(size, 1))
+    return Operand(sizes, tuple(strides), 16)
+
+
+def _transposed(x: Operand) -> Operand:
+    def swap(dims: tuple[int, ...]) -> tuple[int, ...]:
+        return (*dims[:-2], dims[-1], dims[-2])
+
+    return Operand(swap(x.sizes), swap(x.strides), x.alignment)
+
+
 @functools.cache
 def _device_facts(ordinal: int) -> _native.Facts:
     return _native.device_facts(ordinal)

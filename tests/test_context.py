@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from hgemm_ops import _context, use_custom_gemm
+from hgemm_ops import _context, _report, use_custom_gemm
 from hgemm_ops._report import Report
 
 Fn = Callable[..., Any]
@@ -709,6 +709,57 @@ def test_a_gradient_is_routed_whoever_serves_the_forward(torchs: list[_context.C
         with torch.no_grad():
             F.linear(*t.values())
     assert set(reasons(report)) == {"kernels run on CUDA devices, not on cpu"}  # another line, seen once
+
+
+def test_torch_records_what_is_torchs_with_its_gradient(
+    torchs: list[_context.Call], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_context, "torch_serves_gradient", lambda call: True)
+    x, w = torch.randn(2, 3), nn.Parameter(torch.randn(4, 3))
+    with use_custom_gemm() as report:
+        nodes = [F.linear(x, w).grad_fn.name() for _ in range(3)]  # type: ignore[union-attr]
+        F.linear(x, w).sum().backward()
+    assert nodes[1:] == [F.linear(x, w).grad_fn.name()] * 2 != nodes[:2]  # type: ignore[union-attr]
+    torch.testing.assert_close(w.grad, x.sum(0).expand(4, 3))
+    assert reasons(report) == {"table": 3, "kernels run on CUDA devices, not on cpu": 1}
+
+
+@pytest.mark.parametrize(
+    ("func", "shapes"),
+    [
+        (F.linear, [(5, 3), (4, 3)]),
+        (F.linear, [(2, 5, 3), (4, 3), (4,)]),
+        (torch.matmul, [(2, 5, 3), (3, 4)]),
+        (torch.matmul, [(2, 5, 3), (2, 3, 4)]),
+        (torch.mm, [(5, 3), (3, 4)]),
+        (torch.bmm, [(2, 5, 3), (2, 3, 4)]),
+        (torch.addmm, [(5, 4), (5, 3), (3, 4)]),
+    ],
+)
+def test_products_of_a_gradient_are_known_before(
+    torchs: list[_context.Call], func: Callable[..., torch.Tensor], shapes: list[tuple[int, ...]]
+) -> None:
+    operands = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    with use_custom_gemm() as report:
+        for _ in range(2):
+            out = func(*operands)
+        torch.autograd.grad(out, operands, torch.ones(out.shape))
+    seen = [row for row in report.rows if "(backward)" in row.site]
+    found = {(row.batch, row.m, row.n, row.k, row.layout) for row in seen}
+    expected = {_report._resolve(call)[0] for call in _report._gradient_products(torchs[0])}
+    assert len(seen) == 2
+    assert found == {(row.batch, row.m, row.n, row.k, row.layout) for row in expected}
+
+
+def test_a_gradient_of_vectors_or_broadcast_factors_is_not_torchs_unseen(torchs: list[_context.Call]) -> None:
+    for shapes in (((3,), (3, 4)), ((5, 3), (3,)), ((2, 5, 3), (1, 3, 4)), ((5, 3), (2, 3, 4))):
+        a, b = (torch.randn(shape) for shape in shapes)
+        with use_custom_gemm():
+            for _ in range(2):
+                torch.matmul(a, b)
+        assert not _report._gradient_products(torchs[-1])
+        assert not _report.torch_serves_gradient(torchs[-1])
+    assert len(torchs) == 4
 
 
 def test_where_operators_are_looked_for_they_are_found(torchs: list[_context.Call]) -> None:
