@@ -14,6 +14,7 @@ from hgemm_ops._api import linear, matmul
 from hgemm_ops._context import use_custom_gemm
 from hgemm_ops._explain import Candidate, Explanation, explain
 from hgemm_ops._fusion import fuse_projections, fuse_weights_, linear_group, unfuse_weights_
+from hgemm_ops._layers import Linear, swap_linear, unswap_linear
 from hgemm_ops._variants import VariantInfo, variants
 
 __version__ = "0.1.0"
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Candidate",
     "Explanation",
+    "Linear",
     "VariantInfo",
     "explain",
     "fuse_projections",
@@ -28,7 +30,9 @@ __all__ = [
     "linear",
     "linear_group",
     "matmul",
+    "swap_linear",
     "unfuse_weights_",
+    "unswap_linear",
     "use_custom_gemm",
     "variants",
 ]
