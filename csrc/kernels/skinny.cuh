@@ -18,9 +18,12 @@
 #include "ptx/dependent_launch.cuh"
 #include "ptx/global.cuh"
 #include "ptx/mma.cuh"
+#include "tile/chunk.cuh"
 #include "tile/epilogue.cuh"
 
 namespace hgemm::skinny {
+
+using tile::off_grid, tile::word;
 
 /// What the kernel is compiled for.
 template <class Config_, class T_, Major kMajor_, bool kNarrow_>
@@ -57,15 +60,6 @@ template <class T>
 __device__ __forceinline__ const T* opaque(const T* p) {
   asm("" : "+l"(p));
   return p;
-}
-
-/// Elements that `p` lies behind a multiple of 16 bytes.
-__device__ __forceinline__ int off_grid(const void* p) {
-  return static_cast<int>(reinterpret_cast<uint64_t>(p) % 16 / 2);
-}
-
-__device__ __forceinline__ uint32_t word(const uint4& v, int i) {
-  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
 /// Elements lo..hi-1 of the aligned chunk at `p`, zeros around them; the others are not touched.

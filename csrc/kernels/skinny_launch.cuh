@@ -10,17 +10,9 @@
 #include "kernels/skinny.cuh"
 #include "kernels/skinny.h"
 #include "tile/launch.cuh"
+#include "tile/sm90_code.cuh"
 
 namespace hgemm::skinny {
-
-/// Whether what runs on sm_90 and newer was compiled for it: PTX of an older architecture neither waits for the kernels
-/// before it nor knows clusters.
-inline bool has_sm90_code() {
-  for (int arch : {__CUDA_ARCH_LIST__}) {
-    if (arch >= 900) return true;
-  }
-  return false;
-}
 
 template <class Traits>
 cudaError_t launch_traits(const Problem& p, const Schedule& s, const Params& params, cudaStream_t stream) {
@@ -28,8 +20,8 @@ cudaError_t launch_traits(const Problem& p, const Schedule& s, const Params& par
   auto* const k = kernel<Traits>;
   if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
   const dim3 grid(s.tiles, params.splits, static_cast<unsigned>(p.batches()));
-  return tile::launch(k, grid, Traits::kThreads, Traits::kSmemBytes, params.splits, s.dependent && has_sm90_code(),
-                      stream, params);
+  return tile::launch(k, grid, Traits::kThreads, Traits::kSmemBytes, params.splits,
+                      s.dependent && tile::has_sm90_code(), stream, params);
 }
 
 template <class Config, class T>
@@ -51,7 +43,7 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   params.cols = static_cast<int>(roles.cols);
   params.k = static_cast<int>(p.k);
   params.tile_rows = s.tile_rows;
-  params.splits = has_sm90_code() ? s.splits : 1;
+  params.splits = tile::has_sm90_code() ? s.splits : 1;
   params.swapped = roles.swapped;
   params.static_w = p.static_weights && !roles.swapped;
   params.hurries_next = s.hurries_next;
