@@ -17,4 +17,7 @@ extern const int kSkinnyVariantCount;
 extern const Variant kSm90SkinnyVariants[];
 extern const int kSm90SkinnyVariantCount;
 
+extern const Variant kGemvVariants[];
+extern const int kGemvVariantCount;
+
 }  // namespace hgemm

@@ -27,6 +27,20 @@ __device__ __forceinline__ uint4 ld_16(const void* p) {
   return v;
 }
 
+/// ld.global.cg.f32: from L2, past an L1 that may not know what other SMs have written.
+__device__ __forceinline__ float ld_l2_4(const float* p) {
+  float v;
+  asm volatile("ld.global.cg.f32 %0, [%1];\n" : "=f"(v) : "l"(p) : "memory");
+  return v;
+}
+
+/// ld.global.b32: two elements.
+__device__ __forceinline__ uint32_t ld_4(const void* p) {
+  uint32_t v;
+  asm volatile("ld.global.b32 %0, [%1];\n" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
 /// ld.global.u16: one element.
 __device__ __forceinline__ uint16_t ld_2(const void* p) {
   uint16_t v;
