@@ -168,15 +168,15 @@ __device__ __forceinline__ int elements_off_grid(const EpilogueParams& e, BatchO
 }
 
 /// Takes a (ROWS, COLS) piece of the accumulators that a warp has put into shared memory, `stride` floats a row, to
-/// where it belongs: its corner is (row0, col0), col0 a multiple of 8. Under split-K raw sums are parked instead.
+/// where it belongs: its corner is (row0, col0), col0 a multiple of 8. Under split-K raw sums are parked in `partial`,
+/// (m, n), instead.
 template <class T, int ROWS, int COLS>
-__device__ __forceinline__ void emit_slice(const EpilogueParams& e, int64_t batch, int64_t batches, int split,
-                                           int64_t row0, int64_t col0, const float* slice, int stride) {
+__device__ __forceinline__ void emit_slice(const EpilogueParams& e, BatchOffset offset, float* partial, int64_t row0,
+                                           int64_t col0, const float* slice, int stride) {
   const int lane = threadIdx.x % 32;
   const int rows = static_cast<int>(min(e.m - row0, static_cast<int64_t>(ROWS)));
   const int cols = static_cast<int>(min(e.n - col0, static_cast<int64_t>(COLS)));
-  const BatchOffset offset = batch_offset(e, batch);
-  if (e.partial != nullptr || e.wide_d) {
+  if (partial != nullptr || e.wide_d) {
     constexpr int kLanesPerRow = COLS / 8, kRowsPerPass = 32 / kLanesPerRow;
     const int c = lane % kLanesPerRow * 8;
 #pragma unroll 2
@@ -186,10 +186,10 @@ __device__ __forceinline__ void emit_slice(const EpilogueParams& e, int64_t batc
         const float4 low = from[0], high = from[1];
         float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
         const Span span{0, min(cols - c, 8)};
-        if (e.partial == nullptr) {
+        if (partial == nullptr) {
           finish<T>(e, offset, row0 + r, col0 + c, span, true, v);
         } else {
-          store(e.partial + ((split * batches + batch) * e.m + row0 + r) * e.n + col0 + c, v, span, e.n % 4 == 0);
+          store(partial + (row0 + r) * e.n + col0 + c, v, span, e.n % 4 == 0);
         }
       }
     }
@@ -209,6 +209,14 @@ __device__ __forceinline__ void emit_slice(const EpilogueParams& e, int64_t batc
       finish<T>(e, offset, row0 + r, col0 + c, span, false, v);
     }
   }
+}
+
+/// The same of slice `split` of K of one batch.
+template <class T, int ROWS, int COLS>
+__device__ __forceinline__ void emit_slice(const EpilogueParams& e, int64_t batch, int64_t batches, int split,
+                                           int64_t row0, int64_t col0, const float* slice, int stride) {
+  float* const partial = e.partial == nullptr ? nullptr : e.partial + (split * batches + batch) * e.m * e.n;
+  emit_slice<T, ROWS, COLS>(e, batch_offset(e, batch), partial, row0, col0, slice, stride);
 }
 
 }  // namespace hgemm::tile

@@ -14,6 +14,15 @@ inline bool can_launch_dependents() {
   return can;
 }
 
+/// Whether what runs on sm_90 and newer was compiled for it: PTX of an older architecture neither waits for the kernels
+/// before it nor knows clusters.
+inline bool has_sm90_code() {
+  for (int arch : {__CUDA_ARCH_LIST__}) {
+    if (arch >= 900) return true;
+  }
+  return false;
+}
+
 /// Launches one cluster of (1, cluster, 1) blocks after another. `dependent`: the kernel waits by itself for those
 /// before it (ptx/dependent_launch.cuh), so that it may start early; sm_90 and newer.
 template <class Params>
