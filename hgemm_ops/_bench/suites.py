@@ -229,6 +229,10 @@ _BATCHES = (
     (1024, 16, 16, 64),
     (192, 197, 197, 64),  # ViT: 196 patches and a class token
     (192, 197, 64, 197),
+    (4096, 32, 32, 32),  # windows, blocks of a blocked matrix, heads of a few tokens
+    (512, 64, 64, 64),
+    (4096, 8, 8, 64),
+    (1000, 17, 23, 31),
 )
 
 _FUSED_SHAPES = (
