@@ -36,8 +36,15 @@ def _dtypes(info: _native.VariantInfo) -> tuple[torch.dtype, ...]:
     return tuple(dtype for bit, dtype in enumerate(_native.DTYPES) if info.dtypes >> bit & 1)
 
 
-# Square, with a row, small, off every alignment, and with rows of A and B alone off it.
-_SIZES = ((4096, 4096, 4096), (1, 4096, 4096), (128, 128, 4096), (4097, 4097, 4097), (4096, 4096, 4097))
+# Square, with a row, small, tiny, off every alignment, and with rows of A and B alone off it.
+_SIZES = (
+    (4096, 4096, 4096),
+    (1, 4096, 4096),
+    (128, 128, 4096),
+    (16, 16, 64),
+    (4097, 4097, 4097),
+    (4096, 4096, 4097),
+)
 
 
 def _layouts() -> list[set[str]]:

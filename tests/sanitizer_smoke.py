@@ -40,6 +40,8 @@ SHAPES = [
     (39, 25, 1030, ("NT",)),
     (1, 136, 520, ("NT",)),
     (136, 1, 520, ("NN",)),
+    (8, 16, 72, LAYOUTS),
+    (9, 15, 67, LAYOUTS),
 ]
 # M, N and K of the ladder's steps: a whole tile of most, and the ragged edge of every tile, of vectors and of slices.
 LADDER_SHAPES = [(128, 128, 32), (131, 139, 37), (16, 264, 72)]
@@ -98,10 +100,14 @@ def run(variant: VariantInfo) -> int:
 
 
 def run_batched(variant: VariantInfo) -> int:
-    """A batch whose first operand is broadcast, and K = 0 where the kernel takes it."""
+    """Batches whose first operand is broadcast, and K = 0 where the kernel takes it."""
     dtype = variant.dtypes[0]
-    a, b = torch.randn(1, 20, 72).to(dtype), torch.randn(3, 72, 40).to(dtype)
-    device_a, device_b = a.cuda().expand(3, 20, 72), b.cuda()
+    return sum(run_batch(variant, dtype, batch, m, n) for batch, m, n in [(3, 20, 40), (1030, 8, 16)])
+
+
+def run_batch(variant: VariantInfo, dtype: torch.dtype, batch: int, m: int, n: int) -> int:
+    a, b = torch.randn(1, m, 72).to(dtype), torch.randn(batch, 72, n).to(dtype)
+    device_a, device_b = a.cuda().expand(batch, m, 72), b.cuda()
     launches = 0
     if serves(variant, device_a, device_b):
         exact = a.double() @ b.double()
@@ -114,7 +120,7 @@ def run_batched(variant: VariantInfo) -> int:
     no_a, no_b = device_a[..., :0], device_b[:, :0]
     if serves(variant, no_a, no_b):
         empty = torch.ops.hgemm.bmm(no_a, no_b, variant=variant.id)
-        check(f"{variant.name} K = 0", empty, torch.zeros(3, 20, 40, dtype=torch.float64))
+        check(f"{variant.name} K = 0", empty, torch.zeros(batch, m, n, dtype=torch.float64))
         launches += 1
     return launches
 

@@ -342,10 +342,11 @@ def test_addmm_and_baddbmm(case: Sum, dtype: torch.dtype) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", production(), ids=lambda v: v.name)
 def test_every_kernel_serves_some_of_these(variant: VariantInfo) -> None:
-    """No kernel passes the tests above by never being eligible: deep, skinny and square problems, every layout."""
+    """No kernel passes the tests above by never being eligible: deep, skinny, square, tiny problems, every layout."""
     dtype = variant.dtypes[0]
     served = 0
-    for m, n, k in [(64, 64, 700), (8, 640, 512), (640, 8, 512), (257, 130, 640), (700, 700, 64), (1, 1000, 1000)]:
+    sizes = [(64, 64, 700), (8, 640, 512), (640, 8, 512), (257, 130, 640), (700, 700, 64), (1, 1000, 1000), (16, 9, 80)]
+    for m, n, k in sizes:
         for a_rows, b_rows in [((m, k), (k, n)), ((m, k), (n, k)), ((k, m), (k, n)), ((k, m), (n, k))]:
             a, b = (torch.randn(rows, device=DEVICE, dtype=dtype) for rows in (a_rows, b_rows))
             a, b = a if a_rows == (m, k) else a.t(), b if b_rows == (k, n) else b.t()

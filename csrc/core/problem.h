@@ -80,7 +80,15 @@ struct Reason {
   char text[192] = {0};
 };
 
-enum class Family : int32_t { kLadder = 0, kSm80Mma = 1, kSm90Wgmma = 2, kSkinny = 3, kFp32 = 4, kGemv = 5 };
+enum class Family : int32_t {
+  kLadder = 0,
+  kSm80Mma = 1,
+  kSm90Wgmma = 2,
+  kSkinny = 3,
+  kFp32 = 4,
+  kGemv = 5,
+  kBatchedMma = 6
+};
 enum class Numerics : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1 };
 
 // cudaStream_t and cudaError_t without the CUDA headers.

@@ -16,9 +16,12 @@ struct List {
 
 const std::vector<const Variant*>& all() {
   static const std::vector<const Variant*> variants = [] {
-    const List lists[] = {{kSm80MmaVariants, kSm80MmaVariantCount}, {kSm90WgmmaVariants, kSm90WgmmaVariantCount},
-                          {kSkinnyVariants, kSkinnyVariantCount},   {kSm90SkinnyVariants, kSm90SkinnyVariantCount},
-                          {kGemvVariants, kGemvVariantCount},       {kLadderVariants, kLadderVariantCount}};
+    const List lists[] = {
+        {kSm80MmaVariants, kSm80MmaVariantCount},       {kSm90WgmmaVariants, kSm90WgmmaVariantCount},
+        {kSkinnyVariants, kSkinnyVariantCount},         {kSm90SkinnyVariants, kSm90SkinnyVariantCount},
+        {kGemvVariants, kGemvVariantCount},             {kBatchedMmaVariants, kBatchedMmaVariantCount},
+        {kLadderVariants, kLadderVariantCount},
+    };
     std::vector<const Variant*> out;
     for (const List& list : lists) {
       for (int i = 0; i < list.count; ++i) out.push_back(&list.variants[i]);
@@ -73,6 +76,7 @@ const char* family_name(Family family) {
     case Family::kSkinny: return "skinny";
     case Family::kFp32: return "fp32";
     case Family::kGemv: return "gemv";
+    case Family::kBatchedMma: return "batched_mma";
   }
   return "unknown";
 }

@@ -20,4 +20,7 @@ extern const int kSm90SkinnyVariantCount;
 extern const Variant kGemvVariants[];
 extern const int kGemvVariantCount;
 
+extern const Variant kBatchedMmaVariants[];
+extern const int kBatchedMmaVariantCount;
+
 }  // namespace hgemm

@@ -36,6 +36,11 @@ __device__ __forceinline__ void cp_async(uint32_t dst, const void* src, bool ins
       : "memory");
 }
 
+/// cp.async.ca of the first `bytes` of 4, which start on 4; zeros behind them, and nothing is read of none.
+__device__ __forceinline__ void cp_async_part_4(uint32_t dst, uint64_t src, uint32_t bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
+}
+
 /// cp.async.commit_group: closes the group of all copies issued by this thread since the last one.
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;\n" ::: "memory");

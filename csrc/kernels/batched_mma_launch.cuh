@@ -1,0 +1,59 @@
+// Host side of batched_mma: from a Problem to a launch. Included by one file per element type, so that they compile
+// side by side.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+
+#include "core/launch.cuh"
+#include "kernels/batched_mma.cuh"
+#include "kernels/batched_mma.h"
+#include "tile/launch.cuh"
+
+namespace hgemm::batched_mma {
+
+template <class Traits>
+cudaError_t launch_traits(const Schedule& s, const Params& params, cudaStream_t stream) {
+  static std::atomic<uint64_t> smem_allowed{0};
+  auto* const k = kernel<Traits>;
+  if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
+  return tile::launch(k, dim3(s.blocks), Traits::kThreads, Traits::kSmemBytes, 1, s.dependent && tile::has_sm90_code(),
+                      stream, params);
+}
+
+template <class Config, class T, bool kNarrow>
+cudaError_t launch_majors(const Problem& p, const Schedule& s, const Params& params, cudaStream_t stream) {
+  const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
+  if (ka && kb) return launch_traits<Traits<Config, T, Major::kK, Major::kK, kNarrow>>(s, params, stream);
+  if (ka) return launch_traits<Traits<Config, T, Major::kK, Major::kMN, kNarrow>>(s, params, stream);
+  if (kb) return launch_traits<Traits<Config, T, Major::kMN, Major::kK, kNarrow>>(s, params, stream);
+  return launch_traits<Traits<Config, T, Major::kMN, Major::kMN, kNarrow>>(s, params, stream);
+}
+
+template <class Config, class T>
+Status launch(const Problem& p, const Schedule& s, Stream stream_) {
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  Params params{};
+  params.a = p.a.data;
+  params.b = p.b.data;
+  params.lda = p.lda();
+  params.ldb = p.ldb();
+  for (int i = 0; i < 2; ++i) {
+    params.a_batch[i] = p.a.batch_stride[i];
+    params.b_batch[i] = p.b.batch_stride[i];
+  }
+  params.batches = static_cast<uint32_t>(p.batches());
+  params.batch_inner = static_cast<uint32_t>(p.batch[1]);
+  params.m = static_cast<int>(p.m);
+  params.n = static_cast<int>(p.n);
+  params.k = static_cast<int>(p.k);
+  params.epilogue = tile::epilogue_params(p, nullptr);
+  params.plain = p.alpha == 1.0f && params.epilogue.c == nullptr && p.bias == nullptr && p.act == Activation::kNone &&
+                 p.pre_activation == nullptr && p.out_dtype == p.dtype;
+  params.wide_d = params.epilogue.wide_d && p.n % 8 == 0;
+  return is_wide(p) ? launch_majors<Config, T, false>(p, s, params, stream)
+                    : launch_majors<Config, T, true>(p, s, params, stream);
+}
+
+}  // namespace hgemm::batched_mma

@@ -1,0 +1,154 @@
+"""The kernels for many small products where they differ from others: batches that are no multiple of what a block works
+on, or more than a grid has rows, and operands whose batch stride is zero or puts every problem on another alignment."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import POISON, GuardedBuffer, assert_close_to_torch, reference_matmul
+from torch import Tensor
+
+import hgemm_ops
+from hgemm_ops import VariantInfo
+
+pytestmark = pytest.mark.gpu
+
+hgemm = torch.ops.hgemm
+BATCHED = [v for v in hgemm_ops.variants() if v.family == "batched_mma"]
+VARIANTS = pytest.mark.parametrize("variant", BATCHED, ids=lambda v: v.name)
+LAYOUTS = ("NN", "NT", "TN", "TT")
+
+
+def rand(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
+    return torch.rand(shape, device="cuda").mul_(2).sub_(1).to(dtype)
+
+
+def operand(
+    batch: int, rows: int, cols: int, order: str, dtype: torch.dtype, *, row_gap: int = 0, gap: int = 0, offset: int = 0
+) -> Tensor:
+    """(batch, rows, cols), row-major (N) or column-major (T), ``row_gap`` elements after each row of memory and ``gap``
+    after each matrix, all of them NaN, ``offset`` behind a multiple of 16 bytes."""
+    inner, outer = (cols, rows) if order == "N" else (rows, cols)
+    ld = inner + row_gap
+    step = outer * ld + gap
+    storage = torch.full((64 + offset + batch * step,), POISON, device="cuda", dtype=dtype)
+    strides = (step, ld, 1) if order == "N" else (step, 1, ld)
+    view = storage.as_strided((batch, rows, cols), strides, 64 + offset)
+    view.copy_(rand(batch, rows, cols, dtype=dtype))
+    return view
+
+
+def check(variant: VariantInfo, a: Tensor, b: Tensor) -> None:
+    """Forced into a result that lies in NaN, twice."""
+    exact, magnitude = reference_matmul(a, b)
+    out = GuardedBuffer(tuple(exact.shape), a.dtype, "cuda")
+    hgemm.bmm.out(a, b, variant=variant.id, out=out.tensor)
+    out.check()
+    assert_close_to_torch(out.tensor, exact, torch.bmm(a, b), magnitude=magnitude)
+    assert torch.equal(hgemm.bmm(a, b, variant=variant.id), out.tensor)
+
+
+# One problem, a block's last problems missing, a wave and a part of one, more than blockIdx.y and .z can count.
+@pytest.mark.parametrize("batch", [1, 5, 131, 4099, 66001])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@VARIANTS
+def test_batches(variant: VariantInfo, layout: str, batch: int) -> None:
+    m, n = variant.tile[:2]
+    if batch > 65535:
+        m, n = m // 2, n // 2
+    for dtype, k in zip(variant.dtypes, (72, 32), strict=True):
+        a, b = operand(batch, m, k, layout[0], dtype), operand(batch, k, n, layout[1], dtype)
+        check(variant, a, b)
+
+
+@pytest.mark.parametrize("k", [1, 2, 15, 16, 31, 64, 65, 200, 1031])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@VARIANTS
+def test_every_size_and_alignment(variant: VariantInfo, layout: str, k: int) -> None:
+    bm, bn = variant.tile[:2]
+    dtypes = itertools.cycle(variant.dtypes)
+    for m, n in [(bm, bn), (bm - 8, bn - 8), (bm - 1, bn // 2 + 1), (1, bn), (bm, 1), (1, 1), (4, 3)]:
+        # In phase with 16 bytes; with 4; each row, or each problem, or all of them off whole words.
+        for row_gap, gap, offset in [(0, 0, 0), (-k % 8, 8, 0), (2, 4, 2), (1, 0, 0), (0, 1, 0), (0, 2, 1), (3, 5, 7)]:
+            dtype = next(dtypes)
+            a = operand(9, m, k, layout[0], dtype, row_gap=row_gap, gap=gap, offset=offset)
+            b = operand(9, k, n, layout[1], dtype, row_gap=row_gap, gap=gap, offset=offset)
+            check(variant, a, b)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@VARIANTS
+def test_broadcast_batches(variant: VariantInfo, ragged: bool) -> None:
+    """An operand of one matrix, of one for all inner batches, and of one for all outer batches. (One matrix for B makes
+    it a single product of many rows.)"""
+    m, n = (size - ragged for size in variant.tile[:2])
+    a, b = rand(40, 30, m, 24 + ragged), rand(40, 30, 24 + ragged, n)
+    for x, y in [(a, b), (a[0, 0], b), (a[:, :1], b), (a, b[:1]), (a[:1], b), (a[:1], b[:, :1])]:
+        exact, magnitude = reference_matmul(x, y)
+        out = hgemm.matmul(x, y, variant=variant.id)
+        assert_close_to_torch(out, exact, torch.matmul(x, y), magnitude=magnitude)
+
+
+@VARIANTS
+def test_heads_between_rows(variant: VariantInfo) -> None:
+    """Two batch strides that are no one stride."""
+    m, n = variant.tile[:2]
+    q, k = rand(7, m, 11, 40).transpose(1, 2), rand(7, n, 11, 40).transpose(1, 2)
+    exact, magnitude = reference_matmul(q, k.mT)
+    assert_close_to_torch(hgemm.matmul(q, k.mT, variant=variant.id), exact, q @ k.mT, magnitude=magnitude)
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+@VARIANTS
+def test_epilogue_of_every_problem(variant: VariantInfo, odd: int) -> None:
+    m, n = (size - odd for size in variant.tile[:2])
+    a, b, c = rand(301, m, 40), rand(301, 40, n), rand(301, m, n)
+    exact, magnitude = reference_matmul(a, b)
+    for addend in (c, c[:1], c[:, :, :1], c[0, 0]):
+        theirs = torch.baddbmm(addend, a, b, beta=0.5, alpha=2.0)
+        for out_dtype in (torch.float16, torch.float32):
+            out = hgemm.baddbmm(addend, a, b, beta=0.5, alpha=2.0, out_dtype=out_dtype, variant=variant.id)
+            assert_close_to_torch(
+                out.half(), 0.5 * addend.double() + 2 * exact, theirs, magnitude=2 * magnitude + addend.double().abs()
+            )
+    x, weight, bias = rand(m, 200), rand(n, 200), rand(n)
+    y, pre = hgemm.linear_save(x, weight, bias, 2, variant=variant.id)
+    product, magnitude = reference_matmul(x, weight.t())
+    theirs = F.linear(x, weight, bias)
+    assert_close_to_torch(pre, product + bias.double(), theirs, magnitude=magnitude)
+    assert_close_to_torch(y, F.gelu(product + bias.double()), F.gelu(theirs), magnitude=magnitude)
+
+
+@VARIANTS
+def test_a_chain_of_products(variant: VariantInfo) -> None:
+    """Kernels overlap their predecessors' ends, whose results they read."""
+    size = min(variant.tile[:2])
+    factors = [rand(1500, size, size) * (3 / size) ** 0.5 for _ in range(6)]  # sums neither grow nor vanish
+
+    def chain(wait: bool) -> Tensor:
+        y = factors[0]
+        for factor in factors * 4:
+            y = hgemm.bmm(y, factor, variant=variant.id)
+            if wait:
+                torch.cuda.synchronize()
+        return y
+
+    expected = chain(True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = chain(False)
+    for _ in range(20):
+        out.fill_(POISON)
+        graph.replay()
+        assert torch.equal(out, expected)
+
+
+@VARIANTS
+def test_larger_matrices_are_refused_with_the_limit(variant: VariantInfo) -> None:
+    bm, bn = variant.tile[:2]
+    for m, n in [(bm + 1, bn), (bm, bn + 1)]:
+        with pytest.raises(RuntimeError, match=rf"at most {bm} and {bn}, got {m} and {n}"):
+            hgemm.bmm(rand(2, m, 8), rand(2, 8, n), variant=variant.id)
