@@ -318,6 +318,27 @@ def test_a_slice_off_whole_lines_is_another_problem(tables: None) -> None:
     assert source(4096) == source(4096 + 64) != source(4096 + 8)
 
 
+def test_rows_that_are_copied_find_the_entry_of_contiguous_ones(tables: None) -> None:
+    """The copies have the same rows, whatever the distance of those that they are made from."""
+    name = next(v.name for v in production() if v.family == "sm90_wgmma" and v.name.endswith("_pad"))
+    times = {"torch": 1000.0, name: 500.0}
+    _tables.install([Table(H200, [entry(times, 4096, 4096, 4096, align=align) for align in (2, 4)])])
+    facts = _native.preset_facts(90)
+
+    def source(row: int) -> int:
+        query = _native.Query(
+            a=_native.view((1, 4096, 4096), (4096 * row, row, 1), torch.float16, 16),
+            b=_native.view((1, 4096, 4096), (4096 * row, 1, row), torch.float16, 16),
+            c=_native.NO_TENSOR,
+            out_dtype=-1,
+            variant=_native.AUTO,
+            facts=facts,
+        )
+        return _native.explain(query)[0].source
+
+    assert source(4097) == source(4098) == source(4102) != source(4100)
+
+
 def test_a_table_is_for_its_gpu(tables: None) -> None:
     name = production()[0].name
     other = Device("NVIDIA H100", 90, 132, 52428800)

@@ -27,11 +27,14 @@ constexpr float kSkinnyShare = 0.25f;
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
 /// What must be equal for two problems to inform each other, in one word. TMA brings rows that start on 128 bytes about
-/// twice as fast as others, so a contiguous product tells nothing of a slice of wider matrices that breaks this.
+/// twice as fast as others, so a contiguous product tells nothing of a slice of wider matrices that breaks this. Not so
+/// of rows that TMA cannot read at all: the copies of those do start on 128 bytes.
 uint64_t class_of(const Problem& p, DType dtype) {
-  const auto whole = [](int64_t rows, int64_t ld) { return rows <= 1 || ld % 64 == 0; };
-  const bool whole_lines =
-      whole(p.a_major() == Major::kK ? p.m : p.k, p.lda()) && whole(p.b_major() == Major::kK ? p.n : p.k, p.ldb());
+  const auto whole = [](int64_t rows, int64_t ld, int alignment) {
+    return rows <= 1 || ld % 64 == 0 || alignment < 16;
+  };
+  const bool whole_lines = whole(p.a_major() == Major::kK ? p.m : p.k, p.lda(), alignment_a(p)) &&
+                           whole(p.b_major() == Major::kK ? p.n : p.k, p.ldb(), alignment_b(p));
   return static_cast<uint64_t>(whole_lines) << 20 | static_cast<uint64_t>(dtype) << 16 |
          static_cast<uint64_t>(p.a_major()) << 12 | static_cast<uint64_t>(p.b_major()) << 8 |
          static_cast<uint64_t>(least_alignment(p));

@@ -14,12 +14,16 @@ from hgemm_ops import _native, _tables, _variants
 from hgemm_ops._bench import console, record, runner
 from hgemm_ops._bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, Case, parse_shapes, with_dtype
 
+_WHOLE_CHUNK = 16  # bytes
 _LAYOUT_HELP = "Of --shapes; repeatable.  [default: NT, a linear layer's]"
 _VARIANT_HELP = "Which kernels, beside torch; repeatable.  [default: all eligible]"
 
 
 def _cases(suites: tuple[str, ...], shapes: str | None, dtype: str | None, layouts: tuple[str, ...]) -> list[Case]:
-    """The plain products asked for, each once: the only thing a table holds."""
+    """The plain products asked for, each once: the only thing a table holds.
+
+    Of padded rows it holds those that no kernel reads without a copy: what is copied is contiguous.
+    """
     if not suites and not shapes:
         raise click.UsageError("name what to tune: --suite, --shapes or both")
     cases: list[Case] = []
@@ -30,7 +34,11 @@ def _cases(suites: tuple[str, ...], shapes: str | None, dtype: str | None, layou
             cases += parse_shapes(shapes, dtype=dtype or "float16", layouts=layouts)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--shapes") from None
-    tunable = list(dict.fromkeys(case for case in cases if case.op == "matmul" and not case.padding))
+    tunable = list(
+        dict.fromkeys(
+            case for case in cases if case.op == "matmul" and not (case.padding and case.align == _WHOLE_CHUNK)
+        )
+    )
     if not tunable:
         raise click.UsageError(f"a table holds plain products of contiguous matrices; {', '.join(suites)} has none")
     return tunable
@@ -44,6 +52,8 @@ def table_key(case: Case) -> dict[str, Any]:
     problem, _ = _native.explain(query)
     layout = _native.LAYOUTS[problem.a_major, problem.b_major]
     sizes = {name: getattr(problem, name) for name in ("align", "batch", "m", "n", "k")}
+    if case.padding:
+        sizes["align"] = min(sizes["align"], case.align)
     return {"dtype": case.dtype, "layout": layout, **sizes}
 
 
