@@ -10,7 +10,6 @@
 #include "kernels/gemv.cuh"
 #include "kernels/gemv.h"
 #include "tile/launch.cuh"
-#include "tile/sm90_code.cuh"
 
 namespace hgemm::gemv {
 

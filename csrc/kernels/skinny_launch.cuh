@@ -10,7 +10,6 @@
 #include "kernels/skinny.cuh"
 #include "kernels/skinny.h"
 #include "tile/launch.cuh"
-#include "tile/sm90_code.cuh"
 
 namespace hgemm::skinny {
 
