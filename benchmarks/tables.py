@@ -219,7 +219,7 @@ def over_torch(ratio: Mapping[str, float]) -> str:
     return f"{bold}{ratio['value']:.3f}{bold} ({ratio['low']:.3f} to {ratio['high']:.3f})"
 
 
-DECODE_HEADER = ("batch", "steps by", "torch", "ours", "over torch", "fused projections", "over torch", "results")
+DECODE_HEADER = ("batch", "steps by", "torch", "ours", "over torch", "fused, static weights", "over torch", "results")
 
 
 def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:

@@ -6,7 +6,8 @@ of the batch; it is the replay of a CUDA graph, and for some batches also the mo
 
 - ``torch``: plain;
 - ``ours``: in ``use_custom_gemm()``;
-- ``fused``: in ``use_custom_gemm(fuse_projections=True)``, which steps aside in compiled code.
+- ``fused``: in ``use_custom_gemm(fuse_projections=True, static_weights=True)``: what decoding may promise. Fusion steps
+  aside in compiled code.
 
 First each side's logits and tokens are compared with those of a wider reference. Without a GPU a tiny model takes the
 same way, its steps run eagerly.
@@ -44,7 +45,7 @@ BATCHES = (1, 4, 8, 16, 32)
 _SIDES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "torch": contextlib.nullcontext,
     "ours": use_custom_gemm,
-    "fused": functools.partial(use_custom_gemm, fuse_projections=True),
+    "fused": functools.partial(use_custom_gemm, fuse_projections=True, static_weights=True),
 }
 
 
@@ -264,7 +265,7 @@ def main(
     device: str | None,
     path: Path | None,
 ) -> None:
-    """Tokens a second of decoding: torch, use_custom_gemm(), and the same with fused projections."""
+    """Tokens a second of decoding: torch, use_custom_gemm(), and the same with fused projections and static weights."""
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     gpu = where.type == "cuda"
     settings = Settings(

@@ -12,7 +12,11 @@ from matplotlib.ticker import NullLocator, ScalarFormatter
 from hgemm_ops._bench.plots import _OURS, _TORCH, _write
 
 _FUSED = "#2f5fb8"
-_SIDES = {"torch": ("torch", _TORCH), "ours": ("use_custom_gemm()", _OURS), "fused": ("with fused projections", _FUSED)}
+_SIDES = {
+    "torch": ("torch", _TORCH),
+    "ours": ("use_custom_gemm()", _OURS),
+    "fused": ("with fused projections, static weights", _FUSED),
+}
 
 
 def by_batch(document: Mapping[str, Any], path: Path) -> list[Path]:
