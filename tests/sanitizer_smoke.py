@@ -38,6 +38,7 @@ SHAPES = [
     (150, 281, 45, ("NT", "TN")),
     (40, 24, 1030, ("TN",)),
     (39, 25, 1030, ("NT",)),
+    (24, 40, 67, ("NT",)),  # aligned D of unaligned factors: what some padding kernels need
     (1, 136, 520, ("NT",)),
     (136, 1, 520, ("NN",)),
     (8, 16, 72, LAYOUTS),
