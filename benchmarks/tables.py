@@ -181,15 +181,23 @@ def host_cost_lines(document: Document) -> list[str]:
 def tests_line(document: Document) -> str:
     counts = ", ".join(f"{count} {outcome}" for outcome, count in document["counts"].items() if count)
     cut = "" if document.get("complete", True) else "; stopped before the end"
-    return f"GPU tests ({measured(document)}): {counts}{cut}."
+    gpus = document["environment"].get("gpus", 1)
+    return f"GPU tests{f' on {gpus} GPUs' if gpus > 1 else ''} ({measured(document)}): {counts}{cut}."
 
 
 def models_line(document: Document) -> str:
     results = document["results"]
     passed = sum(result["ok"] for result in results)
+    speeds: dict[str, list[float]] = {}
+    for result in results:
+        if result["timing"]:
+            kind = "steps of decoding in CUDA graphs" if result["scenario"] == "decode" else "eager code"
+            speeds.setdefault(kind, []).append(result["timing"]["speedup"])
+    timed = [f"{kind} {min(found):.2f} to {max(found):.2f} times" for kind, found in sorted(speeds.items())]
     return (
         f"Whole models ({measured(document)}): {passed} of {len(results)} cases within twice torch's own error: "
         "forward, generation and training."
+        + (f" As fast as with torch: {', '.join(timed)}; why, says *Small calls* in Limits." if timed else "")
     )
 
 
@@ -245,8 +253,9 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
         lines += [decode_title(document), "", *table(DECODE_HEADER, decode_rows(document)), ""]
     if "integration" in documents:
         lines += [models_line(documents["integration"]), ""]
-    if "tests" in documents:
-        lines += [tests_line(documents["tests"]), ""]
+    for name in ("tests", "tests_multi_gpu"):
+        if name in documents:
+            lines += [tests_line(documents[name]), ""]
     return lines
 
 

@@ -82,8 +82,8 @@ def test_every_size_and_alignment(variant: VariantInfo, layout: str, k: int) -> 
 @pytest.mark.parametrize("ragged", [False, True])
 @VARIANTS
 def test_broadcast_batches(variant: VariantInfo, ragged: bool) -> None:
-    """An operand of one matrix, of one for all inner batches, and of one for all outer batches. (Where B is the same for
-    all inner batches their rows are one product's.)"""
+    """An operand of one matrix, of one for all inner batches, and of one for all outer batches. (Where B is
+    the same for all inner batches their rows are one product's.)"""
     m, n = (size - ragged for size in variant.tile[:2])
     a, b = rand(40, 30, m, 24 + ragged), rand(40, 30, 24 + ragged, n)
     for x, y in [(a, b), (a[0, 0], b), (a[:, :1], b), (a, b[:1]), (a[:1], b), (a[:, :1], b[:1])]:

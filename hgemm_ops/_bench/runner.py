@@ -220,7 +220,7 @@ def verify(
     for name, (two_norm, largest) in errors.items():
         limits = error_limits(case, errors[TORCH], name in half)
         if not (two_norm <= limits[0] and largest <= limits[1]):  # nor where one is NaN
-            wrong[name] = f"error {two_norm:.2e}, largest {largest:.2e}; allowed {limits[0]:.2e} and {limits[1]:.2e}"
+            wrong[name] = f"errors {two_norm:.2e} and {largest:.2e}, allowed {limits[0]:.2e} and {limits[1]:.2e}"
         elif name in half and not excess[name] <= 1:
             wrong[name] = f"an element is off by {excess[name]:.2f} times what rounding in half explains"
     return errors, wrong
