@@ -37,8 +37,8 @@ def swap_linear(model: nn.Module) -> list[str]:
     """Makes every ``nn.Linear`` of ``model`` a :class:`Linear`, in place; returns the names of these layers.
 
     The other way to send a model through our kernels. Where the host is the limit (eager code, few rows) it is the
-    faster one: torch hands ``use_custom_gemm()`` every call of its API and every look at a tensor's attributes, 1 to
-    3 µs apiece, while a layer's own call costs what :func:`hgemm_ops.linear` does. It serves linear layers alone, there
+    faster one: torch hands ``use_custom_gemm()`` every call of its API and every look at a tensor's attributes, more
+    than 1 µs apiece, while a layer's own call costs what :func:`hgemm_ops.linear` does. It serves linear layers alone, there
     is no report, and the gradients' products are those of the operator.
 
     Parameters, buffers, hooks, ``state_dict`` and ``isinstance(layer, nn.Linear)`` stay as they are. Subclasses of
