@@ -38,8 +38,8 @@ def swap_linear(model: nn.Module) -> list[str]:
 
     The other way to send a model through our kernels. Where the host is the limit (eager code, few rows) it is the
     faster one: torch hands ``use_custom_gemm()`` every call of its API and every look at a tensor's attributes, more
-    than 1 µs apiece, while a layer's own call costs what :func:`hgemm_ops.linear` does. It serves linear layers alone, there
-    is no report, and the gradients' products are those of the operator.
+    than 1 µs apiece, while a layer's own call costs what :func:`hgemm_ops.linear` does. It serves linear layers alone,
+    there is no report, and the gradients' products are those of the operator.
 
     Parameters, buffers, hooks, ``state_dict`` and ``isinstance(layer, nn.Linear)`` stay as they are. Subclasses of
     ``nn.Linear`` and layers whose ``forward`` was replaced keep theirs. A copy or pickle of a swapped layer is swapped;

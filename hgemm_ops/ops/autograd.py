@@ -139,8 +139,8 @@ def _multiply() -> Multiply:
 def _gradient_rule(rule: Callable[..., Grads]) -> Callable[..., Grads]:
     """A backward staticmethod from ``rule(ctx, saved tensors, multiply, *grads)``.
 
-    Like torch's own, written in C++, it is no business of function modes: each would see a dozen calls, more than 1 us apiece.
-    What recomputes saved tensors (checkpointing) is.
+    Like torch's own, written in C++, it is no business of function modes: each would see a dozen calls, more than 1 us
+    apiece. What recomputes saved tensors (checkpointing) is.
     """
 
     def backward(ctx: Ctx, *grads: Tensor | None) -> Grads:
