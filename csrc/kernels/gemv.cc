@@ -13,7 +13,6 @@
 namespace hgemm {
 namespace {
 
-using gemv::Roles;
 using gemv::Schedule;
 
 /// One line of configs_gemv.inc as values.
@@ -44,7 +43,7 @@ void slice(Schedule* s, int64_t k, int unit, int64_t wanted, const Line& line) {
 }
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const Roles roles = gemv::roles_of(p);
+  const Roles roles = roles_of(p);
   const int64_t batches = p.batches(), sms = facts.sm_count;
   const int64_t wanted = sms * 15 / 8;  // blocks: two an SM, or nearly
   Schedule s{};
@@ -107,7 +106,7 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 /// The bytes at the line's rate, less where too few blocks ask for them.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
-  const Roles roles = gemv::roles_of(p);
+  const Roles roles = roles_of(p);
   const bool k_major = roles.w_major == Major::kK;
   const double blocks = static_cast<double>(s.tiles) * s.slices * static_cast<double>(p.batches());
   const double share = chip_of(facts.cc).dram_gbs / chip_of(kHopper).dram_gbs *

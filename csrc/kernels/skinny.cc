@@ -13,7 +13,6 @@
 namespace hgemm {
 namespace {
 
-using skinny::Roles;
 using skinny::Schedule;
 
 /// One line of configs_skinny.inc as values.
@@ -33,7 +32,7 @@ constexpr int64_t kMaxExtent = int64_t{1} << 30;
 constexpr int kMaxBatches = 65535;  // blockIdx.z
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const Roles roles = skinny::roles_of(p);
+  const Roles roles = roles_of(p);
   const bool k_major = roles.w_major == Major::kK;
   Schedule s{};
   // Unaligned and MN-major, a tile begins up to seven rows before its first.
@@ -74,8 +73,7 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const double blocks = static_cast<double>(s.tiles) * s.splits * static_cast<double>(p.batches());
-  const double share =
-      chip_of(facts.cc).dram_gbs / chip_of(kHopper).dram_gbs * (skinny::roles_of(p).wide ? 1.0 : kNarrowRate);
+  const double share = chip_of(facts.cc).dram_gbs / chip_of(kHopper).dram_gbs * (roles_of(p).wide ? 1.0 : kNarrowRate);
   return kFixedUs + (s.splits > 1 ? kSplitUs : 0.0) +
          dram_bytes(p) / (std::min(line.rate * share, blocks * kBlockRate) * 1e3);
 }
