@@ -17,9 +17,9 @@ struct List {
 const std::vector<const Variant*>& all() {
   static const std::vector<const Variant*> variants = [] {
     const List lists[] = {
-        {kSm80MmaVariants, kSm80MmaVariantCount},       {kSm90WgmmaVariants, kSm90WgmmaVariantCount},
-        {kSkinnyVariants, kSkinnyVariantCount},         {kSm90SkinnyVariants, kSm90SkinnyVariantCount},
-        {kGemvVariants, kGemvVariantCount},             {kBatchedMmaVariants, kBatchedMmaVariantCount},
+        {kSm80MmaVariants, kSm80MmaVariantCount}, {kSm90WgmmaVariants, kSm90WgmmaVariantCount},
+        {kSkinnyVariants, kSkinnyVariantCount},   {kSm90SkinnyVariants, kSm90SkinnyVariantCount},
+        {kGemvVariants, kGemvVariantCount},       {kBatchedMmaVariants, kBatchedMmaVariantCount},
         {kLadderVariants, kLadderVariantCount},
     };
     std::vector<const Variant*> out;
