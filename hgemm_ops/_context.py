@@ -66,14 +66,17 @@ class _Count:
 
 
 class _Direct(_Count):
-    """Calls of an operator's entry that the torch function runs, because the dispatcher gives them to torch; where a
-    gradient is wanted, only if ``with_gradient``: it gives those of the gradient to torch as well."""
+    """Calls of an operator's entry that the torch function runs, because the dispatcher gives them to torch.
 
-    __slots__ = ("with_gradient",)
+    ``trained`` counts those whose gradient is wanted. It is None where a kernel serves a product of that gradient: then
+    the operator runs the call, for its gradient's sake.
+    """
 
-    def __init__(self, call: Call, with_gradient: bool) -> None:
+    __slots__ = ("trained",)
+
+    def __init__(self, call: Call, trained: _Count | None) -> None:
         super().__init__(call)
-        self.with_gradient = with_gradient
+        self.trained = trained
 
 
 class _Entry(_Count):
@@ -91,10 +94,12 @@ class _Entry(_Count):
         self.code = code  # its id is part of the key: alive, it cannot be reused
 
     def counts(self) -> tuple[_Count, ...]:
-        return (self,) if self.direct is None or self.direct is _UNDECIDED else (self, self.direct)
+        if self.direct is None or self.direct is _UNDECIDED:
+            return (self,)
+        return (self, self.direct) if self.direct.trained is None else (self, self.direct, self.direct.trained)
 
 
-_UNDECIDED = _Direct(Call("", ""), False)
+_UNDECIDED = _Direct(Call("", ""), None)
 
 
 class _Active(threading.local):
@@ -264,14 +269,11 @@ class use_custom_gemm(TorchFunctionMode):
                         if direct is _UNDECIDED:
                             direct = self._decide(entry)
                         # An operator's gradient is routed, torch's is not; and tracers are to find the operator.
-                        if (
-                            direct is not None
-                            and (direct.with_gradient or not (_is_grad_enabled() and _requires_grad(args)))
-                            and not _dispatch_modes()
-                            and not self._nested
-                        ):
-                            direct.calls += 1
-                            return func(*args)
+                        if direct is not None and not _dispatch_modes() and not self._nested:
+                            count = direct.trained if _is_grad_enabled() and _requires_grad(args) else direct
+                            if count is not None:
+                                count.calls += 1
+                                return func(*args)
                     entry.calls += 1
                     return op(*args)
                 if not _autocasts(a.device.type):
@@ -454,7 +456,9 @@ class use_custom_gemm(TorchFunctionMode):
     def _decide(self, entry: _Entry) -> _Direct | None:
         """Asks the dispatcher who serves a call that has come a second time."""
         why = torch_serves(entry.call)
-        direct = _Direct(replace(entry.call, left=why), torch_serves_gradient(entry.call)) if why else None
+        direct = _Direct(replace(entry.call, left=why), None) if why else None
+        if direct is not None and torch_serves_gradient(entry.call):
+            direct.trained = _Count(replace(entry.call, left=f"{why}; {_GRADIENT_TOO}"))
         with lock:
             if entry.direct is _UNDECIDED:  # else another thread counts with its answer already
                 entry.direct = direct
@@ -529,6 +533,8 @@ def _forget(context: weakref.ref[use_custom_gemm], weight: int, _: object) -> No
             if entry is not None:
                 self._retired.append(entry)
 
+
+_GRADIENT_TOO = "torch computes its gradient, too, whose products are not listed"
 
 #: The site of the products of a gradient.
 BACKWARD = "(backward)"

@@ -722,6 +722,11 @@ def test_torch_records_what_is_torchs_with_its_gradient(
     assert nodes[1:] == [F.linear(x, w).grad_fn.name()] * 2 != nodes[:2]  # type: ignore[union-attr]
     torch.testing.assert_close(w.grad, x.sum(0).expand(4, 3))
     assert reasons(report) == {"table": 3, "kernels run on CUDA devices, not on cpu": 1}
+    assert [row.calls for row in report.rows if "its gradient, too" in row.reason] == [3]
+    with torch.no_grad(), use_custom_gemm() as report:
+        for _ in range(3):
+            F.linear(x, w)
+    assert not any("its gradient, too" in row.reason for row in report.rows)
 
 
 @pytest.mark.parametrize(
