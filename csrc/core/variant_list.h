@@ -23,6 +23,22 @@ bool refuse(Reason* why, const char* format, Values... values) {
   return false;
 }
 
+/// Refuses what kernels for a short side of at most `cols` do not take: larger extents, a K above 2^log2_k, and more
+/// batches than blockIdx.z counts.
+inline bool has_short_side(const Problem& p, int cols, int log2_k, Reason* why) {
+  constexpr int64_t kMaxExtent = int64_t{1} << 30, kMaxBatches = 65535;
+  const auto m = static_cast<long long>(p.m), n = static_cast<long long>(p.n), k = static_cast<long long>(p.k);
+  if (m > kMaxExtent || n > kMaxExtent || k > int64_t{1} << log2_k) {
+    return refuse(why, "M and N must be at most 2^30, K 2^%d, got %lld, %lld and %lld", log2_k, m, n, k);
+  }
+  if (m > cols && n > cols) return refuse(why, "M or N must be at most %d, got %lld and %lld", cols, m, n);
+  if (p.batches() > kMaxBatches) {
+    return refuse(why, "at most %lld batches, got %lld", static_cast<long long>(kMaxBatches),
+                  static_cast<long long>(p.batches()));
+  }
+  return true;
+}
+
 /// The functions of a Variant without workspace, from those of its family, for one line of the family's list: arguments
 /// known to the compiler, so that they need no closure.
 template <const auto& kLine, auto kEligible, auto kPredictUs, auto kSchedule, auto kF16, auto kBF16>

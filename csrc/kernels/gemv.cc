@@ -29,8 +29,6 @@ constexpr double kSplitUs = 1.5;        // sums through the workspace
 constexpr double kBlockRate = 40;       // GB/s that one block takes in
 constexpr double kNarrowRateK = 0.7;    // of the aligned rate
 constexpr double kNarrowRateMN = 0.65;  // the same of an MN-major W: a warp's rows begin anywhere in a line
-constexpr int64_t kMaxExtent = int64_t{1} << 30, kMaxK = int64_t{1} << 28;
-constexpr int kMaxBatches = 65535;  // blockIdx.z
 constexpr int kMaxPasses = 16;
 constexpr int kFewSlices = 8;  // more only where SMs have no work otherwise
 
@@ -88,19 +86,7 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
 }
 
 bool eligible(const Problem& p, const Line& line, Reason* why) {
-  const int64_t cols = std::min(p.m, p.n);
-  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxK) {
-    return refuse(why, "M and N must be at most 2^30, K 2^28, got %lld, %lld, %lld", static_cast<long long>(p.m),
-                  static_cast<long long>(p.n), static_cast<long long>(p.k));
-  }
-  if (cols > line.tile.bn) {
-    return refuse(why, "M or N must be at most %d, got %lld and %lld", line.tile.bn, static_cast<long long>(p.m),
-                  static_cast<long long>(p.n));
-  }
-  if (p.batches() > kMaxBatches) {
-    return refuse(why, "at most %d batches, got %lld", kMaxBatches, static_cast<long long>(p.batches()));
-  }
-  return true;
+  return has_short_side(p, line.tile.bn, 28, why);
 }
 
 /// The bytes at the line's rate, less where too few blocks ask for them.

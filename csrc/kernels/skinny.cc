@@ -28,8 +28,6 @@ constexpr double kSplitUs = 0.6;      // sums through the cluster
 constexpr double kBlockRate = 45;     // GB/s that one block takes in
 constexpr double kNarrowRate = 0.75;  // of the aligned rate
 constexpr int kStepsPerWarp = 2;      // of 64 k (32, MN-major), at least
-constexpr int64_t kMaxExtent = int64_t{1} << 30;
-constexpr int kMaxBatches = 65535;  // blockIdx.z
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Roles roles = roles_of(p);
@@ -54,19 +52,7 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
 }
 
 bool eligible(const Problem& p, const Line& line, Reason* why) {
-  const int64_t cols = std::min(p.m, p.n);
-  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
-    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
-                  static_cast<long long>(p.n), static_cast<long long>(p.k));
-  }
-  if (cols > line.tile.bn) {
-    return refuse(why, "M or N must be at most %d, got %lld and %lld", line.tile.bn, static_cast<long long>(p.m),
-                  static_cast<long long>(p.n));
-  }
-  if (p.batches() > kMaxBatches) {
-    return refuse(why, "at most %d batches, got %lld", kMaxBatches, static_cast<long long>(p.batches()));
-  }
-  return true;
+  return has_short_side(p, line.tile.bn, 30, why);
 }
 
 /// The bytes at the line's rate, less where too few blocks ask for them.

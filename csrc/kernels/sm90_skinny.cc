@@ -31,8 +31,6 @@ constexpr int kPrefetch = 2;                            // stages
 // The next kernel starts late, to load in this one's tail, unless a block has too few steps for a tail to count or,
 // alone on its tile, so many that blocks end at different times: then the next one's would crowd where one has ended.
 constexpr int kFewSteps = 12, kManySteps = 48;
-constexpr int64_t kMaxExtent = int64_t{1} << 30;
-constexpr int kMaxBatches = 65535;  // blockIdx.z
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Roles roles = sm90_skinny::roles_of(p);
@@ -73,18 +71,8 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   return refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
 #else
   const Roles roles = sm90_skinny::roles_of(p);
-  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
-    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
-                  static_cast<long long>(p.n), static_cast<long long>(p.k));
-  }
+  if (!has_short_side(p, line.tile.bn, 30, why)) return false;
   if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
-  if (roles.cols > line.tile.bn) {
-    return refuse(why, "M or N must be at most %d, got %lld and %lld", line.tile.bn, static_cast<long long>(p.m),
-                  static_cast<long long>(p.n));
-  }
-  if (p.batches() > kMaxBatches) {
-    return refuse(why, "at most %d batches, got %lld", kMaxBatches, static_cast<long long>(p.batches()));
-  }
   if (roles.x_major != Major::kK) {
     return refuse(why, "the shorter of A and B (%s) must be contiguous along K", roles.swapped ? "B" : "A");
   }
