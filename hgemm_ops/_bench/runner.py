@@ -112,7 +112,8 @@ def error_limits(case: Case, torch_errors: tuple[float, float], accumulates_in_h
     eps = torch.finfo(getattr(torch, case.dtype)).eps
     two_norm = 2 * torch_errors[0] + torch.finfo(torch.float32).eps
     if accumulates_in_half:
-        return max(two_norm, 0.5 * eps * case.k**0.5), math.inf
+        # The two-norm of independent roundings of sums that walk at random: eps sqrt(k / 24), or less.
+        return max(two_norm, 0.25 * eps * case.k**0.5), math.inf
     return two_norm, 2 * torch_errors[1] + eps
 
 
