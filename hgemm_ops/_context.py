@@ -281,7 +281,7 @@ class use_custom_gemm(TorchFunctionMode):
                     return func(*args)
         return self._general(func, types, args, kwargs, key, frame)
 
-    def multiply(self, op: OpOverload, a: Tensor, b: Tensor) -> Tensor:
+    def _hgemm_multiply(self, op: OpOverload, a: Tensor, b: Tensor) -> Tensor:
         """A product of a gradient (``ops/autograd.py``), with torch functions off: counted, and run as this context
         wants it."""
         key: _Key = (op, id(b) if type(b) is Parameter else None, a.shape, b.shape, a.dtype)
@@ -716,7 +716,7 @@ def _escape(context: use_custom_gemm, func: _Torch, types: Sequence[type], args:
 
 
 def _own(name: str) -> _Route:
-    """Our operator itself, called by the user or by the gradient of another."""
+    """Our operator itself, called by the user or by the tangent of another."""
 
     def route(context: use_custom_gemm, func: _Torch, types: Sequence[type], args: _Args, kwargs: _Kwargs) -> Any:
         kwargs = context._with_variant(kwargs or {})

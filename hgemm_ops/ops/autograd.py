@@ -45,6 +45,7 @@ _AFTER_INPLACE = torch._C._after_ADInplaceOrView_keyset
 _BelowAutograd = torch._C._AutoDispatchBelowADInplaceOrView
 _functorch_active = torch._C._are_functorch_transforms_active
 _grad_enabled = torch.is_grad_enabled
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _count_function_modes, _function_mode_at = torch._C._len_torch_function_stack, torch._C._get_function_stack_at
 
 # Every Function below takes (op, keyset, options, a, b, ...), where a and b are the factors of the product.
@@ -130,7 +131,7 @@ def _multiply() -> Multiply:
     """How this thread wants a gradient's products computed: as the innermost ``use_custom_gemm()`` says, which counts
     them and may force a kernel, or by the operator itself."""
     for i in reversed(range(_count_function_modes())):
-        multiply: Multiply | None = getattr(_function_mode_at(i), "multiply", None)
+        multiply: Multiply | None = getattr(_function_mode_at(i), "_hgemm_multiply", None)
         if multiply is not None:
             return multiply
     return _apply
@@ -139,12 +140,12 @@ def _multiply() -> Multiply:
 def _gradient_rule(rule: Callable[..., Grads]) -> Callable[..., Grads]:
     """A backward staticmethod from ``rule(ctx, saved tensors, multiply, *grads)``.
 
-    Like torch's own, written in C++, it is no business of function modes: each would see a dozen calls, more than 1 us
-    apiece. What recomputes saved tensors (checkpointing) is.
+    Like torch's own, written in C++, it is no business of function modes: each would see a dozen calls. What recomputes
+    saved tensors (checkpointing) is.
     """
 
     def backward(ctx: Ctx, *grads: Tensor | None) -> Grads:
-        if torch.compiler.is_dynamo_compiling():  # by compiled autograd
+        if _is_dynamo_compiling():  # by compiled autograd
             return rule(ctx, ctx.saved_tensors, _apply, *grads)
         multiply, saved = _multiply(), ctx.saved_tensors
         with torch._C.DisableTorchFunction():
