@@ -36,10 +36,11 @@ def _change(model: nn.Module, old: type[nn.Linear], new: type[nn.Linear]) -> lis
 def swap_linear(model: nn.Module) -> list[str]:
     """Makes every ``nn.Linear`` of ``model`` a :class:`Linear`, in place; returns the names of these layers.
 
-    The other way to send a model through our kernels. Where the host is the limit (eager code, few rows) it is the
-    faster one: torch hands ``use_custom_gemm()`` every call of its API and every look at a tensor's attributes, more
-    than 1 µs apiece, while a layer's own call costs what :func:`hgemm_ops.linear` does. It serves linear layers alone,
-    there is no report, and the gradients' products are those of the operator.
+    The other way to send a model through our kernels, for inference where the host is the limit (eager code, few
+    rows): torch hands ``use_custom_gemm()`` every call of its API and every look at a tensor's attributes, while here a
+    layer's call costs what :func:`hgemm_ops.linear` does, and the rest nothing. It serves linear layers alone, and
+    there is no report. In training, layers whose three products are torch's cost less in the context, which leaves them
+    to torch.
 
     Parameters, buffers, hooks, ``state_dict`` and ``isinstance(layer, nn.Linear)`` stay as they are. Subclasses of
     ``nn.Linear`` and layers whose ``forward`` was replaced keep theirs. A copy or pickle of a swapped layer is swapped;
