@@ -120,10 +120,10 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       // Behind the fragments, whose loads take the same queue and are wanted first.
       if (step == 0) fetch(free_stage);
 #pragma unroll
-      for (int i = 0; i < MI; ++i) {
+      for (int j = 0; j < 2 * NJ; ++j) {
 #pragma unroll
-        for (int jj = 0; jj < 2 * NJ; ++jj) {
-          const int j = i % 2 == 0 ? jj : 2 * NJ - 1 - jj;  // serpentine: the B fragment at a turn is reused
+        for (int ii = 0; ii < MI; ++ii) {
+          const int i = j % 2 == 0 ? ii : MI - 1 - ii;  // serpentine: the A fragment at a turn is reused
           ptx::Mma<T>::m16n8k16(acc[i][j], frag_a[step % 2][i], frag_b[step % 2][j / 2][j % 2 * 2],
                                 frag_b[step % 2][j / 2][j % 2 * 2 + 1]);
         }
