@@ -44,12 +44,27 @@ SHAPES = [
     (8, 16, 72, LAYOUTS),
     (9, 15, 67, LAYOUTS),
 ]
+# Batch, M, N, K and layout. Odd matrices end in the middle of a word, one of them where its allocation does; H: the
+# rows of a matrix lie between those of the others.
+BATCHES = [
+    (3, 20, 40, 72, "NN"),
+    (1030, 8, 16, 72, "NN"),
+    (5, 15, 13, 67, "NN"),
+    (5, 15, 13, 67, "TT"),
+    (5, 15, 13, 67, "NH"),
+]
 # M, N and K of the ladder's steps: a whole tile of most, and the ragged edge of every tile, of vectors and of slices.
 LADDER_SHAPES = [(128, 128, 32), (131, 139, 37), (16, 264, 72)]
 
 
 def operand(rows: int, cols: int, transposed: bool, dtype: torch.dtype) -> Tensor:
     return torch.randn(cols, rows).to(dtype).t() if transposed else torch.randn(rows, cols).to(dtype)
+
+
+def matrices(batch: int, rows: int, cols: int, order: str, dtype: torch.dtype) -> Tensor:
+    if order == "H":
+        return torch.randn(rows, batch, cols).to(dtype).transpose(0, 1)
+    return torch.randn(batch, cols, rows).to(dtype).mT if order == "T" else torch.randn(batch, rows, cols).to(dtype)
 
 
 def check(name: str, out: Tensor, exact: Tensor) -> None:
@@ -103,12 +118,12 @@ def run(variant: VariantInfo) -> int:
 def run_batched(variant: VariantInfo) -> int:
     """Batches whose first operand is broadcast, and K = 0 where the kernel takes it."""
     dtype = variant.dtypes[0]
-    return sum(run_batch(variant, dtype, batch, m, n) for batch, m, n in [(3, 20, 40), (1030, 8, 16)])
+    return sum(run_batch(variant, dtype, *problem) for problem in BATCHES)
 
 
-def run_batch(variant: VariantInfo, dtype: torch.dtype, batch: int, m: int, n: int) -> int:
-    a, b = torch.randn(1, m, 72).to(dtype), torch.randn(batch, 72, n).to(dtype)
-    device_a, device_b = a.cuda().expand(batch, m, 72), b.cuda()
+def run_batch(variant: VariantInfo, dtype: torch.dtype, batch: int, m: int, n: int, k: int, layout: str) -> int:
+    a, b = matrices(1, m, k, layout[0], dtype), matrices(batch, k, n, layout[1], dtype)
+    device_a, device_b = a.cuda().expand(batch, m, k), b.cuda()
     launches = 0
     if serves(variant, device_a, device_b):
         exact = a.double() @ b.double()

@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_gpu_runtime import unserved
 
 import hgemm_ops
 from hgemm_ops import _library, _native, _tables, _variants
@@ -80,6 +81,12 @@ def test_torch_is_always_a_candidate_and_every_kernel_is_accounted_for(arch: str
         assert explanation.chosen in [c.name for c in explanation.candidates if c.eligible]
         for c in explanation.candidates:
             assert bool(c.reason) != c.eligible, c
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_runtime_tests_have_a_problem_for_every_kernel(arch: str) -> None:
+    missing = unserved(arch)
+    assert not missing, f"no problem for {', '.join(missing)}"
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -101,6 +101,69 @@ def test_heads_between_rows(variant: VariantInfo) -> None:
     assert_close_to_torch(hgemm.matmul(q, k.mT, variant=variant.id), exact, q @ k.mT, magnitude=magnitude)
 
 
+def strides_of(arrangement: str, outer: int, inner: int, rows: int, cols: int, gap: int) -> tuple[int, int, int]:
+    """Of the outer and the inner batch and of a row of memory."""
+    step = rows * cols + gap
+    return {
+        "in order": (inner * step, step, cols),
+        "inner batch first": (step, outer * step, cols),
+        "one for all outer": (0, step, cols),
+        "one for all inner": (step, 0, cols),
+        "one for all": (0, 0, cols),
+        "between rows": (inner * cols, cols, outer * inner * cols + gap),
+        "overlapping": (3, 1, 2),
+        "of one row": (inner * cols, cols, 0),
+    }[arrangement]
+
+
+def scattered(
+    batch: tuple[int, int], rows: int, cols: int, order: str, arrangement: str, gap: int, offset: int, behind: int
+) -> Tensor:
+    """(*batch, rows, cols), ``offset`` elements into a storage that ends ``behind`` elements after the last one of the
+    matrices and holds NaN wherever none of theirs lies."""
+    lines, length = (rows, cols) if order == "N" else (cols, rows)
+    outer_stride, inner_stride, ld = strides_of(arrangement, *batch, lines, length, gap)
+    shape = (*batch, rows, cols)
+    strides = (outer_stride, inner_stride, ld, 1) if order == "N" else (outer_stride, inner_stride, 1, ld)
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    storage = torch.full((offset + extent + behind,), POISON, device="cuda", dtype=torch.float16)
+    where = torch.arange(offset + extent, device="cuda").as_strided(shape, strides, offset).unique()
+    storage[where] = rand(where.numel())
+    return storage.as_strided(shape, strides, offset)
+
+
+@pytest.mark.parametrize(
+    "arrangement",
+    [
+        "in order",
+        "inner batch first",
+        "one for all outer",
+        "one for all inner",
+        "one for all",
+        "between rows",
+        "overlapping",
+        "of one row",
+    ],
+)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@VARIANTS
+def test_where_an_operand_ends(variant: VariantInfo, layout: str, arrangement: str) -> None:
+    """Unaligned matrices that end, as their operand does, in the middle of a word or with one: what shares a word with
+    an element, another matrix's or NaN or nothing at all, reaches no result."""
+    bm, bn, bk = variant.tile[:3]
+    # Few problems, and more than run at a time; offset, elements behind and gap.
+    places = itertools.cycle(itertools.product(((3, 5), (61, 67)), (0, 1), (0, 64), (1, 2)))
+    for m, n, k in [(bm - 1, bn - 1, 31), (bm - 3, bn // 2 - 1, bk + 1), (bm - 2, bn - 4, 7)]:
+        for of_a, of_b in [(arrangement, arrangement), (arrangement, "in order"), ("in order", arrangement)]:
+            for _ in range(3):
+                batch, offset, behind, gap = next(places)
+                a = scattered(batch, m, k, layout[0], of_a, gap, offset, behind)
+                b = scattered(batch, k, n, layout[1], of_b, gap, offset, behind)
+                exact, magnitude = reference_matmul(a, b)
+                out = hgemm.matmul(a, b, variant=variant.id)
+                assert_close_to_torch(out, exact, torch.matmul(a, b), magnitude=magnitude)
+
+
 @pytest.mark.parametrize("odd", [0, 1])
 @VARIANTS
 def test_epilogue_of_every_problem(variant: VariantInfo, odd: int) -> None:

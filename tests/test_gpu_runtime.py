@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 import threading
 
 import pytest
@@ -17,7 +19,18 @@ pytestmark = pytest.mark.gpu
 
 hgemm = torch.ops.hgemm
 AUTO = -1
-SHAPES = [(64, 64, 2048), (257, 130, 96), (1, 1024, 512), (300, 24, 700), (128, 256, 64), (33, 65, 17)]
+SHAPES = [
+    (64, 64, 2048),
+    (257, 130, 96),
+    (1, 1024, 512),
+    (300, 24, 700),
+    (128, 256, 64),
+    (33, 65, 17),
+    (16, 16, 72),
+    (9, 15, 67),
+]
+# Why a kernel serves no problem at all.
+NOT_HERE = re.compile(r"needs sm_\d+ or newer|runs up to sm_|bytes of shared memory|not built")
 # Long enough to outlast the host's side of any test here; about 0.1 to 0.2 s.
 BUSY_CYCLES = 200_000_000
 
@@ -45,6 +58,16 @@ def factors(variant: VariantInfo | None, device: str = "cuda") -> tuple[int, Ten
     pytest.skip(f"{variant.name if variant else None} serves none of {SHAPES} on this GPU")
 
 
+def unserved(arch: str | None = None) -> list[str]:
+    """Names of the kernels that run on this GPU, or on ``arch``, and serve nothing that ``factors()`` has."""
+    names = {v.name for v in production()}
+    for m, n, k in SHAPES:
+        for layout in ("NN", "NT"):
+            candidates = hgemm_ops.explain(M=m, N=n, K=k, layout=layout, arch=arch).candidates
+            names -= {c.name for c in candidates if c.eligible or NOT_HERE.search(c.reason)}
+    return sorted(names)
+
+
 def serving(a: Tensor, b: Tensor) -> list[int]:
     """Every production kernel that serves ``a @ b``, and the dispatcher's choice unless that is torch: cuBLAS promises
     equal bits only for one stream at a time."""
@@ -57,6 +80,12 @@ def serving(a: Tensor, b: Tensor) -> list[int]:
 def assert_right(out: Tensor, a: Tensor, b: Tensor) -> None:
     exact, magnitude = reference_matmul(a, b)
     assert_close_to_torch(out, exact, a @ b, magnitude=magnitude)
+
+
+def test_every_kernel_is_served() -> None:
+    """By these tests; ``test_dispatch.py`` asks it of every architecture without a GPU."""
+    missing = unserved()
+    assert not missing, f"no problem for {', '.join(missing)}"
 
 
 # Streams and threads
@@ -184,16 +213,17 @@ def test_a_thousand_launches_on_two_streams() -> None:
     """Changing shapes, nothing in between: workspaces of calls in flight must not meet."""
     problems = [(rand(m, k), rand(k, n)) for m, n, k in SHAPES]
     calls = [(a, b, id_) for a, b in problems for id_ in serving(a, b)]
+    random.shuffle(calls)
     expected = [hgemm.mm(a, b, variant=id_) for a, b, id_ in calls]
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
     results = []
     for i in range(1000):
         with torch.cuda.stream(streams[i % 2]):
-            a, b, id_ = calls[i * 7 % len(calls)]
+            a, b, id_ = calls[i % len(calls)]
             results.append(hgemm.mm(a, b, variant=id_))
     torch.cuda.synchronize()
-    wrong = [i for i, out in enumerate(results) if not torch.equal(out, expected[i * 7 % len(calls)])]
+    wrong = [i for i, out in enumerate(results) if not torch.equal(out, expected[i % len(calls)])]
     assert not wrong, f"{len(wrong)} of 1000 launches differ, the first is call {wrong[0]}"
 
 

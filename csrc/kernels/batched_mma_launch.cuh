@@ -31,6 +31,14 @@ cudaError_t launch_majors(const Problem& p, const Schedule& s, const Params& par
   return launch_traits<Traits<Config, T, Major::kMN, Major::kMN, kNarrow>>(s, params, stream);
 }
 
+/// The low half of the address of an operand's last element, the highest of all batches as no stride is negative.
+/// `rows` are `ld` apart.
+inline uint32_t last_element(const Matrix& x, int64_t rows, int64_t cols, int64_t ld, const int64_t (&batch)[2]) {
+  const int64_t at =
+      (batch[0] - 1) * x.batch_stride[0] + (batch[1] - 1) * x.batch_stride[1] + (rows - 1) * ld + cols - 1;
+  return static_cast<uint32_t>(reinterpret_cast<uint64_t>(x.data) + 2 * at);
+}
+
 template <class Config, class T>
 Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
@@ -48,6 +56,9 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   params.m = static_cast<int>(p.m);
   params.n = static_cast<int>(p.n);
   params.k = static_cast<int>(p.k);
+  const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
+  params.a_last = last_element(p.a, ka ? p.m : p.k, ka ? p.k : p.m, params.lda, p.batch);
+  params.b_last = last_element(p.b, kb ? p.n : p.k, kb ? p.k : p.n, params.ldb, p.batch);
   params.epilogue = tile::epilogue_params(p, nullptr);
   params.plain = p.alpha == 1.0f && params.epilogue.c == nullptr && p.bias == nullptr && p.act == Activation::kNone &&
                  p.pre_activation == nullptr && p.out_dtype == p.dtype;
