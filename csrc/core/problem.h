@@ -44,6 +44,8 @@ struct Problem {
   // Nothing that the stream still runs when the kernel starts writes B: it may be read before the kernels before this
   // one have ended. No decision depends on it.
   bool static_weights = false;
+  // B's columns are two halves: D = act(A @ first) * (A @ second), (m, n / 2). Only where Variant::gates says so.
+  bool gated = false;
 
   constexpr int64_t batches() const { return batch[0] * batch[1]; }
   constexpr double flops() const { return 2.0 * static_cast<double>(m) * n * k * batches(); }
@@ -119,6 +121,8 @@ struct Variant {
   /// Enqueues on `stream`; returns a cudaError_t. Never synchronises, never allocates.
   Status (*launch)(const Problem&, const DeviceFacts&, void* workspace, Stream stream);
   bool reads_swizzle_stride = false;
+  /// Whether `launch` takes this problem, which is eligible, `gated` as well. Null: never.
+  bool (*gates)(const Problem&) = nullptr;
 };
 
 /// Variant ids index variants(); these two stand beside them wherever an id is accepted.

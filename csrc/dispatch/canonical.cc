@@ -277,7 +277,8 @@ void fill_problem(const Operands& o, const Gemm& g, Canonical* out) {
 }  // namespace
 
 const char* op_name(Op op) {
-  static constexpr const char* kNames[] = {"matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "linear_save"};
+  static constexpr const char* kNames[] = {"matmul",  "mm",     "bmm",         "addmm",
+                                           "baddbmm", "linear", "linear_save", "linear_gated"};
   return kNames[static_cast<int>(op)];
 }
 
@@ -286,7 +287,8 @@ ArgumentNames argument_names(Op op) {
     case Op::kAddmm: return {"mat1", "mat2", "input"};
     case Op::kBaddbmm: return {"batch1", "batch2", "input"};
     case Op::kLinear:
-    case Op::kLinearSave: return {"x", "weight", "bias"};
+    case Op::kLinearSave:
+    case Op::kLinearGated: return {"x", "weight", "bias"};
     default: return {"a", "b", "c"};
   }
 }

@@ -20,10 +20,19 @@ struct TensorView {
   DType dtype = DType::kF16;
 };
 
-enum class Op : int32_t { kMatmul = 0, kMm = 1, kBmm = 2, kAddmm = 3, kBaddbmm = 4, kLinear = 5, kLinearSave = 6 };
+enum class Op : int32_t {
+  kMatmul = 0,
+  kMm = 1,
+  kBmm = 2,
+  kAddmm = 3,
+  kBaddbmm = 4,
+  kLinear = 5,
+  kLinearSave = 6,
+  kLinearGated = 7
+};
 
 constexpr bool is_linear(Op op) {
-  return op == Op::kLinear || op == Op::kLinearSave;
+  return op == Op::kLinear || op == Op::kLinearSave || op == Op::kLinearGated;
 }
 
 /// "matmul", "mm", …

@@ -26,9 +26,37 @@ __global__ void __launch_bounds__(kThreads) activate_all(const T* x, T* y, int64
   }
 }
 
+/// One thread per eight neighbours of a row.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    gate_rows(const T* x, T* y, int64_t rows, int64_t n, Activation act, bool wide) {
+  const int64_t groups = (n + kPerThread - 1) / kPerThread;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t id = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; id < rows * groups; id += stride) {
+    const int64_t row = id / groups, i = (id - row * groups) * kPerThread;
+    const tile::Span span{0, static_cast<int>(min(n - i, static_cast<int64_t>(kPerThread)))};
+    float gate[kPerThread] = {}, up[kPerThread] = {};
+    tile::add_scaled(gate, x + row * 2 * n + i, 1, span, wide, 1.0f);
+    tile::add_scaled(up, x + row * 2 * n + n + i, 1, span, wide, 1.0f);
+#pragma unroll
+    for (int j = 0; j < kPerThread; ++j) gate[j] = tile::activate(gate[j], act) * up[j];
+    tile::store(y + row * n + i, gate, span, wide);
+  }
+}
+
+constexpr int64_t kMaxBlocks = 1 << 16;
+
+template <class T>
+cudaError_t launch_gate(const void* x, void* y, int64_t rows, int64_t n, Activation act, cudaStream_t stream) {
+  const int64_t blocks = (rows * ((n + kPerThread - 1) / kPerThread) + kThreads - 1) / kThreads;
+  const bool wide = tile::aligned16(x) && tile::aligned16(y) && n % kPerThread == 0;
+  gate_rows<T><<<static_cast<unsigned>(std::min(blocks, kMaxBlocks)), kThreads, 0, stream>>>(
+      static_cast<const T*>(x), static_cast<T*>(y), rows, n, act, wide);
+  return cudaGetLastError();
+}
+
 template <class T>
 cudaError_t launch(const void* x, void* y, int64_t count, Activation act, cudaStream_t stream) {
-  constexpr int64_t kMaxBlocks = 1 << 16;
   const int64_t blocks = (count + kThreads * kPerThread - 1) / (kThreads * kPerThread);
   const bool wide = tile::aligned16(x) && tile::aligned16(y);
   activate_all<T><<<static_cast<unsigned>(std::min(blocks, kMaxBlocks)), kThreads, 0, stream>>>(
@@ -45,6 +73,17 @@ Status launch_activation(const void* x, void* y, int64_t count, DType dtype, Act
     case DType::kF16: return launch<__half>(x, y, count, act, s);
     case DType::kBF16: return launch<__nv_bfloat16>(x, y, count, act, s);
     case DType::kF32: return launch<float>(x, y, count, act, s);
+  }
+  return cudaErrorInvalidValue;
+}
+
+Status launch_gate(const void* x, void* y, int64_t rows, int64_t n, DType dtype, Activation act, Stream stream) {
+  if (rows == 0 || n == 0) return cudaSuccess;
+  const auto s = static_cast<cudaStream_t>(stream);
+  switch (dtype) {
+    case DType::kF16: return launch_gate<__half>(x, y, rows, n, act, s);
+    case DType::kBF16: return launch_gate<__nv_bfloat16>(x, y, rows, n, act, s);
+    case DType::kF32: return launch_gate<float>(x, y, rows, n, act, s);
   }
   return cudaErrorInvalidValue;
 }

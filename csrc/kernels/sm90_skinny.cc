@@ -50,6 +50,11 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
     const int64_t wave = facts.sm_count / splits, waves = ceil_div(tiles, wave);
     tile_rows = std::clamp(ceil_div(ceil_div(roles.rows, waves * wave), 8) * 8, tile_rows - 56, tile_rows);
     tiles = ceil_div(roles.rows, tile_rows);
+    if (p.gated && tile_rows % 16 != 0) {  // 48 of 64 may balance better than all
+      const auto most = [&](int64_t rows) { return ceil_div(ceil_div(roles.rows, rows), wave) * rows; };
+      tile_rows = most(tile_rows - 8) < most(tile_rows + 8) && tile_rows > 8 ? tile_rows - 8 : tile_rows + 8;
+      tiles = ceil_div(roles.rows, tile_rows);
+    }
   }
   Schedule s{static_cast<int>(tile_rows), splits, static_cast<int>(tiles), 0, true};
   if (batches > 1) return s;
@@ -88,6 +93,13 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 #endif
 }
 
+/// Whether the kernels take a problem gated: tiles are put together from eight rows of each half.
+bool gates(const Problem& p) {
+  const Roles roles = sm90_skinny::roles_of(p);
+  return !roles.swapped && roles.w_major == Major::kK && p.n % 16 == 0 && p.batches() == 1 && p.bias == nullptr &&
+         p.c.data == nullptr && p.pre_activation == nullptr && p.alpha == 1.0f;
+}
+
 /// The bytes at the line's rate, less where too few blocks or too short slices ask for them.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
@@ -95,6 +107,11 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const double block_rate = line.tile.bm > 64 ? kTallBlockRate : kBlockRate;
   const double rate = std::min(line.rate * chip_of(facts.cc).dram_gbs / chip_of(90).dram_gbs, blocks * block_rate);
   return kFixedUs + dram_bytes(p) / (rate * 1e3);
+}
+
+constexpr Variant gating(Variant v) {
+  v.gates = gates;
+  return v;
 }
 
 using Launcher = Status (*)(const Problem&, const Schedule&, Stream);
@@ -116,10 +133,10 @@ constexpr Line line_of(double rate) {
 }  // namespace
 
 const Variant kSm90SkinnyVariants[] = {
-#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE)                                                                   \
-  half_variant<Functions<kLine_##ROWS##x##COLS, sm90_skinny::launch_f16_##ROWS##x##COLS,                              \
-                         sm90_skinny::launch_bf16_##ROWS##x##COLS>>("skinny_wgmma_" #ROWS "x" #COLS, Family::kSkinny, \
-                                                                    kHopper, kHopper, kLine_##ROWS##x##COLS),
+#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE)                                             \
+  gating(half_variant<Functions<kLine_##ROWS##x##COLS, sm90_skinny::launch_f16_##ROWS##x##COLS, \
+                                sm90_skinny::launch_bf16_##ROWS##x##COLS>>(                     \
+      "skinny_wgmma_" #ROWS "x" #COLS, Family::kSkinny, kHopper, kHopper, kLine_##ROWS##x##COLS)),
 #include "kernels/configs_sm90_skinny.inc"
 #undef SM90_SKINNY
 };

@@ -7,6 +7,9 @@
 // is bytes in flight: two blocks fit an SM, so that in a chain of dependent launches the next kernel stands ready,
 // barriers and all, when this one ends, and has the first of W in L2 (in its ring, if nobody writes W). The slices of a
 // tile form a cluster, which adds their sums up through distributed shared memory, in order.
+//
+// Gated, W is two halves, and a tile has eight rows of the one, the same eight of the other, and so on: so wgmma leaves
+// what belongs together eight rows apart, in one thread.
 #pragma once
 
 #include <cuda.h>
@@ -42,6 +45,8 @@ struct Params {
   bool swapped;   // D's rows are W's
   bool early;     // Schedule::early
   bool static_w;  // no kernel before this one writes W
+  bool gated;     // D = gate(first half of W's rows) * second half; never swapped, no batch
+  Activation gate;
   tile::EpilogueParams epilogue;
 };
 
@@ -70,6 +75,12 @@ struct Stage {
   }
 };
 
+/// gate = act(gate) * up, of eight neighbours in D.
+__device__ __forceinline__ void gate_with(float (&gate)[8], const float (&up)[8], Activation act) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) gate[i] = tile::activate(gate[i], act) * up[i];
+}
+
 /// Takes a warp's sums, of 16 rows of W from `row0` on, of which `rows` exist, to memory: eight neighbours in D at a
 /// time, which run along W's rows or, swapped, along x's. They change lanes in `patch`, kPatchCols lines of
 /// kPatchStride.
@@ -78,7 +89,8 @@ __device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[
                                             int row0, int rows, tile::BatchOffset offset) {
   constexpr int kCols = Traits::kPatchCols, kStride = Traits::kPatchStride;
   const int lane = threadIdx.x % 32;
-  const int row = p.swapped ? lane % 16 : lane % 2 * 8, col = p.swapped ? lane / 16 * 8 : lane / 2;
+  int row = p.swapped ? lane % 16 : lane % 2 * 8, col = p.swapped ? lane / 16 * 8 : lane / 2;
+  if (p.gated) row = 0, col = lane;
 #pragma unroll
   for (int c0 = 0; c0 < Traits::COLS; c0 += kCols) {
     if (c0 >= p.cols) break;
@@ -98,7 +110,13 @@ __device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[
       float v[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) v[i] = from[p.swapped ? i * kStride : i];
-      if (p.swapped) {
+      if (p.gated) {
+        float up[8];
+#pragma unroll
+        for (int i = 0; i < 8; ++i) up[i] = from[8 + i];
+        gate_with(v, up, p.gate);
+        tile::finish<typename Traits::T>(p.epilogue, offset, c0 + col, row0 / 2, {0, 8}, true, v);
+      } else if (p.swapped) {
         tile::finish<typename Traits::T>(p.epilogue, offset, row0 + row, c0 + col, {0, min(p.cols - c0 - col, 8)}, true,
                                          v);
       } else {
@@ -135,7 +153,18 @@ __device__ __forceinline__ void store(const Params& p, uint32_t sums, int row0, 
   using T = typename Traits::T;
   const int first = blockIdx.y * Traits::kThreads + threadIdx.x, step = p.splits * Traits::kThreads;
   float v[8];
-  if (!p.swapped) {
+  if (p.gated) {
+    const int groups = rows / 16;
+    for (int i = first; i < p.cols * groups; i += step) {
+      const int col = i / groups, row = (i - col * groups) * 16;
+      const uint32_t at = sums + 4 * (col * Traits::kSumStride + row);
+      float up[8];
+      gather<1>(v, at, p.splits);
+      gather<1>(up, at + 4 * 8, p.splits);
+      gate_with(v, up, p.gate);
+      tile::finish<T>(p.epilogue, offset, col, (row0 + row) / 2, {0, 8}, true, v);
+    }
+  } else if (!p.swapped) {
     const int groups = (rows + 7) / 8;
     for (int i = first; i < p.cols * groups; i += step) {
       const int col = i / groups, row = (i - col * groups) * 8;
@@ -194,7 +223,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
     for (int j = 0; j < PANELS; ++j) {
       const int k = (at.step * PANELS + j) * 64, in = inner & p.w_batch[1], out = outer & p.w_batch[0];
       if constexpr (Stage::kKMajor) {
-        visit(j * panel_w, ptx::TmaCoord{k, at.row0, in, out});
+        visit(j * panel_w, p.gated ? ptx::TmaCoord{k, 0, 0, at.row0 / 16} : ptx::TmaCoord{k, at.row0, in, out});
       } else {
 #pragma unroll
         for (int g = 0; g < Traits::kGroups; ++g) {

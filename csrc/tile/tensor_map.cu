@@ -39,7 +39,9 @@ Status encode(const TmaView& view, CUtensorMap* map) {
   };
   const cuuint64_t strides[kRank - 1] = {bytes(view.rows, view.ld), bytes(view.batch[1], view.batch_stride[1]),
                                          bytes(view.batch[0], view.batch_stride[0])};
-  const cuuint32_t box[kRank] = {static_cast<cuuint32_t>(view.box_cols), static_cast<cuuint32_t>(view.box_rows), 1, 1};
+  const cuuint32_t box[kRank] = {static_cast<cuuint32_t>(view.box_cols), static_cast<cuuint32_t>(view.box_rows),
+                                 static_cast<cuuint32_t>(view.box_batch[1]),
+                                 static_cast<cuuint32_t>(view.box_batch[0])};
   const cuuint32_t steps[kRank] = {1, 1, 1, 1};
   const auto type = view.dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const CUresult result =
@@ -63,7 +65,7 @@ struct Key {
               static_cast<uint64_t>(v.batch[1]),
               static_cast<uint64_t>(v.batch_stride[0]),
               static_cast<uint64_t>(v.batch_stride[1]),
-              1} {}
+              static_cast<uint64_t>(v.box_batch[0]) << 32 | static_cast<uint64_t>(v.box_batch[1])} {}
   Key() : words{} {}
   bool operator==(const Key& other) const { return std::memcmp(words, other.words, sizeof(words)) == 0; }
   uint64_t hash() const {
@@ -74,7 +76,7 @@ struct Key {
 };
 
 struct Entry {
-  Key key;  // all zero: empty; the last word of a view's key is 1
+  Key key;  // all zero: empty; the last word of a view's key is not
   CUtensorMap map;
 };
 

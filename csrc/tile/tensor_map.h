@@ -8,7 +8,7 @@
 namespace hgemm {
 
 /// A batch of row-major matrices of 16-bit elements, read or written in boxes of 64 columns (128 bytes) or of 16 (32
-/// bytes), swizzled over as many.
+/// bytes), swizzled over as many. The matrices in a box follow one another.
 struct TmaView {
   void* data;
   DType dtype;
@@ -16,6 +16,7 @@ struct TmaView {
   int64_t batch[2];         // outer, inner; 1 where the batch does not move the matrix
   int64_t batch_stride[2];  // elements
   int box_rows, box_cols = 64;
+  int box_batch[2] = {1, 1};  // outer, inner: matrices in a box
 };
 
 /// Copies the view's tensor map to `map`, from a small cache of this thread or by encoding it. Returns a cudaError_t.

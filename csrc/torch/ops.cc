@@ -2,6 +2,9 @@
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 
+#include <utility>
+
+#include "core/activation.h"
 #include "core/device.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
@@ -336,6 +339,59 @@ void linear_save(StableIValue* stack, uint64_t, uint64_t) {
   stack[1] = give(std::move(saved));
 }
 
+/// The gate as passes over a product `y` (rows, 2 n), by which the kernel that computed it had no way to gate.
+void gate_product(const Call& call, Activation act, Destination y, Destination d, int64_t rows, int64_t n) {
+  const auto dtype = gemm_dtype(call.a.dtype);
+  if (!dtype) return torch_gate(act, y, d, rows, n);
+  const OnDevice on_device(call.a.device);
+  if (const Status status = launch_gate(y.data, d.data, rows, n, *dtype, act, current_stream(call.a.device))) {
+    fail(prefix(call) + "the gate failed to launch: " + status_string(status));
+  }
+}
+
+void linear_gated(StableIValue* stack, uint64_t, uint64_t) {
+  Arguments arguments(stack);
+  Call call;
+  call.op = Op::kLinearGated;
+  call.a = arguments.tensor();
+  call.b = arguments.tensor();
+  call.act = arguments.take<int64_t>();
+  call.variant = arguments.take<std::optional<int64_t>>().value_or(kAuto);
+  call.static_weights = arguments.take<std::optional<bool>>().value_or(false);
+  if (call.b.view.ndim != 2 || call.b.view.sizes[0] % 2 != 0) {
+    fail(prefix(call) + "weight " + shape_text(call.b.view.ndim, call.b.view.sizes) +
+         " must be 2-D with an even number of rows");
+  }
+  Canonical canonical;
+  check_and_canonicalize(call, &canonical);
+  // The product is decided on, and where need be computed, by itself.
+  Problem& p = canonical.problem;
+  const auto act = static_cast<Activation>(std::exchange(call.act, 0));
+  p.act = Activation::kNone;
+  const int ndim = canonical.out_ndim;
+  int64_t sizes[kMaxDims], rows = 1;
+  for (int i = 0; i < ndim - 1; ++i) rows *= sizes[i] = canonical.out_sizes[i];
+  const int64_t n = sizes[ndim - 1] = canonical.out_sizes[ndim - 1] / 2;
+  Handle result = empty_contiguous(ndim, sizes, call.a.dtype, call.a.device);
+  if (!canonical.empty()) {
+    const Destination d{result.get(), mutable_data(result.get())};
+    DeviceFacts facts;
+    const int id = decide(call, p, &facts);
+    if (id >= 0 && variant(id).gates != nullptr && variant(id).gates(p)) {
+      p.gated = true;
+      p.act = act;
+      p.d.row_stride = n;
+      compute(call, canonical, facts, id, d, {});
+    } else {
+      Destination y;
+      const Handle both = allocate_result(call, canonical, &y);
+      compute(call, canonical, facts, id, y, {});
+      gate_product(call, act, y, d, rows, n);
+    }
+  }
+  stack[0] = give(std::move(result));
+}
+
 void matmul_swizzled(StableIValue* stack, uint64_t, uint64_t) {
   Arguments arguments(stack);
   Call call;
@@ -365,5 +421,6 @@ STABLE_TORCH_LIBRARY_IMPL(hgemm, CUDA, library) {
   hgemm::implement<Op::kBaddbmm>(library);
   hgemm::implement<Op::kLinear>(library);
   library.impl("linear_save", hgemm::linear_save);
+  library.impl("linear_gated", hgemm::linear_gated);
   library.impl("matmul_swizzled", hgemm::matmul_swizzled);
 }

@@ -108,9 +108,10 @@ inline Handle empty_contiguous(int64_t ndim, const int64_t* sizes, int32_t dtype
 }
 
 /// The same memory seen with other sizes and strides. Carries no autograd state.
-inline Handle reinterpret(AtenTensorHandle base, int64_t ndim, const int64_t* sizes, const int64_t* strides) {
+inline Handle reinterpret(AtenTensorHandle base, int64_t ndim, const int64_t* sizes, const int64_t* strides,
+                          int64_t offset = 0) {
   AtenTensorHandle handle = nullptr;
-  check(aoti_torch__reinterpret_tensor(base, ndim, sizes, strides, 0, &handle), "reinterpret_tensor");
+  check(aoti_torch__reinterpret_tensor(base, ndim, sizes, strides, offset, &handle), "reinterpret_tensor");
   return Handle(handle);
 }
 

@@ -63,7 +63,23 @@ Triple strides_of(const Matrix& x) {
   return {x.batch_stride[1], x.row_stride, x.col_stride};
 }
 
-/// torch's definitions, from `x` to `y` (which may be x), both contiguous.
+/// torch's definitions, by torch, from `x` to `y` (which may be x).
+void aten_activate(Activation act, AtenTensorHandle x, AtenTensorHandle y) {
+  switch (act) {
+    case Activation::kNone: break;
+    case Activation::kRelu: call_aten_out<2>("aten::relu", "out", {reference(x), reference(y)}); break;
+    case Activation::kSilu: call_aten_out<2>("aten::silu", "out", {reference(x), reference(y)}); break;
+    case Activation::kGelu:
+    case Activation::kGeluTanh: {
+      // NOTE: torch up to 2.13 leaks the 32 bytes of a str argument. Only float64 comes here.
+      const std::string approximate = act == Activation::kGelu ? "none" : "tanh";
+      call_aten_out<3>("aten::gelu", "out", {reference(x), stable::from(approximate), reference(y)});
+      break;
+    }
+  }
+}
+
+/// The same by a kernel where there is one; both contiguous.
 void activate(const Call& call, Destination x, Destination y, int64_t count) {
   const auto act = static_cast<Activation>(call.act);
   if (const auto dtype = gemm_dtype(call.result_dtype())) {
@@ -71,18 +87,7 @@ void activate(const Call& call, Destination x, Destination y, int64_t count) {
     if (status != 0) fail(std::string("hgemm: the activation's launch failed: ") + status_string(status));
     return;
   }
-  switch (act) {
-    case Activation::kNone: break;
-    case Activation::kRelu: call_aten_out<2>("aten::relu", "out", {reference(x.handle), reference(y.handle)}); break;
-    case Activation::kSilu: call_aten_out<2>("aten::silu", "out", {reference(x.handle), reference(y.handle)}); break;
-    case Activation::kGelu:
-    case Activation::kGeluTanh: {
-      // NOTE: torch up to 2.13 leaks the 32 bytes of a str argument. Only float64 comes here.
-      const std::string approximate = act == Activation::kGelu ? "none" : "tanh";
-      call_aten_out<3>("aten::gelu", "out", {reference(x.handle), stable::from(approximate), reference(y.handle)});
-      break;
-    }
-  }
+  aten_activate(act, x.handle, y.handle);
 }
 
 /// alpha * a @ b + beta * c in float32 from half operands. torch has no such GEMM that the stable ABI can call (Scalar
@@ -171,6 +176,18 @@ void torch_gemm(const Call& call, const Canonical& canonical, Destination d, Des
   } else if (target.handle != d.handle) {
     check(aoti_torch_copy_(d.handle, target.handle, 0), "copy_");
   }
+}
+
+void torch_gate(Activation act, Destination y, Destination d, int64_t rows, int64_t n) {
+  const int64_t sizes[] = {rows, n}, halves[] = {2 * n, 1}, whole[] = {n, 1};
+  const Handle gate = reinterpret(y.handle, 2, sizes, halves), up = reinterpret(y.handle, 2, sizes, halves, n);
+  const Handle result = reinterpret(d.handle, 2, sizes, whole);
+  if (act == Activation::kNone) {
+    check(aoti_torch_copy_(result.get(), gate.get(), 0), "copy_");
+  } else {
+    aten_activate(act, gate.get(), result.get());
+  }
+  call_aten_out<3>("aten::mul", "out", {reference(result.get()), reference(up.get()), reference(result.get())});
 }
 
 }  // namespace hgemm
