@@ -27,6 +27,10 @@ CASES: dict[str, tuple[Call, Call]] = {
         lambda a, b, c, d: hgemm.linear(a, b[0].T, d, 2),
         lambda a, b, c, d: F.gelu(F.linear(a, b[0].T, d)),
     ),
+    "linear_gated": (
+        lambda a, b, c, d: hgemm.linear_gated(a, torch.cat([b[0].T, b[0].T]), 4),
+        lambda a, b, c, d: F.silu(F.linear(a, b[0].T)) * F.linear(a, b[0].T),
+    ),
     "linear_save": (
         lambda a, b, c, d: hgemm.linear_save(a, b[0].T, d, 2)[1],
         lambda a, b, c, d: F.linear(a, b[0].T, d),

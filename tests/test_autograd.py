@@ -61,6 +61,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "linear silu": (lambda x, w, b: hgemm.linear(x, w, b, 4), ((3, 4), (2, 4), (2,))),
     "linear silu vector weight": (lambda x, w: hgemm.linear(x, w, None, 4), ((3, 4), (4,))),
     "linear_save": (lambda x, w, b: hgemm.linear_save(x, w, b, 2), ((3, 4), (2, 4), (2,))),
+    "linear_gated": (lambda x, w: hgemm.linear_gated(x, w, 4), ((2, 3, 4), (6, 4))),
+    "linear_gated vector": (lambda x, w: hgemm.linear_gated(x, w, 0), ((4,), (6, 4))),
     "linear_save no bias": (lambda x, w: hgemm.linear_save(x, w, None, 4), ((2, 2, 3), (2, 3))),
 }
 

@@ -93,6 +93,16 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: hgemm.linear_save(t(4, 5), t(3, 6), None, 1),
         "hgemm::linear_save: x (4, 5) and weight (3, 6): last dimensions must match",
     ),
+    "linear_gated rows": (
+        lambda: hgemm.linear_gated(t(4, 5), t(3, 5), 1),
+        "hgemm::linear_gated: weight (3, 5) must be 2-D with an even number of rows",
+    ),
+    "linear_gated rank": (lambda: hgemm.linear_gated(t(4, 5), t(5), 1), "hgemm::linear_gated: weight (5,) must be 2-D"),
+    "linear_gated inner": (
+        lambda: hgemm.linear_gated(t(4, 5), t(4, 6), 1),
+        "hgemm::linear_gated: x (4, 5) and weight (4, 6): last dimensions must match",
+    ),
+    "linear_gated act": (lambda: hgemm.linear_gated(t(4, 5), t(4, 5), -1), "act must be one of 0 (none), 1 (relu), "),
     "out shape": (
         lambda: hgemm.mm.out(t(4, 5), t(5, 3), out=t(4, 4)),
         "hgemm::mm: out (4, 4) must have the result's shape (4, 3)",

@@ -60,6 +60,11 @@ FUNCTIONS: dict[str, Pair] = {
         lambda x, w, b: F.gelu(F.linear(x, w, b), approximate="tanh") + F.linear(x, w, b),
         ((3, 4), (2, 4), (2,)),
     ),
+    "linear_gated": (
+        lambda x, w: hgemm.linear_gated(x, w, 2),
+        lambda x, w: F.gelu(F.linear(x, w[:2])) * F.linear(x, w[2:]),
+        ((3, 4), (4, 4)),
+    ),
 }
 
 

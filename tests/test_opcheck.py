@@ -47,6 +47,11 @@ SAMPLES: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
         ((t(5, 3, dtype=torch.bfloat16), t(4, 3, dtype=torch.bfloat16), None, 4), {"out_dtype": torch.float32}),
     ],
     "linear_save": [((t(2, 5, 3), t(4, 3), t(4), 2), {}), ((t(5, 3), t(4, 3), None, 1), {"variant": -2})],
+    "linear_gated": [
+        ((t(5, 3), t(8, 3), 4), {}),
+        ((t(2, 5, 3), t(8, 3), 0), {}),
+        ((t(3, dtype=torch.bfloat16), t(2, 3, dtype=torch.bfloat16), 3), {"variant": -2}),
+    ],
     "matmul_swizzled": [((t(5, 3), t(3, 4)), {"variant": 0, "swizzle_stride": 128})],
 }
 
@@ -57,7 +62,7 @@ def test_functional(op: str, index: int) -> None:
     torch.library.opcheck(getattr(hgemm, op).default, args, options, test_utils=UTILITIES)
 
 
-@pytest.mark.parametrize("op", [op for op in SAMPLES if op not in ("linear_save", "matmul_swizzled")])
+@pytest.mark.parametrize("op", [op for op in SAMPLES if hasattr(getattr(hgemm, op), "out")])
 def test_out(op: str) -> None:
     args, options = SAMPLES[op][0]
     args = tuple(a.detach() if isinstance(a, Tensor) else a for a in args)

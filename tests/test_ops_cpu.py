@@ -190,6 +190,17 @@ def test_linear(
     assert_fresh(saved[0], x, weight, saved[1])
 
 
+@pytest.mark.parametrize("act", ACTIVATIONS)
+@pytest.mark.parametrize("x_shape", [(5,), (3, 5), (2, 3, 5), (0, 5), (3, 0)])
+@pytest.mark.parametrize("rows", [0, 2, 14])
+def test_linear_gated(x_shape: tuple[int, ...], rows: int, act: int) -> None:
+    x, weight = tensor(x_shape), tensor((rows, x_shape[-1]))
+    gate, up = F.linear(x, weight).chunk(2, -1) if rows else (F.linear(x, weight),) * 2
+    out = hgemm.linear_gated(x, weight, act)
+    torch.testing.assert_close(out, ACTIVATIONS[act](gate) * up)
+    assert_fresh(out, x, weight)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("op", ["matmul", "mm", "addmm", "linear"])
 def test_float32_output_keeps_what_half_would_round(op: str, dtype: torch.dtype) -> None:

@@ -145,6 +145,15 @@ def linear_save(
     return _activate_(pre.clone(), act), pre
 
 
+@_below_autograd
+def linear_gated(
+    x: Tensor, weight: Tensor, act: int, *, variant: int | None = None, static_weights: bool | None = None
+) -> Tensor:
+    _, dtype = checks.linear_gated(x, weight, act, variant=variant)
+    gate, up = _pre_activation(x, weight, None, dtype, None).chunk(2, -1)
+    return _activate_(gate.contiguous(), act).mul_(up)
+
+
 def register(lib: torch.library.Library) -> None:
     """Registers the implementations of every op on ``lib``."""
     functions = {"matmul": matmul, "mm": mm, "bmm": bmm, "addmm": addmm, "baddbmm": baddbmm, "linear": linear}
@@ -152,4 +161,5 @@ def register(lib: torch.library.Library) -> None:
         lib.impl(name, function, "CompositeExplicitAutograd")
         lib.impl(f"{name}.out", function, "CompositeExplicitAutograd")
     lib.impl("linear_save", linear_save, "CompositeExplicitAutograd")
+    lib.impl("linear_gated", linear_gated, "CompositeExplicitAutograd")
     lib.impl("matmul_swizzled", matmul_swizzled, "CompositeExplicitAutograd")

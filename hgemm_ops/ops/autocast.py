@@ -46,7 +46,7 @@ def _kernel(name: str, op: OpOverload, device_type: str) -> Callable[..., Any]:
 
 def register(lib: torch.library.Library) -> None:
     """Registers the autocast kernels of every functional op on ``lib``."""
-    for name in (*SIGNATURES, "linear_save", "matmul_swizzled"):
+    for name in (*SIGNATURES, "linear_save", "linear_gated", "matmul_swizzled"):
         op = getattr(getattr(torch.ops, NAMESPACE), name).default
         for device_type, key in _KEYS.items():
             lib.impl(name, _kernel(name, op, device_type), key)

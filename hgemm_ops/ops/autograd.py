@@ -31,6 +31,7 @@ from torch.autograd.graph import increment_version
 
 from hgemm_ops.ops import aten
 from hgemm_ops.ops.schema import AUTOGRAD_PREFIX, NAMESPACE, SIGNATURES
+from hgemm_ops.ops.vmap import ACTIVATE
 
 Ctx = Any  # torch.autograd.function.FunctionCtx, to which the functions below add attributes
 Options = dict[str, Any]  # keyword-only arguments that differ from their defaults
@@ -487,6 +488,16 @@ def _linear_kernel(op: OpOverload) -> Kernel:
     return _kernel(op, record)
 
 
+def _linear_gated_kernel(op: OpOverload) -> Kernel:
+    """Where a gradient is wanted: the product, whose halves that needs, and torch's activation and multiplication."""
+
+    def record(keyset: DispatchKeySet, options: Options, x: Tensor, weight: Tensor, act: int) -> Tensor:
+        gate, up = _OPS.linear.default(x, weight, None, 0, **options).chunk(2, -1)
+        return (ACTIVATE[act](gate) if act else gate) * up
+
+    return _kernel(op, record)
+
+
 def _out_kernel(op: OpOverload) -> Kernel:
     """As torch's: an out= overload has no gradient, and says so."""
 
@@ -556,6 +567,7 @@ def register(lib: torch.library.Library) -> None:
         "linear_save": _kernel(
             _OPS.linear_save.default, functools.partial(_applier(_LinearSave), _OPS.linear_save.default)
         ),
+        "linear_gated": _linear_gated_kernel(_OPS.linear_gated.default),
     }
     for name, kernel in kernels.items():
         lib.impl(name, kernel, "Autograd", with_keyset=True)

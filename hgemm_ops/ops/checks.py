@@ -265,6 +265,17 @@ def linear(
     return shape, dtype
 
 
+def linear_gated(
+    x: Tensor, weight: Tensor, act: int, *, variant: int | None = None, static_weights: bool | None = None
+) -> Result:
+    require(
+        weight.dim() == 2 and weight.size(0) % 2 == 0,
+        lambda: f"hgemm::linear_gated: weight {_shape(weight)} must be 2-D with an even number of rows",
+    )
+    shape, dtype = linear(x, weight, None, act, variant=variant, op="linear_gated")
+    return (*shape[:-1], shape[-1] // 2), dtype
+
+
 def out(op: str, tensor: Tensor, device: torch.device, result: Result) -> None:
     """``out=`` must have the result's shape, dtype and device already: it is never resized."""
     shape, dtype = result

@@ -53,4 +53,5 @@ def register(lib: torch.library.Library) -> None:
         torch.library.register_fake(f"{NAMESPACE}::{op}", _functional(check, like), lib=lib)
         torch.library.register_fake(f"{NAMESPACE}::{op}.out", _out(op, check, like), lib=lib)
     torch.library.register_fake(f"{NAMESPACE}::linear_save", _linear_save, lib=lib)
+    torch.library.register_fake(f"{NAMESPACE}::linear_gated", _functional(checks.linear_gated, 0), lib=lib)
     torch.library.register_fake(f"{NAMESPACE}::matmul_swizzled", _functional(checks.matmul_swizzled, 0), lib=lib)

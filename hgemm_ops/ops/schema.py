@@ -33,6 +33,11 @@ SIGNATURES: dict[str, str] = {
 #: Returns (act(x @ weight.T + bias), the argument of act), for a backward that needs the pre-activation.
 LINEAR_SAVE = f"linear_save(Tensor x, Tensor weight, Tensor? bias, int act, *, {_OPTIONS}) -> (Tensor, Tensor)"
 
+#: ``act(gate) * up`` of ``gate, up = (x @ weight.T).chunk(2, -1)``.
+LINEAR_GATED = (
+    "linear_gated(Tensor x, Tensor weight, int act, *, int? variant=None, bool? static_weights=None) -> Tensor"
+)
+
 #: matmul through a kernel that walks the result in panels of ``swizzle_stride`` columns (0: of its own choice).
 MATMUL_SWIZZLED = "matmul_swizzled(Tensor a, Tensor b, *, int variant, int swizzle_stride) -> Tensor"
 
@@ -56,6 +61,7 @@ def define(lib: torch.library.Library) -> None:
         lib.define(f"{name}.out({arguments}, Tensor(a!) out) -> Tensor(a!)", tags=TAGS)
         lib.define(f"{AUTOGRAD_PREFIX}{name}({arguments}) -> Tensor", tags=TAGS)
     lib.define(LINEAR_SAVE, tags=TAGS)
+    lib.define(LINEAR_GATED, tags=TAGS)
     lib.define(MATMUL_SWIZZLED, tags=TAGS)
 
 

@@ -46,6 +46,7 @@ def register() -> None:
         "baddbmm": _add_product,
         "linear": _linear,
         "linear_save": _linear_save,
+        "linear_gated": _linear_gated,
     }
     for name, strategy in strategies.items():
         register_sharding(getattr(getattr(torch.ops, NAMESPACE), name).default)(strategy)
@@ -140,3 +141,11 @@ def _linear(*arguments: Any, **options: Any) -> list[Strategy]:
 def _linear_save(x: Any, weight: Any, bias: Any, act: int, **options: Any) -> list[Strategy]:
     placements = _linear_placements(x, weight, bias, act)
     return [([p[0], p[0]], _linear_arguments(p, (x, weight, bias, act))) for p in placements]
+
+
+def _linear_gated(x: Any, weight: Any, act: int, **options: Any) -> list[Strategy]:
+    """Whole weights alone: a shard's rows are not the rows that belong together, and the gate needs the whole sum."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    rows = [Replicate(), *(Shard(i) for i in range(len(x.shape) - 1))]
+    return [([y], [y, Replicate(), None]) for y in rows]

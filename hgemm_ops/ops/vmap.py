@@ -13,7 +13,7 @@ from hgemm_ops.ops.schema import NAMESPACE
 _OPS = getattr(torch.ops, NAMESPACE)
 Dims = tuple[int | None, ...]
 # The ops' activations, on a result that was computed without one.
-_ACTIVATE: dict[int, Callable[[Tensor], Tensor]] = {
+ACTIVATE: dict[int, Callable[[Tensor], Tensor]] = {
     1: torch.relu,
     2: torch.nn.functional.gelu,
     3: lambda t: torch.nn.functional.gelu(t, approximate="tanh"),
@@ -95,7 +95,7 @@ def _linear(
     if _is_shared(in_dims, bias):
         return _OPS.linear.default(x.movedim(in_dims[0], 0), weight, bias, act, **options), 0  # type: ignore[arg-type]
     y = _per_sample_linear(info, in_dims, x, weight, bias, options)
-    return (_ACTIVATE[act](y) if act else y), 0
+    return (ACTIVATE[act](y) if act else y), 0
 
 
 def _linear_save(
@@ -105,7 +105,14 @@ def _linear_save(
         x = x.movedim(in_dims[0], 0)  # type: ignore[arg-type]
         return _OPS.linear_save.default(x, weight, bias, act, **options), (0, 0)
     pre = _per_sample_linear(info, in_dims, x, weight, bias, options)
-    return (_ACTIVATE[act](pre) if act else pre.clone(), pre), (0, 0)
+    return (ACTIVATE[act](pre) if act else pre.clone(), pre), (0, 0)
+
+
+def _linear_gated(info: Any, in_dims: Dims, x: Tensor, weight: Tensor, act: int, **options: Any) -> tuple[Tensor, int]:
+    if _is_shared(in_dims, None):
+        return _OPS.linear_gated.default(x.movedim(in_dims[0], 0), weight, act, **options), 0  # type: ignore[arg-type]
+    gate, up = _per_sample_linear(info, in_dims, x, weight, None, options).chunk(2, -1)
+    return (ACTIVATE[act](gate) if act else gate) * up, 0
 
 
 def register(lib: torch.library.Library) -> None:
@@ -118,6 +125,7 @@ def register(lib: torch.library.Library) -> None:
         "baddbmm": _add_product,
         "linear": _linear,
         "linear_save": _linear_save,
+        "linear_gated": _linear_gated,
     }
     for name, rule in rules.items():
         torch.library.register_vmap(f"{NAMESPACE}::{name}", rule, lib=lib)
