@@ -13,7 +13,7 @@ from hgemm_ops import _library, _native, _tables, _variants, ops
 from hgemm_ops._api import linear, matmul
 from hgemm_ops._context import use_custom_gemm
 from hgemm_ops._explain import Candidate, Explanation, explain
-from hgemm_ops._fusion import fuse_projections, fuse_weights_, linear_group, unfuse_weights_
+from hgemm_ops._fusion import fuse_projections, fuse_weights_, linear_gated, linear_group, unfuse_weights_
 from hgemm_ops._layers import Linear, swap_linear, unswap_linear
 from hgemm_ops._variants import VariantInfo, variants
 
@@ -28,6 +28,7 @@ __all__ = [
     "fuse_projections",
     "fuse_weights_",
     "linear",
+    "linear_gated",
     "linear_group",
     "matmul",
     "swap_linear",

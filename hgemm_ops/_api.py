@@ -23,6 +23,14 @@ def _require_dtype(function: str, out_dtype: object) -> None:
         raise TypeError(f"hgemm_ops.{function}: out_dtype must be a torch.dtype or None, got {out_dtype!r}")
 
 
+def _require_activation(function: str, activation: object) -> int:
+    if activation not in _ACT:
+        raise ValueError(
+            f"hgemm_ops.{function}: activation must be one of {', '.join(ACTIVATIONS)} or None, got {activation!r}"
+        )
+    return _ACT[activation]
+
+
 def _is_static(weight: Tensor, static_weights: bool) -> bool | None:
     """The ops' ``static_weights``: not for a weight that torch must copy first, to carry out a lazy conjugation or
     negation."""
@@ -116,18 +124,15 @@ def linear(
     _require_tensor("linear", "weight", weight)
     if bias is not None:
         _require_tensor("linear", "bias", bias)
-    if activation not in _ACT:
-        raise ValueError(
-            f"hgemm_ops.linear: activation must be one of {', '.join(ACTIVATIONS)} or None, got {activation!r}"
-        )
+    act = _require_activation("linear", activation)
     if variant is None and out_dtype is None and not static_weights:
-        return torch.ops.hgemm.linear.default(x, weight, bias, _ACT[activation])
+        return torch.ops.hgemm.linear.default(x, weight, bias, act)
     _require_dtype("linear", out_dtype)
     return torch.ops.hgemm.linear.default(
         x,
         weight,
         bias,
-        _ACT[activation],
+        act,
         out_dtype=out_dtype,
         variant=_variants.resolve(variant),
         static_weights=_is_static(weight, static_weights),

@@ -29,9 +29,9 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Parameter
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode, _push_mode
 
-from hgemm_ops import _fusion, _library, _native, _sites, _variants
+from hgemm_ops import _fusion, _gating, _library, _native, _sites, _variants
 from hgemm_ops._lowering import LEFT_TO_TORCH, LOWERINGS, Lowered
 from hgemm_ops._report import Call, Operand, Report, lock, torch_serves, torch_serves_gradient
 from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES
@@ -107,6 +107,9 @@ class _Active(threading.local):
 
     def __init__(self) -> None:
         self.stack: list[use_custom_gemm] = []
+
+    def innermost(self) -> use_custom_gemm | None:
+        return self.stack[-1] if self.stack else None
 
 
 _active = _Active()
@@ -391,13 +394,38 @@ class use_custom_gemm(TorchFunctionMode):
         self._count_fused(group, product)
         return pending.take(group, x, weight, bias)
 
-    def _count_fused(self, group: _fusion.Group, product: Lowered) -> None:
-        key = (group, product.a.shape, product.a.dtype)
+    def _gated(self, unit: _gating.GatedForward, x: Any) -> Tensor | None:
+        """What goes into the last layer of a gated unit of a fused group; None where each layer stands for itself."""
+        if self._pending is None or _get_current_function_mode() is not self:
+            return None
+        layers = unit.layers()
+        group = None if layers is None else _fusion.group_of(layers[0].weight)
+        if layers is None or group is None:
+            return None
+        gate, up = layers
+        if [id(weight) for weight, _ in group.parameters()] != [id(gate.weight), id(up.weight)]:
+            return None
+        if gate._parameters.get("bias") is not None or not group.serves(x, gate.weight, None):
+            return None
+        joint = group.joint(x)
+        if joint is None or joint.sizes[0] != joint.sizes[1]:
+            return None
+        options = self._with_variant({"static_weights": True} if self._static_weights else {})
+        _pop_mode()
+        try:
+            result: Tensor = _OPS.linear_gated.default(x, joint.weight, unit.unit.act, **options)
+        finally:
+            _push_mode(self)
+        self._count_fused(group, Lowered("linear", x, joint.weight), "linear_gated")
+        return result
+
+    def _count_fused(self, group: _fusion.Group, product: Lowered, op: str = "linear") -> None:
+        key = (group, op, product.a.shape, product.a.dtype)
         entry = self._seen.get(key)
         if entry is None:
             frame = _caller()
             names = [_sites.of_parameter(frame, weight) for weight, _ in group.parameters() if weight is not None]
-            call = _call(_fusion.joint_name(names), product.op, product, variant=self._variant)
+            call = _call(_fusion.joint_name(names), op, product, variant=self._variant)
             self._remember(key, None, _Entry(call, None, frame.f_code))
         else:
             entry.calls += 1
@@ -743,6 +771,8 @@ def _product(name: str, *args: Any, **kwargs: Any) -> Lowered | None:
         bias = args[2] if len(args) > 2 else kwargs.get("bias")
         act = args[3] if len(args) > 3 else kwargs.get("act", 0)
         return Lowered("linear", args[0], args[1], bias, {**kwargs, "act": act})
+    if name == "linear_gated" and len(args) >= 2:
+        return Lowered("linear", args[0], args[1])
     if len(args) == 2:
         return Lowered(name, *args, options=kwargs)
     if len(args) == 3:
@@ -786,7 +816,7 @@ _attention = _reentered(F.multi_head_attention_forward)
 # Our operators in every form that can be called -> the name of what they compute.
 _OWN: dict[_Torch, str] = {
     op: name.removesuffix("_save")
-    for name in (*SIGNATURES, "linear_save")
+    for name in (*SIGNATURES, "linear_save", "linear_gated")
     for packet in (getattr(_OPS, name),)
     for op in (packet, *(getattr(packet, overload) for overload in packet.overloads()))
 }
@@ -808,3 +838,4 @@ def _routes() -> dict[_Torch, _Route | str]:
 
 
 _ROUTES = _routes()
+_gating.innermost_context = _active.innermost

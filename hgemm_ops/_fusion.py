@@ -20,10 +20,10 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from hgemm_ops import _variants
-from hgemm_ops._api import _is_static, _require_tensor
+from hgemm_ops import _gating, _variants
+from hgemm_ops._api import _is_static, _require_activation, _require_tensor
 
-__all__ = ["fuse_projections", "fuse_weights_", "linear_group", "unfuse_weights_"]
+__all__ = ["fuse_projections", "fuse_weights_", "linear_gated", "linear_group", "unfuse_weights_"]
 
 _log = logging.getLogger("hgemm_ops")
 
@@ -100,6 +100,58 @@ def linear_group(
         )
     y = op(x, joint.weight, joint.bias, variant=forced, static_weights=_is_static(joint.weight, static_weights))
     return _split(y, joint.sizes)
+
+
+def linear_gated(
+    x: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    activation: str | None = "silu",
+    *,
+    variant: str | None = None,
+    static_weights: bool = False,
+) -> Tensor:
+    """Gated linear unit: ``act(F.linear(x, gate)) * F.linear(x, up)``.
+
+    One operator computes it if ``gate`` and ``up`` lie one behind the other in memory, in this order, as
+    :func:`fuse_weights_` arranges them. Where the kernel that the dispatcher picks for their product can (those for at
+    most 64 rows on Hopper), both products, activation and multiplication are one launch, of float32 sums; elsewhere a
+    second one gates the product. Otherwise, and where :func:`linear_group` computes its layers separately, two
+    products, the first with the activation, and a multiplication.
+
+    Args:
+        x: ``(..., in_features)``. Any strides and storage offset.
+        gate: ``(out_features, in_features)``.
+        up: ``(out_features, in_features)``.
+        activation: as for :func:`hgemm_ops.linear`.
+        variant: as for :func:`hgemm_ops.matmul`.
+        static_weights: as for :func:`hgemm_ops.matmul`, of both weights.
+
+    Returns:
+        ``(..., out_features)``.
+
+    Raises:
+        TypeError: ``x`` or a weight is not a tensor.
+        ValueError: unknown ``activation`` or ``variant``.
+        RuntimeError: as for :func:`hgemm_ops.linear`.
+    """
+    for name, value in (("x", x), ("gate", gate), ("up", up)):
+        _require_tensor("linear_gated", name, value)
+    act = _require_activation("linear_gated", activation)
+    forced = _variants.resolve(variant)
+    joint = _joint_for(x, (gate, up), (None, None)) if gate.shape == up.shape else None
+    ops = torch.ops.hgemm
+    if joint is None:
+
+        def product(weight: Tensor, act: int) -> Tensor:
+            static = _is_static(weight, static_weights)
+            result: Tensor = ops.linear.default(x, weight, None, act, variant=forced, static_weights=static)
+            return result
+
+        return product(gate, act) * product(up, 0)
+    static = _is_static(joint.weight, static_weights)
+    result: Tensor = ops.linear_gated.default(x, joint.weight, act, variant=forced, static_weights=static)
+    return result
 
 
 class Joint(NamedTuple):
@@ -298,6 +350,7 @@ def unfuse_weights_(modules: Iterable[nn.Module]) -> None:
     ``unfuse_weights_(model.modules())`` undoes :func:`fuse_projections`.
     """
     for module in modules:
+        _gating.remove(module)
         weight = module._parameters.get("weight")
         if weight is not None and _groups.pop(id(weight), None) is not None:
             parameters = [p for p in (weight, module._parameters.get("bias")) if p is not None]
@@ -312,6 +365,10 @@ def fuse_projections(model: nn.Module, names: Iterable[Sequence[str]] = PROJECTI
         hgemm_ops.fuse_projections(model)
         with use_custom_gemm(fuse_projections=True):
             model(x)
+
+    A module that does nothing but ``down(act(gate(x)) * up(x))``, as the MLP of most language models, also gets a
+    ``forward`` of ours, by which the context computes all but the last layer as :func:`linear_gated`. Modules with
+    hooks on these layers, and other activations than the operators have, run as they are.
 
     Layers that :func:`fuse_weights_` refuses, tied weights and layers that are no :class:`torch.nn.Linear` stay as they
     are. A group whose layers turn out to get different inputs (cross attention) costs some wasted products and is then
@@ -342,6 +399,8 @@ def fuse_projections(model: nn.Module, names: Iterable[Sequence[str]] = PROJECTI
             except (TypeError, ValueError) as refused:
                 _log.debug("%s: not fused, %s", site, refused)
                 continue
+            if len(kind) == 2:
+                _gating.install(module, *kind)
             fused.append(site)
     return fused
 

@@ -112,6 +112,11 @@ def run(variant: VariantInfo) -> int:
             out = torch.ops.hgemm.addmm(c.cuda(), device_a, device_b, beta=0.5, alpha=2.0, variant=variant.id)
             check(f"{name} addmm", out, 0.5 * c.double() + 2.0 * exact)
             launches += 2
+        if b.size(1) % 2 == 0:
+            gate, up = exact.chunk(2, -1)
+            out = torch.ops.hgemm.linear_gated(device_a, device_b.t(), 4, variant=variant.id)
+            check(f"{name} gated", out, F.silu(gate) * up)
+            launches += 1
     return launches
 
 
