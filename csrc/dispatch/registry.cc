@@ -25,6 +25,7 @@ const std::vector<Listed>& all() {
     const List lists[] = {
         {kSm80MmaVariants, kSm80MmaVariantCount},
         {kSm90WgmmaVariants, kSm90WgmmaVariantCount},
+        {kSm90StreamKVariants, kSm90StreamKVariantCount, true},
         {kSkinnyVariants, kSkinnyVariantCount},
         {kSm90SkinnyVariants, kSm90SkinnyVariantCount},
         {kGemvVariants, kGemvVariantCount},
