@@ -12,19 +12,29 @@ namespace {
 struct List {
   const Variant* variants;
   int count;
+  bool needs_measurement = false;
 };
 
-const std::vector<const Variant*>& all() {
-  static const std::vector<const Variant*> variants = [] {
+struct Listed {
+  const Variant* variant;
+  bool needs_measurement;
+};
+
+const std::vector<Listed>& all() {
+  static const std::vector<Listed> variants = [] {
     const List lists[] = {
-        {kSm80MmaVariants, kSm80MmaVariantCount}, {kSm90WgmmaVariants, kSm90WgmmaVariantCount},
-        {kSkinnyVariants, kSkinnyVariantCount},   {kSm90SkinnyVariants, kSm90SkinnyVariantCount},
-        {kGemvVariants, kGemvVariantCount},       {kBatchedMmaVariants, kBatchedMmaVariantCount},
+        {kSm80MmaVariants, kSm80MmaVariantCount},
+        {kSm90WgmmaVariants, kSm90WgmmaVariantCount},
+        {kSm90StreamKVariants, kSm90StreamKVariantCount, true},
+        {kSkinnyVariants, kSkinnyVariantCount},
+        {kSm90SkinnyVariants, kSm90SkinnyVariantCount},
+        {kGemvVariants, kGemvVariantCount},
+        {kBatchedMmaVariants, kBatchedMmaVariantCount},
         {kLadderVariants, kLadderVariantCount},
     };
-    std::vector<const Variant*> out;
+    std::vector<Listed> out;
     for (const List& list : lists) {
-      for (int i = 0; i < list.count; ++i) out.push_back(&list.variants[i]);
+      for (int i = 0; i < list.count; ++i) out.push_back({&list.variants[i], list.needs_measurement});
     }
     if (out.size() > kMaxVariants) throw std::length_error("hgemm: more variants than kMaxVariants");
     return out;
@@ -39,7 +49,11 @@ int variant_count() {
 }
 
 const Variant& variant(int id) {
-  return *all()[static_cast<size_t>(id)];
+  return *all()[static_cast<size_t>(id)].variant;
+}
+
+bool needs_measurement(int id) {
+  return all()[static_cast<size_t>(id)].needs_measurement;
 }
 
 const std::vector<int>& automatic_variants() {

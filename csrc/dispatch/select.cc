@@ -70,9 +70,12 @@ struct Times {
   double used;       // NaN: not to be considered
 };
 
-Times times_of(double predicted, double extra, const Knowledge& known, size_t slot) {
+Times times_of(double predicted, double extra, const Knowledge& known, size_t slot, bool needs_measurement) {
   Times t{predicted + extra, kNaN, predicted + extra};
-  if (known.kind == Knowledge::Kind::kNothing) return t;
+  if (known.kind == Knowledge::Kind::kNothing) {
+    if (needs_measurement) t.used = kNaN;
+    return t;
+  }
   const double value = known.value[slot];
   if (known.kind == Knowledge::Kind::kExact) {
     t.measured = value;
@@ -110,7 +113,8 @@ Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch,
   if (choice.known.kind != Knowledge::Kind::kNothing && std::isnan(choice.known.value[torch_slot])) {
     choice.known = {};  // without torch's time there is nothing to compare with
   }
-  const Times torch = times_of(torch_product_us(p, facts), torch_epilogue_us(p, facts), choice.known, torch_slot);
+  const Times torch =
+      times_of(torch_product_us(p, facts), torch_epilogue_us(p, facts), choice.known, torch_slot, false);
   visit(kTorch, torch);
 
   const bool fused = p.act != Activation::kNone || p.bias || p.pre_activation || p.c.data;
@@ -124,7 +128,7 @@ Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch,
     any = true;
     const double alone = v.predict_us(product, facts);
     const double extra = fused ? std::max(0.0, v.predict_us(p, facts) - alone) : 0.0;
-    const Times t = times_of(alone, extra, choice.known, static_cast<size_t>(id));
+    const Times t = times_of(alone, extra, choice.known, static_cast<size_t>(id), needs_measurement(id));
     visit(id, t);
     if (t.used < best_us) {
       best_us = t.used;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <iterator>
+#include <type_traits>
 
 #include "core/cost.h"
 #include "core/problem.h"
@@ -22,6 +23,7 @@ struct Line {
   bool pingpong, stores_any, takes_mn_major_b;
   int cm, cn, ck;  // cluster
   double rate;
+  size_t partial_bytes;  // stream-K: of a block; else 0
 };
 
 /// The ways to run one configuration; each is a variant.
@@ -39,10 +41,21 @@ constexpr double kRoundShare = 0.3;    // of it, where the stores wait for the n
 constexpr double kReduceUs = 3.0;      // split K: exchange through distributed shared memory
 constexpr double kReadShare = 0.82;    // of the read stream, at best
 constexpr int kLargeClusters = 30;     // clusters of four that find room at the same time
+// Stream-K, with RATE fitted to the 15 shapes of NOTES.md so that on none a prediction is under the best other line's.
+constexpr double kLeaveUs = 6.0;  // 128 x 256 partial sums to memory
+constexpr double kAddUs = 3.0;    // and as many added to a tile
 
-bool eligible(const Problem& p, const Line& line, Form form, Reason* why) {
+int64_t units_of(const Problem& p, const Line& line) {
+  return ceil_div(p.m, int64_t{line.tile.bm} * line.cm) * ceil_div(p.n, int64_t{line.tile.bn} * line.cn) * p.batches();
+}
+/// Stream-K: how the steps of K are shared out.
+sm90_wgmma::Split split_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  return sm90_wgmma::split_of(units_of(p, line), ceil_div(p.k, line.tile.bk), facts.sm_count / (line.cm * line.cn));
+}
+
+bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Reason* why) {
 #ifdef HGEMM_NO_SM90A
-  (void)p, (void)line, (void)form;
+  (void)p, (void)facts, (void)line, (void)form;
   return refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
 #else
   constexpr int64_t kMaxExtent = int64_t{1} << 30;
@@ -72,12 +85,22 @@ bool eligible(const Problem& p, const Line& line, Form form, Reason* why) {
     return refuse(why, "rows of A and B must start on 16 bytes (got %d and %d) and not overlap", alignment_a(p),
                   alignment_b(p));
   }
+  if (line.partial_bytes > 0 && split_of(p, facts, line).units == 0) {
+    return refuse(why, "%s", "nothing to split: C is a whole number of waves, or K too short");
+  }
   return true;
 #endif
 }
 
-size_t workspace(const Problem& p, Form form) {
+size_t pad_bytes(const Problem& p, Form form) {
   return form == Form::kPad ? padded_bytes(p, !sm90_wgmma::is_tma_a(p), !sm90_wgmma::is_tma_b(p)) : 0;
+}
+/// Stream-K: partial sums and flags of every block.
+size_t stream_k_bytes(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  if (line.partial_bytes == 0) return 0;
+  const size_t blocks = size_t{split_of(p, facts, line).clusters} * line.cm * line.cn;
+  constexpr size_t kAlign = 256;
+  return blocks * line.partial_bytes + (blocks * sizeof(uint64_t) + kAlign - 1) / kAlign * kAlign;
 }
 
 /// What the epilogue costs beside a plain one. Biases and activations are unrolled where D goes through TMA, the latter
@@ -94,29 +117,37 @@ double epilogue_factor(const Problem& p) {
 /// Whole waves of clusters; a step takes the longest of its math, its bytes from L2 and those that its SM takes in. The
 /// epilogue of a pingpong kernel runs under the main loop of the next tile, or the other way round where K is short.
 /// Compute and memory overlap, but not fully where both take about as long.
+/// Stream-K: as many turns as its steps come to, and what it takes to write and to add partial sums.
 double gemm_us(const Problem& p, const DeviceFacts& facts, const Line& line, bool whole_lines) {
   const Chip& chip = chip_of(facts.cc);
   const Tile& t = line.tile;
   const double clk_per_us = chip.clock_ghz * 1e3;
   const int blocks = line.cm * line.cn * line.ck;
-  const int64_t units = ceil_div(p.m, int64_t{t.bm} * line.cm) * ceil_div(p.n, int64_t{t.bn} * line.cn) * p.batches();
+  const int64_t units = units_of(p, line);
   const int64_t clusters = blocks > 2 ? kLargeClusters : std::max(1, facts.sm_count / blocks);
-  const double turns = static_cast<double>(ceil_div(units, clusters));
+  double turns = static_cast<double>(ceil_div(units, clusters));
   const double steps = static_cast<double>(ceil_div(ceil_div(p.k, t.bk), line.ck));
 
   const double line_share = whole_lines ? 1.0 : 0.45;  // fits 248 us at 4096^3 in rows of 4104
   const double math_clk = 2.0 * t.bm * t.bn * t.bk / (line.rate * chip.peak_flops);
   const double feed_clk = 2.0 * t.bk * (t.bm / line.cn + t.bn / line.cm) / (kFeed * line_share);
   const double fill_clk = 2.0 * t.bk * (t.bm + t.bn) / kFill;
+  double parts_us = 0;
+  const sm90_wgmma::Split split = line.partial_bytes > 0 ? split_of(p, facts, line) : sm90_wgmma::Split{};
+  if (split.units > 0) {
+    turns = split.waves + split.share / steps;
+    const double adds = std::ceil(steps / split.share), area = t.bm * t.bn / (128.0 * 256.0);
+    parts_us = area * (kLeaveUs + kAddUs * adds);
+  }
   const double loop_us = steps * std::max({math_clk, feed_clk, fill_clk}) / clk_per_us;
   const double store_us = kStoreUs * epilogue_factor(p) * t.bm * t.bn / (128.0 * 128.0);
   double compute_us;
   if (line.pingpong) {
-    compute_us = (turns - 1) * std::max(loop_us, (loop_us + store_us) / 2) + loop_us + store_us;
+    compute_us = (turns - 1) * std::max(loop_us, (loop_us + store_us) / 2) + loop_us + store_us + parts_us;
   } else {
     const bool defers = line.ck == 1 && epilogue_factor(p) < 8;
     compute_us = turns * (loop_us + (line.ck > 1 ? kReduceUs : 0.0)) +
-                 store_us * (defers ? 1 + kRoundShare * (turns - 1) : turns);
+                 store_us * (defers ? 1 + kRoundShare * std::max(0.0, turns - 1) : turns) + parts_us;
   }
   const double memory_us = dram_bytes(p) / (chip.dram_gbs * 1e3 * kReadShare);
   const double longer = std::max(compute_us, memory_us), shorter = std::min(compute_us, memory_us);
@@ -131,37 +162,49 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, 
                    p.lda() % 64 == 0 && p.ldb() % 64 == 0);
   }
   const double gemm = gemm_us(p, facts, line, true);  // padded rows start on 128 bytes
-  const double copied = 2.0 * static_cast<double>(workspace(p, form));
+  const double copied = 2.0 * static_cast<double>(pad_bytes(p, form));
   return gemm + kPadUs + copied / (kPadBandwidth * chip_of(facts.cc).dram_gbs * 1e3);
 }
 
 using Launcher = Status (*)(const Problem&, const DeviceFacts&, Stream);
+using StreamKLauncher = Status (*)(const Problem&, const DeviceFacts&, void* workspace, Stream);
 
-Status launch(const Problem& p, const DeviceFacts& facts, Form form, Launcher launcher, void* workspace,
-              Stream stream) {
-  if (form != Form::kPad) return launcher(p, facts, stream);
+/// Pads what needs it, then has `launcher(problem)` run.
+template <class Launch>
+Status launch(const Problem& p, Form form, void* pads, Stream stream, const Launch& launcher) {
+  if (form != Form::kPad) return launcher(p);
   const bool pad_a = !sm90_wgmma::is_tma_a(p), pad_b = !sm90_wgmma::is_tma_b(p);
-  if (const Status e = launch_pad(p, pad_a, pad_b, workspace, true, stream); e != 0) return e;
-  return launcher(padded_problem(p, pad_a, pad_b, workspace), facts, stream);
+  if (const Status e = launch_pad(p, pad_a, pad_b, pads, true, stream); e != 0) return e;
+  return launcher(padded_problem(p, pad_a, pad_b, pads));
 }
 
 /// The functions of a Variant for one line and form: compile-time arguments, so that they need no closure.
-template <const Line& kLine, Launcher kF16, Launcher kBF16, Form kForm>
+template <const Line& kLine, auto kF16, auto kBF16, Form kForm>
 struct Functions {
-  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) {
-    return hgemm::eligible(p, kLine, kForm, why);
+  static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
+    return hgemm::eligible(p, facts, kLine, kForm, why);
   }
-  static size_t workspace(const Problem& p, const DeviceFacts&) { return hgemm::workspace(p, kForm); }
+  static size_t workspace(const Problem& p, const DeviceFacts& facts) {
+    return stream_k_bytes(p, facts, kLine) + pad_bytes(p, kForm);
+  }
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
     return hgemm::predict_us(p, facts, kLine, kForm);
   }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
-    return hgemm::launch(p, facts, kForm, p.dtype == DType::kF16 ? kF16 : kBF16, workspace, stream);
+    const auto launcher = p.dtype == DType::kF16 ? kF16 : kBF16;
+    void* pads = static_cast<unsigned char*>(workspace) + stream_k_bytes(p, facts, kLine);
+    return hgemm::launch(p, kForm, pads, stream, [&](const Problem& q) {
+      if constexpr (std::is_same_v<decltype(kF16), StreamKLauncher>) {
+        return launcher(q, facts, workspace, stream);
+      } else {
+        return launcher(q, facts, stream);
+      }
+    });
   }
 };
 
 template <class C>
-constexpr Line line_of(double rate) {
+constexpr Line line_of(double rate, size_t partial_bytes = 0) {
   return {{C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
           C::kSmemBytes,
           C::kPingpong,
@@ -170,7 +213,8 @@ constexpr Line line_of(double rate) {
           C::CM,
           C::CN,
           C::CK,
-          rate};
+          rate,
+          partial_bytes};
 }
 
 constexpr auto PINGPONG = sm90_wgmma::Consumers::kPingpong, COOPERATIVE = sm90_wgmma::Consumers::kCooperative;
@@ -178,6 +222,12 @@ constexpr auto PINGPONG = sm90_wgmma::Consumers::kPingpong, COOPERATIVE = sm90_w
 #define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)             \
   constexpr Line kLine_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK = \
       line_of<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, CK>>(RATE);
+#define SM90_WGMMA_STREAM_K(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)                 \
+  using StreamK_##SCHEDULE##_##BM##x##BN##_c##CM##x##CN =                           \
+      sm90_wgmma::StreamK<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, 1>>; \
+  constexpr Line kLine_streamk_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1 =     \
+      line_of<StreamK_##SCHEDULE##_##BM##x##BN##_c##CM##x##CN>(                     \
+          RATE, StreamK_##SCHEDULE##_##BM##x##BN##_c##CM##x##CN::kPartialBytes);
 #include "kernels/configs_sm90.inc"
 
 #define SM90_WGMMA_FORM(ID, NAME, FORM)                                                                 \
@@ -204,5 +254,13 @@ const Variant kSm90WgmmaVariants[] = {
 #include "kernels/configs_sm90.inc"
 };
 const int kSm90WgmmaVariantCount = static_cast<int>(std::size(kSm90WgmmaVariants));
+
+const Variant kSm90StreamKVariants[] = {
+#define SM90_WGMMA_STREAM_K(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)        \
+  SM90_WGMMA_FORMS(streamk_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1, \
+                   "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x1_streamk")
+#include "kernels/configs_sm90.inc"
+};
+const int kSm90StreamKVariantCount = static_cast<int>(std::size(kSm90StreamKVariants));
 
 }  // namespace hgemm

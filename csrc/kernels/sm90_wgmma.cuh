@@ -7,21 +7,38 @@
 // registers. In a cluster along M or N each block loads half of the operand tile that both need and multicasts it; in a
 // cluster along K the blocks split the sum of one tile and reduce it through distributed shared memory.
 //
+// A stream-K kernel first shares out the steps of the tiles that do not fill a wave, evenly among all clusters: the
+// part of a tile that a cluster does not end goes to memory as partial sums, and the cluster that ends the tile adds
+// them, from its neighbour's on to those of smaller index: always in the same order, whoever is done first.
+//
+// Nobody waits for ever. A cluster goes through its share from the last tile to the first. So the one part that it may
+// have to leave is its first turn, in which it waits for no other cluster, and if it has to wait for parts that others
+// leave, then in the last turn of its share, for clusters before it. By then the thread that waits has loaded all of
+// the first turn, which other threads multiply, write and announce. Hence it is enough that the clusters before have
+// started: GPUs start those of a launch in the order of their indices (CUDA does not promise it), and a cluster that
+// has started keeps its SMs, whatever other launches, on any stream, hold or want. A launch that starts early, as
+// below, waits in all its blocks for one whose blocks have all started.
+//
 // Both operands may be K-major or MN-major: stages hold what lies in memory, in 128-byte swizzle, and wgmma transposes.
 //
 // A launch may start while its predecessor in the stream drains (programmatic dependent launch): blocks set up their
-// barriers, then wait for everything before them.
+// barriers, then wait for everything before them. Partial sums and flags, too, may lie where that one still reads and
+// writes its own.
 #pragma once
 
 #include <cuda.h>
+
+#include <type_traits>
 
 #include "core/convert.cuh"
 #include "core/problem.h"
 #include "kernels/sm90_wgmma.h"
 #include "ptx/approx.cuh"
+#include "ptx/bulk.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/dependent_launch.cuh"
+#include "ptx/flag.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/stmatrix.cuh"
@@ -64,11 +81,23 @@ struct Params {
   tile::EpilogueParams epilogue;
 };
 
+/// What stream-K needs beside that.
+struct StreamKParams : Params {
+  Split split;
+  unsigned char* partials;  // (blocks, kPartialBytes)
+  uint64_t* flags;          // (blocks): `tag` once the block's partial sums are complete, 0 once they have been used
+  uint64_t tag;             // no other launch has it
+};
+
+template <class Traits>
+using ParamsOf = std::conditional_t<Traits::kStreamK, StreamKParams, Params>;
+
 /// One cluster's work as one of its blocks sees it.
 struct Work {
   int m0, n0;
-  int k_first, k_last;  // tiles of K, half-open
-  int outer, inner;     // batch
+  int k_first, k_last;   // tiles of K, half-open
+  int outer, inner;      // batch
+  uint32_t helpers = 0;  // clusters right before this one that leave partial sums of the tile to it
 };
 
 /// Read where it is needed: it is not worth a register.
@@ -96,6 +125,64 @@ __device__ __forceinline__ Work work_at(const Params& p, uint32_t id) {
           static_cast<int>(batch / p.batch_inner),
           static_cast<int>(batch % p.batch_inner)};
 }
+
+/// What a cluster does, turn by turn.
+template <class Traits, bool = Traits::kStreamK>
+class Walk {
+ public:
+  __device__ __forceinline__ Walk(const Params& p, uint32_t) : p_(p) {}
+  static __device__ __forceinline__ void start() {}
+  __device__ __forceinline__ bool has(uint32_t turn) const { return unit(turn) < p_.units; }
+  static __device__ __forceinline__ uint32_t partials() { return 0; }
+  __device__ __forceinline__ Work work(uint32_t turn) const { return work_at<Traits>(p_, unit(turn)); }
+
+ private:
+  static __device__ __forceinline__ uint32_t unit(uint32_t turn) {
+    return (blockIdx.x + turn * gridDim.x) / Traits::kCluster;
+  }
+  const Params& p_;
+};
+
+/// Stream-K: the share of the split units, then whole units. See the head of this file for why nobody waits for ever.
+template <class Traits>
+class Walk<Traits, true> {
+ public:
+  __device__ __forceinline__ Walk(const StreamKParams& p, uint32_t smem) : p_(p), smem_(smem) {}
+  /// By one thread, before the block's first barrier. What follows is read where it is needed: consumers have no
+  /// registers to keep it in.
+  __device__ __forceinline__ void start() const {
+    const Share share = share_of(p_.split, p_.k_tiles, cluster());
+    ptx::st_shared_16(smem_, {share.first, share.last, share.pieces, share.partials});
+  }
+  __device__ __forceinline__ bool has(uint32_t turn) const { return turn < read(kPieces) + p_.split.waves; }
+  /// Turns that end before their unit does: the first one, if any.
+  __device__ __forceinline__ uint32_t partials() const { return read(kPartials); }
+
+  __device__ __forceinline__ Work work(uint32_t turn) const {
+    const uint32_t pieces = read(kPieces);
+    if (turn >= pieces) {
+      return work_at<Traits>(p_, p_.split.units + (turn - pieces) * p_.split.clusters + cluster());
+    }
+    const Piece piece = piece_of(p_.split, p_.k_tiles, cluster(), read(kFirst), read(kLast), turn);
+    Work work = work_at<Traits>(p_, piece.unit);
+    work.k_first = static_cast<int>(piece.k_first);
+    work.k_last = static_cast<int>(piece.k_last);
+    work.helpers = piece.helpers;
+    return work;
+  }
+
+ private:
+  enum Word { kFirst, kLast, kPieces, kPartials };  // of the Share in shared memory
+
+  static __device__ __forceinline__ uint32_t cluster() { return blockIdx.x / Traits::kCluster; }
+  /// Volatile: the compiler would keep what it has read.
+  __device__ __forceinline__ uint32_t read(Word word) const {
+    return *static_cast<const volatile uint32_t*>(__cvta_shared_to_generic(smem_ + word * sizeof(uint32_t)));
+  }
+
+  const StreamKParams& p_;
+  uint32_t smem_;  // 16 bytes
+};
 
 /// Position in the ring; `parity` flips with every turn.
 template <int STAGES>
@@ -249,6 +336,30 @@ class Epilogue {
       take_half<0, kHalves>(v, acc, half);
       finish(v, bias, half, row0, work);
       write(p_.epilogue.d, v, half, row0, work);
+    }
+  }
+
+  /// Stream-K: leaves the accumulators in `partial`, (kHalves * 4, kReaders, 16 bytes).
+  __device__ __forceinline__ void leave(const Accumulators& acc, unsigned char* partial) const {
+    unsigned char* own = partial + threadIdx.x % Traits::kReaders * 16;
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* v = half_of(acc, half) + 4 * i;
+        *reinterpret_cast<float4*>(own + half * Traits::kHalfBytes + i * Traits::kReaders * 16) =
+            make_float4(v[0], v[1], v[2], v[3]);
+      }
+    }
+  }
+  /// Adds a half that was left so, from shared memory.
+  __device__ __forceinline__ void add(Accumulators& acc, int half, uint32_t partial) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t at = partial + (i * Traits::kReaders + threadIdx.x % Traits::kReaders) * 16;
+      const float4 x = *static_cast<const float4*>(__cvta_shared_to_generic(at));
+      float* v = half_of(acc, half) + 4 * i;
+      v[0] += x.x, v[1] += x.y, v[2] += x.z, v[3] += x.w;
     }
   }
 
@@ -569,7 +680,7 @@ class Epilogue {
 };
 
 template <class Traits>
-__global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_constant__ ParamsOf<Traits> p) {
   using T = typename Traits::T;
   constexpr int BM = Traits::BM, BN = Traits::BN, BK = Traits::BK, WM = Traits::WM, MI = WM / 64;
   constexpr int STAGES = Traits::STAGES;
@@ -577,6 +688,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   using SmemB = SmemOperand<BN, BK, Traits::kMajorB, Traits::CM>;
   constexpr int kConsumerWarps = 8;
   constexpr int kStageReaders = Traits::kPingpong ? 4 : 8;  // warps of a block that read one stage
+  constexpr int kLeft = 3;                                  // named barrier
 
   extern __shared__ __align__(1024) unsigned char smem[];  // STAGES x { A, B }, staging, full barriers, empty barriers
   const uint32_t stages = ptx::smem_addr(smem);
@@ -585,8 +697,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   const uint32_t empty = full + STAGES * 8;
   const int lane = threadIdx.x % 32;
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
-  // The cluster's work in its n-th turn.
-  const auto unit = [](uint32_t turn) { return (blockIdx.x + turn * gridDim.x) / Traits::kCluster; };
+  const Walk<Traits> walk(p, empty + STAGES * 8);
 
   ptx::grid_launch_dependents();
   if (threadIdx.x == 0) {
@@ -595,6 +706,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       ptx::mbarrier_init(empty + s * 8, kStageReaders * Traits::kSharers);
     }
     ptx::fence_mbarrier_init();
+    walk.start();
     ptx::tma_prefetch(&p.a);
     ptx::tma_prefetch(&p.b);
   }
@@ -610,8 +722,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     ptx::release_registers<24>();
     if (warp == kConsumerWarps && lane == 0) {
       const uint32_t rank = block_rank<Traits>();
-      for (uint32_t turn = 0; unit(turn) < p.units; ++turn) {
-        const Work work = work_at<Traits>(p, unit(turn));
+      for (uint32_t turn = 0; walk.has(turn); ++turn) {
+        const Work work = walk.work(turn);
         for (int kt = work.k_first; kt < work.k_last; ++kt, ring.advance()) {
           const uint32_t bar = full + ring.stage * 8, at = stages + ring.stage * Traits::kStageBytes;
           ptx::mbarrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
@@ -621,6 +733,33 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
           SmemB::load(at + Traits::kStageBytesA, p.b, bar, work.n0, kt * BK, work.inner & p.b_batch[1],
                       work.outer & p.b_batch[0], rank % Traits::CM);
         }
+        if constexpr (Traits::kStreamK) {
+          for (uint32_t h = 1; h <= work.helpers; ++h) {
+            const uint32_t block = blockIdx.x - h * Traits::kCluster;  // of the same rank
+            while (ptx::flag_load(p.flags + block) != p.tag) {
+            }
+            p.flags[block] = 0;               // nobody else reads it; the next replay of a graph finds it so
+            ptx::fence_proxy_async_global();  // written by ordinary stores, read by bulk copies
+            const unsigned char* from = p.partials + size_t{block} * Traits::kPartialBytes;
+            int left = Traits::kPartialBytes;
+            for (int i = 0; i < Traits::kPartialStages; ++i, ring.advance()) {
+              const uint32_t bar = full + ring.stage * 8;
+              const int bytes = min(left, Traits::kStageHalves * Traits::kHalfBytes);
+              ptx::mbarrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
+              ptx::mbarrier_arrive_expect_tx(bar, bytes);
+              ptx::bulk_load(stages + ring.stage * Traits::kStageBytes, from, bytes, bar);
+              from += bytes, left -= bytes;
+            }
+          }
+        }
+      }
+    }
+    if constexpr (Traits::kStreamK) {
+      // What the consumers have left is announced by a warp that can wait for it to arrive: theirs come before its flag
+      // by the barrier, and, since a release covers all that its thread knows of, before whatever follows the flag.
+      if (warp == kConsumerWarps + 1 && walk.partials() > 0) {
+        ptx::barrier_sync(kLeft, Traits::kReaders + 32);
+        if (lane == 0) ptx::flag_store(p.flags + blockIdx.x, p.tag);
       }
     }
     if constexpr (Traits::CK > 1) {
@@ -662,19 +801,24 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       previous = ring.stage;
       ring.advance();
     };
-    for (uint32_t turn = 0; unit(turn) < p.units; ++turn) {
+    for (uint32_t turn = 0; walk.has(turn); ++turn) {
       if constexpr (Traits::kPingpong) {
         if (turn % 2 != group) {
-          ring.skip(p.k_tiles);
+          if constexpr (Traits::kStreamK) {
+            const Work work = walk.work(turn);
+            ring.skip(work.k_last - work.k_first + work.helpers * Traits::kPartialStages);
+          } else {
+            ring.skip(p.k_tiles);
+          }
           continue;
         }
         // The main loops of the two warpgroups take turns: named barrier 1 + g tells warpgroup g to start.
         if (turn > 0) ptx::barrier_sync(1 + group, 256);
       }
-      const Work work = work_at<Traits>(p, unit(turn));
+      const Work work = walk.work(turn);
       int kt = work.k_first;
       if constexpr (Traits::kDefers) {
-        if (p.defers && turn > 0) {
+        if (p.defers && turn > walk.partials()) {
 #pragma unroll
           for (int half = 1; half < Traits::kHalves; ++half, ++kt) {
             multiply(half == 1);
@@ -684,18 +828,39 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       }
       for (; kt < work.k_last; ++kt) multiply(kt == work.k_first);
       if constexpr (Traits::kPingpong) {
-        if (unit(turn + 1) < p.units) ptx::barrier_arrive(2 - group, 256);
+        if (walk.has(turn + 1)) ptx::barrier_arrive(2 - group, 256);
       }
       ptx::wgmma_wait<0>();
       release(previous);
 #pragma unroll
       for (int i = 0; i < MI; ++i) ptx::wgmma_pin(acc[i]);
 
+      if constexpr (Traits::kStreamK) {
+        if (turn < walk.partials()) {
+          epilogue.leave(acc, p.partials + size_t{blockIdx.x} * Traits::kPartialBytes);
+          ptx::barrier_arrive(kLeft, Traits::kReaders + 32);
+          continue;
+        }
+#pragma unroll 1
+        for (uint32_t h = 0; h < work.helpers; ++h) {
+#pragma unroll
+          for (int half = 0; half < Traits::kHalves; ++half) {
+            constexpr int kInStage = Traits::kStageHalves;
+            if (half % kInStage == 0) ptx::mbarrier_wait(full + ring.stage * 8, ring.parity);
+            epilogue.add(acc, half, stages + ring.stage * Traits::kStageBytes + half % kInStage * Traits::kHalfBytes);
+            if (half % kInStage == kInStage - 1 || half == Traits::kHalves - 1) {
+              __syncwarp();
+              release(ring.stage);  // an arrival does not overtake the loads before it
+              ring.advance();
+            }
+          }
+        }
+      }
       const int row0 = work.m0 + row_in_tile + warp % 4 * 16;
       if constexpr (Traits::CK > 1) {
         epilogue.reduce(acc, stages, row0, work);
       } else {
-        epilogue.store(acc, row0, work, p.defers && unit(turn + 1) < p.units);
+        epilogue.store(acc, row0, work, p.defers && walk.has(turn + 1));
       }
     }
     epilogue.drain();

@@ -1,10 +1,18 @@
 // What the list of sm90_wgmma kernels (sm90_wgmma.cc) and their CUDA side share: configurations and launchers.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
 #include "core/problem.h"
+
+// The order of work in stream-K is the device's; here so that it can be tested without one.
+#ifdef __CUDACC__
+#define HGEMM_HOST_DEVICE __host__ __device__
+#else
+#define HGEMM_HOST_DEVICE
+#endif
 
 namespace hgemm::sm90_wgmma {
 
@@ -25,7 +33,8 @@ struct Config {
   static constexpr bool kTakesMnMajorB = BN % 32 == 0;         // else its tiles begin anywhere in a line of 128 bytes
   static constexpr bool kStoresAny = WM / 64 * BN / 2 <= 192;  // else too few registers for what needs more than TMA
   static constexpr bool kDefers = !kPingpong && CK == 1;       // stores of a tile to the main loop of the next
-  static constexpr int kThreads = 3 * 128;                     // two consumer warpgroups and the producer's
+  static constexpr bool kStreamK = false;
+  static constexpr int kThreads = 3 * 128;  // two consumer warpgroups and the producer's
   static constexpr int kStageBytesA = BM * BK * 2;
   static constexpr int kStageBytesB = (BN + 63) / 64 * 64 * BK * 2;  // an MN-major tile is loaded 64 columns at a time
   static constexpr int kStageBytes = kStageBytesA + kStageBytesB;
@@ -43,6 +52,88 @@ struct Config {
   static_assert(CK == 1 || (kSharers == 1 && !kPingpong), "split K: a whole cluster for one tile");
   static_assert(CK == 1 || STAGES * kStageBytes >= BM * BN * 4, "split K: the ring holds the sums of a tile");
 };
+
+/// A cluster begins and ends a share of a tile at least this many steps from the tile's ends, or there: to write and
+/// add partial sums takes as long as a few steps. At least the steps under which a cooperative tile is stored.
+constexpr int kSplitSteps = 8;
+
+/// A Config whose kernel splits some tiles along K between clusters (stream-K).
+template <class Base>
+struct StreamK : Base {
+  static constexpr bool kStreamK = true;
+  static constexpr int kReaders = Base::kPingpong ? 128 : 256;  // consumer threads of one tile
+  static constexpr int kHalfBytes = kReaders * 16 * 4;          // of partial sums: a half of each of their warps
+  static constexpr int kPartialBytes = Base::kHalves * kHalfBytes;
+  // Partial sums come in through the ring, as many halves a stage as find room.
+  static constexpr int kStageHalves = std::min(Base::kStageBytes / kHalfBytes, Base::kHalves);
+  static constexpr int kPartialStages = (Base::kHalves + kStageHalves - 1) / kStageHalves;
+  static constexpr int kSmemBytes = Base::kSmemBytes + 16;
+  static_assert(kSmemBytes <= Base::kMaxSmemBytes);
+  static_assert(Base::CK == 1 && Base::BN % 64 == 0, "no half overlaps another");
+  static_assert(!Base::kDefers || Base::kHalves <= kSplitSteps);
+};
+
+/// How the clusters of a stream-K launch share the work, counted in units (the tiles of a cluster) and steps of K.
+struct Split {
+  uint32_t clusters;
+  uint32_t units;         // the first ones are split: of 0, nothing is
+  uint32_t waves;         // whole units that every cluster does after its share of the split ones
+  uint32_t share, extra;  // steps of a share; that many clusters do one more
+};
+
+/// What does not fill a wave is shared out, with one of the whole waves if there is one: no tile then has more than two
+/// parts, and all clusters are equally late.
+inline Split split_of(int64_t units, int64_t steps, int64_t max_clusters) {
+  const int64_t clusters = std::max<int64_t>(max_clusters, 1);
+  const int64_t rest = units % clusters, waves = units / clusters;
+  const int64_t split = waves > 0 ? rest + clusters : rest;
+  const auto count = [](int64_t n) { return static_cast<uint32_t>(n); };
+  const bool can = rest > 0 && steps >= 2 * kSplitSteps && split * steps < int64_t{1} << 32;
+  const int64_t sharers = can ? std::min(clusters, split * steps / kSplitSteps) : 0;
+  if (sharers <= rest) return {count(std::min(units, clusters)), 0, 0, 0, 0};
+  return {count(sharers), count(split), count(std::max<int64_t>(waves - 1, 0)), count(split * steps / sharers),
+          count(split * steps % sharers)};
+}
+
+/// A cluster's share of the split units, in steps from the first unit's first one on.
+struct Share {
+  uint32_t first, last;  // half-open
+  uint32_t pieces;       // units of which it has some
+  uint32_t partials;     // 1 where it does not reach the end of the last of them, else 0
+};
+
+/// What a cluster does of a unit in one turn.
+struct Piece {
+  uint32_t unit;
+  uint32_t k_first, k_last;  // steps, half-open
+  uint32_t helpers;          // clusters right before this one that leave partial sums of the unit to it
+};
+
+/// Where a cluster's share begins.
+HGEMM_HOST_DEVICE inline uint32_t border_of(const Split& split, uint32_t steps, uint32_t cluster) {
+  const uint32_t at = cluster * split.share + (cluster < split.extra ? cluster : split.extra);
+  const uint32_t in_unit = at % steps;
+  if (in_unit < kSplitSteps) return at - in_unit;
+  return in_unit + kSplitSteps > steps ? at - in_unit + steps : at;
+}
+
+HGEMM_HOST_DEVICE inline Share share_of(const Split& split, uint32_t steps, uint32_t cluster) {
+  const uint32_t first = border_of(split, steps, cluster), last = border_of(split, steps, cluster + 1);
+  if (first >= last) return {first, last, 0, 0};
+  return {first, last, (last - 1) / steps - first / steps + 1, last % steps > 0};
+}
+
+/// A cluster's n-th turn in its share, n < pieces: it goes from its last unit to its first.
+HGEMM_HOST_DEVICE inline Piece piece_of(const Split& split, uint32_t steps, uint32_t cluster, uint32_t first,
+                                        uint32_t last, uint32_t turn) {
+  const uint32_t unit = (last - 1) / steps - turn, begin = unit * steps, end = begin + steps;
+  Piece piece{unit, (first > begin ? first : begin) - begin, (last < end ? last : end) - begin, 0};
+  if (first > begin && last >= end) {
+    do ++piece.helpers;
+    while (border_of(split, steps, cluster - piece.helpers) > begin);
+  }
+  return piece;
+}
 
 /// Whether TMA can read an operand where it lies: rows on 16 bytes and not overlapping.
 inline bool is_tma_a(const Problem& p) {
@@ -98,6 +189,11 @@ inline Problem swapped_problem(const Problem& p) {
                                                                               Stream);                             \
   Status launch_bf16_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK(const Problem&, const DeviceFacts&, \
                                                                                Stream);
+#define SM90_WGMMA_STREAM_K(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)                                             \
+  Status launch_f16_streamk_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1(const Problem&, const DeviceFacts&,  \
+                                                                           void* workspace, Stream);            \
+  Status launch_bf16_streamk_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1(const Problem&, const DeviceFacts&, \
+                                                                            void* workspace, Stream);
 #include "kernels/configs_sm90.inc"
 
 }  // namespace hgemm::sm90_wgmma

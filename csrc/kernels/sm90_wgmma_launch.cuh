@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <random>
 
 #include "core/convert.cuh"
 #include "core/launch.cuh"
@@ -31,6 +32,11 @@ Status launch_swapped(const Problem&, const DeviceFacts&, Stream) {
   return cudaErrorNoKernelImageForDevice;
 }
 
+template <class Config, class T>
+Status launch_stream_k(const Problem&, const DeviceFacts&, void*, Stream) {
+  return cudaErrorNoKernelImageForDevice;
+}
+
 #else
 
 /// Rows of C in a panel of the raster: with about as many columns in flight, the blocks that run together read a
@@ -51,7 +57,7 @@ inline Status operand_map(const Problem& p, const Matrix& x, int64_t rows, int64
 }
 
 template <class Traits>
-Status launch_traits(const Problem& p, const DeviceFacts& facts, Params& params, cudaStream_t stream) {
+Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits>& params, cudaStream_t stream) {
   using SmemA = SmemOperand<Traits::BM, Traits::BK, Traits::kMajorA, Traits::CN>;
   using SmemB = SmemOperand<Traits::BN, Traits::BK, Traits::kMajorB, Traits::CM>;
   const bool ka = SmemA::kIsKMajor, kb = SmemB::kIsKMajor;
@@ -67,8 +73,9 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, Params& params,
   static std::atomic<uint64_t> smem_allowed{0};
   if (const cudaError_t e = allow_smem(kernel<Traits>, Traits::kSmemBytes, smem_allowed); e != cudaSuccess) return e;
   // A cluster that splits K uses its ring for the reduction and leaves: no second tile may be on its way there.
-  const uint32_t clusters =
+  uint32_t clusters =
       Traits::CK > 1 ? params.units : std::min(params.units, static_cast<uint32_t>(facts.sm_count / Traits::kCluster));
+  if constexpr (Traits::kStreamK) clusters = params.split.clusters;
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {Traits::kCluster, 1, 1};
@@ -106,10 +113,10 @@ Params params_of(const Problem& p) {
   return params;
 }
 
-template <class Config, class T>
-Status launch(const Problem& p, const DeviceFacts& facts, Stream stream_) {
+/// A launch with `params`, to which the tensor maps are added.
+template <class Config, class T, class P>
+Status launch_direct(const Problem& p, const DeviceFacts& facts, P& params, Stream stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
-  Params params = params_of<Config>(p);
   if (params.store_tma) {
     int32_t moves[2];
     if (const Status e = operand_map(p, p.d, p.m, p.n, p.d.row_stride, 16, 64, &params.d, moves)) return e;
@@ -124,6 +131,38 @@ Status launch(const Problem& p, const DeviceFacts& facts, Stream stream_) {
   }
   return ka ? launch_traits<Traits<Config, T, Major::kK, Major::kK> >(p, facts, params, stream)
             : launch_traits<Traits<Config, T, Major::kMN, Major::kK> >(p, facts, params, stream);
+}
+
+template <class Config, class T>
+Status launch(const Problem& p, const DeviceFacts& facts, Stream stream) {
+  Params params = params_of<Config>(p);
+  return launch_direct<Config, T>(p, facts, params, stream);
+}
+
+/// What marks the partial sums of one launch. Flags lie in memory that holds anything: bits drawn at random keep it
+/// from passing for a tag. Replays of a graph use one tag again and again, but every flag is set once in a launch and
+/// cleared once, by the only block that waits for it.
+inline uint64_t next_tag() {
+  constexpr uint64_t kStep = 0x9e3779b97f4a7c15u;  // splitmix64's
+  static std::atomic<uint64_t> state = [] {
+    std::random_device device;
+    return uint64_t{device()} << 32 | device();
+  }();
+  uint64_t x = state.fetch_add(kStep, std::memory_order_relaxed);
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return (x ^ x >> 31) | 1;  // a cleared flag is 0
+}
+
+template <class Config, class T>
+Status launch_stream_k(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
+  StreamKParams params{params_of<Config>(p)};
+  params.split = split_of(params.units, params.k_tiles, facts.sm_count / Config::kCluster);
+  params.partials = static_cast<unsigned char*>(workspace);
+  params.flags = reinterpret_cast<uint64_t*>(params.partials +
+                                             size_t{params.split.clusters} * Config::kCluster * Config::kPartialBytes);
+  params.tag = next_tag();
+  return launch_direct<Config, T>(p, facts, params, stream);
 }
 
 template <class Config, class T>

@@ -10,6 +10,9 @@ extern const int kSm80MmaVariantCount;
 
 extern const Variant kSm90WgmmaVariants[];
 extern const int kSm90WgmmaVariantCount;
+/// Of the same family; a list of its own, because no prediction makes one of them a choice (dispatch/registry.h).
+extern const Variant kSm90StreamKVariants[];
+extern const int kSm90StreamKVariantCount;
 
 extern const Variant kSkinnyVariants[];
 extern const int kSkinnyVariantCount;

@@ -1,0 +1,233 @@
+"""Stream-K without a GPU: how the steps of K are shared out, and that nothing but a measurement makes it a choice."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import hgemm_ops
+from hgemm_ops import _library, _native, _tables
+from hgemm_ops._bench.suites import SUITES
+from hgemm_ops._tables import Device, Entry, Table
+
+CSRC = Path(__file__).resolve().parent.parent / "csrc"
+H200 = Device("NVIDIA H200", 90, 132, 62914560)
+# Times over those of the best other kernel, on an H200, one run (csrc/kernels/NOTES.md).
+MEASURED = {
+    ("NT", 512, 28672, 4096): 0.971 / 0.962,
+    ("NT", 256, 6144, 4096): 0.920 / 0.724,
+    ("NT", 2048, 6144, 4096): 1.029 / 1.022,
+    ("NT", 512, 6144, 4096): 0.998 / 0.944,
+    ("NT", 1024, 6144, 4096): 1.015 / 0.992,
+    ("NT", 256, 28672, 4096): 1.122 / 1.098,
+    ("NT", 128, 28672, 4096): 1.059 / 0.678,
+    ("NN", 4096, 4096, 4096): 1.018 / 1.004,
+    ("NN", 8192, 4096, 4096): 1.039 / 1.025,
+    ("NN", 4352, 4352, 4096): 1.043 / 1.032,
+    ("NN", 4097, 4096, 4096): 0.985 / 0.972,
+    ("NN", 2304, 4096, 8192): 1.004 / 0.992,
+    ("NN", 3000, 5000, 7000): 1.011 / 1.012,
+    ("NN", 1280, 1280, 8192): 1.020 / 1.030,
+    ("NN", 4097, 4097, 4097): 4.26 / 4.16,
+}
+
+with_kernels = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
+
+
+@pytest.fixture
+def no_table() -> Iterator[None]:
+    _tables.ensure()
+    _tables.install([])
+    yield
+    _tables.reload()
+
+
+# ---- the schedule --------------------------------------------------------------------------------
+
+# What the head of sm90_wgmma.cuh says of the order of work, for one launch. Prints what is wrong and where.
+CHECK = r"""
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "kernels/sm90_wgmma.h"
+
+using namespace hgemm::sm90_wgmma;
+
+int launches = 0, split_launches = 0, in_three = 0;
+
+void check(uint32_t units, uint32_t steps, uint32_t clusters) {
+  const Split split = split_of(units, steps, clusters);
+  const auto require = [&](bool ok, const char* what) {
+    if (ok) return;
+    std::printf("%u units of %u steps, %u clusters: %s\n", units, steps, clusters, what);
+    std::exit(1);
+  };
+  ++launches;
+  if (split.units == 0) return;
+  ++split_launches;
+  require(split.clusters <= clusters, "more clusters than find room");
+  require(split.units + uint64_t{split.waves} * split.clusters == units, "the units do not add up");
+  std::vector<int> done(uint64_t{split.units} * steps);  // times each step is multiplied
+  std::vector<Piece> left(split.clusters);               // what a cluster leaves, in its first turn
+  std::vector<bool> used(split.clusters);
+  for (uint32_t c = 0; c < split.clusters; ++c) {
+    const Share share = share_of(split, steps, c);
+    for (uint32_t turn = 0; turn < share.pieces; ++turn) {
+      const Piece piece = piece_of(split, steps, c, share.first, share.last, turn);
+      require(piece.unit < split.units && piece.k_first < piece.k_last && piece.k_last <= steps, "no such steps");
+      require(piece.k_last - piece.k_first >= kSplitSteps, "a part is too short for what is stored under it");
+      for (uint32_t k = piece.k_first; k < piece.k_last; ++k) ++done[uint64_t{piece.unit} * steps + k];
+      const bool ends = piece.k_last == steps;
+      require(ends == (turn >= share.partials), "a part is left in another turn than the first");
+      require(ends || piece.helpers == 0, "a first turn that leaves a part waits");
+      require(piece.helpers == 0 || turn + 1 == share.pieces, "a wait before the last turn of a share");
+      require((piece.k_first > 0 && ends) == (piece.helpers > 0), "a tile is ended without its first steps");
+      if (!ends) left[c] = piece;
+      uint32_t begins = piece.k_first;
+      for (uint32_t h = 1; h <= piece.helpers; ++h) {
+        require(h <= c, "a wait for a cluster that does not exist");
+        const Share theirs = share_of(split, steps, c - h);
+        require(theirs.partials == 1 && left[c - h].unit == piece.unit, "a wait for what nobody leaves");
+        require(left[c - h].k_last == begins, "parts do not join");
+        require(!used[c - h], "a part is added twice");
+        used[c - h] = true;
+        begins = left[c - h].k_first;
+      }
+      require(!ends || begins == 0, "a tile lacks its first steps");
+      in_three += piece.helpers > 1;
+    }
+  }
+  for (int times : done) require(times == 1, "a step is left out or done twice");
+  for (uint32_t c = 0; c < split.clusters; ++c) {
+    require(used[c] == (share_of(split, steps, c).partials == 1), "a part is never added: its flag stays");
+  }
+}
+
+int main() {
+  for (uint32_t clusters : {1, 2, 3, 7, 16, 57, 66, 132}) {
+    for (uint32_t steps : {1, 15, 16, 17, 18, 23, 31, 64, 65, 100, 224}) {
+      for (uint32_t units = 1; units <= 3 * clusters + 2; ++units) check(units, steps, clusters);
+    }
+  }
+  check(65 * 1000 + 1, 65, 66);
+  check(3, 100000, 66);
+  std::printf("%d %d %d\n", launches, split_launches, in_three);
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_every_step_is_done_once_and_waits_are_for_first_turns_of_clusters_before(tmp_path: Path) -> None:
+    source, program = tmp_path / "check.cc", tmp_path / "check"
+    source.write_text(CHECK)
+    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["c++", *flags, f"-I{CSRC}", str(source), "-o", str(program)], check=True)
+    run = subprocess.run([program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
+    launches, split, in_three = map(int, run.stdout.split())
+    assert launches > split > launches / 2 and in_three > 1000
+
+
+# ---- the choice ----------------------------------------------------------------------------------
+
+
+def is_stream_k(name: str) -> bool:
+    return "_streamk" in name
+
+
+def ask(m: int, n: int, k: int, layout: str = "NN", dtype: torch.dtype = torch.float16) -> hgemm_ops.Explanation:
+    return hgemm_ops.explain(M=m, N=n, K=k, layout=layout, dtype=dtype, arch="sm_90")
+
+
+def predictions(explanation: hgemm_ops.Explanation) -> tuple[float, float]:
+    """Of the best stream-K kernel and of the best other one."""
+    found = [
+        (c.name, c.predicted_us)
+        for c in explanation.candidates
+        if c.eligible and c.family not in ("ladder", "torch") and c.predicted_us is not None
+    ]
+    return min(us for name, us in found if is_stream_k(name)), min(us for name, us in found if not is_stream_k(name))
+
+
+def suite_shapes() -> list[tuple[str, int, int, int]]:
+    cases = {case for suite in SUITES.values() for case in suite if case.op == "matmul" and case.batch == 1}
+    return sorted((case.layout, case.m, case.n, case.k) for case in cases)
+
+
+@with_kernels
+@pytest.mark.parametrize("shape", MEASURED, ids=lambda shape: "{}-{}x{}x{}".format(*shape))
+def test_no_prediction_is_under_the_best_other_kernel_where_both_were_measured(
+    no_table: None, shape: tuple[str, int, int, int]
+) -> None:
+    layout, m, n, k = shape
+    explanation = ask(m, n, k, layout)
+    ours, other = predictions(explanation)
+    assert ours >= other
+    assert ours / other == pytest.approx(MEASURED[shape], rel=0.2)
+    assert not is_stream_k(explanation.chosen)
+
+
+@with_kernels
+def test_only_a_measurement_chooses_it(no_table: None) -> None:
+    """Also where nobody measured it and its prediction leads: long K and few tiles."""
+    shapes = [*MEASURED, *suite_shapes()]
+    shapes += [
+        (layout, m, n, k) for layout in _native.LAYOUTS.values() for m, n, k in ((1424, 720, 13280), (504, 2248, 7176))
+    ]
+    explanations = [
+        ask(m, n, k, layout, dtype) for layout, m, n, k in shapes for dtype in (torch.float16, torch.bfloat16)
+    ]
+    assert not [e for e in explanations if is_stream_k(e.chosen)]
+    eligible = [e for e in explanations if any(c.eligible and is_stream_k(c.name) for c in e.candidates)]
+    assert len(eligible) > len(explanations) / 4
+    assert any(ours < other for ours, other in map(predictions, eligible)), "nothing was at stake"
+
+
+@with_kernels
+def test_the_shipped_table_decides_by_its_times(no_table: None) -> None:
+    _tables.reload()
+    for layout, m, n, k in [*MEASURED, *suite_shapes()]:
+        explanation = ask(m, n, k, layout)
+        if not is_stream_k(explanation.chosen):
+            continue
+        if explanation.source == "table":
+            times = {c.name: c.measured_us for c in explanation.candidates if c.measured_us is not None}
+            assert explanation.chosen == min(times, key=lambda name: times[name])
+        else:
+            assert "nearby" in explanation.reason
+
+
+@with_kernels
+def test_a_table_entry_may_name_it(no_table: None) -> None:
+    name = next(v.name for v in hgemm_ops.variants() if is_stream_k(v.name) and not v.name.endswith("_pad"))
+    other = "sm90_wgmma_cooperative_128x256x64_c2x1x1"
+    entry = Entry("float16", "NN", 16, 1, 4096, 4096, 4096, {"torch": 220.0, other: 212.0, name: 205.0})
+    _tables.install([Table(H200, [entry])])
+    explanation = ask(4096, 4096, 4096)
+    assert (explanation.chosen, explanation.source) == (name, "table")
+    near = ask(4352, 4352, 4096)
+    assert "corrected by 1 measured shape nearby" in near.reason
+    assert near.chosen in (name, other, "torch")
+    # Losing there, it is no choice there.
+    _tables.install([Table(H200, [replace(entry, us=entry.us | {name: 213.0})])])
+    assert ask(4096, 4096, 4096).chosen == other
+    assert not is_stream_k(ask(4352, 4352, 4096).chosen)
+
+
+@with_kernels
+def test_it_can_be_asked_for() -> None:
+    for variant in hgemm_ops.variants():
+        if not is_stream_k(variant.name):
+            continue
+        k = 4097 if variant.name.endswith("_pad") else 4096
+        explanation = hgemm_ops.explain(M=4096, N=4096, K=k, arch="sm_90", variant=variant.name)
+        assert (explanation.chosen, explanation.source) == (variant.name, "forced")
+        whole = hgemm_ops.explain(M=128 * 132, N=3072, K=k, arch="sm_90").candidates[variant.id]
+        assert "nothing to split" in whole.reason
