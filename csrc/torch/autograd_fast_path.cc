@@ -2,9 +2,9 @@
 // other one to the Python kernel (hgemm_ops/ops/autograd.py), which is an op of its own for that purpose.
 //
 // The stable ABI knows neither requires_grad nor how to continue below a key, so this file asks libc10 and libtorch_cpu
-// directly, by mangled name. THESE SYMBOLS ARE OUTSIDE THE STABLE ABI. All of them are weak: where one is missing,
-// nothing is registered here and nothing changes but the cost, since the Python kernels then see every call, 2 to 4 us
-// slower. Until Python calls hgemm_autograd_start(), every call goes to Python from here.
+// directly (torch_symbols.h). Where one of these symbols is missing, nothing is registered here and nothing changes but
+// the cost, since the Python kernels then see every call, 2 to 4 us slower. Until Python calls hgemm_autograd_start(),
+// every call goes to Python from here.
 //
 // NOTE: profilers list such a call twice, one inside the other: the stable ABI has no redispatch that they do not see.
 #include <torch/csrc/stable/library.h>
@@ -15,32 +15,7 @@
 
 #include "dispatch/c_api.h"
 #include "torch/tensor_access.h"
-
-#define HGEMM_WEAK(name) __asm__(name) __attribute__((weak))
-extern "C" {
-// bool c10::TensorImpl::requires_grad() const
-bool c10_requires_grad(const void* impl) HGEMM_WEAK("_ZNK3c1010TensorImpl13requires_gradEv");
-// const at::Tensor& c10::TensorImpl::_fw_grad(uint64_t level, const at::TensorBase& self) const
-const void* c10_tangent(const void* impl, uint64_t level, const void* self)
-    HGEMM_WEAK("_ZNK3c1010TensorImpl8_fw_gradEmRKN2at10TensorBaseE");
-// c10::impl::ExcludeDispatchKeyGuard(c10::DispatchKeySet), and its destructor
-void c10_exclude(void* guard, uint64_t keys) HGEMM_WEAK("_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE");
-void c10_end_exclude(void* guard) HGEMM_WEAK("_ZN3c104impl23ExcludeDispatchKeyGuardD1Ev");
-// bool c10::impl::tls_is_dispatch_keyset_included(c10::DispatchKeySet)
-bool c10_includes(uint64_t keys) HGEMM_WEAK("_ZN3c104impl31tls_is_dispatch_keyset_includedENS_14DispatchKeySetE");
-// bool at::impl::tensor_has_dispatch(const at::Tensor&): whether it is of a subclass with __torch_dispatch__
-bool at_is_subclass(const void* tensor) HGEMM_WEAK("_ZN2at4impl19tensor_has_dispatchERKNS_6TensorE");
-
-// Python's own stable ABI.
-__attribute__((weak)) int Py_IsInitialized();
-__attribute__((weak)) int PyGILState_Ensure();
-__attribute__((weak)) void PyGILState_Release(int state);
-__attribute__((weak)) void Py_IncRef(_object* object);
-__attribute__((weak)) void Py_DecRef(_object* object);
-__attribute__((weak)) _object* PyObject_Type(_object* object);
-__attribute__((weak)) void PyErr_SetObject(_object* type, _object* value);
-__attribute__((weak)) void PyErr_Clear();
-}
+#include "torch/torch_symbols.h"
 
 // The base of the exceptions by which a C++ function tells pybind11, and so torch's bindings, what to raise in Python.
 // Declared as pybind11 declares it, and like every exception recognized by its name.
