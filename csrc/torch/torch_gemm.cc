@@ -8,6 +8,7 @@
 
 #include "core/activation.h"
 #include "core/device.h"
+#include "torch/torch_symbols.h"
 
 // torch's CUDA implementations without the dispatcher in front. Present in every torch with CUDA.
 #pragma weak aoti_torch_cuda_mm_out
@@ -114,7 +115,12 @@ bool is_aten_product(const Call& call) {
 }
 
 Handle aten_product(const Call& call) {
-  const char* const name = call.a.view.ndim == 2 ? "aten::mm" : "aten::bmm";
+  const bool is_mm = call.a.view.ndim == 2;
+  if (const auto product = is_mm ? at_mm : at_bmm) {
+    return Handle(
+        reinterpret_cast<AtenTensorHandle>(new TorchTensor(product(call.a.handle.get(), call.b.handle.get()))));
+  }
+  const char* const name = is_mm ? "aten::mm" : "aten::bmm";
   std::array<StableIValue, 2> stack{reference(call.a.handle.get()), reference(call.b.handle.get())};
   check(torch_call_dispatcher(name, "", stack.data(), TORCH_ABI_VERSION), name);
   return Handle(stable::to<AtenTensorHandle>(stack[0]));

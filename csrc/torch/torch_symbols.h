@@ -6,7 +6,27 @@
 
 #include <cstdint>
 
+struct _object;  // a PyObject
+
 #define HGEMM_WEAK(name) __asm__(name) __attribute__((weak))
+
+namespace hgemm {
+
+/// at::Tensor as torch returns it: one pointer to a TensorImpl, written where the caller says, which the destructor
+/// that is not trivial stands for. NOTE: owns nothing here. To be made only where a handle is to be, by operator new:
+/// that is what torch's handles point to, and what it deletes.
+struct TorchTensor {
+  const void* impl;
+  TorchTensor(const TorchTensor&) = delete;
+  TorchTensor& operator=(const TorchTensor&) = delete;
+  ~TorchTensor() {}
+};
+
+}  // namespace hgemm
+
+// at::Tensor at::_ops::mm::call(const at::Tensor& self, const at::Tensor& mat2), and bmm's
+hgemm::TorchTensor at_mm(const void* a, const void* b) HGEMM_WEAK("_ZN2at4_ops2mm4callERKNS_6TensorES4_");
+hgemm::TorchTensor at_bmm(const void* a, const void* b) HGEMM_WEAK("_ZN2at4_ops3bmm4callERKNS_6TensorES4_");
 
 extern "C" {
 // bool c10::TensorImpl::requires_grad() const
