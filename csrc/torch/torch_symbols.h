@@ -22,6 +22,11 @@ struct TorchTensor {
   ~TorchTensor() {}
 };
 
+/// c10::impl::PODLocalDispatchKeySet: each the difference to its default.
+struct ThreadKeys {
+  uint64_t included, excluded;
+};
+
 }  // namespace hgemm
 
 // at::Tensor at::_ops::mm::call(const at::Tensor& self, const at::Tensor& mat2), and bmm's
@@ -39,6 +44,9 @@ void c10_exclude(void* guard, uint64_t keys) HGEMM_WEAK("_ZN3c104impl23ExcludeDi
 void c10_end_exclude(void* guard) HGEMM_WEAK("_ZN3c104impl23ExcludeDispatchKeyGuardD1Ev");
 // bool c10::impl::tls_is_dispatch_keyset_included(c10::DispatchKeySet)
 bool c10_includes(uint64_t keys) HGEMM_WEAK("_ZN3c104impl31tls_is_dispatch_keyset_includedENS_14DispatchKeySetE");
+// thread_local c10::impl::PODLocalDispatchKeySet c10::impl::raw_local_dispatch_key_set
+// NOTE: has no address to compare with null where it is missing: see has_thread_keys() in autograd_fast_path.cc.
+extern __thread hgemm::ThreadKeys c10_thread_keys HGEMM_WEAK("_ZN3c104impl26raw_local_dispatch_key_setE");
 // bool at::impl::tensor_has_dispatch(const at::Tensor&): whether it is of a subclass with __torch_dispatch__
 bool at_is_subclass(const void* tensor) HGEMM_WEAK("_ZN2at4impl19tensor_has_dispatchERKNS_6TensorE");
 
