@@ -9,7 +9,7 @@ where neither an argument nor the context manager names one), ``HGEMM_OPS_LOG`` 
 info prints a line per new decision), ``HGEMM_OPS_CACHE_DIR`` (where ``hgemm tune`` keeps its tables).
 """
 
-from hgemm_ops import _library, _native, _tables, _variants, ops
+from hgemm_ops import _key_sets, _library, _native, _tables, _variants
 from hgemm_ops._api import linear, matmul
 from hgemm_ops._context import use_custom_gemm
 from hgemm_ops._explain import Candidate, Explanation, explain
@@ -43,5 +43,5 @@ if _library.load():
     _variants.define_ops()
     _native.on_first_use(_tables.ensure)
     _native.log_decisions()
-    _native.start_autograd_fast_path(*ops.autograd.fast_path_keys())
+    _native.start_autograd_fast_path(_key_sets.key_sets(_native.lib()))
 _variants.apply_environment()

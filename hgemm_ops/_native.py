@@ -6,7 +6,7 @@ import atexit
 import ctypes
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from typing import Any
 
@@ -151,7 +151,20 @@ class CallCount(Structure):
     ]
 
 
-_STRUCTS = (Tensor, Facts, VariantInfo, AddInfo, Query, Candidate, Decision, Timing, TableEntry, CallCount)
+class KeySets(Structure):
+    _fields_ = [
+        ("autograd_and_above", c_uint64),
+        ("dispatch_modes", c_uint64),
+        ("below_autograd", c_uint64),
+        ("plain", c_uint64),
+        ("included", c_uint64),
+        ("excluded", c_uint64),
+        ("key_word", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+_STRUCTS = (Tensor, Facts, VariantInfo, AddInfo, Query, Candidate, Decision, Timing, TableEntry, CallCount, KeySets)
 _LogFn = ctypes.CFUNCTYPE(None, c_char_p)
 _FirstUseFn = ctypes.CFUNCTYPE(None)
 
@@ -177,8 +190,17 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_stats_enable": (None, [c_int]),
     "hgemm_stats_reset": (None, []),
     "hgemm_stats_snapshot": (c_int, [POINTER(CallCount), c_int]),
-    "hgemm_autograd_start": (c_int, [c_uint64, c_uint64]),
+    "hgemm_autograd_start": (c_int, [POINTER(KeySets)]),
+    "hgemm_thread_keys": (c_int, [POINTER(c_uint64)]),
+    "hgemm_find_word": (c_int, [POINTER(c_void_p), POINTER(c_uint64), c_int]),
 }
+
+
+def declare(library: ctypes.CDLL, names: Iterable[str]) -> None:
+    """Gives functions of a library with this API, or a part of it, their prototypes."""
+    for name in names:
+        function = getattr(library, name)
+        function.restype, function.argtypes = _PROTOTYPES[name]
 
 
 @functools.cache
@@ -187,9 +209,7 @@ def lib() -> ctypes.CDLL:
     if not _library.load():
         raise RuntimeError(f"hgemm_ops: no native library: {_library.reason()}")
     library = ctypes.CDLL(str(_library.path()))
-    for name, (result, arguments) in _PROTOTYPES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    declare(library, _PROTOTYPES)
     sizes = (c_int32 * len(_STRUCTS))()
     count = library.hgemm_abi(sizes, len(_STRUCTS))
     mirrored = [ctypes.sizeof(struct) for struct in _STRUCTS]
@@ -300,9 +320,9 @@ def stats() -> list[CallCount]:
         room = 2 * count
 
 
-def start_autograd_fast_path(autograd_and_above: int, dispatch_modes: int) -> bool:
+def start_autograd_fast_path(key_sets: KeySets) -> bool:
     """Keeps calls that want no gradient out of Python; False where this torch lacks what that takes."""
-    return bool(lib().hgemm_autograd_start(autograd_and_above, dispatch_modes) == 0)
+    return bool(lib().hgemm_autograd_start(key_sets) == 0)
 
 
 @functools.cache

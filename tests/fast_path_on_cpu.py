@@ -8,13 +8,15 @@ import os
 import torch
 
 import hgemm_ops  # noqa: F401  (registers torch.ops.hgemm)
+from hgemm_ops import _key_sets, _native
 from hgemm_ops.ops import autograd
 
-library = os.environ["HGEMM_FAST_PATH_ON_CPU"]
-torch.ops.load_library(library)
-start = ctypes.CDLL(library).hgemm_autograd_start
-start.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
-assert start(*autograd.fast_path_keys()) == 0
-keep = ctypes.PyDLL(library).hgemm_autograd_keep
+path = os.environ["HGEMM_FAST_PATH_ON_CPU"]
+torch.ops.load_library(path)
+library = ctypes.CDLL(path)
+_native.declare(library, ["hgemm_autograd_start", "hgemm_thread_keys", "hgemm_find_word"])
+assert library.hgemm_autograd_start(_key_sets.key_sets(library, torch._C.DispatchKey.CPU)) == 0
+calls_without_dispatcher = library.calls_without_dispatcher
+keep = ctypes.PyDLL(path).hgemm_autograd_keep
 keep.restype, keep.argtypes = None, [ctypes.py_object, ctypes.c_char_p]
 autograd.keep_exception = lambda error: keep(error, str(error).encode())

@@ -22,7 +22,9 @@ import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
 from helpers import assert_close_to_torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
@@ -74,6 +76,24 @@ def python_kernels(function: Callable[[], Any]) -> tuple[Any, list[str]]:
     finally:
         sys.setprofile(None)
     return result, ran
+
+
+def without_dispatcher(function: Callable[[], Any]) -> bool:
+    """Whether ``function`` has an op of ours go from autograd to its kernel and no way round."""
+    if ON_CPU:
+        import fast_path_on_cpu
+
+        before = fast_path_on_cpu.calls_without_dispatcher()
+        function()
+        return bool(fast_path_on_cpu.calls_without_dispatcher() > before)
+    function()  # a first profile may be of a thread that has yet to start things
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        function()
+    # Not profile.events(), which lists an op once that is called in itself.
+    events = [event.name() for event in profile.profiler.kineto_results.events()]  # type: ignore[union-attr]
+    names = [name for name in events if name.startswith("hgemm::")]
+    assert names
+    return len(names) == 1
 
 
 class Seen(TorchDispatchMode):
@@ -223,6 +243,101 @@ def test_negative_views() -> None:
 
 
 @here
+@pytest.mark.parametrize("op", CALLS)
+def test_plain_calls_take_no_dispatcher(op: str) -> None:
+    ours, _ = CALLS[op]
+    inputs, factors = matrices(), matrices("ab")
+    assert without_dispatcher(lambda: ours(**inputs))
+    with torch.no_grad():
+        assert without_dispatcher(lambda: ours(**factors))
+        with forward_ad.dual_level():
+            assert without_dispatcher(lambda: ours(**inputs))
+
+
+BETWEEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "negative": torch._neg_view,
+    "zero": lambda t: torch._efficientzerotensor(t.shape, dtype=t.dtype, device=t.device),
+    "conjugate": lambda t: t.to(torch.complex64).conj(),
+}
+
+
+@here
+@pytest.mark.parametrize("which", ["a", "b"])
+@pytest.mark.parametrize("what", BETWEEN)
+def test_what_lies_between_sees_the_call(what: str, which: str) -> None:
+    inputs = matrices()
+    other = inputs["ab".replace(which, "")]
+    marked = BETWEEN[what](inputs[which])
+    pair = (marked, other.to(marked.dtype)) if which == "a" else (other.to(marked.dtype), marked)
+    assert not without_dispatcher(lambda: hgemm.mm(*pair))
+    torch.testing.assert_close(hgemm.mm(*pair), torch.mm(*pair))
+    if what != "conjugate":
+        bias = BETWEEN[what](inputs["c"][0])
+        assert not without_dispatcher(lambda: hgemm.linear(inputs["a"], inputs["b"], bias))
+        torch.testing.assert_close(
+            hgemm.linear(inputs["a"], inputs["b"], bias), F.linear(inputs["a"], inputs["b"], bias)
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(ON_CPU, reason="of the CUDA implementation")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_products_left_to_torch_are_torchs(dtype: torch.dtype) -> None:
+    a, b = torch.randn(33, 40, device="cuda", dtype=dtype), torch.randn(40, 17, device="cuda", dtype=dtype)
+    batch = a.expand(3, 33, 40)
+    for weight in (b.t(), b.t().contiguous(), b[:, ::2].t()):
+        assert torch.equal(hgemm.linear(a, weight, variant=-2), F.linear(a, weight))
+        assert torch.equal(hgemm.mm(a, weight.t(), variant=-2), torch.mm(a, weight.t()))
+    assert torch.equal(hgemm.bmm(batch, b.expand(3, 40, 17), variant=-2), torch.bmm(batch, b.expand(3, 40, 17)))
+    empty = hgemm.linear(a[:, :0], b.t()[:, :0], variant=-2)
+    assert empty.shape == (33, 17) and not empty.any() and empty.is_contiguous()
+
+
+@here
+def test_tangents_that_are_zero() -> None:
+    """Forward mode makes zero tensors of the tangents that an op does not have."""
+    inputs = matrices()
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(inputs["a"], torch._efficientzerotensor((8, 8), dtype=DTYPE, device=DEVICE))
+        ours, theirs = hgemm.mm(dual, inputs["b"]), torch.mm(dual, inputs["b"])
+        torch.testing.assert_close(forward_ad.unpack_dual(ours).primal, forward_ad.unpack_dual(theirs).primal)
+        tangent = forward_ad.unpack_dual(ours).tangent
+        assert tangent is None or not tangent.any()
+
+
+@here
+def test_functorch_sees_every_call() -> None:
+    inputs = matrices()
+    batch = torch.stack([inputs["a"], inputs["c"]])
+    close = torch.testing.assert_close
+    close(torch.func.vmap(hgemm.mm, (0, None))(batch, inputs["b"]), batch @ inputs["b"])
+    close(torch.func.vmap(lambda a: hgemm.mm(inputs["b"], inputs["b"]) + a)(batch), inputs["b"] @ inputs["b"] + batch)
+    ours = torch.func.grad(lambda a: hgemm.mm(a, inputs["b"]).sum())(inputs["a"])
+    close(ours, torch.func.grad(lambda a: (a @ inputs["b"]).sum())(inputs["a"]))
+    ours = torch.func.jvp(lambda a: hgemm.mm(a, inputs["b"]), (inputs["a"],), (inputs["c"],))[1]
+    close(ours, inputs["c"] @ inputs["b"])
+    close(torch.func.functionalize(hgemm.mm)(inputs["a"], inputs["b"]), inputs["a"] @ inputs["b"])
+    close(torch.func.functionalize(lambda a, b: hgemm.mm(a.clone().neg_(), b))(*batch), -batch[0] @ batch[1])
+
+
+@here
+@pytest.mark.parametrize("tracing_mode", ["real", "fake", "symbolic"])
+def test_traces_hold_the_op(tracing_mode: str) -> None:
+    inputs = matrices()
+    graph = make_fx(lambda a, b: hgemm.mm(a, b).relu(), tracing_mode=tracing_mode)(inputs["a"], inputs["b"])
+    targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    assert targets == [hgemm.mm.default, torch.ops.aten.relu.default]
+
+
+@here
+def test_fake_tensors_stay_fake() -> None:
+    with FakeTensorMode() as mode:
+        a, b = (torch.empty(8, 8, device=DEVICE, dtype=DTYPE) for _ in range(2))
+        assert isinstance(hgemm.mm(a, b), FakeTensor)
+    assert isinstance(hgemm.mm(a, b), FakeTensor) and a.fake_mode is mode  # type: ignore[attr-defined]
+
+
+@here
 def test_checkpoint_stops_early() -> None:
     """By an exception, thrown where the last needed tensor is saved."""
     inputs = matrices("ab")
@@ -252,10 +367,11 @@ def test_all_this_on_the_cpu(tmp_path: Path) -> None:
     text = (root / "csrc" / "torch" / "autograd_fast_path.cc").read_text()
     assert text.count("AutogradCUDA, ") == 1
     source.write_text(text.replace("AutogradCUDA, ", "AutogradCPU, "))
+    sources = [str(source), str(root / "tests" / "fast_path_on_cpu.cc")]
     flags = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-DTORCH_TARGET_VERSION=0x020a000000000000"]
     includes = ["-isystem", str(torch_dir / "include"), f"-I{root / 'csrc'}"]
-    link = [f"-L{torch_dir / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10"]
-    subprocess.run(["c++", "-shared", *flags, *includes, str(source), "-o", str(library), *link], check=True)
+    link = [f"-L{torch_dir / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl"]
+    subprocess.run(["c++", "-shared", *flags, *includes, *sources, "-o", str(library), *link], check=True)
     files = [str(root / "tests" / f"test_{name}.py") for name in ("fast_path", "autograd", "functorch")]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "fast_path_on_cpu", "-p", "no:cacheprovider", *files],

@@ -130,6 +130,19 @@ typedef struct HgemmCallCount {
   int64_t calls;
 } HgemmCallCount;
 
+/* How this torch represents and keeps sets of dispatch keys, for csrc/torch/autograd_fast_path.cc. */
+typedef struct HgemmKeySets {
+  uint64_t autograd_and_above;
+  uint64_t dispatch_modes; /* their key */
+  /* For calls without the dispatcher; with below_autograd = 0 there are none. */
+  uint64_t below_autograd; /* all keys there at which a kernel of an op may lie */
+  uint64_t plain;          /* of these, those of a CUDA tensor */
+  uint64_t included;       /* by default, in every thread */
+  uint64_t excluded;
+  int32_t key_word; /* which word of a TensorImpl is its set */
+  int32_t reserved;
+} HgemmKeySets;
+
 /* sizeof of each struct above, in order of declaration; returns how many there are and fills at most `capacity`. */
 HGEMM_API int hgemm_abi(int32_t* sizes, int capacity);
 HGEMM_API const char* hgemm_last_error(void);
@@ -175,10 +188,12 @@ HGEMM_API void hgemm_stats_reset(void);
 /* Returns how many rows there are and copies at most `capacity` of them. */
 HGEMM_API int hgemm_stats_snapshot(HgemmCallCount* rows, int capacity);
 
-/* The ops' fast path past autograd (csrc/torch/autograd_fast_path.cc). Sets of dispatch keys are given as torch
-   represents them: autograd and all above it; the key of dispatch modes. Not 0: this torch lacks the symbols it takes.
- */
-HGEMM_API int hgemm_autograd_start(uint64_t autograd_and_above, uint64_t dispatch_modes);
+/* The ops' fast path past autograd (csrc/torch/autograd_fast_path.cc). Not 0: this torch lacks the symbols it takes. */
+HGEMM_API int hgemm_autograd_start(const HgemmKeySets* key_sets);
+/* How this thread's sets of dispatch keys, included and excluded, differ from the default. Not 0: unknown. */
+HGEMM_API int hgemm_thread_keys(uint64_t* keys);
+/* The first word, among 24, that is words[i] in objects[i] for all i; -1 where there is none. */
+HGEMM_API int hgemm_find_word(const uint64_t* const* objects, const uint64_t* words, int count);
 /* The exception (a PyObject*; the GIL is held) with which the Python kernel is about to fail, for the op to raise
  * again. */
 HGEMM_API void hgemm_autograd_keep(struct _object* exception, const char* text);

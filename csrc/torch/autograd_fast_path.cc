@@ -1,12 +1,15 @@
 // The ops at the AutogradCUDA key: a call that wants no gradient goes on below autograd without entering Python, every
-// other one to the Python kernel (hgemm_ops/ops/autograd.py), which is an op of its own for that purpose.
+// other one to the Python kernel (hgemm_ops/ops/autograd.py), which is an op of its own for that purpose. "On" is the
+// CUDA implementation itself where the dispatcher would come to it next, else the dispatcher.
 //
 // The stable ABI knows neither requires_grad nor how to continue below a key, so this file asks libc10 and libtorch_cpu
-// directly, by mangled name. THESE SYMBOLS ARE OUTSIDE THE STABLE ABI. All of them are weak: where one is missing,
-// nothing is registered here and nothing changes but the cost, since the Python kernels then see every call, 2 to 4 us
-// slower. Until Python calls hgemm_autograd_start(), every call goes to Python from here.
+// directly (torch_symbols.h). Where one of these symbols is missing, nothing is registered here and nothing changes but
+// the cost, since the Python kernels then see every call, 2 to 4 us slower. Until Python calls hgemm_autograd_start(),
+// every call goes to Python from here.
 //
-// NOTE: profilers list such a call twice, one inside the other: the stable ABI has no redispatch that they do not see.
+// NOTE: profilers list a call that takes the dispatcher twice, one inside the other: the stable ABI has no redispatch
+// that they do not see.
+#include <dlfcn.h>
 #include <torch/csrc/stable/library.h>
 
 #include <array>
@@ -14,33 +17,8 @@
 #include <utility>
 
 #include "dispatch/c_api.h"
-#include "torch/tensor_access.h"
-
-#define HGEMM_WEAK(name) __asm__(name) __attribute__((weak))
-extern "C" {
-// bool c10::TensorImpl::requires_grad() const
-bool c10_requires_grad(const void* impl) HGEMM_WEAK("_ZNK3c1010TensorImpl13requires_gradEv");
-// const at::Tensor& c10::TensorImpl::_fw_grad(uint64_t level, const at::TensorBase& self) const
-const void* c10_tangent(const void* impl, uint64_t level, const void* self)
-    HGEMM_WEAK("_ZNK3c1010TensorImpl8_fw_gradEmRKN2at10TensorBaseE");
-// c10::impl::ExcludeDispatchKeyGuard(c10::DispatchKeySet), and its destructor
-void c10_exclude(void* guard, uint64_t keys) HGEMM_WEAK("_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE");
-void c10_end_exclude(void* guard) HGEMM_WEAK("_ZN3c104impl23ExcludeDispatchKeyGuardD1Ev");
-// bool c10::impl::tls_is_dispatch_keyset_included(c10::DispatchKeySet)
-bool c10_includes(uint64_t keys) HGEMM_WEAK("_ZN3c104impl31tls_is_dispatch_keyset_includedENS_14DispatchKeySetE");
-// bool at::impl::tensor_has_dispatch(const at::Tensor&): whether it is of a subclass with __torch_dispatch__
-bool at_is_subclass(const void* tensor) HGEMM_WEAK("_ZN2at4impl19tensor_has_dispatchERKNS_6TensorE");
-
-// Python's own stable ABI.
-__attribute__((weak)) int Py_IsInitialized();
-__attribute__((weak)) int PyGILState_Ensure();
-__attribute__((weak)) void PyGILState_Release(int state);
-__attribute__((weak)) void Py_IncRef(_object* object);
-__attribute__((weak)) void Py_DecRef(_object* object);
-__attribute__((weak)) _object* PyObject_Type(_object* object);
-__attribute__((weak)) void PyErr_SetObject(_object* type, _object* value);
-__attribute__((weak)) void PyErr_Clear();
-}
+#include "torch/call.h"
+#include "torch/torch_symbols.h"
 
 // The base of the exceptions by which a C++ function tells pybind11, and so torch's bindings, what to raise in Python.
 // Declared as pybind11 declares it, and like every exception recognized by its name.
@@ -63,8 +41,14 @@ bool has_symbols() {
          PyErr_SetObject && PyErr_Clear;
 }
 
-// Sets of dispatch keys as torch represents them, from Python: autograd and all above it; that of dispatch modes.
-uint64_t autograd_and_above = 0, dispatch_modes = 0;
+/// Whether c10_thread_keys exists; its address, an offset until the thread's memory is added, does not tell.
+bool has_thread_keys() {
+  static const bool found = dlsym(RTLD_DEFAULT, "_ZN3c104impl26raw_local_dispatch_key_setE") != nullptr;
+  return found;
+}
+
+// What Python told.
+HgemmKeySets key_sets{};
 
 /// Excludes keys from dispatch on this thread.
 class Exclude {
@@ -78,11 +62,42 @@ class Exclude {
   alignas(16) unsigned char guard_[64];  // torch's guard has 16 bytes
 };
 
+/// The TensorImpl of a handle, which points to an at::Tensor, which is a pointer to its TensorImpl.
+const uint64_t* impl_of(const Handle& handle) {
+  return *reinterpret_cast<const uint64_t* const*>(handle.get());
+}
+
+/// The keys at which the dispatcher would look next, below autograd, for a call with only this tensor.
+struct NextKeys {
+  uint64_t included, considered;
+
+  NextKeys() {
+    const ThreadKeys thread = c10_thread_keys;
+    included = thread.included ^ key_sets.included;
+    considered = key_sets.below_autograd & ~(thread.excluded ^ key_sets.excluded);
+  }
+  uint64_t of(const Handle& handle) const { return (impl_of(handle)[key_sets.key_word] | included) & considered; }
+};
+
+/// Whether nothing lies between autograd and the CUDA kernel. Any key that is not known to mean nothing may mean
+/// something: functorch's levels, functionalization, modes, subclasses, negative views, other devices.
+template <class... T>
+bool is_next_to_kernel(const std::tuple<T...>& arguments) {
+  if (key_sets.below_autograd == 0) return false;
+  const NextKeys next;
+  const auto is_plain = [&](const auto& value) {
+    using Value = std::decay_t<decltype(value)>;
+    if constexpr (std::is_same_v<Value, Handle>) return next.of(value) == key_sets.plain;
+    if constexpr (std::is_same_v<Value, std::optional<Handle>>) return !value || next.of(*value) == key_sets.plain;
+    return true;
+  };
+  return std::apply([&](const auto&... value) { return (is_plain(value) && ...); }, arguments);
+}
+
 /// Whether the Python kernel is to see a call with this argument: a gradient is wanted, which is asked as torch's
 /// generated kernels ask (so it holds under functorch), or the next to see it is Python anyway.
 bool is_for_python(const Handle& handle) {
-  // A handle points to an at::Tensor, which is a pointer to its TensorImpl.
-  const void* impl = *reinterpret_cast<const void* const*>(handle.get());
+  const void* impl = impl_of(handle);
   if (at_is_subclass(handle.get()) || (c10_requires_grad(impl) && aoti_torch_grad_mode_is_enabled())) return true;
   const void* tangent = c10_tangent(impl, 0, handle.get());
   bool defined = false;
@@ -153,6 +168,64 @@ AOTITorchError call(const char* op, Arguments&& arguments, StableIValue* result)
   return status;
 }
 
+/// A call whose tensors stay with the arguments that it was made of.
+class LentCall {
+ public:
+  explicit LentCall(Op op) { call_.op = op; }
+  ~LentCall() {
+    for (Tensor* t : {&call_.a, &call_.b, &call_.c}) static_cast<void>(t->handle.release());
+  }
+  LentCall(const LentCall&) = delete;
+  LentCall& operator=(const LentCall&) = delete;
+
+  void lend(const Product& arguments) {
+    const auto& [a, b, dtype, variant, static_weights] = arguments;
+    lend(a, b, dtype, variant, static_weights);
+  }
+  void lend(const AddProduct& arguments) {
+    const auto& [input, a, b, beta, alpha, dtype, variant, static_weights] = arguments;
+    lend(input, &call_.c);
+    lend(a, b, dtype, variant, static_weights);
+    call_.beta = beta;
+    call_.alpha = alpha;
+  }
+  void lend(const Linear& arguments) {
+    const auto& [x, weight, bias, act, dtype, variant, static_weights] = arguments;
+    lend(x, weight, dtype, variant, static_weights);
+    if (bias) lend(*bias, &call_.c);
+    call_.act = act;
+  }
+  const Call& get() const { return call_; }
+
+ private:
+  void lend(const Handle& handle, Tensor* t) {
+    *t = look_at(handle.get());
+    t->handle.reset(handle.get());
+  }
+  void lend(const Handle& a, const Handle& b, Dtype dtype, VariantId variant, StaticWeights static_weights) {
+    lend(a, &call_.a);
+    lend(b, &call_.b);
+    call_.out_dtype = dtype;
+    call_.variant = variant.value_or(kAuto);
+    call_.static_weights = static_weights.value_or(false);
+  }
+
+  Call call_;
+};
+
+/// Has the CUDA implementation compute the result; false where it fails.
+template <class Arguments>
+bool run_here(Op op, const Arguments& arguments, StableIValue* result) {
+  LentCall call(op);
+  try {
+    call.lend(arguments);
+    *result = give(run(call.get()));
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 // An exception on its way through torch's C shim, which keeps its text at best: the Python kernel leaves it here, and
 // on this side of the shim it is raised again, the same object.
 
@@ -195,18 +268,22 @@ class PythonException : public pybind11::builtin_exception {
   PythonObject exception_;
 };
 
-/// The kernel. `op` is called again with autograd excluded, so that all that comes between autograd and the CUDA kernel
-/// still sees it: functorch's levels, functionalization, negative views. Modes and subclasses are Python; with them,
-/// the Python kernel costs nothing that counts, and exceptions pass through it unharmed.
+/// The kernel. What comes between autograd and the CUDA kernel still sees a call, for which `name` is called again with
+/// autograd excluded: functorch's levels, functionalization, negative views. Modes and subclasses are Python; with
+/// them, the Python kernel costs nothing that counts, and exceptions pass through it unharmed.
 template <class Arguments>
-void run(const char* op, const char* python_op, StableIValue* stack) {
+void kernel(Op op, const char* name, const char* python_op, StableIValue* stack) {
   auto arguments =
       take(stack, static_cast<Arguments*>(nullptr), std::make_index_sequence<std::tuple_size_v<Arguments>>());
-  if (autograd_and_above != 0 && !c10_includes(dispatch_modes) &&
+  if (key_sets.autograd_and_above != 0 && !c10_includes(key_sets.dispatch_modes) &&
       !std::apply([](const auto&... value) { return (is_for_python(value) || ...); }, arguments)) {
     {
-      const Exclude below_autograd(autograd_and_above);
-      if (call(op, std::as_const(arguments), stack) == AOTI_TORCH_SUCCESS) return;
+      const bool is_next = is_next_to_kernel(arguments);
+      const Exclude below_autograd(key_sets.autograd_and_above);
+      if (is_next ? run_here(op, arguments, stack)
+                  : call(name, std::as_const(arguments), stack) == AOTI_TORCH_SUCCESS) {
+        return;
+      }
     }
     // What failed fails again below, with the right exception. Python's own may be left pending.
     const Gil gil;
@@ -218,9 +295,9 @@ void run(const char* op, const char* python_op, StableIValue* stack) {
   check(status, python_op);
 }
 
-#define HGEMM_AUTOGRAD(name, Arguments)                                \
-  library.impl(#name, [](StableIValue* stack, uint64_t, uint64_t) {    \
-    run<Arguments>("hgemm::" #name, "hgemm::_autograd_" #name, stack); \
+#define HGEMM_AUTOGRAD(name, kOp, Arguments)                                   \
+  library.impl(#name, [](StableIValue* stack, uint64_t, uint64_t) {            \
+    kernel<Arguments>(kOp, "hgemm::" #name, "hgemm::_autograd_" #name, stack); \
   })
 
 }  // namespace
@@ -229,18 +306,34 @@ void run(const char* op, const char* python_op, StableIValue* stack) {
 STABLE_TORCH_LIBRARY_IMPL(hgemm, AutogradCUDA, library) {
   using namespace hgemm;
   if (!has_symbols()) return;
-  HGEMM_AUTOGRAD(matmul, Product);
-  HGEMM_AUTOGRAD(mm, Product);
-  HGEMM_AUTOGRAD(bmm, Product);
-  HGEMM_AUTOGRAD(addmm, AddProduct);
-  HGEMM_AUTOGRAD(baddbmm, AddProduct);
-  HGEMM_AUTOGRAD(linear, Linear);
+  HGEMM_AUTOGRAD(matmul, Op::kMatmul, Product);
+  HGEMM_AUTOGRAD(mm, Op::kMm, Product);
+  HGEMM_AUTOGRAD(bmm, Op::kBmm, Product);
+  HGEMM_AUTOGRAD(addmm, Op::kAddmm, AddProduct);
+  HGEMM_AUTOGRAD(baddbmm, Op::kBaddbmm, AddProduct);
+  HGEMM_AUTOGRAD(linear, Op::kLinear, Linear);
 }
 
-int hgemm_autograd_start(uint64_t autograd_and_above, uint64_t dispatch_modes) {
-  if (!hgemm::has_symbols()) return 1;
-  hgemm::dispatch_modes = dispatch_modes;
-  hgemm::autograd_and_above = autograd_and_above;
+int hgemm_thread_keys(uint64_t* keys) {
+  if (!hgemm::has_thread_keys()) return 1;
+  keys[0] = c10_thread_keys.included;
+  keys[1] = c10_thread_keys.excluded;
+  return 0;
+}
+
+int hgemm_find_word(const uint64_t* const* objects, const uint64_t* words, int count) {
+  constexpr int kWords = 24;
+  for (int i = 0; i < kWords; ++i) {
+    bool matches = count > 0;
+    for (int j = 0; j < count; ++j) matches = matches && objects[j][i] == words[j];
+    if (matches) return i;  // no further: it is a TensorImpl's last word (the 22nd, in torch 2.13)
+  }
+  return -1;
+}
+
+int hgemm_autograd_start(const HgemmKeySets* key_sets) {
+  if (!hgemm::has_symbols() || (key_sets->below_autograd != 0 && !hgemm::has_thread_keys())) return 1;
+  hgemm::key_sets = *key_sets;
   return 0;
 }
 

@@ -27,4 +27,7 @@ struct Destination {
   void* data = nullptr;
 };
 
+/// The CUDA implementation of the ops that return one new tensor (ops.cc).
+Handle run(const Call& call);
+
 }  // namespace hgemm

@@ -213,6 +213,8 @@ void check_and_canonicalize(const Call& call, Canonical* canonical) {
   canonical->problem.static_weights = call.static_weights;
 }
 
+}  // namespace
+
 Handle run(const Call& call) {
   Canonical canonical;
   check_and_canonicalize(call, &canonical);
@@ -225,6 +227,8 @@ Handle run(const Call& call) {
   compute(call, canonical, facts, id, d, {});
   return result;
 }
+
+namespace {
 
 /// The bytes from a tensor's first to its last element.
 struct Extent {

@@ -71,20 +71,26 @@ inline std::optional<DType> gemm_dtype(int32_t code) {
   return std::nullopt;
 }
 
-inline Tensor inspect(Handle handle) {
+/// All of a tensor but the handle.
+inline Tensor look_at(AtenTensorHandle handle) {
   Tensor t;
   int64_t ndim = 0, *sizes = nullptr, *strides = nullptr;
-  check(aoti_torch_get_dim(handle.get(), &ndim), "get_dim");
-  check(aoti_torch_get_sizes(handle.get(), &sizes), "get_sizes");
-  check(aoti_torch_get_strides(handle.get(), &strides), "get_strides");
-  check(aoti_torch_get_dtype(handle.get(), &t.dtype), "get_dtype");
-  check(aoti_torch_get_device_type(handle.get(), &t.device.type), "get_device_type");
-  check(aoti_torch_get_device_index(handle.get(), &t.device.index), "get_device_index");
-  check(torch_get_const_data_ptr(handle.get(), &t.view.data), "get_const_data_ptr");
+  check(aoti_torch_get_dim(handle, &ndim), "get_dim");
+  check(aoti_torch_get_sizes(handle, &sizes), "get_sizes");
+  check(aoti_torch_get_strides(handle, &strides), "get_strides");
+  check(aoti_torch_get_dtype(handle, &t.dtype), "get_dtype");
+  check(aoti_torch_get_device_type(handle, &t.device.type), "get_device_type");
+  check(aoti_torch_get_device_index(handle, &t.device.index), "get_device_index");
+  check(torch_get_const_data_ptr(handle, &t.view.data), "get_const_data_ptr");
   t.view.ndim = static_cast<int32_t>(ndim);
   t.view.sizes = sizes;
   t.view.strides = strides;
   t.view.dtype = gemm_dtype(t.dtype).value_or(DType::kF32);
+  return t;
+}
+
+inline Tensor inspect(Handle handle) {
+  Tensor t = look_at(handle.get());
   t.handle = std::move(handle);
   return t;
 }

@@ -5,9 +5,9 @@
 
 namespace hgemm {
 
-/// Whether the call is aten's mm or bmm and no more, and its result by that op. For the host this is cheaper than
-/// memory of ours, which the stable ABI allocates through torch's dispatcher. (aten's composites matmul and linear are
-/// not.)
+/// Whether the call is aten's mm or bmm and no more, but for a view of linear's weight, and its result by that op. For
+/// the host this is cheaper than memory of ours, which the stable ABI allocates through torch's dispatcher. (aten's
+/// composites matmul and linear are not.)
 bool is_aten_product(const Call& call);
 Handle aten_product(const Call& call);
 

@@ -548,12 +548,6 @@ def keep_exception(error: BaseException) -> None:
     _native.keep_exception(error)
 
 
-def fast_path_keys() -> tuple[int, int]:
-    """For the shared library, as torch represents sets of dispatch keys: autograd and all above it; dispatch modes."""
-    above = torch._C._dispatch_keyset_full().raw_repr() & ~_AFTER_AUTOGRAD.raw_repr()
-    return above, DispatchKeySet(torch._C.DispatchKey.Python).raw_repr()
-
-
 def register(lib: torch.library.Library) -> None:
     """Registers the Autograd kernels of every op on ``lib``."""
     kernels = {

@@ -1,0 +1,62 @@
+// What the ops ask of torch beyond its stable ABI, and of Python, by mangled name.
+//
+// THE SYMBOLS OF libc10 AND libtorch_cpu BELOW ARE OUTSIDE THE STABLE ABI. All of them are weak, and whoever calls one
+// has another way for a torch without it, which costs more and gives the same.
+#pragma once
+
+#include <cstdint>
+
+struct _object;  // a PyObject
+
+#define HGEMM_WEAK(name) __asm__(name) __attribute__((weak))
+
+namespace hgemm {
+
+/// at::Tensor as torch returns it: one pointer to a TensorImpl, written where the caller says, which the destructor
+/// that is not trivial stands for. NOTE: owns nothing here. To be made only where a handle is to be, by operator new:
+/// that is what torch's handles point to, and what it deletes.
+struct TorchTensor {
+  const void* impl;
+  TorchTensor(const TorchTensor&) = delete;
+  TorchTensor& operator=(const TorchTensor&) = delete;
+  ~TorchTensor() {}
+};
+
+/// c10::impl::PODLocalDispatchKeySet: each the difference to its default.
+struct ThreadKeys {
+  uint64_t included, excluded;
+};
+
+}  // namespace hgemm
+
+// at::Tensor at::_ops::mm::call(const at::Tensor& self, const at::Tensor& mat2), and bmm's
+hgemm::TorchTensor at_mm(const void* a, const void* b) HGEMM_WEAK("_ZN2at4_ops2mm4callERKNS_6TensorES4_");
+hgemm::TorchTensor at_bmm(const void* a, const void* b) HGEMM_WEAK("_ZN2at4_ops3bmm4callERKNS_6TensorES4_");
+
+extern "C" {
+// bool c10::TensorImpl::requires_grad() const
+bool c10_requires_grad(const void* impl) HGEMM_WEAK("_ZNK3c1010TensorImpl13requires_gradEv");
+// const at::Tensor& c10::TensorImpl::_fw_grad(uint64_t level, const at::TensorBase& self) const
+const void* c10_tangent(const void* impl, uint64_t level, const void* self)
+    HGEMM_WEAK("_ZNK3c1010TensorImpl8_fw_gradEmRKN2at10TensorBaseE");
+// c10::impl::ExcludeDispatchKeyGuard(c10::DispatchKeySet), and its destructor
+void c10_exclude(void* guard, uint64_t keys) HGEMM_WEAK("_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE");
+void c10_end_exclude(void* guard) HGEMM_WEAK("_ZN3c104impl23ExcludeDispatchKeyGuardD1Ev");
+// bool c10::impl::tls_is_dispatch_keyset_included(c10::DispatchKeySet)
+bool c10_includes(uint64_t keys) HGEMM_WEAK("_ZN3c104impl31tls_is_dispatch_keyset_includedENS_14DispatchKeySetE");
+// thread_local c10::impl::PODLocalDispatchKeySet c10::impl::raw_local_dispatch_key_set
+// NOTE: has no address to compare with null where it is missing: see has_thread_keys() in autograd_fast_path.cc.
+extern __thread hgemm::ThreadKeys c10_thread_keys HGEMM_WEAK("_ZN3c104impl26raw_local_dispatch_key_setE");
+// bool at::impl::tensor_has_dispatch(const at::Tensor&): whether it is of a subclass with __torch_dispatch__
+bool at_is_subclass(const void* tensor) HGEMM_WEAK("_ZN2at4impl19tensor_has_dispatchERKNS_6TensorE");
+
+// Python's own stable ABI.
+__attribute__((weak)) int Py_IsInitialized();
+__attribute__((weak)) int PyGILState_Ensure();
+__attribute__((weak)) void PyGILState_Release(int state);
+__attribute__((weak)) void Py_IncRef(_object* object);
+__attribute__((weak)) void Py_DecRef(_object* object);
+__attribute__((weak)) _object* PyObject_Type(_object* object);
+__attribute__((weak)) void PyErr_SetObject(_object* type, _object* value);
+__attribute__((weak)) void PyErr_Clear();
+}
