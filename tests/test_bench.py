@@ -460,6 +460,14 @@ def test_tune_merges_into_the_table_of_this_gpu(monkeypatch: pytest.MonkeyPatch,
     assert CliRunner().invoke(tune.tune, ["--shapes", "8x8x8", "--variant", "nobody"]).exit_code != 0
 
 
+@pytest.mark.usefixtures("eager")
+def test_no_more_sets_than_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "rotation_bytes", lambda device: 20_000)
+    case, options = Case(40, 24, 33), runner.Options(variants=("fast",), dispatched=False, rounds=5)
+    assert runner.run_case(case, options, torch.device("cpu")).sets > 3
+    assert runner.run_case(case, replace(options, most_sets=3), torch.device("cpu")).sets == 3
+
+
 # Sources and result files
 
 

@@ -39,6 +39,7 @@ class Options:
     peers: which of ``peers.NAMES`` to time beside them.
     duels: so many of the fastest kernels are timed again, each alone with torch, as the dispatcher's choice will run:
         a crowd keeps the chip at another clock, at which other kernels may lead.
+    most_sets: rotate at most so many sets of operands, even if these stay in L2.
     """
 
     variants: tuple[str, ...] = ()
@@ -46,6 +47,7 @@ class Options:
     dispatched: bool = True
     peers: tuple[str, ...] = ()
     duels: int = 0
+    most_sets: int | None = None
     rounds: int = 40
     seed: int = 0
     inputs: str = "normal"
@@ -275,6 +277,8 @@ def run_case(case: Case, options: Options, device: torch.device) -> Row:
     """Times one case."""
     generator = torch.Generator(device).manual_seed(options.seed)
     count = timing.set_count(case.bytes, timing.rotation_bytes(device))
+    if options.most_sets is not None:
+        count = min(count, options.most_sets)
     sets = [workload.make_operands(case, generator, options.inputs) for _ in range(count)]
     contenders = _contenders(case, sets[0], options)
     results = {name: Result(refused=reason) for name, reason in contenders.refused.items()}

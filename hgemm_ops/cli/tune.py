@@ -86,6 +86,12 @@ def to_entry(row: runner.Row) -> _tables.Entry | None:
     help="Time so many, the fastest, again, each alone with torch.",
 )
 @click.option(
+    "--most-sets",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Rotate at most N sets of operands, which then may stay in L2: small shapes in a tenth of the time.",
+)
+@click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Table to write to. Default: this GPU's in HGEMM_OPS_CACHE_DIR, where it is read from on the next import.",
@@ -100,6 +106,7 @@ def tune(
     candidates: int | None,
     rounds: int,
     duels: int,
+    most_sets: int | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -129,7 +136,12 @@ def tune(
             table.write(path)
 
     options = runner.Options(
-        variants=console.known_variants(variants), candidates=candidates, dispatched=False, rounds=rounds, duels=duels
+        variants=console.known_variants(variants),
+        candidates=candidates,
+        dispatched=False,
+        rounds=rounds,
+        duels=duels,
+        most_sets=most_sets,
     )
     screen = Console(stderr=as_json)
     rows = console.run_with_progress(cases, options, screen, keep)
