@@ -50,11 +50,6 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
     const int64_t wave = facts.sm_count / splits, waves = ceil_div(tiles, wave);
     tile_rows = std::clamp(ceil_div(ceil_div(roles.rows, waves * wave), 8) * 8, tile_rows - 56, tile_rows);
     tiles = ceil_div(roles.rows, tile_rows);
-    if (p.gated && tile_rows % 16 != 0) {  // 48 of 64 may balance better than all
-      const auto most = [&](int64_t rows) { return ceil_div(ceil_div(roles.rows, rows), wave) * rows; };
-      tile_rows = most(tile_rows - 8) < most(tile_rows + 8) && tile_rows > 8 ? tile_rows - 8 : tile_rows + 8;
-      tiles = ceil_div(roles.rows, tile_rows);
-    }
   }
   Schedule s{static_cast<int>(tile_rows), splits, static_cast<int>(tiles), 0, true};
   if (batches > 1) return s;
@@ -93,7 +88,7 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 #endif
 }
 
-/// Whether the kernels take a problem gated: tiles are put together from eight rows of each half.
+/// Whether the kernels take a problem gated: their tiles are put together from four rows of each half.
 bool gates(const Problem& p) {
   const Roles roles = sm90_skinny::roles_of(p);
   return !roles.swapped && roles.w_major == Major::kK && p.n % 16 == 0 && p.batches() == 1 && p.bias == nullptr &&

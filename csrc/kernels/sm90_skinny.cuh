@@ -8,8 +8,8 @@
 // barriers and all, when this one ends, and has the first of W in L2 (in its ring, if nobody writes W). The slices of a
 // tile form a cluster, which adds their sums up through distributed shared memory, in order.
 //
-// Gated, W is two halves, and a tile has eight rows of the one, the same eight of the other, and so on: so wgmma leaves
-// what belongs together eight rows apart, in one thread.
+// Gated, W is two halves, and a tile has four rows of the one, the same four of the other, and so on: what belongs
+// together is in the sums of one warp.
 #pragma once
 
 #include <cuda.h>
@@ -28,10 +28,12 @@
 namespace hgemm::sm90_skinny {
 
 /// What the kernel is compiled for.
-template <class Config_, class T_, Major kMajor_>
+template <class Config_, class T_, Major kMajor_, bool kGated_ = false>
 struct Traits : Config_ {
   using T = T_;
   static constexpr Major kMajor = kMajor_;  // of W
+  // D = act(first half of W x^T) * second half; W K-major, D as it lies, no batch.
+  static constexpr bool kGated = kGated_;
 };
 
 struct Params {
@@ -41,16 +43,16 @@ struct Params {
   int rows, cols;  // of W and of x
   int tile_rows;   // of W in a tile, a multiple of 8
   int k_steps, splits, stages;
-  int prefetch;   // Schedule::prefetch
-  bool swapped;   // D's rows are W's
-  bool early;     // Schedule::early
-  bool static_w;  // no kernel before this one writes W
-  bool gated;     // D = gate(first half of W's rows) * second half; never swapped, no batch
-  Activation gate;
+  int prefetch;     // Schedule::prefetch
+  bool swapped;     // D's rows are W's
+  bool early;       // Schedule::early
+  bool static_w;    // no kernel before this one writes W
+  Activation gate;  // gated: the epilogue has none
   tile::EpilogueParams epilogue;
 };
 
-constexpr int kLead = 4;  // the next kernel may start when the producer is at its stage this far from the end
+constexpr int kGateRows = 4;  // of a gated W's halves, in turn
+constexpr int kLead = 4;      // the next kernel may start when the producer is at its stage this far from the end
 
 /// A stage: x's panels of (COLS, 64 k), then W's, of (tile rows, 64 k) or, MN-major, one (64 k, 64 rows) for each
 /// warpgroup, all in 128-byte swizzle. A panel of fewer rows takes less space; wgmma still reads 64, and what it makes
@@ -75,10 +77,19 @@ struct Stage {
   }
 };
 
-/// gate = act(gate) * up, of eight neighbours in D.
-__device__ __forceinline__ void gate_with(float (&gate)[8], const float (&up)[8], Activation act) {
+/// Gates `rows` (8 or 16) neighbouring rows of W for one row of x: `low` and `high` are eight sums each, four of either
+/// half. `row`: the first one's place among the rows of W.
+template <class T>
+__device__ __forceinline__ void finish_gated(const Params& p, const float (&low)[8], const float (&high)[8], int col,
+                                             int row, int rows) {
+  float v[8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) gate[i] = tile::activate(gate[i], act) * up[i];
+  for (int i = 0; i < kGateRows; ++i) {
+    v[i] = tile::activate(low[i], p.gate) * low[kGateRows + i];
+    v[kGateRows + i] = tile::activate(high[i], p.gate) * high[kGateRows + i];
+  }
+  T* const d = static_cast<T*>(p.epilogue.d) + col * p.epilogue.ldd + row / 2;
+  tile::store(d, v, {0, min(rows, 16) / 2}, p.epilogue.wide_d && row % 16 == 0);
 }
 
 /// Takes a warp's sums, of 16 rows of W from `row0` on, of which `rows` exist, to memory: eight neighbours in D at a
@@ -89,8 +100,9 @@ __device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[
                                             int row0, int rows, tile::BatchOffset offset) {
   constexpr int kCols = Traits::kPatchCols, kStride = Traits::kPatchStride;
   const int lane = threadIdx.x % 32;
-  int row = p.swapped ? lane % 16 : lane % 2 * 8, col = p.swapped ? lane / 16 * 8 : lane / 2;
-  if (p.gated) row = 0, col = lane;
+  const bool swapped = !Traits::kGated && p.swapped;
+  const int row = Traits::kGated ? 0 : swapped ? lane % 16 : lane % 2 * 8;
+  const int col = Traits::kGated ? lane : swapped ? lane / 16 * 8 : lane / 2;
 #pragma unroll
   for (int c0 = 0; c0 < Traits::COLS; c0 += kCols) {
     if (c0 >= p.cols) break;
@@ -109,14 +121,13 @@ __device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[
       const float* const from = patch + col * kStride + row;
       float v[8];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] = from[p.swapped ? i * kStride : i];
-      if (p.gated) {
-        float up[8];
+      for (int i = 0; i < 8; ++i) v[i] = from[swapped ? i * kStride : i];
+      if constexpr (Traits::kGated) {
+        float high[8];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) up[i] = from[8 + i];
-        gate_with(v, up, p.gate);
-        tile::finish<typename Traits::T>(p.epilogue, offset, c0 + col, row0 / 2, {0, 8}, true, v);
-      } else if (p.swapped) {
+        for (int i = 0; i < 8; ++i) high[i] = from[8 + i];
+        finish_gated<typename Traits::T>(p, v, high, c0 + col, row0, rows);
+      } else if (swapped) {
         tile::finish<typename Traits::T>(p.epilogue, offset, row0 + row, c0 + col, {0, min(p.cols - c0 - col, 8)}, true,
                                          v);
       } else {
@@ -153,16 +164,15 @@ __device__ __forceinline__ void store(const Params& p, uint32_t sums, int row0, 
   using T = typename Traits::T;
   const int first = blockIdx.y * Traits::kThreads + threadIdx.x, step = p.splits * Traits::kThreads;
   float v[8];
-  if (p.gated) {
-    const int groups = rows / 16;
+  if constexpr (Traits::kGated) {
+    const int groups = (rows + 15) / 16;
     for (int i = first; i < p.cols * groups; i += step) {
       const int col = i / groups, row = (i - col * groups) * 16;
       const uint32_t at = sums + 4 * (col * Traits::kSumStride + row);
-      float up[8];
+      float high[8];
       gather<1>(v, at, p.splits);
-      gather<1>(up, at + 4 * 8, p.splits);
-      gate_with(v, up, p.gate);
-      tile::finish<T>(p.epilogue, offset, col, (row0 + row) / 2, {0, 8}, true, v);
+      gather<1>(high, at + 4 * 8, p.splits);
+      finish_gated<T>(p, v, high, col, row0 + row, rows - row);
     }
   } else if (!p.swapped) {
     const int groups = (rows + 7) / 8;
@@ -223,7 +233,8 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
     for (int j = 0; j < PANELS; ++j) {
       const int k = (at.step * PANELS + j) * 64, in = inner & p.w_batch[1], out = outer & p.w_batch[0];
       if constexpr (Stage::kKMajor) {
-        visit(j * panel_w, p.gated ? ptx::TmaCoord{k, 0, 0, at.row0 / 16} : ptx::TmaCoord{k, at.row0, in, out});
+        visit(j * panel_w,
+              Traits::kGated ? ptx::TmaCoord{k, 0, 0, at.row0 / (2 * kGateRows)} : ptx::TmaCoord{k, at.row0, in, out});
       } else {
 #pragma unroll
         for (int g = 0; g < Traits::kGroups; ++g) {

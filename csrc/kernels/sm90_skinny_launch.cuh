@@ -41,20 +41,19 @@ inline Status operand_map(const Problem& p, const Matrix& x, int64_t outer, Majo
   return tensor_map(view, map);
 }
 
-/// The map of a gated W, (rows, k), K-major: of its two halves, eight rows at a time, the first's and then the
-/// second's.
+/// The map of a gated W, (rows, k), K-major: of its two halves, four rows at a time, the first's and then the second's.
 inline Status gated_map(const Problem& p, const Roles& roles, int tile_rows, CUtensorMap* map) {
   const int64_t half = roles.rows / 2;
   return tensor_map({roles.w->data,
                      p.dtype,
                      p.k,
-                     8,
+                     kGateRows,
                      roles.ldw,
-                     {half / 8, 2},
-                     {8 * roles.ldw, half * roles.ldw},
-                     8,
+                     {half / kGateRows, 2},
+                     {kGateRows * roles.ldw, half * roles.ldw},
+                     kGateRows,
                      64,
-                     {tile_rows / 16, 2}},
+                     {tile_rows / (2 * kGateRows), 2}},
                     map);
 }
 
@@ -62,9 +61,9 @@ template <class Traits>
 Status launch_traits(const Problem& p, const Schedule& s, const Roles& roles, Params& params, cudaStream_t stream) {
   params.stages = Stage<Traits>::count(s.tile_rows);
   const int box_rows = Traits::kMajor == Major::kK ? s.tile_rows : 64;
-  if (const Status e = p.gated ? gated_map(p, roles, s.tile_rows, &params.w)
-                               : operand_map(p, *roles.w, roles.rows, Traits::kMajor, roles.ldw, box_rows, &params.w,
-                                             params.w_batch)) {
+  if (const Status e = Traits::kGated ? gated_map(p, roles, s.tile_rows, &params.w)
+                                      : operand_map(p, *roles.w, roles.rows, Traits::kMajor, roles.ldw, box_rows,
+                                                    &params.w, params.w_batch)) {
     return e;
   }
   if (const Status e =
@@ -94,11 +93,11 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   params.swapped = roles.swapped;
   params.static_w = p.static_weights && !roles.swapped;
   params.epilogue = tile::epilogue_params(p, nullptr);
-  params.gated = p.gated;
   if (p.gated) {
     params.gate = p.act;
     params.epilogue.act = Activation::kNone;
     params.epilogue.n = p.n / 2;
+    return launch_traits<Traits<Config, T, Major::kK, true> >(p, s, roles, params, stream);
   }
   return roles.w_major == Major::kK ? launch_traits<Traits<Config, T, Major::kK> >(p, s, roles, params, stream)
                                     : launch_traits<Traits<Config, T, Major::kMN> >(p, s, roles, params, stream);
