@@ -1,0 +1,153 @@
+"""What is special about stream-K: tails of every kind, equal bits whatever runs beside it, flags that are cleared."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import GuardedBuffer, assert_close_to_torch, poisoned_cuda_memory, reference_matmul
+from torch import Tensor
+
+import hgemm_ops
+from hgemm_ops import VariantInfo
+
+pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
+
+hgemm = torch.ops.hgemm
+VARIANTS = pytest.mark.parametrize(
+    "variant", [v for v in hgemm_ops.variants() if "_streamk" in v.name], ids=lambda v: v.name
+)
+ACTIVATIONS = (lambda x: x, F.relu, F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu)  # by their numbers
+# One tile in many parts; a few tiles, each in several; just less and just more than a wave of 132 tiles of 128 x 128;
+# several waves. K ends inside a step, or is so short that few borders lie inside a tile; the last has only ragged rows.
+SHAPES = [
+    (64, 64, 8192),
+    (200, 520, 4104),
+    (384, 1032, 1992),
+    (1400, 1400, 1048),
+    (1664, 1416, 1032),
+    (1672, 2056, 1096),
+    (2056, 4104, 1160),
+    (1001, 2049, 1031),
+]
+
+
+def rand(rows: int, cols: int, transposed: bool = False, dtype: torch.dtype = torch.float16) -> Tensor:
+    x = torch.rand((cols, rows) if transposed else (rows, cols), device="cuda").mul_(2).sub_(1).to(dtype)
+    return x.t() if transposed else x
+
+
+def serves(variant: VariantInfo, a: Tensor, b: Tensor) -> bool:
+    return hgemm_ops.explain(a, b).candidates[variant.id].eligible
+
+
+def problems(variant: VariantInfo) -> list[tuple[Tensor, Tensor]]:
+    """Every shape that the kernel serves; its layout and dtype change from one to the next."""
+    dtypes = (torch.float16, torch.bfloat16)
+    found = []
+    for i, (m, n, k) in enumerate(SHAPES):
+        for pad in (0, 1):  # rows on 16 bytes, or not
+            layout = 2 * i + pad
+            a = rand(m, k + pad, layout % 2 == 1, dtypes[i % 2])
+            b = rand(k + pad, n, layout // 2 % 2 == 1, dtypes[i % 2])
+            if serves(variant, a, b):
+                found.append((a, b))
+    assert len(found) >= 4, f"{variant.name} serves {len(found)} of these"
+    return found
+
+
+@VARIANTS
+def test_tails_of_every_kind(variant: VariantInfo) -> None:
+    for a, b in problems(variant):
+        with poisoned_cuda_memory():
+            out = hgemm.mm(a, b, variant=variant.id)
+        exact, magnitude = reference_matmul(a, b)
+        assert_close_to_torch(out, exact, a @ b, magnitude=magnitude)
+
+
+@VARIANTS
+def test_epilogues(variant: VariantInfo) -> None:
+    """The cluster that ends a tile finishes it: what is left of a tile is never touched by bias, C or activation."""
+    for a, b in problems(variant):
+        exact, magnitude = reference_matmul(a, b)
+        bias, c = rand(1, b.size(1), dtype=a.dtype)[0], rand(*exact.shape, dtype=a.dtype)
+        biased, theirs = exact + bias.double(), F.linear(a, b.t(), bias)
+        sums = magnitude + bias.double().abs()
+        for act, activate in enumerate(ACTIVATIONS):
+            out = hgemm.linear(a, b.t(), bias, act, variant=variant.id)
+            assert_close_to_torch(out, activate(biased), activate(theirs), magnitude=sums)
+        out, pre = hgemm.linear_save(a, b.t(), bias, 2, variant=variant.id)
+        assert_close_to_torch(pre, biased, theirs, magnitude=sums)
+        assert_close_to_torch(out, F.gelu(biased), F.gelu(theirs), magnitude=sums)
+
+        out = hgemm.addmm(c, a, b, beta=-0.5, alpha=2.0, variant=variant.id)
+        theirs = torch.addmm(c, a, b, beta=-0.5, alpha=2.0)
+        assert_close_to_torch(out, 2 * exact - c.double() / 2, theirs, magnitude=2 * magnitude + c.double().abs() / 2)
+        out = hgemm.mm(a, b, out_dtype=torch.float32, variant=variant.id)
+        theirs = torch.bmm(a[None], b[None], out_dtype=torch.float32)[0]
+        assert_close_to_torch(out, exact, theirs, magnitude=magnitude)
+        guard = GuardedBuffer(tuple(exact.shape), a.dtype, "cuda", offset=65, row_padding=5)
+        hgemm.matmul.out(a, b, variant=variant.id, out=guard.tensor)
+        assert_close_to_torch(guard.tensor, exact, a @ b, magnitude=magnitude)
+        guard.check()
+
+
+@VARIANTS
+@pytest.mark.parametrize("batch", [5, 23])
+def test_batches(variant: VariantInfo, batch: int) -> None:
+    """Less than a wave, and more; one A for all."""
+    k = 1161 if variant.name.endswith("_pad") else 1160
+    a, b = rand(batch * 300, k).view(batch, 300, k), rand(batch * k, 520).view(batch, k, 520)
+    for x in (a, a[:1].expand(batch, 300, k)):
+        exact, magnitude = reference_matmul(x, b)
+        assert_close_to_torch(hgemm.bmm(x, b, variant=variant.id), exact, x @ b, magnitude=magnitude)
+
+
+@VARIANTS
+def test_equal_bits_beside_other_kernels(variant: VariantInfo) -> None:
+    """On two streams at once, among kernels of torch that take SMs away: other blocks wait, and at other times."""
+    calls = problems(variant)
+    expected = [hgemm.mm(a, b, variant=variant.id) for a, b in calls]
+    noise = rand(2048, 2048)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+    wrong = []
+    for _ in range(20):
+        results = []
+        for i in range(len(calls)):
+            for stream, at in ((streams[0], i), (streams[1], -1 - i)):
+                with torch.cuda.stream(stream):
+                    results.append((hgemm.mm(*calls[at], variant=variant.id), expected[at]))
+            with torch.cuda.stream(streams[2]):
+                noise @ noise
+        torch.cuda.synchronize()
+        wrong += [tuple(theirs.shape) for ours, theirs in results if not torch.equal(ours, theirs)]
+    assert not wrong, f"{len(wrong)} launches differ, of {set(wrong)}"
+
+
+@VARIANTS
+def test_replays_of_a_graph(variant: VariantInfo) -> None:
+    """Every replay has the same tag and finds the flags of the one before; so do launches that share their memory."""
+    calls = problems(variant)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = [hgemm.mm(a, b, variant=variant.id) for a, b in calls]
+    for _ in range(3):
+        for a, b in calls:
+            a.copy_(torch.rand_like(a))
+            b.copy_(torch.rand_like(b))
+        expected = [hgemm.mm(a, b, variant=variant.id) for a, b in calls]
+        for _ in range(10):
+            for out in results:
+                out.fill_(float("nan"))
+            graph.replay()
+            assert all(map(torch.equal, results, expected))
+
+
+@VARIANTS
+def test_whole_waves_are_refused(variant: VariantInfo) -> None:
+    waves = torch.cuda.get_device_properties(0).multi_processor_count
+    a, b = rand(128 * waves, 1024), rand(1024, 3072, True)
+    if variant.name.endswith("_pad"):
+        a, b = rand(128 * waves, 1025), rand(1025, 3072, True)
+    assert "nothing to split" in hgemm_ops.explain(a, b).candidates[variant.id].reason
