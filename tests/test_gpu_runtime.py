@@ -28,6 +28,7 @@ SHAPES = [
     (33, 65, 17),
     (16, 16, 72),
     (9, 15, 67),
+    (40, 72, 1031),
 ]
 # Why a kernel serves no problem at all.
 NOT_HERE = re.compile(r"needs sm_\d+ or newer|runs up to sm_|bytes of shared memory|not built")
