@@ -91,6 +91,7 @@ def to_entry(row: runner.Row) -> _tables.Entry | None:
     metavar="N",
     help="Rotate at most N sets of operands, which then may stay in L2: small shapes in a tenth of the time.",
 )
+@click.option("--blend", is_flag=True, help="Average with the table's own times: another day, another GPU of the kind.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -107,6 +108,7 @@ def tune(
     rounds: int,
     duels: int,
     most_sets: int | None,
+    blend: bool,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -114,7 +116,8 @@ def tune(
 
     Where a table holds a shape, the dispatcher takes the fastest kernel measured; near such shapes, it corrects its
     predictions. All kernels run in turn first; then the fastest run again, each alone with torch, as it will be used:
-    at the clocks of a crowd other kernels lead. Shapes already in the table are replaced, others kept. The table is
+    at the clocks of a crowd other kernels lead. Shapes already in the table are replaced, or averaged with
+    ``--blend``, others kept. The table is
     written after every shape, so an interrupted run loses nothing. Ends with status 1 if a kernel gave a wrong result;
     its time is not written.
     """
@@ -131,7 +134,8 @@ def tune(
     def keep(row: runner.Row) -> None:
         entry = to_entry(row)
         if entry is not None:
-            entries[entry.shape] = entry
+            earlier = entries.get(entry.shape) if blend else None
+            entries[entry.shape] = entry if earlier is None else entry.blended(earlier)
             table.entries = list(entries.values())
             table.write(path)
 
