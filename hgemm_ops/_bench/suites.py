@@ -244,9 +244,13 @@ _FUSED_SHAPES = (
 
 _LARGE_SHAPES = tuple(product((4096, 8192, 16384), (4096, 8192, 16384), (2048, 4096, 8192)))
 
+# For every peer: Triton tunes itself for each.
+_PEER_SHAPES = ((1024, 6144, 4096), (2048, 28672, 4096), (4096, 4096, 4096), (8192, 8192, 4096))
+
 SUITES: dict[str, tuple[Case, ...]] = {
     "seeds-large": tuple(Case(*shape) for shape in _LARGE_SHAPES),
     "seeds-large-nt": tuple(Case(*shape, layout="NT") for shape in _LARGE_SHAPES),
+    "peers": tuple(Case(*shape, layout="NT") for shape in _PEER_SHAPES),
     "seeds-small": tuple(
         Case(m, n, k) for m, n, k in product((1024, 2048, 4096), (1024, 2048, 4096), (256, 512, 1024))
     ),
