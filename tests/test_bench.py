@@ -50,7 +50,6 @@ def test_suites_of_the_seeds_and_of_llms_hold_the_whole_grids() -> None:
         "seeds-large": 27,
         "seeds-large-nt": 27,
         "seeds-small": 27,
-        "peers": 4,
         "seeds-sgemm": 8,
         "seeds-add": 50,
         "llm": 52,
