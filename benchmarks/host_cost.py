@@ -1,7 +1,8 @@
 """What an eager call costs the host: nanoseconds until it returns.
 
-Two products, both as the dispatcher decides: ``a @ b`` is the smallest square one that it leaves to torch, ``x @ y``
-the smallest that it gives to a kernel of ours (launches queue up, so a round must stay below what the queue holds).
+Three products, all as the dispatcher decides: ``a @ b`` is the smallest square one that it leaves to torch, ``x @ y``
+the smallest that it gives to a kernel of ours, ``u @ v`` the smallest to one that is given tensor maps (launches queue
+up, so a round must stay below what the queue holds).
 
 Contenders run interleaved like every other benchmark (``hgemm_ops._bench.timing``), by the host's clock; costs over a
 baseline are medians of paired differences. Writes ``results/<gpu>/host_cost.json``.
@@ -26,6 +27,7 @@ import hgemm_ops
 from hgemm_ops._bench import record, statistics, timing
 
 RESULTS = Path(__file__).parent / "results"
+WITH_TENSOR_MAPS = ("sm90_wgmma", "skinny_wgmma")
 SIZES = (16, 64, 256, 512, 1000, 1024, 2048, 4096)
 
 # Where a call runs.
@@ -42,7 +44,7 @@ class BareMode(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Call:
-    """One contender: a statement over ``a``, ``b`` (or ``x``, ``y``) and where it runs.
+    """One contender: a statement over ``a``, ``b`` (or ``x``, ``y``, or ``u``, ``v``) and where it runs.
 
     gradients: "off" (no_grad), "on" (grad mode, no input requires a gradient) or "required" (an input does).
     inside: the context, ROUTED or BARE.
@@ -87,7 +89,7 @@ def measure(
     """Median nanoseconds of each call, and over its baseline."""
     by_name = {call.name: call for call in contenders}
     timers = {call.name: timeit.Timer(call.statement, globals=dict(names)) for call in contenders}
-    leaves: list[Tensor] = [names[name] for name in ("a", "x") if name in names]
+    leaves: list[Tensor] = [names[name] for name in ("a", "x", "u") if name in names]
 
     def run(name: str) -> Callable[[], float]:
         call = by_name[name]
@@ -129,7 +131,8 @@ def main(device: str, rounds: int, calls_per_round: int, output: Path | None) ->
     products = {}
     for pair in (square(size, device) for size in SIZES):
         found = product(*pair)
-        operands = ("a", "b") if found["by"] == "torch" else ("x", "y")
+        ours = ("u", "v") if found["by"].startswith(WITH_TENSOR_MAPS) else ("x", "y")
+        operands = ("a", "b") if found["by"] == "torch" else ours
         if operands[0] not in names:
             names.update(zip(operands, pair, strict=True))
             products[", ".join(operands)] = found

@@ -20,14 +20,21 @@ from hgemm_ops._bench.suites import Case
 RESULTS = Path(__file__).parent / "results"
 TORCH = "torch"
 
-CASES = (
+LARGE = (
     Case(4096, 6144, 4096, layout="NT"),
     Case(4096, 4096, 4096),
     Case(8192, 8192, 4096),
     Case(1024, 4096, 4096, layout="NT"),
     Case(512, 6144, 4096, layout="NT"),
 )
-KERNELS = tuple(
+DECODE = (
+    Case(1, 4096, 4096, layout="NT"),
+    Case(16, 28672, 4096, layout="NT"),
+    Case(16, 4096, 14336, layout="NT"),
+    Case(64, 6144, 4096, layout="NT"),
+)
+CASES = LARGE + DECODE
+LARGE_KERNELS = tuple(
     f"sm90_wgmma_{name}"
     for name in (
         "pingpong_128x192x64_c2x1x1",
@@ -39,6 +46,15 @@ KERNELS = tuple(
         "cooperative_128x192x64_c2x1x1",
     )
 )
+
+DECODE_KERNELS = (
+    *(f"skinny_wgmma_{name}" for name in ("64x8", "64x16", "64x32", "64x64", "128x32", "128x64")),
+    "skinny_mma_16x8",
+    "skinny_mma_16x16",
+    "sm90_wgmma_pingpong_64x128x64_c1x1x1",
+    "sm90_wgmma_pingpong_64x96x64_c2x1x1",
+)
+KERNELS = LARGE_KERNELS + DECODE_KERNELS
 
 #: key of the record -> ncu's metric
 METRICS = {
@@ -58,7 +74,8 @@ def launches() -> list[tuple[Case, str]]:
     for case in CASES:
         candidates = hgemm_ops.explain(M=case.m, N=case.n, K=case.k, layout=case.layout).candidates
         serves = {c.name for c in candidates if c.eligible}
-        found += [(case, name) for name in (TORCH, *KERNELS) if name == TORCH or name in serves]
+        kernels = LARGE_KERNELS if case in LARGE else DECODE_KERNELS
+        found += [(case, name) for name in (TORCH, *kernels) if name == TORCH or name in serves]
     return found
 
 

@@ -74,6 +74,11 @@ def check_placements(mesh: Any) -> None:
             lambda *t: F.silu(F.linear(*t)),
             ((2, 4, 6), (8, 6), (8,)),
         ),
+        "linear_gated": (
+            lambda x, w: hgemm.linear_gated(x, w, 4),
+            lambda x, w: F.silu(F.linear(x, w[:4])) * F.linear(x, w[4:]),
+            ((2, 4, 6), (8, 6)),
+        ),
         "linear float32": (
             lambda x, w: hgemm.linear(x.bfloat16(), w.bfloat16(), out_dtype=torch.float32),
             lambda x, w: F.linear(x.bfloat16().float(), w.bfloat16().float()),
