@@ -29,7 +29,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Parameter
-from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from hgemm_ops import _fusion, _gating, _library, _native, _sites, _variants
 from hgemm_ops._lowering import LEFT_TO_TORCH, LOWERINGS, Lowered
@@ -107,9 +107,6 @@ class _Active(threading.local):
 
     def __init__(self) -> None:
         self.stack: list[use_custom_gemm] = []
-
-    def innermost(self) -> use_custom_gemm | None:
-        return self.stack[-1] if self.stack else None
 
 
 _active = _Active()
@@ -394,9 +391,9 @@ class use_custom_gemm(TorchFunctionMode):
         self._count_fused(group, product)
         return pending.take(group, x, weight, bias)
 
-    def _gated(self, unit: _gating.GatedForward, x: Any) -> Tensor | None:
+    def _hgemm_gated(self, unit: _gating.GatedForward, x: Any) -> Tensor | None:
         """What goes into the last layer of a gated unit of a fused group; None where each layer stands for itself."""
-        if self._pending is None or _get_current_function_mode() is not self:
+        if self._pending is None:
             return None
         layers = unit.layers()
         group = None if layers is None else _fusion.group_of(layers[0].weight)
@@ -838,4 +835,3 @@ def _routes() -> dict[_Torch, _Route | str]:
 
 
 _ROUTES = _routes()
-_gating.innermost_context = _active.innermost

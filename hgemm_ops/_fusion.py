@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from hgemm_ops import _gating, _variants
-from hgemm_ops._api import _is_static, _require_activation, _require_tensor
+from hgemm_ops._api import _is_static, _require_activation, _require_tensor, linear
 
 __all__ = ["fuse_projections", "fuse_weights_", "linear_gated", "linear_group", "unfuse_weights_"]
 
@@ -138,19 +138,14 @@ def linear_gated(
     for name, value in (("x", x), ("gate", gate), ("up", up)):
         _require_tensor("linear_gated", name, value)
     act = _require_activation("linear_gated", activation)
-    forced = _variants.resolve(variant)
     joint = _joint_for(x, (gate, up), (None, None)) if gate.shape == up.shape else None
-    ops = torch.ops.hgemm
     if joint is None:
-
-        def product(weight: Tensor, act: int) -> Tensor:
-            static = _is_static(weight, static_weights)
-            result: Tensor = ops.linear.default(x, weight, None, act, variant=forced, static_weights=static)
-            return result
-
-        return product(gate, act) * product(up, 0)
+        gated = linear(x, gate, activation=activation, variant=variant, static_weights=static_weights)
+        return gated * linear(x, up, variant=variant, static_weights=static_weights)
     static = _is_static(joint.weight, static_weights)
-    result: Tensor = ops.linear_gated.default(x, joint.weight, act, variant=forced, static_weights=static)
+    result: Tensor = torch.ops.hgemm.linear_gated.default(
+        x, joint.weight, act, variant=_variants.resolve(variant), static_weights=static
+    )
     return result
 
 

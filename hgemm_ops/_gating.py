@@ -1,8 +1,8 @@
 """Gated linear units inside models: ``down(act(gate(x)) * up(x))``, all but ``down`` as one kernel.
 
-``install`` recognises a module that computes this and gives it a ``forward`` that asks the thread's innermost context
-first. Outside of ``use_custom_gemm(fuse_projections=True)``, and wherever that declines, the class's own ``forward``
-runs.
+``install`` recognises a module that computes this and gives it a ``forward`` that asks the thread's innermost function
+mode first. Outside of ``use_custom_gemm(fuse_projections=True)``, and wherever that declines, the class's own
+``forward`` runs.
 """
 
 from __future__ import annotations
@@ -12,27 +12,15 @@ import operator
 import weakref
 from collections.abc import Callable
 from types import CodeType, MethodType
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, fx, nn
+from torch.overrides import _get_current_function_mode
 
-from hgemm_ops.ops.vmap import ACTIVATE
+from hgemm_ops.ops.activation import FUNCTIONS
 
 _is_compiling = torch.compiler.is_compiling
-_PROBE = torch.linspace(-9, 9, 61, dtype=torch.float64)
-
-
-class Context(Protocol):
-    """What a context offers to gated units."""
-
-    def _gated(self, unit: GatedForward, x: Any) -> Tensor | None:
-        """What goes into the unit's last layer; None where its layers are to run by themselves."""
-
-
-def innermost_context() -> Context | None:
-    """The thread's innermost context, if there is one. ``_context.py`` puts its own in place of this one."""
-    return None
 
 
 class Unit(NamedTuple):
@@ -57,8 +45,9 @@ class GatedForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = cast(nn.Module, self._module())
         if len(args) == 1 and not kwargs and not _is_compiling():
-            context = innermost_context()
-            hidden = None if context is None else context._gated(self, args[0])
+            # A hook of use_custom_gemm(): what goes into the last layer, or None where each layer is to run by itself.
+            gated = getattr(_get_current_function_mode(), "_hgemm_gated", None)
+            hidden = None if gated is None else gated(self, args[0])
             if hidden is not None:
                 return getattr(module, self.unit.down)(hidden)
         return type(module).forward(module, *args, **kwargs)
@@ -196,12 +185,13 @@ def _function(module: nn.Module, node: fx.Node) -> Callable[[Tensor], Any] | Non
 
 def _activation(function: Callable[[Tensor], Any]) -> int | None:
     """The activation that ``function`` is, told by its values."""
+    probe = torch.linspace(-9, 9, 61, dtype=torch.float64, device="cpu")
     with torch.no_grad():
         try:
-            y = function(_PROBE.clone())
+            y = function(probe.clone())
         except Exception:  # asks for another dtype, device, shape: none that is known
             return None
-        for act, known in ACTIVATE.items():
-            if isinstance(y, Tensor) and torch.equal(y, known(_PROBE)):
+        for act, known in FUNCTIONS.items():
+            if isinstance(y, Tensor) and torch.equal(y, known(probe)):
                 return act
     return None

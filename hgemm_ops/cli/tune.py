@@ -89,7 +89,7 @@ def to_entry(row: runner.Row) -> _tables.Entry | None:
     "--most-sets",
     type=click.IntRange(min=2),
     metavar="N",
-    help="Rotate at most N sets of operands, which then may stay in L2: small shapes in a tenth of the time.",
+    help="Rotate at most N sets of operands, which then may stay in L2: for many small shapes.",
 )
 @click.option("--blend", is_flag=True, help="Average with the table's own times: another day, another GPU of the kind.")
 @click.option(

@@ -29,9 +29,8 @@ from torch._ops import OpOverload
 from torch.autograd import Function
 from torch.autograd.graph import increment_version
 
-from hgemm_ops.ops import aten
+from hgemm_ops.ops import activation, aten
 from hgemm_ops.ops.schema import AUTOGRAD_PREFIX, NAMESPACE, SIGNATURES
-from hgemm_ops.ops.vmap import ACTIVATE
 
 Ctx = Any  # torch.autograd.function.FunctionCtx, to which the functions below add attributes
 Options = dict[str, Any]  # keyword-only arguments that differ from their defaults
@@ -492,8 +491,7 @@ def _linear_gated_kernel(op: OpOverload) -> Kernel:
     """Where a gradient is wanted: the product, whose halves that needs, and torch's activation and multiplication."""
 
     def record(keyset: DispatchKeySet, options: Options, x: Tensor, weight: Tensor, act: int) -> Tensor:
-        gate, up = _OPS.linear.default(x, weight, None, 0, **options).chunk(2, -1)
-        return (ACTIVATE[act](gate) if act else gate) * up
+        return activation.gate(_OPS.linear.default(x, weight, None, 0, **options), act)
 
     return _kernel(op, record)
 

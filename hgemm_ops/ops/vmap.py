@@ -8,17 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hgemm_ops.ops import activation
 from hgemm_ops.ops.schema import NAMESPACE
 
 _OPS = getattr(torch.ops, NAMESPACE)
 Dims = tuple[int | None, ...]
-# The ops' activations, on a result that was computed without one.
-ACTIVATE: dict[int, Callable[[Tensor], Tensor]] = {
-    1: torch.relu,
-    2: torch.nn.functional.gelu,
-    3: lambda t: torch.nn.functional.gelu(t, approximate="tanh"),
-    4: lambda t: torch.nn.functional.silu(t),
-}
 
 
 def _front(t: Tensor, dim: int | None, batch_size: int) -> Tensor:
@@ -95,7 +89,7 @@ def _linear(
     if _is_shared(in_dims, bias):
         return _OPS.linear.default(x.movedim(in_dims[0], 0), weight, bias, act, **options), 0  # type: ignore[arg-type]
     y = _per_sample_linear(info, in_dims, x, weight, bias, options)
-    return (ACTIVATE[act](y) if act else y), 0
+    return (activation.FUNCTIONS[act](y) if act else y), 0
 
 
 def _linear_save(
@@ -105,14 +99,13 @@ def _linear_save(
         x = x.movedim(in_dims[0], 0)  # type: ignore[arg-type]
         return _OPS.linear_save.default(x, weight, bias, act, **options), (0, 0)
     pre = _per_sample_linear(info, in_dims, x, weight, bias, options)
-    return (ACTIVATE[act](pre) if act else pre.clone(), pre), (0, 0)
+    return (activation.FUNCTIONS[act](pre) if act else pre.clone(), pre), (0, 0)
 
 
 def _linear_gated(info: Any, in_dims: Dims, x: Tensor, weight: Tensor, act: int, **options: Any) -> tuple[Tensor, int]:
     if _is_shared(in_dims, None):
         return _OPS.linear_gated.default(x.movedim(in_dims[0], 0), weight, act, **options), 0  # type: ignore[arg-type]
-    gate, up = _per_sample_linear(info, in_dims, x, weight, None, options).chunk(2, -1)
-    return (ACTIVATE[act](gate) if act else gate) * up, 0
+    return activation.gate(_per_sample_linear(info, in_dims, x, weight, None, options), act), 0
 
 
 def register(lib: torch.library.Library) -> None:
