@@ -6,7 +6,9 @@ the clock that its power allows.
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,8 @@ METRICS = {
     "dram_bytes": "dram__bytes.sum",
     "registers": "launch__registers_per_thread",
 }
+_SUMS = ("ns", "cycles", "l2_bytes", "dram_bytes")
+_OURS = re.compile(r"\b(sm90_wgmma|sm90_skinny|skinny)::kernel\b")  # of KERNELS
 
 
 def launches() -> list[tuple[Case, str]]:
@@ -92,10 +96,41 @@ def launch_all() -> None:
             ncu.marked(lambda x=x, id_=ids[name]: torch.ops.hgemm.mm(x.a, x.b, variant=id_))
 
 
-def entry(case: Case, name: str, row: ncu.Row) -> dict[str, Any]:
-    found: dict[str, Any] = {"case": case.label, "name": name, "kernel": row["Kernel Name"]}
-    found |= {key: ncu.number(row[metric]) for key, metric in METRICS.items()}
-    return found | {"tflops": case.flops / found["ns"] / 1e3, "stalls": ncu.stalls(row)}
+def grouped(expected: Sequence[tuple[Case, str]], rows: Sequence[ncu.Row]) -> list[list[ncu.Row]]:
+    """The rows of each launch. Ours is one kernel; a product of torch may be several (a sum split along K).
+
+    Raises:
+        click.ClickException: the rows are not those of ``expected``.
+    """
+    left, groups = list(rows), []
+    for case, name in expected:
+        count = 1
+        if name == TORCH:
+            count = next((i for i, row in enumerate(left) if _OURS.search(row["Kernel Name"])), len(left))
+        group, left = left[:count], left[count:]
+        if not group or (name != TORCH) != bool(_OURS.search(group[0]["Kernel Name"])):
+            seen = group[0]["Kernel Name"] if group else "nothing"
+            raise click.ClickException(f"{case.label}: ncu saw {seen} where {name} was launched")
+        groups.append(group)
+    if left:
+        raise click.ClickException(f"ncu saw {len(rows)} kernels, {len(left)} more than were launched")
+    return groups
+
+
+def entry(case: Case, name: str, rows: Sequence[ncu.Row]) -> dict[str, Any]:
+    """Of several kernels: their sums, and what is not a sum of the longest."""
+    counted = [{key: ncu.number(row[metric]) or 0.0 for key, metric in METRICS.items()} for row in rows]
+    longest = max(range(len(rows)), key=lambda i: counted[i]["ns"])
+    found = counted[longest] | {key: sum(x[key] for x in counted) for key in _SUMS}
+    found["tensor_pct"] = sum(x["tensor_pct"] * x["cycles"] for x in counted) / found["cycles"]
+    return {
+        "case": case.label,
+        "name": name,
+        "kernel": " + ".join(row["Kernel Name"] for row in rows),
+        **found,
+        "tflops": case.flops / found["ns"] / 1e3,
+        "stalls": ncu.stalls(rows[longest]),
+    }
 
 
 @click.command(help=__doc__)
@@ -109,9 +144,8 @@ def main(limit: float, launch: bool, output: Path | None) -> None:
     output = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "kernels_ncu.json"
     expected = launches()
     rows = ncu.profile([sys.executable, __file__, "--launch"], list(METRICS.values()), limit)
-    if len(rows) != len(expected):
-        raise click.ClickException(f"ncu saw {len(rows)} launches of {len(expected)}")
-    entries = [entry(case, name, row) for (case, name), row in zip(expected, rows, strict=True)]
+    groups = grouped(expected, rows)
+    entries = [entry(case, name, group) for (case, name), group in zip(expected, groups, strict=True)]
     record.save(record.document(ncu=entries, clock_control="none", cache_control="all"), output)
     click.echo(f"{len(entries)} launches recorded in {output}")
 

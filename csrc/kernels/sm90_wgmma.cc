@@ -37,6 +37,7 @@ constexpr double kStartUs = 2.1;       // launch, first barriers, first stages
 constexpr double kClusterUs = 0.3;     // two SMs must be free
 constexpr double kPadUs = 1.5;         // launch of the padding copy
 constexpr double kStoreUs = 0.7;       // a warpgroup's plain epilogue of 128 x 128 results
+constexpr double kCopyFactor = 4;      // where warps, not TMA, write them
 constexpr double kRoundShare = 0.3;    // of it, where the stores wait for the next tile
 constexpr double kReduceUs = 3.0;      // split K: exchange through distributed shared memory
 constexpr double kReadShare = 0.82;    // of the read stream, at best
@@ -70,10 +71,12 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   if (line.ck > 1 && p.k < 2 * int64_t{line.ck} * line.tile.bk) {
     return refuse(why, "K = %lld is too short for %d slices", static_cast<long long>(p.k), line.ck);
   }
-  if (!line.stores_any && (p.c.data != nullptr || sm90_wgmma::finish_of(p) == sm90_wgmma::Finish::kAny)) {
+  const sm90_wgmma::Finish finish = sm90_wgmma::finish_of(p);
+  const bool stores_by_tma = sm90_wgmma::stores_by_tma(p);
+  if (!line.stores_any && (p.c.data != nullptr || finish == sm90_wgmma::Finish::kAny || !stores_by_tma)) {
     return refuse(why, "%s", "no registers for more than bias and activation, or for a D that TMA cannot write");
   }
-  if (form == Form::kSwapped && (p.a_major() != Major::kK || sm90_wgmma::finish_of(p) != sm90_wgmma::Finish::kScale)) {
+  if (form == Form::kSwapped && (p.a_major() != Major::kK || finish != sm90_wgmma::Finish::kScale || !stores_by_tma)) {
     return refuse(why, "%s", "A must be row-major, and nothing added or activated");
   }
   if (form != Form::kSwapped && !line.takes_mn_major_b && p.b_major() == Major::kMN) {
@@ -111,6 +114,7 @@ double epilogue_factor(const Problem& p) {
   const bool any = p.c.data != nullptr || p.pre_activation != nullptr || p.out_dtype != p.dtype;
   if (any || (!cheap && !is_linear)) return 8;
   if (!cheap) return p.act == Activation::kGelu ? 3.5 : 2.5;
+  if (!sm90_wgmma::stores_by_tma(p)) return kCopyFactor;
   return p.act == Activation::kNone && p.bias == nullptr ? 1 : 1.5;
 }
 
@@ -145,7 +149,7 @@ double gemm_us(const Problem& p, const DeviceFacts& facts, const Line& line, boo
   if (line.pingpong) {
     compute_us = (turns - 1) * std::max(loop_us, (loop_us + store_us) / 2) + loop_us + store_us + parts_us;
   } else {
-    const bool defers = line.ck == 1 && epilogue_factor(p) < 8;
+    const bool defers = line.ck == 1 && epilogue_factor(p) < 8 && sm90_wgmma::stores_by_tma(p);
     compute_us = turns * (loop_us + (line.ck > 1 ? kReduceUs : 0.0)) +
                  store_us * (defers ? 1 + kRoundShare * std::max(0.0, turns - 1) : turns) + parts_us;
   }

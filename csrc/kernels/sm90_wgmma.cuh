@@ -44,6 +44,7 @@
 #include "ptx/stmatrix.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
+#include "tile/chunk.cuh"
 #include "tile/epilogue.cuh"
 #include "tile/fast_activation.cuh"
 
@@ -250,7 +251,7 @@ struct SmemOperand {
 
 /// The result of a consumer warpgroup on its way to memory: each warp works alone, on 16 rows and 32 columns (a half)
 /// at a time. 16-bit results pass through swizzled staging, where two halves make a piece that TMA writes; where D is
-/// not aligned for TMA, the warp copies every half out itself. fp32 results are stored from registers.
+/// not aligned for TMA, the warp copies it out itself. fp32 results are stored from registers.
 ///
 /// A cooperative tile has no other one to hide its epilogue under, but registers to spare: its results are only rounded
 /// at once, and go to memory half by half between the first steps of the next tile.
@@ -291,7 +292,9 @@ class Epilogue {
   }
 
   /// From the second half on; TMA clips what lies outside of D.
-  __device__ __forceinline__ void send_deferred(int half) { send(packed_[half], half, deferred_row0_, deferred_work_); }
+  __device__ __forceinline__ void send_deferred(int half) {
+    send<false>(packed_[half], half, deferred_row0_, deferred_work_);
+  }
 
   /// Split K: the blocks of the cluster share out the halves. Each lays the sums of the others' halves into its ring,
   /// and adds to its own, in a fixed order, what the others have laid there.
@@ -437,7 +440,7 @@ class Epilogue {
       uint32_t (&packed)[8] = packed_[Traits::kDefers ? half : 0];
       pack(packed, v);
       if (Traits::kDefers && (defer ? half > 0 : !is_inside(half, row0, work))) continue;
-      send(packed, half, row0, work);
+      send<Traits::kStoresAny>(packed, half, row0, work);
     }
     if constexpr (Traits::kDefers) deferred_row0_ = row0, deferred_work_ = work;
   }
@@ -452,11 +455,11 @@ class Epilogue {
       float v[16];
       take_half<0, kHalves>(v, acc, half);
       finish(v, bias, half, row0, work);
-      if (p_.store_tma) {
-        pack(packed_[0], v);
-        send(packed_[0], half, row0, work);
-      } else {
+      if (p_.epilogue.out_f32) {
         write(p_.epilogue.d, v, half, row0, work);
+      } else {
+        pack(packed_[0], v);
+        send<true>(packed_[0], half, row0, work);
       }
     }
   }
@@ -552,7 +555,8 @@ class Epilogue {
     for (int i = 0; i < 8; ++i) packed[i] = bits_of({from_float<T>(v[2 * i]), from_float<T>(v[2 * i + 1])});
   }
 
-  /// Stages a half; with the second one TMA writes both.
+  /// Stages a half; with the second one TMA writes both, or, where `kMayCopy` allows, the warp does.
+  template <bool kMayCopy>
   __device__ __forceinline__ void send(const uint32_t (&packed)[8], int half, int row0, const Work& work) {
     if (half % 2 == 0) {
       if (lane_ == 0) ptx::tma_store_wait_read<Traits::kStagingBuffers - 1>();
@@ -560,13 +564,18 @@ class Epilogue {
     }
     stage(packed, half);
     if (half % 2 == 0) return;
-    ptx::fence_proxy_async();
-    __syncwarp();
-    if (lane_ == 0) {
-      const int row = row_of(half, row0), col = piece_col(half, work);
-      ptx::tma_store(&p_.d, buffer(),
-                     {Traits::kSwapped ? row : col, Traits::kSwapped ? col : row, work.inner, work.outer});
-      ptx::tma_store_commit();
+    const int row = row_of(half, row0), col = piece_col(half, work);
+    if (kMayCopy && !p_.store_tma) {
+      __syncwarp();
+      copy_out<2>(static_cast<T*>(p_.epilogue.d) + offset_of(row, col, work), half - 1, row, col);
+    } else {
+      ptx::fence_proxy_async();
+      __syncwarp();
+      if (lane_ == 0) {
+        ptx::tma_store(&p_.d, buffer(),
+                       {Traits::kSwapped ? row : col, Traits::kSwapped ? col : row, work.inner, work.outer});
+        ptx::tma_store_commit();
+      }
     }
     sent_ ^= 1;
   }
@@ -598,10 +607,9 @@ class Epilogue {
 
   /// Without TMA: a half to its place in a matrix with D's type and strides, any alignment.
   __device__ __forceinline__ void write(void* matrix, const float (&v)[16], int half, int row0, const Work& work) {
-    const tile::EpilogueParams& e = p_.epilogue;
     const int row = row_of(half, row0), col = col_of(half, work);
-    const int64_t at = work.outer * e.d_batch[0] + work.inner * e.d_batch[1] + row * e.ldd + col;
-    if (e.out_f32) {
+    const int64_t at = offset_of(row, col, work);
+    if (p_.epilogue.out_f32) {
       write_f32(static_cast<float*>(matrix) + at, v, row, col);
     } else {
       if (p_.store_tma) {  // earlier halves may still be leaving
@@ -611,9 +619,13 @@ class Epilogue {
       pack(packed_[0], v);
       stage(packed_[0], half);
       __syncwarp();
-      copy_out(static_cast<T*>(matrix) + at, half, row, col);
+      copy_out<1>(static_cast<T*>(matrix) + at, half, row, col);
       __syncwarp();
     }
+  }
+  __device__ __forceinline__ int64_t offset_of(int row, int col, const Work& work) const {
+    const tile::EpilogueParams& e = p_.epilogue;
+    return work.outer * e.d_batch[0] + work.inner * e.d_batch[1] + row * e.ldd + col;
   }
   __device__ __forceinline__ void write_f32(float* dst, const float (&v)[16], int row, int col) {
     const tile::EpilogueParams& e = p_.epilogue;
@@ -636,38 +648,48 @@ class Epilogue {
       }
     }
   }
-  /// Copies a staged half out: in 16-byte chunks where the matrix allows that; else half a warp a row, in aligned
-  /// 32-bit words, and elements that have no whole word inside the row follow one by one.
-  __device__ __forceinline__ void copy_out(T* dst, int half, int row, int col) {
-    const tile::EpilogueParams& e = p_.epilogue;
-    const int left = min(p_.n - col, 32);
-    const int rows = min(p_.m - row, 16);
-    if ((reinterpret_cast<uint64_t>(dst) | e.ldd * sizeof(T) | left * sizeof(T)) % 16 == 0) {
-#pragma unroll
-      for (int i = 0; i < 16; i += 8) {
-        const int r = i + lane_ / 4, c = lane_ % 4;
-        const auto* chunk = static_cast<const uint4*>(__cvta_shared_to_generic(chunk_at(half, r, c)));
-        if (r < rows && c * 8 < left) *reinterpret_cast<uint4*>(dst + r * e.ldd + c * 8) = *chunk;
-      }
-      return;
-    }
-    const auto staged = [&](int r, int c) {
-      return *static_cast<const T*>(__cvta_shared_to_generic(chunk_at(half, r, c / 8) + c % 8 * 2));
+  /// Copies staged halves, from `first` on, out to rows that may start anywhere: 16-byte chunks on the grid of their
+  /// addresses, each shifted out of two staged ones, then what is before and behind them, in words of 8, 4 and 2 bytes.
+  template <int HALVES>
+  __device__ __forceinline__ void copy_out(T* dst, int first, int row, int col) {
+    constexpr int kChunks = 4 * HALVES;  // of a row
+    const int64_t ldd = p_.epilogue.ldd;
+    const int left = min(p_.n - col, 8 * kChunks), rows = min(p_.m - row, 16);
+    const auto staged = [&](int r, int at) {  // eight elements from column `at` on; the last of them may be any
+      const auto chunk = [&](int c) {
+        return *static_cast<const uint4*>(__cvta_shared_to_generic(chunk_at(first, r, min(c, kChunks - 1))));
+      };
+      return tile::shifted(chunk(at / 8), chunk(at / 8 + 1), at % 8);
     };
-    const auto skew = [](const T* line) { return static_cast<int>(reinterpret_cast<uint64_t>(line) >> 1) & 1; };
+    const auto before_grid = [](const T* line) { return -tile::off_grid(line) & 7; };
 #pragma unroll
-    for (int i = 0; i < 16; i += 2) {
-      const int r = i + lane_ / 16;
-      T* line = dst + r * e.ldd;
-      const int c = lane_ % 16 * 2 + skew(line);
-      const uint32_t word = bits_of({staged(r, c), staged(r, (c + 1) % 32)});
-      if (r < rows && c + 1 < left) *reinterpret_cast<uint32_t*>(line + c) = word;
+    for (int i = 0; i < 16; i += 32 / kChunks) {
+      const int r = i + lane_ / kChunks;
+      T* line = dst + r * ldd;
+      const int at = before_grid(line) + lane_ % kChunks * 8;
+      if (r < rows && at + 8 <= left) *reinterpret_cast<uint4*>(line + at) = staged(r, at);
     }
-    const int r = lane_ / 2;
-    T* line = dst + r * e.ldd;
-    const int c = lane_ % 2 == 0 ? 0 : left - 1;
-    const bool lone = lane_ % 2 == 0 ? skew(line) == 1 : (left - skew(line)) % 2 == 1;
-    if (r < rows && left > 0 && lone) line[c] = staged(r, c);
+    const int r = lane_ % 16;  // lanes 0 to 15: what is before
+    T* line = dst + r * ldd;
+    const int grid = before_grid(line), at = lane_ < 16 ? 0 : grid + (left - grid) / 8 * 8;
+    const int count = (lane_ < 16 ? min(grid, left) : left) - at;
+    if (r < rows && count > 0) store_some(line + at, staged(r, at), count);
+  }
+  /// The first `count` elements, fewer than eight.
+  static __device__ __forceinline__ void store_some(T* to, uint4 x, int count) {
+    while (count > 0) {
+      const int off = tile::off_grid(to);
+      const int size = off % 2 == 1 || count < 2 ? 1 : off % 4 == 2 || count < 4 ? 2 : 4;
+      if (size == 4) {
+        *reinterpret_cast<uint2*>(to) = make_uint2(x.x, x.y);
+      } else if (size == 2) {
+        *reinterpret_cast<uint32_t*>(to) = x.x;
+      } else {
+        *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(x.x);
+      }
+      x = tile::shifted(x, x, size);
+      to += size, count -= size;
+    }
   }
 
   const Params& p_;

@@ -143,7 +143,7 @@ inline bool is_tma_b(const Problem& p) {
   return alignment_b(p) == 16 && p.ldb() >= (p.b_major() == Major::kK ? p.k : p.n);
 }
 
-/// What the epilogue does. All but the last write D by TMA.
+/// What the epilogue does. All but the last write D in 16 bits: by TMA, or, where that cannot, in copies.
 enum class Finish : int32_t {
   kScale,           // D = alpha * A @ B
   kBiasRelu,        // D = relu(alpha * A @ B + bias), without either or both
@@ -161,7 +161,7 @@ inline bool has_bias_pairs(const Problem& p) {
 inline Finish finish_of(const Problem& p) {
   const bool has_c = p.c.data != nullptr && p.beta != 0.0f;
   const bool is_odd_bias = p.bias != nullptr && !has_bias_pairs(p);
-  if (has_c || is_odd_bias || p.pre_activation != nullptr || !stores_by_tma(p)) return Finish::kAny;
+  if (has_c || is_odd_bias || p.pre_activation != nullptr || p.out_dtype == DType::kF32) return Finish::kAny;
   if (p.act == Activation::kNone && p.bias == nullptr) return Finish::kScale;
   if (p.act == Activation::kNone || p.act == Activation::kRelu) return Finish::kBiasRelu;
   return p.a_major() == Major::kK && p.b_major() == Major::kK ? Finish::kBiasActivation : Finish::kAny;

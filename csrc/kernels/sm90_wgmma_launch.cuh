@@ -107,7 +107,8 @@ Params params_of(const Problem& p) {
   params.epilogue = tile::epilogue_params(p, nullptr);
   params.store_tma = stores_by_tma(p);
   params.finish = finish_of(p);
-  params.defers = Config::kDefers && params.finish != Finish::kAny && params.k_tiles >= Config::kHalves;
+  params.defers =
+      Config::kDefers && params.store_tma && params.finish != Finish::kAny && params.k_tiles >= Config::kHalves;
   params.bias_pairs = has_bias_pairs(p);
   params.c_pairs = params.epilogue.wide_c && p.n % 2 == 0;
   return params;

@@ -14,4 +14,17 @@ __device__ __forceinline__ uint32_t word(const uint4& v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
+/// Eight elements from the `skew`-th (0..7) of two neighbouring chunks on.
+__device__ __forceinline__ uint4 shifted(const uint4& low, const uint4& high, int skew) {
+  const uint32_t w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  uint32_t by_two[6], by_one[5], out[4];
+#pragma unroll
+  for (int i = 0; i < 6; ++i) by_two[i] = skew & 4 ? w[i + 2] : w[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) by_one[i] = skew & 2 ? by_two[i + 1] : by_two[i];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out[i] = __funnelshift_r(by_one[i], by_one[i + 1], (skew & 1) * 16);
+  return make_uint4(out[0], out[1], out[2], out[3]);
+}
+
 }  // namespace hgemm::tile

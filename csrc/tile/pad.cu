@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ptx/dependent_launch.cuh"
+#include "tile/chunk.cuh"
 #include "tile/launch.cuh"
 #include "tile/pad.h"
 
@@ -28,19 +29,6 @@ struct Params {
   Operand a, b;
   uint32_t blocks_a;  // the first blocks copy A
 };
-
-/// Sixteen bytes from address - skew, eight more elements behind them, shifted by `skew` elements (0..7).
-__device__ __forceinline__ uint4 shifted(const uint4& low, const uint4& high, int skew) {
-  const uint32_t w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  uint32_t by_two[6], by_one[5], out[4];
-#pragma unroll
-  for (int i = 0; i < 6; ++i) by_two[i] = skew & 4 ? w[i + 2] : w[i];
-#pragma unroll
-  for (int i = 0; i < 5; ++i) by_one[i] = skew & 2 ? by_two[i + 1] : by_two[i];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) out[i] = __funnelshift_r(by_one[i], by_one[i + 1], (skew & 1) * 16);
-  return make_uint4(out[0], out[1], out[2], out[3]);
-}
 
 /// Clears what lies beyond `valid` elements.
 __device__ __forceinline__ uint4 first_elements(const uint4& x, int valid) {
@@ -78,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) pad_kernel(const __grid_constant__ P
     }
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
-      if (valid(i) > 0) dst[i * o.lanes] = first_elements(shifted(low[i], high[i], skew), valid(i));
+      if (valid(i) > 0) dst[i * o.lanes] = first_elements(tile::shifted(low[i], high[i], skew), valid(i));
     }
   } else {
     for (int i = 0; i < kChunks && valid(i) > 0; ++i) {
