@@ -19,15 +19,14 @@ using skinny::Schedule;
 struct Line {
   Tile tile;  // bm: rows of W, bn: rows of x
   int smem_bytes;
-  double rate;
+  double rate, narrow_k, narrow_mn;
 };
 
 // Measured on the H200.
-constexpr double kFixedUs = 3.5;      // start, first bytes, sums, drain
-constexpr double kSplitUs = 0.6;      // sums through the cluster
-constexpr double kBlockRate = 45;     // GB/s that one block takes in
-constexpr double kNarrowRate = 0.75;  // of the aligned rate
-constexpr int kStepsPerWarp = 2;      // of 64 k (32, MN-major), at least
+constexpr double kFixedUs = 3.5;   // start, first bytes, sums, drain
+constexpr double kSplitUs = 0.6;   // sums through the cluster
+constexpr double kBlockRate = 45;  // GB/s that one block takes in
+constexpr int kStepsPerWarp = 2;   // of 64 k (32, MN-major), at least
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Roles roles = roles_of(p);
@@ -59,9 +58,11 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const double blocks = static_cast<double>(s.tiles) * s.splits * static_cast<double>(p.batches());
-  const double share = chip_of(facts.cc).dram_gbs / chip_of(kHopper).dram_gbs * (roles_of(p).wide ? 1.0 : kNarrowRate);
+  const Roles roles = roles_of(p);
+  const double rate = roles.wide ? line.rate : roles.w_major == Major::kK ? line.narrow_k : line.narrow_mn;
+  const double share = chip_of(facts.cc).dram_gbs / chip_of(kHopper).dram_gbs;
   return kFixedUs + (s.splits > 1 ? kSplitUs : 0.0) +
-         dram_bytes(p) / (std::min(line.rate * share, blocks * kBlockRate) * 1e3);
+         dram_bytes(p) / (std::min(rate * share, blocks * kBlockRate) * 1e3);
 }
 
 using Launcher = Status (*)(const Problem&, const Schedule&, Stream);
@@ -70,19 +71,19 @@ template <const Line& kLine, Launcher kF16, Launcher kBF16>
 using Functions = ScheduledFunctions<kLine, eligible, predict_us, schedule, kF16, kBF16>;
 
 template <class C>
-constexpr Line line_of(double rate) {
-  return {{16, C::COLS, 64, C::kDepthK, C::kThreads}, C::WARPS * C::COLS * 65 * 4, rate};
+constexpr Line line_of(double rate, double narrow_k, double narrow_mn) {
+  return {{16, C::COLS, 64, C::kDepthK, C::kThreads}, C::WARPS * C::COLS * 65 * 4, rate, narrow_k, narrow_mn};
 }
 
-#define SKINNY(COLS, WARPS, DEPTH_K, DEPTH_MN, RATE) \
-  constexpr Line kLine_##COLS = line_of<skinny::Config<COLS, WARPS, DEPTH_K, DEPTH_MN>>(RATE);
+#define SKINNY(COLS, WARPS, DEPTH_K, DEPTH_MN, ...) \
+  constexpr Line kLine_##COLS = line_of<skinny::Config<COLS, WARPS, DEPTH_K, DEPTH_MN>>(__VA_ARGS__);
 #include "kernels/configs_skinny.inc"
 #undef SKINNY
 
 }  // namespace
 
 const Variant kSkinnyVariants[] = {
-#define SKINNY(COLS, WARPS, DEPTH_K, DEPTH_MN, RATE)                                            \
+#define SKINNY(COLS, ...)                                                                       \
   half_variant<Functions<kLine_##COLS, skinny::launch_f16_##COLS, skinny::launch_bf16_##COLS>>( \
       "skinny_mma_16x" #COLS, Family::kSkinny, 80, kAnyNewer, kLine_##COLS),
 #include "kernels/configs_skinny.inc"

@@ -36,7 +36,11 @@ struct Traits : Config_ {
   static constexpr int kSteps = kKMajor ? 2 : 1;  // of 32 k in a unit
   static constexpr int kRows = 16 * TILES, kBlocks = Config_::COLS / 8;
   static constexpr int kLoads = 2 * TILES * kSteps;  // 16-byte chunks of W that a lane loads in a unit
-  static constexpr int DEPTH = kNarrow ? 2 : kKMajor ? Config_::kDepthK : Config_::kDepthMN;
+  // Unaligned, x takes twice the registers: less of it is in flight, and along a K-major W two blocks an SM make up for
+  // that.
+  static constexpr int DEPTH = kKMajor ? Config_::kDepthK : Config_::kDepthMN;
+  static constexpr int DEPTH_X = kNarrow && kKMajor ? 1 : DEPTH;
+  static constexpr int kMinBlocks = kNarrow && kKMajor ? 2 : 1;
   static constexpr int kSumStride = kRows + (kKMajor ? 4 : 1);  // floats; few bank conflicts when fragments are stored
   static constexpr int kSmemBytes = Config_::WARPS * Config_::COLS * kSumStride * 4;
 };
@@ -62,9 +66,11 @@ __device__ __forceinline__ const T* opaque(const T* p) {
   return p;
 }
 
-/// Elements lo..hi-1 of the aligned chunk at `p`, zeros around them; the others are not touched.
+/// Elements lo..hi-1 of the aligned chunk at `p`, zeros around them; the others are not touched. kOnce: nobody will
+/// read them again.
+template <bool kOnce>
 __device__ __forceinline__ uint4 load_part(const uint16_t* p, int lo, int hi) {
-  if (lo <= 0 && hi >= 8) return ptx::ld_once_16(p);
+  if (lo <= 0 && hi >= 8) return kOnce ? ptx::ld_once_16(p) : ptx::ld_16(p);
   uint32_t words[4] = {};
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -104,6 +110,9 @@ class Weights<Traits, Major::kK> {
   __device__ __forceinline__ int units(const Params& p) const {
     return (p.k + shift_ + 32 * Traits::kSteps - 1) / (32 * Traits::kSteps);
   }
+  /// The end of the units, from the second on, all of whose chunks, and those of an unaligned x, lie inside of rows.
+  __device__ __forceinline__ int inner_end(const Params& p) const { return (p.k + shift_ - 8) / (32 * Traits::kSteps); }
+  template <bool kInner>
   __device__ __forceinline__ void load(Chunks& to, int k) const {
 #pragma unroll
     for (int s = 0; s < Traits::kSteps; ++s) {
@@ -111,9 +120,14 @@ class Weights<Traits, Major::kK> {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         uint4& chunk = to[2 * s + i];
+        if (kInner) {
+          chunk = ptx::ld_once_16(row_[i] + at);
+          continue;
+        }
         chunk = make_uint4(0, 0, 0, 0);
         if (at >= end_) continue;
-        chunk = kNarrow ? load_part(row_[i] + at, shift_ - first_ - at, end_ - at) : ptx::ld_once_16(row_[i] + at);
+        chunk =
+            kNarrow ? load_part<true>(row_[i] + at, shift_ - first_ - at, end_ - at) : ptx::ld_once_16(row_[i] + at);
       }
     }
   }
@@ -156,13 +170,14 @@ class Weights<Traits, Major::kMN> {
   __device__ __forceinline__ int row_shift() const { return row_shift_; }
   static __device__ __forceinline__ int position(int u) { return u * 32; }
   __device__ __forceinline__ int units(const Params& p) const { return (p.k + 32 * kStride - 1) / (32 * kStride); }
+  template <bool>
   __device__ __forceinline__ void load(Chunks& to, int k) const {
     const uint16_t* from = at_ + k * ldw_;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       to[j] = make_uint4(0, 0, 0, 0);
       if (k + j >= end_ || hi_ <= 0) continue;
-      to[j] = kNarrow ? load_part(from + j * ldw_, lo_, hi_) : ptx::ld_once_16(from + j * ldw_);
+      to[j] = kNarrow ? load_part<true>(from + j * ldw_, lo_, hi_) : ptx::ld_once_16(from + j * ldw_);
     }
   }
   static __device__ __forceinline__ void fragment(uint32_t (&a)[4], const Chunks& chunks, int, int i, int half) {
@@ -189,14 +204,10 @@ class Activations {
   static constexpr int kStride = kNarrow && !Traits::kKMajor ? 8 : 1;
 
  public:
-  /// Eight k of a row. Elements that were loaded one by one are put together when they are used: doing it at once would
-  /// wait for them.
+  /// Eight k of a row. Unaligned, the two chunks that hold them, or one element a word: they are put together when they
+  /// are used, as doing it at once would wait for them.
   struct Chunk {
-    uint4 whole;
-    uint16_t part[8];
-    __device__ __forceinline__ uint32_t pair(int i) const {
-      return kNarrow ? part[2 * i] | static_cast<uint32_t>(part[2 * i + 1]) << 16 : word(whole, i);
-    }
+    uint4 low, high;
   };
   using Chunks = Chunk[Traits::kSteps * Traits::kBlocks];
 
@@ -206,7 +217,12 @@ class Activations {
     at_ = opaque(x + lane / 4 * p.x_row + k0 * p.x_k);
     begin_ = -k0;
     end_ = p.k - k0;
+    skew_ = tile::off_grid(at_);  // of every eighth row, too
   }
+  /// Whether elements lie side by side.
+  __device__ __forceinline__ bool in_chunks() const { return kStride == 1 && p_.x_k == 1; }
+  /// kInner: no chunk reaches beyond a row's ends; rows that x does not have may give anything.
+  template <bool kInner>
   __device__ __forceinline__ void load(Chunks& to, int k) const {
     const int row = threadIdx.x % 32 / 4;
 #pragma unroll
@@ -217,33 +233,48 @@ class Activations {
         Chunk& chunk = to[s * Traits::kBlocks + b];
         const bool inside = row + 8 * b < p_.cols;
         const uint16_t* from = at_ + 8 * b * p_.x_row + at * p_.x_k;
-        if constexpr (kNarrow) {
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            const int element = at + i * kStride;
-            chunk.part[i] = 0;
-            if (inside && begin_ <= element && element < end_) chunk.part[i] = ptx::ld_2(from + i * kStride * p_.x_k);
-          }
+        chunk.low = chunk.high = make_uint4(0, 0, 0, 0);
+        if (!inside) continue;
+        if constexpr (!kNarrow) {
+          if (at < end_) chunk.low = ptx::ld_16(from);
+        } else if (kInner && in_chunks()) {
+          chunk.low = ptx::ld_16(from - skew_);
+          chunk.high = ptx::ld_16(from - skew_ + 8);
+        } else if (in_chunks()) {
+          const int first = at - skew_;
+          chunk.low = load_part<false>(from - skew_, begin_ - first, end_ - first);
+          if (skew_ > 0) chunk.high = load_part<false>(from - skew_ + 8, begin_ - first - 8, end_ - first - 8);
         } else {
-          chunk.whole = make_uint4(0, 0, 0, 0);
-          if (inside && at < end_) chunk.whole = ptx::ld_16(from);
+          const auto element = [&](int i) -> uint32_t {
+            const int e = at + i * kStride;
+            return kInner || (begin_ <= e && e < end_) ? ptx::ld_2(from + i * kStride * p_.x_k) : 0;
+          };
+          chunk.low = make_uint4(element(0), element(1), element(2), element(3));
+          chunk.high = make_uint4(element(4), element(5), element(6), element(7));
         }
       }
     }
+  }
+  __device__ __forceinline__ uint4 take(const Chunk& chunk) const {
+    if (!kNarrow) return chunk.low;
+    const uint4 &low = chunk.low, &high = chunk.high;
+    if (in_chunks()) return tile::shifted(low, high, skew_);
+    return make_uint4(low.x | low.y << 16, low.z | low.w << 16, high.x | high.y << 16, high.z | high.w << 16);
   }
 
  private:
   const Params& p_;
   const uint16_t* at_;
   int begin_, end_;  // of the row, from at_ on
+  int skew_;
 };
 
 template <class Traits>
-__global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks) kernel(const __grid_constant__ Params p) {
   using T = typename Traits::T;
   using Weights = Weights<Traits>;
   using Activations = Activations<Traits>;
-  constexpr int DEPTH = Traits::DEPTH, WARPS = Traits::WARPS;
+  constexpr int DEPTH = Traits::DEPTH, DEPTH_X = Traits::DEPTH_X, WARPS = Traits::WARPS;
   extern __shared__ __align__(16) float sums[];  // (WARPS, COLS, kSumStride)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int64_t outer = blockIdx.z / p.batch_inner, inner = blockIdx.z - outer * p.batch_inner;
@@ -262,39 +293,66 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
   const int stride = kByResidue ? p.splits * (WARPS / 8) : p.splits * WARPS;
   const int first = kByResidue ? split * (WARPS / 8) + warp / 8 : split * WARPS + warp;
 
+  // Unaligned and K-major, the ends of rows take many instructions: their units come last, one by one.
+  constexpr bool kInner = Traits::kNarrow && Traits::kKMajor;
+  int begin = first, end = units;
+  if constexpr (kInner) {
+    begin = first == 0 ? stride : first;
+    end = weights.inner_end(p);
+  }
+
   uint4 w[DEPTH][Traits::kLoads];
-  typename Activations::Chunks x[DEPTH];
+  typename Activations::Chunks x[DEPTH_X];
+  const auto load_w = [&](int d, int u) {
+    if (!kInner || u < end) weights.template load<kInner>(w[d], Weights::position(u));
+  };
+  const auto load_x = [&](int d, int u) {
+    if (!kInner || u < end) activations.template load<kInner>(x[d % DEPTH_X], Weights::position(u));
+  };
   if (!p.static_w) ptx::grid_dependency_wait();
 #pragma unroll
-  for (int d = 0; d < DEPTH; ++d) weights.load(w[d], Weights::position(first + d * stride));
+  for (int d = 0; d < DEPTH; ++d) load_w(d, begin + d * stride);
   if (p.static_w) ptx::grid_dependency_wait();
 #pragma unroll
-  for (int d = 0; d < DEPTH; ++d) activations.load(x[d], Weights::position(first + d * stride));
+  for (int d = 0; d < DEPTH_X; ++d) load_x(d, begin + d * stride);
 
   float acc[Traits::TILES][Traits::kBlocks][4] = {};
-  for (int u = first; u < units; u += DEPTH * stride) {
+  const auto multiply = [&](int d) {
 #pragma unroll
-    for (int d = 0; d < DEPTH; ++d) {
-      if (u + d * stride >= units) break;
+    for (int s = 0; s < Traits::kSteps; ++s) {
+      uint4 taken[Traits::kBlocks];
 #pragma unroll
-      for (int s = 0; s < Traits::kSteps; ++s) {
+      for (int b = 0; b < Traits::kBlocks; ++b) taken[b] = activations.take(x[d % DEPTH_X][s * Traits::kBlocks + b]);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+      for (int half = 0; half < 2; ++half) {
 #pragma unroll
-          for (int i = 0; i < Traits::TILES; ++i) {
-            uint32_t a[4];
-            Weights::fragment(a, w[d], s, i, half);
+        for (int i = 0; i < Traits::TILES; ++i) {
+          uint32_t a[4];
+          Weights::fragment(a, w[d], s, i, half);
 #pragma unroll
-            for (int b = 0; b < Traits::kBlocks; ++b) {
-              const auto& chunk = x[d][s * Traits::kBlocks + b];
-              ptx::Mma<T>::m16n8k16(acc[i][b], a, chunk.pair(2 * half), chunk.pair(2 * half + 1));
-            }
+          for (int b = 0; b < Traits::kBlocks; ++b) {
+            ptx::Mma<T>::m16n8k16(acc[i][b], a, word(taken[b], 2 * half), word(taken[b], 2 * half + 1));
           }
         }
       }
-      const int next = Weights::position(u + (d + DEPTH) * stride);
-      weights.load(w[d], next);
-      activations.load(x[d], next);
+    }
+  };
+  for (int u = begin; u < end; u += DEPTH * stride) {
+#pragma unroll
+    for (int d = 0; d < DEPTH; ++d) {
+      if (u + d * stride >= end) break;
+      multiply(d);
+      load_w(d, u + (d + DEPTH) * stride);
+      load_x(d, u + (d + DEPTH_X) * stride);
+    }
+  }
+  if constexpr (kInner) {
+#pragma unroll 1
+    for (int u = first; u < units; u += stride) {
+      if (begin <= u && u < end) continue;
+      weights.template load<false>(w[0], Weights::position(u));
+      activations.template load<false>(x[0], Weights::position(u));
+      multiply(0);
     }
   }
   if (p.hurries_next) ptx::grid_launch_dependents();

@@ -26,7 +26,7 @@ struct Schedule {
 };
 
 /// Enqueues the GEMM.
-#define SKINNY(COLS, WARPS, DEPTH_K, DEPTH_MN, RATE)                 \
+#define SKINNY(COLS, ...)                                            \
   Status launch_f16_##COLS(const Problem&, const Schedule&, Stream); \
   Status launch_bf16_##COLS(const Problem&, const Schedule&, Stream);
 #include "kernels/configs_skinny.inc"

@@ -2,7 +2,7 @@
 
 namespace hgemm::skinny {
 
-#define SKINNY(COLS, WARPS, DEPTH_K, DEPTH_MN, RATE)                             \
+#define SKINNY(COLS, WARPS, DEPTH_K, DEPTH_MN, ...)                              \
   Status launch_f16_##COLS(const Problem& p, const Schedule& s, Stream stream) { \
     return launch<Config<COLS, WARPS, DEPTH_K, DEPTH_MN>, __half>(p, s, stream); \
   }
