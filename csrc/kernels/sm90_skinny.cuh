@@ -14,6 +14,8 @@
 
 #include <cuda.h>
 
+#include <type_traits>
+
 #include "core/convert.cuh"
 #include "core/problem.h"
 #include "kernels/sm90_skinny.h"
@@ -24,6 +26,7 @@
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "tile/epilogue.cuh"
+#include "tile/fast_activation.cuh"
 
 namespace hgemm::sm90_skinny {
 
@@ -51,6 +54,9 @@ struct Params {
   tile::EpilogueParams epilogue;
 };
 
+template <Activation kAct>
+using Act = std::integral_constant<Activation, kAct>;
+
 constexpr int kGateRows = 4;  // of a gated W's halves, in turn
 constexpr int kLead = 4;      // the next kernel may start when the producer is at its stage this far from the end
 
@@ -77,19 +83,35 @@ struct Stage {
   }
 };
 
-/// Gates `rows` (8 or 16) neighbouring rows of W for one row of x: `low` and `high` are eight sums each, four of either
-/// half. `row`: the first one's place among the rows of W.
+/// Gates the sums of eight neighbouring rows of W, from `row` on, four of either half, for row `col` of x.
 template <class T>
-__device__ __forceinline__ void finish_gated(const Params& p, const float (&low)[8], const float (&high)[8], int col,
-                                             int row, int rows) {
-  float v[8];
+__device__ __forceinline__ void finish_gated(const Params& p, const float (&v)[8], int col, int row) {
+  float gate[kGateRows];
+  const auto activate = [&](auto act) {
 #pragma unroll
-  for (int i = 0; i < kGateRows; ++i) {
-    v[i] = tile::activate(low[i], p.gate) * low[kGateRows + i];
-    v[kGateRows + i] = tile::activate(high[i], p.gate) * high[kGateRows + i];
+    for (int i = 0; i < kGateRows; ++i) gate[i] = tile::fast_activate<decltype(act)::value>(v[i]);
+  };
+  switch (p.gate) {
+    case Activation::kRelu: activate(Act<Activation::kRelu>()); break;
+    case Activation::kGelu: activate(Act<Activation::kGelu>()); break;
+    case Activation::kGeluTanh: activate(Act<Activation::kGeluTanh>()); break;
+    case Activation::kSilu: activate(Act<Activation::kSilu>()); break;
+    default:
+#pragma unroll
+      for (int i = 0; i < kGateRows; ++i) gate[i] = v[i];
   }
+  struct alignas(kGateRows * sizeof(T)) Four {
+    T x[kGateRows];
+  } four;
+#pragma unroll
+  for (int i = 0; i < kGateRows; ++i) four.x[i] = from_float<T>(gate[i] * v[kGateRows + i]);
   T* const d = static_cast<T*>(p.epilogue.d) + col * p.epilogue.ldd + row / 2;
-  tile::store(d, v, {0, min(rows, 16) / 2}, p.epilogue.wide_d && row % 16 == 0);
+  if (p.epilogue.wide_d) {
+    *reinterpret_cast<Four*>(d) = four;
+  } else {
+#pragma unroll
+    for (int i = 0; i < kGateRows; ++i) d[i] = four.x[i];
+  }
 }
 
 /// Takes a warp's sums, of 16 rows of W from `row0` on, of which `rows` exist, to memory: eight neighbours in D at a
@@ -101,8 +123,8 @@ __device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[
   constexpr int kCols = Traits::kPatchCols, kStride = Traits::kPatchStride;
   const int lane = threadIdx.x % 32;
   const bool swapped = !Traits::kGated && p.swapped;
-  const int row = Traits::kGated ? 0 : swapped ? lane % 16 : lane % 2 * 8;
-  const int col = Traits::kGated ? lane : swapped ? lane / 16 * 8 : lane / 2;
+  const int row = swapped ? lane % 16 : lane % 2 * 8;
+  const int col = swapped ? lane / 16 * 8 : lane / 2;
 #pragma unroll
   for (int c0 = 0; c0 < Traits::COLS; c0 += kCols) {
     if (c0 >= p.cols) break;
@@ -123,10 +145,7 @@ __device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[
 #pragma unroll
       for (int i = 0; i < 8; ++i) v[i] = from[swapped ? i * kStride : i];
       if constexpr (Traits::kGated) {
-        float high[8];
-#pragma unroll
-        for (int i = 0; i < 8; ++i) high[i] = from[8 + i];
-        finish_gated<typename Traits::T>(p, v, high, c0 + col, row0, rows);
+        finish_gated<typename Traits::T>(p, v, c0 + col, row0 + row);
       } else if (swapped) {
         tile::finish<typename Traits::T>(p.epilogue, offset, row0 + row, c0 + col, {0, min(p.cols - c0 - col, 8)}, true,
                                          v);
@@ -164,22 +183,16 @@ __device__ __forceinline__ void store(const Params& p, uint32_t sums, int row0, 
   using T = typename Traits::T;
   const int first = blockIdx.y * Traits::kThreads + threadIdx.x, step = p.splits * Traits::kThreads;
   float v[8];
-  if constexpr (Traits::kGated) {
-    const int groups = (rows + 15) / 16;
-    for (int i = first; i < p.cols * groups; i += step) {
-      const int col = i / groups, row = (i - col * groups) * 16;
-      const uint32_t at = sums + 4 * (col * Traits::kSumStride + row);
-      float high[8];
-      gather<1>(v, at, p.splits);
-      gather<1>(high, at + 4 * 8, p.splits);
-      finish_gated<T>(p, v, high, col, row0 + row, rows - row);
-    }
-  } else if (!p.swapped) {
+  if (Traits::kGated || !p.swapped) {
     const int groups = (rows + 7) / 8;
     for (int i = first; i < p.cols * groups; i += step) {
       const int col = i / groups, row = (i - col * groups) * 8;
       gather<1>(v, sums + 4 * (col * Traits::kSumStride + row), p.splits);
-      tile::finish<T>(p.epilogue, offset, col, row0 + row, {0, min(rows - row, 8)}, true, v);
+      if constexpr (Traits::kGated) {
+        finish_gated<T>(p, v, col, row0 + row);
+      } else {
+        tile::finish<T>(p.epilogue, offset, col, row0 + row, {0, min(rows - row, 8)}, true, v);
+      }
     }
   } else {
     for (int i = first; i < (p.cols + 7) / 8 * rows; i += step) {
@@ -222,7 +235,6 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
     }
     ptx::fence_mbarrier_init();
   }
-  __syncthreads();
 
   const auto advance = [&](Cursor& at) {
     if (++at.step == last) at = {at.row0 + row_stride, first};
@@ -271,6 +283,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
       }
     }
   }
+  __syncthreads();
   ptx::grid_dependency_wait();
   if (p.early) ptx::grid_launch_dependents();
 
