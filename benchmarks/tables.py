@@ -193,6 +193,9 @@ def models_line(document: Document) -> str:
         if result["timing"]:
             kind = "steps of decoding in CUDA graphs" if result["scenario"] == "decode" else "eager code"
             speeds.setdefault(kind, []).append(result["timing"]["speedup"])
+            if result["timing"].get("swapped"):
+                kind = "eager code whose layers `swap_linear` changed"
+                speeds.setdefault(kind, []).append(result["timing"]["swapped"]["speedup"])
     timed = [f"{kind} {min(found):.2f} to {max(found):.2f} times" for kind, found in sorted(speeds.items())]
     return (
         f"Whole models ({measured(document)}): {passed} of {len(results)} cases within twice torch's own error: "
@@ -370,19 +373,23 @@ def models_section(document: Document) -> list[str]:
                 result["calls"].get(TORCH, 0),
                 f"{result['our_share_of_flops']:.0%}",
                 *([f"{timing[side]:.3f}" for side in ("torch_ms", "ours_ms")] if timing else ["-", "-"]),
-                over_torch({name: timing[f"speedup{end}"] for name, end in INTERVAL.items()}) if timing else "-",
+                *(
+                    over_torch({name: side[f"speedup{end}"] for name, end in INTERVAL.items()}) if side else "-"
+                    for side in (timing, timing and timing.get("swapped"))
+                ),
                 "ok" if result["ok"] else "; ".join(result["problems"]),
             ]
         )
     header = [
         "case", "torch's logit error", "ours", "worst ratio", "GEMM calls: ours", "torch", "our FLOPs",
-        "torch ms", "ms", "over torch", "results",
+        "torch ms", "ms", "over torch", "swapped, over torch", "results",
     ]  # fmt: skip
     return [
         "## integration",
         "",
         f"{measured(document)}; {machine(document)}; transformers {document['transformers']}. Root-mean-square errors",
         "against a wider reference; `worst ratio` is that of the tensor with the largest error over torch's own.",
+        "`swapped`: the model after `swap_linear`, without the context.",
         "",
         *table(header, rows),
         "",
