@@ -23,7 +23,7 @@ namespace {
 // the models are off by 6 % on average, and a wrong choice of ours is worse than a missed one.
 constexpr double kMeasuredMargin = 1.01;
 constexpr double kModelMargin = 1.05;
-// With an epilogue two more models are in play; nothing of it is in the table.
+// With an epilogue of many rows two more models are in play; nothing of it is in the table.
 constexpr double kFusedMeasuredMargin = 1.04;
 constexpr double kFusedModelMargin = 1.10;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -121,6 +121,7 @@ Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch,
   const Problem product = product_of(p);
   int best = kTorch;
   double best_us = std::numeric_limits<double>::infinity();
+  bool best_is_short = false;  // next to no epilogue: of a few rows
   bool any = false;
   for (int id : automatic_variants()) {
     const Variant& v = variant(id);
@@ -132,12 +133,13 @@ Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch,
     visit(id, t);
     if (t.used < best_us) {
       best_us = t.used;
+      best_is_short = v.family == Family::kSkinny || v.family == Family::kGemv;
       best = id;
     }
   }
   const bool exact = choice.known.kind == Knowledge::Kind::kExact;
   const bool comparable = choice.known.kind != Knowledge::Kind::kNothing || is_measured(facts.cc) || !is_aligned(p);
-  if (fused) {
+  if (fused && !best_is_short) {
     choice.margin = exact ? kFusedMeasuredMargin : kFusedModelMargin;
   } else {
     choice.margin = exact ? kMeasuredMargin : kModelMargin;

@@ -112,7 +112,7 @@ double epilogue_factor(const Problem& p) {
   const bool is_linear = p.a_major() == Major::kK && p.b_major() == Major::kK;
   const bool cheap = p.act == Activation::kNone || p.act == Activation::kRelu;
   const bool any = p.c.data != nullptr || p.pre_activation != nullptr || p.out_dtype != p.dtype;
-  if (any || (!cheap && !is_linear)) return 8;
+  if (any || (!cheap && !(is_linear && sm90_wgmma::stores_by_tma(p)))) return 8;
   if (!cheap) return p.act == Activation::kGelu ? 3.5 : 2.5;
   if (!sm90_wgmma::stores_by_tma(p)) return kCopyFactor;
   return p.act == Activation::kNone && p.bias == nullptr ? 1 : 1.5;

@@ -418,6 +418,7 @@ class Epilogue {
   /// The common epilogues: alpha * v, or act(alpha * v + bias) where kRelu stands for no activation too.
   template <bool kHasBias, Activation kAct>
   __device__ __forceinline__ void store_unrolled(const Accumulators& acc, int row0, const Work& work, bool defer) {
+    constexpr bool kMayCopy = kAct == Activation::kNone || kAct == Activation::kRelu;
     const float lowest = p_.epilogue.act == Activation::kRelu ? 0.0f : -INFINITY;
     uint32_t bias = 0, ahead = 0;
     if constexpr (kHasBias) ahead = load_bias(0, work);
@@ -440,7 +441,7 @@ class Epilogue {
       uint32_t (&packed)[8] = packed_[Traits::kDefers ? half : 0];
       pack(packed, v);
       if (Traits::kDefers && (defer ? half > 0 : !is_inside(half, row0, work))) continue;
-      send<Traits::kStoresAny>(packed, half, row0, work);
+      send<Traits::kStoresAny && kMayCopy>(packed, half, row0, work);
     }
     if constexpr (Traits::kDefers) deferred_row0_ = row0, deferred_work_ = work;
   }
@@ -649,47 +650,72 @@ class Epilogue {
     }
   }
   /// Copies staged halves, from `first` on, out to rows that may start anywhere: 16-byte chunks on the grid of their
-  /// addresses, each shifted out of two staged ones, then what is before and behind them, in words of 8, 4 and 2 bytes.
+  /// addresses, each shifted out of two staged ones, then what is before and behind them. One warp, alone on its
+  /// scheduler, runs this: loads come two at a time where registers allow, and stores are predicated, not branched
+  /// around.
   template <int HALVES>
   __device__ __forceinline__ void copy_out(T* dst, int first, int row, int col) {
-    constexpr int kChunks = 4 * HALVES;  // of a row
+    constexpr int kChunks = 4 * HALVES, kRows = 32 / kChunks;  // of a row; at a time
+    constexpr int kBatch = Traits::WM / 64 * BN / 2 > 160 ? 1 : 2, kUnroll = kBatch == 1 ? 1 : 16;
     const int64_t ldd = p_.epilogue.ldd;
     const int left = min(p_.n - col, 8 * kChunks), rows = min(p_.m - row, 16);
-    const auto staged = [&](int r, int at) {  // eight elements from column `at` on; the last of them may be any
-      const auto chunk = [&](int c) {
-        return *static_cast<const uint4*>(__cvta_shared_to_generic(chunk_at(first, r, min(c, kChunks - 1))));
-      };
-      return tile::shifted(chunk(at / 8), chunk(at / 8 + 1), at % 8);
-    };
     const auto before_grid = [](const T* line) { return -tile::off_grid(line) & 7; };
+    const auto load_16 = [](uint32_t at) { return *static_cast<const uint4*>(__cvta_shared_to_generic(at)); };
+    const auto next_to = [](int chunk) { return min(chunk + 1, kChunks - 1); };
+    // Computed twice from what is in a register anyway.
+    const auto lane = [this] { return static_cast<int>(ptx::opaque(static_cast<uint32_t>(lane_))); };
+    const int of_chunk = lane(), r0 = of_chunk / kChunks, c = of_chunk % kChunks;
+    const uint32_t low_at = chunk_at(first, r0, c), high_at = chunk_at(first, r0, next_to(c));
+#pragma unroll kUnroll
+    for (int i = 0; i < 16; i += kBatch * kRows) {
+      uint4 low[kBatch], high[kBatch];
 #pragma unroll
-    for (int i = 0; i < 16; i += 32 / kChunks) {
-      const int r = i + lane_ / kChunks;
-      T* line = dst + r * ldd;
-      const int at = before_grid(line) + lane_ % kChunks * 8;
-      if (r < rows && at + 8 <= left) *reinterpret_cast<uint4*>(line + at) = staged(r, at);
-    }
-    const int r = lane_ % 16;  // lanes 0 to 15: what is before
-    T* line = dst + r * ldd;
-    const int grid = before_grid(line), at = lane_ < 16 ? 0 : grid + (left - grid) / 8 * 8;
-    const int count = (lane_ < 16 ? min(grid, left) : left) - at;
-    if (r < rows && count > 0) store_some(line + at, staged(r, at), count);
-  }
-  /// The first `count` elements, fewer than eight.
-  static __device__ __forceinline__ void store_some(T* to, uint4 x, int count) {
-    while (count > 0) {
-      const int off = tile::off_grid(to);
-      const int size = off % 2 == 1 || count < 2 ? 1 : off % 4 == 2 || count < 4 ? 2 : 4;
-      if (size == 4) {
-        *reinterpret_cast<uint2*>(to) = make_uint2(x.x, x.y);
-      } else if (size == 2) {
-        *reinterpret_cast<uint32_t*>(to) = x.x;
-      } else {
-        *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(x.x);
+      for (int j = 0; j < kBatch; ++j) {
+        const int r = i + j * kRows;  // the swizzle of row r0 + r
+        low[j] = load_16((low_at ^ r % 8 * 16) + r * kLine);
+        high[j] = load_16((high_at ^ r % 8 * 16) + r * kLine);
       }
-      x = tile::shifted(x, x, size);
-      to += size, count -= size;
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        const int r = i + j * kRows + r0;
+        T* line = dst + r * ldd;
+        const int grid = before_grid(line), at = grid + 8 * c;
+        const uint4 x = tile::shifted(low[j], high[j], grid);
+        if (r < rows && at + 8 <= left) *reinterpret_cast<uint4*>(line + at) = x;
+      }
     }
+    const int of_end = lane(), r = of_end % 16;
+    T* const line = dst + r * ldd;
+    if (left < 8) {
+      const auto element = [&](int i) {
+        return *static_cast<const T*>(__cvta_shared_to_generic(chunk_at(first, r, 0) + 2 * i));
+      };
+      for (int i = lane_ / 16; i < left; i += 2) {
+        if (r < rows) line[i] = element(i);
+      }
+      return;
+    }
+    const int grid = before_grid(line);
+    const bool is_head = of_end < 16;
+    const int at = is_head ? 0 : grid + ((left - grid) & ~7), count = r < rows ? (is_head ? grid : left - at) : 0;
+    const int chunk = min(at / 8, kChunks - 1);
+    store_end(line + at,
+              tile::shifted(load_16(chunk_at(first, r, chunk)), load_16(chunk_at(first, r, next_to(chunk))), at % 8),
+              count, is_head);
+  }
+  /// The first `count` elements, fewer than eight: 1, 2 and 4 of them if they end on the grid, 4, 2 and 1 if they begin
+  /// there.
+  static __device__ __forceinline__ void store_end(T* to, const uint4& x, int count, bool ends) {
+    const int at4 = ends ? count & 3 : 0, at2 = ends ? count & 1 : count & 4, at1 = ends ? 0 : count & 6;
+    const uint32_t w0 = at4 & 2 ? x.y : x.x, w1 = at4 & 2 ? x.z : x.y, w2 = at4 & 2 ? x.w : x.z;
+    const uint32_t two = __funnelshift_r(at2 & 4 ? x.z : x.x, x.y, at2 % 2 * 16);
+    const uint32_t one = at1 & 4 ? (at1 & 2 ? x.w : x.z) : (at1 & 2 ? x.y : x.x);
+    if (count & 4) {
+      *reinterpret_cast<uint2*>(to + at4) =
+          make_uint2(__funnelshift_r(w0, w1, at4 % 2 * 16), __funnelshift_r(w1, w2, at4 % 2 * 16));
+    }
+    if (count & 2) *reinterpret_cast<uint32_t*>(to + at2) = two;
+    if (count & 1) *reinterpret_cast<uint16_t*>(to + at1) = static_cast<uint16_t>(one);
   }
 
   const Params& p_;

@@ -143,7 +143,7 @@ inline bool is_tma_b(const Problem& p) {
   return alignment_b(p) == 16 && p.ldb() >= (p.b_major() == Major::kK ? p.k : p.n);
 }
 
-/// What the epilogue does. All but the last write D in 16 bits: by TMA, or, where that cannot, in copies.
+/// What the epilogue does. All but the last write D in 16 bits: by TMA, or, the first two, in copies where that cannot.
 enum class Finish : int32_t {
   kScale,           // D = alpha * A @ B
   kBiasRelu,        // D = relu(alpha * A @ B + bias), without either or both
@@ -164,7 +164,8 @@ inline Finish finish_of(const Problem& p) {
   if (has_c || is_odd_bias || p.pre_activation != nullptr || p.out_dtype == DType::kF32) return Finish::kAny;
   if (p.act == Activation::kNone && p.bias == nullptr) return Finish::kScale;
   if (p.act == Activation::kNone || p.act == Activation::kRelu) return Finish::kBiasRelu;
-  return p.a_major() == Major::kK && p.b_major() == Major::kK ? Finish::kBiasActivation : Finish::kAny;
+  const bool is_linear = p.a_major() == Major::kK && p.b_major() == Major::kK;
+  return is_linear && stores_by_tma(p) ? Finish::kBiasActivation : Finish::kAny;
 }
 
 /// D^T = B^T A^T, D still in its place.
