@@ -309,15 +309,29 @@ def on_new_table(action: Callable[[], None]) -> None:
     _new_table_actions.append(action)
 
 
+class Stats:
+    """The calls counted while statistics were on, as they are now: one row per distinct decision.
+
+    The rows are copied at once, some microseconds; it is making objects of them that takes as long as there are many.
+    """
+
+    _room = 256  # enough for the last one
+
+    def __init__(self) -> None:
+        while True:
+            self._rows = (CallCount * Stats._room)()
+            self._count: int = lib().hgemm_stats_snapshot(self._rows, Stats._room)
+            if self._count <= Stats._room:
+                return
+            Stats._room = 2 * self._count
+
+    def rows(self) -> list[CallCount]:
+        return list(self._rows[: self._count])
+
+
 def stats() -> list[CallCount]:
-    """The calls counted while statistics were on, one row per distinct decision."""
-    room = 256
-    while True:
-        rows = (CallCount * room)()
-        count = lib().hgemm_stats_snapshot(rows, room)
-        if count <= room:
-            return list(rows[:count])
-        room = 2 * count
+    """The rows of :class:`Stats`."""
+    return Stats().rows()
 
 
 def start_autograd_fast_path(key_sets: KeySets) -> bool:

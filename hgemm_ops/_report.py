@@ -83,8 +83,11 @@ class Report:
 
     def __init__(self) -> None:
         self._counts: Counter[Call] = Counter()
+        # The library's calls while this report was fed: what is counted up, and spans of the counters that are still to
+        # be. A context may be entered at every step of a model, and nobody read its report.
         self._native: Counter[_NativeCall] = Counter()
-        self._native_start: Counter[_NativeCall] | None = None
+        self._spans: list[tuple[_native.Stats, _native.Stats]] = []
+        self._native_start: _native.Stats | None = None
         self._active = 0
         self._collect: Callable[[], None] | None = None  # brings in what the contexts have counted so far
 
@@ -95,7 +98,10 @@ class Report:
             self._collect()
         with lock:
             counts = dict(self._counts)
-            native = self._native + self._native_since_start()
+            self._count_spans()
+            native = self._native.copy()
+            if self._native_start is not None:
+                native += _native_calls(_native.Stats()) - _native_calls(self._native_start)
         calls: Counter[Row] = Counter()
         attributed: Counter[_NativeCall] = Counter()
         for call, n in counts.items():
@@ -141,8 +147,9 @@ class Report:
             self._active += 1
             if self._active == 1 and _library.load():
                 if self._native_start is None:
-                    _settle_idle()
-                    self._native_start = _native_calls()
+                    now = _native.Stats()
+                    _settle_idle(now)
+                    self._native_start = now
                 _native_counting(+1)
 
     def _stop(self) -> None:
@@ -152,20 +159,27 @@ class Report:
             if self._active == 0 and self._native_start is not None:
                 _native_counting(-1)
                 if _native_users:
-                    self._settle()
+                    self._settle(_native.Stats())
                 else:
                     _idle = weakref.ref(self)
 
-    def _settle(self) -> None:
-        self._native += self._native_since_start()
-        self._native_start = None
+    def _settle(self, now: _native.Stats) -> None:
+        if self._native_start is not None:
+            self._spans.append((self._native_start, now))
+            self._native_start = None
+            if len(self._spans) > _MOST_SPANS:
+                self._count_spans()
 
-    def _native_since_start(self) -> Counter[_NativeCall]:
-        return Counter() if self._native_start is None else _native_calls() - self._native_start
+    def _count_spans(self) -> None:
+        for start, end in self._spans:
+            self._native += _native_calls(end) - _native_calls(start)
+        self._spans.clear()
 
 
 # Guards every report and the native counters' switch: contexts of several threads may feed one report.
 lock = threading.Lock()
+
+_MOST_SPANS = 16  # a report keeps
 
 _native_users = 0
 # The report that was active last. Nothing is counted while none is, so that entering it again (as a decorator does at
@@ -179,11 +193,11 @@ def _native_counting(change: int) -> None:
     _native.lib().hgemm_stats_enable(_native_users > 0)
 
 
-def _settle_idle() -> None:
+def _settle_idle(now: _native.Stats) -> None:
     global _idle
     report = None if _idle is None else _idle()
     if report is not None and report._active == 0:
-        report._settle()
+        report._settle(now)
     _idle = None
 
 
@@ -221,9 +235,9 @@ class _NativeCall:
         )
 
 
-def _native_calls() -> Counter[_NativeCall]:
+def _native_calls(stats: _native.Stats) -> Counter[_NativeCall]:
     calls: Counter[_NativeCall] = Counter()
-    for count in _native.stats():
+    for count in stats.rows():
         call = _NativeCall(
             dtype=_dtype_name(_native.DTYPES[count.dtype]),
             layout=_native.LAYOUTS[count.a_major, count.b_major],

@@ -237,7 +237,18 @@ class Library:
         patch.setattr(_native, "lib", lambda: self)
         patch.setattr(_native, "explain", self.explain)
         patch.setattr(_report, "_idle", None)
-        patch.setattr(_report, "_native_calls", lambda: Counter(self.counters))
+        library, self.understood = self, 0
+
+        class Stats:
+            def __init__(self) -> None:
+                self.calls = Counter(library.counters)
+
+        def understand(stats: Any) -> Counter[_report._NativeCall]:
+            self.understood += 1
+            return Counter(stats.calls)
+
+        patch.setattr(_native, "Stats", Stats)
+        patch.setattr(_report, "_native_calls", understand)
         patch.setattr(_report, "_device_facts", lambda ordinal: _native.Facts(cc=90))
         patch.setattr(_report._tables, "ensure", lambda: None)
         patch.setattr(_variants, "name_of", lambda id_: {3: "kernel", -2: "torch"}[id_])
@@ -335,12 +346,13 @@ def test_counters_are_on_while_any_context_is(library: Library) -> None:
 def test_entering_again_takes_no_snapshot(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshots = 0
 
-    def snapshot() -> Counter[_report._NativeCall]:
-        nonlocal snapshots
-        snapshots += 1
-        return Counter(library.counters)
+    class Stats(_native.Stats):
+        def __init__(self) -> None:
+            nonlocal snapshots
+            snapshots += 1
+            super().__init__()
 
-    monkeypatch.setattr(_report, "_native_calls", snapshot)
+    monkeypatch.setattr(_native, "Stats", Stats)
     context = use_custom_gemm()
     for _ in range(10):
         with context:
@@ -352,6 +364,26 @@ def test_entering_again_takes_no_snapshot(library: Library, monkeypatch: pytest.
         library.count({library.call(1, 1, 1): 4})
     assert [row.calls for row in context.report.rows] == [24]
     assert [row.calls for row in other.rows] == [3]
+
+
+def test_counters_are_understood_when_a_report_is_read(library: Library) -> None:
+    """Entering a context costs the same however many shapes the process has seen."""
+    contexts = []
+    for i in range(5):
+        with use_custom_gemm() as report:
+            library.count({library.call(1, 1, 1): i + 1})
+        contexts.append(report)
+    assert library.understood == 0
+    assert [[row.calls for row in report.rows] for report in contexts] == [[1], [2], [3], [4], [5]]
+    assert library.understood == 10
+
+    outer, inner = use_custom_gemm(), use_custom_gemm()
+    with outer:
+        for _ in range(100):  # what a report keeps has an end
+            with inner:
+                library.count({library.call(1, 1, 1): 1})
+    assert 0 < len(inner.report._spans) <= _report._MOST_SPANS
+    assert [row.calls for row in inner.report.rows] == [row.calls for row in outer.report.rows] == [100]
 
 
 def test_contexts_of_two_threads(library: Library) -> None:
