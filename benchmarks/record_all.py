@@ -50,8 +50,12 @@ _BETWEEN = (
     "32x128256x4096,2048x14336x4096,512x512x512,1024x1024x1024,2048x2048x2048"
 )
 
-#: The tests first; tables before what they decide; what other files do not need last.
+#: The ladder first: its page lies in csrc, by whose tree id every other file says what it measured. Then the tests;
+#: tables before what they decide; what other files do not need last.
 STEPS = {
+    "ladder": Step(_script("ladder", "--output", "RESULTS"), 300),
+    "ladder-ncu": Step(_script("ladder_ncu", "--output", "RESULTS/ladder_ncu.json"), 240),
+    "course": Step(_script("ladder_course", "--results", "RESULTS"), 60),
     "tests": Step(_script("gpu_tests", "--limit", "280", "--output", "RESULTS/tests.json", "-q", "-n", "auto"), 300),
     "tune-large": Step(_tune(*_suites("seeds-large", "seeds-large-nt", "layouts"), "--candidates", "9"), 240),
     "tune-llm": Step(
@@ -67,8 +71,6 @@ STEPS = {
     "models": Step(("-m", "integration", "--json", "RESULTS/integration.json"), 240),
     "decode": Step(("-m", "integration.decode", "--json", "RESULTS/decode.json"), 240),
     "kernels-ncu": Step(_script("kernels_ncu", "--output", "RESULTS/kernels_ncu.json"), 120),
-    "ladder": Step(_script("ladder", "--output", "RESULTS"), 300),
-    "ladder-ncu": Step(_script("ladder_ncu", "--output", "RESULTS/ladder_ncu.json"), 240),
 }
 
 
@@ -113,7 +115,7 @@ def main(names: tuple[str, ...], output: Path | None, table: Path | None, only_l
             failed.append(f"{name} {outcome}")
     if failed:
         raise click.ClickException("; ".join(failed))
-    click.echo("now benchmarks/tables.py, plots.py and ladder_course.py")
+    click.echo("now benchmarks/tables.py and plots.py")
 
 
 if __name__ == "__main__":
