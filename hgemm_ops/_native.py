@@ -329,11 +329,6 @@ class Stats:
         return list(self._rows[: self._count])
 
 
-def stats() -> list[CallCount]:
-    """The rows of :class:`Stats`."""
-    return Stats().rows()
-
-
 def start_autograd_fast_path(key_sets: KeySets) -> bool:
     """Keeps calls that want no gradient out of Python; False where this torch lacks what that takes."""
     return bool(lib().hgemm_autograd_start(key_sets) == 0)

@@ -54,6 +54,7 @@ def test_suites_of_the_seeds_and_of_llms_hold_the_whole_grids() -> None:
         "seeds-add": 50,
         "llm": 52,
     }
+    assert len(SUITES["peers"]) == 4
     assert {case.layout for case in SUITES["llm"]} == {"NT"}
     assert {case.layout for case in SUITES["decode-nn"]} == {"NN"} and len(SUITES["decode-nn"]) == 12
     assert {case.dtype for case in SUITES["seeds-sgemm"]} == {"float32"}

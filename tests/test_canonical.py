@@ -98,7 +98,7 @@ def test_an_addend_of_one_contiguous_row_is_a_bias(c: Tensor, has_bias: int) -> 
     library.hgemm_stats_enable(1)
     try:
         library.hgemm_select_ns(query("addmm", half(16, 32), half(32, 8), c), 1, 1)
-        (row,) = _native.stats()
+        (row,) = _native.Stats().rows()
     finally:
         library.hgemm_stats_enable(0)
         library.hgemm_stats_reset()

@@ -513,7 +513,7 @@ def test_cached_decisions_are_those_explained_and_counted(counting: None) -> Non
     asked = {(4097, 33, 129): 3, (128, 128, 128): 1, (8192, 8192, 8192): 5}
     for (m, n, k), times in asked.items():
         decide(query(m, n, k), times)
-    rows = {(row.m, row.n, row.k): row for row in _native.stats()}
+    rows = {(row.m, row.n, row.k): row for row in _native.Stats().rows()}
     assert {shape: row.calls for shape, row in rows.items()} == asked
     for (m, n, k), row in rows.items():
         explanation = hgemm_ops.explain(M=m, N=n, K=k, layout="NT", arch="sm_90")
@@ -533,7 +533,7 @@ def test_the_cache_tells_problems_apart(counting: None) -> None:
     misaligned.a.align = 2
     for q in (query(256, 256, 256), query(256, 256, 256, "NN"), bias, act, wide, misaligned):
         decide(q, 2)
-    assert [row.calls for row in _native.stats()] == [2] * 6
+    assert [row.calls for row in _native.Stats().rows()] == [2] * 6
 
 
 def test_a_new_table_reaches_cached_decisions(tables: None, counting: None) -> None:
@@ -541,7 +541,7 @@ def test_a_new_table_reaches_cached_decisions(tables: None, counting: None) -> N
     name = production()[0].name
     _tables.install([Table(H200, [entry({"torch": 1700.0, name: 1500.0}, 8192, 8192, 8192)])])
     decide(query(8192, 8192, 8192))
-    sources = {_variants.name_of(row.variant): _native.SOURCES[row.source] for row in _native.stats()}
+    sources = {_variants.name_of(row.variant): _native.SOURCES[row.source] for row in _native.Stats().rows()}
     assert sources[name] == "table"
     assert len(sources) == 2
 
@@ -551,7 +551,7 @@ def test_more_problems_than_the_cache_holds(counting: None) -> None:
     for _ in range(2):
         for m in sizes:
             decide(query(m, 64, 64))
-    rows = _native.stats()
+    rows = _native.Stats().rows()
     assert sorted(row.m for row in rows) == list(sizes)
     assert {row.calls for row in rows} == {2}
 
@@ -566,7 +566,7 @@ def test_the_default_variant_is_a_forced_one(counting: None) -> None:
         assert named.chosen == production()[0].name
     finally:
         library.hgemm_set_default_variant(_native.AUTO)
-    (row,) = _native.stats()
+    (row,) = _native.Stats().rows()
     assert (_variants.name_of(row.variant), _native.SOURCES[row.source]) == ("torch", "forced")
     assert library.hgemm_set_default_variant(10_000) != 0
     assert b"variant 10000 does not exist" in library.hgemm_last_error()
