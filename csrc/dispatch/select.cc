@@ -211,6 +211,7 @@ struct Slot {
   uint64_t generation = 0;
   Key::Words words{};
   Decision decision;
+  std::atomic<int64_t>* calls = nullptr;  // null until they are counted
 };
 
 constexpr size_t kSlots = 256;  // distinct products of a model: a few dozen
@@ -275,11 +276,15 @@ Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int for
     slot.decision = select(p, facts, forced);
     slot.words = key.words;
     slot.generation = now;
+    slot.calls = nullptr;
     if (LogFn log = the_log.load(std::memory_order_relaxed)) {
       log_decision(log, p, facts, ordinal, forced, slot.decision);
     }
   }
-  if (stats_enabled() && slot.decision.variant != kRefused) stats_record(p, ordinal, slot.decision);
+  if (stats_enabled() && slot.decision.variant != kRefused) {
+    if (!slot.calls) slot.calls = &stats_counter(p, ordinal, slot.decision);
+    slot.calls->fetch_add(1, std::memory_order_relaxed);
+  }
   return slot.decision;
 }
 

@@ -24,7 +24,7 @@ struct ByKey {
 
 struct Counters {
   std::mutex mutex;
-  std::map<CallCount, int64_t, ByKey> calls;
+  std::map<CallCount, std::atomic<int64_t>, ByKey> calls;  // never erased from
 };
 
 Counters& counters() {
@@ -38,7 +38,7 @@ void stats_enable(bool on) {
   detail::stats_on.store(on, std::memory_order_relaxed);
 }
 
-void stats_record(const Problem& p, int ordinal, const Decision& decision) {
+std::atomic<int64_t>& stats_counter(const Problem& p, int ordinal, const Decision& decision) {
   const CallCount row{p.dtype,
                       p.out_dtype,
                       p.a_major(),
@@ -57,13 +57,13 @@ void stats_record(const Problem& p, int ordinal, const Decision& decision) {
                       0};
   Counters& all = counters();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  ++all.calls[row];
+  return all.calls[row];
 }
 
 void stats_reset() {
   Counters& all = counters();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  all.calls.clear();
+  for (auto& [row, calls] : all.calls) calls.store(0, std::memory_order_relaxed);
 }
 
 std::vector<CallCount> stats_snapshot() {
@@ -72,8 +72,10 @@ std::vector<CallCount> stats_snapshot() {
   std::vector<CallCount> rows;
   rows.reserve(all.calls.size());
   for (const auto& [row, calls] : all.calls) {
+    const int64_t count = calls.load(std::memory_order_relaxed);
+    if (count == 0) continue;
     rows.push_back(row);
-    rows.back().calls = calls;
+    rows.back().calls = count;
   }
   return rows;
 }

@@ -31,8 +31,10 @@ inline bool stats_enabled() {
   return detail::stats_on.load(std::memory_order_relaxed);
 }
 void stats_enable(bool on);
-void stats_record(const Problem& problem, int ordinal, const Decision& decision);
+/// The counter of such calls. It lives as long as the process: who makes many of them looks for it once.
+std::atomic<int64_t>& stats_counter(const Problem& problem, int ordinal, const Decision& decision);
 void stats_reset();
+/// What was called at least once since the last reset.
 std::vector<CallCount> stats_snapshot();
 
 }  // namespace hgemm
