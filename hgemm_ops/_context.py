@@ -5,7 +5,8 @@ matrix products. Nothing is patched, so nothing outlives the context, and ``torc
 the context, one without). Three layers, cheapest first:
 
 - a call seen before (same weight or line of code, shapes and dtype) costs one dictionary look-up and one increment, and
-  where the dispatcher gives it to torch, and what its gradient would need, too, the torch function itself runs it;
+  where the dispatcher gives it to torch, and what its gradient would need, too, the torch function itself runs it,
+  unless the operator has the shorter way there (``csrc/torch/cublas_gemm.h``);
 - a new one is checked, named after the module it comes from, and remembered;
 - every other form (keywords, ``out=``, ``einsum``, ``addbmm``, ...) is lowered to one of the operators each time.
 
@@ -33,7 +34,7 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from hgemm_ops import _fusion, _gating, _library, _native, _sites, _variants
 from hgemm_ops._lowering import LEFT_TO_TORCH, LOWERINGS, Lowered
-from hgemm_ops._report import Call, Operand, Report, lock, torch_serves, torch_serves_gradient
+from hgemm_ops._report import Call, Operand, Report, calls_cublas, lock, torch_serves, torch_serves_gradient
 from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES
 
 __all__ = ["use_custom_gemm"]
@@ -65,17 +66,17 @@ class _Count:
         self.calls = calls
 
 
-class _Direct(_Count):
-    """Calls of an operator's entry that the torch function runs, because the dispatcher gives them to torch.
+class _Direct:
+    """How often the torch function ran the calls of an operator's entry, because the dispatcher gives them to torch.
 
-    ``trained`` counts those whose gradient is wanted. It is None where a kernel serves a product of that gradient: then
-    the operator runs the call, for its gradient's sake.
+    Each is None where the operator runs the call: ``plain``, the calls whose gradient is not wanted, where it has the
+    shorter way to torch's kernel, and ``trained``, those whose gradient is, where one of ours serves a product of that.
     """
 
-    __slots__ = ("trained",)
+    __slots__ = ("plain", "trained")
 
-    def __init__(self, call: Call, trained: _Count | None) -> None:
-        super().__init__(call)
+    def __init__(self, plain: _Count | None, trained: _Count | None) -> None:
+        self.plain = plain
         self.trained = trained
 
 
@@ -94,12 +95,11 @@ class _Entry(_Count):
         self.code = code  # its id is part of the key: alive, it cannot be reused
 
     def counts(self) -> tuple[_Count, ...]:
-        if self.direct is None or self.direct is _UNDECIDED:
-            return (self,)
-        return (self, self.direct) if self.direct.trained is None else (self, self.direct, self.direct.trained)
+        direct = () if self.direct is None else (self.direct.plain, self.direct.trained)
+        return (self, *(count for count in direct if count is not None))
 
 
-_UNDECIDED = _Direct(Call("", ""), None)
+_UNDECIDED = _Direct(None, None)
 
 
 class _Active(threading.local):
@@ -268,10 +268,10 @@ class use_custom_gemm(TorchFunctionMode):
                     if direct is not None:
                         if direct is _UNDECIDED:
                             direct = self._decide(entry)
-                        # An operator's gradient is routed, torch's is not; and tracers are to find the operator.
-                        if direct is not None and not _dispatch_modes() and not self._nested:
-                            count = direct.trained if _is_grad_enabled() and _requires_grad(args) else direct
-                            if count is not None:
+                        if direct is not None:
+                            # An operator's gradient is routed, torch's is not; and tracers are to find the operator.
+                            count = direct.trained if _is_grad_enabled() and _requires_grad(args) else direct.plain
+                            if count is not None and not _dispatch_modes() and not self._nested:
                                 count.calls += 1
                                 return func(*args)
                     entry.calls += 1
@@ -297,8 +297,9 @@ class use_custom_gemm(TorchFunctionMode):
         direct = entry.direct
         if direct is _UNDECIDED:
             direct = self._decide(entry)
-        if direct is not None and not _is_grad_enabled() and not _dispatch_modes():
-            direct.calls += 1
+        plain = None if direct is None else direct.plain
+        if plain is not None and not _is_grad_enabled() and not _dispatch_modes():
+            plain.calls += 1
             return torch.matmul(a, b)
         entry.calls += 1
         result = entry.op(a, b)
@@ -480,10 +481,12 @@ class use_custom_gemm(TorchFunctionMode):
 
     def _decide(self, entry: _Entry) -> _Direct | None:
         """Asks the dispatcher who serves a call that has come a second time."""
-        why = torch_serves(entry.call)
-        direct = _Direct(replace(entry.call, left=why), None) if why else None
-        if direct is not None and torch_serves_gradient(entry.call):
-            direct.trained = _Count(replace(entry.call, left=f"{why}; {_GRADIENT_TOO}"))
+        call, direct = entry.call, None
+        why = torch_serves(call)
+        if why:
+            plain = None if calls_cublas(call) else _Count(replace(call, left=why))
+            trained = _Count(replace(call, left=f"{why}; {_GRADIENT_TOO}")) if torch_serves_gradient(call) else None
+            direct = None if plain is trained is None else _Direct(plain, trained)
         with lock:
             if entry.direct is _UNDECIDED:  # else another thread counts with its answer already
                 entry.direct = direct

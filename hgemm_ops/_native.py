@@ -191,6 +191,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_stats_reset": (None, []),
     "hgemm_stats_snapshot": (c_int, [POINTER(CallCount), c_int]),
     "hgemm_autograd_start": (c_int, [POINTER(KeySets)]),
+    "hgemm_calls_cublas": (c_int, []),
     "hgemm_thread_keys": (c_int, [POINTER(c_uint64)]),
     "hgemm_find_word": (c_int, [POINTER(c_void_p), POINTER(c_uint64), c_int]),
 }
@@ -327,6 +328,13 @@ class Stats:
 
     def rows(self) -> list[CallCount]:
         return list(self._rows[: self._count])
+
+
+@functools.cache
+def calls_cublas() -> bool:
+    """Whether the ops call cuBLAS themselves for plain products that torch serves; False where torch has none, or lacks
+    what tells its settings."""
+    return bool(lib().hgemm_calls_cublas())
 
 
 def start_autograd_fast_path(key_sets: KeySets) -> bool:

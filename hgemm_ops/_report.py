@@ -350,6 +350,15 @@ def torch_serves(call: Call) -> str:
     return row.reason if row.variant == "torch" and (decided is not None or not _library.load()) else ""
 
 
+def calls_cublas(call: Call) -> bool:
+    """Whether an operator's call that torch serves is a plain product, which the library has a shorter way for
+    (``csrc/torch/cublas_gemm.h``)."""
+    if call.a is None or call.b is None or call.kind not in ("matmul", "mm", "linear") or not _library.load():
+        return False
+    is_plain = not (call.bias or call.c or call.activation or call.out_dtype)
+    return is_plain and len(call.a.sizes) >= 2 and len(call.b.sizes) == 2 and _native.calls_cublas()
+
+
 def torch_serves_gradient(call: Call) -> bool:
     """Whether the products of the gradient of a call that torch serves end there, too."""
     products = _gradient_products(call)

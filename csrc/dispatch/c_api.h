@@ -188,6 +188,9 @@ HGEMM_API void hgemm_stats_reset(void);
 /* Returns how many rows there are and copies at most `capacity` of them. */
 HGEMM_API int hgemm_stats_snapshot(HgemmCallCount* rows, int capacity);
 
+/* Whether the ops have torch's plain products by calling cuBLAS themselves (csrc/torch/cublas_gemm.h). */
+HGEMM_API int hgemm_calls_cublas(void);
+
 /* The ops' fast path past autograd (csrc/torch/autograd_fast_path.cc). Not 0: this torch lacks the symbols it takes. */
 HGEMM_API int hgemm_autograd_start(const HgemmKeySets* key_sets);
 /* How this thread's sets of dispatch keys, included and excluded, differ from the default. Not 0: unknown. */

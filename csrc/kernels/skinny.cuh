@@ -221,7 +221,7 @@ class Activations {
   }
   /// Whether elements lie side by side.
   __device__ __forceinline__ bool in_chunks() const { return kStride == 1 && p_.x_k == 1; }
-  /// kInner: no chunk reaches beyond a row's ends; rows that x does not have may give anything.
+  /// kInner: no chunk reaches beyond a row's ends; rows that x does not have give zeros.
   template <bool kInner>
   __device__ __forceinline__ void load(Chunks& to, int k) const {
     const int row = threadIdx.x % 32 / 4;

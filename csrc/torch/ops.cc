@@ -8,7 +8,9 @@
 #include "core/device.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
+#include "torch/cublas_gemm.h"
 #include "torch/torch_gemm.h"
+#include "torch/torch_symbols.h"
 
 namespace hgemm {
 
@@ -135,7 +137,11 @@ class OnDevice {
  public:
   explicit OnDevice(Device device) {
     int32_t current = -1;
-    check(aoti_torch_get_current_device_index(&current), "get_current_device_index");
+    if (c10_cuda_current_device != nullptr) {
+      current = c10_cuda_current_device();
+    } else {
+      check(aoti_torch_get_current_device_index(&current), "get_current_device_index");
+    }
     if (current != device.index) guard_.emplace(device.index);
   }
 
@@ -222,7 +228,11 @@ Handle run(const Call& call) {
   if (canonical.empty()) return allocate_result(call, canonical, &d);
   DeviceFacts facts;
   const int id = decide(call, canonical.problem, &facts);
-  if (id == kTorch && is_aten_product(call)) return aten_product(call);
+  if (id == kTorch) {
+    const OnDevice on_device(call.a.device);
+    if (Handle result = cublas_product(call, canonical, facts)) return result;
+    if (is_aten_product(call)) return aten_product(call);
+  }
   Handle result = allocate_result(call, canonical, &d);
   compute(call, canonical, facts, id, d, {});
   return result;

@@ -12,6 +12,7 @@
 
 #include "core/problem.h"
 #include "dispatch/canonical.h"
+#include "torch/torch_symbols.h"
 
 // Symbols that not every torch has: weak, so that the library loads without them. The first lives in the CUDA part of
 // torch, the second came with 2.13.
@@ -109,6 +110,12 @@ inline Handle empty_contiguous(int64_t ndim, const int64_t* sizes, int32_t dtype
     step *= sizes[i] > 1 ? sizes[i] : 1;
   }
   AtenTensorHandle handle = nullptr;
+  if (at_empty_strided_cuda != nullptr && device.type == aoti_torch_device_type_cuda()) {
+    const auto count = static_cast<uint64_t>(ndim);
+    const TorchDevice torch_device{static_cast<int8_t>(device.type), static_cast<int8_t>(device.index)};
+    return Handle(reinterpret_cast<AtenTensorHandle>(new TorchTensor(
+        at_empty_strided_cuda({sizes, count}, {strides, count}, static_cast<int8_t>(dtype), torch_device))));
+  }
   check(aoti_torch_empty_strided(ndim, sizes, strides, dtype, device.type, device.index, &handle), "empty_strided");
   return Handle(handle);
 }

@@ -1,10 +1,11 @@
 // What the ops ask of torch beyond its stable ABI, and of Python, by mangled name.
 //
-// THE SYMBOLS OF libc10 AND libtorch_cpu BELOW ARE OUTSIDE THE STABLE ABI. All of them are weak, and whoever calls one
-// has another way for a torch without it, which costs more and gives the same.
+// THE SYMBOLS OF TORCH'S LIBRARIES BELOW ARE OUTSIDE THE STABLE ABI. All of them are weak, and whoever calls one has
+// another way for a torch without it, which costs more and gives the same.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 struct _object;  // a PyObject
 
@@ -22,6 +23,15 @@ struct TorchTensor {
   ~TorchTensor() {}
 };
 
+/// c10::IntArrayRef and c10::Device.
+struct TorchInts {
+  const int64_t* data;
+  uint64_t size;
+};
+struct TorchDevice {
+  int8_t type, index;
+};
+
 /// c10::impl::PODLocalDispatchKeySet: each the difference to its default.
 struct ThreadKeys {
   uint64_t included, excluded;
@@ -33,7 +43,15 @@ struct ThreadKeys {
 hgemm::TorchTensor at_mm(const void* a, const void* b) HGEMM_WEAK("_ZN2at4_ops2mm4callERKNS_6TensorES4_");
 hgemm::TorchTensor at_bmm(const void* a, const void* b) HGEMM_WEAK("_ZN2at4_ops3bmm4callERKNS_6TensorES4_");
 
+// at::TensorBase at::detail::empty_strided_cuda(c10::IntArrayRef, c10::IntArrayRef, c10::ScalarType,
+//                                               std::optional<c10::Device>)
+hgemm::TorchTensor at_empty_strided_cuda(hgemm::TorchInts sizes, hgemm::TorchInts strides, int8_t dtype,
+                                         std::optional<hgemm::TorchDevice> device)
+    HGEMM_WEAK("_ZN2at6detail18empty_strided_cudaEN3c108ArrayRefIlEES3_NS1_10ScalarTypeESt8optionalINS1_6DeviceEE");
+
 extern "C" {
+// c10::DeviceIndex c10::cuda::current_device()
+int8_t c10_cuda_current_device() HGEMM_WEAK("_ZN3c104cuda14current_deviceEv");
 // bool c10::TensorImpl::requires_grad() const
 bool c10_requires_grad(const void* impl) HGEMM_WEAK("_ZNK3c1010TensorImpl13requires_gradEv");
 // const at::Tensor& c10::TensorImpl::_fw_grad(uint64_t level, const at::TensorBase& self) const
@@ -49,6 +67,22 @@ bool c10_includes(uint64_t keys) HGEMM_WEAK("_ZN3c104impl31tls_is_dispatch_keyse
 extern __thread hgemm::ThreadKeys c10_thread_keys HGEMM_WEAK("_ZN3c104impl26raw_local_dispatch_key_setE");
 // bool at::impl::tensor_has_dispatch(const at::Tensor&): whether it is of a subclass with __torch_dispatch__
 bool at_is_subclass(const void* tensor) HGEMM_WEAK("_ZN2at4impl19tensor_has_dispatchERKNS_6TensorE");
+
+// at::Context& at::globalContext(), and what its users have set
+void* at_global_context() HGEMM_WEAK("_ZN2at13globalContextEv");
+bool at_deterministic(const void* context) HGEMM_WEAK("_ZNK2at7Context23deterministicAlgorithmsEv");
+bool at_fp16_accumulation(const void* context) HGEMM_WEAK("_ZNK2at7Context27allowFP16AccumulationCuBLASEv");
+// at::BlasBackend at::Context::blasPreferredBackend(), an int8_t
+int8_t at_blas_backend(void* context) HGEMM_WEAK("_ZN2at7Context20blasPreferredBackendEv");
+// at::CuBLASReductionOption at::Context::allowFP16ReductionCuBLAS() const, a uint8_t; bfloat16's; and the setter
+uint8_t at_fp16_reduction(const void* context) HGEMM_WEAK("_ZNK2at7Context24allowFP16ReductionCuBLASEv");
+uint8_t at_bf16_reduction(const void* context) HGEMM_WEAK("_ZNK2at7Context24allowBF16ReductionCuBLASEv");
+void at_set_fp16_reduction(void* context, bool reduced_precision, bool split_k)
+    HGEMM_WEAK("_ZN2at7Context27setAllowFP16ReductionCuBLASEbb");
+// at::cuda::tunable::TuningContext* at::cuda::tunable::getTuningContext(), and IsTunableOpEnabled() of it
+void* at_tuning_context() HGEMM_WEAK("_ZN2at4cuda7tunable16getTuningContextEv");
+bool at_is_tunable_op_enabled(const void* tuning)
+    HGEMM_WEAK("_ZNK2at4cuda7tunable13TuningContext18IsTunableOpEnabledEv");
 
 // Python's own stable ABI.
 __attribute__((weak)) int Py_IsInitialized();
