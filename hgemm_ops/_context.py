@@ -34,7 +34,16 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from hgemm_ops import _fusion, _gating, _library, _native, _sites, _variants
 from hgemm_ops._lowering import LEFT_TO_TORCH, LOWERINGS, Lowered
-from hgemm_ops._report import Call, Operand, Report, calls_cublas, lock, torch_serves, torch_serves_gradient
+from hgemm_ops._report import (
+    Call,
+    Operand,
+    Report,
+    calls_cublas,
+    host_is_the_limit,
+    lock,
+    torch_serves,
+    torch_serves_gradient,
+)
 from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES
 
 __all__ = ["use_custom_gemm"]
@@ -49,6 +58,7 @@ _OPS = getattr(torch.ops, NAMESPACE)
 _DISABLED = _library.disabled()
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _is_grad_enabled = torch.is_grad_enabled
+_is_capturing = torch.cuda.is_current_stream_capturing
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _getframe = sys._getframe
 
@@ -67,23 +77,25 @@ class _Count:
 
 
 class _Direct:
-    """How often the torch function ran the calls of an operator's entry, because the dispatcher gives them to torch.
+    """How often the torch function ran the calls of an operator's entry, because nothing of ours would be faster.
 
-    Each is None where the operator runs the call: ``plain``, the calls whose gradient is not wanted, where it has the
-    shorter way to torch's kernel, and ``trained``, those whose gradient is, where one of ours serves a product of that.
+    ``plain`` counts those whose gradient is not wanted; None where a kernel serves them, or where the operator has the
+    shorter way to torch's. ``trained`` counts those whose gradient is; None where our kernels have something to gain.
+    ``eager``: they have, but less than the operator takes the host, which only matters outside of CUDA graphs.
     """
 
-    __slots__ = ("plain", "trained")
+    __slots__ = ("eager", "plain", "trained")
 
-    def __init__(self, plain: _Count | None, trained: _Count | None) -> None:
+    def __init__(self, plain: _Count | None, trained: _Count | None, eager: bool = False) -> None:
         self.plain = plain
         self.trained = trained
+        self.eager = eager
 
 
 class _Entry(_Count):
     """A call that was seen before, and what runs it: our operator, or (None) torch, which it was left to.
 
-    ``direct`` is None where a kernel serves the call, and ``_UNDECIDED`` until the call comes a second time.
+    ``direct`` is None where the operator runs every call, and ``_UNDECIDED`` until the call comes a second time.
     """
 
     __slots__ = ("code", "direct", "op")
@@ -270,7 +282,10 @@ class use_custom_gemm(TorchFunctionMode):
                             direct = self._decide(entry)
                         if direct is not None:
                             # An operator's gradient is routed, torch's is not; and tracers are to find the operator.
-                            count = direct.trained if _is_grad_enabled() and _requires_grad(args) else direct.plain
+                            if not (_is_grad_enabled() and _requires_grad(args)):
+                                count = direct.plain
+                            else:
+                                count = None if direct.eager and _is_capturing() else direct.trained
                             if count is not None and not _dispatch_modes() and not self._nested:
                                 count.calls += 1
                                 return func(*args)
@@ -483,10 +498,11 @@ class use_custom_gemm(TorchFunctionMode):
         """Asks the dispatcher who serves a call that has come a second time."""
         call, direct = entry.call, None
         why = torch_serves(call)
-        if why:
-            plain = None if calls_cublas(call) else _Count(replace(call, left=why))
-            trained = _Count(replace(call, left=f"{why}; {_GRADIENT_TOO}")) if torch_serves_gradient(call) else None
-            direct = None if plain is trained is None else _Direct(plain, trained)
+        plain = _Count(replace(call, left=why)) if why and not calls_cublas(call) else None
+        why_trained, eager = why_torch_records(call, why)
+        trained = _Count(replace(call, left=f"{why_trained}; {_GRADIENT_TOO}")) if why_trained else None
+        if plain is not None or trained is not None:
+            direct = _Direct(plain, trained, eager)
         with lock:
             if entry.direct is _UNDECIDED:  # else another thread counts with its answer already
                 entry.direct = direct
@@ -526,6 +542,15 @@ class use_custom_gemm(TorchFunctionMode):
         """Everything counted so far, for a report that is being read."""
         for context in (*_active.stack, self):
             context._flush()
+
+
+def why_torch_records(call: Call, why: str) -> tuple[str, bool]:
+    """Why torch's function is to run a call whose gradient is wanted (empty: the operator is), and whether that only
+    holds outside of CUDA graphs. ``why``: what ``torch_serves`` says of the call."""
+    if why and torch_serves_gradient(call):
+        return why, False
+    limit = host_is_the_limit(call)
+    return limit, bool(limit)
 
 
 # Every context, whose entries keep decisions of the dispatcher.

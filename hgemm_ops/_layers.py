@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hgemm_ops import _context, _native
+from hgemm_ops._lowering import Lowered
+from hgemm_ops._report import torch_serves
 from hgemm_ops.ops.schema import NAMESPACE
 
 __all__ = ["Linear", "swap_linear", "unswap_linear"]
 
 _linear = getattr(torch.ops, NAMESPACE).linear.default
+_is_grad_enabled = torch.is_grad_enabled
+_is_compiling = torch.compiler.is_compiling
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+
+_Key: TypeAlias = tuple[Any, ...]
+
+# Of calls whose gradient is wanted: whether torch's function runs them, and whether only outside of CUDA graphs.
+_recorded_by_torch: dict[_Key, tuple[bool, bool]] = {}
+_native.on_new_table(_recorded_by_torch.clear)
+
+
+def _torch_records(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether torch's autograd records a call whose gradient is wanted: as ``use_custom_gemm()`` decides it."""
+    if not input.is_cuda or type(input) is not Tensor or _dispatch_modes():
+        return False
+    cast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else input.dtype
+    key = (input.shape, weight.shape, bias is None, cast, input.device)
+    found = _recorded_by_torch.get(key)
+    if found is None:
+        call = _context._call("", "linear", Lowered("linear", input, weight, bias))
+        why, eager = _context.why_torch_records(call, torch_serves(call))
+        found = _recorded_by_torch[key] = (bool(why), eager)
+    recorded, eager = found
+    return recorded and not (eager and torch.cuda.is_current_stream_capturing())
 
 
 class Linear(nn.Linear):
@@ -20,7 +50,11 @@ class Linear(nn.Linear):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        result: Tensor = _linear(input, self.weight, self.bias)
+        weight, bias = self.weight, self.bias
+        trains = _is_grad_enabled() and not _is_compiling() and (weight.requires_grad or input.requires_grad)
+        if trains and _torch_records(input, weight, bias):
+            return F.linear(input, weight, bias)
+        result: Tensor = _linear(input, weight, bias)
         return result
 
 
@@ -39,8 +73,8 @@ def swap_linear(model: nn.Module) -> list[str]:
     The other way to send a model through our kernels, for inference where the host is the limit (eager code, few
     rows): torch hands ``use_custom_gemm()`` every call of its API and every look at a tensor's attributes, while here a
     layer's call costs what :func:`hgemm_ops.linear` does, and the rest nothing. It serves linear layers alone, and
-    there is no report. In training, layers whose three products are torch's cost less in the context, which leaves them
-    to torch.
+    there is no report. In training torch's function runs the layers whose three products are torch's and, outside of
+    CUDA graphs, those so small that they wait for the host, which our operator's gradient costs more.
 
     Parameters, buffers, hooks, ``state_dict`` and ``isinstance(layer, nn.Linear)`` stay as they are. Subclasses of
     ``nn.Linear`` and layers whose ``forward`` was replaced keep theirs. A copy or pickle of a swapped layer is swapped;

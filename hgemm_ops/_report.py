@@ -20,6 +20,11 @@ import torch
 
 from hgemm_ops import _library, _native, _tables, _variants
 
+#: Host time of an eager training step for each of its linear layers, in microseconds: 210 to 350 in BERT, ViT and GPT-2
+#: (``benchmarks/results/h200/integration.json``). Layers whose products take the device less wait for the host, which our
+#: operators' gradients, being Python, cost more than torch's.
+HOST_US = 250
+
 #: The site of calls that no line of Python made, while a context was active.
 ELSEWHERE = "(compiled graph, backward or other thread)"
 
@@ -267,10 +272,10 @@ def _unattributed(native: Counter[_NativeCall], attributed: Counter[_NativeCall]
     return +rest
 
 
-def _resolve(call: Call) -> tuple[Row, _NativeCall | None]:
-    """The call's row, without its count, and what the native counters know it as (None: they do not see it)."""
+def _row(call: Call) -> Row:
+    """What a call says of its row by itself."""
     batch, m, n, k = (0, 0, 0, 0) if call.a is None or call.b is None else _sizes(call.kind, call.a.sizes, call.b.sizes)
-    row = Row(
+    return Row(
         site=call.site,
         op=call.op,
         batch=batch,
@@ -283,21 +288,25 @@ def _resolve(call: Call) -> tuple[Row, _NativeCall | None]:
         calls=0,
         reason=call.left,
     )
+
+
+def _ask(call: Call) -> _native.Decision | str:
+    """The dispatcher's decision, or why it is not asked."""
     if call.left or call.a is None or call.b is None or call.device is None or call.dtype is None:
-        return row, None
+        return call.left
     if call.device.type != "cuda":
-        return replace(row, reason=f"kernels run on CUDA devices, not on {call.device.type}"), None
+        return f"kernels run on CUDA devices, not on {call.device.type}"
     if not _library.load():
-        return replace(row, reason=f"no native library: {_library.reason()}"), None
+        return f"no native library: {_library.reason()}"
     if call.dtype not in _native.DTYPES:
-        return replace(row, reason=f"dtype {_dtype_name(call.dtype)}"), None
-    if row.batch * row.m * row.n == 0:
-        return replace(row, reason="empty result"), None
-    ordinal = torch.cuda.current_device() if call.device.index is None else call.device.index
-    facts = _device_facts(ordinal)
+        return f"dtype {_dtype_name(call.dtype)}"
+    batch, m, n, k = _sizes(call.kind, call.a.sizes, call.b.sizes)
+    if batch * m * n == 0:
+        return "empty result"
+    facts = _device_facts(_ordinal(call.device))
     if max(len(call.a.sizes), len(call.b.sizes)) > _native.MAX_DIMS:
-        alignment = min(call.a.alignment, call.b.alignment)
-        query = _variants.matmul_query(m, n, k, call.dtype, row.layout, facts, batch, alignment)
+        alignment, layout = min(call.a.alignment, call.b.alignment), _layout(call.kind, call.a, call.b)
+        query = _variants.matmul_query(m, n, k, call.dtype, layout, facts, batch, alignment)
     else:
         query = _native.Query(
             a=_view(call.a, call.dtype),
@@ -311,34 +320,26 @@ def _resolve(call: Call) -> tuple[Row, _NativeCall | None]:
     query.variant = call.variant
     _tables.ensure()
     decision, _ = _native.explain(query)
-    reason = decision.reason.decode()
-    if decision.variant == _native.UNKNOWN:
-        return replace(row, reason=reason), None
+    return decision.reason.decode() if decision.variant == _native.UNKNOWN else decision
+
+
+def _ordinal(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def _resolve(call: Call) -> tuple[Row, _NativeCall | None]:
+    """The call's row, without its count, and what the native counters know it as (None: they do not see it)."""
+    row, decision = _row(call), _ask(call)
+    if isinstance(decision, str):
+        return replace(row, reason=decision), None
+    assert call.device is not None
     layout = _native.LAYOUTS[decision.a_major, decision.b_major]
+    sizes = {"batch": decision.batch, "m": decision.m, "n": decision.n, "k": decision.k}
     variant = _variants.name_of(decision.variant)
-    signature = _NativeCall(
-        row.dtype,
-        layout,
-        decision.batch,
-        decision.m,
-        decision.n,
-        decision.k,
-        decision.align,
-        ordinal,
-        variant,
-    )
+    reason = f"{_native.SOURCES[decision.source]}: {decision.reason.decode()}"
     return (
-        replace(
-            row,
-            batch=decision.batch,
-            m=decision.m,
-            n=decision.n,
-            k=decision.k,
-            layout=layout,
-            variant=variant,
-            reason=f"{_native.SOURCES[decision.source]}: {reason}",
-        ),
-        signature,
+        replace(row, **sizes, layout=layout, variant=variant, reason=reason),
+        _NativeCall(row.dtype, layout, **sizes, align=decision.align, ordinal=_ordinal(call.device), variant=variant),
     )
 
 
@@ -363,6 +364,19 @@ def torch_serves_gradient(call: Call) -> bool:
     """Whether the products of the gradient of a call that torch serves end there, too."""
     products = _gradient_products(call)
     return bool(products) and all(map(torch_serves, products))
+
+
+def host_is_the_limit(call: Call) -> str:
+    """Why eager code gains nothing by an operator's call on a GPU and its gradient, which is Python
+    (``ops/autograd.py``): the device waits for the host. Empty where kernels have something to gain."""
+    if call.device is None or call.device.type != "cuda":
+        return ""
+    gradient = _gradient_products(call)
+    decisions = [_ask(product) for product in (call, *gradient)]
+    us = sum(math.nan if isinstance(decision, str) else decision.torch_us for decision in decisions)
+    if not gradient or not us < HOST_US:  # NaN: not decided by time
+        return ""
+    return f"the host is the limit: with its gradient {us:.3g} us of torch's kernels, less than {HOST_US}"
 
 
 def _gradient_products(call: Call) -> list[Call]:

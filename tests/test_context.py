@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from hgemm_ops import _context, _report, use_custom_gemm
+from hgemm_ops import _context, _library, _native, _report, _variants, use_custom_gemm
 from hgemm_ops._report import Report
 
 Fn = Callable[..., Any]
@@ -727,6 +728,52 @@ def test_torch_records_what_is_torchs_with_its_gradient(
         for _ in range(3):
             F.linear(x, w)
     assert not any("its gradient, too" in row.reason for row in report.rows)
+
+
+def test_torch_records_what_the_host_limits_but_not_for_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_context, "host_is_the_limit", lambda call: "the host is the limit: small")
+    capturing = [False]
+    monkeypatch.setattr(_context, "_is_capturing", lambda: capturing[0])
+    x, w = torch.randn(2, 3), nn.Parameter(torch.randn(4, 3))
+    nodes = []
+    with use_custom_gemm() as report:
+        for capturing[0] in (False, False, True, False):
+            nodes.append(F.linear(x, w).grad_fn.name())  # type: ignore[union-attr]
+        with operators() as seen:
+            F.linear(x, w)
+        with torch.no_grad():
+            for _ in range(2):
+                F.linear(x, w)
+    torchs_node = F.linear(x, w).grad_fn.name()  # type: ignore[union-attr]
+    assert [node == torchs_node for node in nodes] == [False, True, False, True]
+    assert seen.names == ["linear"]
+    assert reasons(report) == {"the host is the limit": 2, "kernels run on CUDA devices, not on cpu": 5}
+
+
+def test_only_small_products_wait_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not _library.load():
+        pytest.skip("asks the dispatcher")
+    monkeypatch.setattr(_report, "_device_facts", lambda ordinal: _native.preset_facts(90))
+
+    def limit(m: int, n: int, k: int, **changes: Any) -> str:
+        call = _report.Call(
+            site="",
+            op="linear",
+            dtype=torch.float16,
+            device=torch.device("cuda", 0),
+            a=_report.Operand((m, k), (k, 1), 16),
+            b=_report.Operand((n, k), (k, 1), 16),
+            kind="linear",
+        )
+        return _report.host_is_the_limit(replace(call, **changes))
+
+    assert limit(1024, 768, 768).startswith("the host is the limit: with its gradient ")
+    assert limit(4096, 3072, 768)
+    assert limit(8192, 4096, 4096) == limit(2048, 28672, 4096) == ""
+    assert limit(1024, 768, 768, device=torch.device("cpu")) == ""
+    assert limit(1024, 768, 768, activation=1) == ""  # no operator of torch's
+    forced = _variants.resolve("sm80_mma_128x128x64_w64x64_s3")
+    assert limit(1024, 768, 768, variant=forced) == ""
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hgemm_ops import Linear, swap_linear, unswap_linear, use_custom_gemm
+from hgemm_ops import Linear, _layers, swap_linear, unswap_linear, use_custom_gemm
 
 
 class Doubled(nn.Linear):
@@ -97,6 +97,63 @@ def test_one_graph_under_compile() -> None:
     expected = model(x)
     swap_linear(model)
     torch.testing.assert_close(torch.compile(model, fullgraph=True, backend="aot_eager")(x), expected)
+
+
+@pytest.mark.parametrize("torchs", [True, False])
+def test_who_records_a_gradient(torchs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def torch_records(*args: Tensor | None) -> bool:
+        asked.append(args)
+        return torchs
+
+    monkeypatch.setattr(_layers, "_torch_records", torch_records)
+    layer, x = nn.Linear(4, 6), torch.randn(3, 4)
+    expected = layer(x)
+    swap_linear(layer)
+    result = layer(x)
+    assert (result.grad_fn.name() == expected.grad_fn.name()) == torchs
+    torch.testing.assert_close(result, expected)
+    with Operators() as seen, torch.no_grad():
+        torch.testing.assert_close(layer(x), expected)
+    assert (len(asked), seen.names) == (1, ["linear"])
+    layer.requires_grad_(requires_grad=False)
+    layer(x)
+    assert len(asked) == 1
+    layer(x.requires_grad_())
+    assert len(asked) == 2
+
+
+@pytest.mark.gpu
+def test_training_leaves_small_layers_to_torch_outside_of_graphs() -> None:
+    def nodes(width: int, rows: int, dtype: torch.dtype = torch.bfloat16) -> tuple[str, str]:
+        layer = nn.Linear(width, width, device="cuda", dtype=dtype)
+        swap_linear(layer)
+        x = torch.randn(rows, width, device="cuda", dtype=dtype, requires_grad=True)
+        layer(x).sum().backward()
+        grads = x.grad, layer.weight.grad
+        node = layer(x).grad_fn.name()
+        graph = torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            layer(x).sum().backward()
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph):
+            captured = layer(x)
+        graph.replay()
+        torch.testing.assert_close(captured, layer(x))
+        assert all(grad is not None and grad.isfinite().all() for grad in grads)
+        return node, captured.grad_fn.name()
+
+    small, small_captured = nodes(1024, 256)
+    large, large_captured = nodes(4096, 16384)
+    assert small == "AddmmBackward0"
+    assert small_captured == large == large_captured == "_LinearBackward"
+    with torch.autocast("cuda", torch.bfloat16):
+        layer = nn.Linear(256, 256, device="cuda")
+        swap_linear(layer)
+        assert layer(torch.randn(64, 256, device="cuda")).grad_fn.name() == "AddmmBackward0"
 
 
 @pytest.mark.gpu
