@@ -435,7 +435,7 @@ def test_what_lies_outside_the_stable_abi_is_optional() -> None:
         "at::Context::setAllowFP16ReductionCuBLAS",
         "at::cuda::tunable::TuningContext::IsTunableOpEnabled",
         "at::cuda::tunable::getTuningContext",
-        "at::detail::empty_strided_cuda",
+        "at::detail::empty_cuda",
         "at::globalContext",
         "at::impl::tensor_has_dispatch",
         "c10::TensorImpl::_fw_grad",

@@ -103,6 +103,11 @@ inline void* mutable_data(AtenTensorHandle handle) {
 }
 
 inline Handle empty_contiguous(int64_t ndim, const int64_t* sizes, int32_t dtype, Device device) {
+  if (at_empty_cuda != nullptr && device.type == aoti_torch_device_type_cuda()) {
+    const TorchDevice torch_device{static_cast<int8_t>(device.type), static_cast<int8_t>(device.index)};
+    return Handle(reinterpret_cast<AtenTensorHandle>(new TorchTensor(
+        at_empty_cuda({sizes, static_cast<uint64_t>(ndim)}, static_cast<int8_t>(dtype), torch_device, std::nullopt))));
+  }
   int64_t strides[kMaxDims];
   int64_t step = 1;
   for (int64_t i = ndim - 1; i >= 0; --i) {
@@ -110,12 +115,6 @@ inline Handle empty_contiguous(int64_t ndim, const int64_t* sizes, int32_t dtype
     step *= sizes[i] > 1 ? sizes[i] : 1;
   }
   AtenTensorHandle handle = nullptr;
-  if (at_empty_strided_cuda != nullptr && device.type == aoti_torch_device_type_cuda()) {
-    const auto count = static_cast<uint64_t>(ndim);
-    const TorchDevice torch_device{static_cast<int8_t>(device.type), static_cast<int8_t>(device.index)};
-    return Handle(reinterpret_cast<AtenTensorHandle>(new TorchTensor(
-        at_empty_strided_cuda({sizes, count}, {strides, count}, static_cast<int8_t>(dtype), torch_device))));
-  }
   check(aoti_torch_empty_strided(ndim, sizes, strides, dtype, device.type, device.index, &handle), "empty_strided");
   return Handle(handle);
 }

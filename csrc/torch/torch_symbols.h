@@ -43,11 +43,13 @@ struct ThreadKeys {
 hgemm::TorchTensor at_mm(const void* a, const void* b) HGEMM_WEAK("_ZN2at4_ops2mm4callERKNS_6TensorES4_");
 hgemm::TorchTensor at_bmm(const void* a, const void* b) HGEMM_WEAK("_ZN2at4_ops3bmm4callERKNS_6TensorES4_");
 
-// at::TensorBase at::detail::empty_strided_cuda(c10::IntArrayRef, c10::IntArrayRef, c10::ScalarType,
-//                                               std::optional<c10::Device>)
-hgemm::TorchTensor at_empty_strided_cuda(hgemm::TorchInts sizes, hgemm::TorchInts strides, int8_t dtype,
-                                         std::optional<hgemm::TorchDevice> device)
-    HGEMM_WEAK("_ZN2at6detail18empty_strided_cudaEN3c108ArrayRefIlEES3_NS1_10ScalarTypeESt8optionalINS1_6DeviceEE");
+// at::TensorBase at::detail::empty_cuda(c10::IntArrayRef sizes, c10::ScalarType, std::optional<c10::Device>,
+//                                       std::optional<c10::MemoryFormat>)
+hgemm::TorchTensor at_empty_cuda(hgemm::TorchInts sizes, int8_t dtype, std::optional<hgemm::TorchDevice> device,
+                                 std::optional<int8_t> memory_format)
+    HGEMM_WEAK(
+        "_ZN2at6detail10empty_cudaEN3c108ArrayRefIlEENS1_10ScalarTypeESt8optionalINS1_6DeviceEES5_INS1_12"
+        "MemoryFormatEE");
 
 extern "C" {
 // c10::DeviceIndex c10::cuda::current_device()
