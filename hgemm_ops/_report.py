@@ -20,9 +20,9 @@ import torch
 
 from hgemm_ops import _library, _native, _tables, _variants
 
-#: Host time of an eager training step for each of its linear layers, in microseconds: 210 to 350 in BERT, ViT and GPT-2
-#: (``benchmarks/results/h200/integration.json``). Layers whose products take the device less wait for the host, which our
-#: operators' gradients, being Python, cost more than torch's.
+#: Host time of an eager training step for each of its linear layers, in microseconds: 210 to 370 in BERT, ViT and GPT-2
+#: when this was set (the integration suite, one H200 machine). Layers whose products take the device less wait for the
+#: host, which our operators' gradients, being Python, cost more than torch's.
 HOST_US = 250
 
 #: The site of calls that no line of Python made, while a context was active.
