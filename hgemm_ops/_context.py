@@ -142,8 +142,9 @@ class use_custom_gemm(TorchFunctionMode):
     ``mv``, ``addmv``, ``dot``, ``vdot``, ``inner``, ``torch.linalg.matmul``, ``@``, their Tensor methods and ``out=``
     forms, ``torch.einsum`` of two operands where it is a (batched) matrix product, and whatever these are reached
     through, ``F.multi_head_attention_forward`` and ``backward()`` included. The gradients of a routed call are
-    computed by our operators wherever ``backward()`` runs; only where the dispatcher gives the call and both products
-    of its gradient to torch does torch record it. Results, shapes and errors are torch's.
+    computed by our operators wherever ``backward()`` runs. Only where the dispatcher gives the call and both products
+    of its gradient to torch does torch record it and, outside of CUDA graphs, where the three are so small that eager
+    code waits for the host. Results, shapes and errors are torch's.
 
     Left to torch, with the reason in the report: dtypes other than float16 and bfloat16 on a GPU (unless autocast makes
     them so), sparse, nested and quantized tensors, subclasses that override torch functions, in-place forms. On the
