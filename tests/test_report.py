@@ -458,3 +458,10 @@ def test_sites_of_compiled_modules() -> None:
     finally:
         torch._dynamo.config.disable = False
     assert {row.site for row in report.rows if row.op == "linear"} == {*(f"layers.{i}.up" for i in range(3)), "head"}
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="of a CPU build of torch")
+def test_a_cpu_build_of_torch_has_no_cublas() -> None:
+    if not _library.load():
+        pytest.skip("asks the library")
+    assert not _native.calls_cublas()
