@@ -36,13 +36,13 @@ from hgemm_ops import _fusion, _gating, _library, _native, _sites, _variants
 from hgemm_ops._lowering import LEFT_TO_TORCH, LOWERINGS, Lowered
 from hgemm_ops._report import (
     Call,
-    Operand,
     Report,
+    autocasts,
+    call_of,
     calls_cublas,
-    host_is_the_limit,
     lock,
     torch_serves,
-    torch_serves_gradient,
+    why_torch_records,
 )
 from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES
 
@@ -292,7 +292,7 @@ class use_custom_gemm(TorchFunctionMode):
                                 return func(*args)
                     entry.calls += 1
                     return op(*args)
-                if not _autocasts(a.device.type):
+                if not autocasts(a.device.type):
                     entry.calls += 1
                     return func(*args)
         return self._general(func, types, args, kwargs, key, frame)
@@ -326,7 +326,7 @@ class use_custom_gemm(TorchFunctionMode):
             return
         frame = _getframe(2)  # of the gradient's formula
         product = Lowered(op._opname, a, b)
-        call = _call(self._site(product, key, frame), product.op, product, variant=self._variant)
+        call = call_of(self._site(product, key, frame), product.op, product, variant=self._variant)
         options = self._with_variant({})
         run = functools.partial(op._op, **options) if options else op._op
         self._remember(key, None, _Entry(call, run, frame.f_code))
@@ -439,7 +439,7 @@ class use_custom_gemm(TorchFunctionMode):
         if entry is None:
             frame = _caller()
             names = [_sites.of_parameter(frame, weight) for weight, _ in group.parameters() if weight is not None]
-            call = _call(_fusion.joint_name(names), op, product, variant=self._variant)
+            call = call_of(_fusion.joint_name(names), op, product, variant=self._variant)
             self._remember(key, None, _Entry(call, None, frame.f_code))
         else:
             entry.calls += 1
@@ -472,13 +472,13 @@ class use_custom_gemm(TorchFunctionMode):
             return  # traced as well
         site = self._site(product, key, frame)
         if isinstance(lowered, Lowered):
-            call = _call(site, lowered.op, lowered, variant=self._variant)
+            call = call_of(site, lowered.op, lowered, variant=self._variant)
             op = getattr(_OPS, lowered.op).default._op  # without the Python frame of OpOverload.__call__
             options = self._options({}, lowered.b)
             if options:
                 op = functools.partial(op, **options)
         else:
-            call = _call(site, getattr(func, "__name__", str(func)), product, left=lowered)
+            call = call_of(site, getattr(func, "__name__", str(func)), product, left=lowered)
             op = None
         self._remember(key, entry, _Entry(call, op, frame.f_code))
 
@@ -543,15 +543,6 @@ class use_custom_gemm(TorchFunctionMode):
         """Everything counted so far, for a report that is being read."""
         for context in (*_active.stack, self):
             context._flush()
-
-
-def why_torch_records(call: Call, why: str) -> tuple[str, bool]:
-    """Why torch's function is to run a call whose gradient is wanted (empty: the operator is), and whether that only
-    holds outside of CUDA graphs. ``why``: what ``torch_serves`` says of the call."""
-    if why and torch_serves_gradient(call):
-        return why, False
-    limit = host_is_the_limit(call)
-    return limit, bool(limit)
 
 
 # Every context, whose entries keep decisions of the dispatcher.
@@ -644,7 +635,7 @@ def _lower(func: _Torch, types: Sequence[type], args: _Args, kwargs: dict[str, A
         why = _why_torch(t)
         if why:
             return why
-    if any(t.dtype != tensors[0].dtype for t in tensors) and not _autocasts(tensors[0].device.type):
+    if any(t.dtype != tensors[0].dtype for t in tensors) and not autocasts(tensors[0].device.type):
         return "mixed dtypes"
     try:
         lowered = LOWERINGS[func](*args, **kwargs)
@@ -660,10 +651,6 @@ def _overriding(types: Sequence[type]) -> type | None:
     return next((t for t in types if t is not Tensor), None)
 
 
-def _autocasts(device: str) -> bool:
-    return device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
-
-
 def _why_torch(t: Tensor) -> str:
     if t.is_nested:
         return "nested tensor"
@@ -673,7 +660,7 @@ def _why_torch(t: Tensor) -> str:
         return f"dtype {t.dtype}"
     device = t.device.type
     if device == "cuda":
-        if t.dtype not in _HALF and not _autocasts(device):
+        if t.dtype not in _HALF and not autocasts(device):
             return f"dtype {t.dtype}"
     elif device not in ("cpu", "meta"):
         return f"device {device}"
@@ -703,38 +690,6 @@ def _describe(func: _Torch, args: _Args, kwargs: dict[str, Any]) -> Lowered | No
     except (TypeError, AttributeError, RuntimeError):
         return None
     return None if isinstance(lowered, str) else lowered
-
-
-def _call(site: str, op: str, product: Lowered | None, *, variant: int | None = None, left: str = "") -> Call:
-    if product is None:
-        return Call(site, op, left=left)
-    device = product.a.device
-    dtype = product.a.dtype
-    if dtype is not torch.float64 and _autocasts(device.type):
-        dtype = torch.get_autocast_dtype(device.type)
-    return Call(
-        site=site,
-        op=op,
-        dtype=dtype,
-        device=device,
-        a=_operand(product.a),
-        b=_operand(product.b),
-        c=None if product.c is None or product.op == "linear" else _operand(product.c),
-        kind=product.op,
-        bias=product.op == "linear" and product.c is not None,
-        activation=product.options.get("act", 0),
-        out_dtype=product.options.get("out_dtype"),
-        variant=_native.AUTO if variant is None else variant,
-        left=left,
-    )
-
-
-def _operand(t: Tensor) -> Operand:
-    try:
-        address = t.data_ptr()
-    except RuntimeError:  # a functorch wrapper, a subclass without storage of its own
-        address = int(t.storage_offset()) * t.element_size()
-    return Operand(tuple(t.shape), t.stride(), _native.alignment(address))
 
 
 # Routes: what __torch_function__ does with each function. (context, func, types, args, kwargs) -> result

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hgemm_ops import _context, _native
+from hgemm_ops import _native
 from hgemm_ops._lowering import Lowered
-from hgemm_ops._report import torch_serves
+from hgemm_ops._report import call_of, torch_serves, why_torch_records
 from hgemm_ops.ops.schema import NAMESPACE
 
 __all__ = ["Linear", "swap_linear", "unswap_linear"]
@@ -35,8 +35,8 @@ def _torch_records(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     key = (input.shape, weight.shape, bias is None, cast, input.device)
     found = _recorded_by_torch.get(key)
     if found is None:
-        call = _context._call("", "linear", Lowered("linear", input, weight, bias))
-        why, eager = _context.why_torch_records(call, torch_serves(call))
+        call = call_of("", "linear", Lowered("linear", input, weight, bias))
+        why, eager = why_torch_records(call, torch_serves(call))
         found = _recorded_by_torch[key] = (bool(why), eager)
     recorded, eager = found
     return recorded and not (eager and torch.cuda.is_current_stream_capturing())

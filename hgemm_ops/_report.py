@@ -17,8 +17,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hgemm_ops import _library, _native, _tables, _variants
+from hgemm_ops._lowering import Lowered
 
 #: Host time of an eager training step for each linear layer that our operators record, in microseconds: in layers of
 #: BERT's shape on an H200 machine 290 with torch's gradient, and 150 to 180 more with ours, which is Python. The device
@@ -55,6 +57,43 @@ class Call:
     out_dtype: torch.dtype | None = None
     variant: int = _native.AUTO
     left: str = ""
+
+
+def autocasts(device: str) -> bool:
+    return device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
+
+
+def call_of(site: str, op: str, product: Lowered | None, *, variant: int | None = None, left: str = "") -> Call:
+    """What the dispatcher looks at of a product, as it would run now (under autocast, if that is on)."""
+    if product is None:
+        return Call(site, op, left=left)
+    device = product.a.device
+    dtype = product.a.dtype
+    if dtype is not torch.float64 and autocasts(device.type):
+        dtype = torch.get_autocast_dtype(device.type)
+    return Call(
+        site=site,
+        op=op,
+        dtype=dtype,
+        device=device,
+        a=_operand(product.a),
+        b=_operand(product.b),
+        c=None if product.c is None or product.op == "linear" else _operand(product.c),
+        kind=product.op,
+        bias=product.op == "linear" and product.c is not None,
+        activation=product.options.get("act", 0),
+        out_dtype=product.options.get("out_dtype"),
+        variant=_native.AUTO if variant is None else variant,
+        left=left,
+    )
+
+
+def _operand(t: Tensor) -> Operand:
+    try:
+        address = t.data_ptr()
+    except RuntimeError:  # a functorch wrapper, a subclass without storage of its own
+        address = int(t.storage_offset()) * t.element_size()
+    return Operand(tuple(t.shape), t.stride(), _native.alignment(address))
 
 
 @dataclass(frozen=True)
@@ -377,6 +416,15 @@ def host_is_the_limit(call: Call) -> str:
     if not gradient or not us < HOST_US:  # NaN: not decided by time
         return ""
     return f"the host is the limit: with its gradient {us:.3g} us of torch's kernels, less than {HOST_US}"
+
+
+def why_torch_records(call: Call, why: str) -> tuple[str, bool]:
+    """Why torch's function is to run a call whose gradient is wanted (empty: the operator is), and whether that only
+    holds outside of CUDA graphs. ``why``: what ``torch_serves`` says of the call."""
+    if why and torch_serves_gradient(call):
+        return why, False
+    limit = host_is_the_limit(call)
+    return limit, bool(limit)
 
 
 def _gradient_products(call: Call) -> list[Call]:

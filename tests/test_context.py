@@ -715,7 +715,7 @@ def test_a_gradient_is_routed_whoever_serves_the_forward(torchs: list[_context.C
 def test_torch_records_what_is_torchs_with_its_gradient(
     torchs: list[_context.Call], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_context, "torch_serves_gradient", lambda call: True)
+    monkeypatch.setattr(_report, "torch_serves_gradient", lambda call: True)
     x, w = torch.randn(2, 3), nn.Parameter(torch.randn(4, 3))
     with use_custom_gemm() as report:
         nodes = [F.linear(x, w).grad_fn.name() for _ in range(3)]  # type: ignore[union-attr]
@@ -731,7 +731,7 @@ def test_torch_records_what_is_torchs_with_its_gradient(
 
 
 def test_torch_records_what_the_host_limits_but_not_for_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_context, "host_is_the_limit", lambda call: "the host is the limit: small")
+    monkeypatch.setattr(_report, "host_is_the_limit", lambda call: "the host is the limit: small")
     capturing = [False]
     monkeypatch.setattr(_context, "_is_capturing", lambda: capturing[0])
     x, w = torch.randn(2, 3), nn.Parameter(torch.randn(4, 3))
