@@ -3,8 +3,8 @@ without torch's op, and torch's op wherever its settings or the operands are oth
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -69,18 +69,22 @@ def test_linear_and_matmul_of_many_dims(dtype: torch.dtype) -> None:
     x, weight = torch.randn(2, 3, 7, 96, device="cuda", dtype=dtype), torch.randn(80, 96, device="cuda", dtype=dtype)
     for inputs, w in ((x, weight), (x[:1, :1, :1], weight), (x[..., ::2], weight[:, ::2])):
         expected = F.linear(inputs, w)
-        for out in (hgemm.linear(inputs, w, variant=TORCH), hgemm.matmul(inputs, w.t(), variant=TORCH)):
+        for product, factor in ((hgemm.linear, w), (hgemm.matmul, w.t())):
+            poison(expected)
+            out = product(inputs, factor, variant=TORCH)
             assert out.shape == expected.shape
             assert torch.equal(out, expected)
+            del out
     assert not aten_products(lambda: hgemm.linear(x, weight, variant=TORCH))
 
 
 @pytest.mark.parametrize("offset", [1, 2, 4])
 def test_addresses_of_any_alignment(offset: int) -> None:
     a, b = (torch.randn(128 * 128 + offset, device="cuda", dtype=torch.float16)[offset:].view(128, 128) for _ in "ab")
-    assert torch.equal(hgemm.mm(a, b, variant=TORCH), torch.mm(a, b))
-    aligned = a.clone()
-    assert torch.equal(hgemm.mm(aligned, b.clone(), variant=TORCH), torch.mm(aligned, b.clone()))
+    for x, y in ((a, b), (a.clone(), b.clone())):  # at other addresses, the same shapes have another plan
+        expected = torch.mm(x, y)
+        poison(expected)
+        assert torch.equal(hgemm.mm(x, y, variant=TORCH), expected)
 
 
 @contextmanager
@@ -143,7 +147,9 @@ def test_other_settings_are_torchs_business(name: str) -> None:
     a, b = (torch.randn(512, 512, device="cuda", dtype=dtype) for _ in "ab")
     with context():  # type: ignore[attr-defined]
         assert aten_products(lambda: hgemm.mm(a, b, variant=TORCH)) == ["aten::mm"]
-        assert torch.equal(hgemm.mm(a, b, variant=TORCH), torch.mm(a, b))
+        expected = torch.mm(a, b)
+        poison(expected)
+        assert torch.equal(hgemm.mm(a, b, variant=TORCH), expected)
     assert not aten_products(lambda: hgemm.mm(a, b, variant=TORCH))
 
 
@@ -189,21 +195,18 @@ def test_streams_threads_and_graphs() -> None:
     wide = torch.randn(512, 8192, device="cuda", dtype=torch.float16)
     expected, expected_wide = torch.mm(a, b.t()), torch.mm(wide, b.t())
     torch.cuda.synchronize()
-    failures: list[str] = []
 
-    def work() -> None:
+    def work(_: int) -> bool:
+        right = True
         with torch.cuda.stream(torch.cuda.Stream()):
             for _ in range(50):
-                ok = torch.equal(hgemm.mm(a, b.t(), variant=TORCH), expected)
-                if not ok or not torch.equal(hgemm.mm(wide, b.t(), variant=TORCH), expected_wide):
-                    failures.append(threading.current_thread().name)
+                for factor, product in ((a, expected), (wide, expected_wide)):
+                    poison(product)
+                    right &= torch.equal(hgemm.mm(factor, b.t(), variant=TORCH), product)
+        return right
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
 
     hgemm.mm(a, b.t(), variant=TORCH)
     graph = torch.cuda.CUDAGraph()
@@ -218,8 +221,9 @@ def test_more_products_than_plans() -> None:
     b = torch.randn(64, 600, device="cuda", dtype=torch.bfloat16)
     for _ in range(2):
         for n in range(2, 600):
-            a = b[:32]
-            assert torch.equal(hgemm.mm(a[:, :64], b[:, :n], variant=TORCH), torch.mm(a[:, :64], b[:, :n]))
+            expected = torch.mm(b[:32, :64], b[:, :n])
+            poison(expected)
+            assert torch.equal(hgemm.mm(b[:32, :64], b[:, :n], variant=TORCH), expected)
 
 
 def test_the_context_takes_the_short_way() -> None:
