@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import assert_close_to_torch, reference_matmul
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 
 import hgemm_ops
 from hgemm_ops import VariantInfo
@@ -67,7 +67,7 @@ def test_opcheck(sample: str, grad: bool, dtype: torch.dtype) -> None:
     args, options = SAMPLES[sample]()
     args = tuple(x.to(dtype).requires_grad_(grad) if isinstance(x, Tensor) else x for x in args)
     op = getattr(hgemm, sample.split()[0]).default
-    torch.library.opcheck(op, args, options, test_utils=UTILITIES)
+    library.opcheck(op, args, options, test_utils=UTILITIES)
 
 
 @DTYPES
@@ -78,7 +78,7 @@ def test_opcheck_of_out(sample: str, dtype: torch.dtype) -> None:
     packet = getattr(hgemm, sample.split()[0])
     out = torch.empty_like(packet.default(*args, **options))
     # NOTE: AOT dispatch functionalizes no custom op that returns the argument it writes.
-    torch.library.opcheck(packet.out, args, {**options, "out": out}, test_utils=UTILITIES[:3])
+    library.opcheck(packet.out, args, {**options, "out": out}, test_utils=UTILITIES[:3])
 
 
 @DTYPES

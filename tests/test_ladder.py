@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
@@ -124,12 +124,12 @@ def test_product_ops(v: hgemm_ops.VariantInfo) -> None:
     a, b = t(5, 3, dtype=dtype), t(3, 4, dtype=dtype)
     torch.testing.assert_close(op(a, b), a @ b)
     torch.testing.assert_close(op(a.mT.contiguous().mT, b.expand(2, 3, 4)[1]), a @ b)
-    torch.library.opcheck(op, (a, b), test_utils=UTILITIES)
+    library.opcheck(op, (a, b), test_utils=UTILITIES)
     with pytest.raises(RuntimeError, match=f"hgemm::{v.name}: b must be {dtype}, got torch.float64"):
         op(a, b.double())
     if v.swizzles:
         torch.testing.assert_close(op(a, b, 128), a @ b)
-        torch.library.opcheck(op, (a, b, 64), test_utils=UTILITIES)
+        library.opcheck(op, (a, b, 64), test_utils=UTILITIES)
         with pytest.raises(RuntimeError, match=r"swizzle_stride must be a number of columns, .* got -1"):
             op(a, b, -1)
 
@@ -163,7 +163,7 @@ def test_addition_ops(addition: _variants.Addition) -> None:
     ):
         result = op(a, b)
         assert torch.equal(result, a + b) and result.is_contiguous()
-        torch.library.opcheck(op, (a, b), test_utils=UTILITIES)
+        library.opcheck(op, (a, b), test_utils=UTILITIES)
     a, b = t(4, dtype=dtype), t(4, dtype=dtype)
     op(a, b).sum().backward()
     assert a.grad is not None and b.grad is not None and torch.equal(a.grad, torch.ones_like(a))

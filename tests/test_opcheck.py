@@ -1,4 +1,4 @@
-"""torch.library.opcheck (schema, autograd registration, fake tensors, AOT dispatch with dynamic shapes) of every op."""
+"""opcheck (schema, autograd registration, fake tensors, AOT dispatch with dynamic shapes) of every op."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 import hgemm_ops
 
@@ -59,7 +59,7 @@ SAMPLES: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
 @pytest.mark.parametrize(("op", "index"), [(op, i) for op, samples in SAMPLES.items() for i in range(len(samples))])
 def test_functional(op: str, index: int) -> None:
     args, options = SAMPLES[op][index]
-    torch.library.opcheck(getattr(hgemm, op).default, args, options, test_utils=UTILITIES)
+    library.opcheck(getattr(hgemm, op).default, args, options, test_utils=UTILITIES)
 
 
 @pytest.mark.parametrize("op", [op for op in SAMPLES if hasattr(getattr(hgemm, op), "out")])
@@ -67,7 +67,7 @@ def test_out(op: str) -> None:
     args, options = SAMPLES[op][0]
     args = tuple(a.detach() if isinstance(a, Tensor) else a for a in args)
     out = torch.empty_like(getattr(hgemm, op).default(*args, **options))
-    torch.library.opcheck(getattr(hgemm, op).out, args, {**options, "out": out}, test_utils=UTILITIES)
+    library.opcheck(getattr(hgemm, op).out, args, {**options, "out": out}, test_utils=UTILITIES)
 
 
 @pytest.mark.parametrize("variant", [v.name for v in hgemm_ops.variants() if v.family != "ladder"])
@@ -76,7 +76,7 @@ def test_variant_ops(variant: str) -> None:
     op = getattr(hgemm, variant).default
     a, b = t(2, 5, 3), t(3, 4)
     torch.testing.assert_close(op(a, b), a @ b)
-    torch.library.opcheck(op, (a, b), test_utils=UTILITIES)
+    library.opcheck(op, (a, b), test_utils=UTILITIES)
 
 
 def test_tags() -> None:
@@ -89,7 +89,7 @@ def test_defining_variants() -> None:
     from hgemm_ops.ops import variants
     from hgemm_ops.ops.variants import Kernel
 
-    lib = torch.library.Library("hgemm", "FRAGMENT")
+    lib = library.Library("hgemm", "FRAGMENT")
     try:
         variants.define_kernels(lib, [Kernel("test_first_kernel", 0), Kernel("test_second_kernel", 1)])
         a, b = t(3, 4), t(4, 2)
@@ -97,6 +97,6 @@ def test_defining_variants() -> None:
         forwarded = torch.fx.experimental.proxy_tensor.make_fx(hgemm.test_second_kernel)(a.detach(), b.detach())
         calls = [(node.target, node.kwargs) for node in forwarded.graph.nodes if node.op == "call_function"]
         assert calls == [(hgemm.matmul.default, {"variant": 1})]
-        torch.library.opcheck(hgemm.test_first_kernel.default, (a, b), test_utils=UTILITIES)
+        library.opcheck(hgemm.test_first_kernel.default, (a, b), test_utils=UTILITIES)
     finally:
         lib._destroy()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
+from torch import library
 
 from hgemm_ops.ops import aten, autocast, autograd, elementwise, fake, functionalize, schema, variants, vmap
 from hgemm_ops.ops.elementwise import Addition
@@ -16,7 +16,7 @@ from hgemm_ops.ops.variants import Kernel
 __all__ = ["Addition", "Kernel", "define_additions", "define_kernels"]
 
 # A FRAGMENT, because the shared library holds another; kept alive, because registrations die with it.
-_LIB = torch.library.Library(schema.NAMESPACE, "FRAGMENT")
+_LIB = library.Library(schema.NAMESPACE, "FRAGMENT")
 schema.define(_LIB)
 for _module in (aten, fake, functionalize, autograd, autocast, vmap):
     _module.register(_LIB)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from hgemm_ops.ops import checks
 
@@ -154,7 +154,7 @@ def linear_gated(
     return _activate_(gate.contiguous(), act).mul_(up)
 
 
-def register(lib: torch.library.Library) -> None:
+def register(lib: library.Library) -> None:
     """Registers the implementations of every op on ``lib``."""
     functions = {"matmul": matmul, "mm": mm, "bmm": bmm, "addmm": addmm, "baddbmm": baddbmm, "linear": linear}
     for name, function in functions.items():

@@ -1,6 +1,6 @@
 """Autocast: the ops run in the dtype of the enclosing torch.autocast, as torch.matmul and F.linear do.
 
-``torch.library.register_autocast`` fixes one dtype per device; these kernels ask torch at each call. Like torch, they
+torch's ``register_autocast`` fixes one dtype per device; these kernels ask torch at each call. Like torch, they
 leave float64 and tensors of another device as they are.
 NOTE: torch keeps the casts of leaf parameters in a cache that Python cannot reach, so a weight is cast at every call.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch._ops import OpOverload
 
 from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES, second_factor
@@ -44,7 +44,7 @@ def _kernel(name: str, op: OpOverload, device_type: str) -> Callable[..., Any]:
     return kernel
 
 
-def register(lib: torch.library.Library) -> None:
+def register(lib: library.Library) -> None:
     """Registers the autocast kernels of every functional op on ``lib``."""
     for name in (*SIGNATURES, "linear_save", "linear_gated", "matmul_swizzled"):
         op = getattr(getattr(torch.ops, NAMESPACE), name).default

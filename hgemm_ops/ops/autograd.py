@@ -1,6 +1,6 @@
 """Autograd: first and second order, forward mode and functorch, all written with the ops themselves.
 
-These kernels sit at the Autograd key. ``torch.library.register_autograd`` would be shorter, but under functorch it
+These kernels sit at the Autograd key. torch's ``register_autograd`` would be shorter, but under functorch it
 raises (grad, jacrev) or drops tangents (jvp), and it costs 4 µs a call where no gradient is wanted.
 
 Rules of the gradients:
@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
-from torch import Tensor
+from torch import Tensor, library
 from torch._C import DispatchKeySet
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch._ops import OpOverload
@@ -546,7 +546,7 @@ def keep_exception(error: BaseException) -> None:
     _native.keep_exception(error)
 
 
-def register(lib: torch.library.Library) -> None:
+def register(lib: library.Library) -> None:
     """Registers the Autograd kernels of every op on ``lib``."""
     kernels = {
         "matmul": _function_kernel(_OPS.matmul.default, _Matmul),

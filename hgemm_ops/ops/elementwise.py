@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from hgemm_ops.ops import autograd
 from hgemm_ops.ops.checks import require
@@ -69,12 +69,12 @@ def _vmap(op: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., tuple[Tensor,
     return rule
 
 
-def define_additions(lib: torch.library.Library, additions: Sequence[Addition]) -> None:
+def define_additions(lib: library.Library, additions: Sequence[Addition]) -> None:
     """Defines the op of every addition, with everything of it but the CUDA kernel."""
     for addition in additions:
         lib.define(f"{addition.name}(Tensor a, Tensor b) -> Tensor", tags=TAGS)
         op = getattr(getattr(torch.ops, NAMESPACE), addition.name).default
         lib.impl(addition.name, _aten(addition), "CompositeExplicitAutograd")
         lib.impl(addition.name, autograd.sum_kernel(op), "Autograd", with_keyset=True)
-        torch.library.register_fake(f"{NAMESPACE}::{addition.name}", _fake(addition), lib=lib)
-        torch.library.register_vmap(f"{NAMESPACE}::{addition.name}", _vmap(op), lib=lib)
+        library.register_fake(f"{NAMESPACE}::{addition.name}", _fake(addition), lib=lib)
+        library.register_vmap(f"{NAMESPACE}::{addition.name}", _vmap(op), lib=lib)

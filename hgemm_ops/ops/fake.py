@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from hgemm_ops.ops import checks, sharding
 from hgemm_ops.ops.schema import NAMESPACE
@@ -47,11 +46,11 @@ def _linear_save(x: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]
     return x.new_empty(shape, dtype=dtype), x.new_empty(shape, dtype=dtype)
 
 
-def register(lib: torch.library.Library) -> None:
+def register(lib: library.Library) -> None:
     """Registers the fake implementations of every op on ``lib``."""
     for op, (check, like) in _OPS.items():
-        torch.library.register_fake(f"{NAMESPACE}::{op}", _functional(check, like), lib=lib)
-        torch.library.register_fake(f"{NAMESPACE}::{op}.out", _out(op, check, like), lib=lib)
-    torch.library.register_fake(f"{NAMESPACE}::linear_save", _linear_save, lib=lib)
-    torch.library.register_fake(f"{NAMESPACE}::linear_gated", _functional(checks.linear_gated, 0), lib=lib)
-    torch.library.register_fake(f"{NAMESPACE}::matmul_swizzled", _functional(checks.matmul_swizzled, 0), lib=lib)
+        library.register_fake(f"{NAMESPACE}::{op}", _functional(check, like), lib=lib)
+        library.register_fake(f"{NAMESPACE}::{op}.out", _out(op, check, like), lib=lib)
+    library.register_fake(f"{NAMESPACE}::linear_save", _linear_save, lib=lib)
+    library.register_fake(f"{NAMESPACE}::linear_gated", _functional(checks.linear_gated, 0), lib=lib)
+    library.register_fake(f"{NAMESPACE}::matmul_swizzled", _functional(checks.matmul_swizzled, 0), lib=lib)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch._ops import OpOverload
 
 from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES
@@ -31,7 +31,7 @@ def _kernel(functional: OpOverload) -> Callable[..., Tensor]:
     return kernel
 
 
-def register(lib: torch.library.Library) -> None:
+def register(lib: library.Library) -> None:
     """Registers the functionalization of every ``.out`` overload on ``lib``."""
     for name in SIGNATURES:
         functional = getattr(getattr(torch.ops, NAMESPACE), name).default

@@ -8,6 +8,7 @@ library could be built.
 from __future__ import annotations
 
 import torch
+from torch import library
 
 NAMESPACE = "hgemm"
 
@@ -54,7 +55,7 @@ def second_factor(name: str) -> int:
     return 2 if name in ("addmm", "baddbmm") else 1
 
 
-def define(lib: torch.library.Library) -> None:
+def define(lib: library.Library) -> None:
     """Defines every op of the package on ``lib``."""
     for name, arguments in SIGNATURES.items():
         lib.define(f"{name}({arguments}) -> Tensor", tags=TAGS)
@@ -65,6 +66,6 @@ def define(lib: torch.library.Library) -> None:
     lib.define(MATMUL_SWIZZLED, tags=TAGS)
 
 
-def define_variant(lib: torch.library.Library, name: str, swizzles: bool = False) -> None:
+def define_variant(lib: library.Library, name: str, swizzles: bool = False) -> None:
     """Defines the op of one kernel, ``hgemm::<name>(a, b)``: torch.matmul through that kernel alone."""
     lib.define(f"{name}(Tensor a, Tensor b{', int swizzle_stride=0' if swizzles else ''}) -> Tensor", tags=TAGS)

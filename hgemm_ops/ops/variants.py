@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from hgemm_ops.ops.checks import require
 from hgemm_ops.ops.schema import define_variant
@@ -69,7 +69,7 @@ def _rung(kernel: Kernel) -> Callable[..., Tensor]:
     return swizzling_op if kernel.swizzles else op
 
 
-def define_kernels(lib: torch.library.Library, kernels: Sequence[Kernel]) -> None:
+def define_kernels(lib: library.Library, kernels: Sequence[Kernel]) -> None:
     """Defines the op of every kernel.
 
     Composite: gradients, vmap, fake tensors and autocast are those of ``hgemm::matmul``. A rung's op copies operands

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from hgemm_ops.ops import activation
 from hgemm_ops.ops.schema import NAMESPACE
@@ -108,7 +108,7 @@ def _linear_gated(info: Any, in_dims: Dims, x: Tensor, weight: Tensor, act: int,
     return activation.gate(_per_sample_linear(info, in_dims, x, weight, None, options), act), 0
 
 
-def register(lib: torch.library.Library) -> None:
+def register(lib: library.Library) -> None:
     """Registers the batching rules of every functional op on ``lib``."""
     rules: dict[str, Callable[..., Any]] = {
         "matmul": _matmul,
@@ -121,4 +121,4 @@ def register(lib: torch.library.Library) -> None:
         "linear_gated": _linear_gated,
     }
     for name, rule in rules.items():
-        torch.library.register_vmap(f"{NAMESPACE}::{name}", rule, lib=lib)
+        library.register_vmap(f"{NAMESPACE}::{name}", rule, lib=lib)
