@@ -207,14 +207,10 @@ Handle cublas_product(const Call& call, const Canonical& canonical, const Device
   std::unique_ptr<const Plan>& plan = plans[key.hash() % kPlans];
   if (!plan || !(plan->key() == key)) plan = std::make_unique<const Plan>(key, facts.cc);
   if (!plan->serves()) return {};
-  Handle result = empty_contiguous(canonical.out_ndim, canonical.out_sizes, call.a.dtype, call.a.device), workspace;
-  void* scratch = nullptr;
-  if (const auto bytes = static_cast<int64_t>(plan->workspace_bytes()); bytes > 0) {
-    workspace = empty_contiguous(1, &bytes, aoti_torch_dtype_uint8(), call.a.device);
-    scratch = mutable_data(workspace.get());
-  }
+  Handle result = empty_contiguous(canonical.out_ndim, canonical.out_sizes, call.a.dtype, call.a.device);
+  const Scratch scratch(plan->workspace_bytes(), call.a.device);
   const Status status =
-      plan->run(p.b.data, p.a.data, mutable_data(result.get()), scratch, current_stream(call.a.device));
+      plan->run(p.b.data, p.a.data, mutable_data(result.get()), scratch.data(), current_stream(call.a.device));
   return status == 0 ? std::move(result) : Handle();
 }
 

@@ -151,8 +151,7 @@ class OnDevice {
 
 void launch(const Call& call, Canonical& canonical, const DeviceFacts& facts, int id) {
   Problem& p = canonical.problem;
-  // NOTE: copies may be freed after the launch: torch's allocator reuses memory in the order of the stream.
-  Handle a_copy, b_copy, workspace;
+  Handle a_copy, b_copy;  // may be freed after the launch, like Scratch
   if (canonical.copy_a.needed) {
     a_copy = contiguous_copy(call.a, canonical.copy_a);
     p.a.data = mutable_data(a_copy.get());
@@ -163,12 +162,8 @@ void launch(const Call& call, Canonical& canonical, const DeviceFacts& facts, in
     p.static_weights = false;  // the copy is written right before
   }
   const Variant& v = variant(id);
-  void* scratch = nullptr;
-  if (const auto bytes = static_cast<int64_t>(v.workspace(p, facts)); bytes > 0) {
-    workspace = empty_contiguous(1, &bytes, aoti_torch_dtype_uint8(), call.a.device);
-    scratch = mutable_data(workspace.get());
-  }
-  if (const Status status = v.launch(p, facts, scratch, current_stream(call.a.device)); status != 0) {
+  const Scratch scratch(v.workspace(p, facts), call.a.device);
+  if (const Status status = v.launch(p, facts, scratch.data(), current_stream(call.a.device)); status != 0) {
     fail(prefix(call) + v.name + " failed to launch: " + status_string(status));
   }
 }

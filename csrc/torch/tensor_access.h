@@ -119,6 +119,21 @@ inline Handle empty_contiguous(int64_t ndim, const int64_t* sizes, int32_t dtype
   return Handle(handle);
 }
 
+/// Memory for a kernel to work in, or none. NOTE: may be freed after the launch: torch's allocator reuses memory in the
+/// order of the stream.
+class Scratch {
+ public:
+  Scratch(size_t bytes, Device device) {
+    if (bytes == 0) return;
+    const auto size = static_cast<int64_t>(bytes);
+    handle_ = empty_contiguous(1, &size, aoti_torch_dtype_uint8(), device);
+  }
+  void* data() const { return handle_ ? mutable_data(handle_.get()) : nullptr; }
+
+ private:
+  Handle handle_;
+};
+
 /// The same memory seen with other sizes and strides. Carries no autograd state.
 inline Handle reinterpret(AtenTensorHandle base, int64_t ndim, const int64_t* sizes, const int64_t* strides,
                           int64_t offset = 0) {
