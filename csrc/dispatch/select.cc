@@ -23,9 +23,10 @@ namespace {
 // the models are off by 6 % on average, and a wrong choice of ours is worse than a missed one.
 constexpr double kMeasuredMargin = 1.01;
 constexpr double kModelMargin = 1.05;
-// With an epilogue of many rows two more models are in play; nothing of it is in the table.
+// With an epilogue two more models are in play, of which nothing is in the table, unless a few rows make it short.
 constexpr double kFusedMeasuredMargin = 1.04;
 constexpr double kFusedModelMargin = 1.10;
+constexpr int64_t kFewRows = 64;  // or columns, not both
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 std::atomic<int> the_default{kAuto};
@@ -121,7 +122,6 @@ Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch,
   const Problem product = product_of(p);
   int best = kTorch;
   double best_us = std::numeric_limits<double>::infinity();
-  bool best_is_short = false;  // next to no epilogue: of a few rows
   bool any = false;
   for (int id : automatic_variants()) {
     const Variant& v = variant(id);
@@ -131,15 +131,12 @@ Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch,
     const double extra = fused ? std::max(0.0, v.predict_us(p, facts) - alone) : 0.0;
     const Times t = times_of(alone, extra, choice.known, static_cast<size_t>(id), needs_measurement(id));
     visit(id, t);
-    if (t.used < best_us) {
-      best_us = t.used;
-      best_is_short = v.family == Family::kSkinny || v.family == Family::kGemv;
-      best = id;
-    }
+    if (t.used < best_us) best_us = t.used, best = id;
   }
   const bool exact = choice.known.kind == Knowledge::Kind::kExact;
   const bool comparable = choice.known.kind != Knowledge::Kind::kNothing || is_measured(facts.cc) || !is_aligned(p);
-  if (fused && !best_is_short) {
+  const bool is_short = std::min(p.m, p.n) <= kFewRows && std::max(p.m, p.n) > kFewRows;
+  if (fused && !is_short) {
     choice.margin = exact ? kFusedMeasuredMargin : kFusedModelMargin;
   } else {
     choice.margin = exact ? kMeasuredMargin : kModelMargin;
