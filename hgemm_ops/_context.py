@@ -5,8 +5,9 @@ matrix products. Nothing is patched, so nothing outlives the context, and ``torc
 the context, one without). Three layers, cheapest first:
 
 - a call seen before (same weight or line of code, shapes and dtype) costs one dictionary look-up and one increment, and
-  where the dispatcher gives it to torch, and what its gradient would need, too, the torch function itself runs it,
-  unless the operator has the shorter way there (``csrc/torch/cublas_gemm.h``);
+  goes from here to its kernel where nothing lies between (``_python_call.py``); where the dispatcher gives it to torch,
+  and what its gradient would need, too, the torch function itself runs it, unless the operator has the shorter way
+  there (``csrc/torch/cublas_gemm.h``);
 - a new one is checked, named after the module it comes from, and remembered;
 - every other form (keywords, ``out=``, ``einsum``, ``addbmm``, ...) is lowered to one of the operators each time.
 
@@ -32,7 +33,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
-from hgemm_ops import _fusion, _gating, _library, _native, _sites, _variants
+from hgemm_ops import _fusion, _gating, _library, _native, _python_call, _sites, _variants
 from hgemm_ops._lowering import LEFT_TO_TORCH, LOWERINGS, Lowered
 from hgemm_ops._report import (
     Call,
@@ -477,6 +478,8 @@ class use_custom_gemm(TorchFunctionMode):
             options = self._options({}, lowered.b)
             if options:
                 op = functools.partial(op, **options)
+            if lowered.a.is_cuda:
+                op = _python_call.function(lowered.op, op, **options)
         else:
             call = call_of(site, getattr(func, "__name__", str(func)), product, left=lowered)
             op = None

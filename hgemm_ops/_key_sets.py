@@ -19,6 +19,9 @@ from torch._C import DispatchKey, DispatchKeySet
 
 from hgemm_ops import _native
 
+_AUTOGRAD = {DispatchKey.CUDA: DispatchKey.AutogradCUDA, DispatchKey.CPU: DispatchKey.AutogradCPU}
+_IMPL_WORDS = 24  # to search in: it is the last one of a TensorImpl, the 22nd in torch 2.13
+
 
 def _bits(keys: DispatchKeySet | DispatchKey) -> int:
     """A set as torch represents it."""
@@ -45,7 +48,7 @@ def find_key_word(library: ctypes.CDLL, tensors: Sequence[Tensor], sets: Sequenc
         return None
     count = len(tensors)
     objects = (c_void_p * count)(*(t._cdata for t in tensors))
-    word = library.hgemm_find_word(objects, (c_uint64 * count)(*sets), count)
+    word = library.hgemm_find_word(objects, _IMPL_WORDS, (c_uint64 * count)(*sets), count)
     return None if word < 0 else word
 
 
@@ -89,4 +92,6 @@ def key_sets(library: ctypes.CDLL, backend: DispatchKey = DispatchKey.CUDA) -> _
         # The ops that take this way have no kernel at the two keys left out, where every plain tensor passes.
         sets.below_autograd = _bits(torch._C._after_ADInplaceOrView_keyset) & ~_bits(DispatchKey.BackendSelect)
         sets.plain = _bits(backend)
+        passed = _bits(_AUTOGRAD[backend]) | _bits(DispatchKey.ADInplaceOrView) | _bits(DispatchKey.BackendSelect)
+        sets.from_python = _bits(torch._C._dispatch_keyset_full()) & ~(passed & ~sets.plain)
     return sets

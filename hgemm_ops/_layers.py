@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hgemm_ops import _native
+from hgemm_ops import _native, _python_call
 from hgemm_ops._lowering import Lowered
 from hgemm_ops._report import call_of, torch_serves, why_torch_records
 from hgemm_ops.ops.schema import NAMESPACE
@@ -42,6 +44,11 @@ def _torch_records(input: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     return recorded and not (eager and torch.cuda.is_current_stream_capturing())
 
 
+@functools.cache
+def _eager_linear() -> Callable[..., Any]:
+    return _python_call.function("linear", _linear)
+
+
 class Linear(nn.Linear):
     """``nn.Linear`` through ``torch.ops.hgemm.linear``: the same parameters, state and results.
 
@@ -51,10 +58,14 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         weight, bias = self.weight, self.bias
-        trains = _is_grad_enabled() and not _is_compiling() and (weight.requires_grad or input.requires_grad)
+        result: Tensor
+        if _is_compiling():
+            result = _linear(input, weight, bias)
+            return result
+        trains = _is_grad_enabled() and (weight.requires_grad or input.requires_grad)
         if trains and _torch_records(input, weight, bias):
             return F.linear(input, weight, bias)
-        result: Tensor = _linear(input, weight, bias)
+        result = _eager_linear()(input, weight, bias)
         return result
 
 

@@ -157,6 +157,7 @@ class KeySets(Structure):
         ("dispatch_modes", c_uint64),
         ("below_autograd", c_uint64),
         ("plain", c_uint64),
+        ("from_python", c_uint64),
         ("included", c_uint64),
         ("excluded", c_uint64),
         ("key_word", c_int32),
@@ -164,7 +165,31 @@ class KeySets(Structure):
     ]
 
 
-_STRUCTS = (Tensor, Facts, VariantInfo, AddInfo, Query, Candidate, Decision, Timing, TableEntry, CallCount, KeySets)
+class PythonLayout(Structure):
+    _fields_ = [
+        ("tensor", c_void_p),
+        ("parameter", c_void_p),
+        ("none", c_void_p),
+        ("wrap", c_void_p),
+        ("type_word", c_int32),
+        ("tensor_word", c_int32),
+    ]
+
+
+_STRUCTS = (
+    Tensor,
+    Facts,
+    VariantInfo,
+    AddInfo,
+    Query,
+    Candidate,
+    Decision,
+    Timing,
+    TableEntry,
+    CallCount,
+    KeySets,
+    PythonLayout,
+)
 _LogFn = ctypes.CFUNCTYPE(None, c_char_p)
 _FirstUseFn = ctypes.CFUNCTYPE(None)
 
@@ -193,7 +218,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_autograd_start": (c_int, [POINTER(KeySets)]),
     "hgemm_calls_cublas": (c_int, []),
     "hgemm_thread_keys": (c_int, [POINTER(c_uint64)]),
-    "hgemm_find_word": (c_int, [POINTER(c_void_p), POINTER(c_uint64), c_int]),
+    "hgemm_find_word": (c_int, [POINTER(c_void_p), c_int, POINTER(c_uint64), c_int]),
+    "hgemm_python_start": (c_int, [POINTER(PythonLayout)]),
 }
 
 

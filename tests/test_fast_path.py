@@ -367,12 +367,16 @@ def test_all_this_on_the_cpu(tmp_path: Path) -> None:
     text = (root / "csrc" / "torch" / "autograd_fast_path.cc").read_text()
     assert text.count("AutogradCUDA, ") == 1
     source.write_text(text.replace("AutogradCUDA, ", "AutogradCPU, "))
-    sources = [str(source), str(root / "tests" / "fast_path_on_cpu.cc")]
+    sources = [
+        str(source),
+        str(root / "csrc" / "torch" / "python_call.cc"),
+        str(root / "tests" / "fast_path_on_cpu.cc"),
+    ]
     flags = ["-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-DTORCH_TARGET_VERSION=0x020a000000000000"]
     includes = ["-isystem", str(torch_dir / "include"), f"-I{root / 'csrc'}"]
     link = [f"-L{torch_dir / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl"]
     subprocess.run(["c++", "-shared", *flags, *includes, *sources, "-o", str(library), *link], check=True)
-    files = [str(root / "tests" / f"test_{name}.py") for name in ("fast_path", "autograd", "functorch")]
+    files = [str(root / "tests" / f"test_{name}.py") for name in ("fast_path", "python_call", "autograd", "functorch")]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "fast_path_on_cpu", "-p", "no:cacheprovider", *files],
         cwd=root,

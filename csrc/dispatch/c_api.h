@@ -137,11 +137,22 @@ typedef struct HgemmKeySets {
   /* For calls without the dispatcher; with below_autograd = 0 there are none. */
   uint64_t below_autograd; /* all keys there at which a kernel of an op may lie */
   uint64_t plain;          /* of these, those of a CUDA tensor */
+  uint64_t from_python;    /* all keys but those at which nothing happens to a call without gradient */
   uint64_t included;       /* by default, in every thread */
   uint64_t excluded;
   int32_t key_word; /* which word of a TensorImpl is its set */
   int32_t reserved;
 } HgemmKeySets;
+
+/* Where Python keeps what csrc/torch/python_call.cc looks for. Types and None by address. */
+typedef struct HgemmPythonLayout {
+  const void* tensor;
+  const void* parameter;
+  const void* none;
+  struct _object* (*wrap)(void* tensor); /* an at::Tensor as a new PyObject; the tensor may be empty afterwards */
+  int32_t type_word;                     /* which word of a PyObject is its type */
+  int32_t tensor_word;                   /* which word of a torch.Tensor is its at::Tensor */
+} HgemmPythonLayout;
 
 /* sizeof of each struct above, in order of declaration; returns how many there are and fills at most `capacity`. */
 HGEMM_API int hgemm_abi(int32_t* sizes, int capacity);
@@ -195,8 +206,14 @@ HGEMM_API int hgemm_calls_cublas(void);
 HGEMM_API int hgemm_autograd_start(const HgemmKeySets* key_sets);
 /* How this thread's sets of dispatch keys, included and excluded, differ from the default. Not 0: unknown. */
 HGEMM_API int hgemm_thread_keys(uint64_t* keys);
-/* The first word, among 24, that is words[i] in objects[i] for all i; -1 where there is none. */
-HGEMM_API int hgemm_find_word(const uint64_t* const* objects, const uint64_t* words, int count);
+/* Which one of `size` words is words[i] in objects[i] for all i, the first; -1 where there is none. */
+HGEMM_API int hgemm_find_word(const uint64_t* const* objects, int size, const uint64_t* words, int count);
 /* The exception (a PyObject*; the GIL is held) with which the Python kernel is about to fail, for the op to raise
  * again. */
 HGEMM_API void hgemm_autograd_keep(struct _object* exception, const char* text);
+
+/* The ops as functions of Python (csrc/torch/python_call.cc). Not 0: this torch or Python lacks what that takes. */
+HGEMM_API int hgemm_python_start(const HgemmPythonLayout* layout);
+/* A new one, a PyObject*, that has `fallback` run the calls that are not plain; null with an exception. The GIL is
+   held. */
+HGEMM_API struct _object* hgemm_python_function(int op, int variant, int static_weights, struct _object* fallback);

@@ -16,9 +16,8 @@
 #include <tuple>
 #include <utility>
 
-#include "dispatch/c_api.h"
 #include "torch/call.h"
-#include "torch/torch_symbols.h"
+#include "torch/dispatch_keys.h"
 
 // The base of the exceptions by which a C++ function tells pybind11, and so torch's bindings, what to raise in Python.
 // Declared as pybind11 declares it, and like every exception recognized by its name.
@@ -31,6 +30,9 @@ class __attribute__((visibility("default"))) builtin_exception : public std::run
 }  // namespace pybind11
 
 namespace hgemm {
+
+HgemmKeySets key_sets{};
+
 namespace {
 
 namespace stable = torch::stable::detail;
@@ -47,62 +49,24 @@ bool has_thread_keys() {
   return found;
 }
 
-// What Python told.
-HgemmKeySets key_sets{};
-
-/// Excludes keys from dispatch on this thread.
-class Exclude {
- public:
-  explicit Exclude(uint64_t keys) { c10_exclude(guard_, keys); }
-  ~Exclude() { c10_end_exclude(guard_); }
-  Exclude(const Exclude&) = delete;
-  Exclude& operator=(const Exclude&) = delete;
-
- private:
-  alignas(16) unsigned char guard_[64];  // torch's guard has 16 bytes
-};
-
-/// The TensorImpl of a handle, which points to an at::Tensor, which is a pointer to its TensorImpl.
-const uint64_t* impl_of(const Handle& handle) {
-  return *reinterpret_cast<const uint64_t* const*>(handle.get());
-}
-
-/// The keys at which the dispatcher would look next, below autograd, for a call with only this tensor.
-struct NextKeys {
-  uint64_t included, considered;
-
-  NextKeys() {
-    const ThreadKeys thread = c10_thread_keys;
-    included = thread.included ^ key_sets.included;
-    considered = key_sets.below_autograd & ~(thread.excluded ^ key_sets.excluded);
-  }
-  uint64_t of(const Handle& handle) const { return (impl_of(handle)[key_sets.key_word] | included) & considered; }
-};
-
 /// Whether nothing lies between autograd and the CUDA kernel. Any key that is not known to mean nothing may mean
 /// something: functorch's levels, functionalization, modes, subclasses, negative views, other devices.
 template <class... T>
 bool is_next_to_kernel(const std::tuple<T...>& arguments) {
   if (key_sets.below_autograd == 0) return false;
-  const NextKeys next;
+  const NextKeys next(key_sets.below_autograd);
   const auto is_plain = [&](const auto& value) {
     using Value = std::decay_t<decltype(value)>;
-    if constexpr (std::is_same_v<Value, Handle>) return next.of(value) == key_sets.plain;
-    if constexpr (std::is_same_v<Value, std::optional<Handle>>) return !value || next.of(*value) == key_sets.plain;
+    if constexpr (std::is_same_v<Value, Handle>) return next.of(value.get()) == key_sets.plain;
+    if constexpr (std::is_same_v<Value, std::optional<Handle>>)
+      return !value || next.of(value->get()) == key_sets.plain;
     return true;
   };
   return std::apply([&](const auto&... value) { return (is_plain(value) && ...); }, arguments);
 }
 
-/// Whether the Python kernel is to see a call with this argument: a gradient is wanted, which is asked as torch's
-/// generated kernels ask (so it holds under functorch), or the next to see it is Python anyway.
 bool is_for_python(const Handle& handle) {
-  const void* impl = impl_of(handle);
-  if (at_is_subclass(handle.get()) || (c10_requires_grad(impl) && aoti_torch_grad_mode_is_enabled())) return true;
-  const void* tangent = c10_tangent(impl, 0, handle.get());
-  bool defined = false;
-  check(aoti_torch_is_defined(static_cast<AtenTensorHandle>(const_cast<void*>(tangent)), &defined), "is_defined");
-  return defined;
+  return goes_to_python(handle.get());
 }
 bool is_for_python(const std::optional<Handle>& handle) {
   return handle && is_for_python(*handle);
@@ -168,58 +132,39 @@ AOTITorchError call(const char* op, Arguments&& arguments, StableIValue* result)
   return status;
 }
 
-/// A call whose tensors stay with the arguments that it was made of.
-class LentCall {
- public:
-  explicit LentCall(Op op) { call_.op = op; }
-  ~LentCall() {
-    for (Tensor* t : {&call_.a, &call_.b, &call_.c}) static_cast<void>(t->handle.release());
-  }
-  LentCall(const LentCall&) = delete;
-  LentCall& operator=(const LentCall&) = delete;
-
-  void lend(const Product& arguments) {
-    const auto& [a, b, dtype, variant, static_weights] = arguments;
-    lend(a, b, dtype, variant, static_weights);
-  }
-  void lend(const AddProduct& arguments) {
-    const auto& [input, a, b, beta, alpha, dtype, variant, static_weights] = arguments;
-    lend(input, &call_.c);
-    lend(a, b, dtype, variant, static_weights);
-    call_.beta = beta;
-    call_.alpha = alpha;
-  }
-  void lend(const Linear& arguments) {
-    const auto& [x, weight, bias, act, dtype, variant, static_weights] = arguments;
-    lend(x, weight, dtype, variant, static_weights);
-    if (bias) lend(*bias, &call_.c);
-    call_.act = act;
-  }
-  const Call& get() const { return call_; }
-
- private:
-  void lend(const Handle& handle, Tensor* t) {
-    *t = look_at(handle.get());
-    t->handle.reset(handle.get());
-  }
-  void lend(const Handle& a, const Handle& b, Dtype dtype, VariantId variant, StaticWeights static_weights) {
-    lend(a, &call_.a);
-    lend(b, &call_.b);
-    call_.out_dtype = dtype;
-    call_.variant = variant.value_or(kAuto);
-    call_.static_weights = static_weights.value_or(false);
-  }
-
-  Call call_;
-};
+void lend(const Handle& a, const Handle& b, Dtype dtype, VariantId variant, StaticWeights static_weights,
+          LentCall* call) {
+  call->lend(a.get(), &call->a);
+  call->lend(b.get(), &call->b);
+  call->out_dtype = dtype;
+  call->variant = variant.value_or(kAuto);
+  call->static_weights = static_weights.value_or(false);
+}
+void lend(const Product& arguments, LentCall* call) {
+  const auto& [a, b, dtype, variant, static_weights] = arguments;
+  lend(a, b, dtype, variant, static_weights, call);
+}
+void lend(const AddProduct& arguments, LentCall* call) {
+  const auto& [input, a, b, beta, alpha, dtype, variant, static_weights] = arguments;
+  call->lend(input.get(), &call->c);
+  lend(a, b, dtype, variant, static_weights, call);
+  call->beta = beta;
+  call->alpha = alpha;
+}
+void lend(const Linear& arguments, LentCall* call) {
+  const auto& [x, weight, bias, act, dtype, variant, static_weights] = arguments;
+  lend(x, weight, dtype, variant, static_weights, call);
+  if (bias) call->lend(bias->get(), &call->c);
+  call->act = act;
+}
 
 /// Has the CUDA implementation compute the result; false where it fails.
 template <class Arguments>
 bool run_here(Op op, const Arguments& arguments, StableIValue* result) {
   LentCall call(op);
   try {
-    call.lend(arguments);
-    *result = give(run(call.get()));
+    lend(arguments, &call);
+    *result = give(run(call));
     return true;
   } catch (const std::exception&) {
     return false;
@@ -321,12 +266,11 @@ int hgemm_thread_keys(uint64_t* keys) {
   return 0;
 }
 
-int hgemm_find_word(const uint64_t* const* objects, const uint64_t* words, int count) {
-  constexpr int kWords = 24;
-  for (int i = 0; i < kWords; ++i) {
+int hgemm_find_word(const uint64_t* const* objects, int size, const uint64_t* words, int count) {
+  for (int i = 0; i < size; ++i) {
     bool matches = count > 0;
     for (int j = 0; j < count; ++j) matches = matches && objects[j][i] == words[j];
-    if (matches) return i;  // no further: it is a TensorImpl's last word (the 22nd, in torch 2.13)
+    if (matches) return i;
   }
   return -1;
 }

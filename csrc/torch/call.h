@@ -21,6 +21,21 @@ struct Call {
   Operands operands(int max_batch_dims) const;
 };
 
+/// A call whose tensors stay with whoever makes it.
+struct LentCall : Call {
+  explicit LentCall(Op op) { this->op = op; }
+  ~LentCall() {
+    for (Tensor* t : {&a, &b, &c}) static_cast<void>(t->handle.release());
+  }
+  LentCall(const LentCall&) = delete;
+  LentCall& operator=(const LentCall&) = delete;
+
+  static void lend(AtenTensorHandle handle, Tensor* to) {
+    *to = look_at(handle);
+    to->handle.reset(handle);
+  }
+};
+
 /// Where results go: contiguous, of the output's shape and dtype.
 struct Destination {
   AtenTensorHandle handle = nullptr;  // null: not wanted

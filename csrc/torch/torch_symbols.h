@@ -69,6 +69,10 @@ bool c10_includes(uint64_t keys) HGEMM_WEAK("_ZN3c104impl31tls_is_dispatch_keyse
 extern __thread hgemm::ThreadKeys c10_thread_keys HGEMM_WEAK("_ZN3c104impl26raw_local_dispatch_key_setE");
 // bool at::impl::tensor_has_dispatch(const at::Tensor&): whether it is of a subclass with __torch_dispatch__
 bool at_is_subclass(const void* tensor) HGEMM_WEAK("_ZN2at4impl19tensor_has_dispatchERKNS_6TensorE");
+// bool at::hasCallbacks(): whether a profiler, or the like, is to hear of every op on this thread
+bool at_has_callbacks() HGEMM_WEAK("_ZN2at12hasCallbacksEv");
+// bool at::impl::torch_function_mode_enabled()
+bool at_has_function_mode() HGEMM_WEAK("_ZN2at4impl27torch_function_mode_enabledEv");
 
 // at::Context& at::globalContext(), and what its users have set
 void* at_global_context() HGEMM_WEAK("_ZN2at13globalContextEv");
@@ -87,6 +91,20 @@ bool at_is_tunable_op_enabled(const void* tuning)
     HGEMM_WEAK("_ZNK2at4cuda7tunable13TuningContext18IsTunableOpEnabledEv");
 
 // Python's own stable ABI.
+struct HgemmPyMethodDef {  // PyMethodDef
+  const char* name;
+  void* function;
+  int flags;
+  const char* doc;
+};
+__attribute__((weak)) _object* PyCFunction_NewEx(HgemmPyMethodDef* def, _object* self, _object* module);
+__attribute__((weak)) _object* PyCapsule_New(void* pointer, const char* name, void (*destructor)(_object*));
+__attribute__((weak)) void* PyCapsule_GetPointer(_object* capsule, const char* name);
+__attribute__((weak)) _object* PyTuple_New(int64_t size);
+__attribute__((weak)) int PyTuple_SetItem(_object* tuple, int64_t at, _object* item);
+__attribute__((weak)) _object* PyObject_CallObject(_object* callable, _object* arguments);
+__attribute__((weak)) struct _ts* PyEval_SaveThread();
+__attribute__((weak)) void PyEval_RestoreThread(struct _ts* thread);
 __attribute__((weak)) int Py_IsInitialized();
 __attribute__((weak)) int PyGILState_Ensure();
 __attribute__((weak)) void PyGILState_Release(int state);
