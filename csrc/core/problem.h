@@ -44,6 +44,7 @@ struct Problem {
   // Nothing that the stream still runs when the kernel starts writes B: it may be read before the kernels before this
   // one have ended. No decision depends on it.
   bool static_weights = false;
+  int32_t b_tile = 0;  // of a padded copy (tile/pad.h): not 0 where tiles of B start on lines of their own
   // B's columns are two halves: D = act(A @ first) * (A @ second), (m, n / 2). Only where Variant::gates says so.
   bool gated = false;
 

@@ -77,11 +77,15 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   return true;
 }
 
+Pads pads_of(const Problem& p) {
+  return {!sm80_mma::is_wide_a(p), !sm80_mma::is_wide_b(p)};
+}
+
 size_t workspace(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
   switch (form) {
     case Form::kSplitK:
       return sizeof(float) * static_cast<size_t>(split_count(p, facts, line)) * p.batches() * p.m * p.n;
-    case Form::kPad: return padded_bytes(p, !sm80_mma::is_wide_a(p), !sm80_mma::is_wide_b(p));
+    case Form::kPad: return padded_bytes(p, pads_of(p));
     default: return 0;
   }
 }
@@ -101,9 +105,9 @@ using Launcher = Status (*)(const Problem&, sm80_mma::Schedule, void* workspace,
 Status launch(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Launcher launcher,
               void* workspace, Stream stream) {
   if (form != Form::kPad) return launcher(p, {splits_of(p, facts, line, form), false}, workspace, stream);
-  const bool pad_a = !sm80_mma::is_wide_a(p), pad_b = !sm80_mma::is_wide_b(p);
-  if (const Status e = launch_pad(p, pad_a, pad_b, workspace, facts.cc >= 90, stream); e != 0) return e;
-  return launcher(padded_problem(p, pad_a, pad_b, workspace), {1, true}, nullptr, stream);
+  const Pads pads = pads_of(p);
+  if (const Status e = launch_pad(p, pads, workspace, facts.cc >= 90, stream); e != 0) return e;
+  return launcher(padded_problem(p, pads, workspace), {1, true}, nullptr, stream);
 }
 
 /// The functions of a Variant for one line and form: compile-time arguments, so that they need no closure.

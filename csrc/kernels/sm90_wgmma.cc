@@ -80,7 +80,7 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
     return refuse(why, "%s", "A must be row-major, and nothing added or activated");
   }
   if (form != Form::kSwapped && !line.takes_mn_major_b && p.b_major() == Major::kMN) {
-    return refuse(why, "B must be K-major: tiles of %d columns begin anywhere in a line", line.tile.bn);
+    return refuse(why, "B must be K-major: tiles of %d columns begin inside of 32-byte sectors", line.tile.bn);
   }
   const bool tma = sm90_wgmma::is_tma_a(p) && sm90_wgmma::is_tma_b(p);
   if (form == Form::kPad && tma) return refuse(why, "%s", "A and B need no padding");
@@ -95,8 +95,12 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
 #endif
 }
 
-size_t pad_bytes(const Problem& p, Form form) {
-  return form == Form::kPad ? padded_bytes(p, !sm90_wgmma::is_tma_a(p), !sm90_wgmma::is_tma_b(p)) : 0;
+/// Tiles that would begin at any quarter of a line are copied to lines of their own.
+Pads pads_of(const Problem& p, const Line& line) {
+  return {!sm90_wgmma::is_tma_a(p), !sm90_wgmma::is_tma_b(p), line.tile.bn % 32 == 0 ? 0 : line.tile.bn};
+}
+size_t pad_bytes(const Problem& p, const Line& line, Form form) {
+  return form == Form::kPad ? padded_bytes(p, pads_of(p, line)) : 0;
 }
 /// Stream-K: partial sums and flags of every block.
 size_t stream_k_bytes(const Problem& p, const DeviceFacts& facts, const Line& line) {
@@ -166,7 +170,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, 
                    p.lda() % 64 == 0 && p.ldb() % 64 == 0);
   }
   const double gemm = gemm_us(p, facts, line, true);  // padded rows start on 128 bytes
-  const double copied = 2.0 * static_cast<double>(pad_bytes(p, form));
+  const double copied = 2.0 * static_cast<double>(pad_bytes(p, line, form));
   return gemm + kPadUs + copied / (kPadBandwidth * chip_of(facts.cc).dram_gbs * 1e3);
 }
 
@@ -175,11 +179,11 @@ using StreamKLauncher = Status (*)(const Problem&, const DeviceFacts&, void* wor
 
 /// Pads what needs it, then has `launcher(problem)` run.
 template <class Launch>
-Status launch(const Problem& p, Form form, void* pads, Stream stream, const Launch& launcher) {
+Status launch(const Problem& p, const Line& line, Form form, void* copies, Stream stream, const Launch& launcher) {
   if (form != Form::kPad) return launcher(p);
-  const bool pad_a = !sm90_wgmma::is_tma_a(p), pad_b = !sm90_wgmma::is_tma_b(p);
-  if (const Status e = launch_pad(p, pad_a, pad_b, pads, true, stream); e != 0) return e;
-  return launcher(padded_problem(p, pad_a, pad_b, pads));
+  const Pads pads = pads_of(p, line);
+  if (const Status e = launch_pad(p, pads, copies, true, stream); e != 0) return e;
+  return launcher(padded_problem(p, pads, copies));
 }
 
 /// The functions of a Variant for one line and form: compile-time arguments, so that they need no closure.
@@ -189,15 +193,15 @@ struct Functions {
     return hgemm::eligible(p, facts, kLine, kForm, why);
   }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
-    return stream_k_bytes(p, facts, kLine) + pad_bytes(p, kForm);
+    return stream_k_bytes(p, facts, kLine) + pad_bytes(p, kLine, kForm);
   }
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
     return hgemm::predict_us(p, facts, kLine, kForm);
   }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
     const auto launcher = p.dtype == DType::kF16 ? kF16 : kBF16;
-    void* pads = static_cast<unsigned char*>(workspace) + stream_k_bytes(p, facts, kLine);
-    return hgemm::launch(p, kForm, pads, stream, [&](const Problem& q) {
+    void* copies = static_cast<unsigned char*>(workspace) + stream_k_bytes(p, facts, kLine);
+    return hgemm::launch(p, kLine, kForm, copies, stream, [&](const Problem& q) {
       if constexpr (std::is_same_v<decltype(kF16), StreamKLauncher>) {
         return launcher(q, facts, workspace, stream);
       } else {

@@ -75,6 +75,7 @@ struct Params {
   uint32_t batch_inner;
   int m, n;
   uint32_t raster_group;  // units of M that share a panel
+  int pitch_b;            // columns of an MN-major B from tile to tile, where BN does not say it
   bool store_tma;         // D is 16-bit and TMA can write it
   Finish finish;
   bool defers;               // a tile's results are written under the next one's main loop
@@ -734,6 +735,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   constexpr int STAGES = Traits::STAGES;
   using SmemA = SmemOperand<BM, BK, Traits::kMajorA, Traits::CN>;
   using SmemB = SmemOperand<BN, BK, Traits::kMajorB, Traits::CM>;
+  constexpr bool kBFollowsC = SmemB::kIsKMajor || BN % 64 == 0;  // its tiles start at the columns of C's
   constexpr int kConsumerWarps = 8;
   constexpr int kStageReaders = Traits::kPingpong ? 4 : 8;  // warps of a block that read one stage
   constexpr int kLeft = 3;                                  // named barrier
@@ -778,7 +780,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
           ptx::mbarrier_arrive_expect_tx(bar, SmemA::kLoadedBytes + SmemB::kLoadedBytes);
           SmemA::load(at, p.a, bar, work.m0, kt * BK, work.inner & p.a_batch[1], work.outer & p.a_batch[0],
                       rank / Traits::CM % Traits::CN);
-          SmemB::load(at + Traits::kStageBytesA, p.b, bar, work.n0, kt * BK, work.inner & p.b_batch[1],
+          const int n0 = kBFollowsC ? work.n0 : work.n0 / BN * p.pitch_b;
+          SmemB::load(at + Traits::kStageBytesA, p.b, bar, n0, kt * BK, work.inner & p.b_batch[1],
                       work.outer & p.b_batch[0], rank % Traits::CM);
         }
         if constexpr (Traits::kStreamK) {

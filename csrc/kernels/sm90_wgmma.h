@@ -30,7 +30,7 @@ struct Config {
   static constexpr int kCluster = CM * CN * CK;
   static constexpr int WM = kPingpong ? BM : BM / 2;                // rows of a consumer warpgroup
   static constexpr int kHalves = 2 * (WM / 64) * ((BN + 63) / 64);  // of its result: 32 columns of 64 rows
-  static constexpr bool kTakesMnMajorB = BN % 32 == 0;         // else its tiles begin anywhere in a line of 128 bytes
+  static constexpr bool kTakesMnMajorB = BN % 16 == 0;              // else its tiles begin inside of 32-byte sectors
   static constexpr bool kStoresAny = WM / 64 * BN / 2 <= 192;  // else too few registers for what needs more than TMA
   static constexpr bool kDefers = !kPingpong && CK == 1;       // stores of a tile to the main loop of the next
   static constexpr bool kStreamK = false;

@@ -15,6 +15,7 @@
 #ifndef HGEMM_NO_SM90A
 #include "kernels/sm90_wgmma.cuh"
 #include "tile/launch.cuh"
+#include "tile/pad.h"
 #include "tile/tensor_map.h"
 #endif
 
@@ -65,7 +66,8 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
                                    params.a_batch)) {
     return e;
   }
-  if (const Status e = operand_map(p, p.b, kb ? p.n : p.k, kb ? p.k : p.n, p.ldb(), SmemB::kBoxRows, 64, &params.b,
+  const int64_t cols_b = p.b_tile == 0 ? p.n : p.ldb();
+  if (const Status e = operand_map(p, p.b, kb ? p.n : p.k, kb ? p.k : cols_b, p.ldb(), SmemB::kBoxRows, 64, &params.b,
                                    params.b_batch)) {
     return e;
   }
@@ -110,6 +112,7 @@ Params params_of(const Problem& p) {
   params.defers =
       Config::kDefers && params.store_tma && params.finish != Finish::kAny && params.k_tiles >= Config::kHalves;
   params.bias_pairs = has_bias_pairs(p);
+  params.pitch_b = p.b_tile == 0 ? Config::BN : pitch_of(Config::BN);
   params.c_pairs = params.epilogue.wide_c && p.n % 2 == 0;
   return params;
 }

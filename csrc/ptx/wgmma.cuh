@@ -65,6 +65,7 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
   HGEMM_NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define HGEMM_NAMES_160 \
   HGEMM_NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define HGEMM_NAMES_176 HGEMM_NAMES_160 ", %80, %81, %82, %83, %84, %85, %86, %87"
 #define HGEMM_NAMES_192 \
   HGEMM_NAMES_160 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define HGEMM_NAMES_200 HGEMM_NAMES_192 ", %96, %97, %98, %99"
@@ -81,6 +82,7 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
 #define HGEMM_OPERANDS_96 HGEMM_OPERANDS_64, HGEMM_F16(32)
 #define HGEMM_OPERANDS_128 HGEMM_OPERANDS_96, HGEMM_F16(48)
 #define HGEMM_OPERANDS_160 HGEMM_OPERANDS_128, HGEMM_F16(64)
+#define HGEMM_OPERANDS_176 HGEMM_OPERANDS_160, HGEMM_F4(80), HGEMM_F4(84)
 #define HGEMM_OPERANDS_192 HGEMM_OPERANDS_160, HGEMM_F16(80)
 #define HGEMM_OPERANDS_200 HGEMM_OPERANDS_192, HGEMM_F4(96)
 #define HGEMM_OPERANDS_224 HGEMM_OPERANDS_192, HGEMM_F16(96)
@@ -118,6 +120,8 @@ struct Wgmma;
         HGEMM_WGMMA(128, TYPE, "%64", "%65", "%66", "%67", "%68");                                            \
       } else if constexpr (N == 160) {                                                                        \
         HGEMM_WGMMA(160, TYPE, "%80", "%81", "%82", "%83", "%84");                                            \
+      } else if constexpr (N == 176) {                                                                        \
+        HGEMM_WGMMA(176, TYPE, "%88", "%89", "%90", "%91", "%92");                                            \
       } else if constexpr (N == 192) {                                                                        \
         HGEMM_WGMMA(192, TYPE, "%96", "%97", "%98", "%99", "%100");                                           \
       } else if constexpr (N == 200) {                                                                        \
@@ -144,6 +148,7 @@ HGEMM_WGMMA_OF(__nv_bfloat16, "bf16")
 #undef HGEMM_NAMES_96
 #undef HGEMM_NAMES_128
 #undef HGEMM_NAMES_160
+#undef HGEMM_NAMES_176
 #undef HGEMM_NAMES_192
 #undef HGEMM_NAMES_200
 #undef HGEMM_NAMES_224
@@ -155,6 +160,7 @@ HGEMM_WGMMA_OF(__nv_bfloat16, "bf16")
 #undef HGEMM_OPERANDS_96
 #undef HGEMM_OPERANDS_128
 #undef HGEMM_OPERANDS_160
+#undef HGEMM_OPERANDS_176
 #undef HGEMM_OPERANDS_192
 #undef HGEMM_OPERANDS_200
 #undef HGEMM_OPERANDS_224

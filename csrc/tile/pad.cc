@@ -23,8 +23,10 @@ Copy copy_of(const Problem& p, const Matrix& x, int64_t rows, int64_t cols) {
 Copy copy_of_a(const Problem& p) {
   return p.a_major() == Major::kK ? copy_of(p, p.a, p.m, p.k) : copy_of(p, p.a, p.k, p.m);
 }
-Copy copy_of_b(const Problem& p) {
-  return p.b_major() == Major::kK ? copy_of(p, p.b, p.n, p.k) : copy_of(p, p.b, p.k, p.n);
+Copy copy_of_b(const Problem& p, const Pads& pads) {
+  if (p.b_major() == Major::kK) return copy_of(p, p.b, p.n, p.k);
+  if (pads.b_tile == 0) return copy_of(p, p.b, p.k, p.n);
+  return copy_of(p, p.b, p.k, (p.n + pads.b_tile - 1) / pads.b_tile * pitch_of(pads.b_tile));
 }
 
 Matrix place(const Matrix& x, const Copy& copy, bool unit_col_stride, void* at) {
@@ -39,18 +41,21 @@ Matrix place(const Matrix& x, const Copy& copy, bool unit_col_stride, void* at) 
 
 }  // namespace
 
-size_t padded_bytes(const Problem& p, bool pad_a, bool pad_b) {
-  return (pad_a ? copy_of_a(p).bytes() : 0) + (pad_b ? copy_of_b(p).bytes() : 0);
+size_t padded_bytes(const Problem& p, const Pads& pads) {
+  return (pads.a ? copy_of_a(p).bytes() : 0) + (pads.b ? copy_of_b(p, pads).bytes() : 0);
 }
 
-Problem padded_problem(const Problem& p, bool pad_a, bool pad_b, void* workspace) {
+Problem padded_problem(const Problem& p, const Pads& pads, void* workspace) {
   Problem out = p;
   auto* at = static_cast<char*>(workspace);
-  if (pad_a) {
+  if (pads.a) {
     out.a = place(p.a, copy_of_a(p), p.a_major() == Major::kK, at);
     at += copy_of_a(p).bytes();
   }
-  if (pad_b) out.b = place(p.b, copy_of_b(p), p.b_major() == Major::kMN, at);
+  if (pads.b) {
+    out.b = place(p.b, copy_of_b(p, pads), p.b_major() == Major::kMN, at);
+    out.b_tile = p.b_major() == Major::kMN ? pads.b_tile : 0;
+  }
   return out;
 }
 

@@ -20,9 +20,10 @@ struct Operand {
   uint4* dst;
   int64_t src_ld, src_batch[2];
   int64_t rows, cols, dst_chunks_per_row, batch_inner;
-  int64_t segments;         // of a row: what `lanes` threads copy
-  int64_t segments_in_all;  // of every row of every batch
-  int lanes;                // a power of two
+  uint32_t tile_chunks, gap_chunks;  // of a row, behind each of its tiles
+  int64_t segments;                  // of a row: what `lanes` threads copy
+  int64_t segments_in_all;           // of every row of every batch
+  int lanes;                         // a power of two
 };
 
 struct Params {
@@ -50,7 +51,11 @@ __global__ void __launch_bounds__(kThreads) pad_kernel(const __grid_constant__ P
   const uint16_t* matrix = o.src + outer * o.src_batch[0] + inner * o.src_batch[1];
   const int64_t first = segment * kChunks * o.lanes + threadIdx.x % o.lanes;
   const uint16_t* src = matrix + row * o.src_ld + first * 8;
-  uint4* dst = o.dst + row_id * o.dst_chunks_per_row + first;
+  uint4* dst = o.dst + row_id * o.dst_chunks_per_row;
+  const auto place_of = [&](int i) {
+    const auto chunk = static_cast<uint32_t>(first + i * o.lanes);
+    return chunk + chunk / o.tile_chunks * o.gap_chunks;
+  };
   const auto valid = [&](int i) { return static_cast<int>(min(o.cols - (first + i * o.lanes) * 8, int64_t{8})); };
 
   // Aligned words around the row's ends hold neighbours; outside of the matrix there may be nothing to read.
@@ -66,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) pad_kernel(const __grid_constant__ P
     }
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
-      if (valid(i) > 0) dst[i * o.lanes] = first_elements(tile::shifted(low[i], high[i], skew), valid(i));
+      if (valid(i) > 0) dst[place_of(i)] = first_elements(tile::shifted(low[i], high[i], skew), valid(i));
     }
   } else {
     for (int i = 0; i < kChunks && valid(i) > 0; ++i) {
@@ -75,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) pad_kernel(const __grid_constant__ P
       for (int j = 0; j < 8; ++j) {
         if (j < valid(i)) words[j / 2] |= static_cast<uint32_t>(src[i * o.lanes * 8 + j]) << j % 2 * 16;
       }
-      dst[i * o.lanes] = make_uint4(words[0], words[1], words[2], words[3]);
+      dst[place_of(i)] = make_uint4(words[0], words[1], words[2], words[3]);
     }
   }
 }
@@ -85,7 +90,7 @@ int64_t ceil_div(int64_t a, int64_t b) {
 }
 
 Operand operand(const Problem& p, const Matrix& src, const Matrix& dst, bool unit_col_stride, int64_t rows,
-                int64_t cols) {
+                int64_t cols, int tile = 0) {
   Operand o{};
   o.src = static_cast<const uint16_t*>(src.data);
   o.dst = static_cast<uint4*>(dst.data);
@@ -93,6 +98,8 @@ Operand operand(const Problem& p, const Matrix& src, const Matrix& dst, bool uni
   o.rows = rows;
   o.cols = cols;
   o.dst_chunks_per_row = (unit_col_stride ? dst.row_stride : dst.col_stride) / 8;
+  o.tile_chunks = tile == 0 ? UINT32_MAX : static_cast<uint32_t>(tile / 8);
+  o.gap_chunks = static_cast<uint32_t>((pitch_of(tile) - tile) / 8);
   int64_t batches = 1;
   for (int i = 0; i < 2; ++i) {
     o.src_batch[i] = src.batch_stride[i];
@@ -112,20 +119,20 @@ uint32_t blocks_for(const Operand& o) {
 
 }  // namespace
 
-Status launch_pad(const Problem& p, bool pad_a, bool pad_b, void* workspace, bool overlap, Stream stream) {
-  const Problem to = padded_problem(p, pad_a, pad_b, workspace);
+Status launch_pad(const Problem& p, const Pads& pads, void* workspace, bool overlap, Stream stream) {
+  const Problem to = padded_problem(p, pads, workspace);
   Params params{};
-  if (pad_a) {
+  if (pads.a) {
     const bool k_major = p.a_major() == Major::kK;
     params.a = operand(p, p.a, to.a, k_major, k_major ? p.m : p.k, k_major ? p.k : p.m);
     params.blocks_a = blocks_for(params.a);
   }
-  if (pad_b) {
+  if (pads.b) {
     const bool k_major = p.b_major() == Major::kK;
-    params.b = operand(p, p.b, to.b, !k_major, k_major ? p.n : p.k, k_major ? p.k : p.n);
+    params.b = operand(p, p.b, to.b, !k_major, k_major ? p.n : p.k, k_major ? p.k : p.n, to.b_tile);
   }
   cudaLaunchConfig_t config{};
-  config.gridDim = params.blocks_a + (pad_b ? blocks_for(params.b) : 0);
+  config.gridDim = params.blocks_a + (pads.b ? blocks_for(params.b) : 0);
   config.blockDim = kThreads;
   config.stream = static_cast<cudaStream_t>(stream);
   cudaLaunchAttribute attribute{};

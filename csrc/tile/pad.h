@@ -5,15 +5,29 @@
 
 namespace hgemm {
 
-/// Bytes for the padded copies of A (if `pad_a`) and B (if `pad_b`): rows rounded up to whole 16-byte chunks, long ones
-/// to 128-byte lines. A batch dimension that broadcasts is copied once.
-size_t padded_bytes(const Problem& p, bool pad_a, bool pad_b);
+/// What to copy.
+struct Pads {
+  bool a, b;
+  /// Not 0: the kernel reads an MN-major B in tiles of that many columns, a multiple of 8, each of which is to start on
+  /// a line of 128 bytes.
+  int32_t b_tile = 0;
+};
+
+/// Columns from where one tile of B starts to where the next does, in a copy with that `b_tile`.
+constexpr int pitch_of(int b_tile) {
+  return (b_tile + 63) / 64 * 64;
+}
+
+/// Bytes for the padded copies: rows rounded up to whole 16-byte chunks, long ones to 128-byte lines. A batch dimension
+/// that broadcasts is copied once.
+size_t padded_bytes(const Problem& p, const Pads& pads);
 
 /// The same problem with those operands in `workspace`, in their own memory order.
-Problem padded_problem(const Problem& p, bool pad_a, bool pad_b, void* workspace);
+Problem padded_problem(const Problem& p, const Pads& pads, void* workspace);
 
-/// Fills the copies; the elements between a row's end and its last chunk's end become zeros. `overlap`: the device has
+/// Fills the copies; the elements between a row's end and its last chunk's end become zeros, those between tiles of B
+/// are left as they are. `overlap`: the device has
 /// programmatic dependent launch (sm_90 on), and the copy may start while its predecessor drains.
-Status launch_pad(const Problem& p, bool pad_a, bool pad_b, void* workspace, bool overlap, Stream stream);
+Status launch_pad(const Problem& p, const Pads& pads, void* workspace, bool overlap, Stream stream);
 
 }  // namespace hgemm
