@@ -355,6 +355,10 @@ class Epilogue {
             make_float4(v[0], v[1], v[2], v[3]);
       }
     }
+    // By every thread. A barrier and the release of the thread that sets the flag, with no fence here, had the reader's
+    // bulk copy miss some of a tile's last sums in one launch of 50,000 (NOTES.md).
+    __threadfence();
+    ptx::fence_proxy_async_global();
   }
   /// Adds a half that was left so, from shared memory.
   __device__ __forceinline__ void add(Accumulators& acc, int half, uint32_t partial) const {
@@ -806,8 +810,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       }
     }
     if constexpr (Traits::kStreamK) {
-      // What the consumers have left is announced by a warp that can wait for it to arrive: theirs come before its flag
-      // by the barrier, and, since a release covers all that its thread knows of, before whatever follows the flag.
+      // What the consumers have left is announced by a warp that can wait for all of them.
       if (warp == kConsumerWarps + 1 && walk.partials() > 0) {
         ptx::barrier_sync(kLeft, Traits::kReaders + 32);
         if (lane == 0) ptx::flag_store(p.flags + blockIdx.x, p.tag);
@@ -878,9 +881,14 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
         }
       }
       for (; kt < work.k_last; ++kt) multiply(kt == work.k_first);
-      if constexpr (Traits::kPingpong) {
-        if (walk.has(turn + 1)) ptx::barrier_arrive(2 - group, 256);
-      }
+      // A parity tells a stage's use from the one before, not from the last but one: the other warpgroup must not go on
+      // until this one has waited for all that comes before in the ring, partial sums included.
+      const auto hand_over = [&] {
+        if constexpr (Traits::kPingpong) {
+          if (walk.has(turn + 1)) ptx::barrier_arrive(2 - group, 256);
+        }
+      };
+      if (work.helpers == 0) hand_over();
       ptx::wgmma_wait<0>();
       release(previous);
 #pragma unroll
@@ -906,6 +914,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
             }
           }
         }
+        if (work.helpers > 0) hand_over();
       }
       const int row0 = work.m0 + row_in_tile + warp % 4 * 16;
       if constexpr (Traits::CK > 1) {
