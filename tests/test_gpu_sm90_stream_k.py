@@ -145,9 +145,10 @@ def test_replays_of_a_graph(variant: VariantInfo) -> None:
 
 
 @VARIANTS
-def test_no_tile_starts_before_the_partial_sums_of_the_last(variant: VariantInfo) -> None:
-    """Thousands of launches, since the order in which loads arrive is right in nearly all. When the other warpgroup did
-    not wait for partial sums, it multiplied by them in one launch in five thousand at this size."""
+def test_stages_hold_what_they_are_read_for(variant: VariantInfo) -> None:
+    """Thousands of launches, since the order in which loads arrive is right in nearly all. At this size, when the next
+    tile did not wait for partial sums of the last, it multiplied by them in one launch in 5,000, and when stages were
+    handed back without a fence, some sums were gone in one in 50,000."""
     pad = 0 if variant.name.endswith("_pad") else 4
     pairs = [(rand(4100, 4100 + pad), rand(4100 + pad, 4100 + pad, True)) for _ in range(6)]
     expected = [hgemm.mm(a, b, variant=variant.id) for a, b in pairs]

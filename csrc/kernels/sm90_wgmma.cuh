@@ -355,10 +355,6 @@ class Epilogue {
             make_float4(v[0], v[1], v[2], v[3]);
       }
     }
-    // By every thread. A barrier and the release of the thread that sets the flag, with no fence here, had the reader's
-    // bulk copy miss some of a tile's last sums in one launch of 50,000 (NOTES.md).
-    __threadfence();
-    ptx::fence_proxy_async_global();
   }
   /// Adds a half that was left so, from shared memory.
   __device__ __forceinline__ void add(Accumulators& acc, int half, uint32_t partial) const {
@@ -810,7 +806,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       }
     }
     if constexpr (Traits::kStreamK) {
-      // What the consumers have left is announced by a warp that can wait for all of them.
+      // What the consumers have left is announced by a warp that can wait for it to arrive: theirs come before its flag
+      // by the barrier, and, since a release covers all that its thread knows of, before whatever follows the flag.
       if (warp == kConsumerWarps + 1 && walk.partials() > 0) {
         ptx::barrier_sync(kLeft, Traits::kReaders + 32);
         if (lane == 0) ptx::flag_store(p.flags + blockIdx.x, p.tag);
@@ -908,8 +905,11 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
             if (half % kInStage == 0) ptx::mbarrier_wait(full + ring.stage * 8, ring.parity);
             epilogue.add(acc, half, stages + ring.stage * Traits::kStageBytes + half % kInStage * Traits::kHalfBytes);
             if (half % kInStage == kInStage - 1 || half == Traits::kHalves - 1) {
+              // An arrival in the cluster overtakes ordinary loads before it, and what TMA brings next is not ordered
+              // with them.
+              ptx::fence_proxy_async();
               __syncwarp();
-              release(ring.stage);  // an arrival does not overtake the loads before it
+              release(ring.stage);
               ring.advance();
             }
           }
