@@ -96,10 +96,29 @@ def test_no_other_key_passes_for_plain(key: str) -> None:
     sets = _key_sets.key_sets(_native.lib())
     bits = DispatchKeySet(getattr(DispatchKey, key)).raw_repr()
     assert (bits | sets.plain) & sets.below_autograd != sets.plain
+    assert (bits | sets.plain) & sets.from_python != sets.plain
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "AutocastCUDA",
+        "FuncTorchBatched",
+        "FuncTorchDynamicLayerFrontMode",
+        "FuncTorchGradWrapper",
+        "PreDispatch",
+        "PythonTLSSnapshot",
+    ],
+)
+def test_no_key_above_passes_for_plain_from_python(key: str) -> None:
+    sets = _key_sets.key_sets(_native.lib())
+    bits = DispatchKeySet(getattr(DispatchKey, key)).raw_repr()
+    assert (bits | sets.plain) & sets.from_python != sets.plain
 
 
 def test_keys_where_plain_tensors_pass_do() -> None:
     sets = _key_sets.key_sets(_native.lib())
     on_cpu = _key_sets.key_sets(_native.lib(), DispatchKey.CPU)
     for tensor in (torch.empty(0), torch.nn.Parameter(torch.empty(0)), _key_sets.sample()[-1]):
-        assert (keys_of(tensor) | sets.included) & ~sets.excluded & on_cpu.below_autograd == on_cpu.plain
+        keys = (keys_of(tensor) | sets.included) & ~sets.excluded
+        assert keys & on_cpu.below_autograd == keys & on_cpu.from_python == on_cpu.plain
