@@ -520,6 +520,37 @@ def test_tree_id_of_csrc_is_git_s() -> None:
     assert record.source()["csrc"] == _git(ROOT, "rev-parse", "HEAD:csrc")
 
 
+def test_what_changed_since_a_tree_is_git_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "repository", lambda: tmp_path)
+    assert record.changed_files("0" * 40, "1" * 40) is None  # no git
+    sources = tmp_path / "csrc"
+    sources.mkdir()
+    _git(tmp_path, "init", "-q")
+    trees = []
+    for text in ("first", "second"):
+        for name in ("kept.h", "changed.h"):
+            (sources / name).write_text(name if name == "kept.h" else text)
+        _git(tmp_path, "add", "-A")
+        trees.append(_git(tmp_path, "rev-parse", _git(tmp_path, "write-tree") + ":csrc"))
+    assert record.changed_files(trees[0], trees[1]) == ["changed.h"]
+    assert record.changed_files(trees[0], trees[0]) == []
+    assert record.changed_files(trees[0], "2" * 40) is None
+    assert record.changed_files(None, trees[0]) is None
+
+
+def test_stale_results_say_since_what(tmp_path: Path) -> None:
+    for name, csrc in (("old", "a" * 40), ("new", "b" * 40)):
+        path = tmp_path / "gpu" / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"schema": record.SCHEMA, "environment": {"csrc": csrc}}))
+    assert tables.stale(tmp_path, "b" * 40) == {tmp_path / "gpu" / "old.json": "a" * 40}
+    assert tables.what_changed(None) == tables.what_changed([]) == ""
+    assert tables.what_changed(["a.h", "b.h"]) == ": a.h, b.h changed since"
+    assert (
+        tables.what_changed([f"{i}.h" for i in range(9)]) == ": 0.h, 1.h, 2.h, 3.h, 4.h, 5.h and 3 more changed since"
+    )
+
+
 @pytest.mark.parametrize("pattern", ["!keep.so", "a/b", "/build", r"\#x"])
 def test_gitignore_beyond_names_is_refused(tmp_path: Path, pattern: str) -> None:
     path = tmp_path / ".gitignore"

@@ -107,6 +107,15 @@ def source() -> dict[str, Any]:
     return {"commit": commit, "dirty": None if changes is None else bool(changes), "csrc": csrc}
 
 
+def changed_files(old: str | None, new: str | None) -> list[str] | None:
+    """The files in which two trees of ``csrc`` differ; None where git does not know both."""
+    root = repository()
+    if root is None or old is None or new is None:
+        return None
+    names = _output("git", "-C", str(root), "diff", "--name-only", old, new, "--")
+    return None if names is None else names.splitlines()
+
+
 def environment() -> dict[str, Any]:
     """GPU, driver, versions, sources and date, as every result file carries them."""
     facts: dict[str, Any] = {
