@@ -58,14 +58,11 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         weight, bias = self.weight, self.bias
-        result: Tensor
-        if _is_compiling():
-            result = _linear(input, weight, bias)
-            return result
-        trains = _is_grad_enabled() and (weight.requires_grad or input.requires_grad)
+        compiles = _is_compiling()
+        trains = not compiles and _is_grad_enabled() and (weight.requires_grad or input.requires_grad)
         if trains and _torch_records(input, weight, bias):
             return F.linear(input, weight, bias)
-        result = _eager_linear()(input, weight, bias)
+        result: Tensor = (_linear if compiles else _eager_linear())(input, weight, bias)
         return result
 
 
