@@ -42,14 +42,18 @@ def sample() -> list[Tensor]:
     ]
 
 
+def find_word(library: ctypes.CDLL, addresses: Sequence[int], size: int, words: Sequence[int]) -> int | None:
+    """Which one of the first ``size`` words at some addresses is these, one each; None if none is."""
+    count = len(addresses)
+    found = library.hgemm_find_word((c_void_p * count)(*addresses), size, (c_uint64 * count)(*words), count)
+    return None if found < 0 else found
+
+
 def find_key_word(library: ctypes.CDLL, tensors: Sequence[Tensor], sets: Sequence[int]) -> int | None:
     """Which word of a TensorImpl is its set of keys, given some tensors and their sets; None if that is not clear."""
     if len(set(sets)) < 3:
         return None
-    count = len(tensors)
-    objects = (c_void_p * count)(*(t._cdata for t in tensors))
-    word = library.hgemm_find_word(objects, _IMPL_WORDS, (c_uint64 * count)(*sets), count)
-    return None if word < 0 else word
+    return find_word(library, [t._cdata for t in tensors], _IMPL_WORDS, sets)
 
 
 def find_defaults(read: Callable[[], tuple[int, int] | None]) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from ctypes import c_uint64, c_void_p, py_object
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from hgemm_ops import _library, _native
+from hgemm_ops._key_sets import find_word
 from hgemm_ops.ops.schema import SIGNATURES
 
 _OPS = tuple(SIGNATURES)  # by the number that csrc/dispatch/canonical.h gives them
@@ -32,19 +33,12 @@ _WRAP = (
 )
 
 
-def find_word(library: ctypes.CDLL, objects: Sequence[object], size: int, words: Sequence[int]) -> int | None:
-    """Which one of the first ``size`` words of some objects holds these, one each; None if none does."""
-    count = len(objects)
-    addresses = (c_void_p * count)(*(id(o) for o in objects))
-    found = library.hgemm_find_word(addresses, size, (c_uint64 * count)(*words), count)
-    return None if found < 0 else found
-
-
 def layout(library: ctypes.CDLL) -> _native.PythonLayout | None:
     """What the library is to know of Python's objects and torch's; None if that is not clear."""
     tensors = [torch.empty(1), Parameter(torch.empty(1)), torch.empty(1, dtype=torch.float16)]
-    types = find_word(library, tensors, _OBJECT_WORDS, [id(type(t)) for t in tensors])
-    impls = find_word(library, tensors, Tensor.__basicsize__ // ctypes.sizeof(c_uint64), [t._cdata for t in tensors])
+    objects = [id(t) for t in tensors]
+    types = find_word(library, objects, _OBJECT_WORDS, [id(type(t)) for t in tensors])
+    impls = find_word(library, objects, Tensor.__basicsize__ // ctypes.sizeof(c_uint64), [t._cdata for t in tensors])
     wrap = _wrap()
     if types is None or impls is None or wrap is None:
         return None
@@ -62,19 +56,21 @@ def _wrap() -> int | None:
     return None
 
 
-def start(library: ctypes.CDLL) -> Callable[..., Any] | None:
-    """What makes functions of a library: ``(op, variant, static_weights, fallback)``. None where it cannot."""
+def start(library: ctypes.CDLL, path: str) -> Callable[..., Any] | None:
+    """What makes functions of the library at ``path``: ``(op, variant, static_weights, fallback)``. None where it
+    cannot."""
     found = layout(library)
     if found is None or library.hgemm_python_start(found) != 0:
         return None
-    make = ctypes.PyDLL(library._name).hgemm_python_function
+    make = ctypes.PyDLL(path).hgemm_python_function
     make.restype, make.argtypes = py_object, [ctypes.c_int, ctypes.c_int, ctypes.c_int, py_object]
     return make
 
 
 @functools.cache
-def _make() -> Callable[..., Any] | None:
-    return start(_native.lib()) if _library.load() else None
+def maker() -> Callable[..., Any] | None:
+    """``start`` of the package's library, once."""
+    return start(_native.lib(), str(_library.path())) if _library.load() else None
 
 
 def function(
@@ -84,5 +80,5 @@ def function(
 
     It takes the operands alone, by position, and is for eager code: torch.compile does not know it.
     """
-    make = _make()
+    make = maker()
     return fallback if make is None else make(_OPS.index(op), variant, static_weights, fallback)

@@ -16,9 +16,9 @@ torch.ops.load_library(path)
 library = ctypes.CDLL(path)
 _native.declare(library, ["hgemm_autograd_start", "hgemm_thread_keys", "hgemm_find_word", "hgemm_python_start"])
 assert library.hgemm_autograd_start(_key_sets.key_sets(library, torch._C.DispatchKey.CPU)) == 0
-make = _python_call.start(library)
+make = _python_call.start(library, path)
 assert make is not None
-_python_call._make = lambda: make  # type: ignore[assignment]
+_python_call.maker = lambda: make  # type: ignore[assignment]
 calls_without_dispatcher = library.calls_without_dispatcher
 keep = ctypes.PyDLL(path).hgemm_autograd_keep
 keep.restype, keep.argtypes = None, [ctypes.py_object, ctypes.c_char_p]
