@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hgemm_ops import _library, _native, _python_call, use_custom_gemm, variants
+from hgemm_ops._key_sets import find_word
 
 hgemm = torch.ops.hgemm
 ON_CPU = "fast_path_on_cpu" in sys.modules
@@ -56,6 +57,9 @@ def operands(op: str) -> list[tuple[Any, ...]]:
     return forms[op]
 
 
+make_function = _python_call.function  # whatever a test puts in its place
+
+
 class Recorded:
     """A function of ``op``, and the calls that it left to torch's way."""
 
@@ -63,7 +67,7 @@ class Recorded:
         self.left: list[tuple[Any, ...]] = []
         self._op = getattr(hgemm, op).default._op
         self._options = options
-        self.function = _python_call.function(op, self._fallback, **options)
+        self.function = make_function(op, self._fallback, **options)
 
     def _fallback(self, *args: Any) -> Any:
         self.left.append(args)
@@ -116,24 +120,24 @@ class Subclass(Tensor):
     pass
 
 
-class Names(TorchFunctionMode):
+class Seeing:
+    """A mode of either kind that keeps what it is handed."""
+
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[Any] = []
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def see(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.seen.append(func)
         return func(*args, **(kwargs or {}))
 
 
-class Dispatched(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Any] = []
+class Names(Seeing, TorchFunctionMode):
+    __torch_function__ = Seeing.see
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(func)
-        return func(*args, **(kwargs or {}))
+
+class Dispatched(Seeing, TorchDispatchMode):
+    __torch_dispatch__ = Seeing.see
 
 
 @pytest.mark.parametrize("which", ["a", "b"])
@@ -307,7 +311,20 @@ def test_options_hold() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(ON_CPU, reason="of the CUDA implementation")
-def test_the_context_takes_the_short_way_and_counts() -> None:
+def test_the_context_takes_the_short_way_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Recorded] = []
+    calls: list[tuple[Any, ...]] = []
+
+    def function(op: str, fallback: Any, **options: Any) -> Any:
+        made.append(Recorded(op, **options))
+
+        def counted(*args: Any) -> Any:
+            calls.append(args)
+            return made[-1](*args)
+
+        return counted
+
+    monkeypatch.setattr(_python_call, "function", function)
     a, b = (torch.randn(64, 64, device="cuda", dtype=torch.float16) for _ in range(2))
     entries = []
     with torch.no_grad(), use_custom_gemm() as report:
@@ -315,6 +332,8 @@ def test_the_context_takes_the_short_way_and_counts() -> None:
             entries.append(torch.mm(a, b))
     assert all(torch.equal(entries[0], e) for e in entries)
     assert sum(row.calls for row in report.rows) == 5
+    (recorded,) = made
+    assert len(calls) == 4 and not recorded.left  # all but the first call, which is looked at
     expect_close(entries[0], a @ b)
 
 
@@ -329,15 +348,16 @@ class TestLayout:
     def test_what_is_not_there_is_not_found(self) -> None:
         tensors = [torch.empty(1) for _ in range(3)]
         impls = [t._cdata for t in tensors]
-        assert _python_call.find_word(_native.lib(), tensors, 6, impls) is not None
-        assert _python_call.find_word(_native.lib(), tensors, 2, impls) is None
+        objects = [id(t) for t in tensors]
+        assert find_word(_native.lib(), objects, 6, impls) is not None
+        assert find_word(_native.lib(), objects, 2, impls) is None
         for i in range(3):
-            assert _python_call.find_word(_native.lib(), tensors, 6, [*impls[:i], 12345, *impls[i + 1 :]]) is None
-        assert _python_call.find_word(_native.lib(), [], 6, []) is None
+            assert find_word(_native.lib(), objects, 6, [*impls[:i], 12345, *impls[i + 1 :]]) is None
+        assert find_word(_native.lib(), [], 6, []) is None
 
     def test_without_it_the_op_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_python_call, "layout", lambda library: None)
-        assert _python_call.start(_native.lib()) is None
-        monkeypatch.setattr(_python_call, "_make", lambda: None)
+        assert _python_call.start(_native.lib(), str(_library.path())) is None
+        monkeypatch.setattr(_python_call, "maker", lambda: None)
         op = hgemm.mm.default._op
         assert _python_call.function("mm", op) is op
