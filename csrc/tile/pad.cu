@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) pad_kernel(const __grid_constant__ P
   uint4* dst = o.dst + row_id * o.dst_chunks_per_row;
   const auto place_of = [&](int i) {
     const auto chunk = static_cast<uint32_t>(first + i * o.lanes);
-    return chunk + chunk / o.tile_chunks * o.gap_chunks;
+    return o.gap_chunks == 0 ? chunk : chunk + chunk / o.tile_chunks * o.gap_chunks;
   };
   const auto valid = [&](int i) { return static_cast<int>(min(o.cols - (first + i * o.lanes) * 8, int64_t{8})); };
 
@@ -98,7 +98,7 @@ Operand operand(const Problem& p, const Matrix& src, const Matrix& dst, bool uni
   o.rows = rows;
   o.cols = cols;
   o.dst_chunks_per_row = (unit_col_stride ? dst.row_stride : dst.col_stride) / 8;
-  o.tile_chunks = tile == 0 ? UINT32_MAX : static_cast<uint32_t>(tile / 8);
+  o.tile_chunks = static_cast<uint32_t>(tile / 8);
   o.gap_chunks = static_cast<uint32_t>((pitch_of(tile) - tile) / 8);
   int64_t batches = 1;
   for (int i = 0; i < 2; ++i) {
