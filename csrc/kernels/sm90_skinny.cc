@@ -24,43 +24,61 @@ struct Line {
 };
 
 // Measured on the H200.
-constexpr double kFixedUs = 3.3;                        // start, first bytes, sums, drain
-constexpr double kBlockRate = 62, kTallBlockRate = 50;  // GB/s of W that one block takes in; of more than 64 rows
+constexpr double kFixedUs = 1.65, kFixedColUs = 0.012;  // start, first bytes, drain; for each row of x, results as well
+constexpr double kSumUs = 0.8;                          // slices added up
+constexpr double kStepUs = 0.26, kStepColUs = 0.0018;   // 128 k of 64 rows of W, or of fewer, in a block; the same
 constexpr int kStepsPerSplit = 4;                       // of K, at least
+constexpr int kClustersOfFour = 30;                     // that find room at the same time
 constexpr int kPrefetch = 2;                            // stages
-// The next kernel starts late, to load in this one's tail, unless a block has too few steps for a tail to count or,
-// alone on its tile, so many that blocks end at different times: then the next one's would crowd where one has ended.
-constexpr int kFewSteps = 12, kManySteps = 48;
+constexpr int64_t kLongK = 6144;
+
+/// GB/s of W that the line is read at, by so many blocks with tiles of so many rows.
+double read_gbs(const DeviceFacts& facts, const Line& line, double blocks, int64_t tile_rows) {
+  const double step_us =
+      (kStepUs + kStepColUs * line.tile.bn) * static_cast<double>(std::max<int64_t>(tile_rows, 64)) / 64;
+  const double block_rate = static_cast<double>(tile_rows) * 128 * 2 / (step_us * 1e3);
+  return std::min(line.rate * chip_of(facts.cc).dram_gbs / chip_of(90).dram_gbs, blocks * block_rate);
+}
+
+/// Slices of K that let the tiles be read in the least time. The scheduler packs clusters of more than two blocks two
+/// to an SM, and others then wait; clusters of eight gain only where there is next to nothing else.
+int splits_for(const Problem& p, const DeviceFacts& facts, const Line& line, int64_t tiles, int64_t steps) {
+  const int64_t all = tiles * p.batches();
+  int best = 1;
+  double best_us = 0;
+  for (int s : {1, 2, 4, 8}) {
+    const bool room = s == 1 || (s == 2 ? all * 2 <= facts.sm_count : s == 4 ? all <= kClustersOfFour : all <= 8);
+    if (!room || (s > 1 && steps < s * kStepsPerSplit) || (s > 2 && line.tile.bm > 64)) break;
+    const double gbs = read_gbs(facts, line, static_cast<double>(all * s), line.tile.bm);
+    const double us = dram_bytes(p) / (gbs * 1e3) + (s > 1 ? kSumUs : 0.0);
+    if (s == 1 || us < best_us) best = s, best_us = us;
+  }
+  return best;
+}
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Roles roles = sm90_skinny::roles_of(p);
-  const bool k_major = roles.w_major == Major::kK, tall = line.tile.bm > 64;
+  const bool k_major = roles.w_major == Major::kK;
   const int64_t steps = ceil_div(p.k, line.tile.bk), batches = p.batches();
   int64_t tile_rows = line.tile.bm, tiles = ceil_div(roles.rows, tile_rows);
-  // A block an SM: the scheduler packs clusters, and two blocks on one SM would leave another without work. Clusters of
-  // eight gain only where there is next to nothing else, those of tall tiles hardly at all.
-  int splits = 1;
-  for (int s : {2, 4, 8}) {
-    if (tiles * batches * s > facts.sm_count || steps < s * kStepsPerSplit || (s == 8 && tiles * batches > 8)) break;
-    if (tall && s > 2) break;
-    splits = s;
-  }
+  const int splits = splits_for(p, facts, line, tiles, steps);
   // Lower tiles fill the last wave, at the price of reading x more often.
-  if (splits <= 2 && batches == 1 && k_major) {
+  if (splits <= 2 && batches == 1 && k_major && tiles * splits * 2 >= facts.sm_count) {
     const int64_t wave = facts.sm_count / splits, waves = ceil_div(tiles, wave);
     tile_rows = std::clamp(ceil_div(ceil_div(roles.rows, waves * wave), 8) * 8, tile_rows - 56, tile_rows);
     tiles = ceil_div(roles.rows, tile_rows);
   }
   Schedule s{static_cast<int>(tile_rows), splits, static_cast<int>(tiles), 0, true};
   if (batches > 1) return s;
+  s.prefetch = kPrefetch;
   if (tiles * splits > facts.sm_count) {
     // Blocks that go on to their next tile leave no gap between two; they need the stages for it.
-    if (tall || line.tile.bn <= 16) s.blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, facts.sm_count)));
-    s.prefetch = kPrefetch;
-    s.early = !tall;  // beside such a block none of the next kernel finds room anyway
-  } else if (steps / splits > kFewSteps && (splits > 1 || steps <= kManySteps)) {
-    s.prefetch = kPrefetch;
-    s.early = false;
+    if (line.tile.stages > 4) s.blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, facts.sm_count)));
+    s.early = 2 * (line.smem_bytes + 1024) <= facts.smem_per_sm;  // else there is no room for it (1 KB is the system's)
+  } else {
+    // The next kernel starts late, to load in this one's tail, unless a block, alone on its tile, takes so long that
+    // blocks end at different times: then the next one's would crowd where one has ended.
+    s.early = splits == 1 && p.k > kLongK;
   }
   return s;
 }
@@ -99,9 +117,8 @@ bool gates(const Problem& p) {
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const double blocks = static_cast<double>(s.blocks) * s.splits * static_cast<double>(p.batches());
-  const double block_rate = line.tile.bm > 64 ? kTallBlockRate : kBlockRate;
-  const double rate = std::min(line.rate * chip_of(facts.cc).dram_gbs / chip_of(90).dram_gbs, blocks * block_rate);
-  return kFixedUs + dram_bytes(p) / (rate * 1e3);
+  return kFixedUs + kFixedColUs * line.tile.bn + (s.splits > 1 ? kSumUs : 0.0) +
+         dram_bytes(p) / (read_gbs(facts, line, blocks, s.tile_rows) * 1e3);
 }
 
 constexpr Variant gating(Variant v) {

@@ -4,7 +4,7 @@
 // instruction. A block owns up to 64 rows of W for each of its warpgroups, and a slice of K; what it owns is one tile
 // after another where there is more than a tile for each SM. One thread keeps a ring of shared-memory stages full by
 // TMA, across the ends of tiles; the warpgroups multiply, and each warp takes its sums to memory by itself. What counts
-// is bytes in flight: two blocks fit an SM, so that in a chain of dependent launches the next kernel stands ready,
+// is bytes in flight. Where two blocks fit an SM, the next kernel of a chain of dependent launches stands ready,
 // barriers and all, when this one ends, and has the first of W in L2 (in its ring, if nobody writes W). The slices of a
 // tile form a cluster, which adds their sums up through distributed shared memory, in order.
 //
@@ -58,7 +58,6 @@ template <Activation kAct>
 using Act = std::integral_constant<Activation, kAct>;
 
 constexpr int kGateRows = 4;  // of a gated W's halves, in turn
-constexpr int kLead = 4;      // the next kernel may start when the producer is at its stage this far from the end
 
 /// A stage: x's panels of (COLS, 64 k), then W's, of (tile rows, 64 k) or, MN-major, one (64 k, 64 rows) for each
 /// warpgroup, all in 128-byte swizzle. A panel of fewer rows takes less space; wgmma still reads 64, and what it makes
@@ -272,12 +271,11 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
   // Tiles beyond the last one of W are nobody's.
   const int my_tiles = begin.row0 < p.rows ? (p.rows - begin.row0 + row_stride - 1) / row_stride : 0;
   const int steps = my_tiles * (last - first), ahead = min(steps, p.stages);
-  Cursor next = begin;
   if (loads) {
+    Cursor at = begin;
     if (p.static_w) {
-      for (int s = 0; s < ahead; ++s, advance(next)) load_w(s, next);
+      for (int s = 0; s < ahead; ++s, advance(at)) load_w(s, at);
     } else {
-      Cursor at = begin;
       for (int s = min(steps, p.prefetch); s > 0; --s, advance(at)) {
         each_box_of_w(at, [&](int, ptx::TmaCoord box) { ptx::tma_prefetch_box(&p.w, box); });
       }
@@ -289,22 +287,25 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
 
   if (warp == kWarps) {
     if (loads) {
-      // What comes from DRAM first: x waits in L2.
-      if (!p.static_w) {
-        for (int s = 0; s < ahead; ++s, advance(next)) load_w(s, next);
+      Cursor next = begin;
+      // x not behind all of W, but stage by stage: the first one can be used, and loaded again, as soon as it is there.
+      for (int s = 0; s < ahead; ++s, advance(next)) {
+        if (!p.static_w) load_w(s, next);
+        load_x(s, next);
       }
-      Cursor at = begin;
-      for (int s = 0; s < ahead; ++s, advance(at)) load_x(s, at);
-      const int trigger = steps - min(kLead, p.stages - 1);
+      // The next kernel may start when what is left to load fits the ring: by then all of this one's blocks have
+      // started, and hardly any has ended, so that the next one's find every SM alike.
+      const int trigger = max(steps - p.stages, ahead);
       int stage = 0;
       uint32_t parity = 0;
       for (int i = ahead; i < steps; ++i, advance(next)) {
+        if (i == trigger) ptx::grid_launch_dependents();
         ptx::mbarrier_wait(empty + 8 * stage, parity);
         load_w(stage, next);
         load_x(stage, next);
-        if (i == trigger) ptx::grid_launch_dependents();
         if (++stage == p.stages) stage = 0, parity ^= 1;
       }
+      if (trigger >= steps) ptx::grid_launch_dependents();
     }
     __syncwarp();
   } else {
