@@ -13,6 +13,7 @@
 namespace hgemm {
 namespace {
 
+using sm90_skinny::Release;
 using sm90_skinny::Roles;
 using sm90_skinny::Schedule;
 
@@ -68,17 +69,20 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
     tile_rows = std::clamp(ceil_div(ceil_div(roles.rows, waves * wave), 8) * 8, tile_rows - 56, tile_rows);
     tiles = ceil_div(roles.rows, tile_rows);
   }
-  Schedule s{static_cast<int>(tile_rows), splits, static_cast<int>(tiles), 0, true};
+  Schedule s{static_cast<int>(tile_rows), splits, static_cast<int>(tiles), 0, Release::kAtOnce};
   if (batches > 1) return s;
   s.prefetch = kPrefetch;
-  if (tiles * splits > facts.sm_count) {
-    // Blocks that go on to their next tile leave no gap between two; they need the stages for it.
-    if (line.tile.stages > 4) s.blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, facts.sm_count)));
-    s.early = 2 * (line.smem_bytes + 1024) <= facts.smem_per_sm;  // else there is no room for it (1 KB is the system's)
-  } else {
-    // The next kernel starts late, to load in this one's tail, unless a block, alone on its tile, takes so long that
-    // blocks end at different times: then the next one's would crowd where one has ended.
-    s.early = splits == 1 && p.k > kLongK;
+  const bool waves = tiles * splits > facts.sm_count;
+  // Blocks that go on to their next tile leave no gap between two; they need the stages for it.
+  if (waves && line.tile.stages > 4) s.blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, facts.sm_count)));
+  // The next kernel starts late, to load in this one's tail, and finds all SMs alike: each still has a block of this
+  // one, and room for one more. Where blocks end at different times it starts at once, lest two of its blocks take the
+  // place that one has left. And where there is no room for it (1 KB a block is the system's), it waits until all have
+  // ended.
+  if (2 * (line.smem_bytes + 1024) > facts.smem_per_sm) {
+    s.release = Release::kWithLastSums;
+  } else if (!waves && (splits > 1 || p.k <= kLongK)) {
+    s.release = Release::kWithLastLoads;
   }
   return s;
 }

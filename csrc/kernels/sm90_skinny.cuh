@@ -47,8 +47,8 @@ struct Params {
   int tile_rows;   // of W in a tile, a multiple of 8
   int k_steps, splits, stages;
   int prefetch;     // Schedule::prefetch
+  Release release;  // Schedule::release
   bool swapped;     // D's rows are W's
-  bool early;       // Schedule::early
   bool static_w;    // no kernel before this one writes W
   Activation gate;  // gated: the epilogue has none
   tile::EpilogueParams epilogue;
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
   }
   __syncthreads();
   ptx::grid_dependency_wait();
-  if (p.early) ptx::grid_launch_dependents();
+  if (p.release == Release::kAtOnce) ptx::grid_launch_dependents();
 
   if (warp == kWarps) {
     if (loads) {
@@ -293,19 +293,17 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
         if (!p.static_w) load_w(s, next);
         load_x(s, next);
       }
-      // The next kernel may start when what is left to load fits the ring: by then all of this one's blocks have
-      // started, and hardly any has ended, so that the next one's find every SM alike.
-      const int trigger = max(steps - p.stages, ahead);
+      const int last_loads = max(steps - p.stages, ahead);
       int stage = 0;
       uint32_t parity = 0;
       for (int i = ahead; i < steps; ++i, advance(next)) {
-        if (i == trigger) ptx::grid_launch_dependents();
+        if (i == last_loads && p.release == Release::kWithLastLoads) ptx::grid_launch_dependents();
         ptx::mbarrier_wait(empty + 8 * stage, parity);
         load_w(stage, next);
         load_x(stage, next);
         if (++stage == p.stages) stage = 0, parity ^= 1;
       }
-      if (trigger >= steps) ptx::grid_launch_dependents();
+      if (last_loads == steps && p.release == Release::kWithLastLoads) ptx::grid_launch_dependents();
     }
     __syncwarp();
   } else {
@@ -336,6 +334,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
         if (++stage == p.stages) stage = 0, parity ^= 1;
       }
       ptx::wgmma_pin(acc);
+      if (p.release == Release::kWithLastSums && row0 + row_stride >= p.rows) ptx::grid_launch_dependents();
       if (p.splits == 1) {
         float* const patch = reinterpret_cast<float*>(smem + Traits::kPatchAt + warp * Traits::kPatchBytes);
         const int rows = min(p.tile_rows, p.rows - row0) - warp * 16;

@@ -39,13 +39,20 @@ inline Roles roles_of(const Problem& p) {
   return {true, &p.a, &p.b, p.a_major(), p.b_major(), p.m, p.n, p.lda(), p.ldb()};
 }
 
+/// When the next kernel of the stream may start.
+enum class Release {
+  kAtOnce,
+  kWithLastLoads,  // when all that is left to load fits the ring
+  kWithLastSums,   // when the last main loop has ended
+};
+
 /// How W is cut: into tiles of `tile_rows` rows, each into `splits` slices of K. `blocks` share the tiles of a batch
 /// out; with slices, a block has one.
 struct Schedule {
   int tile_rows;  // a multiple of 8, MN-major of 64
   int splits, blocks;
   int prefetch;  // stages of W that go to L2 before the kernels before this one have ended
-  bool early;    // the next kernel may start at once, not only when this one's last loads are on their way
+  Release release;
 };
 
 /// Enqueues the GEMM.

@@ -89,7 +89,7 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   params.k_steps = static_cast<int>((p.k + Config::BK - 1) / Config::BK);
   params.splits = s.splits;
   params.prefetch = s.prefetch;
-  params.early = s.early;
+  params.release = s.release;
   params.swapped = roles.swapped;
   params.static_w = p.static_weights && !roles.swapped;
   params.epilogue = tile::epilogue_params(p, nullptr);
