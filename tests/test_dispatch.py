@@ -257,6 +257,23 @@ def test_unknown_names_list_what_there_is() -> None:
         assert _variants.resolve(v.name) == v.id == _native.lib().hgemm_find_variant(v.name.encode())
 
 
+def test_blocks_of_a_batch_wait_for_room(tables: None) -> None:
+    """Thousands of small products take the kernels for decoding many turns, by the H200's table."""
+    measured = Table.read(_tables.shipped_dir() / f"{H200.slug}.json")
+    found = 0
+    for e in measured.entries:
+        if e.batch == 1 or min(e.m, e.n) > 16:
+            continue
+        explanation = hgemm_ops.explain(
+            M=e.m, N=e.n, K=e.k, batch=e.batch, layout=e.layout, alignment=e.align, arch="sm_90"
+        )
+        for c in explanation.candidates:
+            if c.family == "skinny" and c.name in e.us:
+                assert c.predicted_us is not None and 0.6 < c.predicted_us / e.us[c.name] < 1.5, (e.shape, c)
+                found += 1
+    assert found > 20
+
+
 # ---- tables --------------------------------------------------------------------------------------
 
 

@@ -23,10 +23,11 @@ struct Line {
 };
 
 // Measured on the H200.
-constexpr double kFixedUs = 3.5;   // start, first bytes, sums, drain
-constexpr double kSplitUs = 0.6;   // sums through the cluster
-constexpr double kBlockRate = 45;  // GB/s that one block takes in
-constexpr int kStepsPerWarp = 2;   // of 64 k (32, MN-major), at least
+constexpr double kFixedUs = 3.5;                   // start, first bytes, sums, drain
+constexpr double kSplitUs = 0.6;                   // sums through the cluster
+constexpr double kBlockRate = 45;                  // GB/s that one block takes in
+constexpr double kTurnUs = 0.94, kTurnMnUs = 2.5;  // an SM's, for each of its blocks of a batch; W MN-major
+constexpr int kStepsPerWarp = 2;                   // of 64 k (32, MN-major), at least
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Roles roles = roles_of(p);
@@ -54,15 +55,16 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   return has_short_side(p, line.tile.bn, 30, why);
 }
 
-/// The bytes at the line's rate, less where too few blocks ask for them.
+/// The bytes at the line's rate, less where too few blocks ask for them, or, in batches, the blocks' turns.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const double blocks = static_cast<double>(s.tiles) * s.splits * static_cast<double>(p.batches());
   const Roles roles = roles_of(p);
   const double rate = roles.wide ? line.rate : roles.w_major == Major::kK ? line.narrow_k : line.narrow_mn;
   const double share = chip_of(facts.cc).dram_gbs / chip_of(kHopper).dram_gbs;
-  return kFixedUs + (s.splits > 1 ? kSplitUs : 0.0) +
-         dram_bytes(p) / (std::min(rate * share, blocks * kBlockRate) * 1e3);
+  const double bytes_us = dram_bytes(p) / (std::min(rate * share, blocks * kBlockRate) * 1e3);
+  const double turn_us = p.batches() == 1 ? 0.0 : roles.w_major == Major::kK ? kTurnUs : kTurnMnUs;
+  return kFixedUs + (s.splits > 1 ? kSplitUs : 0.0) + std::max(bytes_us, blocks / facts.sm_count * turn_us);
 }
 
 using Launcher = Status (*)(const Problem&, const Schedule&, Stream);

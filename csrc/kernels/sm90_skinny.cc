@@ -30,15 +30,27 @@ constexpr double kSumUs = 0.8;                          // slices added up
 constexpr double kStepUs = 0.26, kStepColUs = 0.0018;   // 128 k of 64 rows of W, or of fewer, in a block; the same
 constexpr int kStepsPerSplit = 4;                       // of K, at least
 constexpr int kClustersOfFour = 30;                     // that find room at the same time
+constexpr double kBlockUs = 2.1;                        // of one that waits for room: its first bytes, its drain
 constexpr int kPrefetch = 2;                            // stages
-constexpr int64_t kLongK = 6144;
+constexpr int64_t kLongK = 6144;                        // from here on blocks end at different times
 
-/// GB/s of W that the line is read at, by so many blocks with tiles of so many rows.
-double read_gbs(const DeviceFacts& facts, const Line& line, double blocks, int64_t tile_rows) {
-  const double step_us =
-      (kStepUs + kStepColUs * line.tile.bn) * static_cast<double>(std::max<int64_t>(tile_rows, 64)) / 64;
-  const double block_rate = static_cast<double>(tile_rows) * 128 * 2 / (step_us * 1e3);
-  return std::min(line.rate * chip_of(facts.cc).dram_gbs / chip_of(90).dram_gbs, blocks * block_rate);
+/// What a block takes for 128 k of a tile.
+double step_us(const Line& line, int64_t tile_rows) {
+  return (kStepUs + kStepColUs * line.tile.bn) * static_cast<double>(std::max<int64_t>(tile_rows, 64)) / 64;
+}
+
+/// Reading W by so many blocks at once, of tiles of so many rows, and adding up slices.
+double read_us(const Problem& p, const DeviceFacts& facts, const Line& line, int64_t blocks, int64_t tile_rows,
+               int splits) {
+  const double block_gbs = static_cast<double>(tile_rows) * 128 * 2 / (step_us(line, tile_rows) * 1e3);
+  const double gbs =
+      std::min(line.rate * chip_of(facts.cc).dram_gbs / chip_of(90).dram_gbs, static_cast<double>(blocks) * block_gbs);
+  return dram_bytes(p) / (gbs * 1e3) + (splits > 1 ? kSumUs : 0.0);
+}
+
+/// Blocks that find room on an SM (1 KB of each is the system's).
+int resident(const DeviceFacts& facts, const Line& line) {
+  return std::max(1, facts.smem_per_sm / (line.smem_bytes + 1024));
 }
 
 /// Slices of K that let the tiles be read in the least time. The scheduler packs clusters of more than two blocks two
@@ -50,8 +62,7 @@ int splits_for(const Problem& p, const DeviceFacts& facts, const Line& line, int
   for (int s : {1, 2, 4, 8}) {
     const bool room = s == 1 || (s == 2 ? all * 2 <= facts.sm_count : s == 4 ? all <= kClustersOfFour : all <= 8);
     if (!room || (s > 1 && steps < s * kStepsPerSplit) || (s > 2 && line.tile.bm > 64)) break;
-    const double gbs = read_gbs(facts, line, static_cast<double>(all * s), line.tile.bm);
-    const double us = dram_bytes(p) / (gbs * 1e3) + (s > 1 ? kSumUs : 0.0);
+    const double us = read_us(p, facts, line, all * s, line.tile.bm, s);
     if (s == 1 || us < best_us) best = s, best_us = us;
   }
   return best;
@@ -77,9 +88,8 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   if (waves && line.tile.stages > 4) s.blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, facts.sm_count)));
   // The next kernel starts late, to load in this one's tail, and finds all SMs alike: each still has a block of this
   // one, and room for one more. Where blocks end at different times it starts at once, lest two of its blocks take the
-  // place that one has left. And where there is no room for it (1 KB a block is the system's), it waits until all have
-  // ended.
-  if (2 * (line.smem_bytes + 1024) > facts.smem_per_sm) {
+  // place that one has left. And where there is no room for it, it waits until all have ended.
+  if (resident(facts, line) == 1) {
     s.release = Release::kWithLastSums;
   } else if (!waves && (splits > 1 || p.k <= kLongK)) {
     s.release = Release::kWithLastLoads;
@@ -117,12 +127,16 @@ bool gates(const Problem& p) {
          p.c.data == nullptr && p.pre_activation == nullptr && p.alpha == 1.0f;
 }
 
-/// The bytes at the line's rate, less where too few blocks or too short slices ask for them.
+/// The bytes at the line's rate, less where too few blocks or too short slices ask for them; where blocks wait for
+/// room, at least their turns.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
-  const double blocks = static_cast<double>(s.blocks) * s.splits * static_cast<double>(p.batches());
-  return kFixedUs + kFixedColUs * line.tile.bn + (s.splits > 1 ? kSumUs : 0.0) +
-         dram_bytes(p) / (read_gbs(facts, line, blocks, s.tile_rows) * 1e3);
+  const int64_t blocks = int64_t{s.blocks} * s.splits * p.batches();
+  const double us = kFixedUs + kFixedColUs * line.tile.bn + read_us(p, facts, line, blocks, s.tile_rows, s.splits);
+  const int64_t turns = ceil_div(blocks, int64_t{facts.sm_count} * resident(facts, line));
+  if (turns == 1) return us;
+  const double steps = static_cast<double>(ceil_div(ceil_div(p.k, 128), s.splits));
+  return std::max(us, static_cast<double>(turns) * (kBlockUs + steps * step_us(line, s.tile_rows)));
 }
 
 constexpr Variant gating(Variant v) {
