@@ -418,6 +418,9 @@ def test_all_takes_eligible_kernels_only_and_fused_torch_stands_beside() -> None
     options = runner.Options(variants=("all",), candidates=2, rounds=5, dispatched=False)
     row = runner.run_case(Case(40, 24, 33), options, torch.device("cpu"))
     assert row.results.keys() == {"torch", "fast", "inaccurate"}
+    hgemm_ops.explain().chosen = "unwritten"  # by a table, say, against the model
+    row = runner.run_case(Case(40, 24, 33), options, torch.device("cpu"))
+    assert row.results.keys() == {"torch", "fast", "inaccurate", "unwritten"}
     fused = Case(40, 24, 33, layout="NT", op="linear", bias=True, activation="relu")
     row = runner.run_case(fused, runner.Options(rounds=5, dispatched=False), torch.device("cpu"))
     assert row.results.keys() == {"torch", "torch._addmm_activation"} and not row.wrong

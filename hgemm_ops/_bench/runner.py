@@ -34,7 +34,7 @@ class Options:
     """How to run a case.
 
     variants: kernels to force beside the dispatcher's choice; "all" is every eligible one but the ladder's.
-    candidates: of "all", only so many that the model predicts to be fastest.
+    candidates: of "all", only so many that the model predicts to be fastest, and what the dispatcher takes.
     dispatched: whether to time the dispatcher's choice.
     peers: which of ``peers.NAMES`` to time beside them.
     duels: so many of the fastest kernels are timed again, each alone with torch, as the dispatcher's choice will run:
@@ -185,7 +185,10 @@ def _contenders(case: Case, operands: workload.Operands, options: Options) -> _C
     names = options.variants
     if everything:
         names = tuple(name for name, reason in reasons.items() if not reason and name not in ladder)
-        names = names[: options.candidates]
+        # A table that is written from this would else forget a kernel that the model underrates.
+        names = tuple(
+            n for i, n in enumerate(names) if i < (options.candidates or len(names)) or n == explanation.chosen
+        )
     for name in names:
         if reason := reasons.get(name, "is no kernel for this operation"):
             found.refused[name] = reason

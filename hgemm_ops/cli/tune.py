@@ -76,7 +76,11 @@ def to_entry(row: runner.Row) -> _tables.Entry | None:
 @click.option("--layout", "layouts", type=click.Choice(LAYOUTS), multiple=True, default=("NT",), help=_LAYOUT_HELP)
 @click.option("--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Default: the suite's own; float16 for --shapes.")
 @click.option("--variant", "variants", metavar="NAME", multiple=True, default=("all",), help=_VARIANT_HELP)
-@click.option("--candidates", type=click.IntRange(min=1), help="Time so many kernels, those predicted to be fastest.")
+@click.option(
+    "--candidates",
+    type=click.IntRange(min=1),
+    help="Time so many kernels, those predicted to be fastest, and the one that the dispatcher takes.",
+)
 @click.option("--rounds", type=click.IntRange(min=5), default=20, show_default=True, help="Timed passes of each.")
 @click.option(
     "--duels",
