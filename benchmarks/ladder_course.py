@@ -1,4 +1,4 @@
-"""Writes what the ladder's steps measured into their course, csrc/ladder/README.md, from the ``ladder_*.json`` results.
+"""Writes what the ladder's steps measured into their course, benchmarks/ladder.md, from the ``ladder_*.json`` results.
 
 A part lies between ``<!-- ladder: NAME -->`` and ``<!-- end of NAME -->``. ``--check`` changes nothing and fails where
 the course is not up to date.
@@ -22,8 +22,9 @@ from hgemm_ops._bench.rungs import FAMILIES, RUNGS, Rung
 from hgemm_ops._bench.statistics import geometric_mean
 
 ROOT = Path(__file__).resolve().parent.parent
-COURSE = ROOT / "csrc" / "ladder" / "README.md"
+COURSE = ROOT / "benchmarks" / "ladder.md"
 LIST = ROOT / "csrc" / "ladder" / "variants.inc"
+STEPS = "../csrc/ladder"  # as the course links them
 SEEDS = ROOT / "benchmarks" / "seeds" / "ratios.csv"
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 
@@ -140,7 +141,7 @@ def bodies() -> list[str]:
 def _link(rung: Rung, where: Mapping[str, Place]) -> str:
     place = where[rung.name]
     number = re.sub(r"^sm90_|_.*", "", place.file)
-    return f"[{rung.name}](variants.inc#L{place.line}) ([{number}]({place.file}#L{place.body}))"
+    return f"[{rung.name}]({STEPS}/variants.inc#L{place.line}) ([{number}]({STEPS}/{place.file}#L{place.body}))"
 
 
 def _text(value: float | None, form: str = ".3f") -> str:

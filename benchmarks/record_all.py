@@ -50,8 +50,7 @@ _BETWEEN = (
     "32x128256x4096,2048x14336x4096,512x512x512,1024x1024x1024,2048x2048x2048"
 )
 
-#: The tests first; then the ladder, whose page lies in csrc, by whose tree id files say what they measured;
-#: tables before what they decide; what other files do not need last.
+#: The tests first; then the ladder and its page; tables before what they decide; what other files do not need last.
 STEPS = {
     "tests": Step(_script("gpu_tests", "--limit", "280", "--output", "RESULTS/tests.json", "-q", "-n", "auto"), 300),
     "ladder": Step(_script("ladder", "--output", "RESULTS"), 300),

@@ -220,6 +220,11 @@ def test_the_course_is_up_to_date() -> None:
     assert page == expected, "run python benchmarks/ladder_course.py"
 
 
+def test_no_page_of_csrc_is_written_from_results() -> None:
+    """Results say by csrc's tree id what they measured: recording may not change it."""
+    assert not [p.name for p in (ROOT / "csrc").rglob("*.md") if "<!-- " in p.read_text()]
+
+
 def test_every_step_has_a_line_in_the_course() -> None:
     page, places = ladder_course.COURSE.read_text(), ladder_course.places()
     lines = ladder_course.LIST.read_text().splitlines()
@@ -227,7 +232,8 @@ def test_every_step_has_a_line_in_the_course() -> None:
     for name, place in places.items():
         body = (ROOT / "csrc" / "ladder" / place.file).read_text().splitlines()[place.body - 1]
         assert f"({name}," in lines[place.line - 1] and ("__global__" in body or body.startswith("#define "))
-        assert f"[{name}](variants.inc#L{place.line}) (" in page and f"]({place.file}#L{place.body})" in page
+        line, body_line = f"variants.inc#L{place.line}", f"{place.file}#L{place.body}"
+        assert f"[{name}](../csrc/ladder/{line}) (" in page and f"](../csrc/ladder/{body_line})" in page
 
 
 def test_the_course_shows_what_was_measured(table: ladder.Table, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def test_every_suite_with_a_product_is_recorded_after_the_table() -> None:
     assert {name.removeprefix("suite-") for name in suites} == {*SUITES, "bfloat16"} - {"seeds-sgemm", "seeds-add"}
     assert max(names.index(n) for n in names if n.startswith("tune-")) < min(names.index(n) for n in suites)
     assert names[0] == "tests"
-    # The course lies in csrc: what is recorded before it is of other sources than what is committed.
+    # The course is written from what the two before it record.
     assert names[1:4] == ["ladder", "ladder-ncu", "course"]
 
 
