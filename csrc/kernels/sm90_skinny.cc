@@ -22,6 +22,7 @@ struct Line {
   Tile tile;  // bm: rows of W, bn: rows of x
   int smem_bytes;
   double rate;
+  int max_splits;
 };
 
 // Measured on the H200.
@@ -61,7 +62,7 @@ int splits_for(const Problem& p, const DeviceFacts& facts, const Line& line, int
   double best_us = 0;
   for (int s : {1, 2, 4, 8}) {
     const bool room = s == 1 || (s == 2 ? all * 2 <= facts.sm_count : s == 4 ? all <= kClustersOfFour : all <= 8);
-    if (!room || (s > 1 && steps < s * kStepsPerSplit) || (s > 2 && line.tile.bm > 64)) break;
+    if (!room || (s > 1 && steps < s * kStepsPerSplit) || s > line.max_splits) break;
     const double us = read_us(p, facts, line, all * s, line.tile.bm, s);
     if (s == 1 || us < best_us) best = s, best_us = us;
   }
@@ -152,7 +153,7 @@ using Functions = ScheduledFunctions<kLine, eligible, predict_us, schedule, kF16
 template <class C>
 constexpr Line line_of(double rate) {
   constexpr int kStageBytes = C::PANELS * (C::COLS + C::ROWS) * 128;
-  return {{C::ROWS, C::COLS, C::BK, C::kRingBytes / kStageBytes, C::kThreads}, C::kSmemBytes, rate};
+  return {{C::ROWS, C::COLS, C::BK, C::kRingBytes / kStageBytes, C::kThreads}, C::kSmemBytes, rate, C::kMaxSplits};
 }
 
 #define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE) \

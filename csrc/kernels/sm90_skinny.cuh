@@ -6,7 +6,7 @@
 // TMA, across the ends of tiles; the warpgroups multiply, and each warp takes its sums to memory by itself. What counts
 // is bytes in flight. Where two blocks fit an SM, the next kernel of a chain of dependent launches stands ready,
 // barriers and all, when this one ends, and has the first of W in L2 (in its ring, if nobody writes W). The slices of a
-// tile form a cluster, which adds their sums up through distributed shared memory, in order.
+// tile form a cluster: its blocks finish some of the tile's warps each, and send them the sums of the others.
 //
 // Gated, W is two halves, and a tile has four rows of the one, the same four of the other, and so on: what belongs
 // together is in the sums of one warp.
@@ -46,6 +46,7 @@ struct Params {
   int rows, cols;  // of W and of x
   int tile_rows;   // of W in a tile, a multiple of 8
   int k_steps, splits, stages;
+  int finishes;     // finished_warps
   int prefetch;     // Schedule::prefetch
   Release release;  // Schedule::release
   bool swapped;     // D's rows are W's
@@ -156,50 +157,37 @@ __device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[
   }
 }
 
-/// Adds up eight sums, kStep floats apart, over the blocks of the cluster. `at`: where they lie in each.
-template <int kStep>
-__device__ __forceinline__ void gather(float (&v)[8], uint32_t at, int splits) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] = 0.0f;
-#pragma unroll 2
-  for (int r = 0; r < splits; ++r) {
-    const uint32_t from = ptx::cluster_map(at, r);
-    if constexpr (kStep == 1) {
-      const float4 low = ptx::cluster_load_16(from), high = ptx::cluster_load_16(from + 16);
-      v[0] += low.x, v[1] += low.y, v[2] += low.z, v[3] += low.w;
-      v[4] += high.x, v[5] += high.y, v[6] += high.z, v[7] += high.w;
-    } else {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] += ptx::cluster_load_4(from + i * kStep * 4);
-    }
-  }
-}
-
-/// This block's share of a tile, from the sums of all slices, (COLS, kSumStride) floats at shared address `sums` of
-/// each block, to memory: eight neighbours in D at a time, as above.
+/// Sends a warp's sums to block `owner` of the cluster; there, adds up what the others send, the slices in order behind
+/// its own. False where it has sent. `sums`: shared memory for (splits - 1, COLS / 8, 32 lanes, 4) floats, whose bytes
+/// complete on `bar`.
 template <class Traits>
-__device__ __forceinline__ void store(const Params& p, uint32_t sums, int row0, int rows, tile::BatchOffset offset) {
-  using T = typename Traits::T;
-  const int first = blockIdx.y * Traits::kThreads + threadIdx.x, step = p.splits * Traits::kThreads;
-  float v[8];
-  if (Traits::kGated || !p.swapped) {
-    const int groups = (rows + 7) / 8;
-    for (int i = first; i < p.cols * groups; i += step) {
-      const int col = i / groups, row = (i - col * groups) * 8;
-      gather<1>(v, sums + 4 * (col * Traits::kSumStride + row), p.splits);
-      if constexpr (Traits::kGated) {
-        finish_gated<T>(p, v, col, row0 + row);
-      } else {
-        tile::finish<T>(p.epilogue, offset, col, row0 + row, {0, min(rows - row, 8)}, true, v);
+__device__ __forceinline__ bool add_slices(const Params& p, float (&acc)[Traits::COLS / 2], int owner, const float* sums,
+                                           uint32_t bar) {
+  const int slice = blockIdx.y, lane = threadIdx.x % 32;
+  const int groups = (p.cols + 7) / 8;  // of eight rows of x; what is beyond x is not sent
+  if (slice != owner) {
+    const int mine = slice - (slice > owner);
+    const uint32_t to = ptx::cluster_map(ptx::smem_addr(sums) + mine * Traits::kSumBytes + lane * 16, owner);
+    const uint32_t done = ptx::cluster_map(bar, owner);
+#pragma unroll
+    for (int j = 0; j < Traits::COLS / 8; ++j) {
+      const float* const v = acc + 4 * j;
+      if (j < groups) ptx::cluster_store_async_16(to + j * 512, v[0], v[1], v[2], v[3], done);
+    }
+    return false;
+  }
+  if (lane == 0) ptx::mbarrier_arrive_expect_tx(bar, (p.splits - 1) * groups * 512);
+  ptx::mbarrier_wait(bar, 0);
+  for (int r = 0; r < p.splits - 1; ++r) {
+#pragma unroll
+    for (int j = 0; j < Traits::COLS / 8; ++j) {
+      if (j < groups) {
+        const float4 v = reinterpret_cast<const float4*>(sums)[(r * (Traits::COLS / 8) + j) * 32 + lane];
+        acc[4 * j] += v.x, acc[4 * j + 1] += v.y, acc[4 * j + 2] += v.z, acc[4 * j + 3] += v.w;
       }
     }
-  } else {
-    for (int i = first; i < (p.cols + 7) / 8 * rows; i += step) {
-      const int group = i / rows, row = i - group * rows, col = group * 8;
-      gather<Traits::kSumStride>(v, sums + 4 * (col * Traits::kSumStride + row), p.splits);
-      tile::finish<T>(p.epilogue, offset, row0 + row, col, {0, min(p.cols - col, 8)}, true, v);
-    }
   }
+  return true;
 }
 
 /// Where a block is: on a tile, at a step along K.
@@ -211,10 +199,11 @@ template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant__ Params p) {
   using T = typename Traits::T;
   using Stage = Stage<Traits>;
-  constexpr int COLS = Traits::COLS, PANELS = Traits::PANELS, kWarps = 4 * Traits::kGroups;  // that multiply
+  constexpr int COLS = Traits::COLS, PANELS = Traits::PANELS, kWarps = Traits::kWarps;
   extern __shared__ __align__(1024) unsigned char smem[];
   const uint32_t ring = ptx::smem_addr(smem);
   const uint32_t full = ring + Traits::kRingBytes, empty = full + 8 * Traits::kMaxStages;
+  const uint32_t summed = empty + 8 * Traits::kMaxStages;
   const int stage_bytes = Stage::bytes(p.tile_rows), panel_w = Stage::panel_w(p.tile_rows);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const bool loads = threadIdx.x == kWarps * 32;
@@ -232,6 +221,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
       ptx::mbarrier_init(full + 8 * s, 1);
       ptx::mbarrier_init(empty + 8 * s, kWarps);
     }
+    for (int i = 0; i < kWarps; ++i) ptx::mbarrier_init(summed + 8 * i, 1);
     ptx::fence_mbarrier_init();
   }
 
@@ -282,6 +272,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
     }
   }
   __syncthreads();
+  if (p.splits > 1) ptx::cluster_arrive();  // this block's barriers are there
   ptx::grid_dependency_wait();
   if (p.release == Release::kAtOnce) ptx::grid_launch_dependents();
 
@@ -335,30 +326,17 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
       }
       ptx::wgmma_pin(acc);
       if (p.release == Release::kWithLastSums && row0 + row_stride >= p.rows) ptx::grid_launch_dependents();
-      if (p.splits == 1) {
-        float* const patch = reinterpret_cast<float*>(smem + Traits::kPatchAt + warp * Traits::kPatchBytes);
-        const int rows = min(p.tile_rows, p.rows - row0) - warp * 16;
-        finish_warp<Traits>(p, acc, patch, row0 + warp * 16, rows, offset);
-        continue;
+      const int rows = min(p.tile_rows, p.rows - row0) - warp * 16;
+      const int turn = warp % p.finishes;
+      const int patch_at = Traits::kFinishAt + turn * (Traits::kPatchBytes + (p.splits - 1) * Traits::kSumBytes);
+      float* const patch = reinterpret_cast<float*>(smem + patch_at);
+      if (p.splits > 1) {
+        ptx::cluster_wait();
+        if (rows <= 0) break;
+        if (!add_slices<Traits>(p, acc, warp / p.finishes, patch + Traits::kPatchBytes / 4, summed + 8 * turn)) break;
       }
-      ptx::barrier_sync(1, kWarps * 32);  // every warp has read its last stage: the ring becomes the sums
-      float* const mine = reinterpret_cast<float*>(smem) + lane % 4 * 2 * Traits::kSumStride + warp * 16 + lane / 4;
-#pragma unroll
-      for (int j = 0; j < COLS / 8; ++j) {
-        float* const at = mine + 8 * j * Traits::kSumStride;
-        at[0] = acc[4 * j];
-        at[Traits::kSumStride] = acc[4 * j + 1];
-        at[8] = acc[4 * j + 2];
-        at[Traits::kSumStride + 8] = acc[4 * j + 3];
-      }
+      finish_warp<Traits>(p, acc, patch, row0 + warp * 16, rows, offset);
     }
-  }
-
-  if (p.splits > 1) {
-    ptx::cluster_sync();
-    store<Traits>(p, ring, begin.row0, min(p.tile_rows, p.rows - begin.row0),
-                  tile::batch_offset(p.epilogue, blockIdx.z));
-    ptx::cluster_sync();  // the others have read this block's sums
   }
 }
 

@@ -2,9 +2,15 @@
 // seen and scheduled, launchers.
 #pragma once
 
+#include <algorithm>
+
 #include "core/problem.h"
 
 namespace hgemm::sm90_skinny {
+
+/// A cluster's blocks share the warps of a tile out: each block finishes so many of them, the first blocks if there are
+/// more blocks than warps.
+constexpr int finished_warps(int warps, int splits) { return warps > splits ? warps / splits : 1; }
 
 /// One line of configs_sm90_skinny.inc.
 template <int ROWS_, int COLS_, int PANELS_, int RING_>
@@ -12,17 +18,23 @@ struct Config {
   static constexpr int ROWS = ROWS_, COLS = COLS_, PANELS = PANELS_;
   static constexpr int BK = 64 * PANELS;
   static constexpr int kGroups = ROWS / 64;                // warpgroups
-  static constexpr int kThreads = (4 * kGroups + 1) * 32;  // those multiply, another warp loads
+  static constexpr int kWarps = 4 * kGroups;               // that multiply
+  static constexpr int kThreads = (kWarps + 1) * 32;       // another one loads
   static constexpr int kMaxStages = 32;
   static constexpr int kRingBytes = RING_ * 1024;
   static constexpr int kPatchCols = COLS < 16 ? COLS : 16;
   static constexpr int kPatchStride = 16 + 4;  // floats; the pads keep the fragment stores conflict-free
   static constexpr int kPatchBytes = kPatchCols * kPatchStride * 4;
-  static constexpr int kPatchAt = kRingBytes + 2 * kMaxStages * 8;
-  static constexpr int kSmemBytes = kPatchAt + 4 * kGroups * kPatchBytes;
-  static constexpr int kSumStride = ROWS + 4;  // floats
+  static constexpr int kSumBytes = 16 * COLS * 4;  // a warp's sums
+  // Slices of K, at most: what other blocks send of their sums needs room beside the ring.
+  static constexpr int kMaxSplits = ROWS > 64 ? 2 : COLS == 32 ? 4 : 8;
+  // Barriers: full, empty, and one for each warp that finishes. Then for each of these a patch and the others' sums.
+  static constexpr int kFinishAt = kRingBytes + (2 * kMaxStages + kWarps) * 8;
+  static constexpr int kOneSplit = kWarps * kPatchBytes;
+  static constexpr int kTwoSplits = finished_warps(kWarps, 2) * (kPatchBytes + kSumBytes);
+  static constexpr int kMostSplits = finished_warps(kWarps, kMaxSplits) * (kPatchBytes + (kMaxSplits - 1) * kSumBytes);
+  static constexpr int kSmemBytes = kFinishAt + std::max({kOneSplit, kTwoSplits, kMostSplits});
   static_assert(ROWS % 64 == 0);
-  static_assert(COLS * kSumStride * 4 <= kRingBytes);
   static_assert(2 * PANELS * (COLS + ROWS) * 128 <= kRingBytes, "one stage is read, the others are in flight");
 };
 

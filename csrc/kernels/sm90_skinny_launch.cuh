@@ -88,6 +88,7 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   params.tile_rows = s.tile_rows;
   params.k_steps = static_cast<int>((p.k + Config::BK - 1) / Config::BK);
   params.splits = s.splits;
+  params.finishes = finished_warps(Config::kWarps, s.splits);
   params.prefetch = s.prefetch;
   params.release = s.release;
   params.swapped = roles.swapped;
