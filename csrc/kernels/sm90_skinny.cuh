@@ -161,8 +161,8 @@ __device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[
 /// its own. False where it has sent. `sums`: shared memory for (splits - 1, COLS / 8, 32 lanes, 4) floats, whose bytes
 /// complete on `bar`.
 template <class Traits>
-__device__ __forceinline__ bool add_slices(const Params& p, float (&acc)[Traits::COLS / 2], int owner, const float* sums,
-                                           uint32_t bar) {
+__device__ __forceinline__ bool add_slices(const Params& p, float (&acc)[Traits::COLS / 2], int owner,
+                                           const float* sums, uint32_t bar) {
   const int slice = blockIdx.y, lane = threadIdx.x % 32;
   const int groups = (p.cols + 7) / 8;  // of eight rows of x; what is beyond x is not sent
   if (slice != owner) {

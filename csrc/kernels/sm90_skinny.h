@@ -10,16 +10,18 @@ namespace hgemm::sm90_skinny {
 
 /// A cluster's blocks share the warps of a tile out: each block finishes so many of them, the first blocks if there are
 /// more blocks than warps.
-constexpr int finished_warps(int warps, int splits) { return warps > splits ? warps / splits : 1; }
+constexpr int finished_warps(int warps, int splits) {
+  return warps > splits ? warps / splits : 1;
+}
 
 /// One line of configs_sm90_skinny.inc.
 template <int ROWS_, int COLS_, int PANELS_, int RING_>
 struct Config {
   static constexpr int ROWS = ROWS_, COLS = COLS_, PANELS = PANELS_;
   static constexpr int BK = 64 * PANELS;
-  static constexpr int kGroups = ROWS / 64;                // warpgroups
-  static constexpr int kWarps = 4 * kGroups;               // that multiply
-  static constexpr int kThreads = (kWarps + 1) * 32;       // another one loads
+  static constexpr int kGroups = ROWS / 64;           // warpgroups
+  static constexpr int kWarps = 4 * kGroups;          // that multiply
+  static constexpr int kThreads = (kWarps + 1) * 32;  // another one loads
   static constexpr int kMaxStages = 32;
   static constexpr int kRingBytes = RING_ * 1024;
   static constexpr int kPatchCols = COLS < 16 ? COLS : 16;

@@ -26,7 +26,9 @@ __device__ __forceinline__ void cluster_arrive() {
 }
 
 /// barrier.cluster.wait: every thread of every CTA in the cluster has arrived.
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+}
 
 /// mapa: where the shared-memory address of this CTA lies in CTA `rank` of the cluster.
 __device__ __forceinline__ uint32_t cluster_map(uint32_t addr, uint32_t rank) {
@@ -53,11 +55,12 @@ __device__ __forceinline__ float4 cluster_load_16(uint32_t addr) {
 }
 
 /// st.async.v4.f32: 16 bytes to any CTA of the cluster, which complete on `bar`, a barrier of that CTA.
-__device__ __forceinline__ void cluster_store_async_16(uint32_t addr, float a, float b, float c, float d, uint32_t bar) {
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];\n" ::"r"(
-                   addr),
-               "f"(a), "f"(b), "f"(c), "f"(d), "r"(bar)
-               : "memory");
+__device__ __forceinline__ void cluster_store_async_16(uint32_t addr, float a, float b, float c, float d,
+                                                       uint32_t bar) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];\n" ::"r"(addr),
+      "f"(a), "f"(b), "f"(c), "f"(d), "r"(bar)
+      : "memory");
 }
 
 }  // namespace hgemm::ptx
