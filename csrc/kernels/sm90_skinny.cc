@@ -27,7 +27,7 @@ struct Line {
 
 // Measured on the H200.
 constexpr double kFixedUs = 1.65, kFixedColUs = 0.012;  // start, first bytes, drain; for each row of x, results as well
-constexpr double kSumUs = 0.8;                          // slices added up
+constexpr double kSumUs = 0.3;                          // slices added up
 constexpr double kStepUs = 0.26, kStepColUs = 0.0018;   // 128 k of 64 rows of W, or of fewer, in a block; the same
 constexpr int kStepsPerSplit = 4;                       // of K, at least
 constexpr int kClustersOfFour = 30;                     // that find room at the same time
@@ -86,7 +86,8 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   s.prefetch = kPrefetch;
   const bool waves = tiles * splits > facts.sm_count;
   // Blocks that go on to their next tile leave no gap between two; they need the stages for it.
-  if (waves && line.tile.stages > 4) s.blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, facts.sm_count)));
+  // On every SM one: on an SM without, two blocks of the next kernel would start.
+  if (waves && line.tile.stages > 4) s.blocks = facts.sm_count;
   // The next kernel starts late, to load in this one's tail, and finds all SMs alike: each still has a block of this
   // one, and room for one more. Where blocks end at different times it starts at once, lest two of its blocks take the
   // place that one has left. And where there is no room for it, it waits until all have ended.

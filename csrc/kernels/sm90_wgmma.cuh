@@ -297,35 +297,39 @@ class Epilogue {
     send<false>(packed_[half], half, deferred_row0_, deferred_work_);
   }
 
-  /// Split K: the blocks of the cluster share out the halves. Each lays the sums of the others' halves into its ring,
-  /// and adds to its own, in a fixed order, what the others have laid there.
-  __device__ __forceinline__ void reduce(Accumulators& acc, uint32_t ring, int row0, const Work& work) {
-    constexpr int kThreads = 256;
+  /// Split K: the blocks of the cluster share out the halves. Each sends the sums of the others' halves to them, and
+  /// adds to its own, in a fixed order, what it is sent: `sums` (CK - 1, kOwnHalves, 4, kThreads, 16 bytes), complete
+  /// on `summed`.
+  __device__ __forceinline__ void reduce(Accumulators& acc, uint32_t sums, uint32_t summed, int row0,
+                                         const Work& work) {
+    constexpr int kThreads = 256, CK = Traits::CK;
     const uint32_t rank = block_rank<Traits>();
-    const auto is_own = [rank](int half) { return half % Traits::CK == rank; };
-    const uint32_t own = ring + threadIdx.x * 16;  // (kHalves * 4, kThreads, 16 bytes)
+    const auto is_own = [rank](int half) { return half % CK == rank; };
+    // Of the block that sends to the s-th before it in the cluster.
+    const auto place = [sums](int s, int half) {
+      return sums + ((s - 1) * Traits::kOwnHalves + half / CK) * Traits::kHalfSumBytes + threadIdx.x * 16;
+    };
     uint32_t ahead = load_bias(static_cast<int>(rank), work);
-    ptx::barrier_sync(1, kThreads);  // the other warpgroup has read its last stage
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       if (is_own(half)) continue;
+      const uint32_t owner = half % CK, to = ptx::cluster_map(place((rank + CK - owner) % CK, half), owner);
+      const uint32_t done = ptx::cluster_map(summed, owner);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float* v = half_of(acc, half) + 4 * i;
-        *static_cast<float4*>(__cvta_shared_to_generic(own + (half * 4 + i) * kThreads * 16)) =
-            make_float4(v[0], v[1], v[2], v[3]);
+        ptx::cluster_store_async_16(to + i * kThreads * 16, v[0], v[1], v[2], v[3], done);
       }
     }
-    ptx::cluster_sync();
+    ptx::mbarrier_wait(summed, 0);
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       if (!is_own(half)) continue;
 #pragma unroll
-      for (int s = 1; s < Traits::CK; ++s) {
-        const uint32_t from = ptx::cluster_map(own + half * 4 * kThreads * 16, (rank + s) % Traits::CK);
+      for (int s = 1; s < CK; ++s) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float4 x = ptx::cluster_load_16(from + i * kThreads * 16);
+          const float4 x = *static_cast<const float4*>(__cvta_shared_to_generic(place(s, half) + i * kThreads * 16));
           float* v = half_of(acc, half) + 4 * i;
           v[0] += x.x, v[1] += x.y, v[2] += x.z, v[3] += x.w;
         }
@@ -740,11 +744,12 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   constexpr int kStageReaders = Traits::kPingpong ? 4 : 8;  // warps of a block that read one stage
   constexpr int kLeft = 3;                                  // named barrier
 
-  extern __shared__ __align__(1024) unsigned char smem[];  // STAGES x { A, B }, staging, full barriers, empty barriers
+  extern __shared__ __align__(1024) unsigned char smem[];  // STAGES x { A, B }, staging, sums, barriers: full, empty
   const uint32_t stages = ptx::smem_addr(smem);
   const uint32_t staging = stages + STAGES * Traits::kStageBytes;
-  const uint32_t full = staging + Traits::kStagingBuffers * Traits::kStagingBytes;
-  const uint32_t empty = full + STAGES * 8;
+  const uint32_t sums = staging + Traits::kStagingBuffers * Traits::kStagingBytes;
+  const uint32_t full = sums + Traits::kSumBytes;
+  const uint32_t empty = full + STAGES * 8, summed = empty + STAGES * 8;
   const int lane = threadIdx.x % 32;
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const Walk<Traits> walk(p, empty + STAGES * 8);
@@ -754,6 +759,10 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     for (int s = 0; s < STAGES; ++s) {
       ptx::mbarrier_init(full + s * 8, 1);
       ptx::mbarrier_init(empty + s * 8, kStageReaders * Traits::kSharers);
+    }
+    if constexpr (Traits::CK > 1) {
+      ptx::mbarrier_init(summed, 1);
+      ptx::mbarrier_arrive_expect_tx(summed, Traits::kSumBytes);
     }
     ptx::fence_mbarrier_init();
     walk.start();
@@ -812,10 +821,6 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
         ptx::barrier_sync(kLeft, Traits::kReaders + 32);
         if (lane == 0) ptx::flag_store(p.flags + blockIdx.x, p.tag);
       }
-    }
-    if constexpr (Traits::CK > 1) {
-      __syncwarp();
-      ptx::cluster_sync();  // with Epilogue::reduce
     }
   } else {
     ptx::claim_registers<240>();
@@ -918,7 +923,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       }
       const int row0 = work.m0 + row_in_tile + warp % 4 * 16;
       if constexpr (Traits::CK > 1) {
-        epilogue.reduce(acc, stages, row0, work);
+        epilogue.reduce(acc, sums, summed, row0, work);
       } else {
         epilogue.store(acc, row0, work, p.defers && walk.has(turn + 1));
       }
@@ -926,7 +931,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     epilogue.drain();
   }
   // A block must outlive its peer's multicasts and arrivals.
-  if constexpr (Traits::kCluster > 1) {
+  if constexpr (Traits::kSharers > 1) {
     __syncwarp();
     ptx::cluster_sync();
   }

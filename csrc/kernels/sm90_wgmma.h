@@ -38,19 +38,23 @@ struct Config {
   static constexpr int kStageBytesA = BM * BK * 2;
   static constexpr int kStageBytesB = (BN + 63) / 64 * 64 * BK * 2;  // an MN-major tile is loaded 64 columns at a time
   static constexpr int kStageBytes = kStageBytesA + kStageBytesB;
-  static constexpr int kBarrierBytes = 2 * STAGES * 8;
+  // Split K: a block finishes some of its tile's halves; what the other blocks send of their sums has its own place.
+  static constexpr int kOwnHalves = kHalves / CK;
+  static constexpr int kHalfSumBytes = 2 * 128 * 64;
+  static constexpr int kSumBytes = (CK - 1) * kOwnHalves * kHalfSumBytes;
+  static constexpr int kBarrierBytes = (2 * STAGES + (CK > 1 ? 1 : 0)) * 8;
   static constexpr int kStagingWarpBytes = 16 * 128;  // 16 rows of a warp on their way out, 128 bytes of each
   static constexpr int kStagingBytes = 8 * kStagingWarpBytes;
   static constexpr int kMaxSmemBytes = 232448;
-  static constexpr int kStagingBuffers =
-      STAGES * kStageBytes + 2 * kStagingBytes + kBarrierBytes <= kMaxSmemBytes ? 2 : 1;
-  static constexpr int kSmemBytes = STAGES * kStageBytes + kStagingBuffers * kStagingBytes + kBarrierBytes;
+  static constexpr int kRestBytes = STAGES * kStageBytes + kSumBytes + kBarrierBytes;
+  static constexpr int kStagingBuffers = kRestBytes + 2 * kStagingBytes <= kMaxSmemBytes ? 2 : 1;
+  static constexpr int kSmemBytes = kRestBytes + kStagingBuffers * kStagingBytes;
   static_assert(WM % 64 == 0 && BN % 8 == 0 && BN >= 64 && BN <= 256);
   static_assert(WM / 64 * BN / 2 <= 208, "accumulators must leave registers for the rest");
   static_assert(kSmemBytes <= kMaxSmemBytes);
   static_assert(kSharers <= 2, "larger clusters leave SMs idle: on the H200 fewer than 32 of four find room");
   static_assert(CK == 1 || (kSharers == 1 && !kPingpong), "split K: a whole cluster for one tile");
-  static_assert(CK == 1 || STAGES * kStageBytes >= BM * BN * 4, "split K: the ring holds the sums of a tile");
+  static_assert(kHalves % CK == 0, "split K: every block has as much to finish");
 };
 
 /// A cluster begins and ends a share of a tile at least this many steps from the tile's ends, or there: to write and

@@ -44,16 +44,6 @@ __device__ __forceinline__ float cluster_load_4(uint32_t addr) {
   return v;
 }
 
-/// ld.shared::cluster.v4.f32: 16 bytes of any CTA of the cluster.
-__device__ __forceinline__ float4 cluster_load_16(uint32_t addr) {
-  float4 v;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];\n"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(addr)
-               : "memory");
-  return v;
-}
-
 /// st.async.v4.f32: 16 bytes to any CTA of the cluster, which complete on `bar`, a barrier of that CTA.
 __device__ __forceinline__ void cluster_store_async_16(uint32_t addr, float a, float b, float c, float d,
                                                        uint32_t bar) {
