@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
   } else {
     const tile::BatchOffset offset = tile::batch_offset(p.epilogue, blockIdx.z);
     float acc[COLS / 2];
-    int stage = 0;
+    int stage = 0, before = 0;
     uint32_t parity = 0;
     for (int row0 = begin.row0; row0 < p.rows; row0 += row_stride) {
       for (int step = first; step < last; ++step) {
@@ -319,10 +319,16 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
           }
         }
         ptx::wgmma_commit();
-        // A stage given back at once is worth more than keeping the tensor cores busy between stages.
-        ptx::wgmma_wait<0>();
-        if (lane == 0) ptx::mbarrier_arrive(empty + 8 * stage);
+        // Where a stage is soon multiplied, giving it back at once is worth more than busy tensor cores between stages.
+        constexpr int kInFlight = COLS < 64 ? 0 : 1;
+        ptx::wgmma_wait<kInFlight>();
+        if (lane == 0 && step - kInFlight >= first) ptx::mbarrier_arrive(empty + 8 * (kInFlight ? before : stage));
+        before = stage;
         if (++stage == p.stages) stage = 0, parity ^= 1;
+      }
+      if constexpr (COLS >= 64) {
+        ptx::wgmma_wait<0>();
+        if (lane == 0) ptx::mbarrier_arrive(empty + 8 * before);
       }
       ptx::wgmma_pin(acc);
       if (p.release == Release::kWithLastSums && row0 + row_stride >= p.rows) ptx::grid_launch_dependents();
