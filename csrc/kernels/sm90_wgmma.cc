@@ -80,7 +80,10 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
     return refuse(why, "%s", "A must be row-major, and nothing added or activated");
   }
   if (form != Form::kSwapped && !line.takes_mn_major_b && p.b_major() == Major::kMN) {
-    return refuse(why, "B must be K-major: tiles of %d columns begin inside of 32-byte sectors", line.tile.bn);
+    return refuse(why,
+                  "B must be K-major: tiles of %d columns begin inside of 32-byte sectors, or rounded to 64 they "
+                  "find no room",
+                  line.tile.bn);
   }
   const bool tma = sm90_wgmma::is_tma_a(p) && sm90_wgmma::is_tma_b(p);
   if (form == Form::kPad && tma) return refuse(why, "%s", "A and B need no padding");

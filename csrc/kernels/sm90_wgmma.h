@@ -30,14 +30,11 @@ struct Config {
   static constexpr int kCluster = CM * CN * CK;
   static constexpr int WM = kPingpong ? BM : BM / 2;                // rows of a consumer warpgroup
   static constexpr int kHalves = 2 * (WM / 64) * ((BN + 63) / 64);  // of its result: 32 columns of 64 rows
-  static constexpr bool kTakesMnMajorB = BN % 16 == 0;              // else its tiles begin inside of 32-byte sectors
   static constexpr bool kStoresAny = WM / 64 * BN / 2 <= 192;  // else too few registers for what needs more than TMA
   static constexpr bool kDefers = !kPingpong && CK == 1;       // stores of a tile to the main loop of the next
   static constexpr bool kStreamK = false;
   static constexpr int kThreads = 3 * 128;  // two consumer warpgroups and the producer's
   static constexpr int kStageBytesA = BM * BK * 2;
-  static constexpr int kStageBytesB = (BN + 63) / 64 * 64 * BK * 2;  // an MN-major tile is loaded 64 columns at a time
-  static constexpr int kStageBytes = kStageBytesA + kStageBytesB;
   // Split K: a block finishes some of its tile's halves; what the other blocks send of their sums has its own place.
   static constexpr int kOwnHalves = kHalves / CK;
   static constexpr int kHalfSumBytes = 2 * 128 * 64;
@@ -46,6 +43,14 @@ struct Config {
   static constexpr int kStagingWarpBytes = 16 * 128;  // 16 rows of a warp on their way out, 128 bytes of each
   static constexpr int kStagingBytes = 8 * kStagingWarpBytes;
   static constexpr int kMaxSmemBytes = 232448;
+  // An MN-major B comes 64 columns at a time: a ring for K-major tiles may be deeper than there is room for those. Nor
+  // may its tiles begin inside of 32-byte sectors.
+  static constexpr int kRoundedBytesB = (BN + 63) / 64 * 64 * BK * 2;
+  static constexpr bool kTakesMnMajorB =
+      BN % 16 == 0 &&
+      STAGES * (kStageBytesA + kRoundedBytesB) + kSumBytes + kBarrierBytes + kStagingBytes <= kMaxSmemBytes;
+  static constexpr int kStageBytesB = kTakesMnMajorB ? kRoundedBytesB : BN * BK * 2;
+  static constexpr int kStageBytes = kStageBytesA + kStageBytesB;
   static constexpr int kRestBytes = STAGES * kStageBytes + kSumBytes + kBarrierBytes;
   static constexpr int kStagingBuffers = kRestBytes + 2 * kStagingBytes <= kMaxSmemBytes ? 2 : 1;
   static constexpr int kSmemBytes = kRestBytes + kStagingBuffers * kStagingBytes;
