@@ -310,6 +310,7 @@ class Epilogue {
       return sums + ((s - 1) * Traits::kOwnHalves + half / CK) * Traits::kHalfSumBytes + threadIdx.x * 16;
     };
     uint32_t ahead = load_bias(static_cast<int>(rank), work);
+    ptx::cluster_wait();  // since the kernel's first lines
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       if (is_own(half)) continue;
@@ -335,6 +336,7 @@ class Epilogue {
         }
       }
     }
+    ptx::barrier_sync(1, kThreads);  // all sums have been read: results are staged in their place
 #pragma unroll 1
     for (int half = static_cast<int>(rank); half < kHalves; half += Traits::CK) {
       const uint32_t bias = ahead;
@@ -586,7 +588,7 @@ class Epilogue {
     sent_ ^= 1;
   }
   __device__ __forceinline__ uint32_t buffer() const {
-    return Traits::kStagingBuffers == 1 ? staging_ : staging_ + sent_ * Traits::kStagingBytes;
+    return Traits::kStagingBuffers < 2 ? staging_ : staging_ + sent_ * Traits::kStagingBytes;
   }
   /// Where 16 bytes of a half lie in the buffer's 16 swizzled lines.
   __device__ __forceinline__ uint32_t chunk_at(int half, int row, int chunk) const {
@@ -744,15 +746,17 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   constexpr int kStageReaders = Traits::kPingpong ? 4 : 8;  // warps of a block that read one stage
   constexpr int kLeft = 3;                                  // named barrier
 
-  extern __shared__ __align__(1024) unsigned char smem[];  // STAGES x { A, B }, staging, sums, barriers: full, empty
+  // STAGES x { A, B }, staging (split K: sums, then staging), barriers: full, empty, and of the sums
+  extern __shared__ __align__(1024) unsigned char smem[];
   const uint32_t stages = ptx::smem_addr(smem);
   const uint32_t staging = stages + STAGES * Traits::kStageBytes;
   const uint32_t sums = staging + Traits::kStagingBuffers * Traits::kStagingBytes;
   const uint32_t full = sums + Traits::kSumBytes;
-  const uint32_t empty = full + STAGES * 8, summed = empty + STAGES * 8;
+  const uint32_t empty = full + STAGES * 8, last = empty + STAGES * 8;
+  const uint32_t summed = last;  // split K; a stream-K walk keeps its share there
   const int lane = threadIdx.x % 32;
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
-  const Walk<Traits> walk(p, empty + STAGES * 8);
+  const Walk<Traits> walk(p, last);
 
   ptx::grid_launch_dependents();
   if (threadIdx.x == 0) {
@@ -769,10 +773,11 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     ptx::tma_prefetch(&p.a);
     ptx::tma_prefetch(&p.b);
   }
-  if constexpr (Traits::kCluster == 1) {
-    __syncthreads();
-  } else {
+  if constexpr (Traits::kSharers > 1) {
     ptx::cluster_sync();
+  } else {
+    if constexpr (Traits::CK > 1) ptx::cluster_arrive();  // the others' barriers are only needed for the sums
+    __syncthreads();
   }
   ptx::grid_dependency_wait();
 

@@ -46,13 +46,14 @@ struct Config {
   // An MN-major B comes 64 columns at a time: a ring for K-major tiles may be deeper than there is room for those. Nor
   // may its tiles begin inside of 32-byte sectors.
   static constexpr int kRoundedBytesB = (BN + 63) / 64 * 64 * BK * 2;
-  static constexpr bool kTakesMnMajorB =
-      BN % 16 == 0 &&
-      STAGES * (kStageBytesA + kRoundedBytesB) + kSumBytes + kBarrierBytes + kStagingBytes <= kMaxSmemBytes;
+  static constexpr bool kTakesMnMajorB = BN % 16 == 0 && STAGES * (kStageBytesA + kRoundedBytesB) + kSumBytes +
+                                                                 kBarrierBytes + (CK > 1 ? 0 : kStagingBytes) <=
+                                                             kMaxSmemBytes;
   static constexpr int kStageBytesB = kTakesMnMajorB ? kRoundedBytesB : BN * BK * 2;
   static constexpr int kStageBytes = kStageBytesA + kStageBytesB;
   static constexpr int kRestBytes = STAGES * kStageBytes + kSumBytes + kBarrierBytes;
-  static constexpr int kStagingBuffers = kRestBytes + 2 * kStagingBytes <= kMaxSmemBytes ? 2 : 1;
+  // Split K: results go out through the place of the sums, once those are added.
+  static constexpr int kStagingBuffers = CK > 1 ? 0 : kRestBytes + 2 * kStagingBytes <= kMaxSmemBytes ? 2 : 1;
   static constexpr int kSmemBytes = kRestBytes + kStagingBuffers * kStagingBytes;
   static_assert(WM % 64 == 0 && BN % 8 == 0 && BN >= 64 && BN <= 256);
   static_assert(WM / 64 * BN / 2 <= 208, "accumulators must leave registers for the rest");
@@ -60,6 +61,7 @@ struct Config {
   static_assert(kSharers <= 2, "larger clusters leave SMs idle: on the H200 fewer than 32 of four find room");
   static_assert(CK == 1 || (kSharers == 1 && !kPingpong), "split K: a whole cluster for one tile");
   static_assert(kHalves % CK == 0, "split K: every block has as much to finish");
+  static_assert(CK == 1 || kSumBytes >= kStagingBytes);
 };
 
 /// A cluster begins and ends a share of a tile at least this many steps from the tile's ends, or there: to write and
