@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -241,6 +242,26 @@ def test_who_serves_a_product_but_not_every_epilogue() -> None:
     assert serving["plain"] - serving["wide"] == limited
     assert serving["plain"] - serving["bias"] == serving["plain"] - serving["relu and bias"] == swapped
     assert serving["plain"] - serving["gelu"] == swapped | {f"TT {tile}", f"TT {tile}_pad"}
+
+
+def test_hopper_rings_are_as_deep_as_they_fit() -> None:
+    """Until its ring is deep enough a kernel waits for L2: no line of configs_sm90.inc leaves room for one more stage.
+
+    Beside the ring a block has its staging or, where slices of K meet in a cluster, the sums of the others. A ring
+    that has no room for tiles rounded to 64 columns takes no MN-major B.
+    """
+    most, staging = 227 * 1024, 16 * 1024
+    lines = [v for v in hgemm_ops.variants() if v.family == "sm90_wgmma"]
+    assert lines
+    for v in lines:
+        bm, bn, bk, stages, _ = v.tile
+        slices = int(re.search(r"_c\dx\dx(\d)", v.name)[1])  # type: ignore[index]
+        beside = staging if slices == 1 else (slices - 1) * (bn // 32 // slices) * staging
+        needed = [(n * (bm + columns) * bk * 2 + beside) for n, columns in ((stages, bn), (stages + 1, bn))]
+        assert needed[0] <= most < needed[1], v.name
+        rounded = stages * (bm + -(-bn // 64) * 64) * bk * 2 + beside
+        if not v.name.endswith("_swapped"):
+            assert ("NN" in v.layouts) == (bn % 16 == 0 and rounded <= most), v.name
 
 
 def test_forced_torch() -> None:
