@@ -434,6 +434,27 @@ def test_the_nearest_neighbours_count_most(tables: None) -> None:
     assert torch_us(3080) > plain[3072] * 1.2
 
 
+def test_rows_between_those_measured_do_not_go_to_a_much_slower_kernel(tables: None) -> None:
+    """The H200's table without one shape of 129 to 511 rows at a time: what is picked instead was measured, too."""
+    h200 = Table.read(_tables.shipped_dir() / f"{H200.slug}.json")
+    between = [e for e in h200.entries if 128 < e.m < 512 and e.n > 64 and e.batch == 1 and e.align == 16]
+    assert len(between) > 40
+    for left_out in between:
+        of_its_shape = (left_out.layout, left_out.m, left_out.n, left_out.k)
+        others = [e for e in h200.entries if (e.layout, e.m, e.n, e.k) != of_its_shape]
+        _tables.install([Table(H200, others)])
+        chosen = hgemm_ops.explain(
+            M=left_out.m,
+            N=left_out.n,
+            K=left_out.k,
+            layout=left_out.layout,
+            dtype=getattr(torch, left_out.dtype),
+            arch="sm_90",
+        ).chosen
+        if chosen in left_out.us:
+            assert left_out.us[chosen] < 1.05 * left_out.us["torch"], (left_out.shape, chosen)
+
+
 @pytest.mark.parametrize(("m", "near"), [(1, False), (2, True), (4, True), (16, True), (17, False), (32, False)])
 def test_few_rows_learn_from_other_numbers_of_rows(tables: None, m: int, near: bool) -> None:
     """Reading the weights takes as long for two rows as for sixteen."""
