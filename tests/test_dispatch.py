@@ -257,11 +257,10 @@ def test_hopper_rings_are_as_deep_as_they_fit() -> None:
         bm, bn, bk, stages, _ = v.tile
         slices = int(re.search(r"_c\dx\dx(\d)", v.name)[1])  # type: ignore[index]
         beside = staging if slices == 1 else (slices - 1) * (bn // 32 // slices) * staging
-        needed = [(n * (bm + columns) * bk * 2 + beside) for n, columns in ((stages, bn), (stages + 1, bn))]
-        assert needed[0] <= most < needed[1], v.name
-        rounded = stages * (bm + -(-bn // 64) * 64) * bk * 2 + beside
+        stage, rounded_stage = ((bm + columns) * bk * 2 for columns in (bn, math.ceil(bn / 64) * 64))
+        assert stages * stage + beside <= most < (stages + 1) * stage + beside, v.name
         if not v.name.endswith("_swapped"):
-            assert ("NN" in v.layouts) == (bn % 16 == 0 and rounded <= most), v.name
+            assert ("NN" in v.layouts) == (bn % 16 == 0 and stages * rounded_stage + beside <= most), v.name
 
 
 def test_forced_torch() -> None:
@@ -439,6 +438,7 @@ def test_rows_between_those_measured_do_not_go_to_a_much_slower_kernel(tables: N
     h200 = Table.read(_tables.shipped_dir() / f"{H200.slug}.json")
     between = [e for e in h200.entries if 128 < e.m < 512 and e.n > 64 and e.batch == 1 and e.align == 16]
     assert len(between) > 40
+    compared = 0
     for left_out in between:
         of_its_shape = (left_out.layout, left_out.m, left_out.n, left_out.k)
         others = [e for e in h200.entries if (e.layout, e.m, e.n, e.k) != of_its_shape]
@@ -452,7 +452,9 @@ def test_rows_between_those_measured_do_not_go_to_a_much_slower_kernel(tables: N
             arch="sm_90",
         ).chosen
         if chosen in left_out.us:
+            compared += 1
             assert left_out.us[chosen] < 1.05 * left_out.us["torch"], (left_out.shape, chosen)
+    assert compared > 0.8 * len(between)
 
 
 @pytest.mark.parametrize(("m", "near"), [(1, False), (2, True), (4, True), (16, True), (17, False), (32, False)])
