@@ -22,8 +22,8 @@
 // Both operands may be K-major or MN-major: stages hold what lies in memory, in 128-byte swizzle, and wgmma transposes.
 //
 // A launch may start while its predecessor in the stream drains (programmatic dependent launch): blocks set up their
-// barriers, then wait for everything before them. Partial sums and flags, too, may lie where that one still reads and
-// writes its own.
+// barriers and find their first tile, then wait for everything before them. Partial sums and flags, too, may lie where
+// that one still reads and writes its own.
 #pragma once
 
 #include <cuda.h>
@@ -269,6 +269,12 @@ class Epilogue {
   /// `staging`: this warp's buffers, kStagingBytes apart.
   __device__ __forceinline__ Epilogue(const Params& p, uint32_t staging)
       : p_(p), staging_(staging), lane_(threadIdx.x % 32) {}
+  /// For the block's last tile: a ring into which nothing comes any more has a buffer for each of its pieces.
+  __device__ __forceinline__ void stage_in_ring(uint32_t ring) {
+    staging_ = ring;
+    sent_ = 0;
+    reuses_ = false;
+  }
 
   /// Takes the warpgroup's accumulators to memory; this warp's rows of the first 64 start at row0. With `defer` the
   /// last step may be left to send_deferred().
@@ -566,7 +572,7 @@ class Epilogue {
   /// Stages a half; with the second one TMA writes both, or, where `kMayCopy` allows, the warp does.
   template <bool kMayCopy>
   __device__ __forceinline__ void send(const uint32_t (&packed)[8], int half, int row0, const Work& work) {
-    if (half % 2 == 0) {
+    if (half % 2 == 0 && reuses_) {
       if (lane_ == 0) ptx::tma_store_wait_read<Traits::kStagingBuffers - 1>();
       __syncwarp();
     }
@@ -585,11 +591,9 @@ class Epilogue {
         ptx::tma_store_commit();
       }
     }
-    sent_ ^= 1;
+    sent_ = reuses_ ? (sent_ + 1) % Traits::kStagingBuffers : sent_ + 1;
   }
-  __device__ __forceinline__ uint32_t buffer() const {
-    return Traits::kStagingBuffers < 2 ? staging_ : staging_ + sent_ * Traits::kStagingBytes;
-  }
+  __device__ __forceinline__ uint32_t buffer() const { return staging_ + sent_ * Traits::kStagingBytes; }
   /// Where 16 bytes of a half lie in the buffer's 16 swizzled lines.
   __device__ __forceinline__ uint32_t chunk_at(int half, int row, int chunk) const {
     return buffer() + row * kLine + ((half % 2 * 4 + chunk) ^ (row % 8)) * 16;
@@ -728,7 +732,8 @@ class Epilogue {
   const Params& p_;
   uint32_t staging_;  // (kStagingBuffers, 16, 128 bytes)
   int lane_;
-  uint32_t sent_ = 0;                                  // pieces, modulo 2: which buffer is next
+  bool reuses_ = true;                                 // the staging buffers, in turn
+  uint32_t sent_ = 0;                                  // which buffer is next
   uint32_t packed_[Traits::kDefers ? kHalves : 1][8];  // results of a tile, rounded, as stmatrix takes them
   int deferred_row0_;
   Work deferred_work_;
@@ -744,7 +749,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   constexpr bool kBFollowsC = SmemB::kIsKMajor || BN % 64 == 0;  // its tiles start at the columns of C's
   constexpr int kConsumerWarps = 8;
   constexpr int kStageReaders = Traits::kPingpong ? 4 : 8;  // warps of a block that read one stage
-  constexpr int kLeft = 3;                                  // named barrier
+  constexpr int kLeft = 3, kMultiplied = 4;                 // named barriers; one of the latter for each consumer
 
   // STAGES x { A, B }, staging (split K: sums, then staging), barriers: full, empty, and of the sums
   extern __shared__ __align__(1024) unsigned char smem[];
@@ -779,7 +784,6 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     if constexpr (Traits::CK > 1) ptx::cluster_arrive();  // the others' barriers are only needed for the sums
     __syncthreads();
   }
-  ptx::grid_dependency_wait();
 
   Ring<STAGES> ring;
   if (warp >= kConsumerWarps) {
@@ -788,6 +792,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       const uint32_t rank = block_rank<Traits>();
       for (uint32_t turn = 0; walk.has(turn); ++turn) {
         const Work work = walk.work(turn);
+        if (turn == 0) ptx::grid_dependency_wait();  // by now: a tile takes divisions to find
         for (int kt = work.k_first; kt < work.k_last; ++kt, ring.advance()) {
           const uint32_t bar = full + ring.stage * 8, at = stages + ring.stage * Traits::kStageBytes;
           ptx::mbarrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
@@ -829,6 +834,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     }
   } else {
     ptx::claim_registers<240>();
+    ptx::grid_dependency_wait();
     const int group = warp / 4;
     const int row_in_tile = Traits::kPingpong ? 0 : group * WM;
     Epilogue<Traits> epilogue(p, staging + warp * Traits::kStagingWarpBytes);
@@ -927,6 +933,13 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
         if (work.helpers > 0) hand_over();
       }
       const int row0 = work.m0 + row_in_tile + warp % 4 * 16;
+      if constexpr (Traits::kPingpong && !Traits::kStreamK) {  // which has no registers for it
+        if (!walk.has(turn + 1)) {
+          static_assert(Traits::kHalves / 2 * Traits::kStagingBytes <= STAGES * Traits::kStageBytes);
+          ptx::barrier_sync(kMultiplied + group, 128);  // the other warps have read it, too
+          epilogue.stage_in_ring(stages + warp * Traits::kStagingWarpBytes);
+        }
+      }
       if constexpr (Traits::CK > 1) {
         epilogue.reduce(acc, sums, summed, row0, work);
       } else {
