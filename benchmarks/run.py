@@ -22,6 +22,13 @@ RESULTS = Path(__file__).parent / "results"
     "--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Instead of the suites' own; <suite>-<dtype>.json."
 )
 @click.option("--rounds", type=click.IntRange(min=5), default=40, show_default=True)
+@click.option(
+    "--soak",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Of large products before each suite: large shapes slow down while the chip warms up.",
+)
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Another directory for the files.")
 def main(
     suites: tuple[str, ...],
@@ -29,12 +36,13 @@ def main(
     peer_names: tuple[str, ...],
     dtype: str | None,
     rounds: int,
+    soak: float,
     output: Path | None,
 ) -> None:
     console.require_kernels("benchmarks/run.py")
     directory = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name())
     options = runner.Options(
-        variants=console.known_variants(variants), peers=console.known_peers(peer_names), rounds=rounds
+        variants=console.known_variants(variants), peers=console.known_peers(peer_names), soak=soak, rounds=rounds
     )
     screen = Console()
     console.report_peers(options.peers, screen)

@@ -288,6 +288,8 @@ def share_of_stream(ours: Document) -> str:
 def suite_section(name: str, document: Document, directory: Path) -> list[str]:
     """Every row of a suite."""
     protocol = document["protocol"]
+    soak = protocol.get("soak_seconds")  # older files have none
+    soaked = f", after {soak:.0f} s of large products" if soak else ""
     streamed = any(STREAM in row["results"] for row in document["rows"])
     rows = []
     for row in document["rows"]:
@@ -318,7 +320,7 @@ def suite_section(name: str, document: Document, directory: Path) -> list[str]:
     return [
         f"## {name}",
         "",
-        f"{measured(document)}; {machine(document)}; {protocol['rounds']} rounds, {protocol['inputs']} inputs.",
+        f"{measured(document)}; {machine(document)}; {protocol['rounds']} rounds, {protocol['inputs']} inputs{soaked}.",
         "Bold: slower than torch.",
         *(["`of stream`: the time of only reading the weights over ours."] if streamed else []),
         "",

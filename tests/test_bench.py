@@ -354,6 +354,22 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hgemm_ops, "variants", lambda: [SimpleNamespace(name=c.name, numerics="") for c in candidates])
 
 
+def test_a_soak_multiplies_until_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    products: list[torch.Tensor] = []
+    multiply = torch.mm
+
+    def counted(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        products.append(multiply(x, y))
+        return products[-1]
+
+    monkeypatch.setattr(torch, "mm", counted)
+    times = iter((10.0, 10.0, 11.0, 12.9, 13.0))
+    timing.soak(3, torch.device("cpu"), size=8, clock=lambda: next(times))
+    assert len(products) == 3 * 20 and products[0].shape == (8, 8) and next(times, None) is None
+    timing.soak(0, torch.device("cpu"), size=8, clock=lambda: next(times))
+    assert len(products) == 3 * 20
+
+
 @pytest.mark.usefixtures("eager")
 def test_wrong_kernels_are_found_and_not_timed() -> None:
     options = runner.Options(variants=("fast", "unwritten", "inaccurate", "picky"), rounds=5)

@@ -40,6 +40,7 @@ class Options:
     duels: so many of the fastest kernels are timed again, each alone with torch, as the dispatcher's choice will run:
         a crowd keeps the chip at another clock, at which other kernels may lead.
     most_sets: rotate at most so many sets of operands, even if these stay in L2.
+    soak: seconds of large products before the first case, so that it meets the chip as warm as the last one does.
     """
 
     variants: tuple[str, ...] = ()
@@ -48,6 +49,7 @@ class Options:
     peers: tuple[str, ...] = ()
     duels: int = 0
     most_sets: int | None = None
+    soak: float = 0.0
     rounds: int = 40
     seed: int = 0
     inputs: str = "normal"
@@ -337,6 +339,7 @@ def run_case(case: Case, options: Options, device: torch.device) -> Row:
 def run(cases: Sequence[Case], options: Options) -> Iterator[Row]:
     """Runs cases on the current CUDA device, giving each back as it is done."""
     device = torch.device("cuda", torch.cuda.current_device())
+    timing.soak(options.soak, device)
     for case in cases:
         row = run_case(case, options, device)
         torch.cuda.empty_cache()  # of a graph's own pool, which the next case cannot use
@@ -361,6 +364,7 @@ def document(suite: str, rows: Sequence[Row], options: Options, copy: float) -> 
         protocol={
             "rounds": options.rounds,
             "warmup_replays": timing.WARMUP_REPLAYS,
+            "soak_seconds": options.soak,
             "rotation_bytes": timing.rotation_bytes(torch.device("cuda", torch.cuda.current_device())),
             "inputs": options.inputs,
             "seed": options.seed,

@@ -8,6 +8,7 @@ ratios are taken within a round (``statistics.paired_ratio``). Clocks and power 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -102,6 +103,18 @@ class Body:
             return float(begin.elapsed_time(end)) * 1e3 / len(self.outputs)
 
         return microseconds
+
+
+def soak(seconds: float, device: torch.device, size: int = 8192, clock: Callable[[], float] = time.monotonic) -> None:
+    """Multiplies matrices of size x size for so long: large products slow down while a chip warms up."""
+    if seconds <= 0:
+        return
+    x = torch.randn(size, size, dtype=torch.float16, device=device)
+    end = clock() + seconds
+    while clock() < end:
+        for _ in range(20):
+            y = torch.mm(x, x)
+        y[0, 0].item()  # so that no queue builds up
 
 
 def time_bodies(bodies: Mapping[str, Body], rounds: Rounds, seed: int) -> dict[str, list[float]]:
