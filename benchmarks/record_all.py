@@ -43,7 +43,7 @@ def _suites(*names: str) -> tuple[str, ...]:
 
 
 def _soak(suite: str) -> tuple[str, ...]:
-    """Where nearly every product is large, a chip that is still cool would give the first ones other ratios."""
+    """Where nearly every product is large, a chip that warms up would give the first ones other ratios."""
     return ("--soak", "15") if suite in ("seeds-large", "seeds-large-nt", "layouts") else ()
 
 
@@ -75,7 +75,7 @@ STEPS = {
     ),
     "host-cost": Step(_script("host_cost", "--output", "RESULTS/host_cost.json"), 60),
     "models": Step(("-m", "integration", "--json", "RESULTS/integration.json"), 240),
-    "decode": Step(("-m", "integration.decode", "--json", "RESULTS/decode.json"), 240),
+    "decode": Step(("-m", "integration.decode", "--compiled", "1,4,8,16,32", "--json", "RESULTS/decode.json"), 400),
     "kernels-ncu": Step(_script("kernels_ncu", "--output", "RESULTS/kernels_ncu.json"), 120),
 }
 
