@@ -934,7 +934,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       }
       const int row0 = work.m0 + row_in_tile + warp % 4 * 16;
       if constexpr (Traits::kPingpong && !Traits::kStreamK) {  // which has no registers for it
-        if (!walk.has(turn + 1)) {
+        // Every stage has been refilled for this tile, and so been given back by the other warpgroup.
+        if (p.k_tiles >= STAGES && !walk.has(turn + 1)) {
           static_assert(Traits::kHalves / 2 * Traits::kStagingBytes <= STAGES * Traits::kStageBytes);
           ptx::barrier_sync(kMultiplied + group, 128);  // the other warps have read it, too
           epilogue.stage_in_ring(stages + warp * Traits::kStagingWarpBytes);
