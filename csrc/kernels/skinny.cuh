@@ -407,7 +407,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks) kernel(c
     for (int r = 0; r < p.splits; ++r) sum += ptx::cluster_load_4(ptx::cluster_map(at, r));
     finish(row0 + row * row_step, col, sum);
   }
-  ptx::cluster_sync();  // the others have read this block's sums
+  // The others have read this block's sums, and made use of what they read.
+  ptx::cluster_arrive_relaxed();
+  ptx::cluster_wait();
 #endif
 }
 

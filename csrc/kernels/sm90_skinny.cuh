@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
     }
   }
   __syncthreads();
-  if (p.splits > 1) ptx::cluster_arrive();  // this block's barriers are there
+  if (p.splits > 1) ptx::cluster_arrive_relaxed();  // this block's barriers are there
   ptx::grid_dependency_wait();
   if (p.release == Release::kAtOnce) ptx::grid_launch_dependents();
 

@@ -22,8 +22,8 @@
 // Both operands may be K-major or MN-major: stages hold what lies in memory, in 128-byte swizzle, and wgmma transposes.
 //
 // A launch may start while its predecessor in the stream drains (programmatic dependent launch): blocks set up their
-// barriers and find their first tile, then wait for everything before them. Partial sums and flags, too, may lie where
-// that one still reads and writes its own.
+// barriers, find their first tile and have its first step brought to L2, then wait for everything before them. Partial
+// sums and flags, too, may lie where that one still reads and writes its own.
 #pragma once
 
 #include <cuda.h>
@@ -71,12 +71,12 @@ struct Params {
   CUtensorMap a, b, d;
   int32_t a_batch[2], b_batch[2];  // outer, inner: 0 where a batch index does not move the operand, else ~0
   int k_tiles;
-  uint32_t units_m, units_n, units;  // of work: the tiles of one cluster
-  uint32_t batch_inner;
+  uint32_t units;  // of work: the tiles of one cluster
+  Raster raster;
+  FastDivisor batch_inner;
   int m, n;
-  uint32_t raster_group;  // units of M that share a panel
-  int pitch_b;            // columns of an MN-major B from tile to tile, where BN does not say it
-  bool store_tma;         // D is 16-bit and TMA can write it
+  int pitch_b;     // columns of an MN-major B from tile to tile, where BN does not say it
+  bool store_tma;  // D is 16-bit and TMA can write it
   Finish finish;
   bool defers;               // a tile's results are written under the next one's main loop
   bool bias_pairs, c_pairs;  // there is one, and it can be read two elements at a time
@@ -108,24 +108,19 @@ __device__ __forceinline__ uint32_t block_rank() {
   return Traits::kCluster == 1 ? 0 : ptx::cluster_rank();
 }
 
-/// Column-major inside panels of `raster_group` units: blocks that run together share slices of A and B in L2.
+/// Blocks that run together share slices of A and B in L2.
 template <class Traits>
 __device__ __forceinline__ Work work_at(const Params& p, uint32_t id) {
   const uint32_t rank = block_rank<Traits>();
   const int split = Traits::CK == 1 ? 0 : static_cast<int>(rank);
-  const uint32_t per_batch = p.units_m * p.units_n;
-  const uint32_t batch = id / per_batch, in_batch = id - batch * per_batch;
-  const uint32_t per_panel = p.raster_group * p.units_n;
-  const uint32_t panel = in_batch / per_panel, in_panel = in_batch - panel * per_panel;
-  const uint32_t first = panel * p.raster_group;
-  const uint32_t height = min(p.raster_group, p.units_m - first);
-  const uint32_t col = in_panel / height, row = first + in_panel - col * height;
-  return {static_cast<int>((row * Traits::CM + rank % Traits::CM) * Traits::BM),
-          static_cast<int>((col * Traits::CN + rank / Traits::CM % Traits::CN) * Traits::BN),
+  const RasterUnit unit = unit_at(p.raster, id);
+  const uint32_t outer = p.batch_inner.quotient(unit.batch);
+  return {static_cast<int>((unit.row * Traits::CM + rank % Traits::CM) * Traits::BM),
+          static_cast<int>((unit.col * Traits::CN + rank / Traits::CM % Traits::CN) * Traits::BN),
           p.k_tiles * split / Traits::CK,
           p.k_tiles * (split + 1) / Traits::CK,
-          static_cast<int>(batch / p.batch_inner),
-          static_cast<int>(batch % p.batch_inner)};
+          static_cast<int>(outer),
+          static_cast<int>(unit.batch - outer * p.batch_inner.divisor())};
 }
 
 /// What a cluster does, turn by turn.
@@ -220,18 +215,16 @@ struct SmemOperand {
   static_assert(kLines % 8 == 0 && SHARERS <= 2);
 
   /// Loads this block's share of the tile at (outer, k).
-  static __device__ __forceinline__ void load(uint32_t dst, const CUtensorMap& map, uint32_t bar, int outer, int k,
+  static __device__ __forceinline__ void load(uint32_t dst, uint32_t bar, const CUtensorMap& map, int outer, int k,
                                               int batch_inner, int batch_outer, uint32_t share) {
-    const int first = static_cast<int>(share) * (kLines - kBoxRows);
-    if constexpr (kIsKMajor) {
-      load_box(dst + first * kLine, map, bar, {k, outer + first, batch_inner, batch_outer});
-    } else {
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        load_box(dst + c * kChunkBytes + first * kLine, map, bar,
-                 {outer + c * 64, k + first, batch_inner, batch_outer});
-      }
-    }
+    each_box(outer, k, batch_inner, batch_outer, share,
+             [&](int offset, ptx::TmaCoord at) { load_box(dst + offset, map, bar, at); });
+  }
+  /// Brings it to L2.
+  static __device__ __forceinline__ void prefetch(const CUtensorMap& map, int outer, int k, int batch_inner,
+                                                  int batch_outer, uint32_t share) {
+    each_box(outer, k, batch_inner, batch_outer, share,
+             [&](int, ptx::TmaCoord at) { ptx::tma_prefetch_box(&map, at); });
   }
   /// Descriptor of the tile from outer index `first`, a multiple of 64, on.
   static __device__ __forceinline__ uint64_t descriptor(uint32_t tile, int first) {
@@ -240,6 +233,19 @@ struct SmemOperand {
   }
 
  private:
+  template <class Visit>
+  static __device__ __forceinline__ void each_box(int outer, int k, int batch_inner, int batch_outer, uint32_t share,
+                                                  const Visit& visit) {
+    const int first = static_cast<int>(share) * (kLines - kBoxRows);
+    if constexpr (kIsKMajor) {
+      visit(first * kLine, ptx::TmaCoord{k, outer + first, batch_inner, batch_outer});
+    } else {
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        visit(c * kChunkBytes + first * kLine, ptx::TmaCoord{outer + c * 64, k + first, batch_inner, batch_outer});
+      }
+    }
+  }
   static __device__ __forceinline__ void load_box(uint32_t dst, const CUtensorMap& map, uint32_t bar,
                                                   ptx::TmaCoord at) {
     if constexpr (SHARERS == 1) {
@@ -280,6 +286,15 @@ class Epilogue {
   /// last step may be left to send_deferred().
   __device__ __forceinline__ void store(const Accumulators& acc, int row0, const Work& work, bool defer) {
     if constexpr (Traits::kSwapped) return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
+    if constexpr (Traits::kStoresAny) {
+      // Chosen once a tile: between its pieces the code of the other way would have to be jumped over.
+      if (!p_.store_tma && p_.finish == Finish::kScale) {
+        return store_unrolled<false, Activation::kNone, true>(acc, row0, work, false);
+      }
+      if (!p_.store_tma && p_.finish == Finish::kBiasRelu) {
+        return store_unrolled<true, Activation::kRelu, true>(acc, row0, work, false);
+      }
+    }
     switch (p_.finish) {
       case Finish::kScale: return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
       case Finish::kBiasRelu: return store_unrolled<true, Activation::kRelu>(acc, row0, work, defer);
@@ -428,17 +443,17 @@ class Epilogue {
     }
   }
 
-  /// The common epilogues: alpha * v, or act(alpha * v + bias) where kRelu stands for no activation too.
-  template <bool kHasBias, Activation kAct>
+  /// The common epilogues: alpha * v, or act(alpha * v + bias) where kRelu stands for no activation too. By TMA, which
+  /// clips what lies outside of D, or, `kCopies`, by the warps.
+  template <bool kHasBias, Activation kAct, bool kCopies = false>
   __device__ __forceinline__ void store_unrolled(const Accumulators& acc, int row0, const Work& work, bool defer) {
-    constexpr bool kMayCopy = kAct == Activation::kNone || kAct == Activation::kRelu;
     const float lowest = p_.epilogue.act == Activation::kRelu ? 0.0f : -INFINITY;
     uint32_t bias = 0, ahead = 0;
     if constexpr (kHasBias) ahead = load_bias(0, work);
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       if (kHasBias && half % 2 == 0) bias = ahead, ahead = load_bias(half + 2, work);
-      if (!Traits::kDefers && !is_inside(half, row0, work)) continue;
+      if (kCopies && !is_inside(half, row0, work)) continue;
       float v[16];
 #pragma unroll
       for (int i = 0; i < 16; ++i) v[i] = half_of(acc, half)[i] * p_.epilogue.alpha;
@@ -453,8 +468,8 @@ class Epilogue {
       }
       uint32_t (&packed)[8] = packed_[Traits::kDefers ? half : 0];
       pack(packed, v);
-      if (Traits::kDefers && (defer ? half > 0 : !is_inside(half, row0, work))) continue;
-      send<Traits::kStoresAny && kMayCopy>(packed, half, row0, work);
+      if (Traits::kDefers && defer && half > 0) continue;
+      send<kCopies>(packed, half, row0, work);
     }
     if constexpr (Traits::kDefers) deferred_row0_ = row0, deferred_work_ = work;
   }
@@ -473,7 +488,11 @@ class Epilogue {
         write(p_.epilogue.d, v, half, row0, work);
       } else {
         pack(packed_[0], v);
-        send<true>(packed_[0], half, row0, work);
+        if (p_.store_tma) {
+          send<false>(packed_[0], half, row0, work);
+        } else {
+          send<true>(packed_[0], half, row0, work);
+        }
       }
     }
   }
@@ -569,8 +588,8 @@ class Epilogue {
     for (int i = 0; i < 8; ++i) packed[i] = bits_of({from_float<T>(v[2 * i]), from_float<T>(v[2 * i + 1])});
   }
 
-  /// Stages a half; with the second one TMA writes both, or, where `kMayCopy` allows, the warp does.
-  template <bool kMayCopy>
+  /// Stages a half; with the second one TMA writes both, or, `kCopies`, the warp does.
+  template <bool kCopies>
   __device__ __forceinline__ void send(const uint32_t (&packed)[8], int half, int row0, const Work& work) {
     if (half % 2 == 0 && reuses_) {
       if (lane_ == 0) ptx::tma_store_wait_read<Traits::kStagingBuffers - 1>();
@@ -579,7 +598,7 @@ class Epilogue {
     stage(packed, half);
     if (half % 2 == 0) return;
     const int row = row_of(half, row0), col = piece_col(half, work);
-    if (kMayCopy && !p_.store_tma) {
+    if constexpr (kCopies) {
       __syncwarp();
       copy_out<2>(static_cast<T*>(p_.epilogue.d) + offset_of(row, col, work), half - 1, row, col);
     } else {
@@ -762,8 +781,22 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   const int lane = threadIdx.x % 32;
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const Walk<Traits> walk(p, last);
+  // This block's part of step `kt` of both operands: visit(SmemOperand, bytes into the stage, arguments of its
+  // load...).
+  const auto each_operand = [&](const Work& work, int kt, const auto& visit) {
+    const uint32_t rank = block_rank<Traits>();
+    const int n0 = kBFollowsC ? work.n0 : work.n0 / BN * p.pitch_b;
+    visit(SmemA(), 0, p.a, work.m0, kt * BK, work.inner & p.a_batch[1], work.outer & p.a_batch[0],
+          rank / Traits::CM % Traits::CN);
+    visit(SmemB(), Traits::kStageBytesA, p.b, n0, kt * BK, work.inner & p.b_batch[1], work.outer & p.b_batch[0],
+          rank % Traits::CM);
+  };
 
   ptx::grid_launch_dependents();
+  if (threadIdx.x == kConsumerWarps * 32) {
+    ptx::tma_prefetch(&p.a);
+    ptx::tma_prefetch(&p.b);
+  }
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
       ptx::mbarrier_init(full + s * 8, 1);
@@ -775,33 +808,32 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     }
     ptx::fence_mbarrier_init();
     walk.start();
-    ptx::tma_prefetch(&p.a);
-    ptx::tma_prefetch(&p.b);
   }
+  if constexpr (Traits::kCluster > 1) ptx::cluster_arrive_relaxed();
+  // What a kernel before may still write cannot be read yet, but brought to L2.
+  if (!Traits::kStreamK && threadIdx.x == kConsumerWarps * 32) {
+    const Work work = walk.work(0);
+    each_operand(work, work.k_first, [](auto operand, int, const auto&... at) { operand.prefetch(at...); });
+  }
+  ptx::grid_dependency_wait();
   if constexpr (Traits::kSharers > 1) {
-    ptx::cluster_sync();
+    ptx::cluster_wait();
   } else {
-    if constexpr (Traits::CK > 1) ptx::cluster_arrive();  // the others' barriers are only needed for the sums
-    __syncthreads();
+    __syncthreads();  // split K: the others' barriers are only needed for the sums
   }
 
   Ring<STAGES> ring;
   if (warp >= kConsumerWarps) {
     ptx::release_registers<24>();
     if (warp == kConsumerWarps && lane == 0) {
-      const uint32_t rank = block_rank<Traits>();
       for (uint32_t turn = 0; walk.has(turn); ++turn) {
         const Work work = walk.work(turn);
-        if (turn == 0) ptx::grid_dependency_wait();  // by now: a tile takes divisions to find
         for (int kt = work.k_first; kt < work.k_last; ++kt, ring.advance()) {
           const uint32_t bar = full + ring.stage * 8, at = stages + ring.stage * Traits::kStageBytes;
           ptx::mbarrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
           ptx::mbarrier_arrive_expect_tx(bar, SmemA::kLoadedBytes + SmemB::kLoadedBytes);
-          SmemA::load(at, p.a, bar, work.m0, kt * BK, work.inner & p.a_batch[1], work.outer & p.a_batch[0],
-                      rank / Traits::CM % Traits::CN);
-          const int n0 = kBFollowsC ? work.n0 : work.n0 / BN * p.pitch_b;
-          SmemB::load(at + Traits::kStageBytesA, p.b, bar, n0, kt * BK, work.inner & p.b_batch[1],
-                      work.outer & p.b_batch[0], rank % Traits::CM);
+          each_operand(work, kt,
+                       [&](auto operand, int offset, const auto&... from) { operand.load(at + offset, bar, from...); });
         }
         if constexpr (Traits::kStreamK) {
           for (uint32_t h = 1; h <= work.helpers; ++h) {
@@ -823,6 +855,11 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
           }
         }
       }
+      // A block must outlive its peers' arrivals: when every stage has been given back, there is none on its way. What
+      // the block sends to its peers, they have waited for.
+      if constexpr (Traits::kSharers > 1) {
+        for (int s = 0; s < STAGES; ++s, ring.advance()) ptx::mbarrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
+      }
     }
     if constexpr (Traits::kStreamK) {
       // What the consumers have left is announced by a warp that can wait for it to arrive: theirs come before its flag
@@ -834,7 +871,6 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     }
   } else {
     ptx::claim_registers<240>();
-    ptx::grid_dependency_wait();
     const int group = warp / 4;
     const int row_in_tile = Traits::kPingpong ? 0 : group * WM;
     Epilogue<Traits> epilogue(p, staging + warp * Traits::kStagingWarpBytes);
@@ -948,11 +984,6 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       }
     }
     epilogue.drain();
-  }
-  // A block must outlive its peer's multicasts and arrivals.
-  if constexpr (Traits::kSharers > 1) {
-    __syncwarp();
-    ptx::cluster_sync();
   }
 }
 

@@ -20,9 +20,11 @@ __device__ __forceinline__ void cluster_sync() {
           : "memory");
 }
 
-/// barrier.cluster.arrive: this thread has come; what it wrote before is visible behind the others' wait.
-__device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\n" ::: "memory");
+/// barrier.cluster.arrive.relaxed: this thread has come. Of what it wrote before, the others see behind their wait only
+/// what a fence of its own has released, as fence_mbarrier_init does.
+/// NOTE: a release, as in cluster_sync, compiles to a memory fence over the whole GPU.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n" ::: "memory");
 }
 
 /// barrier.cluster.wait: every thread of every CTA in the cluster has arrived.
