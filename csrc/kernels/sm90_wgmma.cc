@@ -33,10 +33,10 @@ enum class Form { kDirect, kPad, kSwapped };
 constexpr double kPadBandwidth = 0.6;  // share of the read stream that a padding copy reaches
 constexpr double kFeed = 72;           // bytes per clock and SM from L2 while all SMs read; a multicast counts once
 constexpr double kFill = 75;           // and into the shared memory of one SM
-constexpr double kStartUs = 2.1;       // launch, first barriers, first stages
+constexpr double kStartUs = 1.2;       // launch, first barriers, first stages
 constexpr double kClusterUs = 0.3;     // two SMs must be free
 constexpr double kPadUs = 1.5;         // launch of the padding copy
-constexpr double kStoreUs = 0.7;       // a warpgroup's plain epilogue of 128 x 128 results
+constexpr double kStoreUs = 0.5;       // a warpgroup's plain epilogue of 128 x 128 results
 constexpr double kCopyFactor = 4;      // where warps, not TMA, write them
 constexpr double kRoundShare = 0.3;    // of it, where the stores wait for the next tile
 constexpr double kReduceUs = 3.0;      // split K: exchange through distributed shared memory
