@@ -781,8 +781,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   const int lane = threadIdx.x % 32;
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const Walk<Traits> walk(p, last);
-  // This block's part of step `kt` of both operands: visit(SmemOperand, bytes into the stage, arguments of its
-  // load...).
+  // This block's part of step `kt` of both operands: visit(SmemOperand, bytes into the stage, what its load takes...).
   const auto each_operand = [&](const Work& work, int kt, const auto& visit) {
     const uint32_t rank = block_rank<Traits>();
     const int n0 = kBFollowsC ? work.n0 : work.n0 / BN * p.pitch_b;
@@ -817,6 +816,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   }
   ptx::grid_dependency_wait();
   if constexpr (Traits::kSharers > 1) {
+    if constexpr (Traits::kStreamK) __syncthreads();  // a relaxed arrival does not show what walk.start() wrote
     ptx::cluster_wait();
   } else {
     __syncthreads();  // split K: the others' barriers are only needed for the sums
