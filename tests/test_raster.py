@@ -1,4 +1,4 @@
-"""The order in which sm90_wgmma takes the tiles of C, and the divisions it is found by, without a GPU."""
+"""The order in which sm90_wgmma takes the tiles of C, and the divisions by which it finds them, without a GPU."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ CHECK = r"""
 #include <cstdlib>
 #include <vector>
 
-#include "kernels/sm90_wgmma.h"
+#include "tile/raster.h"
 
 using namespace hgemm;
-using namespace hgemm::sm90_wgmma;
+using namespace hgemm::tile;
 
 long quotients = 0, units = 0;
 

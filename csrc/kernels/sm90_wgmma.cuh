@@ -31,6 +31,7 @@
 #include <type_traits>
 
 #include "core/convert.cuh"
+#include "core/fast_divisor.h"
 #include "core/problem.h"
 #include "kernels/sm90_wgmma.h"
 #include "ptx/approx.cuh"
@@ -47,6 +48,7 @@
 #include "tile/chunk.cuh"
 #include "tile/epilogue.cuh"
 #include "tile/fast_activation.cuh"
+#include "tile/raster.h"
 
 namespace hgemm::sm90_wgmma {
 
@@ -72,7 +74,7 @@ struct Params {
   int32_t a_batch[2], b_batch[2];  // outer, inner: 0 where a batch index does not move the operand, else ~0
   int k_tiles;
   uint32_t units;  // of work: the tiles of one cluster
-  Raster raster;
+  tile::Raster raster;
   FastDivisor batch_inner;
   int m, n;
   int pitch_b;     // columns of an MN-major B from tile to tile, where BN does not say it
@@ -113,7 +115,7 @@ template <class Traits>
 __device__ __forceinline__ Work work_at(const Params& p, uint32_t id) {
   const uint32_t rank = block_rank<Traits>();
   const int split = Traits::CK == 1 ? 0 : static_cast<int>(rank);
-  const RasterUnit unit = unit_at(p.raster, id);
+  const tile::RasterUnit unit = tile::unit_at(p.raster, id);
   const uint32_t outer = p.batch_inner.quotient(unit.batch);
   return {static_cast<int>((unit.row * Traits::CM + rank % Traits::CM) * Traits::BM),
           static_cast<int>((unit.col * Traits::CN + rank / Traits::CM % Traits::CN) * Traits::BN),

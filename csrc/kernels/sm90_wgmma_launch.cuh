@@ -103,7 +103,7 @@ Params params_of(const Problem& p) {
   params.k_tiles = static_cast<int>((p.k + Config::BK - 1) / Config::BK);
   const uint32_t units_m = units(p.m, Config::BM * Config::CM), units_n = units(p.n, Config::BN * Config::CN);
   params.units = units_m * units_n * static_cast<uint32_t>(p.batches());
-  params.raster = raster_of(units_m, units_n, std::max(1, kRasterRows / (Config::BM * Config::CM)));
+  params.raster = tile::raster_of(units_m, units_n, std::max(1, kRasterRows / (Config::BM * Config::CM)));
   params.batch_inner = FastDivisor(static_cast<uint32_t>(p.batch[1]));
   params.epilogue = tile::epilogue_params(p, nullptr);
   params.store_tma = stores_by_tma(p);
