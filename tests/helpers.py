@@ -127,15 +127,16 @@ def reference_matmul(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 def limited_kernels() -> frozenset[int]:
     """Ids of the kernels that serve a product, but not with everything around it: not with a float32 result."""
 
-    def serving(layout: str, k: int, out_dtype: torch.dtype) -> set[str]:
-        candidates = hgemm_ops.explain(M=512, N=512, K=k, layout=layout, out_dtype=out_dtype).candidates
+    def serving(layout: str, size: int, k: int, out_dtype: torch.dtype) -> set[str]:
+        candidates = hgemm_ops.explain(M=size, N=size, K=k, layout=layout, out_dtype=out_dtype).candidates
         return {c.name for c in candidates if c.eligible}
 
     names = {
         name
         for layout in ("NN", "NT", "TN", "TT")
+        for size in (512, 4096)  # edged kernels serve large C alone
         for k in (512, 513)
-        for name in serving(layout, k, torch.float16) - serving(layout, k, torch.float32)
+        for name in serving(layout, size, k, torch.float16) - serving(layout, size, k, torch.float32)
     }
     return frozenset(v.id for v in hgemm_ops.variants() if v.name in names and v.family != "ladder")
 

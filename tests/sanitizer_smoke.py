@@ -46,6 +46,8 @@ SHAPES = [
 ]
 # Stream-K besides: one tile of 256 rows more than an H200 has clusters, so that most tiles come in two parts.
 STREAM_K_SHAPES = [(17096, 72, 1032, ("NN",)), (17096, 72, 1031, ("NT",))]
+# Edged kernels: whole tiles and edges on an H200.
+EDGED_SHAPES = [(24, 17000, 72, ("NT", "TT")), (17000, 24, 520, ("NN",)), (24, 17000, 67, ("NT",))]
 # Batch, M, N, K and layout. Odd matrices end in the middle of a word, one of them where its allocation does; H: the
 # rows of a matrix lie between those of the others.
 BATCHES = [
@@ -85,7 +87,8 @@ def serves(variant: VariantInfo, a: Tensor, b: Tensor) -> bool:
 def problems(variant: VariantInfo) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Every shape in its layouts, the kernel's dtypes in turn."""
     dtypes = itertools.cycle(variant.dtypes)
-    for m, n, k, layouts in SHAPES + (STREAM_K_SHAPES if "_streamk" in variant.name else []):
+    more = STREAM_K_SHAPES if "_streamk" in variant.name else EDGED_SHAPES if "_edged" in variant.name else []
+    for m, n, k, layouts in SHAPES + more:
         for layout, dtype in zip(layouts, dtypes):  # noqa: B905 (dtypes never ends)
             a, b = operand(m, k, layout[0] == "T", dtype), operand(k, n, layout[1] == "T", dtype)
             yield f"{variant.name} {dtype} {layout} {m}x{n}x{k}", a, b

@@ -347,6 +347,7 @@ def test_every_kernel_serves_some_of_these(variant: VariantInfo) -> None:
     served = 0
     sizes = [(64, 64, 700), (8, 640, 512), (640, 8, 512), (257, 130, 640), (700, 700, 64), (1, 1000, 1000), (16, 9, 80)]
     sizes.append((130, 258, 1030))  # deep enough, and off 16 bytes, for stream-K with a padded copy
+    sizes += [(24, 17000, 72), (17000, 24, 72), (24, 17000, 67)]  # long enough for edged kernels
     for m, n, k in sizes:
         for a_rows, b_rows in [((m, k), (k, n)), ((m, k), (n, k)), ((k, m), (k, n)), ((k, m), (n, k))]:
             a, b = (torch.randn(rows, device=DEVICE, dtype=dtype) for rows in (a_rows, b_rows))

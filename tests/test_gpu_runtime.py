@@ -29,6 +29,9 @@ SHAPES = [
     (16, 16, 72),
     (9, 15, 67),
     (40, 72, 1031),
+    (24, 17000, 72),  # these for edged kernels
+    (17000, 24, 72),
+    (24, 17000, 67),
 ]
 # Why a kernel serves no problem at all.
 NOT_HERE = re.compile(r"needs sm_\d+ or newer|runs up to sm_|bytes of shared memory|not built")

@@ -24,6 +24,7 @@ struct Line {
   int cm, cn, ck;  // cluster
   double rate;
   size_t partial_bytes;  // stream-K: of a block; else 0
+  int edge;              // Edged: columns of its other tiles; else 0
 };
 
 /// The ways to run one configuration; each is a variant.
@@ -45,6 +46,7 @@ constexpr int kLargeClusters = 30;     // clusters of four that find room at the
 // Stream-K, with RATE fitted to the 15 shapes of NOTES.md so that on none a prediction is under the best other line's.
 constexpr double kLeaveUs = 6.0;  // 128 x 256 partial sums to memory
 constexpr double kAddUs = 3.0;    // and as many added to a tile
+constexpr double kEdgedUs = 3.0;  // Edged: rows of tiles that begin inside of sectors, most of it at the end
 
 int64_t units_of(const Problem& p, const Line& line) {
   return ceil_div(p.m, int64_t{line.tile.bm} * line.cm) * ceil_div(p.n, int64_t{line.tile.bn} * line.cn) * p.batches();
@@ -52,6 +54,11 @@ int64_t units_of(const Problem& p, const Line& line) {
 /// Stream-K: how the steps of K are shared out.
 sm90_wgmma::Split split_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
   return sm90_wgmma::split_of(units_of(p, line), ceil_div(p.k, line.tile.bk), facts.sm_count / (line.cm * line.cn));
+}
+/// Edged: how its clusters share C.
+sm90_wgmma::Edges edges_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  return sm90_wgmma::edges_of(ceil_div(p.m, int64_t{line.tile.bm} * line.cm), p.n, facts.sm_count / line.cm,
+                              line.tile.bn, line.edge);
 }
 
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Reason* why) {
@@ -90,6 +97,12 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   if (form != Form::kPad && !tma) {
     return refuse(why, "rows of A and B must start on 16 bytes (got %d and %d) and not overlap", alignment_a(p),
                   alignment_b(p));
+  }
+  if (line.edge > 0) {
+    if (p.batches() > 1) return refuse(why, "%s", "one matrix at a time");
+    if (edges_of(form == Form::kSwapped ? sm90_wgmma::swapped_problem(p) : p, facts, line).columns == 0) {
+      return refuse(why, "%s", "no smaller tiles would take as few waves as those of 256 columns");
+    }
   }
   if (line.partial_bytes > 0 && split_of(p, facts, line).units == 0) {
     return refuse(why, "%s", "nothing to split: C is a whole number of waves, or K too short");
@@ -149,6 +162,10 @@ double gemm_us(const Problem& p, const DeviceFacts& facts, const Line& line, boo
     turns = split.waves + split.share / steps;
     const double adds = std::ceil(steps / split.share), area = t.bm * t.bn / (128.0 * 256.0);
     parts_us = area * (kLeaveUs + kAddUs * adds);
+  }
+  if (line.edge > 0) {
+    turns = edges_of(p, facts, line).turns - 1 + 2.0 * line.edge / t.bn;
+    parts_us = kEdgedUs;
   }
   const double loop_us = steps * std::max({math_clk, feed_clk, fill_clk}) / clk_per_us;
   const double store_us = kStoreUs * epilogue_factor(p) * t.bm * t.bn / (128.0 * 128.0);
@@ -225,7 +242,8 @@ constexpr Line line_of(double rate, size_t partial_bytes = 0) {
           C::CN,
           C::CK,
           rate,
-          partial_bytes};
+          partial_bytes,
+          C::kEdged ? C::kEdge : 0};
 }
 
 constexpr auto PINGPONG = sm90_wgmma::Consumers::kPingpong, COOPERATIVE = sm90_wgmma::Consumers::kCooperative;
@@ -239,6 +257,9 @@ constexpr auto PINGPONG = sm90_wgmma::Consumers::kPingpong, COOPERATIVE = sm90_w
   constexpr Line kLine_streamk_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1 =     \
       line_of<StreamK_##SCHEDULE##_##BM##x##BN##_c##CM##x##CN>(                     \
           RATE, StreamK_##SCHEDULE##_##BM##x##BN##_c##CM##x##CN::kPartialBytes);
+#define SM90_WGMMA_EDGED(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)              \
+  constexpr Line kLine_edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1 = \
+      line_of<sm90_wgmma::Edged<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, 1>>>(RATE);
 #include "kernels/configs_sm90.inc"
 
 #define SM90_WGMMA_FORM(ID, NAME, FORM)                                                                 \
@@ -246,6 +267,9 @@ constexpr auto PINGPONG = sm90_wgmma::Consumers::kPingpong, COOPERATIVE = sm90_w
       NAME, Family::kSm90Wgmma, kHopper, kHopper, kLine_##ID)
 #define SM90_WGMMA_FORMS(ID, NAME) \
   SM90_WGMMA_FORM(ID, NAME, Form::kDirect), SM90_WGMMA_FORM(ID, NAME "_pad", Form::kPad),
+#define SM90_WGMMA_SWAPPED_FORM(LINE, PREFIX, ID, NAME)                                                           \
+  half_variant<Functions<kLine_##LINE, sm90_wgmma::launch_f16_##PREFIX##ID, sm90_wgmma::launch_bf16_##PREFIX##ID, \
+                         Form::kSwapped>>(NAME "_swapped", Family::kSm90Wgmma, kHopper, kHopper, kLine_##LINE),
 #define SM90_WGMMA_PINGPONG "pingpong"
 #define SM90_WGMMA_COOPERATIVE "cooperative"
 
@@ -255,13 +279,16 @@ const Variant kSm90WgmmaVariants[] = {
 #define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)      \
   SM90_WGMMA_FORMS(SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, \
                    "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x" #CK)
-#define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)                                                \
-  half_variant<                                                                                                       \
-      Functions<kLine_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK,                                              \
-                sm90_wgmma::launch_f16_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK,                     \
-                sm90_wgmma::launch_bf16_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, Form::kSwapped>>(  \
-      "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x" #CK "_swapped", Family::kSm90Wgmma, \
-      kHopper, kHopper, kLine_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK),
+#define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)               \
+  SM90_WGMMA_SWAPPED_FORM(SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, swapped_, \
+                          SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK,           \
+                          "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x" #CK)
+#define SM90_WGMMA_EDGED(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)                                       \
+  SM90_WGMMA_FORMS(edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1,                               \
+                   "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x1_edged") \
+  SM90_WGMMA_SWAPPED_FORM(edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1, edged_swapped_,        \
+                          SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1,                                \
+                          "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x1_edged")
 #include "kernels/configs_sm90.inc"
 };
 const int kSm90WgmmaVariantCount = static_cast<int>(std::size(kSm90WgmmaVariants));

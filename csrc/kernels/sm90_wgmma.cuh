@@ -19,6 +19,9 @@
 // has started keeps its SMs, whatever other launches, on any stream, hold or want. A launch that starts early, as
 // below, waits in all its blocks for one whose blocks have all started.
 //
+// An edged kernel covers the last columns of C by tiles of another shape, for the clusters that have no tile in the
+// last wave.
+//
 // Both operands may be K-major or MN-major: stages hold what lies in memory, in 128-byte swizzle, and wgmma transposes.
 //
 // A launch may start while its predecessor in the stream drains (programmatic dependent launch): blocks set up their
@@ -93,8 +96,16 @@ struct StreamKParams : Params {
   uint64_t tag;             // no other launch has it
 };
 
+/// What Edged needs beside that; the raster is that of the whole units.
+struct EdgedParams : Params {
+  CUtensorMap b_edge;
+  Edges edges;
+  FastDivisor edge_rows;
+};
+
 template <class Traits>
-using ParamsOf = std::conditional_t<Traits::kStreamK, StreamKParams, Params>;
+using ParamsOf =
+    std::conditional_t<Traits::kStreamK, StreamKParams, std::conditional_t<Traits::kEdged, EdgedParams, Params> >;
 
 /// One cluster's work as one of its blocks sees it.
 struct Work {
@@ -102,6 +113,7 @@ struct Work {
   int k_first, k_last;   // tiles of K, half-open
   int outer, inner;      // batch
   uint32_t helpers = 0;  // clusters right before this one that leave partial sums of the tile to it
+  bool is_edge = false;  // one of Edged's other tiles
 };
 
 /// Read where it is needed: it is not worth a register.
@@ -125,8 +137,12 @@ __device__ __forceinline__ Work work_at(const Params& p, uint32_t id) {
           static_cast<int>(unit.batch - outer * p.batch_inner.divisor())};
 }
 
+enum class Order { kWhole, kStreamK, kEdged };
+
 /// What a cluster does, turn by turn.
-template <class Traits, bool = Traits::kStreamK>
+template <class Traits, Order = Traits::kStreamK ? Order::kStreamK
+                                : Traits::kEdged ? Order::kEdged
+                                                 : Order::kWhole>
 class Walk {
  public:
   __device__ __forceinline__ Walk(const Params& p, uint32_t) : p_(p) {}
@@ -142,9 +158,35 @@ class Walk {
   const Params& p_;
 };
 
+/// Whole units, and for the last clusters an edge at the end instead of another of those.
+template <class Traits>
+class Walk<Traits, Order::kEdged> {
+ public:
+  __device__ __forceinline__ Walk(const EdgedParams& p, uint32_t) : p_(p) {}
+  static __device__ __forceinline__ void start() {}
+  __device__ __forceinline__ bool has(uint32_t turn) const { return has_turn(p_.edges, cluster(), turn); }
+  static __device__ __forceinline__ uint32_t partials() { return 0; }
+  __device__ __forceinline__ Work work(uint32_t turn) const {
+    if (is_whole(p_.edges, cluster(), turn)) return work_at<Traits>(p_, turn * p_.edges.clusters + cluster());
+    const uint32_t edge = edge_of(p_.edges, cluster());
+    const uint32_t col = p_.edge_rows.quotient(edge), row = edge - col * p_.edge_rows.divisor();
+    Work work{};
+    work.m0 = static_cast<int>((row * Traits::CM + block_rank<Traits>()) * 2 * Traits::BM);
+    work.n0 = static_cast<int>(p_.edges.columns * Traits::BN + col * Traits::kEdge);
+    work.k_last = p_.k_tiles;
+    work.is_edge = true;
+    return work;
+  }
+
+ private:
+  static __device__ __forceinline__ uint32_t cluster() { return blockIdx.x / Traits::kCluster; }
+
+  const EdgedParams& p_;
+};
+
 /// Stream-K: the share of the split units, then whole units. See the head of this file for why nobody waits for ever.
 template <class Traits>
-class Walk<Traits, true> {
+class Walk<Traits, Order::kStreamK> {
  public:
   __device__ __forceinline__ Walk(const StreamKParams& p, uint32_t smem) : p_(p), smem_(smem) {}
   /// By one thread, before the block's first barrier. What follows is read where it is needed: consumers have no
@@ -258,6 +300,15 @@ struct SmemOperand {
   }
 };
 
+/// B of an edge.
+template <class Traits>
+using SmemEdge = SmemOperand<Traits::kEdge, Traits::BK, Traits::kMajorB, Traits::CM>;
+
+/// What a consumer thread has of an edge: twice 64 rows of 128 columns.
+using EdgeAccumulators = float[2][64];
+template <class Acc>
+constexpr bool is_edge = std::is_same_v<std::remove_const_t<Acc>, EdgeAccumulators>;
+
 /// The result of a consumer warpgroup on its way to memory: each warp works alone, on 16 rows and 32 columns (a half)
 /// at a time. 16-bit results pass through swizzled staging, where two halves make a piece that TMA writes; where D is
 /// not aligned for TMA, the warp copies it out itself. fp32 results are stored from registers.
@@ -286,7 +337,8 @@ class Epilogue {
 
   /// Takes the warpgroup's accumulators to memory; this warp's rows of the first 64 start at row0. With `defer` the
   /// last step may be left to send_deferred().
-  __device__ __forceinline__ void store(const Accumulators& acc, int row0, const Work& work, bool defer) {
+  template <class Acc>
+  __device__ __forceinline__ void store(const Acc& acc, int row0, const Work& work, bool defer) {
     if constexpr (Traits::kSwapped) return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
     if constexpr (Traits::kStoresAny) {
       // Chosen once a tile: between its pieces the code of the other way would have to be jumped over.
@@ -411,9 +463,11 @@ class Epilogue {
   static __device__ __forceinline__ constexpr int first_column(int piece) {
     return piece * 64 < BN - 64 ? piece * 64 : BN - 64;
   }
-  static __device__ __forceinline__ int row_of(int half, int row0) { return row0 + half / 2 / kPiecesPerRow * 64; }
+  static __device__ __forceinline__ int row_of(int half, int row0, const Work& work) {
+    return row0 + half / 2 / (Traits::kEdged && work.is_edge ? 2 : kPiecesPerRow) * 64;
+  }
   static __device__ __forceinline__ int piece_col(int half, const Work& work) {
-    return work.n0 + first_column(half / 2 % kPiecesPerRow);
+    return work.n0 + (Traits::kEdged && work.is_edge ? half / 2 % 2 * 64 : first_column(half / 2 % kPiecesPerRow));
   }
   static __device__ __forceinline__ int col_of(int half, const Work& work) {
     return piece_col(half, work) + half % 2 * 32;
@@ -423,15 +477,16 @@ class Epilogue {
     return col_of(half, work) + lane_ % 4 * 2;
   }
   __device__ __forceinline__ bool is_inside(int half, int row0, const Work& work) const {
-    return row_of(half, row0) < p_.m && piece_col(half, work) < p_.n;
+    return row_of(half, row0, work) < p_.m && piece_col(half, work) < p_.n;
   }
   template <class Acc>
   static __device__ __forceinline__ auto* half_of(Acc& acc, int half) {
+    if constexpr (Traits::kEdged && is_edge<Acc>) return acc[half / 4] + half % 4 * 16;
     return acc[half / 2 / kPiecesPerRow] + first_column(half / 2 % kPiecesPerRow) / 2 + half % 2 * 16;
   }
   /// Registers cannot be indexed at run time: comparisons pick the half's accumulators out of first..last-1.
-  template <int kFirst, int kLast>
-  static __device__ __forceinline__ void take_half(float (&v)[16], const Accumulators& acc, int half) {
+  template <int kFirst, int kLast, class Acc>
+  static __device__ __forceinline__ void take_half(float (&v)[16], const Acc& acc, int half) {
     if constexpr (kFirst + 1 < kLast) {
       constexpr int kMiddle = (kFirst + kLast) / 2;
       if (half < kMiddle) {
@@ -447,8 +502,8 @@ class Epilogue {
 
   /// The common epilogues: alpha * v, or act(alpha * v + bias) where kRelu stands for no activation too. By TMA, which
   /// clips what lies outside of D, or, `kCopies`, by the warps.
-  template <bool kHasBias, Activation kAct, bool kCopies = false>
-  __device__ __forceinline__ void store_unrolled(const Accumulators& acc, int row0, const Work& work, bool defer) {
+  template <bool kHasBias, Activation kAct, bool kCopies = false, class Acc>
+  __device__ __forceinline__ void store_unrolled(const Acc& acc, int row0, const Work& work, bool defer) {
     const float lowest = p_.epilogue.act == Activation::kRelu ? 0.0f : -INFINITY;
     uint32_t bias = 0, ahead = 0;
     if constexpr (kHasBias) ahead = load_bias(0, work);
@@ -477,7 +532,8 @@ class Epilogue {
   }
 
   /// Every epilogue, not unrolled: what happens to a half is long.
-  __device__ __forceinline__ void store_any(const Accumulators& acc, int row0, const Work& work) {
+  template <class Acc>
+  __device__ __forceinline__ void store_any(const Acc& acc, int row0, const Work& work) {
     uint32_t bias = 0, ahead = load_bias(0, work);
 #pragma unroll 1
     for (int half = 0; half < kHalves; ++half) {
@@ -566,7 +622,7 @@ class Epilogue {
     const C* c = static_cast<const C*>(e.c) + work.outer * e.c_batch[0] + work.inner * e.c_batch[1];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int row = min(row_of(half, row0) + lane_ / 4 + 8 * h, p_.m - 1);
+      const int row = min(row_of(half, row0, work) + lane_ / 4 + 8 * h, p_.m - 1);
       Pair<C> pairs[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -599,7 +655,7 @@ class Epilogue {
     }
     stage(packed, half);
     if (half % 2 == 0) return;
-    const int row = row_of(half, row0), col = piece_col(half, work);
+    const int row = row_of(half, row0, work), col = piece_col(half, work);
     if constexpr (kCopies) {
       __syncwarp();
       copy_out<2>(static_cast<T*>(p_.epilogue.d) + offset_of(row, col, work), half - 1, row, col);
@@ -640,7 +696,7 @@ class Epilogue {
 
   /// Without TMA: a half to its place in a matrix with D's type and strides, any alignment.
   __device__ __forceinline__ void write(void* matrix, const float (&v)[16], int half, int row0, const Work& work) {
-    const int row = row_of(half, row0), col = col_of(half, work);
+    const int row = row_of(half, row0, work), col = col_of(half, work);
     const int64_t at = offset_of(row, col, work);
     if (p_.epilogue.out_f32) {
       write_f32(static_cast<float*>(matrix) + at, v, row, col);
@@ -789,8 +845,21 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     const int n0 = kBFollowsC ? work.n0 : work.n0 / BN * p.pitch_b;
     visit(SmemA(), 0, p.a, work.m0, kt * BK, work.inner & p.a_batch[1], work.outer & p.a_batch[0],
           rank / Traits::CM % Traits::CN);
+    if constexpr (Traits::kEdged) {
+      if (work.is_edge) {
+        visit(SmemA(), Traits::kStageBytesA, p.a, work.m0 + BM, kt * BK, 0, 0, 0);
+        return visit(SmemEdge<Traits>(), 2 * Traits::kStageBytesA, p.b_edge, n0, kt * BK, 0, 0, rank);
+      }
+    }
     visit(SmemB(), Traits::kStageBytesA, p.b, n0, kt * BK, work.inner & p.b_batch[1], work.outer & p.b_batch[0],
           rank % Traits::CM);
+  };
+
+  const auto loaded_bytes = [](const Work& work) {
+    if constexpr (Traits::kEdged) {
+      if (work.is_edge) return 2 * SmemA::kLoadedBytes + SmemEdge<Traits>::kLoadedBytes;
+    }
+    return SmemA::kLoadedBytes + SmemB::kLoadedBytes;
   };
 
   ptx::grid_launch_dependents();
@@ -808,11 +877,11 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       ptx::mbarrier_arrive_expect_tx(summed, Traits::kSumBytes);
     }
     ptx::fence_mbarrier_init();
-    walk.start();
   }
   if constexpr (Traits::kCluster > 1) ptx::cluster_arrive_relaxed();
   // What a kernel before may still write cannot be read yet, but brought to L2.
-  if (!Traits::kStreamK && threadIdx.x == kConsumerWarps * 32) {
+  if (threadIdx.x == kConsumerWarps * 32) {
+    walk.start();
     const Work work = walk.work(0);
     each_operand(work, work.k_first, [](auto operand, int, const auto&... at) { operand.prefetch(at...); });
   }
@@ -833,7 +902,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
         for (int kt = work.k_first; kt < work.k_last; ++kt, ring.advance()) {
           const uint32_t bar = full + ring.stage * 8, at = stages + ring.stage * Traits::kStageBytes;
           ptx::mbarrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
-          ptx::mbarrier_arrive_expect_tx(bar, SmemA::kLoadedBytes + SmemB::kLoadedBytes);
+          ptx::mbarrier_arrive_expect_tx(bar, loaded_bytes(work));
           each_operand(work, kt,
                        [&](auto operand, int offset, const auto&... from) { operand.load(at + offset, bar, from...); });
         }
@@ -885,17 +954,19 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     };
     float acc[MI][BN / 2];
     uint32_t previous = 0;  // stage
-    const auto multiply = [&](bool is_first) {
+    const auto multiply = [&](auto& acc, bool is_first) {
+      constexpr bool kIsEdge = Traits::kEdged && is_edge<std::remove_reference_t<decltype(acc)> >;
+      constexpr int kParts = kIsEdge ? 2 : MI, kColumns = kIsEdge ? Traits::kEdge : BN;
       const uint32_t at = stages + ring.stage * Traits::kStageBytes;
-      const uint64_t a = SmemA::descriptor(at, row_in_tile);
-      const uint64_t b = SmemB::descriptor(at + Traits::kStageBytesA, 0);
+      const uint64_t a = SmemA::descriptor(at, (kIsEdge ? 2 : 1) * row_in_tile);
+      const uint64_t b = SmemB::descriptor(at + (kIsEdge ? 2 : 1) * Traits::kStageBytesA, 0);
       ptx::mbarrier_wait(full + ring.stage * 8, ring.parity);
       ptx::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < BK / 16; ++step) {
 #pragma unroll
-        for (int i = 0; i < MI; ++i) {
-          ptx::Wgmma<T>::template m64k16<BN, SmemA::kTranspose, SmemB::kTranspose>(
+        for (int i = 0; i < kParts; ++i) {
+          ptx::Wgmma<T>::template m64k16<kColumns, SmemA::kTranspose, SmemB::kTranspose>(
               acc[i], ptx::wgmma_advance(a, i * SmemA::kChunkBytes + step * SmemA::kStepBytes),
               ptx::wgmma_advance(b, step * SmemB::kStepBytes), !is_first || step > 0);
         }
@@ -906,7 +977,21 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       previous = ring.stage;
       ring.advance();
     };
-    for (uint32_t turn = 0; walk.has(turn); ++turn) {
+    const auto main_loop = [&](auto& acc, const Work& work, uint32_t turn) {
+      int kt = work.k_first;
+      if constexpr (Traits::kDefers) {
+        if (p.defers && turn > walk.partials()) {
+#pragma unroll
+          for (int half = 1; half < Traits::kHalves; ++half, ++kt) {
+            multiply(acc, half == 1);
+            epilogue.send_deferred(half);
+          }
+        }
+      }
+      for (; kt < work.k_last; ++kt) multiply(acc, kt == work.k_first);
+    };
+    uint32_t turn = 0;
+    for (; walk.has(turn); ++turn) {
       if constexpr (Traits::kPingpong) {
         if (turn % 2 != group) {
           if constexpr (Traits::kStreamK) {
@@ -921,17 +1006,10 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
         if (turn > 0) ptx::barrier_sync(1 + group, 256);
       }
       const Work work = walk.work(turn);
-      int kt = work.k_first;
-      if constexpr (Traits::kDefers) {
-        if (p.defers && turn > walk.partials()) {
-#pragma unroll
-          for (int half = 1; half < Traits::kHalves; ++half, ++kt) {
-            multiply(half == 1);
-            epilogue.send_deferred(half);
-          }
-        }
+      if constexpr (Traits::kEdged) {
+        if (work.is_edge) break;
       }
-      for (; kt < work.k_last; ++kt) multiply(kt == work.k_first);
+      main_loop(acc, work, turn);
       // A parity tells a stage's use from the one before, not from the last but one: the other warpgroup must not go on
       // until this one has waited for all that comes before in the ring, partial sums included.
       const auto hand_over = [&] {
@@ -983,6 +1061,18 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
         epilogue.reduce(acc, sums, summed, row0, work);
       } else {
         epilogue.store(acc, row0, work, p.defers && walk.has(turn + 1));
+      }
+    }
+    if constexpr (Traits::kEdged) {
+      if (walk.has(turn)) {
+        const Work work = walk.work(turn);
+        EdgeAccumulators edge;
+        main_loop(edge, work, turn);
+        ptx::wgmma_wait<0>();
+        release(previous);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) ptx::wgmma_pin(edge[i]);
+        epilogue.store(edge, work.m0 + 2 * row_in_tile + warp % 4 * 16, work, false);
       }
     }
     epilogue.drain();

@@ -26,7 +26,8 @@ struct Config {
   static constexpr int kHalves = 2 * (WM / 64) * ((BN + 63) / 64);  // of its result: 32 columns of 64 rows
   static constexpr bool kStoresAny = WM / 64 * BN / 2 <= 192;  // else too few registers for what needs more than TMA
   static constexpr bool kDefers = !kPingpong && CK == 1;       // stores of a tile to the main loop of the next
-  static constexpr bool kStreamK = false;
+  static constexpr bool kStreamK = false, kEdged = false;
+  static constexpr int kEdge = 128;         // columns of Edged's other tiles
   static constexpr int kThreads = 3 * 128;  // two consumer warpgroups and the producer's
   static constexpr int kStageBytesA = BM * BK * 2;
   // Split K: a block finishes some of its tile's halves; what the other blocks send of their sums has its own place.
@@ -57,6 +58,59 @@ struct Config {
   static_assert(kHalves % CK == 0, "split K: every block has as much to finish");
   static_assert(CK == 1 || kSumBytes >= kStagingBytes);
 };
+
+/// A Config whose kernel covers the last columns of C by tiles of another shape, twice as high and kEdge columns wide:
+/// one for each cluster that the last wave would leave without work. 4096 x 4096 in 256 clusters' tiles of 256 x 256
+/// are four waves of 66 clusters, all but 3 %; in 256 of 256 x 248 and eight of 512 x 128 they are four waves of tiles
+/// that are 3 % smaller.
+template <class Base>
+struct Edged : Base {
+  static constexpr bool kEdged = true;
+  static constexpr int kStageBytes = 2 * Base::kStageBytesA + Base::kEdge * Base::BK * 2;
+  static constexpr int kRestBytes = Base::STAGES * kStageBytes + Base::kBarrierBytes;
+  static constexpr int kStagingBuffers = kRestBytes + 2 * Base::kStagingBytes <= Base::kMaxSmemBytes ? 2 : 1;
+  static constexpr int kSmemBytes = kRestBytes + kStagingBuffers * Base::kStagingBytes;
+  static_assert(Base::kDefers && Base::WM == 64 && Base::CN == 1 && Base::kHalves == 2 * Base::kEdge / 32);
+  static_assert(kStageBytes >= Base::kStageBytes && kSmemBytes <= Base::kMaxSmemBytes);
+};
+
+/// How the clusters of such a launch share C, counted in units (the tiles of a cluster).
+struct Edges {
+  uint32_t clusters;
+  uint32_t columns;        // whole units in a row of units; 0: there is nothing to gain
+  uint32_t turns, longer;  // the first `longer` clusters do that many whole units, the others one less and an edge
+  uint32_t rows, edges;    // of edges in a column, and all of them
+};
+
+/// Whether a cluster's turn is a whole unit: the `turn * clusters + cluster`-th.
+HGEMM_HOST_DEVICE inline bool is_whole(const Edges& e, uint32_t cluster, uint32_t turn) {
+  return turn + (cluster < e.longer ? 0 : 1) < e.turns;
+}
+/// If not: the edge that a cluster has in its last turn, one of those behind the last if it has none.
+HGEMM_HOST_DEVICE inline uint32_t edge_of(const Edges& e, uint32_t cluster) {
+  return cluster - e.longer;
+}
+HGEMM_HOST_DEVICE inline bool has_turn(const Edges& e, uint32_t cluster, uint32_t turn) {
+  return is_whole(e, cluster, turn) || (turn < e.turns && edge_of(e, cluster) < e.edges);
+}
+
+/// For units of `bn` columns against whole ones of `width`.
+inline Edges edges_of(int64_t units_m, int64_t n, int64_t clusters, int64_t bn, int64_t edge, int64_t width = 256) {
+  const auto count = [](int64_t x) { return static_cast<uint32_t>(x); };
+  const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const int64_t rows = ceil_div(units_m, 2);
+  int64_t least = ceil_div(units_m * ceil_div(n, width), clusters) * width;
+  Edges best{};
+  for (int64_t columns = n / bn; columns > std::max<int64_t>(n / bn - 2, 0); --columns) {
+    const int64_t whole = units_m * columns, turns = ceil_div(whole, clusters);
+    const int64_t longer = whole - (turns - 1) * clusters, edges = rows * ceil_div(n - columns * bn, edge);
+    const int64_t time = (turns - 1) * bn + std::max(bn, edges > 0 ? 2 * edge : 0);
+    if (edges > clusters - longer || turns < 2 || time >= least) continue;
+    best = {count(clusters), count(columns), count(turns), count(longer), count(rows), count(edges)};
+    least = time;
+  }
+  return best;
+}
 
 /// A cluster begins and ends a share of a tile at least this many steps from the tile's ends, or there: to write and
 /// add partial sums takes as long as a few steps. At least the steps under which a cooperative tile is stored.
@@ -200,6 +254,13 @@ inline Problem swapped_problem(const Problem& p) {
                                                                            void* workspace, Stream);            \
   Status launch_bf16_streamk_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1(const Problem&, const DeviceFacts&, \
                                                                             void* workspace, Stream);
+#define SM90_WGMMA_EDGED(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)                                                       \
+  Status launch_f16_edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1(const Problem&, const DeviceFacts&, Stream);  \
+  Status launch_bf16_edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1(const Problem&, const DeviceFacts&, Stream); \
+  Status launch_f16_edged_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1(const Problem&, const DeviceFacts&,   \
+                                                                                 Stream);                              \
+  Status launch_bf16_edged_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1(const Problem&, const DeviceFacts&,  \
+                                                                                  Stream);
 #include "kernels/configs_sm90.inc"
 
 }  // namespace hgemm::sm90_wgmma

@@ -38,6 +38,16 @@ Status launch_stream_k(const Problem&, const DeviceFacts&, void*, Stream) {
   return cudaErrorNoKernelImageForDevice;
 }
 
+template <class Config, class T>
+Status launch_edged(const Problem&, const DeviceFacts&, Stream) {
+  return cudaErrorNoKernelImageForDevice;
+}
+
+template <class Config, class T>
+Status launch_edged_swapped(const Problem&, const DeviceFacts&, Stream) {
+  return cudaErrorNoKernelImageForDevice;
+}
+
 #else
 
 /// Rows of C in a panel of the raster: with about as many columns in flight, the blocks that run together read a
@@ -71,6 +81,13 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
                                    params.b_batch)) {
     return e;
   }
+  if constexpr (Traits::kEdged) {
+    int32_t moves[2];
+    if (const Status e =
+            operand_map(p, p.b, p.n, p.k, p.ldb(), SmemEdge<Traits>::kBoxRows, 64, &params.b_edge, moves)) {
+      return e;
+    }
+  }
 
   static std::atomic<uint64_t> smem_allowed{0};
   if (const cudaError_t e = allow_smem(kernel<Traits>, Traits::kSmemBytes, smem_allowed); e != cudaSuccess) return e;
@@ -78,6 +95,7 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
   uint32_t clusters =
       Traits::CK > 1 ? params.units : std::min(params.units, static_cast<uint32_t>(facts.sm_count / Traits::kCluster));
   if constexpr (Traits::kStreamK) clusters = params.split.clusters;
+  if constexpr (Traits::kEdged) clusters = params.edges.clusters;
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {Traits::kCluster, 1, 1};
@@ -168,10 +186,25 @@ Status launch_stream_k(const Problem& p, const DeviceFacts& facts, void* workspa
   return launch_direct<Config, T>(p, facts, params, stream);
 }
 
+template <class Config>
+EdgedParams edged_params_of(const Problem& p, const DeviceFacts& facts) {
+  EdgedParams params{params_of<Config>(p)};
+  const auto rows = static_cast<uint32_t>((p.m + Config::BM * Config::CM - 1) / (Config::BM * Config::CM));
+  params.edges = edges_of(rows, p.n, facts.sm_count / Config::kCluster, Config::BN, Config::kEdge);
+  params.raster = tile::raster_of(rows, params.edges.columns, kRasterRows / (Config::BM * Config::CM));
+  params.edge_rows = FastDivisor(params.edges.rows);
+  return params;
+}
+
 template <class Config, class T>
-Status launch_swapped(const Problem& p, const DeviceFacts& facts, Stream stream) {
-  const Problem q = swapped_problem(p);
-  Params params = params_of<Config>(q);
+Status launch_edged(const Problem& p, const DeviceFacts& facts, Stream stream) {
+  EdgedParams params = edged_params_of<Config>(p, facts);
+  return launch_direct<Config, T>(p, facts, params, stream);
+}
+
+/// `q`: the swapped problem, `params`: its own.
+template <class Config, class T, class P>
+Status launch_swapped(const Problem& p, const Problem& q, const DeviceFacts& facts, P& params, Stream stream) {
   params.store_tma = true;
   params.finish = Finish::kScale;
   int32_t moves[2];
@@ -180,6 +213,20 @@ Status launch_swapped(const Problem& p, const DeviceFacts& facts, Stream stream)
              ? launch_traits<SwappedTraits<Config, T, Major::kK> >(q, facts, params, static_cast<cudaStream_t>(stream))
              : launch_traits<SwappedTraits<Config, T, Major::kMN> >(q, facts, params,
                                                                     static_cast<cudaStream_t>(stream));
+}
+
+template <class Config, class T>
+Status launch_swapped(const Problem& p, const DeviceFacts& facts, Stream stream) {
+  const Problem q = swapped_problem(p);
+  Params params = params_of<Config>(q);
+  return launch_swapped<Config, T>(p, q, facts, params, stream);
+}
+
+template <class Config, class T>
+Status launch_edged_swapped(const Problem& p, const DeviceFacts& facts, Stream stream) {
+  const Problem q = swapped_problem(p);
+  EdgedParams params = edged_params_of<Config>(q, facts);
+  return launch_swapped<Config, T>(p, q, facts, params, stream);
 }
 
 #endif

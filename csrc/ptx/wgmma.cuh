@@ -71,6 +71,7 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
 #define HGEMM_NAMES_200 HGEMM_NAMES_192 ", %96, %97, %98, %99"
 #define HGEMM_NAMES_224 \
   HGEMM_NAMES_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define HGEMM_NAMES_248 HGEMM_NAMES_224 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123"
 #define HGEMM_NAMES_256 \
   HGEMM_NAMES_224 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define HGEMM_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
@@ -86,6 +87,7 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
 #define HGEMM_OPERANDS_192 HGEMM_OPERANDS_160, HGEMM_F16(80)
 #define HGEMM_OPERANDS_200 HGEMM_OPERANDS_192, HGEMM_F4(96)
 #define HGEMM_OPERANDS_224 HGEMM_OPERANDS_192, HGEMM_F16(96)
+#define HGEMM_OPERANDS_248 HGEMM_OPERANDS_224, HGEMM_F4(112), HGEMM_F4(116), HGEMM_F4(120)
 #define HGEMM_OPERANDS_256 HGEMM_OPERANDS_224, HGEMM_F16(112)
 // A, B, KEEP, TRANS_A, TRANS_B: the names of the operands that follow the accumulators.
 #define HGEMM_WGMMA(N, TYPE, A, B, KEEP, TRANS_A, TRANS_B)                                                        \
@@ -128,6 +130,8 @@ struct Wgmma;
         HGEMM_WGMMA(200, TYPE, "%100", "%101", "%102", "%103", "%104");                                       \
       } else if constexpr (N == 224) {                                                                        \
         HGEMM_WGMMA(224, TYPE, "%112", "%113", "%114", "%115", "%116");                                       \
+      } else if constexpr (N == 248) {                                                                        \
+        HGEMM_WGMMA(248, TYPE, "%124", "%125", "%126", "%127", "%128");                                       \
       } else if constexpr (N == 256) {                                                                        \
         HGEMM_WGMMA(256, TYPE, "%128", "%129", "%130", "%131", "%132");                                       \
       } else {                                                                                                \
@@ -152,6 +156,7 @@ HGEMM_WGMMA_OF(__nv_bfloat16, "bf16")
 #undef HGEMM_NAMES_192
 #undef HGEMM_NAMES_200
 #undef HGEMM_NAMES_224
+#undef HGEMM_NAMES_248
 #undef HGEMM_NAMES_256
 #undef HGEMM_OPERANDS_8
 #undef HGEMM_OPERANDS_16
@@ -164,6 +169,7 @@ HGEMM_WGMMA_OF(__nv_bfloat16, "bf16")
 #undef HGEMM_OPERANDS_192
 #undef HGEMM_OPERANDS_200
 #undef HGEMM_OPERANDS_224
+#undef HGEMM_OPERANDS_248
 #undef HGEMM_OPERANDS_256
 
 }  // namespace hgemm::ptx
