@@ -21,7 +21,7 @@ ACTIVATIONS = (lambda x: x, F.relu, F.gelu, lambda x: F.gelu(x, approximate="tan
 # With the edges of an H200. K is shorter than the steps under which a tile is stored, as short as they are, longer.
 SHAPES = [
     (24, 17000, 72),  # two, each of one tile, most of whose rows lie outside
-    (300, 9000, 512),  # one
+    (304, 9000, 512),  # one
     (768, 8192, 520),  # two, the lower tiles of one outside; no columns left over
     (2560, 4104, 1032),  # ten in two columns, of which the second has eight columns left
     (4360, 4000, 1096),  # nine in one column of 32
