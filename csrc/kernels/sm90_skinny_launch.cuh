@@ -52,7 +52,6 @@ inline Status gated_map(const Problem& p, const Roles& roles, int tile_rows, CUt
                      {half / kGateRows, 2},
                      {kGateRows * roles.ldw, half * roles.ldw},
                      kGateRows,
-                     64,
                      {tile_rows / (2 * kGateRows), 2}},
                     map);
 }

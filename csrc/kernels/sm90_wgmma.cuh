@@ -649,6 +649,7 @@ class Epilogue {
   /// Stages a half; with the second one TMA writes both, or, `kCopies`, the warp does.
   template <bool kCopies>
   __device__ __forceinline__ void send(const uint32_t (&packed)[8], int half, int row0, const Work& work) {
+    if constexpr (Traits::kSwapped) return send_transposed(packed, half, row0, work);
     if (half % 2 == 0 && reuses_) {
       if (lane_ == 0) ptx::tma_store_wait_read<Traits::kStagingBuffers - 1>();
       __syncwarp();
@@ -663,20 +664,42 @@ class Epilogue {
       ptx::fence_proxy_async();
       __syncwarp();
       if (lane_ == 0) {
-        ptx::tma_store(&p_.d, buffer(),
-                       {Traits::kSwapped ? row : col, Traits::kSwapped ? col : row, work.inner, work.outer});
+        ptx::tma_store(&p_.d, buffer(), {col, row, work.inner, work.outer});
         ptx::tma_store_commit();
       }
     }
-    sent_ = reuses_ ? (sent_ + 1) % Traits::kStagingBuffers : sent_ + 1;
+    next_buffer();
   }
+  /// D^T: a piece is 64 rows of D, in each of which a warp has 32 bytes. The warpgroup's four warps write it together,
+  /// whole lines.
+  __device__ __forceinline__ void send_transposed(const uint32_t (&packed)[8], int half, int row0, const Work& work) {
+    constexpr int kPiece = 6;  // named barriers, one for each consumer
+    const int group = static_cast<int>(threadIdx.x) / 128, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+    const uint32_t piece = buffer() - warp * Traits::kStagingWarpBytes;
+    if (half % 2 == 0 && reuses_) {
+      if (warp == 0 && lane_ == 0) ptx::tma_store_wait_read<Traits::kStagingBuffers - 1>();
+      ptx::barrier_sync(kPiece + group, 128);
+    }
+    const int line = lane_ / 16 * 8 + lane_ % 8, chunk = (warp * 2 + lane_ / 8 % 2) ^ lane_ % 8;
+    const uint32_t first = ptx::opaque(piece + line * kLine + chunk * 16) + half % 2 * 32 * kLine;
+    ptx::stmatrix_x4_trans(first, packed[0], packed[1], packed[2], packed[3]);
+    ptx::stmatrix_x4_trans(first + 16 * kLine, packed[4], packed[5], packed[6], packed[7]);
+    if (half % 2 == 0) return;
+    ptx::fence_proxy_async();
+    ptx::barrier_sync(kPiece + group, 128);
+    if (warp == 0 && lane_ == 0) {
+      ptx::tma_store(&p_.d, piece, {row_of(half, row0, work), piece_col(half, work), work.inner, work.outer});
+      ptx::tma_store_commit();
+    }
+    next_buffer();
+  }
+  __device__ __forceinline__ void next_buffer() { sent_ = reuses_ ? (sent_ + 1) % Traits::kStagingBuffers : sent_ + 1; }
   __device__ __forceinline__ uint32_t buffer() const { return staging_ + sent_ * Traits::kStagingBytes; }
   /// Where 16 bytes of a half lie in the buffer's 16 swizzled lines.
   __device__ __forceinline__ uint32_t chunk_at(int half, int row, int chunk) const {
     return buffer() + row * kLine + ((half % 2 * 4 + chunk) ^ (row % 8)) * 16;
   }
   __device__ __forceinline__ void stage(const uint32_t (&packed)[8], int half) {
-    if constexpr (Traits::kSwapped) return stage_transposed(packed, half);
     // The swizzle flips bits, and so do steps by even chunks.
     const uint32_t first = ptx::opaque(chunk_at(0, lane_ % 16, lane_ / 16));
 #pragma unroll
@@ -684,14 +707,6 @@ class Epilogue {
       const uint32_t* x = packed + j * 2;
       ptx::stmatrix_x4(first ^ (half % 2 * 4 + j) * 16, x[0], x[1], x[2], x[3]);
     }
-  }
-
-  /// 64 lines of 32 bytes, one for each column of the accumulators.
-  __device__ __forceinline__ void stage_transposed(const uint32_t (&packed)[8], int half) {
-    const int line = lane_ / 16 * 8 + lane_ % 8, chunk = lane_ / 8 % 2 ^ line / 4 % 2;
-    const uint32_t first = ptx::opaque(buffer() + line * 32 + chunk * 16) + half % 2 * 1024;
-    ptx::stmatrix_x4_trans(first, packed[0], packed[1], packed[2], packed[3]);
-    ptx::stmatrix_x4_trans(first + 512, packed[4], packed[5], packed[6], packed[7]);
   }
 
   /// Without TMA: a half to its place in a matrix with D's type and strides, any alignment.

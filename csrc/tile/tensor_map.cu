@@ -39,15 +39,13 @@ Status encode(const TmaView& view, CUtensorMap* map) {
   };
   const cuuint64_t strides[kRank - 1] = {bytes(view.rows, view.ld), bytes(view.batch[1], view.batch_stride[1]),
                                          bytes(view.batch[0], view.batch_stride[0])};
-  const cuuint32_t box[kRank] = {static_cast<cuuint32_t>(view.box_cols), static_cast<cuuint32_t>(view.box_rows),
-                                 static_cast<cuuint32_t>(view.box_batch[1]),
+  const cuuint32_t box[kRank] = {64, static_cast<cuuint32_t>(view.box_rows), static_cast<cuuint32_t>(view.box_batch[1]),
                                  static_cast<cuuint32_t>(view.box_batch[0])};
   const cuuint32_t steps[kRank] = {1, 1, 1, 1};
   const auto type = view.dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const CUresult result =
       function(map, type, kRank, view.data, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               view.box_cols == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_32B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return static_cast<cudaError_t>(result);  // both APIs number their errors alike
 }
 
@@ -56,8 +54,7 @@ struct Key {
   uint64_t words[10];
   explicit Key(const TmaView& v)
       : words{reinterpret_cast<uint64_t>(v.data),
-              static_cast<uint64_t>(v.dtype) << 32 | static_cast<uint64_t>(v.box_cols) << 16 |
-                  static_cast<uint64_t>(v.box_rows),
+              static_cast<uint64_t>(v.dtype) << 32 | static_cast<uint64_t>(v.box_rows),
               static_cast<uint64_t>(v.cols),
               static_cast<uint64_t>(v.rows),
               static_cast<uint64_t>(v.ld),

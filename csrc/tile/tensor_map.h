@@ -7,15 +7,15 @@
 
 namespace hgemm {
 
-/// A batch of row-major matrices of 16-bit elements, read or written in boxes of 64 columns (128 bytes) or of 16 (32
-/// bytes), swizzled over as many. The matrices in a box follow one another.
+/// A batch of row-major matrices of 16-bit elements, read or written in boxes of 64 columns (128 bytes), swizzled over
+/// as many. The matrices in a box follow one another.
 struct TmaView {
   void* data;
   DType dtype;
   int64_t cols, rows, ld;   // elements; ld is the distance of two rows
   int64_t batch[2];         // outer, inner; 1 where the batch does not move the matrix
   int64_t batch_stride[2];  // elements
-  int box_rows, box_cols = 64;
+  int box_rows;
   int box_batch[2] = {1, 1};  // outer, inner: matrices in a box
 };
 
