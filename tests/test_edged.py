@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
-
-CSRC = Path(__file__).resolve().parent.parent / "csrc"
+from native_check import counts, needs_compiler
 
 # Units of 256 x 248, edges of 512 x 128, as in configs_sm90.inc. Prints what is wrong and where.
 CHECK = r"""
@@ -77,13 +73,7 @@ int main() {
 """
 
 
-@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+@needs_compiler
 def test_every_column_is_covered_in_less_time(tmp_path: Path) -> None:
-    source, program = tmp_path / "check.cc", tmp_path / "check"
-    source.write_text(CHECK)
-    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover"]
-    subprocess.run(["c++", *flags, f"-I{CSRC}", str(source), "-o", str(program)], check=True)
-    run = subprocess.run([program], capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
-    launches, edged, with_edges = map(int, run.stdout.split())
+    launches, edged, with_edges = counts(CHECK, tmp_path)
     assert launches > edged > launches / 10 and with_edges > edged / 2

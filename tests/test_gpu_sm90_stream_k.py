@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
-from helpers import GuardedBuffer, assert_close_to_torch, poisoned_cuda_memory, reference_matmul
-from torch import Tensor
+from helpers import assert_close_to_torch, reference_matmul
+from sm90_checks import Factors, check_epilogues, check_equal_bits, check_product, rand, serves
 
 import hgemm_ops
 from hgemm_ops import VariantInfo
@@ -17,7 +16,6 @@ hgemm = torch.ops.hgemm
 VARIANTS = pytest.mark.parametrize(
     "variant", [v for v in hgemm_ops.variants() if "_streamk" in v.name], ids=lambda v: v.name
 )
-ACTIVATIONS = (lambda x: x, F.relu, F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu)  # by their numbers
 # One tile in many parts; a few tiles, each in several; just less and just more than a wave of 132 tiles of 128 x 128;
 # several waves. K ends inside a step, or is so short that few borders lie inside a tile; the last has only ragged rows.
 SHAPES = [
@@ -32,16 +30,7 @@ SHAPES = [
 ]
 
 
-def rand(rows: int, cols: int, transposed: bool = False, dtype: torch.dtype = torch.float16) -> Tensor:
-    x = torch.rand((cols, rows) if transposed else (rows, cols), device="cuda").mul_(2).sub_(1).to(dtype)
-    return x.t() if transposed else x
-
-
-def serves(variant: VariantInfo, a: Tensor, b: Tensor) -> bool:
-    return hgemm_ops.explain(a, b).candidates[variant.id].eligible
-
-
-def problems(variant: VariantInfo) -> list[tuple[Tensor, Tensor]]:
+def problems(variant: VariantInfo) -> list[Factors]:
     """Every shape that the kernel serves; its layout and dtype change from one to the next."""
     dtypes = (torch.float16, torch.bfloat16)
     found = []
@@ -59,37 +48,14 @@ def problems(variant: VariantInfo) -> list[tuple[Tensor, Tensor]]:
 @VARIANTS
 def test_tails_of_every_kind(variant: VariantInfo) -> None:
     for a, b in problems(variant):
-        with poisoned_cuda_memory():
-            out = hgemm.mm(a, b, variant=variant.id)
-        exact, magnitude = reference_matmul(a, b)
-        assert_close_to_torch(out, exact, a @ b, magnitude=magnitude)
+        check_product(variant, a, b)
 
 
 @VARIANTS
 def test_epilogues(variant: VariantInfo) -> None:
     """The cluster that ends a tile finishes it: what is left of a tile is never touched by bias, C or activation."""
     for a, b in problems(variant):
-        exact, magnitude = reference_matmul(a, b)
-        bias, c = rand(1, b.size(1), dtype=a.dtype)[0], rand(*exact.shape, dtype=a.dtype)
-        biased, theirs = exact + bias.double(), F.linear(a, b.t(), bias)
-        sums = magnitude + bias.double().abs()
-        for act, activate in enumerate(ACTIVATIONS):
-            out = hgemm.linear(a, b.t(), bias, act, variant=variant.id)
-            assert_close_to_torch(out, activate(biased), activate(theirs), magnitude=sums)
-        out, pre = hgemm.linear_save(a, b.t(), bias, 2, variant=variant.id)
-        assert_close_to_torch(pre, biased, theirs, magnitude=sums)
-        assert_close_to_torch(out, F.gelu(biased), F.gelu(theirs), magnitude=sums)
-
-        out = hgemm.addmm(c, a, b, beta=-0.5, alpha=2.0, variant=variant.id)
-        theirs = torch.addmm(c, a, b, beta=-0.5, alpha=2.0)
-        assert_close_to_torch(out, 2 * exact - c.double() / 2, theirs, magnitude=2 * magnitude + c.double().abs() / 2)
-        out = hgemm.mm(a, b, out_dtype=torch.float32, variant=variant.id)
-        theirs = torch.bmm(a[None], b[None], out_dtype=torch.float32)[0]
-        assert_close_to_torch(out, exact, theirs, magnitude=magnitude)
-        guard = GuardedBuffer(tuple(exact.shape), a.dtype, "cuda", offset=65, row_padding=5)
-        hgemm.matmul.out(a, b, variant=variant.id, out=guard.tensor)
-        assert_close_to_torch(guard.tensor, exact, a @ b, magnitude=magnitude)
-        guard.check()
+        check_epilogues(variant, a, b)
 
 
 @VARIANTS
@@ -105,24 +71,8 @@ def test_batches(variant: VariantInfo, batch: int) -> None:
 
 @VARIANTS
 def test_equal_bits_beside_other_kernels(variant: VariantInfo) -> None:
-    """On two streams at once, among kernels of torch that take SMs away: other blocks wait, and at other times."""
-    calls = problems(variant)
-    expected = [hgemm.mm(a, b, variant=variant.id) for a, b in calls]
-    noise = rand(2048, 2048)
-    torch.cuda.synchronize()
-    streams = [torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.Stream()]
-    wrong = []
-    for _ in range(20):
-        results = []
-        for i in range(len(calls)):
-            for stream, at in ((streams[0], i), (streams[1], -1 - i)):
-                with torch.cuda.stream(stream):
-                    results.append((hgemm.mm(*calls[at], variant=variant.id), expected[at]))
-            with torch.cuda.stream(streams[2]):
-                noise @ noise
-        torch.cuda.synchronize()
-        wrong += [tuple(theirs.shape) for ours, theirs in results if not torch.equal(ours, theirs)]
-    assert not wrong, f"{len(wrong)} launches differ, of {set(wrong)}"
+    """Among kernels of torch that take SMs away: other blocks wait, and at other times."""
+    check_equal_bits(variant, problems(variant), noise=rand(2048, 2048))
 
 
 @VARIANTS

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
-
-CSRC = Path(__file__).resolve().parent.parent / "csrc"
+from native_check import counts, needs_compiler
 
 # Prints what is wrong and where.
 CHECK = r"""
@@ -89,13 +85,7 @@ int main() {
 """
 
 
-@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+@needs_compiler
 def test_units_come_column_by_column_in_panels(tmp_path: Path) -> None:
-    source, program = tmp_path / "check.cc", tmp_path / "check"
-    source.write_text(CHECK)
-    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover"]
-    subprocess.run(["c++", *flags, f"-I{CSRC}", str(source), "-o", str(program)], check=True)
-    run = subprocess.run([program], capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
-    quotients, units = map(int, run.stdout.split())
+    quotients, units = counts(CHECK, tmp_path)
     assert quotients > 1_000_000 and units > 10_000

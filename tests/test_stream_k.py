@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from native_check import counts, needs_compiler
 
 import hgemm_ops
 from hgemm_ops import _library, _native, _tables
 from hgemm_ops._bench.suites import SUITES
 from hgemm_ops._tables import Device, Entry, Table
 
-CSRC = Path(__file__).resolve().parent.parent / "csrc"
 H200 = Device("NVIDIA H200", 90, 132, 62914560)
 # Times over those of the best other kernel, on an H200, one run (csrc/kernels/NOTES.md).
 MEASURED = {
@@ -123,15 +121,9 @@ int main() {
 """
 
 
-@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+@needs_compiler
 def test_every_step_is_done_once_and_waits_are_for_first_turns_of_clusters_before(tmp_path: Path) -> None:
-    source, program = tmp_path / "check.cc", tmp_path / "check"
-    source.write_text(CHECK)
-    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run(["c++", *flags, f"-I{CSRC}", str(source), "-o", str(program)], check=True)
-    run = subprocess.run([program], capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout
-    launches, split, in_three = map(int, run.stdout.split())
+    launches, split, in_three = counts(CHECK, tmp_path)
     assert launches > split > launches / 2 and in_three > 1000
 
 

@@ -1,0 +1,24 @@
+"""C++ checks of headers that need no CUDA: a program that prints what is wrong, or counts of what it saw."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CSRC = Path(__file__).resolve().parent.parent / "csrc"
+FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover")
+
+needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+
+
+def counts(source: str, folder: Path) -> list[int]:
+    """Compiles ``source`` in ``folder``, runs it, and gives the numbers it prints. It must end with status 0."""
+    path, program = folder / "check.cc", folder / "check"
+    path.write_text(source)
+    subprocess.run(["c++", *FLAGS, f"-I{CSRC}", str(path), "-o", str(program)], check=True)
+    run = subprocess.run([program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return [int(word) for word in run.stdout.split()]

@@ -1,0 +1,84 @@
+"""What the tests of one form of ``sm90_wgmma`` ask of it beside what is special about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from helpers import GuardedBuffer, assert_close_to_torch, poisoned_cuda_memory, reference_matmul
+from torch import Tensor
+
+import hgemm_ops
+from hgemm_ops import VariantInfo
+
+hgemm = torch.ops.hgemm
+Factors = tuple[Tensor, Tensor]
+ACTIVATIONS = (lambda x: x, F.relu, F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu)  # by their numbers
+
+
+def rand(rows: int, cols: int, transposed: bool = False, dtype: torch.dtype = torch.float16) -> Tensor:
+    x = torch.rand((cols, rows) if transposed else (rows, cols), device="cuda").mul_(2).sub_(1).to(dtype)
+    return x.t() if transposed else x
+
+
+def serves(variant: VariantInfo, a: Tensor, b: Tensor) -> bool:
+    return hgemm_ops.explain(a, b).candidates[variant.id].eligible
+
+
+def check_product(variant: VariantInfo, a: Tensor, b: Tensor) -> None:
+    with poisoned_cuda_memory():
+        out = hgemm.mm(a, b, variant=variant.id)
+    exact, magnitude = reference_matmul(a, b)
+    assert_close_to_torch(out, exact, a @ b, magnitude=magnitude)
+
+
+def check_product_in(variant: VariantInfo, a: Tensor, b: Tensor, *, offset: int, row_padding: int) -> None:
+    """Into part of a larger tensor, of which nothing else is written."""
+    exact, magnitude = reference_matmul(a, b)
+    guard = GuardedBuffer(tuple(exact.shape), a.dtype, "cuda", offset=offset, row_padding=row_padding)
+    hgemm.matmul.out(a, b, variant=variant.id, out=guard.tensor)
+    assert_close_to_torch(guard.tensor, exact, a @ b, magnitude=magnitude)
+    guard.check()
+
+
+def check_epilogues(variant: VariantInfo, a: Tensor, b: Tensor) -> None:
+    """Bias and every activation, what an activation is applied to, alpha and beta, float32 results, a misaligned D."""
+    exact, magnitude = reference_matmul(a, b)
+    bias, c = rand(1, b.size(1), dtype=a.dtype)[0], rand(*exact.shape, dtype=a.dtype)
+    biased, theirs = exact + bias.double(), F.linear(a, b.t(), bias)
+    sums = magnitude + bias.double().abs()
+    for act, activate in enumerate(ACTIVATIONS):
+        out = hgemm.linear(a, b.t(), bias, act, variant=variant.id)
+        assert_close_to_torch(out, activate(biased), activate(theirs), magnitude=sums)
+    out, pre = hgemm.linear_save(a, b.t(), bias, 2, variant=variant.id)
+    assert_close_to_torch(pre, biased, theirs, magnitude=sums)
+    assert_close_to_torch(out, F.gelu(biased), F.gelu(theirs), magnitude=sums)
+
+    out = hgemm.addmm(c, a, b, beta=-0.5, alpha=2.0, variant=variant.id)
+    theirs = torch.addmm(c, a, b, beta=-0.5, alpha=2.0)
+    assert_close_to_torch(out, 2 * exact - c.double() / 2, theirs, magnitude=2 * magnitude + c.double().abs() / 2)
+    out = hgemm.mm(a, b, out_dtype=torch.float32, variant=variant.id)
+    theirs = torch.bmm(a[None], b[None], out_dtype=torch.float32)[0]
+    assert_close_to_torch(out, exact, theirs, magnitude=magnitude)
+    check_product_in(variant, a, b, offset=65, row_padding=5)
+
+
+def check_equal_bits(variant: VariantInfo, calls: Sequence[Factors], noise: Tensor | None = None) -> None:
+    """On two streams at once, forwards and backwards; ``noise`` is multiplied by itself on a third."""
+    expected = [hgemm.mm(a, b, variant=variant.id) for a, b in calls]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+    wrong = []
+    for _ in range(20):
+        results = []
+        for i in range(len(calls)):
+            for stream, at in ((streams[0], i), (streams[1], -1 - i)):
+                with torch.cuda.stream(stream):
+                    results.append((hgemm.mm(*calls[at], variant=variant.id), expected[at]))
+            if noise is not None:
+                with torch.cuda.stream(streams[2]):
+                    noise @ noise
+        torch.cuda.synchronize()
+        wrong += [tuple(theirs.shape) for ours, theirs in results if not torch.equal(ours, theirs)]
+    assert not wrong, f"{len(wrong)} launches differ, of {set(wrong)}"
