@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <iterator>
-#include <type_traits>
 
 #include "core/cost.h"
 #include "core/problem.h"
@@ -142,7 +141,10 @@ double epilogue_factor(const Problem& p) {
 /// epilogue of a pingpong kernel runs under the main loop of the next tile, or the other way round where K is short.
 /// Compute and memory overlap, but not fully where both take about as long.
 /// Stream-K: as many turns as its steps come to, and what it takes to write and to add partial sums.
-double gemm_us(const Problem& p, const DeviceFacts& facts, const Line& line, bool whole_lines) {
+double gemm_us(const Problem& given, const DeviceFacts& facts, const Line& line, Form form) {
+  const Problem p = form == Form::kSwapped ? sm90_wgmma::swapped_problem(given) : given;
+  const double epilogue = epilogue_factor(given);  // D lies as it is given, swapped or not
+  const bool whole_lines = form == Form::kPad || (p.lda() % 64 == 0 && p.ldb() % 64 == 0);
   const Chip& chip = chip_of(facts.cc);
   const Tile& t = line.tile;
   const double clk_per_us = chip.clock_ghz * 1e3;
@@ -168,12 +170,12 @@ double gemm_us(const Problem& p, const DeviceFacts& facts, const Line& line, boo
     parts_us = kEdgedUs;
   }
   const double loop_us = steps * std::max({math_clk, feed_clk, fill_clk}) / clk_per_us;
-  const double store_us = kStoreUs * epilogue_factor(p) * t.bm * t.bn / (128.0 * 128.0);
+  const double store_us = kStoreUs * epilogue * t.bm * t.bn / (128.0 * 128.0);
   double compute_us;
   if (line.pingpong) {
     compute_us = (turns - 1) * std::max(loop_us, (loop_us + store_us) / 2) + loop_us + store_us + parts_us;
   } else {
-    const bool defers = line.ck == 1 && epilogue_factor(p) < 8 && sm90_wgmma::stores_by_tma(p);
+    const bool defers = line.ck == 1 && epilogue < 8 && sm90_wgmma::stores_by_tma(given);
     compute_us = turns * (loop_us + (line.ck > 1 ? kReduceUs : 0.0)) +
                  store_us * (defers ? 1 + kRoundShare * std::max(0.0, turns - 1) : turns) + parts_us;
   }
@@ -185,17 +187,11 @@ double gemm_us(const Problem& p, const DeviceFacts& facts, const Line& line, boo
 }
 
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
-  if (form != Form::kPad) {
-    return gemm_us(form == Form::kSwapped ? sm90_wgmma::swapped_problem(p) : p, facts, line,
-                   p.lda() % 64 == 0 && p.ldb() % 64 == 0);
-  }
-  const double gemm = gemm_us(p, facts, line, true);  // padded rows start on 128 bytes
+  const double gemm = gemm_us(p, facts, line, form);
+  if (form != Form::kPad) return gemm;
   const double copied = 2.0 * static_cast<double>(pad_bytes(p, line, form));
   return gemm + kPadUs + copied / (kPadBandwidth * chip_of(facts.cc).dram_gbs * 1e3);
 }
-
-using Launcher = Status (*)(const Problem&, const DeviceFacts&, Stream);
-using StreamKLauncher = Status (*)(const Problem&, const DeviceFacts&, void* workspace, Stream);
 
 /// Pads what needs it, then has `launcher(problem)` run.
 template <class Launch>
@@ -221,13 +217,8 @@ struct Functions {
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
     const auto launcher = p.dtype == DType::kF16 ? kF16 : kBF16;
     void* copies = static_cast<unsigned char*>(workspace) + stream_k_bytes(p, facts, kLine);
-    return hgemm::launch(p, kLine, kForm, copies, stream, [&](const Problem& q) {
-      if constexpr (std::is_same_v<decltype(kF16), StreamKLauncher>) {
-        return launcher(q, facts, workspace, stream);
-      } else {
-        return launcher(q, facts, stream);
-      }
-    });
+    return hgemm::launch(p, kLine, kForm, copies, stream,
+                         [&](const Problem& q) { return launcher(q, facts, workspace, stream); });
   }
 };
 

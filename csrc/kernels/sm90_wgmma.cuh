@@ -225,6 +225,15 @@ class Walk<Traits, Order::kStreamK> {
   uint32_t smem_;  // 16 bytes
 };
 
+/// Named barriers, behind that of __syncthreads; of some there is one for each consumer warpgroup.
+struct NamedBarrier {
+  static constexpr int kTurn = 1;        // (2) pingpong: the warpgroup may multiply
+  static constexpr int kLeft = 3;        // stream-K: a turn's partial sums are in memory
+  static constexpr int kMultiplied = 4;  // (2) its warps have read the last stage
+  static constexpr int kPiece = 6;       // (2) swapped: its warps share the staging of a piece
+  static constexpr int kAdded = 8;       // split K: all sums have been read
+};
+
 /// Position in the ring; `parity` flips with every turn.
 template <int STAGES>
 struct Ring {
@@ -309,9 +318,11 @@ using EdgeAccumulators = float[2][64];
 template <class Acc>
 constexpr bool is_edge = std::is_same_v<std::remove_const_t<Acc>, EdgeAccumulators>;
 
-/// The result of a consumer warpgroup on its way to memory: each warp works alone, on 16 rows and 32 columns (a half)
-/// at a time. 16-bit results pass through swizzled staging, where two halves make a piece that TMA writes; where D is
-/// not aligned for TMA, the warp copies it out itself. fp32 results are stored from registers.
+/// The result of a consumer warpgroup on its way to memory, 32 columns (a half) at a time, of which each warp has 16
+/// rows. 16-bit results pass through swizzled staging, where two halves make a piece that TMA writes, one for each
+/// warp; where D is not aligned for TMA, the warp copies it out itself. fp32 results are stored from registers. Warps
+/// work alone, but in swapped kernels, whose lines of D begin in one warp and end in another: there the four share a
+/// piece.
 ///
 /// A cooperative tile has no other one to hide its epilogue under, but registers to spare: its results are only rounded
 /// at once, and go to memory half by half between the first steps of the next tile.
@@ -411,7 +422,7 @@ class Epilogue {
         }
       }
     }
-    ptx::barrier_sync(1, kThreads);  // all sums have been read: results are staged in their place
+    ptx::barrier_sync(NamedBarrier::kAdded, kThreads);  // results are staged in the place of the sums
 #pragma unroll 1
     for (int half = static_cast<int>(rank); half < kHalves; half += Traits::CK) {
       const uint32_t bias = ahead;
@@ -673,12 +684,11 @@ class Epilogue {
   /// D^T: a piece is 64 rows of D, in each of which a warp has 32 bytes. The warpgroup's four warps write it together,
   /// whole lines.
   __device__ __forceinline__ void send_transposed(const uint32_t (&packed)[8], int half, int row0, const Work& work) {
-    constexpr int kPiece = 6;  // named barriers, one for each consumer
     const int group = static_cast<int>(threadIdx.x) / 128, warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const uint32_t piece = buffer() - warp * Traits::kStagingWarpBytes;
     if (half % 2 == 0 && reuses_) {
       if (warp == 0 && lane_ == 0) ptx::tma_store_wait_read<Traits::kStagingBuffers - 1>();
-      ptx::barrier_sync(kPiece + group, 128);
+      ptx::barrier_sync(NamedBarrier::kPiece + group, 128);
     }
     const int line = lane_ / 16 * 8 + lane_ % 8, chunk = (warp * 2 + lane_ / 8 % 2) ^ lane_ % 8;
     const uint32_t first = ptx::opaque(piece + line * kLine + chunk * 16) + half % 2 * 32 * kLine;
@@ -686,7 +696,7 @@ class Epilogue {
     ptx::stmatrix_x4_trans(first + 16 * kLine, packed[4], packed[5], packed[6], packed[7]);
     if (half % 2 == 0) return;
     ptx::fence_proxy_async();
-    ptx::barrier_sync(kPiece + group, 128);
+    ptx::barrier_sync(NamedBarrier::kPiece + group, 128);
     if (warp == 0 && lane_ == 0) {
       ptx::tma_store(&p_.d, piece, {row_of(half, row0, work), piece_col(half, work), work.inner, work.outer});
       ptx::tma_store_commit();
@@ -841,7 +851,6 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   constexpr bool kBFollowsC = SmemB::kIsKMajor || BN % 64 == 0;  // its tiles start at the columns of C's
   constexpr int kConsumerWarps = 8;
   constexpr int kStageReaders = Traits::kPingpong ? 4 : 8;  // warps of a block that read one stage
-  constexpr int kLeft = 3, kMultiplied = 4;                 // named barriers; one of the latter for each consumer
 
   // STAGES x { A, B }, staging (split K: sums, then staging), barriers: full, empty, and of the sums
   extern __shared__ __align__(1024) unsigned char smem[];
@@ -951,7 +960,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       // What the consumers have left is announced by a warp that can wait for it to arrive: theirs come before its flag
       // by the barrier, and, since a release covers all that its thread knows of, before whatever follows the flag.
       if (warp == kConsumerWarps + 1 && walk.partials() > 0) {
-        ptx::barrier_sync(kLeft, Traits::kReaders + 32);
+        ptx::barrier_sync(NamedBarrier::kLeft, Traits::kReaders + 32);
         if (lane == 0) ptx::flag_store(p.flags + blockIdx.x, p.tag);
       }
     }
@@ -1017,8 +1026,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
           }
           continue;
         }
-        // The main loops of the two warpgroups take turns: named barrier 1 + g tells warpgroup g to start.
-        if (turn > 0) ptx::barrier_sync(1 + group, 256);
+        // The main loops of the two warpgroups take turns.
+        if (turn > 0) ptx::barrier_sync(NamedBarrier::kTurn + group, 256);
       }
       const Work work = walk.work(turn);
       if constexpr (Traits::kEdged) {
@@ -1029,7 +1038,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       // until this one has waited for all that comes before in the ring, partial sums included.
       const auto hand_over = [&] {
         if constexpr (Traits::kPingpong) {
-          if (walk.has(turn + 1)) ptx::barrier_arrive(2 - group, 256);
+          if (walk.has(turn + 1)) ptx::barrier_arrive(NamedBarrier::kTurn + 1 - group, 256);
         }
       };
       if (work.helpers == 0) hand_over();
@@ -1041,7 +1050,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       if constexpr (Traits::kStreamK) {
         if (turn < walk.partials()) {
           epilogue.leave(acc, p.partials + size_t{blockIdx.x} * Traits::kPartialBytes);
-          ptx::barrier_arrive(kLeft, Traits::kReaders + 32);
+          ptx::barrier_arrive(NamedBarrier::kLeft, Traits::kReaders + 32);
           continue;
         }
 #pragma unroll 1
@@ -1068,7 +1077,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
         // Every stage has been refilled for this tile, and so been given back by the other warpgroup.
         if (p.k_tiles >= STAGES && !walk.has(turn + 1)) {
           static_assert(Traits::kHalves / 2 * Traits::kStagingBytes <= STAGES * Traits::kStageBytes);
-          ptx::barrier_sync(kMultiplied + group, 128);  // the other warps have read it, too
+          ptx::barrier_sync(NamedBarrier::kMultiplied + group, 128);  // the other warps have read it, too
           epilogue.stage_in_ring(stages + warp * Traits::kStagingWarpBytes);
         }
       }

@@ -227,6 +227,15 @@ inline Finish finish_of(const Problem& p) {
   return is_linear && stores_by_tma(p) ? Finish::kBiasActivation : Finish::kAny;
 }
 
+/// How a kernel writes D.
+struct Stores {
+  bool by_tma;
+  Finish finish;
+};
+inline Stores stores_of(const Problem& p) {
+  return {stores_by_tma(p), finish_of(p)};
+}
+
 /// D^T = B^T A^T, D still in its place.
 inline Problem swapped_problem(const Problem& p) {
   const auto transposed = [](Matrix x) {
@@ -240,27 +249,20 @@ inline Problem swapped_problem(const Problem& p) {
   return q;
 }
 
-/// Enqueues the GEMM.
-#define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)                                                     \
-  Status launch_f16_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK(const Problem&, const DeviceFacts&, Stream); \
-  Status launch_bf16_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK(const Problem&, const DeviceFacts&, Stream);
-#define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)                                             \
-  Status launch_f16_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK(const Problem&, const DeviceFacts&,  \
-                                                                              Stream);                             \
-  Status launch_bf16_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK(const Problem&, const DeviceFacts&, \
-                                                                               Stream);
-#define SM90_WGMMA_STREAM_K(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)                                             \
-  Status launch_f16_streamk_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1(const Problem&, const DeviceFacts&,  \
-                                                                           void* workspace, Stream);            \
-  Status launch_bf16_streamk_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1(const Problem&, const DeviceFacts&, \
-                                                                            void* workspace, Stream);
-#define SM90_WGMMA_EDGED(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)                                                       \
-  Status launch_f16_edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1(const Problem&, const DeviceFacts&, Stream);  \
-  Status launch_bf16_edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1(const Problem&, const DeviceFacts&, Stream); \
-  Status launch_f16_edged_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1(const Problem&, const DeviceFacts&,   \
-                                                                                 Stream);                              \
-  Status launch_bf16_edged_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1(const Problem&, const DeviceFacts&,  \
-                                                                                  Stream);
+/// Enqueues the GEMM. `workspace`: stream-K's partial sums and flags; the others need none.
+#define SM90_WGMMA_LAUNCHERS(ID)                                                       \
+  Status launch_f16_##ID(const Problem&, const DeviceFacts&, void* workspace, Stream); \
+  Status launch_bf16_##ID(const Problem&, const DeviceFacts&, void* workspace, Stream);
+#define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE) \
+  SM90_WGMMA_LAUNCHERS(SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK)
+#define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE) \
+  SM90_WGMMA_LAUNCHERS(swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK)
+#define SM90_WGMMA_STREAM_K(SCHEDULE, BM, BN, STAGES, CM, CN, RATE) \
+  SM90_WGMMA_LAUNCHERS(streamk_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1)
+#define SM90_WGMMA_EDGED(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)             \
+  SM90_WGMMA_LAUNCHERS(edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1) \
+  SM90_WGMMA_LAUNCHERS(edged_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1)
 #include "kernels/configs_sm90.inc"
+#undef SM90_WGMMA_LAUNCHERS
 
 }  // namespace hgemm::sm90_wgmma

@@ -24,27 +24,12 @@ namespace hgemm::sm90_wgmma {
 #ifdef HGEMM_NO_SM90A
 
 template <class Config, class T>
-Status launch(const Problem&, const DeviceFacts&, Stream) {
+Status launch(const Problem&, const DeviceFacts&, void*, Stream) {
   return cudaErrorNoKernelImageForDevice;
 }
 
 template <class Config, class T>
-Status launch_swapped(const Problem&, const DeviceFacts&, Stream) {
-  return cudaErrorNoKernelImageForDevice;
-}
-
-template <class Config, class T>
-Status launch_stream_k(const Problem&, const DeviceFacts&, void*, Stream) {
-  return cudaErrorNoKernelImageForDevice;
-}
-
-template <class Config, class T>
-Status launch_edged(const Problem&, const DeviceFacts&, Stream) {
-  return cudaErrorNoKernelImageForDevice;
-}
-
-template <class Config, class T>
-Status launch_edged_swapped(const Problem&, const DeviceFacts&, Stream) {
+Status launch_swapped(const Problem&, const DeviceFacts&, void*, Stream) {
   return cudaErrorNoKernelImageForDevice;
 }
 
@@ -110,55 +95,6 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
   return cudaLaunchKernelEx(&config, kernel<Traits>, params);
 }
 
-/// All but the tensor maps.
-template <class Config>
-Params params_of(const Problem& p) {
-  const auto units = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
-  Params params{};
-  params.m = static_cast<int>(p.m);
-  params.n = static_cast<int>(p.n);
-  params.k_tiles = static_cast<int>((p.k + Config::BK - 1) / Config::BK);
-  const uint32_t units_m = units(p.m, Config::BM * Config::CM), units_n = units(p.n, Config::BN * Config::CN);
-  params.units = units_m * units_n * static_cast<uint32_t>(p.batches());
-  params.raster = tile::raster_of(units_m, units_n, std::max(1, kRasterRows / (Config::BM * Config::CM)));
-  params.batch_inner = FastDivisor(static_cast<uint32_t>(p.batch[1]));
-  params.epilogue = tile::epilogue_params(p, nullptr);
-  params.store_tma = stores_by_tma(p);
-  params.finish = finish_of(p);
-  params.defers =
-      Config::kDefers && params.store_tma && params.finish != Finish::kAny && params.k_tiles >= Config::kHalves;
-  params.bias_pairs = has_bias_pairs(p);
-  params.pitch_b = p.b_tile == 0 ? Config::BN : pitch_of(Config::BN);
-  params.c_pairs = params.epilogue.wide_c && p.n % 2 == 0;
-  return params;
-}
-
-/// A launch with `params`, to which the tensor maps are added.
-template <class Config, class T, class P>
-Status launch_direct(const Problem& p, const DeviceFacts& facts, P& params, Stream stream_) {
-  const auto stream = static_cast<cudaStream_t>(stream_);
-  if (params.store_tma) {
-    int32_t moves[2];
-    if (const Status e = operand_map(p, p.d, p.m, p.n, p.d.row_stride, 16, &params.d, moves)) return e;
-  }
-
-  const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
-  if constexpr (Config::kTakesMnMajorB) {
-    if (!kb) {
-      return ka ? launch_traits<Traits<Config, T, Major::kK, Major::kMN> >(p, facts, params, stream)
-                : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, facts, params, stream);
-    }
-  }
-  return ka ? launch_traits<Traits<Config, T, Major::kK, Major::kK> >(p, facts, params, stream)
-            : launch_traits<Traits<Config, T, Major::kMN, Major::kK> >(p, facts, params, stream);
-}
-
-template <class Config, class T>
-Status launch(const Problem& p, const DeviceFacts& facts, Stream stream) {
-  Params params = params_of<Config>(p);
-  return launch_direct<Config, T>(p, facts, params, stream);
-}
-
 /// What marks the partial sums of one launch. Flags lie in memory that holds anything: bits drawn at random keep it
 /// from passing for a tag. Replays of a graph use one tag again and again, but every flag is set once in a launch and
 /// cleared once, by the only block that waits for it.
@@ -174,58 +110,71 @@ inline uint64_t next_tag() {
   return (x ^ x >> 31) | 1;  // a cleared flag is 0
 }
 
-template <class Config, class T>
-Status launch_stream_k(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
-  StreamKParams params{params_of<Config>(p)};
-  params.split = split_of(params.units, params.k_tiles, facts.sm_count / Config::kCluster);
-  params.partials = static_cast<unsigned char*>(workspace);
-  params.flags = reinterpret_cast<uint64_t*>(params.partials +
-                                             size_t{params.split.clusters} * Config::kCluster * Config::kPartialBytes);
-  params.tag = next_tag();
-  return launch_direct<Config, T>(p, facts, params, stream);
-}
-
+/// All but the tensor maps.
 template <class Config>
-EdgedParams edged_params_of(const Problem& p, const DeviceFacts& facts) {
-  EdgedParams params{params_of<Config>(p)};
-  const auto rows = static_cast<uint32_t>((p.m + Config::BM * Config::CM - 1) / (Config::BM * Config::CM));
-  params.edges = edges_of(rows, p.n, facts.sm_count / Config::kCluster, Config::BN, Config::kEdge);
-  params.raster = tile::raster_of(rows, params.edges.columns, kRasterRows / (Config::BM * Config::CM));
-  params.edge_rows = FastDivisor(params.edges.rows);
+ParamsOf<Config> params_of(const Problem& p, const DeviceFacts& facts, const Stores& stores, void* workspace) {
+  const auto units = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
+  constexpr int kPanel = std::max(1, kRasterRows / (Config::BM * Config::CM));
+  const int max_clusters = facts.sm_count / Config::kCluster;
+  const uint32_t units_m = units(p.m, Config::BM * Config::CM), units_n = units(p.n, Config::BN * Config::CN);
+  ParamsOf<Config> params{};
+  params.m = static_cast<int>(p.m);
+  params.n = static_cast<int>(p.n);
+  params.k_tiles = static_cast<int>((p.k + Config::BK - 1) / Config::BK);
+  params.units = units_m * units_n * static_cast<uint32_t>(p.batches());
+  params.raster = tile::raster_of(units_m, units_n, kPanel);
+  params.batch_inner = FastDivisor(static_cast<uint32_t>(p.batch[1]));
+  params.epilogue = tile::epilogue_params(p, nullptr);
+  params.store_tma = stores.by_tma;
+  params.finish = stores.finish;
+  params.defers =
+      Config::kDefers && stores.by_tma && stores.finish != Finish::kAny && params.k_tiles >= Config::kHalves;
+  params.bias_pairs = has_bias_pairs(p);
+  params.pitch_b = p.b_tile == 0 ? Config::BN : pitch_of(Config::BN);
+  params.c_pairs = params.epilogue.wide_c && p.n % 2 == 0;
+  if constexpr (Config::kStreamK) {
+    params.split = split_of(params.units, params.k_tiles, max_clusters);
+    params.partials = static_cast<unsigned char*>(workspace);
+    params.flags = reinterpret_cast<uint64_t*>(params.partials + size_t{params.split.clusters} * Config::kCluster *
+                                                                     Config::kPartialBytes);
+    params.tag = next_tag();
+  }
+  if constexpr (Config::kEdged) {
+    params.edges = edges_of(units_m, p.n, max_clusters, Config::BN, Config::kEdge);
+    params.raster = tile::raster_of(units_m, params.edges.columns, kPanel);
+    params.edge_rows = FastDivisor(params.edges.rows);
+  }
   return params;
 }
 
 template <class Config, class T>
-Status launch_edged(const Problem& p, const DeviceFacts& facts, Stream stream) {
-  EdgedParams params = edged_params_of<Config>(p, facts);
-  return launch_direct<Config, T>(p, facts, params, stream);
+Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream_) {
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  ParamsOf<Config> params = params_of<Config>(p, facts, stores_of(p), workspace);
+  if (params.store_tma) {
+    int32_t moves[2];
+    if (const Status e = operand_map(p, p.d, p.m, p.n, p.d.row_stride, 16, &params.d, moves)) return e;
+  }
+  const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
+  if constexpr (Config::kTakesMnMajorB) {
+    if (!kb) {
+      return ka ? launch_traits<Traits<Config, T, Major::kK, Major::kMN> >(p, facts, params, stream)
+                : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, facts, params, stream);
+    }
+  }
+  return ka ? launch_traits<Traits<Config, T, Major::kK, Major::kK> >(p, facts, params, stream)
+            : launch_traits<Traits<Config, T, Major::kMN, Major::kK> >(p, facts, params, stream);
 }
 
-/// `q`: the swapped problem, `params`: its own.
-template <class Config, class T, class P>
-Status launch_swapped(const Problem& p, const Problem& q, const DeviceFacts& facts, P& params, Stream stream) {
-  params.store_tma = true;
-  params.finish = Finish::kScale;
+template <class Config, class T>
+Status launch_swapped(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream_) {
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  const Problem q = swapped_problem(p);
+  ParamsOf<Config> params = params_of<Config>(q, facts, stores_of(p), workspace);  // D lies as p says
   int32_t moves[2];
   if (const Status e = operand_map(p, p.d, p.m, p.n, p.d.row_stride, 64, &params.d, moves)) return e;
-  return p.b_major() == Major::kK
-             ? launch_traits<SwappedTraits<Config, T, Major::kK> >(q, facts, params, static_cast<cudaStream_t>(stream))
-             : launch_traits<SwappedTraits<Config, T, Major::kMN> >(q, facts, params,
-                                                                    static_cast<cudaStream_t>(stream));
-}
-
-template <class Config, class T>
-Status launch_swapped(const Problem& p, const DeviceFacts& facts, Stream stream) {
-  const Problem q = swapped_problem(p);
-  Params params = params_of<Config>(q);
-  return launch_swapped<Config, T>(p, q, facts, params, stream);
-}
-
-template <class Config, class T>
-Status launch_edged_swapped(const Problem& p, const DeviceFacts& facts, Stream stream) {
-  const Problem q = swapped_problem(p);
-  EdgedParams params = edged_params_of<Config>(q, facts);
-  return launch_swapped<Config, T>(p, q, facts, params, stream);
+  return p.b_major() == Major::kK ? launch_traits<SwappedTraits<Config, T, Major::kK> >(q, facts, params, stream)
+                                  : launch_traits<SwappedTraits<Config, T, Major::kMN> >(q, facts, params, stream);
 }
 
 #endif
