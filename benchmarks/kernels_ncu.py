@@ -47,7 +47,6 @@ LARGE_KERNELS = tuple(
         "cooperative_128x256x64_c2x1x1",
         "cooperative_128x248x64_c2x1x1_edged",
         "cooperative_128x248x64_c2x1x1_edged_swapped",
-        "cooperative_128x192x64_c2x1x1",
     )
 )
 

@@ -19,7 +19,7 @@ namespace {
 struct Line {
   Tile tile;
   int smem_bytes;
-  bool pingpong, stores_any, takes_mn_major_b;
+  bool pingpong, copies, stores_any, takes_mn_major_b;
   int cm, cn, ck;  // cluster
   double rate;
   size_t partial_bytes;  // stream-K: of a block; else 0
@@ -79,9 +79,10 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   }
   const sm90_wgmma::Finish finish = sm90_wgmma::finish_of(p);
   const bool stores_by_tma = sm90_wgmma::stores_by_tma(p);
-  if (!line.stores_any && (p.c.data != nullptr || finish == sm90_wgmma::Finish::kAny || !stores_by_tma)) {
-    return refuse(why, "%s", "no registers for more than bias and activation, or for a D that TMA cannot write");
+  if (!line.stores_any && (p.c.data != nullptr || finish == sm90_wgmma::Finish::kAny)) {
+    return refuse(why, "tiles of %d columns are built for bias and activation alone, in D's own type", line.tile.bn);
   }
+  if (!line.copies && !stores_by_tma) return refuse(why, "%s", "no registers for a D that TMA cannot write");
   if (form == Form::kSwapped && (p.a_major() != Major::kK || finish != sm90_wgmma::Finish::kScale || !stores_by_tma)) {
     return refuse(why, "%s", "A must be row-major, and nothing added or activated");
   }
@@ -227,6 +228,7 @@ constexpr Line line_of(double rate, size_t partial_bytes = 0) {
   return {{C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
           C::kSmemBytes,
           C::kPingpong,
+          C::kCopies,
           C::kStoresAny,
           C::kTakesMnMajorB,
           C::CM,

@@ -351,7 +351,7 @@ class Epilogue {
   template <class Acc>
   __device__ __forceinline__ void store(const Acc& acc, int row0, const Work& work, bool defer) {
     if constexpr (Traits::kSwapped) return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
-    if constexpr (Traits::kStoresAny) {
+    if constexpr (Traits::kCopies) {
       // Chosen once a tile: between its pieces the code of the other way would have to be jumped over.
       if (!p_.store_tma && p_.finish == Finish::kScale) {
         return store_unrolled<false, Activation::kNone, true>(acc, row0, work, false);

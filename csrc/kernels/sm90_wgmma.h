@@ -24,8 +24,10 @@ struct Config {
   static constexpr int kCluster = CM * CN * CK;
   static constexpr int WM = kPingpong ? BM : BM / 2;                // rows of a consumer warpgroup
   static constexpr int kHalves = 2 * (WM / 64) * ((BN + 63) / 64);  // of its result: 32 columns of 64 rows
-  static constexpr bool kStoresAny = WM / 64 * BN / 2 <= 192;  // else too few registers for what needs more than TMA
-  static constexpr bool kDefers = !kPingpong && CK == 1;       // stores of a tile to the main loop of the next
+  static constexpr bool kCopies = WM / 64 * BN / 2 <= 192;          // D that TMA cannot write: else too few registers
+  // Every epilogue. It is a third of a kernel's time to compile: tiles of whole pieces of 64 columns have it.
+  static constexpr bool kStoresAny = kCopies && BN % 64 == 0;
+  static constexpr bool kDefers = !kPingpong && CK == 1;  // stores of a tile to the main loop of the next
   static constexpr bool kStreamK = false, kEdged = false;
   static constexpr int kEdge = 128;         // columns of Edged's other tiles
   static constexpr int kThreads = 3 * 128;  // two consumer warpgroups and the producer's
