@@ -35,7 +35,7 @@ def _script(name: str, *arguments: str) -> tuple[str, ...]:
 
 
 def _tune(*arguments: str) -> tuple[str, ...]:
-    return ("-m", "hgemm_ops", "tune", "--output", "TABLE", "--rounds", "9", *arguments)
+    return ("-m", "hgemm_ops", "tune", "--output", "TABLE", "--rounds", "15", "--duels", "5", *arguments)
 
 
 def _suites(*names: str) -> tuple[str, ...]:
@@ -43,8 +43,8 @@ def _suites(*names: str) -> tuple[str, ...]:
 
 
 def _soak(suite: str) -> tuple[str, ...]:
-    """Where nearly every product is large, a chip that warms up would give the first ones other ratios."""
-    return ("--soak", "15") if suite in ("seeds-large", "seeds-large-nt", "layouts") else ()
+    """Where many products are large, a chip that warms up would give the first ones other ratios."""
+    return ("--soak", "15") if suite in ("seeds-large", "seeds-large-nt", "layouts", "llm") else ()
 
 
 _PRODUCTS = tuple(name for name in SUITES if name not in ("seeds-sgemm", "seeds-add"))
@@ -61,10 +61,14 @@ STEPS = {
     "ladder": Step(_script("ladder", "--output", "RESULTS"), 300),
     "ladder-ncu": Step(_script("ladder_ncu", "--output", "RESULTS/ladder_ncu.json"), 240),
     "course": Step(_script("ladder_course", "--results", "RESULTS"), 60),
-    "tune-large": Step(_tune(*_suites("seeds-large", "seeds-large-nt", "layouts"), "--candidates", "9"), 240),
+    "tune-large": Step(
+        _tune(*_suites("seeds-large", "seeds-large-nt", "layouts"), "--candidates", "11", "--soak", "15"), 400
+    ),
+    "tune-bfloat16": Step(
+        _tune(*_suites("seeds-large", "llm"), "--dtype", "bfloat16", "--candidates", "11", "--soak", "15"), 400
+    ),
     "tune-llm": Step(
-        _tune(*_suites("llm", "decode-nn", "decode-tp", "decode-ragged"), "--candidates", "9"),
-        240,
+        _tune(*_suites("llm", "decode-nn", "decode-tp", "decode-ragged"), "--candidates", "11", "--soak", "15"), 400
     ),
     "tune-small": Step(_tune(*_suites("seeds-small", "ragged"), "--candidates", "7"), 240),
     "tune-bmm": Step(_tune(*_suites("bmm")), 120),

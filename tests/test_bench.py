@@ -938,16 +938,17 @@ def test_element_bytes_are_torch_s() -> None:
 def test_the_best_are_timed_again_alone_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     crowd = {name: statistics.Interval(v, v - 0.01, v + 0.01) for name, v in {"a": 1.1, "b": 1.05, "c": 1.02}.items()}
     alone = {"a": 0.99, "b": 1.06}
-    paired = []
+    paired, drawn = [], []
 
     def times(bodies: Mapping[str, str], rounds: int, seed: int) -> dict[str, list[float]]:
-        paired.append(tuple(bodies))
+        paired.append(tuple(bodies)), drawn.append(rounds)
         return {name: [100.0 / alone.get(name, 1.0)] * rounds for name in bodies}
 
     monkeypatch.setattr(timing, "time_bodies", times)
     bodies = dict.fromkeys(("torch", *crowd), "")
-    found = runner.duel(bodies, crowd, runner.Options(duels=2, rounds=5))  # type: ignore[arg-type]
-    assert paired == [("torch", "a"), ("torch", "b")]
+    found = runner.duel(bodies, crowd, runner.Options(duels=2, rounds=12))  # type: ignore[arg-type]
+    assert paired == [("torch", "a"), ("torch", "b")] * 3
+    assert drawn == [5, 5, 5, 5, 2, 2]
     # c was not timed again: it loses what a lost, a tenth.
     assert {name: round(ratio.value, 4) for name, ratio in found.items()} == {"a": 0.99, "b": 1.06, "c": 0.918}
     assert found["c"].high == pytest.approx(1.03 * 0.9)

@@ -20,7 +20,8 @@ def test_every_suite_with_a_product_is_recorded_after_the_table() -> None:
     assert max(names.index(n) for n in names if n.startswith("tune-")) < min(names.index(n) for n in suites)
     assert names[0] == "tests"
     soaked = {name for name in suites if "--soak" in record_all.STEPS[name].command}
-    assert soaked == {"suite-seeds-large", "suite-seeds-large-nt", "suite-layouts", "suite-bfloat16"}
+    assert soaked == {"suite-seeds-large", "suite-seeds-large-nt", "suite-layouts", "suite-llm", "suite-bfloat16"}
+    assert all("--soak" in record_all.STEPS[name].command for name in ("tune-large", "tune-bfloat16", "tune-llm"))
     # The course is written from what the two before it record.
     assert names[1:4] == ["ladder", "ladder-ncu", "course"]
 

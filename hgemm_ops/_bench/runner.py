@@ -24,6 +24,7 @@ ALL = "all"
 PEER = "peer:"  # before a peer's name
 
 _SELECTION_ROUNDS = 8
+_DUEL_ROUNDS = 5  # of one duel, before the next kernel's turn
 _PREFIXES = 64  # partial sums of an element that half_rounding() looks at
 
 Call = Callable[[workload.Operands], torch.Tensor]
@@ -267,15 +268,19 @@ def duel(
 ) -> dict[str, statistics.Interval]:
     """``ratios`` to torch corrected by timing the best of them again, each alone with torch.
 
-    The others are taken to lose as much by that as the one of these that loses most.
+    They take turns, a few rounds each, so that what changes in the course of a run, as some ratios do by 4 %, meets all
+    of them. The others are taken to lose as much by that as the one of these that loses most.
     """
     best = sorted(ratios, key=lambda name: -ratios[name].value)[: options.duels]
-    found = {}
-    for name in best:
-        times = timing.time_bodies({TORCH: bodies[TORCH], name: bodies[name]}, options.rounds, options.seed)
-        found[name] = statistics.paired_ratio(times[TORCH], times[name])
-    loss = min((found[name].value / ratios[name].value for name in best), default=1.0)
-    return {name: found.get(name) or ratio.scaled(min(loss, 1.0)) for name, ratio in ratios.items()}
+    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in best}
+    for first in range(0, options.rounds, _DUEL_ROUNDS):
+        rounds = min(_DUEL_ROUNDS, options.rounds - first)
+        for name, samples in times.items():
+            found = timing.time_bodies({TORCH: bodies[TORCH], name: bodies[name]}, rounds, options.seed + first)
+            samples[0].extend(found[TORCH]), samples[1].extend(found[name])
+    alone = {name: statistics.paired_ratio(*samples) for name, samples in times.items()}
+    loss = min((alone[name].value / ratios[name].value for name in best), default=1.0)
+    return {name: alone.get(name) or ratio.scaled(min(loss, 1.0)) for name, ratio in ratios.items()}
 
 
 def run_case(case: Case, options: Options, device: torch.device) -> Row:

@@ -90,6 +90,13 @@ def to_entry(row: runner.Row) -> _tables.Entry | None:
     help="Time so many, the fastest, again, each alone with torch.",
 )
 @click.option(
+    "--soak",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Of large products first: on a cool chip other kernels lead.",
+)
+@click.option(
     "--most-sets",
     type=click.IntRange(min=2),
     metavar="N",
@@ -111,6 +118,7 @@ def tune(
     candidates: int | None,
     rounds: int,
     duels: int,
+    soak: float,
     most_sets: int | None,
     blend: bool,
     output: Path | None,
@@ -149,6 +157,7 @@ def tune(
         dispatched=False,
         rounds=rounds,
         duels=duels,
+        soak=soak,
         most_sets=most_sets,
     )
     screen = Console(stderr=as_json)
