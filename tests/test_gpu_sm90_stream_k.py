@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers import assert_close_to_torch, reference_matmul
-from sm90_checks import Factors, check_epilogues, check_equal_bits, check_product, rand, serves
+from sm90_checks import EPILOGUES, Factors, check_epilogues, check_equal_bits, check_product, rand, serves
 
 import hgemm_ops
 from hgemm_ops import VariantInfo
@@ -55,7 +55,7 @@ def test_tails_of_every_kind(variant: VariantInfo) -> None:
 def test_epilogues(variant: VariantInfo) -> None:
     """The cluster that ends a tile finishes it: what is left of a tile is never touched by bias, C or activation."""
     for a, b in problems(variant):
-        check_epilogues(variant, a, b)
+        assert check_epilogues(variant, a, b) == EPILOGUES
 
 
 @VARIANTS

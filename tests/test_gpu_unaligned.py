@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import GuardedBuffer, assert_close_to_torch, reference_matmul
+from helpers import GuardedBuffer, assert_close_to_torch, reference_matmul, refusal_allowed
 from torch import Tensor
 
 import hgemm_ops
@@ -68,11 +68,16 @@ def test_biases_and_activations_of_such_results(variant: VariantInfo, n: int) ->
     exact, magnitude = exact + bias.double(), magnitude + bias.double().abs()
     theirs = F.linear(x, weight, bias)
     activations = (lambda y: y, F.relu, F.gelu, lambda y: F.gelu(y, approximate="tanh"), F.silu)
+    served = 0
     for act, activate in enumerate(activations):
         out = GuardedBuffer((ROWS, n), x.dtype, "cuda", offset=65)
-        hgemm.linear.out(x, weight, bias, act, variant=variant.id, out=out.tensor)
-        out.check()
-        assert_close_to_torch(out.tensor, activate(exact), activate(theirs), magnitude=magnitude)
+        with refusal_allowed(variant.id):
+            hgemm.linear.out(x, weight, bias, act, variant=variant.id, out=out.tensor)
+            out.check()
+            assert_close_to_torch(out.tensor, activate(exact), activate(theirs), magnitude=magnitude)
+            served += 1
+    # Tiles that are no whole pieces have the first two, and these for pairs of columns.
+    assert served == (5 if variant.tile[1] % 64 == 0 else 2 if n % 2 == 0 else 0)
 
 
 @SKINNY
