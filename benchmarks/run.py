@@ -29,6 +29,13 @@ RESULTS = Path(__file__).parent / "results"
     metavar="SECONDS",
     help="Of large products before each suite: large shapes slow down while the chip warms up.",
 )
+@click.option(
+    "--warmup",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="For which the contenders of each case run before they are timed: until the clock is the power limit's.",
+)
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Another directory for the files.")
 def main(
     suites: tuple[str, ...],
@@ -37,12 +44,17 @@ def main(
     dtype: str | None,
     rounds: int,
     soak: float,
+    warmup: float,
     output: Path | None,
 ) -> None:
     console.require_kernels("benchmarks/run.py")
     directory = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name())
     options = runner.Options(
-        variants=console.known_variants(variants), peers=console.known_peers(peer_names), soak=soak, rounds=rounds
+        variants=console.known_variants(variants),
+        peers=console.known_peers(peer_names),
+        soak=soak,
+        warmup=warmup,
+        rounds=rounds,
     )
     screen = Console()
     console.report_peers(options.peers, screen)

@@ -290,6 +290,8 @@ def suite_section(name: str, document: Document, directory: Path) -> list[str]:
     protocol = document["protocol"]
     soak = protocol.get("soak_seconds")  # older files have none
     soaked = f", after {soak:.0f} s of large products" if soak else ""
+    warmup = protocol.get("warmup_seconds")
+    soaked += f", each case after {warmup:g} s of its own" if warmup else ""
     streamed = any(STREAM in row["results"] for row in document["rows"])
     rows = []
     for row in document["rows"]:

@@ -12,6 +12,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -368,6 +369,18 @@ def test_a_soak_multiplies_until_its_time_is_up(monkeypatch: pytest.MonkeyPatch)
     assert len(products) == 3 * 20 and products[0].shape == (8, 8) and next(times, None) is None
     timing.soak(0, torch.device("cpu"), size=8, clock=lambda: next(times))
     assert len(products) == 3 * 20
+
+
+def test_a_case_warms_up_by_count_and_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    replays: list[str] = []
+    bodies: Any = {name: SimpleNamespace(replay=partial(replays.append, name)) for name in ("torch", "ours")}
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    timing.warm_up(bodies, 0.0, clock=lambda: 7.0)
+    assert replays == ["torch", "ours"] * timing.WARMUP_REPLAYS
+    replays.clear()
+    times = iter((0.0, 0.1, 0.4, 0.6))  # the first one sets the end, those of the first replays are not looked at
+    timing.warm_up(bodies, 0.5, clock=lambda: next(times))
+    assert replays == ["torch", "ours"] * (timing.WARMUP_REPLAYS + 2)
 
 
 @pytest.mark.usefixtures("eager")
@@ -941,7 +954,8 @@ def test_the_best_are_timed_again_alone_with_torch(monkeypatch: pytest.MonkeyPat
     paired, drawn = [], []
 
     def times(bodies: Mapping[str, str], rounds: int, seed: int) -> dict[str, list[float]]:
-        paired.append(tuple(bodies)), drawn.append(rounds)
+        paired.append(tuple(bodies))
+        drawn.append(rounds)
         return {name: [100.0 / alone.get(name, 1.0)] * rounds for name in bodies}
 
     monkeypatch.setattr(timing, "time_bodies", times)

@@ -42,6 +42,7 @@ class Options:
         a crowd keeps the chip at another clock, at which other kernels may lead.
     most_sets: rotate at most so many sets of operands, even if these stay in L2.
     soak: seconds of large products before the first case, so that it meets the chip as warm as the last one does.
+    warmup: seconds for which the contenders of a case run before they are timed.
     """
 
     variants: tuple[str, ...] = ()
@@ -51,6 +52,7 @@ class Options:
     duels: int = 0
     most_sets: int | None = None
     soak: float = 0.0
+    warmup: float = 0.0
     rounds: int = 40
     seed: int = 0
     inputs: str = "normal"
@@ -277,7 +279,8 @@ def duel(
         rounds = min(_DUEL_ROUNDS, options.rounds - first)
         for name, samples in times.items():
             found = timing.time_bodies({TORCH: bodies[TORCH], name: bodies[name]}, rounds, options.seed + first)
-            samples[0].extend(found[TORCH]), samples[1].extend(found[name])
+            samples[0].extend(found[TORCH])
+            samples[1].extend(found[name])
     alone = {name: statistics.paired_ratio(*samples) for name, samples in times.items()}
     loss = min((alone[name].value / ratios[name].value for name in best), default=1.0)
     return {name: alone.get(name) or ratio.scaled(min(loss, 1.0)) for name, ratio in ratios.items()}
@@ -311,7 +314,7 @@ def run_case(case: Case, options: Options, device: torch.device) -> Row:
 
     if stream := workload.stream_call(case, device):
         bodies[STREAM] = timing.Body.capture(stream, sets)
-    times = timing.time_bodies(bodies, options.rounds, options.seed)
+    times = timing.time_bodies(bodies, options.rounds, options.seed, options.warmup)
     streamed = times.pop(STREAM, None)
     ratios = {
         name: statistics.paired_ratio(times[TORCH], samples)
@@ -369,6 +372,7 @@ def document(suite: str, rows: Sequence[Row], options: Options, copy: float) -> 
         protocol={
             "rounds": options.rounds,
             "warmup_replays": timing.WARMUP_REPLAYS,
+            "warmup_seconds": options.warmup,
             "soak_seconds": options.soak,
             "rotation_bytes": timing.rotation_bytes(torch.device("cuda", torch.cuda.current_device())),
             "inputs": options.inputs,

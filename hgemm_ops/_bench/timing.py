@@ -117,11 +117,26 @@ def soak(seconds: float, device: torch.device, size: int = 8192, clock: Callable
         y[0, 0].item()  # so that no queue builds up
 
 
-def time_bodies(bodies: Mapping[str, Body], rounds: Rounds, seed: int) -> dict[str, list[float]]:
-    """Microseconds per call of every contender, round by round."""
-    for _ in range(WARMUP_REPLAYS):
+def warm_up(bodies: Mapping[str, Body], seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    """Replays all bodies in turn, ``WARMUP_REPLAYS`` times and for so long.
+
+    A large product that follows a pause runs at a higher clock for some tenths of a second, until the power limit has
+    taken notice, and there by another ratio to another kernel than from then on.
+    """
+    replays, end = 0, clock() + seconds
+    while replays < WARMUP_REPLAYS or clock() < end:
         for body in bodies.values():
             body.replay()
+        replays += 1
+        if seconds > 0:
+            torch.cuda.synchronize()  # so that no queue builds up
+
+
+def time_bodies(
+    bodies: Mapping[str, Body], rounds: Rounds, seed: int, warmup_seconds: float = 0.0
+) -> dict[str, list[float]]:
+    """Microseconds per call of every contender, round by round."""
+    warm_up(bodies, warmup_seconds)
     return interleave(list(bodies), rounds, seed, lambda name: bodies[name].start())
 
 
