@@ -83,7 +83,7 @@ def check_epilogues(variant: VariantInfo, a: Tensor, b: Tensor) -> set[str]:
         assert_close_to_torch(out, exact, theirs, magnitude=magnitude)
         served.add("float32")
     with refusal_allowed(variant.id):
-        check_product_in(variant, a, b, offset=65, row_padding=5)
+        check_product_in(variant, a, b, offset=65, row_padding=0)  # a padded one would be copied to its place
         served.add("misaligned")
     return served
 

@@ -22,12 +22,21 @@ from hgemm_ops._bench.suites import ELEMENT_BYTES, SUITES, with_dtype
 )
 @console.peer_option
 @click.option("--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Instead of the suite's own.")
+@click.option(
+    "--warmup",
+    type=click.FloatRange(min=0),
+    default=0.5,
+    show_default=True,
+    metavar="SECONDS",
+    help="For which the contenders of each case run before they are timed: until the clock is the power limit's.",
+)
 @console.measuring_options("Draw speed over torch by shape here, as SVG and PNG, and beside it the roofline.")
 def bench(
     suite: str,
     variants: tuple[str, ...],
     peer_names: tuple[str, ...],
     dtype: str | None,
+    warmup: float,
     rounds: int,
     inputs: str,
     seed: int,
@@ -52,6 +61,7 @@ def bench(
     options = runner.Options(
         variants=console.known_variants(variants),
         peers=console.known_peers(peer_names),
+        warmup=warmup,
         rounds=rounds,
         seed=seed,
         inputs=inputs,
