@@ -248,6 +248,21 @@ def test_who_serves_a_product_but_not_every_epilogue() -> None:
     assert serving["plain"] - serving["gelu"] == swapped | {served for served in odd if not served.startswith("NT")}
 
 
+@pytest.mark.parametrize("m, n", [(8192, 4096), (4096, 8192), (4096, 4096)])
+def test_a_swapped_kernel_is_predicted_as_long_as_its_transpose(m: int, n: int) -> None:
+    """D lies as it is given: TMA writes it for both, also where D^T would not fit its rows (m > n)."""
+    swapped = {v.name for v in hgemm_ops.variants() if v.name.endswith("_swapped")}
+    assert len(swapped) > 1
+
+    def predicted(m: int, n: int) -> dict[str, float | None]:
+        candidates = hgemm_ops.explain(M=m, N=n, K=2048, layout="NT", arch="sm_90").candidates
+        return {c.name: c.predicted_us for c in candidates}
+
+    times, transposed = predicted(m, n), predicted(n, m)
+    for name in swapped:
+        assert times[name] == transposed[name.removesuffix("_swapped")] is not None
+
+
 def test_hopper_rings_are_as_deep_as_they_fit() -> None:
     """Until its ring is deep enough a kernel waits for L2: no line of configs_sm90.inc leaves room for one more stage.
 
