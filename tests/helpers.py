@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import hgemm_ops
@@ -19,6 +20,14 @@ POISON = float("nan")
 # sqrt(K) / 48 units, four of them at K = 36,000. Terms of one sign: K / 64 units, four at K = 256: such inputs are kept
 # short. Only float32 results are near this bound; half results are dominated by the rounding of the store.
 ACCUMULATION = 4.0
+#: By the values of ``act``, whose names are ``hgemm_ops.ops.checks.ACTIVATIONS``.
+ACTIVATIONS: dict[int, Callable[[Tensor], Tensor]] = {
+    0: lambda x: x,
+    1: F.relu,
+    2: F.gelu,
+    3: lambda x: F.gelu(x, approximate="tanh"),
+    4: F.silu,
+}
 
 
 def assert_close_to_torch(

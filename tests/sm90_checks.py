@@ -6,25 +6,25 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from helpers import GuardedBuffer, assert_close_to_torch, poisoned_cuda_memory, reference_matmul, refusal_allowed
+from helpers import (
+    ACTIVATIONS,
+    GuardedBuffer,
+    assert_close_to_torch,
+    poisoned_cuda_memory,
+    reference_matmul,
+    refusal_allowed,
+)
 from torch import Tensor
 
 import hgemm_ops
 from hgemm_ops import VariantInfo
+from hgemm_ops.ops import checks
 
 hgemm = torch.ops.hgemm
 Factors = tuple[Tensor, Tensor]
-#: In the order of their numbers.
-ACTIVATIONS = {
-    "none": lambda x: x,
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-}
 #: What check_epilogues checks; the first ones are in every kernel but the swapped ones.
 PLAIN = frozenset({"none", "relu", "misaligned"})
-EPILOGUES = PLAIN | ACTIVATIONS.keys() | {"pre_activation", "beta", "float32"}
+EPILOGUES = PLAIN.union(checks.ACTIVATIONS, ("pre_activation", "beta", "float32"))
 
 
 def rand(rows: int, cols: int, transposed: bool = False, dtype: torch.dtype = torch.float16) -> Tensor:
@@ -62,11 +62,11 @@ def check_epilogues(variant: VariantInfo, a: Tensor, b: Tensor) -> set[str]:
     biased, theirs = exact + bias.double(), F.linear(a, b.t(), bias)
     sums = magnitude + bias.double().abs()
     served = set()
-    for act, (name, activate) in enumerate(ACTIVATIONS.items()):
+    for act, activate in ACTIVATIONS.items():
         with refusal_allowed(variant.id):
             out = hgemm.linear(a, b.t(), bias, act, variant=variant.id)
             assert_close_to_torch(out, activate(biased), activate(theirs), magnitude=sums)
-            served.add(name)
+            served.add(checks.ACTIVATIONS[act])
     with refusal_allowed(variant.id):
         out, pre = hgemm.linear_save(a, b.t(), bias, 2, variant=variant.id)
         assert_close_to_torch(pre, biased, theirs, magnitude=sums)
@@ -83,8 +83,9 @@ def check_epilogues(variant: VariantInfo, a: Tensor, b: Tensor) -> set[str]:
         assert_close_to_torch(out, exact, theirs, magnitude=magnitude)
         served.add("float32")
     with refusal_allowed(variant.id):
-        check_product_in(variant, a, b, offset=65, row_padding=0)  # a padded one would be copied to its place
+        check_product_in(variant, a, b, offset=65, row_padding=0)
         served.add("misaligned")
+    check_product_in(variant, a, b, offset=65, row_padding=5)  # goes through a copy, so that no kernel may refuse it
     return served
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.autograd.forward_ad as fwAD
 import torch.nn.functional as F
-from helpers import assert_close_to_torch
+from helpers import ACTIVATIONS, assert_close_to_torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,13 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import hgemm_ops  # noqa: F401  (registers torch.ops.hgemm)
 
 hgemm = torch.ops.hgemm
-ACTIVATIONS: dict[int, Callable[[Tensor], Tensor]] = {
-    0: lambda t: t,
-    1: torch.relu,
-    2: F.gelu,
-    3: lambda t: F.gelu(t, approximate="tanh"),
-    4: F.silu,
-}
 
 
 def leaf(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:

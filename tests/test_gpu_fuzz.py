@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import POISON, GuardedBuffer, assert_close_to_torch, less_accurate, refusal_allowed
+from helpers import ACTIVATIONS, POISON, GuardedBuffer, assert_close_to_torch, less_accurate, refusal_allowed
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -24,14 +24,6 @@ from hgemm_ops import VariantInfo
 DEVICE = "cuda"
 DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
 AUTO = -1
-
-ACTIVATIONS = {
-    0: lambda x: x,
-    1: F.relu,
-    2: F.gelu,
-    3: lambda x: F.gelu(x, approximate="tanh"),
-    4: F.silu,
-}
 
 
 def fuzz(examples: int) -> settings:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import POISON, assert_close_to_torch, poisoned_cuda_memory, reference_matmul
+from helpers import ACTIVATIONS, POISON, assert_close_to_torch, poisoned_cuda_memory, reference_matmul
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -19,13 +19,6 @@ pytestmark = pytest.mark.gpu
 
 hgemm = torch.ops.hgemm
 HALF = (torch.float16, torch.bfloat16)
-ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
-    lambda t: t,
-    F.relu,
-    F.gelu,
-    lambda t: F.gelu(t, approximate="tanh"),
-    F.silu,
-)
 GATING = [v for v in hgemm_ops.variants() if v.name.startswith("skinny_wgmma")]
 OTHERS = [v for v in hgemm_ops.variants() if v.family in ("gemv", "sm80_mma") or v.name.startswith("skinny_mma")]
 # Rows of both halves: one tile and less, tiles with slices of K, whole and ragged waves of several tiles a block, and

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import assert_close_to_torch, reference_matmul, refusal_allowed
+from helpers import ACTIVATIONS, assert_close_to_torch, reference_matmul, refusal_allowed
 from torch import Tensor, library, nn
 
 import hgemm_ops
@@ -17,13 +17,6 @@ pytestmark = pytest.mark.gpu
 
 hgemm = torch.ops.hgemm
 DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
-ACTIVATIONS: list[Callable[[Tensor], Tensor]] = [
-    lambda x: x,
-    F.relu,
-    F.gelu,
-    lambda x: F.gelu(x, approximate="tanh"),
-    F.silu,
-]
 
 
 def rand(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:

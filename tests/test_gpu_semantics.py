@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import POISON, assert_close_to_torch, poisoned_cuda_memory, reference_matmul, refusal_allowed
+from helpers import ACTIVATIONS, POISON, assert_close_to_torch, poisoned_cuda_memory, reference_matmul, refusal_allowed
 from torch import Tensor
 
 import hgemm_ops
@@ -17,13 +17,6 @@ pytestmark = pytest.mark.gpu
 
 HALF = [torch.float16, torch.bfloat16]
 NAN, INF = float("nan"), float("inf")
-ACTIVATIONS: list[Callable[[Tensor], Tensor]] = [
-    lambda x: x,
-    F.relu,
-    F.gelu,
-    lambda x: F.gelu(x, approximate="tanh"),
-    F.silu,
-]
 hgemm = torch.ops.hgemm
 
 

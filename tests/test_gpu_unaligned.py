@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import GuardedBuffer, assert_close_to_torch, reference_matmul, refusal_allowed
+from helpers import ACTIVATIONS, GuardedBuffer, assert_close_to_torch, reference_matmul, refusal_allowed
 from torch import Tensor
 
 import hgemm_ops
@@ -67,9 +67,8 @@ def test_biases_and_activations_of_such_results(variant: VariantInfo, n: int) ->
     exact, magnitude = reference_matmul(x, weight.t())
     exact, magnitude = exact + bias.double(), magnitude + bias.double().abs()
     theirs = F.linear(x, weight, bias)
-    activations = (lambda y: y, F.relu, F.gelu, lambda y: F.gelu(y, approximate="tanh"), F.silu)
     served = 0
-    for act, activate in enumerate(activations):
+    for act, activate in ACTIVATIONS.items():
         out = GuardedBuffer((ROWS, n), x.dtype, "cuda", offset=65)
         with refusal_allowed(variant.id):
             hgemm.linear.out(x, weight, bias, act, variant=variant.id, out=out.tensor)

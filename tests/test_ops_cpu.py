@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import GuardedBuffer, assert_close_to_torch, reference_matmul
+from helpers import ACTIVATIONS, GuardedBuffer, assert_close_to_torch, reference_matmul
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -17,13 +17,6 @@ import hgemm_ops
 
 hgemm = torch.ops.hgemm
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-ACTIVATIONS: dict[int, Callable[[Tensor], Tensor]] = {
-    0: lambda t: t,
-    1: torch.relu,
-    2: F.gelu,
-    3: lambda t: F.gelu(t, approximate="tanh"),
-    4: F.silu,
-}
 MATMUL_SHAPES = [
     ((5,), (5,)),
     ((5,), (5, 3)),
