@@ -43,9 +43,8 @@ def _suites(*names: str) -> tuple[str, ...]:
 
 
 def _soak(suite: str) -> tuple[str, ...]:
-    """Where many products are large, a chip that warms up would give the first ones, and each one's first rounds, other
-    ratios."""
-    return ("--soak", "5", "--warmup", "0.5") if suite in ("seeds-large", "seeds-large-nt", "layouts", "llm") else ()
+    """Where many products are large, a chip that warms up would give the first ones other ratios."""
+    return ("--soak", "5") if suite in ("seeds-large", "seeds-large-nt", "layouts", "llm") else ()
 
 
 _PRODUCTS = tuple(name for name in SUITES if name not in ("seeds-sgemm", "seeds-add"))

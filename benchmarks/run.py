@@ -22,20 +22,8 @@ RESULTS = Path(__file__).parent / "results"
     "--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Instead of the suites' own; <suite>-<dtype>.json."
 )
 @click.option("--rounds", type=click.IntRange(min=5), default=40, show_default=True)
-@click.option(
-    "--soak",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    metavar="SECONDS",
-    help="Of large products before each suite: large shapes slow down while the chip warms up.",
-)
-@click.option(
-    "--warmup",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    metavar="SECONDS",
-    help="For which the contenders of each case run before they are timed: until the clock is the power limit's.",
-)
+@console.soak_option
+@console.warmup_option
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Another directory for the files.")
 def main(
     suites: tuple[str, ...],

@@ -50,6 +50,22 @@ peer_option = click.option(
     help="Also time another library, its best configuration for each shape; repeatable.",
 )
 
+soak_option = click.option(
+    "--soak",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Of large products first: large shapes slow down while the chip warms up, and other kernels lead.",
+)
+
+warmup_option = click.option(
+    "--warmup",
+    type=click.FloatRange(min=0),
+    default=0.5,
+    show_default=True,
+    metavar="SECONDS",
+    help="For which the contenders of a case run before they are timed: a chip that has rested gives other ratios.",
+)
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -120,8 +120,8 @@ def soak(seconds: float, device: torch.device, size: int = 8192, clock: Callable
 def warm_up(bodies: Mapping[str, Body], seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
     """Replays all bodies in turn, ``WARMUP_REPLAYS`` times and for so long.
 
-    A large product that follows a pause runs at a higher clock for some tenths of a second, until the power limit has
-    taken notice, and there by another ratio to another kernel than from then on.
+    Large products that follow a pause are faster for some tenths of a second, by all signs until the power limit has
+    taken notice, and differ by other ratios than from then on.
     """
     replays, end = 0, clock() + seconds
     while replays < WARMUP_REPLAYS or clock() < end:

@@ -22,14 +22,7 @@ from hgemm_ops._bench.suites import ELEMENT_BYTES, SUITES, with_dtype
 )
 @console.peer_option
 @click.option("--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Instead of the suite's own.")
-@click.option(
-    "--warmup",
-    type=click.FloatRange(min=0),
-    default=0.5,
-    show_default=True,
-    metavar="SECONDS",
-    help="For which the contenders of each case run before they are timed: until the clock is the power limit's.",
-)
+@console.warmup_option
 @console.measuring_options("Draw speed over torch by shape here, as SVG and PNG, and beside it the roofline.")
 def bench(
     suite: str,

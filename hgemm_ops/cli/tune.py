@@ -89,13 +89,7 @@ def to_entry(row: runner.Row) -> _tables.Entry | None:
     show_default=True,
     help="Time so many, the fastest, again, each alone with torch.",
 )
-@click.option(
-    "--soak",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    metavar="SECONDS",
-    help="Of large products first: on a cool chip other kernels lead.",
-)
+@console.soak_option
 @click.option(
     "--most-sets",
     type=click.IntRange(min=2),
