@@ -9,7 +9,8 @@ Without one the package installs as pure Python and torch serves every op.
 
 Environment: CUDA_HOME, CUDA_PATH, CXX, CXXFLAGS, MAX_JOBS, and HGEMM_CUDA_ARCHS, a list; "80 90 90a" unless set:
   - csrc/**/sm90_*.cu is compiled for 90a;
-  - every other .cu for each architecture without a letter, and to PTX for the highest of them;
+  - every other .cu for each architecture without a letter, and to PTX for the highest of them; one that does not ask
+    for __CUDA_ARCH__, nor does what it includes, is compiled once, to PTX for the lowest, which serves all;
   - where that leaves a .cu without an architecture, it is compiled for what the list does hold. A list without 90a also
     defines HGEMM_NO_SM90A in every source: sm90_*.cu then keeps its launchers, without device code, and reports its
     kernels as not built.
@@ -109,14 +110,32 @@ def parse_archs(text: str) -> list[str]:
     return sorted(dict.fromkeys(archs), key=lambda a: (int(a.rstrip("a")), a))
 
 
+def asks_for_arch(source: Path) -> bool:
+    """Whether a source, or one of csrc/ that it includes, has code for some architectures only."""
+    seen, left = set(), [source]
+    while left:
+        file = left.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        text = file.read_text()
+        if "__CUDA_ARCH__" in text:
+            return True
+        included = re.findall(r'^#include "(.+)"', text, re.MULTILINE)
+        left += [path for name in included for path in (CSRC / name, file.parent / name) if path.is_file()]
+    return False
+
+
 def gencode(source: Path, archs: list[str]) -> list[str]:
     """nvcc's -gencode flags for one .cu; the rule is in this file's docstring."""
     portable = [a for a in archs if not a.endswith("a")]
     for_hopper = source.name.startswith("sm90_") and HOPPER in archs
     chosen = [HOPPER] if for_hopper else portable or archs
-    flags = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in chosen]
+    once = chosen == portable and not asks_for_arch(source)
+    virtual = {a: portable[0] if once else a for a in chosen}
+    flags = [f"-gencode=arch=compute_{virtual[a]},code=sm_{a}" for a in chosen]
     if chosen == portable:
-        flags.append(f"-gencode=arch=compute_{portable[-1]},code=compute_{portable[-1]}")
+        flags.append(f"-gencode=arch=compute_{virtual[portable[-1]]},code=compute_{virtual[portable[-1]]}")
     return flags
 
 

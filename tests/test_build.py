@@ -259,21 +259,41 @@ def test_parse_archs_refuses(build: Any, text: str) -> None:
         build.parse_archs(text)
 
 
+EACH = ["80:sm_80", "90:sm_90", "90:compute_90"]
+
+
 @pytest.mark.parametrize(
-    ("name", "archs", "code"),
+    ("name", "archs", "flags"),
     [
-        ("sm80_mma.cu", "80 90 90a", ["sm_80", "sm_90", "compute_90"]),
-        ("sm90_wgmma.cu", "80 90 90a", ["sm_90a"]),
-        ("sm80_mma.cu", "80", ["sm_80", "compute_80"]),
-        ("sm90_wgmma.cu", "80 90", ["sm_80", "sm_90", "compute_90"]),
-        ("sm80_mma.cu", "90a", ["sm_90a"]),
-        ("sm90_wgmma.cu", "90a", ["sm_90a"]),
-        ("sm90_wgmma.cu", "100a", ["sm_100a"]),
+        ("kernels/sm80_mma_f16.cu", "80 90 90a", ["80:sm_80", "80:sm_90", "80:compute_80"]),
+        ("ladder/01_naive.cu", "80 86 90", ["80:sm_80", "80:sm_86", "80:sm_90", "80:compute_80"]),
+        ("kernels/gemv_f16.cu", "80 90 90a", EACH),
+        ("kernels/sm80_mma_f16.cu", "80", ["80:sm_80", "80:compute_80"]),
+        ("kernels/sm80_mma_f16.cu", "90a", ["90a:sm_90a"]),
+        ("kernels/sm90_wgmma_f16.cu", "80 90 90a", ["90a:sm_90a"]),
+        ("kernels/sm90_wgmma_f16.cu", "80 90", EACH),
+        ("kernels/sm90_wgmma_f16.cu", "90a", ["90a:sm_90a"]),
+        ("kernels/sm90_wgmma_f16.cu", "100a", ["100a:sm_100a"]),
     ],
 )
-def test_gencode(build: Any, name: str, archs: str, code: list[str]) -> None:
-    flags = build.gencode(Path(name), build.parse_archs(archs))
-    assert [flag.partition(",code=")[2] for flag in flags] == code
+def test_gencode(build: Any, name: str, archs: str, flags: list[str]) -> None:
+    expected = [f"-gencode=arch=compute_{virtual},code={code}" for virtual, code in (f.split(":") for f in flags)]
+    assert build.gencode(build.CSRC / name, build.parse_archs(archs)) == expected
+
+
+def test_code_for_some_architectures_is_seen_through_includes(build: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(build, "CSRC", tmp_path)
+    (tmp_path / "part").mkdir()
+    files = {
+        "a.cu": '#include "part/b.cuh"\n#include <cuda_fp16.h>\n',
+        "part/b.cuh": '#include "a.cu"\n#include "c.cuh"\n',  # a cycle, and a file beside it
+        "part/c.cuh": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert not build.asks_for_arch(tmp_path / "a.cu")
+    (tmp_path / "part" / "c.cuh").write_text("#if __CUDA_ARCH__ >= 900\n#endif\n")
+    assert build.asks_for_arch(tmp_path / "a.cu")
 
 
 @pytest.fixture
