@@ -77,14 +77,17 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   if (line.ck > 1 && p.k < 2 * int64_t{line.ck} * line.tile.bk) {
     return refuse(why, "K = %lld is too short for %d slices", static_cast<long long>(p.k), line.ck);
   }
-  const sm90_wgmma::Finish finish = sm90_wgmma::finish_of(p);
-  const bool stores_by_tma = sm90_wgmma::stores_by_tma(p);
-  if (!line.stores_any && (p.c.data != nullptr || finish == sm90_wgmma::Finish::kAny)) {
-    return refuse(why, "tiles of %d columns are built for bias and activation alone, in D's own type", line.tile.bn);
+  const sm90_wgmma::Stores stores = sm90_wgmma::stores_of(p);
+  if (!line.stores_any && (p.c.data != nullptr || stores.finish == sm90_wgmma::Finish::kAny)) {
+    return refuse(why,
+                  "tiles of %d columns lack the general epilogue: C, float32 D, a saved pre-activation, a bias off 16 "
+                  "bytes or of odd N, activations but relu outside of linear layers",
+                  line.tile.bn);
   }
-  if (!line.copies && !stores_by_tma) return refuse(why, "%s", "no registers for a D that TMA cannot write");
-  if (form == Form::kSwapped && (p.a_major() != Major::kK || finish != sm90_wgmma::Finish::kScale || !stores_by_tma)) {
-    return refuse(why, "%s", "A must be row-major, and nothing added or activated");
+  if (!line.copies && !stores.by_tma) return refuse(why, "%s", "no registers for a D that TMA cannot write");
+  if (form == Form::kSwapped &&
+      (p.a_major() != Major::kK || stores.finish != sm90_wgmma::Finish::kScale || !stores.by_tma)) {
+    return refuse(why, "%s", "A must be row-major, D on 16 bytes, and nothing added or activated");
   }
   if (form != Form::kSwapped && !line.takes_mn_major_b && p.b_major() == Major::kMN) {
     return refuse(why,
@@ -239,7 +242,7 @@ constexpr Line line_of(double rate, size_t partial_bytes = 0) {
           C::kEdged ? C::kEdge : 0};
 }
 
-constexpr auto PINGPONG = sm90_wgmma::Consumers::kPingpong, COOPERATIVE = sm90_wgmma::Consumers::kCooperative;
+using sm90_wgmma::COOPERATIVE, sm90_wgmma::PINGPONG;
 
 #define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)             \
   constexpr Line kLine_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK = \

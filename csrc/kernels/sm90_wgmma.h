@@ -12,6 +12,7 @@ namespace hgemm::sm90_wgmma {
 
 /// How the two consumer warpgroups share the work.
 enum class Consumers { kPingpong, kCooperative };
+constexpr Consumers PINGPONG = Consumers::kPingpong, COOPERATIVE = Consumers::kCooperative;  // in configs_sm90.inc
 
 /// The shape of a block and of its cluster: one line of configs_sm90.inc.
 template <Consumers kConsumers_, int BM_, int BN_, int STAGES_, int CM_, int CN_, int CK_>
