@@ -1,10 +1,12 @@
-// The copy itself: bandwidth-bound. One launch serves both operands; a thread moves a few 16-byte chunks of a row, read
-// in aligned 16-byte words and shifted into place.
+// The copy itself: bandwidth-bound. One launch serves both operands; a thread moves a few 16-byte chunks of the copy,
+// each read as two aligned 16-byte words and shifted into place.
 #include <cuda_runtime.h>
 
 #include <algorithm>
 
+#include "core/fast_divisor.h"
 #include "ptx/dependent_launch.cuh"
+#include "ptx/global.cuh"
 #include "tile/chunk.cuh"
 #include "tile/launch.cuh"
 #include "tile/pad.h"
@@ -13,17 +15,19 @@ namespace hgemm {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kChunks = 4;  // of a thread, in flight together
+constexpr int kManyChunks = 4;       // of a thread, in flight together
+constexpr int64_t kFewBlocks = 264;  // two for each SM of an H200: under that, a thread moves one chunk
 
 struct Operand {
   const uint16_t* src;
   uint4* dst;
   int64_t src_ld, src_batch[2];
-  int64_t rows, cols, dst_chunks_per_row, batch_inner;
-  uint32_t tile_chunks, gap_chunks;  // of a row, behind each of its tiles
-  int64_t segments;                  // of a row: what `lanes` threads copy
-  int64_t segments_in_all;           // of every row of every batch
-  int lanes;                         // a power of two
+  int64_t chunks;  // of all matrices
+  int32_t rows, cols;
+  uint32_t dst_ld;         // in chunks
+  uint32_t near_ld_bytes;  // of src_ld; 0 if those have more bits
+  uint32_t gap_chunks;     // behind each tile of a row
+  FastDivisor by_row, by_matrix, by_inner, by_tile;
 };
 
 struct Params {
@@ -37,51 +41,94 @@ __device__ __forceinline__ uint4 first_elements(const uint4& x, int valid) {
   return make_uint4(keep(x.x, 0), keep(x.y, 2), keep(x.z, 4), keep(x.w, 6));
 }
 
+/// The chunks of a block, in the order of an operand's rows: where the first one lies.
+struct Start {
+  int64_t chunk, batch;
+  uint32_t row, in_row;
+};
+
+__device__ __forceinline__ const unsigned char* address_of(const uint16_t* x) {
+  return reinterpret_cast<const unsigned char*>(x);
+}
+__device__ __forceinline__ const uint16_t* matrix_of(const Operand& o, int64_t batch) {
+  const uint32_t index = static_cast<uint32_t>(batch);
+  const uint32_t outer = o.by_inner.quotient(index), inner = index - outer * o.by_inner.divisor();
+  return o.src + outer * o.src_batch[0] + inner * o.src_batch[1];
+}
+
+/// kInside: they lie in one matrix, and so far from its ends that the aligned words around them do, too.
+template <int kChunks, bool kInside>
+__device__ __forceinline__ void copy(const Operand& o, const Start& start) {
+  const auto* const first_row = address_of(matrix_of(o, start.batch) + start.row * o.src_ld);
+  auto* const to = o.dst + (start.batch * o.rows + start.row) * o.dst_ld;
+  const unsigned char* src[kChunks];
+  uint4 *dst[kChunks], low[kChunks], high[kChunks];
+  int valid[kChunks];
+  bool wide[kChunks];
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    const uint32_t at = i * kThreads + threadIdx.x, on = start.in_row + at;
+    const uint32_t rows_on = o.by_row.quotient(on), chunk = on - rows_on * o.by_row.divisor();
+    dst[i] = to + uint64_t{rows_on} * o.dst_ld + chunk;
+    if (o.gap_chunks != 0) dst[i] += o.by_tile.quotient(chunk) * o.gap_chunks;
+    valid[i] = min(o.cols - static_cast<int>(chunk) * 8, 8);
+    src[i] = first_row + uint64_t{rows_on} * o.near_ld_bytes + uint64_t{chunk} * 16;
+    wide[i] = true;
+    if constexpr (!kInside) {
+      if (start.chunk + at >= o.chunks) valid[i] = 0;
+      const uint32_t row = start.row + rows_on, matrices_on = o.by_matrix.quotient(row);
+      const uint16_t* const matrix = matrix_of(o, start.batch + matrices_on);
+      const uint16_t* const x = matrix + (row - matrices_on * o.by_matrix.divisor()) * o.src_ld + chunk * 8;
+      // Aligned words around the matrix's ends may hold what is not there to be read.
+      const uint16_t* const word = x - tile::off_grid(x);
+      wide[i] = valid[i] > 0 && word >= matrix && word + 16 <= matrix + (o.rows - 1) * o.src_ld + o.cols;
+      src[i] = address_of(x);
+    }
+    if (wide[i]) {
+      const auto* const word = reinterpret_cast<const uint4*>(reinterpret_cast<uint64_t>(src[i]) & ~uint64_t{15});
+      low[i] = ptx::ld_16(word), high[i] = ptx::ld_16(word + 1);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    if (!kInside && valid[i] <= 0) continue;
+    uint4 x;
+    if (wide[i]) {
+      x = tile::shifted(low[i], high[i], tile::off_grid(src[i]));
+      if (valid[i] < 8) x = first_elements(x, valid[i]);
+    } else {
+      uint32_t words[4] = {};
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if (j < valid[i]) {
+          words[j / 2] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(src[i])[j]) << j % 2 * 16;
+        }
+      }
+      x = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+    *dst[i] = x;
+  }
+}
+
+template <int kChunks>
 __global__ void __launch_bounds__(kThreads) pad_kernel(const __grid_constant__ Params p) {
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   const bool is_a = blockIdx.x < p.blocks_a;
   const Operand& o = is_a ? p.a : p.b;
-  const int64_t thread = static_cast<int64_t>(blockIdx.x - (is_a ? 0 : p.blocks_a)) * kThreads + threadIdx.x;
-  const int64_t id = thread / o.lanes;
-  if (id >= o.segments_in_all) return;
-  const int64_t row_id = id / o.segments, segment = id - row_id * o.segments;
-  const int64_t batch = row_id / o.rows, row = row_id - batch * o.rows;
-  const int64_t outer = batch / o.batch_inner, inner = batch - outer * o.batch_inner;
-  const uint16_t* matrix = o.src + outer * o.src_batch[0] + inner * o.src_batch[1];
-  const int64_t first = segment * kChunks * o.lanes + threadIdx.x % o.lanes;
-  const uint16_t* src = matrix + row * o.src_ld + first * 8;
-  uint4* dst = o.dst + row_id * o.dst_chunks_per_row;
-  const auto place_of = [&](int i) {
-    const auto chunk = static_cast<uint32_t>(first + i * o.lanes);
-    return o.gap_chunks == 0 ? chunk : chunk + chunk / o.tile_chunks * o.gap_chunks;
-  };
-  const auto valid = [&](int i) { return static_cast<int>(min(o.cols - (first + i * o.lanes) * 8, int64_t{8})); };
-
-  // Aligned words around the row's ends hold neighbours; outside of the matrix there may be nothing to read.
-  const int skew = static_cast<int>(reinterpret_cast<uint64_t>(src) >> 1) & 7;
-  const uint16_t* end = matrix + (o.rows - 1) * o.src_ld + o.cols;
-  const uint16_t* reach = src - skew + ((kChunks - 1) * o.lanes + 2) * 8;
-  if (src - skew >= matrix && reach <= end) {
-    uint4 low[kChunks], high[kChunks];
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      const auto* from = reinterpret_cast<const uint4*>(src - skew + i * o.lanes * 8);
-      if (valid(i) > 0) low[i] = from[0], high[i] = from[1];
-    }
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      if (valid(i) > 0) dst[place_of(i)] = first_elements(tile::shifted(low[i], high[i], skew), valid(i));
-    }
+  constexpr uint32_t kBlockChunks = kThreads * kChunks;
+  const uint64_t chunk = uint64_t{blockIdx.x - (is_a ? 0 : p.blocks_a)} * kBlockChunks;
+  const uint64_t rows = static_cast<uint32_t>(o.rows), row_id = chunk / o.by_row.divisor();
+  const uint64_t batch = row_id < rows ? 0 : row_id / rows;
+  const Start start{static_cast<int64_t>(chunk), static_cast<int64_t>(batch),
+                    static_cast<uint32_t>(row_id - batch * rows),
+                    static_cast<uint32_t>(chunk - row_id * o.by_row.divisor())};
+  const int64_t last_row = start.row + o.by_row.quotient(start.in_row + kBlockChunks - 1);
+  // A chunk's two words begin less than 16 bytes before it, and end less than 16 behind it.
+  if (int64_t{start.row} * o.near_ld_bytes >= 16 && (o.rows - 1 - last_row) * int64_t{o.near_ld_bytes} >= 32) {
+    copy<kChunks, true>(o, start);
   } else {
-    for (int i = 0; i < kChunks && valid(i) > 0; ++i) {
-      uint32_t words[4] = {};
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        if (j < valid(i)) words[j / 2] |= static_cast<uint32_t>(src[i * o.lanes * 8 + j]) << j % 2 * 16;
-      }
-      dst[place_of(i)] = make_uint4(words[0], words[1], words[2], words[3]);
-    }
+    copy<kChunks, false>(o, start);
   }
 }
 
@@ -95,26 +142,28 @@ Operand operand(const Problem& p, const Matrix& src, const Matrix& dst, bool uni
   o.src = static_cast<const uint16_t*>(src.data);
   o.dst = static_cast<uint4*>(dst.data);
   o.src_ld = unit_col_stride ? src.row_stride : src.col_stride;
-  o.rows = rows;
-  o.cols = cols;
-  o.dst_chunks_per_row = (unit_col_stride ? dst.row_stride : dst.col_stride) / 8;
-  o.tile_chunks = static_cast<uint32_t>(tile / 8);
-  o.gap_chunks = static_cast<uint32_t>((pitch_of(tile) - tile) / 8);
+  o.near_ld_bytes = o.src_ld <= INT32_MAX ? static_cast<uint32_t>(o.src_ld) * 2 : 0;
+  o.dst_ld = static_cast<uint32_t>((unit_col_stride ? dst.row_stride : dst.col_stride) / 8);
+  o.rows = static_cast<int32_t>(rows);
+  o.cols = static_cast<int32_t>(cols);
+  o.by_row = FastDivisor(static_cast<uint32_t>(ceil_div(cols, 8)));
+  o.by_matrix = FastDivisor(static_cast<uint32_t>(rows));
+  if (tile > 0) {
+    o.by_tile = FastDivisor(static_cast<uint32_t>(tile / 8));
+    o.gap_chunks = static_cast<uint32_t>((pitch_of(tile) - tile) / 8);
+  }
   int64_t batches = 1;
   for (int i = 0; i < 2; ++i) {
     o.src_batch[i] = src.batch_stride[i];
     batches *= src.batch_stride[i] == 0 ? 1 : p.batch[i];
   }
-  o.batch_inner = src.batch_stride[1] == 0 ? 1 : p.batch[1];
-  o.lanes = 1;
-  while (o.lanes < 32 && o.lanes * 8 < cols) o.lanes *= 2;
-  o.segments = ceil_div(cols, 8 * kChunks * o.lanes);
-  o.segments_in_all = batches * rows * o.segments;
+  if (src.batch_stride[1] != 0) o.by_inner = FastDivisor(static_cast<uint32_t>(p.batch[1]));
+  o.chunks = batches * rows * o.by_row.divisor();
   return o;
 }
 
-uint32_t blocks_for(const Operand& o) {
-  return static_cast<uint32_t>(ceil_div(o.segments_in_all * o.lanes, kThreads));
+int64_t blocks_for(const Operand& o, int chunks) {
+  return ceil_div(o.chunks, kThreads * chunks);
 }
 
 }  // namespace
@@ -125,14 +174,16 @@ Status launch_pad(const Problem& p, const Pads& pads, void* workspace, bool over
   if (pads.a) {
     const bool k_major = p.a_major() == Major::kK;
     params.a = operand(p, p.a, to.a, k_major, k_major ? p.m : p.k, k_major ? p.k : p.m);
-    params.blocks_a = blocks_for(params.a);
   }
   if (pads.b) {
     const bool k_major = p.b_major() == Major::kK;
     params.b = operand(p, p.b, to.b, !k_major, k_major ? p.n : p.k, k_major ? p.k : p.n, to.b_tile);
   }
+  const bool few = blocks_for(params.a, kManyChunks) + blocks_for(params.b, kManyChunks) < kFewBlocks;
+  const int chunks = few ? 1 : kManyChunks;
+  params.blocks_a = static_cast<uint32_t>(blocks_for(params.a, chunks));
   cudaLaunchConfig_t config{};
-  config.gridDim = params.blocks_a + (pads.b ? blocks_for(params.b) : 0);
+  config.gridDim = params.blocks_a + static_cast<uint32_t>(blocks_for(params.b, chunks));
   config.blockDim = kThreads;
   config.stream = static_cast<cudaStream_t>(stream);
   cudaLaunchAttribute attribute{};
@@ -140,7 +191,8 @@ Status launch_pad(const Problem& p, const Pads& pads, void* workspace, bool over
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
   config.numAttrs = overlap && tile::can_launch_dependents() ? 1 : 0;
-  return config.gridDim.x == 0 ? cudaSuccess : cudaLaunchKernelEx(&config, pad_kernel, params);
+  if (config.gridDim.x == 0) return cudaSuccess;
+  return cudaLaunchKernelEx(&config, few ? pad_kernel<1> : pad_kernel<kManyChunks>, params);
 }
 
 }  // namespace hgemm
