@@ -35,7 +35,8 @@ def check(name: str, a: Tensor, b: Tensor) -> None:
     with poisoned_cuda_memory():
         out = hgemm.matmul(a, b, variant=VARIANTS[name].id)
     exact, magnitude = reference_matmul(a, b)
-    assert_close_to_torch(out, exact, torch.matmul(a, b), magnitude=magnitude)
+    theirs = torch.matmul(a.contiguous(), b)  # cuBLAS takes no rows 2^31 elements apart
+    assert_close_to_torch(out, exact, theirs, magnitude=magnitude)
 
 
 @variants(*NAMES, GAPS)
@@ -45,7 +46,7 @@ def check(name: str, a: Tensor, b: Tensor) -> None:
     [
         (70, 90, 33),  # a chunk a thread
         (3001, 1501, 1031),  # four
-        (3, 131, 66001),  # long rows
+        (3, 131, 16411),  # long rows
         (40001, 73, 9),  # and rows of two chunks, of which a block has many
         (129, 353, 1),
     ],

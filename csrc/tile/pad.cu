@@ -139,6 +139,7 @@ int64_t ceil_div(int64_t a, int64_t b) {
 Operand operand(const Problem& p, const Matrix& src, const Matrix& dst, bool unit_col_stride, int64_t rows,
                 int64_t cols, int tile = 0) {
   Operand o{};
+  if (rows == 0 || cols == 0) return o;
   o.src = static_cast<const uint16_t*>(src.data);
   o.dst = static_cast<uint4*>(dst.data);
   o.src_ld = unit_col_stride ? src.row_stride : src.col_stride;
