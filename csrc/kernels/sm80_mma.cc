@@ -106,7 +106,7 @@ Status launch(const Problem& p, const DeviceFacts& facts, const Line& line, Form
               void* workspace, Stream stream) {
   if (form != Form::kPad) return launcher(p, {splits_of(p, facts, line, form), false}, workspace, stream);
   const Pads pads = pads_of(p);
-  if (const Status e = launch_pad(p, pads, workspace, facts.cc >= 90, stream); e != 0) return e;
+  if (const Status e = launch_pad(p, facts, pads, workspace, stream); e != 0) return e;
   return launcher(padded_problem(p, pads, workspace), {1, true}, nullptr, stream);
 }
 

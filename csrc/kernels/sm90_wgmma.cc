@@ -199,10 +199,11 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, 
 
 /// Pads what needs it, then has `launcher(problem)` run.
 template <class Launch>
-Status launch(const Problem& p, const Line& line, Form form, void* copies, Stream stream, const Launch& launcher) {
+Status launch(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, void* copies, Stream stream,
+              const Launch& launcher) {
   if (form != Form::kPad) return launcher(p);
   const Pads pads = pads_of(p, line);
-  if (const Status e = launch_pad(p, pads, copies, true, stream); e != 0) return e;
+  if (const Status e = launch_pad(p, facts, pads, copies, stream); e != 0) return e;
   return launcher(padded_problem(p, pads, copies));
 }
 
@@ -221,7 +222,7 @@ struct Functions {
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
     const auto launcher = p.dtype == DType::kF16 ? kF16 : kBF16;
     void* copies = static_cast<unsigned char*>(workspace) + stream_k_bytes(p, facts, kLine);
-    return hgemm::launch(p, kLine, kForm, copies, stream,
+    return hgemm::launch(p, facts, kLine, kForm, copies, stream,
                          [&](const Problem& q) { return launcher(q, facts, workspace, stream); });
   }
 };

@@ -15,8 +15,8 @@ namespace hgemm {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kManyChunks = 4;       // of a thread, in flight together
-constexpr int64_t kFewBlocks = 264;  // two for each SM of an H200: under that, a thread moves one chunk
+constexpr int kManyChunks = 4;   // of a thread, in flight together
+constexpr int kManyBlocks = 2;  // for each SM; where there are fewer, a thread moves one chunk
 
 struct Operand {
   const uint16_t* src;
@@ -43,16 +43,15 @@ __device__ __forceinline__ uint4 first_elements(const uint4& x, int valid) {
 
 /// The chunks of a block, in the order of an operand's rows: where the first one lies.
 struct Start {
-  int64_t chunk, batch;
-  uint32_t row, in_row;
+  int64_t chunk;
+  uint32_t batch, row, in_row;
 };
 
 __device__ __forceinline__ const unsigned char* address_of(const uint16_t* x) {
   return reinterpret_cast<const unsigned char*>(x);
 }
-__device__ __forceinline__ const uint16_t* matrix_of(const Operand& o, int64_t batch) {
-  const uint32_t index = static_cast<uint32_t>(batch);
-  const uint32_t outer = o.by_inner.quotient(index), inner = index - outer * o.by_inner.divisor();
+__device__ __forceinline__ const uint16_t* matrix_of(const Operand& o, uint32_t batch) {
+  const uint32_t outer = o.by_inner.quotient(batch), inner = batch - outer * o.by_inner.divisor();
   return o.src + outer * o.src_batch[0] + inner * o.src_batch[1];
 }
 
@@ -60,7 +59,7 @@ __device__ __forceinline__ const uint16_t* matrix_of(const Operand& o, int64_t b
 template <int kChunks, bool kInside>
 __device__ __forceinline__ void copy(const Operand& o, const Start& start) {
   const auto* const first_row = address_of(matrix_of(o, start.batch) + start.row * o.src_ld);
-  auto* const to = o.dst + (start.batch * o.rows + start.row) * o.dst_ld;
+  auto* const to = o.dst + (int64_t{start.batch} * o.rows + start.row) * o.dst_ld;
   const unsigned char* src[kChunks];
   uint4 *dst[kChunks], low[kChunks], high[kChunks];
   int valid[kChunks];
@@ -72,9 +71,10 @@ __device__ __forceinline__ void copy(const Operand& o, const Start& start) {
     dst[i] = to + uint64_t{rows_on} * o.dst_ld + chunk;
     if (o.gap_chunks != 0) dst[i] += o.by_tile.quotient(chunk) * o.gap_chunks;
     valid[i] = min(o.cols - static_cast<int>(chunk) * 8, 8);
-    src[i] = first_row + uint64_t{rows_on} * o.near_ld_bytes + uint64_t{chunk} * 16;
-    wide[i] = true;
-    if constexpr (!kInside) {
+    if constexpr (kInside) {
+      src[i] = first_row + uint64_t{rows_on} * o.near_ld_bytes + uint64_t{chunk} * 16;
+      wide[i] = true;
+    } else {
       if (start.chunk + at >= o.chunks) valid[i] = 0;
       const uint32_t row = start.row + rows_on, matrices_on = o.by_matrix.quotient(row);
       const uint16_t* const matrix = matrix_of(o, start.batch + matrices_on);
@@ -120,11 +120,12 @@ __global__ void __launch_bounds__(kThreads) pad_kernel(const __grid_constant__ P
   const uint64_t chunk = uint64_t{blockIdx.x - (is_a ? 0 : p.blocks_a)} * kBlockChunks;
   const uint64_t rows = static_cast<uint32_t>(o.rows), row_id = chunk / o.by_row.divisor();
   const uint64_t batch = row_id < rows ? 0 : row_id / rows;
-  const Start start{static_cast<int64_t>(chunk), static_cast<int64_t>(batch),
+  const Start start{static_cast<int64_t>(chunk), static_cast<uint32_t>(batch),
                     static_cast<uint32_t>(row_id - batch * rows),
                     static_cast<uint32_t>(chunk - row_id * o.by_row.divisor())};
   const int64_t last_row = start.row + o.by_row.quotient(start.in_row + kBlockChunks - 1);
-  // A chunk's two words begin less than 16 bytes before it, and end less than 16 behind it.
+  // A chunk's two words begin less than 16 bytes before it, and end less than 16 behind it; the last chunk of a row
+  // sticks out of it by less than 16 bytes.
   if (int64_t{start.row} * o.near_ld_bytes >= 16 && (o.rows - 1 - last_row) * int64_t{o.near_ld_bytes} >= 32) {
     copy<kChunks, true>(o, start);
   } else {
@@ -169,7 +170,7 @@ int64_t blocks_for(const Operand& o, int chunks) {
 
 }  // namespace
 
-Status launch_pad(const Problem& p, const Pads& pads, void* workspace, bool overlap, Stream stream) {
+Status launch_pad(const Problem& p, const DeviceFacts& facts, const Pads& pads, void* workspace, Stream stream) {
   const Problem to = padded_problem(p, pads, workspace);
   Params params{};
   if (pads.a) {
@@ -180,7 +181,8 @@ Status launch_pad(const Problem& p, const Pads& pads, void* workspace, bool over
     const bool k_major = p.b_major() == Major::kK;
     params.b = operand(p, p.b, to.b, !k_major, k_major ? p.n : p.k, k_major ? p.k : p.n, to.b_tile);
   }
-  const bool few = blocks_for(params.a, kManyChunks) + blocks_for(params.b, kManyChunks) < kFewBlocks;
+  const bool few =
+      blocks_for(params.a, kManyChunks) + blocks_for(params.b, kManyChunks) < kManyBlocks * facts.sm_count;
   const int chunks = few ? 1 : kManyChunks;
   params.blocks_a = static_cast<uint32_t>(blocks_for(params.a, chunks));
   cudaLaunchConfig_t config{};
@@ -191,7 +193,7 @@ Status launch_pad(const Problem& p, const Pads& pads, void* workspace, bool over
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
-  config.numAttrs = overlap && tile::can_launch_dependents() ? 1 : 0;
+  config.numAttrs = facts.cc >= 90 && tile::can_launch_dependents() ? 1 : 0;
   if (config.gridDim.x == 0) return cudaSuccess;
   return cudaLaunchKernelEx(&config, few ? pad_kernel<1> : pad_kernel<kManyChunks>, params);
 }
