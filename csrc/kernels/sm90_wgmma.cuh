@@ -909,7 +909,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     const Work work = walk.work(0);
     each_operand(work, work.k_first, [](auto operand, int, const auto&... at) { operand.prefetch(at...); });
   }
-  ptx::grid_dependency_wait();
+  // Nobody has waited for that kernel yet: the first load does, and whoever reads C or the bias or writes D.
   if constexpr (Traits::kSharers > 1) {
     if constexpr (Traits::kStreamK) __syncthreads();  // a relaxed arrival does not show what walk.start() wrote
     ptx::cluster_wait();
@@ -920,13 +920,14 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   Ring<STAGES> ring;
   if (warp >= kConsumerWarps) {
     ptx::release_registers<24>();
-    if (warp == kConsumerWarps && lane == 0) {
+    if (warp == kConsumerWarps && lane == 0) {  // not ptx::elect_one(): slower here (NOTES.md)
       for (uint32_t turn = 0; walk.has(turn); ++turn) {
         const Work work = walk.work(turn);
         for (int kt = work.k_first; kt < work.k_last; ++kt, ring.advance()) {
           const uint32_t bar = full + ring.stage * 8, at = stages + ring.stage * Traits::kStageBytes;
           ptx::mbarrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
           ptx::mbarrier_arrive_expect_tx(bar, loaded_bytes(work));
+          if (turn == 0 && kt == work.k_first) ptx::grid_dependency_wait();
           each_operand(work, kt,
                        [&](auto operand, int offset, const auto&... from) { operand.load(at + offset, bar, from...); });
         }
@@ -966,6 +967,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     }
   } else {
     ptx::claim_registers<240>();
+    if (threadIdx.x == 0 && p.store_tma) ptx::tma_prefetch(&p.d);
+    ptx::grid_dependency_wait();
     const int group = warp / 4;
     const int row_in_tile = Traits::kPingpong ? 0 : group * WM;
     Epilogue<Traits> epilogue(p, staging + warp * Traits::kStagingWarpBytes);
@@ -1014,8 +1017,14 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       }
       for (; kt < work.k_last; ++kt) multiply(acc, kt == work.k_first);
     };
-    uint32_t turn = 0;
-    for (; walk.has(turn); ++turn) {
+    // A block with a single tile runs its epilogue once, while its instructions come from L2. The warpgroup that has no
+    // tile runs it before, on rows beyond D, of which TMA stores nothing. Tiles of 64 rows are sooner through without.
+    constexpr uint32_t kRehearsal = ~0u;  // the turn before the first
+    constexpr int kBeyondD = 1 << 30;     // no row of D
+    constexpr bool kRehearses = Traits::kPingpong && !Traits::kStreamK && BM > 64;
+    uint32_t turn = kRehearses && group == 1 && !walk.has(1) ? kRehearsal : 0;
+    for (; (kRehearses && turn == kRehearsal) || walk.has(turn); ++turn) {
+      const bool rehearses = kRehearses && turn == kRehearsal;
       if constexpr (Traits::kPingpong) {
         if (turn % 2 != group) {
           if constexpr (Traits::kStreamK) {
@@ -1027,9 +1036,10 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
           continue;
         }
         // The main loops of the two warpgroups take turns.
-        if (turn > 0) ptx::barrier_sync(NamedBarrier::kTurn + group, 256);
+        if (turn > 0 && !rehearses) ptx::barrier_sync(NamedBarrier::kTurn + group, 256);
       }
-      const Work work = walk.work(turn);
+      Work work = walk.work(rehearses ? 0 : turn);
+      if (rehearses) work.m0 = kBeyondD, work.k_last = work.k_first;
       if constexpr (Traits::kEdged) {
         if (work.is_edge) break;
       }
@@ -1041,9 +1051,9 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
           if (walk.has(turn + 1)) ptx::barrier_arrive(NamedBarrier::kTurn + 1 - group, 256);
         }
       };
-      if (work.helpers == 0) hand_over();
+      if (work.helpers == 0 && !rehearses) hand_over();
       ptx::wgmma_wait<0>();
-      release(previous);
+      if (!rehearses) release(previous);
 #pragma unroll
       for (int i = 0; i < MI; ++i) ptx::wgmma_pin(acc[i]);
 
@@ -1075,7 +1085,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       const int row0 = work.m0 + row_in_tile + warp % 4 * 16;
       if constexpr (Traits::kPingpong && !Traits::kStreamK) {  // which has no registers for it
         // Every stage has been refilled for this tile, and so been given back by the other warpgroup.
-        if (p.k_tiles >= STAGES && !walk.has(turn + 1)) {
+        if (p.k_tiles >= STAGES && !rehearses && !walk.has(turn + 1)) {
           static_assert(Traits::kHalves / 2 * Traits::kStagingBytes <= STAGES * Traits::kStageBytes);
           ptx::barrier_sync(NamedBarrier::kMultiplied + group, 128);  // the other warps have read it, too
           epilogue.stage_in_ring(stages + warp * Traits::kStagingWarpBytes);
