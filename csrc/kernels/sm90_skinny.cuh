@@ -206,7 +206,13 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
   const uint32_t full = ring + Traits::kRingBytes, empty = full + 8 * Traits::kMaxStages;
   const uint32_t summed = empty + 8 * Traits::kMaxStages;
   const int stage_bytes = Stage::bytes(p.tile_rows), panel_w = Stage::panel_w(p.tile_rows);
-  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0), lane = threadIdx.x % 32;
+  // An elected lane loads sooner (ptx/elect.cuh). Where two blocks fit an SM, those of the next kernel then crowd on
+  // some SMs (NOTES.md).
+  const int warp =
+      Traits::kFillsSm ? __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0) : static_cast<int>(threadIdx.x / 32);
+  const int lane = threadIdx.x % 32;
+  const bool is_loader = threadIdx.x == kWarps * 32;
+  const auto loads = [=] { return Traits::kFillsSm ? warp == kWarps && ptx::elect_one() : is_loader; };
 
   const int split = blockIdx.y;
   const int first = p.k_steps * split / p.splits, last = p.k_steps * (split + 1) / p.splits;
@@ -214,7 +220,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
   const int row_stride = gridDim.x * p.tile_rows;  // from one tile of the block to its next
   const Cursor begin{static_cast<int>(blockIdx.x) * p.tile_rows, first};
 
-  if (warp == kWarps && ptx::elect_one()) {
+  if (loads()) {
     ptx::tma_prefetch(&p.w);
     ptx::tma_prefetch(&p.x);
     for (int s = 0; s < p.stages; ++s) {
@@ -261,7 +267,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
   // Tiles beyond the last one of W are nobody's.
   const int my_tiles = begin.row0 < p.rows ? (p.rows - begin.row0 + row_stride - 1) / row_stride : 0;
   const int steps = my_tiles * (last - first), ahead = min(steps, p.stages);
-  if (warp == kWarps && ptx::elect_one()) {
+  if (loads()) {
     Cursor at = begin;
     if (p.static_w) {
       for (int s = 0; s < ahead; ++s, advance(at)) load_w(s, at);
@@ -277,7 +283,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
   if (p.release == Release::kAtOnce) ptx::grid_launch_dependents();
 
   if (warp == kWarps) {
-    if (ptx::elect_one()) {
+    if (loads()) {
       Cursor next = begin;
       // x not behind all of W, but stage by stage: the first one can be used, and loaded again, as soon as it is there.
       for (int s = 0; s < ahead; ++s, advance(next)) {

@@ -36,6 +36,7 @@ struct Config {
   static constexpr int kTwoSplits = finished_warps(kWarps, 2) * (kPatchBytes + kSumBytes);
   static constexpr int kMostSplits = finished_warps(kWarps, kMaxSplits) * (kPatchBytes + (kMaxSplits - 1) * kSumBytes);
   static constexpr int kSmemBytes = kFinishAt + std::max({kOneSplit, kTwoSplits, kMostSplits});
+  static constexpr bool kFillsSm = 2 * kSmemBytes > 227 * 1024;  // no second block on an SM
   static_assert(ROWS % 64 == 0);
   static_assert(2 * PANELS * (COLS + ROWS) * 128 <= kRingBytes, "one stage is read, the others are in flight");
 };

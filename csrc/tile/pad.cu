@@ -15,7 +15,7 @@ namespace hgemm {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kManyChunks = 4;   // of a thread, in flight together
+constexpr int kManyChunks = 4;  // of a thread, in flight together
 constexpr int kManyBlocks = 2;  // for each SM; where there are fewer, a thread moves one chunk
 
 struct Operand {
@@ -181,8 +181,7 @@ Status launch_pad(const Problem& p, const DeviceFacts& facts, const Pads& pads, 
     const bool k_major = p.b_major() == Major::kK;
     params.b = operand(p, p.b, to.b, !k_major, k_major ? p.n : p.k, k_major ? p.k : p.n, to.b_tile);
   }
-  const bool few =
-      blocks_for(params.a, kManyChunks) + blocks_for(params.b, kManyChunks) < kManyBlocks * facts.sm_count;
+  const bool few = blocks_for(params.a, kManyChunks) + blocks_for(params.b, kManyChunks) < kManyBlocks * facts.sm_count;
   const int chunks = few ? 1 : kManyChunks;
   params.blocks_a = static_cast<uint32_t>(blocks_for(params.a, chunks));
   cudaLaunchConfig_t config{};
