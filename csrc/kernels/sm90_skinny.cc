@@ -51,7 +51,7 @@ double read_us(const Problem& p, const DeviceFacts& facts, const Line& line, int
 
 /// Blocks that find room on an SM (1 KB of each is the system's).
 int resident(const DeviceFacts& facts, const Line& line) {
-  return std::max(1, facts.smem_per_sm / (line.smem_bytes + 1024));
+  return std::max(1, facts.smem_per_sm / (line.smem_bytes + sm90_skinny::kReservedSmem));
 }
 
 /// Slices of K that let the tiles be read in the least time. The scheduler packs clusters of more than two blocks two

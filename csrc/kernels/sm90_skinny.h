@@ -14,6 +14,9 @@ constexpr int finished_warps(int warps, int splits) {
   return warps > splits ? warps / splits : 1;
 }
 
+/// Bytes of an SM's shared memory that CUDA takes for each block.
+constexpr int kReservedSmem = 1024;
+
 /// One line of configs_sm90_skinny.inc.
 template <int ROWS_, int COLS_, int PANELS_, int RING_>
 struct Config {
@@ -36,7 +39,7 @@ struct Config {
   static constexpr int kTwoSplits = finished_warps(kWarps, 2) * (kPatchBytes + kSumBytes);
   static constexpr int kMostSplits = finished_warps(kWarps, kMaxSplits) * (kPatchBytes + (kMaxSplits - 1) * kSumBytes);
   static constexpr int kSmemBytes = kFinishAt + std::max({kOneSplit, kTwoSplits, kMostSplits});
-  static constexpr bool kFillsSm = 2 * kSmemBytes > 227 * 1024;  // no second block on an SM
+  static constexpr bool kFillsSm = 2 * (kSmemBytes + kReservedSmem) > 228 * 1024;  // no second block on an SM
   static_assert(ROWS % 64 == 0);
   static_assert(2 * PANELS * (COLS + ROWS) * 128 <= kRingBytes, "one stage is read, the others are in flight");
 };
