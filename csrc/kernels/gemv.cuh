@@ -51,7 +51,6 @@ struct Params {
   int lanes, warps, passes, units;  // units: of a warp in a pass
   int tile_rows, slice_k, slices;
   bool swapped;       // D's rows are W's
-  bool static_w;      // no kernel before this one writes W
   bool hurries_next;  // Schedule::hurries_next
   int slot;           // of counters
   float* partial;     // (batches, tiles, slices, COLS, tile_rows)
@@ -434,10 +433,9 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks) kernel(const __grid
     Walk walk(p, w, row0, slice0, xs, sums);
     const int units = walk.units();
     Chunks chunks[DEPTH];
-    if (!p.static_w) ptx::grid_dependency_wait();
+    ptx::grid_dependency_wait();
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) walk.next(chunks[d]);
-    if (p.static_w) ptx::grid_dependency_wait();
     if (slice != static_cast<int>(blockIdx.y)) __syncthreads();  // the slice before is added up
     stage_x<Traits>(p, x, slice0 - Walk::shift_of(p, w, row0), xs);
     if constexpr (Traits::kNarrow && !Traits::kKMajor) {

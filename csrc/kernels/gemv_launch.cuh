@@ -52,7 +52,6 @@ Status launch(const Problem& p, const Schedule& s, void* workspace, Stream strea
   params.slice_k = s.slice_k;
   params.slices = s.slices;
   params.swapped = roles.swapped;
-  params.static_w = p.static_weights && !roles.swapped;
   params.hurries_next = s.hurries_next;
   params.partial = static_cast<float*>(workspace);
   params.epilogue = tile::epilogue_params(p, nullptr);

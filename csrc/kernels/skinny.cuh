@@ -54,7 +54,6 @@ struct Params {
   int tile_rows, splits;
   bool swapped;  // D's rows are W's
   bool interleaved;
-  bool static_w;      // no kernel before this one writes W
   bool hurries_next;  // Schedule::hurries_next
   tile::EpilogueParams epilogue;
 };
@@ -309,10 +308,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks) kernel(c
   const auto load_x = [&](int d, int u) {
     if (!kInner || u < end) activations.template load<kInner>(x[d % DEPTH_X], Weights::position(u));
   };
-  if (!p.static_w) ptx::grid_dependency_wait();
+  ptx::grid_dependency_wait();
 #pragma unroll
   for (int d = 0; d < DEPTH; ++d) load_w(d, begin + d * stride);
-  if (p.static_w) ptx::grid_dependency_wait();
 #pragma unroll
   for (int d = 0; d < DEPTH_X; ++d) load_x(d, begin + d * stride);
 

@@ -44,7 +44,6 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   params.tile_rows = s.tile_rows;
   params.splits = tile::has_sm90_code() ? s.splits : 1;
   params.swapped = roles.swapped;
-  params.static_w = p.static_weights && !roles.swapped;
   params.hurries_next = s.hurries_next;
   params.interleaved = s.interleaved;
   params.epilogue = tile::epilogue_params(p, nullptr);

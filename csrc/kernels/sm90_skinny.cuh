@@ -51,7 +51,6 @@ struct Params {
   int prefetch;     // Schedule::prefetch
   Release release;  // Schedule::release
   bool swapped;     // D's rows are W's
-  bool static_w;    // no kernel before this one writes W
   Activation gate;  // gated: the epilogue has none
   tile::EpilogueParams epilogue;
 };
@@ -269,12 +268,8 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
   const int steps = my_tiles * (last - first), ahead = min(steps, p.stages);
   if (loads()) {
     Cursor at = begin;
-    if (p.static_w) {
-      for (int s = 0; s < ahead; ++s, advance(at)) load_w(s, at);
-    } else {
-      for (int s = min(steps, p.prefetch); s > 0; --s, advance(at)) {
-        each_box_of_w(at, [&](int, ptx::TmaCoord box) { ptx::tma_prefetch_box(&p.w, box); });
-      }
+    for (int s = min(steps, p.prefetch); s > 0; --s, advance(at)) {
+      each_box_of_w(at, [&](int, ptx::TmaCoord box) { ptx::tma_prefetch_box(&p.w, box); });
     }
   }
   __syncthreads();
@@ -287,7 +282,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
       Cursor next = begin;
       // x not behind all of W, but stage by stage: the first one can be used, and loaded again, as soon as it is there.
       for (int s = 0; s < ahead; ++s, advance(next)) {
-        if (!p.static_w) load_w(s, next);
+        load_w(s, next);
         load_x(s, next);
       }
       const int last_loads = max(steps - p.stages, ahead);

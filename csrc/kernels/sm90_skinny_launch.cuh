@@ -91,7 +91,6 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   params.prefetch = s.prefetch;
   params.release = s.release;
   params.swapped = roles.swapped;
-  params.static_w = p.static_weights && !roles.swapped;
   params.epilogue = tile::epilogue_params(p, nullptr);
   if (p.gated) {
     params.gate = p.act;
