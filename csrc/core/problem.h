@@ -7,11 +7,13 @@
 
 namespace hgemm {
 
-enum class DType : int32_t { kF16 = 0, kBF16 = 1, kF32 = 2 };
+// No kernel takes what follows kF32: these are torch's, and reported by their names.
+enum class DType : int32_t { kF16 = 0, kBF16 = 1, kF32 = 2, kF64 = 3, kC64 = 4, kC128 = 5 };
 enum class Activation : int32_t { kNone = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3, kSilu = 4 };
 
 constexpr int dtype_bytes(DType t) {
-  return t == DType::kF32 ? 4 : 2;
+  constexpr int kBytes[] = {2, 2, 4, 8, 8, 16};
+  return kBytes[static_cast<int>(t)];
 }
 
 /// A batch of matrices. Strides count elements; 0 broadcasts. Two batch dimensions {outer, inner} serve
@@ -41,10 +43,7 @@ struct Problem {
   DType c_dtype = DType::kF16;    // of C
   Activation act = Activation::kNone;
   int32_t swizzle_stride = 0;  // ladder: C is walked in panels of this many columns; 0: the kernel's default
-  // Nothing that the stream still runs when the kernel starts writes B: it may be read before the kernels before this
-  // one have ended. No decision depends on it.
-  bool static_weights = false;
-  int32_t b_tile = 0;  // of a padded copy (tile/pad.h): not 0 where tiles of B start on lines of their own
+  int32_t b_tile = 0;          // of a padded copy (tile/pad.h): not 0 where tiles of B start on lines of their own
   // B's columns are two halves: D = act(A @ first) * (A @ second), (m, n / 2). Only where Variant::gates says so.
   bool gated = false;
 

@@ -5,11 +5,13 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/device.h"
 #include "core/read.h"
 #include "dispatch/canonical.h"
+#include "dispatch/context.h"
 #include "dispatch/facts.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
@@ -66,7 +68,7 @@ void* address_of(int alignment) {
 
 TensorView view_of(const HgemmTensor& t, const char* name) {
   if (t.ndim < 0 || t.ndim > 8) fail(std::string(name) + " has " + std::to_string(t.ndim) + " dimensions, not 0 to 8");
-  return {address_of(t.align), t.ndim, t.sizes, t.strides, checked(t.dtype, DType::kF32, "dtype")};
+  return {address_of(t.align), t.ndim, t.sizes, t.strides, checked(t.dtype, DType::kC128, "dtype")};
 }
 
 Problem problem_of(const HgemmQuery& q) {
@@ -82,7 +84,7 @@ Problem problem_of(const HgemmQuery& q) {
     operands.beta = 1.0f;
   }
   operands.act = checked(q.act, Activation::kSilu, "act");
-  operands.out_dtype = q.out_dtype < 0 ? operands.a.dtype : checked(q.out_dtype, DType::kF32, "out_dtype");
+  operands.out_dtype = q.out_dtype < 0 ? operands.a.dtype : checked(q.out_dtype, DType::kC128, "out_dtype");
   Canonical canonical;
   if (!canonicalize(operands, &canonical)) throw std::invalid_argument(canonical.error);
   Problem& p = canonical.problem;
@@ -102,10 +104,10 @@ void copy_text(char* to, size_t capacity, const std::string& from) {
 }  // namespace
 
 int hgemm_abi(int32_t* sizes, int capacity) {
-  constexpr int32_t kSizes[] = {sizeof(HgemmTensor),    sizeof(HgemmFacts),   sizeof(HgemmVariantInfo),
-                                sizeof(HgemmAddInfo),   sizeof(HgemmQuery),   sizeof(HgemmCandidate),
-                                sizeof(HgemmDecision),  sizeof(HgemmTiming),  sizeof(HgemmTableEntry),
-                                sizeof(HgemmCallCount), sizeof(HgemmKeySets), sizeof(HgemmPythonLayout)};
+  constexpr int32_t kSizes[] = {sizeof(HgemmTensor),   sizeof(HgemmFacts),  sizeof(HgemmVariantInfo),
+                                sizeof(HgemmAddInfo),  sizeof(HgemmQuery),  sizeof(HgemmCandidate),
+                                sizeof(HgemmDecision), sizeof(HgemmTiming), sizeof(HgemmTableEntry),
+                                sizeof(HgemmCallCount)};
   constexpr int kCount = sizeof(kSizes) / sizeof(kSizes[0]);
   std::copy(kSizes, kSizes + std::min(kCount, capacity), sizes);
   return kCount;
@@ -287,19 +289,44 @@ void hgemm_set_first_use(void (*action)(void)) {
   set_first_use(action);
 }
 
-void hgemm_stats_enable(int on) {
-  stats_enable(on != 0);
+void hgemm_context_set(int thread_setting, int shared_setting) {
+  detail::thread_setting = thread_setting;
+  detail::shared_setting.store(shared_setting, std::memory_order_relaxed);
 }
 
-void hgemm_stats_reset(void) {
-  stats_reset();
+void hgemm_sites_enable(int on) {
+  detail::sites_on.store(on != 0, std::memory_order_relaxed);
 }
 
-int hgemm_stats_snapshot(HgemmCallCount* rows, int capacity) {
-  const std::vector<CallCount> all = stats_snapshot();
+int hgemm_site_set(int site) {
+  return std::exchange(detail::thread_site, site);
+}
+
+struct HgemmTally {
+  Tally tally;
+};
+
+HgemmTally* hgemm_tally_new(void) {
+  return new HgemmTally;
+}
+
+void hgemm_tally_delete(HgemmTally* tally) {
+  delete tally;
+}
+
+void hgemm_tally_start(HgemmTally* tally) {
+  tally->tally.start();
+}
+
+void hgemm_tally_stop(HgemmTally* tally) {
+  tally->tally.stop();
+}
+
+int hgemm_tally_rows(const HgemmTally* tally, HgemmCallCount* rows, int capacity) {
+  const std::vector<Tally::Row> all = tally->tally.rows();
   const size_t count = std::min(all.size(), static_cast<size_t>(std::max(capacity, 0)));
   for (size_t i = 0; i < count; ++i) {
-    const CallCount& c = all[i];
+    const CallKind& c = all[i].kind;
     rows[i] = {static_cast<int32_t>(c.dtype),
                static_cast<int32_t>(c.out_dtype),
                static_cast<int32_t>(c.a_major),
@@ -315,8 +342,10 @@ int hgemm_stats_snapshot(HgemmCallCount* rows, int capacity) {
                c.ordinal,
                c.variant,
                static_cast<int32_t>(c.source),
+               c.left,
+               c.site,
                0,
-               c.calls};
+               all[i].calls};
   }
   return static_cast<int>(all.size());
 }

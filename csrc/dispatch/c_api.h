@@ -1,6 +1,7 @@
 /* The dispatcher as a plain C API, for ctypes (hgemm_ops/_native.py mirrors every struct; hgemm_abi() lets it check).
    Only hgemm_device_facts and hgemm_read need a GPU. Enums are those of core/problem.h and dispatch/select.h:
-     dtype   0 float16, 1 bfloat16, 2 float32        major   0 k is contiguous, 1 m or n is
+     dtype   0 float16, 1 bfloat16, 2 float32, 3 float64, 4 complex64, 5 complex128
+     major   0 k is contiguous, 1 m or n is
      act     0 none, 1 relu, 2 gelu, 3 gelu_tanh, 4 silu
      variant an index below hgemm_variant_count(), -1 auto, -2 torch, -3 unknown or refused
      source  0 forced, 1 table, 2 model, 3 fallback
@@ -126,33 +127,11 @@ typedef struct HgemmCallCount {
   int32_t ordinal;
   int32_t variant;
   int32_t source;
+  int32_t left; /* HgemmLeft of gemm_api.h: why torch's without a decision */
+  int32_t site;
   int32_t reserved;
   int64_t calls;
 } HgemmCallCount;
-
-/* How this torch represents and keeps sets of dispatch keys, for csrc/torch/autograd_fast_path.cc. */
-typedef struct HgemmKeySets {
-  uint64_t autograd_and_above;
-  uint64_t dispatch_modes; /* their key */
-  /* For calls without the dispatcher; with below_autograd = 0 there are none. */
-  uint64_t below_autograd; /* all keys there at which a kernel of an op may lie */
-  uint64_t plain;          /* of these, those of a CUDA tensor */
-  uint64_t from_python;    /* all keys but those at which nothing happens to a call without gradient */
-  uint64_t included;       /* by default, in every thread */
-  uint64_t excluded;
-  int32_t key_word; /* which word of a TensorImpl is its set */
-  int32_t reserved;
-} HgemmKeySets;
-
-/* Where Python keeps what csrc/torch/python_call.cc looks for. Types and None by address. */
-typedef struct HgemmPythonLayout {
-  const void* tensor;
-  const void* parameter;
-  const void* none;
-  struct _object* (*wrap)(void* tensor); /* an at::Tensor as a new PyObject; the tensor may be empty afterwards */
-  int32_t type_word;                     /* which word of a PyObject is its type */
-  int32_t tensor_word;                   /* which word of a torch.Tensor is its at::Tensor */
-} HgemmPythonLayout;
 
 /* sizeof of each struct above, in order of declaration; returns how many there are and fills at most `capacity`. */
 HGEMM_API int hgemm_abi(int32_t* sizes, int capacity);
@@ -194,26 +173,20 @@ HGEMM_API void hgemm_set_log(void (*log)(const char* line));
    does not pay for it). Other threads do not wait: they decide without, and forget that decision. Null: no action. */
 HGEMM_API void hgemm_set_first_use(void (*action)(void));
 
-HGEMM_API void hgemm_stats_enable(int on);
-HGEMM_API void hgemm_stats_reset(void);
+/* What use_custom_gemm() asks for: a variant's id, -1 auto, -2 torch, or -4: no context holds. The first setting is
+   this thread's own, the second that of all threads whose own is -4. */
+HGEMM_API void hgemm_context_set(int thread_setting, int shared_setting);
+/* Whether products are counted by site; this thread's site from now on (0: none), and which it was. */
+HGEMM_API void hgemm_sites_enable(int on);
+HGEMM_API int hgemm_site_set(int site);
+
+/* What is counted while contexts hold, between start and stop, any number of times. One thread at a time. */
+HGEMM_API struct HgemmTally* hgemm_tally_new(void);
+HGEMM_API void hgemm_tally_delete(struct HgemmTally* tally);
+HGEMM_API void hgemm_tally_start(struct HgemmTally* tally);
+HGEMM_API void hgemm_tally_stop(struct HgemmTally* tally);
 /* Returns how many rows there are and copies at most `capacity` of them. */
-HGEMM_API int hgemm_stats_snapshot(HgemmCallCount* rows, int capacity);
+HGEMM_API int hgemm_tally_rows(const struct HgemmTally* tally, HgemmCallCount* rows, int capacity);
 
-/* Whether the ops have torch's plain products by calling cuBLAS themselves (csrc/torch/cublas_gemm.h). */
-HGEMM_API int hgemm_calls_cublas(void);
-
-/* The ops' fast path past autograd (csrc/torch/autograd_fast_path.cc). Not 0: this torch lacks the symbols it takes. */
-HGEMM_API int hgemm_autograd_start(const HgemmKeySets* key_sets);
-/* How this thread's sets of dispatch keys, included and excluded, differ from the default. Not 0: unknown. */
-HGEMM_API int hgemm_thread_keys(uint64_t* keys);
-/* Which one of `size` words is words[i] in objects[i] for all i, the first; -1 where there is none. */
-HGEMM_API int hgemm_find_word(const uint64_t* const* objects, int size, const uint64_t* words, int count);
-/* The exception (a PyObject*; the GIL is held) with which the Python kernel is about to fail, for the op to raise
- * again. */
-HGEMM_API void hgemm_autograd_keep(struct _object* exception, const char* text);
-
-/* The ops as functions of Python (csrc/torch/python_call.cc). Not 0: this torch or Python lacks what that takes. */
-HGEMM_API int hgemm_python_start(const HgemmPythonLayout* layout);
-/* A new one, a PyObject*, that has `fallback` run the calls that are not plain; null with an exception. The GIL is
-   held. */
-HGEMM_API struct _object* hgemm_python_function(int op, int variant, int static_weights, struct _object* fallback);
+/* What csrc/aten is started with: csrc/dispatch/gemm_api.h. */
+HGEMM_API const struct HgemmGemmApi* hgemm_gemm_api(void);

@@ -100,6 +100,9 @@ const char* dtype_name(DType dtype) {
     case DType::kF16: return "float16";
     case DType::kBF16: return "bfloat16";
     case DType::kF32: return "float32";
+    case DType::kF64: return "float64";
+    case DType::kC64: return "complex64";
+    case DType::kC128: return "complex128";
   }
   return "unknown";
 }

@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "core/chip.h"
+#include "dispatch/context.h"
 #include "dispatch/stats.h"
 #include "dispatch/table.h"
 #include "dispatch/torch_model.h"
@@ -162,10 +163,10 @@ Decision forced_decision(const Problem& p, const DeviceFacts& facts, int forced)
 
 /// Everything a decision may depend on: the problem without alpha and beta, with the last four bits of its addresses.
 struct Key {
-  using Words = std::array<uint64_t, 20>;
+  using Words = std::array<uint64_t, 21>;
   Words words;
 
-  Key(const Problem& p, int ordinal, int forced) {
+  Key(const Problem& p, int ordinal, int forced, int site) {
     const bool has_c = p.c.data != nullptr;
     const auto u = [](auto x) { return static_cast<uint64_t>(x); };
     const auto low = [](const void* address) { return reinterpret_cast<uintptr_t>(address) & 15; };
@@ -187,11 +188,12 @@ struct Key {
              u(p.d.batch_stride[1]),
              has_c ? u(p.c.batch_stride[0]) : 0,
              has_c ? u(p.c.batch_stride[1]) : 0,
-             u(p.dtype) | u(p.out_dtype) << 2 | u(p.c_dtype) << 4 | u(p.act) << 6 | u(p.a_major()) << 9 |
-                 u(p.b_major()) << 10 | u(has_c) << 11 | u(p.bias != nullptr) << 12 |
-                 u(p.pre_activation != nullptr) << 13 | low(p.a.data) << 16 | low(p.b.data) << 20 |
+             u(p.dtype) | u(p.out_dtype) << 3 | u(p.c_dtype) << 6 | u(p.act) << 9 | u(p.a_major()) << 12 |
+                 u(p.b_major()) << 13 | u(has_c) << 14 | u(p.bias != nullptr) << 15 |
+                 u(p.pre_activation != nullptr) << 40 | low(p.a.data) << 16 | low(p.b.data) << 20 |
                  low(p.c.data) << 24 | low(p.d.data) << 28 | low(p.bias) << 32 | low(p.pre_activation) << 36,
-             u(static_cast<uint32_t>(ordinal)) << 32 | static_cast<uint32_t>(forced)};
+             u(static_cast<uint32_t>(ordinal)) << 32 | static_cast<uint32_t>(forced),
+             u(static_cast<uint32_t>(site))};
   }
 
   size_t hash() const {
@@ -252,6 +254,13 @@ bool serves(const Variant& v, const Problem& p, const DeviceFacts& facts, std::s
   return false;
 }
 
+int standing_choice(const Problem& p) {
+  const int setting = context_setting();
+  const int id = setting == kNoContext || setting == kAuto ? default_variant() : setting;
+  const bool is_half = p.dtype == DType::kF16 || p.dtype == DType::kBF16;
+  return id < 0 || is_half || (variant(id).dtypes >> static_cast<int>(p.dtype) & 1u) != 0 ? id : kAuto;
+}
+
 Decision select(const Problem& p, const DeviceFacts& facts, int forced) {
   if (forced != kAuto) return forced_decision(p, facts, forced);
   if (is_empty(p)) return {};
@@ -259,10 +268,11 @@ Decision select(const Problem& p, const DeviceFacts& facts, int forced) {
   return choose_among(p, facts, scratch, [](int, const Times&) {}).decision;
 }
 
-Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int forced) {
-  if (forced == kAuto) forced = the_default.load(std::memory_order_relaxed);
+Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int forced, bool in_backward) {
+  if (forced == kAuto) forced = standing_choice(p);
+  const int site = current_site(in_backward);
   if (!cache) cache = std::make_unique<Slot[]>(kSlots);
-  const Key key(p, ordinal, forced);
+  const Key key(p, ordinal, forced, site);
   const uint64_t now = generation.load(std::memory_order_acquire);
   Slot& slot = cache[key.hash() % kSlots];
   if (slot.generation != now || slot.words != key.words) {
@@ -278,8 +288,8 @@ Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int for
       log_decision(log, p, facts, ordinal, forced, slot.decision);
     }
   }
-  if (stats_enabled() && slot.decision.variant != kRefused) {
-    if (!slot.calls) slot.calls = &stats_counter(p, ordinal, slot.decision);
+  if (context_setting() != kNoContext && slot.decision.variant != kRefused) {
+    if (!slot.calls) slot.calls = &call_counter(p, ordinal, slot.decision, HGEMM_LEFT_NOT, site);
     slot.calls->fetch_add(1, std::memory_order_relaxed);
   }
   return slot.decision;

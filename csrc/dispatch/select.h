@@ -42,16 +42,20 @@ struct Explanation {
   std::vector<Candidate> candidates;  // every variant in id order, then torch
 };
 
-/// THE call of an op: select() behind a cache of this thread, with `forced` == kAuto replaced by the default variant.
-/// Counts the call when statistics are on. The cache key holds every field of the problem except alpha, beta and the
+/// THE call of a product: select() behind a cache of this thread, with `forced` == kAuto replaced by standing_choice().
+/// Counts the product while a context holds. The cache key holds every field of the problem except alpha, beta and the
 /// addresses, of which it holds the alignment: Variant::eligible and predict_us must not look at more than that.
-Decision choose(const Problem& problem, const DeviceFacts& facts, int ordinal, int forced);
+Decision choose(const Problem& problem, const DeviceFacts& facts, int ordinal, int forced, bool in_backward = false);
 
 /// The decision itself. `forced`: kAuto, kTorch or a variant's id.
 Decision select(const Problem& problem, const DeviceFacts& facts, int forced);
 
 /// The decision with everything that went into it.
 Explanation explain(const Problem& problem, const DeviceFacts& facts, int forced);
+
+/// What a call that asks for nothing gets: the choice of the context that holds, else the default variant. A kernel
+/// named there is for the half types, or for what it takes: else kAuto.
+int standing_choice(const Problem& problem);
 
 /// Whether a variant can serve a problem; `why`, when given and it cannot, receives every reason, "; " between them.
 bool serves(const Variant& v, const Problem& problem, const DeviceFacts& facts, std::string* why);

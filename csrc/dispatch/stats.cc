@@ -1,5 +1,6 @@
 #include "dispatch/stats.h"
 
+#include <deque>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -7,75 +8,102 @@
 #include "dispatch/torch_model.h"
 
 namespace hgemm {
-namespace detail {
-std::atomic<bool> stats_on{false};
-}  // namespace detail
-
 namespace {
 
-auto key_of(const CallCount& c) {
+auto key_of(const CallKind& c) {
   return std::tie(c.dtype, c.out_dtype, c.a_major, c.b_major, c.act, c.has_bias, c.has_c, c.align, c.batch, c.m, c.n,
-                  c.k, c.ordinal, c.variant, c.source);
+                  c.k, c.ordinal, c.variant, c.source, c.left, c.site);
 }
 
 struct ByKey {
-  bool operator()(const CallCount& x, const CallCount& y) const { return key_of(x) < key_of(y); }
+  bool operator()(const CallKind* x, const CallKind* y) const { return key_of(*x) < key_of(*y); }
+};
+
+struct Counter {
+  explicit Counter(const CallKind& kind) : kind(kind) {}
+  CallKind kind;
+  std::atomic<int64_t> calls{0};
 };
 
 struct Counters {
   std::mutex mutex;
-  std::map<CallCount, std::atomic<int64_t>, ByKey> calls;  // never erased from
+  std::deque<Counter> all;  // in the order of first calls; never erased from
+  std::map<const CallKind*, Counter*, ByKey> by_kind;
 };
 
 Counters& counters() {
-  static Counters instance;
+  static Counters& instance = *new Counters;  // threads may outlive static destructors
   return instance;
+}
+
+std::vector<int64_t> counts_now() {
+  Counters& c = counters();
+  const std::lock_guard<std::mutex> lock(c.mutex);
+  std::vector<int64_t> counts;
+  counts.reserve(c.all.size());
+  for (const Counter& counter : c.all) counts.push_back(counter.calls.load(std::memory_order_relaxed));
+  return counts;
+}
+
+void add_difference(const std::vector<int64_t>& now, const std::vector<int64_t>& start, std::vector<int64_t>* total) {
+  total->resize(now.size());
+  for (size_t i = 0; i < now.size(); ++i) (*total)[i] += now[i] - (i < start.size() ? start[i] : 0);
 }
 
 }  // namespace
 
-void stats_enable(bool on) {
-  detail::stats_on.store(on, std::memory_order_relaxed);
+std::atomic<int64_t>& call_counter(const Problem& p, int ordinal, const Decision& decision, int left, int site) {
+  CallKind kind{p.dtype,
+                p.out_dtype,
+                p.a_major(),
+                p.b_major(),
+                p.act,
+                p.bias != nullptr,
+                p.c.data != nullptr,
+                least_alignment(p),
+                p.batches(),
+                p.m,
+                p.n,
+                p.k,
+                ordinal,
+                decision.variant,
+                decision.source,
+                left,
+                site};
+  Counters& c = counters();
+  const std::lock_guard<std::mutex> lock(c.mutex);
+  auto found = c.by_kind.find(&kind);
+  if (found == c.by_kind.end() && c.all.size() >= kMostKinds) {
+    kind = {};
+    kind.variant = kTorch;
+    kind.source = Source::kFallback;
+    found = c.by_kind.find(&kind);
+  }
+  if (found != c.by_kind.end()) return found->second->calls;
+  Counter& counter = c.all.emplace_back(kind);
+  c.by_kind.emplace(&counter.kind, &counter);
+  return counter.calls;
 }
 
-std::atomic<int64_t>& stats_counter(const Problem& p, int ordinal, const Decision& decision) {
-  const CallCount row{p.dtype,
-                      p.out_dtype,
-                      p.a_major(),
-                      p.b_major(),
-                      p.act,
-                      p.bias != nullptr,
-                      p.c.data != nullptr,
-                      least_alignment(p),
-                      p.batches(),
-                      p.m,
-                      p.n,
-                      p.k,
-                      ordinal,
-                      decision.variant,
-                      decision.source,
-                      0};
-  Counters& all = counters();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  return all.calls[row];
+void Tally::start() {
+  start_ = counts_now();
+  started_ = true;
 }
 
-void stats_reset() {
-  Counters& all = counters();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  for (auto& [row, calls] : all.calls) calls.store(0, std::memory_order_relaxed);
+void Tally::stop() {
+  if (!started_) return;
+  add_difference(counts_now(), start_, &total_);
+  started_ = false;
 }
 
-std::vector<CallCount> stats_snapshot() {
-  Counters& all = counters();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  std::vector<CallCount> rows;
-  rows.reserve(all.calls.size());
-  for (const auto& [row, calls] : all.calls) {
-    const int64_t count = calls.load(std::memory_order_relaxed);
-    if (count == 0) continue;
-    rows.push_back(row);
-    rows.back().calls = count;
+std::vector<Tally::Row> Tally::rows() const {
+  std::vector<int64_t> total = total_;
+  if (started_) add_difference(counts_now(), start_, &total);
+  Counters& c = counters();
+  const std::lock_guard<std::mutex> lock(c.mutex);
+  std::vector<Row> rows;
+  for (size_t i = 0; i < total.size(); ++i) {
+    if (total[i] != 0) rows.push_back({c.all[i].kind, total[i]});
   }
   return rows;
 }

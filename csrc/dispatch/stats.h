@@ -1,4 +1,4 @@
-// Calls counted per distinct decision, while somebody wants to know.
+// Products counted per distinct decision, while a context holds.
 #pragma once
 
 #include <atomic>
@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "core/problem.h"
+#include "dispatch/gemm_api.h"
 #include "dispatch/select.h"
 
 namespace hgemm {
 
-struct CallCount {
+/// What tells counted products apart.
+struct CallKind {
   DType dtype, out_dtype;
   Major a_major, b_major;
   Activation act;
@@ -20,21 +22,33 @@ struct CallCount {
   int ordinal;
   int variant;
   Source source;
-  int64_t calls;
+  int left;  // HgemmLeft
+  int site;
 };
 
-namespace detail {
-extern std::atomic<bool> stats_on;
-}  // namespace detail
+/// The counter of such products. It lives as long as the process: who counts many of them looks for it once. Beyond
+/// kMostKinds kinds, the rest share one, whose sizes are 0.
+std::atomic<int64_t>& call_counter(const Problem& problem, int ordinal, const Decision& decision, int left, int site);
 
-inline bool stats_enabled() {
-  return detail::stats_on.load(std::memory_order_relaxed);
-}
-void stats_enable(bool on);
-/// The counter of such calls. It lives as long as the process: who makes many of them looks for it once.
-std::atomic<int64_t>& stats_counter(const Problem& problem, int ordinal, const Decision& decision);
-void stats_reset();
-/// What was called at least once since the last reset.
-std::vector<CallCount> stats_snapshot();
+/// Far more than models have; shapes that differ at every call must not fill the memory.
+constexpr size_t kMostKinds = 65536;
+
+/// What is counted between start() and stop(), any number of times; not thread-safe by itself.
+class Tally {
+ public:
+  void start();
+  void stop();
+
+  struct Row {
+    CallKind kind;
+    int64_t calls;
+  };
+  /// What was counted at least once, in the order of first calls, up to now where it is started.
+  std::vector<Row> rows() const;
+
+ private:
+  bool started_ = false;
+  std::vector<int64_t> start_, total_;  // by kind, in the order of first calls; what is missing is 0
+};
 
 }  // namespace hgemm

@@ -1,0 +1,10 @@
+#include "dispatch/context.h"
+
+namespace hgemm::detail {
+
+thread_local int thread_setting = kNoContext;
+thread_local int thread_site = 0;
+std::atomic<int> shared_setting{kNoContext};
+std::atomic<bool> sites_on{false};
+
+}  // namespace hgemm::detail
