@@ -15,25 +15,9 @@ struct Call {
   std::optional<int32_t> out_dtype;  // torch's code
   int64_t variant = kAuto;
   int64_t swizzle_stride = 0;
-  bool static_weights = false;
 
   int32_t result_dtype() const { return out_dtype.value_or(a.dtype); }
   Operands operands(int max_batch_dims) const;
-};
-
-/// A call whose tensors stay with whoever makes it.
-struct LentCall : Call {
-  explicit LentCall(Op op) { this->op = op; }
-  ~LentCall() {
-    for (Tensor* t : {&a, &b, &c}) static_cast<void>(t->handle.release());
-  }
-  LentCall(const LentCall&) = delete;
-  LentCall& operator=(const LentCall&) = delete;
-
-  static void lend(AtenTensorHandle handle, Tensor* to) {
-    *to = look_at(handle);
-    to->handle.reset(handle);
-  }
 };
 
 /// Where results go: contiguous, of the output's shape and dtype.
@@ -41,8 +25,5 @@ struct Destination {
   AtenTensorHandle handle = nullptr;  // null: not wanted
   void* data = nullptr;
 };
-
-/// The CUDA implementation of the ops that return one new tensor (ops.cc).
-Handle run(const Call& call);
 
 }  // namespace hgemm

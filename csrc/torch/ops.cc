@@ -8,9 +8,7 @@
 #include "core/device.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
-#include "torch/cublas_gemm.h"
 #include "torch/torch_gemm.h"
-#include "torch/torch_symbols.h"
 
 namespace hgemm {
 
@@ -59,13 +57,12 @@ bool is_half(int32_t dtype) {
   return gemm_dtype(dtype).value_or(DType::kF32) != DType::kF32;
 }
 
-/// Whether kernels of ours are candidates: for half, and for float32 where a kernel that takes it was asked for.
-/// Everything else is torch's.
+/// Whether the dispatcher is asked at all: a kernel that was asked for serves the half types, or what else it takes;
+/// everything else is torch's.
 bool is_for_kernels(const Call& call) {
   const auto dtype = gemm_dtype(call.a.dtype);
-  if (!dtype || *dtype != DType::kF32) return dtype.has_value();
-  const int asked = call.variant == kAuto ? default_variant() : static_cast<int>(call.variant);
-  return asked >= 0 && (variant(asked).dtypes >> static_cast<int>(DType::kF32) & 1u) != 0;
+  if (!dtype || is_half(call.a.dtype) || call.variant < 0) return dtype.has_value();
+  return (variant(static_cast<int>(call.variant)).dtypes >> static_cast<int>(*dtype) & 1u) != 0;
 }
 
 void check_devices(const Call& call, const Tensor& x, const char* x_name, const Tensor& y, const char* y_name) {
@@ -137,11 +134,7 @@ class OnDevice {
  public:
   explicit OnDevice(Device device) {
     int32_t current = -1;
-    if (c10_cuda_current_device != nullptr) {
-      current = c10_cuda_current_device();
-    } else {
-      check(aoti_torch_get_current_device_index(&current), "get_current_device_index");
-    }
+    check(aoti_torch_get_current_device_index(&current), "get_current_device_index");
     if (current != device.index) guard_.emplace(device.index);
   }
 
@@ -159,7 +152,6 @@ void launch(const Call& call, Canonical& canonical, const DeviceFacts& facts, in
   if (canonical.copy_b.needed) {
     b_copy = contiguous_copy(call.b, canonical.copy_b);
     p.b.data = mutable_data(b_copy.get());
-    p.static_weights = false;  // the copy is written right before
   }
   const Variant& v = variant(id);
   const Scratch scratch(v.workspace(p, facts), call.a.device);
@@ -178,7 +170,7 @@ int decide(const Call& call, const Problem& p, DeviceFacts* facts) {
   }
   const auto asked = static_cast<int>(call.variant);
   const Decision decision = choose(p, *facts, call.a.device.index, asked);
-  if (decision.variant == kRefused) fail(refusal(p, *facts, asked == kAuto ? default_variant() : asked));
+  if (decision.variant == kRefused) fail(refusal(p, *facts, asked == kAuto ? standing_choice(p) : asked));
   return decision.variant;
 }
 
@@ -211,29 +203,16 @@ void check_and_canonicalize(const Call& call, Canonical* canonical) {
   check_arguments(call);
   if (!canonicalize(call.operands(/*max_batch_dims=*/2), canonical)) fail(canonical->error);
   canonical->problem.swizzle_stride = static_cast<int32_t>(call.swizzle_stride);
-  canonical->problem.static_weights = call.static_weights;
 }
-
-}  // namespace
 
 Handle run(const Call& call) {
   Canonical canonical;
   check_and_canonicalize(call, &canonical);
   Destination d;
-  if (canonical.empty()) return allocate_result(call, canonical, &d);
-  DeviceFacts facts;
-  const int id = decide(call, canonical.problem, &facts);
-  if (id == kTorch) {
-    const OnDevice on_device(call.a.device);
-    if (Handle result = cublas_product(call, canonical, facts)) return result;
-    if (is_aten_product(call)) return aten_product(call);
-  }
   Handle result = allocate_result(call, canonical, &d);
-  compute(call, canonical, facts, id, d, {});
+  decide_and_compute(call, canonical, d, {});
   return result;
 }
-
-namespace {
 
 /// The bytes from a tensor's first to its last element.
 struct Extent {
@@ -312,7 +291,6 @@ Call read_call(Op op, bool has_out, StableIValue* stack) {
   }
   call.out_dtype = arguments.take<std::optional<int32_t>>();
   call.variant = arguments.take<std::optional<int64_t>>().value_or(kAuto);
-  call.static_weights = arguments.take<std::optional<bool>>().value_or(false);
   if (has_out) call.out = arguments.tensor();
   return call;
 }
@@ -366,7 +344,6 @@ void linear_gated(StableIValue* stack, uint64_t, uint64_t) {
   call.b = arguments.tensor();
   call.act = arguments.take<int64_t>();
   call.variant = arguments.take<std::optional<int64_t>>().value_or(kAuto);
-  call.static_weights = arguments.take<std::optional<bool>>().value_or(false);
   if (call.b.view.ndim != 2 || call.b.view.sizes[0] % 2 != 0) {
     fail(prefix(call) + "weight " + shape_text(call.b.view.ndim, call.b.view.sizes) +
          " must be 2-D with an even number of rows");

@@ -9,10 +9,10 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "core/problem.h"
 #include "dispatch/canonical.h"
-#include "torch/torch_symbols.h"
 
 // Symbols that not every torch has: weak, so that the library loads without them. The first lives in the CUDA part of
 // torch, the second came with 2.13.
@@ -28,7 +28,7 @@ namespace hgemm {
 }
 
 /// Turns a failed shim call into a RuntimeError, with torch's own message where torch hands it out. The stable ABI
-/// drops the exception's type: hgemm_ops/ops/autograd.py looks for this prefix and asks torch again for its own.
+/// drops the exception's type.
 inline void check(AOTITorchError status, const char* call) {
   if (status == AOTI_TORCH_SUCCESS) return;
   const bool has_text = torch_exception_get_what_without_backtrace != nullptr;
@@ -72,9 +72,9 @@ inline std::optional<DType> gemm_dtype(int32_t code) {
   return std::nullopt;
 }
 
-/// All of a tensor but the handle.
-inline Tensor look_at(AtenTensorHandle handle) {
+inline Tensor inspect(Handle owned) {
   Tensor t;
+  AtenTensorHandle handle = owned.get();
   int64_t ndim = 0, *sizes = nullptr, *strides = nullptr;
   check(aoti_torch_get_dim(handle, &ndim), "get_dim");
   check(aoti_torch_get_sizes(handle, &sizes), "get_sizes");
@@ -87,12 +87,7 @@ inline Tensor look_at(AtenTensorHandle handle) {
   t.view.sizes = sizes;
   t.view.strides = strides;
   t.view.dtype = gemm_dtype(t.dtype).value_or(DType::kF32);
-  return t;
-}
-
-inline Tensor inspect(Handle handle) {
-  Tensor t = look_at(handle.get());
-  t.handle = std::move(handle);
+  t.handle = std::move(owned);
   return t;
 }
 
@@ -103,11 +98,6 @@ inline void* mutable_data(AtenTensorHandle handle) {
 }
 
 inline Handle empty_contiguous(int64_t ndim, const int64_t* sizes, int32_t dtype, Device device) {
-  if (at_empty_cuda != nullptr && device.type == aoti_torch_device_type_cuda()) {
-    const TorchDevice torch_device{static_cast<int8_t>(device.type), static_cast<int8_t>(device.index)};
-    return Handle(reinterpret_cast<AtenTensorHandle>(new TorchTensor(
-        at_empty_cuda({sizes, static_cast<uint64_t>(ndim)}, static_cast<int8_t>(dtype), torch_device, std::nullopt))));
-  }
   int64_t strides[kMaxDims];
   int64_t step = 1;
   for (int64_t i = ndim - 1; i >= 0; --i) {

@@ -8,7 +8,6 @@
 
 #include "core/activation.h"
 #include "core/device.h"
-#include "torch/torch_symbols.h"
 
 // torch's CUDA implementations without the dispatcher in front. Present in every torch with CUDA.
 #pragma weak aoti_torch_cuda_mm_out
@@ -112,33 +111,6 @@ void gemm_with_out_dtype(const Call& call, int rank, AtenTensorHandle a, AtenTen
 }
 
 }  // namespace
-
-bool is_aten_product(const Call& call) {
-  const bool is_product = call.op == Op::kMm || call.op == Op::kBmm ||
-                          (call.op == Op::kMatmul && call.a.view.ndim == 2 && call.b.view.ndim == 2);
-  const bool is_product_with_view = call.op == Op::kLinear && at_mm != nullptr && !call.c && call.act == 0 &&
-                                    call.a.view.ndim == 2 && call.b.view.ndim == 2;
-  return (is_product || is_product_with_view) && call.result_dtype() == call.a.dtype;
-}
-
-Handle aten_product(const Call& call) {
-  const bool is_mm = call.a.view.ndim == 2;
-  if (const auto product = is_mm ? at_mm : at_bmm) {
-    AtenTensorHandle b = call.b.handle.get();
-    Handle transposed;
-    if (is_linear(call.op)) {
-      const TensorView& weight = call.b.view;
-      const int64_t sizes[] = {weight.sizes[1], weight.sizes[0]}, strides[] = {weight.strides[1], weight.strides[0]};
-      transposed = reinterpret(b, 2, sizes, strides);
-      b = transposed.get();
-    }
-    return Handle(reinterpret_cast<AtenTensorHandle>(new TorchTensor(product(call.a.handle.get(), b))));
-  }
-  const char* const name = is_mm ? "aten::mm" : "aten::bmm";
-  std::array<StableIValue, 2> stack{reference(call.a.handle.get()), reference(call.b.handle.get())};
-  check(torch_call_dispatcher(name, "", stack.data(), TORCH_ABI_VERSION), name);
-  return Handle(stable::to<AtenTensorHandle>(stack[0]));
-}
 
 void torch_gemm(const Call& call, const Canonical& canonical, Destination d, Destination pre_activation) {
   if (aoti_torch_cuda_mm_out == nullptr) fail("hgemm: this PyTorch has no CUDA support");
