@@ -1,8 +1,11 @@
-"""Builds hgemm_ops/_C.so: csrc/**/*.cu with nvcc and csrc/**/*.cc with the C++ compiler, through ninja.
+"""Builds two libraries through ninja: hgemm_ops/_C.so, of csrc/**/*.cu by nvcc and csrc/**/*.cc by the C++ compiler,
+and hgemm_ops/_aten_torch_<version>.so, of csrc/aten by the C++ compiler, for the torch that is installed.
 
 torch.utils.cpp_extension refuses to compile CUDA beside a CPU-only torch. This build takes only headers and link names
-of LibTorch's stable ABI, so that one library runs on every torch from 2.10 on, CPU or CUDA. Nor is it a Python module:
-torch.ops.load_library and ctypes open it, hence the abi3 tag.
+of LibTorch's stable ABI for _C.so, so that it runs on every torch from 2.10 on, CPU or CUDA. csrc/aten needs more than
+the stable ABI: for a torch other than the build's, hgemm_ops/_override.py compiles it when it is first wanted, from the
+sources that the package carries. Neither is a Python module: torch.ops.load_library and ctypes open them, hence the
+abi3 tag.
 
 nvcc is looked for in CUDA_HOME, CUDA_PATH, PATH, the nvidia-cuda-nvcc wheels (requirements/nvcc.txt), /usr/local/cuda.
 Without one the package installs as pure Python and torch serves every op.
@@ -37,6 +40,9 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 CSRC = ROOT / "csrc"
+sys.path.insert(0, str(ROOT / "hgemm_ops"))  # not the package: it imports torch
+import _aten_build  # noqa: E402
+
 BUILD = ROOT / "build" / "native"
 
 DEFAULT_HOME = Path("/usr/local/cuda")
@@ -151,6 +157,10 @@ def torch_root() -> Path:
     return Path(spec.origin).parent
 
 
+def torch_version(root: Path) -> str:
+    return re.search(r"^__version__ = '(.+)'", (root / "version.py").read_text(), re.MULTILINE)[1]
+
+
 def ninja_program() -> str:
     if importlib.util.find_spec("ninja"):
         import ninja
@@ -174,6 +184,12 @@ rule nvcc
 
 rule cxx
   command = $cxx $flags -MD -MF $out.d -c $in -o $out
+  depfile = $out.d
+  deps = gcc
+  description = c++ $in
+
+rule aten
+  command = $command -MD -MF $out.d
   depfile = $out.d
   deps = gcc
   description = c++ $in
@@ -216,6 +232,8 @@ def build_file(toolkit: Path, torch: Path, archs: list[str], environ: Mapping[st
         lines.append(f"build {target} | {target}.ptxas: nvcc {ninja_path(source)}")
         lines.append(f"  flags = {ninja_flags([*cu_flags, *gencode(source, archs)])}")
     for source in sorted(CSRC.rglob("*.cc")):
+        if source.is_relative_to(CSRC / "aten"):
+            continue
         target = f"{source.relative_to(CSRC)}.o"
         objects.append(target)
         in_torch = source.is_relative_to(CSRC / "torch")
@@ -226,37 +244,53 @@ def build_file(toolkit: Path, torch: Path, archs: list[str], environ: Mapping[st
     link_flags += [f"-L{torch / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10"]
     link_flags += ["-Wl,--exclude-libs,ALL", "-Wl,-z,defs"]
     lines.append(f"build _C.so: link {' '.join(objects)}\n  flags = {ninja_flags(link_flags)}")
+    aten = Path(f"{_aten_build.stem(torch_version(torch))}.so")
+    lines.append(f"build {aten}: aten {ninja_path(CSRC / _aten_build.SOURCES[0])}")
+    lines.append(f"  command = {ninja_flags(_aten_build.command(cxx, CSRC, torch, aten))}")
     lines.append(f"build ptxas.txt: report {' '.join(reports)}")
     return "\n".join(lines) + "\n"
 
 
-def build_library(toolkit: Path, build: Path) -> Path:
-    """Compiles what changed since the last build in ``build`` and returns the library there."""
+def build_libraries(toolkit: Path, build: Path) -> None:
+    """Compiles what changed since the last build in ``build``, where the libraries then are."""
     archs = parse_archs(os.environ.get("HGEMM_CUDA_ARCHS", DEFAULT_ARCHS))
     build.mkdir(parents=True, exist_ok=True)
     (build / "build.ninja").write_text(build_file(toolkit, torch_root(), archs, os.environ))
     jobs = os.environ.get("MAX_JOBS", str(len(os.sched_getaffinity(0))))
     if subprocess.run([ninja_program(), "-C", build, "-j", jobs]).returncode:
         raise SystemExit("hgemm_ops: compilation failed, see ninja's output above")
-    return build / "_C.so"
 
 
-class CudaLibrary(Extension):
+class Library(Extension):
     def __init__(self, name: str, toolkit: Path) -> None:
         super().__init__(name, sources=[], py_limited_api=True)
         self.toolkit = toolkit
 
 
 class NinjaBuildExt(build_ext):
-    """Builds in BUILD, which outlives pip's temporary directories, and copies the library where setuptools wants it."""
+    """Builds in BUILD, which outlives pip's temporary directories, and copies from there."""
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split("."))) + ".so"
 
-    def build_extension(self, ext: CudaLibrary) -> None:
+    def build_extension(self, ext: Library) -> None:
+        build_libraries(ext.toolkit, BUILD)  # ninja knows that there is nothing left to do for the second one
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(build_library(ext.toolkit, BUILD), target)
+        shutil.copy2(BUILD / target.name, target)
+
+
+class BuildPyWithSources(build_py):
+    """Adds what _override.py compiles."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return  # the checkout has it
+        for name in _aten_build.SOURCES:
+            target = Path(self.build_lib) / "hgemm_ops" / "_csrc" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(CSRC / name, target)
 
 
 class BuildPyWithoutKernels(build_py):
@@ -272,9 +306,14 @@ class BuildPyWithoutKernels(build_py):
 def main() -> None:
     toolkit, reason = find_toolkit()
     BuildPyWithoutKernels.reason = reason
+    libraries = []
+    if toolkit:
+        aten = _aten_build.stem(torch_version(torch_root()))
+        libraries = [Library("hgemm_ops._C", toolkit), Library(f"hgemm_ops.{aten}", toolkit)]
+    with_kernels = {"build_ext": NinjaBuildExt, "build_py": BuildPyWithSources}
     setup(
-        ext_modules=[CudaLibrary("hgemm_ops._C", toolkit)] if toolkit else [],
-        cmdclass={"build_ext": NinjaBuildExt} if toolkit else {"build_py": BuildPyWithoutKernels},
+        ext_modules=libraries,
+        cmdclass=with_kernels if toolkit else {"build_py": BuildPyWithoutKernels},
         options={"bdist_wheel": {"py_limited_api": "cp310"}},
     )
 

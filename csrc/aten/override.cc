@@ -1,0 +1,369 @@
+// torch's matrix products at aten's CUDA key, below autograd, autocast, functorch and subclasses: while a context of
+// use_custom_gemm() holds and the dispatcher names a kernel of ours, that kernel; else torch's own, called directly.
+//
+// The one file on torch's C++ headers (the stable ABI does not take the Scalar arguments of addmm): it is compiled once
+// for each torch, in seconds, and meets the rest in plain C, dispatch/gemm_api.h. Loading it changes nothing;
+// hgemm_aten_install() registers the kernels.
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/_addmm_activation_cuda_dispatch.h>
+#include <ATen/ops/addmm_cuda_dispatch.h>
+#include <ATen/ops/addmv_cuda_dispatch.h>
+#include <ATen/ops/baddbmm_cuda_dispatch.h>
+#include <ATen/ops/bmm_cuda_dispatch.h>
+#include <ATen/ops/dot_cuda_dispatch.h>
+#include <ATen/ops/empty_cuda_dispatch.h>
+#include <ATen/ops/mm_cuda_dispatch.h>
+#include <ATen/ops/vdot_cuda_dispatch.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/headeronly/version.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <optional>
+
+#include "core/problem.h"
+#include "dispatch/canonical.h"
+#include "dispatch/gemm_api.h"
+
+// Of torch's stable C API; declared here because its header is for builds with CUDA's. Only a torch with CUDA has it.
+extern "C" __attribute__((weak)) int32_t aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream);
+
+namespace hgemm {
+namespace {
+
+using at::Scalar;
+using at::ScalarType;
+using at::Tensor;
+
+constexpr auto kKey = c10::DispatchKey::CUDA;
+
+const HgemmGemmApi* api = nullptr;
+
+/// act(alpha * a @ b + beta * c), by torch's rules for `op`.
+struct Product {
+  Op op;
+  const Tensor* a;
+  const Tensor* b;
+  const Tensor* c = nullptr;
+  const Scalar* beta = nullptr;
+  const Scalar* alpha = nullptr;
+  Activation act = Activation::kNone;
+  std::optional<ScalarType> out_dtype = std::nullopt;
+  Tensor a_copy = {}, b_copy = {};  // what a and b point to where they had no unit stride
+};
+
+/// -1 where torch has no product of such tensors, or the report no name for it.
+int32_t dtype_of(ScalarType type) {
+  switch (type) {
+    case ScalarType::Half: return static_cast<int32_t>(DType::kF16);
+    case ScalarType::BFloat16: return static_cast<int32_t>(DType::kBF16);
+    case ScalarType::Float: return static_cast<int32_t>(DType::kF32);
+    case ScalarType::Double: return static_cast<int32_t>(DType::kF64);
+    case ScalarType::ComplexFloat: return static_cast<int32_t>(DType::kC64);
+    case ScalarType::ComplexDouble: return static_cast<int32_t>(DType::kC128);
+    default: return -1;
+  }
+}
+
+HgemmOperand operand(const Tensor& t) {
+  return {t.const_data_ptr(), t.sizes().data(), t.strides().data(), static_cast<int32_t>(t.dim()),
+          dtype_of(t.scalar_type())};
+}
+
+/// Tensors had names up to torch 2.12.
+template <class AnyTensor>
+bool has_names(const AnyTensor& t) {
+  if constexpr (requires { t.unsafeGetTensorImpl()->has_named_tensor_meta(); }) {
+    return t.unsafeGetTensorImpl()->has_named_tensor_meta();
+  } else {
+    return false;
+  }
+}
+
+/// Whether a tensor is what its memory and strides say.
+bool is_plain(const Tensor& t) {
+  constexpr c10::DispatchKeySet kLazy{c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
+                                      c10::DispatchKey::ZeroTensor};
+  return !t.key_set().has_any(kLazy) && !has_names(t);
+}
+
+/// cuBLAS needs a unit stride as kernels do: makes the copy that torch would make.
+void give_unit_stride(const Tensor*& t, Tensor& copy) {
+  const int64_t n = t->dim();
+  if (n < 2 || t->stride(-1) == 1 || t->stride(-2) == 1 || t->size(-1) <= 1 || t->size(-2) <= 1) return;
+  copy = t->contiguous();
+  t = &copy;
+}
+
+/// matmul stands for the products with vectors, and its rules are wider than theirs.
+bool has_vectors(const Product& p) {
+  return p.b->dim() == 1 && (p.a->dim() == 1 || p.a->dim() == 2);
+}
+
+bool overlaps(const Tensor& out, const Tensor& operand) {
+  return at::get_overlap_status(out, operand) != at::MemOverlapStatus::No;
+}
+
+void run(const HgemmPlan& plan, const Tensor& d) {
+  const c10::DeviceGuard on_device(d.device());
+  c10::DataPtr workspace;  // may be freed after the launch: torch's allocator reuses memory in the order of the stream
+  if (plan.workspace > 0) workspace = c10::GetAllocator(c10::DeviceType::CUDA)->allocate(plan.workspace);
+  void* stream = nullptr;
+  TORCH_CHECK(aoti_torch_get_current_cuda_stream(d.device().index(), &stream) == 0, "hgemm: no current stream");
+  TORCH_CHECK(api->launch(&plan, d.mutable_data_ptr(), workspace.get(), stream) == 0, api->error());
+}
+
+/// Has a kernel of ours compute the product where the dispatcher names one; false: it is torch's. `out` is the
+/// caller's, or undefined, and then becomes a new tensor.
+bool serve(Product& p, Tensor& out) {
+  const c10::Device device = p.a->device();
+  const ScalarType type = p.a->scalar_type(), out_type = p.out_dtype.value_or(type);
+  const int32_t dtype = dtype_of(type), out_dtype = dtype_of(out_type);
+  // Errors of the caller, which torch raises.
+  const auto is_wrong = [&](const Tensor& t, ScalarType expected, ScalarType other) {
+    return t.device() != device || (t.scalar_type() != expected && t.scalar_type() != other);
+  };
+  if (dtype < 0 || out_dtype < 0 || !device.is_cuda() || is_wrong(*p.b, type, type) ||
+      (p.c != nullptr && is_wrong(*p.c, type, out_type)) || (out.defined() && is_wrong(out, out_type, out_type)) ||
+      (p.op == Op::kMatmul && !has_vectors(p))) {
+    return false;
+  }
+
+  const bool is_half = dtype <= static_cast<int32_t>(DType::kBF16);
+  if (is_half) {
+    give_unit_stride(p.a, p.a_copy);
+    give_unit_stride(p.b, p.b_copy);
+  }
+  HgemmProduct product;
+  product.a = operand(*p.a);
+  product.b = operand(*p.b);
+  product.c.ndim = product.d.ndim = -1;
+  if (p.c != nullptr) product.c = operand(*p.c);
+  if (out.defined()) product.d = operand(out);
+  product.beta = p.c != nullptr && is_half ? p.beta->toDouble() : 1;
+  product.alpha = p.c != nullptr && is_half ? p.alpha->toDouble() : 1;
+  product.op = static_cast<int32_t>(p.op);
+  product.act = static_cast<int32_t>(p.act);
+  product.out_dtype = out_dtype;
+  product.ordinal = device.index();
+  product.in_backward = torch::autograd::get_current_graph_task_id() != -1;
+
+  HgemmLeft left = HGEMM_LEFT_NOT;
+  if (!is_plain(*p.a) || !is_plain(*p.b) || (p.c != nullptr && !is_plain(*p.c)) || (out.defined() && !is_plain(out))) {
+    left = HGEMM_LEFT_TENSOR;
+  } else if (product.alpha == 0) {
+    left = HGEMM_LEFT_ALPHA;
+  } else if (p.act != Activation::kNone && p.act != Activation::kRelu) {
+    left = HGEMM_LEFT_GELU;
+  } else if (out.defined() && (!out.is_contiguous() || overlaps(out, *p.a) || overlaps(out, *p.b) ||
+                               (p.c != nullptr && product.beta != 0 && overlaps(out, *p.c)))) {
+    left = HGEMM_LEFT_OUT;
+  }
+  if (left != HGEMM_LEFT_NOT) {
+    api->leave(&product, left);
+    return false;
+  }
+
+  HgemmPlan plan;
+  const int planned = api->plan(&product, &plan);
+  TORCH_CHECK(planned != HGEMM_REFUSED, api->error());
+  if (planned != HGEMM_OURS) return false;
+  if (!out.defined()) {
+    out = at::cuda::empty(at::IntArrayRef(plan.sizes, plan.ndim), out_type, at::kStrided, device, std::nullopt,
+                          std::nullopt);
+  }
+  run(plan, out);
+  return true;
+}
+
+template <class Torch>
+Tensor make(Product p, const Torch& torchs) {
+  Tensor d;
+  return api->active() && serve(p, d) ? d : torchs(p);
+}
+
+template <class Torch>
+Tensor& write(Product p, Tensor& out, const Torch& torchs) {
+  return api->active() && serve(p, out) ? out : torchs(p);
+}
+
+// The kernels, by op: functional, out=, in place, and the first two with the result's dtype.
+
+Tensor mm(const Tensor& a, const Tensor& b) {
+  return make({Op::kMm, &a, &b}, [](const Product& p) { return at::cuda::mm(*p.a, *p.b); });
+}
+Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
+  return write({Op::kMm, &a, &b}, out, [&](const Product& p) -> Tensor& { return at::cuda::mm_out(out, *p.a, *p.b); });
+}
+Tensor mm_dtype(const Tensor& a, const Tensor& b, ScalarType dtype) {
+  Product product{Op::kMm, &a, &b};
+  product.out_dtype = dtype;
+  return make(product, [&](const Product& p) { return at::cuda::mm(*p.a, *p.b, dtype); });
+}
+Tensor& mm_dtype_out(const Tensor& a, const Tensor& b, ScalarType dtype, Tensor& out) {
+  Product product{Op::kMm, &a, &b};
+  product.out_dtype = dtype;
+  return write(product, out, [&](const Product& p) -> Tensor& { return at::cuda::mm_out(out, *p.a, *p.b, dtype); });
+}
+
+/// torch 2.12 and newer put a kernel of Python's in front of outer products, which at::cuda::bmm does not know.
+std::optional<c10::SafeKernelFunction> bmm_before;
+
+Tensor torch_bmm(const Tensor& a, const Tensor& b) {
+  if (!bmm_before || a.dim() != 3 || a.size(2) != 1) return at::cuda::bmm(a, b);
+  torch::jit::Stack stack{a, b};
+  bmm_before->callBoxed(bmm_before->opHandle(), c10::DispatchKeySet(kKey), &stack);
+  return std::move(stack[0]).toTensor();
+}
+
+Tensor bmm(const Tensor& a, const Tensor& b) {
+  return make({Op::kBmm, &a, &b}, [](const Product& p) { return torch_bmm(*p.a, *p.b); });
+}
+Tensor& bmm_out(const Tensor& a, const Tensor& b, Tensor& out) {
+  return write({Op::kBmm, &a, &b}, out,
+               [&](const Product& p) -> Tensor& { return at::cuda::bmm_out(out, *p.a, *p.b); });
+}
+Tensor bmm_dtype(const Tensor& a, const Tensor& b, ScalarType dtype) {
+  Product product{Op::kBmm, &a, &b};
+  product.out_dtype = dtype;
+  return make(product, [&](const Product& p) { return at::cuda::bmm(*p.a, *p.b, dtype); });
+}
+Tensor& bmm_dtype_out(const Tensor& a, const Tensor& b, ScalarType dtype, Tensor& out) {
+  Product product{Op::kBmm, &a, &b};
+  product.out_dtype = dtype;
+  return write(product, out, [&](const Product& p) -> Tensor& { return at::cuda::bmm_out(out, *p.a, *p.b, dtype); });
+}
+
+/// addmm, baddbmm and addmv are alike.
+#define HGEMM_ADD_PRODUCT(name, op)                                                                                 \
+  Tensor name(const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {         \
+    return make({op, &a, &b, &c, &beta, &alpha},                                                                    \
+                [](const Product& p) { return at::cuda::name(*p.c, *p.a, *p.b, *p.beta, *p.alpha); });              \
+  }                                                                                                                 \
+  Tensor& name##_out(const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,    \
+                     Tensor& out) {                                                                                 \
+    return write({op, &a, &b, &c, &beta, &alpha}, out, [&](const Product& p) -> Tensor& {                           \
+      return at::cuda::name##_out(out, *p.c, *p.a, *p.b, *p.beta, *p.alpha);                                        \
+    });                                                                                                             \
+  }                                                                                                                 \
+  Tensor& name##_(Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {           \
+    return write({op, &a, &b, &c, &beta, &alpha}, c,                                                                \
+                 [&](const Product& p) -> Tensor& { return at::cuda::name##_(c, *p.a, *p.b, *p.beta, *p.alpha); }); \
+  }
+HGEMM_ADD_PRODUCT(addmm, Op::kAddmm)
+HGEMM_ADD_PRODUCT(baddbmm, Op::kBaddbmm)
+HGEMM_ADD_PRODUCT(addmv, Op::kMatmul)
+#undef HGEMM_ADD_PRODUCT
+
+#define HGEMM_ADD_PRODUCT(name, op)                                                                                 \
+  Tensor name##_dtype(const Tensor& c, const Tensor& a, const Tensor& b, ScalarType dtype, const Scalar& beta,      \
+                      const Scalar& alpha) {                                                                        \
+    return make({op, &a, &b, &c, &beta, &alpha, Activation::kNone, dtype},                                          \
+                [&](const Product& p) { return at::cuda::name(*p.c, *p.a, *p.b, dtype, *p.beta, *p.alpha); });      \
+  }                                                                                                                 \
+  Tensor& name##_dtype_out(const Tensor& c, const Tensor& a, const Tensor& b, ScalarType dtype, const Scalar& beta, \
+                           const Scalar& alpha, Tensor& out) {                                                      \
+    return write({op, &a, &b, &c, &beta, &alpha, Activation::kNone, dtype}, out, [&](const Product& p) -> Tensor& { \
+      return at::cuda::name##_out(out, *p.c, *p.a, *p.b, dtype, *p.beta, *p.alpha);                                 \
+    });                                                                                                             \
+  }
+HGEMM_ADD_PRODUCT(addmm, Op::kAddmm)
+HGEMM_ADD_PRODUCT(baddbmm, Op::kBaddbmm)
+#undef HGEMM_ADD_PRODUCT
+
+Tensor addmm_activation(const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
+                        bool gelu) {
+  return make({Op::kAddmm, &a, &b, &c, &beta, &alpha, gelu ? Activation::kGeluTanh : Activation::kRelu},
+              [&](const Product& p) { return at::cuda::_addmm_activation(*p.c, *p.a, *p.b, beta, alpha, gelu); });
+}
+Tensor& addmm_activation_out(const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
+                             bool gelu, Tensor& out) {
+  return write({Op::kAddmm, &a, &b, &c, &beta, &alpha, gelu ? Activation::kGeluTanh : Activation::kRelu}, out,
+               [&](const Product& p) -> Tensor& {
+                 return at::cuda::_addmm_activation_out(out, *p.c, *p.a, *p.b, beta, alpha, gelu);
+               });
+}
+
+Tensor dot(const Tensor& a, const Tensor& b) {
+  return make({Op::kMatmul, &a, &b}, [](const Product& p) { return at::cuda::dot(*p.a, *p.b); });
+}
+Tensor vdot(const Tensor& a, const Tensor& b) {
+  return make({Op::kMatmul, &a, &b}, [](const Product& p) { return at::cuda::vdot(*p.a, *p.b); });
+}
+
+// aten::mv has no CUDA kernel: it calls addmv. dot.out calls dot, addbmm calls addmm.
+void implement(torch::Library& library) {
+  library.impl("mm", TORCH_FN(mm));
+  library.impl("mm.out", TORCH_FN(mm_out));
+  library.impl("mm.dtype", TORCH_FN(mm_dtype));
+  library.impl("mm.dtype_out", TORCH_FN(mm_dtype_out));
+  library.impl("bmm", TORCH_FN(bmm));
+  library.impl("bmm.out", TORCH_FN(bmm_out));
+  library.impl("bmm.dtype", TORCH_FN(bmm_dtype));
+  library.impl("bmm.dtype_out", TORCH_FN(bmm_dtype_out));
+  library.impl("addmm", TORCH_FN(addmm));
+  library.impl("addmm.out", TORCH_FN(addmm_out));
+  library.impl("addmm_", TORCH_FN(addmm_));
+  library.impl("addmm.dtype", TORCH_FN(addmm_dtype));
+  library.impl("addmm.dtype_out", TORCH_FN(addmm_dtype_out));
+  library.impl("baddbmm", TORCH_FN(baddbmm));
+  library.impl("baddbmm.out", TORCH_FN(baddbmm_out));
+  library.impl("baddbmm_", TORCH_FN(baddbmm_));
+  library.impl("baddbmm.dtype", TORCH_FN(baddbmm_dtype));
+  library.impl("baddbmm.dtype_out", TORCH_FN(baddbmm_dtype_out));
+  library.impl("addmv", TORCH_FN(addmv));
+  library.impl("addmv.out", TORCH_FN(addmv_out));
+  library.impl("addmv_", TORCH_FN(addmv_));
+  library.impl("_addmm_activation", TORCH_FN(addmm_activation));
+  library.impl("_addmm_activation.out", TORCH_FN(addmm_activation_out));
+  library.impl("dot", TORCH_FN(dot));
+  library.impl("vdot", TORCH_FN(vdot));
+}
+
+/// Drops torch's note that a kernel is overridden, which here is meant; every other warning goes on.
+class ExpectOverriding : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().find("Overriding a previously registered kernel") == std::string::npos) before_->process(warning);
+  }
+
+ private:
+  c10::WarningHandler* before_ = c10::WarningUtils::get_warning_handler();
+};
+
+void install() {
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 12
+  bmm_before = c10::Dispatcher::singleton().findSchemaOrThrow("aten::bmm", "").getComputedKernelForDispatchKey(kKey);
+#endif
+  ExpectOverriding handler;
+  const c10::WarningUtils::WarningHandlerGuard guard(&handler);
+  const c10::WarningUtils::WarnAlways
+      always;  // torch's note comes once a process: leaves that to who does not expect it
+  // Never taken back: a kernel may be running in another thread.
+  implement(*new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__));
+}
+
+}  // namespace
+}  // namespace hgemm
+
+/// Registers the kernels; to be called once. Null, or why nothing was registered.
+extern "C" __attribute__((visibility("default"))) const char* hgemm_aten_install(const HgemmGemmApi* table) {
+  using namespace hgemm;
+  if (table->sizes[0] != sizeof(HgemmGemmApi) || table->sizes[1] != sizeof(HgemmProduct) ||
+      table->sizes[2] != sizeof(HgemmPlan)) {
+    return "it was compiled for another version of this package";
+  }
+  static std::string error;
+  try {
+    api = table;
+    install();
+    return nullptr;
+  } catch (const std::exception& e) {
+    error = e.what();
+    return error.c_str();
+  }
+}

@@ -1,0 +1,86 @@
+"""Starts the override of torch's products (``csrc/aten``): finds the library for this torch, or compiles it once."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+
+from hgemm_ops import _aten_build, _library, _native
+
+_PACKAGE = Path(__file__).parent
+
+
+def _csrc() -> Path:
+    """The sources: an installed package's own, or the checkout's."""
+    installed = _PACKAGE / "_csrc"
+    return installed if installed.is_dir() else _PACKAGE.parent / "csrc"
+
+
+def _compile() -> Path:
+    """The library in the cache directory, compiled if it is not there. RuntimeError where it cannot be."""
+    csrc, torch_root = _csrc(), Path(torch.__file__).parent
+    missing = [name for name in _aten_build.SOURCES if not (csrc / name).is_file()]
+    if missing:
+        raise RuntimeError(f"{csrc / missing[0]} is missing")
+    cxx = shlex.split(os.environ.get("CXX", "c++"))
+    if shutil.which(cxx[0]) is None:
+        raise RuntimeError(f"there is no C++ compiler {cxx[0]!r} (CXX)")
+    text = b"".join((csrc / name).read_bytes() for name in _aten_build.SOURCES)
+    digest = hashlib.sha256(text + torch.__version__.encode()).hexdigest()[:16]
+    library = _library.cache_dir() / "aten" / f"{_aten_build.stem(torch.__version__)}-{digest}.so"
+    if library.is_file():
+        return library
+    library.parent.mkdir(parents=True, exist_ok=True)
+    _library.logger.warning("compiling %s for torch %s, once", _aten_build.SOURCES[0], torch.__version__)
+    with tempfile.TemporaryDirectory(dir=library.parent) as directory:
+        made = Path(directory) / "override.so"
+        run = subprocess.run(_aten_build.command(cxx, csrc, torch_root, made), capture_output=True, text=True)
+        if run.returncode:
+            errors = [line for line in run.stderr.splitlines() if "error" in line] or run.stderr.splitlines()[-1:]
+            raise RuntimeError(f"{cxx[0]} failed: {errors[0] if errors else run.returncode}")
+        made.replace(library)  # several processes may do so
+    return library
+
+
+def _install() -> None:
+    shipped = _PACKAGE / f"{_aten_build.stem(torch.__version__)}.so"
+    library = ctypes.CDLL(str(shipped if shipped.is_file() else _compile()))
+    library.hgemm_aten_install.restype = ctypes.c_char_p
+    library.hgemm_aten_install.argtypes = [ctypes.c_void_p]
+    error = library.hgemm_aten_install(_native.lib().hgemm_gemm_api())
+    if error is not None:
+        raise RuntimeError(error.decode())
+
+
+@functools.cache
+def _start() -> str | None:
+    if not _library.load():
+        return f"no native library: {_library.reason()}"
+    if not torch.cuda.is_available():
+        return "there is no CUDA device"
+    try:
+        _install()
+    except (OSError, RuntimeError) as error:
+        reason = f"the override of torch's products does not start: {error}"
+        _library.logger.warning("%s; torch serves every product", reason)
+        return reason
+    return None
+
+
+def start() -> bool:
+    """Registers the kernels of ``csrc/aten`` with torch, once; False (with the reason logged once) where it cannot."""
+    return _start() is None
+
+
+def reason() -> str | None:
+    """Why the override does not run; None where it does."""
+    return _start()
