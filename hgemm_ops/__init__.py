@@ -9,31 +9,29 @@ where neither an argument nor the context manager names one), ``HGEMM_OPS_LOG`` 
 info prints a line per new decision), ``HGEMM_OPS_CACHE_DIR`` (where ``hgemm tune`` keeps its tables).
 """
 
-from hgemm_ops import _key_sets, _library, _native, _tables, _variants
+from hgemm_ops import _library, _native, _tables, _variants
 from hgemm_ops._api import linear, matmul
 from hgemm_ops._context import use_custom_gemm
 from hgemm_ops._explain import Candidate, Explanation, explain
-from hgemm_ops._fusion import fuse_projections, fuse_weights_, linear_gated, linear_group, unfuse_weights_
-from hgemm_ops._layers import Linear, swap_linear, unswap_linear
+from hgemm_ops._report import Report, Row
 from hgemm_ops._variants import VariantInfo, variants
+from hgemm_ops.nn import fuse_projections, linear_gated, linear_group, unfuse_projections
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Candidate",
     "Explanation",
-    "Linear",
+    "Report",
+    "Row",
     "VariantInfo",
     "explain",
     "fuse_projections",
-    "fuse_weights_",
     "linear",
     "linear_gated",
     "linear_group",
     "matmul",
-    "swap_linear",
-    "unfuse_weights_",
-    "unswap_linear",
+    "unfuse_projections",
     "use_custom_gemm",
     "variants",
 ]
@@ -43,5 +41,4 @@ if _library.load():
     _variants.define_ops()
     _native.on_first_use(_tables.ensure)
     _native.log_decisions()
-    _native.start_autograd_fast_path(_key_sets.key_sets(_native.lib()))
 _variants.apply_environment()

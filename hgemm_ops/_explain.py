@@ -207,7 +207,7 @@ def _no_library() -> str:
 
 
 def _unsupported_dtype(dtype: torch.dtype) -> str:
-    return "" if dtype in _native.DTYPES else f"kernels take {_names(_native.DTYPES)}, not {_name(dtype)}"
+    return "" if dtype in _native.KERNEL_DTYPES else f"kernels take {_names(_native.KERNEL_DTYPES)}, not {_name(dtype)}"
 
 
 def _unsupported(t: Tensor) -> str:

@@ -41,6 +41,12 @@ def disabled() -> bool:
     return os.environ.get("HGEMM_OPS_DISABLE", "").lower() not in ("", "0", "false")
 
 
+def cache_dir() -> Path:
+    """Where tables and compiled libraries are kept: ``HGEMM_OPS_CACHE_DIR``, or the user's cache directory."""
+    root = os.environ.get("HGEMM_OPS_CACHE_DIR")
+    return Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hgemm_ops"
+
+
 def path() -> Path:
     """Where the library is, or would be."""
     return _PATH

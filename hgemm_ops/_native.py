@@ -6,8 +6,9 @@ import atexit
 import ctypes
 import functools
 import logging
+import weakref
 from collections.abc import Callable, Iterable, Sequence
-from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_void_p
 from typing import Any
 
 import torch
@@ -15,11 +16,20 @@ import torch
 from hgemm_ops import _library
 
 MAX_DIMS = 8
-AUTO, TORCH, UNKNOWN = -1, -2, -3
+AUTO, TORCH, UNKNOWN, NO_CONTEXT = -1, -2, -3, -4
 
 #: The enums of csrc/core/problem.h and csrc/dispatch, by value.
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+KERNEL_DTYPES = DTYPES[:3]
 SOURCES = ("forced", "table", "model", "fallback")
+#: HgemmLeft: why a product was torch's without a decision.
+LEFT = (
+    "",
+    "out= would be resized, is not contiguous, or overlaps an operand",
+    "alpha is 0",
+    "a tensor with names, a lazy conjugation or negation, or without memory",
+    "gelu of _addmm_activation",
+)
 OPS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear")
 LAYOUTS = {(0, 1): "NN", (0, 0): "NT", (1, 1): "TN", (1, 0): "TT"}  # (major of a, major of b)
 PRESETS = (80, 86, 89, 90, 100)
@@ -146,33 +156,10 @@ class CallCount(Structure):
         ("ordinal", c_int32),
         ("variant", c_int32),
         ("source", c_int32),
+        ("left", c_int32),
+        ("site", c_int32),
         ("reserved", c_int32),
         ("calls", c_int64),
-    ]
-
-
-class KeySets(Structure):
-    _fields_ = [
-        ("autograd_and_above", c_uint64),
-        ("dispatch_modes", c_uint64),
-        ("below_autograd", c_uint64),
-        ("plain", c_uint64),
-        ("from_python", c_uint64),
-        ("included", c_uint64),
-        ("excluded", c_uint64),
-        ("key_word", c_int32),
-        ("reserved", c_int32),
-    ]
-
-
-class PythonLayout(Structure):
-    _fields_ = [
-        ("tensor", c_void_p),
-        ("parameter", c_void_p),
-        ("none", c_void_p),
-        ("wrap", c_void_p),
-        ("type_word", c_int32),
-        ("tensor_word", c_int32),
     ]
 
 
@@ -187,8 +174,6 @@ _STRUCTS = (
     Timing,
     TableEntry,
     CallCount,
-    KeySets,
-    PythonLayout,
 )
 _LogFn = ctypes.CFUNCTYPE(None, c_char_p)
 _FirstUseFn = ctypes.CFUNCTYPE(None)
@@ -212,14 +197,15 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_default_variant": (c_int, []),
     "hgemm_set_log": (None, [c_void_p]),
     "hgemm_set_first_use": (None, [c_void_p]),
-    "hgemm_stats_enable": (None, [c_int]),
-    "hgemm_stats_reset": (None, []),
-    "hgemm_stats_snapshot": (c_int, [POINTER(CallCount), c_int]),
-    "hgemm_autograd_start": (c_int, [POINTER(KeySets)]),
-    "hgemm_calls_cublas": (c_int, []),
-    "hgemm_thread_keys": (c_int, [POINTER(c_uint64)]),
-    "hgemm_find_word": (c_int, [POINTER(c_void_p), c_int, POINTER(c_uint64), c_int]),
-    "hgemm_python_start": (c_int, [POINTER(PythonLayout)]),
+    "hgemm_context_set": (None, [c_int, c_int]),
+    "hgemm_sites_enable": (None, [c_int]),
+    "hgemm_site_set": (c_int, [c_int]),
+    "hgemm_tally_new": (c_void_p, []),
+    "hgemm_tally_delete": (None, [c_void_p]),
+    "hgemm_tally_start": (None, [c_void_p]),
+    "hgemm_tally_stop": (None, [c_void_p]),
+    "hgemm_tally_rows": (c_int, [c_void_p, POINTER(CallCount), c_int]),
+    "hgemm_gemm_api": (c_void_p, []),
 }
 
 
@@ -316,9 +302,6 @@ def explain(query: Query) -> tuple[Decision, list[Candidate]]:
     return decision, list(candidates)
 
 
-_new_table_actions: list[Callable[[], None]] = []
-
-
 def set_table(entries: Sequence[TableEntry], timings: Sequence[Timing]) -> None:
     """Replaces the tuned table."""
     check(
@@ -327,58 +310,30 @@ def set_table(entries: Sequence[TableEntry], timings: Sequence[Timing]) -> None:
         ),
         ValueError,
     )
-    for action in _new_table_actions:
-        action()
 
 
-def on_new_table(action: Callable[[], None]) -> None:
-    """Runs ``action`` after every change of the tuned table: decisions may be others now."""
-    _new_table_actions.append(action)
-
-
-class Stats:
-    """The calls counted while statistics were on, as they are now: one row per distinct decision.
-
-    The rows are copied at once, some microseconds; it is making objects of them that takes as long as there are many.
-    """
-
-    _room = 256  # enough for the last one
+class Tally:
+    """What is counted while contexts hold, between ``start`` and ``stop``. One thread at a time."""
 
     def __init__(self) -> None:
-        while True:
-            self._rows = (CallCount * Stats._room)()
-            self._count: int = lib().hgemm_stats_snapshot(self._rows, Stats._room)
-            if self._count <= Stats._room:
-                return
-            Stats._room = 2 * self._count
+        self._handle = lib().hgemm_tally_new()
+        weakref.finalize(self, lib().hgemm_tally_delete, self._handle).atexit = False
+
+    def start(self) -> None:
+        lib().hgemm_tally_start(self._handle)
+
+    def stop(self) -> None:
+        lib().hgemm_tally_stop(self._handle)
 
     def rows(self) -> list[CallCount]:
-        return list(self._rows[: self._count])
-
-
-@functools.cache
-def calls_cublas() -> bool:
-    """Whether the ops call cuBLAS themselves for plain products that torch serves; False where torch has none, or lacks
-    what tells its settings."""
-    return bool(lib().hgemm_calls_cublas())
-
-
-def start_autograd_fast_path(key_sets: KeySets) -> bool:
-    """Keeps calls that want no gradient out of Python; False where this torch lacks what that takes."""
-    return bool(lib().hgemm_autograd_start(key_sets) == 0)
-
-
-@functools.cache
-def _keep() -> Any:
-    # PyDLL: the library takes a reference, so the GIL must be held.
-    function = ctypes.PyDLL(str(_library.path())).hgemm_autograd_keep
-    function.restype, function.argtypes = None, [ctypes.py_object, c_char_p]
-    return function
-
-
-def keep_exception(error: BaseException) -> None:
-    """Lets the op of the library that called Python raise ``error``, which torch's C shim would turn into a status."""
-    _keep()(error, f"{type(error).__name__}: {error}".encode(errors="replace"))
+        """What was counted at least once, in the order of first calls."""
+        room = 256
+        while True:
+            rows = (CallCount * room)()
+            count: int = lib().hgemm_tally_rows(self._handle, rows, room)
+            if count <= room:
+                return list(rows[:count])
+            room = count
 
 
 # Callbacks that the library holds, kept alive here and taken back before the interpreter goes.

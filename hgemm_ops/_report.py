@@ -1,99 +1,22 @@
-"""The report of ``use_custom_gemm()``: which products ran, where, and by which kernel.
+"""The report of ``use_custom_gemm()``: which products ran, and by which kernel.
 
-While calls are counted nothing is decided here: a ``Call`` keeps what the dispatcher looks at, and the kernel is looked
-up when the report is read. The dispatcher is a pure function, so the answer is the one the call got.
+The library counts (``csrc/dispatch/stats.h``); nothing is done in Python until the report is read. The dispatcher is a
+pure function, so asking it again gives the reason of each choice.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 import re
-import threading
-import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from hgemm_ops import _library, _native, _tables, _variants
-from hgemm_ops._lowering import Lowered
-
-#: Host time of an eager training step for each linear layer that our operators record, in microseconds: in layers of
-#: BERT's shape on an H200 machine 290 with torch's gradient, and 150 to 180 more with ours, which is Python. The device
-#: waits for the host where products take it less.
-HOST_US = 450
-
-#: The site of calls that no line of Python made, while a context was active.
-ELSEWHERE = "(compiled graph, backward or other thread)"
-
-
-@dataclass(frozen=True)
-class Operand:
-    """What the dispatcher sees of a tensor; ``alignment`` is in bytes."""
-
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    alignment: int
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call as it was made. ``left`` says why it was torch's; ``a`` is None where that is no matrix product of two."""
-
-    site: str
-    op: str
-    dtype: torch.dtype | None = None
-    device: torch.device | None = None
-    a: Operand | None = None
-    b: Operand | None = None  # for linear the (n, k) weight
-    c: Operand | None = None  # what addmm and baddbmm add
-    kind: str = ""  # the operator whose operands these are; ``op`` is the torch function where it was left to torch
-    bias: bool = False
-    activation: int = 0
-    out_dtype: torch.dtype | None = None
-    variant: int = _native.AUTO
-    left: str = ""
-
-
-def autocasts(device: str) -> bool:
-    return device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
-
-
-def call_of(site: str, op: str, product: Lowered | None, *, variant: int | None = None, left: str = "") -> Call:
-    """What the dispatcher looks at of a product, as it would run now (under autocast, if that is on)."""
-    if product is None:
-        return Call(site, op, left=left)
-    device = product.a.device
-    dtype = product.a.dtype
-    if dtype is not torch.float64 and autocasts(device.type):
-        dtype = torch.get_autocast_dtype(device.type)
-    return Call(
-        site=site,
-        op=op,
-        dtype=dtype,
-        device=device,
-        a=_operand(product.a),
-        b=_operand(product.b),
-        c=None if product.c is None or product.op == "linear" else _operand(product.c),
-        kind=product.op,
-        bias=product.op == "linear" and product.c is not None,
-        activation=product.options.get("act", 0),
-        out_dtype=product.options.get("out_dtype"),
-        variant=_native.AUTO if variant is None else variant,
-        left=left,
-    )
-
-
-def _operand(t: Tensor) -> Operand:
-    try:
-        address = t.data_ptr()
-    except RuntimeError:  # a functorch wrapper, a subclass without storage of its own
-        address = int(t.storage_offset()) * t.element_size()
-    return Operand(tuple(t.shape), t.stride(), _native.alignment(address))
+from hgemm_ops import _library, _native, _override, _sites, _variants
+from hgemm_ops.ops.checks import ACTIVATIONS
 
 
 @dataclass(frozen=True)
@@ -123,39 +46,35 @@ class Row:
 
 
 class Report:
-    """What happened inside a ``use_custom_gemm()`` context; may be read inside it and after it, at any time."""
+    """What happened while a ``use_custom_gemm()`` context held; may be read inside it and after it, at any time.
+
+    It counts the products of the process: those of every thread, other contexts' included.
+    """
 
     def __init__(self) -> None:
-        self._counts: Counter[Call] = Counter()
-        # The library's calls while this report was fed: what is counted up, and spans of the counters that are still to
-        # be. A context may be entered at every step of a model, and nobody read its report.
-        self._native: Counter[_NativeCall] = Counter()
-        self._spans: list[tuple[_native.Stats, _native.Stats]] = []
-        self._native_start: _native.Stats | None = None
-        self._active = 0
-        self._collect: Callable[[], None] | None = None  # brings in what the contexts have counted so far
+        self._tally = _native.Tally() if _library.load() else None
+        self._entered = 0
+
+    # Called under the lock of _context.py.
+
+    def _start(self) -> None:
+        self._entered += 1
+        if self._entered == 1 and self._tally is not None:
+            self._tally.start()
+
+    def _stop(self) -> None:
+        self._entered -= 1
+        if self._entered == 0 and self._tally is not None:
+            self._tally.stop()
 
     @property
     def rows(self) -> list[Row]:
-        """Every call site, in the order of their first calls; sites, shapes and kernels are not merged."""
-        if self._collect is not None:
-            self._collect()
-        with lock:
-            counts = dict(self._counts)
-            self._count_spans()
-            native = self._native.copy()
-            if self._native_start is not None:
-                native += _native_calls(_native.Stats()) - _native_calls(self._native_start)
+        """Every kind of product, in the order of the process's first calls; kinds that only differ in how a product is
+        aligned, or in its device, are one."""
         calls: Counter[Row] = Counter()
-        attributed: Counter[_NativeCall] = Counter()
-        for call, n in counts.items():
-            row, signature = _resolve(call)
-            calls[row] += n
-            if signature is not None:
-                attributed[signature] += n
-        for signature, n in _unattributed(native, attributed).items():
-            calls[signature.row()] += n
-        return [replace(row, calls=n) for row, n in calls.items() if n]
+        for count in self._tally.rows() if self._tally is not None else ():
+            calls[_row(count)] += count.calls
+        return [replace(row, calls=n) for row, n in calls.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -173,318 +92,53 @@ class Report:
     def __str__(self) -> str:
         rows = self.rows
         if not rows:
-            why = f": {_library.reason()}" if _library.disabled() else ""
-            return f"no matrix products were seen{why}"
+            why = _override.reason()
+            return "no matrix products were seen" + (f": {why}" if why else "")
         lines = [_Line.of(group) for group in _merge_sizes(_merge_layers(rows))]
         return "\n".join((*_table(lines), "", *_footer(rows)))
 
     def __repr__(self) -> str:
-        with lock:
-            return f"<hgemm_ops report: {self._counts.total()} calls of {len(self._counts)} kinds>"
-
-    def _add(self, call: Call, n: int) -> None:
-        self._counts[call] += n
-
-    def _start(self) -> None:
-        """A context that feeds this report becomes active."""
-        with lock:
-            self._active += 1
-            if self._active == 1 and _library.load():
-                if self._native_start is None:
-                    now = _native.Stats()
-                    _settle_idle(now)
-                    self._native_start = now
-                _native_counting(+1)
-
-    def _stop(self) -> None:
-        global _idle
-        with lock:
-            self._active -= 1
-            if self._active == 0 and self._native_start is not None:
-                _native_counting(-1)
-                if _native_users:
-                    self._settle(_native.Stats())
-                else:
-                    _idle = weakref.ref(self)
-
-    def _settle(self, now: _native.Stats) -> None:
-        if self._native_start is not None:
-            self._spans.append((self._native_start, now))
-            self._native_start = None
-            if len(self._spans) > _MOST_SPANS:
-                self._count_spans()
-
-    def _count_spans(self) -> None:
-        for start, end in self._spans:
-            self._native += _native_calls(end) - _native_calls(start)
-        self._spans.clear()
+        return f"<hgemm_ops report: {sum(row.calls for row in self.rows)} calls>"
 
 
-# Guards every report and the native counters' switch: contexts of several threads may feed one report.
-lock = threading.Lock()
-
-_MOST_SPANS = 16  # a report keeps
-
-_native_users = 0
-# The report that was active last. Nothing is counted while none is, so that entering it again (as a decorator does at
-# every call) costs no snapshot of the counters.
-_idle: weakref.ref[Report] | None = None
-
-
-def _native_counting(change: int) -> None:
-    global _native_users
-    _native_users += change
-    _native.lib().hgemm_stats_enable(_native_users > 0)
-
-
-def _settle_idle(now: _native.Stats) -> None:
-    global _idle
-    report = None if _idle is None else _idle()
-    if report is not None and report._active == 0:
-        report._settle(now)
-    _idle = None
-
-
-@dataclass(frozen=True)
-class _NativeCall:
-    """What tells calls apart in the native counters."""
-
-    dtype: str
-    layout: str
-    batch: int
-    m: int
-    n: int
-    k: int
-    align: int
-    ordinal: int
-    variant: str
-
-    def size(self) -> _NativeCall:
-        """What every call of one site and shape has in common."""
-        return replace(self, layout="", align=0, variant="")
-
-    def row(self) -> Row:
-        return Row(
-            site=ELSEWHERE,
-            op="",
-            batch=self.batch,
-            m=self.m,
-            n=self.n,
-            k=self.k,
-            dtype=self.dtype,
-            layout=self.layout,
-            variant=self.variant,
-            calls=0,
-            reason="",
-        )
-
-
-def _native_calls(stats: _native.Stats) -> Counter[_NativeCall]:
-    calls: Counter[_NativeCall] = Counter()
-    for count in stats.rows():
-        call = _NativeCall(
-            dtype=_dtype_name(_native.DTYPES[count.dtype]),
-            layout=_native.LAYOUTS[count.a_major, count.b_major],
-            batch=count.batch,
-            m=count.m,
-            n=count.n,
-            k=count.k,
-            align=count.align,
-            ordinal=count.ordinal,
-            variant=_variants.name_of(count.variant),
-        )
-        calls[call] += count.calls
-    return calls
-
-
-def _unattributed(native: Counter[_NativeCall], attributed: Counter[_NativeCall]) -> Counter[_NativeCall]:
-    """The native calls beyond those that have a call site."""
-    rest = native - attributed
-    # A site is known by its first call; later ones may have had another layout or alignment, but not another size.
-    surplus: Counter[_NativeCall] = Counter()
-    for call, n in (attributed - native).items():
-        surplus[call.size()] += n
-    for call in rest:
-        taken = min(rest[call], surplus[call.size()])
-        rest[call] -= taken
-        surplus[call.size()] -= taken
-    return +rest
-
-
-def _row(call: Call) -> Row:
-    """What a call says of its row by itself."""
-    batch, m, n, k = (0, 0, 0, 0) if call.a is None or call.b is None else _sizes(call.kind, call.a.sizes, call.b.sizes)
+def _row(count: _native.CallCount) -> Row:
+    """A counted kind as a line, without its calls."""
+    has_addend = bool(count.has_bias or count.has_c)
+    op = ("baddbmm" if has_addend else "bmm") if count.batch > 1 else ("addmm" if has_addend else "mm")
     return Row(
-        site=call.site,
-        op=call.op,
-        batch=batch,
-        m=m,
-        n=n,
-        k=k,
-        dtype="" if call.dtype is None else _dtype_name(call.dtype),
-        layout="" if call.a is None or call.b is None else _layout(call.kind, call.a, call.b),
-        variant="torch",
+        site=_sites.name_of(count.site),
+        op=op + (f"+{ACTIVATIONS[count.act]}" if count.act else ""),
+        batch=count.batch,
+        m=count.m,
+        n=count.n,
+        k=count.k,
+        dtype=_dtype_name(_native.DTYPES[count.dtype]),
+        layout=_native.LAYOUTS[count.a_major, count.b_major],
+        variant=_variants.name_of(count.variant),
         calls=0,
-        reason=call.left,
+        reason=_reason(count),
     )
 
 
-def _ask(call: Call) -> _native.Decision | str:
-    """The dispatcher's decision, or why it is not asked."""
-    if call.left or call.a is None or call.b is None or call.device is None or call.dtype is None:
-        return call.left
-    if call.device.type != "cuda":
-        return f"kernels run on CUDA devices, not on {call.device.type}"
-    if not _library.load():
-        return f"no native library: {_library.reason()}"
-    if call.dtype not in _native.DTYPES:
-        return f"dtype {_dtype_name(call.dtype)}"
-    batch, m, n, k = _sizes(call.kind, call.a.sizes, call.b.sizes)
-    if batch * m * n == 0:
-        return "empty result"
-    facts = _device_facts(_ordinal(call.device))
-    if max(len(call.a.sizes), len(call.b.sizes)) > _native.MAX_DIMS:
-        alignment, layout = min(call.a.alignment, call.b.alignment), _layout(call.kind, call.a, call.b)
-        query = _variants.matmul_query(m, n, k, call.dtype, layout, facts, batch, alignment)
-    else:
-        query = _native.Query(
-            a=_view(call.a, call.dtype),
-            b=_view(call.b, call.dtype),
-            c=_native.NO_TENSOR if call.c is None else _view(call.c, call.dtype),
-            op=_native.OPS.index(call.kind),
-            facts=facts,
-        )
-    query.has_bias, query.act = call.bias, call.activation
-    query.out_dtype = -1 if call.out_dtype is None else _native.DTYPES.index(call.out_dtype)
-    query.variant = call.variant
-    _tables.ensure()
+def _reason(count: _native.CallCount) -> str:
+    if count.left:
+        return _native.LEFT[count.left]
+    if not count.batch * count.m * count.n:
+        return "nothing to multiply: no kernel runs"
+    source = _native.SOURCES[count.source]
+    layout, dtype = _native.LAYOUTS[count.a_major, count.b_major], _native.DTYPES[count.dtype]
+    facts = _device_facts(count.ordinal)
+    query = _variants.matmul_query(count.m, count.n, count.k, dtype, layout, facts, count.batch, count.align)
+    query.has_bias, query.act, query.out_dtype = count.has_bias, count.act, count.out_dtype
+    query.variant = count.variant if source == "forced" else _native.AUTO
     decision, _ = _native.explain(query)
-    return decision.reason.decode() if decision.variant == _native.UNKNOWN else decision
-
-
-def _ordinal(device: torch.device) -> int:
-    return torch.cuda.current_device() if device.index is None else device.index
-
-
-def _resolve(call: Call) -> tuple[Row, _NativeCall | None]:
-    """The call's row, without its count, and what the native counters know it as (None: they do not see it)."""
-    row, decision = _row(call), _ask(call)
-    if isinstance(decision, str):
-        return replace(row, reason=decision), None
-    assert call.device is not None
-    layout = _native.LAYOUTS[decision.a_major, decision.b_major]
-    sizes = {"batch": decision.batch, "m": decision.m, "n": decision.n, "k": decision.k}
-    variant = _variants.name_of(decision.variant)
-    reason = f"{_native.SOURCES[decision.source]}: {decision.reason.decode()}"
-    return (
-        replace(row, **sizes, layout=layout, variant=variant, reason=reason),
-        _NativeCall(row.dtype, layout, **sizes, align=decision.align, ordinal=_ordinal(call.device), variant=variant),
-    )
-
-
-def torch_serves(call: Call) -> str:
-    """Why an operator's call on a GPU ends in torch's own product; empty where a kernel serves it."""
-    if call.device is None or call.device.type != "cuda":
-        return ""
-    row, decided = _resolve(call)
-    return row.reason if row.variant == "torch" and (decided is not None or not _library.load()) else ""
-
-
-def calls_cublas(call: Call) -> bool:
-    """Whether an operator's call that torch serves is a plain product, which the library has a shorter way for
-    (``csrc/torch/cublas_gemm.h``)."""
-    if call.a is None or call.b is None or call.kind not in ("matmul", "mm", "linear") or not _library.load():
-        return False
-    is_plain = not (call.bias or call.c or call.activation or call.out_dtype)
-    return is_plain and len(call.a.sizes) >= 2 and len(call.b.sizes) == 2 and _native.calls_cublas()
-
-
-def torch_serves_gradient(call: Call) -> bool:
-    """Whether the products of the gradient of a call that torch serves end there, too."""
-    products = _gradient_products(call)
-    return bool(products) and all(map(torch_serves, products))
-
-
-def host_is_the_limit(call: Call) -> str:
-    """Why eager code gains nothing by an operator's call on a GPU and its gradient, which is Python
-    (``ops/autograd.py``): the device waits for the host. Empty where kernels have something to gain."""
-    if call.device is None or call.device.type != "cuda":
-        return ""
-    gradient = _gradient_products(call)
-    decisions = [_ask(product) for product in (call, *gradient)]
-    us = sum(math.nan if isinstance(decision, str) else decision.torch_us for decision in decisions)
-    if not gradient or not us < HOST_US:  # NaN: not decided by time
-        return ""
-    return f"the host is the limit: with its gradient {us:.3g} us of torch's kernels, less than {HOST_US}"
-
-
-def why_torch_records(call: Call, why: str) -> tuple[str, bool]:
-    """Why torch's function is to run a call whose gradient is wanted (empty: the operator is), and whether that only
-    holds outside of CUDA graphs. ``why``: what ``torch_serves`` says of the call."""
-    if why and torch_serves_gradient(call):
-        return why, False
-    limit = host_is_the_limit(call)
-    return limit, bool(limit)
-
-
-def _gradient_products(call: Call) -> list[Call]:
-    """What ``ops/autograd.py`` computes for a contiguous gradient; empty where a factor is a vector or broadcast."""
-    a, b = call.a, call.b
-    if a is None or b is None or call.activation or min(len(a.sizes), len(b.sizes)) < 2:
-        return []
-    flat = len(b.sizes) == 2  # all rows of a are one product's
-    if not flat and a.sizes[:-2] != b.sizes[:-2]:
-        return []
-    n, k = b.sizes[-2:] if call.kind == "linear" else (b.sizes[-1], b.sizes[-2])
-    grad = _contiguous((*a.sizes[:-1], n))
-    rows = math.prod(a.sizes[:-1])
-    x, dy = (_contiguous((rows, k)) if len(a.sizes) > 2 else a, _contiguous((rows, n))) if flat else (a, grad)
-    product = replace(call, kind="matmul", c=None, bias=False, out_dtype=None)
-    if call.kind == "linear":
-        return [replace(product, a=grad, b=b), replace(product, a=_transposed(dy), b=x)]
-    return [replace(product, a=grad, b=_transposed(b)), replace(product, a=_transposed(x), b=dy)]
-
-
-def _contiguous(sizes: tuple[int, ...]) -> Operand:
-    strides = [1]
-    for size in reversed(sizes[1:]):
-        strides.insert(0, strides[0] * max(size, 1))
-    return Operand(sizes, tuple(strides), 16)
-
-
-def _transposed(x: Operand) -> Operand:
-    def swap(dims: tuple[int, ...]) -> tuple[int, ...]:
-        return (*dims[:-2], dims[-1], dims[-2])
-
-    return Operand(swap(x.sizes), swap(x.strides), x.alignment)
+    # What the counters do not know of a product (strides of a batch, the addresses of all operands) may matter.
+    return f"{source}: {decision.reason.decode()}" if decision.variant == count.variant else source
 
 
 @functools.cache
 def _device_facts(ordinal: int) -> _native.Facts:
     return _native.device_facts(ordinal)
-
-
-def _view(operand: Operand, dtype: torch.dtype) -> _native.Tensor:
-    return _native.view(operand.sizes, operand.strides, dtype, operand.alignment)
-
-
-def _sizes(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, int, int, int]:
-    """(batch, m, n, k); rows of a that share one b are rows of one product, as kernels see it."""
-    k, n = (b[-1], math.prod(b[:-1])) if op == "linear" else (b[0], 1) if len(b) == 1 else (b[-2], b[-1])
-    if op == "linear" or len(b) <= 2:
-        return 1, math.prod(a[:-1]), n, k
-    batch = torch.broadcast_shapes(tuple(a[:-2]), tuple(b[:-2]))
-    return math.prod(batch), a[-2] if len(a) > 1 else 1, n, k
-
-
-def _layout(op: str, a: Operand, b: Operand) -> str:
-    row_major_b = _row_major(b)
-    return ("N" if _row_major(a) else "T") + ("N" if row_major_b != (op == "linear") else "T")
-
-
-def _row_major(x: Operand) -> bool:
-    # A matrix without a unit stride is copied first, row by row.
-    return len(x.sizes) < 2 or x.strides[-1] == 1 or x.strides[-2] != 1
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

@@ -1,63 +1,101 @@
-"""Names for call sites: the module a product belongs to, as ``model.layers.0.mlp.up_proj``. Never on the hot path."""
+"""Names for products: the module that they belong to, as ``model.layers.0.mlp.up_proj``, by hooks on all modules."""
 
 from __future__ import annotations
 
-import os
+import threading
 import weakref
-from collections.abc import Iterator
-from types import FrameType
+from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from hgemm_ops import _native
 
 # Where torch.compile(module) keeps the module: no part of a name that people know it by.
 _COMPILED = "_orig_mod"
 
+#: The names of the library's sites, by number. The first two are its own: none, and autograd.
+_names: list[str] = ["", "(backward)"]
+_numbers: dict[str, int] = {}
+
 # root -> each of its modules -> name
-_names: weakref.WeakKeyDictionary[nn.Module, weakref.WeakKeyDictionary[nn.Module, str]] = weakref.WeakKeyDictionary()
+_of_modules: weakref.WeakKeyDictionary[nn.Module, weakref.WeakKeyDictionary[nn.Module, str]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
-def of_parameter(frame: FrameType, parameter: Tensor) -> str:
-    """The module that holds ``parameter``: the one running, or else whichever of the model's."""
-    modules = list(_modules(frame))
-    if not modules:
-        return of_line(frame)
-    inner, root = modules[0], modules[-1]
-    if any(p is parameter for p in inner.parameters(recurse=False)):
-        return _name(root, inner)
-    for name, p in root.named_parameters():
-        if p is parameter:
-            return _unwrapped(name.rpartition(".")[0]) or type(root).__name__
-    return of_line(frame)
+class _Running(threading.local):
+    """The modules whose forward runs on this thread: the site before each, and the outermost."""
+
+    def __init__(self) -> None:
+        self.before: list[int] = []
+        self.root: nn.Module | None = None
 
 
-def of_line(frame: FrameType) -> str:
-    """``LlamaAttention modeling_llama.py:215``; outside of modules ``step train.py:12``."""
-    generated = frame.f_code.co_filename.startswith("<eval_with_key>")  # by torch.fx
-    if generated or str(frame.f_globals.get("__name__")).startswith("torch._inductor."):
-        return "(compiled graph)"
-    module = next(_modules(frame), None)
-    owner = frame.f_code.co_name if module is None else type(module).__name__
-    return f"{owner} {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+_running = _Running()
+_lock = threading.Lock()
+_users = 0
+_hooks: list[RemovableHandle] = []
 
 
-def _modules(frame: FrameType | None) -> Iterator[nn.Module]:
-    """The modules whose methods are running, innermost first."""
-    while frame is not None:
-        code = frame.f_code
-        if code.co_argcount:
-            first = frame.f_locals.get(code.co_varnames[0])
-            if isinstance(first, nn.Module):
-                yield first._modules.get(_COMPILED) or first
-        frame = frame.f_back
+def name_of(site: int) -> str:
+    """The module's name; "" where no module ran, "(backward)" for the gradient's products."""
+    return _names[site]
 
 
-def _name(root: nn.Module, module: nn.Module) -> str:
-    names = _names.get(root)
+def start() -> None:
+    """Has products counted by site until as many calls of :func:`stop`."""
+    global _users
+    _users += 1
+    if _users == 1:
+        _hooks.append(register_module_forward_pre_hook(_enter))
+        _hooks.append(register_module_forward_hook(_leave, always_call=True))
+        _native.lib().hgemm_sites_enable(True)
+
+
+def stop() -> None:
+    global _users
+    _users -= 1
+    if _users == 0:
+        _native.lib().hgemm_sites_enable(False)
+        while _hooks:
+            _hooks.pop().remove()
+
+
+def _enter(module: nn.Module, args: Any) -> None:
+    if torch.compiler.is_compiling():
+        return
+    if not _running.before:
+        _running.root = module
+    _running.before.append(_native.lib().hgemm_site_set(_number(_name(module))))
+
+
+def _leave(module: nn.Module, args: Any, output: Any) -> None:
+    if torch.compiler.is_compiling() or not _running.before:  # or hooked since it was entered
+        return
+    _native.lib().hgemm_site_set(_running.before.pop())
+    if not _running.before:
+        _running.root = None
+
+
+def _number(name: str) -> int:
+    number = _numbers.get(name)
+    if number is None:
+        with _lock:
+            number = _numbers.setdefault(name, len(_names))
+            if number == len(_names):
+                _names.append(name)
+    return number
+
+
+def _name(module: nn.Module) -> str:
+    root = _running.root
+    assert root is not None
+    names = _of_modules.get(root)
     if names is None or module not in names:
-        names = _names[root] = weakref.WeakKeyDictionary({m: name for name, m in root.named_modules()})
+        names = _of_modules[root] = weakref.WeakKeyDictionary({m: name for name, m in root.named_modules()})
     # The root itself has no name, and a module may run without being registered anywhere.
-    return _unwrapped(names.get(module, "")) or type(module).__name__
-
-
-def _unwrapped(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part != _COMPILED)
+    name = ".".join(part for part in names.get(module, "").split(".") if part != _COMPILED)
+    return name or type(module).__name__

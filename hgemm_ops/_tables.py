@@ -24,7 +24,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -35,7 +34,7 @@ import torch
 from hgemm_ops import _library, _native, _variants
 
 SCHEMA = 1
-_DTYPES = {str(dtype).removeprefix("torch."): index for index, dtype in enumerate(_native.DTYPES)}
+_DTYPES = {str(dtype).removeprefix("torch."): index for index, dtype in enumerate(_native.KERNEL_DTYPES)}
 _MAJORS = {layout: majors for majors, layout in _native.LAYOUTS.items()}
 
 
@@ -121,11 +120,8 @@ def shipped_dir() -> Path:
 
 
 def user_dir() -> Path:
-    """Where ``hgemm tune`` writes: ``HGEMM_OPS_CACHE_DIR``, or the user's cache directory."""
-    root = os.environ.get("HGEMM_OPS_CACHE_DIR")
-    if root:
-        return Path(root) / "tables"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hgemm_ops" / "tables"
+    """Where ``hgemm tune`` writes."""
+    return _library.cache_dir() / "tables"
 
 
 def files() -> Iterator[Path]:

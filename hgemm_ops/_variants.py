@@ -33,7 +33,7 @@ class VariantInfo:
 
 
 def _dtypes(info: _native.VariantInfo) -> tuple[torch.dtype, ...]:
-    return tuple(dtype for bit, dtype in enumerate(_native.DTYPES) if info.dtypes >> bit & 1)
+    return tuple(dtype for bit, dtype in enumerate(_native.KERNEL_DTYPES) if info.dtypes >> bit & 1)
 
 
 # Square, with a row, small, tiny, off every alignment, and with rows of A and B alone off it.
@@ -52,7 +52,7 @@ def _layouts() -> list[set[str]]:
     served: list[set[str]] = [set() for _ in range(_native.lib().hgemm_variant_count())]
     for cc in _native.PRESETS:
         facts = _native.preset_facts(cc)
-        for dtype in _native.DTYPES:
+        for dtype in _native.KERNEL_DTYPES:
             for m, n, k in _SIZES:
                 for layout in _native.LAYOUTS.values():
                     if m == 1 and layout[0] == "T":
