@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import hgemm_ops
+from hgemm_ops import _native
 
 # Written around and under results before an op runs: NaN payloads spread through any arithmetic that reads them.
 POISON = float("nan")
@@ -202,3 +203,16 @@ def poisoned_cuda_memory(num_bytes: int = 1 << 28) -> Iterator[None]:
         yield
     finally:
         torch.cuda.empty_cache()
+
+
+@contextmanager
+def counted() -> Iterator[_native.Tally]:
+    """A tally of what the dispatcher decides, as in a ``use_custom_gemm()`` of this thread; needs no GPU."""
+    tally = _native.Tally()
+    _native.lib().hgemm_context_set(_native.AUTO, _native.NO_CONTEXT)
+    tally.start()
+    try:
+        yield tally
+    finally:
+        tally.stop()
+        _native.lib().hgemm_context_set(_native.NO_CONTEXT, _native.NO_CONTEXT)

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import counted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_gpu_runtime import unserved
@@ -48,14 +50,10 @@ def tables() -> Iterator[None]:
 
 
 @pytest.fixture
-def counting() -> Iterator[None]:
-    """Counts the decisions made through the cache."""
-    library = _native.lib()
-    library.hgemm_stats_reset()
-    library.hgemm_stats_enable(1)
-    yield
-    library.hgemm_stats_enable(0)
-    library.hgemm_stats_reset()
+def counting() -> Iterator[_native.Tally]:
+    """What the dispatcher decides through the cache, as in a context."""
+    with counted() as tally:
+        yield tally
 
 
 def query(m: int, n: int, k: int, layout: str = "NT", cc: int = 90) -> _native.Query:
@@ -589,11 +587,11 @@ def decide(q: _native.Query, times: int = 1) -> None:
     assert _native.lib().hgemm_select_ns(q, 1, times - 1) >= 0
 
 
-def test_cached_decisions_are_those_explained_and_counted(counting: None) -> None:
+def test_cached_decisions_are_those_explained_and_counted(counting: _native.Tally) -> None:
     asked = {(4097, 33, 129): 3, (128, 128, 128): 1, (8192, 8192, 8192): 5}
     for (m, n, k), times in asked.items():
         decide(query(m, n, k), times)
-    rows = {(row.m, row.n, row.k): row for row in _native.Stats().rows()}
+    rows = {(row.m, row.n, row.k): row for row in counting.rows()}
     assert {shape: row.calls for shape, row in rows.items()} == asked
     for (m, n, k), row in rows.items():
         explanation = hgemm_ops.explain(M=m, N=n, K=k, layout="NT", arch="sm_90")
@@ -602,7 +600,7 @@ def test_cached_decisions_are_those_explained_and_counted(counting: None) -> Non
         assert (row.a_major, row.b_major, row.batch, row.dtype) == (0, 0, 1, 0)
 
 
-def test_the_cache_tells_problems_apart(counting: None) -> None:
+def test_the_cache_tells_problems_apart(counting: _native.Tally) -> None:
     bias = query(256, 256, 256)
     bias.has_bias = 1
     act = query(256, 256, 256)
@@ -613,30 +611,30 @@ def test_the_cache_tells_problems_apart(counting: None) -> None:
     misaligned.a.align = 2
     for q in (query(256, 256, 256), query(256, 256, 256, "NN"), bias, act, wide, misaligned):
         decide(q, 2)
-    assert [row.calls for row in _native.Stats().rows()] == [2] * 6
+    assert [row.calls for row in counting.rows()] == [2] * 6
 
 
-def test_a_new_table_reaches_cached_decisions(tables: None, counting: None) -> None:
+def test_a_new_table_reaches_cached_decisions(tables: None, counting: _native.Tally) -> None:
     decide(query(8192, 8192, 8192))
     name = production()[0].name
     _tables.install([Table(H200, [entry({"torch": 1700.0, name: 1500.0}, 8192, 8192, 8192)])])
     decide(query(8192, 8192, 8192))
-    sources = {_variants.name_of(row.variant): _native.SOURCES[row.source] for row in _native.Stats().rows()}
+    sources = {_variants.name_of(row.variant): _native.SOURCES[row.source] for row in counting.rows()}
     assert sources[name] == "table"
     assert len(sources) == 2
 
 
-def test_more_problems_than_the_cache_holds(counting: None) -> None:
+def test_more_problems_than_the_cache_holds(counting: _native.Tally) -> None:
     sizes = range(8, 8 * 1001, 8)
     for _ in range(2):
         for m in sizes:
             decide(query(m, 64, 64))
-    rows = _native.Stats().rows()
+    rows = counting.rows()
     assert sorted(row.m for row in rows) == list(sizes)
     assert {row.calls for row in rows} == {2}
 
 
-def test_the_default_variant_is_a_forced_one(counting: None) -> None:
+def test_the_default_variant_is_a_forced_one(counting: _native.Tally) -> None:
     library = _native.lib()
     try:
         _native.check(library.hgemm_set_default_variant(_native.TORCH))
@@ -646,10 +644,75 @@ def test_the_default_variant_is_a_forced_one(counting: None) -> None:
         assert named.chosen == production()[0].name
     finally:
         library.hgemm_set_default_variant(_native.AUTO)
-    (row,) = _native.Stats().rows()
+    (row,) = counting.rows()
     assert (_variants.name_of(row.variant), _native.SOURCES[row.source]) == ("torch", "forced")
     assert library.hgemm_set_default_variant(10_000) != 0
     assert b"variant 10000 does not exist" in library.hgemm_last_error()
+
+
+def test_a_context_decides_before_the_environment_and_each_thread_for_itself(counting: _native.Tally) -> None:
+    library, seen = _native.lib(), []
+
+    def row() -> tuple[str, str]:
+        before = {id_: r.calls for id_, r in enumerate(counting.rows())}
+        decide(query(2048, 4096, 512))
+        (changed,) = (r for id_, r in enumerate(counting.rows()) if r.calls != before.get(id_))
+        return _variants.name_of(changed.variant), _native.SOURCES[changed.source]
+
+    try:
+        library.hgemm_context_set(_native.TORCH, _native.AUTO)
+        assert row() == ("torch", "forced")
+        thread = threading.Thread(target=lambda: seen.append(row()))
+        thread.start()
+        thread.join()
+        assert seen[0][1] != "forced"
+        library.hgemm_context_set(_native.NO_CONTEXT, _native.TORCH)
+        assert row() == ("torch", "forced")
+    finally:
+        library.hgemm_context_set(_native.NO_CONTEXT, _native.NO_CONTEXT)
+
+
+def test_a_kernel_for_half_types_leaves_other_dtypes_alone(counting: _native.Tally) -> None:
+    half_only = next(id_ for id_, info in enumerate(_native.variant_infos()) if not info.dtypes >> 2 & 1)
+    try:
+        _native.lib().hgemm_context_set(half_only, half_only)
+        decide(_variants.matmul_query(64, 64, 64, torch.float64, "NN", _native.preset_facts(90)))
+    finally:
+        _native.lib().hgemm_context_set(_native.NO_CONTEXT, _native.NO_CONTEXT)
+    (row,) = counting.rows()
+    assert (_variants.name_of(row.variant), _native.SOURCES[row.source]) == ("torch", "fallback")
+
+
+def test_nothing_is_counted_without_a_context() -> None:
+    tally = _native.Tally()
+    tally.start()
+    decide(query(136, 136, 136))
+    tally.stop()
+    assert tally.rows() == []
+
+
+def test_a_tally_adds_up_what_it_was_started_for(counting: _native.Tally) -> None:
+    tally = _native.Tally()
+    for started in (True, False, True):
+        if started:
+            tally.start()
+        decide(query(144, 136, 136), 2)
+        tally.stop()
+    assert [row.calls for row in tally.rows()] == [4]
+    assert [row.calls for row in counting.rows()] == [6]
+
+
+def test_products_of_two_sites_are_counted_apart(counting: _native.Tally) -> None:
+    library = _native.lib()
+    library.hgemm_sites_enable(True)
+    try:
+        for site in (7, 9, 7):
+            before = library.hgemm_site_set(site)
+            decide(query(152, 136, 136))
+            assert library.hgemm_site_set(before) == site
+    finally:
+        library.hgemm_sites_enable(False)
+    assert {row.site: row.calls for row in counting.rows()} == {7: 2, 9: 1}
 
 
 # ---- the environment -----------------------------------------------------------------------------
