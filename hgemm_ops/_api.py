@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hgemm_ops import _variants
-from hgemm_ops.ops.checks import ACTIVATIONS
+from hgemm_ops.ops.activation import ACTIVATIONS
 
 __all__ = ["linear", "matmul"]
 
@@ -31,19 +31,12 @@ def _require_activation(function: str, activation: object) -> int:
     return _ACT[activation]
 
 
-def _is_static(weight: Tensor, static_weights: bool) -> bool | None:
-    """The ops' ``static_weights``: not for a weight that torch must copy first, to carry out a lazy conjugation or
-    negation."""
-    return (static_weights and not (weight.is_conj() or weight.is_neg())) or None
-
-
 def matmul(
     a: Tensor,
     b: Tensor,
     *,
     variant: str | None = None,
     out_dtype: torch.dtype | None = None,
-    static_weights: bool = False,
 ) -> Tensor:
     """Matrix product with the semantics of :func:`torch.matmul`, through this package's kernels.
 
@@ -59,11 +52,6 @@ def matmul(
             everything else always runs through torch. The gradients choose their own kernels.
         out_dtype: dtype of the result: that of the inputs (None), or float32 for float16 and bfloat16 inputs. Gradients
             are computed in the inputs' dtype.
-        static_weights: promises that nothing still running on the current stream writes ``b``: a kernel that starts
-            early (programmatic dependent launch) may then read ``b`` while the kernels before it end. Right for the
-            weights of a model in inference; wrong, **with a result of old or torn values and no error**, where the
-            kernel just before writes ``b`` (a cast, a copy, a dequantization, a collective, an optimizer's step).
-            ``a`` and the gradients are not concerned. Kernels for few rows of ``a`` use it; all others ignore it.
 
     Returns:
         ``(..., m, n)``, without ``m`` or ``n`` where ``a`` or ``b`` is 1-D; row-major. With ``k = 0``, zeros.
@@ -76,16 +64,8 @@ def matmul(
     """
     _require_tensor("matmul", "a", a)
     _require_tensor("matmul", "b", b)
-    if variant is None and out_dtype is None and not static_weights:
-        return torch.ops.hgemm.matmul.default(a, b)
     _require_dtype("matmul", out_dtype)
-    return torch.ops.hgemm.matmul.default(
-        a,
-        b,
-        out_dtype=out_dtype,
-        variant=_variants.resolve(variant),
-        static_weights=_is_static(b, static_weights),
-    )
+    return torch.ops.hgemm.matmul.default(a, b, out_dtype=out_dtype, variant=_variants.resolve(variant))
 
 
 def linear(
@@ -96,7 +76,6 @@ def linear(
     activation: str | None = None,
     variant: str | None = None,
     out_dtype: torch.dtype | None = None,
-    static_weights: bool = False,
 ) -> Tensor:
     """Linear layer with an optional activation in the same kernel: ``act(x @ weight.T + bias)``.
 
@@ -110,7 +89,6 @@ def linear(
         activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"none"`` or None.
         variant: as for :func:`matmul`.
         out_dtype: as for :func:`matmul`.
-        static_weights: as for :func:`matmul`, of ``weight``; ``bias`` is not concerned.
 
     Returns:
         ``(..., out_features)``, without the last dimension where ``weight`` is 1-D; row-major.
@@ -125,15 +103,5 @@ def linear(
     if bias is not None:
         _require_tensor("linear", "bias", bias)
     act = _require_activation("linear", activation)
-    if variant is None and out_dtype is None and not static_weights:
-        return torch.ops.hgemm.linear.default(x, weight, bias, act)
     _require_dtype("linear", out_dtype)
-    return torch.ops.hgemm.linear.default(
-        x,
-        weight,
-        bias,
-        act,
-        out_dtype=out_dtype,
-        variant=_variants.resolve(variant),
-        static_weights=_is_static(weight, static_weights),
-    )
+    return torch.ops.hgemm.linear.default(x, weight, bias, act, out_dtype=out_dtype, variant=_variants.resolve(variant))

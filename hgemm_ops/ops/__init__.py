@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from torch import library
 
-from hgemm_ops.ops import aten, autocast, autograd, elementwise, fake, functionalize, schema, variants, vmap
+from hgemm_ops.ops import aten, autocast, autograd, elementwise, functionalize, schema, variants
 from hgemm_ops.ops.elementwise import Addition
 from hgemm_ops.ops.variants import Kernel
 
@@ -18,7 +18,7 @@ __all__ = ["Addition", "Kernel", "define_additions", "define_kernels"]
 # A FRAGMENT, because the shared library holds another; kept alive, because registrations die with it.
 _LIB = library.Library(schema.NAMESPACE, "FRAGMENT")
 schema.define(_LIB)
-for _module in (aten, fake, functionalize, autograd, autocast, vmap):
+for _module in (aten, functionalize, autograd, autocast):
     _module.register(_LIB)
 
 

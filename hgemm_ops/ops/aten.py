@@ -1,81 +1,61 @@
-"""Every op through ATen: the path of CPU tensors, of devices without a kernel of ours, and of CUDA without the .so.
+"""Every op by torch's functions, whose shape rules and errors are therefore the ops' own.
 
-Registered as CompositeExplicitAutograd, so that the CUDA kernels of ``csrc/torch`` take precedence where they exist.
-``variant`` and ``static_weights`` are for CUDA kernels and are ignored here. Results are row-major and never views.
+They serve CPU tensors, devices without a kernel of ours and CUDA without the shared library; fake and meta tensors; and
+forward mode, vmap and the rest of torch.func, since torch knows how to transform its own. Results are row-major.
+``variant`` is for CUDA kernels. ``csrc/torch`` takes precedence where it has registered a CUDA kernel.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, library
 
-from hgemm_ops.ops import checks
+from hgemm_ops.ops import activation, sharding
+from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES
 
-F = TypeVar("F", bound=Callable[..., object])
-
-
-def _below_autograd(function: F) -> F:
-    """Runs an implementation below autograd, as ATen's kernels do: its result must not be recorded as a view."""
-
-    @functools.wraps(function)
-    def wrapper(*args: object, **kwargs: object) -> object:
-        with torch._C._AutoDispatchBelowADInplaceOrView():
-            return function(*args, **kwargs)
-
-    return wrapper  # type: ignore[return-value]
+_HALF = (torch.float16, torch.bfloat16)
 
 
-def _activate_(y: Tensor, act: int) -> Tensor:
-    if act == 1:
-        return y.relu_()
-    if act == 2:
-        return torch.ops.aten.gelu_(y)
-    if act == 3:
-        return torch.ops.aten.gelu_(y, approximate="tanh")
-    if act == 4:
-        return torch.ops.aten.silu_(y)
-    return y
+def require(condition: bool, message: str) -> None:
+    """Raises ``RuntimeError(message)`` unless ``condition`` holds."""
+    if not condition:
+        raise RuntimeError(message)
 
 
-def _finish(y: Tensor, out: Tensor | None) -> Tensor:
-    return y.contiguous() if out is None else out
+def _widened(
+    factor: Tensor, *others: Tensor | None, out_dtype: torch.dtype | None, variant: int | None
+) -> tuple[Any, ...]:
+    """The operands in the result's dtype, after the checks that torch has no counterpart for. What has another dtype
+    than ``factor`` stays as it is: that of an addend may be the result's, for any other torch has an error."""
+    dtype = factor.dtype
+    require(
+        variant is None or variant >= -2,
+        f"hgemm: variant must be -2 (torch), -1 (auto) or an index into variants(), got {variant}",
+    )
+    require(
+        out_dtype in (None, dtype) or (out_dtype == torch.float32 and dtype in _HALF),
+        f"hgemm: out_dtype must be {dtype}, as the inputs, or torch.float32 for half ones, got {out_dtype}",
+    )
+    return tuple(t.to(out_dtype or dtype) if t is not None and t.dtype == dtype else t for t in (factor, *others))
 
 
-def _check_out(op: str, out: Tensor | None, device: torch.device, result: checks.Result) -> None:
-    if out is not None:
-        checks.out(op, out, device, result)
+def _result(y: Tensor, out_dtype: torch.dtype | None) -> Tensor:
+    """Row-major, and in ``out_dtype`` even where autocast had the last word (under vmap)."""
+    return y.to(out_dtype or y.dtype).contiguous()
 
 
-def _product(name: str) -> Callable[..., Tensor]:
-    """An op with the arguments of torch's function of this name."""
-    check, function = getattr(checks, name), getattr(torch, name)
-
-    @_below_autograd
-    def op(
-        a: Tensor,
-        b: Tensor,
-        *,
-        out_dtype: torch.dtype | None = None,
-        variant: int | None = None,
-        static_weights: bool | None = None,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        result = check(a, b, out_dtype=out_dtype, variant=variant)
-        _check_out(name, out, a.device, result)
-        return _finish(function(a.to(result[1]), b.to(result[1]), out=out), out)
+def _product(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def op(a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None, variant: int | None = None) -> Tensor:
+        return _result(function(*_widened(a, b, out_dtype=out_dtype, variant=variant)), out_dtype)
 
     return op
 
 
-def _sum_with_product(name: str) -> Callable[..., Tensor]:
-    """As above, for ``beta * input + alpha * a @ b``."""
-    check, function = getattr(checks, name), getattr(torch, name)
-
-    @_below_autograd
+def _sum_with_product(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def op(
         input: Tensor,
         a: Tensor,
@@ -85,35 +65,14 @@ def _sum_with_product(name: str) -> Callable[..., Tensor]:
         alpha: float = 1.0,
         out_dtype: torch.dtype | None = None,
         variant: int | None = None,
-        static_weights: bool | None = None,
-        out: Tensor | None = None,
     ) -> Tensor:
-        result = check(input, a, b, out_dtype=out_dtype, variant=variant)
-        _check_out(name, out, a.device, result)
-        operands = (t.to(result[1]) for t in (input, a, b))
-        return _finish(function(*operands, beta=beta, alpha=alpha, out=out), out)
+        a, b, input = _widened(a, b, input, out_dtype=out_dtype, variant=variant)
+        return _result(function(input, a, b, beta=beta, alpha=alpha), out_dtype)
 
     return op
 
 
-matmul, mm, bmm = _product("matmul"), _product("mm"), _product("bmm")
-addmm, baddbmm = _sum_with_product("addmm"), _sum_with_product("baddbmm")
-
-
-def matmul_swizzled(a: Tensor, b: Tensor, *, variant: int, swizzle_stride: int) -> Tensor:
-    checks.matmul_swizzled(a, b, variant=variant, swizzle_stride=swizzle_stride)
-    return matmul(a, b)
-
-
-def _pre_activation(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, out: Tensor | None) -> Tensor:
-    bias = None if bias is None else bias.to(dtype)
-    if out is not None:
-        return torch.ops.aten.linear.out(x.to(dtype), weight.to(dtype), bias, out=out)
-    return torch.nn.functional.linear(x.to(dtype), weight.to(dtype), bias).contiguous()
-
-
-@_below_autograd
-def linear(
+def _linear_save(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -121,45 +80,76 @@ def linear(
     *,
     out_dtype: torch.dtype | None = None,
     variant: int | None = None,
-    static_weights: bool | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    result = checks.linear(x, weight, bias, act, out_dtype=out_dtype, variant=variant)
-    _check_out("linear", out, x.device, result)
-    return _activate_(_pre_activation(x, weight, bias, result[1], out), act)
-
-
-@_below_autograd
-def linear_save(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    act: int,
-    *,
-    out_dtype: torch.dtype | None = None,
-    variant: int | None = None,
-    static_weights: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    _, dtype = checks.linear(x, weight, bias, act, out_dtype=out_dtype, variant=variant, op="linear_save")
-    pre = _pre_activation(x, weight, bias, dtype, None)
-    return _activate_(pre.clone(), act), pre
+    known = range(len(activation.ACTIVATIONS))
+    require(act in known, f"hgemm: act must be one of {activation.ACTIVATIONS} by its index, got {act}")
+    pre = _result(F.linear(*_widened(x, weight, bias, out_dtype=out_dtype, variant=variant)), out_dtype)
+    return activation.apply(act, pre), pre
 
 
-@_below_autograd
-def linear_gated(
-    x: Tensor, weight: Tensor, act: int, *, variant: int | None = None, static_weights: bool | None = None
-) -> Tensor:
-    _, dtype = checks.linear_gated(x, weight, act, variant=variant)
-    gate, up = _pre_activation(x, weight, None, dtype, None).chunk(2, -1)
-    return _activate_(gate.contiguous(), act).mul_(up)
+def _linear(*args: Any, **options: Any) -> Tensor:
+    return _linear_save(*args, **options)[0]
+
+
+def _linear_save_twice(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    """An op's results must not be one tensor."""
+    y, pre = _linear_save(*args, **options)
+    return (y.clone() if y is pre else y), pre
+
+
+def _linear_gated(x: Tensor, weight: Tensor, act: int, *, variant: int | None = None) -> Tensor:
+    require(
+        weight.dim() == 2 and weight.size(0) % 2 == 0,
+        f"hgemm::linear_gated: weight {tuple(weight.shape)} must be 2-D with an even number of rows",
+    )
+    return activation.gate(_linear(x, weight, None, 0, variant=variant), act)
+
+
+def _matmul_swizzled(a: Tensor, b: Tensor, *, variant: int, swizzle_stride: int) -> Tensor:
+    require(
+        swizzle_stride >= 0,
+        f"hgemm: swizzle_stride must be a number of columns, or 0 for the kernel's own, got {swizzle_stride}",
+    )
+    return FUNCTIONS["matmul"](a, b, variant=variant)
+
+
+#: op name -> the op by torch's functions, differentiable
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "matmul": _product(torch.matmul),
+    "mm": _product(torch.mm),
+    "bmm": _product(torch.bmm),
+    "addmm": _sum_with_product(torch.addmm),
+    "baddbmm": _sum_with_product(torch.baddbmm),
+    "linear": _linear,
+    "linear_save": _linear_save_twice,
+    "linear_gated": _linear_gated,
+    "matmul_swizzled": _matmul_swizzled,
+}
+
+
+def _out(name: str) -> Callable[..., Tensor]:
+    def op(*args: Any, out: Tensor, **options: Any) -> Tensor:
+        result: Tensor = FUNCTIONS[name](*args, **options)
+        given, wanted = ((tuple(t.shape), t.dtype, t.device) for t in (out, result))
+        # NOTE: never resized, as torch's is: compiled graphs count on the buffer they have planned.
+        require(given == wanted, f"hgemm::{name}: out must have the result's {wanted}, got {given}")
+        return out.copy_(result)
+
+    return op
+
+
+def _fake(function: Callable[..., Any]) -> Callable[..., Any]:
+    def fake(*args: Any, **options: Any) -> Any:
+        sharding.register_if_loaded()
+        return function(*args, **options)
+
+    return fake
 
 
 def register(lib: library.Library) -> None:
-    """Registers the implementations of every op on ``lib``."""
-    functions = {"matmul": matmul, "mm": mm, "bmm": bmm, "addmm": addmm, "baddbmm": baddbmm, "linear": linear}
+    """Registers the implementations of every op on ``lib``, fake ones included."""
+    functions = FUNCTIONS | {f"{name}.out": _out(name) for name in SIGNATURES}
     for name, function in functions.items():
         lib.impl(name, function, "CompositeExplicitAutograd")
-        lib.impl(f"{name}.out", function, "CompositeExplicitAutograd")
-    lib.impl("linear_save", linear_save, "CompositeExplicitAutograd")
-    lib.impl("linear_gated", linear_gated, "CompositeExplicitAutograd")
-    lib.impl("matmul_swizzled", matmul_swizzled, "CompositeExplicitAutograd")
+        lib.impl(name, function, "FuncTorchBatched")
+        library.register_fake(f"{NAMESPACE}::{name}", _fake(function), lib=lib)

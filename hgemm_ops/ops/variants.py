@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, library
 
-from hgemm_ops.ops.checks import require
-from hgemm_ops.ops.schema import define_variant
+from hgemm_ops.ops.aten import require
+from hgemm_ops.ops.schema import TAGS
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,6 @@ class Kernel:
     row_bytes: int = 1
 
 
-def _production(kernel: Kernel) -> Callable[[Tensor, Tensor], Tensor]:
-    def op(a: Tensor, b: Tensor) -> Tensor:
-        return torch.ops.hgemm.matmul.default(a, b, variant=kernel.id)
-
-    return op
-
-
 def _plain(t: Tensor, row_bytes: int) -> Tensor:
     """``t``, or a copy: row-major, its rows starting on ``row_bytes``."""
     if t.dim() == 0:
@@ -50,13 +43,12 @@ def _plain(t: Tensor, row_bytes: int) -> Tensor:
     return torch.nn.functional.pad(t, (0, -columns % chunk))[..., :columns]
 
 
-def _rung(kernel: Kernel) -> Callable[..., Tensor]:
+def _op(kernel: Kernel) -> Callable[..., Tensor]:
     def operands(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        for name, t in (("a", a), ("b", b)):
-            require(
-                t.dtype == kernel.rung_of,
-                lambda: f"hgemm::{kernel.name}: {name} must be {kernel.rung_of}, got {t.dtype}",  # noqa: B023
-            )
+        if kernel.rung_of is None:
+            return a, b
+        for name, t in {"a": a, "b": b}.items():
+            require(t.dtype == kernel.rung_of, f"hgemm::{kernel.name}: {name} must be {kernel.rung_of}, got {t.dtype}")
         return _plain(a, kernel.row_bytes), _plain(b, kernel.row_bytes)
 
     def op(a: Tensor, b: Tensor) -> Tensor:
@@ -76,6 +68,6 @@ def define_kernels(lib: library.Library, kernels: Sequence[Kernel]) -> None:
     that are not row-major; forced by ``variant=`` it refuses them.
     """
     for kernel in kernels:
-        define_variant(lib, kernel.name, kernel.swizzles)
-        op = _production(kernel) if kernel.rung_of is None else _rung(kernel)
-        lib.impl(kernel.name, op, "CompositeImplicitAutograd")
+        swizzle = ", int swizzle_stride=0" if kernel.swizzles else ""
+        lib.define(f"{kernel.name}(Tensor a, Tensor b{swizzle}) -> Tensor", tags=TAGS)
+        lib.impl(kernel.name, _op(kernel), "CompositeImplicitAutograd")
