@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hgemm_ops import _library, _native, _tables, _variants
-from hgemm_ops.ops.checks import ACTIVATIONS
+from hgemm_ops.ops.activation import ACTIVATIONS
 
 
 @dataclass(frozen=True)

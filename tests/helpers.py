@@ -21,7 +21,7 @@ POISON = float("nan")
 # sqrt(K) / 48 units, four of them at K = 36,000. Terms of one sign: K / 64 units, four at K = 256: such inputs are kept
 # short. Only float32 results are near this bound; half results are dominated by the rounding of the store.
 ACCUMULATION = 4.0
-#: By the values of ``act``, whose names are ``hgemm_ops.ops.checks.ACTIVATIONS``.
+#: By the values of ``act``, whose names are ``hgemm_ops.ops.activation.ACTIVATIONS``.
 ACTIVATIONS: dict[int, Callable[[Tensor], Tensor]] = {
     0: lambda x: x,
     1: F.relu,
