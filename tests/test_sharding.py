@@ -90,6 +90,8 @@ def check_placements(mesh: Any) -> None:
         values = [torch.randn(shape) for shape in shapes]
         for i in range(len(shapes)):
             for dim in range(len(shapes[i])):
+                if shapes[i][dim] == 1:
+                    continue  # nor does torch's own broadcasting product take a sharded dimension of size 1
                 placed = [
                     distribute_tensor(v, mesh, [Shard(dim) if i == j else Replicate()]).requires_grad_()
                     for j, v in enumerate(values)

@@ -22,6 +22,8 @@ FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
 
 def apply(act: int, t: Tensor) -> Tensor:
     """``act(t)``; ``t`` itself for 0."""
+    if not 0 <= act < len(ACTIVATIONS):
+        raise RuntimeError(f"hgemm: act must be an index into {ACTIVATIONS}, got {act}")
     return FUNCTIONS[int(act)](t) if act else t
 
 

@@ -72,29 +72,24 @@ def _sum_with_product(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return op
 
 
-def _linear_save(
+def _affine(
     x: Tensor,
     weight: Tensor,
-    bias: Tensor | None = None,
-    act: int = 0,
+    bias: Tensor | None,
     *,
     out_dtype: torch.dtype | None = None,
     variant: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    known = range(len(activation.ACTIVATIONS))
-    require(act in known, f"hgemm: act must be one of {activation.ACTIVATIONS} by its index, got {act}")
-    pre = _result(F.linear(*_widened(x, weight, bias, out_dtype=out_dtype, variant=variant)), out_dtype)
-    return activation.apply(act, pre), pre
+) -> Tensor:
+    return _result(F.linear(*_widened(x, weight, bias, out_dtype=out_dtype, variant=variant)), out_dtype)
 
 
-def _linear(*args: Any, **options: Any) -> Tensor:
-    return _linear_save(*args, **options)[0]
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: int = 0, **options: Any) -> Tensor:
+    return activation.apply(act, _affine(x, weight, bias, **options))
 
 
-def _linear_save_twice(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
-    """An op's results must not be one tensor."""
-    y, pre = _linear_save(*args, **options)
-    return (y.clone() if y is pre else y), pre
+def _linear_save(x: Tensor, weight: Tensor, bias: Tensor | None, act: int, **options: Any) -> tuple[Tensor, Tensor]:
+    argument = _affine(x, weight, bias, **options)
+    return activation.apply(act, argument) if act else argument.clone(), argument
 
 
 def _linear_gated(x: Tensor, weight: Tensor, act: int, *, variant: int | None = None) -> Tensor:
@@ -102,7 +97,7 @@ def _linear_gated(x: Tensor, weight: Tensor, act: int, *, variant: int | None = 
         weight.dim() == 2 and weight.size(0) % 2 == 0,
         f"hgemm::linear_gated: weight {tuple(weight.shape)} must be 2-D with an even number of rows",
     )
-    return activation.gate(_linear(x, weight, None, 0, variant=variant), act)
+    return activation.gate(_affine(x, weight, None, variant=variant), act)
 
 
 def _matmul_swizzled(a: Tensor, b: Tensor, *, variant: int, swizzle_stride: int) -> Tensor:
@@ -121,7 +116,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "addmm": _sum_with_product(torch.addmm),
     "baddbmm": _sum_with_product(torch.baddbmm),
     "linear": _linear,
-    "linear_save": _linear_save_twice,
+    "linear_save": _linear_save,
     "linear_gated": _linear_gated,
     "matmul_swizzled": _matmul_swizzled,
 }

@@ -116,7 +116,7 @@ def _record(
     if a.dim() == 1:
         a = a.unsqueeze(-2)
         dims.append(-2)
-    return _Product.apply(call, act, alpha, beta, dims, transposed, a, b, c)
+    return _Product.apply(call, act, alpha, beta, dims, transposed, a, b, c)  # type: ignore[no-untyped-call]
 
 
 def _record_sum(call: Call, input: Tensor, a: Tensor, b: Tensor, **options: Any) -> Any:

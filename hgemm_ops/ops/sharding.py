@@ -8,7 +8,7 @@ call ``register_if_loaded``, so the strategies are there when the first DTensor 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Placements of the results and of the positional arguments (None: not a tensor).
 Strategy = tuple[list["Placement | None"], list["Placement | None"]]
+# What a dimension of an operand is: "m", "n", "k", or a batch dimension's position from the right.
+Labels = list["int | str"]
 
 _registered = False
 
@@ -52,100 +54,57 @@ def register() -> None:
         register_sharding(getattr(getattr(torch.ops, NAMESPACE), name).default)(strategy)
 
 
-def _aligned(spec: Any, dim: int, rank: int, size: int) -> Placement:
-    """Placement of an operand when dimension ``dim`` of a result of ``rank`` dimensions is sharded: its own dimension
-    there, counted from the right, unless it broadcasts along it."""
-    from torch.distributed.tensor import Replicate, Shard
-
-    own = dim - (rank - len(spec.shape))
-    return Shard(own) if own >= 0 and spec.shape[own] == size else Replicate()
+def _labels(operand: Any, *matrix: str) -> Labels:
+    return [*range(2 - len(operand.shape), 0), *matrix] if len(operand.shape) > 1 else ["k"]
 
 
-def _product(a: Any, b: Any) -> tuple[list[int], list[tuple[Placement, Placement, Placement]]]:
-    """The result's shape, and the (result, a, b) placements of a @ b."""
+def _placements(
+    a: Any, b: Any, c: Any, *, b_matrix: tuple[str, str] = ("k", "n"), is_sum: bool = True
+) -> list[list[Placement]]:
+    """Every [y, a, b, c] placement of y = a @ b + c. ``is_sum``: as a sum of the ranks' products, too."""
     from torch.distributed.tensor import Partial, Replicate, Shard
 
-    a_rank, b_rank = len(a.shape), len(b.shape)
-    batch = list(torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
-    rows = list(a.shape[-2:-1]) if a_rank > 1 else []
-    columns = list(b.shape[-1:]) if b_rank > 1 else []
-    shape = [*batch, *rows, *columns]
+    a_labels, b_labels = _labels(a, "m", "k"), _labels(b, *b_matrix)
+    batch = max(a_labels[:-2], b_labels[:-2], key=len)
+    y_labels: Labels = [*batch, *(label for label in ("m", "n") if label in a_labels + b_labels)]
+    operands = [(a, a_labels), (b, b_labels)]
+    if c is not None:
+        operands.append((c, y_labels[len(y_labels) - len(c.shape) :]))
 
-    placements: list[tuple[Placement, Placement, Placement]] = [(Replicate(), Replicate(), Replicate())]
-    for i, size in enumerate(batch):
-        own = i - len(batch)  # from the right, before the matrix dimensions
-        a_dim, b_dim = own + a_rank - 2, own + b_rank - 2
-        placements.append(
-            (
-                Shard(i),
-                Shard(a_dim) if a_dim >= 0 and a.shape[a_dim] == size else Replicate(),
-                Shard(b_dim) if b_dim >= 0 and b.shape[b_dim] == size else Replicate(),
-            )
-        )
-    if rows:
-        placements.append((Shard(len(batch)), Shard(a_rank - 2), Replicate()))
-    if columns:
-        placements.append((Shard(len(shape) - 1), Replicate(), Shard(b_rank - 1)))
-    placements.append((Partial(), Shard(a_rank - 1), Shard(max(b_rank - 2, 0))))
-    placements.append((Partial(), Partial(), Replicate()))
-    placements.append((Partial(), Replicate(), Partial()))
-    return shape, placements
-
-
-def _matmul(a: Any, b: Any, **options: Any) -> list[Strategy]:
-    return [([y], [pa, pb]) for y, pa, pb in _product(a, b)[1]]
-
-
-def _add_product(input: Any, a: Any, b: Any, **options: Any) -> list[Strategy]:
-    from torch.distributed.tensor import Shard
-
-    shape, placements = _product(a, b)
-    return [
-        ([y], [_aligned(input, y.dim, len(shape), shape[y.dim]) if isinstance(y, Shard) else y, pa, pb])
-        for y, pa, pb in placements
-    ]
-
-
-def _linear_placements(x: Any, weight: Any, bias: Any, act: int) -> list[list[Placement]]:
-    """The [result, x, weight, bias] placements of a linear layer; without a bias the last one counts for nothing."""
-    from torch.distributed.tensor import Partial, Replicate, Shard
-
-    shape = [*x.shape[:-1], *weight.shape[:-1]]
-    last = len(x.shape) - 1
-
-    def bias_placement(dim: int) -> Placement:
-        return Replicate() if bias is None else _aligned(bias, dim, len(shape), shape[dim])
-
-    placements: list[list[Placement]] = [[Replicate(), Replicate(), Replicate(), Replicate()]]
-    placements += [[Shard(i), Shard(i), Replicate(), bias_placement(i)] for i in range(last)]  # batch, sequence
-    if len(weight.shape) == 2:
-        placements.append([Shard(last), Replicate(), Shard(0), bias_placement(last)])  # column-wise
-    if act == 0:  # an activation needs the whole sum
-        placements.append([Partial(), Shard(last), Shard(len(weight.shape) - 1), Partial()])  # row-wise
+    placements: list[list[Placement]] = [[Replicate()] * 4]
+    for dim, label in enumerate(y_labels):
+        sizes = [t.shape[labels.index(label)] if label in labels else 1 for t, labels in operands]
+        shards: list[Placement] = [
+            Shard(labels.index(label)) if label in labels and size == max(sizes) else Replicate()
+            for size, (_, labels) in zip(sizes, operands, strict=True)
+        ]
+        placements.append([Shard(dim), *shards, Replicate()][:4])
+    if is_sum:
+        placements.append([Partial(), Shard(a_labels.index("k")), Shard(b_labels.index("k")), Partial()])
+        placements += [[Partial(), Partial(), Replicate(), Partial()], [Partial(), Replicate(), Partial(), Partial()]]
     return placements
 
 
-def _linear_arguments(placements: list[Placement], arguments: Sequence[Any]) -> list[Placement | None]:
-    """One placement for each argument that was passed: the dispatcher drops trailing defaults."""
-    _, x, weight, bias = placements
-    has_bias = len(arguments) > 2 and arguments[2] is not None
-    return [x, weight, bias if has_bias else None, None][: len(arguments)]
+def _matmul(a: Any, b: Any, **options: Any) -> list[Strategy]:
+    return [([y], [pa, pb]) for y, pa, pb, _ in _placements(a, b, None)]
 
 
-def _linear(*arguments: Any, **options: Any) -> list[Strategy]:
-    defaults = (None, 0)  # bias, act
-    x, weight, bias, act = arguments + defaults[len(arguments) - 2 :]
-    return [([p[0]], _linear_arguments(p, arguments)) for p in _linear_placements(x, weight, bias, act)]
+def _add_product(input: Any, a: Any, b: Any, **options: Any) -> list[Strategy]:
+    return [([y], [pc, pa, pb]) for y, pa, pb, pc in _placements(a, b, input)]
 
 
-def _linear_save(x: Any, weight: Any, bias: Any, act: int, **options: Any) -> list[Strategy]:
-    placements = _linear_placements(x, weight, bias, act)
-    return [([p[0], p[0]], _linear_arguments(p, (x, weight, bias, act))) for p in placements]
+def _linear(x: Any, weight: Any, *others: Any, **options: Any) -> list[Strategy]:
+    """``others`` are bias and act; the dispatcher drops trailing defaults."""
+    bias, act = others + (None, 0)[len(others) :]
+    placements = _placements(x, weight, bias, b_matrix=("n", "k"), is_sum=act == 0)  # an activation wants the whole sum
+    return [([y], [px, pw, None if bias is None else pb, None][: 2 + len(others)]) for y, px, pw, pb in placements]
+
+
+def _linear_save(*args: Any, **options: Any) -> list[Strategy]:
+    return [(y * 2, arguments) for y, arguments in _linear(*args)]
 
 
 def _linear_gated(x: Any, weight: Any, act: int, **options: Any) -> list[Strategy]:
     """Whole weights alone: a shard's rows are not the rows that belong together, and the gate needs the whole sum."""
-    from torch.distributed.tensor import Replicate, Shard
-
-    rows = [Replicate(), *(Shard(i) for i in range(len(x.shape) - 1))]
-    return [([y], [y, Replicate(), None]) for y in rows]
+    placements = _placements(x, weight, None, b_matrix=("n", "k"), is_sum=False)
+    return [([y], [px, pw, None]) for y, px, pw, _ in placements if pw.is_replicate()]
