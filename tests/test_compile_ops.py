@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ def test_out_overload() -> None:
 
 def test_wrong_sizes_fail_at_compile_time() -> None:
     compiled = torch.compile(lambda a, b: hgemm.mm(a, b), fullgraph=True, dynamic=True, backend="aot_eager")
-    with pytest.raises(torch._dynamo.exc.TorchRuntimeError, match="inner dimensions must match, got"):
+    with pytest.raises(torch._dynamo.exc.TorchRuntimeError, match="must have same reduction dim"):
         compiled(torch.randn(3, 4), torch.randn(5, 6))
 
 
@@ -195,13 +196,13 @@ def test_export_keeps_the_ops() -> None:
     torch.testing.assert_close(torch.export.load(file).module()(x), model(x))
 
 
-def test_export_of_a_training_graph_traces_the_backward_through_the_ops() -> None:
+def test_a_traced_training_graph_has_torchs_products_in_its_backward() -> None:
     def loss(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad(hgemm.linear(x, w, None, 2).sum(), (x, w))
 
     graph = torch.fx.experimental.proxy_tensor.make_fx(loss, tracing_mode="symbolic")(*leaves(((6, 5), (4, 5))))
-    names = [str(node.target) for node in graph.graph.nodes if str(node.target).startswith("hgemm")]
-    assert names == ["hgemm.linear_save.default", "hgemm.matmul.default", "hgemm.mm.default"]
+    names = [str(node.target) for node in graph.graph.nodes if re.match(r"hgemm|aten.\w*mm", str(node.target))]
+    assert names == ["hgemm.linear_save.default", "aten.mm.default", "aten.mm.default"]
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
-"""Bad arguments: torch's exception type, and a message with the op, the argument, the requirement and the value.
+"""Bad arguments: torch's exceptions, and messages of our own where torch has no such argument.
 
-Every case runs on real, meta and fake tensors: the fake implementations must refuse what the real ones refuse.
+Every case of ours runs on real, meta and fake tensors: the fake implementations refuse what the real ones refuse.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -24,93 +25,90 @@ def t(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 HALF, DOUBLE = torch.float16, torch.float64
+TORCHS: dict[str, Callable[..., Any]] = {
+    "mm": torch.mm,
+    "matmul": torch.matmul,
+    "bmm": torch.bmm,
+    "addmm": torch.addmm,
+    "baddbmm": torch.baddbmm,
+    "linear": F.linear,
+}
+# op, arguments of both ours and torch's
+MISTAKES: dict[str, tuple[str, tuple[Tensor, ...]]] = {
+    "mm inner": ("mm", (t(4, 5), t(6, 3))),
+    "mm rank": ("mm", (t(2, 4, 5), t(5, 3))),
+    "mm dtype": ("mm", (t(4, 5), t(5, 3, dtype=HALF))),
+    "matmul inner": ("matmul", (t(2, 4, 5), t(6))),
+    "matmul vectors": ("matmul", (t(5), t(6))),
+    "matmul batch": ("matmul", (t(2, 4, 5), t(3, 5, 6))),
+    "matmul scalar": ("matmul", (t(), t(5, 6))),
+    "bmm batch": ("bmm", (t(2, 4, 5), t(3, 5, 6))),
+    "bmm rank": ("bmm", (t(4, 5), t(5, 6))),
+    "addmm input": ("addmm", (t(4, 5), t(4, 5), t(5, 6))),
+    "addmm input rank": ("addmm", (t(1, 4, 6), t(4, 5), t(5, 6))),
+    "addmm input dtype": ("addmm", (t(4, 6), t(4, 5, dtype=HALF), t(5, 6, dtype=HALF))),
+    "addmm inner": ("addmm", (t(6), t(4, 5), t(4, 6))),
+    "baddbmm batch": ("baddbmm", (t(6), t(2, 4, 5), t(3, 5, 6))),
+    "linear inner": ("linear", (t(4, 5), t(3, 6))),
+    "linear bias": ("linear", (t(4, 5), t(3, 5), t(4))),
+    "linear bias rows": ("linear", (t(4, 5), t(3, 5), t(2, 3))),
+    "linear bias dtype": ("linear", (t(4, 5), t(3, 5), t(3, dtype=HALF))),
+    "linear weight rank": ("linear", (t(4, 5), t(1, 3, 5))),
+    "linear x rank": ("linear", (t(), t(3, 5))),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["plain", "gradient"])
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes_are_torchs(case: str, grad: bool) -> None:
+    name, args = MISTAKES[case]
+    args = tuple(arg.clone().requires_grad_(grad) for arg in args)
+    with pytest.raises(Exception) as theirs:
+        TORCHS[name](*args)
+    with pytest.raises(theirs.type):
+        getattr(hgemm, name)(*args)
+    if name == "linear" and len(args) == 3:
+        with pytest.raises(theirs.type):
+            hgemm.linear(*args, 2)
+
+
+@pytest.mark.parametrize("case", [case for case in MISTAKES if "dtype" not in case])
+def test_fake_tensors_refuse_what_torch_refuses(case: str) -> None:
+    name, args = MISTAKES[case]
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(arg) for arg in args]
+        try:
+            TORCHS[name](*fakes)
+        except Exception as error:
+            with pytest.raises((type(error), AssertionError)):  # the latter from torch's decompositions
+                getattr(hgemm, name)(*fakes)
+        else:  # torch finds out on real tensors alone
+            getattr(hgemm, name)(*fakes)
+
 
 # name -> (call, what the message says)
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
-    "mm inner": (
-        lambda: hgemm.mm(t(4, 5), t(6, 3)),
-        "hgemm::mm: a (4, 5) and b (6, 3): inner dimensions must match, got 5 and 6",
-    ),
-    "mm rank": (lambda: hgemm.mm(t(2, 4, 5), t(5, 3)), "hgemm::mm: a (2, 4, 5) and b (5, 3): both must be 2-D"),
-    "mm dtype": (
-        lambda: hgemm.mm(t(4, 5), t(5, 3, dtype=HALF)),
-        "hgemm::mm: a (torch.float32) and b (torch.float16): dtypes must match",
-    ),
-    "mm variant": (lambda: hgemm.mm(t(4, 5), t(5, 3), variant=-3), "index into variants(), got -3"),
+    "variant": (lambda: hgemm.mm(t(4, 5), t(5, 3), variant=-3), "index into variants(), got -3"),
     "mm out_dtype": (
         lambda: hgemm.mm(t(4, 5), t(5, 3), out_dtype=HALF),
-        "out_dtype must be the dtype of a (torch.float32), or torch.float32 for half inputs, got torch.float16",
-    ),
-    "matmul inner": (
-        lambda: hgemm.matmul(t(2, 4, 5), t(6)),
-        "hgemm::matmul: a (2, 4, 5) and b (6,): inner dimensions must match, got 5 and 6",
-    ),
-    "matmul batch": (
-        lambda: hgemm.matmul(t(2, 4, 5), t(3, 5, 6)),
-        "hgemm::matmul: a (2, 4, 5) and b (3, 5, 6): batch dimensions must broadcast",
-    ),
-    "matmul scalar": (
-        lambda: hgemm.matmul(t(), t(5, 6)),
-        "hgemm::matmul: a () and b (5, 6): both must be at least 1-D",
+        "out_dtype must be torch.float32, as the inputs, or torch.float32 for half ones, got torch.float16",
     ),
     "matmul out_dtype": (lambda: hgemm.matmul(t(4, 5), t(5, 3), out_dtype=DOUBLE), "got torch.float64"),
-    "bmm batch": (
-        lambda: hgemm.bmm(t(2, 4, 5), t(3, 5, 6)),
-        "hgemm::bmm: a (2, 4, 5) and b (3, 5, 6): batch sizes must match, got 2 and 3",
-    ),
-    "bmm rank": (lambda: hgemm.bmm(t(4, 5), t(5, 6)), "hgemm::bmm: a (4, 5) and b (5, 6): both must be 3-D"),
-    "addmm input": (
-        lambda: hgemm.addmm(t(4, 5), t(4, 5), t(5, 6)),
-        "hgemm::addmm: input (4, 5) must be expandable to the result's shape (4, 6)",
-    ),
-    "addmm input rank": (lambda: hgemm.addmm(t(1, 4, 6), t(4, 5), t(5, 6)), "hgemm::addmm: input (1, 4, 6) must be"),
-    "addmm input dtype": (
-        lambda: hgemm.addmm(t(4, 6), t(4, 5, dtype=HALF), t(5, 6, dtype=HALF)),
-        "input (torch.float32) must have the dtype of mat1 (torch.float16) or of the result (torch.float16)",
-    ),
-    "addmm inner": (lambda: hgemm.addmm(t(6), t(4, 5), t(4, 6)), "hgemm::addmm: mat1 (4, 5) and mat2 (4, 6): inner"),
-    "baddbmm batch": (
-        lambda: hgemm.baddbmm(t(6), t(2, 4, 5), t(3, 5, 6)),
-        "hgemm::baddbmm: batch1 (2, 4, 5) and batch2 (3, 5, 6): batch sizes must match, got 2 and 3",
-    ),
-    "linear inner": (
-        lambda: hgemm.linear(t(4, 5), t(3, 6)),
-        "hgemm::linear: x (4, 5) and weight (3, 6): last dimensions must match, got 5 and 6",
-    ),
-    "linear bias": (
-        lambda: hgemm.linear(t(4, 5), t(3, 5), t(4)),
-        "hgemm::linear: bias (4,) must be expandable to the rows of weight (3,)",
-    ),
-    "linear bias rank": (lambda: hgemm.linear(t(4, 5), t(3, 5), t(4, 3)), "hgemm::linear: bias (4, 3) must be"),
-    "linear bias dtype": (
-        lambda: hgemm.linear(t(4, 5), t(3, 5), t(3, dtype=HALF)),
-        "hgemm::linear: x (torch.float32) and bias (torch.float16): dtypes must match",
-    ),
-    "linear weight rank": (lambda: hgemm.linear(t(4, 5), t(1, 3, 5)), "weight (1, 3, 5) must be 2-D"),
-    "linear x rank": (lambda: hgemm.linear(t(), t(3, 5)), "hgemm::linear: x () must be at least 1-D"),
-    "linear act": (lambda: hgemm.linear(t(4, 5), t(3, 5), None, 5), "act must be one of 0 (none), 1 (relu), "),
-    "linear_save inner": (
-        lambda: hgemm.linear_save(t(4, 5), t(3, 6), None, 1),
-        "hgemm::linear_save: x (4, 5) and weight (3, 6): last dimensions must match",
-    ),
+    "linear act": (lambda: hgemm.linear(t(4, 5), t(3, 5), None, 5), "act must be an index into ('none', 'relu', "),
     "linear_gated rows": (
         lambda: hgemm.linear_gated(t(4, 5), t(3, 5), 1),
         "hgemm::linear_gated: weight (3, 5) must be 2-D with an even number of rows",
     ),
     "linear_gated rank": (lambda: hgemm.linear_gated(t(4, 5), t(5), 1), "hgemm::linear_gated: weight (5,) must be 2-D"),
-    "linear_gated inner": (
-        lambda: hgemm.linear_gated(t(4, 5), t(4, 6), 1),
-        "hgemm::linear_gated: x (4, 5) and weight (4, 6): last dimensions must match",
-    ),
-    "linear_gated act": (lambda: hgemm.linear_gated(t(4, 5), t(4, 5), -1), "act must be one of 0 (none), 1 (relu), "),
+    "linear_gated act": (lambda: hgemm.linear_gated(t(4, 5), t(4, 5), -1), "act must be an index into ('none', "),
     "out shape": (
         lambda: hgemm.mm.out(t(4, 5), t(5, 3), out=t(4, 4)),
-        "hgemm::mm: out (4, 4) must have the result's shape (4, 3)",
+        "hgemm::mm: out must have the result's ((4, 3), torch.float32, ",
     ),
-    "out rank": (lambda: hgemm.matmul.out(t(4, 5), t(5, 3), out=t(0)), "out (0,) must have the result's shape (4, 3)"),
+    "out rank": (lambda: hgemm.matmul.out(t(4, 5), t(5, 3), out=t(0)), "hgemm::matmul: out must have the result's"),
     "out dtype": (
         lambda: hgemm.linear.out(t(4, 5), t(3, 5), out=t(4, 3, dtype=HALF)),
-        "hgemm::linear: out (torch.float16) must have the result's dtype torch.float32",
+        "hgemm::linear: out must have the result's",
     ),
 }
 
@@ -119,39 +117,8 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_message(case: str, kind: str) -> None:
     call, message = CASES[case]
-    if kind == "real":
-        with pytest.raises(RuntimeError, match=re.escape(message)):
-            call()
-    elif kind == "meta":
-        with torch.device("meta"), pytest.raises(RuntimeError, match=re.escape(message)):
-            call()
-    else:
-        with FakeTensorMode(), pytest.raises(RuntimeError, match=re.escape(message)):
-            call()
-
-
-def test_mixed_devices() -> None:
-    cpu, meta = t(4, 5), t(5, 3).to("meta")
-    with pytest.raises(RuntimeError, match=re.escape("hgemm::mm: a (cpu) and b (meta): devices must match")):
-        hgemm.mm(cpu, meta)
-    with pytest.raises(RuntimeError, match=re.escape("x (cpu) and bias (meta): devices must match")):
-        hgemm.linear(cpu, t(3, 5), t(3).to("meta"))
-    with pytest.raises(RuntimeError, match=re.escape("input (meta) and mat1 (cpu): devices must match")):
-        hgemm.addmm(t(3).to("meta"), cpu, t(5, 3))
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: torch.mm(t(4, 5), t(6, 3)),
-        lambda: torch.matmul(t(), t(5, 6)),
-        lambda: torch.matmul(t(4, 5), t(5, 3, dtype=HALF)),
-        lambda: torch.addmm(t(4, 5), t(4, 5), t(5, 6)),
-        lambda: torch.nn.functional.linear(t(4, 5), t(3, 6)),
-    ],
-)
-def test_torch_raises_the_same_type(call: Callable[[], Tensor]) -> None:
-    with pytest.raises(RuntimeError):
+    contexts = {"real": torch.device("cpu"), "meta": torch.device("meta"), "fake": FakeTensorMode()}
+    with contexts[kind], pytest.raises(RuntimeError, match=re.escape(message)):
         call()
 
 
@@ -170,8 +137,6 @@ def test_public_functions_name_the_argument() -> None:
     a = t(4, 5)
     with pytest.raises(TypeError, match=r"hgemm_ops.matmul: b must be a torch.Tensor, got list"):
         hgemm_ops.matmul(a, [1.0])
-    with pytest.raises(TypeError, match=r"hgemm_ops.matmul: a must be a torch.Tensor, got float"):
-        hgemm_ops.matmul(2.0, a)
     with pytest.raises(TypeError, match=r"hgemm_ops.matmul: out_dtype must be a torch.dtype or None, got 'float32'"):
         hgemm_ops.matmul(a, a.T, out_dtype="float32")
     with pytest.raises(TypeError, match=r"hgemm_ops.linear: bias must be a torch.Tensor, got int"):
@@ -182,8 +147,6 @@ def test_public_functions_name_the_argument() -> None:
         hgemm_ops.linear(a, t(3, 5), activation="tanh")
     with pytest.raises(ValueError, match=r"unknown kernel 'no_such_kernel'; there are auto, torch"):
         hgemm_ops.matmul(a, a.T, variant="no_such_kernel")
-    with pytest.raises(RuntimeError, match=re.escape("a (4, 5) and b (4, 5): inner dimensions must match")):
-        hgemm_ops.matmul(a, a)
 
 
 def test_mixed_sizes_fail_when_traced() -> None:

@@ -151,13 +151,20 @@ class Names(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_transforms_run_our_ops() -> None:
-    """Per-sample gradients are batched products of ours: neither a loop over samples nor torch's."""
+def test_batched_weights_are_batched_products() -> None:
+    """Per-sample gradients of our ops are what they are of torch's: no loop over samples."""
     x, w = torch.randn(5, 3, 4), torch.randn(2, 4)
     with Names() as names:
         vmap(grad(lambda w, x: hgemm.linear(x, w, None, 2).sum()), (None, 0))(w, x)
-    products = [name for name in names.seen if name.startswith("hgemm") or "mm" in name]
-    assert products == ["hgemm.linear_save.default", "hgemm.matmul.default"]
+    assert [name for name in names.seen if "mm" in name] == ["aten.mm.default", "aten.bmm.default"]
+
+
+def test_float32_output_under_vmap() -> None:
+    a, b = torch.randn(3, 2, 4).bfloat16(), torch.randn(4, 5).bfloat16()
+    out = vmap(lambda a: hgemm.matmul(a, b, out_dtype=torch.float32))(a)
+    torch.testing.assert_close(out, a.float() @ b.float())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert vmap(lambda a: hgemm.matmul(a, b, out_dtype=torch.float32))(a).dtype == torch.float32
 
 
 def test_per_sample_gradients_of_a_module() -> None:
