@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from hgemm_ops import _library, _native, _override, _sites, _variants
-from hgemm_ops.ops.checks import ACTIVATIONS
+from hgemm_ops import _native, _override, _sites, _variants
+from hgemm_ops.ops.activation import ACTIVATIONS
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,15 @@ class Report:
     """
 
     def __init__(self) -> None:
-        self._tally = _native.Tally() if _library.load() else None
+        self._tally: _native.Tally | None = None
         self._entered = 0
 
     # Called under the lock of _context.py.
 
     def _start(self) -> None:
         self._entered += 1
-        if self._entered == 1 and self._tally is not None:
+        if self._entered == 1:
+            self._tally = self._tally or _native.Tally()
             self._tally.start()
 
     def _stop(self) -> None:

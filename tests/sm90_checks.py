@@ -18,13 +18,13 @@ from torch import Tensor
 
 import hgemm_ops
 from hgemm_ops import VariantInfo
-from hgemm_ops.ops import checks
+from hgemm_ops.ops import activation
 
 hgemm = torch.ops.hgemm
 Factors = tuple[Tensor, Tensor]
 #: What check_epilogues checks; the first ones are in every kernel but the swapped ones.
 PLAIN = frozenset({"none", "relu", "misaligned"})
-EPILOGUES = PLAIN.union(checks.ACTIVATIONS, ("pre_activation", "beta", "float32"))
+EPILOGUES = PLAIN.union(activation.ACTIVATIONS, ("pre_activation", "beta", "float32"))
 
 
 def rand(rows: int, cols: int, transposed: bool = False, dtype: torch.dtype = torch.float16) -> Tensor:
@@ -66,7 +66,7 @@ def check_epilogues(variant: VariantInfo, a: Tensor, b: Tensor) -> set[str]:
         with refusal_allowed(variant.id):
             out = hgemm.linear(a, b.t(), bias, act, variant=variant.id)
             assert_close_to_torch(out, activate(biased), activate(theirs), magnitude=sums)
-            served.add(checks.ACTIVATIONS[act])
+            served.add(activation.ACTIVATIONS[act])
     with refusal_allowed(variant.id):
         out, pre = hgemm.linear_save(a, b.t(), bias, 2, variant=variant.id)
         assert_close_to_torch(pre, biased, theirs, magnitude=sums)

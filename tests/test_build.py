@@ -76,9 +76,7 @@ def include_errors(file: PurePosixPath, text: str, sources: Iterable[PurePosixPa
         if quote == "<":
             allowed = room == "aten" or (room == "torch" and name.startswith(STABLE_HEADERS))
             if header.parts[0] in ("torch", "ATen", "c10") and not allowed:
-                errors.append(
-                    f"{file}: <{name}>: torch headers only in csrc/aten, and in csrc/torch those of its stable ABI"
-                )
+                errors.append(f"{file}: <{name}>: torch headers only in csrc/aten, the stable ABI in csrc/torch")
         elif len(header.parts) < 2 or header.parts[0] not in ROOMS:
             errors.append(f'{file}: "{name}": paths start at a room')
         elif header.parts[0] not in ROOMS[room] and not (is_list(header) and header.parts[0] in LISTS.get(room, ())):

@@ -17,7 +17,7 @@ from sm90_checks import (
 
 import hgemm_ops
 from hgemm_ops import VariantInfo
-from hgemm_ops.ops import checks
+from hgemm_ops.ops import activation
 
 pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
 
@@ -62,7 +62,7 @@ def test_epilogues(variant: VariantInfo) -> None:
     refuses it: all but bias, relu and, in the layout of linear layers, the other activations."""
     for a, b in problems(variant):
         is_linear = a.stride(1) == 1 and b.stride(0) == 1
-        plain = PLAIN.union(checks.ACTIVATIONS if is_linear else ())
+        plain = PLAIN.union(activation.ACTIVATIONS if is_linear else ())
         assert check_epilogues(variant, a, b) == (set() if variant.name.endswith("_swapped") else plain)
         check_product_in(variant, a, b, offset=64, row_padding=8)
 

@@ -93,8 +93,9 @@ bool is_plain(const Tensor& t) {
 
 /// cuBLAS needs a unit stride as kernels do: makes the copy that torch would make.
 void give_unit_stride(const Tensor*& t, Tensor& copy) {
-  const int64_t n = t->dim();
-  if (n < 2 || t->stride(-1) == 1 || t->stride(-2) == 1 || t->size(-1) <= 1 || t->size(-2) <= 1) return;
+  const auto sizes = t->sizes(), strides = t->strides();
+  const size_t n = sizes.size();
+  if (n < 2 || strides[n - 1] == 1 || strides[n - 2] == 1 || sizes[n - 1] <= 1 || sizes[n - 2] <= 1) return;
   copy = t->contiguous();
   t = &copy;
 }

@@ -11,7 +11,7 @@ import click
 import torch
 
 import hgemm_ops
-from hgemm_ops import _library, _native, _tables
+from hgemm_ops import _library, _native, _override, _tables
 
 _OLDEST_TORCH = (2, 10)
 
@@ -39,6 +39,13 @@ def _native_library() -> Finding:
     # Torch serves everything where nothing was built; a library that is there and does not load is another matter.
     expected = _library.disabled() or not _library.path().is_file()
     return Finding("library", "note" if expected else "broken", str(_library.reason()))
+
+
+def _override_of_torch() -> Finding:
+    if _override.start():
+        return Finding("override", "ok", "torch's products on CUDA are taken over while a context holds")
+    expected = not (_library.load() and torch.cuda.is_available())
+    return Finding("override", "note" if expected else "broken", str(_override.reason()))
 
 
 def _dispatcher() -> Finding:
@@ -79,7 +86,15 @@ def _correctness() -> Finding:
     return Finding("correctness", "ok" if ours <= 2 * torchs else "broken", text)
 
 
-_CHECKS: tuple[Callable[[], Finding], ...] = (_torch, _native_library, _dispatcher, _devices, _table, _correctness)
+_CHECKS: tuple[Callable[[], Finding], ...] = (
+    _torch,
+    _native_library,
+    _override_of_torch,
+    _dispatcher,
+    _devices,
+    _table,
+    _correctness,
+)
 
 
 def examine() -> list[Finding]:

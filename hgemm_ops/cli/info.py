@@ -11,7 +11,7 @@ import click
 import torch
 
 import hgemm_ops
-from hgemm_ops import _library, _native, _tables
+from hgemm_ops import _library, _native, _override, _tables
 
 
 def devices() -> list[dict[str, Any]]:
@@ -41,6 +41,7 @@ def collect() -> dict[str, Any]:
         "library": str(_library.path()),
         "loaded": _library.load(),
         "reason": _library.reason(),
+        "override": _override.reason() or "ready",
         "devices": devices(),
         "tables": [str(path) for path in _tables.files()],
         "variants": kernels,
@@ -57,6 +58,7 @@ def info(as_json: bool) -> None:
         return
     click.echo(f"hgemm_ops {data['hgemm_ops']}, torch {data['torch']} (CUDA {data['cuda']}), Python {data['python']}")
     click.echo(f"library   {data['library']}" + ("" if data["loaded"] else f" not loaded: {data['reason']}"))
+    click.echo(f"override  {data['override']}")
     for d in data["devices"]:
         click.echo(
             f"cuda:{d['ordinal']}    {d['name']}, sm_{d['cc']}, {d['sm_count']} SMs, {d['l2_bytes'] >> 20} MB L2, "
