@@ -233,6 +233,20 @@ def test_zero_factors_as_torch(nan: int, alpha: float, beta: float) -> None:
     torch.testing.assert_close(run(hgemm.addmm), run(torch.addmm), equal_nan=True)
 
 
+def test_subclass_of_tensor() -> None:
+    """A wrapper with ``__torch_dispatch__`` alone sees the ops, and its gradients are wrappers."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    x, w = torch.randn(3, 4), torch.randn(2, 4)
+    wrapped = TwoTensor(w, 2 * w).requires_grad_()
+    out = hgemm.linear(x, wrapped, None, 1)
+    assert isinstance(out, TwoTensor)
+    torch.testing.assert_close((out.a, out.b), (F.linear(x, w).relu(), F.linear(x, 2 * w).relu()))
+    out.sum().backward()
+    assert isinstance(wrapped.grad, TwoTensor)
+    torch.testing.assert_close(wrapped.grad.a, (F.linear(x, w) > 0).float().mT @ x)
+
+
 def test_no_graph_where_none_is_wanted() -> None:
     a, b = leaf(3, 4), leaf(4, 2)
     with torch.no_grad():

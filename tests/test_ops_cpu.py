@@ -64,6 +64,25 @@ def test_matmul(a_shape: tuple[int, ...], b_shape: tuple[int, ...], dtype: torch
     assert_fresh(out, a, b)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["matmul", "mm", "bmm", "addmm", "baddbmm", "nn.functional.linear"])
+def test_torchs_own_samples(name: str, dtype: torch.dtype) -> None:
+    """Results and gradients of the inputs with which torch tests its functions."""
+    pytest.importorskip("expecttest", reason="torch's op_db needs expecttest")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    (info,) = (op for op in op_db if op.name == name and not op.variant_test_name)
+    op = getattr(hgemm, name.split(".")[-1])
+    for sample in info.sample_inputs("cpu", dtype, requires_grad=True):
+        args = (sample.input, *sample.args)
+        leaves = [arg for arg in args if isinstance(arg, Tensor)]
+        results = []
+        for function in (op, info.op):
+            out = function(*args, **sample.kwargs)
+            results.append((out, *torch.autograd.grad(out.sum(), leaves, allow_unused=True)))
+        torch.testing.assert_close(*results)
+
+
 def views(t: Tensor) -> dict[str, Tensor]:
     """The values of ``t`` behind every kind of strides."""
     rows, columns = t.shape[-2:]
