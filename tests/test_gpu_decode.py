@@ -54,7 +54,7 @@ def test_more_tiles_than_blocks(variant: VariantInfo, layout: str, k: int, rows:
     exact, magnitude = reference_matmul(a, b)
     assert_close_to_torch(out.tensor, exact, a @ b, magnitude=magnitude)
     for _ in range(3):
-        assert torch.equal(hgemm.mm(a, b, variant=variant.id, static_weights=True), out.tensor)
+        assert torch.equal(hgemm.mm(a, b, variant=variant.id), out.tensor)
 
 
 @VARIANTS
@@ -80,29 +80,30 @@ def graph_of(step: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
 
 
 @VARIANTS
-def test_a_chain_of_layers_with_static_weights(variant: VariantInfo) -> None:
-    """Every layer's input is written by the kernel right before it, whose end the weights alone do not wait for."""
+def test_a_chain_of_layers(variant: VariantInfo) -> None:
+    """Every layer's input is written by the kernel right before it."""
     sizes = [1024, 4096, 1032, 1024, 12000, 1024]
     weights = [rand(n, k) / k**0.5 for k, n in itertools.pairwise(sizes)]
     x = rand(width(variant), sizes[0])
 
-    def chain(static: bool | None) -> Tensor:
+    def chain() -> Tensor:
         y = x
         for weight in weights * 8:
-            y = hgemm.linear(y, weight, None, 1, variant=variant.id, static_weights=static)
+            y = hgemm.linear(y, weight, None, 1, variant=variant.id)
         return y
 
-    graph, out = graph_of(lambda: chain(True))
+    graph, out = graph_of(chain)
     for _ in range(20):
         x.copy_(rand(*x.shape))
         out.fill_(POISON)
         graph.replay()
-        assert torch.equal(out, chain(None))
+        torch.cuda.synchronize()
+        assert torch.equal(out, chain())
 
 
 @VARIANTS
 def test_weights_that_the_kernel_before_writes(variant: VariantInfo) -> None:
-    """Without the promise: what a kernel has of W early, it has in L2, where the writes of others arrive."""
+    """What a kernel has of W early, it has in L2, where the writes of others arrive."""
     x, factor = rand(width(variant), 1024), rand(64, 1024)
     factors = [rand(4096, 64) / 8 for _ in range(16)]
 
@@ -119,37 +120,3 @@ def test_weights_that_the_kernel_before_writes(variant: VariantInfo) -> None:
             weight = hgemm.mm(f, factor)
             torch.cuda.synchronize()
             assert torch.equal(y, hgemm.linear(x, weight, variant=variant.id))
-
-
-@VARIANTS
-def test_what_the_op_copies_first_is_not_static(variant: VariantInfo) -> None:
-    """A weight whose rows and columns are both strided is copied right before the kernel that reads it."""
-    storage, x = rand(2 * 4096, 2 * 512), rand(width(variant), 512)
-    weight = storage[::2, ::2]
-
-    def step() -> Tensor:
-        return torch.stack([hgemm.linear(x, weight, variant=variant.id, static_weights=True) for _ in range(16)])
-
-    graph, out = graph_of(step)
-    for _ in range(10):
-        storage.copy_(rand(*storage.shape))
-        graph.replay()
-        torch.cuda.synchronize()
-        assert torch.equal(out, hgemm.linear(x, weight, variant=variant.id).expand_as(out))
-
-
-@VARIANTS
-def test_weights_under_autocast_are_not_static(variant: VariantInfo) -> None:
-    layer = torch.nn.Linear(512, 4096, bias=False, device="cuda")
-    x = rand(width(variant), 512)
-
-    def step() -> Tensor:
-        with torch.autocast("cuda", torch.float16), torch.no_grad():
-            return torch.stack([layer(x) for _ in range(16)])
-
-    with hgemm_ops.use_custom_gemm(variant=variant.name, static_weights=True):
-        graph, out = graph_of(step)
-    for _ in range(10):
-        layer.weight.data.copy_(torch.rand_like(layer.weight))
-        graph.replay()
-        assert torch.equal(out, hgemm.linear(x, layer.weight.detach().half(), variant=variant.id).expand_as(out))

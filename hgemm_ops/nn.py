@@ -1,0 +1,467 @@
+"""Layers that share an input as one product: modules that hold their weights together, and functions for tensors.
+
+``fuse_projections(model)`` puts the modules in, ``unfuse_projections(model)`` takes them out again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hgemm_ops import _variants
+from hgemm_ops._api import _require_activation, _require_tensor
+from hgemm_ops.ops import activation
+
+__all__ = [
+    "GatedMLP",
+    "Projection",
+    "ProjectionGroup",
+    "fuse_projections",
+    "linear_gated",
+    "linear_group",
+    "unfuse_projections",
+]
+
+#: Names of sibling layers that are given the same input, as transformers and diffusers spell them.
+PROJECTIONS = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("query", "key", "value"),
+    ("q_lin", "k_lin", "v_lin"),
+    ("to_q", "to_k", "to_v"),
+    ("gate_proj", "up_proj"),
+    ("w1", "w3"),
+    ("wi_0", "wi_1"),
+)
+
+#: Classes of transformers whose forward is ``down_proj(act_fn(gate_proj(x)) * up_proj(x))``.
+GATED_MLPS = frozenset(
+    f"{name}MLP"
+    for name in (
+        *("Cohere", "Cohere2", "DeepseekV2", "DeepseekV3", "Gemma", "Gemma2", "Gemma3", "Glm4Moe", "Granite", "Helium"),
+        *("Llama", "Ministral", "Mistral", "Olmo", "Olmo2", "Olmo3", "Olmoe", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe"),
+        *("SmolLM3", "StableLm"),
+    )
+)
+
+#: Classes of activations that ``linear_gated`` computes, by name: torch's, and transformers' of the same function.
+GATES = {"ReLU": "relu", "GELUActivation": "gelu", "GELUTanh": "gelu_tanh", "SiLU": "silu", "SiLUActivation": "silu"}
+
+
+def linear_group(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None] | None = None,
+    *,
+    variant: str | None = None,
+) -> tuple[Tensor, ...]:
+    """Several linear layers of one input: ``tuple(F.linear(x, w, b) for w, b in zip(weights, biases))``.
+
+    One product computes them all where the weights are neighbouring rows of one buffer, in this order, the biases too
+    or absent, and no gradient is wanted; separate products do otherwise. No weight is copied. The results of one
+    product are parts of one tensor: with more than one row of ``x`` they are not contiguous.
+
+    Args:
+        x: ``(..., in_features)``. Any strides and storage offset.
+        weights: ``(out_features, in_features)`` each.
+        biases: ``(out_features,)`` or None for each weight.
+        variant: as for :func:`hgemm_ops.matmul`.
+
+    Returns:
+        A tensor ``(..., out_features)`` per weight.
+
+    Raises:
+        TypeError: ``x``, a weight or a bias is not a tensor.
+        ValueError: there is no weight, the biases are not as many as the weights, or no kernel is named ``variant``.
+        RuntimeError: as for :func:`hgemm_ops.linear`.
+    """
+    _require_tensor("linear_group", "x", x)
+    if not weights:
+        raise ValueError("hgemm_ops.linear_group: weights must not be empty")
+    every_bias: Sequence[Tensor | None] = [None] * len(weights) if biases is None else biases
+    if len(every_bias) != len(weights):
+        raise ValueError(
+            f"hgemm_ops.linear_group: biases must be one per weight, got {len(every_bias)} for {len(weights)} weights"
+        )
+    for i, (w, b) in enumerate(zip(weights, every_bias, strict=True)):
+        _require_tensor("linear_group", f"weights[{i}]", w)
+        if b is not None:
+            _require_tensor("linear_group", f"biases[{i}]", b)
+    forced = _variants.resolve(variant)
+    given = [bias for bias in every_bias if bias is not None]
+    weight, joint_bias = _stacked(weights), _stacked(given) if len(given) == len(weights) else None
+    if weight is None or (given and joint_bias is None) or _is_recorded(x, *weights, *given):
+        return tuple(
+            torch.ops.hgemm.linear.default(x, w, b, variant=forced) for w, b in zip(weights, every_bias, strict=True)
+        )
+    y = torch.ops.hgemm.linear.default(x, weight, joint_bias, variant=forced)
+    return y.split([w.shape[0] for w in weights], -1)
+
+
+def linear_gated(
+    x: Tensor, gate: Tensor, up: Tensor, activation: str | None = "silu", *, variant: str | None = None
+) -> Tensor:
+    """Gated linear unit: ``act(F.linear(x, gate)) * F.linear(x, up)``.
+
+    One operator computes it where ``gate`` and ``up`` are neighbouring rows of one buffer and no gradient is wanted:
+    where the kernel that the dispatcher picks for their product can (those for at most 64 rows on Hopper), products,
+    activation and multiplication are one launch, of float32 sums; elsewhere a second one gates the product. Otherwise
+    two products, the first with the activation, and a multiplication.
+
+    Args:
+        x: ``(..., in_features)``. Any strides and storage offset.
+        gate: ``(out_features, in_features)``.
+        up: ``(out_features, in_features)``.
+        activation: as for :func:`hgemm_ops.linear`.
+        variant: as for :func:`hgemm_ops.matmul`.
+
+    Returns:
+        ``(..., out_features)``.
+
+    Raises:
+        TypeError: ``x`` or a weight is not a tensor.
+        ValueError: unknown ``activation`` or ``variant``.
+        RuntimeError: as for :func:`hgemm_ops.linear`.
+    """
+    for name, value in (("x", x), ("gate", gate), ("up", up)):
+        _require_tensor("linear_gated", name, value)
+    act, forced = _require_activation("linear_gated", activation), _variants.resolve(variant)
+    weight = _stacked((gate, up)) if gate.shape == up.shape else None
+    result: Tensor
+    if weight is not None and not _is_recorded(x, gate, up):
+        result = torch.ops.hgemm.linear_gated.default(x, weight, act, variant=forced)
+    else:
+        linear = torch.ops.hgemm.linear.default
+        result = linear(x, gate, None, act, variant=forced) * linear(x, up, None, 0, variant=forced)
+    return result
+
+
+def _is_recorded(*tensors: Tensor) -> bool:
+    """Whether somebody follows what is done with ``tensors``, for whom a view of two of them is no function of both."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+        or any(type(t) is not Tensor and type(t) is not nn.Parameter for t in tensors)
+    )
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Tensor | None:
+    """``torch.cat(tensors)`` without a copy; None where they are not neighbouring rows of one storage."""
+    if not tensors or torch.compiler.is_compiling() or any(t.layout is not torch.strided for t in tensors):
+        return None
+    first = tensors[0]
+    offset, rows = first.storage_offset(), 0
+    for t in tensors:
+        if (
+            t.dim() == 0
+            or not t.is_contiguous()
+            or t.shape[1:] != first.shape[1:]
+            or t.dtype != first.dtype
+            or t.is_neg()
+            or t.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+            or t.storage_offset() != offset
+        ):
+            return None
+        offset += t.numel()
+        rows += t.shape[0]
+    return first.detach().as_strided((rows, *first.shape[1:]), first.stride())
+
+
+# Modules
+
+
+class _Results(threading.local):
+    """What projections computed for their siblings: for each parent whose forward runs on this thread, by group."""
+
+    def __init__(self) -> None:
+        self.of_parents: list[dict[ProjectionGroup, tuple[Tensor, tuple[int, int, bool], tuple[Tensor, ...]]]] = []
+
+
+_results = _Results()
+
+
+def _begin(module: nn.Module, args: Any) -> None:
+    if not torch.compiler.is_compiling():
+        _results.of_parents.append({})
+
+
+def _end(module: nn.Module, args: Any, output: Any) -> None:
+    if not torch.compiler.is_compiling() and _results.of_parents:
+        _results.of_parents.pop()
+
+
+class ProjectionGroup(nn.Module):
+    """Linear layers of one input, their weights one behind another in one parameter.
+
+    Args:
+        layers: of one in_features, dtype and device, all or none with a bias. Their values are copied.
+
+    Attributes:
+        weight: ``(sum of out_features, in_features)``.
+        bias: ``(sum of out_features,)``, or None.
+        sizes: the layers' out_features.
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        self.sizes = [layer.out_features for layer in layers]
+        wanted = layers[0].weight.requires_grad
+        self.weight = nn.Parameter(torch.cat([layer.weight.detach() for layer in layers]), wanted)
+        biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+        self.register_parameter("bias", nn.Parameter(torch.cat(biases), wanted) if biases else None)
+
+    def rows(self, index: int) -> slice:
+        """Where the layer ``index`` lies in ``weight`` and ``bias``."""
+        start = sum(self.sizes[:index])
+        return slice(start, start + self.sizes[index])
+
+    def project(self, x: Tensor, index: int) -> Tensor:
+        """The layer ``index`` of ``x``. In one forward of the layers' parent the first that is called computes all, and
+        the others, called with the same tensor, take theirs."""
+        memo = None if _is_followed(x) or not _results.of_parents else _results.of_parents[-1]
+        if memo is None:
+            rows = self.rows(index)
+            return F.linear(x, self.weight[rows], None if self.bias is None else self.bias[rows])
+        versions = (x._version, self.weight._version, torch.is_grad_enabled())
+        found = memo.get(self)
+        if found is None or found[0] is not x or found[1] != versions:
+            y = F.linear(x, self.weight, self.bias)
+            found = memo[self] = (x, versions, torch.unsafe_split_with_sizes(y, self.sizes, -1))
+        return found[2][index]
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """The projections save the rows, under the names of their layers."""
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """The projections load them."""
+
+
+def _is_followed(x: Tensor) -> bool:
+    """Whether a result of ``x`` must not be kept for a sibling: it is traced or transformed, or has no version."""
+    return (
+        torch.compiler.is_compiling()
+        or type(x) not in (Tensor, nn.Parameter)
+        or x.is_inference()
+        or torch._C._are_functorch_transforms_active()
+    )
+
+
+class Projection(nn.Module):
+    """One layer of a :class:`ProjectionGroup`: ``F.linear(x, self.weight, self.bias)``.
+
+    ``weight`` and ``bias`` are views of the group's; a state dict has them under these names.
+    """
+
+    def __init__(self, group: ProjectionGroup, index: int) -> None:
+        super().__init__()
+        self.group = group
+        self.index = index
+        self.in_features, self.out_features = group.weight.shape[1], group.sizes[index]
+
+    @property
+    def weight(self) -> Tensor:
+        return self.group.weight[self.group.rows(self.index)]
+
+    @property
+    def bias(self) -> Tensor | None:
+        return None if self.group.bias is None else self.group.bias[self.group.rows(self.index)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.group.project(x, self.index)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+    def _values(self) -> dict[str, Tensor]:
+        return {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        for name, value in self._values().items():
+            destination[prefix + name] = value if keep_vars else value.detach()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        values = self._values()
+        for name, value in values.items():
+            key = prefix + name
+            if key not in state_dict:
+                missing_keys.append(key)
+            elif state_dict[key].shape != value.shape:
+                error_msgs.append(
+                    f"size mismatch for {key}: copying a param with shape {state_dict[key].shape} from checkpoint, "
+                    f"the shape in current model is {value.shape}."
+                )
+            else:
+                with torch.no_grad():
+                    value.copy_(state_dict[key])
+        extra = [key for key in state_dict if key.startswith(prefix) and key[len(prefix) :] not in values]
+        unexpected_keys.extend(extra if strict else ())
+
+
+class GatedMLP(nn.Module):
+    """``down_proj(act_fn(gate_proj(x)) * up_proj(x))``, gate, up, activation and product as one operator where no
+    gradient is wanted.
+
+    ``original``: the class it stands for, which :func:`unfuse_projections` gives back.
+    """
+
+    def __init__(self, mlp: nn.Module) -> None:
+        super().__init__()
+        for name, value in vars(mlp).items():
+            if not name.startswith("_"):
+                setattr(self, name, value)  # config, sizes: what others may read
+        for name, module in mlp.named_children():
+            self.add_module(name, module)
+        self.original = type(mlp)
+
+    def forward(self, x: Tensor) -> Tensor:
+        group: ProjectionGroup = self.gate_proj.group  # type: ignore[union-attr, assignment]
+        act = activation.ACTIVATIONS.index(GATES[type(self.act_fn).__name__])
+        if _is_recorded(x, group.weight):
+            gated = activation.gate(F.linear(x, group.weight), act)
+        else:
+            gated = torch.ops.hgemm.linear_gated.default(x, group.weight, act)
+        y: Tensor = self.down_proj(gated)  # type: ignore[operator]
+        return y
+
+
+def _fusible(parent: nn.Module, names: Sequence[str]) -> list[nn.Linear] | None:
+    """The parent's layers of these names, where one product may stand for them."""
+    layers = [parent._modules.get(name) for name in names]
+    if any(type(layer) is not nn.Linear for layer in layers):
+        return None
+    found: list[nn.Linear] = layers  # type: ignore[assignment]
+    kinds = {
+        (layer.in_features, layer.weight.dtype, layer.weight.device, layer.weight.requires_grad, layer.bias is None)
+        for layer in found
+    }
+    # Hooks, parametrizations, own forwards: the layer is more than its weight.
+    plain = all(
+        type(layer.weight) is nn.Parameter
+        and "forward" not in vars(layer)
+        and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+        for layer in found
+    )
+    return found if plain and len(kinds) == 1 and len(set(found)) == len(found) else None
+
+
+def _owners(model: nn.Module) -> dict[nn.Parameter, int]:
+    """How many modules hold each parameter."""
+    owners: dict[nn.Parameter, int] = {}
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                owners[parameter] = owners.get(parameter, 0) + 1
+    return owners
+
+
+def fuse_projections(model: nn.Module) -> list[str]:
+    """Swaps in modules that compute layers of one input together; returns what they are, as "layers.0.q_proj+k_proj".
+
+    Query, key and value, or gate and up, told by the names of :data:`PROJECTIONS`, become :class:`Projection` modules
+    that share a :class:`ProjectionGroup`: in one forward of their parent, the first one computes all. Gated MLPs of
+    transformers (:data:`GATED_MLPS`) become a :class:`GatedMLP`. Outside of their parent's forward, with another
+    input, in ``torch.inference_mode``, under ``torch.func`` and ``torch.compile``, each layer computes its own rows.
+    Results are those of the layers, up to rounding; state dicts have the same names and shapes.
+
+    The layers' parameters are replaced by the group's: make an optimizer, a CUDA graph or a DDP wrapper afterwards.
+    Layers that are tied, hooked, parametrized or of a subclass stay. Undone by :func:`unfuse_projections`.
+
+    Args:
+        model: with weights of any dtype on any device.
+    """
+    fused, owners = [], _owners(model)
+    for path, parent in list(model.named_modules()):
+        for names in PROJECTIONS:
+            layers = _fusible(parent, names)
+            if layers is None or any(owners[parameter] > 1 for layer in layers for parameter in layer.parameters()):
+                continue
+            group = ProjectionGroup(layers).train(parent.training)
+            for i, name in enumerate(names):
+                setattr(parent, name, Projection(group, i).train(parent.training))
+            if names == ("gate_proj", "up_proj") and _is_gated(parent, group):
+                _replace(model, path, GatedMLP(parent).train(parent.training))
+            elif _begin not in parent._forward_pre_hooks.values():
+                parent.register_forward_pre_hook(_begin)
+                parent.register_forward_hook(_end, always_call=True)
+            fused.append(f"{path}.{'+'.join(names)}".removeprefix("."))
+    return fused
+
+
+def _is_gated(parent: nn.Module, group: ProjectionGroup) -> bool:
+    kind = type(parent)
+    return (
+        kind.__name__ in GATED_MLPS
+        and kind.__module__.startswith("transformers.models.")
+        and group.bias is None
+        and set(parent._modules) == {"gate_proj", "up_proj", "down_proj", "act_fn"}
+        and type(parent.act_fn).__name__ in GATES
+    )
+
+
+def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, module)
+
+
+def unfuse_projections(model: nn.Module) -> list[str]:
+    """Puts plain ``nn.Linear`` layers back, with the values of now; returns what :func:`fuse_projections` had."""
+    unfused = []
+    for path, parent in list(model.named_modules()):
+        for names in _groups(parent):
+            for name in names:
+                setattr(parent, name, _linear_of(parent.get_submodule(name)))
+            if isinstance(parent, GatedMLP):
+                _replace(model, path, _ungated(parent))
+            for hooks, hook in ((parent._forward_pre_hooks, _begin), (parent._forward_hooks, _end)):
+                for key in [key for key, value in hooks.items() if value is hook]:
+                    del hooks[key]
+            unfused.append(f"{path}.{'+'.join(names)}".removeprefix("."))
+    return unfused
+
+
+def _groups(parent: nn.Module) -> Iterable[list[str]]:
+    """The names of each group's projections among the children of ``parent``."""
+    by_group: dict[ProjectionGroup, list[str]] = {}
+    for name, child in parent.named_children():
+        if isinstance(child, Projection):
+            by_group.setdefault(child.group, []).append(name)
+    return by_group.values()
+
+
+def _linear_of(projection: nn.Module) -> nn.Linear:
+    assert isinstance(projection, Projection)
+    weight, bias = projection.weight, projection.bias
+    layer = nn.Linear(projection.in_features, projection.out_features, bias is not None, device="meta")
+    wanted = projection.group.weight.requires_grad
+    layer.weight = nn.Parameter(weight.detach().clone(), wanted)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach().clone(), wanted)
+    return layer.train(projection.training)
+
+
+def _ungated(module: GatedMLP) -> nn.Module:
+    mlp: nn.Module = module.original.__new__(module.original)
+    nn.Module.__init__(mlp)
+    for name, value in vars(module).items():
+        if not name.startswith("_") and name != "original":
+            setattr(mlp, name, value)
+    mlp.train(module.training)
+    for name, child in module.named_children():
+        mlp.add_module(name, child)
+    return mlp
