@@ -1,5 +1,4 @@
-"""The kernels for a short side where they differ from others: more tiles than the GPU has room for at once, and
-``static_weights``."""
+"""The kernels for a short side where they differ from others: more tiles than the GPU has room for at once."""
 
 from __future__ import annotations
 
