@@ -35,6 +35,7 @@ def console() -> Console:
 @click.option("--device", help="Default: cuda if there is one.")
 @click.option("--time/--no-time", "timed", default=True, help="Time both sides on a GPU.")
 @click.option("--report", "reports", is_flag=True, help="Print the report of use_custom_gemm() for every case.")
+@click.option("--only", help="Of the suite, the cases whose names hold this.")
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
 def main(
     model: str | None,
@@ -50,6 +51,7 @@ def main(
     device: str | None,
     timed: bool,
     reports: bool,
+    only: str | None,
     path: Path | None,
 ) -> None:
     """Checks transformers models end to end: use_custom_gemm() against torch and a wide reference."""
@@ -59,6 +61,7 @@ def main(
         if scenario is not None:
             raise click.UsageError("--scenario needs --model")
         cases = [dataclasses.replace(case, variant=variant) for case in check.suite(where)]
+        cases = [case for case in cases if only is None or only in str(case)]
     else:
         try:
             case = check.Case(
@@ -85,6 +88,7 @@ def main(
         if reports:
             view.print(str(result.report), highlight=False, markup=False, soft_wrap=True)
     view.print(check.table(results))
+    view.print(check.summary(results), highlight=False)
     if path is not None:
         records = [result.record() for result in results]
         record.save(record.document(transformers=transformers.__version__, results=records), path)

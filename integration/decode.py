@@ -6,8 +6,7 @@ of the batch; it is the replay of a CUDA graph, and for some batches also the mo
 
 - ``torch``: plain;
 - ``ours``: in ``use_custom_gemm()``;
-- ``fused``: in ``use_custom_gemm(fuse_projections=True, static_weights=True)``: what decoding may promise. Fusion steps
-  aside in compiled code.
+- ``fused``: in ``use_custom_gemm()``, a copy of the model that ``hgemm_ops.fuse_projections`` changed.
 
 First each side's logits and tokens are compared with those of a wider reference. Without a GPU a tiny model takes the
 same way, its steps run eagerly.
@@ -16,8 +15,8 @@ same way, its steps run eagerly.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
-import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -45,7 +44,7 @@ BATCHES = (1, 4, 8, 16, 32)
 _SIDES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "torch": contextlib.nullcontext,
     "ours": use_custom_gemm,
-    "fused": functools.partial(use_custom_gemm, fuse_projections=True, static_weights=True),
+    "fused": use_custom_gemm,
 }
 
 
@@ -106,18 +105,20 @@ def compiled_step(model: Any) -> Callable[..., Any]:
 
 
 def measure(setup: check.Setup, batch: int, settings: Settings, *, compiled: bool) -> Row:
-    """Compares and times the sides for one batch. The model's projections are to be fused already."""
+    """Compares and times the sides for one batch."""
     inputs = models.sample(setup.model, MODEL, batch=batch, seq=settings.prompt)
     prompt = inputs["input_ids"]
     graph = prompt.is_cuda and not compiled
     contexts = {name: make() for name, make in _SIDES.items() if not (compiled and name == "fused")}
+    fused = copy.deepcopy(setup.model)
+    if not fuse_projections(fused):
+        raise RuntimeError(f"no projections of {MODEL} could be fused")
     step = compiled_step(setup.model) if compiled else None
     decoders, outputs = {}, {}
     for name, context in contexts.items():
+        model = fused if name == "fused" else setup.model
         with context:
-            decoders[name] = scenarios.Decoder(
-                setup.model, prompt, capacity=settings.capacity, graph=graph, compiled=step
-            )
+            decoders[name] = scenarios.Decoder(model, prompt, capacity=settings.capacity, graph=graph, compiled=step)
             outputs[name] = scenarios.follow(decoders[name], settings.checked)
 
     def side(name: str) -> timing.Side:
@@ -189,9 +190,6 @@ def run(
     yield "building the model and its reference", None
     case = check.Case(MODEL, "decode", size=settings.size, dtype=settings.dtype, layers=settings.layers)
     setup = check.set_up(case, device)
-    # For every side: it moves weights, which captured graphs know the place of.
-    if not fuse_projections(setup.model):
-        raise RuntimeError(f"no projections of {MODEL} could be fused: HGEMM_OPS_LOG=debug says why")
     for as_compiled, sizes in ((False, batches), (True, compiled)):
         for batch in sizes:
             label = f"batch {batch}" + (", torch.compile" if as_compiled else "")
@@ -265,7 +263,7 @@ def main(
     device: str | None,
     path: Path | None,
 ) -> None:
-    """Tokens a second of decoding: torch, use_custom_gemm(), and the same with fused projections and static weights."""
+    """Tokens a second of decoding: torch, use_custom_gemm(), and the same with fused projections."""
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     gpu = where.type == "cuda"
     settings = Settings(

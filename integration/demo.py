@@ -2,20 +2,24 @@
 
 On a GPU: two layers of Llama 3 8B and GPT-2 with its vocabulary of 50257, against a float64 reference and against
 torch's time; Llama once with the dispatcher's choices and once with the project's own tensor-core kernel forced.
-Without one: a tiny Llama through the CPU path, then what the dispatcher would pick on an H200 for Llama 3 8B and for
-the head of GPT-2.
+Without one: the products of a training step of one layer of Llama 3 8B and of GPT-2 (only shapes are computed), and
+what the dispatcher would pick for each on an H200.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.module_tracker import ModuleTracker
 
 import hgemm_ops
 from integration import check, models
@@ -39,52 +43,79 @@ def show(view: Console, title: str, cases: Iterable[Case], device: str) -> bool:
     return not any(result.problems for result in results)
 
 
-def picks(arch: str, wanted: Mapping[str, Iterable[int]]) -> Table:
-    """What the dispatcher picks for the linear layers of models in float16, each for several numbers of tokens (M)."""
+class Products(TorchDispatchMode):
+    """Lists the matrix products that torch runs, with the modules that they are of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[tuple[str, str, int, int, int, int, str, bool]] = Counter()
+        self._modules = ModuleTracker()
+
+    def __enter__(self) -> Products:
+        self._modules.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._modules.__exit__(*error)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__name__.partition(".")[0]
+        if name in ("mm", "bmm", "addmm", "baddbmm"):
+            a, b = args[-2:]
+            layout = "".join("N" if t.stride(-1) == 1 else "T" for t in (a, b))
+            site = max(self._modules.parents - {"Global"}, key=len, default="")
+            if self._modules.is_bw:
+                site = "(backward)"
+            batch = a.size(0) if a.dim() == 3 else 1
+            self.calls[site, name, batch, a.size(-2), b.size(-1), a.size(-1), layout, "add" in name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def picks(arch: str, products: Products) -> Table:
+    """What the dispatcher picks for products in float16."""
     view = Table(title=f"float16 on {arch}: what the dispatcher picks, expected times in µs", title_justify="left")
-    view.add_column("layer")
-    for heading in ("M", "N", "K"):
+    view.add_column("module", overflow="fold")
+    view.add_column("product")
+    for heading in ("batch", "M", "N", "K", "calls"):
         view.add_column(heading, justify="right")
+    view.add_column("layout")
     view.add_column("chosen")
-    view.add_column("torch", justify="right")
-    view.add_column("best of ours", justify="right")
-    view.add_column("source and reason", overflow="fold")
-    for model, rows in wanted.items():
-        shapes = models.linear_shapes(model, "real")
-        for m in rows:
-            for shape in shapes:
-                choice = hgemm_ops.explain(M=m, N=shape.n, K=shape.k, dtype=torch.float16, arch=arch, layout="NT")
-                times = {
-                    candidate.name: time
-                    for candidate in choice.candidates
-                    if candidate.eligible and (time := candidate.measured_us or candidate.predicted_us)
-                }
-                torch_time = times.pop("torch", None)
-                view.add_row(
-                    f"{model} {shape.name}",
-                    *(str(extent) for extent in (m, shape.n, shape.k)),
-                    choice.chosen,
-                    f"{torch_time:.1f}" if torch_time else "",
-                    f"{min(times.values()):.1f}" if times else "",
-                    escape(f"{choice.source}: {choice.reason}"),
-                )
-            view.add_section()
+    for heading in ("torch", "best of ours"):
+        view.add_column(heading, justify="right")
+    for (site, name, batch, m, n, k, layout, bias), calls in products.calls.items():
+        choice = hgemm_ops.explain(M=m, N=n, K=k, batch=batch, layout=layout, bias=bias, arch=arch)
+        times = {
+            candidate.name: time
+            for candidate in choice.candidates
+            if candidate.eligible and (time := candidate.measured_us or candidate.predicted_us)
+        }
+        torch_time = times.pop("torch", None)
+        view.add_row(
+            escape(site),
+            name,
+            *(str(number) for number in (batch, m, n, k, calls)),
+            layout,
+            choice.chosen,
+            f"{torch_time:.1f}" if torch_time else "",
+            f"{min(times.values()):.1f}" if times else "",
+        )
     return view
 
 
 def on_cpu(view: Console) -> bool:
-    cases = [
-        Case("llama", scenario, dtype="bf16", batch=2, seq=48)
-        for scenario in ("prefill", "generate", "generate-static", "train")
-    ]
-    ok = show(view, "No GPU here: a tiny Llama through the CPU path", cases, "cpu")
-    view.print()
-    view.rule("What an H200 would run")
-    if hgemm_ops.variants():
-        view.print(picks("sm_90", {"llama": (2048, 16, 1), "gpt2": (1024,)}))
-    else:
-        view.print("No kernel was built, so torch serves everything: `hgemm doctor` says why.", highlight=False)
-    return ok
+    view.print("No GPU here, where torch serves every product. What an H200 would run:", highlight=False)
+    if not hgemm_ops.variants():
+        view.print("No kernel was built, so torch would serve everything: `hgemm doctor` says why.", highlight=False)
+        return True
+    for name, seq in (("llama", 2048), ("gpt2", 1024)):
+        model = models.build(name, "real", dtype=torch.float16, device="meta", attention="eager", layers=1)
+        tokens = torch.zeros(1, seq, dtype=torch.long, device="meta")
+        with Products() as products:
+            model(input_ids=tokens, attention_mask=torch.ones_like(tokens), labels=tokens).loss.backward()
+        view.rule(f"A training step of {name} with one layer, 1x{seq} tokens")
+        view.print(picks("sm_90", products))
+    return True
 
 
 def on_gpu(view: Console) -> bool:

@@ -18,7 +18,6 @@ from .suites import Case
 TORCH = "torch"
 TORCH_FUSED = "torch._addmm_activation"
 DISPATCHED = "hgemm"  # what the dispatcher picks
-NOT_STATIC = "hgemm, weights not static"  # of a chain, the same without the promise
 STREAM = "stream"  # reads the weights and does nothing else
 ALL = "all"
 PEER = "peer:"  # before a peer's name
@@ -170,7 +169,7 @@ def _contenders(case: Case, operands: workload.Operands, options: Options) -> _C
         chosen = [hgemm_ops.explain(operands.a.new_empty(case.m, w.size(1)), w.mT) for w in operands.chain]
         found.served_by = "+".join(dict.fromkeys(explanation.chosen for explanation in chosen))
         found.source = "+".join(dict.fromkeys(explanation.source for explanation in chosen))
-        found.calls |= {DISPATCHED: workload.chain_call(True), NOT_STATIC: workload.chain_call(False)}
+        found.calls[DISPATCHED] = workload.chain_call()
         found.refused = dict.fromkeys(set(options.variants) - {ALL}, "is one kernel, not a chain of them")
         return found
     else:

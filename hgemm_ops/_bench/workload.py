@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -116,9 +115,9 @@ def hgemm_call(case: Case, variant: str | None) -> Callable[[Operands], Tensor]:
     return lambda x: hgemm_ops.linear(x.a, x.b.mT, x.bias, activation=case.activation, variant=variant)
 
 
-def chain_call(static_weights: bool) -> Callable[[Operands], Tensor]:
+def chain_call() -> Callable[[Operands], Tensor]:
     """A chain through the dispatcher's choices."""
-    return _chain_call(functools.partial(hgemm_ops.linear, static_weights=static_weights))
+    return _chain_call(hgemm_ops.linear)
 
 
 def stream_call(case: Case, device: torch.device) -> Callable[[Operands], Tensor] | None:
