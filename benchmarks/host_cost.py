@@ -5,11 +5,15 @@ the smallest that it gives to a kernel of ours, ``u @ v`` the smallest to one th
 up, so a round must stay below what the queue holds).
 
 Contenders run interleaved like every other benchmark (``hgemm_ops._bench.timing``), by the host's clock; costs over a
-baseline are medians of paired differences. Writes ``results/<gpu>/host_cost.json``.
+baseline are medians of paired differences. The baseline is the call outside of any context, with the override of
+torch's products in place; what that costs takes processes of their own, with it and without, in turns. Writes ``results/<gpu>/host_cost.json``.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import timeit
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,7 +25,6 @@ import click
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 import hgemm_ops
 from hgemm_ops._bench import record, statistics, timing
@@ -32,14 +35,6 @@ SIZES = (16, 64, 256, 512, 1000, 1024, 2048, 4096)
 
 # Where a call runs.
 ROUTED = "use_custom_gemm()"
-BARE = "a TorchFunctionMode that does nothing"
-
-
-class BareMode(TorchFunctionMode):
-    """What any context of this kind costs."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args) if kwargs is None else func(*args, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class Call:
     """One contender: a statement over ``a``, ``b`` (or ``x``, ``y``, or ``u``, ``v``) and where it runs.
 
     gradients: "off" (no_grad), "on" (grad mode, no input requires a gradient) or "required" (an input does).
-    inside: the context, ROUTED or BARE.
+    inside: ROUTED, or nothing.
     baseline: the statement, outside any context and with the same gradients, whose cost to compare with.
     """
 
@@ -66,14 +61,11 @@ def calls(operands: Sequence[str] = ("a, b", "x, y")) -> list[Call]:
     found = []
     for gradients in ("off", "on", "required"):
         for ab in operands:
-            for function in ("torch.matmul", "torch.mm", "F.linear", "torch.add"):
+            for function in ("torch.mm", "torch.matmul", "F.linear", "torch.add"):
                 statement = f"{function}({ab})"
                 found.append(Call(statement, None, gradients))
-                found += [Call(statement, statement, gradients, inside) for inside in (BARE, ROUTED)]
-            for op in ("matmul", "mm", "linear"):
-                baseline = f"F.linear({ab})" if op == "linear" else f"torch.{op}({ab})"
-                found.append(Call(f"torch.ops.hgemm.{op}({ab})", baseline, gradients))
-            found.append(Call(f"hgemm_ops.matmul({ab})", f"torch.matmul({ab})", gradients))
+                found.append(Call(statement, statement, gradients, ROUTED))
+            found.append(Call(f"torch.ops.hgemm.matmul({ab})", f"torch.matmul({ab})", gradients))
     return found
 
 
@@ -116,12 +108,48 @@ def measure(
     return rows
 
 
+# Prints nanoseconds of torch.mm of two small matrices, without and with a gradient wanted; argument: with the override.
+_PROCESS = """
+import json, sys, timeit, torch, hgemm_ops
+if sys.argv[1] == "installed":
+    with hgemm_ops.use_custom_gemm():
+        torch.mm(*(torch.ones(16, 16, device="cuda", dtype=torch.float16) for _ in range(2)))
+x, y = (torch.randn(16, 16, device="cuda", dtype=torch.float16) for _ in range(2))
+costs = []
+for wanted in (False, True):
+    y.requires_grad_(wanted)
+    timer = timeit.Timer("torch.mm(x, y)", "torch.cuda.synchronize()", globals=globals())
+    costs.append(sorted(timer.repeat(60, 300))[6] / 300 * 1e9)
+print(json.dumps(costs))
+"""
+
+
+def inactive(processes: int) -> dict[str, Any]:
+    """What torch.mm costs more where the override is in place and no context holds, in pairs of processes."""
+    pairs = []
+    for turn in range(processes):
+        order = ("plain", "installed") if turn % 2 else ("installed", "plain")
+        found = {}
+        for which in order:
+            run = subprocess.run([sys.executable, "-c", _PROCESS, which], capture_output=True, text=True, check=True)
+            found[which] = json.loads(run.stdout)
+        pairs.append(found)
+    extra = {
+        name: [pair["installed"][i] - pair["plain"][i] for pair in pairs] for i, name in enumerate(("off", "required"))
+    }
+    return {
+        "plain_ns": [pair["plain"] for pair in pairs],
+        "over_plain_ns": {name: asdict(statistics.median_interval(values)) for name, values in extra.items()},
+    }
+
+
 @click.command(help=__doc__)
+@click.option("--processes", type=click.IntRange(min=0), default=5, show_default=True, help="Pairs of them.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 @click.option("--rounds", type=click.IntRange(min=5), default=30, show_default=True)
 @click.option("--calls", "calls_per_round", type=click.IntRange(min=1, max=500), default=200, show_default=True)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Another file.")
-def main(device: str, rounds: int, calls_per_round: int, output: Path | None) -> None:
+def main(processes: int, device: str, rounds: int, calls_per_round: int, output: Path | None) -> None:
     on_gpu = device == "cuda"
     if on_gpu and not torch.cuda.is_available():
         raise click.ClickException("no CUDA GPU; --device cpu measures the CPU path")
@@ -141,8 +169,7 @@ def main(device: str, rounds: int, calls_per_round: int, output: Path | None) ->
         names,
         rounds=rounds,
         calls_per_round=calls_per_round,
-        # One object, entered again and again: the cost of calls it has seen before.
-        contexts={ROUTED: hgemm_ops.use_custom_gemm(), BARE: BareMode()},
+        contexts={ROUTED: hgemm_ops.use_custom_gemm()},
         synchronize=torch.cuda.synchronize if on_gpu else lambda: None,
     )
     document = record.document(
@@ -150,6 +177,7 @@ def main(device: str, rounds: int, calls_per_round: int, output: Path | None) ->
         products=products,
         protocol={"rounds": rounds, "calls_per_round": calls_per_round},
         calls=rows,
+        inactive=inactive(processes) if on_gpu and processes else None,
     )
     record.save(document, output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "host_cost.json")
     for row in rows:
@@ -158,6 +186,8 @@ def main(device: str, rounds: int, calls_per_round: int, output: Path | None) ->
         click.echo(
             f"{row['ns']['value']:8.0f} ns {extra:>8}  {row['statement']}  gradients {row['gradients']}  {where}"
         )
+    if document["inactive"]:
+        click.echo(f"in place, no context: {document['inactive']['over_plain_ns']}")
 
 
 def square(size: int, device: str) -> tuple[Tensor, Tensor]:

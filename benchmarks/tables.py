@@ -158,25 +158,34 @@ def peer_section(document: Document) -> list[str]:
 
 
 def host_cost_lines(document: Document) -> list[str]:
-    """Calls without a gradient, one column a product; the file holds the others."""
+    """Calls in the context, and the ops, one column a product, without and with a gradient wanted."""
     products = document["products"]
-    lines: dict[tuple[str, str], dict[str, str]] = {}
+    lines: dict[tuple[str, str, str], dict[str, str]] = {}
     for row in document["calls"]:
-        if "over_baseline_ns" in row and row["gradients"] == "off":
+        if "over_baseline_ns" in row and row["gradients"] != "on":
             function, _, operands = row["statement"].rstrip(")").partition("(")
             call = f"`{function}`" + (f" in {row['inside']}" if row["inside"] else "")
             cost, extra = row["ns"]["value"] / 1e3, row["over_baseline_ns"]["value"] / 1e3
-            line = lines.setdefault((call, f"`{row['baseline'].partition('(')[0]}`"), {})
+            wanted = "wanted" if row["gradients"] == "required" else "none"
+            line = lines.setdefault((call, f"`{row['baseline'].partition('(')[0]}`", wanted), {})
             line[operands] = f"{cost:.2f} ({extra:+.2f})"
     columns = [f"{'x'.join(map(str, product['shape']))}, served by {product['by']}" for product in products.values()]
-    return [
-        f"Host cost of an eager call without a gradient, µs, and what it is over torch's ({measured(document)}):",
+    lines_out = [
+        f"Host cost of an eager call, µs, and what it is over torch's outside of a context ({measured(document)}):",
         "",
         *table(
-            ["call", "over", *columns],
-            [[call, over, *(line.get(name, "-") for name in products)] for (call, over), line in lines.items()],
+            ["call", "over", "gradient", *columns],
+            [[*words, *(line.get(name, "-") for name in products)] for words, line in lines.items()],
         ),
     ]
+    if document.get("inactive"):
+        extra = document["inactive"]["over_plain_ns"]
+        off, wanted = (
+            "{value:+.2f} µs ({low:+.2f} to {high:+.2f})".format(**{end: ns / 1e3 for end, ns in extra[name].items()})
+            for name in ("off", "required")
+        )
+        lines_out += ["", f"In place, with no context, the override costs `torch.mm` {off}, with a gradient {wanted}."]
+    return lines_out
 
 
 def tests_line(document: Document) -> str:
@@ -189,19 +198,23 @@ def tests_line(document: Document) -> str:
 def models_line(document: Document) -> str:
     results = document["results"]
     passed = sum(result["ok"] for result in results)
-    speeds: dict[str, list[float]] = {}
+    kinds: dict[str, list[Document]] = {}
     for result in results:
         if result["timing"]:
             kind = "steps of decoding in CUDA graphs" if result["scenario"] == "decode" else "eager code"
-            speeds.setdefault(kind, []).append(result["timing"]["speedup"])
-            if result["timing"].get("swapped"):
-                kind = "eager code whose layers `swap_linear` changed"
-                speeds.setdefault(kind, []).append(result["timing"]["swapped"]["speedup"])
-    timed = [f"{kind} {min(found):.2f} to {max(found):.2f} times" for kind, found in sorted(speeds.items())]
+            kinds.setdefault(kind, []).append(result["timing"])
+    timed = []
+    for kind, timings in sorted(kinds.items()):
+        speeds = [timing["speedup"] for timing in timings]
+        slower = sum(timing["speedup_high"] < 1 for timing in timings)
+        timed.append(
+            f"{kind} {geometric_mean(speeds):.3f} in the mean, {min(speeds):.3f} to {max(speeds):.3f}, {slower} of "
+            f"{len(speeds)} slower by their 95 % interval"
+        )
     return (
-        f"Whole models ({measured(document)}): {passed} of {len(results)} cases within twice torch's own error: "
-        "forward, generation and training."
-        + (f" As fast as with torch: {', '.join(timed)}; why, says *Small calls* in Limits." if timed else "")
+        f"Whole models ({measured(document)}), a new context at every step: {passed} of {len(results)} cases within "
+        "twice torch's own error: forward, generation and training."
+        + (f" Speed over torch: {'; '.join(timed)}." if timed else "")
     )
 
 
@@ -231,7 +244,7 @@ def over_torch(ratio: Mapping[str, float]) -> str:
     return f"{bold}{ratio['value']:.3f}{bold} ({ratio['low']:.3f} to {ratio['high']:.3f})"
 
 
-DECODE_HEADER = ("batch", "steps by", "torch", "ours", "over torch", "fused, static weights", "over torch", "results")
+DECODE_HEADER = ("batch", "steps by", "torch", "ours", "over torch", "fused projections", "over torch", "results")
 
 
 def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
@@ -378,23 +391,19 @@ def models_section(document: Document) -> list[str]:
                 result["calls"].get(TORCH, 0),
                 f"{result['our_share_of_flops']:.0%}",
                 *([f"{timing[side]:.3f}" for side in ("torch_ms", "ours_ms")] if timing else ["-", "-"]),
-                *(
-                    over_torch({name: side[f"speedup{end}"] for name, end in INTERVAL.items()}) if side else "-"
-                    for side in (timing, timing and timing.get("swapped"))
-                ),
+                over_torch({name: timing[f"speedup{end}"] for name, end in INTERVAL.items()}) if timing else "-",
                 "ok" if result["ok"] else "; ".join(result["problems"]),
             ]
         )
     header = [
         "case", "torch's logit error", "ours", "worst ratio", "GEMM calls: ours", "torch", "our FLOPs",
-        "torch ms", "ms", "over torch", "swapped, over torch", "results",
+        "torch ms", "ms", "over torch", "results",
     ]  # fmt: skip
     return [
         "## integration",
         "",
         f"{measured(document)}; {machine(document)}; transformers {document['transformers']}. Root-mean-square errors",
         "against a wider reference; `worst ratio` is that of the tensor with the largest error over torch's own.",
-        "`swapped`: the model after `swap_linear`, without the context.",
         "",
         *table(header, rows),
         "",

@@ -34,7 +34,7 @@ class Timing:
     iterations: int
 
 
-def _start(side: Side, iterations: int, gpu: bool = True) -> Callable[[], float]:
+def start(side: Side, iterations: int, gpu: bool = True) -> Callable[[], float]:
     if not gpu:
         seconds = time.perf_counter()
         side(iterations)
@@ -59,7 +59,7 @@ def timed(sides: Mapping[str, Side], *, rounds: int, iterations: int, gpu: bool 
     """Milliseconds of one body, by side and round, all sides in every round; each first runs one untimed round."""
     for side in sides.values():
         side(iterations)
-    return interleave(list(sides), rounds, 0, lambda name: _start(sides[name], iterations, gpu))
+    return interleave(list(sides), rounds, 0, lambda name: start(sides[name], iterations, gpu))
 
 
 def paired(torch_side: Side, our_side: Side, *, rounds: int = _ROUNDS, iterations: int | None = None) -> Timing:
@@ -71,7 +71,7 @@ def paired(torch_side: Side, our_side: Side, *, rounds: int = _ROUNDS, iteration
     if iterations is None:
         for side in sides.values():
             side(2)
-        slowest = max(_start(side, 2)() for side in sides.values())
+        slowest = max(start(side, 2)() for side in sides.values())
         iterations = min(_MOST_ITERATIONS, max(1, round(_ROUND_MS / slowest)))
     times = timed(sides, rounds=rounds, iterations=iterations)
     ratio = paired_ratio(times["torch"], times["ours"])

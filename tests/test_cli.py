@@ -86,7 +86,7 @@ def test_explain_rejects_what_it_does_not_understand() -> None:
 def test_doctor_finds_this_installation_sound() -> None:
     result = hgemm("doctor", "--json")
     findings = {f["check"]: f for f in json.loads(result.output)}
-    assert list(findings) == ["torch", "library", "dispatcher", "device", "table", "correctness"]
+    assert list(findings) == ["torch", "library", "override", "dispatcher", "device", "table", "correctness"]
     assert "broken" not in {f["status"] for f in findings.values()}, result.output
     assert result.exit_code == 0
     assert findings["library"]["status"] == ("ok" if _library.load() else "note")

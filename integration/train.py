@@ -1,0 +1,168 @@
+"""``python -m integration.train``: a GPT-2 training loop as people write it, torch against ``use_custom_gemm()``.
+
+GPT-2 small with random weights, float16 autocast, GradScaler and AdamW, on the sequences of a random Markov chain. Five
+models start alike and take turns, ten steps each: ``torch``, ``ours`` (a new context around every step), ``again``
+(torch, the sequences of each batch in another order: what rounding alone does to the loss), and the first two under
+torch.compile, each compiled as it runs.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+import transformers
+from torch import Tensor
+
+from hgemm_ops import use_custom_gemm
+from hgemm_ops._bench import record
+from hgemm_ops._bench.statistics import paired_ratio
+from integration import models, timing
+
+BLOCK = 10  # steps of one side in a row
+SIDES = ("torch", "ours", "again", "torch compiled", "ours compiled")
+
+
+@dataclass(frozen=True)
+class Settings:
+    steps: int = 200
+    batch: int = 8
+    tokens: int = 1024
+    layers: int = 12
+    width: int = 768
+    vocabulary: int = 50304
+    compiled: bool = True
+
+
+def batches(settings: Settings, device: torch.device) -> Tensor:
+    """(steps, batch, tokens): each token has four successors, the first ones of which are likelier."""
+    generator = torch.Generator(device).manual_seed(0)
+    successors = torch.randint(settings.vocabulary, (settings.vocabulary, 4), generator=generator, device=device)
+    likelihood = torch.tensor([0.55, 0.25, 0.15, 0.05], device=device)
+    sequences = settings.steps * settings.batch
+    token = torch.randint(settings.vocabulary, (sequences,), generator=generator, device=device)
+    tokens = [token]
+    for _ in range(settings.tokens - 1):
+        pick = torch.multinomial(likelihood, sequences, replacement=True, generator=generator)
+        token = successors[token, pick]
+        tokens.append(token)
+    return torch.stack(tokens, 1).view(settings.steps, settings.batch, settings.tokens)
+
+
+class Side:
+    """A model in training, and the losses of its steps."""
+
+    def __init__(self, name: str, model: torch.nn.Module, device: torch.device) -> None:
+        self.name = name
+        self.losses: list[Tensor] = []
+        self._type = device.type
+        self._run: Callable[..., Any] = model
+        if "compiled" in name:
+            # Inductor's default, spelled out: or dynamo, to which both models are one, gives ours torch's graph.
+            self._run = torch.compile(model, options={"shape_padding": True} if "ours" in name else None)
+        self._optimizer = torch.optim.AdamW(model.parameters(), 3e-4, fused=device.type == "cuda")
+        self._scaler = torch.amp.GradScaler(self._type, enabled=device.type == "cuda")
+
+    def step(self, tokens: Tensor) -> None:
+        if self.name == "again":
+            tokens = tokens.flip(0)
+        with use_custom_gemm() if "ours" in self.name else nullcontext():
+            with torch.autocast(self._type, torch.float16 if self._type == "cuda" else torch.bfloat16):
+                loss = self._run(input_ids=tokens, labels=tokens).loss
+            self._scaler.scale(loss).backward()
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+            self._optimizer.zero_grad(set_to_none=True)
+        self.losses.append(loss.detach())
+
+
+def train(settings: Settings, device: torch.device) -> dict[str, Any]:
+    """Milliseconds a step by block, losses by step, and what they say."""
+    family = models.FAMILIES["gpt2"]
+    sizes = {**family.sizes["real"], "n_layer": settings.layers, "n_embd": settings.width}
+    sizes |= {"vocab_size": settings.vocabulary, "n_positions": settings.tokens}
+    torch.manual_seed(0)
+    with device:
+        model = family.model(family.config(**family.common, **sizes))
+    names = SIDES if settings.compiled else SIDES[:3]
+    sides = {name: Side(name, copy.deepcopy(model).train(), device) for name in names}
+    data = batches(settings, device)
+    ms: dict[str, list[float]] = {name: [] for name in names}
+    for start in range(0, settings.steps, BLOCK):
+        for name in names if start // BLOCK % 2 else reversed(names):
+
+            def block(_: int, side: Side = sides[name], start: int = start) -> None:
+                for tokens in data[start : start + BLOCK]:
+                    side.step(tokens)
+
+            ms[name].append(timing.start(block, 1, device.type == "cuda")() / len(data[start : start + BLOCK]))
+    losses = {name: torch.stack(side.losses).float().tolist() for name, side in sides.items()}
+    kept = {name: blocks[2:] or blocks for name, blocks in ms.items()}  # compilation and warm-up
+
+    def apart(one: str, other: str) -> float:
+        return max(abs(a - b) for a, b in zip(losses[one], losses[other], strict=True))
+
+    pairs = [("torch", "ours"), *([("torch compiled", "ours compiled")] if settings.compiled else [])]
+    return {
+        "ms": ms,
+        "losses": losses,
+        "speed": {ours: dataclasses.asdict(paired_ratio(kept[theirs], kept[ours])) for theirs, ours in pairs},
+        "largest_loss_difference": {name: apart("torch", name) for name in names[1:]},
+    }
+
+
+def plot(results: dict[str, Any], path: Path) -> None:
+    """The losses, and how far each side's are from torch's."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    curves, differences = figure.subplots(2, 1, sharex=True)
+    reference = results["losses"]["torch"]
+    for i, (name, losses) in enumerate(results["losses"].items()):
+        curves.plot(losses, label=name, color=f"C{i}", linewidth=1)
+        if name != "torch":
+            gaps = [abs(a - b) for a, b in zip(losses, reference, strict=True)]
+            differences.plot(gaps, label=name, color=f"C{i}", linewidth=1)
+    curves.set_ylabel("loss")
+    differences.set(xlabel="step", ylabel="distance from torch's loss", yscale="log")
+    for axes in (curves, differences):
+        axes.legend()
+        axes.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+
+
+@click.command(context_settings={"show_default": True}, help=__doc__)
+@click.option("--steps", type=click.IntRange(min=1), default=Settings.steps)
+@click.option("--compiled/--eager", default=True)
+@click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
+@click.option(
+    "--plot", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the losses here, as SVG."
+)
+def main(steps: int, compiled: bool, path: Path | None, picture: Path | None) -> None:
+    if not torch.cuda.is_available():
+        raise click.ClickException("no CUDA GPU: there is nothing to compare")
+    settings = Settings(steps=steps, compiled=compiled)
+    results = train(settings, torch.device("cuda"))
+    for name, speed in results["speed"].items():
+        click.echo(f"{name}: {speed['value']:.3f} of torch's speed ({speed['low']:.3f} to {speed['high']:.3f})")
+    for name, distance in results["largest_loss_difference"].items():
+        click.echo(f"{name}: at most {distance:.4f} from torch's loss")
+    if path is not None:
+        document = record.document(
+            transformers=transformers.__version__, train=dataclasses.asdict(settings), results=results
+        )
+        record.save(document, path)
+    if picture is not None:
+        plot(results, picture)
+
+
+if __name__ == "__main__":
+    main()
