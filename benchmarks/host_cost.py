@@ -6,7 +6,8 @@ up, so a round must stay below what the queue holds).
 
 Contenders run interleaved like every other benchmark (``hgemm_ops._bench.timing``), by the host's clock; costs over a
 baseline are medians of paired differences. The baseline is the call outside of any context, with the override of
-torch's products in place; what that costs takes processes of their own, with it and without, in turns. Writes ``results/<gpu>/host_cost.json``.
+torch's products in place; what that costs takes processes of their own, with it and without, in turns.
+Writes ``results/<gpu>/host_cost.json``.
 """
 
 from __future__ import annotations

@@ -339,6 +339,7 @@ def suite(device: torch.device | str) -> list[Case]:
         real("gpt2", "prefill", seq=1024),
         real("gpt2", "decode", batch=16, seq=128, new_tokens=32),
         real("gpt2", "train", seq=1024),
+        real("gpt2", "train", batch=8, seq=1024),
         real("bert", "forward", batch=32, seq=128),
         real("bert", "train", batch=32, seq=128),
         real("vit", "forward", batch=32),

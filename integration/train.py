@@ -143,9 +143,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
 @click.option("--steps", type=click.IntRange(min=1), default=Settings.steps)
 @click.option("--compiled/--eager", default=True)
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
-@click.option(
-    "--plot", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the losses here, as SVG."
-)
+@click.option("--plot", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the losses here (SVG).")
 def main(steps: int, compiled: bool, path: Path | None, picture: Path | None) -> None:
     if not torch.cuda.is_available():
         raise click.ClickException("no CUDA GPU: there is nothing to compare")
