@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -12,6 +13,11 @@ from torch import Tensor
 
 import hgemm_ops
 from hgemm_ops import _native
+from hgemm_ops._report import Report
+
+#: Where tests of ``use_custom_gemm()`` run. "cpu" tries the tests themselves: nothing is ours there, and nothing counted.
+DEVICE = os.environ.get("HGEMM_TEST_DEVICE", "cuda")
+ON_GPU = DEVICE == "cuda"
 
 # Written around and under results before an op runs: NaN payloads spread through any arithmetic that reads them.
 POISON = float("nan")
@@ -112,6 +118,51 @@ def assert_half_accumulated(out: Tensor, a: Tensor, b: Tensor) -> None:
             f"{int(bad.sum())} of {out.numel()} elements are off; first at {where}: got {out[where].item()}, float64 "
             f"{exact[where].item()}: error {error[where].item():.3e}, allowed {allowed[where].item():.3e}"
         )
+
+
+def assert_as_good(out: Tensor, theirs: Tensor, exact: Tensor, *, units: float = 1.0) -> None:
+    """Asserts that the largest error is at most twice torch's, and ``units`` roundings of the largest result: for what
+    several roundings lead to, where elements of two results cannot be compared one by one.
+    """
+    __tracebackhide__ = True
+    assert out.shape == theirs.shape == exact.shape, f"shapes {out.shape}, {theirs.shape}, {exact.shape}"
+    assert out.dtype == theirs.dtype, f"dtype {out.dtype}, torch gives {theirs.dtype}"
+    if out.numel() == 0:
+        return
+    finite = theirs.isfinite() & exact.isfinite()
+    torch.testing.assert_close(out[~finite], theirs[~finite], rtol=0, atol=0, equal_nan=True)
+    if not bool(finite.any()):
+        return
+    wide = torch.complex128 if out.is_complex() else torch.float64
+    got, other, ref = (t.detach()[finite].to(wide) for t in (out, theirs, exact))
+    unit = units * torch.finfo(out.dtype).eps * ref.abs().max()
+    error, allowed = (got - ref).abs().max(), 2 * (other - ref).abs().max() + unit
+    assert error <= allowed, f"error {error:.3e}, allowed {allowed:.3e}"
+
+
+def calls(report: Report, variant: str | None = None) -> int:
+    """How many products a report has, of all kernels or one; "ours" are all but torch's."""
+    rows = [r for r in report.rows if variant in (None, r.variant) or (variant == "ours" and r.variant != "torch")]
+    return sum(row.calls for row in rows)
+
+
+def expect_calls(report: Report, number: int, variant: str | None = None) -> None:
+    """Asserts it on a GPU; elsewhere a report is empty."""
+    __tracebackhide__ = True
+    found = calls(report, variant)
+    assert found == (number if ON_GPU else 0), f"{found} calls of {variant or 'any kernel'}, not {number}:\n{report}"
+
+
+def a_kernel(*products: tuple[Tensor, Tensor]) -> str:
+    """A production kernel that serves all of these, whatever is around them; torch's where no kernel runs."""
+    if not ON_GPU:
+        return "torch"
+    names = [v.name for v in hgemm_ops.variants() if v.family != "ladder" and v.id not in limited_kernels()]
+    for a, b in products:
+        serves = {c.name for c in hgemm_ops.explain(a, b).candidates if c.eligible}
+        names = [name for name in names if name in serves]
+    assert names, "no kernel serves them all: find other products for this test"
+    return names[0]
 
 
 def less_accurate(ref64: Tensor, *routes: Tensor) -> Tensor:

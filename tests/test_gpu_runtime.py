@@ -9,7 +9,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import assert_close_to_torch, limited_kernels, reference_matmul
+from helpers import assert_as_good, assert_close_to_torch, limited_kernels, reference_matmul
 from torch import Tensor, nn
 
 import hgemm_ops
@@ -278,13 +278,6 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.gelu(self.up(x)))
-
-
-def assert_as_good(out: Tensor, theirs: Tensor, exact: Tensor) -> None:
-    """Several roundings lie between input and result: the largest errors are compared, not element by element."""
-    unit = torch.finfo(out.dtype).eps * exact.abs().max()
-    error, allowed = (out.double() - exact).abs().max(), 2 * (theirs.double() - exact).abs().max() + unit
-    assert error <= allowed, f"error {error:.3e}, allowed {allowed:.3e}"
 
 
 @pytest.mark.slow
