@@ -15,7 +15,7 @@ import hgemm_ops
 from hgemm_ops import _native
 from hgemm_ops._report import Report
 
-#: Where tests of ``use_custom_gemm()`` run. "cpu" tries the tests themselves: nothing is ours there, and nothing counted.
+#: Where tests of ``use_custom_gemm()`` run. "cpu" tries the tests themselves: there nothing is ours, nothing counted.
 DEVICE = os.environ.get("HGEMM_TEST_DEVICE", "cuda")
 ON_GPU = DEVICE == "cuda"
 
