@@ -1,8 +1,8 @@
 """``python -m integration.compiled``: whole models under torch.compile, torch against ``use_custom_gemm()``.
 
-``torch``: compiled and run outside of any context. ``ours``: compiled and run in a new context at every step. ``fused``:
-the same with the graph pass of ``hgemm_ops.compile``. The sides take turns round by round; what dynamo compiles after the
-first steps is counted.
+``torch``: compiled and run outside of any context. ``ours``: compiled and run in a new context at every step.
+``fused``: the same with the graph pass of ``hgemm_ops.compile``. The sides take turns round by round; what dynamo
+compiles after the first steps is counted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """``python -m integration.train``: a GPT-2 training loop as people write it, torch against ``use_custom_gemm()``.
 
-GPT-2 small with random weights, float16 autocast, GradScaler and AdamW, on the sequences of a random Markov chain of 512
-of its words, which it learns within some hundred steps. Five models start alike and take turns, ten steps each: ``torch``, ``ours`` (a new context around every step), ``again``
-(torch, the sequences of each batch in another order: what rounding alone does to the loss), and the first two under
-torch.compile, each compiled as it runs.
+GPT-2 small with random weights, float16 autocast, GradScaler and AdamW, on the sequences of a random Markov chain of
+512 of its words, which it learns within some hundred steps. Five models start alike and take turns, ten steps each:
+``torch``, ``ours`` (a new context around every step), ``again`` (torch, the sequences of each batch in another order:
+what rounding alone does to the loss), and the first two under torch.compile, each compiled as it runs.
 """
 
 from __future__ import annotations
