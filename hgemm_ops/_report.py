@@ -129,12 +129,14 @@ def _reason(count: _native.CallCount) -> str:
     source = _native.SOURCES[count.source]
     layout, dtype = _native.LAYOUTS[count.a_major, count.b_major], _native.DTYPES[count.dtype]
     facts = _device_facts(count.ordinal)
-    query = _variants.matmul_query(count.m, count.n, count.k, dtype, layout, facts, count.batch, count.align)
-    query.has_bias, query.act, query.out_dtype = count.has_bias, count.act, count.out_dtype
-    query.variant = count.variant if source == "forced" else _native.AUTO
-    decision, _ = _native.explain(query)
-    # What the counters do not know of a product (strides of a batch, the addresses of all operands) may matter.
-    return f"{source}: {decision.reason.decode()}" if decision.variant == count.variant else source
+    for align in (16, count.align):  # the counters know the least of all operands', which may be the result's alone
+        query = _variants.matmul_query(count.m, count.n, count.k, dtype, layout, facts, count.batch, align)
+        query.has_bias, query.act, query.out_dtype = count.has_bias, count.act, count.out_dtype
+        query.variant = count.variant if source == "forced" else _native.AUTO
+        decision, _ = _native.explain(query)
+        if (decision.variant, decision.align) == (count.variant, count.align):
+            return f"{source}: {decision.reason.decode()}"
+    return source  # what they do not know, such as the strides of a batch, mattered
 
 
 @functools.cache

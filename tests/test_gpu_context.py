@@ -158,6 +158,8 @@ def test_generators() -> None:
     next(generator)
     in_thread(generator.close)
     a @ a
+    with use_custom_gemm():  # this thread notices at its next entry
+        pass
     expect_calls(exhausted.report, 2)
     expect_calls(closed.report, 2)
     expect_calls(elsewhere.report, 1)

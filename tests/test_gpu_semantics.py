@@ -288,10 +288,9 @@ def test_other_dtypes_give_what_torch_gives(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool], ids=str)
 def test_dtypes_that_torch_refuses(dtype: torch.dtype) -> None:
     a = torch.ones(16, 16, device="cuda", dtype=dtype)
-    with pytest.raises(Exception) as theirs:
-        torch.mm(a, a)
-    with pytest.raises(theirs.type):
-        hgemm.mm(a, a)
+    for mm in (torch.mm, hgemm.mm):
+        with pytest.raises(RuntimeError):  # or NotImplementedError, which is one
+            mm(a, a)
 
 
 def half(*shape: int) -> Tensor:

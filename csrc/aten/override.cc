@@ -106,7 +106,7 @@ bool has_vectors(const Product& p) {
 }
 
 bool overlaps(const Tensor& out, const Tensor& operand) {
-  return at::get_overlap_status(out, operand) != at::MemOverlapStatus::No;
+  return out.is_alias_of(operand) && at::get_overlap_status(out, operand) != at::MemOverlapStatus::No;
 }
 
 void run(const HgemmPlan& plan, const Tensor& d) {
@@ -135,6 +135,10 @@ bool serve(Product& p, Tensor& out) {
   }
 
   const bool is_half = dtype <= static_cast<int32_t>(DType::kBF16);
+  if ((out_dtype != dtype && !(is_half && out_type == ScalarType::Float)) ||
+      (p.c != nullptr && is_half && (p.beta->isComplex() || p.alpha->isComplex()))) {
+    return false;
+  }
   if (is_half) {
     give_unit_stride(p.a, p.a_copy);
     give_unit_stride(p.b, p.b_copy);
