@@ -10,7 +10,8 @@ abi3 tag.
 nvcc is looked for in CUDA_HOME, CUDA_PATH, PATH, the nvidia-cuda-nvcc wheels (requirements/nvcc.txt), /usr/local/cuda.
 Without one the package installs as pure Python and torch serves every op.
 
-Environment: CUDA_HOME, CUDA_PATH, CXX, CXXFLAGS, MAX_JOBS, and HGEMM_CUDA_ARCHS, a list; "80 90 90a" unless set:
+Environment: CUDA_HOME, CUDA_PATH, CXX, CXXFLAGS, MAX_JOBS; HGEMM_OPS_TORCHES, more releases of torch to compile
+csrc/aten for, as "2.10.0 2.11.0"; and HGEMM_CUDA_ARCHS, a list; "80 90 90a" unless set:
   - csrc/**/sm90_*.cu is compiled for 90a;
   - every other .cu for each architecture without a letter, and to PTX for the highest of them; one that does not ask
     for __CUDA_ARCH__, nor does what it includes, is compiled once, to PTX for the lowest, which serves all;
@@ -30,6 +31,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -261,10 +263,23 @@ def build_libraries(toolkit: Path, build: Path) -> None:
         raise SystemExit("hgemm_ops: compilation failed, see ninja's output above")
 
 
+def build_for_other_torch(version: str, build: Path) -> None:
+    """Compiles csrc/aten for a torch that is installed, without what it depends on, into a directory thrown away."""
+    with tempfile.TemporaryDirectory() as directory:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", directory]
+        subprocess.run([*pip, f"torch=={version}"], check=True)
+        output = build / f"{_aten_build.stem(version)}.so"
+        cxx = shlex.split(os.environ.get("CXX", "c++"))
+        subprocess.run(_aten_build.command(cxx, CSRC, Path(directory) / "torch", output), check=True)
+
+
 class Library(Extension):
-    def __init__(self, name: str, toolkit: Path) -> None:
+    """``torch``: for the override of a torch that is not the installed one, its version."""
+
+    def __init__(self, name: str, toolkit: Path, torch: str | None = None) -> None:
         super().__init__(name, sources=[], py_limited_api=True)
         self.toolkit = toolkit
+        self.torch = torch
 
 
 class NinjaBuildExt(build_ext):
@@ -274,7 +289,10 @@ class NinjaBuildExt(build_ext):
         return str(Path(*fullname.split("."))) + ".so"
 
     def build_extension(self, ext: Library) -> None:
-        build_libraries(ext.toolkit, BUILD)  # ninja knows that there is nothing left to do for the second one
+        if ext.torch:
+            build_for_other_torch(ext.torch, BUILD)
+        else:
+            build_libraries(ext.toolkit, BUILD)  # ninja knows that there is nothing left to do for the second one
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(BUILD / target.name, target)
@@ -310,6 +328,8 @@ def main() -> None:
     if toolkit:
         aten = _aten_build.stem(torch_version(torch_root()))
         libraries = [Library("hgemm_ops._C", toolkit), Library(f"hgemm_ops.{aten}", toolkit)]
+        others = {_aten_build.stem(version): version for version in os.environ.get("HGEMM_OPS_TORCHES", "").split()}
+        libraries += [Library(f"hgemm_ops.{stem}", toolkit, v) for stem, v in others.items() if stem != aten]
     with_kernels = {"build_ext": NinjaBuildExt, "build_py": BuildPyWithSources}
     setup(
         ext_modules=libraries,

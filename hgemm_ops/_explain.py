@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -207,7 +206,8 @@ def _no_library() -> str:
 
 
 def _unsupported_dtype(dtype: torch.dtype) -> str:
-    return "" if dtype in _native.KERNEL_DTYPES else f"kernels take {_names(_native.KERNEL_DTYPES)}, not {_name(dtype)}"
+    taken = _native.KERNEL_DTYPES
+    return "" if dtype in taken else f"kernels take {', '.join(map(_name, taken))}, not {_name(dtype)}"
 
 
 def _unsupported(t: Tensor) -> str:
@@ -246,10 +246,6 @@ def _activation(name: str | None) -> int:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _names(dtypes: Sequence[torch.dtype]) -> str:
-    return ", ".join(map(_name, dtypes))
 
 
 def _shape(t: Tensor) -> str:

@@ -95,8 +95,7 @@ class Report:
         if not rows:
             why = _override.reason()
             return "no matrix products were seen" + (f": {why}" if why else "")
-        lines = [_Line.of(group) for group in _merge_sizes(_merge_layers(rows))]
-        return "\n".join((*_table(lines), "", *_footer(rows)))
+        return "\n".join((*_table(_merge_sizes(_merge_layers(rows))), "", *_footer(rows)))
 
     def __repr__(self) -> str:
         return f"<hgemm_ops report: {sum(row.calls for row in self.rows)} calls>"
@@ -228,45 +227,17 @@ def _merge_sizes(groups: Iterable[_Group]) -> list[_Group]:
     return merged
 
 
-@dataclass(frozen=True)
-class _Line:
-    """The columns of the printed table."""
-
-    site: str
-    op: str
-    batch: str
-    m: str
-    n: str
-    k: str
-    dtype: str
-    layout: str
-    variant: str
-    calls: str
-    reason: str
-
-    @classmethod
-    def of(cls, group: _Group) -> _Line:
-        first = group.rows[0]
-        return cls(
-            site=group.site if group.sites == 1 else f"{group.site} \N{MULTIPLICATION SIGN}{group.sites}",
-            op=first.op,
-            batch=_span(row.batch for row in group.rows),
-            m=_span(row.m for row in group.rows),
-            n=_span(row.n for row in group.rows),
-            k=_span(row.k for row in group.rows),
-            dtype=first.dtype,
-            layout=first.layout,
-            variant=first.variant,
-            calls=str(_calls(group.rows)),
-            reason=first.reason,
-        )
-
-    def cells(self) -> tuple[str, ...]:
-        return tuple(getattr(self, name) for name in _COLUMNS)
-
-
 _COLUMNS = ("site", "op", "batch", "m", "n", "k", "dtype", "layout", "variant", "calls", "reason")
-_RIGHT = frozenset(("batch", "m", "n", "k", "calls"))
+_SIZES = frozenset(("batch", "m", "n", "k"))
+
+
+def _cells(group: _Group) -> tuple[str, ...]:
+    """One printed line."""
+    texts = {name: str(getattr(group.rows[0], name)) for name in _COLUMNS}
+    texts |= {name: _span(getattr(row, name) for row in group.rows) for name in _SIZES}
+    texts["site"] = group.site if group.sites == 1 else f"{group.site} \N{MULTIPLICATION SIGN}{group.sites}"
+    texts["calls"] = str(_calls(group.rows))
+    return tuple(texts.values())
 
 
 def _span(sizes: Iterable[int]) -> str:
@@ -276,8 +247,8 @@ def _span(sizes: Iterable[int]) -> str:
     return str(distinct[0]) if len(distinct) == 1 else f"{distinct[0]}..{distinct[-1]}"
 
 
-def _table(lines: Sequence[_Line]) -> list[str]:
-    table = [_COLUMNS, *(line.cells() for line in lines)]
+def _table(groups: Iterable[_Group]) -> list[str]:
+    table = [_COLUMNS, *map(_cells, groups)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     columns = list(zip(_COLUMNS, widths, strict=True))
     return ["  ".join(map(_cell, columns, row)).rstrip() for row in table]
@@ -285,7 +256,7 @@ def _table(lines: Sequence[_Line]) -> list[str]:
 
 def _cell(column: tuple[str, int], text: str) -> str:
     name, width = column
-    return text.rjust(width) if name in _RIGHT else text.ljust(width)
+    return text.rjust(width) if name in _SIZES or name == "calls" else text.ljust(width)
 
 
 def _footer(rows: Sequence[Row]) -> list[str]:

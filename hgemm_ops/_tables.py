@@ -23,9 +23,8 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +69,6 @@ class Entry:
     @property
     def shape(self) -> tuple[str, str, int, int, int, int, int]:
         return self.dtype, self.layout, self.align, self.batch, self.m, self.n, self.k
-
-    def blended(self, earlier: Entry) -> Entry:
-        """These times and those of an earlier run: torch's of this one, and each kernel's by the geometric mean of how
-        many times as fast it was. A kernel that only one run timed keeps what it had there."""
-        torch_us = self.us["torch"]
-        us = {"torch": torch_us}
-        for name in {**self.us, **earlier.us}:
-            if name != "torch":
-                speeds = [entry.us["torch"] / entry.us[name] for entry in (self, earlier) if name in entry.us]
-                us[name] = round(torch_us / math.prod(speeds) ** (1 / len(speeds)), 3)
-        return replace(self, us=us)
 
 
 @dataclass

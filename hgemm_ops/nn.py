@@ -62,8 +62,7 @@ def linear_group(
     """Several linear layers of one input: ``tuple(F.linear(x, w, b) for w, b in zip(weights, biases))``.
 
     One product computes them all where the weights are neighbouring rows of one buffer, in this order, the biases too
-    or absent, and no gradient is wanted; separate products do otherwise. No weight is copied. The results of one
-    product are parts of one tensor: with more than one row of ``x`` they are not contiguous.
+    or absent, and no gradient is wanted; its parts are then not contiguous where ``x`` has several rows.
 
     Args:
         x: ``(..., in_features)``. Any strides and storage offset.
@@ -108,24 +107,18 @@ def linear_gated(
     """Gated linear unit: ``act(F.linear(x, gate)) * F.linear(x, up)``.
 
     One operator computes it where ``gate`` and ``up`` are neighbouring rows of one buffer and no gradient is wanted:
-    where the kernel that the dispatcher picks for their product can (those for at most 64 rows on Hopper), products,
-    activation and multiplication are one launch, of float32 sums; elsewhere a second one gates the product. Otherwise
-    two products, the first with the activation, and a multiplication.
+    one launch with the kernels that can (those for at most 64 rows on Hopper), else a product and one that gates it.
 
     Args:
         x: ``(..., in_features)``. Any strides and storage offset.
-        gate: ``(out_features, in_features)``.
-        up: ``(out_features, in_features)``.
-        activation: as for :func:`hgemm_ops.linear`.
-        variant: as for :func:`hgemm_ops.matmul`.
+        gate, up: ``(out_features, in_features)`` each.
+        activation, variant: as for :func:`hgemm_ops.linear`.
 
     Returns:
         ``(..., out_features)``.
 
     Raises:
-        TypeError: ``x`` or a weight is not a tensor.
-        ValueError: unknown ``activation`` or ``variant``.
-        RuntimeError: as for :func:`hgemm_ops.linear`.
+        TypeError, ValueError, RuntimeError: as for :func:`hgemm_ops.linear`.
     """
     for name, value in (("x", x), ("gate", gate), ("up", up)):
         _require_tensor("linear_gated", name, value)
@@ -315,19 +308,12 @@ class Projection(nn.Module):
 
 class GatedMLP(nn.Module):
     """``down_proj(act_fn(gate_proj(x)) * up_proj(x))``, gate, up, activation and product as one operator where no
-    gradient is wanted.
-
-    ``original``: the class it stands for, which :func:`unfuse_projections` gives back.
-    """
+    gradient is wanted. Shares the layers of the module it stands for."""
 
     def __init__(self, mlp: nn.Module) -> None:
         super().__init__()
-        for name, value in vars(mlp).items():
-            if not name.startswith("_"):
-                setattr(self, name, value)  # config, sizes: what others may read
-        for name, module in mlp.named_children():
-            self.add_module(name, module)
-        self.original = type(mlp)
+        self._modules.update(mlp._modules)
+        self._original = (mlp,)  # not a child
 
     def forward(self, x: Tensor) -> Tensor:
         group: ProjectionGroup = self.gate_proj.group  # type: ignore[union-attr, assignment]
@@ -394,8 +380,8 @@ def fuse_projections(model: nn.Module) -> list[str]:
             group = ProjectionGroup(layers).train(parent.training)
             for i, name in enumerate(names):
                 setattr(parent, name, Projection(group, i).train(parent.training))
-            if names == ("gate_proj", "up_proj") and _is_gated(parent, group):
-                _replace(model, path, GatedMLP(parent).train(parent.training))
+            if path and names == ("gate_proj", "up_proj") and _is_gated(parent, group):
+                model.set_submodule(path, GatedMLP(parent).train(parent.training))
             elif _begin not in parent._forward_pre_hooks.values():
                 parent.register_forward_pre_hook(_begin)
                 parent.register_forward_hook(_end, always_call=True)
@@ -414,20 +400,18 @@ def _is_gated(parent: nn.Module, group: ProjectionGroup) -> bool:
     )
 
 
-def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    setattr(model.get_submodule(parent), name, module)
-
-
 def unfuse_projections(model: nn.Module) -> list[str]:
     """Puts plain ``nn.Linear`` layers back, with the values of now; returns what :func:`fuse_projections` had."""
     unfused = []
     for path, parent in list(model.named_modules()):
         for names in _groups(parent):
             for name in names:
-                setattr(parent, name, _linear_of(parent.get_submodule(name)))
+                layer = _linear_of(parent.get_submodule(name))
+                setattr(parent, name, layer)
+                if isinstance(parent, GatedMLP):
+                    setattr(parent._original[0], name, layer)
             if isinstance(parent, GatedMLP):
-                _replace(model, path, _ungated(parent))
+                model.set_submodule(path, parent._original[0].train(parent.training))
             for hooks, hook in ((parent._forward_pre_hooks, _begin), (parent._forward_hooks, _end)):
                 for key in [key for key, value in hooks.items() if value is hook]:
                     del hooks[key]
@@ -453,15 +437,3 @@ def _linear_of(projection: nn.Module) -> nn.Linear:
     if bias is not None:
         layer.bias = nn.Parameter(bias.detach().clone(), wanted)
     return layer.train(projection.training)
-
-
-def _ungated(module: GatedMLP) -> nn.Module:
-    mlp: nn.Module = module.original.__new__(module.original)
-    nn.Module.__init__(mlp)
-    for name, value in vars(module).items():
-        if not name.startswith("_") and name != "original":
-            setattr(mlp, name, value)
-    mlp.train(module.training)
-    for name, child in module.named_children():
-        mlp.add_module(name, child)
-    return mlp

@@ -196,6 +196,10 @@ Tensor& write(Product p, Tensor& out, const Torch& torchs) {
   return api->active() && serve(p, out) ? out : torchs(p);
 }
 
+Product wide(Op op, const Tensor& a, const Tensor& b, ScalarType dtype) {
+  return {op, &a, &b, nullptr, nullptr, nullptr, Activation::kNone, dtype};
+}
+
 // The kernels, by op: functional, out=, in place, and the first two with the result's dtype.
 
 Tensor mm(const Tensor& a, const Tensor& b) {
@@ -205,14 +209,11 @@ Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
   return write({Op::kMm, &a, &b}, out, [&](const Product& p) -> Tensor& { return at::cuda::mm_out(out, *p.a, *p.b); });
 }
 Tensor mm_dtype(const Tensor& a, const Tensor& b, ScalarType dtype) {
-  Product product{Op::kMm, &a, &b};
-  product.out_dtype = dtype;
-  return make(product, [&](const Product& p) { return at::cuda::mm(*p.a, *p.b, dtype); });
+  return make(wide(Op::kMm, a, b, dtype), [&](const Product& p) { return at::cuda::mm(*p.a, *p.b, dtype); });
 }
 Tensor& mm_dtype_out(const Tensor& a, const Tensor& b, ScalarType dtype, Tensor& out) {
-  Product product{Op::kMm, &a, &b};
-  product.out_dtype = dtype;
-  return write(product, out, [&](const Product& p) -> Tensor& { return at::cuda::mm_out(out, *p.a, *p.b, dtype); });
+  return write(wide(Op::kMm, a, b, dtype), out,
+               [&](const Product& p) -> Tensor& { return at::cuda::mm_out(out, *p.a, *p.b, dtype); });
 }
 
 /// torch 2.12 and newer put a kernel of Python's in front of outer products, which at::cuda::bmm does not know.
@@ -233,14 +234,11 @@ Tensor& bmm_out(const Tensor& a, const Tensor& b, Tensor& out) {
                [&](const Product& p) -> Tensor& { return at::cuda::bmm_out(out, *p.a, *p.b); });
 }
 Tensor bmm_dtype(const Tensor& a, const Tensor& b, ScalarType dtype) {
-  Product product{Op::kBmm, &a, &b};
-  product.out_dtype = dtype;
-  return make(product, [&](const Product& p) { return at::cuda::bmm(*p.a, *p.b, dtype); });
+  return make(wide(Op::kBmm, a, b, dtype), [&](const Product& p) { return at::cuda::bmm(*p.a, *p.b, dtype); });
 }
 Tensor& bmm_dtype_out(const Tensor& a, const Tensor& b, ScalarType dtype, Tensor& out) {
-  Product product{Op::kBmm, &a, &b};
-  product.out_dtype = dtype;
-  return write(product, out, [&](const Product& p) -> Tensor& { return at::cuda::bmm_out(out, *p.a, *p.b, dtype); });
+  return write(wide(Op::kBmm, a, b, dtype), out,
+               [&](const Product& p) -> Tensor& { return at::cuda::bmm_out(out, *p.a, *p.b, dtype); });
 }
 
 /// addmm, baddbmm and addmv are alike.

@@ -29,18 +29,8 @@ Operands Call::operands(int max_batch_dims) const {
 namespace {
 
 std::string text_of_dtype(int32_t code) {
-  if (const auto dtype = gemm_dtype(code)) return std::string("torch.") + dtype_name(*dtype);
-  const std::pair<int32_t, const char*> others[] = {
-      {aoti_torch_dtype_float64(), "float64"},     {aoti_torch_dtype_bool(), "bool"},
-      {aoti_torch_dtype_uint8(), "uint8"},         {aoti_torch_dtype_int8(), "int8"},
-      {aoti_torch_dtype_int16(), "int16"},         {aoti_torch_dtype_int32(), "int32"},
-      {aoti_torch_dtype_int64(), "int64"},         {aoti_torch_dtype_complex32(), "complex32"},
-      {aoti_torch_dtype_complex64(), "complex64"}, {aoti_torch_dtype_complex128(), "complex128"},
-  };
-  for (const auto& [other, name] : others) {
-    if (other == code) return std::string("torch.") + name;
-  }
-  return "dtype " + std::to_string(code);
+  const auto dtype = gemm_dtype(code);
+  return dtype ? std::string("torch.") + dtype_name(*dtype) : "dtype " + std::to_string(code);
 }
 
 std::string text_of_device(Device device) {
@@ -65,23 +55,20 @@ bool is_for_kernels(const Call& call) {
   return (variant(static_cast<int>(call.variant)).dtypes >> static_cast<int>(*dtype) & 1u) != 0;
 }
 
-void check_devices(const Call& call, const Tensor& x, const char* x_name, const Tensor& y, const char* y_name) {
-  if (x.device == y.device) return;
-  fail(prefix(call) + x_name + " (" + text_of_device(x.device) + ") and " + y_name + " (" + text_of_device(y.device) +
-       "): devices must match");
+/// Of two arguments that must be on one device and, unless their dtypes have a rule of their own, of one dtype.
+void check_alike(const Call& call, const Tensor& x, const char* x_name, const Tensor& y, const char* y_name,
+                 bool dtypes = true) {
+  const auto differ = [&](const char* what, const std::string& of_x, const std::string& of_y) {
+    fail(prefix(call) + x_name + " (" + of_x + ") and " + y_name + " (" + of_y + "): " + what + " must match");
+  };
+  if (!(x.device == y.device)) differ("devices", text_of_device(x.device), text_of_device(y.device));
+  if (dtypes && x.dtype != y.dtype) differ("dtypes", text_of_dtype(x.dtype), text_of_dtype(y.dtype));
 }
 
-void check_dtypes(const Call& call, const Tensor& x, const char* x_name, const Tensor& y, const char* y_name) {
-  if (x.dtype == y.dtype) return;
-  fail(prefix(call) + x_name + " (" + text_of_dtype(x.dtype) + ") and " + y_name + " (" + text_of_dtype(y.dtype) +
-       "): dtypes must match");
-}
-
-/// All that does not depend on shapes. The messages are those of hgemm_ops/ops/checks.py.
+/// All that does not depend on shapes.
 void check_arguments(const Call& call) {
   const auto [a_name, b_name, c_name] = argument_names(call.op);
-  check_devices(call, call.a, a_name, call.b, b_name);
-  check_dtypes(call, call.a, a_name, call.b, b_name);
+  check_alike(call, call.a, a_name, call.b, b_name);
   if (call.variant < kTorch || call.variant >= variant_count()) {
     fail(prefix(call) + "variant must be -2 (torch), -1 (auto) or an index into variants(), got " +
          std::to_string(call.variant));
@@ -100,19 +87,15 @@ void check_arguments(const Call& call) {
          std::to_string(call.act));
   }
   if (!call.c) return;
-  if (is_linear(call.op)) {
-    check_devices(call, call.a, a_name, call.c, c_name);
-    check_dtypes(call, call.a, a_name, call.c, c_name);
-    return;
-  }
-  check_devices(call, call.c, c_name, call.a, a_name);
+  if (is_linear(call.op)) return check_alike(call, call.a, a_name, call.c, c_name);
+  check_alike(call, call.c, c_name, call.a, a_name, false);
   if (call.c.dtype != dtype && call.c.dtype != result_dtype) {
     fail(prefix(call) + c_name + " (" + text_of_dtype(call.c.dtype) + ") must have the dtype of " + a_name + " (" +
          text_of_dtype(dtype) + ") or of the result (" + text_of_dtype(result_dtype) + ")");
   }
 }
 
-/// `out` is never resized: see hgemm_ops/ops/checks.py.
+/// `out` is never resized.
 void check_out(const Call& call, const Canonical& canonical) {
   const TensorView& out = call.out.view;
   if (out.ndim != canonical.out_ndim || !std::equal(out.sizes, out.sizes + out.ndim, canonical.out_sizes)) {

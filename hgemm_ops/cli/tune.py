@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,18 @@ from hgemm_ops._bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, Case, parse_
 _WHOLE_CHUNK = 16  # bytes
 _LAYOUT_HELP = "Of --shapes; repeatable.  [default: NT, a linear layer's]"
 _VARIANT_HELP = "Which kernels, beside torch; repeatable.  [default: all eligible]"
+
+
+def blended(entry: _tables.Entry, earlier: _tables.Entry) -> _tables.Entry:
+    """The times of a run and those of an earlier one: torch's of the former, and each kernel's by the geometric mean of
+    how many times as fast it was. A kernel that only one run timed keeps what it had there."""
+    torch_us = entry.us["torch"]
+    us = {"torch": torch_us}
+    for name in {**entry.us, **earlier.us}:
+        if name != "torch":
+            speeds = [e.us["torch"] / e.us[name] for e in (entry, earlier) if name in e.us]
+            us[name] = round(torch_us / math.prod(speeds) ** (1 / len(speeds)), 3)
+    return replace(entry, us=us)
 
 
 def _cases(suites: tuple[str, ...], shapes: str | None, dtype: str | None, layouts: tuple[str, ...]) -> list[Case]:
@@ -141,7 +155,7 @@ def tune(
         entry = to_entry(row)
         if entry is not None:
             earlier = entries.get(entry.shape) if blend else None
-            entries[entry.shape] = entry if earlier is None else entry.blended(earlier)
+            entries[entry.shape] = entry if earlier is None else blended(entry, earlier)
             table.entries = list(entries.values())
             table.write(path)
 
