@@ -72,7 +72,6 @@ def test_decode_compares_and_times_every_side(document: dict[str, Any]) -> None:
         (2, "reduce-overhead"),
     ]
     assert document["decode"]["layers"] == 1 and document["decode"]["size"] == "tiny"
-    steps = document["decode"]["checked"] + 1 * (2 + 1)
     for row in document["results"]:
         assert row["ok"]
         compiled = row["runner"] == "reduce-overhead"
@@ -84,10 +83,6 @@ def test_decode_compares_and_times_every_side(document: dict[str, Any]) -> None:
             else:
                 assert side["tokens"] == "same tokens"
                 assert side["logits"]["rms"] <= 2 * side["logits"]["torch_rms"] + 2.0**-8
-        if not compiled:
-            # q, k, v, o, gate, up, down and the head; fused, three fewer.
-            assert row["sides"]["ours"]["calls"] == {"torch": 8 * steps}
-            assert row["sides"]["fused"]["calls"] == {"torch": 5 * steps}
 
 
 def test_results_become_tables_and_a_plot(document: dict[str, Any], results: Path, tmp_path: Path) -> None:
