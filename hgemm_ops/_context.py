@@ -30,11 +30,13 @@ class _Entry:
 
     def __init__(self, context: use_custom_gemm) -> None:
         self.context = context
+        self.left = False  # maybe by another thread: a generator's, say, that ends there
 
 
 def _apply() -> None:
     """Tells the library what holds on this thread, and on those that have entered no context."""
-    own, every = _thread.entered, _entered
+    own = _thread.entered = [entry for entry in _thread.entered if not entry.left]
+    every = _entered
     _native.lib().hgemm_context_set(
         own[-1].context._variant if own else _native.NO_CONTEXT,
         every[-1].context._variant if every else _native.NO_CONTEXT,
@@ -119,13 +121,12 @@ class use_custom_gemm(ContextDecorator):
             entry = self._last_entry(_thread.entered) or self._last_entry(_entered)
             if entry is None:
                 return  # the override did not start
+            entry.left = True
             _entered.remove(entry)
-            if entry in _thread.entered:  # else another thread entered: a generator's, say, which this one ends
-                _thread.entered.remove(entry)
             self.report._stop()
             if self._sites:
                 _sites.stop()
             _apply()
 
     def _last_entry(self, entered: list[_Entry]) -> _Entry | None:
-        return next((entry for entry in reversed(entered) if entry.context is self), None)
+        return next((entry for entry in reversed(entered) if entry.context is self and not entry.left), None)

@@ -21,6 +21,15 @@ def console() -> Console:
     return probe if probe.is_terminal else Console(width=180)
 
 
+def save(results: list[check.Result], path: Path, *, whole: bool) -> None:
+    """Writes the results; of a part of the suite, beside what the file has of other cases."""
+    records = [result.record() for result in results]
+    if not whole and path.exists():
+        labels = {entry["label"] for entry in records}
+        records = [entry for entry in record.load(path)["results"] if entry["label"] not in labels] + records
+    record.save(record.document(transformers=transformers.__version__, results=records), path)
+
+
 @click.command(context_settings={"show_default": True})
 @click.option("--model", type=click.Choice(list(models.FAMILIES)), help="One case; without it, the whole suite.")
 @click.option("--scenario", help="prefill, generate, generate-static, decode, train; encoders: forward, train.")
@@ -83,15 +92,14 @@ def main(
     view, results = console(), []
     for result in check.run(cases, device=where, timed=timed):
         results.append(result)
+        if path is not None:  # after each case: a run may be cut off
+            save(results, path, whole=only is None)
         verdict = "FAIL" if result.problems else "ok"
         view.print(f"{verdict:4} {result.case}", highlight=False)
         if reports:
             view.print(str(result.report), highlight=False, markup=False, soft_wrap=True)
     view.print(check.table(results))
     view.print(check.summary(results), highlight=False)
-    if path is not None:
-        records = [result.record() for result in results]
-        record.save(record.document(transformers=transformers.__version__, results=records), path)
     sys.exit(any(result.problems for result in results))
 
 

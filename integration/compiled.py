@@ -120,8 +120,8 @@ def main(only: str | None, path: Path | None) -> None:
             f"{k} {v['value']:.3f} ({v['low']:.3f} to {v['high']:.3f})" for k, v in result["speed"].items()
         )
         click.echo(f"{case}: {shown} of torch's speed; {result['compiled_later']} graphs compiled later")
-    if path is not None:
-        record.save(record.document(transformers=transformers.__version__, results=results), path)
+        if path is not None:  # after each case: a run may be cut off
+            record.save(record.document(transformers=transformers.__version__, results=results), path)
 
 
 if __name__ == "__main__":
