@@ -1,19 +1,35 @@
 """Random problems through every production kernel: sizes from 1 to 700, any layout and alignment, batches, epilogues.
 
-Each kernel that ``explain`` calls eligible is forced, and the dispatcher's own choice runs too. Operands lie in memory
-full of NaN, so that a read outside them shows; results are written into memory full of NaN, so that an element left out
-and a write outside them show. Every element is held to twice torch's own error against float64 plus one rounding unit.
+Each kernel that ``explain`` calls eligible is forced, and the dispatcher's own choice runs too, by our ops and by
+torch's functions inside ``use_custom_gemm()``. Operands lie in memory full of NaN, so that a read outside them shows;
+results are written into memory full of NaN, so that an element left out and a write outside them show. Every element is
+held to twice torch's own error against float64 plus one rounding unit.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import ACTIVATIONS, POISON, GuardedBuffer, assert_close_to_torch, less_accurate, refusal_allowed
+from helpers import (
+    ACTIVATIONS,
+    DEVICE,
+    ON_GPU,
+    POISON,
+    GuardedBuffer,
+    assert_as_good,
+    assert_close_to_torch,
+    calls,
+    less_accurate,
+    refusal_allowed,
+)
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -21,7 +37,6 @@ from torch import Tensor
 import hgemm_ops
 from hgemm_ops import VariantInfo
 
-DEVICE = "cuda"
 DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
 AUTO = -1
 
@@ -329,6 +344,91 @@ def test_addmm_and_baddbmm(case: Sum, dtype: torch.dtype) -> None:
             op(c, a, b, alpha=alpha, beta=beta, out_dtype=out_dtype, variant=variant, out=guard.tensor)
             check(guard.tensor, variant)
         guard.check()
+
+
+@dataclass(frozen=True)
+class Call:
+    """One of torch's products of exactly these shapes; where its result goes: "new", "out" or "in place"."""
+
+    sum: Sum
+    goes: str
+    added: bool
+
+
+@st.composite
+def torch_calls(draw: st.DrawFn) -> Call:
+    return Call(draw(sums()), draw(st.sampled_from(["new", "out", "in place"])), draw(st.booleans()))
+
+
+@pytest.mark.gpu
+@DTYPES
+@fuzz(150)
+@given(case=torch_calls())
+def test_torchs_functions_in_the_context(case: Call, dtype: torch.dtype) -> None:
+    """mm, bmm, addmm and baddbmm, by every kernel that can and as dispatched, in all their forms."""
+    operands, goes = case.sum, case.goes
+    generator = torch.Generator(DEVICE).manual_seed(operands.seed)
+    c, a, b = (operand.make(dtype, generator) for operand in (operands.c, operands.a, operands.b))
+    shape = (*a.shape[:-1], b.size(-1))
+    added = case.added or goes == "in place"
+    c = c.expand(shape).contiguous() if goes == "in place" else c
+    alpha, beta = (operands.alpha, operands.beta) if added else (1.0, 0.0)
+    wide = {"out_dtype": torch.float32} if operands.out.float32 and not added and ON_GPU else {}
+    fn: Callable[..., Tensor]
+    if added:
+        add = torch.addmm if a.dim() == 2 else torch.baddbmm
+        fn = partial(add, c, a, b, alpha=alpha, beta=beta)
+    else:
+        fn = partial(torch.mm if a.dim() == 2 else torch.bmm, a, b, **wide)
+
+    def call(out: Tensor) -> Tensor:
+        if goes == "new":
+            return fn()
+        if goes == "out":
+            return fn(out=out)
+        return getattr(out.copy_(c), "addmm_" if a.dim() == 2 else "baddbmm_")(a, b, alpha=alpha, beta=beta)
+
+    theirs = fn()
+    in_two_steps = alpha * torch_product(a, b, theirs.dtype) + (beta * c if added else 0)
+    whole_c = fn.func(c.expand(shape).contiguous(), a, b, alpha=alpha, beta=beta) if added else theirs
+    exact, magnitude = alpha * (a.double() @ b.double()), abs(alpha) * (a.double().abs() @ b.double().abs())
+    if added and beta:
+        exact, magnitude = exact + beta * c.double(), magnitude + abs(beta) * c.double().abs()
+    worst = less_accurate(exact, theirs, whole_c, in_two_steps)
+    for name, variant in eligible(a, b):
+        note(f"variant {name}, {goes}")
+        guard = operands.out.buffer(torch.Size(shape), theirs.dtype)
+        with refusal_allowed(variant), hgemm_ops.use_custom_gemm(variant=name) as report:
+            out = call(guard.tensor)
+            assert goes == "new" or out.data_ptr() == guard.tensor.data_ptr()
+            assert out.stride() == (theirs if goes == "new" else guard.tensor).stride()
+            assert_close_to_torch(out, exact, worst, magnitude=magnitude)
+            assert calls(report) == (1 if ON_GPU else 0), str(report)
+            assert name == "auto" or {row.variant for row in report.rows} <= {name, "torch"}
+        guard.check()
+
+
+@pytest.mark.gpu
+@DTYPES
+@fuzz(150)
+@given(case=products())
+def test_matmul_in_the_context(case: Product, dtype: torch.dtype) -> None:
+    """torch.matmul folds, expands and copies before it calls a product; its gradients are products as well."""
+    generator = torch.Generator(DEVICE).manual_seed(case.seed)
+    a, b = (x.make(dtype, generator).requires_grad_() for x in (case.a, case.b))
+
+    def run(a: Tensor, b: Tensor, context: Any) -> list[Tensor]:
+        with context:
+            out = torch.matmul(a, b)
+            seed = torch.linspace(-1, 1, out.numel(), device=DEVICE).to(dtype).view(out.shape).to(out.dtype)
+            return [out.detach(), *torch.autograd.grad(out, (a, b), seed)]
+
+    theirs = run(a, b, nullcontext())
+    exact = run(a.detach().double().requires_grad_(), b.detach().double().requires_grad_(), nullcontext())
+    context = hgemm_ops.use_custom_gemm()
+    for got, other, ref in zip(run(a, b, context), theirs, exact, strict=True):
+        assert_as_good(got, other, ref, units=4)
+    assert calls(context.report) >= 2 or not ON_GPU  # of the gradients of a vector, one is an outer product
 
 
 @pytest.mark.gpu
