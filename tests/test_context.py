@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from helpers import DEVICE
 from torch import Tensor, nn
 
 from hgemm_ops import use_custom_gemm
@@ -72,7 +73,7 @@ def test_the_report_says_why_nothing_runs() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("device", ["cpu", pytest.param(DEVICE, marks=pytest.mark.gpu, id="gpu")])
 def test_disabled_by_the_environment(device: str) -> None:
     code = f"""
 import torch
