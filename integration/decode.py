@@ -223,7 +223,7 @@ def document(rows: Sequence[Row], settings: Settings) -> dict[str, Any]:
     """As a results file."""
     return record.document(
         transformers=transformers.__version__,
-        decode={"model": MODEL, **dataclasses.asdict(settings)},
+        decode={"model": MODEL, "fused": "fused projections", **dataclasses.asdict(settings)},
         results=[{**dataclasses.asdict(row), "ok": not row.problems} for row in rows],
     )
 
