@@ -79,6 +79,10 @@ STEPS = {
     ),
     "host-cost": Step(_script("host_cost", "--output", "RESULTS/host_cost.json"), 60),
     "models": Step(("-m", "integration", "--json", "RESULTS/integration.json"), 240),
+    "compiled": Step(("-m", "integration.compiled", "--json", "RESULTS/compiled.json"), 400),
+    "train": Step(
+        ("-m", "integration.train", "--json", "RESULTS/train.json", "--plot", "RESULTS/plots/train-gpt2.svg"), 240
+    ),
     "decode": Step(("-m", "integration.decode", "--compiled", "1,4,8,16,32", "--json", "RESULTS/decode.json"), 400),
     "kernels-ncu": Step(_script("kernels_ncu", "--output", "RESULTS/kernels_ncu.json"), 120),
 }
