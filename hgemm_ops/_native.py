@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import functools
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_void_p
@@ -313,24 +314,29 @@ def set_table(entries: Sequence[TableEntry], timings: Sequence[Timing]) -> None:
 
 
 class Tally:
-    """What is counted while contexts hold, between ``start`` and ``stop``. One thread at a time."""
+    """What is counted while contexts hold, between ``start`` and ``stop``."""
+
+    _lock = threading.Lock()  # one may be read while its context is left elsewhere
 
     def __init__(self) -> None:
         self._handle = lib().hgemm_tally_new()
         weakref.finalize(self, lib().hgemm_tally_delete, self._handle).atexit = False
 
     def start(self) -> None:
-        lib().hgemm_tally_start(self._handle)
+        with self._lock:
+            lib().hgemm_tally_start(self._handle)
 
     def stop(self) -> None:
-        lib().hgemm_tally_stop(self._handle)
+        with self._lock:
+            lib().hgemm_tally_stop(self._handle)
 
     def rows(self) -> list[CallCount]:
         """What was counted at least once, in the order of first calls."""
         room = 256
         while True:
             rows = (CallCount * room)()
-            count: int = lib().hgemm_tally_rows(self._handle, rows, room)
+            with self._lock:
+                count: int = lib().hgemm_tally_rows(self._handle, rows, room)
             if count <= room:
                 return list(rows[:count])
             room = count

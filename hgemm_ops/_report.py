@@ -70,8 +70,7 @@ class Report:
 
     @property
     def rows(self) -> list[Row]:
-        """Every kind of product, in the order of the process's first calls; kinds that only differ in how a product is
-        aligned, or in its device, are one."""
+        """Every kind of product, in the order of first calls; alignment and device alone do not tell kinds apart."""
         calls: Counter[Row] = Counter()
         for count in self._tally.rows() if self._tally is not None else ():
             calls[_row(count)] += count.calls
@@ -250,13 +249,8 @@ def _span(sizes: Iterable[int]) -> str:
 def _table(groups: Iterable[_Group]) -> list[str]:
     table = [_COLUMNS, *map(_cells, groups)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    columns = list(zip(_COLUMNS, widths, strict=True))
-    return ["  ".join(map(_cell, columns, row)).rstrip() for row in table]
-
-
-def _cell(column: tuple[str, int], text: str) -> str:
-    name, width = column
-    return text.rjust(width) if name in _SIZES or name == "calls" else text.ljust(width)
+    just = [str.rjust if name in _SIZES or name == "calls" else str.ljust for name in _COLUMNS]
+    return ["  ".join(f(text, w) for f, text, w in zip(just, row, widths, strict=True)).rstrip() for row in table]
 
 
 def _footer(rows: Sequence[Row]) -> list[str]:
