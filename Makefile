@@ -1,17 +1,25 @@
 # One virtual environment, made on demand; `rm -rf .venv build` starts over. `make demo VENV=` and the other targets with an
 # empty VENV install nothing but this package into the Python on PATH: PyTorch and transformers are there already.
+#
+# `make demo` builds for this machine alone: its GPU's architecture, without the ladder, and no kernel where there is no
+# GPU. Every other target builds all architectures and the ladder, which `make demo` then takes.
 PYTHON ?= python3
 VENV ?= .venv
+# Releases of torch that the wheel has csrc/aten compiled for; each is downloaded for its headers. A CUDA 12 wheel: the same with
+# the CUDA_HOME of a CUDA 12 toolkit.
+TORCHES ?= 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
 BIN := $(if $(VENV),$(VENV)/bin/)
 PY := $(if $(VENV),$(VENV)/bin/python,$(PYTHON))
-BUILT := $(if $(VENV),$(VENV)/.built,hgemm_ops/_C.so)
 DEPS := $(if $(VENV),$(VENV)/.deps)
+LIGHT_DEPS := $(if $(VENV),$(VENV)/.deps-light)
+BUILT := $(or $(VENV),build)/.built
+LIGHT_BUILT := $(BUILT)-light
 CPP := $(shell find csrc -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h')
 LISTS := $(shell find csrc -name '*.inc')
 
-.PHONY: demo test lint bench build
+.PHONY: demo test lint bench build wheel
 
-demo: build ; $(PY) -m integration.demo
+demo: $(or $(wildcard $(BUILT)),$(LIGHT_BUILT)) ; $(PY) -m integration.demo
 
 test: lint build ; $(PY) -m pytest -n 2 -m "not gpu"
 
@@ -21,12 +29,33 @@ bench: build ; $(PY) benchmarks/run.py
 
 build: $(BUILT)
 
-$(VENV)/.deps: requirements/dev.txt requirements/nvcc.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install -q -r requirements/dev.txt
-	-$(PY) -c "import setup, sys; sys.exit(not setup.find_toolkit()[0])" || $(PY) -m pip install -q -r requirements/nvcc.txt
-	touch $@
+wheel: build
+	$(PY) -m pip install -q -r requirements/wheel.txt
+	rm -rf build/wheel
+	HGEMM_OPS_TORCHES="$(TORCHES)" $(PY) -m pip wheel -q --no-deps --no-build-isolation -w build/wheel .
+	PATH="$(abspath $(BIN)):$$PATH" $(PY) -m auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' -w dist build/wheel/*.whl
 
-$(BUILT): $(DEPS) setup.py pyproject.toml $(CPP) $(LISTS)
-	$(PY) -m pip install -q --no-deps --no-build-isolation -e .
+# $(call install,REQUIREMENTS): into the environment, and a compiler where kernels are to be built and there is none.
+define install
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install -q -r $(1)
+	$(PY) -c "import setup, sys; sys.exit(bool(setup.wanted_archs()) and not setup.find_toolkit()[0])" \
+	  || $(PY) -m pip install -q -r requirements/nvcc.txt || true
 	touch $@
+endef
+
+# The first line shows ninja's progress; pip finds everything built.
+define compile
+	$(PY) setup.py --quiet build_ext --inplace
+	$(PY) -m pip install -q --no-deps --no-build-isolation -e .
+	mkdir -p $(@D) && touch $@
+endef
+
+$(LIGHT_DEPS) $(LIGHT_BUILT): export HGEMM_CUDA_ARCHS := $(or $(HGEMM_CUDA_ARCHS),native)
+$(LIGHT_BUILT): export HGEMM_LADDER := $(or $(HGEMM_LADDER),0)
+
+$(VENV)/.deps-light: requirements/demo.txt requirements/nvcc.txt ; $(call install,requirements/demo.txt)
+$(VENV)/.deps: requirements/demo.txt requirements/dev.txt requirements/nvcc.txt ; $(call install,requirements/dev.txt)
+
+$(LIGHT_BUILT): $(LIGHT_DEPS) setup.py pyproject.toml $(CPP) $(LISTS) ; $(compile)
+$(BUILT): $(DEPS) setup.py pyproject.toml $(CPP) $(LISTS) ; $(compile)

@@ -1,23 +1,31 @@
-"""Builds two libraries through ninja: hgemm_ops/_C.so, of csrc/**/*.cu by nvcc and csrc/**/*.cc by the C++ compiler,
-and hgemm_ops/_aten_torch_<version>.so, of csrc/aten by the C++ compiler, for the torch that is installed.
+"""Builds three libraries through ninja: hgemm_ops/_C.so, of csrc/**/*.cu by nvcc and csrc/**/*.cc by the C++ compiler;
+hgemm_ops/_ladder.so, of csrc/ladder; and hgemm_ops/_aten_torch_<version>.so, of csrc/aten by the C++ compiler, for the
+torch that is installed.
 
 torch.utils.cpp_extension refuses to compile CUDA beside a CPU-only torch. This build takes only headers and link names
 of LibTorch's stable ABI for _C.so, so that it runs on every torch from 2.10 on, CPU or CUDA. csrc/aten needs more than
 the stable ABI: for a torch other than the build's, hgemm_ops/_override.py compiles it when it is first wanted, from the
-sources that the package carries. Neither is a Python module: torch.ops.load_library and ctypes open them, hence the
+sources that the package carries. None is a Python module: torch.ops.load_library and ctypes open them, hence the
 abi3 tag.
 
 nvcc is looked for in CUDA_HOME, CUDA_PATH, PATH, the nvidia-cuda-nvcc wheels (requirements/nvcc.txt), /usr/local/cuda.
 Without one the package installs as pure Python and torch serves every op.
 
 Environment: CUDA_HOME, CUDA_PATH, CXX, CXXFLAGS, MAX_JOBS; HGEMM_OPS_TORCHES, more releases of torch to compile
-csrc/aten for, as "2.10.0 2.11.0"; and HGEMM_CUDA_ARCHS, a list; "80 90 90a" unless set:
+csrc/aten for, as "2.10.0 2.11.0"; HGEMM_LADDER=0, which leaves out the ladder; and HGEMM_CUDA_ARCHS, a list, "native"
+for what this machine's GPUs run, or "none"; "80 90 90a" unless set:
   - csrc/**/sm90_*.cu is compiled for 90a;
   - every other .cu for each architecture without a letter, and to PTX for the highest of them; one that does not ask
     for __CUDA_ARCH__, nor does what it includes, is compiled once, to PTX for the lowest, which serves all;
   - where that leaves a .cu without an architecture, it is compiled for what the list does hold. A list without 90a also
     defines HGEMM_NO_SM90A in every source: sm90_*.cu then keeps its launchers, without device code, and reports its
     kernels as not built.
+  - "none", and "native" without a GPU, compile no .cu and need no nvcc: _C.so then holds the dispatcher and the ops,
+    which decide and explain as a full build would, and torch serves every product (core/problem.h).
+
+The file that instantiates a family becomes one object for each line of the family's list, with both element types: no
+object takes long, and what the types have in common compresses well. Device code is compressed as far as nvcc can,
+which from nvcc 12.8 on needs a driver of CUDA 12.4 (550.54) or newer.
 
 Outputs stay in build/native: objects, build.ninja, and ptxas.txt, the ptxas report of the linked objects.
 """
@@ -52,6 +60,9 @@ DEFAULT_ARCHS = "80 90 90a"
 HOPPER = "90a"
 MIN_ARCH = 80
 MIN_NVCC = (12, 0)  # the first with compute_90a
+COMPRESSING_NVCC = (12, 8)  # the first with --compress-mode
+#: What the ladder's library holds of the other rooms; _C.so exports none of it.
+LADDER_TOO = ("dispatch/canonical.cc", "kernels/device.cu", "tile/tensor_map.cu")
 TORCH_TARGET_VERSION = "0x020a000000000000"  # LibTorch stable ABI as of torch 2.10
 
 
@@ -82,16 +93,21 @@ def cudart_dir(home: Path) -> Path | None:
     return next((d for d in candidates if (d / "libcudart_static.a").is_file()), None)
 
 
+def nvcc_release(home: Path) -> tuple[int, int] | None:
+    version = subprocess.run([home / "bin" / "nvcc", "--version"], capture_output=True, text=True).stdout
+    release = re.search(r"release (\d+)\.(\d+)", version)
+    return (int(release[1]), int(release[2])) if release else None
+
+
 def defect(home: Path) -> str | None:
     """Why a toolkit that has an nvcc cannot build this library, None if it can."""
     if cudart_dir(home) is None:
         return "no libcudart_static.a"
-    version = subprocess.run([home / "bin" / "nvcc", "--version"], capture_output=True, text=True).stdout
-    release = re.search(r"release (\d+)\.(\d+)", version)
+    release = nvcc_release(home)
     if release is None:
         return "nvcc --version names no release"
-    if (int(release[1]), int(release[2])) < MIN_NVCC:
-        return f"nvcc {release[1]}.{release[2]} is older than {MIN_NVCC[0]}.{MIN_NVCC[1]}"
+    if release < MIN_NVCC:
+        return f"nvcc {release[0]}.{release[1]} is older than {MIN_NVCC[0]}.{MIN_NVCC[1]}"
     return None
 
 
@@ -110,12 +126,36 @@ def find_toolkit(
     return None, "; ".join(rejected) or f"no nvcc in CUDA_HOME, PATH, the nvidia-cuda-nvcc wheels or {DEFAULT_HOME}"
 
 
+def native_archs() -> str:
+    """The architectures of this machine's GPUs, by nvidia-smi; "none" without a GPU that kernels are for."""
+    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True).stdout
+    except OSError:
+        return "none"
+    archs = {int(major + minor) for major, minor in re.findall(r"^(\d+)\.(\d)$", found, re.MULTILINE)}
+    return " ".join("90 90a" if a == 90 else str(a) for a in archs if a >= MIN_ARCH) or "none"
+
+
 def parse_archs(text: str) -> list[str]:
-    archs = text.replace(",", " ").replace(";", " ").split()
+    """The architectures of a list, lowest first; none for "none"."""
+    archs = (native_archs() if text.strip() == "native" else text).replace(",", " ").replace(";", " ").split()
+    if archs == ["none"]:
+        return []
     bad = [a for a in archs if not re.fullmatch(r"\d{2,3}a?", a) or int(a.rstrip("a")) < MIN_ARCH]
     if bad or not archs:
-        raise SystemExit(f"HGEMM_CUDA_ARCHS: expected a list like '{DEFAULT_ARCHS}', from {MIN_ARCH} on, got '{text}'")
+        raise SystemExit(
+            f"HGEMM_CUDA_ARCHS: expected native, none or a list like '{DEFAULT_ARCHS}' from {MIN_ARCH} on, got '{text}'"
+        )
     return sorted(dict.fromkeys(archs), key=lambda a: (int(a.rstrip("a")), a))
+
+
+def wanted_archs() -> list[str]:
+    return parse_archs(os.environ.get("HGEMM_CUDA_ARCHS", DEFAULT_ARCHS))
+
+
+def wants_ladder(archs: list[str]) -> bool:
+    return bool(archs) and os.environ.get("HGEMM_LADDER", "1") != "0"
 
 
 def asks_for_arch(source: Path) -> bool:
@@ -151,6 +191,28 @@ def gencode(source: Path, archs: list[str]) -> list[str]:
     return flags
 
 
+def units(source: Path, build: Path) -> list[tuple[str, Path]]:
+    """What a .cu is compiled as: names of objects, and the file that nvcc gets for each.
+
+    A file that asks for HGEMM_LINE is compiled once for each line of the list of kernels that it includes, through a
+    file of two lines in ``build``.
+    """
+    name, text = source.relative_to(CSRC), source.read_text()
+    if "HGEMM_LINE" not in text:
+        return [(f"{name}.o", source)]
+    (kernels,) = re.findall(r'^#include "(.+\.inc)"', text, re.MULTILINE)
+    lines = re.findall(r"^[A-Z][A-Z0-9_]*\(.*\)$", (CSRC / kernels).read_text(), re.MULTILINE)
+    found = []
+    for i, line in enumerate(lines):
+        unit = build / name.with_suffix(f".{i}.cu")
+        content = f'#define HGEMM_LINE {line}\n#include "{name}"\n'
+        if not unit.is_file() or unit.read_text() != content:
+            unit.parent.mkdir(parents=True, exist_ok=True)
+            unit.write_text(content)
+        found.append((f"{unit.relative_to(build)}.o", unit))
+    return found
+
+
 def torch_root() -> Path:
     """torch's directory, without importing it."""
     spec = importlib.util.find_spec("torch")
@@ -182,19 +244,19 @@ rule nvcc
     grep -A 4 -i warning $out.ptxas >&2; true
   depfile = $out.d
   deps = gcc
-  description = nvcc $in
+  description = nvcc $out
 
 rule cxx
   command = $cxx $flags -MD -MF $out.d -c $in -o $out
   depfile = $out.d
   deps = gcc
-  description = c++ $in
+  description = c++ $out
 
 rule aten
   command = $command -MD -MF $out.d
   depfile = $out.d
   deps = gcc
-  description = c++ $in
+  description = c++ $out
 
 rule link
   command = $cxx -shared -o $out $in $flags
@@ -214,52 +276,84 @@ def ninja_flags(flags: Iterable[object]) -> str:
     return shlex.join(map(str, flags)).replace("$", "$$")
 
 
-def build_file(toolkit: Path, torch: Path, archs: list[str], environ: Mapping[str, str]) -> str:
-    """build.ninja for every source under csrc/: makes _C.so and ptxas.txt in the directory it runs in."""
+def build_file(
+    toolkit: Path | None,
+    torch: Path,
+    archs: list[str],
+    environ: Mapping[str, str],
+    build: Path = BUILD,
+    ladder: bool = True,
+) -> str:
+    """build.ninja for the sources under csrc/: makes the libraries and ptxas.txt in ``build``, where it is to run.
+
+    ``toolkit``: None where ``archs`` is empty.
+    """
     cxx = shlex.split(environ.get("CXX", "c++"))
     common = ["-fPIC", "-fvisibility=hidden"]
-    defines = [f"-I{CSRC}", *([] if HOPPER in archs else ["-DHGEMM_NO_SM90A"])]
-    cu_flags = ["-std=c++17", "-O3", "-lineinfo", "-Xptxas=-v", f"-ccbin={cxx[-1]}"]
-    cu_flags += [*(f"-Xcompiler={flag}" for flag in common), *defines]
+    defines = [f"-I{CSRC}", *([] if HOPPER in archs or not archs else ["-DHGEMM_NO_SM90A"])]
     cc_flags = ["-O2", "-Wall", "-Wextra", *common, *defines, *shlex.split(environ.get("CXXFLAGS", ""))]
     torch_flags = [f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}", "-isystem", torch / "include"]
+    if toolkit is None:
+        cc_flags += ["-DHGEMM_NO_DEVICE_CODE", "-Wno-unused-parameter"]
 
-    lines = [RULES, f"nvcc = {ninja_flags([toolkit / 'bin' / 'nvcc'])}", f"cxx = {ninja_flags(cxx)}"]
-    objects, reports = [], []
+    lines = [RULES, f"cxx = {ninja_flags(cxx)}"]
+    aten = Path(f"{_aten_build.stem(torch_version(torch))}.so")
+    # First: by far the longest where there is no device code.
+    lines.append(f"build {aten}: aten {ninja_path(CSRC / _aten_build.SOURCES[0])}")
+    lines.append(f"  command = {ninja_flags(_aten_build.command(cxx, CSRC, torch, aten))}")
+    built: dict[str, list[str]] = {"_C.so": [], "_ladder.so": []}  # library -> objects
+    reports = []
 
-    for source in sorted(CSRC.rglob("*.cu")):
-        target = f"{source.relative_to(CSRC)}.o"
-        objects.append(target)
-        reports.append(f"{target}.ptxas")
-        lines.append(f"build {target} | {target}.ptxas: nvcc {ninja_path(source)}")
-        lines.append(f"  flags = {ninja_flags([*cu_flags, *gencode(source, archs)])}")
+    def assign(source: Path, target: str) -> bool:
+        """Adds an object to the libraries that want it; False where none does."""
+        is_rung = source.is_relative_to(CSRC / "ladder")
+        if not is_rung:
+            built["_C.so"].append(target)
+        if ladder and (is_rung or str(source.relative_to(CSRC)) in LADDER_TOO):
+            built["_ladder.so"].append(target)
+        return ladder or not is_rung
+
+    if toolkit is not None:
+        cu_flags = ["-std=c++17", "-O3", "-lineinfo", "-Xptxas=-v", f"-ccbin={cxx[-1]}"]
+        compresses = (nvcc_release(toolkit) or MIN_NVCC) >= COMPRESSING_NVCC
+        cu_flags += ["--compress-mode=size" if compresses else "-Xfatbin=-compress-all"]
+        cu_flags += [*(f"-Xcompiler={flag}" for flag in common), *defines]
+        lines.append(f"nvcc = {ninja_flags([toolkit / 'bin' / 'nvcc'])}")
+        for source in sorted(CSRC.rglob("*.cu")):
+            for target, unit in units(source, build):
+                if assign(source, target):
+                    reports.append(f"{target}.ptxas")
+                    lines.append(f"build {target} | {target}.ptxas: nvcc {ninja_path(unit)}")
+                    lines.append(f"  flags = {ninja_flags([*cu_flags, *gencode(source, archs)])}")
     for source in sorted(CSRC.rglob("*.cc")):
         if source.is_relative_to(CSRC / "aten"):
             continue
         target = f"{source.relative_to(CSRC)}.o"
-        objects.append(target)
-        in_torch = source.is_relative_to(CSRC / "torch")
-        flags = ["-std=c++20", *cc_flags, *torch_flags] if in_torch else ["-std=c++17", *cc_flags]
-        lines.append(f"build {target}: cxx {ninja_path(source)}\n  flags = {ninja_flags(flags)}")
+        has_ops = source.parent.name in ("torch", "ladder")
+        flags = ["-std=c++20", *cc_flags, *torch_flags] if has_ops else ["-std=c++17", *cc_flags]
+        if assign(source, target):
+            lines.append(f"build {target}: cxx {ninja_path(source)}\n  flags = {ninja_flags(flags)}")
 
-    link_flags = [f"-L{cudart_dir(toolkit)}", "-lcudart_static", "-lrt", "-lpthread", "-ldl"]
+    link_flags = [f"-L{cudart_dir(toolkit)}", "-lcudart_static", "-lrt", "-lpthread", "-ldl"] if toolkit else []
     link_flags += [f"-L{torch / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10"]
     link_flags += ["-Wl,--exclude-libs,ALL", "-Wl,-z,defs"]
-    lines.append(f"build _C.so: link {' '.join(objects)}\n  flags = {ninja_flags(link_flags)}")
-    aten = Path(f"{_aten_build.stem(torch_version(torch))}.so")
-    lines.append(f"build {aten}: aten {ninja_path(CSRC / _aten_build.SOURCES[0])}")
-    lines.append(f"  command = {ninja_flags(_aten_build.command(cxx, CSRC, torch, aten))}")
-    lines.append(f"build ptxas.txt: report {' '.join(reports)}")
+    for library, parts in built.items():
+        if parts:
+            lines.append(f"build {library}: link {' '.join(parts)}\n  flags = {ninja_flags(link_flags)}")
+    if reports:
+        lines.append(f"build ptxas.txt: report {' '.join(reports)}")
     return "\n".join(lines) + "\n"
 
 
-def build_libraries(toolkit: Path, build: Path) -> None:
+def build_libraries(toolkit: Path | None, build: Path) -> None:
     """Compiles what changed since the last build in ``build``, where the libraries then are."""
-    archs = parse_archs(os.environ.get("HGEMM_CUDA_ARCHS", DEFAULT_ARCHS))
+    archs = wanted_archs()
     build.mkdir(parents=True, exist_ok=True)
-    (build / "build.ninja").write_text(build_file(toolkit, torch_root(), archs, os.environ))
+    text = build_file(toolkit, torch_root(), archs, os.environ, build, wants_ladder(archs))
+    (build / "build.ninja").write_text(text)
     jobs = os.environ.get("MAX_JOBS", str(len(os.sched_getaffinity(0))))
-    if subprocess.run([ninja_program(), "-C", build, "-j", jobs]).returncode:
+    status = {"NINJA_STATUS": "[%f/%t, %e s] ", **os.environ}
+    if subprocess.run([ninja_program(), "-C", build, "-j", jobs], env=status).returncode:
         raise SystemExit("hgemm_ops: compilation failed, see ninja's output above")
 
 
@@ -276,7 +370,7 @@ def build_for_other_torch(version: str, build: Path) -> None:
 class Library(Extension):
     """``torch``: for the override of a torch that is not the installed one, its version."""
 
-    def __init__(self, name: str, toolkit: Path, torch: str | None = None) -> None:
+    def __init__(self, name: str, toolkit: Path | None, torch: str | None = None) -> None:
         super().__init__(name, sources=[], py_limited_api=True)
         self.toolkit = toolkit
         self.torch = torch
@@ -292,7 +386,7 @@ class NinjaBuildExt(build_ext):
         if ext.torch:
             build_for_other_torch(ext.torch, BUILD)
         else:
-            build_libraries(ext.toolkit, BUILD)  # ninja knows that there is nothing left to do for the second one
+            build_libraries(ext.toolkit, BUILD)  # ninja knows that there is nothing left to do for the next ones
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(BUILD / target.name, target)
@@ -322,18 +416,20 @@ class BuildPyWithoutKernels(build_py):
 
 
 def main() -> None:
-    toolkit, reason = find_toolkit()
+    archs = wanted_archs()
+    toolkit, reason = find_toolkit() if archs else (None, "")
     BuildPyWithoutKernels.reason = reason
     libraries = []
-    if toolkit:
+    if toolkit or not archs:
         aten = _aten_build.stem(torch_version(torch_root()))
-        libraries = [Library("hgemm_ops._C", toolkit), Library(f"hgemm_ops.{aten}", toolkit)]
+        names = ["_C", *(["_ladder"] if wants_ladder(archs) else []), aten]
+        libraries = [Library(f"hgemm_ops.{name}", toolkit) for name in names]
         others = {_aten_build.stem(version): version for version in os.environ.get("HGEMM_OPS_TORCHES", "").split()}
         libraries += [Library(f"hgemm_ops.{stem}", toolkit, v) for stem, v in others.items() if stem != aten]
-    with_kernels = {"build_ext": NinjaBuildExt, "build_py": BuildPyWithSources}
+    with_libraries = {"build_ext": NinjaBuildExt, "build_py": BuildPyWithSources}
     setup(
         ext_modules=libraries,
-        cmdclass=with_kernels if toolkit else {"build_py": BuildPyWithoutKernels},
+        cmdclass=with_libraries if libraries else {"build_py": BuildPyWithoutKernels},
         options={"bdist_wheel": {"py_limited_api": "cp310"}},
     )
 

@@ -71,10 +71,6 @@ class VariantInfo(Structure):
     ]
 
 
-class AddInfo(Structure):
-    _fields_ = [("name", c_char_p), ("dtype", c_int32), ("reserved", c_int32)]
-
-
 class Query(Structure):
     _fields_ = [
         ("a", Tensor),
@@ -168,7 +164,6 @@ _STRUCTS = (
     Tensor,
     Facts,
     VariantInfo,
-    AddInfo,
     Query,
     Candidate,
     Decision,
@@ -185,8 +180,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_variant_count": (c_int, []),
     "hgemm_variant_info": (c_int, [c_int, POINTER(VariantInfo)]),
     "hgemm_find_variant": (c_int, [c_char_p]),
-    "hgemm_add_count": (c_int, []),
-    "hgemm_add_info": (c_int, [c_int, POINTER(AddInfo)]),
+    "hgemm_has_device_code": (c_int, []),
     "hgemm_preset_facts": (c_int, [c_int, POINTER(Facts)]),
     "hgemm_device_facts": (c_int, [c_int, POINTER(Facts)]),
     "hgemm_read": (c_int, [c_void_p, c_int64, c_void_p, c_void_p]),
@@ -250,12 +244,23 @@ def variant_infos() -> tuple[VariantInfo, ...]:
 
 
 @functools.cache
-def add_infos() -> tuple[AddInfo, ...]:
-    """The ladder's elementwise additions."""
-    infos = (AddInfo * lib().hgemm_add_count())()
-    for id_, info in enumerate(infos):
-        check(lib().hgemm_add_info(id_, info))
-    return tuple(infos)
+def ladder() -> list[tuple[str, torch.dtype]] | None:
+    """Adds the kernels of the ladder's library (csrc/ladder/variants.h) behind the others, once. Its elementwise
+    additions; None where it was not built."""
+    path = _library.path().with_name("_ladder.so")
+    if not path.is_file():
+        return None
+    try:
+        library = ctypes.CDLL(str(path))
+        check(library.hgemm_ladder_install(ctypes.cast(lib().hgemm_add_variants, c_void_p)))
+    except (AttributeError, OSError, RuntimeError) as error:
+        _library.logger.warning("%s does not load: %s", path, error)
+        return None
+    name = c_char_p()
+    additions: list[tuple[str, torch.dtype]] = []
+    while (dtype := library.hgemm_ladder_addition(len(additions), ctypes.byref(name))) >= 0:
+        additions.append(((name.value or b"").decode(), DTYPES[dtype]))
+    return additions
 
 
 def preset_facts(cc: int) -> Facts:

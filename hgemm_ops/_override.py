@@ -67,6 +67,8 @@ def _start() -> str | None:
         return f"no native library: {_library.reason()}"
     if not torch.cuda.is_available():
         return "there is no CUDA device"
+    if not _native.lib().hgemm_has_device_code():
+        return "the library was built without device code (HGEMM_CUDA_ARCHS=none)"
     try:
         _install()
     except (OSError, RuntimeError) as error:

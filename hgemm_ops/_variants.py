@@ -130,11 +130,21 @@ def additions() -> list[Addition]:
     """The ladder's elementwise additions, ``torch.ops.hgemm.<name>(a, b)``: ops, but no kernels of a product."""
     if not _library.load():
         return []
-    return [Addition(info.name.decode(), _native.DTYPES[info.dtype]) for info in _native.add_infos()]
+    return [Addition(name, dtype) for name, dtype in _native.ladder() or ()]
+
+
+def _missing_rungs() -> list[str]:
+    """The names of the ladder's steps where its library was not built."""
+    if _native.ladder() is not None:
+        return []
+    from hgemm_ops._bench.rungs import RUNGS
+
+    return list(RUNGS)
 
 
 def define_ops() -> None:
     """Gives every kernel of the loaded library its op. To be called once."""
+    missing = _missing_rungs()  # first, as the ladder adds its kernels there
     kernels = []
     for id_, info in enumerate(_native.variant_infos()):
         rung = info.family == b"ladder"
@@ -149,6 +159,7 @@ def define_ops() -> None:
         )
     ops.define_kernels(kernels)
     ops.define_additions(additions())
+    ops.define_missing(missing)
 
 
 def name_of(id_: int) -> str:
@@ -166,6 +177,8 @@ def resolve(name: str | None) -> int:
         raise TypeError(f"variant: expected a name or None, got {type(name).__name__}")
     if name in names():
         return names().index(name)
+    if _library.load() and name in _missing_rungs():
+        raise ValueError(f"variant: {name!r} {ops.NO_LADDER}")
     missing = "" if _library.load() else f" (no native library: {_library.reason()})"
     raise ValueError(f"variant: unknown kernel {name!r}; there are {', '.join(('auto', 'torch', *names()))}{missing}")
 

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import textwrap
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -50,7 +50,9 @@ ROOMS = {
     "aten": {"aten", "dispatch", "core"},
 }
 # Whose lists of kernels a room reads besides.
-LISTS = {"dispatch": ("kernels", "ladder"), "torch": ("ladder",)}
+LISTS = {"dispatch": ("kernels",), "ladder": ("ladder",)}
+# The ladder's ops, which lie beside its kernels, as they are of one library.
+LADDER_OPS = PurePosixPath("ladder/elementwise.cc")
 STABLE_HEADERS = ("torch/csrc/stable/", "torch/csrc/inductor/aoti_torch/", "torch/headeronly/")
 # The dispatcher's cost is measured below the public surface.
 BELOW_THE_SURFACE = {"benchmarks/select_cost.py"}
@@ -70,7 +72,7 @@ def family(file: PurePosixPath, sources: Iterable[PurePosixPath]) -> str:
 def include_errors(file: PurePosixPath, text: str, sources: Iterable[PurePosixPath]) -> list[str]:
     """What a source under csrc/ includes against the rule; ``file`` and ``sources`` are relative to csrc/."""
     errors = []
-    room = file.parts[0]
+    room = "torch" if file == LADDER_OPS else file.parts[0]
     for quote, name in re.findall(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', text, re.MULTILINE):
         header = PurePosixPath(name)
         if quote == "<":
@@ -79,7 +81,9 @@ def include_errors(file: PurePosixPath, text: str, sources: Iterable[PurePosixPa
                 errors.append(f"{file}: <{name}>: torch headers only in csrc/aten, the stable ABI in csrc/torch")
         elif len(header.parts) < 2 or header.parts[0] not in ROOMS:
             errors.append(f'{file}: "{name}": paths start at a room')
-        elif header.parts[0] not in ROOMS[room] and not (is_list(header) and header.parts[0] in LISTS.get(room, ())):
+        elif header.parts[0] not in ROOMS[room] and not (
+            is_list(header) and header.parts[0] in LISTS.get(file.parts[0], ())
+        ):
             errors.append(f'{file}: "{name}": {room} may include only {", ".join(sorted(ROOMS[room]))}')
         elif header.parts[0] == "kernels" and not is_list(header) and family(header, sources) != family(file, sources):
             errors.append(f'{file}: "{name}": a kernel does not include another')
@@ -120,7 +124,10 @@ def test_include_rule() -> None:
         ("torch/ops.cc", '#include "aten/override.h"'),
         ("aten/override.cc", '#include "torch/call.h"'),
         ("aten/override.cc", '#include "kernels/variants.h"'),
-        ("torch/elementwise.cc", '#include "ladder/ladder.h"'),
+        ("ladder/elementwise.cc", '#include "ladder/thread_tile.cuh"'),
+        ("ladder/ladder.cc", '#include "torch/tensor_access.h"'),
+        ("ladder/ladder.cc", "#include <torch/csrc/stable/library.h>"),
+        ("dispatch/registry.cc", '#include "ladder/variants.h"'),
         ("ladder/01_naive.cu", '#include "kernels/configs.inc"'),
         ("torch/ops.cc", "#include <ATen/ATen.h>"),
         ("torch/ops.cc", "#include <c10/core/ScalarType.h>"),
@@ -140,8 +147,8 @@ def test_include_rule_finds(file: str, line: str) -> None:
         ("kernels/a_b.cu", '#include "ptx/mma.cuh"'),
         ("kernels/a_b.cu", '// #include "ladder/copy.cuh"'),
         ("dispatch/registry.cc", '#include "kernels/variants.h"'),
-        ("dispatch/registry.cc", '#include "ladder/variants.inc"'),
-        ("torch/elementwise.cc", '#include "ladder/variants.h"'),
+        ("ladder/elementwise.cc", '#include "ladder/variants.h"'),
+        ("ladder/elementwise.cc", '#include "torch/tensor_access.h"'),
         ("ladder/01_naive.cu", '#include "ladder/gemm.cuh"'),
         ("ladder/01_naive.cu", '#include "tile/raster.cuh"'),
         ("torch/ops.cc", "#include <torch/csrc/stable/library.h>"),
@@ -258,7 +265,24 @@ def test_parse_archs(build: Any, text: str, archs: list[str]) -> None:
     assert build.parse_archs(text) == archs
 
 
-@pytest.mark.parametrize("text", ["", "75", "sm_90", "90 8.0", "90b"])
+def test_none_is_no_architecture_and_native_this_machines(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert build.parse_archs("none") == [] and not build.wants_ladder([])
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for printed, archs in {
+        "9.0\n9.0\n": ["90", "90a"],
+        "8.6\n12.0\n7.5\n": ["86", "120"],
+        "7.5\n": [],
+        "No devices were found\n": [],
+    }.items():
+        script(tmp_path / "nvidia-smi", f"#!/bin/sh\nprintf '{printed}'\n")
+        assert build.parse_archs("native") == archs
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert build.parse_archs("native") == []
+
+
+@pytest.mark.parametrize("text", ["", "75", "sm_90", "90 8.0", "90b", "none 90"])
 def test_parse_archs_refuses(build: Any, text: str) -> None:
     with pytest.raises(SystemExit, match=r"HGEMM_CUDA_ARCHS: .* got "):
         build.parse_archs(text)
@@ -270,15 +294,15 @@ EACH = ["80:sm_80", "90:sm_90", "90:compute_90"]
 @pytest.mark.parametrize(
     ("name", "archs", "flags"),
     [
-        ("kernels/sm80_mma_f16.cu", "80 90 90a", ["80:sm_80", "80:sm_90", "80:compute_80"]),
+        ("kernels/sm80_mma.cu", "80 90 90a", ["80:sm_80", "80:sm_90", "80:compute_80"]),
         ("ladder/01_naive.cu", "80 86 90", ["80:sm_80", "80:sm_86", "80:sm_90", "80:compute_80"]),
-        ("kernels/gemv_f16.cu", "80 90 90a", EACH),
-        ("kernels/sm80_mma_f16.cu", "80", ["80:sm_80", "80:compute_80"]),
-        ("kernels/sm80_mma_f16.cu", "90a", ["90a:sm_90a"]),
-        ("kernels/sm90_wgmma_f16.cu", "80 90 90a", ["90a:sm_90a"]),
-        ("kernels/sm90_wgmma_f16.cu", "80 90", EACH),
-        ("kernels/sm90_wgmma_f16.cu", "90a", ["90a:sm_90a"]),
-        ("kernels/sm90_wgmma_f16.cu", "100a", ["100a:sm_100a"]),
+        ("kernels/gemv.cu", "80 90 90a", EACH),
+        ("kernels/sm80_mma.cu", "80", ["80:sm_80", "80:compute_80"]),
+        ("kernels/sm80_mma.cu", "90a", ["90a:sm_90a"]),
+        ("kernels/sm90_wgmma.cu", "80 90 90a", ["90a:sm_90a"]),
+        ("kernels/sm90_wgmma.cu", "80 90", EACH),
+        ("kernels/sm90_wgmma.cu", "90a", ["90a:sm_90a"]),
+        ("kernels/sm90_wgmma.cu", "100a", ["100a:sm_100a"]),
     ],
 )
 def test_gencode(build: Any, name: str, archs: str, flags: list[str]) -> None:
@@ -309,6 +333,12 @@ def tree(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     build.CSRC = tmp_path / "a tree" / "csrc"
     files = {
         "core/shared.h": "int one();\n",
+        "kernels/list.inc": "// one kernel a line\nKERNEL(a)\nKERNEL(b)\n",
+        "kernels/family.cu": "#define KERNEL(X) int X() { return 6; }\nHGEMM_LINE\n#ifndef HGEMM_LINE\n"
+        '#include "kernels/list.inc"\n#endif\n',
+        "kernels/device.cu": "",
+        "dispatch/canonical.cc": "int five() { return 5; }\n",
+        "ladder/rung.cc": 'int five();\n[[gnu::visibility("default")]] int rung() { return five(); }\n',
         "kernels/sm80_a.cu": '#include "core/shared.h"\nint one() { return 1; }\n',
         "kernels/sm90_b.cu": "int two() { return 2; }\n",
         "torch/ops.cc": '#include <torch/headeronly/core/ScalarType.h>\n#include "core/shared.h"\n'
@@ -328,14 +358,44 @@ def test_sources_see_only_their_rooms_flags(build: Any, tree: Path) -> None:
     torch = tree / "torch"
     torch.mkdir()
     (torch / "version.py").write_text("__version__ = '2.99.0+cpu'\n")
-    edges = build.build_file(tree / "cuda", torch, ["80", "90", "90a"], {}).split("\nbuild ")
+    edges = build.build_file(tree / "cuda", torch, ["80", "90", "90a"], {}, tree / "build").split("\nbuild ")
     flags = {edge.split(".o")[0]: edge for edge in edges}
     assert f"{torch}/include" in flags["torch/ops.cc"]
     assert f"{torch}/include" not in flags["kernels/sm80_a.cu"] + flags["kernels/sm90_b.cu"]
     assert "fast_math" not in "".join(edges)
     assert "HGEMM_NO_SM90A" not in "".join(edges)
-    without = build.build_file(tree / "cuda", torch, ["80", "90"], {})
-    assert without.count("-DHGEMM_NO_SM90A") == 3
+    assert "".join(edges).count("--compress-mode=size") == 5
+    without = build.build_file(tree / "cuda", torch, ["80", "90"], {}, tree / "build")
+    assert without.count("-DHGEMM_NO_SM90A") == 8
+    no_ladder = build.build_file(tree / "cuda", torch, ["80", "90"], {}, tree / "build", ladder=False)
+    assert "_ladder.so" in without and "ladder" not in no_ladder.replace(str(tree), "")
+    make_toolkit(tree / "older", release="12.6")
+    older = build.build_file(tree / "older", torch, ["80"], {}, tree / "build")
+    assert older.count("-Xfatbin=-compress-all") == 5 and "compress-mode" not in older
+
+
+def test_a_family_is_one_object_for_each_line_of_its_list(build: Any, tree: Path) -> None:
+    units = build.units(build.CSRC / "kernels" / "family.cu", tree / "build")
+    assert [name for name, _ in units] == ["kernels/family.0.cu.o", "kernels/family.1.cu.o"]
+    assert units[1][1].read_text() == '#define HGEMM_LINE KERNEL(b)\n#include "kernels/family.cu"\n'
+    before = units[0][1].stat().st_mtime_ns
+    assert build.units(build.CSRC / "kernels" / "family.cu", tree / "build") == units
+    assert units[0][1].stat().st_mtime_ns == before, "written again, so compiled again"
+
+
+@pytest.mark.parametrize("file", ["kernels/sm80_mma.cu", "kernels/sm90_wgmma.cu", "kernels/gemv.cu"])
+def test_every_line_of_a_list_is_compiled(build: Any, tmp_path: Path, file: str) -> None:
+    """The lines of the objects are those that the preprocessor sees, however a list is written."""
+    source = build.CSRC / file
+    units = [unit.read_text().splitlines()[0] for _, unit in build.units(source, tmp_path)]
+    (name,) = re.findall(r'#include "(kernels/.+\.inc)"', source.read_text())
+    macros = sorted(set(re.findall(r"^[A-Z][A-Z0-9_]*(?=\()", (CSRC / name).read_text(), re.MULTILINE)))
+    defines = [f"-D{macro}(...)=@{macro}(__VA_ARGS__)" for macro in macros]
+    command = ["c++", "-E", "-P", "-x", "c++", *defines, CSRC / name]
+    if shutil.which("c++") is None:
+        pytest.skip("needs a C++ compiler")
+    seen = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert len(units) == len(set(units)) == seen.count("@")
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
@@ -343,14 +403,26 @@ def test_build_is_incremental(build: Any, tree: Path, capfd: pytest.CaptureFixtu
     def compiled() -> set[str]:
         build.build_libraries(tree / "cuda", tree / "build")
         assert (tree / "build" / "_C.so").is_file() and list((tree / "build").glob("_aten_torch_*.so"))
-        return set(re.findall(r"/csrc/([\w/.]+)", capfd.readouterr().out))
+        return set(re.findall(r"\] (?:nvcc|c\+\+) (\S+?)\.o$", capfd.readouterr().out, re.MULTILINE))
 
-    assert compiled() == {"aten/override.cc", "kernels/sm80_a.cu", "kernels/sm90_b.cu", "torch/ops.cc"}
-    assert (tree / "build" / "ptxas.txt").read_text().count("Compiling entry function") == 2
+    kernels = {
+        "kernels/device.cu",
+        "kernels/family.0.cu",
+        "kernels/family.1.cu",
+        "kernels/sm80_a.cu",
+        "kernels/sm90_b.cu",
+    }
+    host = {"dispatch/canonical.cc", "ladder/rung.cc", "torch/ops.cc"}
+    assert compiled() == kernels | host
+    assert (tree / "build" / "ptxas.txt").read_text().count("Compiling entry function") == len(kernels)
+    assert (tree / "build" / "_ladder.so").is_file()
     assert compiled() == set()
     header = build.CSRC / "core" / "shared.h"
     header.write_text("int one();\nint two();\n")
     assert compiled() == {"kernels/sm80_a.cu", "torch/ops.cc"}
+    kernel_list = build.CSRC / "kernels" / "list.inc"
+    kernel_list.write_text(kernel_list.read_text() + "KERNEL(c)\n")
+    assert compiled() == {"kernels/family.2.cu"}
     (build.CSRC / "kernels" / "sm90_b.cu").write_text("syntax error\n")
     with pytest.raises(SystemExit, match="compilation failed"):
         compiled()
@@ -420,11 +492,10 @@ def report() -> str:
     return PTXAS_REPORT.read_text()
 
 
-def test_report_is_complete(report: str) -> None:
+def test_report_is_complete(build: Any, report: str, tmp_path: Path) -> None:
     reported = re.findall(r"^==> (.+)\.o\.ptxas <==$", report, re.MULTILINE)
-    assert reported == [str(f) for f in sources() if f.suffix == ".cu"], (
-        "rebuild: pip install --no-build-isolation -e ."
-    )
+    units = [name for f in sorted(CSRC.rglob("*.cu")) for name, _ in build.units(f, tmp_path)]
+    assert [f"{name}.o" for name in reported] == units, "rebuild: pip install --no-build-isolation -e ."
     assert report.count("Function properties for") >= report.count("Compiling entry function") > 0
 
 
@@ -436,27 +507,34 @@ def test_wgmma_stays_asynchronous(report: str) -> None:
     assert not serialized(report)
 
 
-def binutil(program: str, *arguments: str) -> str:
-    if not LIBRARY.is_file():
+@pytest.fixture(params=["_C.so", "_ladder.so"])
+def binutil(request: pytest.FixtureRequest) -> Callable[..., str]:
+    """Runs a program of binutils on a library."""
+    library = ROOT / "hgemm_ops" / request.param
+    if not library.is_file():
         pytest.skip("no library was built")
-    if shutil.which(program) is None:
-        pytest.skip(f"needs {program}")
-    return subprocess.run([program, *arguments, LIBRARY], check=True, capture_output=True, text=True).stdout
+
+    def run(program: str, *arguments: str) -> str:
+        if shutil.which(program) is None:
+            pytest.skip(f"needs {program}")
+        return subprocess.run([program, *arguments, library], check=True, capture_output=True, text=True).stdout
+
+    return run
 
 
-def test_needs_only_the_stable_abi() -> None:
+def test_needs_only_the_stable_abi(binutil: Callable[..., str]) -> None:
     undefined = binutil("nm", "-DC", "--undefined-only")
     assert "aoti_torch_" in undefined
     assert not foreign_symbols(undefined)
 
 
-def test_exports_only_the_c_api() -> None:
+def test_exports_only_the_c_api(binutil: Callable[..., str]) -> None:
     defined = binutil("nm", "-D", "--defined-only")
     assert "hgemm_" in defined
     assert not unexpected_exports(defined)
 
 
-def test_links_the_cuda_runtime_statically() -> None:
+def test_links_the_cuda_runtime_statically(binutil: Callable[..., str]) -> None:
     needed = re.findall(r"NEEDED.*\[(.+)\]", binutil("readelf", "-d"))
     assert "libtorch.so" in needed
     assert not [name for name in needed if re.match(r"libcud|libnv|libtorch_cuda|libtorch_python|libpython", name)]

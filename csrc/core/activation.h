@@ -7,9 +7,9 @@ namespace hgemm {
 
 /// y[i] = act(x[i]) for `count` contiguous elements; y may be x. Returns a cudaError_t.
 /// Implemented in kernels/activation.cu.
-Status launch_activation(const void* x, void* y, int64_t count, DType dtype, Activation act, Stream stream);
+HGEMM_IN_CUDA(launch_activation(const void* x, void* y, int64_t count, DType dtype, Activation act, Stream stream))
 
 /// y[r][i] = act(x[r][i]) * x[r][n + i]: x (rows, 2 n), y (rows, n), both contiguous. Returns a cudaError_t.
-Status launch_gate(const void* x, void* y, int64_t rows, int64_t n, DType dtype, Activation act, Stream stream);
+HGEMM_IN_CUDA(launch_gate(const void* x, void* y, int64_t rows, int64_t n, DType dtype, Activation act, Stream stream))
 
 }  // namespace hgemm

@@ -7,12 +7,15 @@ namespace hgemm {
 
 /// Reads a device's attributes once and hands out the copy afterwards (no CUDA call, no lock). Thread-safe.
 /// Returns a cudaError_t; 0 is success.
-Status query_device_facts(int ordinal, DeviceFacts* facts);
-
-/// Devices the CUDA runtime can see; 0 where there is no driver.
-int device_count();
+HGEMM_IN_CUDA(query_device_facts(int ordinal, DeviceFacts* facts))
 
 /// The CUDA runtime's text for a status.
+#ifdef HGEMM_NO_DEVICE_CODE
+inline const char* status_string(Status) {
+  return "built without device code (HGEMM_CUDA_ARCHS=none)";
+}
+#else
 const char* status_string(Status status);
+#endif
 
 }  // namespace hgemm

@@ -15,6 +15,10 @@ constexpr int dtype_bytes(DType t) {
   constexpr int kBytes[] = {2, 2, 4, 8, 8, 16};
   return kBytes[static_cast<int>(t)];
 }
+constexpr const char* dtype_name(DType t) {
+  constexpr const char* kNames[] = {"float16", "bfloat16", "float32", "float64", "complex64", "complex128"};
+  return kNames[static_cast<int>(t)];
+}
 
 /// A batch of matrices. Strides count elements; 0 broadcasts. Two batch dimensions {outer, inner} serve
 /// (B, H, S, D) views whose heads do not collapse into one stride.
@@ -96,6 +100,18 @@ enum class Numerics : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1 };
 // cudaStream_t and cudaError_t without the CUDA headers.
 using Stream = void*;
 using Status = int;
+
+/// Declares a function that a .cu file defines. A build without device code (HGEMM_CUDA_ARCHS=none) compiles none of
+/// those: decisions and explanations are the same there, and each of these functions says that it is not built.
+#ifdef HGEMM_NO_DEVICE_CODE
+constexpr Status kNotBuilt = 209;  // cudaErrorNoKernelImageForDevice
+#define HGEMM_IN_CUDA(...)    \
+  inline Status __VA_ARGS__ { \
+    return kNotBuilt;         \
+  }
+#else
+#define HGEMM_IN_CUDA(...) Status __VA_ARGS__;
+#endif
 
 struct Tile {
   int bm, bn, bk, stages, threads;

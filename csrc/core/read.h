@@ -7,6 +7,6 @@ namespace hgemm {
 
 /// Reads `bytes` of device memory at `data`, both multiples of 16. `sink`, 4 bytes of device memory, may be written.
 /// Returns a cudaError_t. Implemented in kernels/read.cu.
-Status launch_read(const void* data, int64_t bytes, void* sink, Stream stream);
+HGEMM_IN_CUDA(launch_read(const void* data, int64_t bytes, void* sink, Stream stream))
 
 }  // namespace hgemm

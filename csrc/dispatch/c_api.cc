@@ -18,7 +18,6 @@
 #include "dispatch/stats.h"
 #include "dispatch/table.h"
 #include "dispatch/torch_model.h"
-#include "ladder/variants.h"
 
 namespace {
 
@@ -104,10 +103,9 @@ void copy_text(char* to, size_t capacity, const std::string& from) {
 }  // namespace
 
 int hgemm_abi(int32_t* sizes, int capacity) {
-  constexpr int32_t kSizes[] = {sizeof(HgemmTensor),   sizeof(HgemmFacts),  sizeof(HgemmVariantInfo),
-                                sizeof(HgemmAddInfo),  sizeof(HgemmQuery),  sizeof(HgemmCandidate),
-                                sizeof(HgemmDecision), sizeof(HgemmTiming), sizeof(HgemmTableEntry),
-                                sizeof(HgemmCallCount)};
+  constexpr int32_t kSizes[] = {sizeof(HgemmTensor), sizeof(HgemmFacts),      sizeof(HgemmVariantInfo),
+                                sizeof(HgemmQuery),  sizeof(HgemmCandidate),  sizeof(HgemmDecision),
+                                sizeof(HgemmTiming), sizeof(HgemmTableEntry), sizeof(HgemmCallCount)};
   constexpr int kCount = sizeof(kSizes) / sizeof(kSizes[0]);
   std::copy(kSizes, kSizes + std::min(kCount, capacity), sizes);
   return kCount;
@@ -115,6 +113,14 @@ int hgemm_abi(int32_t* sizes, int capacity) {
 
 const char* hgemm_last_error(void) {
   return last_error.c_str();
+}
+
+int hgemm_has_device_code(void) {
+#ifdef HGEMM_NO_DEVICE_CODE
+  return 0;
+#else
+  return 1;
+#endif
 }
 
 int hgemm_variant_count(void) {
@@ -138,15 +144,10 @@ int hgemm_variant_info(int id, HgemmVariantInfo* info) {
   });
 }
 
-int hgemm_add_count(void) {
-  return ladder::kAddCount;
-}
-
-int hgemm_add_info(int id, HgemmAddInfo* info) {
+int hgemm_add_variants(const void* variants, int count, int variant_bytes) {
   return guarded([&] {
-    if (id < 0 || id >= ladder::kAddCount) fail("addition " + std::to_string(id) + " does not exist");
-    const ladder::Add& add = ladder::kAdds[id];
-    *info = {add.name, static_cast<int32_t>(add.dtype), 0};
+    if (variant_bytes != sizeof(Variant)) fail("kernels of another version");
+    add_variants(static_cast<const Variant*>(variants), count);
   });
 }
 

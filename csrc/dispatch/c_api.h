@@ -42,13 +42,6 @@ typedef struct HgemmVariantInfo {
   int32_t reads_swizzle_stride;
 } HgemmVariantInfo;
 
-/* An elementwise addition of the ladder: an op, not a variant. */
-typedef struct HgemmAddInfo {
-  const char* name;
-  int32_t dtype;
-  int32_t reserved;
-} HgemmAddInfo;
-
 /* One call of an op, with alpha = beta = 1. */
 typedef struct HgemmQuery {
   HgemmTensor a;
@@ -136,13 +129,15 @@ typedef struct HgemmCallCount {
 /* sizeof of each struct above, in order of declaration; returns how many there are and fills at most `capacity`. */
 HGEMM_API int hgemm_abi(int32_t* sizes, int capacity);
 HGEMM_API const char* hgemm_last_error(void);
+HGEMM_API int hgemm_has_device_code(void); /* 0: built with HGEMM_CUDA_ARCHS=none, no kernel can be launched */
 
 HGEMM_API int hgemm_variant_count(void);
 HGEMM_API int hgemm_variant_info(int id, HgemmVariantInfo* info);
 HGEMM_API int hgemm_find_variant(const char* name); /* "auto" -1, "torch" -2, unknown -3 */
 
-HGEMM_API int hgemm_add_count(void);
-HGEMM_API int hgemm_add_info(int id, HgemmAddInfo* info);
+/* Appends kernels of another library, an array of hgemm::Variant, behind those that there are: before the first
+   decision. `variant_bytes`: its sizeof there. */
+HGEMM_API int hgemm_add_variants(const void* variants, int count, int variant_bytes);
 
 HGEMM_API int hgemm_preset_facts(int cc, HgemmFacts* facts); /* 80, 86, 89, 90, 100 */
 HGEMM_API int hgemm_device_facts(int ordinal, HgemmFacts* facts);

@@ -4,7 +4,6 @@
 #include <stdexcept>
 
 #include "kernels/variants.h"
-#include "ladder/variants.h"
 
 namespace hgemm {
 namespace {
@@ -20,8 +19,15 @@ struct Listed {
   bool needs_measurement;
 };
 
-const std::vector<Listed>& all() {
-  static const std::vector<Listed> variants = [] {
+void append(std::vector<Listed>* all, const List& list) {
+  if (all->size() + static_cast<size_t>(list.count) > kMaxVariants) {
+    throw std::length_error("hgemm: more variants than kMaxVariants");
+  }
+  for (int i = 0; i < list.count; ++i) all->push_back({&list.variants[i], list.needs_measurement});
+}
+
+std::vector<Listed>& all() {
+  static std::vector<Listed> variants = [] {
     const List lists[] = {
         {kSm80MmaVariants, kSm80MmaVariantCount},
         {kSm90WgmmaVariants, kSm90WgmmaVariantCount},
@@ -30,13 +36,10 @@ const std::vector<Listed>& all() {
         {kSm90SkinnyVariants, kSm90SkinnyVariantCount},
         {kGemvVariants, kGemvVariantCount},
         {kBatchedMmaVariants, kBatchedMmaVariantCount},
-        {kLadderVariants, kLadderVariantCount},
     };
     std::vector<Listed> out;
-    for (const List& list : lists) {
-      for (int i = 0; i < list.count; ++i) out.push_back({&list.variants[i], list.needs_measurement});
-    }
-    if (out.size() > kMaxVariants) throw std::length_error("hgemm: more variants than kMaxVariants");
+    out.reserve(kMaxVariants);
+    for (const List& list : lists) append(&out, list);
     return out;
   }();
   return variants;
@@ -46,6 +49,10 @@ const std::vector<Listed>& all() {
 
 int variant_count() {
   return static_cast<int>(all().size());
+}
+
+void add_variants(const Variant* variants, int count) {
+  append(&all(), {variants, count});
 }
 
 const Variant& variant(int id) {
@@ -91,18 +98,6 @@ const char* family_name(Family family) {
     case Family::kFp32: return "fp32";
     case Family::kGemv: return "gemv";
     case Family::kBatchedMma: return "batched_mma";
-  }
-  return "unknown";
-}
-
-const char* dtype_name(DType dtype) {
-  switch (dtype) {
-    case DType::kF16: return "float16";
-    case DType::kBF16: return "bfloat16";
-    case DType::kF32: return "float32";
-    case DType::kF64: return "float64";
-    case DType::kC64: return "complex64";
-    case DType::kC128: return "complex128";
   }
   return "unknown";
 }

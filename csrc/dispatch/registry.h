@@ -1,4 +1,4 @@
-// Every kernel of the library under one numbering: the families' lists, one after the other.
+// Every kernel under one numbering: the families' lists, one after the other, and the ladder's where it is loaded.
 #pragma once
 
 #include <vector>
@@ -14,6 +14,9 @@ constexpr int kMaxVariants = 255;
 constexpr int kUnknownVariant = -3;
 
 int variant_count();
+
+/// Appends a list, the ladder's. Before the first decision; ids of what is there stay.
+void add_variants(const Variant* variants, int count);
 
 /// Requires 0 <= id < variant_count().
 const Variant& variant(int id);
@@ -33,6 +36,5 @@ int find_variant(const char* name);
 const char* variant_name(int id);
 
 const char* family_name(Family family);
-const char* dtype_name(DType dtype);
 
 }  // namespace hgemm

@@ -38,9 +38,9 @@ struct Schedule {
 };
 
 /// Enqueues the GEMM.
-#define BATCHED_MMA(BM, BN, BK, WM, WN, STAGES, PROBLEMS, RESIDENT)                                         \
-  Status launch_f16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES(const Problem&, const Schedule&, Stream); \
-  Status launch_bf16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES(const Problem&, const Schedule&, Stream);
+#define BATCHED_MMA(BM, BN, BK, WM, WN, STAGES, PROBLEMS, RESIDENT)                                                \
+  HGEMM_IN_CUDA(launch_f16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES(const Problem&, const Schedule&, Stream)) \
+  HGEMM_IN_CUDA(launch_bf16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES(const Problem&, const Schedule&, Stream))
 #include "kernels/configs_batched.inc"
 #undef BATCHED_MMA
 

@@ -48,15 +48,6 @@ Status query_device_facts(int ordinal, DeviceFacts* facts) {
   return entry.status;
 }
 
-int device_count() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();  // clears it: no device is an answer here, not an error to be found by the next launch check
-    return 0;
-  }
-  return count;
-}
-
 const char* status_string(Status status) {
   return cudaGetErrorString(static_cast<cudaError_t>(status));
 }

@@ -45,9 +45,9 @@ struct Schedule {
 int slot_for(Stream stream);
 
 /// Enqueues the GEMM; `workspace` holds slices x tiles x tile_rows x COLS floats for each batch, if there are slices.
-#define GEMV(COLS, DEPTH_K, BLOCKS_K, DEPTH_MN, BLOCKS_MN, SLICE, RATE_K, RATE_MN)    \
-  Status launch_f16_##COLS(const Problem&, const Schedule&, void* workspace, Stream); \
-  Status launch_bf16_##COLS(const Problem&, const Schedule&, void* workspace, Stream);
+#define GEMV(COLS, DEPTH_K, BLOCKS_K, DEPTH_MN, BLOCKS_MN, SLICE, RATE_K, RATE_MN)           \
+  HGEMM_IN_CUDA(launch_f16_##COLS(const Problem&, const Schedule&, void* workspace, Stream)) \
+  HGEMM_IN_CUDA(launch_bf16_##COLS(const Problem&, const Schedule&, void* workspace, Stream))
 #include "kernels/configs_gemv.inc"
 #undef GEMV
 

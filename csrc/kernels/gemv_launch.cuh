@@ -1,5 +1,4 @@
-// Host side of gemv: from a Problem to a launch. Included by one file per element type, so that they compile side by
-// side.
+// Host side of gemv: from a Problem to a launch.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -26,9 +26,9 @@ struct Schedule {
 };
 
 /// Enqueues the GEMM.
-#define SKINNY(COLS, ...)                                            \
-  Status launch_f16_##COLS(const Problem&, const Schedule&, Stream); \
-  Status launch_bf16_##COLS(const Problem&, const Schedule&, Stream);
+#define SKINNY(COLS, ...)                                                   \
+  HGEMM_IN_CUDA(launch_f16_##COLS(const Problem&, const Schedule&, Stream)) \
+  HGEMM_IN_CUDA(launch_bf16_##COLS(const Problem&, const Schedule&, Stream))
 #include "kernels/configs_skinny.inc"
 #undef SKINNY
 

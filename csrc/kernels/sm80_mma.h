@@ -43,9 +43,11 @@ struct Schedule {
 };
 
 /// Enqueues the GEMM.
-#define SM80_MMA(BM, BN, BK, WM, WN, STAGES, UNALIGNED, SPLIT_K, RATE)                                                \
-  Status launch_f16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES(const Problem&, Schedule, void* workspace, Stream); \
-  Status launch_bf16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES(const Problem&, Schedule, void* workspace, Stream);
+#define SM80_MMA(BM, BN, BK, WM, WN, STAGES, UNALIGNED, SPLIT_K, RATE)                                             \
+  HGEMM_IN_CUDA(                                                                                                   \
+      launch_f16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES(const Problem&, Schedule, void* workspace, Stream)) \
+  HGEMM_IN_CUDA(                                                                                                   \
+      launch_bf16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES(const Problem&, Schedule, void* workspace, Stream))
 #include "kernels/configs.inc"
 #undef SM80_MMA
 

@@ -74,9 +74,9 @@ struct Schedule {
 };
 
 /// Enqueues the GEMM.
-#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE)                           \
-  Status launch_f16_##ROWS##x##COLS(const Problem&, const Schedule&, Stream); \
-  Status launch_bf16_##ROWS##x##COLS(const Problem&, const Schedule&, Stream);
+#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE)                                  \
+  HGEMM_IN_CUDA(launch_f16_##ROWS##x##COLS(const Problem&, const Schedule&, Stream)) \
+  HGEMM_IN_CUDA(launch_bf16_##ROWS##x##COLS(const Problem&, const Schedule&, Stream))
 #include "kernels/configs_sm90_skinny.inc"
 #undef SM90_SKINNY
 

@@ -253,9 +253,9 @@ inline Problem swapped_problem(const Problem& p) {
 }
 
 /// Enqueues the GEMM. `workspace`: stream-K's partial sums and flags; the others need none.
-#define SM90_WGMMA_LAUNCHERS(ID)                                                       \
-  Status launch_f16_##ID(const Problem&, const DeviceFacts&, void* workspace, Stream); \
-  Status launch_bf16_##ID(const Problem&, const DeviceFacts&, void* workspace, Stream);
+#define SM90_WGMMA_LAUNCHERS(ID)                                                              \
+  HGEMM_IN_CUDA(launch_f16_##ID(const Problem&, const DeviceFacts&, void* workspace, Stream)) \
+  HGEMM_IN_CUDA(launch_bf16_##ID(const Problem&, const DeviceFacts&, void* workspace, Stream))
 #define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE) \
   SM90_WGMMA_LAUNCHERS(SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK)
 #define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE) \

@@ -1,5 +1,4 @@
-// Host side of sm90_wgmma: from a Problem to a launch. Included by one file per element type, so that they compile side
-// by side.
+// Host side of sm90_wgmma: from a Problem to a launch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -178,12 +177,5 @@ Status launch_swapped(const Problem& p, const DeviceFacts& facts, void* workspac
 }
 
 #endif
-
-/// Defines one of the functions that sm90_wgmma.h declares: `LAUNCH` of a configuration, the last argument, for
-/// elements of type T.
-#define SM90_WGMMA_LAUNCHER(NAME, LAUNCH, T, ...)                                           \
-  Status NAME(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) { \
-    return LAUNCH<__VA_ARGS__, T>(p, facts, workspace, stream);                             \
-  }
 
 }  // namespace hgemm::sm90_wgmma

@@ -161,3 +161,13 @@ const int kAddCount = static_cast<int>(sizeof(kAdds) / sizeof(Add));
 
 }  // namespace ladder
 }  // namespace hgemm
+
+int hgemm_ladder_install(int (*add_variants)(const void* variants, int count, int variant_bytes)) {
+  return add_variants(hgemm::kLadderVariants, hgemm::kLadderVariantCount, sizeof(hgemm::Variant));
+}
+
+int hgemm_ladder_addition(int index, const char** name) {
+  if (index >= hgemm::ladder::kAddCount) return -1;
+  *name = hgemm::ladder::kAdds[index].name;
+  return static_cast<int>(hgemm::ladder::kAdds[index].dtype);
+}

@@ -1,4 +1,4 @@
-// The ladder's lists. Filled by ladder.cc from variants.inc.
+// The ladder's lists, filled by ladder.cc from variants.inc, and what Python asks of their library.
 #pragma once
 
 #include "core/problem.h"
@@ -22,3 +22,10 @@ extern const int kAddCount;
 
 }  // namespace ladder
 }  // namespace hgemm
+
+#define HGEMM_LADDER_API extern "C" __attribute__((visibility("default")))
+
+/* Hands the list to `add_variants`, which is hgemm_add_variants of dispatch/c_api.h, and returns what it returns. */
+HGEMM_LADDER_API int hgemm_ladder_install(int (*add_variants)(const void* variants, int count, int variant_bytes));
+/* The dtype of an addition, an op of its own rather than a variant, and its name; -1 behind the last one. */
+HGEMM_LADDER_API int hgemm_ladder_addition(int index, const char** name);

@@ -27,6 +27,6 @@ Problem padded_problem(const Problem& p, const Pads& pads, void* workspace);
 
 /// Fills the copies; the elements between a row's end and its last chunk's end become zeros, those between tiles of B
 /// are left as they are. With programmatic dependent launch (sm_90 on) it starts while its predecessor drains.
-Status launch_pad(const Problem& p, const DeviceFacts& facts, const Pads& pads, void* workspace, Stream stream);
+HGEMM_IN_CUDA(launch_pad(const Problem& p, const DeviceFacts& facts, const Pads& pads, void* workspace, Stream stream))
 
 }  // namespace hgemm

@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from hgemm_ops import _variants
 from hgemm_ops._bench import console, record, runner
 from hgemm_ops._bench import ladder as steps
 from hgemm_ops._bench.rungs import FAMILIES
@@ -63,6 +64,8 @@ def ladder(
     """
     cases = _cases(families or tuple(FAMILIES), suites, shapes)
     console.require_kernels("hgemm ladder")
+    if not _variants.additions():
+        raise click.ClickException("the ladder's library was not built: install with HGEMM_LADDER=1")
     if plot_path:
         from hgemm_ops._bench import ladder_plots  # before the measurement: matplotlib may be missing
 

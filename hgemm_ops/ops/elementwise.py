@@ -1,6 +1,6 @@
 """The ladder's first rungs: ``torch.ops.hgemm.<name>(a, b)`` is ``a + b`` of two tensors of one shape and dtype.
 
-On CUDA through the kernel of that name (``csrc/torch/elementwise.cc``), elsewhere, and where a gradient is wanted,
+On CUDA through the kernel of that name (``csrc/ladder/elementwise.cc``), elsewhere, and where a gradient is wanted,
 through torch. The result is row-major; operands that are not are copied first.
 """
 

@@ -11,6 +11,8 @@ from torch import Tensor, library
 from hgemm_ops.ops.aten import require
 from hgemm_ops.ops.schema import TAGS
 
+NO_LADDER = "is a step of the ladder, whose library was not built: install with HGEMM_LADDER=1"
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -71,3 +73,14 @@ def define_kernels(lib: library.Library, kernels: Sequence[Kernel]) -> None:
         swizzle = ", int swizzle_stride=0" if kernel.swizzles else ""
         lib.define(f"{kernel.name}(Tensor a, Tensor b{swizzle}) -> Tensor", tags=TAGS)
         lib.impl(kernel.name, _op(kernel), "CompositeImplicitAutograd")
+
+
+def define_missing(lib: library.Library, names: Sequence[str]) -> None:
+    """Defines ops that say of the steps of a ladder that was not built what to do."""
+    for name in names:
+
+        def op(a: Tensor, b: Tensor, swizzle_stride: int = 0, name: str = name) -> Tensor:
+            raise RuntimeError(f"hgemm::{name} {NO_LADDER}")
+
+        lib.define(f"{name}(Tensor a, Tensor b, int swizzle_stride=0) -> Tensor", tags=TAGS)
+        lib.impl(name, op, "CompositeImplicitAutograd")

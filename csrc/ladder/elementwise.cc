@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "core/device.h"
-#include "dispatch/registry.h"
 #include "ladder/variants.h"
 #include "torch/tensor_access.h"
 
