@@ -25,7 +25,8 @@ for what this machine's GPUs run, or "none"; "80 90 90a" unless set:
 
 The file that instantiates a family becomes one object for each line of the family's list, with both element types: no
 object takes long, and what the types have in common compresses well. Device code is compressed as far as nvcc can,
-which from nvcc 12.8 on needs a driver of CUDA 12.4 (550.54) or newer.
+which from nvcc 12.8 on needs a driver of CUDA 12.4 (550.54) or newer, and compile_cu.py leaves out the PTX that line
+info brings along.
 
 Outputs stay in build/native: objects, build.ninja, and ptxas.txt, the ptxas report of the linked objects.
 """
@@ -54,6 +55,7 @@ sys.path.insert(0, str(ROOT / "hgemm_ops"))  # not the package: it imports torch
 import _aten_build  # noqa: E402
 
 BUILD = ROOT / "build" / "native"
+COMPILE = ROOT / "compile_cu.py"
 
 DEFAULT_HOME = Path("/usr/local/cuda")
 DEFAULT_ARCHS = "80 90 90a"
@@ -240,7 +242,7 @@ RULES = """\
 ninja_required_version = 1.10
 
 rule nvcc
-  command = $nvcc $flags -MD -MF $out.d -c $in -o $out 2> $out.ptxas || { cat $out.ptxas >&2; exit 1; }; $
+  command = $compile $out.d $nvcc $flags -c $in -o $out 2> $out.ptxas || { cat $out.ptxas >&2; exit 1; }; $
     grep -A 4 -i warning $out.ptxas >&2; true
   depfile = $out.d
   deps = gcc
@@ -318,6 +320,8 @@ def build_file(
         compresses = (nvcc_release(toolkit) or MIN_NVCC) >= COMPRESSING_NVCC
         cu_flags += ["--compress-mode=size" if compresses else "-Xfatbin=-compress-all"]
         cu_flags += [*(f"-Xcompiler={flag}" for flag in common), *defines]
+        # Any Python will do, and another environment's is no reason to compile again.
+        lines.append(f"compile = {ninja_flags(['python3' if shutil.which('python3') else sys.executable, COMPILE])}")
         lines.append(f"nvcc = {ninja_flags([toolkit / 'bin' / 'nvcc'])}")
         for source in sorted(CSRC.rglob("*.cu")):
             for target, unit in units(source, build):

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -18,6 +19,10 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # compile_cu.py is not installed
+
+import compile_cu  # noqa: E402
+
 CSRC = ROOT / "csrc"
 LIBRARY = ROOT / "hgemm_ops" / "_C.so"
 PTXAS_REPORT = ROOT / "build" / "native" / "ptxas.txt"
@@ -186,11 +191,14 @@ case $1 in
   --dryrun) echo '#$ _SPACE_=' >&2; echo '#$ TOP={home}/bin/..' >&2; exit ;;
 esac
 while [ $# -gt 0 ]; do
-  case $1 in -MF) dep=$2 ;; -c) in=$2 ;; -o) out=$2 ;; -I*) include=$1 ;; esac
+  case $1 in
+    *.cu) in=$1 ;; -I*) include=$1 ;; -o) out=$2 ;; -MT) target=$2 ;; -MF) dep=$2 ;; --dryrun) exit ;;
+  esac
   shift
 done
+[ "$dep" ] && exec c++ -x c++ "$include" -M -MT "$target" -MF "$dep" "$in"
 echo "ptxas info    : Compiling entry function 'k' for 'sm_80'" >&2
-exec c++ -x c++ -fPIC "$include" -MD -MF "$dep" -c "$in" -o "$out"
+exec c++ -x c++ -fPIC "$include" -c "$in" -o "$out"
 """
 
 
@@ -429,6 +437,24 @@ def test_build_is_incremental(build: Any, tree: Path, capfd: pytest.CaptureFixtu
     assert "sm90_b.cu" in capfd.readouterr().out
 
 
+def test_line_info_leaves_out_the_ptx(tmp_path: Path) -> None:
+    """The text goes and everything else stays where it was, in a file of the layout that ptxas writes."""
+    text, lines = b".version 9.0 // what nobody reads", b"\x01line table"
+    names = b"\0.debug_line\0.nv_debug_ptx_txt\0.shstrtab\0"
+    sections = [(names.index(b".debug"), lines), (names.index(b".nv"), text), (names.index(b".sh"), names)]
+    head, at, headers = b"\x7fELF\x02\x01\x01" + bytes(57), 64, bytes(64)
+    for name, content in sections:
+        headers += struct.pack("<IIQQQQIIQQ", name, 1, 0, 0, at, len(content), 0, 0, 1, 0)
+        at += len(content)
+    elf = bytearray(head + b"".join(content for _, content in sections) + headers)
+    struct.pack_into("<Q", elf, 0x28, at)
+    struct.pack_into("<HHH", elf, 0x3A, 64, 4, 3)
+    cubin = tmp_path / "k.cubin"
+    cubin.write_bytes(elf)
+    compile_cu.blank_ptx(cubin)
+    assert cubin.read_bytes() == elf.replace(text, bytes(len(text)))
+
+
 # ---- What the built library holds
 
 
@@ -540,6 +566,80 @@ def test_links_the_cuda_runtime_statically(binutil: Callable[..., str]) -> None:
     assert not [name for name in needed if re.match(r"libcud|libnv|libtorch_cuda|libtorch_python|libpython", name)]
 
 
+# ---- Builds that lack something
+
+
+def package_with(directory: Path, **libraries: Path | None) -> dict[str, str]:
+    """The environment for a package that is this one, but for some libraries, by stem: another file, or none."""
+    package = directory / "hgemm_ops"
+    package.mkdir()
+    for path in (ROOT / "hgemm_ops").iterdir():
+        if path.stem not in libraries:
+            (package / path.name).symlink_to(path)
+    for stem, path in libraries.items():
+        if path is not None:
+            (package / f"{stem}.so").symlink_to(path)
+    return {**os.environ, "PYTHONPATH": str(directory)}
+
+
+def python(program: str, environ: dict[str, str]) -> str:
+    """What a program prints, away from the checkout."""
+    program = textwrap.dedent(program)
+    run = subprocess.run([sys.executable, "-c", program], cwd="/", env=environ, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+CHOICES = """
+import hgemm_ops
+kernels = [v.name for v in hgemm_ops.variants() if v.family != "ladder"]
+print([v.id for v in hgemm_ops.variants()] == list(range(len(hgemm_ops.variants()))), kernels)
+for m, n, k in ((4096, 4096, 4096), (4097, 4097, 4097), (1, 4096, 4096), (16, 4096, 4096)):
+    choice = hgemm_ops.explain(M=m, N=n, K=k, arch="sm_90")
+    print(choice.chosen, choice.reason, [c for c in choice.candidates if c.family != "ladder"])
+"""
+
+
+@pytest.mark.slow
+def test_without_the_ladder_nothing_changes_but_its_steps(tmp_path: Path) -> None:
+    if not LIBRARY.is_file():
+        pytest.skip("no library was built")
+    environ = package_with(tmp_path, _ladder=None)
+    assert python(CHOICES, environ) == python(CHOICES, {**os.environ, "PYTHONPATH": str(ROOT)})
+    said = python(
+        """
+        import torch, hgemm_ops
+        assert not [v for v in hgemm_ops.variants() if v.family == "ladder"]
+        a = torch.ones(2, 2)
+        for call in (
+            lambda: torch.ops.hgemm.sgemm_naive_f32(a, a),
+            lambda: torch.ops.hgemm.vector_add(a, a),
+            lambda: hgemm_ops.matmul(a, a, variant="sgemm_naive_f32"),
+        ):
+            try:
+                call()
+            except (RuntimeError, ValueError) as error:
+                print(error)
+        """,
+        environ,
+    )
+    assert said.count("is a step of the ladder, whose library was not built: install with HGEMM_LADDER=1") == 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+def test_without_device_code_the_dispatcher_decides_as_it_does_with_it(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HGEMM_CUDA_ARCHS", "none")
+    build.build_libraries(None, tmp_path / "build")
+    environ = package_with(tmp_path, _C=tmp_path / "build" / "_C.so", _ladder=None)
+    doctor = "import hgemm_ops.cli.doctor as d; print(d._native_library())"
+    assert "without device code (HGEMM_CUDA_ARCHS=none)" in python(doctor, environ)
+    if LIBRARY.is_file():
+        assert python(CHOICES, environ) == python(CHOICES, {**os.environ, "PYTHONPATH": str(ROOT)})
+
+
 # ---- Packaging
 
 
@@ -557,7 +657,8 @@ def test_wheel_serves_every_python(build: Any, tmp_path: Path) -> None:
     name, files = wheel_names(tmp_path)
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     assert re.fullmatch(rf"hgemm_ops-[\d.]+-cp310-abi3-{platform}\.whl", name)
-    assert {"hgemm_ops/_C.so", "hgemm_ops/__init__.py", "hgemm_ops/py.typed"} <= set(files)
+    libraries = {"hgemm_ops/_C.so", "hgemm_ops/_ladder.so"}
+    assert libraries | {"hgemm_ops/__init__.py", "hgemm_ops/py.typed"} <= set(files)
     assert [f for f in files if re.fullmatch(r"hgemm_ops/_aten_torch_\w+\.so", f)]
     assert {f"hgemm_ops/_csrc/{source}" for source in build._aten_build.SOURCES} <= set(files)
     assert not [f for f in files if not f.startswith(("hgemm_ops/", "hgemm_ops-"))]

@@ -1,0 +1,64 @@
+"""nvcc, for setup.py, but that line info leaves out the text of the PTX: ``compile_cu.py DEPFILE NVCC ARGUMENT...``
+
+With -lineinfo ptxas puts the whole PTX into each cubin, for tools that show SASS beside PTX: half of a compressed
+library. What SASS is of which line of the source stays. nvcc has no option for this, so that its steps, which --dryrun
+prints, run here one by one, and the cubins are blanked in between.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PTX_TEXT = b".nv_debug_ptx_txt"
+
+
+def blank_ptx(cubin: Path) -> None:
+    """Zeroes the text in place: sections keep their sizes, and zeros compress to nothing."""
+    elf = bytearray(cubin.read_bytes())
+    assert elf[:5] == b"\x7fELF\x02", f"{cubin}: not a 64-bit ELF file"
+    (table,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count, names = struct.unpack_from("<HHH", elf, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count)]  # name ... offset, size
+    for header in headers:
+        start, offset, length = headers[names][4] + header[0], header[4], header[5]
+        if elf[start : elf.index(0, start)] == PTX_TEXT:
+            elf[offset : offset + length] = bytes(length)
+    cubin.write_bytes(elf)
+
+
+def main(depfile: str, command: list[str]) -> int:
+    output = command.index("-o")
+    bare = [word for i, word in enumerate(command) if word != "-c" and i not in (output, output + 1)]
+    # By itself: among the steps it has no command line.
+    listing = [*bare, "-M", "-MT", command[output + 1], "-MF", depfile]
+    if code := subprocess.run(listing, stderr=subprocess.DEVNULL).returncode:
+        return subprocess.run(command).returncode or code
+    with tempfile.TemporaryDirectory() as directory:
+        environ = {**os.environ, "TMPDIR": directory}
+        dry_run = subprocess.run([*command, "--dryrun"], env=environ, stderr=subprocess.PIPE, text=True)
+        steps = re.findall(r"^#\$ (.+)$", dry_run.stderr, re.MULTILINE)
+        if dry_run.returncode or not any(step.startswith("ptxas ") for step in steps):
+            return subprocess.run(command).returncode  # nvcc says what is wrong, or has no such steps
+        for step in steps:
+            if step.startswith("rm "):
+                continue  # of files in the directory, which goes as a whole
+            if variable := re.match(r"(\w+)=(.*)$", step):
+                environ[variable[1]] = variable[2].strip()
+                continue
+            if code := subprocess.run(["sh", "-c", step], env=environ).returncode:
+                return code
+            if step.startswith("ptxas "):
+                words = shlex.split(step)
+                blank_ptx(Path(words[words.index("-o") + 1]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
