@@ -221,7 +221,8 @@ def build_file(toolkit: Path, torch: Path, archs: list[str], environ: Mapping[st
     defines = [f"-I{CSRC}", *([] if HOPPER in archs else ["-DHGEMM_NO_SM90A"])]
     cu_flags = ["-std=c++17", "-O3", "-lineinfo", "-Xptxas=-v", f"-ccbin={cxx[-1]}"]
     cu_flags += [*(f"-Xcompiler={flag}" for flag in common), *defines]
-    cc_flags = ["-O2", "-Wall", "-Wextra", *common, *defines, *shlex.split(environ.get("CXXFLAGS", ""))]
+    built_for = f'-DHGEMM_ARCHS="{" ".join(archs)}"'
+    cc_flags = ["-O2", "-Wall", "-Wextra", *common, *defines, built_for, *shlex.split(environ.get("CXXFLAGS", ""))]
     torch_flags = [f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}", "-isystem", torch / "include"]
 
     lines = [RULES, f"nvcc = {ninja_flags([toolkit / 'bin' / 'nvcc'])}", f"cxx = {ninja_flags(cxx)}"]

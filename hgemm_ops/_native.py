@@ -30,6 +30,7 @@ LEFT = (
     "alpha is 0",
     "a tensor with names, a lazy conjugation or negation, or without memory",
     "gelu of _addmm_activation",
+    "this library cannot run on the device: `hgemm doctor` says why",
 )
 OPS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear")
 LAYOUTS = {(0, 1): "NN", (0, 0): "NT", (1, 1): "TN", (1, 0): "TT"}  # (major of a, major of b)
@@ -189,6 +190,9 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_add_info": (c_int, [c_int, POINTER(AddInfo)]),
     "hgemm_preset_facts": (c_int, [c_int, POINTER(Facts)]),
     "hgemm_device_facts": (c_int, [c_int, POINTER(Facts)]),
+    "hgemm_device_fault": (c_char_p, [c_int]),
+    "hgemm_fault_of": (c_char_p, [c_char_p, c_int, c_int]),
+    "hgemm_set_warning": (None, [c_void_p]),
     "hgemm_read": (c_int, [c_void_p, c_int64, c_void_p, c_void_p]),
     "hgemm_explain": (c_int, [POINTER(Query), POINTER(Decision), POINTER(Candidate)]),
     "hgemm_select_ns": (c_double, [POINTER(Query), c_int, c_int]),
@@ -242,7 +246,9 @@ def check(status: int, error: type[Exception] = RuntimeError) -> None:
 
 @functools.cache
 def variant_infos() -> tuple[VariantInfo, ...]:
-    """Every kernel, by id."""
+    """Every kernel, by id; none where there is no library."""
+    if not _library.load():
+        return ()
     infos = (VariantInfo * lib().hgemm_variant_count())()
     for id_, info in enumerate(infos):
         check(lib().hgemm_variant_info(id_, info))
@@ -258,6 +264,10 @@ def add_infos() -> tuple[AddInfo, ...]:
     return tuple(infos)
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def preset_facts(cc: int) -> Facts:
     facts = Facts()
     check(lib().hgemm_preset_facts(cc, facts), ValueError)
@@ -268,6 +278,12 @@ def device_facts(ordinal: int) -> Facts:
     facts = Facts()
     check(lib().hgemm_device_facts(ordinal, facts))
     return facts
+
+
+def device_fault(ordinal: int) -> str:
+    """Why this library cannot run on a device, and what to do about it; "" where it can."""
+    fault: bytes = lib().hgemm_device_fault(ordinal)
+    return fault.decode()
 
 
 def alignment(address: int) -> int:
@@ -346,7 +362,9 @@ def on_first_use(action: Callable[[], None]) -> None:
     _hold("hgemm_set_first_use", _FirstUseFn(action))
 
 
-def log_decisions() -> None:
-    """One INFO line per new decision; nothing is hooked, and nothing spent, while that level is off."""
+def log() -> None:
+    """A WARNING for each device that is used and cannot be, and one INFO line per new decision: nothing is hooked, and
+    nothing spent, while that level is off."""
+    _hold("hgemm_set_warning", _LogFn(lambda line: _library.logger.warning("%s", line.decode())))
     if _library.logger.isEnabledFor(logging.INFO):
         _hold("hgemm_set_log", _LogFn(lambda line: _library.logger.info("%s", line.decode())))

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
-
 from hgemm_ops import _native, _override, _sites, _variants
 from hgemm_ops.ops.activation import ACTIVATIONS
 
@@ -110,7 +108,7 @@ def _row(count: _native.CallCount) -> Row:
         m=count.m,
         n=count.n,
         k=count.k,
-        dtype=_dtype_name(_native.DTYPES[count.dtype]),
+        dtype=_native.dtype_name(_native.DTYPES[count.dtype]),
         layout=_native.LAYOUTS[count.a_major, count.b_major],
         variant=_variants.name_of(count.variant),
         calls=0,
@@ -134,10 +132,6 @@ def _reason(count: _native.CallCount) -> str:
         if (decision.variant, decision.align) == (count.variant, count.align):
             return f"{source}: {decision.reason.decode()}"
     return source  # what they do not know, such as the strides of a batch, mattered
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _calls(rows: Iterable[Row]) -> int:

@@ -29,12 +29,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hgemm_ops import _library, _native, _variants
 
 SCHEMA = 1
-_DTYPES = {str(dtype).removeprefix("torch."): index for index, dtype in enumerate(_native.KERNEL_DTYPES)}
+_DTYPES = {_native.dtype_name(dtype): index for index, dtype in enumerate(_native.KERNEL_DTYPES)}
 _MAJORS = {layout: majors for majors, layout in _native.LAYOUTS.items()}
 
 
@@ -44,12 +42,6 @@ class Device:
     cc: int
     sm_count: int
     l2_bytes: int
-
-    @classmethod
-    def current(cls, ordinal: int = 0) -> Device:
-        """The device with this ordinal."""
-        facts = _native.device_facts(ordinal)
-        return cls(torch.cuda.get_device_name(ordinal), facts.cc, facts.sm_count, facts.l2_bytes)
 
     @property
     def slug(self) -> str:

@@ -12,6 +12,7 @@
 #include "core/read.h"
 #include "dispatch/canonical.h"
 #include "dispatch/context.h"
+#include "dispatch/devices.h"
 #include "dispatch/facts.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
@@ -199,6 +200,20 @@ int hgemm_device_facts(int ordinal, HgemmFacts* facts) {
     }
     *facts = facts_of(device);
   });
+}
+
+const char* hgemm_device_fault(int ordinal) {
+  return fault_of_device(ordinal).c_str();
+}
+
+const char* hgemm_fault_of(const char* archs, int cc, int status) {
+  thread_local std::string fault;
+  fault = device_fault(archs != nullptr ? archs : built_archs(), cc, status);
+  return fault.c_str();
+}
+
+void hgemm_set_warning(void (*warn)(const char* line)) {
+  set_warning(warn);
 }
 
 int hgemm_read(const void* data, int64_t bytes, void* sink, void* stream) {

@@ -185,7 +185,7 @@ def tune(
     """
     cases = _cases(suites, shapes, dtype, layouts)
     console.require_kernels("hgemm tune")
-    device = _tables.Device.current(torch.cuda.current_device())
+    device = record.table_device(torch.cuda.current_device())
     try:
         path = (output or _tables.user_dir() / f"{device.slug}.json").resolve()
     except RuntimeError as error:
