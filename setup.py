@@ -293,7 +293,8 @@ def build_file(
     cxx = shlex.split(environ.get("CXX", "c++"))
     common = ["-fPIC", "-fvisibility=hidden"]
     defines = [f"-I{CSRC}", *([] if HOPPER in archs or not archs else ["-DHGEMM_NO_SM90A"])]
-    cc_flags = ["-O2", "-Wall", "-Wextra", *common, *defines, *shlex.split(environ.get("CXXFLAGS", ""))]
+    built_for = f'-DHGEMM_ARCHS="{" ".join(archs)}"'
+    cc_flags = ["-O2", "-Wall", "-Wextra", *common, *defines, built_for, *shlex.split(environ.get("CXXFLAGS", ""))]
     torch_flags = [f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}", "-isystem", torch / "include"]
     if toolkit is None:
         cc_flags += ["-DHGEMM_NO_DEVICE_CODE", "-Wno-unused-parameter"]

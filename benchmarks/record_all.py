@@ -84,6 +84,9 @@ STEPS = {
         ("-m", "integration.train", "--json", "RESULTS/train.json", "--plot", "RESULTS/plots/train-gpt2.svg"), 240
     ),
     "decode": Step(("-m", "integration.decode", "--compiled", "1,4,8,16,32", "--json", "RESULTS/decode.json"), 400),
+    "stress-products": Step(_script("stress_products", "--output", "RESULTS/stress_products.json"), 400),
+    "stress-runtime": Step(_script("stress_runtime", "--output", "RESULTS/stress_runtime.json"), 500),
+    "sanitizer": Step(_script("sanitize", "--limit", "580", "--output", "RESULTS/sanitizer.json"), 600),
     "kernels-ncu": Step(_script("kernels_ncu", "--output", "RESULTS/kernels_ncu.json"), 120),
 }
 

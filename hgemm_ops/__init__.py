@@ -40,5 +40,5 @@ _library.configure_logging()
 if _library.load():
     _variants.define_ops()
     _native.on_first_use(_tables.ensure)
-    _native.log_decisions()
+    _native.log()
 _variants.apply_environment()

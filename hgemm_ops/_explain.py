@@ -122,14 +122,13 @@ def explain(
         raise ValueError(f"explain: layout must be NN, NT, TN or TT, got {layout!r}")
     if alignment not in (1, 2, 4, 8, 16):
         raise ValueError(f"explain: alignment must be 1, 2, 4, 8 or 16 bytes, got {alignment}")
-    problem = f"{_name(dtype)} {layout} {f'{batch}x' if batch != 1 else ''}{M}x{N}x{K}"
+    problem = f"{_native.dtype_name(dtype)} {layout} {f'{batch}x' if batch != 1 else ''}{M}x{N}x{K}"
     why = _unsupported_dtype(dtype) or _no_library()
+    here = arch is None and torch.cuda.is_available()
+    why = why or (_native.device_fault(torch.cuda.current_device()) if here else "")
     if why:
         return _fallback(problem, arch or "any device", why)
-    if arch is None and torch.cuda.is_available():
-        facts, device = _device_facts(torch.cuda.current_device())
-    else:
-        facts, device = _preset_facts(arch or "sm_90")
+    facts, device = _device_facts(torch.cuda.current_device()) if here else _preset_facts(arch or "sm_90")
     query = _variants.matmul_query(M, N, K, dtype, layout, facts, batch, alignment)
     return _ask(query, problem, device, act, bias, out_dtype, forced)
 
@@ -137,16 +136,18 @@ def explain(
 def _explain_tensors(
     a: Tensor, b: Tensor, arch: str | None, act: int, bias: bool, out_dtype: torch.dtype | None, forced: int
 ) -> Explanation:
-    problem = f"{_name(a.dtype)} {_shape(a)} @ {_shape(b)}"
+    problem = f"{_native.dtype_name(a.dtype)} {_shape(a)} @ {_shape(b)}"
     device = arch or str(a.device)
     why = _unsupported(a) or _unsupported(b) or _no_library()
     if not why and a.dtype != b.dtype:
-        raise RuntimeError(f"explain: a and b must have one dtype, got {_name(a.dtype)} and {_name(b.dtype)}")
+        raise RuntimeError(
+            f"explain: a and b must have one dtype, got {_native.dtype_name(a.dtype)} and {_native.dtype_name(b.dtype)}"
+        )
     if not why and arch is None:
         if a.device != b.device:
             raise RuntimeError(f"explain: a and b must be on one device, got {a.device} and {b.device}")
-        if a.device.type != "cuda":
-            why = f"kernels run on CUDA devices, the tensors are on {a.device}"
+        on_cuda, elsewhere = a.device.type == "cuda", f"kernels run on CUDA devices, the tensors are on {a.device}"
+        why = _native.device_fault(a.device.index) if on_cuda else elsewhere
     if why:
         return _fallback(problem, device, why)
     facts, device = _preset_facts(arch) if arch else _device_facts(a.device.index)
@@ -207,7 +208,11 @@ def _no_library() -> str:
 
 def _unsupported_dtype(dtype: torch.dtype) -> str:
     taken = _native.KERNEL_DTYPES
-    return "" if dtype in taken else f"kernels take {', '.join(map(_name, taken))}, not {_name(dtype)}"
+    return (
+        ""
+        if dtype in taken
+        else f"kernels take {', '.join(map(_native.dtype_name, taken))}, not {_native.dtype_name(dtype)}"
+    )
 
 
 def _unsupported(t: Tensor) -> str:
@@ -242,10 +247,6 @@ def _activation(name: str | None) -> int:
     if name not in ACTIVATIONS:
         raise ValueError(f"activation: expected one of {', '.join(ACTIVATIONS)} or None, got {name!r}")
     return ACTIVATIONS.index(name)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _shape(t: Tensor) -> str:

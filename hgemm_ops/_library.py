@@ -38,7 +38,11 @@ def configure_logging() -> None:
 
 def disabled() -> bool:
     """Whether ``HGEMM_OPS_DISABLE`` asks for torch everywhere."""
-    return os.environ.get("HGEMM_OPS_DISABLE", "").lower() not in ("", "0", "false")
+    return flag("HGEMM_OPS_DISABLE")
+
+
+def flag(name: str) -> bool:
+    return os.environ.get(name, "").lower() not in ("", "0", "false")
 
 
 def cache_dir() -> Path:

@@ -30,6 +30,7 @@ LEFT = (
     "alpha is 0",
     "a tensor with names, a lazy conjugation or negation, or without memory",
     "gelu of _addmm_activation",
+    "this library cannot run on the device: `hgemm doctor` says why",
 )
 OPS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear")
 LAYOUTS = {(0, 1): "NN", (0, 0): "NT", (1, 1): "TN", (1, 0): "TT"}  # (major of a, major of b)
@@ -183,11 +184,16 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_has_device_code": (c_int, []),
     "hgemm_preset_facts": (c_int, [c_int, POINTER(Facts)]),
     "hgemm_device_facts": (c_int, [c_int, POINTER(Facts)]),
+    "hgemm_device_fault": (c_char_p, [c_int]),
+    "hgemm_fault_of": (c_char_p, [c_char_p, c_int, c_int]),
+    "hgemm_set_warning": (None, [c_void_p]),
     "hgemm_read": (c_int, [c_void_p, c_int64, c_void_p, c_void_p]),
     "hgemm_explain": (c_int, [POINTER(Query), POINTER(Decision), POINTER(Candidate)]),
     "hgemm_select_ns": (c_double, [POINTER(Query), c_int, c_int]),
     "hgemm_table_set": (c_int, [POINTER(TableEntry), c_int, POINTER(Timing), c_int]),
     "hgemm_table_size": (c_int, [POINTER(Facts)]),
+    "hgemm_tune": (None, [c_int]),
+    "hgemm_tuned": (c_int, [c_int, POINTER(TableEntry), POINTER(Timing), c_int]),
     "hgemm_set_default_variant": (c_int, [c_int]),
     "hgemm_default_variant": (c_int, []),
     "hgemm_set_log": (None, [c_void_p]),
@@ -236,7 +242,9 @@ def check(status: int, error: type[Exception] = RuntimeError) -> None:
 
 @functools.cache
 def variant_infos() -> tuple[VariantInfo, ...]:
-    """Every kernel, by id."""
+    """Every kernel, by id; none where there is no library."""
+    if not _library.load():
+        return ()
     infos = (VariantInfo * lib().hgemm_variant_count())()
     for id_, info in enumerate(infos):
         check(lib().hgemm_variant_info(id_, info))
@@ -263,6 +271,10 @@ def ladder() -> list[tuple[str, torch.dtype]] | None:
     return additions
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def preset_facts(cc: int) -> Facts:
     facts = Facts()
     check(lib().hgemm_preset_facts(cc, facts), ValueError)
@@ -275,12 +287,10 @@ def device_facts(ordinal: int) -> Facts:
     return facts
 
 
-def read(data: torch.Tensor, sink: torch.Tensor) -> None:
-    """Reads a contiguous CUDA tensor, up to a rest of less than 16 bytes, on the current stream, and does nothing with
-    it. ``sink``: 4 bytes on the same device."""
-    stream = torch.cuda.current_stream(data.device).cuda_stream
-    with torch.cuda.device(data.device):
-        check(lib().hgemm_read(data.data_ptr(), data.nbytes // 16 * 16, sink.data_ptr(), stream))
+def device_fault(ordinal: int) -> str:
+    """Why this library cannot run on a device, and what to do about it; "" where it can."""
+    fault: bytes = lib().hgemm_device_fault(ordinal)
+    return fault.decode()
 
 
 def alignment(address: int) -> int:
@@ -308,14 +318,11 @@ def explain(query: Query) -> tuple[Decision, list[Candidate]]:
     return decision, list(candidates)
 
 
-def set_table(entries: Sequence[TableEntry], timings: Sequence[Timing]) -> None:
-    """Replaces the tuned table."""
-    check(
-        lib().hgemm_table_set(
-            (TableEntry * len(entries))(*entries), len(entries), (Timing * len(timings))(*timings), len(timings)
-        ),
-        ValueError,
-    )
+def set_table(entries: Sequence[TableEntry], timings: Sequence[Timing]) -> str:
+    """Replaces the tuned table; returns what is wrong with the entries that it skips, "" where it skips none."""
+    arrays = (TableEntry * len(entries))(*entries), len(entries), (Timing * len(timings))(*timings), len(timings)
+    skipped: int = lib().hgemm_table_set(*arrays)
+    return f"{skipped} entries skipped: {lib().hgemm_last_error().decode()}" if skipped else ""
 
 
 class Tally:
@@ -362,7 +369,9 @@ def on_first_use(action: Callable[[], None]) -> None:
     _hold("hgemm_set_first_use", _FirstUseFn(action))
 
 
-def log_decisions() -> None:
-    """One INFO line per new decision; nothing is hooked, and nothing spent, while that level is off."""
+def log() -> None:
+    """A WARNING for each device that is used and cannot be, and one INFO line per new decision: nothing is hooked, and
+    nothing spent, while that level is off."""
+    _hold("hgemm_set_warning", _LogFn(lambda line: _library.logger.warning("%s", line.decode())))
     if _library.logger.isEnabledFor(logging.INFO):
         _hold("hgemm_set_log", _LogFn(lambda line: _library.logger.info("%s", line.decode())))

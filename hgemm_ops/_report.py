@@ -6,14 +6,11 @@ pure function, so asking it again gives the reason of each choice.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
-
-import torch
 
 from hgemm_ops import _native, _override, _sites, _variants
 from hgemm_ops.ops.activation import ACTIVATIONS
@@ -111,7 +108,7 @@ def _row(count: _native.CallCount) -> Row:
         m=count.m,
         n=count.n,
         k=count.k,
-        dtype=_dtype_name(_native.DTYPES[count.dtype]),
+        dtype=_native.dtype_name(_native.DTYPES[count.dtype]),
         layout=_native.LAYOUTS[count.a_major, count.b_major],
         variant=_variants.name_of(count.variant),
         calls=0,
@@ -126,7 +123,7 @@ def _reason(count: _native.CallCount) -> str:
         return "nothing to multiply: no kernel runs"
     source = _native.SOURCES[count.source]
     layout, dtype = _native.LAYOUTS[count.a_major, count.b_major], _native.DTYPES[count.dtype]
-    facts = _device_facts(count.ordinal)
+    facts = _native.device_facts(count.ordinal)
     for align in (16, count.align):  # the counters know the least of all operands', which may be the result's alone
         query = _variants.matmul_query(count.m, count.n, count.k, dtype, layout, facts, count.batch, align)
         query.has_bias, query.act, query.out_dtype = count.has_bias, count.act, count.out_dtype
@@ -135,15 +132,6 @@ def _reason(count: _native.CallCount) -> str:
         if (decision.variant, decision.align) == (count.variant, count.align):
             return f"{source}: {decision.reason.decode()}"
     return source  # what they do not know, such as the strides of a batch, mattered
-
-
-@functools.cache
-def _device_facts(ordinal: int) -> _native.Facts:
-    return _native.device_facts(ordinal)
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _calls(rows: Iterable[Row]) -> int:

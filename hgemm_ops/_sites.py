@@ -19,6 +19,7 @@ _COMPILED = "_orig_mod"
 #: The names of the library's sites, by number. The first two are its own: none, and autograd.
 _names: list[str] = ["", "(backward)"]
 _numbers: dict[str, int] = {}
+_MOST_NAMES = 65536  # classes and modules that are made without end must not fill the memory
 
 # root -> each of its modules -> name
 _of_modules: weakref.WeakKeyDictionary[nn.Module, weakref.WeakKeyDictionary[nn.Module, str]] = (
@@ -83,6 +84,8 @@ def _leave(module: nn.Module, args: Any, output: Any) -> None:
 def _number(name: str) -> int:
     number = _numbers.get(name)
     if number is None:
+        if len(_names) >= _MOST_NAMES:
+            return 0
         with _lock:
             number = _numbers.setdefault(name, len(_names))
             if number == len(_names):

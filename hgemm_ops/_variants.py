@@ -108,16 +108,12 @@ def variants() -> list[VariantInfo]:
 @functools.cache
 def names() -> tuple[str, ...]:
     """Every kernel's name, by id."""
-    if not _library.load():
-        return ()
     return tuple(info.name.decode() for info in _native.variant_infos())
 
 
 @functools.cache
 def families() -> tuple[str, ...]:
     """Every kernel's family, by id."""
-    if not _library.load():
-        return ()
     return tuple(info.family.decode() for info in _native.variant_infos())
 
 

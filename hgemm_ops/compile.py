@@ -33,7 +33,6 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 import hgemm_ops
-from hgemm_ops.ops import schema
 from hgemm_ops.ops.activation import ACTIVATIONS
 
 __all__ = ["GraphPass", "graph_pass", "options"]
@@ -72,7 +71,8 @@ class GraphPass(CustomGraphPass):
         self.counts: Counter[str] = Counter()
 
     def uuid(self) -> bytes:
-        return get_hash_for_files((__file__, schema.__file__), f"{self.device} {hgemm_ops.__version__}")
+        schemas = [str(op.default._schema) for op in (hgemm.linear, hgemm.linear_save)]
+        return get_hash_for_files((__file__,), f"{self.device} {hgemm_ops.__version__} {schemas} {ACTIVATIONS}")
 
     def __call__(self, graph: Graph) -> None:
         _patterns(self.device).apply(graph)

@@ -372,6 +372,8 @@ def test_sources_see_only_their_rooms_flags(build: Any, tree: Path) -> None:
     assert f"{torch}/include" not in flags["kernels/sm80_a.cu"] + flags["kernels/sm90_b.cu"]
     assert "fast_math" not in "".join(edges)
     assert "HGEMM_NO_SM90A" not in "".join(edges)
+    built_for = """'-DHGEMM_ARCHS="80 90 90a"'"""
+    assert built_for in flags["torch/ops.cc"] and built_for not in flags["kernels/sm80_a.cu"]
     assert "".join(edges).count("--compress-mode=size") == 5
     without = build.build_file(tree / "cuda", torch, ["80", "90"], {}, tree / "build")
     assert without.count("-DHGEMM_NO_SM90A") == 8

@@ -221,6 +221,17 @@ def test_uuid_follows_the_device() -> None:
     assert GraphPass("cpu").uuid() == GraphPass("cpu").uuid() != GraphPass("cuda").uuid()
 
 
+@pytest.mark.parametrize("name", ["linear", "linear_save"])
+def test_uuid_follows_the_schemas(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph in inductor's cache calls the ops as they were registered when it was compiled."""
+    before = GraphPass("cpu").uuid()
+    old = str(getattr(torch.ops.hgemm, name).default._schema)
+    ops = {"linear": torch.ops.hgemm.linear, "linear_save": torch.ops.hgemm.linear_save}
+    ops[name] = SimpleNamespace(default=SimpleNamespace(_schema=old.replace("int act", "str act")))
+    monkeypatch.setattr(hgemm_ops.compile, "hgemm", SimpleNamespace(**ops))
+    assert GraphPass("cpu").uuid() != before
+
+
 def test_options_with_mode() -> None:
     options = hgemm_ops.compile.options("max-autotune-no-cudagraphs", device="cpu")
     assert options["max_autotune"] is True

@@ -5,8 +5,22 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 namespace hgemm {
+
+/// kernel<<<grid, threads, smem_bytes, stream>>>(arguments...), with the launch's own status. cudaGetLastError() would
+/// also give what an earlier call, anybody's on this thread, left behind.
+template <class... Params, class... Arguments>
+cudaError_t enqueue(void (*kernel)(Params...), dim3 grid, int threads, int smem_bytes, cudaStream_t stream,
+                    Arguments&&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = smem_bytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
 
 /// Opts a kernel into more than 48 KB of shared memory, once per device; `done` belongs to the kernel.
 template <class Kernel>

@@ -1,5 +1,6 @@
 /* The dispatcher as a plain C API, for ctypes (hgemm_ops/_native.py mirrors every struct; hgemm_abi() lets it check).
-   Only hgemm_device_facts and hgemm_read need a GPU. Enums are those of core/problem.h and dispatch/select.h:
+   Only hgemm_device_facts, hgemm_device_fault and hgemm_read need a GPU. Enums are those of core/problem.h and
+   dispatch/select.h:
      dtype   0 float16, 1 bfloat16, 2 float32, 3 float64, 4 complex64, 5 complex128
      major   0 k is contiguous, 1 m or n is
      act     0 none, 1 relu, 2 gelu, 3 gelu_tanh, 4 silu
@@ -142,6 +143,14 @@ HGEMM_API int hgemm_add_variants(const void* variants, int count, int variant_by
 HGEMM_API int hgemm_preset_facts(int cc, HgemmFacts* facts); /* 80, 86, 89, 90, 100 */
 HGEMM_API int hgemm_device_facts(int ordinal, HgemmFacts* facts);
 
+/* Why this library cannot run on a device, and what to do about it; "" where it can. */
+HGEMM_API const char* hgemm_device_fault(int ordinal);
+/* The same of a build for `archs`, as HGEMM_CUDA_ARCHS has them (null: this build's), for a compute capability and what
+   CUDA answered (a cudaError_t). Until this thread's next call of it. */
+HGEMM_API const char* hgemm_fault_of(const char* archs, int cc, int status);
+/* `warn` is called once for each device that is used and cannot be, with one line of text; null turns it off. */
+HGEMM_API void hgemm_set_warning(void (*warn)(const char* line));
+
 /* For benchmarks: enqueues a kernel on `stream` (a cudaStream_t) of the current device that reads `bytes` of its
    memory, address and size multiples of 16, and keeps nothing of them. `sink`: 4 bytes that may be written. */
 HGEMM_API int hgemm_read(const void* data, int64_t bytes, void* sink, void* stream);
@@ -153,7 +162,8 @@ HGEMM_API int hgemm_explain(const HgemmQuery* query, HgemmDecision* decision, Hg
    Negative on error. */
 HGEMM_API double hgemm_select_ns(const HgemmQuery* query, int cached, int iterations);
 
-/* Replaces the tuned table (nothing given: clears it). */
+/* Replaces the tuned table (nothing given: clears it). Returns how many entries were skipped because no product can
+   have been measured so, hgemm_last_error() saying why of the first; negative on failure. */
 HGEMM_API int hgemm_table_set(const HgemmTableEntry* entries, int entry_count, const HgemmTiming* timings,
                               int timing_count);
 HGEMM_API int hgemm_table_size(const HgemmFacts* facts);

@@ -10,6 +10,7 @@
 #include "dispatch/c_api.h"
 #include "dispatch/canonical.h"
 #include "dispatch/context.h"
+#include "dispatch/devices.h"
 #include "dispatch/select.h"
 #include "dispatch/stats.h"
 
@@ -62,8 +63,19 @@ int plan(const HgemmProduct* product, HgemmPlan* plan) {
   try {
     Canonical canonical;
     State state;
-    if (!read(*product, &canonical) || query_device_facts(product->ordinal, &state.facts) != 0) return HGEMM_TORCH;
+    if (!read(*product, &canonical)) return HGEMM_TORCH;
     const Problem& p = canonical.problem;
+    const DeviceFacts* const facts = usable_device(product->ordinal);
+    if (facts == nullptr) {
+      const int asked = standing_choice(p);
+      if (asked < 0) {
+        count_left(*product, p, HGEMM_LEFT_DEVICE);
+        return HGEMM_TORCH;
+      }
+      message = std::string("hgemm: ") + variant_name(asked) + " cannot run: " + fault_of_device(product->ordinal);
+      return HGEMM_REFUSED;
+    }
+    state.facts = *facts;
     if (product->d.ndim >= 0 && !fits(product->d, canonical)) {
       count_left(*product, p, HGEMM_LEFT_OUT);
       return HGEMM_TORCH;

@@ -41,7 +41,8 @@ enum HgemmLeft {
   HGEMM_LEFT_OUT = 1,    /* out= is resized, converted, not contiguous, or overlaps an operand */
   HGEMM_LEFT_ALPHA = 2,  /* alpha is 0: the product is not looked at, NaN included */
   HGEMM_LEFT_TENSOR = 3, /* a tensor with names, a lazy conjugation or negation, or no memory */
-  HGEMM_LEFT_GELU = 4    /* torch's gelu of _addmm_activation is not one of the kernels' */
+  HGEMM_LEFT_GELU = 4,   /* torch's gelu of _addmm_activation is not one of the kernels' */
+  HGEMM_LEFT_DEVICE = 5  /* this library cannot run on the device */
 };
 
 enum HgemmPlanned { HGEMM_REFUSED = -1, HGEMM_TORCH = 0, HGEMM_OURS = 1 };

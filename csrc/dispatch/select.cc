@@ -13,6 +13,7 @@
 
 #include "core/chip.h"
 #include "dispatch/context.h"
+#include "dispatch/devices.h"
 #include "dispatch/stats.h"
 #include "dispatch/table.h"
 #include "dispatch/torch_model.h"
@@ -50,8 +51,8 @@ void append(std::string* reasons, const std::string& reason) {
 }
 
 bool runs_on(const Variant& v, const Problem& p, const DeviceFacts& facts) {
-  return v.min_cc <= facts.cc && facts.cc <= v.max_cc && (v.dtypes >> static_cast<int>(p.dtype) & 1u) != 0 &&
-         v.smem_bytes <= facts.smem_optin;
+  return v.min_cc <= facts.cc && facts.cc <= v.max_cc && is_built_for(facts.cc) &&
+         (v.dtypes >> static_cast<int>(p.dtype) & 1u) != 0 && v.smem_bytes <= facts.smem_optin;
 }
 
 std::string dtype_list(uint32_t dtypes) {
@@ -233,7 +234,7 @@ void log_decision(LogFn log, const Problem& p, const DeviceFacts& facts, int ord
   }
   {
     const std::lock_guard<std::mutex> lock(mutex);
-    if (!seen.insert(line).second) return;
+    if (seen.size() >= kMostKinds || !seen.insert(line).second) return;
   }
   log(line.c_str());
 }
@@ -245,6 +246,7 @@ bool serves(const Variant& v, const Problem& p, const DeviceFacts& facts, std::s
   if (!why) return false;
   if (facts.cc < v.min_cc) append(why, format("needs sm_%d or newer, this is sm_%d", v.min_cc, facts.cc));
   if (facts.cc > v.max_cc) append(why, format("runs up to sm_%d, this is sm_%d", v.max_cc, facts.cc));
+  if (!is_built_for(facts.cc)) append(why, format("built for %s, this is sm_%d", built_archs(), facts.cc));
   if ((v.dtypes >> static_cast<int>(p.dtype) & 1u) == 0) {
     append(why, format("takes %s, not %s", dtype_list(v.dtypes).c_str(), dtype_name(p.dtype)));
   }

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "core/convert.cuh"
+#include "core/launch.cuh"
 #include "tile/epilogue.cuh"
 
 namespace hgemm {
@@ -50,18 +51,16 @@ template <class T>
 cudaError_t launch_gate(const void* x, void* y, int64_t rows, int64_t n, Activation act, cudaStream_t stream) {
   const int64_t blocks = (rows * ((n + kPerThread - 1) / kPerThread) + kThreads - 1) / kThreads;
   const bool wide = tile::aligned16(x) && tile::aligned16(y) && n % kPerThread == 0;
-  gate_rows<T><<<static_cast<unsigned>(std::min(blocks, kMaxBlocks)), kThreads, 0, stream>>>(
-      static_cast<const T*>(x), static_cast<T*>(y), rows, n, act, wide);
-  return cudaGetLastError();
+  return enqueue(gate_rows<T>, static_cast<unsigned>(std::min(blocks, kMaxBlocks)), kThreads, 0, stream,
+                 static_cast<const T*>(x), static_cast<T*>(y), rows, n, act, wide);
 }
 
 template <class T>
 cudaError_t launch(const void* x, void* y, int64_t count, Activation act, cudaStream_t stream) {
   const int64_t blocks = (count + kThreads * kPerThread - 1) / (kThreads * kPerThread);
   const bool wide = tile::aligned16(x) && tile::aligned16(y);
-  activate_all<T><<<static_cast<unsigned>(std::min(blocks, kMaxBlocks)), kThreads, 0, stream>>>(
-      static_cast<const T*>(x), static_cast<T*>(y), count, act, wide);
-  return cudaGetLastError();
+  return enqueue(activate_all<T>, static_cast<unsigned>(std::min(blocks, kMaxBlocks)), kThreads, 0, stream,
+                 static_cast<const T*>(x), static_cast<T*>(y), count, act, wide);
 }
 
 }  // namespace

@@ -17,8 +17,7 @@ cudaError_t launch_traits(const Schedule& s, const Params& params, cudaStream_t 
   static std::atomic<uint64_t> smem_allowed{0};
   auto* const k = kernel<Traits>;
   if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
-  return tile::launch(k, dim3(s.blocks), Traits::kThreads, Traits::kSmemBytes, 1, s.dependent && tile::has_sm90_code(),
-                      stream, params);
+  return tile::launch(k, dim3(s.blocks), Traits::kThreads, Traits::kSmemBytes, 1, s.dependent, stream, params);
 }
 
 template <class Config, class T, bool kNarrow>

@@ -9,6 +9,10 @@ namespace hgemm {
 namespace {
 
 constexpr int kMaxDevices = 64;
+static_assert(kInsufficientDriver == cudaErrorInsufficientDriver && kNoKernelImage == cudaErrorNoKernelImageForDevice &&
+              kUnsupportedPtx == cudaErrorUnsupportedPtxVersion);
+
+__global__ void nothing() {}
 
 struct Entry {
   std::once_flag once;
@@ -46,6 +50,26 @@ Status query_device_facts(int ordinal, DeviceFacts* facts) {
   std::call_once(entry.once, [&] { entry.status = read_facts(ordinal, &entry.facts); });
   if (entry.status == cudaSuccess) *facts = entry.facts;
   return entry.status;
+}
+
+Status load_a_kernel(int ordinal) {
+  // Legal while a stream is being captured, as loading is at a kernel's first launch.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  int before = 0;
+  cudaFuncAttributes attributes;
+  cudaError_t status = cudaGetDevice(&before);
+  if (status == cudaSuccess) status = cudaSetDevice(ordinal);
+  if (status == cudaSuccess) {
+    status = cudaFuncGetAttributes(&attributes, nothing);
+    cudaSetDevice(before);
+  }
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  return status;
+}
+
+std::string cuda_version() {
+  return std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10);
 }
 
 const char* status_string(Status status) {

@@ -21,7 +21,7 @@ cudaError_t launch_traits(const Problem& p, const Schedule& s, Params params, cu
   params.slot = counted ? slot_for(stream) : -1;
   const dim3 grid(static_cast<unsigned>(s.tiles), params.slot >= 0 ? s.slices : 1, static_cast<unsigned>(p.batches()));
   const int smem = Traits::kSumFloats * 4 + Traits::COLS * s.slice_k * 2;
-  return tile::launch(k, grid, kThreads, smem, 1, s.dependent && tile::has_sm90_code(), stream, params);
+  return tile::launch(k, grid, kThreads, smem, 1, s.dependent, stream, params);
 }
 
 template <class Config, class T>

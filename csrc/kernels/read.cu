@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include "core/launch.cuh"
 #include "ptx/global.cuh"
 
 namespace hgemm {
@@ -32,9 +33,8 @@ Status launch_read(const void* data, int64_t bytes, void* sink, Stream stream) {
   if (bytes == 0) return cudaSuccess;
   constexpr int64_t kPiece = kThreads * kLoads * 16;
   const auto blocks = static_cast<unsigned>((bytes + kPiece - 1) / kPiece);
-  read<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<const uint4*>(data), bytes / 16,
-                                                                   static_cast<uint32_t*>(sink));
-  return cudaGetLastError();
+  return enqueue(read, blocks, kThreads, 0, static_cast<cudaStream_t>(stream), static_cast<const uint4*>(data),
+                 bytes / 16, static_cast<uint32_t*>(sink));
 }
 
 }  // namespace hgemm

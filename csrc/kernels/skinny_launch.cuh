@@ -18,8 +18,7 @@ cudaError_t launch_traits(const Problem& p, const Schedule& s, const Params& par
   auto* const k = kernel<Traits>;
   if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
   const dim3 grid(s.tiles, params.splits, static_cast<unsigned>(p.batches()));
-  return tile::launch(k, grid, Traits::kThreads, Traits::kSmemBytes, params.splits,
-                      s.dependent && tile::has_sm90_code(), stream, params);
+  return tile::launch(k, grid, Traits::kThreads, Traits::kSmemBytes, params.splits, s.dependent, stream, params);
 }
 
 template <class Config, class T>

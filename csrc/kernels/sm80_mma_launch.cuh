@@ -17,8 +17,7 @@ cudaError_t launch_traits(const Params& params, cudaStream_t stream) {
   auto* const k = kernel<Traits>;
   if (cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed); e != cudaSuccess) return e;
   const int64_t blocks = static_cast<int64_t>(params.tiles_m) * params.tiles_n * params.splits * params.batches;
-  k<<<static_cast<unsigned>(blocks), Traits::kThreads, Traits::kSmemBytes, stream>>>(params);
-  return cudaGetLastError();
+  return enqueue(k, static_cast<unsigned>(blocks), Traits::kThreads, Traits::kSmemBytes, stream, params);
 }
 
 template <class Config, class T, Unaligned kUnaligned, Major kMajorA, Major kMajorB>
@@ -66,9 +65,8 @@ Status launch(const Problem& p, Schedule schedule, void* workspace, Stream strea
                            : launch_majors<Config, T, kUnaligned, Major::kMN, Major::kMN>(params, stream));
   if (e != cudaSuccess || partial == nullptr) return e;
   const int64_t threads = p.batches() * p.m * ((p.n + 7) / 8);
-  reduce_splits<T>
-      <<<static_cast<unsigned>((threads + 255) / 256), 256, 0, stream>>>(params.epilogue, splits, p.batches());
-  return cudaGetLastError();
+  const auto blocks = static_cast<unsigned>((threads + 255) / 256);
+  return enqueue(reduce_splits<T>, blocks, 256, 0, stream, params.epilogue, splits, p.batches());
 }
 
 }  // namespace hgemm::sm80_mma

@@ -82,15 +82,14 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {Traits::kCluster, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = clusters * Traits::kCluster;
   config.blockDim = Traits::kThreads;
   config.dynamicSmemBytes = Traits::kSmemBytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = tile::can_launch_dependents() ? 2 : 1;
+  config.numAttrs = 1;
+  tile::allow_early_start(&config);
   return cudaLaunchKernelEx(&config, kernel<Traits>, params);
 }
 

@@ -33,8 +33,7 @@ __global__ void __launch_bounds__(kSide* kSide) naive(Product<typename E::T> g) 
 template <class E>
 Status launch(const Problem& p, Stream stream) {
   const auto g = product_of<typename E::T>(p, {1, 1, 1});
-  naive<E><<<grid_of<kSide, kSide>(p), kSide * kSide, 0, static_cast<cudaStream_t>(stream)>>>(g);
-  return cudaGetLastError();
+  return enqueue(naive<E>, grid_of<kSide, kSide>(p), kSide * kSide, 0, static_cast<cudaStream_t>(stream), g);
 }
 
 }  // namespace

@@ -40,8 +40,7 @@ __global__ void __launch_bounds__(kSide* kSide) sliced_k(Product<typename E::T> 
 template <class E>
 Status launch(const Problem& p, Stream stream) {
   const auto g = product_of<typename E::T>(p, {1, 1, 1});
-  sliced_k<E><<<grid_of<kSide, kSide>(p), kSide * kSide, 0, static_cast<cudaStream_t>(stream)>>>(g);
-  return cudaGetLastError();
+  return enqueue(sliced_k<E>, grid_of<kSide, kSide>(p), kSide * kSide, 0, static_cast<cudaStream_t>(stream), g);
 }
 
 }  // namespace

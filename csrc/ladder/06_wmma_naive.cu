@@ -54,8 +54,8 @@ bool is_direct(const Matrix& x) {
 
 Status launch(const Problem& p, Stream stream) {
   const Gemm g = gemm_of(p, kFragment, kFragment, false);
-  wmma_naive<<<g.tiles_m * g.tiles_n, 32, 0, static_cast<cudaStream_t>(stream)>>>(g, is_direct(p.a), is_direct(p.b));
-  return cudaGetLastError();
+  const bool direct_a = is_direct(p.a), direct_b = is_direct(p.b);
+  return enqueue(wmma_naive, g.tiles_m * g.tiles_n, 32, 0, static_cast<cudaStream_t>(stream), g, direct_a, direct_b);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include "core/launch.cuh"
 #include "core/problem.h"
 
 namespace hgemm::ladder {

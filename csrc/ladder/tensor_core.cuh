@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/launch.cuh"
 #include "core/problem.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/shared.cuh"
@@ -239,8 +240,7 @@ inline Status launch_tiles(void (*kernel)(Gemm), const Gemm& g, int threads, int
     const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic_smem);
     if (e != cudaSuccess) return e;
   }
-  kernel<<<g.tiles_m * g.tiles_n, threads, dynamic_smem, static_cast<cudaStream_t>(stream)>>>(g);
-  return cudaGetLastError();
+  return enqueue(kernel, g.tiles_m * g.tiles_n, threads, dynamic_smem, static_cast<cudaStream_t>(stream), g);
 }
 
 /// The same for a body that is compiled for whole chunks and for single elements.

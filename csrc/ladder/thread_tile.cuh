@@ -350,8 +350,7 @@ template <class Tiling, class T>
 Status launch_tiles(void (*kernel)(Product<T>), const Problem& p, int smem_bytes, Stream stream) {
   const Product<T> g = product_of<T>(p, {Tiling::kWidthA, Tiling::kWidthB, Tiling::kWidth});
   const unsigned blocks = grid_of<Tiling::BM, Tiling::BN>(p);
-  kernel<<<blocks, Tiling::kThreads, smem_bytes, static_cast<cudaStream_t>(stream)>>>(g);
-  return cudaGetLastError();
+  return enqueue(kernel, blocks, Tiling::kThreads, smem_bytes, static_cast<cudaStream_t>(stream), g);
 }
 
 }  // namespace hgemm::ladder

@@ -184,17 +184,10 @@ Status launch_pad(const Problem& p, const DeviceFacts& facts, const Pads& pads, 
   const bool few = blocks_for(params.a, kManyChunks) + blocks_for(params.b, kManyChunks) < kManyBlocks * facts.sm_count;
   const int chunks = few ? 1 : kManyChunks;
   params.blocks_a = static_cast<uint32_t>(blocks_for(params.a, chunks));
-  cudaLaunchConfig_t config{};
-  config.gridDim = params.blocks_a + static_cast<uint32_t>(blocks_for(params.b, chunks));
-  config.blockDim = kThreads;
-  config.stream = static_cast<cudaStream_t>(stream);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = facts.cc >= 90 && tile::can_launch_dependents() ? 1 : 0;
-  if (config.gridDim.x == 0) return cudaSuccess;
-  return cudaLaunchKernelEx(&config, few ? pad_kernel<1> : pad_kernel<kManyChunks>, params);
+  const dim3 grid(params.blocks_a + static_cast<uint32_t>(blocks_for(params.b, chunks)));
+  if (grid.x == 0) return cudaSuccess;
+  return tile::launch(few ? pad_kernel<1> : pad_kernel<kManyChunks>, grid, kThreads, 0, 1, facts.cc >= 90,
+                      static_cast<cudaStream_t>(stream), params);
 }
 
 }  // namespace hgemm

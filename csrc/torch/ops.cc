@@ -6,6 +6,7 @@
 
 #include "core/activation.h"
 #include "core/device.h"
+#include "dispatch/devices.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
 #include "torch/torch_gemm.h"
@@ -147,11 +148,14 @@ void launch(const Call& call, Canonical& canonical, const DeviceFacts& facts, in
 /// problem has no address of yet will be a new tensor, whose alignment is the best.
 int decide(const Call& call, const Problem& p, DeviceFacts* facts) {
   if (!is_for_kernels(call)) return kTorch;
-  if (const Status status = query_device_facts(call.a.device.index, facts); status != 0) {
-    fail(prefix(call) + "cannot read the attributes of " + text_of_device(call.a.device) + ": " +
-         status_string(status));
-  }
   const auto asked = static_cast<int>(call.variant);
+  const DeviceFacts* const usable = usable_device(call.a.device.index);
+  if (usable == nullptr) {
+    if (asked < 0) return kTorch;
+    fail(prefix(call) + variant_name(asked) + " cannot run on " + text_of_device(call.a.device) + ": " +
+         fault_of_device(call.a.device.index));
+  }
+  *facts = *usable;
   const Decision decision = choose(p, *facts, call.a.device.index, asked);
   if (decision.variant == kRefused) fail(refusal(p, *facts, asked == kAuto ? standing_choice(p) : asked));
   return decision.variant;
@@ -312,7 +316,7 @@ void linear_save(StableIValue* stack, uint64_t, uint64_t) {
 /// The gate as passes over a product `y` (rows, 2 n), by which the kernel that computed it had no way to gate.
 void gate_product(const Call& call, Activation act, Destination y, Destination d, int64_t rows, int64_t n) {
   const auto dtype = gemm_dtype(call.a.dtype);
-  if (!dtype) return torch_gate(act, y, d, rows, n);
+  if (!dtype || usable_device(call.a.device.index) == nullptr) return torch_gate(act, y, d, rows, n);
   const OnDevice on_device(call.a.device);
   if (const Status status = launch_gate(y.data, d.data, rows, n, *dtype, act, current_stream(call.a.device))) {
     fail(prefix(call) + "the gate failed to launch: " + status_string(status));

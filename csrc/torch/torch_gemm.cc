@@ -8,6 +8,7 @@
 
 #include "core/activation.h"
 #include "core/device.h"
+#include "dispatch/devices.h"
 
 // torch's CUDA implementations without the dispatcher in front. Present in every torch with CUDA.
 #pragma weak aoti_torch_cuda_mm_out
@@ -82,7 +83,7 @@ void aten_activate(Activation act, AtenTensorHandle x, AtenTensorHandle y) {
 /// The same by a kernel where there is one; both contiguous.
 void activate(const Call& call, Destination x, Destination y, int64_t count) {
   const auto act = static_cast<Activation>(call.act);
-  if (const auto dtype = gemm_dtype(call.result_dtype())) {
+  if (const auto dtype = gemm_dtype(call.result_dtype()); dtype && usable_device(call.a.device.index) != nullptr) {
     const Status status = launch_activation(x.data, y.data, count, *dtype, act, current_stream(call.a.device));
     if (status != 0) fail(std::string("hgemm: the activation's launch failed: ") + status_string(status));
     return;

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import hgemm_ops
-from hgemm_ops import _library
+from hgemm_ops import _library, _native
 
 from . import peers, runner
 from .statistics import geometric_mean
@@ -26,6 +26,8 @@ def require_kernels(command: str) -> None:
         raise click.ClickException(f"{command} times kernels on a CUDA GPU, and torch {torch.__version__} sees none")
     if not _library.load():
         raise click.ClickException(f"{command} times this package's kernels: {_library.reason()}")
+    if fault := _native.device_fault(torch.cuda.current_device()):
+        raise click.ClickException(f"{command} times this package's kernels: {fault}")
 
 
 def known_variants(names: Sequence[str]) -> tuple[str, ...]:

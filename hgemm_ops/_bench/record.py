@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 import hgemm_ops
+from hgemm_ops import _native, _tables
 
 SCHEMA = 1
 
@@ -143,6 +144,12 @@ def environment() -> dict[str, Any]:
             ),
         }
     return facts
+
+
+def table_device(ordinal: int = 0) -> _tables.Device:
+    """A GPU as the dispatcher's tables name it."""
+    facts = _native.device_facts(ordinal)
+    return _tables.Device(torch.cuda.get_device_name(ordinal), facts.cc, facts.sm_count, facts.l2_bytes)
 
 
 def gpu_slug(name: str) -> str:

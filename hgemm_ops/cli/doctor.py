@@ -62,15 +62,20 @@ def _dispatcher() -> Finding:
 def _devices() -> Finding:
     if not torch.cuda.is_available():
         return Finding("device", "note", "no GPU: the ops run through torch on the CPU")
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return Finding("device", "ok", ", ".join(names))
+    names, faults = [], []
+    for ordinal in range(torch.cuda.device_count()):
+        names.append(torch.cuda.get_device_name(ordinal))
+        if fault := _native.device_fault(ordinal) if _library.load() else "":
+            faults.append(f"{names[-1]}: {fault}; torch serves every product there")
+    return Finding("device", "broken" if faults else "ok", "; ".join(faults) or ", ".join(names))
 
 
 def _table() -> Finding:
     _, broken = _tables.read_all()
     if broken:
         return Finding("table", "broken", "; ".join(broken))
-    if not (torch.cuda.is_available() and _library.load()):
+    usable = torch.cuda.is_available() and _library.load() and not _native.device_fault(torch.cuda.current_device())
+    if not usable:
         return Finding("table", "note", "no GPU to match")
     _tables.ensure()
     shapes = _native.lib().hgemm_table_size(_native.device_facts(torch.cuda.current_device()))

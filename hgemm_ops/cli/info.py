@@ -12,16 +12,19 @@ import torch
 
 import hgemm_ops
 from hgemm_ops import _library, _native, _override, _tables
+from hgemm_ops._bench import record
 
 
 def devices() -> list[dict[str, Any]]:
-    """Every visible GPU as the dispatcher sees it, with the number of tuned shapes it has."""
+    """Every visible GPU that kernels run on, as the dispatcher sees it, with the number of tuned shapes it has."""
     if not (torch.cuda.is_available() and _library.load()):
         return []
     _tables.ensure()
     found = []
     for ordinal in range(torch.cuda.device_count()):
-        device = _tables.Device.current(ordinal)
+        if _native.device_fault(ordinal):
+            continue
+        device = record.table_device(ordinal)
         tuned = _native.lib().hgemm_table_size(_native.device_facts(ordinal))
         found.append({"ordinal": ordinal, **asdict(device), "tuned_shapes": tuned})
     return found
@@ -65,7 +68,7 @@ def info(as_json: bool) -> None:
             f"{d['tuned_shapes']} tuned shapes"
         )
     if not data["devices"]:
-        click.echo("devices   none")
+        click.echo("devices   none that kernels run on")
     for path in data["tables"]:
         click.echo(f"table     {path}")
     width = max((len(v["name"]) for v in data["variants"]), default=0)

@@ -1,0 +1,127 @@
+"""Runs compute-sanitizer's tools over every production kernel (tests/sanitizer_smoke.py) and records what they found in
+``results/<gpu>/sanitizer.json``.
+
+A few kernels go to a process, and the record is written after each: with ``--limit`` what is left is for the next run,
+which goes on where the record is of the same csrc. Ends with status 1 where a tool found something.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+import hgemm_ops
+from hgemm_ops._bench import record
+
+ROOT = Path(__file__).resolve().parent.parent
+SMOKE = ROOT / "tests" / "sanitizer_smoke.py"
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+_FOUND = 99  # the status of a process in which a tool found something
+_LINES_KEPT = 40
+
+
+def find_sanitizer() -> str | None:
+    """compute-sanitizer on PATH, or beside nvcc."""
+    return shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+
+
+def run(command: Sequence[str], kernels: Sequence[str], limit: float) -> dict[str, dict[str, Any]]:
+    """What one process says of each kernel. A kernel without launches was not reached, and the run's end says why."""
+    start = time.perf_counter()
+    try:
+        process = subprocess.run([*command, *kernels], cwd=ROOT, capture_output=True, text=True, timeout=limit)
+        status, output = process.returncode, process.stdout + process.stderr
+    except subprocess.TimeoutExpired as stopped:
+        status = None
+        output = "".join(x.decode() if isinstance(x, bytes) else x or "" for x in (stopped.stdout, stopped.stderr))
+    seconds = round(time.perf_counter() - start, 1)
+    launches = {name: int(n) for name, n in re.findall(r"^(\w+): (\d+) launches$", output, re.MULTILINE)}
+    unable = dict(re.findall(r"^(\w+): (needs \w+)$", output, re.MULTILINE))
+    summary = re.findall(r"SUMMARY: (.+)$", output, re.MULTILINE)
+    found: dict[str, dict[str, Any]] = {}
+    for name in kernels:
+        if name in unable:
+            found[name] = {"outcome": "skipped", "why": unable[name]}
+        elif status == 0 and summary and name in launches:
+            found[name] = {"outcome": "clean", "launches": launches[name]}
+        elif status is not None:
+            outcome = "found" if status == _FOUND else "failed"
+            tail = output.splitlines()[-_LINES_KEPT:]
+            found[name] = {"outcome": outcome, "with": list(kernels), "status": status, "output": tail}
+    if found:
+        next(iter(found.values()))["seconds_of_process"] = seconds
+    return found
+
+
+def totals(tools: dict[str, dict[str, dict[str, Any]]], kernels: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """For each tool: how many kernels had which outcome, and whether all were looked at."""
+    counted = {}
+    for tool, found in tools.items():
+        outcomes = [entry["outcome"] for entry in found.values()]
+        counted[tool] = {outcome: outcomes.count(outcome) for outcome in ("clean", "skipped", "found", "failed")}
+        counted[tool]["launches"] = sum(entry.get("launches", 0) for entry in found.values())
+        counted[tool]["complete"] = set(kernels) <= found.keys()
+    return counted
+
+
+@click.command(help=__doc__)
+@click.option("--tool", "tools", multiple=True, type=click.Choice(TOOLS), help="Which; repeatable.  [default: all]")
+@click.option("--kernel", "names", multiple=True, help="Which; repeatable.  [default: every production kernel]")
+@click.option("--at-once", type=click.IntRange(min=1), default=8, show_default=True, help="Kernels a process.")
+@click.option("--limit", type=click.FloatRange(min=1), default=86400.0, help="Seconds after which to stop.")
+@click.option("--sanitizer", help="Another compute-sanitizer.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Another file.")
+def main(
+    tools: tuple[str, ...],
+    names: tuple[str, ...],
+    at_once: int,
+    limit: float,
+    sanitizer: str | None,
+    output: Path | None,
+) -> None:
+    sanitizer = sanitizer or find_sanitizer()
+    if sanitizer is None:
+        raise click.ClickException("there is no compute-sanitizer; it comes with the CUDA toolkit")
+    if output is None:
+        if names:
+            raise click.UsageError("--kernel is no record: it needs --output")
+        if not torch.cuda.is_available():
+            raise click.ClickException("no CUDA GPU: the kernels cannot run")
+        output = ROOT / "benchmarks" / "results" / record.gpu_slug(torch.cuda.get_device_name()) / "sanitizer.json"
+    every = [v.name for v in hgemm_ops.variants() if v.family != "ladder"]
+    if unknown := set(names) - set(every):
+        raise click.BadParameter(f"no production kernel is called {', '.join(sorted(unknown))}", param_hint="--kernel")
+    kernels = [name for name in every if not names or name in names]
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    if output.exists():
+        before = record.load(output)
+        if before["environment"]["csrc"] == record.source()["csrc"]:
+            found = before["tools"]
+    end = time.monotonic() + limit
+    for tool in tools or TOOLS:
+        outcomes = found.setdefault(tool, {})
+        left = [name for name in kernels if outcomes.get(name, {}).get("outcome") not in ("clean", "skipped")]
+        command = [sanitizer, "--tool", tool, "--error-exitcode", str(_FOUND), sys.executable, str(SMOKE)]
+        for first in range(0, len(left), at_once):
+            if time.monotonic() >= end:
+                break
+            outcomes |= run(command, left[first : first + at_once], end - time.monotonic())
+            counted = totals(found, kernels)
+            record.save(record.document(kernels=len(kernels), totals=counted, tools=found), output)
+            click.echo(f"{tool}: {counted[tool]}")
+    counted = totals(found, kernels)
+    click.echo(f"recorded in {output}")
+    sys.exit(any(tool["found"] or tool["failed"] or not tool["complete"] for tool in counted.values()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,392 @@
+"""Long runs and awkward orders of events on this GPU: memory that must not grow, memory that is used again, graphs
+captured beside eager calls, and kernels that read what the kernel right before them wrote in place.
+
+Values are small integers that matrices of zeros and ones select, so that every sum is exact and a stale or overwritten
+operand shows in equality. Writes ``results/<gpu>/stress_runtime.json``; ends with status 1 where something is wrong.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from torch import Tensor
+
+import hgemm_ops
+from hgemm_ops._bench import record
+
+RESULTS = Path(__file__).parent / "results"
+_PAGE = 4096
+_MOST_GROWTH = 4 << 20  # bytes; less is how allocators breathe
+_SYNCHRONIZE_EVERY = 500  # calls of a thread, so that no queue grows
+_MOST = 100  # of the integers, either way: exact in bfloat16, and after a few additions still
+
+
+class Machine:
+    """A CUDA device, or the CPU, on which streams are nothing and the logic can be tried."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.on_gpu = device.type == "cuda"
+
+    def stream(self) -> Any:
+        return torch.cuda.Stream(self.device) if self.on_gpu else None
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        return torch.cuda.stream(stream) if stream is not None else nullcontext()
+
+    def synchronize(self, stream: Any = None) -> None:
+        if stream is not None:
+            stream.synchronize()
+        elif self.on_gpu:
+            torch.cuda.synchronize(self.device)
+
+    def integers(self, *shape: int, dtype: torch.dtype = torch.float16, seed: int | None = None) -> Tensor:
+        generator = None if seed is None else torch.Generator(self.device).manual_seed(seed)
+        return torch.randint(-_MOST, _MOST + 1, shape, device=self.device, generator=generator).to(dtype)
+
+    def selection(self, k: int, n: int, dtype: torch.dtype = torch.float16) -> tuple[Tensor, Tensor]:
+        """(k, n) with a single 1 in each column, and the rows that these are in: x @ it is x[:, rows]."""
+        rows = torch.randint(k, (n,), device=self.device)
+        matrix = torch.zeros(k, n, dtype=dtype, device=self.device)
+        matrix[rows, torch.arange(n, device=self.device)] = 1
+        return matrix, rows
+
+    def memory(self) -> dict[str, int]:
+        with open("/proc/self/statm") as statm:
+            resident = int(statm.read().split()[1]) * _PAGE
+        if not self.on_gpu:
+            return {"host": resident}
+        free, total = torch.cuda.mem_get_info(self.device)
+        return {"host": resident, "device": total - free, "reserved": torch.cuda.memory_reserved(self.device)}
+
+
+# A million calls
+
+
+def count_calls(machine: Machine, calls: int, shapes: int, threads: int, streams: int, samples: int) -> dict[str, Any]:
+    """Threads that multiply on shared streams in one context, stopped ``samples`` times to look at the memory."""
+    rng = random.Random(0)
+    sizes = set()
+    while len(sizes) < shapes:
+        m, n, k = (rng.choice((8, 16, 33, 64, 128, 200, 256, 384)) for _ in range(3))
+        sizes.add((m, n, k))
+    on_streams = [machine.stream() for _ in range(streams)]
+    dtypes = (torch.float16, torch.bfloat16)
+    operands = [
+        [
+            (machine.integers(m, k, dtype=dtypes[i % 2]), machine.integers(k, n, dtype=dtypes[i % 2]))
+            for i, (m, n, k) in enumerate(sorted(sizes))
+        ]
+        for _ in range(threads)
+    ]
+    machine.synchronize()
+    rounds = samples + 1  # the first one warms up
+    per_round = -(-calls // (threads * rounds))
+    arrived, go_on = threading.Barrier(threads + 1), threading.Barrier(threads + 1)
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        stream, own = on_streams[number % streams], operands[number]
+        try:
+            with machine.on(stream), torch.no_grad():
+                for _ in range(rounds):
+                    for call in range(per_round):
+                        a, b = own[(call * 7 + number) % shapes]
+                        a @ b
+                        if call % _SYNCHRONIZE_EVERY == 0:
+                            machine.synchronize(stream)
+                    machine.synchronize(stream)
+                    arrived.wait()
+                    go_on.wait()
+        except threading.BrokenBarrierError:
+            pass
+        except BaseException as error:
+            failures.append(error)
+            arrived.abort()
+            go_on.abort()
+
+    found = []
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    with hgemm_ops.use_custom_gemm() as report:
+        for worker in workers:
+            worker.start()
+        try:
+            for done in range(1, rounds + 1):
+                arrived.wait()
+                gc.collect()
+                found.append({"calls": done * per_round * threads, **machine.memory()})
+                go_on.wait()
+        except threading.BrokenBarrierError:
+            pass
+        for worker in workers:
+            worker.join()
+        counted = sum(row.calls for row in report.rows)
+        ours = sum(row.calls for row in report.rows if row.variant != "torch")
+    if failures:
+        raise failures[0]
+    growth = {name: found[-1][name] - found[0][name] for name in machine.memory()}
+    return {
+        "calls": found[-1]["calls"],
+        "counted": counted,
+        "ours": ours,
+        "shapes": shapes,
+        "threads": threads,
+        "streams": streams,
+        "samples": found,
+        "growth": growth,
+        "ok": max(growth.values()) <= _MOST_GROWTH and counted == (found[-1]["calls"] if machine.on_gpu else 0),
+    }
+
+
+# Memory that is used again
+
+
+def reuse_buffers(machine: Machine, rounds: int) -> dict[str, Any]:
+    """Operands and results that are freed while their kernels are queued, on two streams, and whose memory the next
+    tensors get."""
+    streams = [machine.stream(), machine.stream()]
+    wrong = products = 0
+    with hgemm_ops.use_custom_gemm():
+        for number in range(rounds):
+            kept = []
+            for stream in streams:
+                with machine.on(stream):
+                    for size in (256, 515):
+                        weight, rows = machine.selection(size, size)
+                        x = machine.integers(64, size)
+                        expected = x[:, rows]
+                        y = x @ weight
+                        del x, weight  # the next tensors get their memory, in the order of the stream
+                        noise = [torch.full((64, size), 7.0 + number, dtype=y.dtype, device=machine.device)]
+                        noise.append(torch.full((size, size), 3.0, dtype=y.dtype, device=machine.device))
+                        kept.append((stream, y, expected, noise))
+            first, second = streams
+            if machine.on_gpu:  # a product of one stream that the other uses, and that is freed while it does
+                second.wait_stream(first)
+            _, y, expected, _ = kept[0]
+            with machine.on(second):
+                weight, rows = machine.selection(y.shape[1], 128)
+                z = y @ weight
+                if machine.on_gpu:
+                    y.record_stream(second)
+                kept.append((second, z, expected[:, rows], []))
+                if machine.on_gpu:
+                    expected.record_stream(second)
+            machine.synchronize()
+            products += len(kept)
+            wrong += sum(not torch.equal(result, expected) for _, result, expected, _ in kept)
+    return {"rounds": rounds, "products": products, "wrong": wrong, "ok": wrong == 0}
+
+
+# Graphs beside eager calls
+
+
+def capture_beside_calls(machine: Machine, graphs: int) -> dict[str, Any]:
+    """One thread captures and replays graphs of products, first calls of their shapes among them, while another one
+    multiplies."""
+    done = threading.Event()
+    wrong: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    failures: list[BaseException] = []
+
+    def multiply() -> None:
+        stream = machine.stream()
+        try:
+            with machine.on(stream):
+                weight, rows = machine.selection(512, 515)
+                while not done.is_set() or calls["eager"] == 0:
+                    x = machine.integers(48, 512)
+                    calls["eager"] += 1
+                    if not torch.equal(x @ weight, x[:, rows]):
+                        wrong["eager"] += 1
+        except BaseException as error:
+            failures.append(error)
+
+    with hgemm_ops.use_custom_gemm():
+        worker = threading.Thread(target=multiply)
+        worker.start()
+        try:
+            for number in range(graphs):
+                k, n = 64 + 8 * (number % 40), 72 + number % 57
+                weight, rows = machine.selection(k, n)
+                x = machine.integers(33, k)
+                graph, y = _captured(machine, lambda x=x, weight=weight: x @ weight)
+                for _ in range(3):
+                    x.copy_(machine.integers(33, k))
+                    if graph is None:
+                        y = x @ weight
+                    else:
+                        graph.replay()
+                    calls["replayed"] += 1
+                    if not torch.equal(y, x[:, rows]):
+                        wrong["replayed"] += 1
+        finally:
+            done.set()
+            worker.join()
+    if failures:
+        raise failures[0]
+    return {"graphs": graphs, "calls": dict(calls), "wrong": dict(wrong), "ok": not wrong}
+
+
+def _captured(machine: Machine, body: Callable[[], Tensor]) -> tuple[Any, Tensor]:
+    if not machine.on_gpu:
+        return None, body()
+    machine.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        y = body()
+    return graph, y
+
+
+# Chains
+
+
+@dataclass(frozen=True)
+class Link:
+    """A product of a chain: (batch) m x k times k x n. Off 8, operands are copied or read narrowly."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 0
+
+    @property
+    def is_square(self) -> bool:
+        return self.n == self.k
+
+
+LINKS = (
+    *(Link(m, n, n) for n in (512, 515) for m in (1, 4, 16, 64, 128, 384)),
+    *(Link(m, n, 1032) for n in (2048, 2051) for m in (2, 40, 256)),
+    *(Link(m, 1030, 1030) for m in (130, 258)),
+    *(Link(m, n, k, 300) for m, n, k in ((16, 16, 16), (15, 13, 17), (64, 64, 64), (63, 61, 63))),
+    Link(24, 17000, 72),
+    Link(24, 17000, 67),
+    Link(4000, 4000, 1024),
+)
+_STEPS = 6
+
+
+def chain_links(machine: Machine, repeats: int, links: tuple[Link, ...] = LINKS) -> dict[str, Any]:
+    """Every kernel that serves a link reads operands that the kernel right before it wrote: an addition to A in place,
+    a copy into B, or a product of its own; eagerly, and in a graph."""
+    chains: Counter[str] = Counter()
+    wrong: Counter[str] = Counter()
+    for link in links:
+        for dtype in (torch.float16, torch.bfloat16):
+            for kernel in _kernels(machine, link, dtype):
+                with hgemm_ops.use_custom_gemm(variant=kernel):
+                    for repeat in range(repeats):
+                        for kind in ("A in place", "B in place", *(["product"] if link.is_square else [])):
+                            chains[kernel] += 1
+                            wrong[kernel] += not _chain_is_right(machine, link, dtype, kind, repeat % 2 == 1)
+    kernels = [v.name for v in hgemm_ops.variants() if v.family != "ladder"]
+    return {
+        "steps": _STEPS,
+        "chains": sum(chains.values()),
+        "kernels": len(chains),
+        "not_reached": [name for name in kernels if name not in chains],
+        "wrong": {name: n for name, n in wrong.items() if n},
+        "ok": not any(wrong.values()),
+    }
+
+
+def _kernels(machine: Machine, link: Link, dtype: torch.dtype) -> Iterator[str]:
+    """The production kernels that serve a link; torch's where there is no GPU."""
+    if not machine.on_gpu:
+        yield "torch"
+        return
+    x, weight = _operands(machine, link, dtype)[:2]
+    for candidate in hgemm_ops.explain(x, weight).candidates:
+        if candidate.eligible and candidate.family not in ("ladder", "torch"):
+            yield candidate.name
+
+
+def _operands(machine: Machine, link: Link, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    weight, rows = machine.selection(link.k, link.n, dtype)
+    batch = (link.batch,) if link.batch else ()
+    x = machine.integers(*batch, link.m, link.k, dtype=dtype)
+    return x, weight.expand(*batch, link.k, link.n).contiguous() if link.batch else weight, rows
+
+
+def _chain_is_right(machine: Machine, link: Link, dtype: torch.dtype, kind: str, captured: bool) -> bool:
+    multiply = torch.bmm if link.batch else torch.mm
+    x, weight, rows = _operands(machine, link, dtype)
+    first = x.clone()
+    others = [machine.selection(link.k, link.n, dtype) for _ in range(_STEPS if kind == "B in place" else 0)]
+    shape = (*x.shape[:-1], link.n)
+    results = [torch.full(shape, float("nan"), dtype=dtype, device=machine.device) for _ in range(_STEPS)]
+
+    def run() -> Tensor:
+        x.copy_(first)
+        source = x
+        for step, result in enumerate(results):
+            if kind == "A in place":
+                source.add_(1)
+            elif kind == "B in place":
+                weight.copy_(others[step][0])
+            multiply(source, weight, out=result)
+            if kind == "product":
+                source = result
+        return results[-1]
+
+    if captured:
+        graph, _ = _captured(machine, run)
+        if graph is not None:
+            graph.replay()
+    else:
+        run()
+    expected = first
+    for step, result in enumerate(results):
+        if kind == "A in place":
+            expected = first + (step + 1)
+        wanted = expected[..., others[step][1] if kind == "B in place" else rows]
+        if not torch.equal(result, wanted):
+            return False
+        if kind == "product":
+            expected = wanted
+    return True
+
+
+@click.command(help=__doc__)
+@click.option("--part", "parts", multiple=True, type=click.Choice(("calls", "reuse", "capture", "chains")))
+@click.option("--calls", type=click.IntRange(min=1), default=1_000_000, show_default=True)
+@click.option("--quick", is_flag=True, help="A few of everything: tries the script, also without a GPU.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Another file.")
+def main(parts: tuple[str, ...], calls: int, quick: bool, output: Path | None) -> None:
+    if (quick or parts) and output is None:
+        raise click.UsageError("--quick and --part are no record: they need --output")
+    if not (quick or torch.cuda.is_available()):
+        raise click.ClickException("no CUDA GPU: --quick tries the script without one")
+    machine = Machine(torch.device("cuda:0" if torch.cuda.is_available() else "cpu"))
+    torch.manual_seed(0)
+    every = {
+        "calls": lambda: count_calls(machine, 2000 if quick else calls, 64, 4, 2, 4 if quick else 20),
+        "reuse": lambda: reuse_buffers(machine, 5 if quick else 1000),
+        "capture": lambda: capture_beside_calls(machine, 5 if quick else 300),
+        "chains": lambda: chain_links(machine, 2 if quick else 4, LINKS[:4] if quick else LINKS),
+    }
+    found = {}
+    for name in parts or every:
+        found[name] = every[name]()
+        click.echo(f"{name}: {'ok' if found[name]['ok'] else 'WRONG'}")
+    if output is None:
+        output = RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "stress_runtime.json"
+    record.save(record.document(**found), output)
+    click.echo(f"recorded in {output}")
+    sys.exit(not all(part["ok"] for part in found.values()))
+
+
+if __name__ == "__main__":
+    main()

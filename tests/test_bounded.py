@@ -1,0 +1,80 @@
+"""What a process keeps of products, modules and tables stays within bounds, whatever passes through it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from hgemm_ops import _library, _sites
+
+needs_library = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
+
+
+def run_python(code: str) -> list[str]:
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_names_of_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sites, "_names", ["", "(backward)"])
+    monkeypatch.setattr(_sites, "_numbers", {})
+    monkeypatch.setattr(_sites, "_MOST_NAMES", 5)
+    assert [_sites._number(f"layer{i}") for i in range(5)] == [2, 3, 4, 0, 0]
+    assert [_sites._number(f"layer{i}") for i in range(5)] == [2, 3, 4, 0, 0]
+    assert len(_sites._names) == len(_sites._numbers) + 2 == 5
+
+
+@needs_library
+@pytest.mark.slow
+def test_kinds_of_products() -> None:
+    """Of 70,000 shapes 65,536 have a counter, and the rest one together."""
+    found = run_python(
+        """
+        import torch
+        from hgemm_ops import _native, _variants
+
+        lib, facts = _native.lib(), _native.preset_facts(90)
+        tally = _native.Tally()
+        lib.hgemm_context_set(_native.AUTO, _native.NO_CONTEXT)
+        tally.start()
+        query = _variants.matmul_query(8, 8, 8, torch.float16, "NT", facts)
+        for n in range(1, 70001):
+            query.b.sizes[2] = n
+            lib.hgemm_select_ns(query, 1, 0)
+        rows = tally.rows()
+        print(len(rows), sum(row.calls for row in rows), max(row.calls for row in rows if row.m == 0))
+        """
+    )
+    kinds, calls, shared = map(int, found)
+    assert (kinds, calls, shared) == (65537, 70000, 70000 - 65536)
+
+
+@needs_library
+@pytest.mark.slow
+def test_replaced_tables_are_freed() -> None:
+    """A hundred tables of 2,000 shapes leave no more behind than one."""
+    found = run_python(
+        """
+        import pathlib
+        from hgemm_ops import _native
+
+        def resident():
+            return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+        timings = [_native.Timing(_native.TORCH, 0, 9.0)]
+        entries = [
+            _native.TableEntry(90, 132, 1 << 20, 0, 0, 0, 16, 1, m, n, 64, 0, 1)
+            for m in range(1, 101) for n in range(1, 21)
+        ]
+        _native.set_table(entries, timings)
+        before = resident()
+        for _ in range(100):
+            _native.set_table(entries, timings)
+        print(before, resident())
+        """
+    )
+    before, after = map(int, found)
+    assert after - before < 20 << 20

@@ -1,0 +1,204 @@
+"""Machines on which the library cannot run: what is said, once, and that torch serves them."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from helpers import counted
+
+import hgemm_ops
+from hgemm_ops import _library, _native, _override, _variants
+from hgemm_ops.cli import main
+
+pytestmark = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
+
+# cudaError_t
+INSUFFICIENT_DRIVER, NO_KERNEL_IMAGE, UNSUPPORTED_PTX, ILLEGAL_ADDRESS = 35, 209, 222, 700
+
+
+def fault(archs: str, cc: int, status: int = 0) -> str:
+    text: bytes = _native.lib().hgemm_fault_of(archs.encode(), cc, status)
+    return text.decode()
+
+
+@pytest.mark.parametrize(
+    ("archs", "runs_on", "not_on"),
+    [
+        ("80 90 90a", [80, 86, 87, 89, 90, 100, 103, 120], []),
+        ("80", [80, 86, 89, 90, 100, 120], []),
+        ("80 90a", [80, 86, 89, 90, 100, 120], []),  # PTX of sm_80
+        ("86", [86, 87, 89, 90, 100], [80]),
+        ("89 90a", [89, 90, 100], [80, 86]),
+        ("80 100", [80, 86, 89, 100, 103, 120], [90]),  # neither machine code nor PTX: that is sm_100's
+        ("90a", [90], [80, 86, 89, 100, 120]),  # a letter: machine code for one chip, no PTX
+        ("90a 100a", [90, 100], [80, 89, 103, 120]),
+        ("90 90a", [90, 100, 120], [80, 86, 89]),
+        ("", [80, 90, 120], []),
+    ],
+)
+def test_a_build_runs_where_it_has_code(archs: str, runs_on: list[int], not_on: list[int]) -> None:
+    assert {cc: fault(archs, cc) for cc in runs_on} == dict.fromkeys(runs_on, "")
+    for cc in not_on:
+        assert fault(archs, cc).startswith(f"this build, for {archs}, has no code that runs on sm_{cc}: build it with")
+        assert fault(archs, cc).endswith("HGEMM_CUDA_ARCHS=90a" if cc == 90 else f"HGEMM_CUDA_ARCHS={cc}")
+
+
+def test_what_cuda_answers_is_explained() -> None:
+    assert "the driver is older than CUDA 1" in fault("80 90 90a", 0, INSUFFICIENT_DRIVER)
+    assert "update it, or build with the toolkit" in fault("80 90 90a", 0, INSUFFICIENT_DRIVER)
+    for status in (NO_KERNEL_IMAGE, UNSUPPORTED_PTX):
+        assert fault("80 90 90a", 120, status).endswith(
+            "no code that runs on sm_120: build it with HGEMM_CUDA_ARCHS=120"
+        )
+    assert "illegal memory access" in fault("80 90 90a", 90, ILLEGAL_ADDRESS)
+    for archs in ("80 90 90a", "75", ""):
+        assert fault(archs, 75) == "sm_75 is older than sm_80, the oldest that kernels run on"
+
+
+def facts(cc: int) -> _native.Facts:
+    known = _native.preset_facts(90)
+    known.cc = cc
+    return known
+
+
+def test_no_kernel_is_eligible_on_sm_75() -> None:
+    decision, candidates = _native.explain(_variants.matmul_query(64, 64, 64, torch.float16, "NN", facts(75)))
+    assert (decision.variant, _native.SOURCES[decision.source]) == (_native.TORCH, "fallback")
+    assert [c.eligible for c in candidates] == [0] * (len(candidates) - 1) + [1]
+
+
+def test_the_library_knows_what_it_was_built_for() -> None:
+    """The dispatcher goes by the build's architectures, not by those that kernels are written for."""
+    for cc in (70, 75, 80, 86, 89, 90, 100, 120):
+        query = _variants.matmul_query(64, 64, 64, torch.float16, "NN", facts(cc))
+        able = any(c.eligible for c in _native.explain(query)[1][:-1])
+        assert able == (_native.lib().hgemm_fault_of(None, cc, 0) == b""), cc
+
+
+# ---- A product on a device that cannot be used, without one: that is what this machine's driver answers
+
+
+class Operand(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("sizes", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+    ]
+
+
+class Product(ctypes.Structure):
+    _fields_ = [
+        *((name, Operand) for name in "abcd"),
+        ("alpha", ctypes.c_double),
+        ("beta", ctypes.c_double),
+        *((name, ctypes.c_int32) for name in ("op", "act", "out_dtype", "ordinal", "in_backward", "reserved")),
+    ]
+
+
+class Api(ctypes.Structure):
+    _fields_ = [
+        ("sizes", ctypes.c_int32 * 4),
+        ("active", ctypes.CFUNCTYPE(ctypes.c_int)),
+        ("plan", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Product), ctypes.c_void_p)),
+        ("launch", ctypes.c_void_p),
+        ("leave", ctypes.c_void_p),
+        ("error", ctypes.CFUNCTYPE(ctypes.c_char_p)),
+    ]
+
+
+@pytest.fixture
+def api() -> Api:
+    table = Api.from_address(_native.lib().hgemm_gemm_api())
+    assert table.sizes[1] == ctypes.sizeof(Product)
+    return table
+
+
+MISSING = 63  # a device that no machine has
+
+
+def product(ordinal: int) -> Product:
+    sizes, strides = (ctypes.c_int64 * 2)(64, 64), (ctypes.c_int64 * 2)(64, 1)
+    operand, none = Operand(256, sizes, strides, 2, 0), Operand(None, None, None, -1, 0)
+    return Product(operand, operand, none, none, 1.0, 1.0, op=_native.OPS.index("mm"), ordinal=ordinal)
+
+
+def test_products_there_are_torchs_with_one_line_of_the_log(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    plan = ctypes.create_string_buffer(4096)
+    with counted() as tally, caplog.at_level(logging.WARNING, "hgemm_ops"):
+        for _ in range(3):
+            assert api.plan(product(MISSING), plan) == 0  # HGEMM_TORCH
+        (row,) = tally.rows()
+    assert (row.calls, row.variant, _native.LEFT[row.left]) == (3, _native.TORCH, _native.LEFT[-1])
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line.startswith(f"cuda:{MISSING}: ") and line.endswith("; torch serves every product there")
+    assert _native.device_fault(MISSING) in line and _native.device_fault(MISSING) != ""
+
+
+def test_a_kernel_that_was_asked_for_there_is_refused_with_the_reason(api: Api) -> None:
+    plan = ctypes.create_string_buffer(4096)
+    lib = _native.lib()
+    lib.hgemm_context_set(0, _native.NO_CONTEXT)
+    try:
+        assert api.plan(product(MISSING - 1), plan) == -1  # HGEMM_REFUSED
+        assert _variants.name_of(0) in api.error().decode() and "cannot run" in api.error().decode()
+    finally:
+        lib.hgemm_context_set(_native.NO_CONTEXT, _native.NO_CONTEXT)
+
+
+# ---- What Python makes of it
+
+
+@pytest.fixture
+def unusable(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A GPU that torch can use and this library cannot."""
+    reason = fault("80 90 90a", 0, INSUFFICIENT_DRIVER)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda ordinal=0: "NVIDIA T4")
+    monkeypatch.setattr(_override, "_start", lambda: None)
+    monkeypatch.setattr(_native, "device_fault", lambda ordinal: reason)
+    return reason
+
+
+def refuse(*arguments: Any) -> None:
+    raise RuntimeError("the device's attributes cannot be read")
+
+
+def test_explain_says_why_it_is_torch(unusable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "device_facts", refuse)
+    explanation = hgemm_ops.explain(M=64, N=64, K=64)
+    assert (explanation.chosen, explanation.source, explanation.reason) == ("torch", "fallback", unusable)
+    assert hgemm_ops.explain(M=64, N=64, K=64, arch="sm_90").source != "fallback"  # that is another device
+
+
+def test_doctor_says_what_to_do(unusable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "device_facts", refuse)
+    result = CliRunner().invoke(main, ["doctor", "--json"])
+    findings = {f["check"]: f for f in json.loads(result.output)}
+    assert findings["device"] == {
+        "check": "device",
+        "status": "broken",
+        "text": f"NVIDIA T4: {unusable}; torch serves every product there",
+    }
+    assert findings["table"]["status"] == "note" and result.exit_code == 1
+
+
+@pytest.mark.parametrize("command", [["tune", "--shapes", "8x8x8"], ["bench"]], ids=["tune", "bench"])
+def test_measuring_ends_with_the_reason(unusable: str, command: list[str]) -> None:
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1 and "the driver is older than CUDA" in result.output
+
+
+def test_info_lists_what_can_be_used(unusable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "device_facts", refuse)
+    result = CliRunner().invoke(main, ["info"])
+    assert result.exit_code == 0 and "devices   none that kernels run on" in result.output
