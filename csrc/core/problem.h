@@ -117,6 +117,17 @@ struct Tile {
   int bm, bn, bk, stages, threads;
 };
 
+/// How a kernel shares a product out, beyond its tile: what a model of its time has to know.
+struct Cut {
+  int cluster_m = 1, cluster_n = 1;  // tiles of a cluster, side by side
+  int slices = 1;                    // of K, each a block of the cluster
+  bool pingpong = false;             // one tile's epilogue runs beside the next one's main loop
+  bool pads = false;                 // operands are copied first
+  bool swaps = false;                // computes D's transpose: the tile's rows are D's columns
+  bool edges = false;                // the last columns have smaller tiles
+  bool shares_k = false;             // blocks share tiles: stream-K, or split-K through memory
+};
+
 /// One kernel as data. A variant is declared once, by one line in its family's list; everything else iterates.
 struct Variant {
   const char* name;
@@ -139,6 +150,7 @@ struct Variant {
   bool reads_swizzle_stride = false;
   /// Whether `launch` takes this problem, which is eligible, `gated` as well. Null: never.
   bool (*gates)(const Problem&) = nullptr;
+  Cut cut = {};
 };
 
 /// Variant ids index variants(); these two stand beside them wherever an id is accepted.

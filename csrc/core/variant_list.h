@@ -54,7 +54,7 @@ struct ScheduledFunctions {
 /// A Variant that takes both half types and accumulates in float32. Line: one line of a family's list.
 template <class Functions, class Line>
 constexpr Variant half_variant(const char* name, Family family, int min_cc, int max_cc, const Line& line,
-                               bool splits_k = false) {
+                               bool splits_k = false, const Cut& cut = {}) {
   return {name,
           family,
           Numerics::kAccumulateF32,
@@ -67,7 +67,10 @@ constexpr Variant half_variant(const char* name, Family family, int min_cc, int 
           Functions::eligible,
           Functions::workspace,
           Functions::predict_us,
-          Functions::launch};
+          Functions::launch,
+          false,
+          nullptr,
+          cut};
 }
 
 }  // namespace hgemm

@@ -1,6 +1,7 @@
 #include "dispatch/c_api.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <stdexcept>
@@ -14,6 +15,7 @@
 #include "dispatch/context.h"
 #include "dispatch/devices.h"
 #include "dispatch/facts.h"
+#include "dispatch/learned.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
 #include "dispatch/stats.h"
@@ -253,6 +255,25 @@ int hgemm_explain(const HgemmQuery* query, HgemmDecision* decision, HgemmCandida
       copy_text(candidates[i].reason, sizeof(candidates[i].reason), c.reason);
     }
   });
+}
+
+int hgemm_features(const HgemmQuery* query, int id, double best_us, float* features, int capacity) {
+  int count = -1;
+  guarded([&] {
+    if (id != kTorch && (id < 0 || id >= variant_count())) fail("variant " + std::to_string(id) + " does not exist");
+    const Problem p = problem_of(*query);
+    const DeviceFacts facts = facts_of(query->facts);
+    std::array<float, std::max(kKernelFeatures, kTorchFeatures)> all{};
+    shape_features(p, all.data());
+    if (id == kTorch) {
+      torch_features(p, facts, torch_product_us(p, facts), best_us, all.data());
+    } else {
+      kernel_features(variant(id), p, facts, variant(id).predict_us(p, facts), all.data());
+    }
+    count = id == kTorch ? kTorchFeatures : kKernelFeatures;
+    std::copy_n(all.begin(), std::min(count, capacity), features);
+  });
+  return count;
 }
 
 double hgemm_select_ns(const HgemmQuery* query, int cached, int iterations) {

@@ -228,7 +228,7 @@ void set_table(const std::vector<TableEntry>& entries) {
   invalidate_decisions();
 }
 
-Knowledge table_lookup(const Problem& p, const DeviceFacts& facts, double* scratch) {
+Knowledge table_lookup(const Problem& p, const DeviceFacts& facts, double* scratch, bool nearby) {
   const auto gpu = find_gpu(facts);
   // Entries are of products stored in their own dtype.
   if (!gpu || p.out_dtype != p.dtype) return {};
@@ -250,7 +250,7 @@ Knowledge table_lookup(const Problem& p, const DeviceFacts& facts, double* scrat
       return {Knowledge::Kind::kExact, 1, dtypes[i], scratch};
     }
   }
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < count && nearby; ++i) {
     const int neighbours = groups[i] ? correct_by_neighbours(*groups[i], place, scratch) : 0;
     if (neighbours > 0) return {Knowledge::Kind::kNearby, neighbours, dtypes[i], scratch};
   }

@@ -44,8 +44,9 @@ const char* fault_of(const TableEntry& entry);
 /// decision sees the new one.
 void set_table(const std::vector<TableEntry>& entries);
 
-/// Looks a problem up. `scratch` has variant_count() + 1 slots and backs the answer.
-Knowledge table_lookup(const Problem& problem, const DeviceFacts& facts, double* scratch);
+/// Looks a problem up; `nearby`, also among shapes like it. `scratch` has variant_count() + 1 slots and backs the
+/// answer.
+Knowledge table_lookup(const Problem& problem, const DeviceFacts& facts, double* scratch, bool nearby = true);
 
 /// Entries held for a device.
 int table_size(const DeviceFacts& facts);

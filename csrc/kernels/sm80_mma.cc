@@ -137,6 +137,13 @@ constexpr Line line_of(sm80_mma::Unaligned unaligned, double rate) {
   return {{C::BM, C::BN, C::BK, C::STAGES, C::kThreads}, C::kSmemBytes, registers(C::WM, C::WN), unaligned, rate};
 }
 
+constexpr Cut cut_of(Form form) {
+  Cut cut;
+  cut.pads = form == Form::kPad;
+  cut.shares_k = form == Form::kSplitK;
+  return cut;
+}
+
 constexpr auto PAD = sm80_mma::Unaligned::kPad, NARROW = sm80_mma::Unaligned::kNarrow;
 
 #define SM80_MMA(BM, BN, BK, WM, WN, STAGES, UNALIGNED, SPLIT_K, RATE) \
@@ -147,7 +154,7 @@ constexpr auto PAD = sm80_mma::Unaligned::kPad, NARROW = sm80_mma::Unaligned::kN
 
 #define SM80_MMA_FORM(ID, FORM, SUFFIX)                                                             \
   half_variant<Functions<kLine_##ID, sm80_mma::launch_f16_##ID, sm80_mma::launch_bf16_##ID, FORM>>( \
-      "sm80_mma_" #ID SUFFIX, Family::kSm80Mma, 80, kAnyNewer, kLine_##ID, FORM == Form::kSplitK),
+      "sm80_mma_" #ID SUFFIX, Family::kSm80Mma, 80, kAnyNewer, kLine_##ID, FORM == Form::kSplitK, cut_of(FORM)),
 #define SM80_MMA_FORMS(ID, UNALIGNED, SPLIT_K) \
   SM80_MMA_FORM(ID, Form::kDirect, "") SM80_MMA_##UNALIGNED(ID) SM80_MMA_SPLIT_K_##SPLIT_K(ID)
 #define SM80_MMA_NARROW(ID)

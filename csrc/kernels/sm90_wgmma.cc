@@ -243,6 +243,17 @@ constexpr Line line_of(double rate, size_t partial_bytes = 0) {
           C::kEdged ? C::kEdge : 0};
 }
 
+constexpr Cut cut_of(const Line& line, Form form) {
+  return {line.cm,
+          line.cn,
+          line.ck,
+          line.pingpong,
+          form == Form::kPad,
+          form == Form::kSwapped,
+          line.edge > 0,
+          line.partial_bytes > 0};
+}
+
 using sm90_wgmma::COOPERATIVE, sm90_wgmma::PINGPONG;
 
 #define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)             \
@@ -261,12 +272,13 @@ using sm90_wgmma::COOPERATIVE, sm90_wgmma::PINGPONG;
 
 #define SM90_WGMMA_FORM(ID, NAME, FORM)                                                                 \
   half_variant<Functions<kLine_##ID, sm90_wgmma::launch_f16_##ID, sm90_wgmma::launch_bf16_##ID, FORM>>( \
-      NAME, Family::kSm90Wgmma, kHopper, kHopper, kLine_##ID)
+      NAME, Family::kSm90Wgmma, kHopper, kHopper, kLine_##ID, false, cut_of(kLine_##ID, FORM))
 #define SM90_WGMMA_FORMS(ID, NAME) \
   SM90_WGMMA_FORM(ID, NAME, Form::kDirect), SM90_WGMMA_FORM(ID, NAME "_pad", Form::kPad),
-#define SM90_WGMMA_SWAPPED_FORM(LINE, PREFIX, ID, NAME)                                                           \
-  half_variant<Functions<kLine_##LINE, sm90_wgmma::launch_f16_##PREFIX##ID, sm90_wgmma::launch_bf16_##PREFIX##ID, \
-                         Form::kSwapped>>(NAME "_swapped", Family::kSm90Wgmma, kHopper, kHopper, kLine_##LINE),
+#define SM90_WGMMA_SWAPPED_FORM(LINE, PREFIX, ID, NAME)                                                               \
+  half_variant<Functions<kLine_##LINE, sm90_wgmma::launch_f16_##PREFIX##ID, sm90_wgmma::launch_bf16_##PREFIX##ID,     \
+                         Form::kSwapped>>(NAME "_swapped", Family::kSm90Wgmma, kHopper, kHopper, kLine_##LINE, false, \
+                                          cut_of(kLine_##LINE, Form::kSwapped)),
 #define SM90_WGMMA_PINGPONG "pingpong"
 #define SM90_WGMMA_COOPERATIVE "cooperative"
 

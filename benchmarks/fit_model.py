@@ -1,0 +1,227 @@
+"""Fits what the dispatcher's analytic models miss (``csrc/dispatch/learned.h``) to measured shapes, and writes the
+trees to ``csrc/dispatch/learned_sm90.inc``. Needs no GPU; needs numpy and catboost, which nothing else here does.
+
+python benchmarks/fit_model.py [--check]
+
+The data, ``results/<gpu>/shapes.tsv.xz``: microseconds of torch and of every kernel worth trying at thousands of random
+shapes, each a row. Shapes of the suites and of the zoo are left out: what is scored must not be fitted to.
+
+Two forests of oblivious trees, as powers of two by which a prediction is multiplied. That of the kernels has one row
+for each kernel and shape; kernels are told apart by what they are (tile, cluster, ...), not by their names, so a new one
+needs no new fit. That of torch is told the best learned time of ours, on the same shape left out of its fit.
+
+``--check`` scores the choice by cross-validation: four times, on the quarter that the fit has not seen.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import lzma
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import torch
+from catboost import CatBoostRegressor
+
+from hgemm_ops import _native, _variants
+from hgemm_ops._bench.sampling import scored_shapes
+
+DATA = Path(__file__).parent / "results" / "h200" / "shapes.tsv.xz"
+OUTPUT = Path(__file__).parents[1] / "csrc" / "dispatch" / "learned_sm90.inc"
+TORCH = "torch"
+UNIT = 4096  # leaves are whole numbers of 1 / UNIT
+MARGIN = 1.05  # select.cc's kModelMargin
+FOLDS = 4
+
+KERNELS = {"depth": 7, "iterations": 300, "learning_rate": 0.25, "l2_leaf_reg": 1}
+BESIDE = {"depth": 7, "iterations": 400, "learning_rate": 0.07, "l2_leaf_reg": 2}
+
+
+@dataclass
+class Shape:
+    kind: str
+    us: dict[str, float]
+    query: _native.Query
+    predicted: dict[str, float]
+
+
+def features(query: _native.Query, variant: int, best_us: float = 0.0) -> list[float]:
+    values = (ctypes.c_float * 128)()
+    count = _native.lib().hgemm_features(query, variant, best_us, values, len(values))
+    if count < 0:
+        raise RuntimeError(_native.lib().hgemm_last_error().decode())
+    return list(values[:count])
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[Shape]]:
+    """The file's head, and its shapes with what the analytic models say."""
+    facts = _native.preset_facts(90)
+    scored, names = scored_shapes(), _variants.names()
+    with lzma.open(path, "rt") as file:
+        head = json.loads(next(file))
+        columns = next(file).rstrip("\n").split("\t")
+        shapes = []
+        for line in file:
+            row = dict(zip(columns, line.rstrip("\n").split("\t"), strict=True))
+            batch, m, n, k = (int(row[name]) for name in ("batch", "m", "n", "k"))
+            if (batch, m, n, k) in scored:
+                continue
+            query = _variants.matmul_query(m, n, k, getattr(torch, row["dtype"]), row["layout"], facts, batch)
+            predicted = {
+                TORCH if c.variant == _native.TORCH else names[c.variant]: c.predicted_us
+                for c in _native.explain(query)[1]
+                if c.eligible
+            }
+            us = {name: float(row[name]) for name in columns[7:] if row[name] and name in predicted}
+            shapes.append(Shape(row["kind"], us, query, predicted))
+    return head, shapes
+
+
+def fit(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> CatBoostRegressor:
+    model = CatBoostRegressor(loss_function="RMSE", border_count=128, random_seed=1, verbose=0, **settings)
+    model.fit(x, y, sample_weight=weights)
+    return model
+
+
+class Kernels:
+    """Rows of the kernels' forest: every kernel that was measured, at every shape."""
+
+    def __init__(self, shapes: Sequence[Shape]) -> None:
+        ids = {name: id_ for id_, name in enumerate(_variants.names())}
+        rows = [(i, name) for i, shape in enumerate(shapes) for name in shape.us if name != TORCH]
+        self.shape = np.array([i for i, _ in rows])
+        self.names = [name for _, name in rows]
+        self.x = np.array([features(shapes[i].query, ids[name]) for i, name in rows], dtype=np.float32)
+        self.predicted = np.log2([shapes[i].predicted[name] for i, name in rows])
+        measured = np.log2([shapes[i].us[name] for i, name in rows])
+        self.y = measured - self.predicted
+        best = np.full(len(shapes), np.inf)
+        np.minimum.at(best, self.shape, measured)
+        self.weights = 8.0 ** (best[self.shape] - measured)  # who is slow needs no exact time
+
+    def best(self, correction: np.ndarray, rows: np.ndarray) -> dict[int, tuple[float, str]]:
+        """Of every shape among ``rows``, log2 of the least corrected time, and whose it is."""
+        found: dict[int, tuple[float, str]] = {}
+        for row, us in zip(rows, (self.predicted + correction)[rows], strict=True):
+            if us < found.get(self.shape[row], (np.inf, ""))[0]:
+                found[self.shape[row]] = us, self.names[row]
+        return found
+
+
+def out_of_fold(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, fold: np.ndarray, weights: Any = None) -> Any:
+    result = np.zeros(len(y))
+    for held in range(FOLDS):
+        seen = fold != held
+        model = fit(settings, x[seen], y[seen], None if weights is None else weights[seen])
+        result[~seen] = model.predict(x[~seen])
+    return result
+
+
+def score(shapes: Sequence[Shape], chosen: Sequence[str]) -> str:
+    """What a user of these choices would get."""
+    torch_us = np.array([shape.us[TORCH] for shape in shapes])
+    us = np.array([shape.us[name] for shape, name in zip(shapes, chosen, strict=True)])
+    best = np.array([min(shape.us.values()) for shape in shapes])
+    regret, ratio = us / best - 1, torch_us / us
+    return (
+        f"{len(shapes):5} shapes: choice over torch {np.exp(np.log(ratio).mean()):.4f}, over best "
+        f"{np.exp(np.log(best / us).mean()):.4f}, best over torch {np.exp(np.log(torch_us / best).mean()):.4f}, below "
+        f"0.97 {100 * (ratio < 0.97).mean():.2f} %, worst {ratio.min():.3f}, regret at the 95th percentile "
+        f"{100 * np.quantile(regret, 0.95):.1f} %"
+    )
+
+
+def arrays(model: CatBoostRegressor, path: Path) -> tuple[list[int], list[float], list[int], float]:
+    """Features, thresholds and leaves of all trees, and the bias."""
+    model.save_model(str(path), format="json")
+    data = json.loads(path.read_text())
+    depth = model.tree_count_ and max(len(tree["splits"]) for tree in data["oblivious_trees"])
+    feature: list[int] = []
+    threshold: list[float] = []
+    leaves: list[int] = []
+    for tree in data["oblivious_trees"]:
+        missing = depth - len(tree["splits"])
+        feature += [split["float_feature_index"] for split in tree["splits"]] + [0] * missing
+        threshold += [split["border"] for split in tree["splits"]] + [float("inf")] * missing
+        values = [round(value * UNIT) for value in tree["leaf_values"]]
+        leaves += values + [0] * ((len(values) << missing) - len(values))
+    scale, (bias,) = data["scale_and_bias"]
+    if scale != 1:
+        raise ValueError(f"a scale of {scale}")
+    return feature, threshold, leaves, bias
+
+
+def lines(values: Sequence[object]) -> str:
+    text, out = "", []
+    for value in values:
+        word = f"{value},"
+        if len(text) + len(word) > 118:
+            out.append(text)
+            text = ""
+        text += word
+    return "\n".join([*out, text])
+
+
+def number(value: float) -> str:
+    return "1e30f" if value == float("inf") else f"{value:.6g}f" if "." in f"{value:.6g}" else f"{value:.6g}.f"
+
+
+def source(head: dict[str, Any], models: dict[str, CatBoostRegressor], scratch: Path) -> str:
+    text = [f"// Written by benchmarks/fit_model.py from {head['shapes']} shapes measured on one {head['gpu']}."]
+    members = []
+    for name, model in models.items():
+        feature, threshold, leaves, bias = arrays(model, scratch)
+        trees, depth = model.tree_count_, len(feature) // model.tree_count_
+        text.append(f"constexpr unsigned char k{name}Feature[] = {{\n{lines(feature)}}};")
+        text.append(f"constexpr float k{name}Threshold[] = {{\n{lines([number(t) for t in threshold])}}};")
+        text.append(f"constexpr short k{name}Leaf[] = {{\n{lines(leaves)}}};")
+        members.append(
+            f"{{{trees}, {depth}, {bias!r}, 1.0 / {UNIT}, k{name}Feature, k{name}Threshold, k{name}Leaf}}"
+        )
+    text.append(f"constexpr Learned kLearnedSm90 = {{{', '.join(members)}}};")
+    return "\n".join(text) + "\n"
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Only score the choice by cross-validation; write nothing.")
+@click.option("--data", type=click.Path(path_type=Path, exists=True), default=DATA)
+@click.option("--output", type=click.Path(path_type=Path), default=OUTPUT)
+def main(check: bool, data: Path, output: Path) -> None:
+    """Fit the dispatcher's model of time to measured shapes."""
+    head, shapes = read(data)
+    kernels = Kernels(shapes)
+    click.echo(f"{len(shapes)} shapes, {len(kernels.y)} times of kernels")
+    fold = np.random.default_rng(0).integers(0, FOLDS, len(shapes))
+    every = np.arange(len(kernels.y))
+    correction = out_of_fold(KERNELS, kernels.x, kernels.y, fold[kernels.shape], kernels.weights)
+    best = kernels.best(correction, every)
+    x = np.array(
+        [features(shape.query, _native.TORCH, 2 ** best[i][0]) for i, shape in enumerate(shapes)], dtype=np.float32
+    )
+    y = np.log2([shape.us[TORCH] / shape.predicted[TORCH] for shape in shapes])
+    if check:
+        torch_us = out_of_fold(BESIDE, x, y, fold) + np.log2([shape.predicted[TORCH] for shape in shapes])
+        margin = np.log2(MARGIN)
+        chosen = [best[i][1] if best[i][0] + margin < torch_us[i] else TORCH for i in range(len(shapes))]
+        click.echo(score(shapes, chosen))
+        for kind in sorted({shape.kind for shape in shapes}):
+            of_kind = [i for i, shape in enumerate(shapes) if shape.kind == kind]
+            click.echo(f"{kind:>8} " + score([shapes[i] for i in of_kind], [chosen[i] for i in of_kind]))
+        return
+    models = {
+        "Kernels": fit(KERNELS, kernels.x, kernels.y, kernels.weights),
+        "Torch": fit(BESIDE, x, y),
+    }
+    scratch = output.with_suffix(".json")
+    output.write_text(source(head, models, scratch))
+    scratch.unlink()
+    click.echo(f"{output}: {output.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+// What the analytic models (Variant::predict_us, torch_product_us) miss, learned from thousands of random shapes that
+// benchmarks/fit_model.py has measured: a factor for each kernel of ours, and one for torch beside the best of them.
+#pragma once
+
+#include "core/problem.h"
+
+namespace hgemm {
+
+/// Trees that all ask `depth` questions, the same ones at each level: `feature` and `threshold` hold depth entries a
+/// tree, `leaf` 2^depth, in units of `unit`. The sum over all trees, and `bias`, is a power of two.
+struct Forest {
+  int trees, depth;
+  double bias, unit;
+  const unsigned char* feature;
+  const float* threshold;
+  const short* leaf;
+};
+
+/// Asked of a forest in this order: what the product is, then what this kernel, or torch, would make of it.
+constexpr int kShapeFeatures = 20;
+constexpr int kKernelFeatures = kShapeFeatures + 24;
+constexpr int kTorchFeatures = kShapeFeatures + 38;
+
+/// `product` has no epilogue. `predicted_us` is the analytic model's; of torch, `best_us` the least learned time of
+/// ours.
+void shape_features(const Problem& product, float* out);
+void kernel_features(const Variant& v, const Problem& product, const DeviceFacts& facts, double predicted_us,
+                     float* out);
+void torch_features(const Problem& product, const DeviceFacts& facts, double predicted_us, double best_us, float* out);
+
+/// By how much a forest multiplies a prediction.
+double factor(const Forest& forest, const float* features);
+
+/// Forests of a chip; null where nobody measured it.
+struct Learned {
+  Forest kernels, torch;
+};
+const Learned* learned(const DeviceFacts& facts, DType dtype);
+
+/// Kernels that the analytic model expects to be slower than the best by more than this were not measured.
+double learned_reach(double best_us);
+
+}  // namespace hgemm
