@@ -7,8 +7,8 @@ The data, ``results/<gpu>/shapes.tsv.xz``: microseconds of torch and of every ke
 shapes, each a row. Shapes of the suites and of the zoo are left out: what is scored must not be fitted to.
 
 Two forests of oblivious trees, as powers of two by which a prediction is multiplied. That of the kernels has one row
-for each kernel and shape; kernels are told apart by what they are (tile, cluster, ...), not by their names, so a new one
-needs no new fit. That of torch is told the best learned time of ours, on the same shape left out of its fit.
+for each kernel and shape; kernels are told apart by what they are (tile, cluster, ...), not by their names, so a new
+one needs no new fit. That of torch is told the best learned time of ours, on the same shape left out of its fit.
 
 ``--check`` scores the choice by cross-validation: four times, on the quarter that the fit has not seen.
 """
@@ -180,9 +180,7 @@ def source(head: dict[str, Any], models: dict[str, CatBoostRegressor], scratch: 
         text.append(f"constexpr unsigned char k{name}Feature[] = {{\n{lines(feature)}}};")
         text.append(f"constexpr float k{name}Threshold[] = {{\n{lines([number(t) for t in threshold])}}};")
         text.append(f"constexpr short k{name}Leaf[] = {{\n{lines(leaves)}}};")
-        members.append(
-            f"{{{trees}, {depth}, {bias!r}, 1.0 / {UNIT}, k{name}Feature, k{name}Threshold, k{name}Leaf}}"
-        )
+        members.append(f"{{{trees}, {depth}, {bias!r}, 1.0 / {UNIT}, k{name}Feature, k{name}Threshold, k{name}Leaf}}")
     text.append(f"constexpr Learned kLearnedSm90 = {{{', '.join(members)}}};")
     return "\n".join(text) + "\n"
 

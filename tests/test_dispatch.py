@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
+import lzma
 import math
 import os
 import re
@@ -32,6 +34,7 @@ pytestmark = pytest.mark.skipif(not _library.load(), reason=f"no native library:
 
 ARCHS = [f"sm_{cc}" for cc in _native.PRESETS]
 H200 = Device("NVIDIA H200", 90, 132, 62914560)
+A100 = Device("NVIDIA A100", 80, 108, 41943040)  # of which nothing was learned: tables correct its models
 
 
 def production() -> list[hgemm_ops.VariantInfo]:
@@ -260,7 +263,8 @@ def test_a_swapped_kernel_is_predicted_as_long_as_its_transpose(m: int, n: int) 
 
     times, transposed = predicted(m, n), predicted(n, m)
     for name in swapped:
-        assert times[name] == transposed[name.removesuffix("_swapped")] is not None
+        # What was learned of the two differs, by a little.
+        assert times[name] == pytest.approx(transposed[name.removesuffix("_swapped")], rel=0.1)
 
 
 def test_hopper_rings_are_as_deep_as_they_fit() -> None:
@@ -414,20 +418,20 @@ def test_a_table_is_for_its_gpu(tables: None) -> None:
 
 def test_neighbours_correct_the_model(tables: None) -> None:
     def ask(m: int) -> hgemm_ops.Explanation:
-        return hgemm_ops.explain(M=m, N=4096, K=4096, layout="NT", arch="sm_90")
+        return hgemm_ops.explain(M=m, N=4096, K=4096, layout="NT", arch="sm_80")
 
     before, far_before = ask(4096), ask(8192)
     predicted = {c.name: c.predicted_us for c in before.candidates if c.predicted_us is not None}
     name = min((n for n in predicted if n != "torch"), key=lambda n: predicted[n] or math.inf)
     # Half of what the model says, torch twice: near this shape, that is what to expect.
     us = {name: (predicted[name] or 0) / 2, "torch": (predicted["torch"] or 0) * 2}
-    _tables.install([Table(H200, [entry(us, 4096, 4096, 4096)])])
+    _tables.install([Table(A100, [entry(us, 4096, 4096, 4096)])])
     near, far = ask(5120), ask(8192)
     assert (near.chosen, near.source) == (name, "model")
     assert "corrected by 1 measured shape nearby" in near.reason
     assert "corrected" not in far.reason
     assert far.chosen == far_before.chosen
-    decision, _ = _native.explain(query(5120, 4096, 4096))
+    decision, _ = _native.explain(query(5120, 4096, 4096, cc=80))
     uncorrected = {c.name: c.predicted_us for c in near.candidates}
     assert decision.us == pytest.approx((uncorrected[name] or 0) / 2, rel=1e-4)
     assert decision.torch_us == pytest.approx((uncorrected["torch"] or 0) * 2, rel=1e-4)
@@ -435,7 +439,7 @@ def test_neighbours_correct_the_model(tables: None) -> None:
 
 def test_the_nearest_neighbours_count_most(tables: None) -> None:
     def torch_us(m: int) -> float:
-        return float(_native.explain(query(m, 4096, 4096))[0].torch_us)
+        return float(_native.explain(query(m, 4096, 4096, cc=80))[0].torch_us)
 
     name = production()[0].name
     plain = {m: torch_us(m) for m in (3072, 3200, 4480, 4608)}
@@ -443,44 +447,71 @@ def test_the_nearest_neighbours_count_most(tables: None) -> None:
         entry({"torch": plain[3072] * 2, name: 1e6}, 3072, 4096, 4096),
         entry({"torch": plain[4608] / 2, name: 1e6}, 4608, 4096, 4096),
     ]
-    _tables.install([Table(H200, entries)])
+    _tables.install([Table(A100, entries)])
     assert plain[3200] * 1.2 < torch_us(3200) < plain[3200] * 2
     assert plain[4480] / 2 < torch_us(4480) < plain[4480] / 1.2
     # Twenty distant entries do not push the near one out.
     crowd = [entry({"torch": plain[4608] / 2, name: 1e6}, 4608, 4096 + 8 * i, 4096) for i in range(20)]
-    _tables.install([Table(H200, [*crowd, *entries])])
+    _tables.install([Table(A100, [*crowd, *entries])])
     assert torch_us(3080) > plain[3072] * 1.2
 
 
-def test_rows_between_those_measured_do_not_go_to_a_much_slower_kernel(tables: None) -> None:
-    """The H200's table without one shape of 129 to 511 rows at a time: what is picked instead was measured, too."""
-    h200 = Table.read(_tables.shipped_dir() / f"{H200.slug}.json")
-    between = [e for e in h200.entries if 128 < e.m < 512 and e.n > 64 and e.batch == 1 and e.align == 16]
-    assert len(between) > 40
-    compared = 0
-    for left_out in between:
-        of_its_shape = (left_out.layout, left_out.m, left_out.n, left_out.k)
-        others = [e for e in h200.entries if (e.layout, e.m, e.n, e.k) != of_its_shape]
-        _tables.install([Table(H200, others)])
-        chosen = hgemm_ops.explain(
-            M=left_out.m,
-            N=left_out.n,
-            K=left_out.k,
-            layout=left_out.layout,
-            dtype=getattr(torch, left_out.dtype),
-            arch="sm_90",
-        ).chosen
-        if chosen in left_out.us:
-            compared += 1
-            assert left_out.us[chosen] < 1.05 * left_out.us["torch"], (left_out.shape, chosen)
-    assert compared > 0.8 * len(between)
+def test_choices_hold_on_shapes_that_nothing_was_learned_from(tables: None) -> None:
+    """Those of the H200's table, which fit_model.py leaves out, as if there were no table: what is chosen was measured.
+
+    Not the products of a few microseconds, which the table has with operands in L2.
+    """
+    names, facts = _variants.names(), _native.preset_facts(90)
+    against_torch, against_best = [], []
+    for e in Table.read(_tables.shipped_dir() / f"{H200.slug}.json").entries:
+        if 2 * e.batch * (e.m * e.n + e.m * e.k + e.n * e.k) < 4e6 or e.us["torch"] < 5:
+            continue
+        asked = _variants.matmul_query(e.m, e.n, e.k, getattr(torch, e.dtype), e.layout, facts, e.batch)
+        decision, _ = _native.explain(asked)
+        chosen = "torch" if decision.variant == _native.TORCH else names[decision.variant]
+        if decision.align == e.align and chosen in e.us:
+            against_torch.append(e.us["torch"] / e.us[chosen])
+            against_best.append(min(e.us.values()) / e.us[chosen])
+    assert len(against_best) > 400
+    assert math.exp(sum(map(math.log, against_best)) / len(against_best)) > 0.96
+    assert sum(ratio < 0.97 for ratio in against_torch) < 0.025 * len(against_torch)
+    assert min(against_torch) > 0.85
+
+
+def test_choices_are_near_the_best_on_random_shapes() -> None:
+    """On the shapes that were learned from: the trees and their questions belong together."""
+    facts, names = _native.preset_facts(90), _variants.names()
+    path = Path(__file__).parents[1] / "benchmarks" / "results" / "h200" / "shapes.tsv.xz"
+    with lzma.open(path, "rt") as file:
+        next(file)
+        columns = next(file).rstrip("\n").split("\t")
+        rows = [dict(zip(columns, line.rstrip("\n").split("\t"), strict=True)) for line in file][::5]
+    logs = []
+    for row in rows:
+        m, n, k, batch = (int(row[size]) for size in ("m", "n", "k", "batch"))
+        asked = _variants.matmul_query(m, n, k, getattr(torch, row["dtype"]), row["layout"], facts, batch)
+        decision, _ = _native.explain(asked)
+        us = {name: float(row[name]) for name in columns[7:] if row[name]}
+        chosen = "torch" if decision.variant == _native.TORCH else names[decision.variant]
+        assert chosen in us, "a kernel that the analytic models had ruled out"
+        logs.append(math.log(us[chosen] / min(us.values())))
+    assert math.exp(sum(logs) / len(logs)) < 1.025
+
+
+def test_the_questions_of_the_learned_model() -> None:
+    values = (ctypes.c_float * 128)()
+    asked = query(512, 512, 512)
+    assert _native.lib().hgemm_features(asked, 0, 0.0, values, len(values)) == 44
+    assert values[:4] == [9.0, 9.0, 9.0, 0.0]
+    assert _native.lib().hgemm_features(asked, _native.TORCH, 5.0, values, len(values)) == 58
+    assert _native.lib().hgemm_features(asked, len(_variants.names()), 0.0, values, len(values)) == -1
 
 
 @pytest.mark.parametrize(("m", "near"), [(1, False), (2, True), (4, True), (16, True), (17, False), (32, False)])
 def test_few_rows_learn_from_other_numbers_of_rows(tables: None, m: int, near: bool) -> None:
     """Reading the weights takes as long for two rows as for sixteen."""
-    _tables.install([Table(H200, [entry({"torch": 30.0, "skinny_wgmma_64x16": 15.0}, 8, 4096, 4096)])])
-    explanation = hgemm_ops.explain(M=m, N=4096, K=4096, layout="NT", arch="sm_90")
+    _tables.install([Table(A100, [entry({"torch": 30.0, "skinny_mma_16x16": 15.0}, 8, 4096, 4096)])])
+    explanation = hgemm_ops.explain(M=m, N=4096, K=4096, layout="NT", arch="sm_80")
     assert ("corrected by 1 measured shape nearby" in explanation.reason) == near
 
 

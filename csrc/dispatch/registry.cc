@@ -11,33 +11,27 @@ namespace {
 struct List {
   const Variant* variants;
   int count;
-  bool needs_measurement = false;
 };
 
-struct Listed {
-  const Variant* variant;
-  bool needs_measurement;
-};
-
-void append(std::vector<Listed>* all, const List& list) {
+void append(std::vector<const Variant*>* all, const List& list) {
   if (all->size() + static_cast<size_t>(list.count) > kMaxVariants) {
     throw std::length_error("hgemm: more variants than kMaxVariants");
   }
-  for (int i = 0; i < list.count; ++i) all->push_back({&list.variants[i], list.needs_measurement});
+  for (int i = 0; i < list.count; ++i) all->push_back(&list.variants[i]);
 }
 
-std::vector<Listed>& all() {
-  static std::vector<Listed> variants = [] {
+std::vector<const Variant*>& all() {
+  static std::vector<const Variant*> variants = [] {
     const List lists[] = {
         {kSm80MmaVariants, kSm80MmaVariantCount},
         {kSm90WgmmaVariants, kSm90WgmmaVariantCount},
-        {kSm90StreamKVariants, kSm90StreamKVariantCount, true},
+        {kSm90StreamKVariants, kSm90StreamKVariantCount},
         {kSkinnyVariants, kSkinnyVariantCount},
         {kSm90SkinnyVariants, kSm90SkinnyVariantCount},
         {kGemvVariants, kGemvVariantCount},
         {kBatchedMmaVariants, kBatchedMmaVariantCount},
     };
-    std::vector<Listed> out;
+    std::vector<const Variant*> out;
     out.reserve(kMaxVariants);
     for (const List& list : lists) append(&out, list);
     return out;
@@ -56,11 +50,7 @@ void add_variants(const Variant* variants, int count) {
 }
 
 const Variant& variant(int id) {
-  return *all()[static_cast<size_t>(id)].variant;
-}
-
-bool needs_measurement(int id) {
-  return all()[static_cast<size_t>(id)].needs_measurement;
+  return *all()[static_cast<size_t>(id)];
 }
 
 const std::vector<int>& automatic_variants() {

@@ -21,10 +21,6 @@ void add_variants(const Variant* variants, int count);
 /// Requires 0 <= id < variant_count().
 const Variant& variant(int id);
 
-/// Whether no prediction makes it a choice of kAuto, only a time that a table holds of it, for the shape or nearby: a
-/// kernel that was measured to lose nearly everywhere, so that its model errs by more than it could win.
-bool needs_measurement(int id);
-
 /// The variants that kAuto chooses among: every production kernel with fp32 accumulation. The ladder, and half
 /// accumulation, only run when they are asked for.
 const std::vector<int>& automatic_variants();

@@ -10,7 +10,7 @@ extern const int kSm80MmaVariantCount;
 
 extern const Variant kSm90WgmmaVariants[];
 extern const int kSm90WgmmaVariantCount;
-/// Of the same family; a list of its own, because no prediction makes one of them a choice (dispatch/registry.h).
+/// Of the same family: stream-K.
 extern const Variant kSm90StreamKVariants[];
 extern const int kSm90StreamKVariantCount;
 
