@@ -270,14 +270,6 @@ def device_facts(ordinal: int) -> Facts:
     return facts
 
 
-def read(data: torch.Tensor, sink: torch.Tensor) -> None:
-    """Reads a contiguous CUDA tensor, up to a rest of less than 16 bytes, on the current stream, and does nothing with
-    it. ``sink``: 4 bytes on the same device."""
-    stream = torch.cuda.current_stream(data.device).cuda_stream
-    with torch.cuda.device(data.device):
-        check(lib().hgemm_read(data.data_ptr(), data.nbytes // 16 * 16, sink.data_ptr(), stream))
-
-
 def alignment(address: int) -> int:
     """The largest power of two, at most 16, that divides an address."""
     return min(address & -address, 16) if address else 16
@@ -303,14 +295,11 @@ def explain(query: Query) -> tuple[Decision, list[Candidate]]:
     return decision, list(candidates)
 
 
-def set_table(entries: Sequence[TableEntry], timings: Sequence[Timing]) -> None:
-    """Replaces the tuned table."""
-    check(
-        lib().hgemm_table_set(
-            (TableEntry * len(entries))(*entries), len(entries), (Timing * len(timings))(*timings), len(timings)
-        ),
-        ValueError,
-    )
+def set_table(entries: Sequence[TableEntry], timings: Sequence[Timing]) -> str:
+    """Replaces the tuned table; returns what is wrong with the entries that it skips, "" where it skips none."""
+    arrays = (TableEntry * len(entries))(*entries), len(entries), (Timing * len(timings))(*timings), len(timings)
+    skipped: int = lib().hgemm_table_set(*arrays)
+    return f"{skipped} entries skipped: {lib().hgemm_last_error().decode()}" if skipped else ""
 
 
 class Tally:

@@ -6,7 +6,6 @@ pure function, so asking it again gives the reason of each choice.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -126,7 +125,7 @@ def _reason(count: _native.CallCount) -> str:
         return "nothing to multiply: no kernel runs"
     source = _native.SOURCES[count.source]
     layout, dtype = _native.LAYOUTS[count.a_major, count.b_major], _native.DTYPES[count.dtype]
-    facts = _device_facts(count.ordinal)
+    facts = _native.device_facts(count.ordinal)
     for align in (16, count.align):  # the counters know the least of all operands', which may be the result's alone
         query = _variants.matmul_query(count.m, count.n, count.k, dtype, layout, facts, count.batch, align)
         query.has_bias, query.act, query.out_dtype = count.has_bias, count.act, count.out_dtype
@@ -135,11 +134,6 @@ def _reason(count: _native.CallCount) -> str:
         if (decision.variant, decision.align) == (count.variant, count.align):
             return f"{source}: {decision.reason.decode()}"
     return source  # what they do not know, such as the strides of a batch, mattered
-
-
-@functools.cache
-def _device_facts(ordinal: int) -> _native.Facts:
-    return _native.device_facts(ordinal)
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

@@ -15,8 +15,9 @@ A file holds the times of plain products on one GPU::
 ``cc``, ``sm_count`` and ``l2_bytes`` decide whether a GPU is meant (an H100 has less L2 than an H200); the name is for
 people. ``align`` is the least alignment of A, B and the result in bytes, 2 to 16. ``us`` maps kernels to microseconds
 and must hold torch's; a kernel this build does not have is skipped. ``measured`` says where numbers come from and is
-not interpreted. Where a shape is in a table, the fastest measured kernel is taken if it beats torch by 1 %; where
-neighbours are (within 1.5x in batch, m, n and k), they correct the model.
+not interpreted. What is not valid, an entry or a file, is skipped, with one line in the log. Where a shape is in a
+table, the fastest measured kernel is taken if it beats torch by 1 %; where neighbours are (within 1.5x in batch, m, n
+and k), they correct the model.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,37 +71,50 @@ class Entry:
     def shape(self) -> tuple[str, str, int, int, int, int, int]:
         return self.dtype, self.layout, self.align, self.batch, self.m, self.n, self.k
 
+    @classmethod
+    def parse(cls, data: Any) -> Entry | None:
+        """None where a file's ``data`` is not a measured product."""
+        try:
+            entry = cls(**data)
+            known = entry.dtype in _DTYPES and entry.layout in _MAJORS and "torch" in entry.us
+            times = all(type(us) in (int, float) and 1e-3 <= us <= 1e9 for us in entry.us.values())
+        except (AttributeError, TypeError):
+            return None
+        sizes = _whole(entry.batch, entry.m, entry.n, entry.k)
+        return entry if known and times and sizes and _whole(entry.align) and entry.align in (2, 4, 8, 16) else None
+
+
+def _whole(*values: Any) -> bool:
+    """Whether these are positive integers of 32 bits."""
+    return all(type(value) is int and 0 < value < 1 << 31 for value in values)
+
 
 @dataclass
 class Table:
+    """``skipped``: what of the file was not valid, "" for nothing."""
+
     device: Device
     entries: list[Entry]
     measured: dict[str, Any] = field(default_factory=dict)
+    skipped: str = field(default="", compare=False)
 
     @classmethod
     def read(cls, path: Path) -> Table:
         """ValueError, naming the file, where it is not a table."""
         try:
-            data = json.loads(path.read_text())
+            data = json.loads(path.read_bytes())
             if data["schema"] != SCHEMA:
                 raise ValueError(f"schema {data['schema']}, this version reads {SCHEMA}")
-            table = cls(Device(**data["device"]), [Entry(**entry) for entry in data["entries"]], data["measured"])
-            for entry in table.entries:
-                if entry.dtype not in _DTYPES or entry.layout not in _MAJORS or "torch" not in entry.us:
-                    raise ValueError(f"entry {asdict(entry)} has an unknown dtype or layout, or no time for torch")
-        except (KeyError, TypeError, ValueError) as error:
+            device, entries = Device(**data["device"]), [Entry.parse(entry) for entry in data["entries"]]
+            if not (isinstance(device.name, str) and _whole(device.cc, device.sm_count, device.l2_bytes)):
+                raise ValueError(f"there is no such device: {device}")
+            table = cls(device, [entry for entry in entries if entry], data["measured"])
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a table: {error}") from error
+        if None in entries:
+            bad = f"{entries.count(None)} of {len(entries)} entries are not valid, the first is number"
+            table.skipped = f"{path}: {bad} {entries.index(None) + 1}: skipped"
         return table
-
-    def write(self, path: Path) -> None:
-        """Writes one entry a line, so that a change of one shape is one line of a diff."""
-        head = {"schema": SCHEMA, "device": asdict(self.device), "measured": self.measured}
-        lines = ",\n".join("    " + json.dumps(asdict(entry)) for entry in self.entries)
-        body = (
-            json.dumps(head, indent=2).removesuffix("\n}") + ',\n  "entries": [' + (f"\n{lines}\n  " if lines else "")
-        )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(body + "]\n}\n")
 
 
 def shipped_dir() -> Path:
@@ -112,60 +126,54 @@ def user_dir() -> Path:
     return _library.cache_dir() / "tables"
 
 
-def files() -> Iterator[Path]:
-    """Every table there is; a later file overrides an earlier one's shapes."""
-    for directory in (shipped_dir(), user_dir()):
-        yield from sorted(directory.glob("*.json"))
+def files(broken: list[str] | None = None) -> Iterator[Path]:
+    """Every table there is; a later file overrides an earlier one's shapes. ``broken`` receives why one cannot look."""
+    for directory in (shipped_dir, user_dir):
+        try:
+            yield from sorted(path for path in directory().iterdir() if path.suffix == ".json" and path.is_file())
+        except FileNotFoundError:
+            pass
+        except (OSError, RuntimeError) as error:  # the latter where there is no home directory
+            if broken is not None:
+                broken.append(f"tables: {error}")
 
 
 def install(tables: list[Table]) -> int:
     """Gives the dispatcher these tables instead of what it has; returns the number of shapes."""
     shapes = {
-        (table.device.cc, table.device.sm_count, table.device.l2_bytes, *entry.shape): (table.device, entry)
+        (table.device.cc, table.device.sm_count, table.device.l2_bytes, *entry.shape): entry.us
         for table in tables
         for entry in table.entries
     }
     ids = {"torch": _native.TORCH, **{name: id_ for id_, name in enumerate(_variants.names())}}
     entries: list[_native.TableEntry] = []
     timings: list[_native.Timing] = []
-    for device, entry in shapes.values():
-        known = [_native.Timing(ids[name], 0, us) for name, us in entry.us.items() if name in ids]
-        a_major, b_major = _MAJORS[entry.layout]
-        entries.append(
-            _native.TableEntry(
-                device.cc,
-                device.sm_count,
-                device.l2_bytes,
-                _DTYPES[entry.dtype],
-                a_major,
-                b_major,
-                entry.align,
-                entry.batch,
-                entry.m,
-                entry.n,
-                entry.k,
-                len(timings),
-                len(known),
-            )
-        )
+    for (cc, sm_count, l2_bytes, dtype, layout, *sizes), times in shapes.items():
+        known = [_native.Timing(ids[name], 0, us) for name, us in times.items() if name in ids]
+        kind = (cc, sm_count, l2_bytes, _DTYPES[dtype], *_MAJORS[layout])
+        entries.append(_native.TableEntry(*kind, *sizes, len(timings), len(known)))
         timings += known
-    _native.set_table(entries, timings)
+    refused = _native.set_table(entries, timings)
+    if refused:
+        _library.logger.warning("tables: %s", refused)
     return len(entries)
 
 
 def read_all() -> tuple[list[Table], list[str]]:
-    """Every table that can be read, and what is wrong with the others."""
-    tables, broken = [], []
-    for path in files():
+    """Every table that can be read, and a line for what is wrong with the others or with parts of these."""
+    tables: list[Table] = []
+    broken: list[str] = []
+    for path in files(broken):
         try:
             tables.append(Table.read(path))
+            broken += filter(None, [tables[-1].skipped])
         except (OSError, ValueError) as error:
             broken.append(str(error))
     return tables, broken
 
 
 def reload() -> int:
-    """Reads every table again, after tuning; returns the number of shapes. A broken file is reported and skipped."""
+    """Reads every table again, after tuning; returns the number of shapes. What is broken is reported and skipped."""
     tables, broken = read_all()
     for line in broken:
         _library.logger.warning("%s", line)

@@ -95,6 +95,35 @@ Problem problem_of(const HgemmQuery& q) {
   return p;
 }
 
+/// Throws std::invalid_argument, with what the entry has, where it cannot be one.
+TableEntry table_entry(const HgemmTableEntry& e, const HgemmTiming* timings, int timing_count) {
+  const auto require = [](bool holds, const char* otherwise) {
+    if (!holds) throw std::invalid_argument(otherwise);
+  };
+  require(e.first_timing >= 0 && e.timing_count >= 0 && e.first_timing <= timing_count - e.timing_count,
+          "names timings that are not there");
+  require(e.dtype >= 0 && e.dtype <= static_cast<int32_t>(DType::kF32), "has an unknown dtype");
+  require((e.a_major | e.b_major | 1) == 1, "has an unknown layout");
+  TableEntry entry{e.cc,
+                   e.sm_count,
+                   e.l2_bytes,
+                   static_cast<DType>(e.dtype),
+                   static_cast<Major>(e.a_major),
+                   static_cast<Major>(e.b_major),
+                   e.align,
+                   e.batch,
+                   e.m,
+                   e.n,
+                   e.k,
+                   {}};
+  for (int i = 0; i < e.timing_count; ++i) {
+    const HgemmTiming& t = timings[e.first_timing + i];
+    entry.timings.push_back({t.variant, t.us});
+  }
+  if (const char* fault = fault_of(entry)) throw std::invalid_argument(fault);
+  return entry;
+}
+
 void copy_text(char* to, size_t capacity, const std::string& from) {
   const size_t n = std::min(capacity - 1, from.size());
   std::memcpy(to, from.data(), n);
@@ -231,39 +260,23 @@ double hgemm_select_ns(const HgemmQuery* query, int cached, int iterations) {
 }
 
 int hgemm_table_set(const HgemmTableEntry* entries, int entry_count, const HgemmTiming* timings, int timing_count) {
-  return guarded([&] {
+  int skipped = 0;
+  std::string first;
+  const int status = guarded([&] {
     std::vector<TableEntry> table;
     table.reserve(static_cast<size_t>(entry_count));
     for (int i = 0; i < entry_count; ++i) {
-      const HgemmTableEntry& e = entries[i];
-      if (e.first_timing < 0 || e.timing_count < 0 || e.first_timing + e.timing_count > timing_count) {
-        fail("entry " + std::to_string(i) + " names timings that are not there");
+      try {
+        table.push_back(table_entry(entries[i], timings, timing_count));
+      } catch (const std::invalid_argument& e) {
+        if (skipped++ == 0) first = "entry " + std::to_string(i) + " " + e.what();
       }
-      if (std::min({e.batch, e.m, e.n, e.k}) < 1) fail("entry " + std::to_string(i) + " has an empty size");
-      TableEntry entry{e.cc,
-                       e.sm_count,
-                       e.l2_bytes,
-                       checked(e.dtype, DType::kF32, "dtype"),
-                       checked(e.a_major, Major::kMN, "major"),
-                       checked(e.b_major, Major::kMN, "major"),
-                       e.align,
-                       e.batch,
-                       e.m,
-                       e.n,
-                       e.k,
-                       {}};
-      for (int j = 0; j < e.timing_count; ++j) {
-        const HgemmTiming& t = timings[e.first_timing + j];
-        if (t.variant != kTorch && (t.variant < 0 || t.variant >= variant_count())) {
-          fail("entry " + std::to_string(i) + " times variant " + std::to_string(t.variant) + ", which does not exist");
-        }
-        if (!(t.us > 0)) fail("entry " + std::to_string(i) + " has a time that is not positive");
-        entry.timings.push_back({t.variant, t.us});
-      }
-      table.push_back(std::move(entry));
     }
     set_table(table);
   });
+  if (status != 0) return -1;
+  if (skipped > 0) last_error = first;
+  return skipped;
 }
 
 int hgemm_table_size(const HgemmFacts* facts) {

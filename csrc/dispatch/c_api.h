@@ -158,7 +158,8 @@ HGEMM_API int hgemm_explain(const HgemmQuery* query, HgemmDecision* decision, Hg
    Negative on error. */
 HGEMM_API double hgemm_select_ns(const HgemmQuery* query, int cached, int iterations);
 
-/* Replaces the tuned table (nothing given: clears it). */
+/* Replaces the tuned table (nothing given: clears it). Returns how many entries were skipped because no product can
+   have been measured so, hgemm_last_error() saying why of the first; negative on failure. */
 HGEMM_API int hgemm_table_set(const HgemmTableEntry* entries, int entry_count, const HgemmTiming* timings,
                               int timing_count);
 HGEMM_API int hgemm_table_size(const HgemmFacts* facts);

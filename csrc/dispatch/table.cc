@@ -1,11 +1,10 @@
 #include "dispatch/table.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <mutex>
+#include <utility>
 
 #include "core/chip.h"
 #include "dispatch/canonical.h"
@@ -64,9 +63,11 @@ struct Gpu {
 
 using Snapshot = std::vector<Gpu>;
 
-// Readers hold a plain pointer and take no lock, so a replaced snapshot is kept, not freed: tables are set once at
-// import and perhaps once more after tuning.
-std::atomic<const Snapshot*> current{nullptr};
+/// What lookups go to, by std::atomic_load. Never destroyed: threads may outlive static objects.
+std::shared_ptr<const Snapshot>& current() {
+  static auto& snapshot = *new std::shared_ptr<const Snapshot>;
+  return snapshot;
+}
 
 bool same_gpu(const Gpu& gpu, const DeviceFacts& facts) {
   return gpu.cc == facts.cc && gpu.sm_count == facts.sm_count && gpu.l2_bytes == facts.l2_bytes;
@@ -134,11 +135,12 @@ Point point_of(const TableEntry& e) {
   return point;
 }
 
-const Gpu* find_gpu(const DeviceFacts& facts) {
-  const Snapshot* snapshot = current.load(std::memory_order_acquire);
+/// Keeps the snapshot that it is of.
+std::shared_ptr<const Gpu> find_gpu(const DeviceFacts& facts) {
+  const std::shared_ptr<const Snapshot> snapshot = std::atomic_load(&current());
   if (!snapshot) return nullptr;
   for (const Gpu& gpu : *snapshot) {
-    if (same_gpu(gpu, facts)) return &gpu;
+    if (same_gpu(gpu, facts)) return {snapshot, &gpu};
   }
   return nullptr;
 }
@@ -190,8 +192,26 @@ int correct_by_neighbours(const Group& group, const Place& place, double* scratc
 
 }  // namespace
 
+const char* fault_of(const TableEntry& e) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const auto size = [](int64_t extent) { return extent >= 1 && extent <= kMost; };
+  if (e.cc < 10 || e.cc > kMost / 10 || e.sm_count < 1 || !size(e.l2_bytes)) return "is of a device that cannot be";
+  constexpr double kMostElements = 1ll << 45;  // of one operand; beyond any memory, and below what would overflow
+  const double m = static_cast<double>(e.m), n = static_cast<double>(e.n), k = static_cast<double>(e.k);
+  if (!size(e.batch) || !size(e.m) || !size(e.n) || !size(e.k) ||
+      std::max({m * k, k * n, m * n}) * static_cast<double>(e.batch) > kMostElements) {
+    return "has an impossible size";
+  }
+  if (e.align != 2 && e.align != 4 && e.align != 8 && e.align != 16) return "has an impossible alignment";
+  for (const Timing& t : e.timings) {
+    if (t.variant != kTorch && (t.variant < 0 || t.variant >= variant_count())) return "times an unknown variant";
+    if (!(t.us >= 1e-3 && t.us <= 1e9)) return "has a time that is not from 0.001 to 1e9 us";
+  }
+  return nullptr;
+}
+
 void set_table(const std::vector<TableEntry>& entries) {
-  auto snapshot = std::make_unique<Snapshot>();
+  auto snapshot = std::make_shared<Snapshot>();
   for (const TableEntry& e : entries) {
     const DeviceFacts facts = facts_of(e);
     Gpu& gpu = find_or_add(
@@ -204,16 +224,12 @@ void set_table(const std::vector<TableEntry>& entries) {
     group.points.push_back(point_of(e));
     ++gpu.size;
   }
-  static std::mutex mutex;
-  static std::vector<std::unique_ptr<const Snapshot>> kept;
-  const std::lock_guard<std::mutex> lock(mutex);
-  current.store(snapshot.get(), std::memory_order_release);
-  kept.push_back(std::move(snapshot));
+  std::atomic_store(&current(), std::shared_ptr<const Snapshot>(std::move(snapshot)));
   invalidate_decisions();
 }
 
 Knowledge table_lookup(const Problem& p, const DeviceFacts& facts, double* scratch) {
-  const Gpu* gpu = find_gpu(facts);
+  const auto gpu = find_gpu(facts);
   // Entries are of products stored in their own dtype.
   if (!gpu || p.out_dtype != p.dtype) return {};
   Place place{{p.batches(), p.m, p.n, p.k}, {}};
@@ -242,7 +258,7 @@ Knowledge table_lookup(const Problem& p, const DeviceFacts& facts, double* scrat
 }
 
 int table_size(const DeviceFacts& facts) {
-  const Gpu* gpu = find_gpu(facts);
+  const auto gpu = find_gpu(facts);
   return gpu ? gpu->size : 0;
 }
 

@@ -37,10 +37,14 @@ struct Knowledge {
   double* value = nullptr;
 };
 
-/// Replaces the whole table; lookups in flight keep the one they started with. Every later decision sees the new one.
+/// What an entry has that no measured product can have; null where all is well.
+const char* fault_of(const TableEntry& entry);
+
+/// Replaces the whole table by entries without faults; lookups in flight keep the one they started with. Every later
+/// decision sees the new one.
 void set_table(const std::vector<TableEntry>& entries);
 
-/// Looks a problem up. `scratch` has variant_count() + 1 slots and backs the answer. Lock-free.
+/// Looks a problem up. `scratch` has variant_count() + 1 slots and backs the answer.
 Knowledge table_lookup(const Problem& problem, const DeviceFacts& facts, double* scratch);
 
 /// Entries held for a device.

@@ -56,8 +56,8 @@ sm90_wgmma::Split split_of(const Problem& p, const DeviceFacts& facts, const Lin
 }
 /// Edged: how its clusters share C.
 sm90_wgmma::Edges edges_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  return sm90_wgmma::edges_of(ceil_div(p.m, int64_t{line.tile.bm} * line.cm), p.n, facts.sm_count / line.cm,
-                              line.tile.bn, line.edge);
+  return sm90_wgmma::edges_of(ceil_div(p.m, int64_t{line.tile.bm} * line.cm), p.n,
+                              std::max(1, facts.sm_count / line.cm), line.tile.bn, line.edge);
 }
 
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Reason* why) {

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import math
+import os
 import sys
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,44 @@ from hgemm_ops._bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, Case, parse_
 _WHOLE_CHUNK = 16  # bytes
 _LAYOUT_HELP = "Of --shapes; repeatable.  [default: NT, a linear layer's]"
 _VARIANT_HELP = "Which kernels, beside torch; repeatable.  [default: all eligible]"
+
+
+def write(table: _tables.Table, path: Path) -> None:
+    """Puts a table in the place of ``path``, at once: who reads it finds the old file or the new one, also where this
+    process is killed. One entry a line, so that a change of one shape is one line of a diff. For one process at a time.
+    """
+    head = {"schema": _tables.SCHEMA, "device": asdict(table.device), "measured": table.measured}
+    lines = ",\n".join("    " + json.dumps(asdict(entry)) for entry in table.entries)
+    entries = f'  "entries": [\n{lines}\n  ]' if lines else '  "entries": []'
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.new")
+    with open(new, "w") as file:
+        file.write(json.dumps(head, indent=2).removesuffix("\n}") + f",\n{entries}\n}}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def read(path: Path, device: _tables.Device) -> _tables.Table:
+    """The table in ``path``, an empty one where there is none. ClickException where it is broken, or another GPU's."""
+    try:
+        table = _tables.Table.read(path) if path.exists() else _tables.Table(device, [])
+    except ValueError as error:
+        raise click.ClickException(f"{error}; to start anew, move it away") from None
+    if replace(table.device, name=device.name) != device:
+        raise click.ClickException(f"{path} is the table of another GPU, {table.device.name}: this is {device.name}")
+    return table
+
+
+@contextmanager
+def updating(path: Path, device: _tables.Device) -> Iterator[_tables.Table]:
+    """The table in ``path``, to be changed in the block, behind which it is written; other processes wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f"{path.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # which the system takes back from a process that dies
+        table = read(path, device)
+        yield table
+        write(table, path)
 
 
 def blended(entry: _tables.Entry, earlier: _tables.Entry) -> _tables.Entry:
@@ -137,27 +180,28 @@ def tune(
     Where a table holds a shape, the dispatcher takes the fastest kernel measured; near such shapes, it corrects its
     predictions. All kernels run in turn first; then the fastest run again, each alone with torch, as it will be used:
     at the clocks of a crowd other kernels lead. Shapes already in the table are replaced, or averaged with
-    ``--blend``, others kept. The table is
-    written after every shape, so an interrupted run loses nothing. Ends with status 1 if a kernel gave a wrong result;
-    its time is not written.
+    ``--blend``, others kept. The table is written after every shape, so an interrupted run loses nothing, and several
+    processes may tune at once. Ends with status 1 if a kernel gave a wrong result; its time is not written.
     """
     cases = _cases(suites, shapes, dtype, layouts)
     console.require_kernels("hgemm tune")
     device = _tables.Device.current(torch.cuda.current_device())
-    path = output or _tables.user_dir() / f"{device.slug}.json"
-    table = _tables.Table.read(path) if path.exists() else _tables.Table(device, [])
-    if (table.device.cc, table.device.sm_count, table.device.l2_bytes) != (device.cc, device.sm_count, device.l2_bytes):
-        raise click.ClickException(f"{path} is the table of another GPU, {table.device.name}: this is {device.name}")
-    table.measured = record.environment()
-    entries = {entry.shape: entry for entry in table.entries}
+    try:
+        path = (output or _tables.user_dir() / f"{device.slug}.json").resolve()
+    except RuntimeError as error:
+        raise click.ClickException(f"{error} Set HGEMM_OPS_CACHE_DIR, or give --output") from None
+    measured = record.environment()
+    read(path, device)  # what is wrong with it is said before anything is measured
 
     def keep(row: runner.Row) -> None:
         entry = to_entry(row)
-        if entry is not None:
+        if entry is None:
+            return
+        with updating(path, device) as table:
+            entries = {known.shape: known for known in table.entries}
             earlier = entries.get(entry.shape) if blend else None
             entries[entry.shape] = entry if earlier is None else blended(entry, earlier)
-            table.entries = list(entries.values())
-            table.write(path)
+            table.entries, table.measured = list(entries.values()), measured
 
     options = runner.Options(
         variants=console.known_variants(variants),
@@ -171,7 +215,7 @@ def tune(
     screen = Console(stderr=as_json)
     rows = console.run_with_progress(cases, options, screen, keep)
     screen.print(console.comparison(rows, f"tuned for {device.name}"))
-    screen.print(f"{len(entries)} shapes in {path}")
+    screen.print(f"{len(read(path, device).entries)} shapes in {path}")
     if as_json:
         sys.stdout.write(path.read_text())
     console.fail_if_wrong(rows)
