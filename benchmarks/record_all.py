@@ -77,6 +77,9 @@ STEPS = {
     "suite-bfloat16": Step(
         _script("run", "seeds-large", "llm", "--dtype", "bfloat16", *_soak("seeds-large"), "--output", "RESULTS"), 120
     ),
+    # New shapes, a fifth of a second each; cut off at its limit, either goes on where it ended.
+    "random": Step(_script("run", "random", "--soak", "5", "--limit", "500", "--output", "RESULTS"), 580),
+    "zoo": Step(_script("run", "zoo", "--soak", "5", "--limit", "500", "--output", "RESULTS"), 580),
     "host-cost": Step(_script("host_cost", "--output", "RESULTS/host_cost.json"), 60),
     "models": Step(("-m", "integration", "--json", "RESULTS/integration.json"), 240),
     "compiled": Step(("-m", "integration.compiled", "--json", "RESULTS/compiled.json"), 400),

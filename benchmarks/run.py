@@ -1,4 +1,7 @@
-"""Runs suites and writes ``results/<gpu>/<suite>.json``: ``python benchmarks/run.py [--variant all] [SUITE...]``."""
+"""Runs suites and writes ``results/<gpu>/<suite>.json``: ``python benchmarks/run.py [--variant all] [SUITE...]``.
+
+``random`` and ``zoo`` also write every shape to ``<suite>.jsonl`` as it comes, and go on from there after ``--limit``.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,16 @@ import click
 import torch
 from rich.console import Console
 
-from hgemm_ops._bench import console, record, runner
+from hgemm_ops._bench import console, record, runner, survey
 from hgemm_ops._bench.suites import ELEMENT_BYTES, SUITES, with_dtype
 
 RESULTS = Path(__file__).parent / "results"
 
 
-@click.command(help="Runs SUITEs (default: all) and writes results/<gpu>/<suite>.json beside this script.")
-@click.argument("suites", nargs=-1, type=click.Choice(list(SUITES)))
+@click.command(
+    help="Runs SUITEs (default: all but random and zoo) and writes results/<gpu>/<suite>.json beside this script."
+)
+@click.argument("suites", nargs=-1, type=click.Choice([*SUITES, *survey.NAMES]))
 @click.option("--variant", "variants", multiple=True, metavar="NAME", help="Also time this kernel alone; or 'all'.")
 @console.peer_option
 @click.option(
@@ -24,6 +29,8 @@ RESULTS = Path(__file__).parent / "results"
 @click.option("--rounds", type=click.IntRange(min=5), default=40, show_default=True)
 @console.soak_option
 @console.warmup_option
+@console.survey_options()
+@click.option("--seed", type=int, help="Of random's shapes.  [default: a new one, or that of a run to go on with]")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Another directory for the files.")
 def main(
     suites: tuple[str, ...],
@@ -33,6 +40,11 @@ def main(
     rounds: int,
     soak: float,
     warmup: float,
+    count: int,
+    models: tuple[str, ...],
+    candidates: int | None,
+    limit: float | None,
+    seed: int | None,
     output: Path | None,
 ) -> None:
     console.require_kernels("benchmarks/run.py")
@@ -46,16 +58,33 @@ def main(
     )
     screen = Console()
     console.report_peers(options.peers, screen)
-    copy = runner.copy_gbps()
     every: list[runner.Row] = []
-    for suite in suites or SUITES:
+    wrong: list[str] = []
+    for suite in (name for name in suites if name in survey.NAMES):
+        document = console.run_survey(
+            suite,
+            survey.Options(candidates=candidates),
+            screen,
+            seed=seed,
+            count=count,
+            models=models,
+            limit=limit,
+            soak=soak,
+            journal_path=directory / f"{suite}.jsonl",
+        )
+        survey.save(document, directory / f"{suite}.json")
+        screen.print(console.survey_table(document))
+        wrong += console.survey_wrong(document)
+    fixed = [name for name in suites or SUITES if name in SUITES]
+    copy = runner.copy_gbps() if fixed else 0.0
+    for suite in fixed:
         cases = with_dtype(SUITES[suite], dtype) if dtype else SUITES[suite]
         rows = console.run_with_progress(cases, options, screen)
         name = f"{suite}-{dtype}" if dtype else suite
         record.save(runner.document(name, rows, options, copy), directory / f"{name}.json")
         screen.print(f"{name}: {console.summary(rows) or f'{len(rows)} cases'}")
         every += rows
-    console.fail_if_wrong(every)
+    console.fail_if_wrong(every, wrong)
 
 
 if __name__ == "__main__":

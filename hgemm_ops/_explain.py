@@ -24,6 +24,11 @@ class Candidate:
     measured_us: float | None = None
     family: str = "torch"
 
+    @property
+    def us(self) -> float:
+        """The measured time, else the predicted one, else infinity."""
+        return self.measured_us or self.predicted_us or math.inf
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -43,24 +48,19 @@ class Explanation:
     def __str__(self) -> str:
         return self.table()
 
-    def table(self, ladder: bool = False) -> str:
-        """The decision as text; without ``ladder`` its rungs, which only run when they are asked for, are one line."""
-        rows = [("", "kernel", "predicted us", "measured us", "")]
-        hidden = [c for c in self.candidates if c.family == "ladder" and c.name != self.chosen and not ladder]
-        for c in self.candidates:
-            if c in hidden[1:]:
-                continue
-            if c in hidden:
-                able = sum(c.eligible for c in hidden)
-                rows.append(("", "(ladder)", "", "", f"{able} of {len(hidden)} rungs serve it when asked for"))
-                continue
-            mark = "*" if c.name == self.chosen else ""
-            rows.append((mark, c.name, _us(c.predicted_us), _us(c.measured_us), c.reason))
-        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    def table(self, every: bool = False) -> str:
+        """The decision as text: the choice, then what else can serve it, by time. ``every``: also what cannot, and why,
+        and the ladder, whose rungs only run when they are asked for; otherwise one line counts them."""
+        able = [c for c in self.candidates if c.name == self.chosen or (c.eligible and c.family != "ladder")]
+        able.sort(key=lambda c: (c.name != self.chosen, c.us))
+        others = [c for c in self.candidates if c not in able]
+        rows = [("kernel", "predicted us", "measured us", "")]
+        rows += [(c.name, _us(c.predicted_us), _us(c.measured_us), c.reason) for c in able + others * every]
+        a, b, c = (max(map(len, column)) for column in list(zip(*rows, strict=True))[:3])
         lines = [f"{self.problem} on {self.device}: {self.chosen} ({self.source})", self.reason, ""]
-        for mark, name, predicted, measured, why in rows:
-            line = f"{mark:<{widths[0]}} {name:<{widths[1]}}  {predicted:>{widths[2]}}  {measured:>{widths[3]}}  {why}"
-            lines.append(line.rstrip())
+        lines += [f"{x:<{a}}  {y:>{b}}  {z:>{c}}  {why}".rstrip() for x, y, z, why in rows]
+        if others and not every:
+            lines.append(f"({len(others)} more cannot serve it, or are rungs of the ladder: --all)")
         return "\n".join(lines)
 
 

@@ -58,7 +58,7 @@ def test_explain_prints_what_the_function_says() -> None:
     options = ["--layout=NT", "--dtype=bfloat16", "--arch=sm_89", "--activation=silu", "--bias", "--batch=2"]
     arguments = ["explain", "511", "4099", "2047", *options]
     assert hgemm(*arguments).output == f"{explanation}\n"
-    assert hgemm(*arguments, "--ladder").output == f"{explanation.table(ladder=True)}\n"
+    assert hgemm(*arguments, "--all").output == f"{explanation.table(every=True)}\n"
     data = json.loads(hgemm(*arguments, "--json").output)
     assert data == json.loads(json.dumps(explanation.to_dict()))
 

@@ -184,18 +184,19 @@ def test_table_and_json_hold_everything() -> None:
     lines = str(explanation).splitlines()
     assert lines[0] == f"float16 NT 4097x513x4097 on sm_90: {explanation.chosen} (model)"
     assert lines[1] == explanation.reason
-    assert sum("rungs serve it" in line for line in lines) <= 1
-    assert len(explanation.table(ladder=True).splitlines()) == 4 + len(explanation.candidates)
+    assert lines[4].split()[0] == explanation.chosen
+    able = [c for c in explanation.candidates if c.eligible and c.family != "ladder"]
+    others = sorted((c for c in able if c.name != explanation.chosen), key=lambda c: c.us)
+    assert [line.split()[0] for line in lines[5:-1]] == [c.name for c in others]
+    assert lines[-1].startswith(f"({len(explanation.candidates) - len(able)} more cannot serve it")
+    every = explanation.table(every=True).splitlines()
+    assert len(every) == 4 + len(explanation.candidates)
     for c in explanation.candidates:
-        if c.family == "ladder":
-            assert not any(c.name in line.split() for line in lines)
-            assert c.name in explanation.table(ladder=True).split()
-            continue
-        (line,) = [line for line in lines[3:] if c.name in line.split()]
-        assert line.startswith("*") == (c.name == explanation.chosen)
+        (line,) = [line for line in every[4:] if line.split()[0] == c.name]
         assert c.reason in line
         if c.predicted_us is not None:
             assert f"{c.predicted_us:.1f}" in line
+    assert any(not c.eligible for c in explanation.candidates)
     data = json.loads(json.dumps(explanation.to_dict(), allow_nan=False))
     assert data["chosen"] == explanation.chosen
     assert [c["name"] for c in data["candidates"]] == [c.name for c in explanation.candidates]

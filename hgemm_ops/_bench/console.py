@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from rich.table import Table
 import hgemm_ops
 from hgemm_ops import _library, _native
 
-from . import peers, runner
+from . import peers, runner, sampling, survey, zoo
 from .statistics import geometric_mean
 from .suites import Case
 
@@ -72,6 +72,40 @@ warmup_option = click.option(
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+def _all(options: Sequence[Callable[[_Command], _Command]]) -> Callable[[_Command], _Command]:
+    def decorate(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def survey_options() -> Callable[[_Command], _Command]:
+    """What the suites ``random`` and ``zoo`` take: ``count``, ``models``, ``candidates``, ``limit``."""
+    return _all(
+        (
+            click.option(
+                "--count", type=click.IntRange(min=1), default=1000, show_default=True, help="Shapes of random."
+            ),
+            click.option(
+                "--model", "models", type=click.Choice(list(zoo.MODELS)), multiple=True, help="Of zoo; repeatable."
+            ),
+            click.option(
+                "--candidates",
+                type=click.IntRange(min=1),
+                help="Of random and zoo: time so many kernels for each shape, those predicted to be fastest.",
+            ),
+            click.option(
+                "--limit",
+                type=click.FloatRange(min=0),
+                metavar="SECONDS",
+                help="Of random and zoo: start no shape after so long; the next run goes on with the rest.",
+            ),
+        )
+    )
+
+
 def measuring_options(plot_help: str) -> Callable[[_Command], _Command]:
     """What every command that measures takes: ``rounds``, ``inputs``, ``seed``, ``json_path``, ``plot_path``."""
     path = click.Path(dir_okay=False, path_type=Path)
@@ -81,23 +115,77 @@ def measuring_options(plot_help: str) -> Callable[[_Command], _Command]:
             "--rounds", type=click.IntRange(min=5), default=40, show_default=True, help="Timed passes of each."
         ),
         click.option("--inputs", type=inputs, default="normal", show_default=True),
-        click.option("--seed", type=int, default=0, show_default=True),
+        click.option(
+            "--seed", type=int, help="Of the inputs, 0 if not given; of random's shapes, where it is new then."
+        ),
         click.option("--json", "json_path", type=path, help="Write the results here."),
         click.option("--plot", "plot_path", type=path, help=plot_help),
     )
 
-    def decorate(command: _Command) -> _Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+    return _all(options)
 
 
 def report_peers(names: Sequence[str], console: Console) -> None:
     """Says, before the measurement, what each peer is, or why it is not available."""
     for name, version in peers.versions(names).items():
         console.print(f"{name}: {version}", markup=False, highlight=False)
+
+
+def _progress(console: Console) -> Progress:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    return Progress(*columns, console=console, transient=True)
+
+
+def run_survey(
+    suite: str,
+    options: survey.Options,
+    console: Console,
+    *,
+    seed: int | None,
+    count: int,
+    models: Sequence[str],
+    limit: float | None,
+    soak: float,
+    journal_path: Path | None,
+) -> dict[str, Any]:
+    """Runs ``random`` or ``zoo``, as far as the limit lets it, and gives the result file's content."""
+    if suite == "random" and seed is None:
+        asked = survey.header_of(suite, 0, count, options)
+        seed = survey.unfinished_seed(journal_path, asked)
+        seed = sampling.new_seed() if seed is None else seed
+    seed = seed or 0
+    planned = survey.plan(survey.cases_of(suite, seed, count, models), options)
+    journal = survey.Journal(journal_path, survey.header_of(suite, seed, len(planned), options))
+    rows = []
+    try:
+        with _progress(console) as progress:
+            task = progress.add_task(f"{suite}, seed {seed}", total=len(planned))
+            for row in survey.run(planned, options, journal, limit, soak):
+                rows.append(row)
+                progress.update(task, completed=len(rows), description=row.planned.case.label)
+    finally:
+        journal.close()
+    return survey.document(suite, seed, planned, rows, options, soak)
+
+
+def survey_table(document: Mapping[str, Any]) -> Table:
+    """The figures of ``random`` or ``zoo`` by rows, and of zoo by model."""
+    of = f"{len(document['shapes'])} of {document['planned']} shapes"
+    table = Table(title=f"{document['survey']}: {of}", header_style="bold")
+    for i, heading in enumerate(("", *survey.HEADINGS)):
+        table.add_column(heading, justify="right" if i else "left", no_wrap=True)
+    for line in survey.lines(document):
+        table.add_row(*line)
+    return table
+
+
+def survey_wrong(document: Mapping[str, Any]) -> list[str]:
+    """Kernels that were not right, one line each."""
+    return [
+        f"{survey.label(row)}, {name}: {text}"
+        for row in document["shapes"]
+        for name, text in row.get("wrong", {}).items()
+    ]
 
 
 def run_with_progress(
@@ -107,9 +195,8 @@ def run_with_progress(
     on_row: Callable[[runner.Row], None] = lambda row: None,
 ) -> list[runner.Row]:
     """Runs the cases under a progress bar that names the one in hand; ``on_row`` sees each result as it comes."""
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     rows = []
-    with Progress(*columns, console=console, transient=True) as progress:
+    with _progress(console) as progress:
         task = progress.add_task(cases[0].label, total=len(cases))
         for i, row in enumerate(runner.run(cases, options), 1):
             rows.append(row)
@@ -206,8 +293,8 @@ def summary(rows: Sequence[runner.Row]) -> str:
     return text
 
 
-def fail_if_wrong(rows: Sequence[runner.Row]) -> None:
-    """Ends the command with status 1 if a contender gave a wrong result."""
-    wrong = [f"{row.case.label}, {name}: {text}" for row in rows for name, text in row.wrong.items()]
+def fail_if_wrong(rows: Sequence[runner.Row], more: Sequence[str] = ()) -> None:
+    """Ends the command with status 1 if a contender gave a wrong result; ``more``: of surveys, in words."""
+    wrong = [f"{row.case.label}, {name}: {text}" for row in rows for name, text in row.wrong.items()] + list(more)
     if wrong:
         raise click.ClickException("wrong results, not timed:\n" + "\n".join(wrong))

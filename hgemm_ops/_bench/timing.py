@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -71,14 +71,18 @@ class Body:
     outputs: list[Tensor]
 
     @classmethod
-    def capture(cls, call: Callable[[S], Tensor], sets: Sequence[S]) -> Body:
-        stream = torch.cuda.Stream()
+    def capture(
+        cls, call: Callable[[S], Tensor], sets: Sequence[S], stream: torch.cuda.Stream | None = None, pool: Any = None
+    ) -> Body:
+        """``stream``, ``pool`` (of torch.cuda.graph_pool_handle): for bodies that may share them because each writes to
+        results of the caller's."""
+        stream = stream or torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         graph = torch.cuda.CUDAGraph()
         with torch.no_grad():
             with torch.cuda.stream(stream):
                 call(sets[0])  # modules, handles and workspaces are created outside the capture
-            with torch.cuda.graph(graph, stream=stream):
+            with torch.cuda.graph(graph, pool=pool, stream=stream):
                 # All results are alive at the end of the pass, so no two share memory.
                 outputs = [call(buffers) for buffers in sets]
         return cls(graph, outputs)

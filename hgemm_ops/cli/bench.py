@@ -7,12 +7,25 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from hgemm_ops._bench import console, record, runner
-from hgemm_ops._bench.suites import ELEMENT_BYTES, SUITES, with_dtype
+from hgemm_ops._bench import console, record, runner, survey
+from hgemm_ops._bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, parse_shapes, with_dtype
+
+_SHAPES = "shapes"  # what results of --shapes are called
 
 
 @click.command("bench", short_help="Time our kernels against torch on a suite of shapes.")
-@click.option("--suite", type=click.Choice(list(SUITES)), default="llm", show_default=True, help="Which shapes.")
+@click.option(
+    "--suite", type=click.Choice([*SUITES, *survey.NAMES]), help="Which shapes.  [default: llm, without --shapes]"
+)
+@click.option("--shapes", metavar="MxNxK,...", help="Which shapes, beside or without a suite; BxMxNxK is a batch.")
+@click.option(
+    "--layout",
+    "layouts",
+    type=click.Choice(LAYOUTS),
+    multiple=True,
+    default=("NT",),
+    help="Of --shapes; repeatable.  [default: NT, a linear layer's]",
+)
 @click.option(
     "--variant",
     "variants",
@@ -21,18 +34,34 @@ from hgemm_ops._bench.suites import ELEMENT_BYTES, SUITES, with_dtype
     help="Also time this kernel alone; repeatable. 'all' is every eligible one.",
 )
 @console.peer_option
-@click.option("--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Instead of the suite's own.")
+@click.option("--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Default: the suite's own; float16 for --shapes.")
 @console.warmup_option
+@console.soak_option
+@console.survey_options()
+@click.option(
+    "--journal",
+    "journal_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Of random and zoo: write each shape here, and go on from what is there.",
+)
 @console.measuring_options("Draw speed over torch by shape here, as SVG and PNG, and beside it the roofline.")
 def bench(
-    suite: str,
+    suite: str | None,
+    shapes: str | None,
+    layouts: tuple[str, ...],
     variants: tuple[str, ...],
     peer_names: tuple[str, ...],
     dtype: str | None,
     warmup: float,
+    soak: float,
+    count: int,
+    models: tuple[str, ...],
+    candidates: int | None,
+    limit: float | None,
+    journal_path: Path | None,
     rounds: int,
     inputs: str,
-    seed: int,
+    seed: int | None,
     json_path: Path | None,
     plot_path: Path | None,
 ) -> None:
@@ -43,30 +72,62 @@ def bench(
     faster, with its 95 % interval. With few rows, "of stream" is the time of only reading the weights over the
     contender's. Ends with status 1 if a result was wrong.
 
+    random (shapes that no table and no suite holds, new ones each time) and zoo (what published models multiply,
+    without what the table holds of the model in question) time every kernel that may be the fastest, in a fifth of a
+    second a shape: the choice and the best of them, over torch.
+
     Peers: cublaslt (the best of 16 heuristics), triton (torch.compile, max-autotune), cutlass (needs nvcc and
     pip install 'hgemm_ops[peers]'), quack (needs quack-kernels). One that is not available is reported as such.
     """
+    cases = with_dtype(SUITES[suite], dtype) if suite in SUITES and dtype else SUITES.get(suite or "", ())
+    if shapes:
+        try:
+            cases += parse_shapes(shapes, dtype=dtype or "float16", layouts=layouts)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--shapes") from None
+    elif suite is None:
+        suite, cases = "llm", with_dtype(SUITES["llm"], dtype) if dtype else SUITES["llm"]
+    if suite in survey.NAMES and (shapes or dtype or variants or peer_names or plot_path):
+        raise click.UsageError(f"{suite} has shapes, types and kernels of its own")
     console.require_kernels("hgemm bench")
     if plot_path:
         from hgemm_ops._bench import plots  # before the measurement: matplotlib may be missing
 
-    cases = with_dtype(SUITES[suite], dtype) if dtype else SUITES[suite]
+    screen = Console()
+    if suite in survey.NAMES:
+        document = console.run_survey(
+            suite,
+            survey.Options(candidates=candidates),
+            screen,
+            seed=seed,
+            count=count,
+            models=models,
+            limit=limit,
+            soak=soak,
+            journal_path=journal_path,
+        )
+        screen.print(console.survey_table(document))
+        if json_path:
+            survey.save(document, json_path)
+        console.fail_if_wrong((), console.survey_wrong(document))
+        return
     options = runner.Options(
         variants=console.known_variants(variants),
         peers=console.known_peers(peer_names),
+        soak=soak,
         warmup=warmup,
         rounds=rounds,
-        seed=seed,
+        seed=seed or 0,
         inputs=inputs,
     )
-    screen = Console()
+    name = suite or _SHAPES
     console.report_peers(options.peers, screen)
-    rows = console.run_with_progress(cases, options, screen)
-    screen.print(console.comparison(rows, suite))
+    rows = console.run_with_progress(tuple(dict.fromkeys(cases)), options, screen)
+    screen.print(console.comparison(rows, name))
     if options.peers:
-        screen.print(console.against_peers(rows, options.peers, suite))
+        screen.print(console.against_peers(rows, options.peers, name))
     screen.print(console.summary(rows))
-    document = runner.document(suite, rows, options, runner.copy_gbps())
+    document = runner.document(name, rows, options, runner.copy_gbps())
     if json_path:
         record.save(document, json_path)
     if plot_path:

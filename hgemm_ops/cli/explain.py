@@ -30,7 +30,7 @@ _DTYPE = click.Choice(list(_DTYPES))
 @click.option("--bias", is_flag=True, help="Add a bias vector.")
 @click.option("--out-dtype", type=_DTYPE)
 @click.option("--variant", help="Force a kernel.")
-@click.option("--ladder", is_flag=True, help="Also list the ladder's rungs.")
+@click.option("--all", "every", is_flag=True, help="Also list what cannot serve it, and why, and the ladder's rungs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(
     m: int,
@@ -45,7 +45,7 @@ def explain(
     bias: bool,
     out_dtype: str | None,
     variant: str | None,
-    ladder: bool,
+    every: bool,
     as_json: bool,
 ) -> None:
     """Which kernel an M x K times K x N product gets, and why. Needs no GPU."""
@@ -66,4 +66,4 @@ def explain(
         )
     except (RuntimeError, ValueError) as error:
         raise click.ClickException(str(error)) from error
-    click.echo(json.dumps(explanation.to_dict(), indent=2) if as_json else explanation.table(ladder))
+    click.echo(json.dumps(explanation.to_dict(), indent=2) if as_json else explanation.table(every))

@@ -53,7 +53,7 @@ def ladder(
     rounds: int,
     seconds: float,
     inputs: str,
-    seed: int,
+    seed: int | None,
     json_path: Path | None,
     plot_path: Path | None,
 ) -> None:
@@ -69,7 +69,7 @@ def ladder(
     if plot_path:
         from hgemm_ops._bench import ladder_plots  # before the measurement: matplotlib may be missing
 
-    options = steps.Options(rounds, seconds, swizzle, seed, inputs)
+    options = steps.Options(rounds, seconds, swizzle, seed or 0, inputs)
     screen = Console(soft_wrap=True, highlight=False)
     copy = runner.copy_gbps()
     tables = []

@@ -1,0 +1,105 @@
+"""The suite ``random``: shapes that no table and no other suite holds, drawn anew for each record."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+import secrets
+from collections.abc import Callable
+
+from hgemm_ops import _tables
+
+from . import zoo
+from .suites import SUITES, Case
+
+_LAYOUTS = ("NT", "NT", "NT", "NN", "TN", "TT")
+_GRANULE = 8  # elements, whose 16 bytes every kernel wants
+_RAGGED = 0.06  # of the shapes: no multiple of that
+_BATCHED = 0.06
+_SIZES = ((1, 12_000), (512, 24_000), (256, 16_000))  # m, n, k
+_BATCHED_SIZES = ((1, 2048), (16, 2048), (16, 2048))
+_MOST_PRODUCTS = 512
+
+Shape = tuple[int, int, int, int]  # batch, m, n, k
+
+
+def new_seed() -> int:
+    return secrets.randbits(31)
+
+
+@functools.cache
+def scored_shapes() -> frozenset[Shape]:
+    """(batch, m, n, k) of every product of the zoo and of the fixed suites: what is scored must not be fitted to."""
+    cases = [
+        *zoo.models_of(),
+        *(case for suite in SUITES.values() for case in suite if case.op in ("matmul", "linear")),
+    ]
+    return frozenset(map(shape_of, cases))
+
+
+def shape_of(case: Case) -> Shape:
+    return case.batch, case.m, case.n, case.k
+
+
+def is_scored(case: Case) -> bool:
+    """Whether the model must not be fitted to the case: a scored shape, or a matrix (n, k) of one of the zoo's
+    models with any number of rows."""
+    return (case.n, case.k) in zoo.matrices() or shape_of(case) in scored_shapes()
+
+
+@functools.cache
+def shipped_tables() -> tuple[_tables.Table, ...]:
+    """The tables that come with the package, without the user's."""
+    return tuple(_tables.Table.read(path) for path in sorted(_tables.shipped_dir().glob("*.json")))
+
+
+def shipped_shapes() -> frozenset[Shape]:
+    """(batch, m, n, k) of every entry of the shipped tables."""
+    return frozenset((entry.batch, entry.m, entry.n, entry.k) for table in shipped_tables() for entry in table.entries)
+
+
+def _log_uniform(source: random.Random, low: int, high: int) -> int:
+    return round(math.exp(source.uniform(math.log(low), math.log(high))))
+
+
+def _draw(source: random.Random) -> Case:
+    """Log-uniform sizes; n and k, and m where A is stored transposed, are multiples of 8 unless the shape is ragged."""
+    layout, dtype = source.choice(_LAYOUTS), source.choice(("float16", "bfloat16"))
+    batched = source.random() < _BATCHED
+    sizes = [_log_uniform(source, *bounds) for bounds in (_BATCHED_SIZES if batched else _SIZES)]
+    whole = [max(_GRANULE, size // _GRANULE * _GRANULE) for size in sizes]
+    strided = [1, 2] if layout[0] == "N" else [0, 1, 2]  # which of m, n and k are lengths of rows
+    for i in strided:
+        sizes[i] = whole[i]
+    if source.random() < _RAGGED:
+        for i in source.sample(strided, source.randint(1, len(strided))):
+            sizes[i] += source.randint(1, _GRANULE - 1)
+    batch = _log_uniform(source, 2, _MOST_PRODUCTS) if batched else 1
+    m, n, k = sizes
+    return Case(m, n, k, batch=batch, layout=layout, dtype=dtype)
+
+
+def draw(seed: int, count: int, excluded: Callable[[Case], bool]) -> tuple[Case, ...]:
+    """``count`` different shapes, the same for the same seed.
+
+    Half are NT, the others NN, TN and TT; half are in float16, half in bfloat16; 6 % are batched, 6 % ragged. None is
+    ``excluded``, or too large for a survey.
+    """
+    source, found = random.Random(seed), dict[Case, None]()
+    while len(found) < count:
+        case = _draw(source)
+        if zoo.fits(case) and not excluded(case):
+            found[case] = None
+    return tuple(found)
+
+
+def off_table(seed: int, count: int) -> tuple[Case, ...]:
+    """The suite: shapes that neither the shipped tables nor other suites hold."""
+    known = scored_shapes() | shipped_shapes()
+    return draw(seed, count, lambda case: shape_of(case) in known)
+
+
+def unscored(seed: int, count: int) -> tuple[Case, ...]:
+    """Shapes for the dispatcher's model: none that a suite or the zoo scores."""
+    return draw(seed, count, is_scored)

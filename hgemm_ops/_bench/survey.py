@@ -1,0 +1,577 @@
+"""Many shapes in little time: the suites ``random`` and ``zoo``, and the data of the dispatcher's model.
+
+The protocol of ``timing``, leaner, so that a shape with all its kernels takes a fifth of a second:
+
+- Operands and results are views of buffers that are filled once, in a rotation past the L2, ``most_sets`` at most.
+- Every kernel runs over poisoned results first. Sampled elements of two sets are held to float64 by the limits of the
+  other suites, and every element of all sets to torch's result.
+- All kernels are timed in one round, from CUDA graphs; the fastest ones, torch and what the dispatcher chose in more,
+  interleaved. Times are torch's over the median of paired ratios.
+- Which kernel is best is found in half of the rounds and timed in the others: the fastest of many equal ones looks
+  faster than it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor
+
+import hgemm_ops
+from hgemm_ops import _tables, _variants
+
+from . import record, runner, sampling, timing, zoo
+from .statistics import median
+from .suites import Case
+from .zoo import Model
+
+TORCH = runner.TORCH
+NAMES = ("random", "zoo")
+
+_SAMPLED = 64  # rows, and columns, of what is held to float64
+_ALIGNMENT = 128  # elements: views start where a fresh allocation could
+_WHOLE = 16  # bytes
+_KEY = ("dtype", "layout", "batch", "m", "n", "k")  # what tells the cases of a survey apart
+_SLACK = 4  # of a result's largest difference from torch's, over torch's own error or one rounding
+
+
+@dataclass(frozen=True)
+class Options:
+    """within, candidates: of the eligible kernels, those predicted to take at most so many times as long as the
+    fastest, and at most so many. finalists: how many of them are timed in ``rounds`` after the ``screening`` of all."""
+
+    within: float = 2.0
+    candidates: int | None = None
+    screening: int = 1
+    finalists: int = 5
+    rounds: int = 6
+    most_sets: int = 128
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Set:
+    """A (batch, m, k), B (batch, k, n) and the result, without the batch where it is 1."""
+
+    a: Tensor
+    b: Tensor
+    out: Tensor
+
+
+class Memory:
+    """Buffers of which the operands and results of every case are views; N(0, 1), drawn when one has to grow."""
+
+    def __init__(self, device: torch.device, seed: int) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._generator = torch.Generator(device).manual_seed(seed)
+        self._operands: dict[str, Tensor] = {}
+        self._results: dict[str, Tensor] = {}
+
+    def sets(self, case: Case, count: int) -> tuple[list[Set], Tensor]:
+        """So many sets of the case, and their results as one tensor (count, elements)."""
+        sizes = (case.batch * case.m * case.k, case.batch * case.k * case.n)
+        starts = [0]
+        for _ in range(count):
+            for size in sizes:
+                starts.append(starts[-1] + _aligned(size))
+        operands = self._buffer(
+            self._operands, case.dtype, starts[-1], lambda flat: flat.normal_(generator=self._generator)
+        )
+        size = case.batch * case.m * case.n
+        flat = self._buffer(self._results, case.dtype, count * _aligned(size), lambda flat: flat)
+        results = flat[: count * _aligned(size)].view(count, -1)[:, :size]
+        batch = (case.batch,) if case.batch > 1 else ()
+
+        def matrix(start: int, rows: int, columns: int, order: str) -> Tensor:
+            flat = operands[start : start + case.batch * rows * columns]
+            return flat.view(*batch, rows, columns) if order == "N" else flat.view(*batch, columns, rows).mT
+
+        made = [
+            Set(
+                matrix(starts[2 * i], case.m, case.k, case.layout[0]),
+                matrix(starts[2 * i + 1], case.k, case.n, case.layout[1]),
+                results[i].view(*batch, case.m, case.n),
+            )
+            for i in range(count)
+        ]
+        return made, results
+
+    def _buffer(self, held: dict[str, Tensor], dtype: str, size: int, fill: Callable[[Tensor], Tensor]) -> Tensor:
+        if dtype not in held or held[dtype].numel() < size:
+            held.pop(dtype, None)
+            held[dtype] = fill(torch.empty(size, dtype=getattr(torch, dtype), device=self.device))
+        return held[dtype]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def torch_call(x: Set) -> Tensor:
+    return (torch.mm if x.a.dim() == 2 else torch.bmm)(x.a, x.b, out=x.out)
+
+
+def kernel_call(name: str) -> Callable[[Set], Tensor]:
+    id_ = _variants.resolve(name)
+    return lambda x: torch.ops.hgemm.matmul.out(x.a, x.b, variant=id_, out=x.out)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """us: of torch and each kernel that was right. best: torch's time over that of the fastest of all, torch included;
+    best_by: its name. wrong: kernels whose result was not right, and how far off."""
+
+    sets: int
+    us: dict[str, float]
+    best: float
+    best_by: str
+    wrong: dict[str, str] = field(default_factory=dict)
+
+
+def best_of(ratios: Mapping[str, Sequence[float]]) -> tuple[float, str]:
+    """How many times as fast as torch the best is, and who: found in every other round, and timed in those between.
+
+    ``ratios``: to torch, by round; torch need not be among them.
+    """
+    every = {TORCH: [1.0] * min(map(len, ratios.values()), default=1), **ratios}
+
+    def ranked(rounds: slice) -> dict[str, float]:
+        return {name: median(samples[rounds] or samples) for name, samples in every.items()}
+
+    def fastest(medians: Mapping[str, float]) -> str:
+        return max(medians, key=lambda name: medians[name])
+
+    even, odd, whole = ranked(slice(0, None, 2)), ranked(slice(1, None, 2)), ranked(slice(None))
+    name = fastest(whole)
+    if fastest(even) == fastest(odd) == name:
+        return whole[name], name
+    return (even[fastest(odd)] * odd[fastest(even)]) ** 0.5, name
+
+
+@torch.inference_mode()  # a call past autograd's keys costs the host less
+def measure(
+    case: Case, names: Sequence[str], memory: Memory, options: Options, kept: Collection[str] = ()
+) -> Measurement:
+    """Checks and times torch and the kernels ``names`` on a plain product (op ``matmul``, no padding).
+
+    ``kept``: kernels that are timed in all rounds however slow they are.
+    """
+    device = memory.device
+    rotation = timing.rotation_bytes(device)
+    count = 1 if case.bytes >= rotation else min(options.most_sets, timing.set_count(case.bytes, rotation))
+    sets, results = memory.sets(case, count)
+    calls: dict[str, Callable[[Set], Tensor]] = {TORCH: torch_call, **{name: kernel_call(name) for name in names}}
+    # They all write to the same results, one after the other: one stream and one pool of scratch do for them.
+    pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+    bodies = {name: timing.Body.capture(call, sets, memory.stream, pool) for name, call in calls.items()}
+    wrong = verify(case, sets, results, bodies)
+    for name in wrong:
+        del bodies[name]
+
+    def timed(names: Sequence[str], rounds: int, seed: int) -> tuple[float, dict[str, list[float]]]:
+        times = timing.interleave(names, rounds, seed, lambda name: bodies[name].start())
+        base = times.pop(TORCH)
+        return median(base), {name: [b / o for b, o in zip(base, other, strict=True)] for name, other in times.items()}
+
+    _, screened = timed(list(bodies), options.screening, options.seed)
+    speeds = {name: median(samples) for name, samples in screened.items()}
+    last = sorted(speeds, key=lambda name: -speeds[name])[: options.finalists]
+    last += [name for name in kept if name in speeds and name not in last]
+    torch_us, ratios = timed([TORCH, *last], options.rounds, options.seed + 1)
+    speeds |= {name: median(samples) for name, samples in ratios.items()}
+    best, best_by = best_of(ratios)
+    us = {TORCH: torch_us, **{name: torch_us / speed for name, speed in speeds.items()}}
+    return Measurement(count, us, best, best_by, wrong)
+
+
+def verify(case: Case, sets: Sequence[Set], results: Tensor, bodies: Mapping[str, timing.Body]) -> dict[str, str]:
+    """Runs the graphs that will be timed over poisoned results; the contenders that are not right, and why, in words.
+
+    RuntimeError where torch itself is wrong: there is nothing to compare with.
+    """
+    chosen = torch.Generator().manual_seed(case.m * case.n + case.k)
+    rows = torch.randint(case.m, (_SAMPLED,), generator=chosen).to(results.device)
+    columns = torch.randint(case.n, (_SAMPLED,), generator=chosen).to(results.device)
+
+    def sample(out: Tensor) -> Tensor:
+        return out.index_select(-2, rows).index_select(-1, columns)
+
+    checked = (sets[0], sets[-1])
+    exact = [x.a.index_select(-2, rows).double() @ x.b.index_select(-1, columns).double() for x in checked]
+    expected, found = None, []
+    for body in bodies.values():  # torch first
+        results.fill_(float("nan"))
+        body.replay()
+        sampled = torch.stack([timing.errors(sample(x.out), y) for x, y in zip(checked, exact, strict=True)]).amax(0)
+        if expected is None:
+            expected, scale = results.clone(), results.abs().amax().double()
+        difference = (results - expected).abs_().amax().double() / scale
+        found.append(torch.cat([sampled, difference[None]]))
+    errors = dict(zip(bodies, torch.stack(found).tolist(), strict=True))
+    own, eps = errors[TORCH], torch.finfo(getattr(torch, case.dtype)).eps
+    limits = (*runner.error_limits(case, (own[0], own[1]), False), _SLACK * max(own[1], eps))
+    wrong = {
+        name: "errors {:.2e} and {:.2e}, {:.2e} from torch's; allowed {:.2e}, {:.2e}, {:.2e}".format(a, b, c, *limits)
+        for name, (a, b, c) in errors.items()
+        if not (a <= limits[0] and b <= limits[1] and c <= limits[2])  # nor where one is NaN
+    }
+    if TORCH in wrong:
+        raise RuntimeError(f"{case}: torch's own result is wrong: {wrong[TORCH]}")
+    return wrong
+
+
+# A survey: cases, what the dispatcher chooses for them, and their measurements as they come.
+
+
+@dataclass(frozen=True)
+class Choice:
+    served_by: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A case with kernels to time, by predicted time, and the dispatcher's choices: of the zoo one for each model that
+    has the case, made without what the table holds of that model; else one, for ""."""
+
+    case: Case
+    names: tuple[str, ...]
+    choices: dict[str, Choice]
+
+
+@dataclass(frozen=True)
+class Row:
+    planned: Planned
+    measured: Measurement
+
+    def to_json(self) -> dict[str, Any]:
+        """A row of the result file."""
+        case, us = self.planned.case, self.measured.us
+        chosen = {
+            model: {
+                **asdict(choice),
+                "ratio": round(us[TORCH] / us[choice.served_by], 4) if choice.served_by in us else None,
+            }
+            for model, choice in self.planned.choices.items()
+        }
+        return {
+            **key_of(case),
+            "align": case.align,
+            "torch_us": round(us[TORCH], 3),
+            "best": round(self.measured.best, 4),
+            "best_by": self.measured.best_by,
+            "chosen": chosen,
+            **({"wrong": self.measured.wrong} if self.measured.wrong else {}),
+        }
+
+
+def key_of(case: Case) -> dict[str, Any]:
+    return {name: getattr(case, name) for name in _KEY}
+
+
+def _explain(case: Case) -> hgemm_ops.Explanation:
+    return hgemm_ops.explain(
+        M=case.m, N=case.n, K=case.k, dtype=getattr(torch, case.dtype), layout=case.layout, batch=case.batch
+    )
+
+
+def without(tables: Sequence[_tables.Table], model: Model) -> list[_tables.Table]:
+    """The tables less every entry of one of the model's matrices, with any number of rows."""
+    matrices = model.matrices
+    return [
+        replace(table, entries=[entry for entry in table.entries if (entry.n, entry.k) not in matrices])
+        for table in tables
+    ]
+
+
+def plan(cases: Mapping[Case, Sequence[str]] | Sequence[Case], options: Options) -> list[Planned]:
+    """Asks the dispatcher about every case, with the shipped tables alone.
+
+    About the zoo's, which come with their models, it is asked without what the tables hold of the model in question.
+    """
+    _tables.ensure()  # or it would come later, and undo this
+    tables, models = (
+        sampling.shipped_tables(),
+        dict(cases) if isinstance(cases, Mapping) else dict.fromkeys(cases, ("",)),
+    )
+    predicted: dict[Case, dict[str, float]] = {}
+    choices: dict[Case, dict[str, Choice]] = {case: {} for case in models}
+    try:
+        for model in dict.fromkeys(name for held in models.values() for name in held):
+            _tables.install(without(tables, zoo.MODELS[model]) if model else list(tables))
+            for case in (case for case, held in models.items() if model in held):
+                explanation = _explain(case)
+                choices[case][model] = Choice(explanation.chosen, explanation.source)
+                able = [c for c in explanation.candidates if c.eligible and c.family not in ("ladder", TORCH)]
+                predicted[case] = {c.name: c.predicted_us or float("inf") for c in able}
+    finally:
+        _tables.reload()
+    return [Planned(case, _limited(predicted[case], choices[case], options), choices[case]) for case in models]
+
+
+def _limited(predicted: Mapping[str, float], choices: Mapping[str, Choice], options: Options) -> tuple[str, ...]:
+    names = sorted(predicted, key=lambda name: predicted[name])
+    longest = options.within * min(predicted.values(), default=0.0)
+    likely = [name for name in names if predicted[name] <= longest][: options.candidates]
+    chosen = {choice.served_by for choice in choices.values()}
+    return tuple(name for name in names if name in likely or name in chosen)
+
+
+def cases_of(
+    suite: str, seed: int, count: int, models: Sequence[str] = ()
+) -> Mapping[Case, Sequence[str]] | Sequence[Case]:
+    """The cases of ``random`` or ``zoo``, in an order that a run may be cut off in."""
+    if suite == "random":
+        return sampling.off_table(seed, count)
+    found = zoo.models_of(models)
+    order = sorted(found, key=lambda case: hashlib.sha256(repr(key_of(case)).encode()).digest())
+    return {case: found[case] for case in order}
+
+
+def tables_id() -> str:
+    """Which shipped tables the choices were made with."""
+    text = "".join(path.read_text() for path in sorted(_tables.shipped_dir().glob("*.json")))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Journal:
+    """Measurements in a file, a line each, after one with what they depend on.
+
+    A run that finds such a file goes on where that ended, if all that they depend on is as it was.
+    """
+
+    def __init__(self, path: Path | None, header: Mapping[str, Any]) -> None:
+        self._path, self._header = path, dict(header)
+        self._file: TextIO | None = None
+        self._fresh = True
+        self._held: dict[str, Measurement] = {}
+        last, held = last_part(path) if path else (None, [])
+        if last == self._header:
+            self._fresh = False
+            self._held = {_line_key(line): Measurement(**line["measured"]) for line in held}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, case: Case) -> Measurement | None:
+        return self._held.get(_line_key({"case": key_of(case)}))
+
+    def add(self, case: Case, measured: Measurement) -> None:
+        rounded = replace(measured, us={name: round(us, 3) for name, us in measured.us.items()})
+        self._write({"case": key_of(case), "measured": asdict(rounded)})
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        if self._path is None:
+            return
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a")
+            self._file.write("\n" if self._path.stat().st_size else "")  # a line may have been cut off
+            if self._fresh:
+                self._file.write(json.dumps({"header": self._header}) + "\n")
+        self._file.write(json.dumps(line, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _line_key(line: Mapping[str, Any]) -> str:
+    return json.dumps(line["case"], sort_keys=True)
+
+
+def last_part(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """The last header of a journal, and the measurements after it. A line that was cut off is skipped."""
+    header: dict[str, Any] | None = None
+    held: list[dict[str, Any]] = []
+    for text in path.read_text().splitlines() if path.exists() else ():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if "header" in line:
+            header, held = line["header"], []
+        else:
+            held.append(line)
+    return header, held
+
+
+_DEPENDS = ("gpu", "driver", "torch", "cuda", "hgemm_ops", "csrc")
+
+
+def header_of(suite: str, seed: int, count: int, options: Options) -> dict[str, Any]:
+    """What the measurements of a survey depend on."""
+    facts = record.environment()
+    return {
+        "suite": suite,
+        "seed": seed,
+        "count": count,
+        "options": asdict(options),
+        "table": tables_id(),
+        **{name: facts[name] for name in _DEPENDS if name in facts},
+    }
+
+
+def unfinished_seed(path: Path | None, header: Mapping[str, Any]) -> int | None:
+    """The seed of a journal that a run with this header, but for the seed, would complete."""
+    last, held = last_part(path) if path else (None, [])
+    if last is None or len(held) >= last.get("count", 0) or {**last, "seed": None} != {**header, "seed": None}:
+        return None
+    return int(last["seed"])
+
+
+def run(
+    planned: Sequence[Planned],
+    options: Options,
+    journal: Journal,
+    limit: float | None = None,
+    soak: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Row]:
+    """Measures what the journal does not hold until the limit, in seconds, has passed; gives every row there is."""
+    device = _device()
+    memory, begin, warm = Memory(device, options.seed), clock(), False
+    for one in planned:
+        measured = journal.get(one.case)
+        if measured is None:
+            if limit is not None and clock() - begin > limit:
+                continue
+            if not warm:
+                timing.soak(soak, device)
+                warm = True
+            kept = [choice.served_by for choice in one.choices.values()]
+            measured = measure(one.case, one.names, memory, options, kept)
+            journal.add(one.case, measured)
+        yield Row(one, measured)
+
+
+def document(
+    suite: str, seed: int, planned: Sequence[Planned], rows: Sequence[Row], options: Options, soak: float
+) -> dict[str, Any]:
+    """A survey's result file."""
+    left_out = "every entry with the (n, k) of one of the scored model's matrices" if suite == "zoo" else "nothing"
+    return record.document(
+        survey=suite,
+        seed=seed if suite == "random" else None,
+        planned=len(planned),
+        protocol={**asdict(options), "soak_seconds": soak, "rotation_bytes": timing.rotation_bytes(_device())},
+        table={"sha256": tables_id(), "left_out": left_out},
+        shapes=[row.to_json() for row in rows],
+    )
+
+
+def save(results: Mapping[str, Any], path: Path) -> None:
+    """Writes a ``document``, a shape a line."""
+    head = json.dumps({name: value for name, value in results.items() if name != "shapes"}, indent=1, allow_nan=False)
+    shapes = ",\n".join("  " + json.dumps(shape, allow_nan=False) for shape in results["shapes"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'{head.removesuffix(chr(10) + "}")},\n "shapes": [\n{shapes}\n ]\n}}\n')
+
+
+def _device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+# Figures.
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Over shapes. choice, best: geometric means of torch's time over theirs. regret: how much longer the choice takes
+    than the best. losses: shapes where the choice is below 0.97 of torch."""
+
+    shapes: int
+    choice: float
+    best: float
+    regret: float
+    regret_95: float
+    torchs: float
+    best_is_torch: float
+    losses: int
+    worst: float
+
+
+LOSS = 0.97
+#: Rows -> the first and the last number of them.
+BUCKETS = {"1 to 64": (1, 64), "65 to 256": (65, 256), "257 to 1024": (257, 1024), "1025 to 4096": (1025, 4096)}
+BUCKETS["from 4097"] = (4097, 1 << 62)
+
+
+def scored(
+    rows: Sequence[Mapping[str, Any]], model: str | None = None
+) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """(row, choice) of every choice that was right, of all models or one."""
+    return [
+        (row, choice)
+        for row in rows
+        for name, choice in row["chosen"].items()
+        if choice["ratio"] is not None and model in (None, name)
+    ]
+
+
+def figures(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Figures | None:
+    """None where there are no shapes."""
+    if not pairs:
+        return None
+    choice = torch.tensor([choice["ratio"] for _, choice in pairs], dtype=torch.float64)
+    # What is chosen is not slower than the best by less than nothing: where noise says so, they are equal.
+    best = torch.maximum(choice, torch.tensor([row["best"] for row, _ in pairs], dtype=torch.float64))
+    regret = best / choice - 1
+    return Figures(
+        shapes=len(pairs),
+        choice=choice.log().mean().exp().item(),
+        best=best.log().mean().exp().item(),
+        regret=regret.mean().item(),
+        regret_95=regret.quantile(0.95).item(),
+        torchs=sum(choice["served_by"] == TORCH for _, choice in pairs) / len(pairs),
+        best_is_torch=sum(row["best_by"] == TORCH for row, _ in pairs) / len(pairs),
+        losses=int((choice < LOSS).sum()),
+        worst=choice.min().item(),
+    )
+
+
+HEADINGS = ("shapes", "choice", "best", "regret", "95th", "torch", "losses", "worst")
+
+
+def cells(f: Figures) -> list[str]:
+    """What stands under ``HEADINGS``."""
+    return [
+        str(f.shapes),
+        f"{f.choice:.3f}",
+        f"{f.best:.3f}",
+        f"{f.regret:.1%}",
+        f"{f.regret_95:.1%}",
+        f"{f.torchs:.0%} ({f.best_is_torch:.0%})",
+        f"{f.losses} ({f.losses / f.shapes:.1%})",
+        f"{f.worst:.3f}",
+    ]
+
+
+def lines(document: Mapping[str, Any], by_model: bool = True) -> list[list[str]]:
+    """The figures of all shapes, by rows, and of the zoo by model; a name before each line."""
+    shapes = document["shapes"]
+    every = scored(shapes)
+    parts = {"all": every}
+    for name, (low, high) in BUCKETS.items():
+        parts[f"M {name}"] = [pair for pair in every if pair[0]["batch"] == 1 and low <= pair[0]["m"] <= high]
+    parts["batched"] = [pair for pair in every if pair[0]["batch"] > 1]
+    parts["unaligned"] = [pair for pair in every if pair[0]["align"] < _WHOLE]
+    if by_model:
+        models = dict.fromkeys(name for row in shapes for name in row["chosen"] if name)
+        parts |= {name: scored(shapes, name) for name in zoo.MODELS if name in models}
+    found = ((name, figures(pairs)) for name, pairs in parts.items())
+    return [[name, *cells(f)] for name, f in found if f]
+
+
+def label(row: Mapping[str, Any]) -> str:
+    """``float16 NT 16x4096x4096``."""
+    return f"{row['dtype']} {Case(**{name: row[name] for name in _KEY}).label}"
