@@ -193,8 +193,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_select_ns": (c_double, [POINTER(Query), c_int, c_int]),
     "hgemm_table_set": (c_int, [POINTER(TableEntry), c_int, POINTER(Timing), c_int]),
     "hgemm_table_size": (c_int, [POINTER(Facts)]),
-    "hgemm_tune": (None, [c_int]),
-    "hgemm_tuned": (c_int, [c_int, POINTER(TableEntry), POINTER(Timing), c_int]),
     "hgemm_set_default_variant": (c_int, [c_int]),
     "hgemm_default_variant": (c_int, []),
     "hgemm_set_log": (None, [c_void_p]),
