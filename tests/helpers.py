@@ -38,7 +38,13 @@ ACTIVATIONS: dict[int, Callable[[Tensor], Tensor]] = {
 
 
 def assert_close_to_torch(
-    out: Tensor, ref64: Tensor, torch_out: Tensor, *, magnitude: Tensor | float | None = None, factor: float = 2.0
+    out: Tensor,
+    ref64: Tensor,
+    torch_out: Tensor,
+    *,
+    magnitude: Tensor | float | None = None,
+    factor: float = 2.0,
+    units: float = 1.0,
 ) -> None:
     """Asserts, element by element, ``|out - ref64| <= factor * |torch_out - ref64| + one rounding unit``.
 
@@ -49,8 +55,10 @@ def assert_close_to_torch(
         magnitude: ``|a| @ |b|`` in float64 (a tensor or a bound), the size of the sums that were accumulated. Where
             terms cancel the error follows it, not ``ref64``. Default: the largest ``|ref64|``.
         factor: how much worse than torch an element may be.
+        units: of ``eps(out.dtype) * |ref64|``, half a one for each rounding where there are more than two: torch's may
+            cancel where those of the result under test add up.
 
-    The rounding unit of an element is ``eps(out.dtype) * |ref64|`` (the store) plus ``ACCUMULATION`` times
+    The rounding unit of an element is ``units * eps(out.dtype) * |ref64|`` (the store) plus ``ACCUMULATION`` times
     ``eps(accumulator) * magnitude``; fp16, bf16 and fp32 accumulate in fp32. Where torch gives NaN or an infinity,
     ``out`` must give the same. The comparison runs on the device of ``ref64``.
     """
@@ -77,7 +85,10 @@ def assert_close_to_torch(
     elif isinstance(magnitude, Tensor):
         magnitude = magnitude.detach().to(ref64.device, torch.float64)
     eps = torch.finfo(out.dtype).eps
-    unit = eps * ref.abs().clamp(min=smallest) + ACCUMULATION * min(eps, torch.finfo(torch.float32).eps) * magnitude
+    unit = (
+        units * eps * ref.abs().clamp(min=smallest)
+        + ACCUMULATION * min(eps, torch.finfo(torch.float32).eps) * magnitude
+    )
     error, allowed = (got - ref).abs(), factor * (theirs - ref).abs() + unit
     bad = finite & ~(error <= allowed)
     if bool(bad.any()):
