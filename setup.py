@@ -51,7 +51,7 @@ DEFAULT_HOME = Path("/usr/local/cuda")
 DEFAULT_ARCHS = "80 90 90a"
 HOPPER = "90a"
 MIN_ARCH = 80
-MIN_NVCC = (12, 0)  # the first with compute_90a
+MIN_NVCC = (12, 1)  # the first with st.async: benchmarks/cuda12.py
 TORCH_TARGET_VERSION = "0x020a000000000000"  # LibTorch stable ABI as of torch 2.10
 
 
