@@ -61,7 +61,7 @@ DEFAULT_HOME = Path("/usr/local/cuda")
 DEFAULT_ARCHS = "80 90 90a"
 HOPPER = "90a"
 MIN_ARCH = 80
-MIN_NVCC = (12, 0)  # the first with compute_90a
+MIN_NVCC = (12, 1)  # the first with st.async: benchmarks/cuda12.py
 COMPRESSING_NVCC = (12, 8)  # the first with --compress-mode
 #: What the ladder's library holds of the other rooms; _C.so exports none of it.
 LADDER_TOO = ("dispatch/canonical.cc", "kernels/device.cu", "tile/tensor_map.cu")

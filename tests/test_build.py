@@ -246,7 +246,7 @@ def test_unusable_toolkits_are_skipped_with_a_reason(build: Any, tmp_path: Path)
     environ = {"CUDA_HOME": str(old), "CUDA_PATH": str(bare)}
     found, reason = build.find_toolkit(environ, [])
     assert found is None
-    assert reason == f"{old}: nvcc 11.8 is older than 12.0; {bare}: no libcudart_static.a"
+    assert reason == f"{old}: nvcc 11.8 is older than 12.1; {bare}: no libcudart_static.a"
     build.DEFAULT_HOME = make_toolkit(tmp_path / "default")
     assert build.find_toolkit(environ, []) == (build.DEFAULT_HOME, "")
 

@@ -1,0 +1,96 @@
+"""Whether the sources hold to what CUDA 12 has: its headers take the host code, its assembler the kernels' PTX.
+
+The package index has CUDA 12's headers and ptxas as wheels, but no nvcc before 13. So the C++ compiler compiles the
+host code of launchers and tensor maps against the old headers, and the toolkit at hand compiles files of kernels to
+PTX, which the old ptxas assembles as of its own PTX ISA: an instruction or a function that CUDA 12 lacks is an error.
+Everything is downloaded to a directory that is thrown away.
+
+12.0 lacks st.async. 12.1 to 12.8 take everything, but serialise wgmma (C7515) in every kernel of sm90_skinny_f16.cu;
+12.9 does not.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).resolve().parent.parent
+CSRC = ROOT / "csrc"
+sys.path.insert(0, str(ROOT))
+import setup  # noqa: E402
+
+#: PTX ISA of each release, by the CUDA Toolkit's release notes.
+PTX_ISA = {"12.0": "8.0", "12.1": "8.1", "12.2": "8.2", "12.3": "8.3", "12.4": "8.4", "12.5": "8.5", "12.6": "8.5"}
+PTX_ISA |= {"12.8": "8.7", "12.9": "8.8"}
+HOST = ("tile/tensor_map.cu", "kernels/gemv_counters.cu")
+# Launchers are templates: this instantiates them.
+LAUNCHES = """\
+#define __CUDA_ARCH_LIST__ 800, 900
+#include "core/launch.cuh"
+#include "tile/launch.cuh"
+void kernel(int);
+cudaError_t launch(cudaStream_t stream) {
+  if (const cudaError_t e = hgemm::enqueue(kernel, 1, 32, 0, stream, 1)) return e;
+  return hgemm::tile::launch(kernel, 1, 32, 0, 1, true, stream, 1);
+}
+"""
+
+
+def install(release: str, directory: Path) -> Path:
+    wheels = [f"nvidia-cuda-{part}-cu12=={release}.*" for part in ("nvcc", "runtime")]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(directory)]
+    subprocess.run([*pip, *wheels], check=True)
+    return directory / "nvidia"
+
+
+def compile_host(cuda: Path, directory: Path) -> list[str]:
+    """The files that do not compile against CUDA's headers."""
+    launches = directory / "launches.cc"
+    launches.write_text(LAUNCHES)
+    includes = [f"-I{path}" for path in (CSRC, cuda / "cuda_runtime" / "include", cuda / "cuda_nvcc" / "include")]
+    command = ["c++", "-std=c++17", "-fsyntax-only", *includes, "-x", "c++"]
+    sources = [*(CSRC / name for name in HOST), launches]
+    return [source.name for source in sources if subprocess.run([*command, source]).returncode]
+
+
+def assemble(name: str, ptxas: Path, isa: str, directory: Path) -> str:
+    """What ptxas says against a file of kernels; "" where it assembles it."""
+    toolkit, why = setup.find_toolkit()
+    if toolkit is None:
+        raise click.ClickException(why)
+    arch = "90a" if Path(name).name.startswith("sm90_") else "90"
+    ptx, cubin = directory / "kernels.ptx", directory / "kernels.cubin"
+    flags = ["-std=c++17", "-O3", "-ptx", f"-arch=compute_{arch}", f"-I{CSRC}"]
+    subprocess.run([toolkit / "bin" / "nvcc", *flags, "-o", ptx, CSRC / name], check=True)
+    ptx.write_text(re.sub(r"^\.version .*$", f".version {isa}", ptx.read_text(), count=1, flags=re.MULTILINE))
+    run = subprocess.run([ptxas, f"-arch=sm_{arch}", "-o", cubin, ptx], capture_output=True, text=True)
+    serialised = run.stderr.count("(C7515)")
+    if serialised:
+        click.echo(f"{name}: assembled, but slowly: wgmma is serialised in {serialised} kernels")
+    return "" if run.returncode == 0 else run.stderr.splitlines()[0]
+
+
+@click.command(help=__doc__)
+@click.option("--release", type=click.Choice(list(PTX_ISA)), default=".".join(map(str, setup.MIN_NVCC)))
+@click.option("--kernels", multiple=True, default=("kernels/sm90_skinny_f16.cu",), show_default=True, help="Of csrc/.")
+def main(release: str, kernels: tuple[str, ...]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        cuda = install(release, directory)
+        failed = compile_host(cuda, directory)
+        for kernel in kernels:
+            error = assemble(kernel, cuda / "cuda_nvcc" / "bin" / "ptxas", PTX_ISA[release], directory)
+            failed += [f"{kernel}: {error}"] if error else []
+    if failed:
+        raise click.ClickException(f"CUDA {release} does not take {'; '.join(failed)}")
+    click.echo(f"CUDA {release} takes the launchers, {shlex.join(HOST)} and {shlex.join(kernels)}")
+
+
+if __name__ == "__main__":
+    main()
