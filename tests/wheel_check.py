@@ -54,7 +54,9 @@ def releases() -> list[str]:
 def tests() -> list[str]:
     """Files of tests that read nothing of the checkout."""
     files = sorted(TESTS.glob("test_*.py"))
-    return [f.name for f in files if not re.search(r"\bROOT\b|\b(benchmarks|integration|native_check)\b", f.read_text())]
+    return [
+        f.name for f in files if not re.search(r"\bROOT\b|\b(benchmarks|integration|native_check)\b", f.read_text())
+    ]
 
 
 def check(wheel: Path, version: str) -> str:
