@@ -1,8 +1,8 @@
 """nvcc, for setup.py, but that line info leaves out the text of the PTX: ``compile_cu.py DEPFILE NVCC ARGUMENT...``
 
-With -lineinfo ptxas puts the whole PTX into each cubin, for tools that show SASS beside PTX: half of a compressed
-library. What SASS is of which line of the source stays. nvcc has no option for this, so that its steps, which --dryrun
-prints, run here one by one, and the cubins are blanked in between.
+With -lineinfo ptxas puts the whole PTX into each cubin, and which SASS is of which of its lines, for tools that show
+both: half of a compressed library. Which SASS is of which line of the source stays. nvcc has no option for this, so
+that its steps, which --dryrun prints, run here one by one, and the cubins are blanked in between.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-PTX_TEXT = b".nv_debug_ptx_txt"
+SECTIONS = (b".nv_debug_ptx_txt", b".nv_debug_line_sass")
 
 
 def blank_ptx(cubin: Path) -> None:
-    """Zeroes the text in place: sections keep their sizes, and zeros compress to nothing."""
+    """Zeroes the sections in place: they keep their sizes, and zeros compress to nothing."""
     elf = bytearray(cubin.read_bytes())
     assert elf[:5] == b"\x7fELF\x02", f"{cubin}: not a 64-bit ELF file"
     (table,) = struct.unpack_from("<Q", elf, 0x28)
@@ -28,7 +28,7 @@ def blank_ptx(cubin: Path) -> None:
     headers = [struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count)]  # name ... offset, size
     for header in headers:
         start, offset, length = headers[names][4] + header[0], header[4], header[5]
-        if elf[start : elf.index(0, start)] == PTX_TEXT:
+        if elf[start : elf.index(0, start)] in SECTIONS:
             elf[offset : offset + length] = bytes(length)
     cubin.write_bytes(elf)
 

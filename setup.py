@@ -328,7 +328,7 @@ def build_file(
             for target, unit in units(source, build):
                 if assign(source, target):
                     reports.append(f"{target}.ptxas")
-                    lines.append(f"build {target} | {target}.ptxas: nvcc {ninja_path(unit)}")
+                    lines.append(f"build {target} | {target}.ptxas: nvcc {ninja_path(unit)} | {ninja_path(COMPILE)}")
                     lines.append(f"  flags = {ninja_flags([*cu_flags, *gencode(source, archs)])}")
     for source in sorted(CSRC.rglob("*.cc")):
         if source.is_relative_to(CSRC / "aten"):
@@ -341,7 +341,7 @@ def build_file(
 
     link_flags = [f"-L{cudart_dir(toolkit)}", "-lcudart_static", "-lrt", "-lpthread", "-ldl"] if toolkit else []
     link_flags += [f"-L{torch / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10"]
-    link_flags += ["-Wl,--exclude-libs,ALL", "-Wl,-z,defs"]
+    link_flags += ["-Wl,--exclude-libs,ALL", "-Wl,-z,defs", "-Wl,-s"]  # no names of local symbols: 1.1 MB
     for library, parts in built.items():
         if parts:
             lines.append(f"build {library}: link {' '.join(parts)}\n  flags = {ninja_flags(link_flags)}")

@@ -440,21 +440,22 @@ def test_build_is_incremental(build: Any, tree: Path, capfd: pytest.CaptureFixtu
 
 
 def test_line_info_leaves_out_the_ptx(tmp_path: Path) -> None:
-    """The text goes and everything else stays where it was, in a file of the layout that ptxas writes."""
-    text, lines = b".version 9.0 // what nobody reads", b"\x01line table"
-    names = b"\0.debug_line\0.nv_debug_ptx_txt\0.shstrtab\0"
-    sections = [(names.index(b".debug"), lines), (names.index(b".nv"), text), (names.index(b".sh"), names)]
+    """The text and its lines go, the rest stays where it was, in a file of the layout that ptxas writes."""
+    text, lines, of_ptx = b".version 9.0 // what nobody reads", b"\x01line table", b"\x02lines of the PTX"
+    names = b"\0.debug_line\0.nv_debug_ptx_txt\0.nv_debug_line_sass\0.shstrtab\0"
+    contents = {b".debug_line": lines, b".nv_debug_ptx_txt": text, b".nv_debug_line_sass": of_ptx, b".shstrtab": names}
+    sections = [(names.index(b"\0" + name) + 1, content) for name, content in contents.items()]
     head, at, headers = b"\x7fELF\x02\x01\x01" + bytes(57), 64, bytes(64)
     for name, content in sections:
         headers += struct.pack("<IIQQQQIIQQ", name, 1, 0, 0, at, len(content), 0, 0, 1, 0)
         at += len(content)
     elf = bytearray(head + b"".join(content for _, content in sections) + headers)
     struct.pack_into("<Q", elf, 0x28, at)
-    struct.pack_into("<HHH", elf, 0x3A, 64, 4, 3)
+    struct.pack_into("<HHH", elf, 0x3A, 64, 5, 4)
     cubin = tmp_path / "k.cubin"
     cubin.write_bytes(elf)
     compile_cu.blank_ptx(cubin)
-    assert cubin.read_bytes() == elf.replace(text, bytes(len(text)))
+    assert cubin.read_bytes() == elf.replace(text, bytes(len(text))).replace(of_ptx, bytes(len(of_ptx)))
 
 
 # ---- What the built library holds
@@ -630,12 +631,12 @@ def test_without_the_ladder_nothing_changes_but_its_steps(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
-def test_without_device_code_the_dispatcher_decides_as_it_does_with_it(
-    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HGEMM_CUDA_ARCHS", "none")
-    build.build_libraries(None, tmp_path / "build")
-    environ = package_with(tmp_path, _C=tmp_path / "build" / "_C.so", _ladder=None)
+def test_without_device_code_the_dispatcher_decides_as_it_does_with_it(build: Any, tmp_path: Path) -> None:
+    here = tmp_path / "build"
+    here.mkdir()
+    (here / "build.ninja").write_text(build.build_file(None, build.torch_root(), [], os.environ, here, ladder=False))
+    subprocess.run([build.ninja_program(), "-C", here, "_C.so"], check=True, capture_output=True)
+    environ = package_with(tmp_path, _C=here / "_C.so", _ladder=None)
     doctor = "import hgemm_ops.cli.doctor as d; print(d._native_library())"
     assert "without device code (HGEMM_CUDA_ARCHS=none)" in python(doctor, environ)
     if LIBRARY.is_file():

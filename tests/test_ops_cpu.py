@@ -80,7 +80,11 @@ def test_torchs_own_samples(name: str, dtype: torch.dtype) -> None:
         for function in (op, info.op):
             out = function(*args, **sample.kwargs)
             results.append((out, *torch.autograd.grad(out.sum(), leaves, allow_unused=True)))
-        torch.testing.assert_close(*results)
+        for ours, torchs in zip(*results, strict=True):
+            # A gradient may be summed in another order, in which torch 2.10 rounds small elements otherwise.
+            step = 2 * torch.finfo(dtype).eps
+            scale = torchs.abs().max().item() if torchs.numel() else 0.0
+            torch.testing.assert_close(ours, torchs, rtol=step, atol=step * max(scale, 1.0))
 
 
 def views(t: Tensor) -> dict[str, Tensor]:

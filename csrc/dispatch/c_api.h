@@ -158,8 +158,8 @@ HGEMM_API int hgemm_read(const void* data, int64_t bytes, void* sink, void* stre
 /* `candidates` has room for hgemm_variant_count() + 1; torch is the last. Null: only the decision is wanted. */
 HGEMM_API int hgemm_explain(const HgemmQuery* query, HgemmDecision* decision, HgemmCandidate* candidates);
 
-/* What the learned model of time is asked about the product of a query: of `variant`, or of torch (-2), beside which the
-   best kernel takes `best_us`. Fills `features`, returns how many there are, or -1. benchmarks/fit_model.py. */
+/* What the learned model of time is asked about the product of a query: of `variant`, or of torch (-2), beside which
+   the best kernel takes `best_us`. Fills `features`, returns how many there are, or -1. benchmarks/fit_model.py. */
 HGEMM_API int hgemm_features(const HgemmQuery* query, int variant, double best_us, float* features, int capacity);
 
 /* Mean nanoseconds of one decision over `iterations`: with the cache in front, or (cached = 0) computed every time.

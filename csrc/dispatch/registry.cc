@@ -23,12 +23,9 @@ void append(std::vector<const Variant*>* all, const List& list) {
 std::vector<const Variant*>& all() {
   static std::vector<const Variant*> variants = [] {
     const List lists[] = {
-        {kSm80MmaVariants, kSm80MmaVariantCount},
-        {kSm90WgmmaVariants, kSm90WgmmaVariantCount},
-        {kSm90StreamKVariants, kSm90StreamKVariantCount},
-        {kSkinnyVariants, kSkinnyVariantCount},
-        {kSm90SkinnyVariants, kSm90SkinnyVariantCount},
-        {kGemvVariants, kGemvVariantCount},
+        {kSm80MmaVariants, kSm80MmaVariantCount},         {kSm90WgmmaVariants, kSm90WgmmaVariantCount},
+        {kSm90StreamKVariants, kSm90StreamKVariantCount}, {kSkinnyVariants, kSkinnyVariantCount},
+        {kSm90SkinnyVariants, kSm90SkinnyVariantCount},   {kGemvVariants, kGemvVariantCount},
         {kBatchedMmaVariants, kBatchedMmaVariantCount},
     };
     std::vector<const Variant*> out;
