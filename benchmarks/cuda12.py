@@ -5,7 +5,7 @@ host code of launchers and tensor maps against the old headers, and the toolkit 
 PTX, which the old ptxas assembles as of its own PTX ISA: an instruction or a function that CUDA 12 lacks is an error.
 Everything is downloaded to a directory that is thrown away.
 
-12.0 lacks st.async. 12.1 to 12.8 take everything, but serialise wgmma (C7515) in every kernel of sm90_skinny_f16.cu;
+12.0 lacks st.async. 12.1 to 12.8 take everything, but serialise wgmma (C7515) in every kernel of sm90_skinny.cu;
 12.9 does not.
 """
 
@@ -67,18 +67,22 @@ def assemble(name: str, ptxas: Path, isa: str, directory: Path) -> str:
     arch = "90a" if Path(name).name.startswith("sm90_") else "90"
     ptx, cubin = directory / "kernels.ptx", directory / "kernels.cubin"
     flags = ["-std=c++17", "-O3", "-ptx", f"-arch=compute_{arch}", f"-I{CSRC}"]
-    subprocess.run([toolkit / "bin" / "nvcc", *flags, "-o", ptx, CSRC / name], check=True)
-    ptx.write_text(re.sub(r"^\.version .*$", f".version {isa}", ptx.read_text(), count=1, flags=re.MULTILINE))
-    run = subprocess.run([ptxas, f"-arch=sm_{arch}", "-o", cubin, ptx], capture_output=True, text=True)
-    serialised = run.stderr.count("(C7515)")
+    serialised = 0
+    for _, unit in setup.units(CSRC / name, directory):
+        subprocess.run([toolkit / "bin" / "nvcc", *flags, "-o", ptx, unit], check=True)
+        ptx.write_text(re.sub(r"^\.version .*$", f".version {isa}", ptx.read_text(), count=1, flags=re.MULTILINE))
+        run = subprocess.run([ptxas, f"-arch=sm_{arch}", "-o", cubin, ptx], capture_output=True, text=True)
+        if run.returncode:
+            return run.stderr.splitlines()[0]
+        serialised += run.stderr.count("(C7515)")
     if serialised:
         click.echo(f"{name}: assembled, but slowly: wgmma is serialised in {serialised} kernels")
-    return "" if run.returncode == 0 else run.stderr.splitlines()[0]
+    return ""
 
 
 @click.command(help=__doc__)
 @click.option("--release", type=click.Choice(list(PTX_ISA)), default=".".join(map(str, setup.MIN_NVCC)))
-@click.option("--kernels", multiple=True, default=("kernels/sm90_skinny_f16.cu",), show_default=True, help="Of csrc/.")
+@click.option("--kernels", multiple=True, default=("kernels/sm90_skinny.cu",), show_default=True, help="Of csrc/.")
 def main(release: str, kernels: tuple[str, ...]) -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)

@@ -68,7 +68,7 @@ def has_sm90_code(flags: list[str]) -> bool:
 @pytest.mark.parametrize("archs", LISTS)
 def test_kernels_start_early_only_where_their_code_waits(archs: str) -> None:
     """Code for an older architecture has no griddepcontrol.wait: started early, it reads what is not written yet."""
-    assert any(source.name == "pad.cu" for source in STARTING_EARLY) and len(STARTING_EARLY) > 10
+    assert any(source.name == "pad.cu" for source in STARTING_EARLY) and len(STARTING_EARLY) > 5
     for source in STARTING_EARLY:
         flags = setup.gencode(source, setup.parse_archs(archs))
         for device in DEVICES:
@@ -106,7 +106,7 @@ def test_launches_give_their_own_status() -> None:
 
 
 @pytest.mark.parametrize("archs", ["80", "80 90", "80 90a", "90a", "100", "80 86 90 90a"])
-@pytest.mark.parametrize("name", ["tile/pad.cu", "kernels/device.cu", "kernels/sm90_skinny_f16.cu"])
+@pytest.mark.parametrize("name", ["tile/pad.cu", "kernels/device.cu", "kernels/sm90_skinny.cu"])
 def test_nvcc_lists_what_code_is_compiled_with(archs: str, name: str, tmp_path: Path) -> None:
     toolkit, why = setup.find_toolkit()
     if toolkit is None:
@@ -127,7 +127,7 @@ def test_the_library_runs_where_every_file_has_code(archs: str) -> None:
     if not library.load():
         pytest.skip(f"no native library: {library.reason()}")
     parsed = setup.parse_archs(archs)
-    portable = setup.gencode(CSRC / "kernels" / "gemv_f16.cu", parsed)
+    portable = setup.gencode(CSRC / "kernels" / "gemv.cu", parsed)
     for device in DEVICES:
         usable = native.lib().hgemm_fault_of(" ".join(parsed).encode(), device, 0) == b""
         assert usable == (runs_as(portable, device) is not None), device
