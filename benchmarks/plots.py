@@ -35,7 +35,8 @@ def draw_all(results: Path) -> list[Path]:
         for kind, draw in (("ratio", plots.ratio_by_shape), ("roofline", plots.roofline)):
             written.append(draw(document, path.parent / "plots" / f"{path.stem}-{kind}"))
         if path.stem.startswith("llm"):
-            written.append(plots.bandwidth_by_rows(document, path.parent / "plots" / f"{path.stem}-bandwidth"))
+            drawn = plots.bandwidth_by_rows(document, path.parent / "plots" / f"{path.stem}-bandwidth")
+            written += [drawn] if drawn else []
     return written
 
 

@@ -142,7 +142,7 @@ def roofline(document: Mapping[str, Any], path: Path, contender: str = "hgemm") 
     return _write(figure, path)
 
 
-def bandwidth_by_rows(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> Path:
+def bandwidth_by_rows(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> Path | None:
     """GB/s over M up to 64 for each weight (N, K) that was timed at several M, torch dashed, and the share of a copy;
     dotted, what a kernel reached that only reads the weight, where it was timed.
 
@@ -156,7 +156,7 @@ def bandwidth_by_rows(document: Mapping[str, Any], path: Path, contender: str = 
             weights.setdefault((case["n"], case["k"]), []).append(row)
     lines = {weight: rows for weight, rows in weights.items() if len({row["case"]["m"] for row in rows}) > 2}
     if not lines:
-        return []
+        return None
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     for (n, k), rows in lines.items():
