@@ -1,5 +1,5 @@
-"""Draws every suite's results, ``results/<gpu>/plots/<suite>-{ratio,roofline}.{svg,png}``,
-``llm-bandwidth``, ``decode``, and the ladder step by step, ``ladder-<group>-{<family>,roofline,roofline-dram}``."""
+"""Draws every suite's results, ``results/<gpu>/plots/<suite>-{ratio,roofline}.svg``, ``llm-bandwidth``, ``decode``,
+and the ladder step by step, ``ladder-<group>-{<family>,roofline,roofline-dram}``."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ def draw_all(results: Path) -> list[Path]:
             traffic = profiled_traffic(path.with_name("ladder_ncu.json")) if path.stem.endswith("_4096") else None
             written += ladder_plots.draw(document, path.parent / "plots" / path.stem.replace("_", "-"), traffic)
         if "decode" in document:
-            written += decode_plots.by_batch(document, path.parent / "plots" / path.stem)
+            written.append(decode_plots.by_batch(document, path.parent / "plots" / path.stem))
         if not any("ratio" in row["results"].get("hgemm", {}) for row in document.get("rows", ())):
             continue
         for kind, draw in (("ratio", plots.ratio_by_shape), ("roofline", plots.roofline)):
-            written += draw(document, path.parent / "plots" / f"{path.stem}-{kind}")
+            written.append(draw(document, path.parent / "plots" / f"{path.stem}-{kind}"))
         if path.stem.startswith("llm"):
-            written += plots.bandwidth_by_rows(document, path.parent / "plots" / f"{path.stem}-bandwidth")
+            drawn = plots.bandwidth_by_rows(document, path.parent / "plots" / f"{path.stem}-bandwidth")
+            written += [drawn] if drawn else []
     return written
 
 

@@ -143,7 +143,7 @@ def test_the_command_prints_writes_and_draws(
         assert ("wrong results, not timed" in result.output) == bool(status)
         assert record.load(path)["ladder"][0]["family"] == "sgemm"
     drawn = {p.name for p in plot.parent.iterdir()}
-    assert drawn == {f"y-{what}.{kind}" for what in ("sgemm", "roofline") for kind in ("svg", "png")}
+    assert drawn == {"y-sgemm.svg", "y-roofline.svg"}
     text = (plot.parent / "y-sgemm.svg").read_text()
     assert "out_f32x4(t8x8sk)" in text and "sgemm, step by step on NVIDIA T1" in text
     assert "copy: 1000 GB/s" in (plot.parent / "y-roofline.svg").read_text()

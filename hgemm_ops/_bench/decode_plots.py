@@ -19,7 +19,7 @@ _SIDES = {
 }
 
 
-def by_batch(document: Mapping[str, Any], path: Path) -> list[Path]:
+def by_batch(document: Mapping[str, Any], path: Path) -> Path:
     """Tokens a second over the batch, and the speed over torch with its interval; one column for each way of running.
 
     Raises:

@@ -46,7 +46,7 @@ def _lines(tables: Sequence[Table]) -> dict[str, list[Table]]:
     return dict(sorted(lines.items(), key=lambda line: line[1][0]["flops"]))
 
 
-def by_step(document: Mapping[str, Any], family: str, path: Path) -> list[Path]:
+def by_step(document: Mapping[str, Any], family: str, path: Path) -> Path:
     """Speed by step, one line a shape, in the order of the course. Torch's is the dashed line of its colour; of sums,
     where it depends on the dtype, a cross at each step.
 
@@ -108,7 +108,7 @@ def _roofs(document: Mapping[str, Any]) -> dict[str, float]:
     return best
 
 
-def roofline(document: Mapping[str, Any], path: Path, traffic: Traffic | None = None) -> list[Path]:
+def roofline(document: Mapping[str, Any], path: Path, traffic: Traffic | None = None) -> Path:
     """TFLOP/s over FLOP per byte, under the measured ceilings: a copy's bandwidth, and the highest rates; dotted lines
     are other bandwidths.
 
@@ -169,11 +169,10 @@ def _draw_roofs(axes: Any, roofs: Mapping[str, float], bandwidth: float, points:
 
 
 def draw(document: Mapping[str, Any], path: Path, traffic: Traffic | None = None) -> list[Path]:
-    """``<path>-<family>`` for every family, and ``<path>-roofline``, as SVG and as PNG; with ``traffic``, too,
-    ``<path>-roofline-dram``."""
+    """``<path>-<family>`` for every family, ``<path>-roofline``, and with ``traffic`` ``<path>-roofline-dram``."""
     families = dict.fromkeys(table["family"] for table in document["ladder"])
-    written = [p for family in families for p in by_step(document, family, path.with_name(f"{path.name}-{family}"))]
-    written += roofline(document, path.with_name(f"{path.name}-roofline"))
+    written = [by_step(document, family, path.with_name(f"{path.name}-{family}")) for family in families]
+    written.append(roofline(document, path.with_name(f"{path.name}-roofline")))
     if traffic:
-        written += roofline(document, path.with_name(f"{path.name}-roofline-dram"), traffic)
+        written.append(roofline(document, path.with_name(f"{path.name}-roofline-dram"), traffic))
     return written

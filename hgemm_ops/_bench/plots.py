@@ -26,13 +26,12 @@ def _title(document: Mapping[str, Any]) -> str:
     return f"{document['suite']} on {facts['gpu']}, torch {facts['torch']}, {facts['date'][:10]}"
 
 
-def _write(figure: Figure, path: Path) -> list[Path]:
-    """Writes the figure beside ``path`` as SVG and as PNG."""
+def _write(figure: Figure, path: Path) -> Path:
+    """Writes the figure to ``path`` as SVG."""
+    path = path.with_suffix(".svg")
     path.parent.mkdir(parents=True, exist_ok=True)
-    paths = [path.with_suffix(".svg"), path.with_suffix(".png")]
-    figure.savefig(paths[0], metadata={"Date": None})
-    figure.savefig(paths[1], dpi=150)
-    return paths
+    figure.savefig(path, metadata={"Date": None})
+    return path
 
 
 def timed(document: Mapping[str, Any], contender: str) -> list[Mapping[str, Any]]:
@@ -59,7 +58,7 @@ def best_peers(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str
     return found
 
 
-def ratio_by_shape(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> list[Path]:
+def ratio_by_shape(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> Path:
     """Speed over torch, one bar a case with its interval; green is faster, red slower, grey torch's own kernel.
 
     A diamond is the fastest peer's speed, where peers were timed.
@@ -100,7 +99,7 @@ def ratio_by_shape(document: Mapping[str, Any], path: Path, contender: str = "hg
     return _write(figure, path)
 
 
-def roofline(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> list[Path]:
+def roofline(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> Path:
     """TFLOP/s over arithmetic intensity, under the highest bandwidth (the copy's, or a row's above it) and rate."""
     rows = timed(document, contender)
     intensity = [row["flops"] / row["bytes"] for row in rows]
@@ -143,7 +142,7 @@ def roofline(document: Mapping[str, Any], path: Path, contender: str = "hgemm") 
     return _write(figure, path)
 
 
-def bandwidth_by_rows(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> list[Path]:
+def bandwidth_by_rows(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> Path | None:
     """GB/s over M up to 64 for each weight (N, K) that was timed at several M, torch dashed, and the share of a copy;
     dotted, what a kernel reached that only reads the weight, where it was timed.
 
@@ -157,7 +156,7 @@ def bandwidth_by_rows(document: Mapping[str, Any], path: Path, contender: str = 
             weights.setdefault((case["n"], case["k"]), []).append(row)
     lines = {weight: rows for weight, rows in weights.items() if len({row["case"]["m"] for row in rows}) > 2}
     if not lines:
-        return []
+        return None
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     for (n, k), rows in lines.items():

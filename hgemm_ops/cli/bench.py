@@ -44,7 +44,7 @@ _SHAPES = "shapes"  # what results of --shapes are called
     type=click.Path(dir_okay=False, path_type=Path),
     help="Of random and zoo: write each shape here, and go on from what is there.",
 )
-@console.measuring_options("Draw speed over torch by shape here, as SVG and PNG, and beside it the roofline.")
+@console.measuring_options("Draw speed over torch by shape here, as SVG, and beside it the roofline.")
 def bench(
     suite: str | None,
     shapes: str | None,
@@ -132,6 +132,6 @@ def bench(
         record.save(document, json_path)
     if plot_path:
         roofline = plot_path.with_stem(f"{plot_path.stem}-roofline")
-        for path in plots.ratio_by_shape(document, plot_path) + plots.roofline(document, roofline):
+        for path in (plots.ratio_by_shape(document, plot_path), plots.roofline(document, roofline)):
             screen.print(f"wrote {path}")
     console.fail_if_wrong(rows)

@@ -44,7 +44,7 @@ def _cases(families: tuple[str, ...], suites: tuple[str, ...], shapes: str | Non
 @click.option(
     "--seconds", type=click.FloatRange(min=0), default=0.5, show_default=True, help="After which a step's passes end."
 )
-@console.measuring_options("Draw speed by step here, one file a family, and the roofline, as SVG and PNG.")
+@console.measuring_options("Draw speed by step here, one file a family, and the roofline, as SVG.")
 def ladder(
     families: tuple[str, ...],
     shapes: str | None,
