@@ -27,6 +27,8 @@ struct Line {
 constexpr double kFixedUs = 3.5;        // start, x, first bytes, sums, drain
 constexpr double kSplitUs = 1.5;        // sums through the workspace
 constexpr double kBlockRate = 40;       // GB/s that one block takes in
+constexpr double kBlockUs = 1.5;        // a block with next to nothing to read
+constexpr int kBlocksPerSm = 4;
 constexpr double kNarrowRateK = 0.7;    // of the aligned rate
 constexpr double kNarrowRateMN = 0.65;  // the same of an MN-major W: a warp's rows begin anywhere in a line
 constexpr int kMaxPasses = 16;
@@ -61,7 +63,8 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
     };
     cut(1, 1);
     while (s.warps < gemv::kWarps && s.tiles * batches < wanted && s.warps * s.lanes * 16 <= k) cut(2 * s.warps, 1);
-    while (s.passes < kMaxPasses && 2 * s.tile_rows * s.warps * line.tile.bn <= line.sum_floats &&
+    while (s.passes < kMaxPasses && step * s.tile_rows < roles.rows &&
+           2 * s.tile_rows * s.warps * line.tile.bn <= line.sum_floats &&
            tiles_of(2 * s.tile_rows) * batches >= wanted) {
       cut(s.warps, 2 * s.passes);
     }
@@ -89,7 +92,7 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   return has_short_side(p, line.tile.bn, 28, why);
 }
 
-/// The bytes at the line's rate, less where too few blocks ask for them.
+/// The bytes at the line's rate, less where too few blocks ask for them, or one wave of blocks after the other.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const Roles roles = roles_of(p);
@@ -99,8 +102,10 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
                        (roles.wide ? 1.0
                         : k_major  ? kNarrowRateK
                                    : kNarrowRateMN);
-  return kFixedUs + (s.slices > 1 ? kSplitUs : 0.0) +
-         dram_bytes(p) / (std::min((k_major ? line.rate_k : line.rate_mn) * share, blocks * kBlockRate) * 1e3);
+  const double stream_us =
+      dram_bytes(p) / (std::min((k_major ? line.rate_k : line.rate_mn) * share, blocks * kBlockRate) * 1e3);
+  const double blocks_us = kBlockUs * blocks / (facts.sm_count * kBlocksPerSm);
+  return kFixedUs + (s.slices > 1 ? kSplitUs : 0.0) + std::max(stream_us, blocks_us);
 }
 
 using Launcher = Status (*)(const Problem&, const Schedule&, void*, Stream);
