@@ -6,9 +6,10 @@ python benchmarks/fit_model.py [--check]
 The data, ``results/<gpu>/shapes.tsv.xz``: microseconds of torch and of every kernel worth trying at thousands of random
 shapes, each a row. Shapes of the suites and of the zoo are left out: what is scored must not be fitted to.
 
-Two forests of oblivious trees, as powers of two by which a prediction is multiplied. That of the kernels has one row
-for each kernel and shape; kernels are told apart by what they are (tile, cluster, ...), not by their names, so a new
-one needs no new fit. That of torch is told the best learned time of ours, on the same shape left out of its fit.
+Forests of oblivious trees, as powers of two by which a prediction is multiplied. That of the kernels has one row for
+each kernel and shape; kernels are told apart by what they are (tile, cluster, ...), not by their names, so a new one
+needs no new fit. That of torch is told the best learned time of ours, on the same shape left out of its fit. The third
+learns from shapes left out of both how far their ratio is off: so much faster than torch a kernel has to be.
 
 ``--check`` scores the choice by cross-validation: four times, on the quarter that the fit has not seen.
 """
@@ -34,12 +35,14 @@ from hgemm_ops._bench.sampling import scored_shapes
 DATA = Path(__file__).parent / "results" / "h200" / "shapes.tsv.xz"
 OUTPUT = Path(__file__).parents[1] / "csrc" / "dispatch" / "learned_sm90.inc"
 TORCH = "torch"
+PREDICTED = 20  # learned.h's kShapeFeatures: the first question about a kernel or torch, log2 of what is predicted
 UNIT = 4096  # leaves are whole numbers of 1 / UNIT
-MARGIN = 1.05  # select.cc's kModelMargin
+MARGIN = 1.01  # select.cc's kLearnedMargin
 FOLDS = 4
 
-KERNELS = {"depth": 7, "iterations": 300, "learning_rate": 0.25, "l2_leaf_reg": 1}
-BESIDE = {"depth": 7, "iterations": 400, "learning_rate": 0.07, "l2_leaf_reg": 2}
+KERNELS = {"depth": 7, "iterations": 800, "learning_rate": 0.17, "l2_leaf_reg": 1}
+BESIDE = {"depth": 6, "iterations": 800, "learning_rate": 0.1, "l2_leaf_reg": 3}
+DOUBT = {"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5}
 
 
 @dataclass
@@ -62,6 +65,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Shape]]:
     """The file's head, and its shapes with what the analytic models say."""
     facts = _native.preset_facts(90)
     scored, names = scored_shapes(), _variants.names()
+    ids = {name: id_ for id_, name in enumerate(names)}
     with lzma.open(path, "rt") as file:
         head = json.loads(next(file))
         columns = next(file).rstrip("\n").split("\t")
@@ -72,18 +76,20 @@ def read(path: Path) -> tuple[dict[str, Any], list[Shape]]:
             if (batch, m, n, k) in scored:
                 continue
             query = _variants.matmul_query(m, n, k, getattr(torch, row["dtype"]), row["layout"], facts, batch)
+            able = {names[c.variant] for c in _native.explain(query)[1] if c.eligible and c.variant != _native.TORCH}
+            us = {name: float(row[name]) for name in columns[7:] if row[name] and (name in able or name == TORCH)}
+            # Not explain's, which are of the model that is there now.
             predicted = {
-                TORCH if c.variant == _native.TORCH else names[c.variant]: c.predicted_us
-                for c in _native.explain(query)[1]
-                if c.eligible
+                name: 2 ** features(query, _native.TORCH if name == TORCH else ids[name], 1.0)[PREDICTED] for name in us
             }
-            us = {name: float(row[name]) for name in columns[7:] if row[name] and name in predicted}
             shapes.append(Shape(row["kind"], us, query, predicted))
     return head, shapes
 
 
 def fit(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> CatBoostRegressor:
-    model = CatBoostRegressor(loss_function="RMSE", border_count=128, random_seed=1, verbose=0, **settings)
+    model = CatBoostRegressor(
+        loss_function="RMSE", border_count=128, random_seed=1, verbose=0, allow_writing_files=False, **settings
+    )
     model.fit(x, y, sample_weight=weights)
     return model
 
@@ -202,10 +208,13 @@ def main(check: bool, data: Path, output: Path) -> None:
         [features(shape.query, _native.TORCH, 2 ** best[i][0]) for i, shape in enumerate(shapes)], dtype=np.float32
     )
     y = np.log2([shape.us[TORCH] / shape.predicted[TORCH] for shape in shapes])
+    lead = out_of_fold(BESIDE, x, y, fold) + np.log2([s.predicted[TORCH] for s in shapes])
+    lead -= [best[i][0] for i in range(len(shapes))]
+    beside_lead = np.column_stack([x, lead.astype(np.float32)])
+    off = np.abs(lead - np.log2([shape.us[TORCH] / shape.us[best[i][1]] for i, shape in enumerate(shapes)]))
     if check:
-        torch_us = out_of_fold(BESIDE, x, y, fold) + np.log2([shape.predicted[TORCH] for shape in shapes])
-        margin = np.log2(MARGIN)
-        chosen = [best[i][1] if best[i][0] + margin < torch_us[i] else TORCH for i in range(len(shapes))]
+        margin = np.log2(MARGIN) + np.maximum(0, out_of_fold(DOUBT, beside_lead, off, fold))
+        chosen = [best[i][1] if lead[i] > margin[i] else TORCH for i in range(len(shapes))]
         click.echo(score(shapes, chosen))
         for kind in sorted({shape.kind for shape in shapes}):
             of_kind = [i for i, shape in enumerate(shapes) if shape.kind == kind]
@@ -214,6 +223,7 @@ def main(check: bool, data: Path, output: Path) -> None:
     models = {
         "Kernels": fit(KERNELS, kernels.x, kernels.y, kernels.weights),
         "Torch": fit(BESIDE, x, y),
+        "Doubt": fit(DOUBT, beside_lead, off),
     }
     scratch = output.with_suffix(".json")
     output.write_text(source(head, models, scratch))

@@ -156,6 +156,25 @@ double factor(const Forest& forest, const float* features) {
   return std::exp2(forest.bias + forest.unit * static_cast<double>(sum));
 }
 
+void factors(const Forest& forest, const Rows& rows, int count, double* out) {
+  using Ints = int __attribute__((vector_size(kLanes * sizeof(int))));
+  int sums[kRows] = {};
+  const unsigned char* feature = forest.feature;
+  const float* threshold = forest.threshold;
+  const short* leaf = forest.leaf;
+  for (int tree = 0; tree < forest.trees; ++tree) {
+    for (int group = 0; group * kLanes < count; ++group) {
+      Ints index = {};
+      for (int i = 0; i < forest.depth; ++i) index |= (rows.answers[feature[i]][group] > threshold[i]) & 1 << i;
+      for (int lane = 0; lane < kLanes; ++lane) sums[group * kLanes + lane] += leaf[index[lane]];
+    }
+    feature += forest.depth;
+    threshold += forest.depth;
+    leaf += size_t{1} << forest.depth;
+  }
+  for (int row = 0; row < count; ++row) out[row] = std::exp2(forest.bias + forest.unit * sums[row]);
+}
+
 const Learned* learned(const DeviceFacts& facts, DType dtype) {
   const bool is_half = dtype == DType::kF16 || dtype == DType::kBF16;
   return facts.cc == 90 && is_half && kLearnedSm90.kernels.trees > 0 ? &kLearnedSm90 : nullptr;

@@ -1,5 +1,6 @@
 // What the analytic models (Variant::predict_us, torch_product_us) miss, learned from thousands of random shapes that
-// benchmarks/fit_model.py has measured: a factor for each kernel of ours, and one for torch beside the best of them.
+// benchmarks/fit_model.py has measured: a factor for each kernel of ours, one for torch beside the best of them, and
+// how far their ratio tends to be off.
 #pragma once
 
 #include "core/problem.h"
@@ -20,6 +21,7 @@ struct Forest {
 constexpr int kShapeFeatures = 20;
 constexpr int kKernelFeatures = kShapeFeatures + 24;
 constexpr int kTorchFeatures = kShapeFeatures + 38;
+constexpr int kDoubtFeatures = kTorchFeatures + 1;  // and log2 of torch's learned time over ours
 
 /// `product` has no epilogue. `predicted_us` is the analytic model's; of torch, `best_us` the least learned time of
 /// ours.
@@ -28,12 +30,23 @@ void kernel_features(const Variant& v, const Problem& product, const DeviceFacts
                      float* out);
 void torch_features(const Problem& product, const DeviceFacts& facts, double predicted_us, double best_us, float* out);
 
-/// By how much a forest multiplies a prediction.
+/// Answers to the questions of at most kRows kernels, which then go through the trees together: a question at a time to
+/// all of them is one vector instruction or a few.
+constexpr int kRows = 16;
+constexpr int kLanes = 4;
+using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
+union Rows {
+  Floats answers[kKernelFeatures][kRows / kLanes];
+  float answer[kKernelFeatures][kRows];
+};
+
+/// By how much a forest multiplies a prediction; of `count` rows.
 double factor(const Forest& forest, const float* features);
+void factors(const Forest& forest, const Rows& rows, int count, double* out);
 
 /// Forests of a chip; null where nobody measured it.
 struct Learned {
-  Forest kernels, torch;
+  Forest kernels, torch, doubt;
 };
 const Learned* learned(const DeviceFacts& facts, DType dtype);
 

@@ -25,7 +25,9 @@ namespace {
 // How much faster than torch a kernel has to be. Measured ratios are medians of paired rounds and repeat within 1 %;
 // the models are off by 5 to 7 % on average, and a wrong choice of ours is worse than a missed one.
 constexpr double kMeasuredMargin = 1.01;
-constexpr double kModelMargin = 1.05;  // fit_model.py --check: at 1.02, 2.4 % of the choices lose 3 %, here 1.4 %
+// Of a learned prediction: times what it tends to be off by at such shapes (fit_model.py --check).
+constexpr double kLearnedMargin = 1.01;
+constexpr double kModelMargin = 1.05;
 // With an activation or a C two more models are in play, of which nothing is in the table, unless a few rows make it
 // short. A bias costs torch and us alike: the same ratios with and without at 25 shapes of GPT-2, BERT, ViT and Qwen2.
 constexpr double kFusedMeasuredMargin = 1.04;
@@ -125,15 +127,30 @@ int contenders_of(const Problem& p, const DeviceFacts& facts, Contender* out) {
   return count;
 }
 
+/// What was learned of torch beside our kernels.
+struct Torchs {
+  double us;
+  double margin;  // how much faster than that a kernel has to be predicted
+};
+
 /// Corrects the predictions by what was learned on this chip; those of kernels too slow to have been measured become
-/// NaN. Returns torch's.
-double apply_learned(const Learned& learned, const Problem& p, const DeviceFacts& facts, Contender* contenders,
+/// NaN.
+Torchs apply_learned(const Learned& learned, const Problem& p, const DeviceFacts& facts, Contender* contenders,
                      int count, double torch_us) {
   const Problem product = product_of(p);
-  float features[std::max(kKernelFeatures, kTorchFeatures)];
+  float features[std::max(kKernelFeatures, kDoubtFeatures)];
   shape_features(product, features);
   double fastest = std::numeric_limits<double>::infinity(), best = fastest;
   for (int i = 0; i < count; ++i) fastest = std::min(fastest, contenders[i].alone);
+  Rows rows{};
+  double* of_row[kRows];
+  int row = 0;
+  const auto correct = [&] {
+    double corrections[kRows];
+    factors(learned.kernels, rows, row, corrections);
+    for (int i = 0; i < row; ++i) best = std::min(best, *of_row[i] *= corrections[i]);
+    row = 0;
+  };
   for (int i = 0; i < count; ++i) {
     double& us = contenders[i].alone;
     if (us > learned_reach(fastest) * fastest) {
@@ -141,12 +158,17 @@ double apply_learned(const Learned& learned, const Problem& p, const DeviceFacts
       continue;
     }
     kernel_features(variant(contenders[i].id), product, facts, us, features);
-    us *= factor(learned.kernels, features);
-    best = std::min(best, us);
+    for (int f = 0; f < kKernelFeatures; ++f) rows.answer[f][row] = features[f];
+    of_row[row++] = &us;
+    if (row == kRows) correct();
   }
-  if (count == 0) return torch_us;
-  torch_features(product, facts, torch_product_us(product, facts), best, features);
-  return torch_us * factor(learned.torch, features);
+  correct();
+  if (count == 0) return {torch_us, kModelMargin};
+  const double torch_alone = torch_product_us(product, facts);
+  torch_features(product, facts, torch_alone, best, features);
+  const double correction = factor(learned.torch, features);
+  features[kTorchFeatures] = static_cast<float>(std::log2(torch_alone * correction / best));
+  return {torch_us * correction, kLearnedMargin * std::max(1.0, factor(learned.doubt, features))};
 }
 
 template <class Visit>
@@ -160,12 +182,12 @@ Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch,
   }
   Contender contenders[kMaxVariants];
   const int count = contenders_of(p, facts, contenders);
-  double torch_us = torch_product_us(p, facts);
+  Torchs torchs{torch_product_us(p, facts), kModelMargin};
   const bool exact = choice.known.kind == Knowledge::Kind::kExact;
   if (learned_here && !(exact && !Visit::kExplains)) {
-    torch_us = apply_learned(*learned_here, p, facts, contenders, count, torch_us);
+    torchs = apply_learned(*learned_here, p, facts, contenders, count, torchs.us);
   }
-  const Times torch = times_of(torch_us, torch_epilogue_us(p, facts), choice.known, torch_slot);
+  const Times torch = times_of(torchs.us, torch_epilogue_us(p, facts), choice.known, torch_slot);
   visit(kTorch, torch);
   int best = kTorch;
   double best_us = std::numeric_limits<double>::infinity();
@@ -179,9 +201,11 @@ Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch,
   const bool is_short = std::min(p.m, p.n) <= kFewRows && std::max(p.m, p.n) > kFewRows;
   const bool has_epilogue = p.act != Activation::kNone || p.pre_activation || p.c.data;
   if (has_epilogue && !is_short) {
-    choice.margin = exact ? kFusedMeasuredMargin : kFusedModelMargin;
+    choice.margin = exact ? kFusedMeasuredMargin : std::max(kFusedModelMargin, torchs.margin);
+  } else if (exact) {
+    choice.margin = kMeasuredMargin;
   } else {
-    choice.margin = exact ? kMeasuredMargin : torch.used < kTinyUs ? kTinyMargin : kModelMargin;
+    choice.margin = torch.used < kTinyUs ? std::max(kTinyMargin, torchs.margin) : torchs.margin;
   }
   const bool ours = best != kTorch && comparable && best_us * choice.margin < torch.used;
   choice.unmeasured_chip = any && !comparable;

@@ -24,10 +24,10 @@ struct Line {
 };
 
 // From a sweep on the H200 (NOTES.md).
-constexpr double kFixedUs = 3.5;        // start, x, first bytes, sums, drain
-constexpr double kSplitUs = 1.5;        // sums through the workspace
-constexpr double kBlockRate = 40;       // GB/s that one block takes in
-constexpr double kBlockUs = 1.5;        // a block with next to nothing to read
+constexpr double kFixedUs = 3.5;   // start, x, first bytes, sums, drain
+constexpr double kSplitUs = 1.5;   // sums through the workspace
+constexpr double kBlockRate = 40;  // GB/s that one block takes in
+constexpr double kBlockUs = 1.5;   // a block with next to nothing to read
 constexpr int kBlocksPerSm = 4;
 constexpr double kNarrowRateK = 0.7;    // of the aligned rate
 constexpr double kNarrowRateMN = 0.65;  // the same of an MN-major W: a warp's rows begin anywhere in a line
