@@ -1,8 +1,9 @@
 """Runs compute-sanitizer's tools over every production kernel (tests/sanitizer_smoke.py) and records what they found in
 ``results/<gpu>/sanitizer.json``.
 
-A few kernels go to a process, and the record is written after each: with ``--limit`` what is left is for the next run,
-which goes on where the record is of the same csrc. Ends with status 1 where a tool found something.
+A few kernels go to a process, ``--jobs`` processes run at once, and the record is written after each: with ``--limit``
+what is left is for the next run, which goes on where the record is of the same csrc. Ends with status 1 where a tool
+found something.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,7 @@ def totals(tools: dict[str, dict[str, dict[str, Any]]], kernels: Sequence[str]) 
 @click.option("--tool", "tools", multiple=True, type=click.Choice(TOOLS), help="Which; repeatable.  [default: all]")
 @click.option("--kernel", "names", multiple=True, help="Which; repeatable.  [default: every production kernel]")
 @click.option("--at-once", type=click.IntRange(min=1), default=8, show_default=True, help="Kernels a process.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes at once.")
 @click.option("--limit", type=click.FloatRange(min=1), default=86400.0, help="Seconds after which to stop.")
 @click.option("--sanitizer", help="Another compute-sanitizer.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Another file.")
@@ -84,12 +87,13 @@ def main(
     tools: tuple[str, ...],
     names: tuple[str, ...],
     at_once: int,
+    jobs: int,
     limit: float,
     sanitizer: str | None,
     output: Path | None,
 ) -> None:
-    sanitizer = sanitizer or find_sanitizer()
-    if sanitizer is None:
+    program = sanitizer or find_sanitizer()
+    if program is None:
         raise click.ClickException("there is no compute-sanitizer; it comes with the CUDA toolkit")
     if output is None:
         if names:
@@ -107,14 +111,23 @@ def main(
         if before["environment"]["csrc"] == record.source()["csrc"]:
             found = before["tools"]
     end = time.monotonic() + limit
-    for tool in tools or TOOLS:
-        outcomes = found.setdefault(tool, {})
-        left = [name for name in kernels if outcomes.get(name, {}).get("outcome") not in ("clean", "skipped")]
-        command = [sanitizer, "--tool", tool, "--error-exitcode", str(_FOUND), sys.executable, str(SMOKE)]
-        for first in range(0, len(left), at_once):
-            if time.monotonic() >= end:
-                break
-            outcomes |= run(command, left[first : first + at_once], end - time.monotonic())
+
+    def look(tool: str, some: Sequence[str]) -> tuple[str, dict[str, dict[str, Any]]]:
+        if time.monotonic() >= end:
+            return tool, {}
+        command = [program, "--tool", tool, "--error-exitcode", str(_FOUND), sys.executable, str(SMOKE)]
+        return tool, run(command, some, end - time.monotonic())
+
+    with ThreadPoolExecutor(jobs) as pool:
+        looks = []
+        for tool in tools or TOOLS:
+            outcomes = found.setdefault(tool, {})
+            left = [name for name in kernels if outcomes.get(name, {}).get("outcome") not in ("clean", "skipped")]
+            looks += [pool.submit(look, tool, left[first : first + at_once]) for first in range(0, len(left), at_once)]
+        for done in as_completed(looks):
+            tool, outcomes = done.result()
+            outcomes = found[tool] | outcomes
+            found[tool] = {name: outcomes[name] for name in kernels if name in outcomes}
             counted = totals(found, kernels)
             record.save(record.document(kernels=len(kernels), totals=counted, tools=found), output)
             click.echo(f"{tool}: {counted[tool]}")

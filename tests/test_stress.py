@@ -224,8 +224,9 @@ def sanitized(
 
 
 @needs_kernels
-def test_every_tool_sees_every_kernel(tmp_path: Path) -> None:
-    status, document, runs = sanitized(tmp_path)
+@pytest.mark.parametrize("jobs", ["1", "3"])
+def test_every_tool_sees_every_kernel(tmp_path: Path, jobs: str) -> None:
+    status, document, runs = sanitized(tmp_path, "--jobs", jobs)
     assert status == 0 and len(runs) == 4 * 3
     assert document["environment"]["csrc"]
     for tool in sanitize.TOOLS:
