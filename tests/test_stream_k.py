@@ -16,7 +16,7 @@ from hgemm_ops._bench.suites import SUITES
 from hgemm_ops._tables import Device, Entry, Table
 
 H200 = Device("NVIDIA H200", 90, 132, 62914560)
-# Times over those of the best other kernel, on an H200, one run (csrc/kernels/NOTES.md).
+# Times over those of the best other kernel, on an H200, one run (csrc/kernels/sm90_wgmma/NOTES.md).
 MEASURED = {
     ("NT", 512, 28672, 4096): 0.971 / 0.962,
     ("NT", 256, 6144, 4096): 0.920 / 0.724,
