@@ -44,19 +44,6 @@ struct Config {
   static_assert(2 * PANELS * (COLS + ROWS) * 128 <= kRingBytes, "one stage is read, the others are in flight");
 };
 
-/// D^T = W x^T: W the long operand, (rows, k), x the short one, (cols, k).
-struct Roles {
-  bool swapped;  // W is A, not B
-  const Matrix *w, *x;
-  Major w_major, x_major;
-  int64_t rows, cols, ldw, ldx;
-};
-
-inline Roles roles_of(const Problem& p) {
-  if (p.m <= p.n) return {false, &p.b, &p.a, p.b_major(), p.a_major(), p.n, p.m, p.ldb(), p.lda()};
-  return {true, &p.a, &p.b, p.a_major(), p.b_major(), p.m, p.n, p.lda(), p.ldb()};
-}
-
 /// When the next kernel of the stream may start.
 enum class Release {
   kAtOnce,

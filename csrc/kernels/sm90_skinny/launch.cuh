@@ -7,11 +7,13 @@
 
 #include "core/convert.cuh"
 #include "core/launch.cuh"
+#include "core/roles.h"
 #include "kernels/sm90_skinny/config.h"
 
 #ifndef HGEMM_NO_SM90A
 #include "kernels/sm90_skinny/kernel.cuh"
 #include "tile/launch.cuh"
+#include "tile/operand_map.h"
 #include "tile/tensor_map.h"
 #endif
 
@@ -25,20 +27,6 @@ Status launch(const Problem&, const Schedule&, Stream) {
 }
 
 #else
-
-/// The map of one operand; clears `moves` where a batch index leaves the operand in place.
-inline Status operand_map(const Problem& p, const Matrix& x, int64_t outer, Major major, int64_t ld, int box_rows,
-                          CUtensorMap* map, int32_t (&moves)[2]) {
-  const bool k_major = major == Major::kK;
-  TmaView view{x.data, p.dtype, k_major ? p.k : outer, k_major ? outer : p.k, ld, {1, 1}, {0, 0}, box_rows};
-  for (int i = 0; i < 2; ++i) {
-    moves[i] = x.batch_stride[i] == 0 ? 0 : ~0;
-    if (x.batch_stride[i] == 0) continue;
-    view.batch[i] = p.batch[i];
-    view.batch_stride[i] = x.batch_stride[i];
-  }
-  return tensor_map(view, map);
-}
 
 /// The map of a gated W, (rows, k), K-major: of its two halves, four rows at a time, the first's and then the second's.
 inline Status gated_map(const Problem& p, const Roles& roles, int tile_rows, CUtensorMap* map) {
@@ -58,14 +46,15 @@ inline Status gated_map(const Problem& p, const Roles& roles, int tile_rows, CUt
 template <class Traits>
 Status launch_traits(const Problem& p, const Schedule& s, const Roles& roles, Params& params, cudaStream_t stream) {
   params.stages = Stage<Traits>::count(s.tile_rows);
-  const int box_rows = Traits::kMajor == Major::kK ? s.tile_rows : 64;
-  if (const Status e = Traits::kGated ? gated_map(p, roles, s.tile_rows, &params.w)
-                                      : operand_map(p, *roles.w, roles.rows, Traits::kMajor, roles.ldw, box_rows,
-                                                    &params.w, params.w_batch)) {
+  const bool k_major = Traits::kMajor == Major::kK;
+  if (const Status e = Traits::kGated
+                           ? gated_map(p, roles, s.tile_rows, &params.w)
+                           : tile::operand_map(p, *roles.w, k_major ? roles.rows : p.k, k_major ? p.k : roles.rows,
+                                               roles.ldw, k_major ? s.tile_rows : 64, &params.w, params.w_batch)) {
     return e;
   }
   if (const Status e =
-          operand_map(p, *roles.x, roles.cols, Major::kK, roles.ldx, Traits::COLS, &params.x, params.x_batch)) {
+          tile::operand_map(p, *roles.x, roles.cols, p.k, roles.ldx, Traits::COLS, &params.x, params.x_batch)) {
     return e;
   }
   static std::atomic<uint64_t> smem_allowed{0};

@@ -7,6 +7,7 @@
 
 #include "core/cost.h"
 #include "core/problem.h"
+#include "core/roles.h"
 #include "core/variant_list.h"
 #include "kernels/variants.h"
 
@@ -14,7 +15,6 @@ namespace hgemm {
 namespace {
 
 using sm90_skinny::Release;
-using sm90_skinny::Roles;
 using sm90_skinny::Schedule;
 
 /// One line of list.inc as values.
@@ -70,7 +70,7 @@ int splits_for(const Problem& p, const DeviceFacts& facts, const Line& line, int
 }
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const Roles roles = sm90_skinny::roles_of(p);
+  const Roles roles = roles_of(p);
   const bool k_major = roles.w_major == Major::kK;
   const int64_t steps = ceil_div(p.k, line.tile.bk), batches = p.batches();
   int64_t tile_rows = line.tile.bm, tiles = ceil_div(roles.rows, tile_rows);
@@ -104,7 +104,7 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   (void)p, (void)line;
   return refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
 #else
-  const Roles roles = sm90_skinny::roles_of(p);
+  const Roles roles = roles_of(p);
   if (!has_short_side(p, line.tile.bn, 30, why)) return false;
   if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
   if (roles.x_major != Major::kK) {
@@ -124,7 +124,7 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 
 /// Whether the kernels take a problem gated: their tiles are put together from four rows of each half.
 bool gates(const Problem& p) {
-  const Roles roles = sm90_skinny::roles_of(p);
+  const Roles roles = roles_of(p);
   return !roles.swapped && roles.w_major == Major::kK && p.n % 16 == 0 && p.batches() == 1 && p.bias == nullptr &&
          p.c.data == nullptr && p.pre_activation == nullptr && p.alpha == 1.0f;
 }

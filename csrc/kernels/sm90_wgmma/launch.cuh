@@ -14,8 +14,8 @@
 #ifndef HGEMM_NO_SM90A
 #include "kernels/sm90_wgmma/kernel.cuh"
 #include "tile/launch.cuh"
+#include "tile/operand_map.h"
 #include "tile/pad.h"
-#include "tile/tensor_map.h"
 #endif
 
 namespace hgemm::sm90_wgmma {
@@ -38,36 +38,24 @@ Status launch_swapped(const Problem&, const DeviceFacts&, void*, Stream) {
 /// square patch of C.
 constexpr int kRasterRows = 2048;
 
-/// The map of one operand; clears `moves` where a batch index leaves the operand in place.
-inline Status operand_map(const Problem& p, const Matrix& x, int64_t rows, int64_t cols, int64_t ld, int box_rows,
-                          CUtensorMap* map, int32_t (&moves)[2]) {
-  TmaView view{x.data, p.dtype, cols, rows, ld, {1, 1}, {0, 0}, box_rows};
-  for (int i = 0; i < 2; ++i) {
-    moves[i] = x.batch_stride[i] == 0 ? 0 : ~0;
-    if (x.batch_stride[i] == 0) continue;
-    view.batch[i] = p.batch[i];
-    view.batch_stride[i] = x.batch_stride[i];
-  }
-  return tensor_map(view, map);
-}
-
 template <class Traits>
 Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits>& params, cudaStream_t stream) {
   using SmemA = SmemOperand<Traits::BM, Traits::BK, Traits::kMajorA, Traits::CN>;
   using SmemB = SmemOperand<Traits::BN, Traits::BK, Traits::kMajorB, Traits::CM>;
   const bool ka = SmemA::kIsKMajor, kb = SmemB::kIsKMajor;
-  if (const Status e =
-          operand_map(p, p.a, ka ? p.m : p.k, ka ? p.k : p.m, p.lda(), SmemA::kBoxRows, &params.a, params.a_batch)) {
+  if (const Status e = tile::operand_map(p, p.a, ka ? p.m : p.k, ka ? p.k : p.m, p.lda(), SmemA::kBoxRows, &params.a,
+                                         params.a_batch)) {
     return e;
   }
   const int64_t cols_b = p.b_tile == 0 ? p.n : p.ldb();
-  if (const Status e =
-          operand_map(p, p.b, kb ? p.n : p.k, kb ? p.k : cols_b, p.ldb(), SmemB::kBoxRows, &params.b, params.b_batch)) {
+  if (const Status e = tile::operand_map(p, p.b, kb ? p.n : p.k, kb ? p.k : cols_b, p.ldb(), SmemB::kBoxRows, &params.b,
+                                         params.b_batch)) {
     return e;
   }
   if constexpr (Traits::kEdged) {
     int32_t moves[2];
-    if (const Status e = operand_map(p, p.b, p.n, p.k, p.ldb(), SmemEdge<Traits>::kBoxRows, &params.b_edge, moves)) {
+    if (const Status e =
+            tile::operand_map(p, p.b, p.n, p.k, p.ldb(), SmemEdge<Traits>::kBoxRows, &params.b_edge, moves)) {
       return e;
     }
   }
@@ -151,7 +139,7 @@ Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Strea
   ParamsOf<Config> params = params_of<Config>(p, facts, stores_of(p), workspace);
   if (params.store_tma) {
     int32_t moves[2];
-    if (const Status e = operand_map(p, p.d, p.m, p.n, p.d.row_stride, 16, &params.d, moves)) return e;
+    if (const Status e = tile::operand_map(p, p.d, p.m, p.n, p.d.row_stride, 16, &params.d, moves)) return e;
   }
   const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
   if constexpr (Config::kTakesMnMajorB) {
@@ -170,7 +158,7 @@ Status launch_swapped(const Problem& p, const DeviceFacts& facts, void* workspac
   const Problem q = swapped_problem(p);
   ParamsOf<Config> params = params_of<Config>(q, facts, stores_of(p), workspace);  // D lies as p says
   int32_t moves[2];
-  if (const Status e = operand_map(p, p.d, p.m, p.n, p.d.row_stride, 64, &params.d, moves)) return e;
+  if (const Status e = tile::operand_map(p, p.d, p.m, p.n, p.d.row_stride, 64, &params.d, moves)) return e;
   return p.b_major() == Major::kK ? launch_traits<SwappedTraits<Config, T, Major::kK> >(q, facts, params, stream)
                                   : launch_traits<SwappedTraits<Config, T, Major::kMN> >(q, facts, params, stream);
 }
