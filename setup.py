@@ -14,11 +14,11 @@ Without one the package installs as pure Python and torch serves every op.
 Environment: CUDA_HOME, CUDA_PATH, CXX, CXXFLAGS, MAX_JOBS; HGEMM_OPS_TORCHES, more releases of torch to compile
 csrc/aten for, as "2.10.0 2.11.0"; HGEMM_LADDER=0, which leaves out the ladder; and HGEMM_CUDA_ARCHS, a list, "native"
 for what this machine's GPUs run, or "none"; "80 90 90a" unless set:
-  - csrc/**/sm90_*.cu is compiled for 90a;
+  - a .cu whose name, or a room's that it lies in, starts with sm90_ is compiled for 90a;
   - every other .cu for each architecture without a letter, and to PTX for the highest of them; one that does not ask
     for __CUDA_ARCH__, nor does what it includes, is compiled once, to PTX for the lowest, which serves all;
   - where that leaves a .cu without an architecture, it is compiled for what the list does hold. A list without 90a also
-    defines HGEMM_NO_SM90A in every source: sm90_*.cu then keeps its launchers, without device code, and reports its
+    defines HGEMM_NO_SM90A in every source: those then keep their launchers, without device code, and report their
     kernels as not built.
   - "none", and "native" without a GPU, compile no .cu and need no nvcc: _C.so then holds the dispatcher and the ops,
     which decide and explain as a full build would, and torch serves every product (core/problem.h).
@@ -180,11 +180,15 @@ def asks_for_arch(source: Path) -> bool:
     return False
 
 
+def is_for_hopper(source: Path) -> bool:
+    """Whether a source under csrc/ has kernels for sm_90a alone: its name or a directory's says so."""
+    return any(part.startswith("sm90_") for part in source.relative_to(CSRC).parts)
+
+
 def gencode(source: Path, archs: list[str]) -> list[str]:
     """nvcc's -gencode flags for one .cu; the rule is in this file's docstring."""
     portable = [a for a in archs if not a.endswith("a")]
-    for_hopper = source.name.startswith("sm90_") and HOPPER in archs
-    chosen = [HOPPER] if for_hopper else portable or archs
+    chosen = [HOPPER] if is_for_hopper(source) and HOPPER in archs else portable or archs
     once = chosen == portable and not asks_for_arch(source)
     virtual = {a: portable[0] if once else a for a in chosen}
     flags = [f"-gencode=arch=compute_{virtual[a]},code=sm_{a}" for a in chosen]

@@ -5,7 +5,7 @@ host code of launchers and tensor maps against the old headers, and the toolkit 
 PTX, which the old ptxas assembles as of its own PTX ISA: an instruction or a function that CUDA 12 lacks is an error.
 Everything is downloaded to a directory that is thrown away.
 
-12.0 lacks st.async. 12.1 to 12.8 take everything, but serialise wgmma (C7515) in every kernel of sm90_skinny.cu;
+12.0 lacks st.async. 12.1 to 12.8 take everything, but serialise wgmma (C7515) in every kernel of sm90_skinny;
 12.9 does not.
 """
 
@@ -28,7 +28,7 @@ import setup  # noqa: E402
 #: PTX ISA of each release, by the CUDA Toolkit's release notes.
 PTX_ISA = {"12.0": "8.0", "12.1": "8.1", "12.2": "8.2", "12.3": "8.3", "12.4": "8.4", "12.5": "8.5", "12.6": "8.5"}
 PTX_ISA |= {"12.8": "8.7", "12.9": "8.8"}
-HOST = ("tile/tensor_map.cu", "kernels/gemv_counters.cu")
+HOST = ("tile/tensor_map.cu", "kernels/gemv/counters.cu")
 # Launchers are templates: this instantiates them.
 LAUNCHES = """\
 #define __CUDA_ARCH_LIST__ 800, 900
@@ -64,7 +64,7 @@ def assemble(name: str, ptxas: Path, isa: str, directory: Path) -> str:
     toolkit, why = setup.find_toolkit()
     if toolkit is None:
         raise click.ClickException(why)
-    arch = "90a" if Path(name).name.startswith("sm90_") else "90"
+    arch = "90a" if setup.is_for_hopper(CSRC / name) else "90"
     ptx, cubin = directory / "kernels.ptx", directory / "kernels.cubin"
     flags = ["-std=c++17", "-O3", "-ptx", f"-arch=compute_{arch}", f"-I{CSRC}"]
     serialised = 0
@@ -82,7 +82,9 @@ def assemble(name: str, ptxas: Path, isa: str, directory: Path) -> str:
 
 @click.command(help=__doc__)
 @click.option("--release", type=click.Choice(list(PTX_ISA)), default=".".join(map(str, setup.MIN_NVCC)))
-@click.option("--kernels", multiple=True, default=("kernels/sm90_skinny.cu",), show_default=True, help="Of csrc/.")
+@click.option(
+    "--kernels", multiple=True, default=("kernels/sm90_skinny/instances.cu",), show_default=True, help="Of csrc/."
+)
 def main(release: str, kernels: tuple[str, ...]) -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)

@@ -106,7 +106,7 @@ def test_launches_give_their_own_status() -> None:
 
 
 @pytest.mark.parametrize("archs", ["80", "80 90", "80 90a", "90a", "100", "80 86 90 90a"])
-@pytest.mark.parametrize("name", ["tile/pad.cu", "kernels/device.cu", "kernels/sm90_skinny.cu"])
+@pytest.mark.parametrize("name", ["tile/pad.cu", "kernels/device.cu", "kernels/sm90_skinny/instances.cu"])
 def test_nvcc_lists_what_code_is_compiled_with(archs: str, name: str, tmp_path: Path) -> None:
     toolkit, why = setup.find_toolkit()
     if toolkit is None:
@@ -127,7 +127,7 @@ def test_the_library_runs_where_every_file_has_code(archs: str) -> None:
     if not library.load():
         pytest.skip(f"no native library: {library.reason()}")
     parsed = setup.parse_archs(archs)
-    portable = setup.gencode(CSRC / "kernels" / "gemv.cu", parsed)
+    portable = setup.gencode(CSRC / "kernels" / "gemv" / "instances.cu", parsed)
     for device in DEVICES:
         usable = native.lib().hgemm_fault_of(" ".join(parsed).encode(), device, 0) == b""
         assert usable == (runs_as(portable, device) is not None), device

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import textwrap
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -64,18 +64,12 @@ BELOW_THE_SURFACE = {"benchmarks/fit_model.py", "benchmarks/select_cost.py"}
 
 
 def is_list(header: PurePosixPath) -> bool:
-    """Declarations of kernels, which the dispatcher reads and every kernel shares."""
-    return header.suffix == ".inc" or header.name == "variants.h"
+    """Declarations of kernels for the dispatcher and every family. A list in a family's room is that family's own."""
+    return len(header.parts) == 2 and (header.suffix == ".inc" or header.name == "variants.h")
 
 
-def family(file: PurePosixPath, sources: Iterable[PurePosixPath]) -> str:
-    """The kernel family a file belongs to: the longest kernels/<family>.h whose name starts its own."""
-    headers = [s.stem for s in sources if s.parts[0] == "kernels" and s.suffix == ".h" and not is_list(s)]
-    return max((h for h in headers if f"{file.stem}_".startswith(f"{h}_")), key=len, default=file.stem)
-
-
-def include_errors(file: PurePosixPath, text: str, sources: Iterable[PurePosixPath]) -> list[str]:
-    """What a source under csrc/ includes against the rule; ``file`` and ``sources`` are relative to csrc/."""
+def include_errors(file: PurePosixPath, text: str) -> list[str]:
+    """What a source under csrc/ includes against the rule; ``file`` is relative to csrc/."""
     errors = []
     room = "torch" if file == LADDER_OPS else file.parts[0]
     for quote, name in re.findall(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', text, re.MULTILINE):
@@ -90,8 +84,8 @@ def include_errors(file: PurePosixPath, text: str, sources: Iterable[PurePosixPa
             is_list(header) and header.parts[0] in LISTS.get(file.parts[0], ())
         ):
             errors.append(f'{file}: "{name}": {room} may include only {", ".join(sorted(ROOMS[room]))}')
-        elif header.parts[0] == "kernels" and not is_list(header) and family(header, sources) != family(file, sources):
-            errors.append(f'{file}: "{name}": a kernel does not include another')
+        elif header.parts[0] == "kernels" and not is_list(header) and header.parent != file.parent:
+            errors.append(f'{file}: "{name}": a family does not include another')
     return errors
 
 
@@ -108,7 +102,7 @@ def sources() -> list[PurePosixPath]:
 
 def test_include_rule() -> None:
     assert len(sources()) > 20
-    errors = [e for f in sources() for e in include_errors(f, (CSRC / f).read_text(), sources())]
+    errors = [e for f in sources() for e in include_errors(f, (CSRC / f).read_text())]
     assert not errors, "\n".join(errors)
 
 
@@ -116,14 +110,17 @@ def test_include_rule() -> None:
     ("file", "line"),
     [
         ("ptx/mma.cuh", '#include "core/problem.h"'),
-        ("tile/copy.cuh", '#include "kernels/a_b.cuh"'),
-        ("kernels/a_b.cu", '#include "ladder/copy.cuh"'),
-        ("kernels/a_b.cu", '#include "kernels/a_c.cuh"'),
-        ("kernels/a_b.cu", '  #  include "kernels/a_c.cuh"'),
-        ("kernels/a_b.cu", '#include "a_b.h"'),
-        ("kernels/a_b.cu", '#include "../tile/copy.cuh"'),
-        ("kernels/a_b.cu", "#include <torch/csrc/stable/tensor.h>"),
-        ("dispatch/select.cc", '#include "kernels/a_b.h"'),
+        ("tile/copy.cuh", '#include "kernels/a/b.cuh"'),
+        ("kernels/a/b.cu", '#include "ladder/copy.cuh"'),
+        ("kernels/a/b.cu", '#include "kernels/a_c/b.cuh"'),
+        ("kernels/a/b.cu", '  #  include "kernels/c/b.cuh"'),
+        ("kernels/a/variants.cc", '#include "kernels/c/list.inc"'),
+        ("kernels/b.cu", '#include "kernels/a/config.h"'),
+        ("kernels/a/b.cu", '#include "b.h"'),
+        ("kernels/a/b.cu", '#include "../tile/copy.cuh"'),
+        ("kernels/a/b.cu", "#include <torch/csrc/stable/tensor.h>"),
+        ("dispatch/select.cc", '#include "kernels/a/config.h"'),
+        ("dispatch/select.cc", '#include "kernels/a/list.inc"'),
         ("dispatch/select.cc", '#include "torch/call.h"'),
         ("torch/ops.cc", '#include "kernels/variants.h"'),
         ("torch/ops.cc", '#include "aten/override.h"'),
@@ -133,24 +130,24 @@ def test_include_rule() -> None:
         ("ladder/ladder.cc", '#include "torch/tensor_access.h"'),
         ("ladder/ladder.cc", "#include <torch/csrc/stable/library.h>"),
         ("dispatch/registry.cc", '#include "ladder/variants.h"'),
-        ("ladder/01_naive.cu", '#include "kernels/configs.inc"'),
+        ("ladder/01_naive.cu", '#include "kernels/a/list.inc"'),
         ("torch/ops.cc", "#include <ATen/ATen.h>"),
         ("torch/ops.cc", "#include <c10/core/ScalarType.h>"),
         ("torch/ops.cc", "#include <torch/extension.h>"),
     ],
 )
 def test_include_rule_finds(file: str, line: str) -> None:
-    headers = [PurePosixPath("kernels/a_b.h"), PurePosixPath("kernels/a_c.h")]
-    assert len(include_errors(PurePosixPath(file), f"// a comment\n{line}\n", headers)) == 1
+    assert len(include_errors(PurePosixPath(file), f"// a comment\n{line}\n")) == 1
 
 
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("kernels/a_b_f16.cu", '#include "kernels/a_b_launch.cuh"'),
-        ("kernels/a_b.cc", '#include "kernels/configs.inc"'),
-        ("kernels/a_b.cu", '#include "ptx/mma.cuh"'),
-        ("kernels/a_b.cu", '// #include "ladder/copy.cuh"'),
+        ("kernels/a/instances.cu", '#include "kernels/a/launch.cuh"'),
+        ("kernels/a/variants.cc", '#include "kernels/a/list.inc"'),
+        ("kernels/a/variants.cc", '#include "kernels/variants.h"'),
+        ("kernels/a/b.cu", '#include "ptx/mma.cuh"'),
+        ("kernels/a/b.cu", '// #include "ladder/copy.cuh"'),
         ("dispatch/registry.cc", '#include "kernels/variants.h"'),
         ("ladder/elementwise.cc", '#include "ladder/variants.h"'),
         ("ladder/elementwise.cc", '#include "torch/tensor_access.h"'),
@@ -163,7 +160,7 @@ def test_include_rule_finds(file: str, line: str) -> None:
     ],
 )
 def test_include_rule_allows(file: str, line: str) -> None:
-    assert not include_errors(PurePosixPath(file), line, [PurePosixPath("kernels/a_b.h")])
+    assert not include_errors(PurePosixPath(file), line)
 
 
 def test_the_public_surface_suffices() -> None:
@@ -302,15 +299,16 @@ EACH = ["80:sm_80", "90:sm_90", "90:compute_90"]
 @pytest.mark.parametrize(
     ("name", "archs", "flags"),
     [
-        ("kernels/sm80_mma.cu", "80 90 90a", ["80:sm_80", "80:sm_90", "80:compute_80"]),
+        ("kernels/sm80_mma/instances.cu", "80 90 90a", ["80:sm_80", "80:sm_90", "80:compute_80"]),
         ("ladder/01_naive.cu", "80 86 90", ["80:sm_80", "80:sm_86", "80:sm_90", "80:compute_80"]),
-        ("kernels/gemv.cu", "80 90 90a", EACH),
-        ("kernels/sm80_mma.cu", "80", ["80:sm_80", "80:compute_80"]),
-        ("kernels/sm80_mma.cu", "90a", ["90a:sm_90a"]),
-        ("kernels/sm90_wgmma.cu", "80 90 90a", ["90a:sm_90a"]),
-        ("kernels/sm90_wgmma.cu", "80 90", EACH),
-        ("kernels/sm90_wgmma.cu", "90a", ["90a:sm_90a"]),
-        ("kernels/sm90_wgmma.cu", "100a", ["100a:sm_100a"]),
+        ("kernels/gemv/instances.cu", "80 90 90a", EACH),
+        ("kernels/sm80_mma/instances.cu", "80", ["80:sm_80", "80:compute_80"]),
+        ("kernels/sm80_mma/instances.cu", "90a", ["90a:sm_90a"]),
+        ("kernels/sm90_wgmma/instances.cu", "80 90 90a", ["90a:sm_90a"]),
+        ("kernels/sm90_wgmma/instances.cu", "80 90", EACH),
+        ("kernels/sm90_wgmma/instances.cu", "90a", ["90a:sm_90a"]),
+        ("kernels/sm90_wgmma/instances.cu", "100a", ["100a:sm_100a"]),
+        ("ladder/sm90_09_wgmma_naive.cu", "80 90a", ["90a:sm_90a"]),
     ],
 )
 def test_gencode(build: Any, name: str, archs: str, flags: list[str]) -> None:
@@ -341,14 +339,14 @@ def tree(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     build.CSRC = tmp_path / "a tree" / "csrc"
     files = {
         "core/shared.h": "int one();\n",
-        "kernels/list.inc": "// one kernel a line\nKERNEL(a)\nKERNEL(b)\n",
-        "kernels/family.cu": "#define KERNEL(X) int X() { return 6; }\nHGEMM_LINE\n#ifndef HGEMM_LINE\n"
-        '#include "kernels/list.inc"\n#endif\n',
+        "kernels/family/list.inc": "// one kernel a line\nKERNEL(a)\nKERNEL(b)\n",
+        "kernels/family/instances.cu": "#define KERNEL(X) int X() { return 6; }\nHGEMM_LINE\n#ifndef HGEMM_LINE\n"
+        '#include "kernels/family/list.inc"\n#endif\n',
         "kernels/device.cu": "",
         "dispatch/canonical.cc": "int five() { return 5; }\n",
         "ladder/rung.cc": 'int five();\n[[gnu::visibility("default")]] int rung() { return five(); }\n',
-        "kernels/sm80_a.cu": '#include "core/shared.h"\nint one() { return 1; }\n',
-        "kernels/sm90_b.cu": "int two() { return 2; }\n",
+        "kernels/sm80_a/instances.cu": '#include "core/shared.h"\nint one() { return 1; }\n',
+        "kernels/sm90_b/instances.cu": "int two() { return 2; }\n",
         "torch/ops.cc": '#include <torch/headeronly/core/ScalarType.h>\n#include "core/shared.h"\n'
         "static_assert(TORCH_TARGET_VERSION == 0x020a000000000000);\n"
         '[[gnu::visibility("default")]] int hgemm_ops() { return one(); }\n',
@@ -369,11 +367,11 @@ def test_sources_see_only_their_rooms_flags(build: Any, tree: Path) -> None:
     edges = build.build_file(tree / "cuda", torch, ["80", "90", "90a"], {}, tree / "build").split("\nbuild ")
     flags = {edge.split(".o")[0]: edge for edge in edges}
     assert f"{torch}/include" in flags["torch/ops.cc"]
-    assert f"{torch}/include" not in flags["kernels/sm80_a.cu"] + flags["kernels/sm90_b.cu"]
+    assert f"{torch}/include" not in flags["kernels/sm80_a/instances.cu"] + flags["kernels/sm90_b/instances.cu"]
     assert "fast_math" not in "".join(edges)
     assert "HGEMM_NO_SM90A" not in "".join(edges)
     built_for = """'-DHGEMM_ARCHS="80 90 90a"'"""
-    assert built_for in flags["torch/ops.cc"] and built_for not in flags["kernels/sm80_a.cu"]
+    assert built_for in flags["torch/ops.cc"] and built_for not in flags["kernels/sm80_a/instances.cu"]
     assert "".join(edges).count("--compress-mode=size") == 5
     without = build.build_file(tree / "cuda", torch, ["80", "90"], {}, tree / "build")
     assert without.count("-DHGEMM_NO_SM90A") == 8
@@ -385,15 +383,17 @@ def test_sources_see_only_their_rooms_flags(build: Any, tree: Path) -> None:
 
 
 def test_a_family_is_one_object_for_each_line_of_its_list(build: Any, tree: Path) -> None:
-    units = build.units(build.CSRC / "kernels" / "family.cu", tree / "build")
-    assert [name for name, _ in units] == ["kernels/family.0.cu.o", "kernels/family.1.cu.o"]
-    assert units[1][1].read_text() == '#define HGEMM_LINE KERNEL(b)\n#include "kernels/family.cu"\n'
+    units = build.units(build.CSRC / "kernels" / "family" / "instances.cu", tree / "build")
+    assert [name for name, _ in units] == ["kernels/family/instances.0.cu.o", "kernels/family/instances.1.cu.o"]
+    assert units[1][1].read_text() == '#define HGEMM_LINE KERNEL(b)\n#include "kernels/family/instances.cu"\n'
     before = units[0][1].stat().st_mtime_ns
-    assert build.units(build.CSRC / "kernels" / "family.cu", tree / "build") == units
+    assert build.units(build.CSRC / "kernels" / "family" / "instances.cu", tree / "build") == units
     assert units[0][1].stat().st_mtime_ns == before, "written again, so compiled again"
 
 
-@pytest.mark.parametrize("file", ["kernels/sm80_mma.cu", "kernels/sm90_wgmma.cu", "kernels/gemv.cu"])
+@pytest.mark.parametrize(
+    "file", ["kernels/sm80_mma/instances.cu", "kernels/sm90_wgmma/instances.cu", "kernels/gemv/instances.cu"]
+)
 def test_every_line_of_a_list_is_compiled(build: Any, tmp_path: Path, file: str) -> None:
     """The lines of the objects are those that the preprocessor sees, however a list is written."""
     source = build.CSRC / file
@@ -417,10 +417,10 @@ def test_build_is_incremental(build: Any, tree: Path, capfd: pytest.CaptureFixtu
 
     kernels = {
         "kernels/device.cu",
-        "kernels/family.0.cu",
-        "kernels/family.1.cu",
-        "kernels/sm80_a.cu",
-        "kernels/sm90_b.cu",
+        "kernels/family/instances.0.cu",
+        "kernels/family/instances.1.cu",
+        "kernels/sm80_a/instances.cu",
+        "kernels/sm90_b/instances.cu",
     }
     host = {"dispatch/canonical.cc", "ladder/rung.cc", "torch/ops.cc"}
     assert compiled() == kernels | host
@@ -429,14 +429,14 @@ def test_build_is_incremental(build: Any, tree: Path, capfd: pytest.CaptureFixtu
     assert compiled() == set()
     header = build.CSRC / "core" / "shared.h"
     header.write_text("int one();\nint two();\n")
-    assert compiled() == {"kernels/sm80_a.cu", "torch/ops.cc"}
-    kernel_list = build.CSRC / "kernels" / "list.inc"
+    assert compiled() == {"kernels/sm80_a/instances.cu", "torch/ops.cc"}
+    kernel_list = build.CSRC / "kernels" / "family" / "list.inc"
     kernel_list.write_text(kernel_list.read_text() + "KERNEL(c)\n")
-    assert compiled() == {"kernels/family.2.cu"}
-    (build.CSRC / "kernels" / "sm90_b.cu").write_text("syntax error\n")
+    assert compiled() == {"kernels/family/instances.2.cu"}
+    (build.CSRC / "kernels" / "sm90_b" / "instances.cu").write_text("syntax error\n")
     with pytest.raises(SystemExit, match="compilation failed"):
         compiled()
-    assert "sm90_b.cu" in capfd.readouterr().out
+    assert "sm90_b/instances.cu" in capfd.readouterr().out
 
 
 def test_line_info_leaves_out_the_ptx(tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ def test_a_swapped_kernel_is_predicted_as_long_as_its_transpose(m: int, n: int) 
 
 
 def test_hopper_rings_are_as_deep_as_they_fit() -> None:
-    """Until its ring is deep enough a kernel waits for L2: no line of configs_sm90.inc leaves room for one more stage.
+    """Until its ring is deep enough a kernel waits for L2: no line of sm90_wgmma leaves room for one more stage.
 
     Beside the ring a block has its staging or, where slices of K meet in a cluster, the sums of the others. A ring
     that has no room for tiles rounded to 64 columns takes no MN-major B.

@@ -69,7 +69,7 @@ def test_readme_kernels_are_declared() -> None:
         "sm80_mma_{}x{}x{}_w{}x{}_s{}".format(*numbers)
         for numbers in re.findall(
             r"^SM80_MMA\((\d+), (\d+), (\d+), (\d+), (\d+), (\d+),",
-            (ROOT / "csrc" / "kernels" / "configs.inc").read_text(),
+            (ROOT / "csrc" / "kernels" / "sm80_mma" / "list.inc").read_text(),
             re.MULTILINE,
         )
     }

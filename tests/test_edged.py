@@ -6,13 +6,13 @@ from pathlib import Path
 
 from native_check import counts, needs_compiler
 
-# Units of 256 x 248, edges of 512 x 128, as in configs_sm90.inc. Prints what is wrong and where.
+# Units of 256 x 248, edges of 512 x 128, as in sm90_wgmma/list.inc. Prints what is wrong and where.
 CHECK = r"""
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
-#include "kernels/sm90_wgmma.h"
+#include "kernels/sm90_wgmma/config.h"
 
 using namespace hgemm::sm90_wgmma;
 

@@ -19,7 +19,7 @@ from hgemm_ops._tables import Device, Entry, Table
 
 H200 = Device("NVIDIA H200", 90, 132, 62914560)
 SHAPES = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "h200" / "shapes.tsv.xz"
-# Times over those of the best other kernel, on an H200, one run (csrc/kernels/NOTES.md).
+# Times over those of the best other kernel, on an H200, one run (csrc/kernels/sm90_wgmma/NOTES.md).
 MEASURED = {
     ("NT", 512, 28672, 4096): 0.971 / 0.962,
     ("NT", 256, 6144, 4096): 0.920 / 0.724,
@@ -51,13 +51,13 @@ def no_table() -> Iterator[None]:
 
 # ---- the schedule --------------------------------------------------------------------------------
 
-# What the head of sm90_wgmma.cuh says of the order of work, for one launch. Prints what is wrong and where.
+# What the head of sm90_wgmma/kernel.cuh says of the order of work, for one launch. Prints what is wrong and where.
 CHECK = r"""
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
-#include "kernels/sm90_wgmma.h"
+#include "kernels/sm90_wgmma/config.h"
 
 using namespace hgemm::sm90_wgmma;
 

@@ -1,4 +1,4 @@
-// A product with a short side as the kernels for any alignment (skinny, gemv) see it.
+// A product with a short side as the kernels for those (sm90_skinny, skinny, gemv) see it.
 #pragma once
 
 #include "core/problem.h"

@@ -3,7 +3,7 @@
 // Changes: the copying thread runs ahead as far as the ring allows; it gives its registers to the others (setmaxnreg).
 // cluster2: two blocks, one below the other, need the same B: each loads half of it for both (multicast).
 // persistent: as many blocks as fit, each walks over tiles, so the ring fills for the next tile under the epilogue.
-// Expected: 1.05 to 1.1 each. kernels/sm90_wgmma.cuh goes on from here: pingpong, any layout, TMA stores.
+// Expected: 1.05 to 1.1 each. kernels/sm90_wgmma/kernel.cuh goes on from here: pingpong, any layout, TMA stores.
 // Source: CUTLASS 3, "Warp-specialised kernel designs"; PTX ISA, "cp.async.bulk.tensor .multicast::cluster".
 #include "ladder/ladder.h"
 #include "ladder/sm90_09_wgmma.cuh"

@@ -1,0 +1,54 @@
+// What the list of gemv kernels (variants.cc) and their CUDA side share: configurations, how a problem is seen and
+// scheduled, launchers.
+#pragma once
+
+#include "core/problem.h"
+#include "core/roles.h"
+
+namespace hgemm::gemv {
+
+constexpr int kWarps = 8, kThreads = 32 * kWarps;
+constexpr int kLoads = 4;  // 16-byte chunks of W in a unit: rows of it (K-major), k (MN-major)
+// Tiles whose slices of K may meet at counters (counters.cu), batches included.
+constexpr int kMaxCounted = 256, kSlots = 1024;
+
+/// k that the warps of a block which share rows, or columns, go through in a unit each.
+constexpr int unit_k(bool k_major, int lanes, int warps) {
+  return k_major ? 8 * lanes * warps : kLoads * kWarps * (32 / lanes);
+}
+
+/// One line of list.inc.
+template <int COLS_, int DEPTH_K_, int BLOCKS_K_, int DEPTH_MN_, int BLOCKS_MN_, int SLICE_>
+struct Config {
+  static constexpr int COLS = COLS_;
+  static constexpr int kDepthK = DEPTH_K_, kBlocksK = BLOCKS_K_;
+  static constexpr int kDepthMN = DEPTH_MN_, kBlocksMN = BLOCKS_MN_;
+  static constexpr int kSlice = SLICE_;
+  // Sums of the warps of a block: of 8 x 32 rows, MN-major, with a pitch of 36; K-major tiles are cut to fit.
+  static constexpr int kSumFloats = kWarps * COLS * 8 * 36;
+  static constexpr int kSmemBytes = COLS * kSlice * 2 + kSumFloats * 4;
+};
+
+/// How W is cut: into tiles of `tile_rows` rows, each into `slices` of `slice_k` k. Where rows of an unaligned K-major
+/// W start on 16 bytes is the same for every eighth: tiles then hold such rows, eight tiles a neighbourhood.
+struct Schedule {
+  int lanes;   // of a warp that lie along K (K-major) or along the rows (MN-major); a power of two
+  int warps;   // K-major: of a block that share a row; a power of two
+  int passes;  // K-major: rows that a warp goes through, in units
+  int tile_rows, slice_k, slices;
+  int64_t tiles;
+  bool dependent;     // the device has programmatic dependent launch
+  bool hurries_next;  // the next kernel may start before this one's blocks have all ended
+};
+
+/// The slot of counters for a launch on `stream`, now; -1 for none. Thread-safe. Implemented in counters.cu.
+int slot_for(Stream stream);
+
+/// Enqueues the GEMM; `workspace` holds slices x tiles x tile_rows x COLS floats for each batch, if there are slices.
+#define GEMV(COLS, DEPTH_K, BLOCKS_K, DEPTH_MN, BLOCKS_MN, SLICE, RATE_K, RATE_MN)           \
+  HGEMM_IN_CUDA(launch_f16_##COLS(const Problem&, const Schedule&, void* workspace, Stream)) \
+  HGEMM_IN_CUDA(launch_bf16_##COLS(const Problem&, const Schedule&, void* workspace, Stream))
+#include "kernels/gemv/list.inc"
+#undef GEMV
+
+}  // namespace hgemm::gemv

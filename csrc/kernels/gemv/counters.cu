@@ -1,0 +1,101 @@
+// Who counts where: slots of device memory in which the blocks of a launch of gemv learn which of them is the last.
+//
+// The workspace cannot hold such counters: it comes with anything in it, and to set it to zero would be a launch. So
+// they are static memory, zero from the start, and whoever counts to the end sets its counter back to zero. What is
+// left is that no two launches may use a counter at the same time.
+//
+// A launch on a stream has the slot of the stream, by cudaStreamGetId, which never gives an id twice. Kernels on it
+// follow one another; where they overlap by programmatic dependent launch, the later one touches no counter before
+// griddepcontrol.wait: by then the earlier one has ended and left its counters at zero.
+//
+// A launch that is captured gets a slot of its own, for as long as the graph or an executable of it lives: replays may
+// run on any stream, beside any other launch. Of one graph only one replay runs at a time: two would write the same D.
+//
+// Where no slot is left there are no counters: one block goes through all slices of its tile and adds up what it left
+// in the workspace. That is slower, and gives the same bits.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/gemv/config.h"
+
+namespace hgemm::gemv {
+namespace {
+
+/// One numbering for all devices: each has its own counters, so that it may be sparse.
+struct Slots {
+  std::mutex mutex;
+  std::unordered_map<unsigned long long, int> of_stream;
+  std::vector<int> returned;
+  int used = 0;
+
+  int take() {  // under the mutex
+    if (!returned.empty()) {
+      const int slot = returned.back();
+      returned.pop_back();
+      return slot;
+    }
+    return used < kSlots ? used++ : -1;
+  }
+};
+
+/// Never destroyed: graphs may outlive static objects.
+Slots& slots() {
+  static Slots& all = *new Slots;
+  return all;
+}
+
+/// Runs on a thread of CUDA's when the last graph that holds the slot is gone and none of its launches is left.
+void CUDART_CB give_back(void* slot) {
+  const std::lock_guard<std::mutex> lock(slots().mutex);
+  slots().returned.push_back(static_cast<int>(reinterpret_cast<intptr_t>(slot)));
+}
+
+int slot_for_capture(cudaGraph_t graph) {
+  int slot;
+  {
+    const std::lock_guard<std::mutex> lock(slots().mutex);
+    slot = slots().take();
+  }
+  if (slot < 0) return slot;
+  void* const value = reinterpret_cast<void*>(static_cast<intptr_t>(slot));
+  cudaUserObject_t object;
+  if (cudaUserObjectCreate(&object, value, give_back, 1, cudaUserObjectNoDestructorSync) != cudaSuccess) {
+    give_back(value);
+    return -1;
+  }
+  if (cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove) != cudaSuccess) {
+    cudaUserObjectRelease(object, 1);
+    return -1;
+  }
+  return slot;
+}
+
+}  // namespace
+
+int slot_for(Stream stream_) {
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaGraph_t graph = nullptr;
+#if CUDART_VERSION >= 13000
+  const cudaError_t e = cudaStreamGetCaptureInfo(stream, &status, nullptr, &graph);
+#else
+  const cudaError_t e = cudaStreamGetCaptureInfo_v2(stream, &status, nullptr, &graph);
+#endif
+  unsigned long long id = 0;
+  if (e != cudaSuccess || (status == cudaStreamCaptureStatusNone && cudaStreamGetId(stream, &id) != cudaSuccess)) {
+    cudaGetLastError();  // clears it: the launch that follows reports what is wrong
+    return -1;
+  }
+  if (status != cudaStreamCaptureStatusNone) return slot_for_capture(graph);
+  const std::lock_guard<std::mutex> lock(slots().mutex);
+  if (const auto known = slots().of_stream.find(id); known != slots().of_stream.end()) return known->second;
+  const int slot = slots().take();
+  if (slot >= 0) slots().of_stream.emplace(id, slot);
+  return slot;
+}
+
+}  // namespace hgemm::gemv

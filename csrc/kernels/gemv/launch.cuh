@@ -1,0 +1,65 @@
+// Host side of gemv: from a Problem to a launch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+
+#include "core/launch.cuh"
+#include "kernels/gemv/config.h"
+#include "kernels/gemv/kernel.cuh"
+#include "tile/launch.cuh"
+
+namespace hgemm::gemv {
+
+template <class Traits>
+cudaError_t launch_traits(const Problem& p, const Schedule& s, Params params, cudaStream_t stream) {
+  static std::atomic<uint64_t> smem_allowed{0};
+  auto* const k = kernel<Traits>;
+  if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
+  const bool counted = s.slices > 1 && s.tiles * p.batches() <= kMaxCounted;
+  params.slot = counted ? slot_for(stream) : -1;
+  const dim3 grid(static_cast<unsigned>(s.tiles), params.slot >= 0 ? s.slices : 1, static_cast<unsigned>(p.batches()));
+  const int smem = Traits::kSumFloats * 4 + Traits::COLS * s.slice_k * 2;
+  return tile::launch(k, grid, kThreads, smem, 1, s.dependent, stream, params);
+}
+
+template <class Config, class T>
+Status launch(const Problem& p, const Schedule& s, void* workspace, Stream stream_) {
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  const Roles roles = roles_of(p);
+  const bool k_major = roles.w_major == Major::kK;
+  Params params{};
+  params.w = roles.w->data;
+  params.x = roles.x->data;
+  params.ldw = roles.ldw;
+  params.x_row = roles.x_major == Major::kK ? roles.ldx : 1;
+  params.x_k = roles.x_major == Major::kK ? 1 : roles.ldx;
+  for (int i = 0; i < 2; ++i) {
+    params.w_batch[i] = roles.w->batch_stride[i];
+    params.x_batch[i] = roles.x->batch_stride[i];
+  }
+  params.batch_inner = static_cast<uint32_t>(p.batch[1]);
+  params.rows = static_cast<int>(roles.rows);
+  params.cols = static_cast<int>(roles.cols);
+  params.k = static_cast<int>(p.k);
+  params.lanes = s.lanes;
+  params.warps = s.warps;
+  params.passes = s.passes;
+  params.units = s.slice_k / unit_k(k_major, s.lanes, s.warps);
+  params.tile_rows = s.tile_rows;
+  params.slice_k = s.slice_k;
+  params.slices = s.slices;
+  params.swapped = roles.swapped;
+  params.hurries_next = s.hurries_next;
+  params.partial = static_cast<float*>(workspace);
+  params.epilogue = tile::epilogue_params(p, nullptr);
+  if (k_major) {
+    return roles.wide ? launch_traits<Traits<Config, T, Major::kK, false>>(p, s, params, stream)
+                      : launch_traits<Traits<Config, T, Major::kK, true>>(p, s, params, stream);
+  }
+  return roles.wide ? launch_traits<Traits<Config, T, Major::kMN, false>>(p, s, params, stream)
+                    : launch_traits<Traits<Config, T, Major::kMN, true>>(p, s, params, stream);
+}
+
+}  // namespace hgemm::gemv

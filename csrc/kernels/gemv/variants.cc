@@ -1,0 +1,151 @@
+// The list of gemv kernels: what each one serves, how it cuts the work and what it is predicted to take.
+#include "kernels/gemv/config.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+#include "core/cost.h"
+#include "core/problem.h"
+#include "core/variant_list.h"
+#include "kernels/variants.h"
+
+namespace hgemm {
+namespace {
+
+using gemv::Schedule;
+
+/// One line of list.inc as values.
+struct Line {
+  Tile tile;  // bm: rows of W that a warp takes at a time, at least; bn: rows of x; bk: of x, in shared memory
+  int smem_bytes;
+  int sum_floats;
+  double rate_k, rate_mn;
+};
+
+// From a sweep on the H200 (NOTES.md).
+constexpr double kFixedUs = 3.5;   // start, x, first bytes, sums, drain
+constexpr double kSplitUs = 1.5;   // sums through the workspace
+constexpr double kBlockRate = 40;  // GB/s that one block takes in
+constexpr double kBlockUs = 1.5;   // a block with next to nothing to read
+constexpr int kBlocksPerSm = 4;
+constexpr double kNarrowRateK = 0.7;    // of the aligned rate
+constexpr double kNarrowRateMN = 0.65;  // the same of an MN-major W: a warp's rows begin anywhere in a line
+constexpr int kMaxPasses = 16;
+constexpr int kFewSlices = 8;  // more only where SMs have no work otherwise
+
+/// Slices of at most line.tile.bk, of whole units; more of them if so many `wanted` leave each two units or more.
+void slice(Schedule* s, int64_t k, int unit, int64_t wanted, const Line& line) {
+  const int64_t most = line.tile.bk / unit * unit, units = std::max<int64_t>(ceil_div(k, unit), 1);
+  wanted = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(units / 2, 1));
+  s->slice_k = static_cast<int>(std::min<int64_t>(ceil_div(units, wanted) * unit, most));
+  s->slices = static_cast<int>(std::max<int64_t>(ceil_div(k, s->slice_k), 1));
+}
+
+Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Roles roles = roles_of(p);
+  const int64_t batches = p.batches(), sms = facts.sm_count;
+  const int64_t wanted = sms * 15 / 8;  // blocks: two an SM, or nearly
+  Schedule s{};
+  s.dependent = facts.cc >= kHopper;
+  s.hurries_next = true;
+  if (roles.w_major == Major::kK) {
+    const int step = roles.wide ? 1 : 8;  // between the rows of a tile
+    const int64_t k = p.k + (roles.wide ? 0 : 7);
+    s.lanes = 4;
+    while (s.lanes < 32 && s.lanes * 8 < k) s.lanes *= 2;
+    const auto tiles_of = [&](int rows) { return ceil_div(roles.rows, step * rows) * step; };
+    const auto cut = [&](int warps, int passes) {
+      s.warps = warps;
+      s.passes = passes;
+      s.tile_rows = passes * gemv::kLoads * (32 / s.lanes) * (gemv::kWarps / warps);
+      s.tiles = tiles_of(s.tile_rows);
+    };
+    cut(1, 1);
+    while (s.warps < gemv::kWarps && s.tiles * batches < wanted && s.warps * s.lanes * 16 <= k) cut(2 * s.warps, 1);
+    while (s.passes < kMaxPasses && step * s.tile_rows < roles.rows &&
+           2 * s.tile_rows * s.warps * line.tile.bn <= line.sum_floats &&
+           tiles_of(2 * s.tile_rows) * batches >= wanted) {
+      cut(s.warps, 2 * s.passes);
+    }
+    // A tile that all warps share is small: two blocks to it gain only where SMs would have none.
+    slice(&s, k, gemv::unit_k(true, s.lanes, s.warps), 2 * s.tiles * batches > sms ? 1 : sms / (s.tiles * batches),
+          line);
+  } else {
+    const auto cut = [&](int lanes) {
+      s.lanes = lanes;
+      s.tile_rows = 8 * lanes - (roles.wide ? 0 : 8);  // unaligned, a chunk begins up to seven rows before its first
+      s.tiles = ceil_div(roles.rows, s.tile_rows);
+    };
+    s.warps = s.passes = 1;
+    cut(32);
+    while (s.lanes > 8 && 2 * s.tiles * batches < 7 * sms) cut(s.lanes / 2);
+    const int64_t tiles = std::max<int64_t>(s.tiles * batches, 1);
+    const int64_t slices = ceil_div(wanted, tiles);
+    slice(&s, p.k, gemv::unit_k(false, s.lanes, 1),
+          slices > kFewSlices ? std::max<int64_t>(kFewSlices, sms / tiles) : slices, line);
+  }
+  return s;
+}
+
+bool eligible(const Problem& p, const Line& line, Reason* why) {
+  return has_short_side(p, line.tile.bn, 28, why);
+}
+
+/// The bytes at the line's rate, less where too few blocks ask for them, or one wave of blocks after the other.
+double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Schedule s = schedule(p, facts, line);
+  const Roles roles = roles_of(p);
+  const bool k_major = roles.w_major == Major::kK;
+  const double blocks = static_cast<double>(s.tiles) * s.slices * static_cast<double>(p.batches());
+  const double share = chip_of(facts.cc).dram_gbs / chip_of(kHopper).dram_gbs *
+                       (roles.wide ? 1.0
+                        : k_major  ? kNarrowRateK
+                                   : kNarrowRateMN);
+  const double stream_us =
+      dram_bytes(p) / (std::min((k_major ? line.rate_k : line.rate_mn) * share, blocks * kBlockRate) * 1e3);
+  const double blocks_us = kBlockUs * blocks / (facts.sm_count * kBlocksPerSm);
+  return kFixedUs + (s.slices > 1 ? kSplitUs : 0.0) + std::max(stream_us, blocks_us);
+}
+
+using Launcher = Status (*)(const Problem&, const Schedule&, void*, Stream);
+
+/// The functions of a Variant for one line of the list.
+template <const Line& kLine, Launcher kF16, Launcher kBF16>
+struct Functions {
+  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine, why); }
+  static size_t workspace(const Problem& p, const DeviceFacts& facts) {
+    const Schedule s = schedule(p, facts, kLine);
+    if (s.slices == 1) return 0;
+    return sizeof(float) * s.slices * static_cast<size_t>(s.tiles * p.batches()) * s.tile_rows * kLine.tile.bn;
+  }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine); }
+  static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
+    return (p.dtype == DType::kF16 ? kF16 : kBF16)(p, schedule(p, facts, kLine), workspace, stream);
+  }
+};
+
+template <class C>
+constexpr Line line_of(double rate_k, double rate_mn) {
+  return {
+      {gemv::kLoads, C::COLS, C::kSlice, C::kDepthK, gemv::kThreads}, C::kSmemBytes, C::kSumFloats, rate_k, rate_mn};
+}
+
+#define GEMV(COLS, DEPTH_K, BLOCKS_K, DEPTH_MN, BLOCKS_MN, SLICE, RATE_K, RATE_MN) \
+  constexpr Line kLine_##COLS =                                                    \
+      line_of<gemv::Config<COLS, DEPTH_K, BLOCKS_K, DEPTH_MN, BLOCKS_MN, SLICE>>(RATE_K, RATE_MN);
+#include "kernels/gemv/list.inc"
+#undef GEMV
+
+}  // namespace
+
+const Variant kGemvVariants[] = {
+#define GEMV(COLS, DEPTH_K, BLOCKS_K, DEPTH_MN, BLOCKS_MN, SLICE, RATE_K, RATE_MN)          \
+  half_variant<Functions<kLine_##COLS, gemv::launch_f16_##COLS, gemv::launch_bf16_##COLS>>( \
+      "gemv_m" #COLS, Family::kGemv, 80, kAnyNewer, kLine_##COLS),
+#include "kernels/gemv/list.inc"
+#undef GEMV
+};
+const int kGemvVariantCount = static_cast<int>(std::size(kGemvVariants));
+
+}  // namespace hgemm

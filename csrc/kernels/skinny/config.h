@@ -1,0 +1,35 @@
+// What the list of skinny kernels (variants.cc) and their CUDA side share: configurations, how a problem is seen and
+// scheduled, launchers.
+#pragma once
+
+#include "core/problem.h"
+#include "core/roles.h"
+
+namespace hgemm::skinny {
+
+/// One line of list.inc.
+template <int COLS_, int WARPS_, int DEPTH_K_, int DEPTH_MN_>
+struct Config {
+  static constexpr int COLS = COLS_, WARPS = WARPS_;
+  static constexpr int kDepthK = DEPTH_K_, kDepthMN = DEPTH_MN_;
+  static constexpr int kThreads = 32 * WARPS;
+  static_assert(WARPS % 8 == 0, "unaligned, MN-major: a warp for each k modulo 8");
+};
+
+/// How W is cut: into tiles of `tile_rows` rows, each into `splits` slices of K. Where rows of an unaligned K-major W
+/// start on 16 bytes is the same for every eighth: `interleaved` tiles hold such rows, eight tiles a neighbourhood.
+struct Schedule {
+  int tile_rows, tiles, splits;
+  bool interleaved;
+  bool dependent;     // the device has clusters and programmatic dependent launch
+  bool hurries_next;  // the next kernel may start before this one's blocks have all ended
+};
+
+/// Enqueues the GEMM.
+#define SKINNY(COLS, ...)                                                   \
+  HGEMM_IN_CUDA(launch_f16_##COLS(const Problem&, const Schedule&, Stream)) \
+  HGEMM_IN_CUDA(launch_bf16_##COLS(const Problem&, const Schedule&, Stream))
+#include "kernels/skinny/list.inc"
+#undef SKINNY
+
+}  // namespace hgemm::skinny

@@ -1,0 +1,96 @@
+// The list of skinny kernels: what each one serves, how it cuts the work and what it is predicted to take.
+#include "kernels/skinny/config.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+#include "core/cost.h"
+#include "core/problem.h"
+#include "core/variant_list.h"
+#include "kernels/variants.h"
+
+namespace hgemm {
+namespace {
+
+using skinny::Schedule;
+
+/// One line of list.inc as values.
+struct Line {
+  Tile tile;  // bm: rows of W, bn: rows of x
+  int smem_bytes;
+  double rate, narrow_k, narrow_mn;
+};
+
+// Measured on the H200.
+constexpr double kFixedUs = 3.5;                   // start, first bytes, sums, drain
+constexpr double kSplitUs = 0.6;                   // sums through the cluster
+constexpr double kBlockRate = 45;                  // GB/s that one block takes in
+constexpr double kTurnUs = 0.94, kTurnMnUs = 2.5;  // an SM's, for each of its blocks of a batch; W MN-major
+constexpr int kStepsPerWarp = 2;                   // of 64 k (32, MN-major), at least
+
+Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Roles roles = roles_of(p);
+  const bool k_major = roles.w_major == Major::kK;
+  Schedule s{};
+  // Unaligned and MN-major, a tile begins up to seven rows before its first.
+  s.tile_rows = k_major ? 16 : roles.wide ? 64 : 56;
+  s.interleaved = k_major && !roles.wide;
+  const int64_t tiles = s.interleaved ? ceil_div(roles.rows, 8 * s.tile_rows) * 8 : ceil_div(roles.rows, s.tile_rows);
+  s.tiles = static_cast<int>(tiles);
+  s.dependent = facts.cc >= kHopper;
+  // Beside these blocks, which need little of an SM, those of sm90_skinny find room for two on one, and leave others
+  // idle.
+  s.hurries_next = facts.cc > kHopper || !roles.wide;
+  const int64_t steps = ceil_div(p.k, k_major ? 64 : 32) / (line.tile.threads / 32 * kStepsPerWarp);
+  s.splits = 1;
+  for (int n : {2, 4, 8}) {
+    if (facts.cc < kHopper || tiles * p.batches() * n > 2 * int64_t{facts.sm_count} || steps < n) break;
+    s.splits = n;
+  }
+  return s;
+}
+
+bool eligible(const Problem& p, const Line& line, Reason* why) {
+  return has_short_side(p, line.tile.bn, 30, why);
+}
+
+/// The bytes at the line's rate, less where too few blocks ask for them, or, in batches, the blocks' turns.
+double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Schedule s = schedule(p, facts, line);
+  const double blocks = static_cast<double>(s.tiles) * s.splits * static_cast<double>(p.batches());
+  const Roles roles = roles_of(p);
+  const double rate = roles.wide ? line.rate : roles.w_major == Major::kK ? line.narrow_k : line.narrow_mn;
+  const double share = chip_of(facts.cc).dram_gbs / chip_of(kHopper).dram_gbs;
+  const double bytes_us = dram_bytes(p) / (std::min(rate * share, blocks * kBlockRate) * 1e3);
+  const double turn_us = p.batches() == 1 ? 0.0 : roles.w_major == Major::kK ? kTurnUs : kTurnMnUs;
+  return kFixedUs + (s.splits > 1 ? kSplitUs : 0.0) + std::max(bytes_us, blocks / facts.sm_count * turn_us);
+}
+
+using Launcher = Status (*)(const Problem&, const Schedule&, Stream);
+
+template <const Line& kLine, Launcher kF16, Launcher kBF16>
+using Functions = ScheduledFunctions<kLine, eligible, predict_us, schedule, kF16, kBF16>;
+
+template <class C>
+constexpr Line line_of(double rate, double narrow_k, double narrow_mn) {
+  return {{16, C::COLS, 64, C::kDepthK, C::kThreads}, C::WARPS * C::COLS * 65 * 4, rate, narrow_k, narrow_mn};
+}
+
+#define SKINNY(COLS, WARPS, DEPTH_K, DEPTH_MN, ...) \
+  constexpr Line kLine_##COLS = line_of<skinny::Config<COLS, WARPS, DEPTH_K, DEPTH_MN>>(__VA_ARGS__);
+#include "kernels/skinny/list.inc"
+#undef SKINNY
+
+}  // namespace
+
+const Variant kSkinnyVariants[] = {
+#define SKINNY(COLS, ...)                                                                       \
+  half_variant<Functions<kLine_##COLS, skinny::launch_f16_##COLS, skinny::launch_bf16_##COLS>>( \
+      "skinny_mma_16x" #COLS, Family::kSkinny, 80, kAnyNewer, kLine_##COLS),
+#include "kernels/skinny/list.inc"
+#undef SKINNY
+};
+const int kSkinnyVariantCount = static_cast<int>(std::size(kSkinnyVariants));
+
+}  // namespace hgemm

@@ -1,0 +1,70 @@
+// What the list of sm90_skinny kernels (variants.cc) and their CUDA side share: configurations, how a problem is
+// seen and scheduled, launchers.
+#pragma once
+
+#include <algorithm>
+
+#include "core/problem.h"
+
+namespace hgemm::sm90_skinny {
+
+/// A cluster's blocks share the warps of a tile out: each block finishes so many of them, the first blocks if there are
+/// more blocks than warps.
+constexpr int finished_warps(int warps, int splits) {
+  return warps > splits ? warps / splits : 1;
+}
+
+/// Bytes of an SM's shared memory that CUDA takes for each block.
+constexpr int kReservedSmem = 1024;
+
+/// One line of list.inc.
+template <int ROWS_, int COLS_, int PANELS_, int RING_>
+struct Config {
+  static constexpr int ROWS = ROWS_, COLS = COLS_, PANELS = PANELS_;
+  static constexpr int BK = 64 * PANELS;
+  static constexpr int kGroups = ROWS / 64;           // warpgroups
+  static constexpr int kWarps = 4 * kGroups;          // that multiply
+  static constexpr int kThreads = (kWarps + 1) * 32;  // another one loads
+  static constexpr int kMaxStages = 32;
+  static constexpr int kRingBytes = RING_ * 1024;
+  static constexpr int kPatchCols = COLS < 16 ? COLS : 16;
+  static constexpr int kPatchStride = 16 + 4;  // floats; the pads keep the fragment stores conflict-free
+  static constexpr int kPatchBytes = kPatchCols * kPatchStride * 4;
+  static constexpr int kSumBytes = 16 * COLS * 4;  // a warp's sums
+  // Slices of K, at most: what other blocks send of their sums needs room beside the ring.
+  static constexpr int kMaxSplits = ROWS > 64 ? 2 : COLS == 32 ? 4 : 8;
+  // Barriers: full, empty, and one for each warp that finishes. Then for each of these a patch and the others' sums.
+  static constexpr int kFinishAt = kRingBytes + (2 * kMaxStages + kWarps) * 8;
+  static constexpr int kOneSplit = kWarps * kPatchBytes;
+  static constexpr int kTwoSplits = finished_warps(kWarps, 2) * (kPatchBytes + kSumBytes);
+  static constexpr int kMostSplits = finished_warps(kWarps, kMaxSplits) * (kPatchBytes + (kMaxSplits - 1) * kSumBytes);
+  static constexpr int kSmemBytes = kFinishAt + std::max({kOneSplit, kTwoSplits, kMostSplits});
+  static constexpr bool kFillsSm = 2 * (kSmemBytes + kReservedSmem) > 228 * 1024;  // no second block on an SM
+  static_assert(ROWS % 64 == 0);
+  static_assert(2 * PANELS * (COLS + ROWS) * 128 <= kRingBytes, "one stage is read, the others are in flight");
+};
+
+/// When the next kernel of the stream may start.
+enum class Release {
+  kAtOnce,
+  kWithLastLoads,  // when all that is left to load fits the ring
+  kWithLastSums,   // when the last main loop has ended
+};
+
+/// How W is cut: into tiles of `tile_rows` rows, each into `splits` slices of K. `blocks` share the tiles of a batch
+/// out; with slices, a block has one.
+struct Schedule {
+  int tile_rows;  // a multiple of 8, MN-major of 64
+  int splits, blocks;
+  int prefetch;  // stages of W that go to L2 before the kernels before this one have ended
+  Release release;
+};
+
+/// Enqueues the GEMM.
+#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE)                                  \
+  HGEMM_IN_CUDA(launch_f16_##ROWS##x##COLS(const Problem&, const Schedule&, Stream)) \
+  HGEMM_IN_CUDA(launch_bf16_##ROWS##x##COLS(const Problem&, const Schedule&, Stream))
+#include "kernels/sm90_skinny/list.inc"
+#undef SM90_SKINNY
+
+}  // namespace hgemm::sm90_skinny

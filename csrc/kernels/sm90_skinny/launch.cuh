@@ -1,0 +1,95 @@
+// Host side of sm90_skinny: from a Problem to a launch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+
+#include "core/convert.cuh"
+#include "core/launch.cuh"
+#include "core/roles.h"
+#include "kernels/sm90_skinny/config.h"
+
+#ifndef HGEMM_NO_SM90A
+#include "kernels/sm90_skinny/kernel.cuh"
+#include "tile/launch.cuh"
+#include "tile/operand_map.h"
+#include "tile/tensor_map.h"
+#endif
+
+namespace hgemm::sm90_skinny {
+
+#ifdef HGEMM_NO_SM90A
+
+template <class Config, class T>
+Status launch(const Problem&, const Schedule&, Stream) {
+  return cudaErrorNoKernelImageForDevice;
+}
+
+#else
+
+/// The map of a gated W, (rows, k), K-major: of its two halves, four rows at a time, the first's and then the second's.
+inline Status gated_map(const Problem& p, const Roles& roles, int tile_rows, CUtensorMap* map) {
+  const int64_t half = roles.rows / 2;
+  return tensor_map({roles.w->data,
+                     p.dtype,
+                     p.k,
+                     kGateRows,
+                     roles.ldw,
+                     {half / kGateRows, 2},
+                     {kGateRows * roles.ldw, half * roles.ldw},
+                     kGateRows,
+                     {tile_rows / (2 * kGateRows), 2}},
+                    map);
+}
+
+template <class Traits>
+Status launch_traits(const Problem& p, const Schedule& s, const Roles& roles, Params& params, cudaStream_t stream) {
+  params.stages = Stage<Traits>::count(s.tile_rows);
+  const bool k_major = Traits::kMajor == Major::kK;
+  if (const Status e = Traits::kGated
+                           ? gated_map(p, roles, s.tile_rows, &params.w)
+                           : tile::operand_map(p, *roles.w, k_major ? roles.rows : p.k, k_major ? p.k : roles.rows,
+                                               roles.ldw, k_major ? s.tile_rows : 64, &params.w, params.w_batch)) {
+    return e;
+  }
+  if (const Status e =
+          tile::operand_map(p, *roles.x, roles.cols, p.k, roles.ldx, Traits::COLS, &params.x, params.x_batch)) {
+    return e;
+  }
+  static std::atomic<uint64_t> smem_allowed{0};
+  auto* const k = kernel<Traits>;
+  if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
+  const dim3 grid(s.blocks, s.splits, static_cast<unsigned>(p.batches()));
+  return tile::launch(k, grid, Traits::kThreads, Traits::kSmemBytes, s.splits, true, stream, params);
+}
+
+template <class Config, class T>
+Status launch(const Problem& p, const Schedule& s, Stream stream_) {
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  const Roles roles = roles_of(p);
+  Params params{};
+  params.batch_inner = static_cast<uint32_t>(p.batch[1]);
+  params.rows = static_cast<int>(roles.rows);
+  params.cols = static_cast<int>(roles.cols);
+  params.tile_rows = s.tile_rows;
+  params.k_steps = static_cast<int>((p.k + Config::BK - 1) / Config::BK);
+  params.splits = s.splits;
+  params.finishes = finished_warps(Config::kWarps, s.splits);
+  params.prefetch = s.prefetch;
+  params.release = s.release;
+  params.swapped = roles.swapped;
+  params.epilogue = tile::epilogue_params(p, nullptr);
+  if (p.gated) {
+    params.gate = p.act;
+    params.epilogue.act = Activation::kNone;
+    params.epilogue.n = p.n / 2;
+    return launch_traits<Traits<Config, T, Major::kK, true> >(p, s, roles, params, stream);
+  }
+  return roles.w_major == Major::kK ? launch_traits<Traits<Config, T, Major::kK> >(p, s, roles, params, stream)
+                                    : launch_traits<Traits<Config, T, Major::kMN> >(p, s, roles, params, stream);
+}
+
+#endif
+
+}  // namespace hgemm::sm90_skinny

@@ -1,0 +1,177 @@
+// The list of sm90_skinny kernels: what each one serves, how it cuts the work and what it is predicted to take.
+#include "kernels/sm90_skinny/config.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+#include "core/cost.h"
+#include "core/problem.h"
+#include "core/roles.h"
+#include "core/variant_list.h"
+#include "kernels/variants.h"
+
+namespace hgemm {
+namespace {
+
+using sm90_skinny::Release;
+using sm90_skinny::Schedule;
+
+/// One line of list.inc as values.
+struct Line {
+  Tile tile;  // bm: rows of W, bn: rows of x
+  int smem_bytes;
+  double rate;
+  int max_splits;
+};
+
+// Measured on the H200.
+constexpr double kFixedUs = 1.65, kFixedColUs = 0.012;  // start, first bytes, drain; for each row of x, results as well
+constexpr double kSumUs = 0.3;                          // slices added up
+constexpr double kStepUs = 0.26, kStepColUs = 0.0018;   // 128 k of 64 rows of W, or of fewer, in a block; the same
+constexpr int kStepsPerSplit = 4;                       // of K, at least
+constexpr int kClustersOfFour = 30;                     // that find room at the same time
+constexpr double kBlockUs = 2.1;                        // of one that waits for room: its first bytes, its drain
+constexpr int kPrefetch = 2;                            // stages
+constexpr int64_t kLongK = 6144;                        // from here on blocks end at different times
+
+/// What a block takes for 128 k of a tile.
+double step_us(const Line& line, int64_t tile_rows) {
+  return (kStepUs + kStepColUs * line.tile.bn) * static_cast<double>(std::max<int64_t>(tile_rows, 64)) / 64;
+}
+
+/// Reading W by so many blocks at once, of tiles of so many rows, and adding up slices.
+double read_us(const Problem& p, const DeviceFacts& facts, const Line& line, int64_t blocks, int64_t tile_rows,
+               int splits) {
+  const double block_gbs = static_cast<double>(tile_rows) * 128 * 2 / (step_us(line, tile_rows) * 1e3);
+  const double gbs =
+      std::min(line.rate * chip_of(facts.cc).dram_gbs / chip_of(90).dram_gbs, static_cast<double>(blocks) * block_gbs);
+  return dram_bytes(p) / (gbs * 1e3) + (splits > 1 ? kSumUs : 0.0);
+}
+
+/// Blocks that find room on an SM (1 KB of each is the system's).
+int resident(const DeviceFacts& facts, const Line& line) {
+  return std::max(1, facts.smem_per_sm / (line.smem_bytes + sm90_skinny::kReservedSmem));
+}
+
+/// Slices of K that let the tiles be read in the least time. The scheduler packs clusters of more than two blocks two
+/// to an SM, and others then wait; clusters of eight gain only where there is next to nothing else.
+int splits_for(const Problem& p, const DeviceFacts& facts, const Line& line, int64_t tiles, int64_t steps) {
+  const int64_t all = tiles * p.batches();
+  int best = 1;
+  double best_us = 0;
+  for (int s : {1, 2, 4, 8}) {
+    const bool room = s == 1 || (s == 2 ? all * 2 <= facts.sm_count : s == 4 ? all <= kClustersOfFour : all <= 8);
+    if (!room || (s > 1 && steps < s * kStepsPerSplit) || s > line.max_splits) break;
+    const double us = read_us(p, facts, line, all * s, line.tile.bm, s);
+    if (s == 1 || us < best_us) best = s, best_us = us;
+  }
+  return best;
+}
+
+Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Roles roles = roles_of(p);
+  const bool k_major = roles.w_major == Major::kK;
+  const int64_t steps = ceil_div(p.k, line.tile.bk), batches = p.batches();
+  int64_t tile_rows = line.tile.bm, tiles = ceil_div(roles.rows, tile_rows);
+  const int splits = splits_for(p, facts, line, tiles, steps);
+  // Lower tiles fill the last wave, at the price of reading x more often.
+  if (splits <= 2 && batches == 1 && k_major && tiles * splits * 2 >= facts.sm_count) {
+    const int64_t wave = facts.sm_count / splits, waves = ceil_div(tiles, wave);
+    tile_rows = std::clamp(ceil_div(ceil_div(roles.rows, waves * wave), 8) * 8, tile_rows - 56, tile_rows);
+    tiles = ceil_div(roles.rows, tile_rows);
+  }
+  Schedule s{static_cast<int>(tile_rows), splits, static_cast<int>(tiles), 0, Release::kAtOnce};
+  if (batches > 1) return s;
+  s.prefetch = kPrefetch;
+  const bool waves = tiles * splits > facts.sm_count;
+  // Blocks that go on to their next tile leave no gap between two; they need the stages for it.
+  // On every SM one: on an SM without, two blocks of the next kernel would start.
+  if (waves && line.tile.stages > 4) s.blocks = facts.sm_count;
+  // The next kernel starts late, to load in this one's tail, and finds all SMs alike: each still has a block of this
+  // one, and room for one more. Where blocks end at different times it starts at once, lest two of its blocks take the
+  // place that one has left. And where there is no room for it, it waits until all have ended.
+  if (resident(facts, line) == 1) {
+    s.release = Release::kWithLastSums;
+  } else if (!waves && (splits > 1 || p.k <= kLongK)) {
+    s.release = Release::kWithLastLoads;
+  }
+  return s;
+}
+
+bool eligible(const Problem& p, const Line& line, Reason* why) {
+#ifdef HGEMM_NO_SM90A
+  (void)p, (void)line;
+  return refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
+#else
+  const Roles roles = roles_of(p);
+  if (!has_short_side(p, line.tile.bn, 30, why)) return false;
+  if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
+  if (roles.x_major != Major::kK) {
+    return refuse(why, "the shorter of A and B (%s) must be contiguous along K", roles.swapped ? "B" : "A");
+  }
+  if (alignment_a(p) < 16 || alignment_b(p) < 16) {
+    return refuse(why, "rows of A and B must start on 16 bytes, got %d and %d", alignment_a(p), alignment_b(p));
+  }
+  const bool k_major = roles.w_major == Major::kK;
+  const int64_t lines = k_major ? roles.rows : p.k;  // of W, as it lies
+  if ((lines > 1 && roles.ldw < (k_major ? p.k : roles.rows)) || (roles.cols > 1 && roles.ldx < p.k)) {
+    return refuse(why, "%s", "rows of A and B must not overlap");
+  }
+  return true;
+#endif
+}
+
+/// Whether the kernels take a problem gated: their tiles are put together from four rows of each half.
+bool gates(const Problem& p) {
+  const Roles roles = roles_of(p);
+  return !roles.swapped && roles.w_major == Major::kK && p.n % 16 == 0 && p.batches() == 1 && p.bias == nullptr &&
+         p.c.data == nullptr && p.pre_activation == nullptr && p.alpha == 1.0f;
+}
+
+/// The bytes at the line's rate, less where too few blocks or too short slices ask for them; where blocks wait for
+/// room, at least their turns.
+double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Schedule s = schedule(p, facts, line);
+  const int64_t blocks = int64_t{s.blocks} * s.splits * p.batches();
+  const double us = kFixedUs + kFixedColUs * line.tile.bn + read_us(p, facts, line, blocks, s.tile_rows, s.splits);
+  const int64_t turns = ceil_div(blocks, int64_t{facts.sm_count} * resident(facts, line));
+  if (turns == 1) return us;
+  const double steps = static_cast<double>(ceil_div(ceil_div(p.k, 128), s.splits));
+  return std::max(us, static_cast<double>(turns) * (kBlockUs + steps * step_us(line, s.tile_rows)));
+}
+
+constexpr Variant gating(Variant v) {
+  v.gates = gates;
+  return v;
+}
+
+using Launcher = Status (*)(const Problem&, const Schedule&, Stream);
+
+template <const Line& kLine, Launcher kF16, Launcher kBF16>
+using Functions = ScheduledFunctions<kLine, eligible, predict_us, schedule, kF16, kBF16>;
+
+template <class C>
+constexpr Line line_of(double rate) {
+  constexpr int kStageBytes = C::PANELS * (C::COLS + C::ROWS) * 128;
+  return {{C::ROWS, C::COLS, C::BK, C::kRingBytes / kStageBytes, C::kThreads}, C::kSmemBytes, rate, C::kMaxSplits};
+}
+
+#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE) \
+  constexpr Line kLine_##ROWS##x##COLS = line_of<sm90_skinny::Config<ROWS, COLS, PANELS, RING>>(RATE);
+#include "kernels/sm90_skinny/list.inc"
+#undef SM90_SKINNY
+
+}  // namespace
+
+const Variant kSm90SkinnyVariants[] = {
+#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE)                                             \
+  gating(half_variant<Functions<kLine_##ROWS##x##COLS, sm90_skinny::launch_f16_##ROWS##x##COLS, \
+                                sm90_skinny::launch_bf16_##ROWS##x##COLS>>(                     \
+      "skinny_wgmma_" #ROWS "x" #COLS, Family::kSkinny, kHopper, kHopper, kLine_##ROWS##x##COLS)),
+#include "kernels/sm90_skinny/list.inc"
+#undef SM90_SKINNY
+};
+const int kSm90SkinnyVariantCount = static_cast<int>(std::size(kSm90SkinnyVariants));
+
+}  // namespace hgemm

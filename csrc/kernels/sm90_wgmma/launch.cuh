@@ -1,0 +1,168 @@
+// Host side of sm90_wgmma: from a Problem to a launch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+
+#include "core/convert.cuh"
+#include "core/launch.cuh"
+#include "kernels/sm90_wgmma/config.h"
+
+#ifndef HGEMM_NO_SM90A
+#include "kernels/sm90_wgmma/kernel.cuh"
+#include "tile/launch.cuh"
+#include "tile/operand_map.h"
+#include "tile/pad.h"
+#endif
+
+namespace hgemm::sm90_wgmma {
+
+#ifdef HGEMM_NO_SM90A
+
+template <class Config, class T>
+Status launch(const Problem&, const DeviceFacts&, void*, Stream) {
+  return cudaErrorNoKernelImageForDevice;
+}
+
+template <class Config, class T>
+Status launch_swapped(const Problem&, const DeviceFacts&, void*, Stream) {
+  return cudaErrorNoKernelImageForDevice;
+}
+
+#else
+
+/// Rows of C in a panel of the raster: with about as many columns in flight, the blocks that run together read a
+/// square patch of C.
+constexpr int kRasterRows = 2048;
+
+template <class Traits>
+Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits>& params, cudaStream_t stream) {
+  using SmemA = SmemOperand<Traits::BM, Traits::BK, Traits::kMajorA, Traits::CN>;
+  using SmemB = SmemOperand<Traits::BN, Traits::BK, Traits::kMajorB, Traits::CM>;
+  const bool ka = SmemA::kIsKMajor, kb = SmemB::kIsKMajor;
+  if (const Status e = tile::operand_map(p, p.a, ka ? p.m : p.k, ka ? p.k : p.m, p.lda(), SmemA::kBoxRows, &params.a,
+                                         params.a_batch)) {
+    return e;
+  }
+  const int64_t cols_b = p.b_tile == 0 ? p.n : p.ldb();
+  if (const Status e = tile::operand_map(p, p.b, kb ? p.n : p.k, kb ? p.k : cols_b, p.ldb(), SmemB::kBoxRows, &params.b,
+                                         params.b_batch)) {
+    return e;
+  }
+  if constexpr (Traits::kEdged) {
+    int32_t moves[2];
+    if (const Status e =
+            tile::operand_map(p, p.b, p.n, p.k, p.ldb(), SmemEdge<Traits>::kBoxRows, &params.b_edge, moves)) {
+      return e;
+    }
+  }
+
+  static std::atomic<uint64_t> smem_allowed{0};
+  if (const cudaError_t e = allow_smem(kernel<Traits>, Traits::kSmemBytes, smem_allowed); e != cudaSuccess) return e;
+  // A cluster that splits K uses its ring for the reduction and leaves: no second tile may be on its way there.
+  uint32_t clusters =
+      Traits::CK > 1 ? params.units : std::min(params.units, static_cast<uint32_t>(facts.sm_count / Traits::kCluster));
+  if constexpr (Traits::kStreamK) clusters = params.split.clusters;
+  if constexpr (Traits::kEdged) clusters = params.edges.clusters;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {Traits::kCluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = clusters * Traits::kCluster;
+  config.blockDim = Traits::kThreads;
+  config.dynamicSmemBytes = Traits::kSmemBytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 1;
+  tile::allow_early_start(&config);
+  return cudaLaunchKernelEx(&config, kernel<Traits>, params);
+}
+
+/// What marks the partial sums of one launch. Flags lie in memory that holds anything: bits drawn at random keep it
+/// from passing for a tag. Replays of a graph use one tag again and again, but every flag is set once in a launch and
+/// cleared once, by the only block that waits for it.
+inline uint64_t next_tag() {
+  constexpr uint64_t kStep = 0x9e3779b97f4a7c15u;  // splitmix64's
+  static std::atomic<uint64_t> state = [] {
+    std::random_device device;
+    return uint64_t{device()} << 32 | device();
+  }();
+  uint64_t x = state.fetch_add(kStep, std::memory_order_relaxed);
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return (x ^ x >> 31) | 1;  // a cleared flag is 0
+}
+
+/// All but the tensor maps.
+template <class Config>
+ParamsOf<Config> params_of(const Problem& p, const DeviceFacts& facts, const Stores& stores, void* workspace) {
+  const auto units = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
+  constexpr int kPanel = std::max(1, kRasterRows / (Config::BM * Config::CM));
+  const int max_clusters = facts.sm_count / Config::kCluster;
+  const uint32_t units_m = units(p.m, Config::BM * Config::CM), units_n = units(p.n, Config::BN * Config::CN);
+  ParamsOf<Config> params{};
+  params.m = static_cast<int>(p.m);
+  params.n = static_cast<int>(p.n);
+  params.k_tiles = static_cast<int>((p.k + Config::BK - 1) / Config::BK);
+  params.units = units_m * units_n * static_cast<uint32_t>(p.batches());
+  params.raster = tile::raster_of(units_m, units_n, kPanel);
+  params.batch_inner = FastDivisor(static_cast<uint32_t>(p.batch[1]));
+  params.epilogue = tile::epilogue_params(p, nullptr);
+  params.store_tma = stores.by_tma;
+  params.finish = stores.finish;
+  params.defers =
+      Config::kDefers && stores.by_tma && stores.finish != Finish::kAny && params.k_tiles >= Config::kHalves;
+  params.bias_pairs = has_bias_pairs(p);
+  params.pitch_b = p.b_tile == 0 ? Config::BN : pitch_of(Config::BN);
+  params.c_pairs = params.epilogue.wide_c && p.n % 2 == 0;
+  if constexpr (Config::kStreamK) {
+    params.split = split_of(params.units, params.k_tiles, max_clusters);
+    params.partials = static_cast<unsigned char*>(workspace);
+    params.flags = reinterpret_cast<uint64_t*>(params.partials + size_t{params.split.clusters} * Config::kCluster *
+                                                                     Config::kPartialBytes);
+    params.tag = next_tag();
+  }
+  if constexpr (Config::kEdged) {
+    params.edges = edges_of(units_m, p.n, max_clusters, Config::BN, Config::kEdge);
+    params.raster = tile::raster_of(units_m, params.edges.columns, kPanel);
+    params.edge_rows = FastDivisor(params.edges.rows);
+  }
+  return params;
+}
+
+template <class Config, class T>
+Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream_) {
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  ParamsOf<Config> params = params_of<Config>(p, facts, stores_of(p), workspace);
+  if (params.store_tma) {
+    int32_t moves[2];
+    if (const Status e = tile::operand_map(p, p.d, p.m, p.n, p.d.row_stride, 16, &params.d, moves)) return e;
+  }
+  const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
+  if constexpr (Config::kTakesMnMajorB) {
+    if (!kb) {
+      return ka ? launch_traits<Traits<Config, T, Major::kK, Major::kMN> >(p, facts, params, stream)
+                : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, facts, params, stream);
+    }
+  }
+  return ka ? launch_traits<Traits<Config, T, Major::kK, Major::kK> >(p, facts, params, stream)
+            : launch_traits<Traits<Config, T, Major::kMN, Major::kK> >(p, facts, params, stream);
+}
+
+template <class Config, class T>
+Status launch_swapped(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream_) {
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  const Problem q = swapped_problem(p);
+  ParamsOf<Config> params = params_of<Config>(q, facts, stores_of(p), workspace);  // D lies as p says
+  int32_t moves[2];
+  if (const Status e = tile::operand_map(p, p.d, p.m, p.n, p.d.row_stride, 64, &params.d, moves)) return e;
+  return p.b_major() == Major::kK ? launch_traits<SwappedTraits<Config, T, Major::kK> >(q, facts, params, stream)
+                                  : launch_traits<SwappedTraits<Config, T, Major::kMN> >(q, facts, params, stream);
+}
+
+#endif
+
+}  // namespace hgemm::sm90_wgmma

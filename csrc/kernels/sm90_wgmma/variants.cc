@@ -1,0 +1,313 @@
+// The list of sm90_wgmma kernels: what each one serves and what it is predicted to take.
+#include "kernels/sm90_wgmma/config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <iterator>
+
+#include "core/cost.h"
+#include "core/problem.h"
+#include "core/variant_list.h"
+#include "kernels/variants.h"
+#include "tile/pad.h"
+
+namespace hgemm {
+namespace {
+
+/// One line of list.inc as values.
+struct Line {
+  Tile tile;
+  int smem_bytes;
+  bool pingpong, copies, stores_any, takes_mn_major_b;
+  int cm, cn, ck;  // cluster
+  double rate;
+  size_t partial_bytes;  // stream-K: of a block; else 0
+  int edge;              // Edged: columns of its other tiles; else 0
+};
+
+/// The ways to run one configuration; each is a variant.
+enum class Form { kDirect, kPad, kSwapped };
+
+// Fitted to a thousand timings on the H200, back to back: each kernel starts while its predecessor drains.
+constexpr double kPadBandwidth = 0.6;  // share of the read stream that a padding copy reaches
+constexpr double kFeed = 72;           // bytes per clock and SM from L2 while all SMs read; a multicast counts once
+constexpr double kFill = 75;           // and into the shared memory of one SM
+constexpr double kStartUs = 1.2;       // launch, first barriers, first stages
+constexpr double kClusterUs = 0.3;     // two SMs must be free
+constexpr double kPadUs = 1.5;         // launch of the padding copy
+constexpr double kStoreUs = 0.5;       // a warpgroup's plain epilogue of 128 x 128 results
+constexpr double kCopyFactor = 4;      // where warps, not TMA, write them
+constexpr double kRoundShare = 0.3;    // of it, where the stores wait for the next tile
+constexpr double kReduceUs = 3.0;      // split K: exchange through distributed shared memory
+constexpr double kReadShare = 0.82;    // of the read stream, at best
+constexpr int kLargeClusters = 30;     // clusters of four that find room at the same time
+// Stream-K, with RATE fitted to the 15 shapes of NOTES.md so that on none a prediction is under the best other line's.
+constexpr double kLeaveUs = 6.0;  // 128 x 256 partial sums to memory
+constexpr double kAddUs = 3.0;    // and as many added to a tile
+constexpr double kEdgedUs = 3.0;  // Edged: rows of tiles that begin inside of sectors, most of it at the end
+
+int64_t units_of(const Problem& p, const Line& line) {
+  return ceil_div(p.m, int64_t{line.tile.bm} * line.cm) * ceil_div(p.n, int64_t{line.tile.bn} * line.cn) * p.batches();
+}
+/// Stream-K: how the steps of K are shared out.
+sm90_wgmma::Split split_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  return sm90_wgmma::split_of(units_of(p, line), ceil_div(p.k, line.tile.bk), facts.sm_count / (line.cm * line.cn));
+}
+/// Edged: how its clusters share C.
+sm90_wgmma::Edges edges_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  return sm90_wgmma::edges_of(ceil_div(p.m, int64_t{line.tile.bm} * line.cm), p.n,
+                              std::max(1, facts.sm_count / line.cm), line.tile.bn, line.edge);
+}
+
+bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Reason* why) {
+#ifdef HGEMM_NO_SM90A
+  (void)p, (void)facts, (void)line, (void)form;
+  return refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
+#else
+  constexpr int64_t kMaxExtent = int64_t{1} << 30;
+  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
+    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
+                  static_cast<long long>(p.n), static_cast<long long>(p.k));
+  }
+  if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
+  const int64_t tiles = ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches();
+  constexpr int64_t kMaxTiles = int64_t{1} << 29;  // clusters round up, and turns are counted in 32 bits
+  if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, at most 2^29", static_cast<long long>(tiles));
+  if (line.ck > 1 && p.k < 2 * int64_t{line.ck} * line.tile.bk) {
+    return refuse(why, "K = %lld is too short for %d slices", static_cast<long long>(p.k), line.ck);
+  }
+  const sm90_wgmma::Stores stores = sm90_wgmma::stores_of(p);
+  if (!line.stores_any && (p.c.data != nullptr || stores.finish == sm90_wgmma::Finish::kAny)) {
+    return refuse(why,
+                  "tiles of %d columns lack the general epilogue: C, float32 D, a saved pre-activation, a bias off 16 "
+                  "bytes or of odd N, activations but relu outside of linear layers",
+                  line.tile.bn);
+  }
+  if (!line.copies && !stores.by_tma) return refuse(why, "%s", "no registers for a D that TMA cannot write");
+  if (form == Form::kSwapped &&
+      (p.a_major() != Major::kK || stores.finish != sm90_wgmma::Finish::kScale || !stores.by_tma)) {
+    return refuse(why, "%s", "A must be row-major, D on 16 bytes, and nothing added or activated");
+  }
+  if (form != Form::kSwapped && !line.takes_mn_major_b && p.b_major() == Major::kMN) {
+    return refuse(why,
+                  "B must be K-major: tiles of %d columns begin inside of 32-byte sectors, or rounded to 64 they "
+                  "find no room",
+                  line.tile.bn);
+  }
+  const bool tma = sm90_wgmma::is_tma_a(p) && sm90_wgmma::is_tma_b(p);
+  if (form == Form::kPad && tma) return refuse(why, "%s", "A and B need no padding");
+  if (form != Form::kPad && !tma) {
+    return refuse(why, "rows of A and B must start on 16 bytes (got %d and %d) and not overlap", alignment_a(p),
+                  alignment_b(p));
+  }
+  if (line.edge > 0) {
+    if (p.batches() > 1) return refuse(why, "%s", "one matrix at a time");
+    if (edges_of(form == Form::kSwapped ? sm90_wgmma::swapped_problem(p) : p, facts, line).columns == 0) {
+      return refuse(why, "%s", "no smaller tiles would take as few waves as those of 256 columns");
+    }
+  }
+  if (line.partial_bytes > 0 && split_of(p, facts, line).units == 0) {
+    return refuse(why, "%s", "nothing to split: C is a whole number of waves, or K too short");
+  }
+  return true;
+#endif
+}
+
+/// Tiles that would begin at any quarter of a line are copied to lines of their own.
+Pads pads_of(const Problem& p, const Line& line) {
+  return {!sm90_wgmma::is_tma_a(p), !sm90_wgmma::is_tma_b(p), line.tile.bn % 32 == 0 ? 0 : line.tile.bn};
+}
+size_t pad_bytes(const Problem& p, const Line& line, Form form) {
+  return form == Form::kPad ? padded_bytes(p, pads_of(p, line)) : 0;
+}
+/// Stream-K: partial sums and flags of every block.
+size_t stream_k_bytes(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  if (line.partial_bytes == 0) return 0;
+  const size_t blocks = size_t{split_of(p, facts, line).clusters} * line.cm * line.cn;
+  constexpr size_t kAlign = 256;
+  return blocks * line.partial_bytes + (blocks * sizeof(uint64_t) + kAlign - 1) / kAlign * kAlign;
+}
+
+/// What the epilogue costs beside a plain one. Biases and activations are unrolled where D goes through TMA, the latter
+/// for the layout of linear layers alone; all else is finished 32 columns at a time in a loop.
+double epilogue_factor(const Problem& p) {
+  const bool is_linear = p.a_major() == Major::kK && p.b_major() == Major::kK;
+  const bool cheap = p.act == Activation::kNone || p.act == Activation::kRelu;
+  const bool any = p.c.data != nullptr || p.pre_activation != nullptr || p.out_dtype != p.dtype;
+  if (any || (!cheap && !(is_linear && sm90_wgmma::stores_by_tma(p)))) return 8;
+  if (!cheap) return p.act == Activation::kGelu ? 3.5 : 2.5;
+  if (!sm90_wgmma::stores_by_tma(p)) return kCopyFactor;
+  return p.act == Activation::kNone && p.bias == nullptr ? 1 : 1.5;
+}
+
+/// Whole waves of clusters; a step takes the longest of its math, its bytes from L2 and those that its SM takes in. The
+/// epilogue of a pingpong kernel runs under the main loop of the next tile, or the other way round where K is short.
+/// Compute and memory overlap, but not fully where both take about as long.
+/// Stream-K: as many turns as its steps come to, and what it takes to write and to add partial sums.
+double gemm_us(const Problem& given, const DeviceFacts& facts, const Line& line, Form form) {
+  const Problem p = form == Form::kSwapped ? sm90_wgmma::swapped_problem(given) : given;
+  const double epilogue = epilogue_factor(given);  // D lies as it is given, swapped or not
+  const bool whole_lines = form == Form::kPad || (p.lda() % 64 == 0 && p.ldb() % 64 == 0);
+  const Chip& chip = chip_of(facts.cc);
+  const Tile& t = line.tile;
+  const double clk_per_us = chip.clock_ghz * 1e3;
+  const int blocks = line.cm * line.cn * line.ck;
+  const int64_t units = units_of(p, line);
+  const int64_t clusters = blocks > 2 ? kLargeClusters : std::max(1, facts.sm_count / blocks);
+  double turns = static_cast<double>(ceil_div(units, clusters));
+  const double steps = static_cast<double>(ceil_div(ceil_div(p.k, t.bk), line.ck));
+
+  const double line_share = whole_lines ? 1.0 : 0.45;  // fits 248 us at 4096^3 in rows of 4104
+  const double math_clk = 2.0 * t.bm * t.bn * t.bk / (line.rate * chip.peak_flops);
+  const double feed_clk = 2.0 * t.bk * (t.bm / line.cn + t.bn / line.cm) / (kFeed * line_share);
+  const double fill_clk = 2.0 * t.bk * (t.bm + t.bn) / kFill;
+  double parts_us = 0;
+  const sm90_wgmma::Split split = line.partial_bytes > 0 ? split_of(p, facts, line) : sm90_wgmma::Split{};
+  if (split.units > 0) {
+    turns = split.waves + split.share / steps;
+    const double adds = std::ceil(steps / split.share), area = t.bm * t.bn / (128.0 * 256.0);
+    parts_us = area * (kLeaveUs + kAddUs * adds);
+  }
+  if (line.edge > 0) {
+    turns = edges_of(p, facts, line).turns - 1 + 2.0 * line.edge / t.bn;
+    parts_us = kEdgedUs;
+  }
+  const double loop_us = steps * std::max({math_clk, feed_clk, fill_clk}) / clk_per_us;
+  const double store_us = kStoreUs * epilogue * t.bm * t.bn / (128.0 * 128.0);
+  double compute_us;
+  if (line.pingpong) {
+    compute_us = (turns - 1) * std::max(loop_us, (loop_us + store_us) / 2) + loop_us + store_us + parts_us;
+  } else {
+    const bool defers = line.ck == 1 && epilogue < 8 && sm90_wgmma::stores_by_tma(given);
+    compute_us = turns * (loop_us + (line.ck > 1 ? kReduceUs : 0.0)) +
+                 store_us * (defers ? 1 + kRoundShare * std::max(0.0, turns - 1) : turns) + parts_us;
+  }
+  const double memory_us = dram_bytes(p) / (chip.dram_gbs * 1e3 * kReadShare);
+  const double longer = std::max(compute_us, memory_us), shorter = std::min(compute_us, memory_us);
+  const double overlap = shorter / longer;
+  return kStartUs + (blocks > 1 ? kClusterUs : 0.0) +
+         longer * std::pow(1 + overlap * overlap * overlap * overlap, 0.25);
+}
+
+double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
+  const double gemm = gemm_us(p, facts, line, form);
+  if (form != Form::kPad) return gemm;
+  const double copied = 2.0 * static_cast<double>(pad_bytes(p, line, form));
+  return gemm + kPadUs + copied / (kPadBandwidth * chip_of(facts.cc).dram_gbs * 1e3);
+}
+
+/// Pads what needs it, then has `launcher(problem)` run.
+template <class Launch>
+Status launch(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, void* copies, Stream stream,
+              const Launch& launcher) {
+  if (form != Form::kPad) return launcher(p);
+  const Pads pads = pads_of(p, line);
+  if (const Status e = launch_pad(p, facts, pads, copies, stream); e != 0) return e;
+  return launcher(padded_problem(p, pads, copies));
+}
+
+/// The functions of a Variant for one line and form: compile-time arguments, so that they need no closure.
+template <const Line& kLine, auto kF16, auto kBF16, Form kForm>
+struct Functions {
+  static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
+    return hgemm::eligible(p, facts, kLine, kForm, why);
+  }
+  static size_t workspace(const Problem& p, const DeviceFacts& facts) {
+    return stream_k_bytes(p, facts, kLine) + pad_bytes(p, kLine, kForm);
+  }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) {
+    return hgemm::predict_us(p, facts, kLine, kForm);
+  }
+  static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
+    const auto launcher = p.dtype == DType::kF16 ? kF16 : kBF16;
+    void* copies = static_cast<unsigned char*>(workspace) + stream_k_bytes(p, facts, kLine);
+    return hgemm::launch(p, facts, kLine, kForm, copies, stream,
+                         [&](const Problem& q) { return launcher(q, facts, workspace, stream); });
+  }
+};
+
+template <class C>
+constexpr Line line_of(double rate, size_t partial_bytes = 0) {
+  return {{C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
+          C::kSmemBytes,
+          C::kPingpong,
+          C::kCopies,
+          C::kStoresAny,
+          C::kTakesMnMajorB,
+          C::CM,
+          C::CN,
+          C::CK,
+          rate,
+          partial_bytes,
+          C::kEdged ? C::kEdge : 0};
+}
+
+constexpr Cut cut_of(const Line& line, Form form) {
+  return {line.cm,
+          line.cn,
+          line.ck,
+          line.pingpong,
+          form == Form::kPad,
+          form == Form::kSwapped,
+          line.edge > 0,
+          line.partial_bytes > 0};
+}
+
+using sm90_wgmma::COOPERATIVE, sm90_wgmma::PINGPONG;
+
+#define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)             \
+  constexpr Line kLine_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK = \
+      line_of<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, CK>>(RATE);
+#define SM90_WGMMA_STREAM_K(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)                 \
+  using StreamK_##SCHEDULE##_##BM##x##BN##_c##CM##x##CN =                           \
+      sm90_wgmma::StreamK<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, 1>>; \
+  constexpr Line kLine_streamk_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1 =     \
+      line_of<StreamK_##SCHEDULE##_##BM##x##BN##_c##CM##x##CN>(                     \
+          RATE, StreamK_##SCHEDULE##_##BM##x##BN##_c##CM##x##CN::kPartialBytes);
+#define SM90_WGMMA_EDGED(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)              \
+  constexpr Line kLine_edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1 = \
+      line_of<sm90_wgmma::Edged<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, 1>>>(RATE);
+#include "kernels/sm90_wgmma/list.inc"
+
+#define SM90_WGMMA_FORM(ID, NAME, FORM)                                                                 \
+  half_variant<Functions<kLine_##ID, sm90_wgmma::launch_f16_##ID, sm90_wgmma::launch_bf16_##ID, FORM>>( \
+      NAME, Family::kSm90Wgmma, kHopper, kHopper, kLine_##ID, false, cut_of(kLine_##ID, FORM))
+#define SM90_WGMMA_FORMS(ID, NAME) \
+  SM90_WGMMA_FORM(ID, NAME, Form::kDirect), SM90_WGMMA_FORM(ID, NAME "_pad", Form::kPad),
+#define SM90_WGMMA_SWAPPED_FORM(LINE, PREFIX, ID, NAME)                                                               \
+  half_variant<Functions<kLine_##LINE, sm90_wgmma::launch_f16_##PREFIX##ID, sm90_wgmma::launch_bf16_##PREFIX##ID,     \
+                         Form::kSwapped>>(NAME "_swapped", Family::kSm90Wgmma, kHopper, kHopper, kLine_##LINE, false, \
+                                          cut_of(kLine_##LINE, Form::kSwapped)),
+#define SM90_WGMMA_PINGPONG "pingpong"
+#define SM90_WGMMA_COOPERATIVE "cooperative"
+
+}  // namespace
+
+const Variant kSm90WgmmaVariants[] = {
+#define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)      \
+  SM90_WGMMA_FORMS(SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, \
+                   "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x" #CK)
+#define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)               \
+  SM90_WGMMA_SWAPPED_FORM(SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, swapped_, \
+                          SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK,           \
+                          "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x" #CK)
+#define SM90_WGMMA_EDGED(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)                                       \
+  SM90_WGMMA_FORMS(edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1,                               \
+                   "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x1_edged") \
+  SM90_WGMMA_SWAPPED_FORM(edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1, edged_swapped_,        \
+                          SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1,                                \
+                          "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x1_edged")
+#include "kernels/sm90_wgmma/list.inc"
+};
+const int kSm90WgmmaVariantCount = static_cast<int>(std::size(kSm90WgmmaVariants));
+
+const Variant kSm90StreamKVariants[] = {
+#define SM90_WGMMA_STREAM_K(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)        \
+  SM90_WGMMA_FORMS(streamk_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1, \
+                   "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x1_streamk")
+#include "kernels/sm90_wgmma/list.inc"
+};
+const int kSm90StreamKVariantCount = static_cast<int>(std::size(kSm90StreamKVariants));
+
+}  // namespace hgemm

@@ -1,0 +1,25 @@
+// The TMA tensor map of an operand of a Problem.
+#pragma once
+
+#include <cuda.h>
+
+#include "core/problem.h"
+#include "tile/tensor_map.h"
+
+namespace hgemm::tile {
+
+/// The map of `x` as it lies, (rows, cols), rows `ld` apart. `moves`, outer and inner: 0 where a batch index leaves the
+/// operand in place, else ~0.
+inline Status operand_map(const Problem& p, const Matrix& x, int64_t rows, int64_t cols, int64_t ld, int box_rows,
+                          CUtensorMap* map, int32_t (&moves)[2]) {
+  TmaView view{x.data, p.dtype, cols, rows, ld, {1, 1}, {0, 0}, box_rows};
+  for (int i = 0; i < 2; ++i) {
+    moves[i] = x.batch_stride[i] == 0 ? 0 : ~0;
+    if (x.batch_stride[i] == 0) continue;
+    view.batch[i] = p.batch[i];
+    view.batch_stride[i] = x.batch_stride[i];
+  }
+  return tensor_map(view, map);
+}
+
+}  // namespace hgemm::tile
