@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import tables  # noqa: E402
-from hgemm_ops._bench import record  # noqa: E402
+from hgemm_ops.bench import record  # noqa: E402
 from integration import check, compare, decode  # noqa: E402
 from integration.__main__ import main as integration_main  # noqa: E402
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
 import hgemm_ops  # noqa: E402
 from benchmarks import ladder_course  # noqa: E402
 from hgemm_ops import _variants  # noqa: E402
-from hgemm_ops._bench.rungs import FAMILIES, RUNGS  # noqa: E402
+from hgemm_ops.bench.rungs import FAMILIES, RUNGS  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not _variants.additions(), reason="the ladder's library was not built")
 

@@ -20,9 +20,9 @@ sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
 
 from benchmarks import ladder_course, ladder_ncu  # noqa: E402
 from hgemm_ops import _library  # noqa: E402
-from hgemm_ops._bench import ladder, ncu, record, runner, statistics, timing, workload  # noqa: E402
-from hgemm_ops._bench.rungs import FAMILIES, RUNGS  # noqa: E402
-from hgemm_ops._bench.suites import Case  # noqa: E402
+from hgemm_ops.bench import ladder, ncu, record, runner, statistics, timing, workload  # noqa: E402
+from hgemm_ops.bench.rungs import FAMILIES, RUNGS  # noqa: E402
+from hgemm_ops.bench.suites import Case  # noqa: E402
 from hgemm_ops.cli import ladder as command  # noqa: E402
 from hgemm_ops.cli import main  # noqa: E402
 

@@ -12,8 +12,8 @@ from native_check import counts, needs_compiler
 
 import hgemm_ops
 from hgemm_ops import _library, _tables
-from hgemm_ops._bench.suites import SUITES
 from hgemm_ops._tables import Device, Entry, Table
+from hgemm_ops.bench.suites import SUITES
 
 H200 = Device("NVIDIA H200", 90, 132, 62914560)
 # Times over those of the best other kernel, on an H200, one run (csrc/kernels/NOTES.md).

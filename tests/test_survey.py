@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 import hgemm_ops
 from hgemm_ops import _library, _tables
-from hgemm_ops._bench import console, sampling, survey, timing, zoo
-from hgemm_ops._bench.suites import SUITES, Case
+from hgemm_ops.bench import console, sampling, survey, timing, zoo
+from hgemm_ops.bench.suites import SUITES, Case
 from hgemm_ops.cli import bench
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
