@@ -19,10 +19,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import counted
+from helpers import ROOT, counted, unserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_gpu_runtime import unserved
 
 import hgemm_ops
 from hgemm_ops import _library, _native, _tables, _variants
@@ -481,7 +480,7 @@ def test_choices_hold_on_shapes_that_nothing_was_learned_from(tables: None) -> N
 def test_choices_are_near_the_best_on_random_shapes() -> None:
     """On the shapes that were learned from: the trees and their questions belong together."""
     facts, names = _native.preset_facts(90), _variants.names()
-    path = Path(__file__).parents[1] / "benchmarks" / "results" / "h200" / "shapes.tsv.xz"
+    path = ROOT / "benchmarks" / "results" / "h200" / "shapes.tsv.xz"
     with lzma.open(path, "rt") as file:
         next(file)
         columns = next(file).rstrip("\n").split("\t")

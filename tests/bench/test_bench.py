@@ -22,17 +22,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 from eager_body import EagerBody
+from helpers import ROOT
 from rich.console import Console
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
-
-import hgemm_ops  # noqa: E402
-from benchmarks import gpu_tests, host_cost, tables  # noqa: E402
-from hgemm_ops import _library, _native, _tables  # noqa: E402
-from hgemm_ops._explain import Candidate  # noqa: E402
-from hgemm_ops.bench import console, record, runner, statistics, timing, workload  # noqa: E402
-from hgemm_ops.bench.suites import (  # noqa: E402
+import hgemm_ops
+from benchmarks import gpu_tests, host_cost, tables
+from hgemm_ops import _library, _native, _tables
+from hgemm_ops._explain import Candidate
+from hgemm_ops.bench import console, record, runner, statistics, timing, workload
+from hgemm_ops.bench.suites import (
     ACTIVATIONS,
     ELEMENT_BYTES,
     LAYOUTS,
@@ -41,7 +39,7 @@ from hgemm_ops.bench.suites import (  # noqa: E402
     parse_shapes,
     with_dtype,
 )
-from hgemm_ops.cli import bench, tune  # noqa: E402
+from hgemm_ops.cli import bench, tune
 
 # Suites
 

@@ -19,17 +19,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 from eager_body import EagerBody
+from helpers import ROOT
 from rich.console import Console
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
-
-import hgemm_ops  # noqa: E402
-from benchmarks import tables  # noqa: E402
-from hgemm_ops.bench import console, peers, record, runner, timing, workload  # noqa: E402
-from hgemm_ops.bench.peers import cublaslt, cutlass, quack, triton  # noqa: E402
-from hgemm_ops.bench.suites import SUITES, Case  # noqa: E402
-from hgemm_ops.cli import bench  # noqa: E402
+import hgemm_ops
+from benchmarks import tables
+from hgemm_ops.bench import console, peers, record, runner, timing, workload
+from hgemm_ops.bench.peers import cublaslt, cutlass, quack, triton
+from hgemm_ops.bench.suites import SUITES, Case
+from hgemm_ops.cli import bench
 
 CASE = Case(40, 24, 32)
 MODULES = {"cublaslt": cublaslt, "triton": triton, "cutlass": cutlass, "quack": quack}

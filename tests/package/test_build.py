@@ -17,11 +17,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from helpers import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # compile_cu.py is not installed
-
-import compile_cu  # noqa: E402
+import compile_cu
 
 CSRC = ROOT / "csrc"
 LIBRARY = ROOT / "hgemm_ops" / "_C.so"
