@@ -30,7 +30,7 @@ import torch
 from catboost import CatBoostRegressor
 
 from hgemm_ops import _native, _variants
-from hgemm_ops._bench.sampling import scored_shapes
+from hgemm_ops.bench.sampling import scored_shapes
 
 DATA = Path(__file__).parent / "results" / "h200" / "shapes.tsv.xz"
 OUTPUT = Path(__file__).parents[1] / "csrc" / "dispatch" / "learned_sm90.inc"

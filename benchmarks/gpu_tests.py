@@ -21,7 +21,7 @@ import click
 import pytest
 import torch
 
-from hgemm_ops._bench import record
+from hgemm_ops.bench import record
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTCOMES = ("passed", "skipped", "errors", "failed")  # of two reported for one test, the later counts

@@ -4,7 +4,7 @@ Three products, all as the dispatcher decides: ``a @ b`` is the smallest square 
 the smallest that it gives to a kernel of ours, ``u @ v`` the smallest to one that is given tensor maps (launches queue
 up, so a round must stay below what the queue holds).
 
-Contenders run interleaved like every other benchmark (``hgemm_ops._bench.timing``), by the host's clock; costs over a
+Contenders run interleaved like every other benchmark (``hgemm_ops.bench.timing``), by the host's clock; costs over a
 baseline are medians of paired differences. The baseline is the call outside of any context, with the override of
 torch's products in place; what that costs takes processes of their own, with it and without, in turns.
 Writes ``results/<gpu>/host_cost.json``.
@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import hgemm_ops
-from hgemm_ops._bench import record, statistics, timing
+from hgemm_ops.bench import record, statistics, timing
 
 RESULTS = Path(__file__).parent / "results"
 WITH_TENSOR_MAPS = ("sm90_wgmma", "skinny_wgmma")

@@ -16,8 +16,8 @@ import click
 import torch
 
 import hgemm_ops
-from hgemm_ops._bench import ncu, record, workload
-from hgemm_ops._bench.suites import Case
+from hgemm_ops.bench import ncu, record, workload
+from hgemm_ops.bench.suites import Case
 
 RESULTS = Path(__file__).parent / "results"
 TORCH = "torch"

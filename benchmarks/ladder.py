@@ -8,9 +8,9 @@ import click
 import torch
 from rich.console import Console
 
-from hgemm_ops._bench import console, ladder, record, runner
-from hgemm_ops._bench.rungs import FAMILIES
-from hgemm_ops._bench.suites import SUITES, Case
+from hgemm_ops.bench import console, ladder, record, runner
+from hgemm_ops.bench.rungs import FAMILIES
+from hgemm_ops.bench.suites import SUITES, Case
 
 RESULTS = Path(__file__).parent / "results"
 # Of the shapes behind the published ratios, some of every size: all of them take an hour of naive kernels. The small

@@ -16,10 +16,10 @@ from typing import Any
 
 import click
 
-from hgemm_ops._bench import record
-from hgemm_ops._bench.ladder import CUBLAS_F16, CUBLAS_F32, TORCH
-from hgemm_ops._bench.rungs import FAMILIES, RUNGS, Rung
-from hgemm_ops._bench.statistics import geometric_mean
+from hgemm_ops.bench import record
+from hgemm_ops.bench.ladder import CUBLAS_F16, CUBLAS_F32, TORCH
+from hgemm_ops.bench.rungs import FAMILIES, RUNGS, Rung
+from hgemm_ops.bench.statistics import geometric_mean
 
 ROOT = Path(__file__).resolve().parent.parent
 COURSE = ROOT / "benchmarks" / "ladder.md"

@@ -16,9 +16,9 @@ import click
 import torch
 
 import hgemm_ops
-from hgemm_ops._bench import ladder, ncu, record, workload
-from hgemm_ops._bench.rungs import FAMILIES, RUNGS
-from hgemm_ops._bench.suites import Case
+from hgemm_ops.bench import ladder, ncu, record, workload
+from hgemm_ops.bench.rungs import FAMILIES, RUNGS
+from hgemm_ops.bench.suites import Case
 
 RESULTS = Path(__file__).parent / "results"
 SIZE = 4096

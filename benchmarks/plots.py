@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hgemm_ops._bench import decode_plots, ladder_plots, plots, record
+from hgemm_ops.bench import decode_plots, ladder_plots, plots, record
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 import torch
 
-from hgemm_ops._bench import record
-from hgemm_ops._bench.suites import SUITES
+from hgemm_ops.bench import record
+from hgemm_ops.bench.suites import SUITES
 
 HERE = Path(__file__).resolve().parent
 SHIPPED = HERE.parent / "hgemm_ops" / "tables"

@@ -11,8 +11,8 @@ import click
 import torch
 from rich.console import Console
 
-from hgemm_ops._bench import console, record, runner, survey
-from hgemm_ops._bench.suites import ELEMENT_BYTES, SUITES, with_dtype
+from hgemm_ops.bench import console, record, runner, survey
+from hgemm_ops.bench.suites import ELEMENT_BYTES, SUITES, with_dtype
 
 RESULTS = Path(__file__).parent / "results"
 

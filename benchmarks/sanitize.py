@@ -22,7 +22,7 @@ import click
 import torch
 
 import hgemm_ops
-from hgemm_ops._bench import record
+from hgemm_ops.bench import record
 
 ROOT = Path(__file__).resolve().parent.parent
 SMOKE = ROOT / "tests" / "sanitizer_smoke.py"

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import hgemm_ops
-from hgemm_ops._bench import record
+from hgemm_ops.bench import record
 
 RESULTS = Path(__file__).parent / "results"
 OPS = ("mm", "bmm", "matmul", "addmm", "baddbmm", "linear")

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import hgemm_ops
-from hgemm_ops._bench import record
+from hgemm_ops.bench import record
 
 RESULTS = Path(__file__).parent / "results"
 _PAGE = 4096

@@ -133,7 +133,7 @@ def _missing_rungs() -> list[str]:
     """The names of the ladder's steps where its library was not built."""
     if _native.ladder() is not None:
         return []
-    from hgemm_ops._bench.rungs import RUNGS
+    from hgemm_ops.bench.rungs import RUNGS
 
     return list(RUNGS)
 

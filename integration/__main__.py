@@ -11,7 +11,7 @@ import torch
 import transformers
 from rich.console import Console
 
-from hgemm_ops._bench import record
+from hgemm_ops.bench import record
 from integration import check, models
 
 

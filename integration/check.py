@@ -16,7 +16,7 @@ from rich.table import Table
 
 import hgemm_ops
 from hgemm_ops import use_custom_gemm
-from hgemm_ops._bench.statistics import geometric_mean
+from hgemm_ops.bench.statistics import geometric_mean
 from integration import models, scenarios, timing
 from integration.compare import Comparison, compare, disagreement, error, rounding_unit
 

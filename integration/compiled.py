@@ -23,8 +23,8 @@ from torch._dynamo.utils import counters
 
 import hgemm_ops.compile
 from hgemm_ops import use_custom_gemm
-from hgemm_ops._bench import record
-from hgemm_ops._bench.statistics import paired_ratio
+from hgemm_ops.bench import record
+from hgemm_ops.bench.statistics import paired_ratio
 from integration import models, timing
 
 SIDES = ("torch", "ours", "fused")

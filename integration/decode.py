@@ -34,8 +34,8 @@ from rich.table import Table
 from torch._inductor import list_mode_options
 
 from hgemm_ops import fuse_projections, use_custom_gemm
-from hgemm_ops._bench import record
-from hgemm_ops._bench.statistics import paired_ratio
+from hgemm_ops.bench import record
+from hgemm_ops.bench.statistics import paired_ratio
 from integration import check, models, scenarios, timing
 from integration.__main__ import console
 from integration.compare import Comparison, rounding_unit

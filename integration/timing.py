@@ -9,8 +9,8 @@ from statistics import median
 
 import torch
 
-from hgemm_ops._bench.statistics import paired_ratio
-from hgemm_ops._bench.timing import interleave
+from hgemm_ops.bench.statistics import paired_ratio
+from hgemm_ops.bench.timing import interleave
 
 #: Runs the body so many times.
 Side = Callable[[int], object]

@@ -22,8 +22,8 @@ import transformers
 from torch import Tensor
 
 from hgemm_ops import use_custom_gemm
-from hgemm_ops._bench import record
-from hgemm_ops._bench.statistics import paired_ratio
+from hgemm_ops.bench import record
+from hgemm_ops.bench.statistics import paired_ratio
 from integration import models, timing
 
 BLOCK = 10  # steps of one side in a row

@@ -11,8 +11,10 @@ from pathlib import Path
 
 # Inductor's FX cache does not see op registrations: a stale entry would hide a broken one. Read when torch is imported.
 os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
-# Tests import ``helpers`` whatever pytest's import mode and working directory.
-sys.path.insert(0, str(Path(__file__).parent))
+# Tests import ``helpers``, and ``benchmarks``, ``integration`` and ``compile_cu`` of the checkout, whatever pytest's
+# import mode and working directory.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import pytest
 import torch

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from hgemm_ops._bench import timing, workload
+from hgemm_ops.bench import timing, workload
 
 B = TypeVar("B", bound="EagerBody")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +17,8 @@ import hgemm_ops
 from hgemm_ops import _native
 from hgemm_ops._report import Report
 
+#: The checkout, of which not everything that is tested is installed.
+ROOT = Path(__file__).resolve().parent.parent
 #: Where tests of ``use_custom_gemm()`` run. "cpu" tries the tests themselves: there nothing is ours, nothing counted.
 DEVICE = os.environ.get("HGEMM_TEST_DEVICE", "cuda")
 ON_GPU = DEVICE == "cuda"
@@ -27,6 +31,23 @@ POISON = float("nan")
 # sqrt(K) / 48 units, four of them at K = 36,000. Terms of one sign: K / 64 units, four at K = 256: such inputs are kept
 # short. Only float32 results are near this bound; half results are dominated by the rounding of the store.
 ACCUMULATION = 4.0
+#: M, N and K of small problems; every kernel serves one of them: ``unserved``.
+SHAPES = [
+    (64, 64, 2048),
+    (257, 130, 96),
+    (1, 1024, 512),
+    (300, 24, 700),
+    (128, 256, 64),
+    (33, 65, 17),
+    (16, 16, 72),
+    (9, 15, 67),
+    (40, 72, 1031),
+    (24, 17000, 72),  # these for edged kernels
+    (17000, 24, 72),
+    (24, 17000, 67),
+]
+# Why a kernel serves no problem at all.
+NOT_HERE = re.compile(r"needs sm_\d+ or newer|runs up to sm_|bytes of shared memory|not built")
 #: By the values of ``act``, whose names are ``hgemm_ops.ops.activation.ACTIVATIONS``.
 ACTIVATIONS: dict[int, Callable[[Tensor], Tensor]] = {
     0: lambda x: x,
@@ -35,6 +56,20 @@ ACTIVATIONS: dict[int, Callable[[Tensor], Tensor]] = {
     3: lambda x: F.gelu(x, approximate="tanh"),
     4: F.silu,
 }
+
+
+def production() -> list[hgemm_ops.VariantInfo]:
+    return [v for v in hgemm_ops.variants() if v.family != "ladder"]
+
+
+def unserved(arch: str | None = None) -> list[str]:
+    """Names of the kernels that run on this GPU, or on ``arch``, and serve nothing that ``SHAPES`` has."""
+    names = {v.name for v in production()}
+    for m, n, k in SHAPES:
+        for layout in ("NN", "NT"):
+            candidates = hgemm_ops.explain(M=m, N=n, K=k, layout=layout, arch=arch).candidates
+            names -= {c.name for c in candidates if c.eligible or NOT_HERE.search(c.reason)}
+    return sorted(names)
 
 
 def assert_close_to_torch(

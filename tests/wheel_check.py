@@ -53,9 +53,9 @@ def releases() -> list[str]:
 
 def tests() -> list[str]:
     """Files of tests that read nothing of the checkout."""
-    files = sorted(TESTS.glob("test_*.py"))
+    files = sorted(TESTS.rglob("test_*.py"))
     needs = re.compile(r"\bROOT\b|\b(benchmarks|integration|native_check|test_build)\b")
-    return [f.name for f in files if not needs.search(f.read_text())]
+    return [str(f.relative_to(TESTS)) for f in files if not needs.search(f.read_text())]
 
 
 def check(wheel: Path, version: str) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from hgemm_ops._bench import console, record, runner, survey
-from hgemm_ops._bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, parse_shapes, with_dtype
+from hgemm_ops.bench import console, record, runner, survey
+from hgemm_ops.bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, parse_shapes, with_dtype
 
 _SHAPES = "shapes"  # what results of --shapes are called
 
@@ -91,7 +91,7 @@ def bench(
         raise click.UsageError(f"{suite} has shapes, types and kernels of its own")
     console.require_kernels("hgemm bench")
     if plot_path:
-        from hgemm_ops._bench import plots  # before the measurement: matplotlib may be missing
+        from hgemm_ops.bench import plots  # before the measurement: matplotlib may be missing
 
     screen = Console()
     if suite in survey.NAMES:

@@ -12,7 +12,7 @@ import torch
 
 import hgemm_ops
 from hgemm_ops import _library, _native, _override, _tables
-from hgemm_ops._bench import record
+from hgemm_ops.bench import record
 
 
 def devices() -> list[dict[str, Any]]:

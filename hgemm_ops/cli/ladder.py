@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hgemm_ops import _variants
-from hgemm_ops._bench import console, record, runner
-from hgemm_ops._bench import ladder as steps
-from hgemm_ops._bench.rungs import FAMILIES
-from hgemm_ops._bench.suites import SUITES, Case, parse_shapes
+from hgemm_ops.bench import console, record, runner
+from hgemm_ops.bench import ladder as steps
+from hgemm_ops.bench.rungs import FAMILIES
+from hgemm_ops.bench.suites import SUITES, Case, parse_shapes
 
 _SUITES = sorted({suite for family in FAMILIES for suite in steps.suites_of(family)})
 
@@ -67,7 +67,7 @@ def ladder(
     if not _variants.additions():
         raise click.ClickException("the ladder's library was not built: install with HGEMM_LADDER=1")
     if plot_path:
-        from hgemm_ops._bench import ladder_plots  # before the measurement: matplotlib may be missing
+        from hgemm_ops.bench import ladder_plots  # before the measurement: matplotlib may be missing
 
     options = steps.Options(rounds, seconds, swizzle, seed or 0, inputs)
     screen = Console(soft_wrap=True, highlight=False)

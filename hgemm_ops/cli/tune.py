@@ -18,8 +18,8 @@ import torch
 from rich.console import Console
 
 from hgemm_ops import _native, _tables, _variants
-from hgemm_ops._bench import console, record, runner
-from hgemm_ops._bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, Case, parse_shapes, with_dtype
+from hgemm_ops.bench import console, record, runner
+from hgemm_ops.bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, Case, parse_shapes, with_dtype
 
 _WHOLE_CHUNK = 16  # bytes
 _LAYOUT_HELP = "Of --shapes; repeatable.  [default: NT, a linear layer's]"

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import ROOT
 from native_check import counts, needs_compiler
 
 import hgemm_ops
 from hgemm_ops import _library, _tables
-from hgemm_ops._bench.suites import SUITES
 from hgemm_ops._tables import Device, Entry, Table
+from hgemm_ops.bench.suites import SUITES
 
 H200 = Device("NVIDIA H200", 90, 132, 62914560)
-SHAPES = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "h200" / "shapes.tsv.xz"
+SHAPES = ROOT / "benchmarks" / "results" / "h200" / "shapes.tsv.xz"
 # Times over those of the best other kernel, on an H200, one run (csrc/kernels/sm90_wgmma/NOTES.md).
 MEASURED = {
     ("NT", 512, 28672, 4096): 0.971 / 0.962,

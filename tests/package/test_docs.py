@@ -14,12 +14,12 @@ from typing import Any
 import click
 import pytest
 import torch
+from helpers import ROOT
 
 import hgemm_ops
 import hgemm_ops.cli
 import hgemm_ops.compile
 
-ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 PAGES = (README, ROOT / "CONTRIBUTING.md", ROOT / "csrc" / "README.md", ROOT / "benchmarks" / "README.md")
 NEEDS_GPU = "# needs a GPU"

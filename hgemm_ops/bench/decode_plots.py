@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
-from hgemm_ops._bench.plots import _OURS, _TORCH, _write
+from hgemm_ops.bench.plots import _OURS, _TORCH, _write
 
 _FUSED = "#2f5fb8"
 _SIDES = {

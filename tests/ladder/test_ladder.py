@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import csv
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import ROOT
 from torch import Tensor, library
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
-
-import hgemm_ops  # noqa: E402
-from benchmarks import ladder_course  # noqa: E402
-from hgemm_ops import _variants  # noqa: E402
-from hgemm_ops._bench.rungs import FAMILIES, RUNGS  # noqa: E402
+import hgemm_ops
+from benchmarks import ladder_course
+from hgemm_ops import _variants
+from hgemm_ops.bench.rungs import FAMILIES, RUNGS
 
 pytestmark = pytest.mark.skipif(not _variants.additions(), reason="the ladder's library was not built")
 

@@ -23,8 +23,8 @@ from torch import Tensor
 
 import hgemm_ops
 from hgemm_ops import VariantInfo, _variants
-from hgemm_ops._bench.rungs import RUNGS
-from hgemm_ops._bench.suites import SUITES
+from hgemm_ops.bench.rungs import RUNGS
+from hgemm_ops.bench.suites import SUITES
 
 pytestmark = pytest.mark.gpu
 

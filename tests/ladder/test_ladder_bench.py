@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,18 +12,16 @@ import click
 import pytest
 import torch
 from click.testing import CliRunner
+from helpers import ROOT
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
-
-from benchmarks import ladder_course, ladder_ncu  # noqa: E402
-from hgemm_ops import _library  # noqa: E402
-from hgemm_ops._bench import ladder, ncu, record, runner, statistics, timing, workload  # noqa: E402
-from hgemm_ops._bench.rungs import FAMILIES, RUNGS  # noqa: E402
-from hgemm_ops._bench.suites import Case  # noqa: E402
-from hgemm_ops.cli import ladder as command  # noqa: E402
-from hgemm_ops.cli import main  # noqa: E402
+from benchmarks import ladder_course, ladder_ncu
+from hgemm_ops import _library
+from hgemm_ops.bench import ladder, ncu, record, runner, statistics, timing, workload
+from hgemm_ops.bench.rungs import FAMILIES, RUNGS
+from hgemm_ops.bench.suites import Case
+from hgemm_ops.cli import ladder as command
+from hgemm_ops.cli import main
 
 needs_library = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
 NAIVE, SLICED, TILED = (rung.name for rung in FAMILIES["sgemm"][:3])

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import random
-import re
 import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import assert_as_good, assert_close_to_torch, limited_kernels, reference_matmul
+from helpers import (
+    SHAPES,
+    assert_as_good,
+    assert_close_to_torch,
+    limited_kernels,
+    production,
+    reference_matmul,
+    unserved,
+)
 from torch import Tensor, nn
 
 import hgemm_ops
@@ -19,28 +26,8 @@ pytestmark = pytest.mark.gpu
 
 hgemm = torch.ops.hgemm
 AUTO = -1
-SHAPES = [
-    (64, 64, 2048),
-    (257, 130, 96),
-    (1, 1024, 512),
-    (300, 24, 700),
-    (128, 256, 64),
-    (33, 65, 17),
-    (16, 16, 72),
-    (9, 15, 67),
-    (40, 72, 1031),
-    (24, 17000, 72),  # these for edged kernels
-    (17000, 24, 72),
-    (24, 17000, 67),
-]
-# Why a kernel serves no problem at all.
-NOT_HERE = re.compile(r"needs sm_\d+ or newer|runs up to sm_|bytes of shared memory|not built")
 # Long enough to outlast the host's side of any test here; about 0.1 to 0.2 s.
 BUSY_CYCLES = 200_000_000
-
-
-def production() -> list[VariantInfo]:
-    return [v for v in hgemm_ops.variants() if v.family != "ladder"]
 
 
 VARIANTS = pytest.mark.parametrize("variant", [None, *production()], ids=lambda v: v.name if v else "auto")
@@ -60,16 +47,6 @@ def factors(variant: VariantInfo | None, device: str = "cuda") -> tuple[int, Ten
             if any(c.eligible and c.name == variant.name for c in hgemm_ops.explain(a, b).candidates):
                 return variant.id, a, b
     pytest.skip(f"{variant.name if variant else None} serves none of {SHAPES} on this GPU")
-
-
-def unserved(arch: str | None = None) -> list[str]:
-    """Names of the kernels that run on this GPU, or on ``arch``, and serve nothing that ``factors()`` has."""
-    names = {v.name for v in production()}
-    for m, n, k in SHAPES:
-        for layout in ("NN", "NT"):
-            candidates = hgemm_ops.explain(M=m, N=n, K=k, layout=layout, arch=arch).candidates
-            names -= {c.name for c in candidates if c.eligible or NOT_HERE.search(c.reason)}
-    return sorted(names)
 
 
 def serving(a: Tensor, b: Tensor) -> list[int]:

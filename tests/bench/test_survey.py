@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
@@ -16,13 +15,11 @@ import torch
 from click.testing import CliRunner
 
 import hgemm_ops
-from hgemm_ops import _library, _tables
-from hgemm_ops._bench import console, sampling, survey, timing, zoo
-from hgemm_ops._bench.suites import SUITES, Case
-from hgemm_ops.cli import bench
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import tables
+from hgemm_ops import _library, _tables
+from hgemm_ops.bench import console, sampling, survey, timing, zoo
+from hgemm_ops.bench.suites import SUITES, Case
+from hgemm_ops.cli import bench
 
 needs_library = pytest.mark.skipif(not _library.load(), reason="no native library")
 

@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
-CSRC = Path(__file__).resolve().parent.parent / "csrc"
+CSRC = ROOT / "csrc"
 FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover")
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import click
 import pytest
 
 import hgemm_ops
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import kernels_ncu, tables
 
 ROW = {

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import record_all
-from hgemm_ops._bench.suites import SUITES
+from hgemm_ops.bench.suites import SUITES
 
 
 def test_every_suite_with_a_product_is_recorded_after_the_table() -> None:

@@ -22,16 +22,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 from eager_body import EagerBody
+from helpers import ROOT
 from rich.console import Console
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
-
-import hgemm_ops  # noqa: E402
-from benchmarks import gpu_tests, host_cost, tables  # noqa: E402
-from hgemm_ops import _library, _native, _tables  # noqa: E402
-from hgemm_ops._bench import console, record, runner, statistics, timing, workload  # noqa: E402
-from hgemm_ops._bench.suites import (  # noqa: E402
+import hgemm_ops
+from benchmarks import gpu_tests, host_cost, tables
+from hgemm_ops import _library, _native, _tables
+from hgemm_ops._explain import Candidate
+from hgemm_ops.bench import console, record, runner, statistics, timing, workload
+from hgemm_ops.bench.suites import (
     ACTIVATIONS,
     ELEMENT_BYTES,
     LAYOUTS,
@@ -40,8 +39,7 @@ from hgemm_ops._bench.suites import (  # noqa: E402
     parse_shapes,
     with_dtype,
 )
-from hgemm_ops._explain import Candidate  # noqa: E402
-from hgemm_ops.cli import bench, tune  # noqa: E402
+from hgemm_ops.cli import bench, tune
 
 # Suites
 
@@ -750,7 +748,7 @@ def test_readme_of_the_repository_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("name", ["ratio_by_shape", "roofline"])
 def test_plots_are_valid_and_the_same_for_the_same_results(name: str, document: dict[str, Any], tmp_path: Path) -> None:
-    draw = getattr(pytest.importorskip("hgemm_ops._bench.plots"), name)
+    draw = getattr(pytest.importorskip("hgemm_ops.bench.plots"), name)
     svg = draw(document, tmp_path / "a" / "x")
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
     text = svg.read_text()
@@ -765,7 +763,7 @@ def test_plots_are_valid_and_the_same_for_the_same_results(name: str, document: 
 
 
 def test_plots_of_a_contender_that_was_not_timed_are_refused(document: dict[str, Any], tmp_path: Path) -> None:
-    plots = pytest.importorskip("hgemm_ops._bench.plots")
+    plots = pytest.importorskip("hgemm_ops.bench.plots")
     with pytest.raises(ValueError, match="'nobody'"):
         plots.roofline(document, tmp_path / "x.svg", "nobody")
 
@@ -776,7 +774,7 @@ def test_plots_are_drawn_for_suites_only(results: Path) -> None:
 
 
 def test_bandwidth_is_drawn_for_weights_with_several_m(tmp_path: Path) -> None:
-    plots = pytest.importorskip("hgemm_ops._bench.plots")
+    plots = pytest.importorskip("hgemm_ops.bench.plots")
     rows = [_row(Case(m, 4096, 4096, layout="NT"), 1.25) for m in (1, 4, 16, 128)]
     drawn = plots.bandwidth_by_rows(_document(rows), tmp_path / "x")
     text = drawn.read_text()
@@ -925,9 +923,7 @@ def test_tune_entry_takes_paired_times_of_the_kernels_that_were_right(monkeypatc
 
 
 def test_importing_the_package_imports_no_benchmark() -> None:
-    program = (
-        "import sys, hgemm_ops; print([m for m in sys.modules if m.startswith('hgemm_ops._bench') or m == 'rich'])"
-    )
+    program = "import sys, hgemm_ops; print([m for m in sys.modules if m.startswith('hgemm_ops.bench') or m == 'rich'])"
     found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

@@ -19,17 +19,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 from eager_body import EagerBody
+from helpers import ROOT
 from rich.console import Console
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # benchmarks/ is not installed
-
-import hgemm_ops  # noqa: E402
-from benchmarks import tables  # noqa: E402
-from hgemm_ops._bench import console, peers, record, runner, timing, workload  # noqa: E402
-from hgemm_ops._bench.peers import cublaslt, cutlass, quack, triton  # noqa: E402
-from hgemm_ops._bench.suites import SUITES, Case  # noqa: E402
-from hgemm_ops.cli import bench  # noqa: E402
+import hgemm_ops
+from benchmarks import tables
+from hgemm_ops.bench import console, peers, record, runner, timing, workload
+from hgemm_ops.bench.peers import cublaslt, cutlass, quack, triton
+from hgemm_ops.bench.suites import SUITES, Case
+from hgemm_ops.cli import bench
 
 CASE = Case(40, 24, 32)
 MODULES = {"cublaslt": cublaslt, "triton": triton, "cutlass": cutlass, "quack": quack}
@@ -186,7 +184,7 @@ def test_peers_say_why_they_cannot_run(name: str, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(peers.Unavailable) as reason:
         peers.load(name)
     assert peers.versions([name]) == {name: f"unavailable: {reason.value}"}
-    assert importlib.import_module(f"hgemm_ops._bench.peers.{name}") is MODULES[name]
+    assert importlib.import_module(f"hgemm_ops.bench.peers.{name}") is MODULES[name]
 
 
 def test_an_unknown_peer_is_refused() -> None:
@@ -197,7 +195,7 @@ def test_an_unknown_peer_is_refused() -> None:
 def test_nothing_imports_a_peer_before_it_is_asked_for() -> None:
     program = (
         "import sys; import hgemm_ops.cli.bench; "
-        "print([m for m in sys.modules if m.startswith(('hgemm_ops._bench.peers.', 'triton', 'quack', 'cutlass'))])"
+        "print([m for m in sys.modules if m.startswith(('hgemm_ops.bench.peers.', 'triton', 'quack', 'cutlass'))])"
     )
     found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
@@ -507,7 +505,7 @@ def test_results_without_peers_have_no_such_table(document: dict[str, Any], tmp_
 
 @pytest.mark.parametrize("name", ["ratio_by_shape", "roofline"])
 def test_plots_show_the_best_peer(name: str, document: dict[str, Any], tmp_path: Path) -> None:
-    draw = getattr(pytest.importorskip("hgemm_ops._bench.plots"), name)
+    draw = getattr(pytest.importorskip("hgemm_ops.bench.plots"), name)
     assert "the best peer" in draw(document, tmp_path / "a.svg").read_text()
     for row in document["rows"]:
         row["results"] = {name: row["results"][name] for name in ("torch", "hgemm")}

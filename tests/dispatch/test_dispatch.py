@@ -19,15 +19,14 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import counted
+from helpers import ROOT, counted, unserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_gpu_runtime import unserved
 
 import hgemm_ops
 from hgemm_ops import _library, _native, _tables, _variants
-from hgemm_ops._bench import record
 from hgemm_ops._tables import Device, Entry, Table
+from hgemm_ops.bench import record
 from hgemm_ops.cli.tune import write
 
 pytestmark = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
@@ -481,7 +480,7 @@ def test_choices_hold_on_shapes_that_nothing_was_learned_from(tables: None) -> N
 def test_choices_are_near_the_best_on_random_shapes() -> None:
     """On the shapes that were learned from: the trees and their questions belong together."""
     facts, names = _native.preset_facts(90), _variants.names()
-    path = Path(__file__).parents[1] / "benchmarks" / "results" / "h200" / "shapes.tsv.xz"
+    path = ROOT / "benchmarks" / "results" / "h200" / "shapes.tsv.xz"
     with lzma.open(path, "rt") as file:
         next(file)
         columns = next(file).rstrip("\n").split("\t")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,11 @@ from click.testing import CliRunner
 
 pytest.importorskip("transformers")
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 
-from benchmarks import tables  # noqa: E402
-from hgemm_ops._bench import record  # noqa: E402
-from integration import check, compare, decode  # noqa: E402
-from integration.__main__ import main as integration_main  # noqa: E402
+from benchmarks import tables
+from hgemm_ops.bench import record
+from integration import check, compare, decode
+from integration.__main__ import main as integration_main
 
 OPTIONS = ["--device", "cpu", "--prompt", "9", "--rounds", "2", "--iterations", "1"]
 

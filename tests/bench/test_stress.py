@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,8 @@ from helpers import assert_close_to_torch
 from torch import Tensor
 
 import hgemm_ops
-from hgemm_ops import _library
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from benchmarks import sanitize, stress_products, stress_runtime
+from hgemm_ops import _library
 
 CPU = torch.device("cpu")
 SMALL = stress_products.Limits(size=60)
