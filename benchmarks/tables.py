@@ -61,19 +61,25 @@ def suite_line(name: str, document: Document) -> list[object]:
     """One line of the summary."""
     timed = ratios(document)
     if not timed:
-        return [name, len(document["rows"]), *["-"] * 5, measured(document)]
+        return [name, *["-"] * 5, measured(document)]
     values = [ratio["value"] for _, ratio in timed]
-    served = [ratio["value"] for row, ratio in timed if row["served_by"] != TORCH]
+    served = sum(row["served_by"] != TORCH for row, _ in timed)
     return [
         name,
-        len(document["rows"]),
-        f"{len(served)} of {len(timed)}",
+        f"{served} of {len(timed)}",
         f"{geometric_mean(values):.3f}",
-        f"{geometric_mean(served):.3f}" if served else "-",
         f"{min(values):.3f} to {max(values):.3f}",
         sum(ratio["high"] < 1 for _, ratio in timed),
+        over_best_peer(document),
         measured(document),
     ]
+
+
+def over_best_peer(document: Document) -> str:
+    """Ours over the fastest of the other libraries in each case that one of them took; "-" where none was asked."""
+    bests = [(row, best_peer(row)) for row in document["rows"]]
+    ours = [row["results"][peer]["ours"]["value"] for row, peer in bests if peer and "ours" in row["results"][peer]]
+    return f"{geometric_mean(ours):.3f}" if ours else "-"
 
 
 def peer_names(document: Document) -> list[str]:
@@ -157,7 +163,7 @@ def peer_section(document: Document) -> list[str]:
     ]
 
 
-def host_cost_lines(document: Document) -> list[str]:
+def host_cost_section(document: Document) -> list[str]:
     """Calls in the context, and the ops, one column a product, without and with a gradient wanted."""
     products = document["products"]
     lines: dict[tuple[str, str, str], dict[str, str]] = {}
@@ -170,22 +176,47 @@ def host_cost_lines(document: Document) -> list[str]:
             line = lines.setdefault((call, f"`{row['baseline'].partition('(')[0]}`", wanted), {})
             line[operands] = f"{cost:.2f} ({extra:+.2f})"
     columns = [f"{'x'.join(map(str, product['shape']))}, served by {product['by']}" for product in products.values()]
-    lines_out = [
-        f"Host cost of an eager call, µs, and what it is over torch's outside of a context ({measured(document)}):",
+    return [
+        "## Host cost",
+        "",
+        f"{measured(document)}; {machine(document)}.",
+        "An eager call in µs, and in brackets what it takes longer than torch's outside of a context.",
         "",
         *table(
             ["call", "over", "gradient", *columns],
             [[*words, *(line.get(name, "-") for name in products)] for words, line in lines.items()],
         ),
+        "",
+        *inactive_cost(document),
     ]
-    if document.get("inactive"):
-        extra = document["inactive"]["over_plain_ns"]
-        off, wanted = (
-            "{value:+.2f} µs ({low:+.2f} to {high:+.2f})".format(**{end: ns / 1e3 for end, ns in extra[name].items()})
-            for name in ("off", "required")
-        )
-        lines_out += ["", f"In place, with no context, the override costs `torch.mm` {off}, with a gradient {wanted}."]
-    return lines_out
+
+
+def inactive_cost(document: Document) -> list[str]:
+    if not document.get("inactive"):
+        return []
+    extra = document["inactive"]["over_plain_ns"]
+    off, wanted = (
+        "{value:+.2f} µs ({low:+.2f} to {high:+.2f})".format(**{end: ns / 1e3 for end, ns in extra[name].items()})
+        for name in ("off", "required")
+    )
+    return [f"In place, with no context, the override costs `torch.mm` {off}, with a gradient {wanted}.", ""]
+
+
+def host_cost_line(document: Document) -> str:
+    """What `torch.mm` costs in the context, without a gradient."""
+    found = {
+        row["statement"]: row
+        for row in document["calls"]
+        if row["statement"].startswith("torch.mm(") and row["inside"] and row["gradients"] == "off"
+    }
+    costs = []
+    for name, product in document["products"].items():
+        row = next((row for statement, row in found.items() if statement == f"torch.mm({name})"), None)
+        if row is not None and "over_baseline_ns" in row:
+            cost, extra = row["ns"]["value"] / 1e3, row["over_baseline_ns"]["value"] / 1e3
+            by = "torch serves it" if product["by"] == TORCH else "a kernel of ours serves it"
+            costs.append(f"{cost:.1f} µs where {by}, torch's {cost - extra:.1f} µs")
+    return f"Host cost of `torch.mm` in the context ({measured(document)}): {'; '.join(costs)}."
 
 
 def tests_line(document: Document) -> str:
@@ -224,6 +255,22 @@ def decode_title(document: Document) -> str:
         f"Decoding, {settings['layers']} layers of {settings['model']} ({settings['size']}) in {settings['dtype']}, "
         f"tokens a second ({measured(document)}):"
     )
+
+
+def decode_line(document: Document) -> str:
+    """Tokens a second over torch's, the lowest and the highest of the batches, for each way to run the steps."""
+    speeds: dict[str, list[float]] = {}
+    for row in document["results"]:
+        if "ours" in row["sides"]:
+            speeds.setdefault(row["runner"], []).append(row["sides"]["ours"]["speedup"]["value"])
+    batches = [row["batch"] for row in document["results"]]
+    settings = document["decode"]
+    return (
+        f"Decoding {settings['model']} in {settings['dtype']}, {settings['layers']} layers, batch {min(batches)} to "
+        f"{max(batches)} ({measured(document)}): "
+        + "; ".join(f"{min(found):.3f} to {max(found):.3f} in a {runner}" for runner, found in speeds.items())
+        + "."
+    ).replace("in a reduce-overhead", "under torch.compile")
 
 
 def decode_rows(document: Document) -> list[list[object]]:
@@ -293,24 +340,20 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
     timed = suites(documents)
     if timed:
         newest = max(timed.values(), key=lambda document: document["environment"]["date"])
-        header = ["suite", "cases", "served by our kernels", "all", "those served", "range", "slower", "measured"]
+        header = ["suite", "served by ours", "over torch", "range", "slower", "over the best peer", "measured"]
         lines += [
             f"Speed over torch on {machine(newest)}: geometric means of paired ratios, above 1 where we are faster.",
-            "`slower` counts the cases whose 95 % interval lies below 1. How: [benchmarks](benchmarks/README.md);",
-            f"every row: [benchmarks/results/{gpu}](benchmarks/results/{gpu}/README.md).",
+            "`slower` counts the cases whose 95 % interval lies below 1. The best peer is, case by case, the fastest",
+            "of cuBLASLt, CUTLASS, QuACK and Triton, where timed. [How it is measured](benchmarks/README.md),",
+            f"[every row](benchmarks/results/{gpu}/README.md).",
             "",
             *table(header, [suite_line(name, document) for name, document in timed.items()]),
             "",
-            *peer_summary(timed),
         ]
     lines += survey_lines(documents, by_model=False)
-    if "host_cost" in documents:
-        lines += [*host_cost_lines(documents["host_cost"]), ""]
-    if "decode" in documents:
-        document = documents["decode"]
-        lines += [decode_title(document), "", *table(decode_header(document), decode_rows(document)), ""]
-    if "integration" in documents:
-        lines += [models_line(documents["integration"]), ""]
+    for name, line in (("integration", models_line), ("decode", decode_line), ("host_cost", host_cost_line)):
+        if name in documents:
+            lines += [line(documents[name]), ""]
     for name in ("tests", "tests_multi_gpu"):
         if name in documents:
             lines += [tests_line(documents[name]), ""]
@@ -490,6 +533,8 @@ INTERVAL = {"value": "", "low": "_low", "high": "_high"}
 def page(documents: Mapping[str, Document], directory: Path) -> str:
     """``results/<gpu>/README.md``."""
     lines = [f"# Results: {directory.name}", "", "Generated by `benchmarks/tables.py` from the JSON files here.", ""]
+    if peers := peer_summary(suites(documents)):
+        lines += ["## Other libraries", "", *peers]
     for name, document in suites(documents).items():
         lines += suite_section(name, document, directory)
     if found := survey_lines(documents, by_model=True):
@@ -498,6 +543,8 @@ def page(documents: Mapping[str, Document], directory: Path) -> str:
         lines += decode_section(documents["decode"], directory)
     if "integration" in documents:
         lines += models_section(documents["integration"])
+    if "host_cost" in documents:
+        lines += host_cost_section(documents["host_cost"])
     if "kernels_ncu" in documents:
         lines += profile_section(documents["kernels_ncu"])
     return "\n".join(lines).rstrip() + "\n"

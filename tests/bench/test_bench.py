@@ -680,7 +680,12 @@ def results(tmp_path: Path, document: dict[str, Any]) -> Path:
     nothing_of_ours = _document([runner.Row(SUITES["seeds-add"][0], 2, None, None, {})], "seeds-add")
     nothing_of_ours["rows"][0]["results"] = {"torch": {"us": 1.3, "tflops": 0.1, "gbps": 600.0, "error": 0.0}}
     record.save(nothing_of_ours, directory / "seeds-add.json")
-    call = {"statement": "torch.ops.hgemm.mm(a, b)", "gradients": "off", "inside": "", "baseline": "torch.mm(a, b)"}
+    call = {
+        "statement": "torch.mm(a, b)",
+        "gradients": "off",
+        "inside": host_cost.ROUTED,
+        "baseline": "torch.mm(a, b)",
+    }
     times = {"ns": {"value": 6400.0}, "over_baseline_ns": {"value": -2900.0}}
     products = {"a, b": {"shape": [16, 16, 16], "by": "torch"}}
     host = {**document, "products": products, "calls": [{**call, **times}]}
@@ -698,15 +703,16 @@ def test_the_readme_section_is_what_the_files_say(results: Path, tmp_path: Path)
     text = written[readme]
     assert text.startswith(f"before\n{tables.BEGIN}\n") and text.endswith(f"{tables.END}\nafter\n")
     assert "old" not in text
-    assert "| llm | 3 | 2 of 3 | 1.000 | 1.000 | 0.800 to 1.250 | 1 | 2001-02-03, csrc 01234567 |" in text
-    assert "| seeds-add | 50 |" not in text and "| seeds-add | 1 | - | - | - | - | - |" in text
-    assert "| `torch.ops.hgemm.mm` | `torch.mm` | none | 6.40 (-2.90) |" in text
+    assert "| llm | 2 of 3 | 1.000 | 0.800 to 1.250 | 1 | - | 2001-02-03, csrc 01234567 |" in text
+    assert "| seeds-add | - | - | - | - | - | 2001-02-03" in text
+    assert "6.4 µs where torch serves it, torch's 9.3 µs." in text
     assert "GPU tests (2001-02-03, csrc 01234567): 12 passed, 3 skipped, 1 failed." in text
     assert "NVIDIA T1, driver 1.2, CUDA 13.0, torch 2.0" in text
 
     page = written[results / "t1" / "README.md"]
     assert "| NT 1x6144x4096 | 100 | 80 | 1.250 | 1.238 to 1.262 |" in page
     assert "| **0.800** |" in page and "| 0.790 sm80_mma_c |" in page
+    assert f"| `torch.mm` in {host_cost.ROUTED} | `torch.mm` | none | 6.40 (-2.90) |" in page
 
 
 def test_tables_check_fails_until_the_files_are_written(results: Path, tmp_path: Path) -> None:

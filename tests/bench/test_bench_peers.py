@@ -483,10 +483,11 @@ def test_tables_show_each_peer_and_the_best(document: dict[str, Any], tmp_path: 
     written = tables.generate(tmp_path, readme)
     summary, page = written[readme], written[tmp_path / "t1" / "README.md"]
     second = document["rows"][1]["label"]
-    assert f"| seeds-large | cublaslt | 2 of 2 | 1.600 | 1.250 | 1.250, {document['rows'][0]['label']} | 0 |" in summary
-    assert "| seeds-large | cutlass | 2 of 2 | 1.826 | 1.095 | 0.800, NN 4096x4096x2048 | 1 |" in summary
-    assert "| seeds-large | quack | 0 of 2 | - | - | - | - |" in summary
-    assert "| seeds-large | the best | 2 of 2 | 2.000 | 1.000 | 0.800, NN 4096x4096x2048 | 1 |" in summary
+    assert "| seeds-large | 2 of 2 | 2.000 | 2.000 to 2.000 | 0 | 1.000 |" in summary
+    assert f"| seeds-large | cublaslt | 2 of 2 | 1.600 | 1.250 | 1.250, {document['rows'][0]['label']} | 0 |" in page
+    assert "| seeds-large | cutlass | 2 of 2 | 1.826 | 1.095 | 0.800, NN 4096x4096x2048 | 1 |" in page
+    assert "| seeds-large | quack | 0 of 2 | - | - | - | - |" in page
+    assert "| seeds-large | the best | 2 of 2 | 2.000 | 1.000 | 0.800, NN 4096x4096x2048 | 1 |" in page
     assert "cublaslt: 130100; cutlass: 4.2.0.0; quack: unavailable: not installed" in page
     assert "| NN 4096x4096x2048 | 2.000 | 1.600 (heuristic 3) | 2.500 (swizzle 4) | - | **0.800** |" in page
     assert f"| {second} | 2.000 | 1.600 (heuristic 3) | 1.333 (swizzle 4) | - | 1.250 |" in page
@@ -500,7 +501,8 @@ def test_results_without_peers_have_no_such_table(document: dict[str, Any], tmp_
     record.save(document, tmp_path / "t1" / "seeds-large.json")
     readme = tmp_path / "README.md"
     readme.write_text(f"{tables.BEGIN}\n{tables.END}\n")
-    assert not any("peer" in text for text in tables.generate(tmp_path, readme).values())
+    written = tables.generate(tmp_path, readme)
+    assert "peer" not in written[tmp_path / "t1" / "README.md"] and "| 2.000 to 2.000 | 0 | - |" in written[readme]
 
 
 @pytest.mark.parametrize("name", ["ratio_by_shape", "roofline"])
