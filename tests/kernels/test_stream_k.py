@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import H200, needs_library
 from native_check import counts, needs_compiler
 
 import hgemm_ops
-from hgemm_ops import _library, _tables
-from hgemm_ops._tables import Device, Entry, Table
+from hgemm_ops import _tables
+from hgemm_ops._tables import Entry, Table
 from hgemm_ops.bench.suites import SUITES
 
-H200 = Device("NVIDIA H200", 90, 132, 62914560)
 # Times over those of the best other kernel, on an H200, one run (csrc/kernels/NOTES.md).
 MEASURED = {
     ("NT", 512, 28672, 4096): 0.971 / 0.962,
@@ -34,8 +34,6 @@ MEASURED = {
     ("NN", 1280, 1280, 8192): 1.020 / 1.030,
     ("NN", 4097, 4097, 4097): 4.26 / 4.16,
 }
-
-with_kernels = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
 
 
 @pytest.fixture
@@ -143,7 +141,7 @@ def suite_shapes() -> list[tuple[str, int, int, int]]:
     return sorted((case.layout, case.m, case.n, case.k) for case in cases)
 
 
-@with_kernels
+@needs_library
 def test_it_leads_where_few_tiles_have_long_k_and_not_where_it_was_measured_to_lose(no_table: None) -> None:
     chosen = [ask(m, n, k, layout).chosen for layout, m, n, k in MEASURED]
     assert sum(map(is_stream_k, chosen)) <= len(chosen) / 4
@@ -153,7 +151,7 @@ def test_it_leads_where_few_tiles_have_long_k_and_not_where_it_was_measured_to_l
     assert any(is_stream_k(ask(m, n, k, layout).chosen) for layout, m, n, k in shapes)
 
 
-@with_kernels
+@needs_library
 def test_the_shipped_table_decides_by_its_times(no_table: None) -> None:
     _tables.reload()
     for layout, m, n, k in [*MEASURED, *suite_shapes()]:
@@ -165,7 +163,7 @@ def test_the_shipped_table_decides_by_its_times(no_table: None) -> None:
             assert explanation.chosen == min(times, key=lambda name: times[name])
 
 
-@with_kernels
+@needs_library
 def test_a_table_entry_may_name_it(no_table: None) -> None:
     name = next(v.name for v in hgemm_ops.variants() if is_stream_k(v.name) and not v.name.endswith("_pad"))
     other = "sm90_wgmma_cooperative_128x256x64_c2x1x1"
@@ -178,7 +176,7 @@ def test_a_table_entry_may_name_it(no_table: None) -> None:
     assert ask(4096, 4096, 4096).chosen == other
 
 
-@with_kernels
+@needs_library
 def test_it_can_be_asked_for() -> None:
     for variant in hgemm_ops.variants():
         if not is_stream_k(variant.name):

@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from helpers import ROOT
+from helpers import ROOT, needs_library
 
 import hgemm_ops
 from hgemm_ops import _library, _tables
 from hgemm_ops.cli import main
-
-needs_library = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
 
 
 def hgemm(*arguments: str) -> Result:
