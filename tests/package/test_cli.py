@@ -25,7 +25,7 @@ def hgemm(*arguments: str) -> Result:
 def test_help_names_every_command() -> None:
     result = hgemm("--help")
     assert result.exit_code == 0
-    for command in ("bench", "doctor", "explain", "info", "ladder", "tune"):
+    for command in ("bench", "doctor", "explain", "info", "ladder", "report", "tune"):
         assert re.search(rf"^  {command} +\w", result.output, re.MULTILINE), result.output
         assert "--json" in hgemm(command, "--help").output
     assert hgemm("nope").exit_code == 2
