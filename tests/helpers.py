@@ -1,21 +1,25 @@
-"""Numeric helpers of the tests: tolerance relative to torch's own error, and poisoned memory."""
+"""What tests share: tolerance relative to torch's own error, poisoned memory, problems, processes."""
 
 from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import hgemm_ops
-from hgemm_ops import _native
+from hgemm_ops import _library, _native
 from hgemm_ops._report import Report
+from hgemm_ops._tables import Device
 
 #: The checkout, of which not everything that is tested is installed.
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,6 +50,9 @@ SHAPES = [
     (17000, 24, 72),
     (24, 17000, 67),
 ]
+#: What torch.library.opcheck looks at.
+OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+H200 = Device("NVIDIA H200", 90, 132, 62914560)
 # Why a kernel serves no problem at all.
 NOT_HERE = re.compile(r"needs sm_\d+ or newer|runs up to sm_|bytes of shared memory|not built")
 #: By the values of ``act``, whose names are ``hgemm_ops.ops.activation.ACTIVATIONS``.
@@ -58,8 +65,26 @@ ACTIVATIONS: dict[int, Callable[[Tensor], Tensor]] = {
 }
 
 
+needs_library = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
+
+
+def rand(*shape: int, dtype: torch.dtype = torch.float16, device: str = DEVICE) -> Tensor:
+    """U[-1, 1], rounded to ``dtype``."""
+    return torch.rand(shape, device=device).mul_(2).sub_(1).to(dtype)
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, which has no variable of ours but those of ``environment``."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HGEMM_OPS_")}
+    return subprocess.run([sys.executable, "-c", code], env=inherited | environment, capture_output=True, text=True)
+
+
 def production() -> list[hgemm_ops.VariantInfo]:
     return [v for v in hgemm_ops.variants() if v.family != "ladder"]
+
+
+def serves(variant: hgemm_ops.VariantInfo, a: Tensor, b: Tensor) -> bool:
+    return any(c.eligible and c.name == variant.name for c in hgemm_ops.explain(a, b).candidates)
 
 
 def unserved(arch: str | None = None) -> list[str]:

@@ -6,7 +6,7 @@ import importlib
 
 import click
 
-_COMMANDS = ("bench", "doctor", "explain", "info", "ladder", "tune")
+_COMMANDS = ("bench", "doctor", "explain", "info", "ladder", "report", "tune")
 
 
 class _LazyGroup(click.Group):

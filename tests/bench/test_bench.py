@@ -22,7 +22,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from eager_body import EagerBody
-from helpers import ROOT
+from helpers import ROOT, needs_library
 from rich.console import Console
 
 import hgemm_ops
@@ -903,7 +903,7 @@ def test_tune_takes_plain_products_only() -> None:
         assert CliRunner().invoke(tune.tune, arguments).exit_code == 2
 
 
-@pytest.mark.skipif(not _library.load(), reason="no native library")
+@needs_library
 def test_tuned_cases_are_looked_up_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(_native, "device_facts", lambda ordinal: _native.preset_facts(90))

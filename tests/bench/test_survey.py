@@ -13,15 +13,14 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from helpers import needs_library
 
 import hgemm_ops
 from benchmarks import tables
-from hgemm_ops import _library, _tables
+from hgemm_ops import _tables
 from hgemm_ops.bench import console, sampling, survey, timing, zoo
 from hgemm_ops.bench.suites import SUITES, Case
 from hgemm_ops.cli import bench
-
-needs_library = pytest.mark.skipif(not _library.load(), reason="no native library")
 
 # Shapes
 

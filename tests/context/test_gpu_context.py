@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import DEVICE, ON_GPU, a_kernel, assert_as_good, assert_close_to_torch, calls, expect_calls
+from helpers import DEVICE, ON_GPU, a_kernel, assert_as_good, assert_close_to_torch, calls, expect_calls, rand
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -27,10 +27,6 @@ from hgemm_ops._report import Report
 pytestmark = pytest.mark.gpu
 
 Train = Callable[[], list[Tensor]]
-
-
-def rand(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
-    return torch.rand(shape, device=DEVICE).mul_(2).sub_(1).to(dtype)
 
 
 def square() -> Tensor:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
+from helpers import needs_library, run_python
 
-from hgemm_ops import _library, _sites
-
-needs_library = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
+from hgemm_ops import _sites
 
 
-def run_python(code: str) -> list[str]:
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+def numbers(code: str) -> list[int]:
+    """What ``code`` prints in a process of its own."""
+    done = run_python(textwrap.dedent(code))
+    assert done.returncode == 0, done.stderr
+    return list(map(int, done.stdout.split()))
 
 
 def test_names_of_sites(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +30,7 @@ def test_names_of_sites(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_kinds_of_products() -> None:
     """Of 70,000 shapes 65,536 have a counter, and the rest one together."""
-    found = run_python(
+    found = numbers(
         """
         import torch
         from hgemm_ops import _native, _variants
@@ -48,7 +47,7 @@ def test_kinds_of_products() -> None:
         print(len(rows), sum(row.calls for row in rows), max(row.calls for row in rows if row.m == 0))
         """
     )
-    kinds, calls, shared = map(int, found)
+    kinds, calls, shared = found
     assert (kinds, calls, shared) == (65537, 70000, 70000 - 65536)
 
 
@@ -56,7 +55,7 @@ def test_kinds_of_products() -> None:
 @pytest.mark.slow
 def test_replaced_tables_are_freed() -> None:
     """A hundred tables of 2,000 shapes leave no more behind than one."""
-    found = run_python(
+    found = numbers(
         """
         import pathlib
         from hgemm_ops import _native
@@ -76,5 +75,5 @@ def test_replaced_tables_are_freed() -> None:
         print(before, resident())
         """
     )
-    before, after = map(int, found)
+    before, after = found
     assert after - before < 20 << 20

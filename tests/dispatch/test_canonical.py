@@ -6,14 +6,14 @@ import math
 
 import pytest
 import torch
-from helpers import counted
+from helpers import counted, needs_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hgemm_ops import _library, _native
+from hgemm_ops import _native
 
-pytestmark = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
+pytestmark = needs_library
 
 # In the order of HgemmQuery.op.
 OPS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from helpers import counted
+from helpers import counted, needs_library
 
 import hgemm_ops
-from hgemm_ops import _library, _native, _override, _variants
+from hgemm_ops import _native, _override, _variants
 from hgemm_ops.cli import main
 
-pytestmark = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
+pytestmark = needs_library
 
 # cudaError_t
 INSUFFICIENT_DRIVER, NO_KERNEL_IMAGE, UNSUPPORTED_PTX, ILLEGAL_ADDRESS = 35, 209, 222, 700

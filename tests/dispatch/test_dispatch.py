@@ -7,10 +7,7 @@ import itertools
 import json
 import lzma
 import math
-import os
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,20 +16,19 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import ROOT, counted, unserved
+from helpers import H200, ROOT, counted, needs_library, run_python, unserved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hgemm_ops
-from hgemm_ops import _library, _native, _tables, _variants
+from hgemm_ops import _native, _tables, _variants
 from hgemm_ops._tables import Device, Entry, Table
 from hgemm_ops.bench import record
 from hgemm_ops.cli.tune import write
 
-pytestmark = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
+pytestmark = needs_library
 
 ARCHS = [f"sm_{cc}" for cc in _native.PRESETS]
-H200 = Device("NVIDIA H200", 90, 132, 62914560)
 A100 = Device("NVIDIA A100", 80, 108, 41943040)  # of which nothing was learned: tables correct its models
 
 
@@ -62,11 +58,6 @@ def counting() -> Iterator[_native.Tally]:
 
 def query(m: int, n: int, k: int, layout: str = "NT", cc: int = 90) -> _native.Query:
     return _variants.matmul_query(m, n, k, torch.float16, layout, _native.preset_facts(cc))
-
-
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HGEMM_OPS_")}
-    return subprocess.run([sys.executable, "-c", code], env=inherited | environment, capture_output=True, text=True)
 
 
 # ---- eligibility ---------------------------------------------------------------------------------

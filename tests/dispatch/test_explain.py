@@ -6,13 +6,12 @@ import json
 
 import pytest
 import torch
+from helpers import needs_library
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 import hgemm_ops
 from hgemm_ops import _library, _native
-
-needs_library = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
 
 
 def half(*shape: int) -> Tensor:

@@ -8,8 +8,6 @@ import math
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,15 +17,13 @@ from typing import Any
 
 import click
 import pytest
+from helpers import H200, needs_library, run_python
 
 import hgemm_ops
 from hgemm_ops import _library, _native, _tables
 from hgemm_ops._tables import Device, Entry, Table
 from hgemm_ops.cli.tune import read, updating, write
 
-needs_library = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
-
-H200 = Device("NVIDIA H200", 90, 132, 62914560)
 GOOD: dict[str, Any] = asdict(Entry("float16", "NT", 16, 1, 72, 72, 72, {"torch": 9.0}))
 DEEP = "[" * 100_000 + "]" * 100_000
 
@@ -186,10 +182,6 @@ def test_the_library_takes_every_kernel_at_any_size(own: Path) -> None:
 
 
 # ---- Directories
-
-
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(116, "Stale file handle")])

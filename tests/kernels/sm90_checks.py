@@ -16,7 +16,6 @@ from helpers import (
 )
 from torch import Tensor
 
-import hgemm_ops
 from hgemm_ops import VariantInfo
 from hgemm_ops.ops import activation
 
@@ -30,10 +29,6 @@ EPILOGUES = PLAIN.union(activation.ACTIVATIONS, ("pre_activation", "beta", "floa
 def rand(rows: int, cols: int, transposed: bool = False, dtype: torch.dtype = torch.float16) -> Tensor:
     x = torch.rand((cols, rows) if transposed else (rows, cols), device="cuda").mul_(2).sub_(1).to(dtype)
     return x.t() if transposed else x
-
-
-def serves(variant: VariantInfo, a: Tensor, b: Tensor) -> bool:
-    return hgemm_ops.explain(a, b).candidates[variant.id].eligible
 
 
 def check_product(variant: VariantInfo, a: Tensor, b: Tensor) -> None:

@@ -8,7 +8,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import POISON, GuardedBuffer, assert_close_to_torch, reference_matmul
+from helpers import POISON, GuardedBuffer, assert_close_to_torch, rand, reference_matmul
 from torch import Tensor
 
 import hgemm_ops
@@ -20,10 +20,6 @@ hgemm = torch.ops.hgemm
 BATCHED = [v for v in hgemm_ops.variants() if v.family == "batched_mma"]
 VARIANTS = pytest.mark.parametrize("variant", BATCHED, ids=lambda v: v.name)
 LAYOUTS = ("NN", "NT", "TN", "TT")
-
-
-def rand(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
-    return torch.rand(shape, device="cuda").mul_(2).sub_(1).to(dtype)
 
 
 def operand(

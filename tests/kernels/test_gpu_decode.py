@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import POISON, GuardedBuffer, assert_close_to_torch, reference_matmul
+from helpers import POISON, GuardedBuffer, assert_close_to_torch, rand, reference_matmul, serves
 from torch import Tensor
 
 import hgemm_ops
@@ -21,17 +21,9 @@ SKINNY = [v for v in hgemm_ops.variants() if v.family in ("skinny", "gemv")]
 VARIANTS = pytest.mark.parametrize("variant", SKINNY, ids=lambda v: v.name)
 
 
-def rand(*shape: int) -> Tensor:
-    return torch.rand(shape, device="cuda").mul_(2).sub_(1).half()
-
-
 def width(variant: VariantInfo) -> int:
     """The most rows of the short operand."""
     return variant.tile[1]
-
-
-def serves(variant: VariantInfo, a: Tensor, b: Tensor) -> bool:
-    return any(c.eligible and c.name == variant.name for c in hgemm_ops.explain(a, b).candidates)
 
 
 # Rows of the long operand: above 132 tiles of any height, in even and uneven waves, with a last tile of few rows.

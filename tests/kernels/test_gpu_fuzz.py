@@ -28,6 +28,7 @@ from helpers import (
     assert_close_to_torch,
     calls,
     less_accurate,
+    production,
     refusal_allowed,
 )
 from hypothesis import HealthCheck, given, note, settings
@@ -49,10 +50,6 @@ def fuzz(examples: int) -> settings:
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-
-
-def production() -> list[VariantInfo]:
-    return [v for v in hgemm_ops.variants() if v.family != "ladder"]
 
 
 def eligible(a: Tensor, b: Tensor) -> list[tuple[str, int]]:

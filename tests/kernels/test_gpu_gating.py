@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import ACTIVATIONS, POISON, assert_close_to_torch, poisoned_cuda_memory, reference_matmul
+from helpers import ACTIVATIONS, POISON, assert_close_to_torch, poisoned_cuda_memory, rand, reference_matmul
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -24,10 +24,6 @@ OTHERS = [v for v in hgemm_ops.variants() if v.family in ("gemv", "sm80_mma") or
 # Rows of both halves: one tile and less, tiles with slices of K, whole and ragged waves of several tiles a block, and
 # halves that are no whole number of eight rows.
 ROWS = (16, 48, 272, 2048, 12304, 28672, 37888, 74, 1026)
-
-
-def rand(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
-    return torch.rand(shape, device="cuda").mul_(2).sub_(1).to(dtype)
 
 
 def check(out: Tensor, x: Tensor, weight: Tensor, act: int) -> None:

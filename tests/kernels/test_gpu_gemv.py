@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import POISON, assert_close_to_torch, poisoned_cuda_memory, reference_matmul
+from helpers import POISON, assert_close_to_torch, poisoned_cuda_memory, rand, reference_matmul
 from torch import Tensor
 
 import hgemm_ops
@@ -24,10 +24,6 @@ DEEP = [
     (57, 9001, "NN"),
     (200, 33000, "NT"),
 ]
-
-
-def rand(*shape: int) -> Tensor:
-    return torch.rand(shape, device="cuda").mul_(2).sub_(1).half()
 
 
 def factors(variant: VariantInfo, n: int, k: int, layout: str) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers import serves
 from sm90_checks import (
     PLAIN,
     Factors,
@@ -12,7 +13,6 @@ from sm90_checks import (
     check_product,
     check_product_in,
     rand,
-    serves,
 )
 
 import hgemm_ops

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import assert_close_to_torch, reference_matmul
-from sm90_checks import EPILOGUES, Factors, check_epilogues, check_equal_bits, check_product, rand, serves
+from helpers import assert_close_to_torch, reference_matmul, serves
+from sm90_checks import EPILOGUES, Factors, check_epilogues, check_equal_bits, check_product, rand
 
 import hgemm_ops
 from hgemm_ops import VariantInfo

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import ACTIVATIONS, GuardedBuffer, assert_close_to_torch, reference_matmul, refusal_allowed
+from helpers import ACTIVATIONS, GuardedBuffer, assert_close_to_torch, reference_matmul, refusal_allowed, serves
 from torch import Tensor
 
 import hgemm_ops
@@ -29,10 +29,6 @@ def rand(rows: int, cols: int, dtype: torch.dtype = torch.float16, offset: int =
     """A matrix that starts ``offset`` elements behind a multiple of 16 bytes."""
     x = torch.rand(rows * cols + offset, device="cuda").mul_(2).sub_(1).to(dtype)
     return x[offset:].view(rows, cols)
-
-
-def serves(variant: VariantInfo, a: Tensor, b: Tensor) -> bool:
-    return hgemm_ops.explain(a, b).candidates[variant.id].eligible
 
 
 @pytest.mark.sm90

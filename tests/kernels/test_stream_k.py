@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import ROOT
+from helpers import H200, ROOT, needs_library
 from native_check import counts, needs_compiler
 
 import hgemm_ops
-from hgemm_ops import _library, _tables
-from hgemm_ops._tables import Device, Entry, Table
+from hgemm_ops import _tables
+from hgemm_ops._tables import Entry, Table
 from hgemm_ops.bench.suites import SUITES
 
-H200 = Device("NVIDIA H200", 90, 132, 62914560)
 SHAPES = ROOT / "benchmarks" / "results" / "h200" / "shapes.tsv.xz"
 # Times over those of the best other kernel, on an H200, one run (csrc/kernels/sm90_wgmma/NOTES.md).
 MEASURED = {
@@ -38,8 +37,6 @@ MEASURED = {
     ("NN", 1280, 1280, 8192): 1.020 / 1.030,
     ("NN", 4097, 4097, 4097): 4.26 / 4.16,
 }
-
-with_kernels = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
 
 
 @pytest.fixture
@@ -162,7 +159,7 @@ def leads() -> Iterator[tuple[float, tuple[int, int, int, str, torch.dtype]]]:
                 yield best / min(ours), (*sizes, row["layout"], getattr(torch, row["dtype"]))
 
 
-@with_kernels
+@needs_library
 def test_it_is_chosen_where_it_was_measured_to_lead_and_not_where_it_loses(no_table: None) -> None:
     chosen = [ask(m, n, k, layout).chosen for layout, m, n, k in MEASURED]
     assert sum(map(is_stream_k, chosen)) <= len(chosen) / 4
@@ -173,7 +170,7 @@ def test_it_is_chosen_where_it_was_measured_to_lead_and_not_where_it_loses(no_ta
     assert not any(is_stream_k(ask(*shape).chosen) for shape in behind)
 
 
-@with_kernels
+@needs_library
 def test_the_shipped_table_decides_by_its_times(no_table: None) -> None:
     _tables.reload()
     for layout, m, n, k in [*MEASURED, *suite_shapes()]:
@@ -185,7 +182,7 @@ def test_the_shipped_table_decides_by_its_times(no_table: None) -> None:
             assert explanation.chosen == min(times, key=lambda name: times[name])
 
 
-@with_kernels
+@needs_library
 def test_a_table_entry_may_name_it(no_table: None) -> None:
     name = next(v.name for v in hgemm_ops.variants() if is_stream_k(v.name) and not v.name.endswith("_pad"))
     other = "sm90_wgmma_cooperative_128x256x64_c2x1x1"
@@ -198,7 +195,7 @@ def test_a_table_entry_may_name_it(no_table: None) -> None:
     assert ask(4096, 4096, 4096).chosen == other
 
 
-@with_kernels
+@needs_library
 def test_it_can_be_asked_for() -> None:
     for variant in hgemm_ops.variants():
         if not is_stream_k(variant.name):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import ROOT
+from helpers import OPCHECKS, ROOT
 from torch import Tensor, library
 
 import hgemm_ops
@@ -20,7 +20,6 @@ pytestmark = pytest.mark.skipif(not _variants.additions(), reason="the ladder's 
 
 LIST = ROOT / "csrc" / "ladder" / "variants.inc"
 hgemm = torch.ops.hgemm
-UTILITIES = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 
 GEMMS = [v for v in hgemm_ops.variants() if v.family == "ladder"]
 ADDITIONS = _variants.additions()
@@ -121,12 +120,12 @@ def test_product_ops(v: hgemm_ops.VariantInfo) -> None:
     a, b = t(5, 3, dtype=dtype), t(3, 4, dtype=dtype)
     torch.testing.assert_close(op(a, b), a @ b)
     torch.testing.assert_close(op(a.mT.contiguous().mT, b.expand(2, 3, 4)[1]), a @ b)
-    library.opcheck(op, (a, b), test_utils=UTILITIES)
+    library.opcheck(op, (a, b), test_utils=OPCHECKS)
     with pytest.raises(RuntimeError, match=f"hgemm::{v.name}: b must be {dtype}, got torch.float64"):
         op(a, b.double())
     if v.swizzles:
         torch.testing.assert_close(op(a, b, 128), a @ b)
-        library.opcheck(op, (a, b, 64), test_utils=UTILITIES)
+        library.opcheck(op, (a, b, 64), test_utils=OPCHECKS)
         with pytest.raises(RuntimeError, match=r"swizzle_stride must be a number of columns, .* got -1"):
             op(a, b, -1)
 
@@ -160,7 +159,7 @@ def test_addition_ops(addition: _variants.Addition) -> None:
     ):
         result = op(a, b)
         assert torch.equal(result, a + b) and result.is_contiguous()
-        library.opcheck(op, (a, b), test_utils=UTILITIES)
+        library.opcheck(op, (a, b), test_utils=OPCHECKS)
     a, b = t(4, dtype=dtype), t(4, dtype=dtype)
     op(a, b).sum().backward()
     assert a.grad is not None and b.grad is not None and torch.equal(a.grad, torch.ones_like(a))

@@ -12,39 +12,21 @@ import click
 import pytest
 import torch
 from click.testing import CliRunner
-from helpers import ROOT
+from eager_body import EagerBody
+from helpers import ROOT, needs_library
 from torch import Tensor
 
 from benchmarks import ladder_course, ladder_ncu
-from hgemm_ops import _library
 from hgemm_ops.bench import ladder, ncu, record, runner, statistics, timing, workload
 from hgemm_ops.bench.rungs import FAMILIES, RUNGS
 from hgemm_ops.bench.suites import Case
 from hgemm_ops.cli import ladder as command
 from hgemm_ops.cli import main
 
-needs_library = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
 NAIVE, SLICED, TILED = (rung.name for rung in FAMILIES["sgemm"][:3])
 
 
-@dataclass(frozen=True)
-class _EagerBody:
-    """A body that runs on the CPU when it is replayed, and takes what its call says."""
-
-    call: Any
-    sets: list[workload.Operands]
-    outputs: list[Tensor]
-
-    @classmethod
-    def capture(cls, call: Any, sets: list[workload.Operands]) -> _EagerBody:
-        return cls(call, sets, [call(x) for x in sets])
-
-    poison = timing.Body.poison
-
-    def replay(self) -> None:
-        for output, x in zip(self.outputs, self.sets, strict=True):
-            output.copy_(self.call(x))
-
+class _EagerBody(EagerBody):
     def start(self) -> Callable[[], float]:
         return lambda: float(getattr(self.call, "us", 4.0))
 

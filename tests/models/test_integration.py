@@ -29,15 +29,6 @@ from integration.check import SCENARIOS, Case
 ALL = [(name, scenario) for name, family in models.FAMILIES.items() for scenario in SCENARIOS[family.kind]]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny models lose time to threads, the more so beside other test processes."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def run_one(case: Case, device: str = "cpu") -> check.Result:
     (result,) = check.run([case], device=device, timed=False)
     return result

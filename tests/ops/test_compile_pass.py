@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import assert_as_good
 from torch import Tensor, nn
 
 import hgemm_ops.compile
@@ -63,14 +64,10 @@ def forward_backward(fn: Callable[[Tensor], Tensor], module: nn.Module, x: Tenso
     return [y.detach(), leaf.grad, *(p.grad for p in module.parameters())]
 
 
-def assert_as_good(ours: list[Tensor], theirs: list[Tensor], exact: list[Tensor]) -> None:
+def assert_all_as_good(ours: list[Tensor], theirs: list[Tensor], exact: list[Tensor]) -> None:
     """Each of ``ours`` is no further from ``exact`` than twice the worst error of ``theirs``, plus a rounding unit."""
-    assert len(ours) == len(theirs) == len(exact)
-    for i, (got, other, ref) in enumerate(zip(ours, theirs, exact, strict=True)):
-        assert got.dtype == other.dtype and got.shape == other.shape
-        unit = torch.finfo(got.dtype).eps * ref.abs().max()
-        error, allowed = (got.double() - ref).abs().max(), 2 * (other.double() - ref).abs().max() + unit
-        assert error <= allowed, f"tensor {i}: error {error:.3e}, allowed {allowed:.3e}"
+    for tensors in zip(ours, theirs, exact, strict=True):
+        assert_as_good(*tensors)
 
 
 def double(module: nn.Module, make: Callable[[], nn.Module]) -> nn.Module:
@@ -88,7 +85,7 @@ def test_activation_is_fused_for_inference(name: str, shape: tuple[int, ...]) ->
         ours, theirs = fn(x), module(x)
         exact = double(module, lambda: Mlp(ACTIVATIONS[name]))(x.double())
     assert graph_pass.counts == Counter({"linear": 1})
-    assert_as_good([ours], [theirs], [exact])
+    assert_all_as_good([ours], [theirs], [exact])
 
 
 @pytest.mark.parametrize(("name", "bias"), [*((name, True) for name in ACTIVATIONS), ("silu", False)])
@@ -105,7 +102,7 @@ def test_activation_is_fused_for_training(name: str, bias: bool) -> None:
     exact = forward_backward(exact_module, exact_module, x.double())
     # relu's backward reads its result; the others read its argument, which linear_save writes beside the result.
     assert graph_pass.counts == Counter({"linear" if name == "relu" else "linear_save": 1})
-    assert_as_good(ours, theirs, exact)
+    assert_all_as_good(ours, theirs, exact)
 
 
 def test_other_products_stay_torchs() -> None:
@@ -127,7 +124,7 @@ def test_other_products_stay_torchs() -> None:
     ours, theirs = ours_fn(c, bias, a, b), fn(c, bias, a, b)
     exact = fn(*(t.double() for t in (c, bias, a, b)))
     assert not graph_pass.counts
-    assert_as_good(list(ours), list(theirs), list(exact))
+    assert_all_as_good(list(ours), list(theirs), list(exact))
 
 
 def test_only_what_a_kernel_of_ours_serves_is_fused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +156,7 @@ def test_argument_read_elsewhere_is_kept() -> None:
     ours_fn, graph_pass = compiled(fn)
     ours, theirs, exact = ours_fn(x, w), fn(x, w), fn(x.double(), w.double())
     assert graph_pass.counts == Counter({"linear_save": 1})
-    assert_as_good(list(ours), list(theirs), list(exact))
+    assert_all_as_good(list(ours), list(theirs), list(exact))
 
 
 def test_one_product_two_activations() -> None:
@@ -173,7 +170,7 @@ def test_one_product_two_activations() -> None:
     ours_fn, graph_pass = compiled(fn)
     ours, theirs, exact = ours_fn(x, w), fn(x, w), fn(x.double(), w.double())
     assert graph_pass.counts == Counter({"linear_save": 1})
-    assert_as_good([ours], [theirs], [exact])
+    assert_all_as_good([ours], [theirs], [exact])
 
 
 def test_activation_of_something_else_stays() -> None:
@@ -184,7 +181,7 @@ def test_activation_of_something_else_stays() -> None:
     ours_fn, graph_pass = compiled(fn)
     ours, theirs, exact = ours_fn(x, w), fn(x, w), fn(x.double(), w.double())
     assert not graph_pass.counts
-    assert_as_good([ours], [theirs], [exact])
+    assert_all_as_good([ours], [theirs], [exact])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -212,7 +209,7 @@ def test_dynamic_shapes() -> None:
     for batch in (2, 5, 9):
         x = torch.randn(batch, 3, 24, dtype=torch.bfloat16)
         with torch.no_grad():
-            assert_as_good([fn(x)], [module(x)], [exact_module(x.double())])
+            assert_all_as_good([fn(x)], [module(x)], [exact_module(x.double())])
     assert graph_pass.counts == Counter({"linear": 1}), "one graph for every size"
 
 
@@ -277,4 +274,4 @@ def test_llama(train: bool) -> None:
     exact = logits_and_grads(exact_module, exact_module)
 
     assert graph_pass.counts == Counter({"linear_save" if train else "linear": config.num_hidden_layers})
-    assert_as_good(ours, theirs, exact)
+    assert_all_as_good(ours, theirs, exact)

@@ -7,7 +7,16 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import ACTIVATIONS, assert_as_good, assert_close_to_torch, reference_matmul, refusal_allowed
+from helpers import (
+    ACTIVATIONS,
+    OPCHECKS,
+    assert_as_good,
+    assert_close_to_torch,
+    production,
+    rand,
+    reference_matmul,
+    refusal_allowed,
+)
 from torch import Tensor, library, nn
 
 import hgemm_ops
@@ -19,17 +28,8 @@ hgemm = torch.ops.hgemm
 DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
 
 
-def rand(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
-    return torch.rand(shape, device="cuda").mul_(2).sub_(1).to(dtype)
-
-
-def production() -> list[VariantInfo]:
-    return [v for v in hgemm_ops.variants() if v.family != "ladder"]
-
-
 # Registration
 
-UTILITIES = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 Sample = Callable[[], tuple[tuple[object, ...], dict[str, object]]]
 SAMPLES: dict[str, Sample] = {
     "matmul": lambda: ((rand(3, 33, 65), rand(65, 17)), {}),
@@ -52,7 +52,7 @@ def test_opcheck(sample: str, grad: bool, dtype: torch.dtype) -> None:
     args, options = SAMPLES[sample]()
     args = tuple(x.to(dtype).requires_grad_(grad) if isinstance(x, Tensor) else x for x in args)
     op = getattr(hgemm, sample.split()[0]).default
-    library.opcheck(op, args, options, test_utils=UTILITIES)
+    library.opcheck(op, args, options, test_utils=OPCHECKS)
 
 
 @DTYPES
@@ -63,7 +63,7 @@ def test_opcheck_of_out(sample: str, dtype: torch.dtype) -> None:
     packet = getattr(hgemm, sample.split()[0])
     out = torch.empty_like(packet.default(*args, **options))
     # NOTE: AOT dispatch functionalizes no custom op that returns the argument it writes.
-    library.opcheck(packet.out, args, {**options, "out": out}, test_utils=UTILITIES[:3])
+    library.opcheck(packet.out, args, {**options, "out": out}, test_utils=OPCHECKS[:3])
 
 
 @DTYPES

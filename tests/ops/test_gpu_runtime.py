@@ -14,6 +14,7 @@ from helpers import (
     assert_close_to_torch,
     limited_kernels,
     production,
+    rand,
     reference_matmul,
     unserved,
 )
@@ -31,10 +32,6 @@ BUSY_CYCLES = 200_000_000
 
 
 VARIANTS = pytest.mark.parametrize("variant", [None, *production()], ids=lambda v: v.name if v else "auto")
-
-
-def rand(*shape: int, device: str = "cuda") -> Tensor:
-    return torch.rand(shape, device=device).mul_(2).sub_(1).half()
 
 
 def factors(variant: VariantInfo | None, device: str = "cuda") -> tuple[int, Tensor, Tensor]:

@@ -7,11 +7,19 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import ACTIVATIONS, POISON, assert_close_to_torch, poisoned_cuda_memory, reference_matmul, refusal_allowed
+from helpers import (
+    ACTIVATIONS,
+    POISON,
+    assert_close_to_torch,
+    poisoned_cuda_memory,
+    production,
+    rand,
+    reference_matmul,
+    refusal_allowed,
+)
 from torch import Tensor
 
 import hgemm_ops
-from hgemm_ops import VariantInfo
 
 pytestmark = pytest.mark.gpu
 
@@ -20,18 +28,10 @@ NAN, INF = float("nan"), float("inf")
 hgemm = torch.ops.hgemm
 
 
-def production() -> list[VariantInfo]:
-    return [v for v in hgemm_ops.variants() if v.family != "ladder"]
-
-
 def forced(a: Tensor, b: Tensor) -> list[int]:
     """The dispatcher's choice (-1) and every production kernel that serves ``a @ b``."""
     serves = {c.name for c in hgemm_ops.explain(a, b).candidates if c.eligible}
     return [-1, *(v.id for v in production() if v.name in serves)]
-
-
-def rand(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
-    return torch.rand(shape, device="cuda", dtype=torch.float32).mul_(2).sub_(1).to(dtype)
 
 
 def assert_same(got: Tensor, expected: Tensor) -> None:

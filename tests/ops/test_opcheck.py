@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import OPCHECKS
 from torch import Tensor, library
 
 import hgemm_ops
 
 hgemm = torch.ops.hgemm
-UTILITIES = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 
 
 def t(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = True) -> Tensor:
@@ -59,7 +59,7 @@ SAMPLES: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
 @pytest.mark.parametrize(("op", "index"), [(op, i) for op, samples in SAMPLES.items() for i in range(len(samples))])
 def test_functional(op: str, index: int) -> None:
     args, options = SAMPLES[op][index]
-    library.opcheck(getattr(hgemm, op).default, args, options, test_utils=UTILITIES)
+    library.opcheck(getattr(hgemm, op).default, args, options, test_utils=OPCHECKS)
 
 
 @pytest.mark.parametrize("op", [op for op in SAMPLES if hasattr(getattr(hgemm, op), "out")])
@@ -67,7 +67,7 @@ def test_out(op: str) -> None:
     args, options = SAMPLES[op][0]
     args = tuple(a.detach() if isinstance(a, Tensor) else a for a in args)
     out = torch.empty_like(getattr(hgemm, op).default(*args, **options))
-    library.opcheck(getattr(hgemm, op).out, args, {**options, "out": out}, test_utils=UTILITIES)
+    library.opcheck(getattr(hgemm, op).out, args, {**options, "out": out}, test_utils=OPCHECKS)
 
 
 @pytest.mark.parametrize("variant", [v.name for v in hgemm_ops.variants() if v.family != "ladder"])
@@ -76,7 +76,7 @@ def test_variant_ops(variant: str) -> None:
     op = getattr(hgemm, variant).default
     a, b = t(2, 5, 3), t(3, 4)
     torch.testing.assert_close(op(a, b), a @ b)
-    library.opcheck(op, (a, b), test_utils=UTILITIES)
+    library.opcheck(op, (a, b), test_utils=OPCHECKS)
 
 
 def test_tags() -> None:
@@ -97,6 +97,6 @@ def test_defining_variants() -> None:
         forwarded = torch.fx.experimental.proxy_tensor.make_fx(hgemm.test_second_kernel)(a.detach(), b.detach())
         calls = [(node.target, node.kwargs) for node in forwarded.graph.nodes if node.op == "call_function"]
         assert calls == [(hgemm.matmul.default, {"variant": 1})]
-        library.opcheck(hgemm.test_first_kernel.default, (a, b), test_utils=UTILITIES)
+        library.opcheck(hgemm.test_first_kernel.default, (a, b), test_utils=OPCHECKS)
     finally:
         lib._destroy()

@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from helpers import ROOT
+from helpers import ROOT, needs_library
 
 import hgemm_ops
 from hgemm_ops import _library, _tables
 from hgemm_ops.cli import main
-
-needs_library = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
 
 
 def hgemm(*arguments: str) -> Result:
@@ -27,7 +25,7 @@ def hgemm(*arguments: str) -> Result:
 def test_help_names_every_command() -> None:
     result = hgemm("--help")
     assert result.exit_code == 0
-    for command in ("bench", "doctor", "explain", "info", "ladder", "tune"):
+    for command in ("bench", "doctor", "explain", "info", "ladder", "report", "tune"):
         assert re.search(rf"^  {command} +\w", result.output, re.MULTILINE), result.output
         assert "--json" in hgemm(command, "--help").output
     assert hgemm("nope").exit_code == 2

@@ -1,0 +1,60 @@
+"""``hgemm report``: the committed results as one page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from hgemm_ops.bench import record
+from hgemm_ops.bench import report as drawn
+
+
+def _default_results() -> Path:
+    """The results of the checkout, where they are of one GPU."""
+    root = record.repository()
+    if root is None:
+        raise click.UsageError("--results: name a directory of result files, this is no checkout")
+    found = sorted(path for path in (root / "benchmarks" / "results").iterdir() if path.is_dir())
+    if len(found) != 1:
+        raise click.UsageError(f"--results: name one of {', '.join(map(str, found)) or 'them, there are none here'}")
+    return found[0]
+
+
+@click.command("report", short_help="Write the results as one page with charts.")
+@click.option(
+    "--results",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Result files of one GPU.  [default: benchmarks/results/<gpu> of the checkout]",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("hgemm-report.html"),
+    show_default=True,
+    help="The page.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what the charts show instead, as JSON.")
+def report(results: Path | None, output: Path, as_json: bool) -> None:
+    """Write the committed results as one static page.
+
+    Speed over torch by shape and suite, losses first; a roofline, decoding, whole models, and the ladder as a course.
+    The page holds all it needs: it loads nothing from a network. Needs vl-convert-python.
+    """
+    results = results or _default_results()
+    try:
+        documents = drawn.read(results)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(json.dumps(drawn.data(documents), ensure_ascii=False, indent=1))
+        return
+    course = results.parent.parent / "ladder.md"
+    try:
+        text = drawn.page(documents, course if course.is_file() else None)
+    except ModuleNotFoundError:
+        raise click.ClickException(drawn.MISSING) from None
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(text)
+    click.echo(f"wrote {output} ({len(text.encode()) / 1e6:.1f} MB)")
