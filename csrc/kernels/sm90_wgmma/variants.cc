@@ -9,6 +9,8 @@
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
+#include "kernels/sm90_wgmma/edges.h"
+#include "kernels/sm90_wgmma/stream_k.h"
 #include "kernels/variants.h"
 #include "tile/pad.h"
 
