@@ -17,6 +17,8 @@
 namespace hgemm {
 namespace {
 
+constexpr int kHopper = 90;  // compute capability
+
 /// One line of list.inc as values.
 struct Line {
   Tile tile;
