@@ -14,7 +14,7 @@ Without one the package installs as pure Python and torch serves every op.
 Environment: CUDA_HOME, CUDA_PATH, CXX, CXXFLAGS, MAX_JOBS; HGEMM_OPS_TORCHES, more releases of torch to compile
 csrc/aten for, as "2.10.0 2.11.0"; HGEMM_LADDER=0, which leaves out the ladder; and HGEMM_CUDA_ARCHS, a list, "native"
 for what this machine's GPUs run, or "none"; "80 90 90a" unless set:
-  - a .cu whose name, or a room's that it lies in, starts with sm90_ is compiled for 90a;
+  - a .cu whose name, or a room's that it lies in, starts with sm90_ is compiled for 90a (OWN_ARCHS);
   - every other .cu for each architecture without a letter, and to PTX for the highest of them; one that does not ask
     for __CUDA_ARCH__, nor does what it includes, is compiled once, to PTX for the lowest, which serves all;
   - where that leaves a .cu without an architecture, it is compiled for what the list does hold. A list without 90a also
@@ -59,7 +59,8 @@ COMPILE = ROOT / "compile_cu.py"
 
 DEFAULT_HOME = Path("/usr/local/cuda")
 DEFAULT_ARCHS = "80 90 90a"
-HOPPER = "90a"
+#: Names of files and rooms with kernels for one architecture alone start so: a line for each such architecture.
+OWN_ARCHS = {"sm90_": "90a"}
 MIN_ARCH = 80
 MIN_NVCC = (12, 1)  # the first with st.async: benchmarks/cuda12.py
 COMPRESSING_NVCC = (12, 8)  # the first with --compress-mode
@@ -136,7 +137,8 @@ def native_archs() -> str:
     except OSError:
         return "none"
     archs = {int(major + minor) for major, minor in re.findall(r"^(\d+)\.(\d)$", found, re.MULTILINE)}
-    return " ".join("90 90a" if a == 90 else str(a) for a in archs if a >= MIN_ARCH) or "none"
+    own = [arch for arch in OWN_ARCHS.values() if int(arch.rstrip("a")) in archs]
+    return " ".join([*(str(a) for a in archs if a >= MIN_ARCH), *own]) or "none"
 
 
 def parse_archs(text: str) -> list[str]:
@@ -180,15 +182,17 @@ def asks_for_arch(source: Path) -> bool:
     return False
 
 
-def is_for_hopper(source: Path) -> bool:
-    """Whether a source under csrc/ has kernels for sm_90a alone: its name or a directory's says so."""
-    return any(part.startswith("sm90_") for part in source.relative_to(CSRC).parts)
+def own_arch(source: Path) -> str | None:
+    """The one architecture that a source under csrc/ has kernels for, by its name or a directory's; None for all."""
+    parts = source.relative_to(CSRC).parts
+    return next((arch for prefix, arch in OWN_ARCHS.items() if any(part.startswith(prefix) for part in parts)), None)
 
 
 def gencode(source: Path, archs: list[str]) -> list[str]:
     """nvcc's -gencode flags for one .cu; the rule is in this file's docstring."""
     portable = [a for a in archs if not a.endswith("a")]
-    chosen = [HOPPER] if is_for_hopper(source) and HOPPER in archs else portable or archs
+    own = own_arch(source)
+    chosen = [own] if own in archs else portable or archs
     once = chosen == portable and not asks_for_arch(source)
     virtual = {a: portable[0] if once else a for a in chosen}
     flags = [f"-gencode=arch=compute_{virtual[a]},code=sm_{a}" for a in chosen]
@@ -296,7 +300,8 @@ def build_file(
     """
     cxx = shlex.split(environ.get("CXX", "c++"))
     common = ["-fPIC", "-fvisibility=hidden"]
-    defines = [f"-I{CSRC}", *([] if HOPPER in archs or not archs else ["-DHGEMM_NO_SM90A"])]
+    missing = [arch for arch in OWN_ARCHS.values() if archs and arch not in archs]
+    defines = [f"-I{CSRC}", *(f"-DHGEMM_NO_SM{arch.upper()}" for arch in missing)]
     built_for = f'-DHGEMM_ARCHS="{" ".join(archs)}"'
     cc_flags = ["-O2", "-Wall", "-Wextra", *common, *defines, built_for, *shlex.split(environ.get("CXXFLAGS", ""))]
     torch_flags = [f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}", "-isystem", torch / "include"]

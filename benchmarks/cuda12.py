@@ -64,7 +64,7 @@ def assemble(name: str, ptxas: Path, isa: str, directory: Path) -> str:
     toolkit, why = setup.find_toolkit()
     if toolkit is None:
         raise click.ClickException(why)
-    arch = "90a" if setup.is_for_hopper(CSRC / name) else "90"
+    arch = setup.own_arch(CSRC / name) or "90"
     ptx, cubin = directory / "kernels.ptx", directory / "kernels.cubin"
     flags = ["-std=c++17", "-O3", "-ptx", f"-arch=compute_{arch}", f"-I{CSRC}"]
     serialised = 0

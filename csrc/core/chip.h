@@ -1,5 +1,5 @@
-// Rates of the chips that cost models need. H200: measured on one, at fixed power. The rest: public datasheets,
-// unmeasured.
+// The chips, and what of them depends on the architecture. Rates, which cost models need: H200: measured on one, at
+// fixed power. The rest: public datasheets, unmeasured.
 #pragma once
 
 #include "core/problem.h"
@@ -16,14 +16,17 @@ struct Chip {
   double dram_gbs;          // read stream
   double l2_bytes_per_clk;  // one SM's share when all of them read
   bool measured;            // by this project; where not, models only rank our own kernels against each other
+  bool own_kernels;         // some are compiled for it alone (OWN_ARCHS in setup.py)
 };
 
 // cuBLAS holds 600-690 TFLOP/s on the H200: the clock under that load, not the boost clock, is what a model needs.
 // mma.sync reaches 62 % of wgmma's rate on Hopper; its rate on Blackwell is a guess from there.
 constexpr Chip kChips[] = {
-    {80, "A100", 1.41, 2048, 2048, 128, 1400, 48, false},  {86, "A10", 1.69, 1024, 1024, 256, 550, 48, false},
-    {89, "L40S", 2.25, 1024, 1024, 256, 780, 48, false},   {90, "H200", 1.55, 2540, 4096, 256, 4600, 56, true},
-    {100, "B200", 1.70, 2540, 8192, 256, 7000, 56, false},
+    {80, "A100", 1.41, 2048, 2048, 128, 1400, 48, false, false},
+    {86, "A10", 1.69, 1024, 1024, 256, 550, 48, false, false},
+    {89, "L40S", 2.25, 1024, 1024, 256, 780, 48, false, false},
+    {90, "H200", 1.55, 2540, 4096, 256, 4600, 56, true, true},
+    {100, "B200", 1.70, 2540, 8192, 256, 7000, 56, false, false},
 };
 
 /// The chip that stands for a compute capability: the newest one that is not newer (the A100 below all).
@@ -39,6 +42,26 @@ constexpr const Chip& chip_of(int cc) {
 constexpr bool is_measured(int cc) {
   const Chip& chip = chip_of(cc);
   return chip.measured && chip.cc == cc;
+}
+
+constexpr bool has_own_kernels(int cc) {
+  const Chip& chip = chip_of(cc);
+  return chip.own_kernels && chip.cc == cc;
+}
+
+/// What sm_90 brought, and newer architectures have.
+constexpr bool has_clusters(int cc) {
+  return cc >= 90;
+}
+constexpr bool has_dependent_launch(int cc) {
+  return cc >= 90;
+}
+
+/// The chip on which the rates in the lists of kernels were measured.
+constexpr int kRatedCc = 90;
+/// DRAM's speed, of that chip's.
+constexpr double dram_share(int cc) {
+  return chip_of(cc).dram_gbs / chip_of(kRatedCc).dram_gbs;
 }
 
 }  // namespace hgemm

@@ -9,7 +9,6 @@
 namespace hgemm {
 
 constexpr uint32_t kHalfTypes = 1u << static_cast<int>(DType::kF16) | 1u << static_cast<int>(DType::kBF16);
-constexpr int kHopper = 90;
 constexpr int kAnyNewer = 9999;  // compute capability
 
 inline int64_t ceil_div(int64_t a, int64_t b) {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "core/chip.h"
 #include "core/device.h"
 
 #ifndef HGEMM_ARCHS
@@ -84,7 +85,7 @@ std::string device_fault(const char* archs, int cc, Status status) {
   }
   if ((cc != 0 && !has_code(archs_of(archs), cc)) || status == kNoKernelImage || status == kUnsupportedPtx) {
     return std::string("this build, for ") + archs + ", has no code that runs on sm_" + number +
-           ": build it with HGEMM_CUDA_ARCHS=" + number + (cc == 90 ? "a" : "");
+           ": build it with HGEMM_CUDA_ARCHS=" + number + (has_own_kernels(cc) ? "a" : "");
   }
   return status == 0 ? "" : status_string(status);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "core/cost.h"
 
@@ -10,6 +11,9 @@ namespace hgemm {
 namespace {
 
 #include "dispatch/learned_sm90.inc"
+
+/// A line for each architecture that has one.
+constexpr std::pair<int, const Learned*> kModels[] = {{90, &kLearnedSm90}};
 
 // Of cuBLAS's kernels, which tile fits best decides; which it takes is not known, so all are asked about.
 constexpr int kTorchTiles[][2] = {{128, 256}, {256, 128}, {128, 128}, {64, 256},  {64, 128},
@@ -177,7 +181,10 @@ void factors(const Forest& forest, const Rows& rows, int count, double* out) {
 
 const Learned* learned(const DeviceFacts& facts, DType dtype) {
   const bool is_half = dtype == DType::kF16 || dtype == DType::kBF16;
-  return facts.cc == 90 && is_half && kLearnedSm90.kernels.trees > 0 ? &kLearnedSm90 : nullptr;
+  for (const auto& [cc, model] : kModels) {
+    if (facts.cc == cc && is_half && model->kernels.trees > 0) return model;
+  }
+  return nullptr;
 }
 
 double learned_reach(double best_us) {

@@ -7,18 +7,10 @@
 // Source: CUTLASS 3, "Warp-specialised kernel designs"; PTX ISA, "cp.async.bulk.tensor .multicast::cluster".
 #include "ladder/ladder.h"
 #include "ladder/sm90_09_wgmma.cuh"
+#include "tile/ring.cuh"
 
 namespace hgemm::ladder {
 namespace {
-
-/// Position in the ring; `parity` flips with every turn.
-template <int STAGES>
-struct RingPosition {
-  uint32_t stage = 0, parity = 0;
-  __device__ __forceinline__ void operator++() {
-    if (++stage == STAGES) stage = 0, parity ^= 1;
-  }
-};
 
 /// Row and column where block `rank` of the cluster that owns tile `id` writes.
 template <class Line>
@@ -62,7 +54,7 @@ __global__ void __launch_bounds__(Line::THREADS, 1) wgmma_specialised(const __gr
   }
   ptx::cluster_sync();
 
-  RingPosition<STAGES> at;
+  tile::Ring<STAGES> at;
   const uint32_t tiles = g.tiles_m * g.tiles_n;  // of a cluster
   const uint32_t first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
   if (warpgroup == kConsumers) {
@@ -70,7 +62,7 @@ __global__ void __launch_bounds__(Line::THREADS, 1) wgmma_specialised(const __gr
     if (threadIdx.x == kConsumers * 128) {
       for (uint32_t id = first; id < tiles; id += stride) {
         const tile::TileCoord corner = corner_of<Line>(g, id, rank);
-        for (int k = 0; k < g.k; k += Line::BK, ++at) {
+        for (int k = 0; k < g.k; k += Line::BK, at.advance()) {
           ptx::mbarrier_wait(empty + at.stage * 8, at.parity ^ 1);
           load_share<Line>(g, ring + at.stage * Line::kStageBytes, full + at.stage * 8, corner, k, rank);
         }
@@ -86,7 +78,7 @@ __global__ void __launch_bounds__(Line::THREADS, 1) wgmma_specialised(const __gr
     float acc[Line::BN / 2];
     for (uint32_t id = first; id < tiles; id += stride) {
       uint32_t previous = 0;
-      for (int k = 0; k < g.k; k += Line::BK, ++at) {
+      for (int k = 0; k < g.k; k += Line::BK, at.advance()) {
         ptx::mbarrier_wait(full + at.stage * 8, at.parity);
         multiply_stage<Line>(acc, ring + at.stage * Line::kStageBytes, warpgroup, k > 0);
         ptx::wgmma_wait<1>();

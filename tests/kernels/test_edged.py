@@ -12,7 +12,7 @@ CHECK = r"""
 #include <cstdlib>
 #include <vector>
 
-#include "kernels/sm90_wgmma/config.h"
+#include "kernels/sm90_wgmma/edges.h"
 
 using namespace hgemm::sm90_wgmma;
 

@@ -49,13 +49,13 @@ def no_table() -> Iterator[None]:
 
 # ---- the schedule --------------------------------------------------------------------------------
 
-# What the head of sm90_wgmma/kernel.cuh says of the order of work, for one launch. Prints what is wrong and where.
+# What the head of tile_scheduler.cuh says of the order of work, for one launch. Prints what is wrong and where.
 CHECK = r"""
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
-#include "kernels/sm90_wgmma/config.h"
+#include "kernels/sm90_wgmma/stream_k.h"
 
 using namespace hgemm::sm90_wgmma;
 

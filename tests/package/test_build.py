@@ -314,6 +314,23 @@ def test_gencode(build: Any, name: str, archs: str, flags: list[str]) -> None:
     assert build.gencode(build.CSRC / name, build.parse_archs(archs)) == expected
 
 
+def test_an_architecture_with_kernels_of_its_own_is_one_line(build: Any, tree: Path) -> None:
+    build.OWN_ARCHS = {**build.OWN_ARCHS, "sm100_": "100a"}
+    room = build.CSRC / "kernels" / "sm100_c"
+    room.mkdir()
+    (room / "instances.cu").write_text("int three() { return 3; }\n")
+    archs = build.parse_archs("80 90a 100a")
+    chosen = {f.parent.name: build.gencode(f, archs) for f in sorted(build.CSRC.rglob("kernels/*/instances.cu"))}
+    assert chosen["sm100_c"] == ["-gencode=arch=compute_100a,code=sm_100a"]
+    assert chosen["sm90_b"] == ["-gencode=arch=compute_90a,code=sm_90a"]
+    assert chosen["sm80_a"] == ["-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_80,code=compute_80"]
+    torch = tree / "torch"
+    torch.mkdir()
+    (torch / "version.py").write_text("__version__ = '2.99.0+cpu'\n")
+    text = build.build_file(tree / "cuda", torch, build.parse_archs("80 90a"), {}, tree / "build")
+    assert "-DHGEMM_NO_SM100A" in text and "-DHGEMM_NO_SM90A" not in text
+
+
 def test_code_for_some_architectures_is_seen_through_includes(build: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(build, "CSRC", tmp_path)
     (tmp_path / "part").mkdir()

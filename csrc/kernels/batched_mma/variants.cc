@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "core/chip.h"
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
@@ -42,7 +43,7 @@ int64_t block_slots(const Problem& p, const DeviceFacts& facts, const Line& line
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const int64_t blocks = std::min(ceil_div(p.batches(), line.problems), block_slots(p, facts, line));
-  return {static_cast<int>(blocks), facts.cc >= kHopper};
+  return {static_cast<int>(blocks), has_dependent_launch(facts.cc)};
 }
 
 bool eligible(const Problem& p, const Line& line, Reason* why) {

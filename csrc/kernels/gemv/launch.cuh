@@ -9,6 +9,7 @@
 #include "kernels/gemv/config.h"
 #include "kernels/gemv/kernel.cuh"
 #include "tile/launch.cuh"
+#include "tile/short_side.h"
 
 namespace hgemm::gemv {
 
@@ -30,19 +31,7 @@ Status launch(const Problem& p, const Schedule& s, void* workspace, Stream strea
   const Roles roles = roles_of(p);
   const bool k_major = roles.w_major == Major::kK;
   Params params{};
-  params.w = roles.w->data;
-  params.x = roles.x->data;
-  params.ldw = roles.ldw;
-  params.x_row = roles.x_major == Major::kK ? roles.ldx : 1;
-  params.x_k = roles.x_major == Major::kK ? 1 : roles.ldx;
-  for (int i = 0; i < 2; ++i) {
-    params.w_batch[i] = roles.w->batch_stride[i];
-    params.x_batch[i] = roles.x->batch_stride[i];
-  }
-  params.batch_inner = static_cast<uint32_t>(p.batch[1]);
-  params.rows = static_cast<int>(roles.rows);
-  params.cols = static_cast<int>(roles.cols);
-  params.k = static_cast<int>(p.k);
+  tile::set_operands(p, roles, &params);
   params.lanes = s.lanes;
   params.warps = s.warps;
   params.passes = s.passes;
@@ -50,7 +39,6 @@ Status launch(const Problem& p, const Schedule& s, void* workspace, Stream strea
   params.tile_rows = s.tile_rows;
   params.slice_k = s.slice_k;
   params.slices = s.slices;
-  params.swapped = roles.swapped;
   params.hurries_next = s.hurries_next;
   params.partial = static_cast<float*>(workspace);
   params.epilogue = tile::epilogue_params(p, nullptr);

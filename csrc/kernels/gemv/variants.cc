@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "core/chip.h"
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
@@ -47,7 +48,7 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const int64_t batches = p.batches(), sms = facts.sm_count;
   const int64_t wanted = sms * 15 / 8;  // blocks: two an SM, or nearly
   Schedule s{};
-  s.dependent = facts.cc >= kHopper;
+  s.dependent = has_dependent_launch(facts.cc);
   s.hurries_next = true;
   if (roles.w_major == Major::kK) {
     const int step = roles.wide ? 1 : 8;  // between the rows of a tile
@@ -98,10 +99,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const Roles roles = roles_of(p);
   const bool k_major = roles.w_major == Major::kK;
   const double blocks = static_cast<double>(s.tiles) * s.slices * static_cast<double>(p.batches());
-  const double share = chip_of(facts.cc).dram_gbs / chip_of(kHopper).dram_gbs *
-                       (roles.wide ? 1.0
-                        : k_major  ? kNarrowRateK
-                                   : kNarrowRateMN);
+  const double share = dram_share(facts.cc) * (roles.wide ? 1.0 : k_major ? kNarrowRateK : kNarrowRateMN);
   const double stream_us =
       dram_bytes(p) / (std::min((k_major ? line.rate_k : line.rate_mn) * share, blocks * kBlockRate) * 1e3);
   const double blocks_us = kBlockUs * blocks / (facts.sm_count * kBlocksPerSm);

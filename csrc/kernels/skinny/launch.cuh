@@ -9,6 +9,7 @@
 #include "kernels/skinny/config.h"
 #include "kernels/skinny/kernel.cuh"
 #include "tile/launch.cuh"
+#include "tile/short_side.h"
 
 namespace hgemm::skinny {
 
@@ -26,22 +27,9 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
   const Roles roles = roles_of(p);
   Params params{};
-  params.w = roles.w->data;
-  params.x = roles.x->data;
-  params.ldw = roles.ldw;
-  params.x_row = roles.x_major == Major::kK ? roles.ldx : 1;
-  params.x_k = roles.x_major == Major::kK ? 1 : roles.ldx;
-  for (int i = 0; i < 2; ++i) {
-    params.w_batch[i] = roles.w->batch_stride[i];
-    params.x_batch[i] = roles.x->batch_stride[i];
-  }
-  params.batch_inner = static_cast<uint32_t>(p.batch[1]);
-  params.rows = static_cast<int>(roles.rows);
-  params.cols = static_cast<int>(roles.cols);
-  params.k = static_cast<int>(p.k);
+  tile::set_operands(p, roles, &params);
   params.tile_rows = s.tile_rows;
   params.splits = tile::has_sm90_code() ? s.splits : 1;
-  params.swapped = roles.swapped;
   params.hurries_next = s.hurries_next;
   params.interleaved = s.interleaved;
   params.epilogue = tile::epilogue_params(p, nullptr);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "core/chip.h"
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
@@ -38,14 +39,14 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   s.interleaved = k_major && !roles.wide;
   const int64_t tiles = s.interleaved ? ceil_div(roles.rows, 8 * s.tile_rows) * 8 : ceil_div(roles.rows, s.tile_rows);
   s.tiles = static_cast<int>(tiles);
-  s.dependent = facts.cc >= kHopper;
+  s.dependent = has_dependent_launch(facts.cc);
   // Beside these blocks, which need little of an SM, those of sm90_skinny find room for two on one, and leave others
   // idle.
-  s.hurries_next = facts.cc > kHopper || !roles.wide;
+  s.hurries_next = (s.dependent && !has_own_kernels(facts.cc)) || !roles.wide;
   const int64_t steps = ceil_div(p.k, k_major ? 64 : 32) / (line.tile.threads / 32 * kStepsPerWarp);
   s.splits = 1;
   for (int n : {2, 4, 8}) {
-    if (facts.cc < kHopper || tiles * p.batches() * n > 2 * int64_t{facts.sm_count} || steps < n) break;
+    if (!has_clusters(facts.cc) || tiles * p.batches() * n > 2 * int64_t{facts.sm_count} || steps < n) break;
     s.splits = n;
   }
   return s;
@@ -61,7 +62,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const double blocks = static_cast<double>(s.tiles) * s.splits * static_cast<double>(p.batches());
   const Roles roles = roles_of(p);
   const double rate = roles.wide ? line.rate : roles.w_major == Major::kK ? line.narrow_k : line.narrow_mn;
-  const double share = chip_of(facts.cc).dram_gbs / chip_of(kHopper).dram_gbs;
+  const double share = dram_share(facts.cc);
   const double bytes_us = dram_bytes(p) / (std::min(rate * share, blocks * kBlockRate) * 1e3);
   const double turn_us = p.batches() == 1 ? 0.0 : roles.w_major == Major::kK ? kTurnUs : kTurnMnUs;
   return kFixedUs + (s.splits > 1 ? kSplitUs : 0.0) + std::max(bytes_us, blocks / facts.sm_count * turn_us);

@@ -17,6 +17,8 @@ namespace {
 using sm90_skinny::Release;
 using sm90_skinny::Schedule;
 
+constexpr int kHopper = 90;  // compute capability
+
 /// One line of list.inc as values.
 struct Line {
   Tile tile;  // bm: rows of W, bn: rows of x

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/host_device.h"
 #include "core/problem.h"
+#include "kernels/sm90_wgmma/stream_k.h"
 
 namespace hgemm::sm90_wgmma {
 
@@ -77,48 +77,6 @@ struct Edged : Base {
   static_assert(kStageBytes >= Base::kStageBytes && kSmemBytes <= Base::kMaxSmemBytes);
 };
 
-/// How the clusters of such a launch share C, counted in units (the tiles of a cluster).
-struct Edges {
-  uint32_t clusters;
-  uint32_t columns;        // whole units in a row of units; 0: there is nothing to gain
-  uint32_t turns, longer;  // the first `longer` clusters do that many whole units, the others one less and an edge
-  uint32_t rows, edges;    // of edges in a column, and all of them
-};
-
-/// Whether a cluster's turn is a whole unit: the `turn * clusters + cluster`-th.
-HGEMM_HOST_DEVICE inline bool is_whole(const Edges& e, uint32_t cluster, uint32_t turn) {
-  return turn + (cluster < e.longer ? 0 : 1) < e.turns;
-}
-/// If not: the edge that a cluster has in its last turn, one of those behind the last if it has none.
-HGEMM_HOST_DEVICE inline uint32_t edge_of(const Edges& e, uint32_t cluster) {
-  return cluster - e.longer;
-}
-HGEMM_HOST_DEVICE inline bool has_turn(const Edges& e, uint32_t cluster, uint32_t turn) {
-  return is_whole(e, cluster, turn) || (turn < e.turns && edge_of(e, cluster) < e.edges);
-}
-
-/// For units of `bn` columns against whole ones of `width`.
-inline Edges edges_of(int64_t units_m, int64_t n, int64_t clusters, int64_t bn, int64_t edge, int64_t width = 256) {
-  const auto count = [](int64_t x) { return static_cast<uint32_t>(x); };
-  const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-  const int64_t rows = ceil_div(units_m, 2);
-  int64_t least = ceil_div(units_m * ceil_div(n, width), clusters) * width;
-  Edges best{};
-  for (int64_t columns = n / bn; columns > std::max<int64_t>(n / bn - 2, 0); --columns) {
-    const int64_t whole = units_m * columns, turns = ceil_div(whole, clusters);
-    const int64_t longer = whole - (turns - 1) * clusters, edges = rows * ceil_div(n - columns * bn, edge);
-    const int64_t time = (turns - 1) * bn + std::max(bn, edges > 0 ? 2 * edge : 0);
-    if (edges > clusters - longer || turns < 2 || time >= least) continue;
-    best = {count(clusters), count(columns), count(turns), count(longer), count(rows), count(edges)};
-    least = time;
-  }
-  return best;
-}
-
-/// A cluster begins and ends a share of a tile at least this many steps from the tile's ends, or there: to write and
-/// add partial sums takes as long as a few steps. At least the steps under which a cooperative tile is stored.
-constexpr int kSplitSteps = 8;
-
 /// A Config whose kernel splits some tiles along K between clusters (stream-K).
 template <class Base>
 struct StreamK : Base {
@@ -134,68 +92,6 @@ struct StreamK : Base {
   static_assert(Base::CK == 1 && Base::BN % 64 == 0, "no half overlaps another");
   static_assert(!Base::kDefers || Base::kHalves <= kSplitSteps);
 };
-
-/// How the clusters of a stream-K launch share the work, counted in units (the tiles of a cluster) and steps of K.
-struct Split {
-  uint32_t clusters;
-  uint32_t units;         // the first ones are split: of 0, nothing is
-  uint32_t waves;         // whole units that every cluster does after its share of the split ones
-  uint32_t share, extra;  // steps of a share; that many clusters do one more
-};
-
-/// What does not fill a wave is shared out, with one of the whole waves if there is one: no tile then has more than two
-/// parts, and all clusters are equally late.
-inline Split split_of(int64_t units, int64_t steps, int64_t max_clusters) {
-  const int64_t clusters = std::max<int64_t>(max_clusters, 1);
-  const int64_t rest = units % clusters, waves = units / clusters;
-  const int64_t split = waves > 0 ? rest + clusters : rest;
-  const auto count = [](int64_t n) { return static_cast<uint32_t>(n); };
-  const bool can = rest > 0 && steps >= 2 * kSplitSteps && split * steps < int64_t{1} << 32;
-  const int64_t sharers = can ? std::min(clusters, split * steps / kSplitSteps) : 0;
-  if (sharers <= rest) return {count(std::min(units, clusters)), 0, 0, 0, 0};
-  return {count(sharers), count(split), count(std::max<int64_t>(waves - 1, 0)), count(split * steps / sharers),
-          count(split * steps % sharers)};
-}
-
-/// A cluster's share of the split units, in steps from the first unit's first one on.
-struct Share {
-  uint32_t first, last;  // half-open
-  uint32_t pieces;       // units of which it has some
-  uint32_t partials;     // 1 where it does not reach the end of the last of them, else 0
-};
-
-/// What a cluster does of a unit in one turn.
-struct Piece {
-  uint32_t unit;
-  uint32_t k_first, k_last;  // steps, half-open
-  uint32_t helpers;          // clusters right before this one that leave partial sums of the unit to it
-};
-
-/// Where a cluster's share begins.
-HGEMM_HOST_DEVICE inline uint32_t border_of(const Split& split, uint32_t steps, uint32_t cluster) {
-  const uint32_t at = cluster * split.share + (cluster < split.extra ? cluster : split.extra);
-  const uint32_t in_unit = at % steps;
-  if (in_unit < kSplitSteps) return at - in_unit;
-  return in_unit + kSplitSteps > steps ? at - in_unit + steps : at;
-}
-
-HGEMM_HOST_DEVICE inline Share share_of(const Split& split, uint32_t steps, uint32_t cluster) {
-  const uint32_t first = border_of(split, steps, cluster), last = border_of(split, steps, cluster + 1);
-  if (first >= last) return {first, last, 0, 0};
-  return {first, last, (last - 1) / steps - first / steps + 1, last % steps > 0};
-}
-
-/// A cluster's n-th turn in its share, n < pieces: it goes from its last unit to its first.
-HGEMM_HOST_DEVICE inline Piece piece_of(const Split& split, uint32_t steps, uint32_t cluster, uint32_t first,
-                                        uint32_t last, uint32_t turn) {
-  const uint32_t unit = (last - 1) / steps - turn, begin = unit * steps, end = begin + steps;
-  Piece piece{unit, (first > begin ? first : begin) - begin, (last < end ? last : end) - begin, 0};
-  if (first > begin && last >= end) {
-    do ++piece.helpers;
-    while (border_of(split, steps, cluster - piece.helpers) > begin);
-  }
-  return piece;
-}
 
 /// Whether TMA can read an operand where it lies: rows on 16 bytes and not overlapping.
 inline bool is_tma_a(const Problem& p) {

@@ -10,6 +10,8 @@
 #include "core/convert.cuh"
 #include "core/launch.cuh"
 #include "kernels/sm90_wgmma/config.h"
+#include "kernels/sm90_wgmma/edges.h"
+#include "kernels/sm90_wgmma/stream_k.h"
 
 #ifndef HGEMM_NO_SM90A
 #include "kernels/sm90_wgmma/kernel.cuh"
@@ -40,16 +42,14 @@ constexpr int kRasterRows = 2048;
 
 template <class Traits>
 Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits>& params, cudaStream_t stream) {
-  using SmemA = SmemOperand<Traits::BM, Traits::BK, Traits::kMajorA, Traits::CN>;
-  using SmemB = SmemOperand<Traits::BN, Traits::BK, Traits::kMajorB, Traits::CM>;
-  const bool ka = SmemA::kIsKMajor, kb = SmemB::kIsKMajor;
-  if (const Status e = tile::operand_map(p, p.a, ka ? p.m : p.k, ka ? p.k : p.m, p.lda(), SmemA::kBoxRows, &params.a,
-                                         params.a_batch)) {
+  const bool ka = Traits::kMajorA == Major::kK, kb = Traits::kMajorB == Major::kK;
+  if (const Status e = tile::operand_map(p, p.a, ka ? p.m : p.k, ka ? p.k : p.m, p.lda(), SmemA<Traits>::kBoxRows,
+                                         &params.a, params.a_batch)) {
     return e;
   }
   const int64_t cols_b = p.b_tile == 0 ? p.n : p.ldb();
-  if (const Status e = tile::operand_map(p, p.b, kb ? p.n : p.k, kb ? p.k : cols_b, p.ldb(), SmemB::kBoxRows, &params.b,
-                                         params.b_batch)) {
+  if (const Status e = tile::operand_map(p, p.b, kb ? p.n : p.k, kb ? p.k : cols_b, p.ldb(), SmemB<Traits>::kBoxRows,
+                                         &params.b, params.b_batch)) {
     return e;
   }
   if constexpr (Traits::kEdged) {

@@ -9,11 +9,15 @@
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
+#include "kernels/sm90_wgmma/edges.h"
+#include "kernels/sm90_wgmma/stream_k.h"
 #include "kernels/variants.h"
 #include "tile/pad.h"
 
 namespace hgemm {
 namespace {
+
+constexpr int kHopper = 90;  // compute capability
 
 /// One line of list.inc as values.
 struct Line {

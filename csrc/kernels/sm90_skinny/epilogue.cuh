@@ -1,0 +1,128 @@
+// The epilogue: from a warp's sums to D, through the cluster where it splits K.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "core/convert.cuh"
+#include "core/problem.h"
+#include "kernels/sm90_skinny/traits.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/mbarrier.cuh"
+#include "tile/epilogue.cuh"
+#include "tile/fast_activation.cuh"
+
+namespace hgemm::sm90_skinny {
+
+template <Activation kAct>
+using Act = std::integral_constant<Activation, kAct>;
+
+/// Gates the sums of eight neighbouring rows of W, from `row` on, four of either half, for row `col` of x.
+template <class T>
+__device__ __forceinline__ void finish_gated(const Params& p, const float (&v)[8], int col, int row) {
+  float gate[kGateRows];
+  const auto activate = [&](auto act) {
+#pragma unroll
+    for (int i = 0; i < kGateRows; ++i) gate[i] = tile::fast_activate<decltype(act)::value>(v[i]);
+  };
+  switch (p.gate) {
+    case Activation::kRelu: activate(Act<Activation::kRelu>()); break;
+    case Activation::kGelu: activate(Act<Activation::kGelu>()); break;
+    case Activation::kGeluTanh: activate(Act<Activation::kGeluTanh>()); break;
+    case Activation::kSilu: activate(Act<Activation::kSilu>()); break;
+    default:
+#pragma unroll
+      for (int i = 0; i < kGateRows; ++i) gate[i] = v[i];
+  }
+  struct alignas(kGateRows * sizeof(T)) Four {
+    T x[kGateRows];
+  } four;
+#pragma unroll
+  for (int i = 0; i < kGateRows; ++i) four.x[i] = from_float<T>(gate[i] * v[kGateRows + i]);
+  T* const d = static_cast<T*>(p.epilogue.d) + col * p.epilogue.ldd + row / 2;
+  if (p.epilogue.wide_d) {
+    *reinterpret_cast<Four*>(d) = four;
+  } else {
+#pragma unroll
+    for (int i = 0; i < kGateRows; ++i) d[i] = four.x[i];
+  }
+}
+
+/// Takes a warp's sums, of 16 rows of W from `row0` on, of which `rows` exist, to memory: eight neighbours in D at a
+/// time, which run along W's rows or, swapped, along x's. They change lanes in `patch`, kPatchCols lines of
+/// kPatchStride.
+template <class Traits>
+__device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[Traits::COLS / 2], float* patch,
+                                            int row0, int rows, tile::BatchOffset offset) {
+  constexpr int kCols = Traits::kPatchCols, kStride = Traits::kPatchStride;
+  const int lane = threadIdx.x % 32;
+  const bool swapped = !Traits::kGated && p.swapped;
+  const int row = swapped ? lane % 16 : lane % 2 * 8;
+  const int col = swapped ? lane / 16 * 8 : lane / 2;
+#pragma unroll
+  for (int c0 = 0; c0 < Traits::COLS; c0 += kCols) {
+    if (c0 >= p.cols) break;
+    float* const mine = patch + lane % 4 * 2 * kStride + lane / 4;
+#pragma unroll
+    for (int j = 0; j < kCols / 8; ++j) {
+      const float* const from = acc + c0 / 2 + 4 * j;
+      float* const at = mine + 8 * j * kStride;
+      at[0] = from[0];
+      at[kStride] = from[1];
+      at[8] = from[2];
+      at[kStride + 8] = from[3];
+    }
+    __syncwarp();
+    if (row < rows && col < kCols && c0 + col < p.cols) {
+      const float* const from = patch + col * kStride + row;
+      float v[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] = from[swapped ? i * kStride : i];
+      if constexpr (Traits::kGated) {
+        finish_gated<typename Traits::T>(p, v, c0 + col, row0 + row);
+      } else if (swapped) {
+        tile::finish<typename Traits::T>(p.epilogue, offset, row0 + row, c0 + col, {0, min(p.cols - c0 - col, 8)}, true,
+                                         v);
+      } else {
+        tile::finish<typename Traits::T>(p.epilogue, offset, c0 + col, row0 + row, {0, min(rows - row, 8)}, true, v);
+      }
+    }
+    __syncwarp();
+  }
+}
+
+/// Sends a warp's sums to block `owner` of the cluster; there, adds up what the others send, the slices in order behind
+/// its own. False where it has sent. `sums`: shared memory for (splits - 1, COLS / 8, 32 lanes, 4) floats, whose bytes
+/// complete on `bar`.
+template <class Traits>
+__device__ __forceinline__ bool add_slices(const Params& p, float (&acc)[Traits::COLS / 2], int owner,
+                                           const float* sums, uint32_t bar) {
+  const int slice = blockIdx.y, lane = threadIdx.x % 32;
+  const int groups = (p.cols + 7) / 8;  // of eight rows of x; what is beyond x is not sent
+  if (slice != owner) {
+    const int mine = slice - (slice > owner);
+    const uint32_t to = ptx::cluster_map(ptx::smem_addr(sums) + mine * Traits::kSumBytes + lane * 16, owner);
+    const uint32_t done = ptx::cluster_map(bar, owner);
+#pragma unroll
+    for (int j = 0; j < Traits::COLS / 8; ++j) {
+      const float* const v = acc + 4 * j;
+      if (j < groups) ptx::cluster_store_async_16(to + j * 512, v[0], v[1], v[2], v[3], done);
+    }
+    return false;
+  }
+  if (lane == 0) ptx::mbarrier_arrive_expect_tx(bar, (p.splits - 1) * groups * 512);
+  ptx::mbarrier_wait(bar, 0);
+  for (int r = 0; r < p.splits - 1; ++r) {
+#pragma unroll
+    for (int j = 0; j < Traits::COLS / 8; ++j) {
+      if (j < groups) {
+        const float4 v = reinterpret_cast<const float4*>(sums)[(r * (Traits::COLS / 8) + j) * 32 + lane];
+        acc[4 * j] += v.x, acc[4 * j + 1] += v.y, acc[4 * j + 2] += v.z, acc[4 * j + 3] += v.w;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace hgemm::sm90_skinny

@@ -1,0 +1,63 @@
+// What a kernel of sm90_skinny is compiled for, and what a launch hands it.
+#pragma once
+
+#include <cuda.h>
+
+#include <type_traits>
+
+#include "core/problem.h"
+#include "kernels/sm90_skinny/config.h"
+#include "tile/epilogue.cuh"
+
+namespace hgemm::sm90_skinny {
+
+/// What the kernel is compiled for.
+template <class Config_, class T_, Major kMajor_, bool kGated_ = false>
+struct Traits : Config_ {
+  using T = T_;
+  static constexpr Major kMajor = kMajor_;  // of W
+  // D = act(first half of W x^T) * second half; W K-major, D as it lies, no batch.
+  static constexpr bool kGated = kGated_;
+};
+
+struct Params {
+  CUtensorMap w, x;
+  int32_t w_batch[2], x_batch[2];  // outer, inner: 0 where a batch index does not move the operand, else ~0
+  uint32_t batch_inner;
+  int rows, cols;  // of W and of x
+  int tile_rows;   // of W in a tile, a multiple of 8
+  int k_steps, splits, stages;
+  int finishes;     // finished_warps
+  int prefetch;     // Schedule::prefetch
+  Release release;  // Schedule::release
+  bool swapped;     // D's rows are W's
+  Activation gate;  // gated: the epilogue has none
+  tile::EpilogueParams epilogue;
+};
+
+constexpr int kGateRows = 4;  // of a gated W's halves, in turn
+
+/// A stage: x's panels of (COLS, 64 k), then W's, of (tile rows, 64 k) or, MN-major, one (64 k, 64 rows) for each
+/// warpgroup, all in 128-byte swizzle. A panel of fewer rows takes less space; wgmma still reads 64, and what it makes
+/// of the rest is not used.
+template <class Traits>
+struct Stage {
+  static constexpr bool kKMajor = Traits::kMajor == Major::kK;
+  static constexpr int kLine = 128, kGroup = 64 * kLine;
+  static constexpr int kPanelX = Traits::COLS * kLine;
+  static constexpr int kStepBytes = kKMajor ? 32 : 16 * kLine;  // of a panel of W, to the next 16 k
+
+  static __host__ __device__ constexpr int panel_w(int tile_rows) {
+    return kKMajor ? tile_rows * kLine : Traits::kGroups * kGroup;
+  }
+  static __host__ __device__ constexpr int bytes(int tile_rows) {
+    return Traits::PANELS * (kPanelX + panel_w(tile_rows));
+  }
+  /// Stages that fit the ring when the last panel is read as if it were whole.
+  static __host__ __device__ constexpr int count(int tile_rows) {
+    const int fit = (Traits::kRingBytes - Traits::kGroups * kGroup + panel_w(tile_rows)) / bytes(tile_rows);
+    return fit < Traits::kMaxStages ? fit : Traits::kMaxStages;
+  }
+};
+
+}  // namespace hgemm::sm90_skinny

@@ -1,0 +1,60 @@
+// The accumulators of a consumer warpgroup, and where they belong in D.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/sm90_wgmma/tile_scheduler.cuh"
+
+namespace hgemm::sm90_wgmma {
+
+/// What a consumer thread has of a tile.
+template <class Traits>
+using Accumulators = float[Traits::WM / 64][Traits::BN / 2];
+
+/// What a consumer thread has of an edge: twice 64 rows of 128 columns.
+using EdgeAccumulators = float[2][64];
+template <class Acc>
+constexpr bool is_edge = std::is_same_v<std::remove_const_t<Acc>, EdgeAccumulators>;
+
+/// Accumulators by halves: 32 columns of 64 rows, of which each warp has 16. Two halves make a piece.
+template <class Traits>
+struct Halves {
+  static constexpr int BN = Traits::BN;
+  static constexpr int kPiecesPerRow = (BN + 63) / 64;
+
+  /// Of a piece of 64 columns; the last one of a row may overlap its neighbour and write the same values again.
+  static __device__ __forceinline__ constexpr int first_column(int piece) {
+    return piece * 64 < BN - 64 ? piece * 64 : BN - 64;
+  }
+  static __device__ __forceinline__ int row_of(int half, int row0, const Work& work) {
+    return row0 + half / 2 / (Traits::kEdged && work.is_edge ? 2 : kPiecesPerRow) * 64;
+  }
+  static __device__ __forceinline__ int piece_col(int half, const Work& work) {
+    return work.n0 + (Traits::kEdged && work.is_edge ? half / 2 % 2 * 64 : first_column(half / 2 % kPiecesPerRow));
+  }
+  static __device__ __forceinline__ int col_of(int half, const Work& work) {
+    return piece_col(half, work) + half % 2 * 32;
+  }
+  template <class Acc>
+  static __device__ __forceinline__ auto* half_of(Acc& acc, int half) {
+    if constexpr (Traits::kEdged && is_edge<Acc>) return acc[half / 4] + half % 4 * 16;
+    return acc[half / 2 / kPiecesPerRow] + first_column(half / 2 % kPiecesPerRow) / 2 + half % 2 * 16;
+  }
+  /// Registers cannot be indexed at run time: comparisons pick the half's accumulators out of first..last-1.
+  template <int kFirst, int kLast, class Acc>
+  static __device__ __forceinline__ void take(float (&v)[16], const Acc& acc, int half) {
+    if constexpr (kFirst + 1 < kLast) {
+      constexpr int kMiddle = (kFirst + kLast) / 2;
+      if (half < kMiddle) {
+        take<kFirst, kMiddle>(v, acc, half);
+      } else {
+        take<kMiddle, kLast>(v, acc, half);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) v[i] = half_of(acc, kFirst)[i];
+    }
+  }
+};
+
+}  // namespace hgemm::sm90_wgmma

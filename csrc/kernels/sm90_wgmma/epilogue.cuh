@@ -1,0 +1,415 @@
+// The epilogue: from a consumer warpgroup's accumulators to D.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstring>
+#include <type_traits>
+
+#include "core/convert.cuh"
+#include "core/problem.h"
+#include "kernels/sm90_wgmma/accumulators.cuh"
+#include "kernels/sm90_wgmma/config.h"
+#include "kernels/sm90_wgmma/named_barrier.h"
+#include "kernels/sm90_wgmma/shared_memory.cuh"
+#include "kernels/sm90_wgmma/split_k.cuh"
+#include "kernels/sm90_wgmma/tile_scheduler.cuh"
+#include "kernels/sm90_wgmma/traits.cuh"
+#include "kernels/sm90_wgmma/unaligned_rows.cuh"
+#include "ptx/approx.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/shared.cuh"
+#include "ptx/stmatrix.cuh"
+#include "ptx/tma.cuh"
+#include "tile/chunk.cuh"
+#include "tile/epilogue.cuh"
+#include "tile/fast_activation.cuh"
+
+namespace hgemm::sm90_wgmma {
+
+/// The result of a consumer warpgroup on its way to memory, 32 columns (a half) at a time, of which each warp has 16
+/// rows. 16-bit results pass through swizzled staging, where two halves make a piece that TMA writes, one for each
+/// warp; where D is not aligned for TMA, the warp copies it out itself. fp32 results are stored from registers. Warps
+/// work alone, but in swapped kernels, whose lines of D begin in one warp and end in another: there the four share a
+/// piece.
+///
+/// A cooperative tile has no other one to hide its epilogue under, but registers to spare: its results are only rounded
+/// at once, and go to memory half by half between the first steps of the next tile.
+template <class Traits>
+class Epilogue {
+  using T = typename Traits::T;
+  using Halves = sm90_wgmma::Halves<Traits>;
+  static constexpr int kLine = 128;  // bytes of a staging row
+  static constexpr int kHalves = Traits::kHalves;
+
+ public:
+  using Accumulators = sm90_wgmma::Accumulators<Traits>;
+
+  /// `staging`: this warp's buffers, kStagingBytes apart.
+  __device__ __forceinline__ Epilogue(const Params& p, uint32_t staging)
+      : p_(p), staging_(staging), lane_(threadIdx.x % 32) {}
+  /// For the block's last tile: a ring into which nothing comes any more has a buffer for each of its pieces.
+  __device__ __forceinline__ void stage_in_ring(uint32_t ring) {
+    staging_ = ring;
+    sent_ = 0;
+    reuses_ = false;
+  }
+
+  /// store() or, where the blocks of a cluster split K, reduce().
+  __device__ __forceinline__ void finish_tile(Accumulators& acc, const SharedMemory<Traits>& smem, int row0,
+                                              const Work& work, bool defer) {
+    if constexpr (Traits::CK > 1) {
+      reduce(acc, smem.sums(), smem.summed(), row0, work);
+    } else {
+      store(acc, row0, work, defer);
+    }
+  }
+
+  /// Takes the warpgroup's accumulators to memory; this warp's rows of the first 64 start at row0. With `defer` the
+  /// last step may be left to send_deferred().
+  template <class Acc>
+  __device__ __forceinline__ void store(const Acc& acc, int row0, const Work& work, bool defer) {
+    if constexpr (Traits::kSwapped) return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
+    if constexpr (Traits::kCopies) {
+      // Chosen once a tile: between its pieces the code of the other way would have to be jumped over.
+      if (!p_.store_tma && p_.finish == Finish::kScale) {
+        return store_unrolled<false, Activation::kNone, true>(acc, row0, work, false);
+      }
+      if (!p_.store_tma && p_.finish == Finish::kBiasRelu) {
+        return store_unrolled<true, Activation::kRelu, true>(acc, row0, work, false);
+      }
+    }
+    switch (p_.finish) {
+      case Finish::kScale: return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
+      case Finish::kBiasRelu: return store_unrolled<true, Activation::kRelu>(acc, row0, work, defer);
+      case Finish::kBiasActivation:
+        if constexpr (Traits::kIsLinear) {
+          switch (p_.epilogue.act) {
+            case Activation::kGelu: return store_unrolled<true, Activation::kGelu>(acc, row0, work, defer);
+            case Activation::kGeluTanh: return store_unrolled<true, Activation::kGeluTanh>(acc, row0, work, defer);
+            default: return store_unrolled<true, Activation::kSilu>(acc, row0, work, defer);
+          }
+        }
+        return;
+      case Finish::kAny:
+        if constexpr (Traits::kStoresAny) store_any(acc, row0, work);
+        return;
+    }
+  }
+
+  /// From the second half on; TMA clips what lies outside of D.
+  __device__ __forceinline__ void send_deferred(int half) {
+    send<false>(packed_[half], half, deferred_row0_, deferred_work_);
+  }
+
+  /// Split K: adds up the cluster's sums (exchange_halves), and takes this block's halves to memory.
+  __device__ __forceinline__ void reduce(Accumulators& acc, uint32_t sums, uint32_t summed, int row0,
+                                         const Work& work) {
+    const uint32_t rank = block_rank<Traits>();
+    uint32_t ahead = load_bias(static_cast<int>(rank), work);
+    exchange_halves<Traits>(acc, sums, summed, rank);
+    ptx::barrier_sync(NamedBarrier::kAdded, 256);  // results are staged in the place of the sums
+#pragma unroll 1
+    for (int half = static_cast<int>(rank); half < kHalves; half += Traits::CK) {
+      const uint32_t bias = ahead;
+      ahead = load_bias(half + Traits::CK, work);
+      if (!is_inside(half, row0, work)) continue;
+      float v[16];
+      Halves::template take<0, kHalves>(v, acc, half);
+      finish(v, bias, half, row0, work);
+      write(p_.epilogue.d, v, half, row0, work);
+    }
+  }
+
+  /// The staging buffers may go.
+  __device__ __forceinline__ void drain() {
+    if (lane_ == 0) ptx::tma_store_wait_read<0>();
+  }
+
+ private:
+  /// Two neighbouring elements as they lie in memory.
+  template <class C>
+  struct alignas(2 * sizeof(C)) Pair {
+    C x[2];
+  };
+  /// The first of this lane's columns of a half.
+  __device__ __forceinline__ int lane_col(int half, const Work& work) const {
+    return Halves::col_of(half, work) + lane_ % 4 * 2;
+  }
+  __device__ __forceinline__ bool is_inside(int half, int row0, const Work& work) const {
+    return Halves::row_of(half, row0, work) < p_.m && Halves::piece_col(half, work) < p_.n;
+  }
+
+  /// The common epilogues: alpha * v, or act(alpha * v + bias) where kRelu stands for no activation too. By TMA, which
+  /// clips what lies outside of D, or, `kCopies`, by the warps.
+  template <bool kHasBias, Activation kAct, bool kCopies = false, class Acc>
+  __device__ __forceinline__ void store_unrolled(const Acc& acc, int row0, const Work& work, bool defer) {
+    const float lowest = p_.epilogue.act == Activation::kRelu ? 0.0f : -INFINITY;
+    uint32_t bias = 0, ahead = 0;
+    if constexpr (kHasBias) ahead = load_bias(0, work);
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      if (kHasBias && half % 2 == 0) bias = ahead, ahead = load_bias(half + 2, work);
+      if (kCopies && !is_inside(half, row0, work)) continue;
+      float v[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) v[i] = Halves::half_of(acc, half)[i] * p_.epilogue.alpha;
+      if constexpr (kHasBias) add_bias(v, bias, half);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        if constexpr (kAct == Activation::kRelu) {
+          v[i] = ptx::max_or_nan(v[i], lowest);
+        } else if constexpr (kAct != Activation::kNone) {
+          v[i] = tile::fast_activate<kAct>(v[i]);
+        }
+      }
+      uint32_t (&packed)[8] = packed_[Traits::kDefers ? half : 0];
+      pack(packed, v);
+      if (Traits::kDefers && defer && half > 0) continue;
+      send<kCopies>(packed, half, row0, work);
+    }
+    if constexpr (Traits::kDefers) deferred_row0_ = row0, deferred_work_ = work;
+  }
+
+  /// Every epilogue, not unrolled: what happens to a half is long.
+  template <class Acc>
+  __device__ __forceinline__ void store_any(const Acc& acc, int row0, const Work& work) {
+    uint32_t bias = 0, ahead = load_bias(0, work);
+#pragma unroll 1
+    for (int half = 0; half < kHalves; ++half) {
+      if (half % 2 == 0) bias = ahead, ahead = load_bias(half + 2, work);
+      if (!is_inside(half, row0, work)) continue;
+      float v[16];
+      Halves::template take<0, kHalves>(v, acc, half);
+      finish(v, bias, half, row0, work);
+      if (p_.epilogue.out_f32) {
+        write(p_.epilogue.d, v, half, row0, work);
+      } else {
+        pack(packed_[0], v);
+        if (p_.store_tma) {
+          send<false>(packed_[0], half, row0, work);
+        } else {
+          send<true>(packed_[0], half, row0, work);
+        }
+      }
+    }
+  }
+
+  /// act(alpha * v + beta * C + bias); the argument of act goes to pre_activation, if asked for.
+  __device__ __forceinline__ void finish(float (&v)[16], uint32_t bias, int half, int row0, const Work& work) {
+    const tile::EpilogueParams& e = p_.epilogue;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[i] *= e.alpha;
+    if (e.c != nullptr) {
+      if (e.c_f32) {
+        add_c<float>(v, half, row0, work);
+      } else {
+        add_c<T>(v, half, row0, work);
+      }
+    }
+    if (p_.bias_pairs) {
+      add_bias(v, bias, half);
+    } else if (e.bias != nullptr) {
+      add_unaligned_bias(v, half, work);
+    }
+    if (e.pre_activation != nullptr) write(e.pre_activation, v, half, row0, work);
+    switch (e.act) {  // one loop per activation: the choice is made once, not per element
+      case Activation::kRelu: return activate<Activation::kRelu>(v);
+      case Activation::kGelu: return activate<Activation::kGelu>(v);
+      case Activation::kGeluTanh: return activate<Activation::kGeluTanh>(v);
+      case Activation::kSilu: return activate<Activation::kSilu>(v);
+      default: return;
+    }
+  }
+  template <Activation kAct>
+  static __device__ __forceinline__ void activate(float (&v)[16]) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[i] = tile::fast_activate<kAct>(v[i]);
+  }
+
+  /// Two elements of a row from column `col` on. Columns beyond the last one give some element before it: what becomes
+  /// of it is not stored, and so no load needs a branch.
+  template <class C>
+  __device__ __forceinline__ Pair<C> load_pair(const C* row, int64_t stride, int col) const {
+    const int last = p_.n - 1;
+    if (p_.c_pairs) return *reinterpret_cast<const Pair<C>*>(row + min(col, last - 1));
+    return {{row[min(col, last) * stride], row[min(col + 1, last) * stride]}};
+  }
+  /// The bias of a piece's columns, spread over the warp: two neighbours a lane. 0 without pairs.
+  __device__ __forceinline__ uint32_t load_bias(int half, const Work& work) const {
+    if (!p_.bias_pairs) return 0;
+    const int col = min(Halves::piece_col(half, work) + 2 * lane_, p_.n - 2);
+    return *reinterpret_cast<const uint32_t*>(static_cast<const T*>(p_.epilogue.bias) + col);
+  }
+  static __device__ __forceinline__ void add_bias(float (&v)[16], uint32_t bias, int half) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t bits = __shfl_sync(~0u, bias, half % 2 * 16 + 4 * j + threadIdx.x % 4);
+      Pair<T> pair;
+      memcpy(&pair, &bits, sizeof(pair));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v[4 * j + i] += to_float(pair.x[i % 2]);
+    }
+  }
+  __device__ __forceinline__ void add_unaligned_bias(float (&v)[16], int half, const Work& work) const {
+    const T* bias = static_cast<const T*>(p_.epilogue.bias);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[i] += to_float(bias[min(lane_col(half, work) + i / 4 * 8 + i % 2, p_.n - 1)]);
+  }
+  template <class C>
+  __device__ __forceinline__ void add_c(float (&v)[16], int half, int row0, const Work& work) {
+    const tile::EpilogueParams& e = p_.epilogue;
+    const C* c = static_cast<const C*>(e.c) + work.outer * e.c_batch[0] + work.inner * e.c_batch[1];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = min(Halves::row_of(half, row0, work) + lane_ / 4 + 8 * h, p_.m - 1);
+      Pair<C> pairs[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        pairs[j] = load_pair(c + row * e.c_row, e.c_col, lane_col(half, work) + 8 * j);
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float& x = v[i / 2 * 4 + 2 * h + i % 2];
+        x = fmaf(e.beta, to_float(pairs[i / 2].x[i % 2]), x);
+      }
+      __syncwarp();  // the second row's addresses need the first one's registers
+    }
+  }
+  static __device__ __forceinline__ uint32_t bits_of(const Pair<T>& pair) {
+    uint32_t bits;
+    memcpy(&bits, &pair, sizeof(bits));
+    return bits;
+  }
+  static __device__ __forceinline__ void pack(uint32_t (&packed)[8], const float (&v)[16]) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) packed[i] = bits_of({from_float<T>(v[2 * i]), from_float<T>(v[2 * i + 1])});
+  }
+
+  /// Stages a half; with the second one TMA writes both, or, `kCopies`, the warp does.
+  template <bool kCopies>
+  __device__ __forceinline__ void send(const uint32_t (&packed)[8], int half, int row0, const Work& work) {
+    if constexpr (Traits::kSwapped) return send_transposed(packed, half, row0, work);
+    if (half % 2 == 0 && reuses_) {
+      if (lane_ == 0) ptx::tma_store_wait_read<Traits::kStagingBuffers - 1>();
+      __syncwarp();
+    }
+    stage(packed, half);
+    if (half % 2 == 0) return;
+    const int row = Halves::row_of(half, row0, work), col = Halves::piece_col(half, work);
+    if constexpr (kCopies) {
+      __syncwarp();
+      copy_out<2>(static_cast<T*>(p_.epilogue.d) + offset_of(row, col, work), half - 1, row, col);
+    } else {
+      ptx::fence_proxy_async();
+      __syncwarp();
+      if (lane_ == 0) {
+        ptx::tma_store(&p_.d, buffer(), {col, row, work.inner, work.outer});
+        ptx::tma_store_commit();
+      }
+    }
+    next_buffer();
+  }
+  /// D^T: a piece is 64 rows of D, in each of which a warp has 32 bytes. The warpgroup's four warps write it together,
+  /// whole lines.
+  __device__ __forceinline__ void send_transposed(const uint32_t (&packed)[8], int half, int row0, const Work& work) {
+    const int group = static_cast<int>(threadIdx.x) / 128, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+    const uint32_t piece = buffer() - warp * Traits::kStagingWarpBytes;
+    if (half % 2 == 0 && reuses_) {
+      if (warp == 0 && lane_ == 0) ptx::tma_store_wait_read<Traits::kStagingBuffers - 1>();
+      ptx::barrier_sync(NamedBarrier::kPiece + group, 128);
+    }
+    const int line = lane_ / 16 * 8 + lane_ % 8, chunk = (warp * 2 + lane_ / 8 % 2) ^ lane_ % 8;
+    const uint32_t first = ptx::opaque(piece + line * kLine + chunk * 16) + half % 2 * 32 * kLine;
+    ptx::stmatrix_x4_trans(first, packed[0], packed[1], packed[2], packed[3]);
+    ptx::stmatrix_x4_trans(first + 16 * kLine, packed[4], packed[5], packed[6], packed[7]);
+    if (half % 2 == 0) return;
+    ptx::fence_proxy_async();
+    ptx::barrier_sync(NamedBarrier::kPiece + group, 128);
+    if (warp == 0 && lane_ == 0) {
+      ptx::tma_store(&p_.d, piece,
+                     {Halves::row_of(half, row0, work), Halves::piece_col(half, work), work.inner, work.outer});
+      ptx::tma_store_commit();
+    }
+    next_buffer();
+  }
+  __device__ __forceinline__ void next_buffer() { sent_ = reuses_ ? (sent_ + 1) % Traits::kStagingBuffers : sent_ + 1; }
+  __device__ __forceinline__ uint32_t buffer() const { return staging_ + sent_ * Traits::kStagingBytes; }
+  /// Where 16 bytes of a half lie in the buffer's 16 swizzled lines.
+  __device__ __forceinline__ uint32_t chunk_at(int half, int row, int chunk) const {
+    return buffer() + row * kLine + ((half % 2 * 4 + chunk) ^ (row % 8)) * 16;
+  }
+  __device__ __forceinline__ void stage(const uint32_t (&packed)[8], int half) {
+    // The swizzle flips bits, and so do steps by even chunks.
+    const uint32_t first = ptx::opaque(chunk_at(0, lane_ % 16, lane_ / 16));
+#pragma unroll
+    for (int j = 0; j < 4; j += 2) {
+      const uint32_t* x = packed + j * 2;
+      ptx::stmatrix_x4(first ^ (half % 2 * 4 + j) * 16, x[0], x[1], x[2], x[3]);
+    }
+  }
+
+  /// Without TMA: a half to its place in a matrix with D's type and strides, any alignment.
+  __device__ __forceinline__ void write(void* matrix, const float (&v)[16], int half, int row0, const Work& work) {
+    const int row = Halves::row_of(half, row0, work), col = Halves::col_of(half, work);
+    const int64_t at = offset_of(row, col, work);
+    if (p_.epilogue.out_f32) {
+      write_f32(static_cast<float*>(matrix) + at, v, row, col);
+    } else {
+      if (p_.store_tma) {  // earlier halves may still be leaving
+        if (lane_ == 0) ptx::tma_store_wait_read<0>();
+        __syncwarp();
+      }
+      pack(packed_[0], v);
+      stage(packed_[0], half);
+      __syncwarp();
+      copy_out<1>(static_cast<T*>(matrix) + at, half, row, col);
+      __syncwarp();
+    }
+  }
+  __device__ __forceinline__ int64_t offset_of(int row, int col, const Work& work) const {
+    const tile::EpilogueParams& e = p_.epilogue;
+    return work.outer * e.d_batch[0] + work.inner * e.d_batch[1] + row * e.ldd + col;
+  }
+  __device__ __forceinline__ void write_f32(float* dst, const float (&v)[16], int row, int col) {
+    const tile::EpilogueParams& e = p_.epilogue;
+    const int left = p_.n - col - lane_ % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int r = lane_ / 4 + 8 * h;
+      if (row + r >= p_.m) continue;
+      float* out = dst + r * e.ldd + lane_ % 4 * 2;
+      const bool aligned = reinterpret_cast<uint64_t>(out) % 8 == 0;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float* x = v + 4 * j + 2 * h;
+        if (aligned && left - 8 * j > 1) {
+          *reinterpret_cast<float2*>(out + 8 * j) = make_float2(x[0], x[1]);
+        } else {
+          if (left - 8 * j > 0) out[8 * j] = x[0];
+          if (left - 8 * j > 1) out[8 * j + 1] = x[1];
+        }
+      }
+    }
+  }
+  /// Copies staged halves, from `first` on, out to rows that may start anywhere.
+  template <int HALVES>
+  __device__ __forceinline__ void copy_out(T* dst, int first, int row, int col) {
+    constexpr int kBatch = Traits::WM / 64 * Traits::BN / 2 > 160 ? 1 : 2;
+    copy_staged_rows<HALVES, kBatch>(dst, p_.epilogue.ldd, p_.m - row, p_.n - col, lane_,
+                                     [=](int r, int chunk) { return chunk_at(first, r, chunk); });
+  }
+
+  const Params& p_;
+  uint32_t staging_;  // (kStagingBuffers, 16, 128 bytes)
+  int lane_;
+  bool reuses_ = true;                                 // the staging buffers, in turn
+  uint32_t sent_ = 0;                                  // which buffer is next
+  uint32_t packed_[Traits::kDefers ? kHalves : 1][8];  // results of a tile, rounded, as stmatrix takes them
+  int deferred_row0_;
+  Work deferred_work_;
+};
+
+}  // namespace hgemm::sm90_wgmma

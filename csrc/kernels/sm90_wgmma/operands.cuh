@@ -1,0 +1,74 @@
+// What a block loads of A and B for a step of K.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/sm90_wgmma/smem_operand.cuh"
+#include "kernels/sm90_wgmma/tile_scheduler.cuh"
+#include "kernels/sm90_wgmma/traits.cuh"
+
+namespace hgemm::sm90_wgmma {
+
+template <class Traits>
+using SmemA = SmemOperand<Traits::BM, Traits::BK, Traits::kMajorA, Traits::CN>;
+template <class Traits>
+using SmemB = SmemOperand<Traits::BN, Traits::BK, Traits::kMajorB, Traits::CM>;
+/// B of an edge.
+template <class Traits>
+using SmemEdge = SmemOperand<Traits::kEdge, Traits::BK, Traits::kMajorB, Traits::CM>;
+
+/// This block's part of step `kt` of both operands: visit(SmemOperand, bytes into the stage, what its load takes...).
+template <class Traits, bool = Traits::kEdged>
+struct Operands {
+  static __device__ __forceinline__ int loaded_bytes(const Work&) {
+    return SmemA<Traits>::kLoadedBytes + SmemB<Traits>::kLoadedBytes;
+  }
+  template <class Visit>
+  static __device__ __forceinline__ void each(const Params& p, const Work& work, int kt, const Visit& visit) {
+    const uint32_t rank = block_rank<Traits>();
+    const int n0 = column_of_b(p, work);
+    visit_a(p, work, kt, rank, visit);
+    visit_b(p, work, kt, rank, n0, visit);
+  }
+
+ protected:
+  static __device__ __forceinline__ int column_of_b(const Params& p, const Work& work) {
+    constexpr bool kFollowsC = SmemB<Traits>::kIsKMajor || Traits::BN % 64 == 0;  // tiles start at the columns of C's
+    return kFollowsC ? work.n0 : work.n0 / Traits::BN * p.pitch_b;
+  }
+  template <class Visit>
+  static __device__ __forceinline__ void visit_a(const Params& p, const Work& work, int kt, uint32_t rank,
+                                                 const Visit& visit) {
+    visit(SmemA<Traits>(), 0, p.a, work.m0, kt * Traits::BK, work.inner & p.a_batch[1], work.outer & p.a_batch[0],
+          rank / Traits::CM % Traits::CN);
+  }
+  template <class Visit>
+  static __device__ __forceinline__ void visit_b(const Params& p, const Work& work, int kt, uint32_t rank, int n0,
+                                                 const Visit& visit) {
+    visit(SmemB<Traits>(), Traits::kStageBytesA, p.b, n0, kt * Traits::BK, work.inner & p.b_batch[1],
+          work.outer & p.b_batch[0], rank % Traits::CM);
+  }
+};
+
+/// An edge takes two tiles of A and one of B.
+template <class Traits>
+struct Operands<Traits, true> : Operands<Traits, false> {
+  using Whole = Operands<Traits, false>;
+  static __device__ __forceinline__ int loaded_bytes(const Work& work) {
+    if (work.is_edge) return 2 * SmemA<Traits>::kLoadedBytes + SmemEdge<Traits>::kLoadedBytes;
+    return Whole::loaded_bytes(work);
+  }
+  template <class Visit>
+  static __device__ __forceinline__ void each(const EdgedParams& p, const Work& work, int kt, const Visit& visit) {
+    const uint32_t rank = block_rank<Traits>();
+    const int n0 = Whole::column_of_b(p, work);
+    Whole::visit_a(p, work, kt, rank, visit);
+    if (work.is_edge) {
+      visit(SmemA<Traits>(), Traits::kStageBytesA, p.a, work.m0 + Traits::BM, kt * Traits::BK, 0, 0, 0);
+      return visit(SmemEdge<Traits>(), 2 * Traits::kStageBytesA, p.b_edge, n0, kt * Traits::BK, 0, 0, rank);
+    }
+    Whole::visit_b(p, work, kt, rank, n0, visit);
+  }
+};
+
+}  // namespace hgemm::sm90_wgmma

@@ -1,0 +1,72 @@
+// Operands' tiles in shared memory, as TMA writes and wgmma reads them.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "core/problem.h"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace hgemm::sm90_wgmma {
+
+/// One operand's tile of EXTENT outer indices by BK in a stage, and how SHARERS blocks load it together.
+/// K-major: EXTENT lines of 64 k. MN-major: for each 64 outer indices, BK lines of them.
+template <int EXTENT, int BK, Major kMajor, int SHARERS>
+struct SmemOperand {
+  static_assert(BK == 64, "a K-major line is one swizzle span of 64 elements");
+  static constexpr bool kIsKMajor = kMajor == Major::kK;
+  static constexpr int kTranspose = kIsKMajor ? 0 : 1;
+  static constexpr int kLine = 128, kChunkBytes = BK * kLine;
+  static constexpr int kChunks = (EXTENT + 63) / 64;
+  static constexpr int kLines = kIsKMajor ? EXTENT : BK;  // of a chunk
+  // A box starts and ends on a swizzle atom: those of two sharers may overlap, and write the same there.
+  static constexpr int kBoxRows = (kLines / SHARERS + 7) / 8 * 8;
+  static constexpr int kLoadedBytes = SHARERS * kBoxRows * kLine * (kIsKMajor ? 1 : kChunks);
+  static constexpr int kStepBytes = kIsKMajor ? 32 : 16 * kLine;  // to the next 16 k
+  static_assert(kLines % 8 == 0 && SHARERS <= 2);
+
+  /// Loads this block's share of the tile at (outer, k).
+  static __device__ __forceinline__ void load(uint32_t dst, uint32_t bar, const CUtensorMap& map, int outer, int k,
+                                              int batch_inner, int batch_outer, uint32_t share) {
+    each_box(outer, k, batch_inner, batch_outer, share,
+             [&](int offset, ptx::TmaCoord at) { load_box(dst + offset, map, bar, at); });
+  }
+  /// Brings it to L2.
+  static __device__ __forceinline__ void prefetch(const CUtensorMap& map, int outer, int k, int batch_inner,
+                                                  int batch_outer, uint32_t share) {
+    each_box(outer, k, batch_inner, batch_outer, share,
+             [&](int, ptx::TmaCoord at) { ptx::tma_prefetch_box(&map, at); });
+  }
+  /// Descriptor of the tile from outer index `first`, a multiple of 64, on.
+  static __device__ __forceinline__ uint64_t descriptor(uint32_t tile, int first) {
+    static_assert(64 * kLine == kChunkBytes, "64 outer indices take the same space in both orders");
+    return ptx::wgmma_descriptor(tile + first * kLine, kChunkBytes, 8 * kLine);
+  }
+
+ private:
+  template <class Visit>
+  static __device__ __forceinline__ void each_box(int outer, int k, int batch_inner, int batch_outer, uint32_t share,
+                                                  const Visit& visit) {
+    const int first = static_cast<int>(share) * (kLines - kBoxRows);
+    if constexpr (kIsKMajor) {
+      visit(first * kLine, ptx::TmaCoord{k, outer + first, batch_inner, batch_outer});
+    } else {
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        visit(c * kChunkBytes + first * kLine, ptx::TmaCoord{outer + c * 64, k + first, batch_inner, batch_outer});
+      }
+    }
+  }
+  static __device__ __forceinline__ void load_box(uint32_t dst, const CUtensorMap& map, uint32_t bar,
+                                                  ptx::TmaCoord at) {
+    if constexpr (SHARERS == 1) {
+      ptx::tma_load(dst, &map, bar, at);
+    } else {
+      ptx::tma_load_multicast(dst, &map, bar, at, (1 << SHARERS) - 1);
+    }
+  }
+};
+
+}  // namespace hgemm::sm90_wgmma

@@ -1,0 +1,51 @@
+// Split K: a cluster's blocks add up their sums of one tile through distributed shared memory.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/sm90_wgmma/accumulators.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/mbarrier.cuh"
+
+namespace hgemm::sm90_wgmma {
+
+/// The blocks of the cluster share out the halves. Each sends the sums of the others' halves to them, and adds to its
+/// own, in a fixed order, what it is sent: `sums` (CK - 1, kOwnHalves, 4, kThreads, 16 bytes), complete on `summed`.
+template <class Traits>
+__device__ __forceinline__ void exchange_halves(Accumulators<Traits>& acc, uint32_t sums, uint32_t summed,
+                                                uint32_t rank) {
+  constexpr int kThreads = 256, CK = Traits::CK;
+  const auto is_own = [rank](int half) { return half % CK == rank; };
+  // Of the block that sends to the s-th before it in the cluster.
+  const auto place = [sums](int s, int half) {
+    return sums + ((s - 1) * Traits::kOwnHalves + half / CK) * Traits::kHalfSumBytes + threadIdx.x * 16;
+  };
+  ptx::cluster_wait();  // since the kernel's first lines
+#pragma unroll
+  for (int half = 0; half < Traits::kHalves; ++half) {
+    if (is_own(half)) continue;
+    const uint32_t owner = half % CK, to = ptx::cluster_map(place((rank + CK - owner) % CK, half), owner);
+    const uint32_t done = ptx::cluster_map(summed, owner);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* v = Halves<Traits>::half_of(acc, half) + 4 * i;
+      ptx::cluster_store_async_16(to + i * kThreads * 16, v[0], v[1], v[2], v[3], done);
+    }
+  }
+  ptx::mbarrier_wait(summed, 0);
+#pragma unroll
+  for (int half = 0; half < Traits::kHalves; ++half) {
+    if (!is_own(half)) continue;
+#pragma unroll
+    for (int s = 1; s < CK; ++s) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float4 x = *static_cast<const float4*>(__cvta_shared_to_generic(place(s, half) + i * kThreads * 16));
+        float* v = Halves<Traits>::half_of(acc, half) + 4 * i;
+        v[0] += x.x, v[1] += x.y, v[2] += x.z, v[3] += x.w;
+      }
+    }
+  }
+}
+
+}  // namespace hgemm::sm90_wgmma

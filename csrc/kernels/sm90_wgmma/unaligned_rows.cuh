@@ -1,0 +1,83 @@
+// Rows of D that TMA cannot write: they may start anywhere.
+#pragma once
+
+#include <cstdint>
+
+#include "ptx/shared.cuh"
+#include "tile/chunk.cuh"
+
+namespace hgemm::sm90_wgmma {
+
+/// The first `count` elements, fewer than eight: 1, 2 and 4 of them if they end on the grid, 4, 2 and 1 if they begin
+/// there.
+template <class T>
+__device__ __forceinline__ void store_end(T* to, const uint4& x, int count, bool ends) {
+  const int at4 = ends ? count & 3 : 0, at2 = ends ? count & 1 : count & 4, at1 = ends ? 0 : count & 6;
+  const uint32_t w0 = at4 & 2 ? x.y : x.x, w1 = at4 & 2 ? x.z : x.y, w2 = at4 & 2 ? x.w : x.z;
+  const uint32_t two = __funnelshift_r(at2 & 4 ? x.z : x.x, x.y, at2 % 2 * 16);
+  const uint32_t one = at1 & 4 ? (at1 & 2 ? x.w : x.z) : (at1 & 2 ? x.y : x.x);
+  if (count & 4) {
+    *reinterpret_cast<uint2*>(to + at4) =
+        make_uint2(__funnelshift_r(w0, w1, at4 % 2 * 16), __funnelshift_r(w1, w2, at4 % 2 * 16));
+  }
+  if (count & 2) *reinterpret_cast<uint32_t*>(to + at2) = two;
+  if (count & 1) *reinterpret_cast<uint16_t*>(to + at1) = static_cast<uint16_t>(one);
+}
+
+/// Copies staged rows, 16 at most of HALVES * 32 columns, out to where `dst`, the first one's place, and `ldd` say:
+/// 16-byte chunks on the grid of their addresses, each shifted out of two staged ones, then what is before and behind
+/// them. One warp, alone on its scheduler, runs this: loads come kBatch at a time, as registers allow, and stores are
+/// predicated, not branched around. `chunk_at(row, chunk)`: where 16 bytes are staged, in lines of 128 bytes whose
+/// swizzle is that of eight rows.
+template <int HALVES, int kBatch, class T, class ChunkAt>
+__device__ __forceinline__ void copy_staged_rows(T* dst, int64_t ldd, int rows_left, int cols_left, int lane_id,
+                                                 const ChunkAt& chunk_at) {
+  constexpr int kLine = 128;
+  constexpr int kChunks = 4 * HALVES, kRows = 32 / kChunks;  // of a row; at a time
+  constexpr int kUnroll = kBatch == 1 ? 1 : 16;
+  const int left = min(cols_left, 8 * kChunks), rows = min(rows_left, 16);
+  const auto before_grid = [](const T* line) { return -tile::off_grid(line) & 7; };
+  const auto load_16 = [](uint32_t at) { return *static_cast<const uint4*>(__cvta_shared_to_generic(at)); };
+  const auto next_to = [](int chunk) { return min(chunk + 1, kChunks - 1); };
+  // Computed twice from what is in a register anyway.
+  const auto lane = [lane_id] { return static_cast<int>(ptx::opaque(static_cast<uint32_t>(lane_id))); };
+  const int of_chunk = lane(), r0 = of_chunk / kChunks, c = of_chunk % kChunks;
+  const uint32_t low_at = chunk_at(r0, c), high_at = chunk_at(r0, next_to(c));
+#pragma unroll kUnroll
+  for (int i = 0; i < 16; i += kBatch * kRows) {
+    uint4 low[kBatch], high[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int r = i + j * kRows;  // the swizzle of row r0 + r
+      low[j] = load_16((low_at ^ r % 8 * 16) + r * kLine);
+      high[j] = load_16((high_at ^ r % 8 * 16) + r * kLine);
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int r = i + j * kRows + r0;
+      T* line = dst + r * ldd;
+      const int grid = before_grid(line), at = grid + 8 * c;
+      const uint4 x = tile::shifted(low[j], high[j], grid);
+      if (r < rows && at + 8 <= left) *reinterpret_cast<uint4*>(line + at) = x;
+    }
+  }
+  const int of_end = lane(), r = of_end % 16;
+  T* const line = dst + r * ldd;
+  if (left < 8) {
+    const auto element = [&](int i) {
+      return *static_cast<const T*>(__cvta_shared_to_generic(chunk_at(r, 0) + 2 * i));
+    };
+    for (int i = lane_id / 16; i < left; i += 2) {
+      if (r < rows) line[i] = element(i);
+    }
+    return;
+  }
+  const int grid = before_grid(line);
+  const bool is_head = of_end < 16;
+  const int at = is_head ? 0 : grid + ((left - grid) & ~7), count = r < rows ? (is_head ? grid : left - at) : 0;
+  const int chunk = min(at / 8, kChunks - 1);
+  store_end(line + at, tile::shifted(load_16(chunk_at(r, chunk)), load_16(chunk_at(r, next_to(chunk))), at % 8), count,
+            is_head);
+}
+
+}  // namespace hgemm::sm90_wgmma
