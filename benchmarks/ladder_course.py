@@ -25,10 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 COURSE = ROOT / "benchmarks" / "ladder.md"
 LIST = ROOT / "csrc" / "ladder" / "variants.inc"
 STEPS = "../csrc/ladder"  # as the course links them
-SEEDS = ROOT / "benchmarks" / "seeds" / "ratios.csv"
+PUBLISHED_RATIOS = ROOT / "hgemm_ops" / "bench" / "published_ratios.csv"
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 
-#: table of ratios.csv -> its heading
+#: table of published_ratios.csv -> its heading
 PUBLISHED = {
     "rtx3080ti": "Sums, RTX 3080 Ti",
     "ada_sgemm": "float32, Ada",
@@ -248,9 +248,12 @@ Shape = tuple[int, int, int]
 def seeds() -> dict[str, dict[tuple[str, Shape], float]]:
     """The published ratios to torch by table, step and shape."""
     found: dict[str, dict[tuple[str, Shape], float]] = {table: {} for table in PUBLISHED}
-    with SEEDS.open(newline="") as file:
+    with PUBLISHED_RATIOS.open(newline="") as file:
         for row in csv.DictReader(file):
-            found[row["table"]][row["name"], (int(row["m"]), int(row["n"]), int(row["k"]))] = float(row["ratio"])
+            for entry in row["ratios"].split():
+                sizes, _, ratio = entry.partition("=")
+                m, n, k = map(int, sizes.split("x"))
+                found[row["table"]][row["name"], (m, n, k)] = float(ratio)
     return found
 
 

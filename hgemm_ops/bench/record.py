@@ -19,6 +19,8 @@ import torch
 import hgemm_ops
 from hgemm_ops import _native, _tables
 
+from . import lean
+
 SCHEMA = 1
 
 Ignored = Callable[[str, bool], bool]
@@ -163,13 +165,18 @@ def document(**content: Any) -> dict[str, Any]:
 
 
 def save(results: Mapping[str, Any], path: Path) -> None:
-    """Writes a ``document``."""
+    """Writes a ``document``, without what ``load`` can work out: ``lean``."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n")
+    path.write_text(lean.text(lean.lean(results)) + "\n")
 
 
 def load(path: Path) -> dict[str, Any]:
+    """A result file as it was measured.
+
+    Raises:
+        ValueError: it is of another schema.
+    """
     document: dict[str, Any] = json.loads(path.read_text())
     if document.get("schema") != SCHEMA:
         raise ValueError(f"{path}: schema must be {SCHEMA}, got {document.get('schema')!r}")
-    return document
+    return lean.complete(document)

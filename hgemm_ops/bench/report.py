@@ -24,7 +24,7 @@ from .report_charts import Row, Spec
 from .rungs import FAMILIES, RUNGS
 from .suites import Case
 
-OURS, STREAM = "hgemm", "stream"
+OURS = "hgemm"
 MISSING = "hgemm report draws with vl-convert: pip install vl-convert-python (or hgemm_ops[report])"
 _TEMPLATE = Path(__file__).with_name("report.html")
 _SPEEDUP = {"value": "speedup", "low": "speedup_low", "high": "speedup_high"}

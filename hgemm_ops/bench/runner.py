@@ -12,14 +12,14 @@ import torch
 import hgemm_ops
 from hgemm_ops import _variants
 
-from . import peers, record, statistics, timing, workload
+from . import lean, peers, record, statistics, timing, workload
 from .suites import Case
 
 TORCH = "torch"
 TORCH_FUSED = "torch._addmm_activation"
 DISPATCHED = "hgemm"  # what the dispatcher picks
-STREAM = "stream"  # reads the weights and does nothing else
 ALL = "all"
+STREAM = lean.STREAM
 PEER = "peer:"  # before a peer's name
 
 _SELECTION_ROUNDS = 8

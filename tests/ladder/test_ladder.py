@@ -27,7 +27,7 @@ ADDITIONS = _variants.additions()
 
 def seeds() -> list[dict[str, str]]:
     """The kernels of the published tables that the ladder follows."""
-    with (ROOT / "benchmarks" / "seeds" / "kernels.csv").open(newline="") as file:
+    with (ROOT / "hgemm_ops" / "bench" / "published_kernels.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -41,7 +41,7 @@ def t(*shape: int, dtype: torch.dtype, grad: bool = True) -> Tensor:
 def test_every_published_kernel_is_a_step() -> None:
     names = [row["name"] for row in seeds()]
     assert len(names) == len(set(names)) == 69
-    with (ROOT / "benchmarks" / "seeds" / "ratios.csv").open(newline="") as file:
+    with (ROOT / "hgemm_ops" / "bench" / "published_ratios.csv").open(newline="") as file:
         assert {row["name"] for row in csv.DictReader(file)} <= set(names)
     built = {v.name for v in GEMMS} | {addition.name for addition in ADDITIONS}
     assert not set(names) - built

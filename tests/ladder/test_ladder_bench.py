@@ -264,11 +264,10 @@ def test_the_course_explains_what_gains_less(tmp_path: Path, monkeypatch: pytest
         {"name": name, "size": 64, "stalls": {"wait": 1.0}, "fma_pct": fma} for name, fma in ((SLICED, 8), (TILED, 9))
     ]
     record.save({"schema": record.SCHEMA, "environment": facts, "ncu": profiles}, tmp_path / "ladder_ncu.json")
-    published = [(1, 2, 3, NAIVE, 0.1), (1, 2, 3, SLICED, 0.2), (1, 2, 3, TILED, 0.6)]
-    published += [(4, 5, 6, name, 0.5) for name in times]
-    lines = ["table,m,n,k,name,ratio", *(",".join(map(str, ("ada_sgemm", *row))) for row in published)]
+    published = {NAIVE: 0.1, SLICED: 0.2, TILED: 0.6}
+    lines = ["table,name,ratios", *(f"ada_sgemm,{name},1x2x3={x} 4x5x6=0.5" for name, x in published.items())]
     (tmp_path / "ratios.csv").write_text("\n".join(lines) + "\n")
-    monkeypatch.setattr(ladder_course, "SEEDS", tmp_path / "ratios.csv")
+    monkeypatch.setattr(ladder_course, "PUBLISHED_RATIOS", tmp_path / "ratios.csv")
 
     parts = ladder_course.parts(ladder_course.Results(tmp_path))
     assert parts["published"][0] == "**float32, Ada**: 1x2x3 (1 of 2 shapes); rank correlation 1.00."

@@ -1,0 +1,136 @@
+"""The form in which result files are kept: without what follows from the rest of a row, nine digits a number, and as
+many values a line as fit.
+
+``lean`` leaves out, ``complete`` puts back: of a row with a case its label, FLOP, bytes and alignment, the case's
+defaults, and the rates that its times give; of a step of the ladder also its label, and the first values of its result,
+which stay out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from .rungs import RUNGS
+from .suites import Case
+
+STREAM = "stream"  # the contender that only reads the weights
+_DIGITS = 9
+_LINE = 240  # characters, of values that share a line
+_CASE = {field.name: field.default for field in fields(Case)}
+_STEP = {"swizzle": None}
+
+
+def _facts(case: Case, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(case, name) for name in names}
+
+
+def _rates(case: Case, name: str, result: Mapping[str, Any]) -> dict[str, float]:
+    """Of a contender that was timed."""
+    if "us" not in result:
+        return {}
+    if name == STREAM:
+        return {"gbps": case.weight_bytes / result["us"] * 1e-3}
+    return {"tflops": case.flops / result["us"] * 1e-6, "gbps": case.bytes / result["us"] * 1e-3}
+
+
+def _without(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``known`` does not say, or says otherwise."""
+    return {name: value for name, value in values.items() if name not in known or known[name] != value}
+
+
+def _with(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """And what ``known`` says besides."""
+    return {**values, **{name: value for name, value in known.items() if name not in values}}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, Mapping):
+        return {name: _rounded(of) for name, of in value.items()}
+    return [_rounded(of) for of in value] if isinstance(value, list | tuple) else value
+
+
+def _lean_result(case: Case, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    rates = {rate: value for rate, value in result.items() if rate in ("tflops", "gbps")}
+    rounded = _rounded(result)
+    expected = _rates(case, name, rounded)
+    close = {rate for rate, value in rates.items() if rate in expected and abs(value / expected[rate] - 1) < 1e-5}
+    return {field: value for field, value in rounded.items() if field not in close}
+
+
+def _lean_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    case = Case(**row["case"])
+    found = _without(row, _facts(case, ("label", "flops", "bytes", "align")))
+    found["case"] = _without(row["case"], _CASE)
+    if "results" in row:
+        found["results"] = {name: _lean_result(case, name, result) for name, result in row["results"].items()}
+    if "steps" in row:
+        found["steps"] = [_lean_step(case, step) for step in row["steps"]]
+    return found
+
+
+def _lean_step(case: Case, step: Mapping[str, Any]) -> dict[str, Any]:
+    kept = _without(step, _STEP | _step_label(step["name"]))
+    kept.pop("values", None)
+    return kept | {"result": _lean_result(case, step["name"], step["result"])}
+
+
+def _step_label(name: str) -> dict[str, str]:
+    return {"label": RUNGS[name].label if name in RUNGS else name}
+
+
+def _complete_row(row: dict[str, Any]) -> dict[str, Any]:
+    case = Case(**row["case"])
+    # The alignment belongs to the suites' rows, a ladder's table has none.
+    names = ("label", "flops", "bytes", "align") if "results" in row else ("label", "flops", "bytes")
+    found = _with(row, _facts(case, names))
+    found["case"] = {name: getattr(case, name) for name in _CASE}
+    if "results" in row:
+        found["results"] = {name: _with(result, _rates(case, name, result)) for name, result in row["results"].items()}
+    if "steps" in row:
+        found["steps"] = [
+            _with(step, _STEP | _step_label(step["name"]))
+            | {"result": _with(step["result"], _rates(case, step["name"], step["result"]))}
+            for step in row["steps"]
+        ]
+    return found
+
+
+def _of_a_case(row: Any) -> bool:
+    return isinstance(row, Mapping) and isinstance(row.get("case"), Mapping)
+
+
+def _each_row(document: Mapping[str, Any], change: Any) -> dict[str, Any]:
+    return {
+        name: [change(row) if _of_a_case(row) else row for row in value] if isinstance(value, list) else value
+        for name, value in document.items()
+    }
+
+
+def lean(document: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = _rounded(_each_row(document, _lean_row))
+    return found
+
+
+def complete(document: Mapping[str, Any]) -> dict[str, Any]:
+    return _each_row(document, _complete_row)
+
+
+def text(value: Any, indent: str = "") -> str:
+    """JSON: what fits a line on one line, everything else a member a line.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    line = json.dumps(value, allow_nan=False)
+    if len(indent) + len(line) <= _LINE or not isinstance(value, dict | list) or not value:
+        return line
+    inner = indent + " "
+    if isinstance(value, dict):
+        parts = [f"{inner}{json.dumps(name)}: {text(of, inner)}" for name, of in value.items()]
+        return "{\n" + ",\n".join(parts) + f"\n{indent}}}"
+    return "[\n" + ",\n".join(inner + text(of, inner) for of in value) + f"\n{indent}]"

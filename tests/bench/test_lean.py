@@ -1,0 +1,87 @@
+"""How result files are kept: what is left out comes back, what is not derived stays, and a line holds what fits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import ROOT
+
+from hgemm_ops.bench import lean, record, runner
+from hgemm_ops.bench.ladder import Step, Table
+from hgemm_ops.bench.rungs import FAMILIES
+from hgemm_ops.bench.runner import Result
+from hgemm_ops.bench.statistics import Interval
+from hgemm_ops.bench.suites import Case
+
+
+def _timed(case: Case, us: float) -> Result:
+    return Result(
+        us=us, ratio=Interval(1.5, 1.25, 1.75), tflops=case.flops / us * 1e-6, gbps=case.bytes / us * 1e-3, error=1e-4
+    )
+
+
+def _document(**content: Any) -> dict[str, Any]:
+    return {"schema": record.SCHEMA, "environment": {"gpu": "NVIDIA T1"}, **content}
+
+
+def test_a_row_comes_back_as_it_was(tmp_path: Path) -> None:
+    case = Case(16, 4096, 512, layout="NT", op="linear", bias=True)
+    stream = Result(us=4.0, gbps=case.weight_bytes / 4.0 * 1e-3)
+    results = {"torch": _timed(case, 8.0), "hgemm": _timed(case, 5.0), "stream": stream, "x": Result(refused="why")}
+    document = _document(rows=[runner.Row(case, 7, "k", "table", results).to_json()])
+    record.save(document, tmp_path / "x.json")
+    (kept,) = json.loads((tmp_path / "x.json").read_text())["rows"]
+    assert not {"label", "flops", "bytes", "align"} & kept.keys()
+    assert kept["case"] == {"m": 16, "n": 4096, "k": 512, "layout": "NT", "op": "linear", "bias": True}
+    assert kept["results"]["hgemm"].keys() == {"us", "ratio", "error"} and kept["results"]["stream"] == {"us": 4.0}
+    assert record.load(tmp_path / "x.json") == document
+
+
+def test_the_ladder_comes_back_without_the_first_values(tmp_path: Path) -> None:
+    case, rung = Case(64, 64, 64), FAMILIES["hgemm"][0]
+    steps = (
+        Step(rung.name, rung.label, _timed(case, 8.0), None, (1.0, 2.0), 20),
+        Step("torch", "torch", _timed(case, 2.0), 16, (1.0, 2.0), 40),
+    )
+    document = _document(ladder=[Table("hgemm", case, 3, steps).to_json()])
+    record.save(document, tmp_path / "x.json")
+    loaded = record.load(tmp_path / "x.json")
+    for step in document["ladder"][0]["steps"]:
+        del step["values"]
+    assert loaded == json.loads(json.dumps(document))
+
+
+def test_what_is_not_derived_is_kept() -> None:
+    case = Case(8, 8, 8)
+    row = runner.Row(case, 1, None, None, {"torch": Result(us=3.0, tflops=5.0, gbps=case.bytes / 3.0 * 1e-3)}).to_json()
+    row["label"] = "another"
+    (kept,) = lean.lean({"rows": [row]})["rows"]
+    assert kept["label"] == "another" and kept["results"]["torch"] == {"us": 3.0, "tflops": 5.0}
+    assert lean.complete({"rows": [kept]})["rows"] == [row]
+
+
+def test_numbers_keep_nine_digits() -> None:
+    assert lean.lean({"a": [1.23456789012, 3], "b": {"c": 1e-12 / 3}}) == {
+        "a": [1.23456789, 3],
+        "b": {"c": 3.33333333e-13},
+    }
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        lean.text(float("inf"))
+
+
+def test_text_is_json_of_short_lines() -> None:
+    value = {"short": {"a": [1, 2]}, "long": [{"name": "x" * 100, "of": i} for i in range(4)], "none": [], "e": {}}
+    text = lean.text(value)
+    assert json.loads(text) == value
+    assert ' "short": {"a": [1, 2]},' in text.splitlines()
+    assert max(map(len, text.splitlines())) <= lean._LINE
+
+
+def test_committed_results_are_lean() -> None:
+    for path in (ROOT / "benchmarks" / "results").rglob("*.json"):
+        if "survey" not in (document := record.load(path)):
+            kept = lean.text(lean.lean(document)) + "\n"
+            assert path.read_text() == kept, f"{path}: record.save(record.load(path), path) makes it so"
