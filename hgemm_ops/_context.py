@@ -37,12 +37,15 @@ def _apply() -> None:
     """Tells the library what holds on this thread, and on those that have entered no context."""
     own = _thread.entered = [entry for entry in _thread.entered if not entry.left]
     every = _entered
-    # Numerics first: a thread that is told that a context holds finds them.
-    _native.lib().hgemm_context_set_numerics(_numerics(own), _numerics(every))
-    _native.lib().hgemm_context_set(
+    library = _native.lib()
+    if every:  # before a thread is told that a context holds
+        library.hgemm_context_set_numerics(_numerics(own), _numerics(every))
+    library.hgemm_context_set(
         own[-1].context._variant if own else _native.NO_CONTEXT,
         every[-1].context._variant if every else _native.NO_CONTEXT,
     )
+    if not every:
+        library.hgemm_context_set_numerics(_native.AUTO, _native.AUTO)
 
 
 def _numerics(entered: list[_Entry]) -> int:
@@ -121,8 +124,8 @@ class use_custom_gemm(ContextDecorator):
 
     def _enter(self) -> Report:
         if not _override.start():
-            if self._numerics > _native.NUMERICS.index("fast") and torch.cuda.is_available():
-                mode = _native.NUMERICS[self._numerics]
+            mode = _variants.standing_numerics() if self._numerics == _native.AUTO else _native.NUMERICS[self._numerics]
+            if mode != "fast" and torch.cuda.is_available():
                 raise RuntimeError(f"use_custom_gemm: numerics={mode!r} cannot be held: {_override.reason()}")
             return self.report
         _tables.ensure()

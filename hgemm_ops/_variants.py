@@ -191,6 +191,11 @@ def resolve_numerics(name: str | None) -> int:
     return _native.NUMERICS.index(name)
 
 
+def standing_numerics() -> str:
+    """What a call that asks for nothing gets, now and on this thread."""
+    return _native.NUMERICS[_native.lib().hgemm_standing_numerics()] if _library.load() else "fast"
+
+
 def apply_environment() -> None:
     """Makes ``HGEMM_OPS_VARIANT`` and ``HGEMM_OPS_NUMERICS`` what the ops take when neither an argument nor the context
     manager says otherwise."""

@@ -33,7 +33,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 import hgemm_ops
-from hgemm_ops import _library, _native
+from hgemm_ops import _variants
 from hgemm_ops.ops.activation import ACTIVATIONS
 
 __all__ = ["GraphPass", "graph_pass", "options"]
@@ -74,7 +74,8 @@ class GraphPass(CustomGraphPass):
     def uuid(self) -> bytes:
         schemas = [str(op.default._schema) for op in (hgemm.linear, hgemm.linear_save)]
         return get_hash_for_files(
-            (__file__,), f"{self.device} {hgemm_ops.__version__} {schemas} {ACTIVATIONS} {_numerics()}"
+            (__file__,),
+            f"{self.device} {hgemm_ops.__version__} {schemas} {ACTIVATIONS} {_variants.standing_numerics()}",
         )
 
     def __call__(self, graph: Graph) -> None:
@@ -158,14 +159,10 @@ def _gains(device: str, act: int, match: Match) -> bool:
         arch=None if device == "cuda" else "sm_90",
         activation=ACTIVATIONS[act],
         bias=factors[2] is not None,
-        numerics=_numerics(),
+        # Of the compilation: a fusion that depended on the number of rows would change their bits.
+        numerics=_variants.standing_numerics(),
     )
     return explanation.chosen != "torch"
-
-
-def _numerics() -> str | None:
-    """What holds while the graph is compiled: a fusion that depended on the number of rows would change their bits."""
-    return _native.NUMERICS[_native.lib().hgemm_standing_numerics()] if _library.load() else None
 
 
 def _hint(size: int | torch.SymInt) -> int:
