@@ -5,8 +5,9 @@
     print(report)
 
 Environment, read at import: ``HGEMM_OPS_DISABLE`` (torch serves every op), ``HGEMM_OPS_VARIANT`` (the kernel to take
-where neither an argument nor the context manager names one), ``HGEMM_OPS_LOG`` (a level of the logger ``hgemm_ops``;
-info prints a line per new decision), ``HGEMM_OPS_CACHE_DIR`` (where ``hgemm tune`` keeps its tables).
+where neither an argument nor the context manager names one), ``HGEMM_OPS_NUMERICS`` (likewise, ``numerics``),
+``HGEMM_OPS_LOG`` (a level of the logger ``hgemm_ops``; info prints a line per new decision), ``HGEMM_OPS_CACHE_DIR``
+(where ``hgemm tune`` keeps its tables).
 """
 
 from hgemm_ops import _library, _native, _tables, _variants

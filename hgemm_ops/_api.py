@@ -31,11 +31,16 @@ def _require_activation(function: str, activation: object) -> int:
     return _ACT[activation]
 
 
+def _choice(variant: str | None, numerics: str | None) -> dict[str, int]:
+    return {"variant": _variants.resolve(variant), "numerics": _variants.resolve_numerics(numerics)}
+
+
 def matmul(
     a: Tensor,
     b: Tensor,
     *,
     variant: str | None = None,
+    numerics: str | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Matrix product with the semantics of :func:`torch.matmul`, through this package's kernels.
@@ -50,6 +55,9 @@ def matmul(
         variant: the name of a kernel (see :func:`hgemm_ops.variants`), ``"torch"`` for torch's own, or None to let the
             context manager, the environment or the dispatcher choose. It is for float16 and bfloat16 CUDA tensors;
             everything else always runs through torch. The gradients choose their own kernels.
+        numerics: ``"fast"``, ``"batch_invariant"`` or ``"batch_invariant_or_raise"``, as for
+            :class:`hgemm_ops.use_custom_gemm`, also of the gradients; None for what the context manager or the
+            environment says. It is for CUDA tensors; those of the CPU are torch's.
         out_dtype: dtype of the result: that of the inputs (None), or float32 for float16 and bfloat16 inputs. Gradients
             are computed in the inputs' dtype.
 
@@ -58,14 +66,14 @@ def matmul(
 
     Raises:
         TypeError: ``a`` or ``b`` is not a tensor, or ``out_dtype`` not a dtype.
-        RuntimeError: shapes, dtypes or devices do not match, ``out_dtype`` is another dtype, or ``variant`` cannot
-            serve these operands (the message lists why).
-        ValueError: no kernel has the name ``variant``.
+        RuntimeError: shapes, dtypes or devices do not match, ``out_dtype`` is another dtype, ``variant`` cannot
+            serve these operands (the message lists why), or ``numerics`` cannot be held for them.
+        ValueError: no kernel has the name ``variant``, or ``numerics`` is none of its modes.
     """
     _require_tensor("matmul", "a", a)
     _require_tensor("matmul", "b", b)
     _require_dtype("matmul", out_dtype)
-    return torch.ops.hgemm.matmul.default(a, b, out_dtype=out_dtype, variant=_variants.resolve(variant))
+    return torch.ops.hgemm.matmul.default(a, b, out_dtype=out_dtype, **_choice(variant, numerics))
 
 
 def linear(
@@ -75,6 +83,7 @@ def linear(
     *,
     activation: str | None = None,
     variant: str | None = None,
+    numerics: str | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Linear layer with an optional activation in the same kernel: ``act(x @ weight.T + bias)``.
@@ -87,7 +96,7 @@ def linear(
         weight: ``(out_features, in_features)``, or ``(in_features,)`` for one feature; same dtype and device as ``x``.
         bias: ``(out_features,)``, or one value for all; same dtype and device as ``x``.
         activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"none"`` or None.
-        variant: as for :func:`matmul`.
+        variant, numerics: as for :func:`matmul`.
         out_dtype: as for :func:`matmul`.
 
     Returns:
@@ -96,7 +105,7 @@ def linear(
     Raises:
         TypeError: ``x``, ``weight`` or ``bias`` is not a tensor, or ``out_dtype`` not a dtype.
         RuntimeError: as for :func:`matmul`.
-        ValueError: unknown ``activation`` or ``variant``.
+        ValueError: unknown ``activation``, ``variant`` or ``numerics``.
     """
     _require_tensor("linear", "x", x)
     _require_tensor("linear", "weight", weight)
@@ -104,4 +113,4 @@ def linear(
         _require_tensor("linear", "bias", bias)
     act = _require_activation("linear", activation)
     _require_dtype("linear", out_dtype)
-    return torch.ops.hgemm.linear.default(x, weight, bias, act, out_dtype=out_dtype, variant=_variants.resolve(variant))
+    return torch.ops.hgemm.linear.default(x, weight, bias, act, out_dtype=out_dtype, **_choice(variant, numerics))

@@ -37,10 +37,21 @@ def _apply() -> None:
     """Tells the library what holds on this thread, and on those that have entered no context."""
     own = _thread.entered = [entry for entry in _thread.entered if not entry.left]
     every = _entered
-    _native.lib().hgemm_context_set(
+    library = _native.lib()
+    if every:  # before a thread is told that a context holds
+        library.hgemm_context_set_numerics(_numerics(own), _numerics(every))
+    library.hgemm_context_set(
         own[-1].context._variant if own else _native.NO_CONTEXT,
         every[-1].context._variant if every else _native.NO_CONTEXT,
     )
+    if not every:
+        library.hgemm_context_set_numerics(_native.AUTO, _native.AUTO)
+
+
+def _numerics(entered: list[_Entry]) -> int:
+    """What the innermost context that says something of it says."""
+    said = (entry.context._numerics for entry in reversed(entered))
+    return next((numerics for numerics in said if numerics != _native.AUTO), _native.AUTO)
 
 
 class use_custom_gemm(ContextDecorator):
@@ -65,7 +76,8 @@ class use_custom_gemm(ContextDecorator):
     kernel of ours would do faster, run torch's kernels; the report says why.
 
     It holds for the thread that enters it, and for every thread that has entered none: autograd's, for instance, and a
-    data-parallel wrapper's. Contexts nest: the innermost one's ``variant`` holds. One object may be entered again, also
+    data-parallel wrapper's. Contexts nest: the innermost one's ``variant`` holds, and of those that have a ``numerics``
+    the innermost one's. One object may be entered again, also
     while it is active, and by several threads. Compiled graphs look at it when they run: they need no recompilation.
     Entering it inside a function that torch.compile compiles breaks the graph there. Replays of a CUDA graph run what
     was captured.
@@ -74,18 +86,26 @@ class use_custom_gemm(ContextDecorator):
         variant: a kernel's name (see :func:`hgemm_ops.variants`) for all float16 and bfloat16 products, ``"torch"`` for
             torch's own, or None to let the environment or the dispatcher choose. A product that a named kernel cannot
             serve raises RuntimeError, with the reasons and the kernels that can.
+        numerics: ``"batch_invariant"``: the bits of row i of a float16 or bfloat16 product depend on row i of A, on B,
+            on N, K, dtype, layout and epilogue alone; not on other rows, on how many there are, on the batch, or on
+            where anything lies. Only kernels that keep that are taken, however slow; what they cannot serve raises
+            RuntimeError. Products of other dtypes are torch's, and the report says that their bits may vary; with
+            ``"batch_invariant_or_raise"`` they raise RuntimeError. ``"fast"``: any kernel. None: as outside of this
+            context, else by ``HGEMM_OPS_NUMERICS``, else fast.
         sites: whether the report names the module that each product belongs to. Hooks on all modules take 2 to 4 µs of
             host time for each call of a module; while they are registered, torch.compile compiles anew.
 
     Raises:
-        ValueError: no kernel has the name ``variant``.
+        ValueError: no kernel has the name ``variant``, or ``numerics`` is none of these.
+        RuntimeError: on entering, ``numerics`` is not fast and this library does not run on this machine's GPUs.
 
     Attributes:
         report: a :class:`Report` of the products since the first entry, also what ``with`` gives.
     """
 
-    def __init__(self, *, variant: str | None = None, sites: bool = False) -> None:
+    def __init__(self, *, variant: str | None = None, numerics: str | None = None, sites: bool = False) -> None:
         self._variant = _variants.resolve(variant)
+        self._numerics = _variants.resolve_numerics(numerics)
         self._sites = sites
         self.report = Report()
 
@@ -104,6 +124,9 @@ class use_custom_gemm(ContextDecorator):
 
     def _enter(self) -> Report:
         if not _override.start():
+            mode = _variants.standing_numerics() if self._numerics == _native.AUTO else _native.NUMERICS[self._numerics]
+            if mode != "fast" and torch.cuda.is_available():
+                raise RuntimeError(f"use_custom_gemm: numerics={mode!r} cannot be held: {_override.reason()}")
             return self.report
         _tables.ensure()
         entry = _Entry(self)

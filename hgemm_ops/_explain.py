@@ -88,6 +88,7 @@ def explain(
     bias: bool = False,
     out_dtype: torch.dtype | None = None,
     variant: str | None = None,
+    numerics: str | None = None,
 ) -> Explanation:
     """Explains ``torch.matmul(a, b)``, or the product that the sizes describe. Nothing is computed, no GPU is needed.
 
@@ -99,20 +100,21 @@ def explain(
         arch: the GPU to decide for, "sm_80", "sm_86", "sm_89", "sm_90" or "sm_100". By default the tensors' own device;
             without tensors the current GPU, or "sm_90" where there is none.
         activation, bias, out_dtype: the epilogue.
-        variant: a kernel's name, as the ops take it.
+        variant, numerics: a kernel's name and a mode, as the ops take them. Contexts are not looked at.
 
     Raises:
-        RuntimeError: the op would refuse the operands, or the forced variant cannot serve them.
+        RuntimeError: the op would refuse the operands, the forced variant cannot serve them, or ``numerics`` cannot be
+            held.
         ValueError, TypeError: an argument is not understood.
     """
     act = _activation(activation)
-    forced = _variants.resolve(variant)
+    choice = (_variants.resolve(variant), _variants.resolve_numerics(numerics))
     if a is not None or b is not None:
         if not isinstance(a, Tensor) or not isinstance(b, Tensor):
             raise TypeError(f"explain: expected two tensors, got {type(a).__name__} and {type(b).__name__}")
         if any(size is not None for size in (M, N, K)):
             raise ValueError("explain: give either a and b or M, N and K")
-        return _explain_tensors(a, b, arch, act, bias, out_dtype, forced)
+        return _explain_tensors(a, b, arch, act, bias, out_dtype, choice)
     if M is None or N is None or K is None:
         raise ValueError(f"explain: give either a and b or M, N and K; got M={M}, N={N}, K={K}")
     for name, size in (("M", M), ("N", N), ("K", K), ("batch", batch)):
@@ -127,14 +129,20 @@ def explain(
     here = arch is None and torch.cuda.is_available()
     why = why or (_native.device_fault(torch.cuda.current_device()) if here else "")
     if why:
-        return _fallback(problem, arch or "any device", why)
+        return _fallback(problem, arch or "any device", why, choice)
     facts, device = _device_facts(torch.cuda.current_device()) if here else _preset_facts(arch or "sm_90")
     query = _variants.matmul_query(M, N, K, dtype, layout, facts, batch, alignment)
-    return _ask(query, problem, device, act, bias, out_dtype, forced)
+    return _ask(query, problem, device, act, bias, out_dtype, choice)
 
 
 def _explain_tensors(
-    a: Tensor, b: Tensor, arch: str | None, act: int, bias: bool, out_dtype: torch.dtype | None, forced: int
+    a: Tensor,
+    b: Tensor,
+    arch: str | None,
+    act: int,
+    bias: bool,
+    out_dtype: torch.dtype | None,
+    choice: tuple[int, int],
 ) -> Explanation:
     problem = f"{_native.dtype_name(a.dtype)} {_shape(a)} @ {_shape(b)}"
     device = arch or str(a.device)
@@ -149,11 +157,11 @@ def _explain_tensors(
         on_cuda, elsewhere = a.device.type == "cuda", f"kernels run on CUDA devices, the tensors are on {a.device}"
         why = _native.device_fault(a.device.index) if on_cuda else elsewhere
     if why:
-        return _fallback(problem, device, why)
+        return _fallback(problem, device, why, choice)
     facts, device = _preset_facts(arch) if arch else _device_facts(a.device.index)
     views = [_native.view(t.shape, t.stride(), t.dtype, _native.alignment(_address(t))) for t in (a, b)]
     query = _native.Query(a=views[0], b=views[1], c=_native.NO_TENSOR, out_dtype=-1, variant=_native.AUTO, facts=facts)
-    return _ask(query, problem, device, act, bias, out_dtype, forced)
+    return _ask(query, problem, device, act, bias, out_dtype, choice)
 
 
 def _ask(
@@ -163,13 +171,13 @@ def _ask(
     act: int,
     bias: bool,
     out_dtype: torch.dtype | None,
-    forced: int,
+    choice: tuple[int, int],
 ) -> Explanation:
-    query.act, query.has_bias, query.variant = act, bias, forced
+    query.act, query.has_bias, (query.variant, query.numerics) = act, bias, choice
     if out_dtype is not None:
         why = _unsupported_dtype(out_dtype)
         if why:
-            return _fallback(problem, device, why)
+            return _fallback(problem, device, why, choice)
         query.out_dtype = _native.DTYPES.index(out_dtype)
     _tables.ensure()
     decision, candidates = _native.explain(query)
@@ -195,8 +203,13 @@ def _ask(
     )
 
 
-def _fallback(problem: str, device: str, why: str) -> Explanation:
+def _fallback(problem: str, device: str, why: str, choice: tuple[int, int]) -> Explanation:
     """torch serves it and no kernel of ours was considered."""
+    numerics = _native.NUMERICS[max(choice[1], 0)]
+    if numerics != "fast" and device != "cpu":
+        if numerics == "batch_invariant_or_raise":
+            raise RuntimeError(f"explain: numerics={numerics!r} cannot be held for {problem}: {why}")
+        why = f"torch's, whose bits may vary with the batch: {why}"
     kernels = zip(_variants.names(), _variants.families(), strict=True)
     others = [Candidate(name, eligible=False, reason=why, family=family) for name, family in kernels]
     return Explanation("torch", "fallback", why, (*others, Candidate("torch", eligible=True)), problem, device)

@@ -23,15 +23,8 @@ AUTO, TORCH, UNKNOWN, NO_CONTEXT = -1, -2, -3, -4
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 KERNEL_DTYPES = DTYPES[:3]
 SOURCES = ("forced", "table", "model", "fallback")
-#: HgemmLeft: why a product was torch's without a decision.
-LEFT = (
-    "",
-    "out= would be resized, is not contiguous, or overlaps an operand",
-    "alpha is 0",
-    "a tensor with names, a lazy conjugation or negation, or without memory",
-    "gelu of _addmm_activation",
-    "this library cannot run on the device: `hgemm doctor` says why",
-)
+NUMERICS = ("fast", "batch_invariant", "batch_invariant_or_raise")
+SUMS = ("vary", "in order", "two slices", "four slices")
 OPS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear")
 LAYOUTS = {(0, 1): "NN", (0, 0): "NT", (1, 1): "TN", (1, 0): "TT"}  # (major of a, major of b)
 PRESETS = (80, 86, 89, 90, 100)
@@ -69,6 +62,7 @@ class VariantInfo(Structure):
         ("smem_bytes", c_int32),
         ("splits_k", c_int32),
         ("reads_swizzle_stride", c_int32),
+        ("sums", c_int32),
     ]
 
 
@@ -82,7 +76,7 @@ class Query(Structure):
         ("act", c_int32),
         ("out_dtype", c_int32),
         ("variant", c_int32),
-        ("reserved", c_int32),
+        ("numerics", c_int32),
         ("facts", Facts),
     ]
 
@@ -156,7 +150,7 @@ class CallCount(Structure):
         ("source", c_int32),
         ("left", c_int32),
         ("site", c_int32),
-        ("reserved", c_int32),
+        ("numerics", c_int32),
         ("calls", c_int64),
     ]
 
@@ -195,9 +189,13 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_table_size": (c_int, [POINTER(Facts)]),
     "hgemm_set_default_variant": (c_int, [c_int]),
     "hgemm_default_variant": (c_int, []),
+    "hgemm_set_default_numerics": (c_int, [c_int]),
     "hgemm_set_log": (None, [c_void_p]),
     "hgemm_set_first_use": (None, [c_void_p]),
     "hgemm_context_set": (None, [c_int, c_int]),
+    "hgemm_context_set_numerics": (None, [c_int, c_int]),
+    "hgemm_standing_numerics": (c_int, []),
+    "hgemm_left_reason": (c_char_p, [c_int]),
     "hgemm_sites_enable": (None, [c_int]),
     "hgemm_site_set": (c_int, [c_int]),
     "hgemm_tally_new": (c_void_p, []),

@@ -118,7 +118,8 @@ def _row(count: _native.CallCount) -> Row:
 
 def _reason(count: _native.CallCount) -> str:
     if count.left:
-        return _native.LEFT[count.left]
+        left: bytes = _native.lib().hgemm_left_reason(count.left)
+        return left.decode()
     if not count.batch * count.m * count.n:
         return "nothing to multiply: no kernel runs"
     source = _native.SOURCES[count.source]
@@ -127,6 +128,7 @@ def _reason(count: _native.CallCount) -> str:
     for align in (16, count.align):  # the counters know the least of all operands', which may be the result's alone
         query = _variants.matmul_query(count.m, count.n, count.k, dtype, layout, facts, count.batch, align)
         query.has_bias, query.act, query.out_dtype = count.has_bias, count.act, count.out_dtype
+        query.numerics = count.numerics
         query.variant = count.variant if source == "forced" else _native.AUTO
         decision, _ = _native.explain(query)
         if (decision.variant, decision.align) == (count.variant, count.align):

@@ -18,7 +18,8 @@ _NEWEST = 999
 @dataclass(frozen=True)
 class VariantInfo:
     """One kernel. ``tile`` is (BM, BN, BK, stages, threads); ``max_arch`` is None where any newer chip runs it;
-    ``swizzles``: its op takes a ``swizzle_stride``."""
+    ``swizzles``: its op takes a ``swizzle_stride``. ``sums``: kernels whose sums are "in order" give the same bits for
+    an element, whatever else they compute; those of "two slices" and of "four slices" of K likewise; others "vary"."""
 
     name: str
     id: int
@@ -30,6 +31,7 @@ class VariantInfo:
     numerics: str
     tile: tuple[int, int, int, int, int]
     swizzles: bool = False
+    sums: str = _native.SUMS[0]
 
 
 def _dtypes(info: _native.VariantInfo) -> tuple[torch.dtype, ...]:
@@ -95,6 +97,7 @@ def _infos() -> tuple[VariantInfo, ...]:
             numerics=("float32 accumulation", "float16 accumulation")[info.numerics],
             tile=tuple(info.tile),
             swizzles=bool(info.reads_swizzle_stride),
+            sums=_native.SUMS[info.sums],
         )
         for id_, (info, layouts) in enumerate(zip(_native.variant_infos(), _layouts(), strict=True))
     )
@@ -179,17 +182,36 @@ def resolve(name: str | None) -> int:
     raise ValueError(f"variant: unknown kernel {name!r}; there are {', '.join(('auto', 'torch', *names()))}{missing}")
 
 
+def resolve_numerics(name: str | None) -> int:
+    """The number of a mode of ``numerics``; -1 for None. ValueError, with the names, for others."""
+    if name is None:
+        return _native.AUTO
+    if name not in _native.NUMERICS:
+        raise ValueError(f"numerics: expected {', '.join(_native.NUMERICS)} or None, got {name!r}")
+    return _native.NUMERICS.index(name)
+
+
+def standing_numerics() -> str:
+    """What a call that asks for nothing gets, now and on this thread."""
+    return _native.NUMERICS[_native.lib().hgemm_standing_numerics()] if _library.load() else "fast"
+
+
 def apply_environment() -> None:
-    """Makes ``HGEMM_OPS_VARIANT`` what the ops take when neither an argument nor the context manager says otherwise."""
-    name = os.environ.get("HGEMM_OPS_VARIANT")
-    if not name:
-        return
-    if not _library.load():
-        if not _library.disabled():
-            _library.logger.warning("HGEMM_OPS_VARIANT=%s has no effect: %s", name, _library.reason())
-        return
-    try:
-        id_ = resolve(name)
-    except ValueError as error:
-        raise ValueError(f"HGEMM_OPS_VARIANT: {error}") from None
-    _native.check(_native.lib().hgemm_set_default_variant(id_))
+    """Makes ``HGEMM_OPS_VARIANT`` and ``HGEMM_OPS_NUMERICS`` what the ops take when neither an argument nor the context
+    manager says otherwise."""
+    for variable, number_of, setter in (
+        ("HGEMM_OPS_VARIANT", resolve, "hgemm_set_default_variant"),
+        ("HGEMM_OPS_NUMERICS", resolve_numerics, "hgemm_set_default_numerics"),
+    ):
+        value = os.environ.get(variable)
+        if not value:
+            continue
+        if not _library.load():
+            if not _library.disabled():
+                _library.logger.warning("%s=%s has no effect: %s", variable, value, _library.reason())
+            continue
+        try:
+            number = number_of(value)
+        except ValueError as error:
+            raise ValueError(f"{variable}: {error}") from None
+        _native.check(getattr(_native.lib(), setter)(number))

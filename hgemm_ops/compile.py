@@ -33,6 +33,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 import hgemm_ops
+from hgemm_ops import _variants
 from hgemm_ops.ops.activation import ACTIVATIONS
 
 __all__ = ["GraphPass", "graph_pass", "options"]
@@ -72,7 +73,10 @@ class GraphPass(CustomGraphPass):
 
     def uuid(self) -> bytes:
         schemas = [str(op.default._schema) for op in (hgemm.linear, hgemm.linear_save)]
-        return get_hash_for_files((__file__,), f"{self.device} {hgemm_ops.__version__} {schemas} {ACTIVATIONS}")
+        return get_hash_for_files(
+            (__file__,),
+            f"{self.device} {hgemm_ops.__version__} {schemas} {ACTIVATIONS} {_variants.standing_numerics()}",
+        )
 
     def __call__(self, graph: Graph) -> None:
         _patterns(self.device).apply(graph)
@@ -155,6 +159,8 @@ def _gains(device: str, act: int, match: Match) -> bool:
         arch=None if device == "cuda" else "sm_90",
         activation=ACTIVATIONS[act],
         bias=factors[2] is not None,
+        # Of the compilation: a fusion that depended on the number of rows would change their bits.
+        numerics=_variants.standing_numerics(),
     )
     return explanation.chosen != "torch"
 

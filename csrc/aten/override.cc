@@ -169,7 +169,7 @@ bool serve(Product& p, Tensor& out) {
     left = HGEMM_LEFT_OUT;
   }
   if (left != HGEMM_LEFT_NOT) {
-    api->leave(&product, left);
+    TORCH_CHECK(api->leave(&product, left) != HGEMM_REFUSED, api->error());
     return false;
   }
 

@@ -32,6 +32,11 @@ struct Matrix {
 /// Memory order of an operand: the reduction index k or the outer index (m for A, n for B) is contiguous.
 enum class Major : int32_t { kK = 0, kMN = 1 };
 
+/// What may decide how a product is summed up. kBatchInvariant: not the number of A's rows, not the batch, not where a
+/// row stands or how it is aligned; where no kernel takes the dtype it is torch's, or, kBatchInvariantOrRaise, an
+/// error.
+enum class NumericsMode : int32_t { kFast = 0, kBatchInvariant = 1, kBatchInvariantOrRaise = 2 };
+
 /// D = act(alpha * A @ B + beta * C + bias), A (m, k), B (k, n), C and D (m, n), bias (n).
 /// Invariants (see dispatch/canonical.h): A and B each have one unit stride; D has unit column stride; C is any-strided
 /// and may broadcast. `pre_activation`, when set, receives the argument of act with D's strides.
@@ -50,7 +55,10 @@ struct Problem {
   int32_t b_tile = 0;          // of a padded copy (tile/pad.h): not 0 where tiles of B start on lines of their own
   // B's columns are two halves: D = act(A @ first) * (A @ second), (m, n / 2). Only where Variant::gates says so.
   bool gated = false;
+  NumericsMode numerics = NumericsMode::kFast;
 
+  constexpr bool is_half() const { return dtype == DType::kF16 || dtype == DType::kBF16; }
+  constexpr bool empty() const { return m == 0 || n == 0 || k == 0 || batches() == 0; }
   constexpr int64_t batches() const { return batch[0] * batch[1]; }
   constexpr double flops() const { return 2.0 * static_cast<double>(m) * n * k * batches(); }
   constexpr Major a_major() const { return a.col_stride == 1 ? Major::kK : Major::kMN; }
@@ -96,6 +104,15 @@ enum class Family : int32_t {
   kBatchedMma = 6
 };
 enum class Numerics : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1 };
+
+/// The class of a kernel's sums. Kernels of one class, but for kVaries, give the same bits for every element of alpha *
+/// A @ B + beta * C + bias, whatever else is in A and wherever it lies (tests/kernels/test_gpu_invariance.py).
+enum class Sums : int32_t {
+  kVaries = 0,      // M, the batch, the alignment or the device has a say in their order; or nobody has looked
+  kInOrder = 1,     // one float32 sum on tensor cores, 16 k at a time in K's order
+  kTwoSlices = 2,   // one such sum for each half of K's tiles of 64, added
+  kFourSlices = 3,  // for each quarter, added in an order that the column decides
+};
 
 // cudaStream_t and cudaError_t without the CUDA headers.
 using Stream = void*;
@@ -151,6 +168,7 @@ struct Variant {
   /// Whether `launch` takes this problem, which is eligible, `gated` as well. Null: never.
   bool (*gates)(const Problem&) = nullptr;
   Cut cut = {};
+  Sums sums = Sums::kVaries;  // of problems whose `numerics` is not kFast
 };
 
 /// Variant ids index variants(); these two stand beside them wherever an id is accepted.

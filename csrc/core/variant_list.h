@@ -52,7 +52,7 @@ struct ScheduledFunctions {
 
 /// A Variant that takes both half types and accumulates in float32. Line: one line of a family's list.
 template <class Functions, class Line>
-constexpr Variant half_variant(const char* name, Family family, int min_cc, int max_cc, const Line& line,
+constexpr Variant half_variant(const char* name, Family family, Sums sums, int min_cc, int max_cc, const Line& line,
                                bool splits_k = false, const Cut& cut = {}) {
   return {name,
           family,
@@ -69,7 +69,8 @@ constexpr Variant half_variant(const char* name, Family family, int min_cc, int 
           Functions::launch,
           false,
           nullptr,
-          cut};
+          cut,
+          sums};
 }
 
 }  // namespace hgemm

@@ -15,6 +15,7 @@
 #include "dispatch/context.h"
 #include "dispatch/devices.h"
 #include "dispatch/facts.h"
+#include "dispatch/invariance.h"
 #include "dispatch/learned.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
@@ -53,6 +54,10 @@ Enum checked(int32_t value, Enum last, const char* what) {
   if (value < 0 || value > static_cast<int32_t>(last))
     fail(std::string(what) + " " + std::to_string(value) + " is unknown");
   return static_cast<Enum>(value);
+}
+
+NumericsMode numerics_of(int32_t value) {
+  return value == kAuto ? default_numerics() : checked(value, NumericsMode::kBatchInvariantOrRaise, "numerics");
 }
 
 DeviceFacts facts_of(const HgemmFacts& f) {
@@ -94,6 +99,7 @@ Problem problem_of(const HgemmQuery& q) {
   if (canonical.copy_a.needed) p.a.data = address_of(kFresh);
   if (canonical.copy_b.needed) p.b.data = address_of(kFresh);
   if (q.has_bias) p.bias = address_of(kFresh);
+  ask_for(numerics_of(q.numerics), &p);
   return p;
 }
 
@@ -172,7 +178,8 @@ int hgemm_variant_info(int id, HgemmVariantInfo* info) {
              {v.tile.bm, v.tile.bn, v.tile.bk, v.tile.stages, v.tile.threads},
              v.smem_bytes,
              v.splits_k,
-             v.reads_swizzle_stride};
+             v.reads_swizzle_stride,
+             static_cast<int32_t>(v.sums)};
   });
 }
 
@@ -331,6 +338,10 @@ int hgemm_default_variant(void) {
   return default_variant();
 }
 
+int hgemm_set_default_numerics(int numerics) {
+  return guarded([&] { set_default_numerics(numerics_of(numerics)); });
+}
+
 void hgemm_set_log(void (*log)(const char* line)) {
   set_log(log);
 }
@@ -342,6 +353,15 @@ void hgemm_set_first_use(void (*action)(void)) {
 void hgemm_context_set(int thread_setting, int shared_setting) {
   detail::thread_setting = thread_setting;
   detail::shared_setting.store(shared_setting, std::memory_order_relaxed);
+}
+
+void hgemm_context_set_numerics(int thread_numerics, int shared_numerics) {
+  detail::thread_numerics = thread_numerics;
+  detail::shared_numerics.store(shared_numerics, std::memory_order_relaxed);
+}
+
+int hgemm_standing_numerics(void) {
+  return static_cast<int>(standing_numerics());
 }
 
 void hgemm_sites_enable(int on) {
@@ -394,7 +414,7 @@ int hgemm_tally_rows(const HgemmTally* tally, HgemmCallCount* rows, int capacity
                static_cast<int32_t>(c.source),
                c.left,
                c.site,
-               0,
+               static_cast<int32_t>(c.numerics),
                all[i].calls};
   }
   return static_cast<int>(all.size());

@@ -6,6 +6,7 @@
      act     0 none, 1 relu, 2 gelu, 3 gelu_tanh, 4 silu
      variant an index below hgemm_variant_count(), -1 auto, -2 torch, -3 unknown or refused
      source  0 forced, 1 table, 2 model, 3 fallback
+     numerics of a call: 0 fast, 1 batch-invariant, 2 the same and an error where that cannot be; -1 as by default
    Functions returning int give 0 for success; otherwise hgemm_last_error() holds this thread's message. */
 #pragma once
 
@@ -41,6 +42,7 @@ typedef struct HgemmVariantInfo {
   int32_t smem_bytes;
   int32_t splits_k;
   int32_t reads_swizzle_stride;
+  int32_t sums; /* hgemm::Sums */
 } HgemmVariantInfo;
 
 /* One call of an op, with alpha = beta = 1. */
@@ -53,7 +55,7 @@ typedef struct HgemmQuery {
   int32_t act;
   int32_t out_dtype; /* -1: that of a */
   int32_t variant;   /* -1: the default variant, then the dispatcher */
-  int32_t reserved;
+  int32_t numerics;
   HgemmFacts facts;
 } HgemmQuery;
 
@@ -123,7 +125,7 @@ typedef struct HgemmCallCount {
   int32_t source;
   int32_t left; /* HgemmLeft of gemm_api.h: why torch's without a decision */
   int32_t site;
-  int32_t reserved;
+  int32_t numerics;
   int64_t calls;
 } HgemmCallCount;
 
@@ -174,6 +176,7 @@ HGEMM_API int hgemm_table_size(const HgemmFacts* facts);
 
 HGEMM_API int hgemm_set_default_variant(int id);
 HGEMM_API int hgemm_default_variant(void);
+HGEMM_API int hgemm_set_default_numerics(int numerics);
 
 /* `log` is called once per new decision with one line of text, on the thread that made it; null turns it off. */
 HGEMM_API void hgemm_set_log(void (*log)(const char* line));
@@ -185,6 +188,9 @@ HGEMM_API void hgemm_set_first_use(void (*action)(void));
 /* What use_custom_gemm() asks for: a variant's id, -1 auto, -2 torch, or -4: no context holds. The first setting is
    this thread's own, the second that of all threads whose own is -4. */
 HGEMM_API void hgemm_context_set(int thread_setting, int shared_setting);
+/* The same of numerics; -1: as by default. */
+HGEMM_API void hgemm_context_set_numerics(int thread_numerics, int shared_numerics);
+HGEMM_API int hgemm_standing_numerics(void); /* of this thread, now */
 /* Whether products are counted by site; this thread's site from now on (0: none), and which it was. */
 HGEMM_API void hgemm_sites_enable(int on);
 HGEMM_API int hgemm_site_set(int site);
@@ -196,6 +202,9 @@ HGEMM_API void hgemm_tally_start(struct HgemmTally* tally);
 HGEMM_API void hgemm_tally_stop(struct HgemmTally* tally);
 /* Returns how many rows there are and copies at most `capacity` of them. */
 HGEMM_API int hgemm_tally_rows(const struct HgemmTally* tally, HgemmCallCount* rows, int capacity);
+
+/* The text of a HgemmLeft. */
+HGEMM_API const char* hgemm_left_reason(int why);
 
 /* What csrc/aten is started with: csrc/dispatch/gemm_api.h. */
 HGEMM_API const struct HgemmGemmApi* hgemm_gemm_api(void);

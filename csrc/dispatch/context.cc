@@ -3,8 +3,10 @@
 namespace hgemm::detail {
 
 thread_local int thread_setting = kNoContext;
+thread_local int thread_numerics = kAuto;
 thread_local int thread_site = 0;
 std::atomic<int> shared_setting{kNoContext};
+std::atomic<int> shared_numerics{kAuto};
 std::atomic<bool> sites_on{false};
 
 }  // namespace hgemm::detail

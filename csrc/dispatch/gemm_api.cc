@@ -11,6 +11,7 @@
 #include "dispatch/canonical.h"
 #include "dispatch/context.h"
 #include "dispatch/devices.h"
+#include "dispatch/invariance.h"
 #include "dispatch/select.h"
 #include "dispatch/stats.h"
 
@@ -45,13 +46,20 @@ bool read(const HgemmProduct& product, Canonical* canonical) {
   o.out_dtype = static_cast<DType>(product.out_dtype);
   if (!canonicalize(o, canonical) || canonical->copy_a.needed || canonical->copy_b.needed) return false;
   if (product.d.ndim >= 0) canonical->problem.d.data = const_cast<void*>(product.d.data);
+  ask_for(standing_numerics(), &canonical->problem);
   return true;
 }
 
-void count_left(const HgemmProduct& product, const Problem& p, int why) {
+/// Counts a product as torch's; refuses it where it must not be.
+int leave_to_torch(const HgemmProduct& product, const Problem& p, HgemmLeft why) {
+  if (must_be_ours(p)) {
+    message = unheld(p, why == HGEMM_LEFT_DEVICE ? fault_of_device(product.ordinal) : hgemm_left_reason(why));
+    return HGEMM_REFUSED;
+  }
   const Decision torchs;
   call_counter(p, product.ordinal, torchs, why, current_site(product.in_backward != 0))
       .fetch_add(1, std::memory_order_relaxed);
+  return HGEMM_TORCH;
 }
 
 /// Whether out= has the result's shape already.
@@ -68,18 +76,12 @@ int plan(const HgemmProduct* product, HgemmPlan* plan) {
     const DeviceFacts* const facts = usable_device(product->ordinal);
     if (facts == nullptr) {
       const int asked = standing_choice(p);
-      if (asked < 0) {
-        count_left(*product, p, HGEMM_LEFT_DEVICE);
-        return HGEMM_TORCH;
-      }
+      if (asked < 0) return leave_to_torch(*product, p, HGEMM_LEFT_DEVICE);
       message = std::string("hgemm: ") + variant_name(asked) + " cannot run: " + fault_of_device(product->ordinal);
       return HGEMM_REFUSED;
     }
     state.facts = *facts;
-    if (product->d.ndim >= 0 && !fits(product->d, canonical)) {
-      count_left(*product, p, HGEMM_LEFT_OUT);
-      return HGEMM_TORCH;
-    }
+    if (product->d.ndim >= 0 && !fits(product->d, canonical)) return leave_to_torch(*product, p, HGEMM_LEFT_OUT);
     state.variant = choose(p, state.facts, product->ordinal, kAuto, product->in_backward != 0).variant;
     if (state.variant == kRefused) {
       message = refusal(p, state.facts, standing_choice(p));
@@ -108,9 +110,10 @@ int launch(const HgemmPlan* plan, void* d, void* workspace, void* stream) {
   return status;
 }
 
-void leave(const HgemmProduct* product, int why) {
+int leave(const HgemmProduct* product, int why) {
   Canonical canonical;
-  if (read(*product, &canonical)) count_left(*product, canonical.problem, why);
+  if (!read(*product, &canonical)) return HGEMM_TORCH;
+  return leave_to_torch(*product, canonical.problem, static_cast<HgemmLeft>(why));
 }
 
 constexpr HgemmGemmApi kApi = {{sizeof(HgemmGemmApi), sizeof(HgemmProduct), sizeof(HgemmPlan)},
@@ -123,6 +126,16 @@ constexpr HgemmGemmApi kApi = {{sizeof(HgemmGemmApi), sizeof(HgemmProduct), size
 
 }  // namespace
 }  // namespace hgemm
+
+const char* hgemm_left_reason(int why) {
+  constexpr const char* kReasons[] = {"",
+                                      "out= would be resized, is not contiguous, or overlaps an operand",
+                                      "alpha is 0",
+                                      "a tensor with names, a lazy conjugation or negation, or without memory",
+                                      "gelu of _addmm_activation",
+                                      "this library cannot run on the device: `hgemm doctor` says why"};
+  return kReasons[why];
+}
 
 const HgemmGemmApi* hgemm_gemm_api(void) {
   return &hgemm::kApi;

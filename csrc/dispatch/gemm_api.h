@@ -53,12 +53,13 @@ typedef struct HgemmGemmApi {
   /* Whether a context holds for this thread. */
   int (*active)(void);
   /* Decides, counts the product, and where it is a kernel's fills in `plan`. HGEMM_REFUSED: a forced kernel cannot
-     serve it; error() says why. Products that are errors are torch's: it raises them. */
+     serve it, or none with the numerics that are asked for; error() says why. Products that are errors are torch's: it
+     raises them. */
   int (*plan)(const HgemmProduct* product, HgemmPlan* plan);
   /* Enqueues the kernel on `stream`. Not 0: it failed, error() says how. */
   int (*launch)(const HgemmPlan* plan, void* d, void* workspace, void* stream);
-  /* Counts a product that is left to torch for another reason. */
-  void (*leave)(const HgemmProduct* product, int why);
+  /* Counts a product that is left to torch for another reason. HGEMM_REFUSED: it may not be. */
+  int (*leave)(const HgemmProduct* product, int why);
   /* This thread's message. */
   const char* (*error)(void);
 } HgemmGemmApi;

@@ -14,6 +14,7 @@
 #include "core/chip.h"
 #include "dispatch/context.h"
 #include "dispatch/devices.h"
+#include "dispatch/invariance.h"
 #include "dispatch/learned.h"
 #include "dispatch/stats.h"
 #include "dispatch/table.h"
@@ -58,7 +59,8 @@ void append(std::string* reasons, const std::string& reason) {
 
 bool runs_on(const Variant& v, const Problem& p, const DeviceFacts& facts) {
   return v.min_cc <= facts.cc && facts.cc <= v.max_cc && is_built_for(facts.cc) &&
-         (v.dtypes >> static_cast<int>(p.dtype) & 1u) != 0 && v.smem_bytes <= facts.smem_optin;
+         (v.dtypes >> static_cast<int>(p.dtype) & 1u) != 0 && v.smem_bytes <= facts.smem_optin &&
+         keeps_promise(v, p, facts);
 }
 
 std::string dtype_list(uint32_t dtypes) {
@@ -67,10 +69,6 @@ std::string dtype_list(uint32_t dtypes) {
     if (dtypes >> static_cast<int>(t) & 1u) names += (names.empty() ? "" : ", ") + std::string(dtype_name(t));
   }
   return names;
-}
-
-bool is_empty(const Problem& p) {
-  return p.m == 0 || p.n == 0 || p.k == 0 || p.batches() == 0;
 }
 
 /// Times of one candidate: what the decision uses, and where it came from.
@@ -111,18 +109,22 @@ Problem product_of(const Problem& p) {
 struct Contender {
   int id;
   double alone, extra;  // predicted: the product, and what its epilogue adds
+  bool is_in_tables;    // runs as when it was timed: with as many slices of K
 };
 
 /// The kernels that can serve a problem, with their analytic predictions; `out` has kMaxVariants places.
 int contenders_of(const Problem& p, const DeviceFacts& facts, Contender* out) {
   const bool fused = p.act != Activation::kNone || p.bias || p.pre_activation || p.c.data;
   const Problem product = product_of(p);
+  Problem timed = product;
+  timed.numerics = NumericsMode::kFast;
   int count = 0;
   for (int id : automatic_variants()) {
     const Variant& v = variant(id);
     if (!runs_on(v, p, facts) || !v.eligible(p, facts, nullptr)) continue;
     const double alone = v.predict_us(product, facts);
-    out[count++] = {id, alone, fused ? std::max(0.0, v.predict_us(p, facts) - alone) : 0.0};
+    out[count++] = {id, alone, fused ? std::max(0.0, v.predict_us(p, facts) - alone) : 0.0,
+                    p.numerics == NumericsMode::kFast || v.predict_us(timed, facts) == alone};
   }
   return count;
 }
@@ -182,9 +184,16 @@ Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch,
   }
   Contender contenders[kMaxVariants];
   const int count = contenders_of(p, facts, contenders);
+  const bool invariant = p.numerics != NumericsMode::kFast;
+  if (invariant && choice.known.kind != Knowledge::Kind::kNothing &&
+      std::none_of(contenders, contenders + count, [&](const Contender& c) {
+        return c.is_in_tables && !std::isnan(choice.known.value[static_cast<size_t>(c.id)]);
+      })) {
+    choice.known = {};  // of those that it may be, nobody timed one
+  }
   Torchs torchs{torch_product_us(p, facts), kModelMargin};
   const bool exact = choice.known.kind == Knowledge::Kind::kExact;
-  if (learned_here && !(exact && !Visit::kExplains)) {
+  if (learned_here && (!exact || invariant || Visit::kExplains)) {
     torchs = apply_learned(*learned_here, p, facts, contenders, count, torchs.us);
   }
   const Times torch = times_of(torchs.us, torch_epilogue_us(p, facts), choice.known, torch_slot);
@@ -192,7 +201,8 @@ Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch,
   int best = kTorch;
   double best_us = std::numeric_limits<double>::infinity();
   for (const Contender* c = contenders; c < contenders + count; ++c) {
-    const Times t = times_of(c->alone, c->extra, choice.known, static_cast<size_t>(c->id));
+    const Knowledge& known = c->is_in_tables ? choice.known : Knowledge{};
+    const Times t = times_of(c->alone, c->extra, known, static_cast<size_t>(c->id));
     visit(c->id, t);
     if (t.used < best_us) best_us = t.used, best = c->id;
   }
@@ -207,9 +217,9 @@ Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch,
   } else {
     choice.margin = torch.used < kTinyUs ? std::max(kTinyMargin, torchs.margin) : torchs.margin;
   }
-  const bool ours = best != kTorch && comparable && best_us * choice.margin < torch.used;
-  choice.unmeasured_chip = any && !comparable;
-  choice.decision.variant = ours ? best : kTorch;
+  const bool ours = best != kTorch && (invariant || (comparable && best_us * choice.margin < torch.used));
+  choice.unmeasured_chip = any && !comparable && !invariant;
+  choice.decision.variant = ours ? best : must_be_ours(p) ? kRefused : kTorch;
   choice.decision.source = !any ? Source::kFallback : exact ? Source::kTable : Source::kModel;
   choice.decision.us = static_cast<float>(ours ? best_us : torch.used);
   choice.decision.torch_us = static_cast<float>(torch.used);
@@ -235,9 +245,7 @@ struct Seen {
 
 Decision forced_decision(const Problem& p, const DeviceFacts& facts, int forced) {
   Decision d{forced, Source::kForced, NAN, NAN};
-  if (forced != kTorch && !(runs_on(variant(forced), p, facts) && variant(forced).eligible(p, facts, nullptr))) {
-    d.variant = kRefused;
-  }
+  if (forced == kTorch ? must_be_ours(p) : !serves(variant(forced), p, facts, nullptr)) d.variant = kRefused;
   return d;
 }
 
@@ -272,8 +280,9 @@ struct Key {
              has_c ? u(p.c.batch_stride[1]) : 0,
              u(p.dtype) | u(p.out_dtype) << 3 | u(p.c_dtype) << 6 | u(p.act) << 9 | u(p.a_major()) << 12 |
                  u(p.b_major()) << 13 | u(has_c) << 14 | u(p.bias != nullptr) << 15 |
-                 u(p.pre_activation != nullptr) << 40 | low(p.a.data) << 16 | low(p.b.data) << 20 |
-                 low(p.c.data) << 24 | low(p.d.data) << 28 | low(p.bias) << 32 | low(p.pre_activation) << 36,
+                 u(p.pre_activation != nullptr) << 40 | u(p.numerics) << 41 | low(p.a.data) << 16 |
+                 low(p.b.data) << 20 | low(p.c.data) << 24 | low(p.d.data) << 28 | low(p.bias) << 32 |
+                 low(p.pre_activation) << 36,
              u(static_cast<uint32_t>(ordinal)) << 32 | static_cast<uint32_t>(forced),
              u(static_cast<uint32_t>(site))};
   }
@@ -332,6 +341,7 @@ bool serves(const Variant& v, const Problem& p, const DeviceFacts& facts, std::s
   if (v.smem_bytes > facts.smem_optin) {
     append(why, format("needs %d bytes of shared memory, a block has at most %d", v.smem_bytes, facts.smem_optin));
   }
+  if (!keeps_promise(v, p, facts)) append(why, "its bits vary with the batch, or from the kernels that do not");
   Reason reason;
   if (!v.eligible(p, facts, &reason)) append(why, reason.text[0] ? reason.text : "refused by its own check");
   return false;
@@ -340,13 +350,12 @@ bool serves(const Variant& v, const Problem& p, const DeviceFacts& facts, std::s
 int standing_choice(const Problem& p) {
   const int setting = context_setting();
   const int id = setting == kNoContext || setting == kAuto ? default_variant() : setting;
-  const bool is_half = p.dtype == DType::kF16 || p.dtype == DType::kBF16;
-  return id < 0 || is_half || (variant(id).dtypes >> static_cast<int>(p.dtype) & 1u) != 0 ? id : kAuto;
+  return id < 0 || p.is_half() || (variant(id).dtypes >> static_cast<int>(p.dtype) & 1u) != 0 ? id : kAuto;
 }
 
 Decision select(const Problem& p, const DeviceFacts& facts, int forced) {
   if (forced != kAuto) return forced_decision(p, facts, forced);
-  if (is_empty(p)) return {};
+  if (p.empty()) return {};
   double scratch[kMaxVariants + 1];
   return choose_among(p, facts, scratch, Unseen{}).decision;
 }
@@ -384,11 +393,12 @@ Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
   for (int id = 0; id <= torch_slot; ++id) {
     Candidate c{id == torch_slot ? kTorch : id, true, kNaN, kNaN, ""};
     if (id < torch_slot) c.eligible = serves(variant(id), p, facts, &c.reason);
+    if (id == torch_slot && must_be_ours(p)) c.eligible = false, c.reason = "its bits may vary with the batch";
     out.candidates.push_back(std::move(c));
   }
   double scratch[kMaxVariants + 1];
   Choice automatic;
-  if (!is_empty(p)) {
+  if (!p.empty()) {
     automatic = choose_among(p, facts, scratch, Seen{out.candidates});
     for (Candidate& c : out.candidates) {  // kernels that the choice is not among
       if (c.eligible && std::isnan(c.predicted_us)) c.predicted_us = variant(c.variant).predict_us(p, facts);
@@ -401,10 +411,14 @@ Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
     return out;
   }
   const Decision& d = out.decision = automatic.decision;
-  if (is_empty(p)) {
+  if (p.empty()) {
     out.reason = "nothing to multiply: no kernel runs";
+  } else if (d.variant == kRefused) {
+    out.reason = refusal(p, facts, forced);
   } else if (d.source == Source::kFallback) {
-    out.reason = format("no kernel of ours serves %s on sm_%d", describe(p).c_str(), facts.cc);
+    out.reason = format("%sno kernel of ours serves %s on sm_%d",
+                        p.numerics == NumericsMode::kFast ? "" : "torch's, whose bits may vary with the batch: ",
+                        describe(p).c_str(), facts.cc);
   } else if (automatic.unmeasured_chip) {
     out.reason = format("sm_%d is not measured: an aligned product is left to torch until `hgemm tune` says otherwise",
                         facts.cc);
@@ -416,6 +430,7 @@ Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
     } else {
       out.reason = format("%s %.1f us against torch's %.1f us", basis, d.us, d.torch_us);
     }
+    if (p.numerics != NumericsMode::kFast) out.reason += ", the fastest whose bits do not vary with the batch";
     if (automatic.known.kind == Knowledge::Kind::kNearby) {
       out.reason += format(" (model corrected by %d measured %s nearby)", automatic.known.neighbours,
                            automatic.known.neighbours == 1 ? "shape" : "shapes");
@@ -428,14 +443,15 @@ Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
 }
 
 std::string refusal(const Problem& p, const DeviceFacts& facts, int forced) {
+  if (forced < 0) return unheld(p, forced == kAuto ? "no kernel of ours serves it" : "torch's bits may vary with it");
   std::string why, able;
   serves(variant(forced), p, facts, &why);
   for (int id = 0; id < variant_count(); ++id) {
     if (variant(id).family == Family::kLadder) continue;  // slower, and many
     if (serves(variant(id), p, facts, nullptr)) able += std::string(variant(id).name) + ", ";
   }
-  return format("hgemm: variant %s cannot serve %s on sm_%d: %s. Able to: %storch", variant_name(forced),
-                describe(p).c_str(), facts.cc, why.c_str(), able.c_str());
+  return format("hgemm: variant %s cannot serve %s on sm_%d: %s. Able to: %s%s", variant_name(forced),
+                describe(p).c_str(), facts.cc, why.c_str(), able.c_str(), must_be_ours(p) ? "auto" : "torch");
 }
 
 std::string describe(const Problem& p) {

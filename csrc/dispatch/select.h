@@ -60,7 +60,8 @@ int standing_choice(const Problem& problem);
 /// Whether a variant can serve a problem; `why`, when given and it cannot, receives every reason, "; " between them.
 bool serves(const Variant& v, const Problem& problem, const DeviceFacts& facts, std::string* why);
 
-/// The error text for kRefused: the problem, the reasons, and the variants that can serve it.
+/// The error text for kRefused: the problem, the reasons, and the variants that can serve it; `forced` is kAuto where
+/// no kernel has the problem's `numerics`.
 std::string refusal(const Problem& problem, const DeviceFacts& facts, int forced);
 
 /// "float16 NT 4096x4096x4096" with batch, alignment, epilogue where they are not the ordinary ones.

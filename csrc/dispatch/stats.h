@@ -24,6 +24,7 @@ struct CallKind {
   Source source;
   int left;  // HgemmLeft
   int site;
+  NumericsMode numerics;
 };
 
 /// The counter of such products. It lives as long as the process: who counts many of them looks for it once. Beyond

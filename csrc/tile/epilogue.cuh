@@ -63,7 +63,7 @@ inline EpilogueParams epilogue_params(const Problem& p, float* partial) {
 /// torch's definitions, in fp32. NaN passes through every one of them.
 __device__ __forceinline__ float activate(float x, Activation act) {
   switch (act) {
-    case Activation::kRelu: return x < 0.0f ? 0.0f : x;
+    case Activation::kRelu: return x <= 0.0f ? 0.0f : x;  // -0 becomes 0, as by max
     case Activation::kGelu: return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
     case Activation::kGeluTanh: return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
     case Activation::kSilu: return x / (1.0f + expf(-x));
@@ -78,18 +78,19 @@ struct Span {
   __device__ __forceinline__ bool holds(int i) const { return lo <= i && i < hi; }
 };
 
-/// Adds scale * src to v over the span; `wide`: a whole one in 16-byte accesses.
+/// Adds scale * src to v over the span; `wide`: a whole one in 16-byte accesses. In one rounding, whatever came before:
+/// left to the compiler, it might be the product that made v that goes without.
 template <class T>
 __device__ __forceinline__ void add_scaled(float (&v)[8], const T* src, int64_t stride, Span span, bool wide,
                                            float scale) {
   if (wide && span.whole()) {
     const Vec8<T> x = *reinterpret_cast<const Vec8<T>*>(src);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] += scale * to_float(x.x[i]);
+    for (int i = 0; i < 8; ++i) v[i] = fmaf(scale, to_float(x.x[i]), v[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      if (span.holds(i)) v[i] += scale * to_float(src[i * stride]);
+      if (span.holds(i)) v[i] = fmaf(scale, to_float(src[i * stride]), v[i]);
     }
   }
 }

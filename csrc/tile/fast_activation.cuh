@@ -27,7 +27,7 @@ template <Activation kAct>
 __device__ __forceinline__ float fast_activate(float x) {
   constexpr float kLog2E = 1.44269504089f;
   if constexpr (kAct == Activation::kRelu) {
-    return x < 0.0f ? 0.0f : x;
+    return x <= 0.0f ? 0.0f : x;  // -0 becomes 0, as by max
   } else if constexpr (kAct == Activation::kGelu) {
     const float tail = normal_tail(x);
     return x * (x < 0.0f ? tail : 1.0f - tail);

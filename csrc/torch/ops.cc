@@ -7,6 +7,7 @@
 #include "core/activation.h"
 #include "core/device.h"
 #include "dispatch/devices.h"
+#include "dispatch/invariance.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
 #include "torch/torch_gemm.h"
@@ -73,6 +74,12 @@ void check_arguments(const Call& call) {
   if (call.variant < kTorch || call.variant >= variant_count()) {
     fail(prefix(call) + "variant must be -2 (torch), -1 (auto) or an index into variants(), got " +
          std::to_string(call.variant));
+  }
+  if (call.numerics < kAuto || call.numerics > static_cast<int64_t>(NumericsMode::kBatchInvariantOrRaise)) {
+    fail(prefix(call) +
+         "numerics must be 0 (fast), 1 (batch_invariant), 2 (batch_invariant_or_raise) or -1 (as by "
+         "default), got " +
+         std::to_string(call.numerics));
   }
   if (call.swizzle_stride < 0 || call.swizzle_stride > INT32_MAX) {
     fail(prefix(call) + "swizzle_stride must be a number of columns, or 0 for the kernel's own, got " +
@@ -147,10 +154,14 @@ void launch(const Call& call, Canonical& canonical, const DeviceFacts& facts, in
 /// Who serves a call whose result is not empty: kTorch, or a kernel's id, for which `facts` is filled in. What the
 /// problem has no address of yet will be a new tensor, whose alignment is the best.
 int decide(const Call& call, const Problem& p, DeviceFacts* facts) {
-  if (!is_for_kernels(call)) return kTorch;
+  if (!is_for_kernels(call)) {
+    if (must_be_ours(p)) fail(unheld(p, "no kernel of ours takes " + text_of_dtype(call.a.dtype)));
+    return kTorch;
+  }
   const auto asked = static_cast<int>(call.variant);
   const DeviceFacts* const usable = usable_device(call.a.device.index);
   if (usable == nullptr) {
+    if (must_be_ours(p)) fail(unheld(p, fault_of_device(call.a.device.index)));
     if (asked < 0) return kTorch;
     fail(prefix(call) + variant_name(asked) + " cannot run on " + text_of_device(call.a.device) + ": " +
          fault_of_device(call.a.device.index));
@@ -190,6 +201,7 @@ void check_and_canonicalize(const Call& call, Canonical* canonical) {
   check_arguments(call);
   if (!canonicalize(call.operands(/*max_batch_dims=*/2), canonical)) fail(canonical->error);
   canonical->problem.swizzle_stride = static_cast<int32_t>(call.swizzle_stride);
+  ask_for(call.numerics == kAuto ? standing_numerics() : static_cast<NumericsMode>(call.numerics), &canonical->problem);
 }
 
 Handle run(const Call& call) {
@@ -278,6 +290,7 @@ Call read_call(Op op, bool has_out, StableIValue* stack) {
   }
   call.out_dtype = arguments.take<std::optional<int32_t>>();
   call.variant = arguments.take<std::optional<int64_t>>().value_or(kAuto);
+  call.numerics = arguments.take<std::optional<int64_t>>().value_or(kAuto);
   if (has_out) call.out = arguments.tensor();
   return call;
 }
@@ -331,6 +344,7 @@ void linear_gated(StableIValue* stack, uint64_t, uint64_t) {
   call.b = arguments.tensor();
   call.act = arguments.take<int64_t>();
   call.variant = arguments.take<std::optional<int64_t>>().value_or(kAuto);
+  call.numerics = arguments.take<std::optional<int64_t>>().value_or(kAuto);
   if (call.b.view.ndim != 2 || call.b.view.sizes[0] % 2 != 0) {
     fail(prefix(call) + "weight " + shape_text(call.b.view.ndim, call.b.view.sizes) +
          " must be 2-D with an even number of rows");

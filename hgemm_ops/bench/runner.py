@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -376,6 +377,7 @@ def document(suite: str, rows: Sequence[Row], options: Options, copy: float) -> 
             "rotation_bytes": timing.rotation_bytes(torch.device("cuda", torch.cuda.current_device())),
             "inputs": options.inputs,
             "seed": options.seed,
+            "numerics": os.environ.get("HGEMM_OPS_NUMERICS") or "fast",
             "peers": peers.versions(options.peers),
         },
         copy_gbps=copy,

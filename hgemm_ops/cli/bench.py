@@ -77,7 +77,9 @@ def bench(
     second a shape: the choice and the best of them, over torch.
 
     Peers: cublaslt (the best of 16 heuristics), triton (torch.compile, max-autotune), cutlass (needs nvcc and
-    pip install 'hgemm_ops[peers]'), quack (needs quack-kernels). One that is not available is reported as such.
+    pip install 'hgemm_ops[peers]'), quack (needs quack-kernels); and two whose bits do not depend on the number of
+    rows, to be timed under HGEMM_OPS_NUMERICS=batch_invariant: cublaslt_fixed (one algorithm, no split-K), triton_fixed
+    (one tile). One that is not available is reported as such.
     """
     cases = with_dtype(SUITES[suite], dtype) if suite in SUITES and dtype else SUITES.get(suite or "", ())
     if shapes:

@@ -30,6 +30,7 @@ _DTYPE = click.Choice(list(_DTYPES))
 @click.option("--bias", is_flag=True, help="Add a bias vector.")
 @click.option("--out-dtype", type=_DTYPE)
 @click.option("--variant", help="Force a kernel.")
+@click.option("--numerics", type=click.Choice(_native.NUMERICS), help="Default: HGEMM_OPS_NUMERICS, or fast.")
 @click.option("--all", "every", is_flag=True, help="Also list what cannot serve it, and why, and the ladder's rungs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(
@@ -45,6 +46,7 @@ def explain(
     bias: bool,
     out_dtype: str | None,
     variant: str | None,
+    numerics: str | None,
     every: bool,
     as_json: bool,
 ) -> None:
@@ -63,6 +65,7 @@ def explain(
             bias=bias,
             out_dtype=_DTYPES[out_dtype] if out_dtype else None,
             variant=variant,
+            numerics=numerics,
         )
     except (RuntimeError, ValueError) as error:
         raise click.ClickException(str(error)) from error

@@ -76,5 +76,5 @@ def info(as_json: bool) -> None:
         newest = v["max_arch"] or "newer"
         click.echo(
             f"{v['id']:>4}  {v['name']:<{width}}  {v['min_arch']} to {newest}  {'/'.join(v['dtypes'])}  "
-            f"{'/'.join(v['layouts'])}  {v['numerics']}"
+            f"{'/'.join(v['layouts'])}  {v['numerics']}  sums {v['sums']}"
         )

@@ -2,7 +2,7 @@
 
 They serve CPU tensors, devices without a kernel of ours and CUDA without the shared library; fake and meta tensors; and
 forward mode, vmap and the rest of torch.func, since torch knows how to transform its own. Results are row-major.
-``variant`` is for CUDA kernels. ``csrc/torch`` takes precedence where it has registered a CUDA kernel.
+``variant`` and ``numerics`` are for CUDA kernels. ``csrc/torch`` takes precedence where it has registered one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ def require(condition: bool, message: str) -> None:
 
 
 def _widened(
-    factor: Tensor, *others: Tensor | None, out_dtype: torch.dtype | None, variant: int | None
+    factor: Tensor,
+    *others: Tensor | None,
+    out_dtype: torch.dtype | None = None,
+    variant: int | None = None,
+    numerics: int | None = None,
 ) -> tuple[Any, ...]:
     """The operands in the result's dtype, after the checks that torch has no counterpart for. What has another dtype
     than ``factor`` stays as it is: that of an addend may be the result's, for any other torch has an error."""
@@ -40,6 +44,11 @@ def _widened(
         out_dtype in (None, dtype) or (out_dtype == torch.float32 and dtype in _HALF),
         f"hgemm: out_dtype must be {dtype}, as the inputs, or torch.float32 for half ones, got {out_dtype}",
     )
+    require(
+        (numerics or 0) <= 0 or not factor.is_cuda,
+        "hgemm: numerics cannot be held where torch computes the op: without kernels of this package, in forward mode, "
+        "under torch.func. There use_custom_gemm(numerics=...) may hold it",
+    )
     return tuple(t.to(out_dtype or dtype) if t is not None and t.dtype == dtype else t for t in (factor, *others))
 
 
@@ -49,8 +58,8 @@ def _result(y: Tensor, out_dtype: torch.dtype | None) -> Tensor:
 
 
 def _product(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def op(a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None, variant: int | None = None) -> Tensor:
-        return _result(function(*_widened(a, b, out_dtype=out_dtype, variant=variant)), out_dtype)
+    def op(a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None, **choice: int | None) -> Tensor:
+        return _result(function(*_widened(a, b, out_dtype=out_dtype, **choice)), out_dtype)
 
     return op
 
@@ -64,9 +73,9 @@ def _sum_with_product(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         beta: float = 1.0,
         alpha: float = 1.0,
         out_dtype: torch.dtype | None = None,
-        variant: int | None = None,
+        **choice: int | None,
     ) -> Tensor:
-        a, b, input = _widened(a, b, input, out_dtype=out_dtype, variant=variant)
+        a, b, input = _widened(a, b, input, out_dtype=out_dtype, **choice)
         return _result(function(input, a, b, beta=beta, alpha=alpha), out_dtype)
 
     return op
@@ -78,9 +87,9 @@ def _affine(
     bias: Tensor | None,
     *,
     out_dtype: torch.dtype | None = None,
-    variant: int | None = None,
+    **choice: int | None,
 ) -> Tensor:
-    return _result(F.linear(*_widened(x, weight, bias, out_dtype=out_dtype, variant=variant)), out_dtype)
+    return _result(F.linear(*_widened(x, weight, bias, out_dtype=out_dtype, **choice)), out_dtype)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: int = 0, **options: Any) -> Tensor:
@@ -92,12 +101,12 @@ def _linear_save(x: Tensor, weight: Tensor, bias: Tensor | None, act: int, **opt
     return activation.apply(act, argument) if act else argument.clone(), argument
 
 
-def _linear_gated(x: Tensor, weight: Tensor, act: int, *, variant: int | None = None) -> Tensor:
+def _linear_gated(x: Tensor, weight: Tensor, act: int, **choice: int | None) -> Tensor:
     require(
         weight.dim() == 2 and weight.size(0) % 2 == 0,
         f"hgemm::linear_gated: weight {tuple(weight.shape)} must be 2-D with an even number of rows",
     )
-    return activation.gate(_affine(x, weight, None, variant=variant), act)
+    return activation.gate(_affine(x, weight, None, out_dtype=None, **choice), act)
 
 
 def _matmul_swizzled(a: Tensor, b: Tensor, *, variant: int, swizzle_stride: int) -> Tensor:
@@ -134,7 +143,7 @@ def _out(name: str) -> Callable[..., Tensor]:
 
 
 def _fake(function: Callable[..., Any]) -> Callable[..., Any]:
-    def fake(*args: Any, **options: Any) -> Any:
+    def fake(*args: Any, numerics: int | None = None, **options: Any) -> Any:
         sharding.register_if_loaded()
         return function(*args, **options)
 

@@ -3,11 +3,13 @@
 * Gradients are written with torch's functions, so torch differentiates them again, and they run as torch's own products
   do. They are computed in the inputs' dtype.
 * In forward mode, and under the transforms of torch.func, torch computes the whole op (``aten.py``) and transforms it.
-* A forced ``variant`` is that of the forward product alone: its gradients have other layouts and shapes.
+* A forced ``variant`` is that of the forward product alone: its gradients have other layouts and shapes. ``numerics``
+  are those of the gradients, too.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +42,7 @@ class _Product(Function):
         beta: float,
         dims: list[int],
         transposed: bool,
+        numerics: int | None,
         a: Tensor,
         b: Tensor,
         c: Tensor | None,
@@ -47,6 +50,7 @@ class _Product(Function):
         """``dims``: what y lacks where a or b is a vector; ``transposed``: b is a view of a row-major (n, k)."""
         ctx.set_materialize_grads(False)
         ctx.act, ctx.alpha, ctx.beta, ctx.dims, ctx.transposed = act, alpha, beta, dims, transposed
+        ctx.matmul = functools.partial(_OPS.matmul.default, numerics=numerics) if (numerics or 0) > 0 else torch.matmul
         ctx.a_shape, ctx.b_shape, ctx.dtype = a.shape, b.shape, a.dtype
         ctx.c_shape, ctx.c_dtype = (None, None) if c is None else (c.shape, c.dtype)
         result = call()
@@ -65,7 +69,7 @@ class _Product(Function):
         if grad_argument is not None:
             grad = grad_argument if grad is None else grad + grad_argument
         if grad is None:
-            return (None,) * 9
+            return (None,) * 10
         if needs_c:
             grad_c = _scaled(grad, ctx.beta).sum_to_size(ctx.c_shape).to(ctx.c_dtype)
         grad = grad.to(ctx.dtype)
@@ -75,14 +79,14 @@ class _Product(Function):
         if shared:
             grad = _rows(grad)
         if needs_a:
-            grad_a = _scaled(torch.matmul(grad, b.mH), ctx.alpha)
+            grad_a = _scaled(ctx.matmul(grad, b.mH), ctx.alpha)
             grad_a = grad_a.reshape(ctx.a_shape) if shared else grad_a.sum_to_size(ctx.a_shape)
         if needs_b:
             a = _rows(a) if shared else a
             # In the memory layout of b, which is what accumulates without a copy.
-            grad_b = torch.matmul(grad.mT, a.conj()).mT if ctx.transposed else torch.matmul(a.mH, grad)
+            grad_b = ctx.matmul(grad.mT, a.conj()).mT if ctx.transposed else ctx.matmul(a.mH, grad)
             grad_b = _scaled(grad_b, ctx.alpha).sum_to_size(ctx.b_shape)
-        return (None,) * 6 + (grad_a, grad_b, grad_c)
+        return (None,) * 7 + (grad_a, grad_b, grad_c)
 
 
 def _scaled(t: Tensor, factor: float) -> Tensor:
@@ -107,6 +111,7 @@ def _record(
     alpha: float = 1.0,
     beta: float = 1.0,
     transposed: bool = False,
+    numerics: int | None = None,
     **options: Any,
 ) -> Any:
     dims = []
@@ -116,7 +121,9 @@ def _record(
     if a.dim() == 1:
         a = a.unsqueeze(-2)
         dims.append(-2)
-    return _Product.apply(call, act, alpha, beta, dims, transposed, a, b, c)  # type: ignore[no-untyped-call]
+    return _Product.apply(  # type: ignore[no-untyped-call]
+        call, act, alpha, beta, dims, transposed, numerics, a, b, c
+    )
 
 
 def _record_sum(call: Call, input: Tensor, a: Tensor, b: Tensor, **options: Any) -> Any:
@@ -127,7 +134,7 @@ def _record_linear_save(
     call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None, act: int = 0, **options: Any
 ) -> Any:
     is_matrix = weight.dim() == 2
-    return _record(call, x, weight.mT if is_matrix else weight, bias, act, transposed=is_matrix)
+    return _record(call, x, weight.mT if is_matrix else weight, bias, act, transposed=is_matrix, **options)
 
 
 def _record_linear(
@@ -135,7 +142,7 @@ def _record_linear(
 ) -> Any:
     if act > 1:  # relu's derivative follows from its result
         return _OPS.linear_save.default(x, weight, bias, act, **options)[0]
-    return _record_linear_save(call, x, weight, bias, act)
+    return _record_linear_save(call, x, weight, bias, act, **options)
 
 
 def _record_linear_gated(call: Call, x: Tensor, weight: Tensor, act: int, **options: Any) -> Tensor:

@@ -13,10 +13,12 @@ from torch import library
 NAMESPACE = "hgemm"
 
 # Arguments every GEMM op takes: the result's dtype (float32 for half inputs), and a forced kernel (an index into
-# ``hgemm_ops.variants()``; None or -1 lets the dispatcher choose, -2 is torch's own kernel).
+# ``hgemm_ops.variants()``; None or -1 lets the dispatcher choose, -2 is torch's own kernel); and numerics (0 fast, 1
+# batch_invariant, 2 batch_invariant_or_raise; None or -1 is what the context or the environment says).
 # NOTE: not `int variant=-1`: AOTInductor passes a keyword-only int that has its default at run time, but leaves it out
 # of the arguments it expects. A None is left out by both sides.
-_OPTIONS = "ScalarType? out_dtype=None, int? variant=None"
+_CHOICE = "int? variant=None, int? numerics=None"
+_OPTIONS = f"ScalarType? out_dtype=None, {_CHOICE}"
 
 #: op name -> arguments of its functional overload
 SIGNATURES: dict[str, str] = {
@@ -33,7 +35,7 @@ OTHERS: dict[str, str] = {
     # (act(x @ weight.T + bias), the argument of act), for a backward that needs the latter
     "linear_save": f"(Tensor x, Tensor weight, Tensor? bias, int act, *, {_OPTIONS}) -> (Tensor, Tensor)",
     # act(gate) * up of gate, up = (x @ weight.T).chunk(2, -1)
-    "linear_gated": "(Tensor x, Tensor weight, int act, *, int? variant=None) -> Tensor",
+    "linear_gated": f"(Tensor x, Tensor weight, int act, *, {_CHOICE}) -> Tensor",
     # matmul through a kernel that walks the result in panels of swizzle_stride columns (0: of its own choice)
     "matmul_swizzled": "(Tensor a, Tensor b, *, int variant, int swizzle_stride) -> Tensor",
 }

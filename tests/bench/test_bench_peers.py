@@ -25,12 +25,13 @@ from rich.console import Console
 import hgemm_ops
 from benchmarks import tables
 from hgemm_ops.bench import console, peers, record, runner, timing, workload
-from hgemm_ops.bench.peers import cublaslt, cutlass, quack, triton
+from hgemm_ops.bench.peers import cublaslt, cublaslt_fixed, cutlass, quack, triton, triton_fixed
 from hgemm_ops.bench.suites import SUITES, Case
 from hgemm_ops.cli import bench
 
 CASE = Case(40, 24, 32)
 MODULES = {"cublaslt": cublaslt, "triton": triton, "cutlass": cutlass, "quack": quack}
+MODULES |= {"cublaslt_fixed": cublaslt_fixed, "triton_fixed": triton_fixed}
 
 
 @pytest.fixture(autouse=True)
@@ -245,10 +246,10 @@ def functions(monkeypatch: pytest.MonkeyPatch) -> _Functions:
     return made
 
 
-def _cublaslt(functions: _Functions) -> Any:
+def _cublaslt(functions: _Functions, kind: Any = cublaslt._CublasLt) -> Any:
     functions.cublasLtGetVersion = lambda: 130100  # type: ignore[attr-defined]
     library = cublaslt._Library("libcublasLt.so.13")
-    made = cublaslt._CublasLt.__new__(cublaslt._CublasLt)
+    made = kind.__new__(kind)
     made._library, made._handle, made.version = library, ctypes.c_void_p(99), library.version
     made._workspace = torch.empty(64, dtype=torch.uint8)
     return made
@@ -290,6 +291,38 @@ def test_cublaslt_takes_the_epilogues_it_has(functions: _Functions) -> None:
         Case(4, 8, 1, op="add"),
     ):
         with pytest.raises(peers.Unavailable):
+            peer.configurations(case, x)
+
+
+def test_cublaslt_fixed_asks_for_an_algorithm_of_many_rows_without_split_k(functions: _Functions) -> None:
+    case = Case(4, 8, 16, layout="NT")
+    x = workload.make_operands(case, torch.Generator().manual_seed(0))
+    ((name, call),) = _cublaslt(functions, cublaslt.Fixed).configurations(case, x).items()
+    assert name == "of 4096 rows"
+    assert functions.attributes["MatmulPreference", 5, 3] == 0  # no reduction scheme
+    rows = [size for _, *sizes in functions.layouts.values() for size in sizes]
+    assert 4096 in rows and rows.index(4096) < len(rows) // 2  # the first descriptors, which the heuristic was asked of
+    out = call(x)
+    assert out.shape == (4, 8) and functions.products == [(x.b.data_ptr(), x.a.data_ptr(), out.data_ptr(), 0)]
+
+
+def test_triton_fixed_has_one_tile_and_says_what_it_does_not_take() -> None:
+    launches: list[Any] = []
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int]) -> Any:
+            return lambda *arguments, **options: launches.append((grid, arguments[4:], options))
+
+    peer = triton_fixed._Fixed("v", Kernel(), 132)
+    for m in (1, 4000):
+        case = Case(m, 8, 16, layout="NT", dtype="bfloat16")
+        x = workload.make_operands(case, torch.Generator().manual_seed(0))
+        ((name, call),) = peer.configurations(case, x).items()
+        assert name == "128x128x64" and call(x).shape == (m, 8)
+    assert [grid for grid, _, _ in launches] == [(132,), (132,)]
+    assert launches[0][1] == (1, 8, 16, *x.a.stride(), *x.b.stride()) and launches[0][2] == launches[1][2]
+    for case in (Case(4, 8, 16, batch=2), Case(4, 8, 16, dtype="float32"), Case(4, 8, 1, op="add")):
+        with pytest.raises(peers.Unavailable, match="only, here"):
             peer.configurations(case, x)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -109,7 +110,7 @@ class Api(ctypes.Structure):
         ("active", ctypes.CFUNCTYPE(ctypes.c_int)),
         ("plan", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Product), ctypes.c_void_p)),
         ("launch", ctypes.c_void_p),
-        ("leave", ctypes.c_void_p),
+        ("leave", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Product), ctypes.c_int)),
         ("error", ctypes.CFUNCTYPE(ctypes.c_char_p)),
     ]
 
@@ -124,9 +125,9 @@ def api() -> Api:
 MISSING = 63  # a device that no machine has
 
 
-def product(ordinal: int) -> Product:
+def product(ordinal: int, dtype: torch.dtype = torch.float16) -> Product:
     sizes, strides = (ctypes.c_int64 * 2)(64, 64), (ctypes.c_int64 * 2)(64, 1)
-    operand, none = Operand(256, sizes, strides, 2, 0), Operand(None, None, None, -1, 0)
+    operand, none = Operand(256, sizes, strides, 2, _native.DTYPES.index(dtype)), Operand(None, None, None, -1, 0)
     return Product(operand, operand, none, none, 1.0, 1.0, op=_native.OPS.index("mm"), ordinal=ordinal)
 
 
@@ -136,7 +137,8 @@ def test_products_there_are_torchs_with_one_line_of_the_log(api: Api, caplog: py
         for _ in range(3):
             assert api.plan(product(MISSING), plan) == 0  # HGEMM_TORCH
         (row,) = tally.rows()
-    assert (row.calls, row.variant, _native.LEFT[row.left]) == (3, _native.TORCH, _native.LEFT[-1])
+    assert (row.calls, row.variant) == (3, _native.TORCH)
+    assert b"cannot run on the device" in _native.lib().hgemm_left_reason(row.left)
     (line,) = (record.getMessage() for record in caplog.records)
     assert line.startswith(f"cuda:{MISSING}: ") and line.endswith("; torch serves every product there")
     assert _native.device_fault(MISSING) in line and _native.device_fault(MISSING) != ""
@@ -151,6 +153,42 @@ def test_a_kernel_that_was_asked_for_there_is_refused_with_the_reason(api: Api) 
         assert _variants.name_of(0) in api.error().decode() and "cannot run" in api.error().decode()
     finally:
         lib.hgemm_context_set(_native.NO_CONTEXT, _native.NO_CONTEXT)
+
+
+@pytest.fixture
+def numerics() -> Iterator[Callable[[str], None]]:
+    """Sets what the context of ``counted`` asks for."""
+    ask = _native.lib().hgemm_context_set_numerics
+    yield lambda mode: ask(_native.NUMERICS.index(mode), _native.AUTO)
+    ask(_native.AUTO, _native.AUTO)
+
+
+def test_what_must_not_vary_is_refused_there(api: Api, numerics: Callable[[str], None]) -> None:
+    plan, single = ctypes.create_string_buffer(4096), product(MISSING, torch.float32)
+    with counted() as tally:
+        numerics("batch_invariant")
+        assert api.plan(product(MISSING), plan) == -1  # HGEMM_REFUSED
+        text = api.error().decode()
+        assert "batch_invariant" in text and "float16 NN 64x64x64" in text
+        assert _native.device_fault(MISSING) in text
+        assert api.plan(single, plan) == 0  # a dtype without kernels is reported
+        numerics("batch_invariant_or_raise")
+        assert api.plan(single, plan) == -1 and "float32" in api.error().decode()
+        numerics("fast")
+        assert api.plan(product(MISSING), plan) == 0
+        reported = [(row.dtype, _native.NUMERICS[row.numerics]) for row in tally.rows()]
+    assert sorted(reported) == [(0, "fast"), (2, "batch_invariant")]
+
+
+@pytest.mark.parametrize("why", range(1, 6))
+def test_what_torch_would_take_undecided_is_refused(api: Api, numerics: Callable[[str], None], why: int) -> None:
+    reason = _native.lib().hgemm_left_reason(why).decode()
+    with counted() as tally:
+        assert api.leave(product(MISSING), why) == 0
+        numerics("batch_invariant")
+        assert api.leave(product(MISSING), why) == -1
+        assert (reason if why < 5 else _native.device_fault(MISSING)) in api.error().decode()
+        assert sum(row.calls for row in tally.rows()) == 1
 
 
 # ---- What Python makes of it

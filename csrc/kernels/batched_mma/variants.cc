@@ -93,12 +93,12 @@ constexpr Line line_of() {
 }  // namespace
 
 const Variant kBatchedMmaVariants[] = {
-#define BATCHED_MMA(BM, BN, BK, WM, WN, STAGES, PROBLEMS, RESIDENT)                                         \
-  half_variant<Functions<kLine_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES,                               \
-                         batched_mma::launch_f16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES,             \
-                         batched_mma::launch_bf16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES>>(          \
-      "batched_mma_" #BM "x" #BN "x" #BK "_w" #WM "x" #WN "_s" #STAGES, Family::kBatchedMma, 80, kAnyNewer, \
-      kLine_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES),
+#define BATCHED_MMA(BM, BN, BK, WM, WN, STAGES, PROBLEMS, RESIDENT)                                              \
+  half_variant<Functions<kLine_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES,                                    \
+                         batched_mma::launch_f16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES,                  \
+                         batched_mma::launch_bf16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES>>(               \
+      "batched_mma_" #BM "x" #BN "x" #BK "_w" #WM "x" #WN "_s" #STAGES, Family::kBatchedMma, Sums::kInOrder, 80, \
+      kAnyNewer, kLine_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES),
 #include "kernels/batched_mma/list.inc"
 #undef BATCHED_MMA
 };

@@ -140,7 +140,7 @@ constexpr Line line_of(double rate_k, double rate_mn) {
 const Variant kGemvVariants[] = {
 #define GEMV(COLS, DEPTH_K, BLOCKS_K, DEPTH_MN, BLOCKS_MN, SLICE, RATE_K, RATE_MN)          \
   half_variant<Functions<kLine_##COLS, gemv::launch_f16_##COLS, gemv::launch_bf16_##COLS>>( \
-      "gemv_m" #COLS, Family::kGemv, 80, kAnyNewer, kLine_##COLS),
+      "gemv_m" #COLS, Family::kGemv, Sums::kVaries, 80, kAnyNewer, kLine_##COLS),
 #include "kernels/gemv/list.inc"
 #undef GEMV
 };

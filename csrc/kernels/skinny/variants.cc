@@ -88,7 +88,7 @@ constexpr Line line_of(double rate, double narrow_k, double narrow_mn) {
 const Variant kSkinnyVariants[] = {
 #define SKINNY(COLS, ...)                                                                       \
   half_variant<Functions<kLine_##COLS, skinny::launch_f16_##COLS, skinny::launch_bf16_##COLS>>( \
-      "skinny_mma_16x" #COLS, Family::kSkinny, 80, kAnyNewer, kLine_##COLS),
+      "skinny_mma_16x" #COLS, Family::kSkinny, Sums::kVaries, 80, kAnyNewer, kLine_##COLS),
 #include "kernels/skinny/list.inc"
 #undef SKINNY
 };

@@ -144,6 +144,11 @@ constexpr Cut cut_of(Form form) {
   return cut;
 }
 
+/// How many slices there are depends on M, the batch and the device.
+constexpr Sums sums_of(Form form) {
+  return form == Form::kSplitK ? Sums::kVaries : Sums::kInOrder;
+}
+
 constexpr auto PAD = sm80_mma::Unaligned::kPad, NARROW = sm80_mma::Unaligned::kNarrow;
 
 #define SM80_MMA(BM, BN, BK, WM, WN, STAGES, UNALIGNED, SPLIT_K, RATE) \
@@ -152,9 +157,10 @@ constexpr auto PAD = sm80_mma::Unaligned::kPad, NARROW = sm80_mma::Unaligned::kN
 #include "kernels/sm80_mma/list.inc"
 #undef SM80_MMA
 
-#define SM80_MMA_FORM(ID, FORM, SUFFIX)                                                             \
-  half_variant<Functions<kLine_##ID, sm80_mma::launch_f16_##ID, sm80_mma::launch_bf16_##ID, FORM>>( \
-      "sm80_mma_" #ID SUFFIX, Family::kSm80Mma, 80, kAnyNewer, kLine_##ID, FORM == Form::kSplitK, cut_of(FORM)),
+#define SM80_MMA_FORM(ID, FORM, SUFFIX)                                                                          \
+  half_variant<Functions<kLine_##ID, sm80_mma::launch_f16_##ID, sm80_mma::launch_bf16_##ID, FORM>>(              \
+      "sm80_mma_" #ID SUFFIX, Family::kSm80Mma, sums_of(FORM), 80, kAnyNewer, kLine_##ID, FORM == Form::kSplitK, \
+      cut_of(FORM)),
 #define SM80_MMA_FORMS(ID, UNALIGNED, SPLIT_K) \
   SM80_MMA_FORM(ID, Form::kDirect, "") SM80_MMA_##UNALIGNED(ID) SM80_MMA_SPLIT_K_##SPLIT_K(ID)
 #define SM80_MMA_NARROW(ID)

@@ -76,7 +76,8 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const bool k_major = roles.w_major == Major::kK;
   const int64_t steps = ceil_div(p.k, line.tile.bk), batches = p.batches();
   int64_t tile_rows = line.tile.bm, tiles = ceil_div(roles.rows, tile_rows);
-  const int splits = splits_for(p, facts, line, tiles, steps);
+  // How many slices pay off depends on the tiles, so on N or M; without any, sums are those of larger products.
+  const int splits = p.numerics == NumericsMode::kFast ? splits_for(p, facts, line, tiles, steps) : 1;
   // Lower tiles fill the last wave, at the price of reading x more often.
   if (splits <= 2 && batches == 1 && k_major && tiles * splits * 2 >= facts.sm_count) {
     const int64_t wave = facts.sm_count / splits, waves = ceil_div(tiles, wave);
@@ -124,11 +125,12 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 #endif
 }
 
-/// Whether the kernels take a problem gated: their tiles are put together from four rows of each half.
+/// Whether the kernels take a problem gated: their tiles are put together from four rows of each half. No other kernel
+/// does, and none gates results that it has not rounded.
 bool gates(const Problem& p) {
   const Roles roles = roles_of(p);
-  return !roles.swapped && roles.w_major == Major::kK && p.n % 16 == 0 && p.batches() == 1 && p.bias == nullptr &&
-         p.c.data == nullptr && p.pre_activation == nullptr && p.alpha == 1.0f;
+  return p.numerics == NumericsMode::kFast && !roles.swapped && roles.w_major == Major::kK && p.n % 16 == 0 &&
+         p.batches() == 1 && p.bias == nullptr && p.c.data == nullptr && p.pre_activation == nullptr && p.alpha == 1.0f;
 }
 
 /// The bytes at the line's rate, less where too few blocks or too short slices ask for them; where blocks wait for
@@ -170,7 +172,7 @@ const Variant kSm90SkinnyVariants[] = {
 #define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE)                                             \
   gating(half_variant<Functions<kLine_##ROWS##x##COLS, sm90_skinny::launch_f16_##ROWS##x##COLS, \
                                 sm90_skinny::launch_bf16_##ROWS##x##COLS>>(                     \
-      "skinny_wgmma_" #ROWS "x" #COLS, Family::kSkinny, kHopper, kHopper, kLine_##ROWS##x##COLS)),
+      "skinny_wgmma_" #ROWS "x" #COLS, Family::kSkinny, Sums::kInOrder, kHopper, kHopper, kLine_##ROWS##x##COLS)),
 #include "kernels/sm90_skinny/list.inc"
 #undef SM90_SKINNY
 };

@@ -258,6 +258,12 @@ constexpr Cut cut_of(const Line& line, Form form) {
           line.partial_bytes > 0};
 }
 
+/// Stream-K's borders follow the number of tiles and of SMs, those of a cluster's slices K alone.
+constexpr Sums sums_of(const Line& line) {
+  if (line.partial_bytes > 0) return Sums::kVaries;
+  return line.ck == 1 ? Sums::kInOrder : line.ck == 2 ? Sums::kTwoSlices : Sums::kFourSlices;
+}
+
 using sm90_wgmma::COOPERATIVE, sm90_wgmma::PINGPONG;
 
 #define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)             \
@@ -276,13 +282,13 @@ using sm90_wgmma::COOPERATIVE, sm90_wgmma::PINGPONG;
 
 #define SM90_WGMMA_FORM(ID, NAME, FORM)                                                                 \
   half_variant<Functions<kLine_##ID, sm90_wgmma::launch_f16_##ID, sm90_wgmma::launch_bf16_##ID, FORM>>( \
-      NAME, Family::kSm90Wgmma, kHopper, kHopper, kLine_##ID, false, cut_of(kLine_##ID, FORM))
+      NAME, Family::kSm90Wgmma, sums_of(kLine_##ID), kHopper, kHopper, kLine_##ID, false, cut_of(kLine_##ID, FORM))
 #define SM90_WGMMA_FORMS(ID, NAME) \
   SM90_WGMMA_FORM(ID, NAME, Form::kDirect), SM90_WGMMA_FORM(ID, NAME "_pad", Form::kPad),
-#define SM90_WGMMA_SWAPPED_FORM(LINE, PREFIX, ID, NAME)                                                               \
-  half_variant<Functions<kLine_##LINE, sm90_wgmma::launch_f16_##PREFIX##ID, sm90_wgmma::launch_bf16_##PREFIX##ID,     \
-                         Form::kSwapped>>(NAME "_swapped", Family::kSm90Wgmma, kHopper, kHopper, kLine_##LINE, false, \
-                                          cut_of(kLine_##LINE, Form::kSwapped)),
+#define SM90_WGMMA_SWAPPED_FORM(LINE, PREFIX, ID, NAME)                                                           \
+  half_variant<Functions<kLine_##LINE, sm90_wgmma::launch_f16_##PREFIX##ID, sm90_wgmma::launch_bf16_##PREFIX##ID, \
+                         Form::kSwapped>>(NAME "_swapped", Family::kSm90Wgmma, sums_of(kLine_##LINE), kHopper,    \
+                                          kHopper, kLine_##LINE, false, cut_of(kLine_##LINE, Form::kSwapped)),
 #define SM90_WGMMA_PINGPONG "pingpong"
 #define SM90_WGMMA_COOPERATIVE "cooperative"
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..suites import Case
 from ..workload import Operands
 
-NAMES = ("cublaslt", "triton", "cutlass", "quack")
+NAMES = ("cublaslt", "triton", "cutlass", "quack", "cublaslt_fixed", "triton_fixed")
 
 Call = Callable[[Operands], Tensor]
 

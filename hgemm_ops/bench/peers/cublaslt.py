@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from ctypes import byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ _DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}  # cudaDataType_t
 _COMPUTE_32F = 68
 _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _BIAS_POINTER = 3, 4, 7, 8  # cublasLtMatmulDescAttributes_t
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6  # cublasLtMatrixLayoutAttribute_t
-_MAX_WORKSPACE = 1  # cublasLtMatmulPreferenceAttributes_t
+_MAX_WORKSPACE, _REDUCTION_SCHEMES = 1, 3  # cublasLtMatmulPreferenceAttributes_t
 # cublasLtEpilogue_t by (bias, activation); its GELU is the tanh form.
 _EPILOGUES = {
     (False, "none"): 1,
@@ -112,8 +113,10 @@ class _Product:
         if bias is not None:
             self._library.set("MatmulDesc", self._matmul, _BIAS_POINTER, c_void_p(bias.data_ptr()))
 
-    def heuristics(self) -> list[_Heuristic]:
+    def heuristics(self, split_k: bool = True) -> list[_Heuristic]:
         preference = self._library.create("MatmulPreference")
+        if not split_k:
+            self._library.set("MatmulPreference", preference, _REDUCTION_SCHEMES, c_uint32(0))
         self._library.set("MatmulPreference", preference, _MAX_WORKSPACE, c_uint64(self._workspace.nbytes))
         results, count = (_Heuristic * HEURISTICS)(), c_int()
         self._library.cublasLtMatmulAlgoGetHeuristic(
@@ -146,22 +149,35 @@ class _CublasLt:
         self._library, self._handle = library, library.create("")
         self._workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
 
-    def configurations(self, case: Case, operands: Operands) -> Mapping[str, Call]:
+    def _product(self, case: Case, operands: Operands) -> _Product:
         if case.op == "add":
             raise Unavailable("multiplies matrices only")
         if (case.bias, case.activation) not in _EPILOGUES:
             raise Unavailable(f"has no epilogue for {case.activation}")
-        product = _Product(self._library, self._handle, self._workspace, case, operands.bias)
+        return _Product(self._library, self._handle, self._workspace, case, operands.bias)
+
+    def configurations(self, case: Case, operands: Operands) -> Mapping[str, Call]:
+        product = self._product(case, operands)
         return {f"heuristic {i}": product.call(found) for i, found in enumerate(product.heuristics(), 1)}
 
 
-def load() -> _CublasLt:
+class Fixed(_CublasLt):
+    """The heuristic's first algorithm for many rows, whatever the case has, and none that splits K."""
+
+    ROWS = 4096
+
+    def configurations(self, case: Case, operands: Operands) -> Mapping[str, Call]:
+        found = self._product(replace(case, m=self.ROWS), operands).heuristics(split_k=False)
+        return {f"of {self.ROWS} rows": self._product(case, operands).call(first) for first in found[:1]}
+
+
+def load(kind: type[_CublasLt] = _CublasLt) -> _CublasLt:
     if torch.version.cuda is None or not torch.cuda.is_available():
         raise Unavailable("needs a torch built for CUDA, and a GPU")
     torch.cuda.synchronize()  # makes the context that the next line asks for
     torch.cuda.current_blas_handle()  # loads the library, from wherever this torch has it
     name = f"libcublasLt.so.{torch.version.cuda.split('.')[0]}"
     try:
-        return _CublasLt(_Library(name))
+        return kind(_Library(name))
     except OSError as error:
         raise Unavailable(f"cannot load {name}: {error}") from None

@@ -1,0 +1,39 @@
+// numerics="batch_invariant": the bits of a row that depend on that row of A, on B, on N, K, dtype, layout and epilogue
+// alone, whoever shares the batch. It is a choice among kernels: of those that sum in K's order (Sums::kInOrder), which
+// are the only class with a kernel for every M.
+#pragma once
+
+#include <string>
+
+#include "core/problem.h"
+
+namespace hgemm {
+
+/// Whether a kernel may serve the problem as far as its `numerics` go. Kernels of sm90_wgmma approximate activations
+/// beyond relu (tile/fast_activation.cuh), the others do not, so that the device chooses between the two.
+inline bool keeps_promise(const Variant& v, const Problem& p, const DeviceFacts& facts) {
+  if (p.numerics == NumericsMode::kFast) return true;
+  const bool activates =
+      p.act == Activation::kNone || p.act == Activation::kRelu || (v.family == Family::kSm90Wgmma) == (facts.cc == 90);
+  return v.sums == Sums::kInOrder && activates;
+}
+
+/// Whether torch, whose bits may vary with the batch, must not serve the problem.
+inline bool must_be_ours(const Problem& p) {
+  return p.numerics != NumericsMode::kFast && !p.empty() &&
+         (p.is_half() || p.numerics == NumericsMode::kBatchInvariantOrRaise);
+}
+
+/// Sets Problem::numerics. A bias beside an alpha then becomes a C: kernels may add one to alpha * sum in two roundings
+/// or in one.
+void ask_for(NumericsMode numerics, Problem* problem);
+
+/// The error text where must_be_ours() cannot be held.
+std::string unheld(const Problem& problem, const std::string& why);
+
+/// What a call that asks for nothing gets: what the context asks for that holds, else the default.
+NumericsMode standing_numerics();
+void set_default_numerics(NumericsMode numerics);
+NumericsMode default_numerics();
+
+}  // namespace hgemm

@@ -1,0 +1,40 @@
+"""The kernel of ``triton_fixed``: a file of its own, as it needs Triton to be imported."""
+
+# Triton reads the source: annotations must be its own objects.
+# mypy: allow-untyped-decorators, disable-error-code="no-untyped-def"
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(
+    a_ptr, b_ptr, bias_ptr, out_ptr, m, n, k, a_row, a_col, b_row, b_col,
+    HAS_BIAS: tl.constexpr, GROUP: tl.constexpr, BLOCKS: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """out (m, n), contiguous, = a @ b + bias; a block takes every BLOCKS-th tile."""
+    tiles_m = tl.cdiv(m, BM)
+    tiles_n = tl.cdiv(n, BN)
+    in_group = GROUP * tiles_n
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, BLOCKS, flatten=True):
+        first = tile // in_group * GROUP
+        height = min(tiles_m - first, GROUP)
+        rows = (first + tile % in_group % height) * BM + tl.arange(0, BM)
+        cols = (tile % in_group // height) * BN + tl.arange(0, BN)
+        steps = tl.arange(0, BK)
+        a_rows = tl.where(rows < m, rows, 0).to(tl.int64)  # what comes of the others is not stored
+        b_cols = tl.where(cols < n, cols, 0).to(tl.int64)
+        a = a_ptr + a_rows[:, None] * a_row + steps[None, :] * a_col
+        b = b_ptr + steps[:, None] * b_row + b_cols[None, :] * b_col
+        acc = tl.zeros((BM, BN), dtype=tl.float32)
+        for step in range(tl.cdiv(k, BK)):
+            left = k - step * BK
+            x = tl.load(a, mask=steps[None, :] < left, other=0.0)
+            y = tl.load(b, mask=steps[:, None] < left, other=0.0)
+            acc = tl.dot(x, y, acc)
+            a += BK * a_col
+            b += BK * b_row
+        if HAS_BIAS:
+            acc += tl.load(bias_ptr + b_cols).to(tl.float32)[None, :]
+        out = out_ptr + rows[:, None].to(tl.int64) * n + cols[None, :]
+        tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=(rows[:, None] < m) & (cols[None, :] < n))
