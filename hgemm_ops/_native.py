@@ -9,7 +9,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint32, c_void_p
+from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 import torch
@@ -161,6 +161,25 @@ class CallCount(Structure):
     ]
 
 
+class Tuning(Structure):
+    _fields_ = [
+        ("entry", TableEntry),
+        ("ordinal", c_int32),
+        ("candidate_count", c_int32),
+        ("candidates", c_int32 * 5),
+        ("reserved", c_int32),
+        ("predicted_us", c_double * 5),
+        ("torch_us", c_double),
+        ("batch", c_int64 * 2),
+        ("a", c_void_p),
+        ("b", c_void_p),
+        ("d", c_void_p),
+        ("a_strides", c_int64 * 4),
+        ("b_strides", c_int64 * 4),
+        ("state", c_uint64 * 64),
+    ]
+
+
 _STRUCTS = (
     Tensor,
     Facts,
@@ -171,9 +190,11 @@ _STRUCTS = (
     Timing,
     TableEntry,
     CallCount,
+    Tuning,
 )
 _LogFn = ctypes.CFUNCTYPE(None, c_char_p)
 _FirstUseFn = ctypes.CFUNCTYPE(None)
+_TunerFn = ctypes.CFUNCTYPE(c_int, POINTER(Tuning))
 
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_abi": (c_int, [POINTER(c_int32), c_int]),
@@ -192,12 +213,19 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_features": (c_int, [POINTER(Query), c_int, c_double, POINTER(c_float), c_int]),
     "hgemm_select_ns": (c_double, [POINTER(Query), c_int, c_int]),
     "hgemm_table_set": (c_int, [POINTER(TableEntry), c_int, POINTER(Timing), c_int]),
+    "hgemm_table_add": (c_int, [POINTER(TableEntry), POINTER(Timing), c_int]),
     "hgemm_table_size": (c_int, [POINTER(Facts)]),
     "hgemm_set_default_variant": (c_int, [c_int]),
     "hgemm_default_variant": (c_int, []),
     "hgemm_set_log": (None, [c_void_p]),
     "hgemm_set_first_use": (None, [c_void_p]),
     "hgemm_context_set": (None, [c_int, c_int]),
+    "hgemm_context_leave_all": (None, []),
+    "hgemm_tuning_set": (None, [c_int, c_int]),
+    "hgemm_tuning_default": (None, [c_int]),
+    "hgemm_set_tuner": (None, [c_void_p]),
+    "hgemm_tuning_workspace": (c_int64, [POINTER(Tuning), c_int]),
+    "hgemm_tuning_launch": (c_char_p, [POINTER(Tuning), c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "hgemm_sites_enable": (None, [c_int]),
     "hgemm_site_set": (c_int, [c_int]),
     "hgemm_tally_new": (c_void_p, []),
@@ -324,6 +352,11 @@ def set_table(entries: Sequence[TableEntry], timings: Sequence[Timing]) -> str:
     return f"{skipped} entries skipped: {lib().hgemm_last_error().decode()}" if skipped else ""
 
 
+def add_to_table(entry: TableEntry, timings: Sequence[Timing]) -> None:
+    """Adds an entry, in the place of one of the same product. RuntimeError where no product can have been measured so."""
+    check(lib().hgemm_table_add(entry, (Timing * len(timings))(*timings), len(timings)))
+
+
 class Tally:
     """What is counted while contexts hold, between ``start`` and ``stop``."""
 
@@ -366,6 +399,12 @@ def _hold(setter: str, callback: Any) -> None:
 def on_first_use(action: Callable[[], None]) -> None:
     """Runs ``action`` once, within the first decision that an op asks for."""
     _hold("hgemm_set_first_use", _FirstUseFn(action))
+
+
+def on_tuning(tuner: Callable[[Tuning], bool]) -> None:
+    """Has ``tuner`` time the shapes that the table lacks, where that is asked for; False: it cannot now. It is given
+    what it may keep."""
+    _hold("hgemm_set_tuner", _TunerFn(lambda tuning: int(not tuner(Tuning.from_buffer_copy(tuning.contents)))))
 
 
 def log() -> None:
