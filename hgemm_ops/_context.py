@@ -8,7 +8,7 @@ from types import TracebackType
 
 import torch
 
-from hgemm_ops import _native, _override, _sites, _tables, _variants
+from hgemm_ops import _native, _override, _sites, _tables, _tuning, _variants
 from hgemm_ops._report import Report
 
 __all__ = ["use_custom_gemm"]
@@ -40,6 +40,10 @@ def _apply() -> None:
     _native.lib().hgemm_context_set(
         own[-1].context._variant if own else _native.NO_CONTEXT,
         every[-1].context._variant if every else _native.NO_CONTEXT,
+    )
+    _native.lib().hgemm_tuning_set(
+        own[-1].context._tune if own else _native.UNSAID,
+        every[-1].context._tune if every else _native.UNSAID,
     )
 
 
@@ -74,6 +78,12 @@ class use_custom_gemm(ContextDecorator):
         variant: a kernel's name (see :func:`hgemm_ops.variants`) for all float16 and bfloat16 products, ``"torch"`` for
             torch's own, or None to let the environment or the dispatcher choose. A product that a named kernel cannot
             serve raises RuntimeError, with the reasons and the kernels that can.
+        tune: whether the first float16 or bfloat16 product of a shape that no table holds has kernels timed on its
+            operands: torch's, and up to five of ours, those predicted to be the fastest. This takes at most 20 ms of
+            runs, beside the loading of kernels, and for products of more than 2 ms two calls of torch's and one kernel
+            at least. The fastest is taken as from any table, and stored for later processes with this GPU, driver,
+            CUDA, torch and package; processes that time at once may choose differently. While a CUDA graph is captured
+            nothing is timed: run a step before. None: what ``HGEMM_OPS_TUNE`` says, which is no by default.
         sites: whether the report names the module that each product belongs to. Hooks on all modules take 2 to 4 µs of
             host time for each call of a module; while they are registered, torch.compile compiles anew.
 
@@ -84,8 +94,9 @@ class use_custom_gemm(ContextDecorator):
         report: a :class:`Report` of the products since the first entry, also what ``with`` gives.
     """
 
-    def __init__(self, *, variant: str | None = None, sites: bool = False) -> None:
+    def __init__(self, *, variant: str | None = None, tune: bool | None = None, sites: bool = False) -> None:
         self._variant = _variants.resolve(variant)
+        self._tune = _tuning.by_default() if tune is None else bool(tune)
         self._sites = sites
         self.report = Report()
 
@@ -106,6 +117,8 @@ class use_custom_gemm(ContextDecorator):
         if not _override.start():
             return self.report
         _tables.ensure()
+        if self._tune:
+            _tuning.tuner()
         entry = _Entry(self)
         with _lock:
             _thread.entered.append(entry)
@@ -127,6 +140,8 @@ class use_custom_gemm(ContextDecorator):
             if self._sites:
                 _sites.stop()
             _apply()
+        if self._tune:
+            _tuning.tuner().finish()
 
     def _last_entry(self, entered: list[_Entry]) -> _Entry | None:
         return next((entry for entry in reversed(entered) if entry.context is self and not entry.left), None)

@@ -9,7 +9,20 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any
 
 import torch
@@ -18,6 +31,7 @@ from hgemm_ops import _library
 
 MAX_DIMS = 8
 AUTO, TORCH, UNKNOWN, NO_CONTEXT = -1, -2, -3, -4
+UNSAID = -1  # of hgemm_tuning_set: no context holds
 
 #: The enums of csrc/core/problem.h and csrc/dispatch, by value.
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -353,7 +367,7 @@ def set_table(entries: Sequence[TableEntry], timings: Sequence[Timing]) -> str:
 
 
 def add_to_table(entry: TableEntry, timings: Sequence[Timing]) -> None:
-    """Adds an entry, in the place of one of the same product. RuntimeError where no product can have been measured so."""
+    """Adds an entry, in the place of one of the same product. RuntimeError where no product can have such times."""
     check(lib().hgemm_table_add(entry, (Timing * len(timings))(*timings), len(timings)))
 
 

@@ -27,8 +27,7 @@ from test_gpu_runtime import unserved
 import hgemm_ops
 from hgemm_ops import _library, _native, _tables, _variants
 from hgemm_ops._bench import record
-from hgemm_ops._tables import Device, Entry, Table
-from hgemm_ops.cli.tune import write
+from hgemm_ops._tables import Device, Entry, Table, write
 
 pytestmark = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import math
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,42 +21,12 @@ _LAYOUT_HELP = "Of --shapes; repeatable.  [default: NT, a linear layer's]"
 _VARIANT_HELP = "Which kernels, beside torch; repeatable.  [default: all eligible]"
 
 
-def write(table: _tables.Table, path: Path) -> None:
-    """Puts a table in the place of ``path``, at once: who reads it finds the old file or the new one, also where this
-    process is killed. One entry a line, so that a change of one shape is one line of a diff. For one process at a time.
-    """
-    head = {"schema": _tables.SCHEMA, "device": asdict(table.device), "measured": table.measured}
-    lines = ",\n".join("    " + json.dumps(asdict(entry)) for entry in table.entries)
-    entries = f'  "entries": [\n{lines}\n  ]' if lines else '  "entries": []'
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.new")
-    with open(new, "w") as file:
-        file.write(json.dumps(head, indent=2).removesuffix("\n}") + f",\n{entries}\n}}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-
-
 def read(path: Path, device: _tables.Device) -> _tables.Table:
     """The table in ``path``, an empty one where there is none. ClickException where it is broken, or another GPU's."""
     try:
-        table = _tables.Table.read(path) if path.exists() else _tables.Table(device, [])
+        return _tables.of_device(path, device)
     except ValueError as error:
         raise click.ClickException(f"{error}; to start anew, move it away") from None
-    if replace(table.device, name=device.name) != device:
-        raise click.ClickException(f"{path} is the table of another GPU, {table.device.name}: this is {device.name}")
-    return table
-
-
-@contextmanager
-def updating(path: Path, device: _tables.Device) -> Iterator[_tables.Table]:
-    """The table in ``path``, to be changed in the block, behind which it is written; other processes wait."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(f"{path.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # which the system takes back from a process that dies
-        table = read(path, device)
-        yield table
-        write(table, path)
 
 
 def blended(entry: _tables.Entry, earlier: _tables.Entry) -> _tables.Entry:
@@ -197,7 +162,7 @@ def tune(
         entry = to_entry(row)
         if entry is None:
             return
-        with updating(path, device) as table:
+        with _tables.updating(path, device) as table:
             entries = {known.shape: known for known in table.entries}
             earlier = entries.get(entry.shape) if blend else None
             entries[entry.shape] = entry if earlier is None else blended(entry, earlier)
