@@ -179,11 +179,7 @@ class Tuning(Structure):
     _fields_ = [
         ("entry", TableEntry),
         ("ordinal", c_int32),
-        ("candidate_count", c_int32),
-        ("candidates", c_int32 * 5),
         ("reserved", c_int32),
-        ("predicted_us", c_double * 5),
-        ("torch_us", c_double),
         ("batch", c_int64 * 2),
         ("a", c_void_p),
         ("b", c_void_p),
@@ -238,6 +234,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_tuning_set": (None, [c_int, c_int]),
     "hgemm_tuning_default": (None, [c_int]),
     "hgemm_set_tuner": (None, [c_void_p]),
+    "hgemm_tuning_candidates": (c_int, [POINTER(Tuning), POINTER(Timing), c_int]),
     "hgemm_tuning_workspace": (c_int64, [POINTER(Tuning), c_int]),
     "hgemm_tuning_launch": (c_char_p, [POINTER(Tuning), c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "hgemm_sites_enable": (None, [c_int]),
@@ -419,6 +416,15 @@ def on_tuning(tuner: Callable[[Tuning], bool]) -> None:
     """Has ``tuner`` time the shapes that the table lacks, where that is asked for; False: it cannot now. It is given
     what it may keep."""
     _hold("hgemm_set_tuner", _TunerFn(lambda tuning: int(not tuner(Tuning.from_buffer_copy(tuning.contents)))))
+
+
+def tuning_candidates(tuning: Tuning, most: int) -> list[tuple[int, float]]:
+    """torch and at most so many kernels that may be the fastest: ids and predicted microseconds."""
+    timings = (Timing * (1 + most))()
+    count: int = lib().hgemm_tuning_candidates(tuning, timings, len(timings))
+    if count < 0:
+        raise RuntimeError("hgemm: the candidates of a product cannot be listed")
+    return [(timing.variant, timing.us) for timing in timings[:count]]
 
 
 def log() -> None:

@@ -36,6 +36,7 @@ TORCH = "torch"
 
 #: Seconds that the runs of a shape may take. Loading a kernel, once a process, is not counted.
 BUDGET = 0.02
+_MOST_KERNELS = 5
 _MOST_ROUNDS = 15
 _WANTED_ROUNDS = 3  # for which the candidates become fewer
 _FLUSH_SECONDS = 50e-6  # what emptying the L2 is taken to need; the clock knows better
@@ -52,7 +53,9 @@ class Session(Protocol):
 
     device_name: str
 
-    def contenders(self) -> contextlib.AbstractContextManager[Start]: ...
+    def contenders(self, names: Sequence[str]) -> contextlib.AbstractContextManager[Start]:
+        """Ready to start, with nothing before them."""
+        ...
 
 
 def affordable(torch_us: float, kernels_us: Sequence[float]) -> int:
@@ -143,13 +146,14 @@ class Tuner:
                 lines += self._store()
 
     def _tune(self, request: _native.Tuning, session: Session) -> Line:
-        begin = self._clock()
-        predicted = list(request.predicted_us[: request.candidate_count])
-        count = affordable(request.torch_us, predicted)
-        names = [_variants.name_of(id_) for id_ in request.candidates[:count]]
-        warm_up = (request.torch_us + sum(predicted[:count])) * 1e-6 + (count + 1) * _FLUSH_SECONDS
-        with session.contenders() as start:
+        (_, torch_us), *kernels = _native.tuning_candidates(request, _MOST_KERNELS)
+        kernels = kernels[: affordable(torch_us, [us for _, us in kernels])]
+        names = [_variants.name_of(id_) for id_, _ in kernels]
+        warm_up = (torch_us + sum(us for _, us in kernels)) * 1e-6 + (1 + len(kernels)) * _FLUSH_SECONDS
+        with session.contenders(names) as start:
+            begin = self._clock()
             us, rounds = measure(start, names, BUDGET - warm_up, self._clock)
+            took = self._clock() - begin
         e = request.entry
         device = _tables.Device(session.device_name, e.cc, e.sm_count, e.l2_bytes)
         entry = _tables.Entry(
@@ -164,7 +168,7 @@ class Tuner:
         )
         _tables.keep(device, entry)
         self._pending.append((device, entry))
-        took, ranked = self._clock() - begin, sorted(entry.us, key=lambda name: entry.us[name])
+        ranked = sorted(entry.us, key=lambda name: entry.us[name])
         self._done.append((ranked[0], took))
         times = ", ".join(f"{name} {entry.us[name]:.1f} us" for name in ranked)
         where = f"{_label(entry)} on cuda:{request.ordinal}"
@@ -265,15 +269,15 @@ class _CudaSession:
             return cls(request, torch.cuda.current_stream())
 
     @contextlib.contextmanager
-    def contenders(self) -> Iterator[Start]:
+    def contenders(self, names: Sequence[str]) -> Iterator[Start]:
         request, entry, library = self._request, self._request.entry, _native.lib()
         library.hgemm_context_leave_all()
         with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             a = self._operand(request.a, (entry.m, entry.k), request.a_strides)
             b = self._operand(request.b, (entry.k, entry.n), request.b_strides)
             out = self._result((entry.m, entry.n))
-            ids = request.candidates[: request.candidate_count]
-            scratch = self._bytes(max(library.hgemm_tuning_workspace(request, id_) for id_ in ids))
+            ids = {name: _variants.resolve(name) for name in names}
+            scratch = self._bytes(max(library.hgemm_tuning_workspace(request, id_) for id_ in ids.values()))
             flush = self._bytes(_FLUSH * entry.l2_bytes)
             multiply: Callable[..., Tensor] = (torch.mm, torch.bmm, torch.matmul)[out.dim() - 2]
 
@@ -282,7 +286,7 @@ class _CudaSession:
                     multiply(a, b, out=out)
                     return
                 addresses = (a.data_ptr(), b.data_ptr(), out.data_ptr(), scratch.data_ptr(), self._stream.cuda_stream)
-                failure = library.hgemm_tuning_launch(request, _variants.resolve(name), *addresses)
+                failure = library.hgemm_tuning_launch(request, ids[name], *addresses)
                 if failure is not None:
                     raise RuntimeError(f"{name} failed to launch: {failure.decode()}")
 

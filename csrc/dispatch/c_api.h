@@ -131,13 +131,9 @@ typedef struct HgemmCallCount {
 typedef struct HgemmTuning {
   HgemmTableEntry entry; /* under which it will be looked up, without times */
   int32_t ordinal;       /* of the CUDA device */
-  int32_t candidate_count;
-  int32_t candidates[5];  /* kernels: the one that would be chosen, then by predicted time */
   int32_t reserved;
-  double predicted_us[5]; /* of these */
-  double torch_us;        /* predicted */
-  int64_t batch[2];       /* outer, inner */
-  const void* a;          /* the operands' addresses; null: it would be a copy that is still to be made */
+  int64_t batch[2]; /* outer, inner */
+  const void* a;    /* the operands' addresses; null: it would be a copy that is still to be made */
   const void* b;
   const void* d;        /* where the result is to go, of which only the alignment counts; null: to new memory */
   int64_t a_strides[4]; /* batch, batch, row, column */
@@ -214,7 +210,10 @@ HGEMM_API void hgemm_tuning_default(int tunes);
 /* `tuner` times such a shape and adds it to the table, on the thread of the product, which waits. Not 0: it could not
    now, and is asked again at the next product. Null: nothing is timed. */
 HGEMM_API void hgemm_set_tuner(int (*tuner)(const HgemmTuning* tuning));
-/* What a candidate needs, in bytes, and its launch on these operands. Null, or how it failed. */
+/* torch, then the kernels that may be the fastest, with predicted times: the one that would be chosen, then by time.
+   Fills at most `capacity`, returns how many it did, or -1. */
+HGEMM_API int hgemm_tuning_candidates(const HgemmTuning* tuning, HgemmTiming* candidates, int capacity);
+/* What a kernel needs, in bytes, and its launch on these operands. Null, or how it failed. */
 HGEMM_API int64_t hgemm_tuning_workspace(const HgemmTuning* tuning, int variant);
 HGEMM_API const char* hgemm_tuning_launch(const HgemmTuning* tuning, int variant, const void* a, const void* b, void* d,
                                           void* workspace, void* stream);

@@ -408,8 +408,9 @@ Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
   } else if (d.source == Source::kFallback) {
     out.reason = format("no kernel of ours serves %s on sm_%d", describe(p).c_str(), facts.cc);
   } else if (automatic.unmeasured_chip) {
-    out.reason = format("sm_%d is not measured: an aligned product is left to torch until `hgemm tune` says otherwise",
-                        facts.cc);
+    out.reason =
+        format("sm_%d is not measured: an aligned product is left to torch until `hgemm tune` or tune=True measures it",
+               facts.cc);
   } else {
     const char* basis = d.source == Source::kTable ? "measured" : "predicted";
     if (d.variant == kTorch) {

@@ -138,7 +138,8 @@ Point point_of(const TableEntry& e) {
 Group& group_for(Snapshot& snapshot, const TableEntry& e) {
   const DeviceFacts facts = facts_of(e);
   Gpu& gpu = find_or_add(
-      snapshot, [&](const Gpu& g) { return same_gpu(g, facts); }, [&] { return Gpu{e.cc, e.sm_count, e.l2_bytes, {}}; });
+      snapshot, [&](const Gpu& g) { return same_gpu(g, facts); },
+      [&] { return Gpu{e.cc, e.sm_count, e.l2_bytes, {}}; });
   const uint64_t problem_class = class_of(problem_of(e), e.dtype);
   return find_or_add(
       gpu.groups, [&](const Group& g) { return g.problem_class == problem_class; },

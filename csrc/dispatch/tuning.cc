@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <string>
+#include <exception>
 #include <type_traits>
 #include <vector>
 
@@ -20,7 +20,6 @@ namespace {
 
 using TunerFn = int (*)(const HgemmTuning*);
 
-constexpr int kMostCandidates = std::extent_v<decltype(HgemmTuning::candidates)>;
 constexpr double kReach = 2.0;  // of the fastest prediction: what is farther off is not worth its runs
 
 /// HgemmTuning::state.
@@ -45,27 +44,28 @@ bool is_known(const Problem& product, const DeviceFacts& facts) {
   return known.kind == Knowledge::Kind::kExact && known.dtype == product.dtype;
 }
 
-/// The kernels to time: the one that would be chosen, then those that are predicted to be the fastest.
-void list_candidates(const Problem& product, const DeviceFacts& facts, HgemmTuning* tuning) {
+bool any_serves(const Problem& product, const DeviceFacts& facts) {
+  const std::vector<int>& ids = automatic_variants();
+  return std::any_of(ids.begin(), ids.end(), [&](int id) { return serves(variant(id), product, facts, nullptr); });
+}
+
+/// Torch, then the kernels to time: the one that would be chosen, and those that are predicted to be the fastest.
+std::vector<Timing> candidates_of(const Problem& product, const DeviceFacts& facts) {
   const Explanation explanation = explain(product, facts, kAuto);
-  const int chosen = explanation.decision.variant;
-  std::vector<Candidate> able;
+  std::vector<Timing> able;
   for (int id : automatic_variants()) {
     const Candidate& c = explanation.candidates[static_cast<size_t>(id)];
-    if (c.eligible && std::isfinite(c.predicted_us)) able.push_back(c);
+    if (c.eligible && std::isfinite(c.predicted_us)) able.push_back({id, c.predicted_us});
   }
-  std::sort(able.begin(), able.end(), [](const Candidate& x, const Candidate& y) {
-    return x.predicted_us != y.predicted_us ? x.predicted_us < y.predicted_us : x.variant < y.variant;
-  });
-  const double longest = able.empty() ? 0 : kReach * able.front().predicted_us;
-  std::stable_partition(able.begin(), able.end(), [&](const Candidate& c) { return c.variant == chosen; });
-  for (const Candidate& c : able) {
-    if (tuning->candidate_count == kMostCandidates) break;
-    if (c.predicted_us > longest && c.variant != chosen) continue;
-    tuning->candidates[tuning->candidate_count] = c.variant;
-    tuning->predicted_us[tuning->candidate_count++] = c.predicted_us;
-  }
-  tuning->torch_us = explanation.candidates.back().predicted_us;
+  std::sort(able.begin(), able.end(),
+            [](const Timing& x, const Timing& y) { return x.us != y.us ? x.us < y.us : x.variant < y.variant; });
+  const double longest = able.empty() ? 0 : kReach * able.front().us;
+  const auto is_chosen = [&](const Timing& t) { return t.variant == explanation.decision.variant; };
+  able.erase(std::remove_if(able.begin(), able.end(), [&](const Timing& t) { return t.us > longest && !is_chosen(t); }),
+             able.end());
+  std::stable_partition(able.begin(), able.end(), is_chosen);
+  able.insert(able.begin(), {kTorch, explanation.candidates.back().predicted_us});
+  return able;
 }
 
 void describe_operand(const Matrix& x, const void** data, int64_t (&strides)[4]) {
@@ -83,10 +83,8 @@ bool tune(const Problem& p, const DeviceFacts& facts, int ordinal) {
   if (tuner == nullptr) return true;
   const Problem product = product_of(p);
   TableEntry entry;
-  if (!entry_of(product, facts, &entry) || is_known(product, facts)) return true;
+  if (!entry_of(product, facts, &entry) || is_known(product, facts) || !any_serves(product, facts)) return true;
   HgemmTuning tuning{};
-  list_candidates(product, facts, &tuning);
-  if (tuning.candidate_count == 0) return true;
   tuning.entry = {entry.cc,
                   entry.sm_count,
                   entry.l2_bytes,
@@ -114,6 +112,19 @@ bool tune(const Problem& p, const DeviceFacts& facts, int ordinal) {
 
 void hgemm_set_tuner(int (*tuner)(const HgemmTuning*)) {
   hgemm::the_tuner.store(tuner);
+}
+
+int hgemm_tuning_candidates(const HgemmTuning* tuning, HgemmTiming* candidates, int capacity) {
+  try {
+    const hgemm::State state = hgemm::state_of(*tuning);
+    const std::vector<hgemm::Timing> all = hgemm::candidates_of(state.problem, state.facts);
+    const int count = std::min(static_cast<int>(all.size()), capacity);
+    for (int i = 0; i < count; ++i)
+      candidates[i] = {all[static_cast<size_t>(i)].variant, 0, all[static_cast<size_t>(i)].us};
+    return count;
+  } catch (const std::exception&) {
+    return -1;
+  }
 }
 
 int64_t hgemm_tuning_workspace(const HgemmTuning* tuning, int id) {
