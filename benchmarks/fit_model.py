@@ -4,7 +4,8 @@ trees to ``csrc/dispatch/learned_sm90.inc``. Needs no GPU; needs numpy and catbo
 python benchmarks/fit_model.py [--check]
 
 The data, ``results/<gpu>/shapes.tsv.xz``: microseconds of torch and of every kernel worth trying at thousands of random
-shapes, each a row. Shapes of the suites and of the zoo are left out: what is scored must not be fitted to.
+shapes, each a row (`hgemm tune --random` adds some). Shapes of the suites and of the zoo are left out: what is scored
+must not be fitted to.
 
 Forests of oblivious trees, as powers of two by which a prediction is multiplied. That of the kernels has one row for
 each kernel and shape; kernels are told apart by what they are (tile, cluster, ...), not by their names, so a new one
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import lzma
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ import torch
 from catboost import CatBoostRegressor
 
 from hgemm_ops import _native, _variants
+from hgemm_ops.bench import shapes as measured_shapes
 from hgemm_ops.bench.sampling import scored_shapes
 
 DATA = Path(__file__).parent / "results" / "h200" / "shapes.tsv.xz"
@@ -66,23 +67,21 @@ def read(path: Path) -> tuple[dict[str, Any], list[Shape]]:
     facts = _native.preset_facts(90)
     scored, names = scored_shapes(), _variants.names()
     ids = {name: id_ for id_, name in enumerate(names)}
-    with lzma.open(path, "rt") as file:
-        head = json.loads(next(file))
-        columns = next(file).rstrip("\n").split("\t")
-        shapes = []
-        for line in file:
-            row = dict(zip(columns, line.rstrip("\n").split("\t"), strict=True))
-            batch, m, n, k = (int(row[name]) for name in ("batch", "m", "n", "k"))
-            if (batch, m, n, k) in scored:
-                continue
-            query = _variants.matmul_query(m, n, k, getattr(torch, row["dtype"]), row["layout"], facts, batch)
-            able = {names[c.variant] for c in _native.explain(query)[1] if c.eligible and c.variant != _native.TORCH}
-            us = {name: float(row[name]) for name in columns[7:] if row[name] and (name in able or name == TORCH)}
-            # Not explain's, which are of the model that is there now.
-            predicted = {
-                name: 2 ** features(query, _native.TORCH if name == TORCH else ids[name], 1.0)[PREDICTED] for name in us
-            }
-            shapes.append(Shape(row["kind"], us, query, predicted))
+    head, measured = measured_shapes.read(path)
+    shapes = []
+    for kind, case, times in ((shape.kind, shape.case, shape.us) for shape in measured):
+        if (case.batch, case.m, case.n, case.k) in scored:
+            continue
+        query = _variants.matmul_query(
+            case.m, case.n, case.k, getattr(torch, case.dtype), case.layout, facts, case.batch
+        )
+        able = {names[c.variant] for c in _native.explain(query)[1] if c.eligible and c.variant != _native.TORCH}
+        us = {name: value for name, value in times.items() if name in able or name == TORCH}
+        # Not explain's, which are of the model that is there now.
+        predicted = {
+            name: 2 ** features(query, _native.TORCH if name == TORCH else ids[name], 1.0)[PREDICTED] for name in us
+        }
+        shapes.append(Shape(kind, us, query, predicted))
     return head, shapes
 
 

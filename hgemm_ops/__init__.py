@@ -6,11 +6,12 @@
 
 Environment, read at import: ``HGEMM_OPS_DISABLE`` (torch serves every op), ``HGEMM_OPS_VARIANT`` (the kernel to take
 where neither an argument nor the context manager names one), ``HGEMM_OPS_NUMERICS`` (likewise, ``numerics``),
+``HGEMM_OPS_TUNE`` (shapes that no table holds are timed at their first product, if the context manager does not say),
 ``HGEMM_OPS_LOG`` (a level of the logger ``hgemm_ops``; info prints a line per new decision), ``HGEMM_OPS_CACHE_DIR``
-(where ``hgemm tune`` keeps its tables).
+(where measured shapes are kept).
 """
 
-from hgemm_ops import _library, _native, _tables, _variants
+from hgemm_ops import _library, _native, _tables, _tuning, _variants
 from hgemm_ops._api import linear, matmul
 from hgemm_ops._context import use_custom_gemm
 from hgemm_ops._explain import Candidate, Explanation, explain
@@ -43,3 +44,4 @@ if _library.load():
     _native.on_first_use(_tables.ensure)
     _native.log()
 _variants.apply_environment()
+_tuning.apply_environment()

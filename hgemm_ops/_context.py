@@ -8,7 +8,7 @@ from types import TracebackType
 
 import torch
 
-from hgemm_ops import _native, _override, _sites, _tables, _variants
+from hgemm_ops import _native, _override, _sites, _tables, _tuning, _variants
 from hgemm_ops._report import Report
 
 __all__ = ["use_custom_gemm"]
@@ -43,6 +43,10 @@ def _apply() -> None:
     library.hgemm_context_set(
         own[-1].context._variant if own else _native.NO_CONTEXT,
         every[-1].context._variant if every else _native.NO_CONTEXT,
+    )
+    library.hgemm_tuning_set(
+        own[-1].context._tune if own else _native.UNSAID,
+        every[-1].context._tune if every else _native.UNSAID,
     )
     if not every:
         library.hgemm_context_set_numerics(_native.AUTO, _native.AUTO)
@@ -92,6 +96,13 @@ class use_custom_gemm(ContextDecorator):
             RuntimeError. Products of other dtypes are torch's, and the report says that their bits may vary; with
             ``"batch_invariant_or_raise"`` they raise RuntimeError. ``"fast"``: any kernel. None: as outside of this
             context, else by ``HGEMM_OPS_NUMERICS``, else fast.
+        tune: whether the first float16 or bfloat16 product of a shape that no table holds has kernels timed on its
+            operands: torch's, and up to five of ours, those predicted to be the fastest. This takes at most 20 ms,
+            beside loading kernels and finishing what the stream holds; of products of more than 5 ms, two calls of
+            torch's kernel and two of one of ours. The fastest is taken as from any table, and stored for later
+            processes with this GPU, driver, CUDA, torch and package; processes that time at once may choose
+            differently. While a CUDA graph is captured nothing is timed: run a step before. None: what
+            ``HGEMM_OPS_TUNE`` says, which is no by default.
         sites: whether the report names the module that each product belongs to. Hooks on all modules take 2 to 4 µs of
             host time for each call of a module; while they are registered, torch.compile compiles anew.
 
@@ -103,9 +114,17 @@ class use_custom_gemm(ContextDecorator):
         report: a :class:`Report` of the products since the first entry, also what ``with`` gives.
     """
 
-    def __init__(self, *, variant: str | None = None, numerics: str | None = None, sites: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        variant: str | None = None,
+        numerics: str | None = None,
+        tune: bool | None = None,
+        sites: bool = False,
+    ) -> None:
         self._variant = _variants.resolve(variant)
         self._numerics = _variants.resolve_numerics(numerics)
+        self._tune = _tuning.by_default() if tune is None else bool(tune)
         self._sites = sites
         self.report = Report()
 
@@ -129,6 +148,8 @@ class use_custom_gemm(ContextDecorator):
                 raise RuntimeError(f"use_custom_gemm: numerics={mode!r} cannot be held: {_override.reason()}")
             return self.report
         _tables.ensure()
+        if self._tune:
+            _tuning.tuner()
         entry = _Entry(self)
         with _lock:
             _thread.entered.append(entry)
@@ -150,6 +171,8 @@ class use_custom_gemm(ContextDecorator):
             if self._sites:
                 _sites.stop()
             _apply()
+        if self._tune:
+            _tuning.tuner().finish()
 
     def _last_entry(self, entered: list[_Entry]) -> _Entry | None:
         return next((entry for entry in reversed(entered) if entry.context is self and not entry.left), None)

@@ -9,7 +9,20 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint32, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any
 
 import torch
@@ -18,6 +31,7 @@ from hgemm_ops import _library
 
 MAX_DIMS = 8
 AUTO, TORCH, UNKNOWN, NO_CONTEXT = -1, -2, -3, -4
+UNSAID = -1  # of hgemm_tuning_set: no context holds
 
 #: The enums of csrc/core/problem.h and csrc/dispatch, by value.
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -155,6 +169,21 @@ class CallCount(Structure):
     ]
 
 
+class Tuning(Structure):
+    _fields_ = [
+        ("entry", TableEntry),
+        ("ordinal", c_int32),
+        ("reserved", c_int32),
+        ("batch", c_int64 * 2),
+        ("a", c_void_p),
+        ("b", c_void_p),
+        ("d", c_void_p),
+        ("a_strides", c_int64 * 4),
+        ("b_strides", c_int64 * 4),
+        ("state", c_uint64 * 64),
+    ]
+
+
 _STRUCTS = (
     Tensor,
     Facts,
@@ -165,9 +194,11 @@ _STRUCTS = (
     Timing,
     TableEntry,
     CallCount,
+    Tuning,
 )
 _LogFn = ctypes.CFUNCTYPE(None, c_char_p)
 _FirstUseFn = ctypes.CFUNCTYPE(None)
+_TunerFn = ctypes.CFUNCTYPE(c_int, POINTER(Tuning))
 
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_abi": (c_int, [POINTER(c_int32), c_int]),
@@ -186,6 +217,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_features": (c_int, [POINTER(Query), c_int, c_double, POINTER(c_float), c_int]),
     "hgemm_select_ns": (c_double, [POINTER(Query), c_int, c_int]),
     "hgemm_table_set": (c_int, [POINTER(TableEntry), c_int, POINTER(Timing), c_int]),
+    "hgemm_table_add": (c_int, [POINTER(TableEntry), POINTER(Timing), c_int]),
     "hgemm_table_size": (c_int, [POINTER(Facts)]),
     "hgemm_set_default_variant": (c_int, [c_int]),
     "hgemm_default_variant": (c_int, []),
@@ -196,6 +228,13 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_context_set_numerics": (None, [c_int, c_int]),
     "hgemm_standing_numerics": (c_int, []),
     "hgemm_left_reason": (c_char_p, [c_int]),
+    "hgemm_context_leave_all": (None, []),
+    "hgemm_tuning_set": (None, [c_int, c_int]),
+    "hgemm_tuning_default": (None, [c_int]),
+    "hgemm_set_tuner": (None, [c_void_p]),
+    "hgemm_tuning_candidates": (c_int, [POINTER(Tuning), POINTER(Timing), c_int]),
+    "hgemm_tuning_workspace": (c_int64, [POINTER(Tuning), c_int]),
+    "hgemm_tuning_launch": (c_char_p, [POINTER(Tuning), c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "hgemm_sites_enable": (None, [c_int]),
     "hgemm_site_set": (c_int, [c_int]),
     "hgemm_tally_new": (c_void_p, []),
@@ -322,6 +361,11 @@ def set_table(entries: Sequence[TableEntry], timings: Sequence[Timing]) -> str:
     return f"{skipped} entries skipped: {lib().hgemm_last_error().decode()}" if skipped else ""
 
 
+def add_to_table(entry: TableEntry, timings: Sequence[Timing]) -> None:
+    """Adds an entry, in the place of one of the same product. RuntimeError where no product can have such times."""
+    check(lib().hgemm_table_add(entry, (Timing * len(timings))(*timings), len(timings)))
+
+
 class Tally:
     """What is counted while contexts hold, between ``start`` and ``stop``."""
 
@@ -364,6 +408,21 @@ def _hold(setter: str, callback: Any) -> None:
 def on_first_use(action: Callable[[], None]) -> None:
     """Runs ``action`` once, within the first decision that an op asks for."""
     _hold("hgemm_set_first_use", _FirstUseFn(action))
+
+
+def on_tuning(tuner: Callable[[Tuning], bool]) -> None:
+    """Has ``tuner`` time the shapes that the table lacks, where that is asked for; False: it cannot now. It is given
+    what it may keep."""
+    _hold("hgemm_set_tuner", _TunerFn(lambda tuning: int(not tuner(Tuning.from_buffer_copy(tuning.contents)))))
+
+
+def tuning_candidates(tuning: Tuning, most: int) -> list[tuple[int, float]]:
+    """torch and at most so many kernels that may be the fastest: ids and predicted microseconds."""
+    timings = (Timing * (1 + most))()
+    count: int = lib().hgemm_tuning_candidates(tuning, timings, len(timings))
+    if count < 0:
+        raise RuntimeError("hgemm: the candidates of a product cannot be listed")
+    return [(timing.variant, timing.us) for timing in timings[:count]]
 
 
 def log() -> None:

@@ -6,14 +6,19 @@ pure function, so asking it again gives the reason of each choice.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from hgemm_ops import _native, _override, _sites, _variants
+from hgemm_ops import _files, _native, _override, _sites, _variants
 from hgemm_ops.ops.activation import ACTIVATIONS
+
+SCHEMA = 1  # of the files of Report.save
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,20 @@ class Report:
             "torch_calls": _torch_reasons(rows),
         }
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes every kind of product as JSON, for ``hgemm tune --report``. Readers find the old file or the new one.
+
+        ``{"schema": 1, "products": [{"dtype": "float16", "out_dtype": …, "layout": "NT", "align": 16, "batch": 1,
+        "m": …, "n": …, "k": …, "calls": …, "variant": …, "source": "table", "left": ""}, …]}``. ``align`` is the least
+        alignment of A, B and the result in bytes; ``left`` says why no kernel was considered.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        products = [_product(count) for count in self._tally.rows()] if self._tally is not None else []
+        text = json.dumps({"schema": SCHEMA, "products": products}, indent=1)
+        _files.replace(Path(path), text + "\n", f".{os.getpid()}.new")
+
     def __str__(self) -> str:
         rows = self.rows
         if not rows:
@@ -116,10 +135,29 @@ def _row(count: _native.CallCount) -> Row:
     )
 
 
+def _product(count: _native.CallCount) -> dict[str, Any]:
+    """A counted kind in a file of ``Report.save``."""
+    dtype, out_dtype = (_native.dtype_name(_native.DTYPES[code]) for code in (count.dtype, count.out_dtype))
+    return {
+        "dtype": dtype,
+        "out_dtype": out_dtype,
+        "layout": _native.LAYOUTS[count.a_major, count.b_major],
+        **{name: getattr(count, name) for name in ("align", "batch", "m", "n", "k", "calls")},
+        "variant": _variants.name_of(count.variant),
+        "source": _native.SOURCES[count.source],
+        "left": _left(count),
+    }
+
+
+def _left(count: _native.CallCount) -> str:
+    """Why a product was left to torch without a decision, "" where there was one."""
+    reason: bytes = _native.lib().hgemm_left_reason(count.left)
+    return reason.decode()
+
+
 def _reason(count: _native.CallCount) -> str:
     if count.left:
-        left: bytes = _native.lib().hgemm_left_reason(count.left)
-        return left.decode()
+        return _left(count)
     if not count.batch * count.m * count.n:
         return "nothing to multiply: no kernel runs"
     source = _native.SOURCES[count.source]

@@ -1,4 +1,5 @@
-"""Measured times per GPU as data: ``hgemm_ops/tables/*.json``, and on top of them the user's own from ``hgemm tune``.
+"""Measured times per GPU as data: ``hgemm_ops/tables/*.json``, and on top of them the user's own: what was timed as it
+came (``tune=True``), and what ``hgemm tune`` measured.
 
 A file holds the times of plain products on one GPU::
 
@@ -22,14 +23,18 @@ and k), they correct the model.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hgemm_ops import _library, _native, _variants
+import torch
+
+from hgemm_ops import _files, _library, _native, _variants
 
 SCHEMA = 1
 _DTYPES = {_native.dtype_name(dtype): index for index, dtype in enumerate(_native.KERNEL_DTYPES)}
@@ -109,6 +114,33 @@ class Table:
         return table
 
 
+def of_device(path: Path, device: Device) -> Table:
+    """The table in ``path``, an empty one where there is none. ValueError where it is broken, or another GPU's."""
+    table = Table.read(path) if path.exists() else Table(device, [])
+    if replace(table.device, name=device.name) != device:
+        raise ValueError(f"{path} is the table of another GPU, {table.device.name}: this is {device.name}")
+    return table
+
+
+def write(table: Table, path: Path) -> None:
+    """Puts a table in the place of ``path``, for one process at a time. One entry a line, so that a change of one shape
+    is one line of a diff."""
+    head = {"schema": SCHEMA, "device": asdict(table.device), "measured": table.measured}
+    lines = ",\n".join("    " + json.dumps(asdict(entry)) for entry in table.entries)
+    entries = f'  "entries": [\n{lines}\n  ]' if lines else '  "entries": []'
+    _files.replace(path, json.dumps(head, indent=2).removesuffix("\n}") + f",\n{entries}\n}}\n")
+
+
+@contextmanager
+def updating(path: Path, device: Device, patience: float | None = None) -> Iterator[Table]:
+    """The table in ``path``, to be changed in the block, behind which it is written; other processes wait, and this one
+    for them, ``patience`` seconds at most (TimeoutError). ValueError as of ``of_device``."""
+    with _files.locked(path, patience):
+        table = of_device(path, device)
+        yield table
+        write(table, path)
+
+
 def shipped_dir() -> Path:
     return Path(__file__).with_name("tables")
 
@@ -118,9 +150,52 @@ def user_dir() -> Path:
     return _library.cache_dir() / "tables"
 
 
+@functools.cache
+def driver() -> str:
+    """The driver's version as nvidia-smi prints it, "" where nothing says so."""
+    try:
+        nvml, version = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.create_string_buffer(80)
+        if nvml.nvmlInitWithFlags(2) == 0:  # NVML_INIT_FLAG_NO_ATTACH: the GPUs are not asked for
+            nvml.nvmlSystemGetDriverVersion(version, len(version))
+            nvml.nvmlShutdown()
+    except (AttributeError, OSError):
+        return ""
+    return version.value.decode()
+
+
+def environment() -> dict[str, str]:
+    """What times depend on beside the GPU."""
+    from hgemm_ops import __version__
+
+    return {
+        "driver": driver(),
+        "cuda": str(torch.version.cuda),
+        "torch": torch.__version__,
+        "hgemm_ops": __version__,
+    }
+
+
+def _tuned_root() -> Path:
+    return user_dir() / "tuned"
+
+
+def tuned_dir() -> Path:
+    """Where the shapes are kept that were timed as they came, in this environment: in another they are timed again."""
+    return _tuned_root() / "_".join(f"{name}-{value}" for name, value in environment().items())
+
+
+def tuned_file(device: Device) -> Path:
+    return tuned_dir() / f"{device.slug}-{device.sm_count}-{device.l2_bytes}.json"
+
+
+def _tuned_here() -> Path:
+    """The same without asking for the driver where nothing was ever tuned."""
+    return tuned_dir() if _tuned_root().is_dir() else _tuned_root()
+
+
 def files(broken: list[str] | None = None) -> Iterator[Path]:
     """Every table there is; a later file overrides an earlier one's shapes. ``broken`` receives why one cannot look."""
-    for directory in (shipped_dir, user_dir):
+    for directory in (shipped_dir, _tuned_here, user_dir):
         try:
             yield from sorted(path for path in directory().iterdir() if path.suffix == ".json" and path.is_file())
         except FileNotFoundError:
@@ -130,6 +205,23 @@ def files(broken: list[str] | None = None) -> Iterator[Path]:
                 broken.append(f"tables: {error}")
 
 
+def _ids() -> dict[str, int]:
+    return {"torch": _native.TORCH, **{name: id_ for id_, name in enumerate(_variants.names())}}
+
+
+#: Entries that this process measured. A file may not hold them.
+_kept: dict[Device, list[Entry]] = {}
+
+
+def keep(device: Device, entry: Entry) -> None:
+    """Adds an entry to what the dispatcher has. RuntimeError where no product can have such times."""
+    kind = (device.cc, device.sm_count, device.l2_bytes, _DTYPES[entry.dtype], *_MAJORS[entry.layout])
+    ids, sizes = _ids(), (entry.align, entry.batch, entry.m, entry.n, entry.k)
+    timings = [_native.Timing(ids[name], 0, us) for name, us in entry.us.items()]
+    _native.add_to_table(_native.TableEntry(*kind, *sizes, 0, len(timings)), timings)
+    _kept.setdefault(device, []).append(entry)
+
+
 def install(tables: list[Table]) -> int:
     """Gives the dispatcher these tables instead of what it has; returns the number of shapes."""
     shapes = {
@@ -137,7 +229,7 @@ def install(tables: list[Table]) -> int:
         for table in tables
         for entry in table.entries
     }
-    ids = {"torch": _native.TORCH, **{name: id_ for id_, name in enumerate(_variants.names())}}
+    ids = _ids()
     entries: list[_native.TableEntry] = []
     timings: list[_native.Timing] = []
     for (cc, sm_count, l2_bytes, dtype, layout, *sizes), times in shapes.items():
@@ -169,7 +261,8 @@ def reload() -> int:
     tables, broken = read_all()
     for line in broken:
         _library.logger.warning("%s", line)
-    return install(tables)
+    kept = [Table(device, list(entries)) for device, entries in list(_kept.items())]
+    return install([*kept, *tables])
 
 
 @functools.cache

@@ -143,7 +143,8 @@ void copy_text(char* to, size_t capacity, const std::string& from) {
 int hgemm_abi(int32_t* sizes, int capacity) {
   constexpr int32_t kSizes[] = {sizeof(HgemmTensor), sizeof(HgemmFacts),      sizeof(HgemmVariantInfo),
                                 sizeof(HgemmQuery),  sizeof(HgemmCandidate),  sizeof(HgemmDecision),
-                                sizeof(HgemmTiming), sizeof(HgemmTableEntry), sizeof(HgemmCallCount)};
+                                sizeof(HgemmTiming), sizeof(HgemmTableEntry), sizeof(HgemmCallCount),
+                                sizeof(HgemmTuning)};
   constexpr int kCount = sizeof(kSizes) / sizeof(kSizes[0]);
   std::copy(kSizes, kSizes + std::min(kCount, capacity), sizes);
   return kCount;
@@ -323,6 +324,10 @@ int hgemm_table_set(const HgemmTableEntry* entries, int entry_count, const Hgemm
   return skipped;
 }
 
+int hgemm_table_add(const HgemmTableEntry* entry, const HgemmTiming* timings, int timing_count) {
+  return guarded([&] { add_to_table(table_entry(*entry, timings, timing_count)); });
+}
+
 int hgemm_table_size(const HgemmFacts* facts) {
   return table_size(facts_of(*facts));
 }
@@ -362,6 +367,12 @@ void hgemm_context_set_numerics(int thread_numerics, int shared_numerics) {
 
 int hgemm_standing_numerics(void) {
   return static_cast<int>(standing_numerics());
+}
+
+void hgemm_context_leave_all(void) {
+  detail::thread_setting = kOutside;
+  detail::thread_numerics = kAuto;
+  detail::thread_tunes = 0;
 }
 
 void hgemm_sites_enable(int on) {

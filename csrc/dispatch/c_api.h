@@ -129,6 +129,20 @@ typedef struct HgemmCallCount {
   int64_t calls;
 } HgemmCallCount;
 
+/* A plain product that is to be timed (dispatch/tuning.h). Strides count elements. */
+typedef struct HgemmTuning {
+  HgemmTableEntry entry; /* under which it will be looked up, without times */
+  int32_t ordinal;       /* of the CUDA device */
+  int32_t reserved;
+  int64_t batch[2]; /* outer, inner */
+  const void* a;    /* the operands' addresses; null: it would be a copy that is still to be made */
+  const void* b;
+  const void* d;        /* where the result is to go, of which only the alignment counts; null: to new memory */
+  int64_t a_strides[4]; /* batch, batch, row, column */
+  int64_t b_strides[4];
+  uint64_t state[64];
+} HgemmTuning;
+
 /* sizeof of each struct above, in order of declaration; returns how many there are and fills at most `capacity`. */
 HGEMM_API int hgemm_abi(int32_t* sizes, int capacity);
 HGEMM_API const char* hgemm_last_error(void);
@@ -172,6 +186,8 @@ HGEMM_API double hgemm_select_ns(const HgemmQuery* query, int cached, int iterat
    have been measured so, hgemm_last_error() saying why of the first; negative on failure. */
 HGEMM_API int hgemm_table_set(const HgemmTableEntry* entries, int entry_count, const HgemmTiming* timings,
                               int timing_count);
+/* Adds one entry, in the place of one of the same product. */
+HGEMM_API int hgemm_table_add(const HgemmTableEntry* entry, const HgemmTiming* timings, int timing_count);
 HGEMM_API int hgemm_table_size(const HgemmFacts* facts);
 
 HGEMM_API int hgemm_set_default_variant(int id);
@@ -191,6 +207,23 @@ HGEMM_API void hgemm_context_set(int thread_setting, int shared_setting);
 /* The same of numerics; -1: as by default. */
 HGEMM_API void hgemm_context_set_numerics(int thread_numerics, int shared_numerics);
 HGEMM_API int hgemm_standing_numerics(void); /* of this thread, now */
+/* This thread is outside of all contexts, until it sets one. */
+HGEMM_API void hgemm_context_leave_all(void);
+/* Whether shapes that the table lacks are timed at their first product, in the same order: 1, 0, or -1: no context
+   holds, then what the last of these says. */
+HGEMM_API void hgemm_tuning_set(int thread_tunes, int shared_tunes);
+HGEMM_API void hgemm_tuning_default(int tunes);
+/* `tuner` times such a shape and adds it to the table, on the thread of the product, which waits. Not 0: it could not
+   now, and is asked again at the next product. Null: nothing is timed. */
+HGEMM_API void hgemm_set_tuner(int (*tuner)(const HgemmTuning* tuning));
+/* torch, then the kernels that may be the fastest, with predicted times: the one that would be chosen, then by time.
+   Fills at most `capacity`, returns how many it did, or -1. */
+HGEMM_API int hgemm_tuning_candidates(const HgemmTuning* tuning, HgemmTiming* candidates, int capacity);
+/* What a kernel needs, in bytes, and its launch on these operands. Null, or how it failed. */
+HGEMM_API int64_t hgemm_tuning_workspace(const HgemmTuning* tuning, int variant);
+HGEMM_API const char* hgemm_tuning_launch(const HgemmTuning* tuning, int variant, const void* a, const void* b, void* d,
+                                          void* workspace, void* stream);
+
 /* Whether products are counted by site; this thread's site from now on (0: none), and which it was. */
 HGEMM_API void hgemm_sites_enable(int on);
 HGEMM_API int hgemm_site_set(int site);

@@ -19,6 +19,7 @@
 #include "dispatch/stats.h"
 #include "dispatch/table.h"
 #include "dispatch/torch_model.h"
+#include "dispatch/tuning.h"
 
 namespace hgemm {
 namespace {
@@ -93,17 +94,6 @@ struct Choice {
   double margin = 1.0;           // how much faster than torch a kernel had to be
   bool unmeasured_chip = false;  // torch was preferred because nobody measured this chip
 };
-
-/// The product alone, which is what tables hold.
-Problem product_of(const Problem& p) {
-  Problem product = p;
-  product.act = Activation::kNone;
-  product.bias = nullptr;
-  product.pre_activation = nullptr;
-  product.c = {};
-  product.beta = 0.0f;
-  return product;
-}
 
 /// One kernel that can serve a problem.
 struct Contender {
@@ -256,7 +246,7 @@ struct Key {
   using Words = std::array<uint64_t, 21>;
   Words words;
 
-  Key(const Problem& p, int ordinal, int forced, int site) {
+  Key(const Problem& p, int ordinal, int forced, int site, bool tunes) {
     const bool has_c = p.c.data != nullptr;
     const auto u = [](auto x) { return static_cast<uint64_t>(x); };
     const auto low = [](const void* address) { return reinterpret_cast<uintptr_t>(address) & 15; };
@@ -284,7 +274,7 @@ struct Key {
                  low(p.b.data) << 20 | low(p.c.data) << 24 | low(p.d.data) << 28 | low(p.bias) << 32 |
                  low(p.pre_activation) << 36,
              u(static_cast<uint32_t>(ordinal)) << 32 | static_cast<uint32_t>(forced),
-             u(static_cast<uint32_t>(site))};
+             u(static_cast<uint32_t>(site)) | u(tunes) << 32};
   }
 
   size_t hash() const {
@@ -347,6 +337,16 @@ bool serves(const Variant& v, const Problem& p, const DeviceFacts& facts, std::s
   return false;
 }
 
+Problem product_of(const Problem& p) {
+  Problem product = p;
+  product.act = Activation::kNone;
+  product.bias = nullptr;
+  product.pre_activation = nullptr;
+  product.c = {};
+  product.beta = 0.0f;
+  return product;
+}
+
 int standing_choice(const Problem& p) {
   const int setting = context_setting();
   const int id = setting == kNoContext || setting == kAuto ? default_variant() : setting;
@@ -364,7 +364,8 @@ Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int for
   if (forced == kAuto) forced = standing_choice(p);
   const int site = current_site(in_backward);
   if (!cache) cache = std::make_unique<Slot[]>(kSlots);
-  const Key key(p, ordinal, forced, site);
+  const bool tunes = forced == kAuto && p.numerics == NumericsMode::kFast && context_tunes();
+  const Key key(p, ordinal, forced, site, tunes);
   const uint64_t now = generation.load(std::memory_order_acquire);
   Slot& slot = cache[key.hash() % kSlots];
   if (slot.generation != now || slot.words != key.words) {
@@ -372,9 +373,10 @@ Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int for
       // Taken by one thread; nobody waits for it, since the action may need a lock (Python's) that a waiter holds.
       if (const FirstUseFn action = first_use.exchange(nullptr)) action();
     }
+    const bool settled = !tunes || tune(p, facts, ordinal);
+    slot.generation = settled ? generation.load(std::memory_order_acquire) : 0;  // what ran here may have changed it
     slot.decision = select(p, facts, forced);
     slot.words = key.words;
-    slot.generation = now;
     slot.calls = nullptr;
     if (LogFn log = the_log.load(std::memory_order_relaxed)) {
       log_decision(log, p, facts, ordinal, forced, slot.decision);
@@ -420,8 +422,9 @@ Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
                         p.numerics == NumericsMode::kFast ? "" : "torch's, whose bits may vary with the batch: ",
                         describe(p).c_str(), facts.cc);
   } else if (automatic.unmeasured_chip) {
-    out.reason = format("sm_%d is not measured: an aligned product is left to torch until `hgemm tune` says otherwise",
-                        facts.cc);
+    out.reason =
+        format("sm_%d is not measured: an aligned product is left to torch until `hgemm tune` or tune=True measures it",
+               facts.cc);
   } else {
     const char* basis = d.source == Source::kTable ? "measured" : "predicted";
     if (d.variant == kTorch) {

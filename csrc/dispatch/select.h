@@ -43,7 +43,8 @@ struct Explanation {
 };
 
 /// THE call of a product: select() behind a cache of this thread, with `forced` == kAuto replaced by standing_choice().
-/// Counts the product while a context holds. The cache key holds every field of the problem except alpha, beta and the
+/// Counts the product while a context holds; has a shape that no table holds timed first, where that is asked for
+/// (dispatch/tuning.h). The cache key holds every field of the problem except alpha, beta and the
 /// addresses, of which it holds the alignment: Variant::eligible and predict_us must not look at more than that.
 Decision choose(const Problem& problem, const DeviceFacts& facts, int ordinal, int forced, bool in_backward = false);
 
@@ -52,6 +53,9 @@ Decision select(const Problem& problem, const DeviceFacts& facts, int forced);
 
 /// The decision with everything that went into it.
 Explanation explain(const Problem& problem, const DeviceFacts& facts, int forced);
+
+/// The product alone, which is what tables hold.
+Problem product_of(const Problem& problem);
 
 /// What a call that asks for nothing gets: the choice of the context that holds, else the default variant. A kernel
 /// named there is for the half types, or for what it takes: else kAuto.

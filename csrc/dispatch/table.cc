@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "core/chip.h"
@@ -57,7 +58,6 @@ struct Group {
 struct Gpu {
   int cc, sm_count;
   int64_t l2_bytes;
-  int size = 0;
   std::vector<Group> groups;
 };
 
@@ -133,6 +133,28 @@ Point point_of(const TableEntry& e) {
     point.log_ratio[slot] = static_cast<float>(std::log2(t.us / predicted));
   }
   return point;
+}
+
+Group& group_for(Snapshot& snapshot, const TableEntry& e) {
+  const DeviceFacts facts = facts_of(e);
+  Gpu& gpu = find_or_add(
+      snapshot, [&](const Gpu& g) { return same_gpu(g, facts); },
+      [&] { return Gpu{e.cc, e.sm_count, e.l2_bytes, {}}; });
+  const uint64_t problem_class = class_of(problem_of(e), e.dtype);
+  return find_or_add(
+      gpu.groups, [&](const Group& g) { return g.problem_class == problem_class; },
+      [&] { return Group{problem_class, {}}; });
+}
+
+/// Held by whoever replaces the snapshot.
+std::mutex& changing() {
+  static auto& mutex = *new std::mutex;
+  return mutex;
+}
+
+void publish(std::shared_ptr<const Snapshot> snapshot) {
+  std::atomic_store(&current(), std::move(snapshot));
+  invalidate_decisions();
 }
 
 /// Keeps the snapshot that it is of.
@@ -212,20 +234,38 @@ const char* fault_of(const TableEntry& e) {
 
 void set_table(const std::vector<TableEntry>& entries) {
   auto snapshot = std::make_shared<Snapshot>();
-  for (const TableEntry& e : entries) {
-    const DeviceFacts facts = facts_of(e);
-    Gpu& gpu = find_or_add(
-        *snapshot, [&](const Gpu& g) { return same_gpu(g, facts); },
-        [&] { return Gpu{e.cc, e.sm_count, e.l2_bytes, 0, {}}; });
-    const uint64_t problem_class = class_of(problem_of(e), e.dtype);
-    Group& group = find_or_add(
-        gpu.groups, [&](const Group& g) { return g.problem_class == problem_class; },
-        [&] { return Group{problem_class, {}}; });
-    group.points.push_back(point_of(e));
-    ++gpu.size;
-  }
-  std::atomic_store(&current(), std::shared_ptr<const Snapshot>(std::move(snapshot)));
-  invalidate_decisions();
+  for (const TableEntry& e : entries) group_for(*snapshot, e).points.push_back(point_of(e));
+  const std::lock_guard<std::mutex> lock(changing());
+  publish(std::move(snapshot));
+}
+
+void add_to_table(const TableEntry& e) {
+  const std::lock_guard<std::mutex> lock(changing());
+  const std::shared_ptr<const Snapshot> before = std::atomic_load(&current());
+  auto snapshot = before ? std::make_shared<Snapshot>(*before) : std::make_shared<Snapshot>();
+  Point point = point_of(e);
+  std::vector<Point>& points = group_for(*snapshot, e).points;
+  const auto same = [&](const Point& other) { return std::equal(other.dims, other.dims + 4, point.dims); };
+  points.erase(std::remove_if(points.begin(), points.end(), same), points.end());
+  points.push_back(std::move(point));
+  publish(std::move(snapshot));
+}
+
+bool entry_of(const Problem& p, const DeviceFacts& facts, TableEntry* entry) {
+  *entry = {facts.cc,
+            facts.sm_count,
+            facts.l2_bytes,
+            p.dtype,
+            p.a_major(),
+            p.b_major(),
+            least_alignment(p),
+            p.batches(),
+            p.m,
+            p.n,
+            p.k,
+            {}};
+  return p.out_dtype == p.dtype && p.dtype <= DType::kF32 && fault_of(*entry) == nullptr &&
+         class_of(problem_of(*entry), p.dtype) == class_of(p, p.dtype);
 }
 
 Knowledge table_lookup(const Problem& p, const DeviceFacts& facts, double* scratch, bool nearby) {
@@ -259,7 +299,9 @@ Knowledge table_lookup(const Problem& p, const DeviceFacts& facts, double* scrat
 
 int table_size(const DeviceFacts& facts) {
   const auto gpu = find_gpu(facts);
-  return gpu ? gpu->size : 0;
+  size_t size = 0;
+  for (const Group& group : gpu ? gpu->groups : std::vector<Group>{}) size += group.points.size();
+  return static_cast<int>(size);
 }
 
 }  // namespace hgemm

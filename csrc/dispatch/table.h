@@ -44,6 +44,13 @@ const char* fault_of(const TableEntry& entry);
 /// decision sees the new one.
 void set_table(const std::vector<TableEntry>& entries);
 
+/// Adds an entry without faults, in the place of one of the same product.
+void add_to_table(const TableEntry& entry);
+
+/// The entry, still without times, under which a plain product is looked up; false where no entry would be found: it is
+/// another product than that of contiguous operands with these sizes.
+bool entry_of(const Problem& product, const DeviceFacts& facts, TableEntry* entry);
+
 /// Looks a problem up; `nearby`, also among shapes like it. `scratch` has variant_count() + 1 slots and backs the
 /// answer.
 Knowledge table_lookup(const Problem& problem, const DeviceFacts& facts, double* scratch, bool nearby = true);

@@ -149,7 +149,23 @@ def run_survey(
     journal_path: Path | None,
 ) -> dict[str, Any]:
     """Runs ``random`` or ``zoo``, as far as the limit lets it, and gives the result file's content."""
-    if suite == "random" and seed is None:
+    seed, planned, rows = survey_rows(suite, options, console, seed, count, models, limit, soak, journal_path)
+    return survey.document(suite, seed, planned, rows, options, soak)
+
+
+def survey_rows(
+    suite: str,
+    options: survey.Options,
+    console: Console,
+    seed: int | None,
+    count: int,
+    models: Sequence[str],
+    limit: float | None,
+    soak: float,
+    journal_path: Path | None,
+) -> tuple[int, list[survey.Planned], list[survey.Row]]:
+    """Goes on with the journal's run, or starts one with a new seed where none is given; the seed and what there is."""
+    if suite != "zoo" and seed is None:
         asked = survey.header_of(suite, 0, count, options)
         seed = survey.unfinished_seed(journal_path, asked)
         seed = sampling.new_seed() if seed is None else seed
@@ -165,7 +181,7 @@ def run_survey(
                 progress.update(task, completed=len(rows), description=row.planned.case.label)
     finally:
         journal.close()
-    return survey.document(suite, seed, planned, rows, options, soak)
+    return seed, planned, rows
 
 
 def survey_table(document: Mapping[str, Any]) -> Table:

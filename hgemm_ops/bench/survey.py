@@ -34,6 +34,7 @@ from .zoo import Model
 
 TORCH = runner.TORCH
 NAMES = ("random", "zoo")
+MODEL = "model"  # shapes to fit the dispatcher's model to (shapes.py)
 
 _SAMPLED = 64  # rows, and columns, of what is held to float64
 _ALIGNMENT = 128  # elements: views start where a fresh allocation could
@@ -328,9 +329,11 @@ def _limited(predicted: Mapping[str, float], choices: Mapping[str, Choice], opti
 def cases_of(
     suite: str, seed: int, count: int, models: Sequence[str] = ()
 ) -> Mapping[Case, Sequence[str]] | Sequence[Case]:
-    """The cases of ``random`` or ``zoo``, in an order that a run may be cut off in."""
+    """The cases of ``random`` or ``zoo``, or of the model's data, in an order that a run may be cut off in."""
     if suite == "random":
         return sampling.off_table(seed, count)
+    if suite == MODEL:
+        return sampling.unscored(seed, count)
     found = zoo.models_of(models)
     order = sorted(found, key=lambda case: hashlib.sha256(repr(key_of(case)).encode()).digest())
     return {case: found[case] for case in order}

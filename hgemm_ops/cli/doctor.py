@@ -80,8 +80,12 @@ def _table() -> Finding:
     _tables.ensure()
     shapes = _native.lib().hgemm_table_size(_native.device_facts(torch.cuda.current_device()))
     if shapes == 0:
-        return Finding("table", "note", "no tuned shapes for this GPU: the model decides; see `hgemm tune`")
-    return Finding("table", "ok", f"{shapes} tuned shapes for this GPU")
+        return Finding(
+            "table", "note", "no tuned shapes for this GPU: the model decides; see `hgemm tune` and HGEMM_OPS_TUNE"
+        )
+    own = [str(path) for path in _tables.files() if path.parent != _tables.shipped_dir()]
+    text = f"{shapes} tuned shapes for this GPU" + (f", with the user's own in {', '.join(own)}" if own else "")
+    return Finding("table", "ok", text)
 
 
 def _correctness() -> Finding:

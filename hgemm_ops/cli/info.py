@@ -11,7 +11,7 @@ import click
 import torch
 
 import hgemm_ops
-from hgemm_ops import _library, _native, _override, _tables
+from hgemm_ops import _library, _native, _override, _tables, _tuning
 from hgemm_ops.bench import record
 
 
@@ -45,6 +45,7 @@ def collect() -> dict[str, Any]:
         "loaded": _library.load(),
         "reason": _library.reason(),
         "override": _override.reason() or "ready",
+        "tunes": _tuning.by_default(),
         "devices": devices(),
         "tables": [str(path) for path in _tables.files()],
         "variants": kernels,
@@ -62,6 +63,7 @@ def info(as_json: bool) -> None:
     click.echo(f"hgemm_ops {data['hgemm_ops']}, torch {data['torch']} (CUDA {data['cuda']}), Python {data['python']}")
     click.echo(f"library   {data['library']}" + ("" if data["loaded"] else f" not loaded: {data['reason']}"))
     click.echo(f"override  {data['override']}")
+    click.echo(f"tuning    {'of shapes in no table' if data['tunes'] else 'where a context asks for it'}")
     for d in data["devices"]:
         click.echo(
             f"cuda:{d['ordinal']}    {d['name']}, sm_{d['cc']}, {d['sm_count']} SMs, {d['l2_bytes'] >> 20} MB L2, "

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,51 +14,23 @@ import click
 import torch
 from rich.console import Console
 
-from hgemm_ops import _native, _tables, _variants
-from hgemm_ops.bench import console, record, runner
+from hgemm_ops import _library, _native, _report, _tables, _variants
+from hgemm_ops.bench import console, record, runner, survey
+from hgemm_ops.bench import shapes as model_data
 from hgemm_ops.bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, Case, parse_shapes, with_dtype
 
 _WHOLE_CHUNK = 16  # bytes
+_HALF = ("float16", "bfloat16")
 _LAYOUT_HELP = "Of --shapes; repeatable.  [default: NT, a linear layer's]"
 _VARIANT_HELP = "Which kernels, beside torch; repeatable.  [default: all eligible]"
-
-
-def write(table: _tables.Table, path: Path) -> None:
-    """Puts a table in the place of ``path``, at once: who reads it finds the old file or the new one, also where this
-    process is killed. One entry a line, so that a change of one shape is one line of a diff. For one process at a time.
-    """
-    head = {"schema": _tables.SCHEMA, "device": asdict(table.device), "measured": table.measured}
-    lines = ",\n".join("    " + json.dumps(asdict(entry)) for entry in table.entries)
-    entries = f'  "entries": [\n{lines}\n  ]' if lines else '  "entries": []'
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f"{path.name}.new")
-    with open(new, "w") as file:
-        file.write(json.dumps(head, indent=2).removesuffix("\n}") + f",\n{entries}\n}}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
 
 
 def read(path: Path, device: _tables.Device) -> _tables.Table:
     """The table in ``path``, an empty one where there is none. ClickException where it is broken, or another GPU's."""
     try:
-        table = _tables.Table.read(path) if path.exists() else _tables.Table(device, [])
+        return _tables.of_device(path, device)
     except ValueError as error:
         raise click.ClickException(f"{error}; to start anew, move it away") from None
-    if replace(table.device, name=device.name) != device:
-        raise click.ClickException(f"{path} is the table of another GPU, {table.device.name}: this is {device.name}")
-    return table
-
-
-@contextmanager
-def updating(path: Path, device: _tables.Device) -> Iterator[_tables.Table]:
-    """The table in ``path``, to be changed in the block, behind which it is written; other processes wait."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(f"{path.name}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # which the system takes back from a process that dies
-        table = read(path, device)
-        yield table
-        write(table, path)
 
 
 def blended(entry: _tables.Entry, earlier: _tables.Entry) -> _tables.Entry:
@@ -76,14 +45,50 @@ def blended(entry: _tables.Entry, earlier: _tables.Entry) -> _tables.Entry:
     return replace(entry, us=us)
 
 
-def _cases(suites: tuple[str, ...], shapes: str | None, dtype: str | None, layouts: tuple[str, ...]) -> list[Case]:
+def reported(path: Path) -> tuple[list[Case], list[str]]:
+    """The plain products of a report (``Report.save``), and a line for each that no table can hold. ClickException
+    where the file is none."""
+    try:
+        document = json.loads(path.read_bytes())
+        if document["schema"] != _report.SCHEMA:
+            raise ValueError(f"schema {document['schema']}, this version reads {_report.SCHEMA}")
+        products = [_reported(**product) for product in document["products"]]
+    except (KeyError, OSError, RecursionError, TypeError, ValueError) as error:
+        raise click.ClickException(f"{path}: not a report: {error}") from None
+    cases = [case for case, why in products if not why]
+    return list(dict.fromkeys(cases)), [f"{case.dtype} {case.label}: {why}" for case, why in products if why]
+
+
+def _reported(
+    *, dtype: str, out_dtype: str, layout: str, align: int, batch: int, m: int, n: int, k: int, left: str, **_: Any
+) -> tuple[Case, str]:
+    """A product of a report, and why it cannot be tuned."""
+    if min(batch, m, n, k) < 1:
+        return Case(1, 1, 1), f"nothing to multiply in {batch} x {m} x {n} x {k}"
+    if dtype not in _HALF:
+        return Case(m, n, k, batch=batch, layout=layout, dtype="float32"), f"no kernel takes {dtype}"
+    case = Case(m, n, k, batch=batch, layout=layout, dtype=dtype)
+    if left:
+        return case, left
+    if out_dtype != dtype:
+        return case, f"tables are of results in the operands' dtype, not {out_dtype}"
+    if case.align != align:
+        return case, f"its rows start on {align} bytes, those of contiguous matrices of its sizes on {case.align}"
+    return case, ""
+
+
+def _cases(
+    suites: tuple[str, ...],
+    shapes: str | None,
+    dtype: str | None,
+    layouts: tuple[str, ...],
+    more: Sequence[Case] = (),
+) -> list[Case]:
     """The plain products asked for, each once: the only thing a table holds.
 
     Of padded rows it holds those that no kernel reads without a copy: what is copied is contiguous.
     """
-    if not suites and not shapes:
-        raise click.UsageError("name what to tune: --suite, --shapes or both")
-    cases: list[Case] = []
+    cases = list(more)
     for suite in suites:
         cases += with_dtype(SUITES[suite], dtype) if dtype else SUITES[suite]
     if shapes:
@@ -97,7 +102,8 @@ def _cases(suites: tuple[str, ...], shapes: str | None, dtype: str | None, layou
         )
     )
     if not tunable:
-        raise click.UsageError(f"a table holds plain products of contiguous matrices; {', '.join(suites)} has none")
+        where = ", ".join(suites) or "the report"
+        raise click.UsageError(f"a table holds plain products of contiguous matrices; {where} has none")
     return tunable
 
 
@@ -127,11 +133,58 @@ def to_entry(row: runner.Row) -> _tables.Entry | None:
     return _tables.Entry(**table_key(row.case), us=us)
 
 
+def _output(given: Path | None, default: Callable[[], Path]) -> Path:
+    try:
+        return (given or default()).resolve()
+    except RuntimeError as error:  # there is no home directory
+        raise click.ClickException(f"{error} Set HGEMM_OPS_CACHE_DIR, or give --output") from None
+
+
+def _measure_random(
+    count: int,
+    seed: int | None,
+    candidates: int | None,
+    soak: float,
+    output: Path | None,
+    screen: Console,
+    as_json: bool,
+) -> None:
+    """Adds random shapes to the model's data, by way of a journal beside it."""
+    console.require_kernels("hgemm tune")
+    slug = record.gpu_slug(torch.cuda.get_device_name())
+    path = _output(output, lambda: _library.cache_dir() / "shapes" / f"{slug}.tsv.xz")
+    environment, options = record.environment(), survey.Options(candidates=candidates)
+    journal = path.with_name(f"{path.name}.jsonl")
+    try:
+        model_data.check(environment, path)
+        seed, _, rows = console.survey_rows(survey.MODEL, options, screen, seed, count, (), None, soak, journal)
+        held = model_data.merge(rows, environment, path)
+    except ValueError as error:
+        raise click.ClickException(f"{error}; give another --output") from None
+    screen.print(f"{len(rows)} shapes of seed {seed} added: {held} in {path}", markup=False)
+    if as_json:
+        click.echo(json.dumps({"seed": seed, "added": len(rows), "shapes": held, "output": str(path)}))
+    wrong = [(row.planned.case, *found) for row in rows for found in row.measured.wrong.items()]
+    console.fail_if_wrong((), [f"{case.dtype} {case.label}, {name}: {text}" for case, name, text in wrong])
+
+
 @click.command("tune", short_help="Measure shapes on this GPU for the dispatcher.")
 @click.option("--suite", "suites", type=click.Choice(list(SUITES)), multiple=True, help="Which shapes; repeatable.")
 @click.option("--shapes", metavar="MxNxK,...", help="Which shapes; BxMxNxK is a batch.")
 @click.option("--layout", "layouts", type=click.Choice(LAYOUTS), multiple=True, default=("NT",), help=_LAYOUT_HELP)
 @click.option("--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Default: the suite's own; float16 for --shapes.")
+@click.option(
+    "--report",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The products of a report that was saved: report.save(FILE).",
+)
+@click.option(
+    "--random",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Instead of a table: add N random shapes to the data that the dispatcher's model is fitted to.",
+)
+@click.option("--seed", type=int, help="Of --random.  [default: a new one, or that of a run to go on with]")
 @click.option("--variant", "variants", metavar="NAME", multiple=True, default=("all",), help=_VARIANT_HELP)
 @click.option(
     "--candidates",
@@ -157,14 +210,18 @@ def to_entry(row: runner.Row) -> _tables.Entry | None:
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Table to write to. Default: this GPU's in HGEMM_OPS_CACHE_DIR, where it is read from on the next import.",
+    help="File to write to. Default: in HGEMM_OPS_CACHE_DIR, this GPU's table, which is read from there on the next "
+    "import; of --random, shapes/<gpu>.tsv.xz.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the table written.")
+@click.option("--json", "as_json", is_flag=True, help="Print the table written; of --random, what was done.")
 def tune(
     suites: tuple[str, ...],
     shapes: str | None,
     layouts: tuple[str, ...],
     dtype: str | None,
+    report: Path | None,
+    random: int | None,
+    seed: int | None,
     variants: tuple[str, ...],
     candidates: int | None,
     rounds: int,
@@ -182,14 +239,24 @@ def tune(
     at the clocks of a crowd other kernels lead. Shapes already in the table are replaced, or averaged with
     ``--blend``, others kept. The table is written after every shape, so an interrupted run loses nothing, and several
     processes may tune at once. Ends with status 1 if a kernel gave a wrong result; its time is not written.
+
+    --random measures shapes that no suite scores, as the suite random of hgemm bench does, and merges them into a file
+    of benchmarks/fit_model.py. A run that is interrupted goes on, with the same N, where it ended.
     """
-    cases = _cases(suites, shapes, dtype, layouts)
+    screen = Console(stderr=as_json)
+    if random is not None:
+        if suites or shapes or report or blend:
+            raise click.UsageError("--random draws shapes for the model, not for a table: it takes no others")
+        return _measure_random(random, seed, candidates, soak, output, screen, as_json)
+    if not (suites or shapes or report):
+        raise click.UsageError("name what to tune: --suite, --shapes, --report or --random")
+    products, skipped = reported(report) if report else ([], [])
+    for line in skipped:
+        screen.print(f"skipped: {line}", markup=False, highlight=False)
+    cases = _cases(suites, shapes, dtype, layouts, products)
     console.require_kernels("hgemm tune")
     device = record.table_device(torch.cuda.current_device())
-    try:
-        path = (output or _tables.user_dir() / f"{device.slug}.json").resolve()
-    except RuntimeError as error:
-        raise click.ClickException(f"{error} Set HGEMM_OPS_CACHE_DIR, or give --output") from None
+    path = _output(output, lambda: _tables.user_dir() / f"{device.slug}.json")
     measured = record.environment()
     read(path, device)  # what is wrong with it is said before anything is measured
 
@@ -197,7 +264,7 @@ def tune(
         entry = to_entry(row)
         if entry is None:
             return
-        with updating(path, device) as table:
+        with _tables.updating(path, device) as table:
             entries = {known.shape: known for known in table.entries}
             earlier = entries.get(entry.shape) if blend else None
             entries[entry.shape] = entry if earlier is None else blended(entry, earlier)
@@ -212,7 +279,6 @@ def tune(
         soak=soak,
         most_sets=most_sets,
     )
-    screen = Console(stderr=as_json)
     rows = console.run_with_progress(cases, options, screen, keep)
     screen.print(console.comparison(rows, f"tuned for {device.name}"))
     screen.print(f"{len(read(path, device).entries)} shapes in {path}")

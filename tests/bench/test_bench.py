@@ -477,7 +477,7 @@ def test_tune_merges_into_the_table_of_this_gpu(monkeypatch: pytest.MonkeyPatch,
     ]
     table.entries[0].us.update(torch=8.0, fast=1.0, other=4.0)
     (path,) = tmp_path.glob("tables/*.json")
-    tune.write(table, path)
+    _tables.write(table, path)
     assert run("--shapes", "40x24x33", "--blend").entries[0].us == {"torch": 4.0, "fast": 1.0, "other": 2.0}
     assert run("--shapes", "40x24x33").entries[0].us == {"torch": 4.0, "fast": 2.0}
     failed = CliRunner().invoke(tune.tune, ["--shapes", "40x24x33", "--rounds", "5"])

@@ -22,9 +22,8 @@ from hypothesis import strategies as st
 
 import hgemm_ops
 from hgemm_ops import _native, _tables, _variants
-from hgemm_ops._tables import Device, Entry, Table
+from hgemm_ops._tables import Device, Entry, Table, write
 from hgemm_ops.bench import record
-from hgemm_ops.cli.tune import write
 
 pytestmark = needs_library
 

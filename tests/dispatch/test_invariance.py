@@ -19,7 +19,7 @@ from helpers import counted, needs_library
 from torch._subclasses import FakeTensorMode
 
 import hgemm_ops
-from hgemm_ops import _library, _native, _override, _tables, _variants, use_custom_gemm
+from hgemm_ops import _native, _override, _tables, _variants, use_custom_gemm
 from hgemm_ops._tables import Device, Entry, Table
 from hgemm_ops.cli import main
 from hgemm_ops.ops import aten

@@ -21,8 +21,8 @@ from helpers import H200, needs_library, run_python
 
 import hgemm_ops
 from hgemm_ops import _library, _native, _tables
-from hgemm_ops._tables import Device, Entry, Table
-from hgemm_ops.cli.tune import read, updating, write
+from hgemm_ops._tables import Device, Entry, Table, updating, write
+from hgemm_ops.cli.tune import read
 
 GOOD: dict[str, Any] = asdict(Entry("float16", "NT", 16, 1, 72, 72, 72, {"torch": 9.0}))
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -324,7 +324,9 @@ def test_tuning_refuses_what_it_would_destroy(tmp_path: Path) -> None:
     with pytest.raises(click.ClickException, match=r"not a table.*move it away"):
         read(path, H200)
     write(Table(Device("NVIDIA H100", 90, 132, 50 << 20), []), path)
-    with pytest.raises(click.ClickException, match="another GPU, NVIDIA H100"), updating(path, H200):
+    with pytest.raises(click.ClickException, match=r"another GPU, NVIDIA H100.*move it away"):
+        read(path, H200)
+    with pytest.raises(ValueError, match="another GPU, NVIDIA H100"), updating(path, H200):
         raise AssertionError("not reached")
 
 

@@ -1,0 +1,152 @@
+#include "dispatch/tuning.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <type_traits>
+#include <vector>
+
+#include "core/device.h"
+#include "dispatch/c_api.h"
+#include "dispatch/context.h"
+#include "dispatch/registry.h"
+#include "dispatch/select.h"
+#include "dispatch/table.h"
+
+namespace hgemm {
+namespace {
+
+using TunerFn = int (*)(const HgemmTuning*);
+
+constexpr double kReach = 2.0;  // of the fastest prediction: what is farther off is not worth its runs
+
+/// HgemmTuning::state.
+struct State {
+  Problem problem;
+  DeviceFacts facts;
+};
+static_assert(sizeof(State) <= sizeof(HgemmTuning::state) && std::is_trivially_copyable_v<State>);
+
+std::atomic<TunerFn> the_tuner{nullptr};
+
+State state_of(const HgemmTuning& tuning) {
+  State state;
+  std::memcpy(&state, tuning.state, sizeof(state));
+  return state;
+}
+
+/// Whether the table holds this very product, in its own dtype.
+bool is_known(const Problem& product, const DeviceFacts& facts) {
+  double scratch[kMaxVariants + 1];
+  const Knowledge known = table_lookup(product, facts, scratch, false);
+  return known.kind == Knowledge::Kind::kExact && known.dtype == product.dtype;
+}
+
+bool any_serves(const Problem& product, const DeviceFacts& facts) {
+  const std::vector<int>& ids = automatic_variants();
+  return std::any_of(ids.begin(), ids.end(), [&](int id) { return serves(variant(id), product, facts, nullptr); });
+}
+
+/// Torch, then the kernels to time: the one that would be chosen, and those that are predicted to be the fastest.
+std::vector<Timing> candidates_of(const Problem& product, const DeviceFacts& facts) {
+  const Explanation explanation = explain(product, facts, kAuto);
+  std::vector<Timing> able;
+  for (int id : automatic_variants()) {
+    const Candidate& c = explanation.candidates[static_cast<size_t>(id)];
+    if (c.eligible && std::isfinite(c.predicted_us)) able.push_back({id, c.predicted_us});
+  }
+  std::sort(able.begin(), able.end(),
+            [](const Timing& x, const Timing& y) { return x.us != y.us ? x.us < y.us : x.variant < y.variant; });
+  const double longest = able.empty() ? 0 : kReach * able.front().us;
+  const auto is_chosen = [&](const Timing& t) { return t.variant == explanation.decision.variant; };
+  able.erase(std::remove_if(able.begin(), able.end(), [&](const Timing& t) { return t.us > longest && !is_chosen(t); }),
+             able.end());
+  std::stable_partition(able.begin(), able.end(), is_chosen);
+  able.insert(able.begin(), {kTorch, explanation.candidates.back().predicted_us});
+  return able;
+}
+
+void describe_operand(const Matrix& x, const void** data, int64_t (&strides)[4]) {
+  *data = x.data;
+  strides[0] = x.batch_stride[0];
+  strides[1] = x.batch_stride[1];
+  strides[2] = x.row_stride;
+  strides[3] = x.col_stride;
+}
+
+}  // namespace
+
+bool tune(const Problem& p, const DeviceFacts& facts, int ordinal) {
+  const TunerFn tuner = the_tuner.load(std::memory_order_relaxed);
+  if (tuner == nullptr) return true;
+  const Problem product = product_of(p);
+  TableEntry entry;
+  if (!entry_of(product, facts, &entry) || is_known(product, facts) || !any_serves(product, facts)) return true;
+  HgemmTuning tuning{};
+  tuning.entry = {entry.cc,
+                  entry.sm_count,
+                  entry.l2_bytes,
+                  static_cast<int32_t>(entry.dtype),
+                  static_cast<int32_t>(entry.a_major),
+                  static_cast<int32_t>(entry.b_major),
+                  entry.align,
+                  entry.batch,
+                  entry.m,
+                  entry.n,
+                  entry.k,
+                  0,
+                  0};
+  tuning.ordinal = ordinal;
+  std::copy_n(product.batch, 2, tuning.batch);
+  describe_operand(product.a, &tuning.a, tuning.a_strides);
+  describe_operand(product.b, &tuning.b, tuning.b_strides);
+  tuning.d = product.d.data;
+  const State state{product, facts};
+  std::memcpy(tuning.state, &state, sizeof(state));
+  return tuner(&tuning) == 0;
+}
+
+}  // namespace hgemm
+
+void hgemm_set_tuner(int (*tuner)(const HgemmTuning*)) {
+  hgemm::the_tuner.store(tuner);
+}
+
+int hgemm_tuning_candidates(const HgemmTuning* tuning, HgemmTiming* candidates, int capacity) {
+  try {
+    const hgemm::State state = hgemm::state_of(*tuning);
+    const std::vector<hgemm::Timing> all = hgemm::candidates_of(state.problem, state.facts);
+    const int count = std::min(static_cast<int>(all.size()), capacity);
+    for (int i = 0; i < count; ++i)
+      candidates[i] = {all[static_cast<size_t>(i)].variant, 0, all[static_cast<size_t>(i)].us};
+    return count;
+  } catch (const std::exception&) {
+    return -1;
+  }
+}
+
+int64_t hgemm_tuning_workspace(const HgemmTuning* tuning, int id) {
+  const hgemm::State state = hgemm::state_of(*tuning);
+  return static_cast<int64_t>(hgemm::variant(id).workspace(state.problem, state.facts));
+}
+
+const char* hgemm_tuning_launch(const HgemmTuning* tuning, int id, const void* a, const void* b, void* d,
+                                void* workspace, void* stream) {
+  hgemm::State state = hgemm::state_of(*tuning);
+  state.problem.a.data = const_cast<void*>(a);
+  state.problem.b.data = const_cast<void*>(b);
+  state.problem.d.data = d;
+  const hgemm::Status status = hgemm::variant(id).launch(state.problem, state.facts, workspace, stream);
+  return status == 0 ? nullptr : hgemm::status_string(status);
+}
+
+void hgemm_tuning_set(int thread_tunes, int shared_tunes) {
+  hgemm::detail::thread_tunes = thread_tunes;
+  hgemm::detail::shared_tunes.store(shared_tunes, std::memory_order_relaxed);
+}
+
+void hgemm_tuning_default(int tunes) {
+  hgemm::detail::default_tunes.store(tunes, std::memory_order_relaxed);
+}

@@ -1,0 +1,48 @@
+"""Files that several processes write and read at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_POLL = 0.005  # seconds
+
+
+def replace(path: Path, text: str, suffix: str = ".new") -> None:
+    """Puts ``text`` in the place of ``path``, at once: who reads it finds the old file or the new one, also where this
+    process is killed. Writers that may meet there need a lock, or a ``suffix`` each, of the file that is renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(path.name + suffix)
+    with open(new, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+@contextmanager
+def locked(path: Path, patience: float | None = None) -> Iterator[None]:
+    """Other processes wait before this block, for ``patience`` seconds at most; then TimeoutError. The lock is a file
+    beside ``path``; the system takes it back from a process that dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f"{path.name}.lock"), "w") as lock:
+        if patience is None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        else:
+            _lock_in_time(lock.fileno(), path, patience)
+        yield
+
+
+def _lock_in_time(lock: int, path: Path, patience: float) -> None:
+    end = time.monotonic() + patience
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{path}: another process has held its lock for {patience} s") from None
+            time.sleep(_POLL)
