@@ -81,10 +81,9 @@ class use_custom_gemm(ContextDecorator):
 
     It holds for the thread that enters it, and for every thread that has entered none: autograd's, for instance, and a
     data-parallel wrapper's. Contexts nest: the innermost one's ``variant`` holds, and of those that have a ``numerics``
-    the innermost one's. One object may be entered again, also
-    while it is active, and by several threads. Compiled graphs look at it when they run: they need no recompilation.
-    Entering it inside a function that torch.compile compiles breaks the graph there. Replays of a CUDA graph run what
-    was captured.
+    the innermost one's. One object may be entered again, also while it is active, and by several threads. Compiled
+    graphs look at it when they run: they need no recompilation. Entering it inside a function that torch.compile
+    compiles breaks the graph there. Replays of a CUDA graph run what was captured.
 
     Args:
         variant: a kernel's name (see :func:`hgemm_ops.variants`) for all float16 and bfloat16 products, ``"torch"`` for
@@ -92,10 +91,10 @@ class use_custom_gemm(ContextDecorator):
             serve raises RuntimeError, with the reasons and the kernels that can.
         numerics: ``"batch_invariant"``: the bits of row i of a float16 or bfloat16 product depend on row i of A, on B,
             on N, K, dtype, layout and epilogue alone; not on other rows, on how many there are, on the batch, or on
-            where anything lies. Only kernels that keep that are taken, however slow; what they cannot serve raises
-            RuntimeError. Products of other dtypes are torch's, and the report says that their bits may vary; with
-            ``"batch_invariant_or_raise"`` they raise RuntimeError. ``"fast"``: any kernel. None: as outside of this
-            context, else by ``HGEMM_OPS_NUMERICS``, else fast.
+            where anything lies. Only kernels that keep that are taken, however slow; what torch would have to serve
+            raises RuntimeError. Products of other dtypes are torch's, and the report says that their bits may vary;
+            with ``"batch_invariant_or_raise"`` they raise RuntimeError. ``"fast"``: any kernel. None: as outside of
+            this context, else by ``HGEMM_OPS_NUMERICS``, else fast.
         tune: whether the first float16 or bfloat16 product of a shape that no table holds has kernels timed on its
             operands: torch's, and up to five of ours, those predicted to be the fastest. This takes at most 20 ms,
             beside loading kernels and finishing what the stream holds; of products of more than 5 ms, two calls of
