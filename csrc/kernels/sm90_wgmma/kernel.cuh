@@ -32,6 +32,8 @@
 
 namespace hgemm::sm90_wgmma {
 
+/// NOTE: what starts a block and both loops over turns stand here, not in functions of their own: as functions ptxas
+/// gets them in another order, and gives edged and stream-K kernels other registers.
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_constant__ ParamsOf<Traits> p) {
   extern __shared__ __align__(1024) unsigned char bytes[];

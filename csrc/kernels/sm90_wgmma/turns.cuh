@@ -19,10 +19,10 @@ constexpr uint32_t kRehearsal = ~0u;  // the turn before the first
 template <class Traits, bool = Traits::kPingpong>
 class Turns {
  public:
-  __device__ __forceinline__ Turns(const TileScheduler<Traits>& tiles, int group) : tiles_(tiles), group_(group) {}
-  __device__ __forceinline__ int row_in_tile() const { return group_ * Traits::WM; }
-  __device__ __forceinline__ uint32_t first() const { return 0; }
   static constexpr bool kRehearses = false;
+  __device__ __forceinline__ Turns(const TileScheduler<Traits>&, int group) : group_(group) {}
+  __device__ __forceinline__ int row_in_tile() const { return group_ * Traits::WM; }
+  static __device__ __forceinline__ uint32_t first() { return 0; }
   static __device__ __forceinline__ void rehearse(Work&) {}
   template <class Ring>
   static __device__ __forceinline__ bool begin(const Params&, uint32_t, Ring&, bool) {
@@ -33,7 +33,6 @@ class Turns {
                                                               const SharedMemory<Traits>&, int, Epilogue<Traits>&) {}
 
  private:
-  const TileScheduler<Traits>& tiles_;
   int group_;
 };
 
@@ -45,12 +44,12 @@ class Turns {
 template <class Traits>
 class Turns<Traits, true> {
  public:
+  static constexpr bool kRehearses = !Traits::kStreamK && Traits::BM > 64;
   __device__ __forceinline__ Turns(const TileScheduler<Traits>& tiles, int group) : tiles_(tiles), group_(group) {}
   static __device__ __forceinline__ int row_in_tile() { return 0; }
   __device__ __forceinline__ uint32_t first() const {
     return kRehearses && group_ == 1 && !tiles_.has(1) ? kRehearsal : 0;
   }
-  static constexpr bool kRehearses = !Traits::kStreamK && Traits::BM > 64;
   static __device__ __forceinline__ void rehearse(Work& work) { work.m0 = kBeyondD, work.k_last = work.k_first; }
   /// Waits for the warpgroup's turn. False where it is the other one's, whose stages are passed over.
   template <class Ring>
