@@ -1,5 +1,6 @@
-"""Draws every suite's results, ``results/<gpu>/plots/<suite>-{ratio,roofline}.svg``, ``llm-bandwidth``, ``decode``,
-and the ladder step by step, ``ladder-<group>-{<family>,roofline,roofline-dram}``."""
+"""Draws what the pages show: ``results/<gpu>/plots/<suite>-ratio.svg``, ``decode``, and of the ladder what its course
+links. ``--all`` draws also every suite's roofline, ``llm-bandwidth``, and the ladder step by step,
+``ladder-<group>-{<family>,roofline}``; ``hgemm report`` shows the same in one page."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ import click
 from hgemm_ops.bench import decode_plots, ladder_plots, plots, record
 
 RESULTS = Path(__file__).parent / "results"
+#: What benchmarks/ladder.md links.
+COURSE = ("ladder-4096-roofline", "ladder-4096-roofline-dram", "ladder-seeds-elementwise")
 
 
 def profiled_traffic(profile: Path) -> dict[tuple[str, int], float]:
@@ -20,21 +23,24 @@ def profiled_traffic(profile: Path) -> dict[tuple[str, int], float]:
     return {(e["name"], e["size"]): e["flop_per_dram_byte"] for e in entries if e["flop_per_dram_byte"]}
 
 
-def draw_all(results: Path) -> list[Path]:
-    """Draws decoding and each suite in which the dispatcher's choice was timed; returns the files written."""
+def draw_all(results: Path, every: bool = True) -> list[Path]:
+    """Draws decoding, the ladder and each suite in which the dispatcher's choice was timed; returns the files written.
+    Without ``every`` only what the pages show.
+    """
+    only = None if every else COURSE
     written = []
     for path in sorted(results.glob("*/*.json")):
         document = record.load(path)
         if document.get("ladder"):
             traffic = profiled_traffic(path.with_name("ladder_ncu.json")) if path.stem.endswith("_4096") else None
-            written += ladder_plots.draw(document, path.parent / "plots" / path.stem.replace("_", "-"), traffic)
+            written += ladder_plots.draw(document, path.parent / "plots" / path.stem.replace("_", "-"), traffic, only)
         if "decode" in document:
             written.append(decode_plots.by_batch(document, path.parent / "plots" / path.stem))
         if not any("ratio" in row["results"].get("hgemm", {}) for row in document.get("rows", ())):
             continue
-        for kind, draw in (("ratio", plots.ratio_by_shape), ("roofline", plots.roofline)):
+        for kind, draw in (("ratio", plots.ratio_by_shape), ("roofline", plots.roofline))[: None if every else 1]:
             written.append(draw(document, path.parent / "plots" / f"{path.stem}-{kind}"))
-        if path.stem.startswith("llm"):
+        if every and path.stem.startswith("llm"):
             drawn = plots.bandwidth_by_rows(document, path.parent / "plots" / f"{path.stem}-bandwidth")
             written += [drawn] if drawn else []
     return written
@@ -42,8 +48,9 @@ def draw_all(results: Path) -> list[Path]:
 
 @click.command(help=__doc__)
 @click.option("--results", type=click.Path(file_okay=False, exists=True, path_type=Path), default=RESULTS)
-def main(results: Path) -> None:
-    for path in draw_all(results):
+@click.option("--all", "every", is_flag=True, help="Also what no page shows.")
+def main(results: Path, every: bool) -> None:
+    for path in draw_all(results, every):
         click.echo(path)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,11 +169,15 @@ def _draw_roofs(axes: Any, roofs: Mapping[str, float], bandwidth: float, points:
     axes.set(xlim=(left, right), ylim=(bottom, top))
 
 
-def draw(document: Mapping[str, Any], path: Path, traffic: Traffic | None = None) -> list[Path]:
-    """``<path>-<family>`` for every family, ``<path>-roofline``, and with ``traffic`` ``<path>-roofline-dram``."""
+def draw(
+    document: Mapping[str, Any], path: Path, traffic: Traffic | None = None, only: Container[str] | None = None
+) -> list[Path]:
+    """``<path>-<family>`` for every family, ``<path>-roofline``, and with ``traffic`` ``<path>-roofline-dram``; of
+    these the ones whose names are in ``only``."""
     families = dict.fromkeys(table["family"] for table in document["ladder"])
-    written = [by_step(document, family, path.with_name(f"{path.name}-{family}")) for family in families]
-    written.append(roofline(document, path.with_name(f"{path.name}-roofline")))
+    plots = {family: partial(by_step, document, family) for family in families}
+    plots["roofline"] = partial(roofline, document)
     if traffic:
-        written.append(roofline(document, path.with_name(f"{path.name}-roofline-dram"), traffic))
-    return written
+        plots["roofline-dram"] = partial(roofline, document, traffic=traffic)
+    named = {f"{path.name}-{kind}": plot for kind, plot in plots.items()}
+    return [plot(path.with_name(name)) for name, plot in named.items() if only is None or name in only]

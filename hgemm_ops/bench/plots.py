@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,10 +31,29 @@ def _title(document: Mapping[str, Any]) -> str:
 
 def _write(figure: Figure, path: Path) -> Path:
     """Writes the figure to ``path`` as SVG."""
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     path = path.with_suffix(".svg")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+    path.write_text(_small(drawn.getvalue()))
     return path
+
+
+def _small(svg: str) -> str:
+    """The same drawing in two thirds of the bytes: hundredths of a point, one name for a style that is used often."""
+
+    def place(attribute: re.Match[str]) -> str:
+        numbers = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), attribute[2])
+        return f'{attribute[1]}="{" ".join(numbers.split())}"'
+
+    svg = re.sub(r'(?<= )(d|x|y|width|height)="([^"]*)"', place, svg)
+    often = [style for style, count in Counter(re.findall(r' style="([^"]*)"', svg)).most_common() if count > 2]
+    names = {style: f"s{i}" for i, style in enumerate(often)}
+    svg = re.sub(
+        r' style="([^"]*)"', lambda style: f' class="{names[style[1]]}"' if style[1] in names else style[0], svg
+    )
+    rules = "".join(f".{name}{{{style}}}" for style, name in names.items())
+    return re.sub(r"\n *", "\n", svg.replace("</style>", f"{rules}</style>", 1))
 
 
 def timed(document: Mapping[str, Any], contender: str) -> list[Mapping[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -771,6 +772,33 @@ def test_plots_of_a_contender_that_was_not_timed_are_refused(document: dict[str,
 def test_plots_are_drawn_for_suites_only(results: Path) -> None:
     drawn = pytest.importorskip("benchmarks.plots").draw_all(results)
     assert {path.name for path in drawn} == {"llm-ratio.svg", "llm-roofline.svg"}
+    shown = importlib.import_module("benchmarks.plots").draw_all(results, every=False)
+    assert {path.name for path in shown} == {"llm-ratio.svg"}
+
+
+def test_plots_that_no_page_shows_are_not_kept() -> None:
+    pages = "".join(path.read_text() for path in [*ROOT.glob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
+    kept = {path.name for path in (ROOT / "benchmarks" / "results").rglob("*.svg")}
+    assert len(kept) > 10
+    assert not {name for name in kept if f"plots/{name}" not in pages}
+
+
+def test_a_plot_says_the_same_in_fewer_bytes() -> None:
+    plots = pytest.importorskip("hgemm_ops.bench.plots")
+    figure = plots.Figure()
+    figure.subplots().scatter([0.1234567, 1, 2], [3, 4, 5], c=["red", "green", "blue"])
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg")
+    small = plots._small(drawn.getvalue())
+    before, after = (list(ElementTree.fromstring(text).iter()) for text in (drawn.getvalue(), small))
+    assert [element.tag for element in before] == [element.tag for element in after]
+    assert [element.text for element in before if element.tag.endswith("}text")] == [
+        element.text for element in after if element.tag.endswith("}text")
+    ]
+    assert len(small) < 0.9 * len(drawn.getvalue())
+    for was, now in zip(before, after, strict=True):
+        if "x" in was.attrib:
+            assert float(now.attrib["x"]) == pytest.approx(float(was.attrib["x"]), abs=0.005)
 
 
 def test_bandwidth_is_drawn_for_weights_with_several_m(tmp_path: Path) -> None:
