@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Mapping
@@ -987,10 +988,24 @@ def test_the_best_are_timed_again_alone_with_torch(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_gpu_tests_are_stopped_at_their_limit_and_still_reported(tmp_path: Path) -> None:
+def test_gpu_tests_are_stopped_at_their_limit_and_still_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit ends when the first test has."""
+
+    class Process(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            if timeout != limit:
+                return super().wait(timeout)
+            while not lines.stat().st_size and self.poll() is None:
+                time.sleep(0.1)
+            raise subprocess.TimeoutExpired(self.args, limit)
+
+    limit = 25.0
+    monkeypatch.setattr(gpu_tests.subprocess, "Popen", Process)
     (tmp_path / "test_two.py").write_text("import time\ndef test_quick(): pass\ndef test_endless(): time.sleep(600)\n")
     lines = tmp_path / "outcomes.jsonl"
     arguments = ["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path / "test_two.py")]
-    assert gpu_tests.run(arguments, lines, limit=25) not in (0, 1)
+    assert gpu_tests.run(arguments, lines, limit) not in (0, 1)
     counts = gpu_tests.summarize(lines)["counts"]
     assert (counts["passed"], sum(counts.values())) == (1, 1)
