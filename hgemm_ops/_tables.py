@@ -26,7 +26,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -37,6 +37,7 @@ import torch
 from hgemm_ops import _files, _library, _native, _variants
 
 SCHEMA = 1
+_TUNED = "tuned"  # in the user's directory
 _DTYPES = {_native.dtype_name(dtype): index for index, dtype in enumerate(_native.KERNEL_DTYPES)}
 _MAJORS = {layout: majors for majors, layout in _native.LAYOUTS.items()}
 
@@ -175,34 +176,38 @@ def environment() -> dict[str, str]:
     }
 
 
-def _tuned_root() -> Path:
-    return user_dir() / "tuned"
-
-
 def tuned_dir() -> Path:
     """Where the shapes are kept that were timed as they came, in this environment: in another they are timed again."""
-    return _tuned_root() / "_".join(f"{name}-{value}" for name, value in environment().items())
+    return user_dir() / _TUNED / "_".join(f"{name}-{value}" for name, value in environment().items())
 
 
 def tuned_file(device: Device) -> Path:
     return tuned_dir() / f"{device.slug}-{device.sm_count}-{device.l2_bytes}.json"
 
 
-def _tuned_here() -> Path:
-    """The same without asking for the driver where nothing was ever tuned."""
-    return tuned_dir() if _tuned_root().is_dir() else _tuned_root()
+def _ever_tuned() -> bool:
+    """Where not, the driver's version need not be asked for. False, too, where one cannot look."""
+    try:
+        return (user_dir() / _TUNED).is_dir()
+    except (OSError, RuntimeError):
+        return False
 
 
 def files(broken: list[str] | None = None) -> Iterator[Path]:
     """Every table there is; a later file overrides an earlier one's shapes. ``broken`` receives why one cannot look."""
-    for directory in (shipped_dir, _tuned_here, user_dir):
+
+    def tables_in(directory: Callable[[], Path]) -> list[Path]:
         try:
-            yield from sorted(path for path in directory().iterdir() if path.suffix == ".json" and path.is_file())
+            return sorted(path for path in directory().iterdir() if path.suffix == ".json" and path.is_file())
         except FileNotFoundError:
-            pass
+            return []
         except (OSError, RuntimeError) as error:  # the latter where there is no home directory
             if broken is not None:
                 broken.append(f"tables: {error}")
+            return []
+
+    shipped, own = tables_in(shipped_dir), tables_in(user_dir)
+    yield from (*shipped, *(tables_in(tuned_dir) if _ever_tuned() else ()), *own)
 
 
 def _ids() -> dict[str, int]:

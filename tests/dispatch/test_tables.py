@@ -360,3 +360,15 @@ hgemm_ops.explain(M=72, N=72, K=72, arch="sm_90")
     assert run.returncode == 0, run.stderr
     lines = run.stderr.splitlines()
     assert len(lines) == len(BROKEN) + 1 and all(str(directory) in line for line in lines), run.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look everywhere")
+def test_a_directory_that_cannot_be_entered_is_named(own: Path) -> None:
+    (own / "mine.json").write_text(text(GOOD))
+    (own / "tuned").mkdir()
+    own.chmod(0o400)
+    try:
+        tables, broken = _tables.read_all()
+    finally:
+        own.chmod(0o700)
+    assert tables and len(broken) == 1 and "Permission denied" in broken[0]
