@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from helpers import counted
+from helpers import ROOT, counted
 
 from hgemm_ops import _library, _native, _tables, _variants
 from hgemm_ops._report import Report
@@ -221,7 +221,7 @@ def test_data_of_other_sources_are_not_mixed(measured: list[Case], tmp_path: Pat
 
 
 def test_the_committed_data_read_as_they_were_written(tmp_path: Path) -> None:
-    path = Path(__file__).parents[1] / "benchmarks" / "results" / "h200" / "shapes.tsv.xz"
+    path = ROOT / "benchmarks" / "results" / "h200" / "shapes.tsv.xz"
     head, held = shapes.read(path)
     assert len(held) == head["shapes"] > 7000
     some = held[::50]
