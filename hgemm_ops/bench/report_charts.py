@@ -85,7 +85,9 @@ _ONE = {"mark": {"type": "rule", "strokeDash": [4, 3], "opacity": 0.7}, "data": 
 
 
 def _at_one(channel: str) -> Spec:
-    return _ONE | {"encoding": {channel: {"datum": 1}}}
+    """Linear axes (all of x that it is drawn on) would reach down to 0 for it."""
+    scale = {"type": "quantitative", "scale": {"zero": False}} if channel == "x" else {}
+    return _ONE | {"encoding": {channel: {"datum": 1, **scale}}}
 
 
 def _intervals(colour: Spec, order: Any, tooltip: list[Spec], *, label: str = "label") -> Spec:
