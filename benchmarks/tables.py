@@ -265,12 +265,12 @@ def decode_line(document: Document) -> str:
             speeds.setdefault(row["runner"], []).append(row["sides"]["ours"]["speedup"]["value"])
     batches = [row["batch"] for row in document["results"]]
     settings = document["decode"]
+    steps = {"CUDA graph": "in a CUDA graph", "reduce-overhead": "under torch.compile", "eager": "in eager code"}
+    found = (f"{min(values):.3f} to {max(values):.3f} {steps[runner]}" for runner, values in speeds.items())
     return (
-        f"Decoding {settings['model']} in {settings['dtype']}, {settings['layers']} layers, batch {min(batches)} to "
-        f"{max(batches)} ({measured(document)}): "
-        + "; ".join(f"{min(found):.3f} to {max(found):.3f} in a {runner}" for runner, found in speeds.items())
-        + "."
-    ).replace("in a reduce-overhead", "under torch.compile")
+        f"Decoding, {settings['layers']} layers of {settings['model']} ({settings['size']}) in {settings['dtype']}, batch "
+        f"{min(batches)} to {max(batches)} ({measured(document)}), tokens a second over torch's: {'; '.join(found)}."
+    )
 
 
 def decode_rows(document: Document) -> list[list[object]]:
