@@ -268,8 +268,9 @@ def decode_line(document: Document) -> str:
     steps = {"CUDA graph": "in a CUDA graph", "reduce-overhead": "under torch.compile", "eager": "in eager code"}
     found = (f"{min(values):.3f} to {max(values):.3f} {steps[runner]}" for runner, values in speeds.items())
     return (
-        f"Decoding, {settings['layers']} layers of {settings['model']} ({settings['size']}) in {settings['dtype']}, batch "
-        f"{min(batches)} to {max(batches)} ({measured(document)}), tokens a second over torch's: {'; '.join(found)}."
+        f"Decoding, {settings['layers']} layers of {settings['model']} ({settings['size']}) in {settings['dtype']}, "
+        f"batch {min(batches)} to {max(batches)} ({measured(document)}), tokens a second over torch's: "
+        f"{'; '.join(found)}."
     )
 
 
