@@ -18,7 +18,7 @@ from helpers import GuardedBuffer, assert_close_to_torch, reference_matmul
 from torch import Tensor, nn
 
 import hgemm_ops
-from hgemm_ops import _native, _tables, _tuning, use_custom_gemm
+from hgemm_ops import _native, _override, _tables, _tuning, use_custom_gemm
 
 pytestmark = pytest.mark.gpu
 
@@ -28,6 +28,7 @@ BUSY_CYCLES = 200_000_000  # 0.1 to 0.2 s
 @pytest.fixture(autouse=True)
 def tuner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_tuning.Tuner]:
     """A tuner that has seen no shape, with no table and a cache directory of the test's own."""
+    _override.start()  # which may have to be compiled, into a cache of its own
     monkeypatch.setenv("HGEMM_OPS_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(_tables, "_kept", {})
     _tables.ensure()

@@ -109,10 +109,16 @@ def test_kernels_of_the_class_agree(dtype: torch.dtype, n: int, k: int, most: in
 def test_slices_of_k_do_not_depend_on_the_rows(dtype: torch.dtype, name: str) -> None:
     n, k = 264, 1032 if "_pad" not in name else 1031
     x, w = rows(4096, k, dtype), torch.randn(k, n, device=DEVICE).to(dtype)
-    if not any(c.eligible and c.name == name for c in hgemm_ops.explain(x, w).candidates):
+
+    def served(a: Tensor) -> bool:
+        return any(c.eligible and c.name == name for c in hgemm_ops.explain(a, w).candidates)
+
+    if not served(x):
         pytest.skip("does not run here")
     expected = hgemm_ops.matmul(x, w, variant=name)
-    for m in (1, 8, 65, 130, 1000):
+    counts = [m for m in (1, 8, 65, 130, 1000) if served(x[:m])]  # a single row may need no padding
+    assert len(counts) >= 4
+    for m in counts:
         assert_same_bits(hgemm_ops.matmul(x[:m], w, variant=name), expected[:m], m)
         assert_same_bits(hgemm_ops.matmul(x[-m:], w, variant=name), expected[-m:], -m)
 
