@@ -322,6 +322,7 @@ def stress(count: int, seed: int, limits: Limits, device: torch.device) -> dict[
             found = {"number": number, "case": asdict(case), **asdict(outcome)}
             if not math.isfinite(outcome.excess):
                 found["excess"] = None  # JSON has no infinity
+            click.echo(f"beyond its bound: {found}")
             violations += [found][: _MOST_LISTED - len(violations)]
     return {
         "products": count,

@@ -101,7 +101,9 @@ def _complete_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_case(row: Any) -> bool:
-    return isinstance(row, Mapping) and isinstance(row.get("case"), Mapping)
+    """Whether it is a row of a suite or of the ladder; other scripts have cases of their own."""
+    case = row.get("case") if isinstance(row, Mapping) else None
+    return isinstance(case, Mapping) and case.keys() <= _CASE.keys()
 
 
 def _each_row(document: Mapping[str, Any], change: Any) -> dict[str, Any]:

@@ -85,3 +85,10 @@ def test_committed_results_are_lean() -> None:
         if "survey" not in (document := record.load(path)):
             kept = lean.text(lean.lean(document)) + "\n"
             assert path.read_text() == kept, f"{path}: record.save(record.load(path), path) makes it so"
+
+
+def test_cases_of_other_scripts_stay_as_they_are(tmp_path: Path) -> None:
+    case = {"op": "mm", "route": "torch", "a": {"shape": [3, 4]}, "out": None}
+    document = _document(violations=[{"number": 7, "case": case, "excess": 1.25}])
+    record.save(document, tmp_path / "x.json")
+    assert record.load(tmp_path / "x.json") == document
