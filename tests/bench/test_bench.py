@@ -28,7 +28,7 @@ from helpers import ROOT, needs_library
 from rich.console import Console
 
 import hgemm_ops
-from benchmarks import gpu_tests, host_cost, tables
+from benchmarks import gpu_tests, host_cost, result_page, tables
 from hgemm_ops import _library, _native, _tables
 from hgemm_ops._explain import Candidate
 from hgemm_ops.bench import console, record, runner, statistics, timing, workload
@@ -426,7 +426,7 @@ def test_a_chain_is_dependent_layers_and_is_timed_beside_reading_its_weights(mon
     screen.print(console.comparison([row], "title"), console.summary([row]))
     text = screen.export_text()
     assert "of stream" in text and "1.000 of the speed of reading the weights in 1" in text
-    page = "\n".join(tables.suite_section("decode-chain", _document([row], "decode-chain"), Path()))
+    page = "\n".join(result_page.suite_section("decode-chain", _document([row], "decode-chain"), Path()))
     assert "| of stream |" in page and "| 1.000 |" in page
 
 

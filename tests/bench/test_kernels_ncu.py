@@ -6,7 +6,7 @@ import click
 import pytest
 
 import hgemm_ops
-from benchmarks import kernels_ncu, tables
+from benchmarks import kernels_ncu, result_page
 
 ROW = {
     "Kernel Name": "kernel",
@@ -40,7 +40,7 @@ def test_a_row_becomes_an_entry_and_a_line() -> None:
     assert entry["tflops"] == pytest.approx(case.flops / 200e-6 / 1e12)
     assert (entry["cycles"], entry["clock_hz"], entry["stalls"]) == (300e3, 1.5e9, {"long_scoreboard": 4.25})
     facts = {"date": "2025-01-31", "csrc": "0123456789", "gpu": "G", "driver": "1", "cuda": "13.0", "torch": "2.11"}
-    text = "\n".join(tables.profile_section({"environment": facts, "ncu": [entry]}))
+    text = "\n".join(result_page.profile_section({"environment": facts, "ncu": [entry]}))
     assert f"| {case.label} | torch (kernel) | 200 | " in text
     assert "| 300 | 1.500 | 91.5 | 1000 | 200 | long scoreboard 4.2 |" in text
 

@@ -1,0 +1,412 @@
+"""The page of all results of one GPU, ``results/<gpu>/README.md``: every row of every file, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hgemm_ops.bench import survey
+from hgemm_ops.bench.statistics import geometric_mean
+
+OURS, TORCH, PEER, STREAM = "hgemm", "torch", "peer:", "stream"
+INTERVAL = {"value": "", "low": "_low", "high": "_high"}
+
+Document = Mapping[str, Any]
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Lines of a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return ["| " + " | ".join(str(cell) for cell in line) + " |" for line in lines]
+
+
+def suites(documents: Mapping[str, Document]) -> dict[str, Document]:
+    return {name: document for name, document in documents.items() if "suite" in document}
+
+
+def measured(document: Document) -> str:
+    """When, and on which sources: "2025-01-31, csrc 0123abcd"."""
+    facts = document["environment"]
+    return f"{facts['date'][:10]}, csrc {facts['csrc'][:8] if facts['csrc'] else 'unknown'}"
+
+
+def machine(document: Document) -> str:
+    facts = document["environment"]
+    return f"{facts['gpu']}, driver {facts['driver']}, CUDA {facts['cuda']}, torch {facts['torch']}"
+
+
+def peer_names(document: Document) -> list[str]:
+    """The peers that were asked for, as the rows call them."""
+    return [PEER + name for name in document["protocol"].get("peers", ())]
+
+
+def best_peer(row: Document) -> str | None:
+    """The fastest of the peers that were timed."""
+    timed = {name: result["us"] for name, result in row["results"].items() if name.startswith(PEER) and "us" in result}
+    return min(timed, key=lambda name: timed[name]) if timed else None
+
+
+def peer_line(suite: str, title: str, rows: Sequence[Document], results: Sequence[Document | None]) -> list[object]:
+    """What one peer, or the best one, did in a suite; ``results`` holds its result in each row, or None."""
+    timed = [(row, result) for row, result in zip(rows, results, strict=True) if result and "ratio" in result]
+    ours = [(result["ours"], row["label"]) for row, result in timed if "ours" in result]
+    lowest, label = min(ours, key=lambda pair: pair[0]["value"], default=({"value": 0.0}, ""))
+    return [
+        suite,
+        title,
+        f"{len(timed)} of {len(rows)}",
+        f"{geometric_mean([result['ratio']['value'] for _, result in timed]):.3f}" if timed else "-",
+        f"{geometric_mean([ratio['value'] for ratio, _ in ours]):.3f}" if ours else "-",
+        f"{lowest['value']:.3f}, {label}" if ours else "-",
+        sum(ratio["high"] < 1 for ratio, _ in ours) if ours else "-",
+    ]
+
+
+def peer_lines(name: str, document: Document) -> list[list[object]]:
+    """The lines of a suite in the summary of peers: each of them, then the best in each row."""
+    rows, names = document["rows"], peer_names(document)
+    lines = [
+        peer_line(name, peer.removeprefix(PEER), rows, [row["results"].get(peer) for row in rows]) for peer in names
+    ]
+    if len(names) > 1:
+        lines.append(peer_line(name, "the best", rows, [row["results"].get(best_peer(row)) for row in rows]))
+    return lines
+
+
+def peer_summary(documents: Mapping[str, Document]) -> list[str]:
+    lines = [line for name, document in documents.items() for line in peer_lines(name, document)]
+    if not lines:
+        return []
+    header = ["suite", "peer", "timed", "peer over torch", "ours over peer", "lowest", "slower than peer"]
+    return [
+        "Other libraries in the same runs, each with the configuration that was fastest for the case in rounds of its",
+        "own. `timed` counts the cases that a peer took. Geometric means of paired ratios.",
+        "",
+        *table(header, lines),
+        "",
+    ]
+
+
+def peer_section(document: Document) -> list[str]:
+    """Every row of a suite, a column per peer."""
+    names = peer_names(document)
+    if not names:
+        return []
+
+    def cell(row: Document, name: str) -> str:
+        result = row["results"].get(name, {})
+        if "ratio" not in result:
+            return "wrong" if "wrong" in result else "-"
+        chosen = f" ({result['configuration']})" if "configuration" in result else ""
+        return f"{result['ratio']['value']:.3f}{chosen}"
+
+    rows = []
+    for row in document["rows"]:
+        ours = row["results"].get(best_peer(row), {}).get("ours")
+        bold = "**" if ours and ours["high"] < 1 else ""
+        over_best = f"{bold}{ours['value']:.3f}{bold}" if ours else "-"
+        rows.append([row["label"], cell(row, OURS), *(cell(row, name) for name in names), over_best])
+    versions = "; ".join(f"{name}: {version}" for name, version in document["protocol"]["peers"].items())
+    header = ["case", OURS, *(name.removeprefix(PEER) for name in names), "ours / best peer"]
+    return [
+        f"Speed over torch beside other libraries ({versions}). Bold: slower than the best of them.",
+        "",
+        *table(header, rows),
+        "",
+    ]
+
+
+def host_cost_section(document: Document) -> list[str]:
+    """Calls in the context, and the ops, one column a product, without and with a gradient wanted."""
+    products = document["products"]
+    lines: dict[tuple[str, str, str], dict[str, str]] = {}
+    for row in document["calls"]:
+        if "over_baseline_ns" in row and row["gradients"] != "on":
+            function, _, operands = row["statement"].rstrip(")").partition("(")
+            call = f"`{function}`" + (f" in {row['inside']}" if row["inside"] else "")
+            cost, extra = row["ns"]["value"] / 1e3, row["over_baseline_ns"]["value"] / 1e3
+            wanted = "wanted" if row["gradients"] == "required" else "none"
+            line = lines.setdefault((call, f"`{row['baseline'].partition('(')[0]}`", wanted), {})
+            line[operands] = f"{cost:.2f} ({extra:+.2f})"
+    columns = [f"{'x'.join(map(str, product['shape']))}, served by {product['by']}" for product in products.values()]
+    return [
+        "## Host cost",
+        "",
+        f"{measured(document)}; {machine(document)}.",
+        "An eager call in µs, and in brackets what it takes longer than torch's outside of a context.",
+        "",
+        *table(
+            ["call", "over", "gradient", *columns],
+            [[*words, *(line.get(name, "-") for name in products)] for words, line in lines.items()],
+        ),
+        "",
+        *inactive_cost(document),
+    ]
+
+
+def inactive_cost(document: Document) -> list[str]:
+    if not document.get("inactive"):
+        return []
+    extra = document["inactive"]["over_plain_ns"]
+    off, wanted = (
+        "{value:+.2f} µs ({low:+.2f} to {high:+.2f})".format(**{end: ns / 1e3 for end, ns in extra[name].items()})
+        for name in ("off", "required")
+    )
+    return [f"In place, with no context, the override costs `torch.mm` {off}, with a gradient {wanted}.", ""]
+
+
+def decode_title(document: Document) -> str:
+    settings = document["decode"]
+    return (
+        f"Decoding, {settings['layers']} layers of {settings['model']} ({settings['size']}) in {settings['dtype']}, "
+        f"tokens a second ({measured(document)}):"
+    )
+
+
+def decode_rows(document: Document) -> list[list[object]]:
+    """Batch, how the steps run, torch's speed; ours and fused: speed, and over torch."""
+    rows = []
+    for row in document["results"]:
+        cells: list[object] = [row["batch"], row["runner"], number(row["sides"][TORCH]["tokens_per_second"])]
+        for name in ("ours", "fused"):
+            side = row["sides"].get(name)
+            cells += [number(side["tokens_per_second"]), over_torch(side["speedup"])] if side else ["-", "-"]
+        rows.append([*cells, "ok" if row["ok"] else "wrong"])
+    return rows
+
+
+def over_torch(ratio: Mapping[str, float]) -> str:
+    """The ratio with its interval; bold where it is slower."""
+    bold = "**" if ratio["high"] < 1 else ""
+    return f"{bold}{ratio['value']:.3f}{bold} ({ratio['low']:.3f} to {ratio['high']:.3f})"
+
+
+def decode_header(document: Document) -> list[str]:
+    """Records of before the projections' modules also promised that nothing writes the weights."""
+    fused = document["decode"].get("fused", "fused, static weights")
+    return ["batch", "steps by", "torch", "ours", "over torch", fused, "over torch", "results"]
+
+
+def surveys(documents: Mapping[str, Document]) -> dict[str, Document]:
+    return {name: documents[name] for name in survey.NAMES if name in documents}
+
+
+def survey_title(document: Document) -> str:
+    """Where the shapes are from."""
+    if document["survey"] == "random":
+        return f"shapes that no table and no suite holds, drawn with seed {document['seed']}"
+    models = {model for row in document["shapes"] for model in row["chosen"]}
+    return f"products of {len(models)} published models, each without what the table holds of its (n, k)"
+
+
+def survey_lines(documents: Mapping[str, Document], by_model: bool) -> list[str]:
+    """The figures of shapes off the table, one table for each survey."""
+    found = surveys(documents)
+    if not found:
+        return []
+    lines = [
+        "Off the table, every kernel timed that may be the fastest: geometric means over torch of the choice and of",
+        "the best kernel, torch included; how much longer the choice takes than the best, in the mean and at the",
+        "95th percentile; how often torch is chosen (and is best); choices below 0.97 of torch, and the lowest.",
+        "",
+    ]
+    for name, document in found.items():
+        cut = "" if len(document["shapes"]) == document["planned"] else f", of {document['planned']}"
+        lines += [
+            f"`{name}`: {len(document['shapes'])} {survey_title(document)}{cut} ({measured(document)}).",
+            "",
+            *table(
+                [name, "shapes", "choice", "best", "regret", "95th", "torch (best)", "losses", "worst"],
+                survey.lines(document, by_model),
+            ),
+            "",
+        ]
+    return lines
+
+
+def number(value: float) -> str:
+    """Four significant digits, without an exponent."""
+    return f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
+
+
+def best_forced(row: Document) -> str:
+    """The fastest of the kernels that were forced, and its ratio."""
+    forced = {
+        name: result["ratio"]["value"]
+        for name, result in row["results"].items()
+        if name != OURS and not name.startswith((TORCH, PEER)) and "ratio" in result
+    }
+    if not forced:
+        return "-"
+    name = max(forced, key=lambda kernel: forced[kernel])
+    return f"{forced[name]:.3f} {name}"
+
+
+def share_of_stream(ours: Document) -> str:
+    return f"{ours['of_stream']['value']:.3f}" if "of_stream" in ours else "-"
+
+
+def suite_section(name: str, document: Document, directory: Path) -> list[str]:
+    """Every row of a suite."""
+    protocol = document["protocol"]
+    soak = protocol.get("soak_seconds")  # older files have none
+    soaked = f", after {soak:.0f} s of large products" if soak else ""
+    warmup = protocol.get("warmup_seconds")
+    soaked += f", each case after {warmup:g} s of its own" if warmup else ""
+    streamed = any(STREAM in row["results"] for row in document["rows"])
+    rows = []
+    for row in document["rows"]:
+        base, ours = row["results"][TORCH], row["results"].get(OURS, {})
+        ratio = ours.get("ratio")
+        rows.append(
+            [
+                row["label"],
+                number(base["us"]) if "us" in base else "wrong",
+                number(ours["us"]) if ratio else ours.get("wrong", "-"),
+                f"{'**' if ratio['high'] < 1 else ''}{ratio['value']:.3f}{'**' if ratio['high'] < 1 else ''}"
+                if ratio
+                else "-",
+                f"{ratio['low']:.3f} to {ratio['high']:.3f}" if ratio else "-",
+                number(ours["tflops"]) if ratio else "-",
+                number(ours["gbps"]) if ratio else "-",
+                f"{ours['error'] / base['error']:.2f}" if ratio and base.get("error") else "-",
+                row["served_by"] or "-",
+                best_forced(row),
+                *([share_of_stream(ours)] if streamed else []),
+            ]
+        )
+    plot = Path("plots", f"{name}-ratio.svg")
+    header = [
+        "case", "torch µs", "µs", "ratio", "95 %", "TFLOP/s", "GB/s", "error / torch's", "served by", "best forced",
+        *(["of stream"] if streamed else []),
+    ]  # fmt: skip
+    return [
+        f"## {name}",
+        "",
+        f"{measured(document)}; {machine(document)}; {protocol['rounds']} rounds, {protocol['inputs']} inputs{soaked}.",
+        "Bold: slower than torch.",
+        *(["`of stream`: the time of only reading the weights over ours."] if streamed else []),
+        "",
+        *table(header, rows),
+        "",
+        *peer_section(document),
+        *([f"![speed over torch by shape]({plot.as_posix()})", ""] if (directory / plot).exists() else []),
+    ]
+
+
+def decode_section(document: Document, directory: Path) -> list[str]:
+    """Every batch, with what served our steps."""
+    served = []
+    for row in document["results"]:
+        for name in ("ours", "fused"):
+            side = row["sides"].get(name)
+            if side:
+                kernels = ", ".join(f"{kernel} {calls}" for kernel, calls in sorted(side["calls"].items()))
+                errors = side["logits"]
+                ratio = f"{errors['rms'] / errors['torch_rms']:.2f}" if errors["rms"] and errors["torch_rms"] else "-"
+                served.append([row["batch"], row["runner"], name, f"{side['ms']:.3f}", ratio, side["tokens"], kernels])
+    header = ["batch", "steps by", "side", "ms a step", "logit error / torch's", "tokens", "calls by kernel"]
+    return [
+        "## decode",
+        "",
+        f"{measured(document)}; {machine(document)}; transformers {document['transformers']}.",
+        decode_title(document),
+        "",
+        *table(decode_header(document), decode_rows(document)),
+        "",
+        *table(header, served),
+        "",
+        *(
+            ["![tokens a second by batch](plots/decode.svg)", ""]
+            if (directory / "plots" / "decode.svg").exists()
+            else []
+        ),
+    ]
+
+
+def models_section(document: Document) -> list[str]:
+    """Every case of the integration suite."""
+    rows = []
+    for result in document["results"]:
+        timing, worst = result["timing"], result["worst"]["ratio"]
+        errors = [result["logits"][side]["rms"] for side in ("torch", "ours")]
+        rows.append(
+            [
+                result["label"],
+                *("-" if error is None else f"{error:.2e}" for error in errors),
+                "-" if worst is None else f"{worst:.2f}",
+                sum(calls for kernel, calls in result["calls"].items() if kernel != TORCH),
+                result["calls"].get(TORCH, 0),
+                f"{result['our_share_of_flops']:.0%}",
+                *([f"{timing[side]:.3f}" for side in ("torch_ms", "ours_ms")] if timing else ["-", "-"]),
+                over_torch({name: timing[f"speedup{end}"] for name, end in INTERVAL.items()}) if timing else "-",
+                "ok" if result["ok"] else "; ".join(result["problems"]),
+            ]
+        )
+    header = [
+        "case", "torch's logit error", "ours", "worst ratio", "GEMM calls: ours", "torch", "our FLOPs",
+        "torch ms", "ms", "over torch", "results",
+    ]  # fmt: skip
+    return [
+        "## integration",
+        "",
+        f"{measured(document)}; {machine(document)}; transformers {document['transformers']}. Root-mean-square errors",
+        "against a wider reference; `worst ratio` is that of the tensor with the largest error over torch's own.",
+        "",
+        *table(header, rows),
+        "",
+    ]
+
+
+def profile_section(document: Document) -> list[str]:
+    """What Nsight Compute counts of production kernels, and of torch's for the same product."""
+    rows = []
+    for launch in document["ncu"]:
+        waits = ", ".join(f"{reason.replace('_', ' ')} {warps:.1f}" for reason, warps in launch["stalls"].items())
+        rows.append(
+            [
+                launch["case"],
+                f"torch ({launch['kernel']})" if launch["name"] == TORCH else launch["name"],
+                number(launch["ns"] / 1e3),
+                number(launch["tflops"]),
+                f"{launch['cycles'] / 1e3:.0f}",
+                f"{launch['clock_hz'] / 1e9:.3f}",
+                f"{launch['tensor_pct']:.1f}",
+                f"{launch['l2_bytes'] / 1e6:.0f}",
+                f"{launch['dram_bytes'] / 1e6:.0f}",
+                waits or "-",
+            ]
+        )
+    header = [
+        "case", "kernel", "µs", "TFLOP/s", "1000 cycles", "GHz", "tensor pipe %", "L2 MB", "DRAM MB", "warps that wait",
+    ]  # fmt: skip
+    return [
+        "## Nsight Compute",
+        "",
+        f"{measured(document)}; {machine(document)}. One launch of each alone, caches cold, clocks as they are.",
+        "The last column counts warps of a scheduler at each instruction issued.",
+        "",
+        *table(header, rows),
+        "",
+    ]
+
+
+def page(documents: Mapping[str, Document], directory: Path) -> str:
+    """``results/<gpu>/README.md``."""
+    lines = [f"# Results: {directory.name}", "", "Generated by `benchmarks/tables.py` from the JSON files here.", ""]
+    if peers := peer_summary(suites(documents)):
+        lines += ["## Other libraries", "", *peers]
+    for name, document in suites(documents).items():
+        lines += suite_section(name, document, directory)
+    if found := survey_lines(documents, by_model=True):
+        lines += ["## Off the table", "", *found]
+    if "decode" in documents:
+        lines += decode_section(documents["decode"], directory)
+    if "integration" in documents:
+        lines += models_section(documents["integration"])
+    if "host_cost" in documents:
+        lines += host_cost_section(documents["host_cost"])
+    if "kernels_ncu" in documents:
+        lines += profile_section(documents["kernels_ncu"])
+    return "\n".join(lines).rstrip() + "\n"
