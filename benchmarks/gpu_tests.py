@@ -1,6 +1,6 @@
 """Runs the GPU tests and records the outcome in ``results/<gpu>/tests.json``; further arguments go to pytest.
 
-With ``--limit`` what is not done by then is stopped, and the record says that it is not complete. This module is also
+With ``--limit`` what is not done by then is stopped; the record says whether every test had ended. This module is also
 the pytest plugin that writes every outcome down as soon as it is known: a run that dies has still said what it found.
 """
 
@@ -25,11 +25,18 @@ from hgemm_ops.bench import record
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTCOMES = ("passed", "skipped", "errors", "failed")  # of two reported for one test, the later counts
-_COMPLETE = (0, 1)  # pytest's exit statuses after which every test was run: all passed, some failed
 _GRACE = 10  # seconds that an interrupted pytest gets to end
 
 
 _LINES = "HGEMM_TEST_OUTCOMES"  # the plugin's file, one JSON object a line
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Under xdist every worker collects all tests, and the process that started them none.
+    path = os.environ.get(_LINES)
+    if path is not None and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0" and session.items:
+        with open(path, "a") as lines:
+            lines.write(json.dumps({"collected": len(session.items)}) + "\n")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -55,14 +62,19 @@ def summarize(lines: Path) -> dict[str, Any]:
     A test whose teardown raised is reported twice and counts once; an expected failure counts as skipped.
     """
     tests: dict[str, tuple[str, str]] = {}  # name -> (outcome, message)
+    collected = 0
     for line in lines.read_text().splitlines():
         report = json.loads(line)
+        if "collected" in report:
+            collected = report["collected"]
+            continue
         found = (report["outcome"], report["message"])
         tests[report["test"]] = max(tests.get(report["test"], found), found, key=lambda o: OUTCOMES.index(o[0]))
     files: dict[str, Counter[str]] = {}
     for test, (outcome, _) in tests.items():
         files.setdefault(test.partition("::")[0], Counter())[outcome] += 1
     return {
+        "complete": len(tests) == collected,
         "counts": {outcome: sum(counts[outcome] for counts in files.values()) for outcome in OUTCOMES},
         "files": {file: {outcome: files[file][outcome] for outcome in OUTCOMES} for file in sorted(files)},
         "failures": [
@@ -106,10 +118,9 @@ def main(marks: str, output: Path | None, limit: float | None, pytest_arguments:
         lines = Path(directory, "outcomes.jsonl")
         status = run(["-m", marks, *pytest_arguments], lines, limit)
         found = summarize(lines)
-    complete = status in _COMPLETE
     if not any(found["counts"].values()):
         raise click.ClickException(f"pytest ended with status {status}, and no test: nothing is recorded")
-    document = record.document(marks=marks, arguments=list(pytest_arguments), complete=complete, **found)
+    document = record.document(marks=marks, arguments=list(pytest_arguments), **found)
     record.save(document, output)
     counts = ", ".join(f"{count} {name}" for name, count in document["counts"].items())
     click.echo(f"{counts}; recorded in {output}")
