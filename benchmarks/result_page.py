@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hgemm_ops.bench import survey
+from hgemm_ops.bench import survey, survey_figures
 from hgemm_ops.bench.statistics import geometric_mean
 
 OURS, TORCH, PEER, STREAM = "hgemm", "torch", "peer:", "stream"
@@ -218,7 +218,7 @@ def survey_lines(documents: Mapping[str, Document], by_model: bool) -> list[str]
             "",
             *table(
                 [name, "shapes", "choice", "best", "regret", "95th", "torch (best)", "losses", "worst"],
-                survey.lines(document, by_model),
+                survey_figures.lines(document, by_model),
             ),
             "",
         ]

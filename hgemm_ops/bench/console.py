@@ -15,7 +15,7 @@ from rich.table import Table
 import hgemm_ops
 from hgemm_ops import _library, _native
 
-from . import peers, runner, sampling, survey, zoo
+from . import peers, runner, sampling, survey, survey_figures, zoo
 from .statistics import geometric_mean
 from .suites import Case
 
@@ -188,9 +188,9 @@ def survey_table(document: Mapping[str, Any]) -> Table:
     """The figures of ``random`` or ``zoo`` by rows, and of zoo by model."""
     of = f"{len(document['shapes'])} of {document['planned']} shapes"
     table = Table(title=f"{document['survey']}: {of}", header_style="bold")
-    for i, heading in enumerate(("", *survey.HEADINGS)):
+    for i, heading in enumerate(("", *survey_figures.HEADINGS)):
         table.add_column(heading, justify="right" if i else "left", no_wrap=True)
-    for line in survey.lines(document):
+    for line in survey_figures.lines(document):
         table.add_row(*line)
     return table
 
@@ -198,7 +198,7 @@ def survey_table(document: Mapping[str, Any]) -> Table:
 def survey_wrong(document: Mapping[str, Any]) -> list[str]:
     """Kernels that were not right, one line each."""
     return [
-        f"{survey.label(row)}, {name}: {text}"
+        f"{survey_figures.label(row)}, {name}: {text}"
         for row in document["shapes"]
         for name, text in row.get("wrong", {}).items()
     ]

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from .suites import Case
-from .survey import Row
+from .survey import KEY, Row
 
-_KEY = ("dtype", "layout", "batch", "m", "n", "k")
 _MEASURED_ON = ("gpu", "torch", "csrc")
 TORCH = "torch"
 
@@ -49,10 +48,10 @@ def write(head: dict[str, Any], shapes: Sequence[Shape], path: Path) -> None:
     new = path.with_name(f"{path.name}.new")
     with lzma.open(new, "wt", preset=9) as file:
         file.write(json.dumps({**head, "shapes": len(shapes)}) + "\n")
-        file.write("\t".join(("kind", *_KEY, *names)) + "\n")
+        file.write("\t".join(("kind", *KEY, *names)) + "\n")
         for shape in shapes:
             times = (f"{shape.us[name]:.4g}" if name in shape.us else "" for name in names)
-            file.write("\t".join((shape.kind, *(str(getattr(shape.case, name)) for name in _KEY), *times)) + "\n")
+            file.write("\t".join((shape.kind, *(str(getattr(shape.case, name)) for name in KEY), *times)) + "\n")
     os.replace(new, path)
 
 

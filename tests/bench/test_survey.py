@@ -18,7 +18,7 @@ from helpers import needs_library
 import hgemm_ops
 from benchmarks import tables
 from hgemm_ops import _tables
-from hgemm_ops.bench import console, sampling, survey, timing, zoo
+from hgemm_ops.bench import console, sampling, survey, survey_figures, timing, zoo
 from hgemm_ops.bench.suites import SUITES, Case
 from hgemm_ops.cli import bench
 
@@ -323,14 +323,14 @@ def test_figures_of_a_survey() -> None:
         _shape(65, 0.96, 1.0, best_by="torch"),
         _shape(300, None, 1.3),  # wrong
     ]
-    found = survey.figures(survey.scored(rows))
+    found = survey_figures.figures(survey_figures.scored(rows))
     assert found is not None and found.shapes == 3
     assert found.choice == pytest.approx((1.0 * 1.21 * 0.96) ** (1 / 3))
     assert found.best == pytest.approx((1.1 * 1.21 * 1.0) ** (1 / 3))
     assert found.regret == pytest.approx((0.1 + 0.0 + 1 / 0.96 - 1) / 3)
     assert (found.losses, found.worst) == (1, 0.96)
     assert found.torchs == found.best_is_torch == pytest.approx(1 / 3)
-    assert survey.figures([]) is None
+    assert survey_figures.figures([]) is None
 
 
 def _document(suite: str, shapes: list[dict[str, Any]], planned: int) -> dict[str, Any]:
