@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,9 +140,21 @@ def bodies() -> list[str]:
 
 
 def _link(rung: Rung, where: Mapping[str, Place]) -> str:
-    place = where[rung.name]
+    number, key = _body(where[rung.name])
+    return f"[{rung.name}] ([{number}][{key}])"
+
+
+def _body(place: Place) -> tuple[str, str]:
+    """The number of a body's file, and what its link is called."""
     number = re.sub(r"^sm90_|_.*", "", place.file)
-    return f"[{rung.name}]({STEPS}/variants.inc#L{place.line}) ([{number}]({STEPS}/{place.file}#L{place.body}))"
+    return number, f"{number}_{place.file.removesuffix('.cu').rpartition('_')[2]}:{place.body}"
+
+
+def links(where: Mapping[str, Place]) -> list[str]:
+    """What ``_link`` refers to: each step's line in the list, and the bodies."""
+    steps = [f"[{name}]: {STEPS}/variants.inc#L{place.line}" for name, place in where.items()]
+    bodies = [f"[{_body(place)[1]}]: {STEPS}/{place.file}#L{place.body}" for place in where.values()]
+    return [*steps, *dict.fromkeys(bodies)]
 
 
 def _text(value: float | None, form: str = ".3f") -> str:
@@ -343,7 +356,7 @@ def losses(results: Results, where: Mapping[str, Place]) -> list[str]:
             gain = results.gain(rung, label)
             if gain is not None and rung.name not in compared:
                 consider(rung.name, None, gain, label.removeprefix("NN "))
-    rows = []
+    rows, reasons = [], []
     for name in (name for name in RUNGS if name in found):
         rung, (_, theirs, ours, on) = RUNGS[name], found[name]
         assert rung.after is not None
@@ -353,12 +366,13 @@ def losses(results: Results, where: Mapping[str, Place]) -> list[str]:
         columns = [f"{sides[0][i]} → {sides[1][i]}" for i in (0, 2, 4, 3)]
         pipe = " → ".join(_text(value, ".0f") for value in pipes)
         gain = f"{ours:.2f} ({on})"
-        why = rung.loses or "Not explained."
-        rows.append([_link(rung, where), _text(theirs, ".2f"), gain, pipe, *columns, why])
+        rows.append([_link(rung, where), _text(theirs, ".2f"), gain, pipe, *columns])
+        why = f"- [{name}]: {rung.loses or 'Not explained.'}"
+        reasons += textwrap.wrap(why, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     if not rows:
         return ["None."]
     header = ["step", "x before, published", "x before, H200", "pipe %", "memory %", "occupancy %", "conflicts %"]
-    return markdown([*header, "waits for", "why"], rows)
+    return [*markdown([*header, "waits for"], rows), "", "Why:", "", *reasons]
 
 
 def _rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
@@ -406,6 +420,7 @@ def parts(results: Results) -> dict[str, list[str]]:
         **found,
         "losses": losses(results, where),
         "published": published(results),
+        "links": links(where),
     }
 
 

@@ -212,7 +212,8 @@ def test_every_step_has_a_line_in_the_course() -> None:
         body = (ROOT / "csrc" / "ladder" / place.file).read_text().splitlines()[place.body - 1]
         assert f"({name}," in lines[place.line - 1] and ("__global__" in body or body.startswith("#define "))
         line, body_line = f"variants.inc#L{place.line}", f"{place.file}#L{place.body}"
-        assert f"[{name}](../csrc/ladder/{line}) (" in page and f"](../csrc/ladder/{body_line})" in page
+        assert f"| [{name}] ([" in page and f"\n[{name}]: ../csrc/ladder/{line}\n" in page
+        assert page.count(f"]: ../csrc/ladder/{body_line}\n") == 1
 
 
 def test_the_course_shows_what_was_measured(table: ladder.Table, tmp_path: Path) -> None:
@@ -275,9 +276,11 @@ def test_the_course_explains_what_gains_less(tmp_path: Path, monkeypatch: pytest
         f"| `{SLICED}` | 0.200 | 0.500 | 2 | 2 | 2.00 | 4.00 |",
         f"| `{TILED}` | 0.600 | 0.750 | 1 | 1 | 3.00 | 1.50 (!) |",
     ]
-    (line,) = parts["losses"][2:]
-    assert f"[{TILED}]" in line and "| 3.00 | 1.50 (Ada's shapes) | 8 → 9 |" in line
-    assert line.endswith(f"| wait → wait | {RUNGS[TILED].loses} |")
+    line, *_, why = " ".join(parts["losses"][2:]).partition(" Why:  - ")
+    assert (
+        f"[{TILED}]" in line and "| 3.00 | 1.50 (Ada's shapes) | 8 → 9 |" in line and line.endswith("| wait → wait | ")
+    )
+    assert " ".join(why.split()) == f"[{TILED}]: {RUNGS[TILED].loses}"
     assert parts["wgmma"][-1].startswith("| *production: sm90_best* |  | 12.0 |  | 3.000 | - | - |")
 
 
