@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import hgemm_ops
 from hgemm_ops import _library, _native
@@ -50,7 +52,7 @@ SHAPES = [
     (17000, 24, 72),
     (24, 17000, 67),
 ]
-#: What torch.library.opcheck looks at.
+#: What opcheck looks at.
 OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 H200 = Device("NVIDIA H200", 90, 132, 62914560)
 # Why a kernel serves no problem at all.
@@ -338,3 +340,15 @@ def counted() -> Iterator[_native.Tally]:
     finally:
         tally.stop()
         _native.lib().hgemm_context_set(_native.NO_CONTEXT, _native.NO_CONTEXT)
+
+
+class Names(TorchDispatchMode):
+    """``seen``: every op that runs, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))

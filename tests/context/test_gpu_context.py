@@ -761,8 +761,9 @@ with warnings.catch_warnings(record=True) as seen:
     for thread in threads: thread.join()
 assert not [str(w.message) for w in seen], [str(w.message) for w in seen]
 print("overriding:", flush=True)
-library = torch.library.Library("aten", "IMPL")
-library.impl("relu", lambda x: x, "{DEVICE.upper()}")
+from torch import library as torch_ops
+ours = torch_ops.Library("aten", "IMPL")
+ours.impl("relu", lambda x: x, "{DEVICE.upper()}")
 """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)

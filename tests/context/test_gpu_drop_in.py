@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import DEVICE, ON_GPU, assert_as_good, calls, expect_calls
+from helpers import DEVICE, ON_GPU, Names, assert_as_good, calls, expect_calls
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -699,16 +698,6 @@ def train(model: nn.Module, x: Tensor) -> None:
     model.zero_grad()
     out = model(x)
     (out @ out.mT).float().sum().backward()
-
-
-class Names(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 def aten_names(fn: Callable[[], object]) -> list[str]:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import Names
 from torch import Tensor
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import hgemm_ops  # noqa: F401  (registers torch.ops.hgemm)
 
@@ -139,16 +139,6 @@ def test_nested_vmap() -> None:
     a, b = torch.randn(5, 6, 3, 4), torch.randn(6, 4, 2)
     out = vmap(vmap(hgemm.mm), in_dims=(0, None))(a, b)
     torch.testing.assert_close(out, a @ b)
-
-
-class Names(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 def test_batched_weights_are_batched_products() -> None:
