@@ -246,7 +246,7 @@ def _steps(table: Document, waits: Mapping[str, str]) -> Iterator[Row]:
             "place": list(RUNGS).index(name) if rung else len(RUNGS),
             "adds": rung.adds if rung else name,
             "shape": shape,
-            "library": library,
+            "other": library,
             "rate": _short(result[unit]),
             "before": f"{before['us'] / result['us']:.2f}" if before else "-",
             "of_torch": f"{result['ratio']['value']:.3f}" if "ratio" in result else "-",

@@ -306,7 +306,7 @@ def course(rows: Sequence[Row], unit: str) -> Spec:
 
     A library that is several times as fast as the best step would squeeze the steps: the title names its speed.
     """
-    ours = sorted((row for row in rows if not row["library"]), key=lambda row: row["place"])
+    ours = sorted((row for row in rows if not row["other"]), key=lambda row: row["place"])
     steps = list(dict.fromkeys(row["step"] for row in ours))
     most = _WITHIN * max(row["rate"] for row in ours)
     beyond = sorted({f"{row['rate']:.0f}" for row in rows if row["rate"] > most and row["step"] == "torch"})
@@ -328,17 +328,17 @@ def course(rows: Sequence[Row], unit: str) -> Spec:
         height={"step": 17},
         layer=[
             {
-                "transform": [{"filter": "datum.library"}],
+                "transform": [{"filter": "datum.other"}],
                 "mark": {"type": "rule", "strokeDash": [4, 3], "strokeWidth": 1.5},
                 "encoding": {"x": x, "color": colour, "tooltip": libraries},
             },
             {
-                "transform": [{"filter": "!datum.library"}],
+                "transform": [{"filter": "!datum.other"}],
                 "mark": {"type": "line", "opacity": 0.45, "strokeWidth": 1.2},
                 "encoding": {"y": y, "x": x, "color": colour, "order": {"field": "place"}},
             },
             {
-                "transform": [{"filter": "!datum.library"}],
+                "transform": [{"filter": "!datum.other"}],
                 "mark": {"type": "point", "filled": True, "size": 55, "opacity": 1},
                 "encoding": {"y": y, "x": x, "color": colour, "tooltip": shown},
             },

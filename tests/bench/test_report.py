@@ -62,10 +62,10 @@ def test_shapes_off_the_table_are_rows_too() -> None:
 
 
 def test_the_ladder_is_in_the_order_of_the_course(found: dict[str, Any]) -> None:
-    steps = [row for row in found["ladder"]["sgemm"] if row["shape"] == "4096³" and not row["library"]]
+    steps = [row for row in found["ladder"]["sgemm"] if row["shape"] == "4096³" and not row["other"]]
     assert [row["place"] for row in steps] == sorted(row["place"] for row in steps)
     assert "naive" in steps[0]["adds"] or steps[0]["before"] == "-"
-    assert {row["step"] for row in found["ladder"]["sgemm"] if row["library"]} >= {"torch"}
+    assert {row["step"] for row in found["ladder"]["sgemm"] if row["other"]} >= {"torch"}
 
 
 def test_without_the_library_the_command_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
