@@ -61,17 +61,11 @@ def main(
     every: list[runner.Row] = []
     wrong: list[str] = []
     for suite in (name for name in suites if name in survey.NAMES):
-        document = console.run_survey(
-            suite,
-            survey.Options(candidates=candidates),
-            screen,
-            seed=seed,
-            count=count,
-            models=models,
-            limit=limit,
-            soak=soak,
-            journal_path=directory / f"{suite}.jsonl",
+        asked, journal_path = survey.Options(candidates=candidates), directory / f"{suite}.jsonl"
+        drawn, planned, measured = console.survey_rows(
+            suite, asked, screen, seed, count, models, limit, soak, journal_path
         )
+        document = survey.document(suite, drawn, planned, measured, asked, soak)
         survey.save(document, directory / f"{suite}.json")
         screen.print(console.survey_table(document))
         wrong += console.survey_wrong(document)

@@ -136,23 +136,6 @@ def _progress(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True)
 
 
-def run_survey(
-    suite: str,
-    options: survey.Options,
-    console: Console,
-    *,
-    seed: int | None,
-    count: int,
-    models: Sequence[str],
-    limit: float | None,
-    soak: float,
-    journal_path: Path | None,
-) -> dict[str, Any]:
-    """Runs ``random`` or ``zoo``, as far as the limit lets it, and gives the result file's content."""
-    seed, planned, rows = survey_rows(suite, options, console, seed, count, models, limit, soak, journal_path)
-    return survey.document(suite, seed, planned, rows, options, soak)
-
-
 def survey_rows(
     suite: str,
     options: survey.Options,

@@ -97,17 +97,11 @@ def bench(
 
     screen = Console()
     if suite in survey.NAMES:
-        document = console.run_survey(
-            suite,
-            survey.Options(candidates=candidates),
-            screen,
-            seed=seed,
-            count=count,
-            models=models,
-            limit=limit,
-            soak=soak,
-            journal_path=journal_path,
+        asked = survey.Options(candidates=candidates)
+        drawn, planned, measured = console.survey_rows(
+            suite, asked, screen, seed, count, models, limit, soak, journal_path
         )
+        document = survey.document(suite, drawn, planned, measured, asked, soak)
         screen.print(console.survey_table(document))
         if json_path:
             survey.save(document, json_path)
