@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from helpers import assert_close_to_torch
+from helpers import ACCUMULATION, assert_close_to_torch
 from torch import Tensor
 
 import hgemm_ops
@@ -79,6 +79,21 @@ def test_a_wrong_element_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["violating"] == len(routes) > 5 and "torch" not in routes
 
 
+def test_what_torch_serves_must_be_torchs_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_torch, calls = stress_products._by_torch, iter(range(10**6))
+
+    def restless(*arguments: Any) -> Tensor:
+        result = by_torch(*arguments)
+        return result.add_(result * torch.finfo(result.dtype).eps * 2) if next(calls) % 2 else result
+
+    monkeypatch.setattr(stress_products, "_by_torch", restless)
+    monkeypatch.setattr(stress_products, "excess", lambda *_: 0.0)
+    monkeypatch.setattr(stress_products, "_torchs", lambda case, a, b, c: iter([by_torch(case, a, b, c)]))
+    found = stress_products.stress(20, 1, SMALL, CPU)
+    routes = Counter(entry["case"]["route"] for entry in found["violations"])
+    assert set(routes) == {"torch"} and routes["torch"] > 3
+
+
 def test_a_write_beside_the_result_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     by_op = stress_products._by_op
 
@@ -97,10 +112,11 @@ def test_the_bound_is_that_of_the_tests() -> None:
     torch.manual_seed(0)
     a, b = torch.randn(40, 64).half(), torch.randn(64, 48).half()
     exact, magnitude, theirs = a.double() @ b.double(), a.double().abs() @ b.double().abs(), a @ b
+    noise = ACCUMULATION * torch.finfo(torch.float32).eps * magnitude
     for step in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 8.0, math.inf, math.nan):
         out = theirs.clone()
         out[7, 9] += step * torch.finfo(torch.float16).eps * exact[7, 9].abs()
-        inside = stress_products.excess(out, exact, theirs, magnitude) <= 1
+        inside = stress_products.excess(out, exact, theirs, noise) <= 1
         try:
             assert_close_to_torch(out, exact, theirs, magnitude=magnitude)
         except AssertionError:
@@ -110,11 +126,11 @@ def test_the_bound_is_that_of_the_tests() -> None:
 
 
 def test_infinities_must_be_torchs() -> None:
-    exact, magnitude = torch.tensor([[7e4]]).double(), torch.tensor([[7e4]]).double()
+    exact, noise = torch.tensor([[7e4]]).double(), torch.tensor([[1.0]]).double()
     theirs = torch.tensor([[math.inf]]).half()
-    assert stress_products.excess(theirs.clone(), exact, theirs, magnitude) == 0
+    assert stress_products.excess(theirs.clone(), exact, theirs, noise) == 0
     for other in (-math.inf, math.nan, 65504.0):
-        assert stress_products.excess(torch.tensor([[other]]).half(), exact, theirs, magnitude) == math.inf
+        assert stress_products.excess(torch.tensor([[other]]).half(), exact, theirs, noise) == math.inf
 
 
 # ---- Long runs
