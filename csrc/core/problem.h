@@ -101,9 +101,11 @@ enum class Family : int32_t {
   kSkinny = 3,
   kFp32 = 4,
   kGemv = 5,
-  kBatchedMma = 6
+  kBatchedMma = 6,
+  kSm90Split = 7
 };
-enum class Numerics : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1 };
+// kSplitF32: float32 as bfloat16 planes on tensor cores, only where Problem::float32 asks for it.
+enum class Numerics : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1, kSplitF32 = 2 };
 
 /// The class of a kernel's sums. Kernels of one class, but for kVaries, give the same bits for every element of alpha *
 /// A @ B + beta * C + bias, whatever else is in A and wherever it lies (tests/kernels/test_gpu_invariance.py).

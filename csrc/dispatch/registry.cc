@@ -26,7 +26,7 @@ std::vector<const Variant*>& all() {
         {kSm80MmaVariants, kSm80MmaVariantCount},         {kSm90WgmmaVariants, kSm90WgmmaVariantCount},
         {kSm90StreamKVariants, kSm90StreamKVariantCount}, {kSkinnyVariants, kSkinnyVariantCount},
         {kSm90SkinnyVariants, kSm90SkinnyVariantCount},   {kGemvVariants, kGemvVariantCount},
-        {kBatchedMmaVariants, kBatchedMmaVariantCount},
+        {kBatchedMmaVariants, kBatchedMmaVariantCount},   {kSm90SplitVariants, kSm90SplitVariantCount},
     };
     std::vector<const Variant*> out;
     out.reserve(kMaxVariants);
@@ -85,6 +85,7 @@ const char* family_name(Family family) {
     case Family::kFp32: return "fp32";
     case Family::kGemv: return "gemv";
     case Family::kBatchedMma: return "batched_mma";
+    case Family::kSm90Split: return "sm90_split";
   }
   return "unknown";
 }

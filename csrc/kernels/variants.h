@@ -23,6 +23,9 @@ extern const int kSm90SkinnyVariantCount;
 extern const Variant kGemvVariants[];
 extern const int kGemvVariantCount;
 
+extern const Variant kSm90SplitVariants[];
+extern const int kSm90SplitVariantCount;
+
 extern const Variant kBatchedMmaVariants[];
 extern const int kBatchedMmaVariantCount;
 

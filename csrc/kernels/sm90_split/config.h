@@ -1,0 +1,30 @@
+// What the list of sm90_split kernels (variants.cc) and their CUDA side share: configurations and launchers.
+#pragma once
+
+#include <cstdint>
+
+#include "core/problem.h"
+
+namespace hgemm::sm90_split {
+
+/// The shape of a block and of its cluster: one line of list.inc.
+template <int BN_, int STAGES_, int CM_>
+struct Config {
+  static constexpr int BM = 128, BN = BN_, BK = 64, STAGES = STAGES_, CM = CM_;
+  static constexpr int kPlanes = 3, kPlane = BK * 2;  // bytes of a plane's row in a stage: one line of 128
+  static constexpr int kThreads = 3 * 128;            // two consumer warpgroups and the producer's
+  static constexpr int kStageBytesA = kPlanes * BM * kPlane, kStageBytesB = kPlanes * BN * kPlane;
+  static constexpr int kStageBytes = kStageBytesA + kStageBytesB;
+  static constexpr int kSmemBytes = STAGES * kStageBytes + 2 * STAGES * 8;
+  static_assert(BN % 64 == 0 && BN <= 128, "sums and accumulators share a consumer's registers");
+  static_assert(CM <= 2 && BN / CM % 8 == 0);
+  static_assert(kSmemBytes <= 232448);
+};
+
+/// Enqueues the pass that makes planes, and the GEMM. `workspace`: planes.h.
+#define SM90_SPLIT(BN, STAGES, CM, RATE) \
+  HGEMM_IN_CUDA(launch_128x##BN##x64_c##CM##x1x1(const Problem&, const DeviceFacts&, void* workspace, Stream))
+#include "kernels/sm90_split/list.inc"
+#undef SM90_SPLIT
+
+}  // namespace hgemm::sm90_split

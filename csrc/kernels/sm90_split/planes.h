@@ -1,0 +1,47 @@
+// Float32 operands as sums of three bfloat16 matrices each, and where these lie in a kernel's workspace.
+//
+// x = x1 + x2 + x3, each the bfloat16 nearest to what is left: three times 8 bits hold the 24 of a float32, exactly, as
+// long as the last plane's are not below the smallest bfloat16, 2^-133.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/problem.h"
+
+namespace hgemm::sm90_split {
+
+constexpr int kPlanes = 3;
+constexpr int kPiece = 256;  // of K: what a warp splits of a row
+
+/// One operand's planes, K-major whatever the operand's order: (matrices, planes, rows, ld), and (matrices, rows,
+/// pieces) bytes that say whether a piece of a row is too small for planes. Matrices that broadcast are there once.
+struct Planes {
+  int64_t batch[2];  // outer, inner
+  int64_t rows, k, ld, pieces;
+  size_t tiny_at, bytes;  // of the workspace, from this operand's start
+};
+
+inline Planes planes_of(const Problem& p, const Matrix& x, int64_t rows) {
+  constexpr int64_t kLine = 64, kChunk = 8;  // elements of 128 and 16 bytes: rows start on the former where K is long
+  constexpr size_t kAlign = 256;
+  const auto round_up = [](auto value, auto to) { return (value + to - 1) / to * to; };
+  Planes out{};
+  for (int i = 0; i < 2; ++i) out.batch[i] = x.batch_stride[i] == 0 ? 1 : p.batch[i];
+  out.rows = rows;
+  out.k = p.k;
+  out.ld = round_up(p.k, p.k >= 512 ? kLine : kChunk);
+  out.pieces = (p.k + kPiece - 1) / kPiece;
+  const int64_t matrices = out.batch[0] * out.batch[1];
+  out.tiny_at = round_up(static_cast<size_t>(matrices * kPlanes * rows * out.ld) * 2, kAlign);
+  out.bytes = round_up(out.tiny_at + static_cast<size_t>(matrices * rows * out.pieces), kAlign);
+  return out;
+}
+inline Planes planes_of_a(const Problem& p) {
+  return planes_of(p, p.a, p.m);
+}
+inline Planes planes_of_b(const Problem& p) {
+  return planes_of(p, p.b, p.n);
+}
+
+}  // namespace hgemm::sm90_split

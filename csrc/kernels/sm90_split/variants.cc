@@ -1,0 +1,119 @@
+// The list of sm90_split kernels: what each one serves and what it is predicted to take.
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+#include "core/chip.h"
+#include "core/cost.h"
+#include "core/problem.h"
+#include "core/variant_list.h"
+#include "kernels/sm90_split/config.h"
+#include "kernels/sm90_split/planes.h"
+#include "kernels/variants.h"
+
+namespace hgemm {
+namespace {
+
+constexpr int kHopper = 90;  // compute capability
+
+/// One line of list.inc as values.
+struct Line {
+  Tile tile;
+  int smem_bytes;
+  int cm;
+  double rate;
+};
+
+constexpr double kStartUs = 3.5;      // both launches, first barriers, first stages, the last tile's stores
+constexpr double kSplitShare = 0.65;  // of the read stream that the pass over the operands reaches
+constexpr int kProducts = 6;
+
+bool eligible(const Problem& p, const Line& line, Reason* why) {
+#ifdef HGEMM_NO_SM90A
+  (void)p, (void)line;
+  return refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
+#else
+  constexpr int64_t kMaxExtent = int64_t{1} << 30, kMaxTiles = int64_t{1} << 29;
+  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
+    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
+                  static_cast<long long>(p.n), static_cast<long long>(p.k));
+  }
+  if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
+  const int64_t tiles = ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches();
+  if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, at most 2^29", static_cast<long long>(tiles));
+  return true;
+#endif
+}
+
+size_t workspace(const Problem& p) {
+  return sm90_split::planes_of_a(p).bytes + sm90_split::planes_of_b(p).bytes;
+}
+
+double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Chip& chip = chip_of(facts.cc);
+  const Tile& t = line.tile;
+  const int64_t units = ceil_div(p.m, int64_t{t.bm} * line.cm) * ceil_div(p.n, int64_t{t.bn}) * p.batches();
+  const double waves = static_cast<double>(ceil_div(units, int64_t{facts.sm_count / line.cm}));
+  const double steps = static_cast<double>(ceil_div(p.k, int64_t{t.bk}));
+  const double step_clk = 2.0 * kProducts * t.bm * t.bn * t.bk / (line.rate * chip.peak_flops);
+  const double gemm_us = waves * (steps * step_clk / (chip.clock_ghz * 1e3) + 0.5);
+  const auto elements = [&p](const Matrix& x, int64_t rows) {
+    const int64_t matrices = (x.batch_stride[0] == 0 ? 1 : p.batch[0]) * (x.batch_stride[1] == 0 ? 1 : p.batch[1]);
+    return static_cast<double>(matrices) * static_cast<double>(rows) * static_cast<double>(p.k);
+  };
+  const double split_bytes = (elements(p.a, p.m) + elements(p.b, p.n)) * (4 + 2 * sm90_split::kPlanes);
+  return kStartUs + split_bytes / (kSplitShare * chip.dram_gbs * 1e3) + gemm_us;
+}
+
+template <const Line& kLine, auto kLaunch>
+struct Functions {
+  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine, why); }
+  static size_t workspace(const Problem& p, const DeviceFacts&) { return hgemm::workspace(p); }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine); }
+  static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
+    return kLaunch(p, facts, workspace, stream);
+  }
+};
+
+template <class C>
+constexpr Line line_of(double rate) {
+  return {{C::BM, C::BN, C::BK, C::STAGES, C::kThreads}, C::kSmemBytes, C::CM, rate};
+}
+
+#define SM90_SPLIT(BN, STAGES, CM, RATE) \
+  constexpr Line kLine_128x##BN##x64_c##CM##x1x1 = line_of<sm90_split::Config<BN, STAGES, CM>>(RATE);
+#include "kernels/sm90_split/list.inc"
+#undef SM90_SPLIT
+
+template <class Functions>
+constexpr Variant split_variant(const char* name, const Line& line) {
+  return {name,
+          Family::kSm90Split,
+          Numerics::kSplitF32,
+          kHopper,
+          kHopper,
+          1u << static_cast<int>(DType::kF32),
+          line.tile,
+          line.smem_bytes,
+          false,
+          Functions::eligible,
+          Functions::workspace,
+          Functions::predict_us,
+          Functions::launch,
+          false,
+          nullptr,
+          {line.cm, 1, 1, false, true, false, false, false}};
+}
+
+}  // namespace
+
+const Variant kSm90SplitVariants[] = {
+#define SM90_SPLIT(BN, STAGES, CM, RATE)                                                                           \
+  split_variant<Functions<kLine_128x##BN##x64_c##CM##x1x1, sm90_split::launch_128x##BN##x64_c##CM##x1x1>>(         \
+      "sm90_split_128x" #BN "x64_c" #CM "x1x1", kLine_128x##BN##x64_c##CM##x1x1),
+#include "kernels/sm90_split/list.inc"
+#undef SM90_SPLIT
+};
+const int kSm90SplitVariantCount = static_cast<int>(std::size(kSm90SplitVariants));
+
+}  // namespace hgemm
