@@ -37,11 +37,26 @@ inline Planes planes_of(const Problem& p, const Matrix& x, int64_t rows) {
   out.bytes = round_up(out.tiny_at + static_cast<size_t>(matrices * rows * out.pieces), kAlign);
   return out;
 }
-inline Planes planes_of_a(const Problem& p) {
-  return planes_of(p, p.a, p.m);
+inline size_t workspace_bytes(const Problem& p) {
+  return planes_of(p, p.a, p.m).bytes + planes_of(p, p.b, p.n).bytes;
 }
-inline Planes planes_of_b(const Problem& p) {
-  return planes_of(p, p.b, p.n);
+
+/// An operand as rows of K: those of A, or B's columns.
+struct Side {
+  Matrix x;
+  int64_t row, k_stride;
+  Planes planes;
+  unsigned char* memory;  // of the workspace, for the planes
+};
+inline Side side_a(const Problem& p, void* workspace) {
+  return {p.a, p.a.row_stride, p.a.col_stride, planes_of(p, p.a, p.m), static_cast<unsigned char*>(workspace)};
 }
+inline Side side_b(const Problem& p, void* workspace) {
+  return {p.b, p.b.col_stride, p.b.row_stride, planes_of(p, p.b, p.n),
+          static_cast<unsigned char*>(workspace) + planes_of(p, p.a, p.m).bytes};
+}
+
+/// Enqueues the pass that makes the planes, at the speed of memory.
+HGEMM_IN_CUDA(launch_split(const Problem& p, void* workspace, Stream stream))
 
 }  // namespace hgemm::sm90_split

@@ -45,10 +45,6 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 #endif
 }
 
-size_t workspace(const Problem& p) {
-  return sm90_split::planes_of_a(p).bytes + sm90_split::planes_of_b(p).bytes;
-}
-
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Chip& chip = chip_of(facts.cc);
   const Tile& t = line.tile;
@@ -68,7 +64,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
 template <const Line& kLine, auto kLaunch>
 struct Functions {
   static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine, why); }
-  static size_t workspace(const Problem& p, const DeviceFacts&) { return hgemm::workspace(p); }
+  static size_t workspace(const Problem& p, const DeviceFacts&) { return sm90_split::workspace_bytes(p); }
   static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine); }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
     return kLaunch(p, facts, workspace, stream);
@@ -108,8 +104,8 @@ constexpr Variant split_variant(const char* name, const Line& line) {
 }  // namespace
 
 const Variant kSm90SplitVariants[] = {
-#define SM90_SPLIT(BN, STAGES, CM, RATE)                                                                           \
-  split_variant<Functions<kLine_128x##BN##x64_c##CM##x1x1, sm90_split::launch_128x##BN##x64_c##CM##x1x1>>(         \
+#define SM90_SPLIT(BN, STAGES, CM, RATE)                                                                   \
+  split_variant<Functions<kLine_128x##BN##x64_c##CM##x1x1, sm90_split::launch_128x##BN##x64_c##CM##x1x1>>( \
       "sm90_split_128x" #BN "x64_c" #CM "x1x1", kLine_128x##BN##x64_c##CM##x1x1),
 #include "kernels/sm90_split/list.inc"
 #undef SM90_SPLIT
