@@ -16,6 +16,8 @@ from pathlib import Path
 
 import click
 
+from hgemm_ops.bench import record
+
 CHILD = """
 import ctypes, json, sys, time
 from pathlib import Path
@@ -62,6 +64,10 @@ def measure(checkout: Path) -> dict[str, float]:
     return json.loads(run.stdout)
 
 
+def library_sizes(checkout: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in sorted((checkout / "hgemm_ops").glob("_[Cl]*.so"))}
+
+
 @click.command()
 @click.argument("checkouts", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--repeat", default=9, show_default=True, help="Processes for each.")
@@ -72,12 +78,13 @@ def main(checkouts: tuple[Path, ...], repeat: int, json_path: Path | None) -> No
         for checkout, found in runs.items():
             found.append(measure(checkout))
     for checkout, found in runs.items():
-        sizes = {path.name: path.stat().st_size for path in sorted((checkout / "hgemm_ops").glob("_[Cl]*.so"))}
-        click.echo(f"{checkout}: " + ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in sizes.items()))
+        sizes = library_sizes(checkout).items()
+        click.echo(f"{checkout}: " + ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in sizes))
         for name in found[0]:
             click.echo(f"  {statistics.median(run[name] for run in found):10.2f}  {name}")
     if json_path:
-        json_path.write_text(json.dumps({str(checkout): found for checkout, found in runs.items()}, indent=2))
+        rows = [{"bytes": library_sizes(checkout), "milliseconds": found} for checkout, found in runs.items()]
+        record.save(record.document(checkouts=rows), json_path)
 
 
 if __name__ == "__main__":
