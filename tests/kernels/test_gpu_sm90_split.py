@@ -1,0 +1,187 @@
+"""float32 as bfloat16 planes: no larger errors than strict float32's, on values that planes find hard, and where planes
+cannot hold a value what float32 gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import POISON, GuardedBuffer
+from torch import Tensor
+
+import hgemm_ops
+from hgemm_ops import VariantInfo
+
+pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
+
+hgemm = torch.ops.hgemm
+SPLIT = [v for v in hgemm_ops.variants() if v.family == "sm90_split"]
+VARIANTS = pytest.mark.parametrize("variant", SPLIT, ids=lambda v: v.name)
+_ROUNDING = 2.0**-24  # the most that one rounding of a float32 loses, relative
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape, device="cuda")
+
+
+def uniform(*shape: int) -> Tensor:
+    return torch.rand(shape, device="cuda")
+
+
+def scales(*shape: int, most: int) -> Tensor:
+    return torch.exp2((uniform(*shape) * 2 - 1) * most)
+
+
+def errors(out: Tensor, a: Tensor, b: Tensor) -> tuple[float, float]:
+    """The largest error beside |A||B|, and its root mean square beside the result's."""
+    exact, magnitude = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    error = (out.double() - exact).abs()
+    return (error / magnitude).nan_to_num(0).max().item(), (error.square().mean() / exact.square().mean()).sqrt().item()
+
+
+def hilbert() -> tuple[Tensor, Tensor]:
+    i = torch.arange(512, device="cuda").float()
+    matrix = 1 / (i[:, None] + i + 1)
+    return matrix, matrix
+
+
+def cancelling() -> tuple[Tensor, Tensor]:
+    a, b = normal(300, 500), normal(500, 200)
+    return torch.cat([a, -a], 1), torch.cat([b, b * (1 + 2.0**-20)])
+
+
+def of_depth(make: Callable[..., Tensor], k: int) -> Callable[[], tuple[Tensor, Tensor]]:
+    return lambda: (make(256, k), make(k, 256))
+
+
+def scaled(rows: int, cols: int, most: int, both: bool = False) -> Callable[[], tuple[Tensor, Tensor]]:
+    """(512, 1024) and (1024, 512), scaled by a matrix of (rows, cols), or by two of them."""
+    return lambda: (
+        normal(512, 1024) * scales(rows, cols, most=most),
+        normal(1024, 512) * (scales(cols, rows, most=most) if both else 1),
+    )
+
+
+CASES: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
+    **{f"N(0,1) K={k}": of_depth(normal, k) for k in (1, 16, 67, 256, 4096, 65536)},
+    **{f"U(0,1) K={k}": of_depth(uniform, k) for k in (16, 256, 4096, 65536)},
+    **{f"rows 2^U(-{most},{most})": scaled(512, 1, most) for most in (20, 60)},
+    **{f"K 2^U(-{most},{most})": scaled(1, 1024, most) for most in (20, 60)},
+    **{f"elements 2^U(-{most},{most})": scaled(512, 1024, most) for most in (20, 60)},
+    **{f"both 2^U(-{most},{most})": scaled(512, 1024, most, both=True) for most in (20, 60)},
+    "Hilbert": hilbert,
+    "cancelling": cancelling,
+    "tiny": lambda: (normal(200, 300) * 1e-36, normal(300, 200)),
+    "denormal": lambda: (normal(200, 300) * 1e-40, normal(300, 200) * 10),
+    "tiny results": lambda: (normal(200, 300) * 1e-20, normal(300, 200) * 1e-20),
+    "large": lambda: (normal(200, 300) * 1e37, normal(300, 200) * 1e-3),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@VARIANTS
+def test_errors_are_at_most_those_of_strict_float32(variant: VariantInfo, case: str) -> None:
+    torch.manual_seed(0)
+    a, b = CASES[case]()
+    most, rms = errors(torch.mm(a, b), a, b)
+    split_most, split_rms = errors(hgemm.mm(a, b, variant=variant.id), a, b)
+    assert split_most <= most + _ROUNDING and split_rms <= rms + _ROUNDING / math.sqrt(3)
+
+
+@VARIANTS
+def test_errors_of_random_products(variant: VariantInfo) -> None:
+    """250 of each kernel: sizes from 1 to 2,000, any layout, slices of larger matrices."""
+    generator = torch.Generator().manual_seed(1)
+
+    def size(most: int) -> int:
+        return round(math.exp(torch.rand((), generator=generator).item() * math.log(most)))
+
+    def operand(rows: int, cols: int) -> Tensor:
+        row, col = size(9) - 1, size(9) - 1
+        whole = torch.full((rows + row + 3, cols + col + 5), POISON, device="cuda")
+        view = whole[row : row + rows, col : col + cols]
+        view.copy_(normal(rows, cols))
+        return view
+
+    torch.manual_seed(1)
+    for number in range(250):
+        m, n, k = size(2000), size(2000), size(2000)
+        a = operand(m, k) if number % 2 else operand(k, m).t()
+        b = operand(k, n) if number % 4 < 2 else operand(n, k).t()
+        out = GuardedBuffer((m, n), torch.float32, "cuda")
+        hgemm.mm.out(a, b, variant=variant.id, out=out.tensor)
+        out.check()
+        most, rms = errors(torch.mm(a, b), a, b)
+        split_most, split_rms = errors(out.tensor, a, b)
+        assert split_most <= most + _ROUNDING and split_rms <= rms + _ROUNDING / math.sqrt(3), (m, n, k)
+
+
+def test_kernels_give_the_same_bits() -> None:
+    a, b = normal(300, 1031), normal(1031, 270)
+    first, *others = (hgemm.mm(a, b, variant=v.id) for v in SPLIT)
+    assert all(torch.equal(first, other) for other in others)
+
+
+@VARIANTS
+def test_rows_do_not_depend_on_others(variant: VariantInfo) -> None:
+    """Neither on their values, which may be NaN, nor on how many there are."""
+    a, b = normal(301, 700), normal(700, 260)
+    expected = hgemm.mm(a, b, variant=variant.id)
+    for rows in (1, 7, 64, 129):
+        assert torch.equal(hgemm.mm(a[:rows], b, variant=variant.id), expected[:rows])
+    others = a.clone()
+    others[5, 7], others[9, 3], others[20, 1], others[30] = math.inf, math.nan, 3.4e38, others[30] * 1e-37
+    columns = b.clone()
+    columns[3, 50] = -math.inf
+    out = hgemm.mm(others, columns, variant=variant.id)
+    same = torch.ones_like(out, dtype=torch.bool)
+    same[[5, 9, 20, 30]] = False
+    same[:, 50] = False
+    assert torch.equal(out[same], expected[same])
+
+
+@VARIANTS
+def test_what_planes_cannot_hold_is_as_in_float32(variant: VariantInfo) -> None:
+    a, b = normal(200, 300), normal(300, 150)
+    a[5, 7], a[9, 3], a[20, 1], a[21, 2], b[3, 50] = math.inf, math.nan, 3.4028e38, -3.4e38, -math.inf
+    expected, out = torch.mm(a, b), hgemm.mm(a, b, variant=variant.id)
+    assert torch.equal(out.isnan(), expected.isnan())
+    assert torch.equal(out.isposinf(), expected.isposinf()) and torch.equal(out.isneginf(), expected.isneginf())
+    finite = expected.isfinite()
+    torch.testing.assert_close(out[finite], expected[finite], rtol=1e-5, atol=1e-4)
+    zero = hgemm.mm(torch.zeros_like(a), torch.ones_like(b), variant=variant.id)
+    assert torch.equal(zero, torch.zeros_like(zero))
+
+
+@pytest.mark.parametrize("batch", [(5,), (3, 4)])
+@VARIANTS
+def test_batches_and_what_they_share(variant: VariantInfo, batch: tuple[int, ...]) -> None:
+    a, b = normal(*batch, 70, 90), normal(*batch, 110, 90).mT
+    for x, y in ((a, b), (a[:1].expand_as(a), b), (a, b[:1].expand_as(b))):
+        out = hgemm.matmul(x, y, variant=variant.id)
+        exact = x.double() @ y.double()
+        assert ((out.double() - exact).abs() <= 4e-6 * (1 + exact.abs())).all()
+
+
+@pytest.mark.parametrize("shape", [(130, 150, 64), (129, 151, 67), (1, 3, 1)])
+@VARIANTS
+def test_epilogues(variant: VariantInfo, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    a, b, bias = normal(m, k), normal(k, n), normal(n)
+    exact = a.double() @ b.double()
+    for c in (normal(m, n), normal(n), normal(m, 1), normal(n, m).t()):
+        out = hgemm.addmm(c, a, b, beta=0.5, alpha=-2.0, variant=variant.id)
+        torch.testing.assert_close(out.double(), -2 * exact + 0.5 * c.double(), rtol=1e-5, atol=1e-4)
+    out, before = hgemm.linear_save(a, b.t(), bias, 2, variant=variant.id)
+    torch.testing.assert_close(before.double(), exact + bias, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(out.double(), F.gelu(exact + bias), rtol=1e-5, atol=1e-4)
+    nan = torch.full((m, n), math.nan, device="cuda")
+    assert hgemm.addmm(nan, a, b, beta=0.0, variant=variant.id).isfinite().all()
