@@ -5,7 +5,8 @@
     print(report)
 
 Environment, read at import: ``HGEMM_OPS_DISABLE`` (torch serves every op), ``HGEMM_OPS_VARIANT`` (the kernel to take
-where neither an argument nor the context manager names one), ``HGEMM_OPS_NUMERICS`` (likewise, ``numerics``),
+where neither an argument nor the context manager names one), ``HGEMM_OPS_NUMERICS`` and ``HGEMM_OPS_FLOAT32``
+(likewise, ``numerics`` and ``float32``),
 ``HGEMM_OPS_TUNE`` (shapes that no table holds are timed at their first product, if the context manager does not say),
 ``HGEMM_OPS_LOG`` (a level of the logger ``hgemm_ops``; info prints a line per new decision), ``HGEMM_OPS_CACHE_DIR``
 (where measured shapes are kept).

@@ -31,8 +31,12 @@ def _require_activation(function: str, activation: object) -> int:
     return _ACT[activation]
 
 
-def _choice(variant: str | None, numerics: str | None) -> dict[str, int]:
-    return {"variant": _variants.resolve(variant), "numerics": _variants.resolve_numerics(numerics)}
+def _choice(variant: str | None, numerics: str | None, float32: str | None) -> dict[str, int]:
+    return {
+        "variant": _variants.resolve(variant),
+        "numerics": _variants.resolve_numerics(numerics),
+        "float32": _variants.resolve_float32(float32),
+    }
 
 
 def matmul(
@@ -41,6 +45,7 @@ def matmul(
     *,
     variant: str | None = None,
     numerics: str | None = None,
+    float32: str | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Matrix product with the semantics of :func:`torch.matmul`, through this package's kernels.
@@ -58,6 +63,9 @@ def matmul(
         numerics: ``"fast"``, ``"batch_invariant"`` or ``"batch_invariant_or_raise"``, as for
             :class:`hgemm_ops.use_custom_gemm`, also of the gradients; None for what the context manager or the
             environment says. It is for CUDA tensors; those of the CPU are torch's.
+        float32: ``"strict"`` or ``"split"``, as for :class:`hgemm_ops.use_custom_gemm`, also of the gradients; None for
+            what the context manager or the environment says. With ``"split"``, float32 CUDA tensors may be multiplied
+            as three bfloat16 matrices each: the error against float64 is at most strict's plus one rounding.
         out_dtype: dtype of the result: that of the inputs (None), or float32 for float16 and bfloat16 inputs. Gradients
             are computed in the inputs' dtype.
 
@@ -68,12 +76,12 @@ def matmul(
         TypeError: ``a`` or ``b`` is not a tensor, or ``out_dtype`` not a dtype.
         RuntimeError: shapes, dtypes or devices do not match, ``out_dtype`` is another dtype, ``variant`` cannot
             serve these operands (the message lists why), or ``numerics`` cannot be held for them.
-        ValueError: no kernel has the name ``variant``, or ``numerics`` is none of its modes.
+        ValueError: no kernel has the name ``variant``, or ``numerics`` or ``float32`` is none of its modes.
     """
     _require_tensor("matmul", "a", a)
     _require_tensor("matmul", "b", b)
     _require_dtype("matmul", out_dtype)
-    return torch.ops.hgemm.matmul.default(a, b, out_dtype=out_dtype, **_choice(variant, numerics))
+    return torch.ops.hgemm.matmul.default(a, b, out_dtype=out_dtype, **_choice(variant, numerics, float32))
 
 
 def linear(
@@ -84,6 +92,7 @@ def linear(
     activation: str | None = None,
     variant: str | None = None,
     numerics: str | None = None,
+    float32: str | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Linear layer with an optional activation in the same kernel: ``act(x @ weight.T + bias)``.
@@ -96,7 +105,7 @@ def linear(
         weight: ``(out_features, in_features)``, or ``(in_features,)`` for one feature; same dtype and device as ``x``.
         bias: ``(out_features,)``, or one value for all; same dtype and device as ``x``.
         activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"none"`` or None.
-        variant, numerics: as for :func:`matmul`.
+        variant, numerics, float32: as for :func:`matmul`.
         out_dtype: as for :func:`matmul`.
 
     Returns:
@@ -105,7 +114,7 @@ def linear(
     Raises:
         TypeError: ``x``, ``weight`` or ``bias`` is not a tensor, or ``out_dtype`` not a dtype.
         RuntimeError: as for :func:`matmul`.
-        ValueError: unknown ``activation``, ``variant`` or ``numerics``.
+        ValueError: unknown ``activation``, ``variant``, ``numerics`` or ``float32``.
     """
     _require_tensor("linear", "x", x)
     _require_tensor("linear", "weight", weight)
@@ -113,4 +122,5 @@ def linear(
         _require_tensor("linear", "bias", bias)
     act = _require_activation("linear", activation)
     _require_dtype("linear", out_dtype)
-    return torch.ops.hgemm.linear.default(x, weight, bias, act, out_dtype=out_dtype, **_choice(variant, numerics))
+    choice = _choice(variant, numerics, float32)
+    return torch.ops.hgemm.linear.default(x, weight, bias, act, out_dtype=out_dtype, **choice)

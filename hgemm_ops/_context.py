@@ -39,7 +39,8 @@ def _apply() -> None:
     every = _entered
     library = _native.lib()
     if every:  # before a thread is told that a context holds
-        library.hgemm_context_set_numerics(_numerics(own), _numerics(every))
+        library.hgemm_context_set_numerics(_said(own, "_numerics"), _said(every, "_numerics"))
+        library.hgemm_context_set_float32(_said(own, "_float32"), _said(every, "_float32"))
     library.hgemm_context_set(
         own[-1].context._variant if own else _native.NO_CONTEXT,
         every[-1].context._variant if every else _native.NO_CONTEXT,
@@ -50,12 +51,13 @@ def _apply() -> None:
     )
     if not every:
         library.hgemm_context_set_numerics(_native.AUTO, _native.AUTO)
+        library.hgemm_context_set_float32(_native.AUTO, _native.AUTO)
 
 
-def _numerics(entered: list[_Entry]) -> int:
+def _said(entered: list[_Entry], mode: str) -> int:
     """What the innermost context that says something of it says."""
-    said = (entry.context._numerics for entry in reversed(entered))
-    return next((numerics for numerics in said if numerics != _native.AUTO), _native.AUTO)
+    said = (getattr(entry.context, mode) for entry in reversed(entered))
+    return next((value for value in said if value != _native.AUTO), _native.AUTO)
 
 
 class use_custom_gemm(ContextDecorator):
@@ -76,14 +78,14 @@ class use_custom_gemm(ContextDecorator):
     It changes what torch itself calls for aten::mm, bmm, addmm, baddbmm, addmv, dot, vdot and ``_addmm_activation``
     (``csrc/aten``), below autograd, autocast, functorch, tensor subclasses and compiled graphs. So every function that
     ends there is served, ``nn.Linear``, ``@``, ``einsum``, attention's own products and gradients among them; shapes,
-    dtypes, errors, gradients and graphs are torch's. Other dtypes than float16 and bfloat16, CPU tensors, and what no
-    kernel of ours would do faster, run torch's kernels; the report says why.
+    dtypes, errors, gradients and graphs are torch's. Other dtypes than float16, bfloat16 and, where it is asked for,
+    float32, CPU tensors, and what no kernel of ours would do faster, run torch's kernels; the report says why.
 
     It holds for the thread that enters it, and for every thread that has entered none: autograd's, for instance, and a
     data-parallel wrapper's. Contexts nest: the innermost one's ``variant`` holds, and of those that have a ``numerics``
-    the innermost one's. One object may be entered again, also while it is active, and by several threads. Compiled
-    graphs look at it when they run: they need no recompilation. Entering it inside a function that torch.compile
-    compiles breaks the graph there. Replays of a CUDA graph run what was captured.
+    or a ``float32`` the innermost one's. One object may be entered again, also while it is active, and by several
+    threads. Compiled graphs look at it when they run: they need no recompilation. Entering it inside a function that
+    torch.compile compiles breaks the graph there. Replays of a CUDA graph run what was captured.
 
     Args:
         variant: a kernel's name (see :func:`hgemm_ops.variants`) for all float16 and bfloat16 products, ``"torch"`` for
@@ -95,6 +97,11 @@ class use_custom_gemm(ContextDecorator):
             raises RuntimeError. Products of other dtypes are torch's, and the report says that their bits may vary;
             with ``"batch_invariant_or_raise"`` they raise RuntimeError. ``"fast"``: any kernel. None: as outside of
             this context, else by ``HGEMM_OPS_NUMERICS``, else fast.
+        float32: ``"split"``: float32 products may run on tensor cores, each operand as the sum of three bfloat16
+            matrices. The error against float64 is at most strict's plus one rounding. What that would not make faster
+            stays torch's, and all of it with a ``numerics`` that is not fast. Where torch's flags allow TF32, ours
+            still come first, and are more exact. ``"strict"``: none but float32 arithmetic, or what torch's flags
+            allow it. None: as outside of this context, else by ``HGEMM_OPS_FLOAT32``, else strict.
         tune: whether the first float16 or bfloat16 product of a shape that no table holds has kernels timed on its
             operands: torch's, and up to five of ours, those predicted to be the fastest. This takes at most 20 ms,
             beside loading kernels and finishing what the stream holds; of products of more than 5 ms, two calls of
@@ -106,7 +113,7 @@ class use_custom_gemm(ContextDecorator):
             host time for each call of a module; while they are registered, torch.compile compiles anew.
 
     Raises:
-        ValueError: no kernel has the name ``variant``, or ``numerics`` is none of these.
+        ValueError: no kernel has the name ``variant``, or ``numerics`` or ``float32`` is none of these.
         RuntimeError: on entering, ``numerics`` is not fast and this library does not run on this machine's GPUs.
 
     Attributes:
@@ -118,11 +125,13 @@ class use_custom_gemm(ContextDecorator):
         *,
         variant: str | None = None,
         numerics: str | None = None,
+        float32: str | None = None,
         tune: bool | None = None,
         sites: bool = False,
     ) -> None:
         self._variant = _variants.resolve(variant)
         self._numerics = _variants.resolve_numerics(numerics)
+        self._float32 = _variants.resolve_float32(float32)
         self._tune = _tuning.by_default() if tune is None else bool(tune)
         self._sites = sites
         self.report = Report()

@@ -89,6 +89,7 @@ def explain(
     out_dtype: torch.dtype | None = None,
     variant: str | None = None,
     numerics: str | None = None,
+    float32: str | None = None,
 ) -> Explanation:
     """Explains ``torch.matmul(a, b)``, or the product that the sizes describe. Nothing is computed, no GPU is needed.
 
@@ -100,7 +101,7 @@ def explain(
         arch: the GPU to decide for, "sm_80", "sm_86", "sm_89", "sm_90" or "sm_100". By default the tensors' own device;
             without tensors the current GPU, or "sm_90" where there is none.
         activation, bias, out_dtype: the epilogue.
-        variant, numerics: a kernel's name and a mode, as the ops take them. Contexts are not looked at.
+        variant, numerics, float32: a kernel's name and modes, as the ops take them. Contexts are not looked at.
 
     Raises:
         RuntimeError: the op would refuse the operands, the forced variant cannot serve them, or ``numerics`` cannot be
@@ -108,7 +109,7 @@ def explain(
         ValueError, TypeError: an argument is not understood.
     """
     act = _activation(activation)
-    choice = (_variants.resolve(variant), _variants.resolve_numerics(numerics))
+    choice = (_variants.resolve(variant), _variants.resolve_numerics(numerics), _variants.resolve_float32(float32))
     if a is not None or b is not None:
         if not isinstance(a, Tensor) or not isinstance(b, Tensor):
             raise TypeError(f"explain: expected two tensors, got {type(a).__name__} and {type(b).__name__}")
@@ -142,7 +143,7 @@ def _explain_tensors(
     act: int,
     bias: bool,
     out_dtype: torch.dtype | None,
-    choice: tuple[int, int],
+    choice: tuple[int, int, int],
 ) -> Explanation:
     problem = f"{_native.dtype_name(a.dtype)} {_shape(a)} @ {_shape(b)}"
     device = arch or str(a.device)
@@ -171,9 +172,9 @@ def _ask(
     act: int,
     bias: bool,
     out_dtype: torch.dtype | None,
-    choice: tuple[int, int],
+    choice: tuple[int, int, int],
 ) -> Explanation:
-    query.act, query.has_bias, (query.variant, query.numerics) = act, bias, choice
+    query.act, query.has_bias, (query.variant, query.numerics, query.float32) = act, bias, choice
     if out_dtype is not None:
         why = _unsupported_dtype(out_dtype)
         if why:
@@ -203,7 +204,7 @@ def _ask(
     )
 
 
-def _fallback(problem: str, device: str, why: str, choice: tuple[int, int]) -> Explanation:
+def _fallback(problem: str, device: str, why: str, choice: tuple[int, int, int]) -> Explanation:
     """torch serves it and no kernel of ours was considered."""
     numerics = _native.NUMERICS[max(choice[1], 0)]
     if numerics != "fast" and device != "cpu":

@@ -38,6 +38,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.com
 KERNEL_DTYPES = DTYPES[:3]
 SOURCES = ("forced", "table", "model", "fallback")
 NUMERICS = ("fast", "batch_invariant", "batch_invariant_or_raise")
+FLOAT32 = ("strict", "split")
 SUMS = ("vary", "in order", "two slices", "four slices")
 OPS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear")
 LAYOUTS = {(0, 1): "NN", (0, 0): "NT", (1, 1): "TN", (1, 0): "TT"}  # (major of a, major of b)
@@ -91,6 +92,7 @@ class Query(Structure):
         ("out_dtype", c_int32),
         ("variant", c_int32),
         ("numerics", c_int32),
+        ("float32", c_int32),
         ("facts", Facts),
     ]
 
@@ -165,6 +167,8 @@ class CallCount(Structure):
         ("left", c_int32),
         ("site", c_int32),
         ("numerics", c_int32),
+        ("float32", c_int32),
+        ("reserved", c_int32),
         ("calls", c_int64),
     ]
 
@@ -222,11 +226,14 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_set_default_variant": (c_int, [c_int]),
     "hgemm_default_variant": (c_int, []),
     "hgemm_set_default_numerics": (c_int, [c_int]),
+    "hgemm_set_default_float32": (c_int, [c_int]),
     "hgemm_set_log": (None, [c_void_p]),
     "hgemm_set_first_use": (None, [c_void_p]),
     "hgemm_context_set": (None, [c_int, c_int]),
     "hgemm_context_set_numerics": (None, [c_int, c_int]),
+    "hgemm_context_set_float32": (None, [c_int, c_int]),
     "hgemm_standing_numerics": (c_int, []),
+    "hgemm_standing_float32": (c_int, []),
     "hgemm_left_reason": (c_char_p, [c_int]),
     "hgemm_context_leave_all": (None, []),
     "hgemm_tuning_set": (None, [c_int, c_int]),

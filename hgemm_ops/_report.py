@@ -166,7 +166,7 @@ def _reason(count: _native.CallCount) -> str:
     for align in (16, count.align):  # the counters know the least of all operands', which may be the result's alone
         query = _variants.matmul_query(count.m, count.n, count.k, dtype, layout, facts, count.batch, align)
         query.has_bias, query.act, query.out_dtype = count.has_bias, count.act, count.out_dtype
-        query.numerics = count.numerics
+        query.numerics, query.float32 = count.numerics, count.float32
         query.variant = count.variant if source == "forced" else _native.AUTO
         decision, _ = _native.explain(query)
         if (decision.variant, decision.align) == (count.variant, count.align):

@@ -38,6 +38,9 @@ def _dtypes(info: _native.VariantInfo) -> tuple[torch.dtype, ...]:
     return tuple(dtype for bit, dtype in enumerate(_native.KERNEL_DTYPES) if info.dtypes >> bit & 1)
 
 
+#: By value of the enum Numerics in csrc/core/problem.h.
+_NUMERICS = ("float32 accumulation", "float16 accumulation", "float32 as three bfloat16 planes")
+
 # Square, with a row, small, tiny, off every alignment, and with rows of A and B alone off it.
 _SIZES = (
     (4096, 4096, 4096),
@@ -59,7 +62,9 @@ def _layouts() -> list[set[str]]:
                 for layout in _native.LAYOUTS.values():
                     if m == 1 and layout[0] == "T":
                         continue  # a single row lies as its transpose does
-                    for c in _native.explain(matmul_query(m, n, k, dtype, layout, facts))[1][:-1]:
+                    query = matmul_query(m, n, k, dtype, layout, facts)
+                    query.float32 = _native.FLOAT32.index("split")
+                    for c in _native.explain(query)[1][:-1]:
                         if c.eligible:
                             served[c.variant].add(layout)
     return served
@@ -94,7 +99,7 @@ def _infos() -> tuple[VariantInfo, ...]:
             max_arch=None if info.max_cc > _NEWEST else f"sm_{info.max_cc}",
             dtypes=_dtypes(info),
             layouts=tuple(sorted(layouts)),
-            numerics=("float32 accumulation", "float16 accumulation")[info.numerics],
+            numerics=_NUMERICS[info.numerics],
             tile=tuple(info.tile),
             swizzles=bool(info.reads_swizzle_stride),
             sums=_native.SUMS[info.sums],
@@ -184,11 +189,20 @@ def resolve(name: str | None) -> int:
 
 def resolve_numerics(name: str | None) -> int:
     """The number of a mode of ``numerics``; -1 for None. ValueError, with the names, for others."""
+    return _resolve_mode("numerics", _native.NUMERICS, name)
+
+
+def resolve_float32(name: str | None) -> int:
+    """The same of ``float32``."""
+    return _resolve_mode("float32", _native.FLOAT32, name)
+
+
+def _resolve_mode(argument: str, modes: tuple[str, ...], name: str | None) -> int:
     if name is None:
         return _native.AUTO
-    if name not in _native.NUMERICS:
-        raise ValueError(f"numerics: expected {', '.join(_native.NUMERICS)} or None, got {name!r}")
-    return _native.NUMERICS.index(name)
+    if name not in modes:
+        raise ValueError(f"{argument}: expected {', '.join(modes)} or None, got {name!r}")
+    return modes.index(name)
 
 
 def standing_numerics() -> str:
@@ -197,11 +211,12 @@ def standing_numerics() -> str:
 
 
 def apply_environment() -> None:
-    """Makes ``HGEMM_OPS_VARIANT`` and ``HGEMM_OPS_NUMERICS`` what the ops take when neither an argument nor the context
-    manager says otherwise."""
+    """Makes ``HGEMM_OPS_VARIANT``, ``HGEMM_OPS_NUMERICS`` and ``HGEMM_OPS_FLOAT32`` what the ops take when neither an
+    argument nor the context manager says otherwise."""
     for variable, number_of, setter in (
         ("HGEMM_OPS_VARIANT", resolve, "hgemm_set_default_variant"),
         ("HGEMM_OPS_NUMERICS", resolve_numerics, "hgemm_set_default_numerics"),
+        ("HGEMM_OPS_FLOAT32", resolve_float32, "hgemm_set_default_float32"),
     ):
         value = os.environ.get(variable)
         if not value:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +86,23 @@ def production() -> list[hgemm_ops.VariantInfo]:
     return [v for v in hgemm_ops.variants() if v.family != "ladder"]
 
 
+def serving(a: Tensor, b: Tensor) -> set[str]:
+    """Names of the kernels that can serve ``a @ b``, and torch's."""
+    return {c.name for c in hgemm_ops.explain(a, b, float32="split").candidates if c.eligible}
+
+
 def serves(variant: hgemm_ops.VariantInfo, a: Tensor, b: Tensor) -> bool:
-    return any(c.eligible and c.name == variant.name for c in hgemm_ops.explain(a, b).candidates)
+    return variant.name in serving(a, b)
 
 
 def unserved(arch: str | None = None) -> list[str]:
     """Names of the kernels that run on this GPU, or on ``arch``, and serve nothing that ``SHAPES`` has."""
     names = {v.name for v in production()}
     for m, n, k in SHAPES:
-        for layout in ("NN", "NT"):
-            candidates = hgemm_ops.explain(M=m, N=n, K=k, layout=layout, arch=arch).candidates
+        for layout, dtype in product(("NN", "NT"), (torch.float16, torch.float32)):
+            candidates = hgemm_ops.explain(
+                M=m, N=n, K=k, layout=layout, arch=arch, dtype=dtype, float32="split"
+            ).candidates
             names -= {c.name for c in candidates if c.eligible or NOT_HERE.search(c.reason)}
     return sorted(names)
 

@@ -134,12 +134,13 @@ bool serve(Product& p, Tensor& out) {
     return false;
   }
 
-  const bool is_half = dtype <= static_cast<int32_t>(DType::kBF16);
+  const bool is_half = dtype <= static_cast<int32_t>(DType::kBF16), is_single = type == ScalarType::Float;
+  const bool has_scalars = p.c != nullptr && (is_half || is_single);
   if ((out_dtype != dtype && !(is_half && out_type == ScalarType::Float)) ||
-      (p.c != nullptr && is_half && (p.beta->isComplex() || p.alpha->isComplex()))) {
+      (has_scalars && (p.beta->isComplex() || p.alpha->isComplex()))) {
     return false;
   }
-  if (is_half) {
+  if (is_half || (is_single && api->splits_float32())) {
     give_unit_stride(p.a, p.a_copy);
     give_unit_stride(p.b, p.b_copy);
   }
@@ -149,8 +150,8 @@ bool serve(Product& p, Tensor& out) {
   product.c.ndim = product.d.ndim = -1;
   if (p.c != nullptr) product.c = operand(*p.c);
   if (out.defined()) product.d = operand(out);
-  product.beta = p.c != nullptr && is_half ? p.beta->toDouble() : 1;
-  product.alpha = p.c != nullptr && is_half ? p.alpha->toDouble() : 1;
+  product.beta = has_scalars ? p.beta->toDouble() : 1;
+  product.alpha = has_scalars ? p.alpha->toDouble() : 1;
   product.op = static_cast<int32_t>(p.op);
   product.act = static_cast<int32_t>(p.act);
   product.out_dtype = out_dtype;

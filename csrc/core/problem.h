@@ -37,6 +37,9 @@ enum class Major : int32_t { kK = 0, kMN = 1 };
 /// error.
 enum class NumericsMode : int32_t { kFast = 0, kBatchInvariant = 1, kBatchInvariantOrRaise = 2 };
 
+/// What may compute a float32 product. kSplit: also kernels of Numerics::kSplitF32.
+enum class Float32Mode : int32_t { kStrict = 0, kSplit = 1 };
+
 /// D = act(alpha * A @ B + beta * C + bias), A (m, k), B (k, n), C and D (m, n), bias (n).
 /// Invariants (see dispatch/canonical.h): A and B each have one unit stride; D has unit column stride; C is any-strided
 /// and may broadcast. `pre_activation`, when set, receives the argument of act with D's strides.
@@ -56,6 +59,7 @@ struct Problem {
   // B's columns are two halves: D = act(A @ first) * (A @ second), (m, n / 2). Only where Variant::gates says so.
   bool gated = false;
   NumericsMode numerics = NumericsMode::kFast;
+  Float32Mode float32 = Float32Mode::kStrict;  // of other dtypes always that
 
   constexpr bool is_half() const { return dtype == DType::kF16 || dtype == DType::kBF16; }
   constexpr bool empty() const { return m == 0 || n == 0 || k == 0 || batches() == 0; }

@@ -60,6 +60,10 @@ NumericsMode numerics_of(int32_t value) {
   return value == kAuto ? default_numerics() : checked(value, NumericsMode::kBatchInvariantOrRaise, "numerics");
 }
 
+Float32Mode float32_of(int32_t value) {
+  return value == kAuto ? default_float32() : checked(value, Float32Mode::kSplit, "float32");
+}
+
 DeviceFacts facts_of(const HgemmFacts& f) {
   return {f.cc, f.sm_count, f.smem_optin, f.smem_per_sm, f.l2_bytes};
 }
@@ -99,7 +103,7 @@ Problem problem_of(const HgemmQuery& q) {
   if (canonical.copy_a.needed) p.a.data = address_of(kFresh);
   if (canonical.copy_b.needed) p.b.data = address_of(kFresh);
   if (q.has_bias) p.bias = address_of(kFresh);
-  ask_for(numerics_of(q.numerics), &p);
+  ask_for(numerics_of(q.numerics), float32_of(q.float32), &p);
   return p;
 }
 
@@ -347,6 +351,10 @@ int hgemm_set_default_numerics(int numerics) {
   return guarded([&] { set_default_numerics(numerics_of(numerics)); });
 }
 
+int hgemm_set_default_float32(int float32) {
+  return guarded([&] { set_default_float32(float32_of(float32)); });
+}
+
 void hgemm_set_log(void (*log)(const char* line)) {
   set_log(log);
 }
@@ -365,13 +373,23 @@ void hgemm_context_set_numerics(int thread_numerics, int shared_numerics) {
   detail::shared_numerics.store(shared_numerics, std::memory_order_relaxed);
 }
 
+void hgemm_context_set_float32(int thread_float32, int shared_float32) {
+  detail::thread_float32 = thread_float32;
+  detail::shared_float32.store(shared_float32, std::memory_order_relaxed);
+}
+
 int hgemm_standing_numerics(void) {
   return static_cast<int>(standing_numerics());
+}
+
+int hgemm_standing_float32(void) {
+  return static_cast<int>(standing_float32());
 }
 
 void hgemm_context_leave_all(void) {
   detail::thread_setting = kOutside;
   detail::thread_numerics = kAuto;
+  detail::thread_float32 = kAuto;
   detail::thread_tunes = 0;
 }
 
@@ -426,6 +444,8 @@ int hgemm_tally_rows(const HgemmTally* tally, HgemmCallCount* rows, int capacity
                c.left,
                c.site,
                static_cast<int32_t>(c.numerics),
+               static_cast<int32_t>(c.float32),
+               0,
                all[i].calls};
   }
   return static_cast<int>(all.size());

@@ -7,6 +7,7 @@
      variant an index below hgemm_variant_count(), -1 auto, -2 torch, -3 unknown or refused
      source  0 forced, 1 table, 2 model, 3 fallback
      numerics of a call: 0 fast, 1 batch-invariant, 2 the same and an error where that cannot be; -1 as by default
+     float32 of a call: 0 strict, 1 split; -1 as by default
    Functions returning int give 0 for success; otherwise hgemm_last_error() holds this thread's message. */
 #pragma once
 
@@ -37,7 +38,7 @@ typedef struct HgemmVariantInfo {
   int32_t min_cc;
   int32_t max_cc;
   uint32_t dtypes;  /* bit 1 << dtype */
-  int32_t numerics; /* 0 accumulates in float32, 1 in float16 */
+  int32_t numerics; /* 0 accumulates in float32, 1 in float16; 2 splits float32 */
   int32_t tile[5];  /* BM, BN, BK, stages, threads */
   int32_t smem_bytes;
   int32_t splits_k;
@@ -56,6 +57,7 @@ typedef struct HgemmQuery {
   int32_t out_dtype; /* -1: that of a */
   int32_t variant;   /* -1: the default variant, then the dispatcher */
   int32_t numerics;
+  int32_t float32;
   HgemmFacts facts;
 } HgemmQuery;
 
@@ -126,6 +128,8 @@ typedef struct HgemmCallCount {
   int32_t left; /* HgemmLeft of gemm_api.h: why torch's without a decision */
   int32_t site;
   int32_t numerics;
+  int32_t float32;
+  int32_t reserved;
   int64_t calls;
 } HgemmCallCount;
 
@@ -193,6 +197,7 @@ HGEMM_API int hgemm_table_size(const HgemmFacts* facts);
 HGEMM_API int hgemm_set_default_variant(int id);
 HGEMM_API int hgemm_default_variant(void);
 HGEMM_API int hgemm_set_default_numerics(int numerics);
+HGEMM_API int hgemm_set_default_float32(int float32);
 
 /* `log` is called once per new decision with one line of text, on the thread that made it; null turns it off. */
 HGEMM_API void hgemm_set_log(void (*log)(const char* line));
@@ -204,9 +209,11 @@ HGEMM_API void hgemm_set_first_use(void (*action)(void));
 /* What use_custom_gemm() asks for: a variant's id, -1 auto, -2 torch, or -4: no context holds. The first setting is
    this thread's own, the second that of all threads whose own is -4. */
 HGEMM_API void hgemm_context_set(int thread_setting, int shared_setting);
-/* The same of numerics; -1: as by default. */
+/* The same of numerics and of float32; -1: as by default. */
 HGEMM_API void hgemm_context_set_numerics(int thread_numerics, int shared_numerics);
+HGEMM_API void hgemm_context_set_float32(int thread_float32, int shared_float32);
 HGEMM_API int hgemm_standing_numerics(void); /* of this thread, now */
+HGEMM_API int hgemm_standing_float32(void);
 /* This thread is outside of all contexts, until it sets one. */
 HGEMM_API void hgemm_context_leave_all(void);
 /* Whether shapes that the table lacks are timed at their first product, in the same order: 1, 0, or -1: no context

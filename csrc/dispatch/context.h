@@ -11,7 +11,7 @@ namespace hgemm {
 constexpr int kNoContext = -4;
 /// Of a thread's own setting: no context holds for it, whatever others have entered.
 constexpr int kOutside = -5;
-// Of numerics: a NumericsMode, or kAuto where the context says nothing of it.
+// Of numerics and float32: a NumericsMode or a Float32Mode, or kAuto where the context says nothing of it.
 
 /// The site of products that autograd computes; 0 is none.
 constexpr int kBackwardSite = 1;
@@ -19,9 +19,11 @@ constexpr int kBackwardSite = 1;
 namespace detail {
 extern thread_local int thread_setting;
 extern thread_local int thread_numerics;
+extern thread_local int thread_float32;
 extern thread_local int thread_site;
 extern std::atomic<int> shared_setting;
 extern std::atomic<int> shared_numerics;
+extern std::atomic<int> shared_float32;
 extern thread_local int thread_tunes;  // 1, 0, or -1: no context holds
 extern std::atomic<int> shared_tunes;
 extern std::atomic<int> default_tunes;
@@ -44,6 +46,11 @@ inline bool context_tunes() {
 inline int context_numerics() {
   return detail::thread_setting != kNoContext ? detail::thread_numerics
                                               : detail::shared_numerics.load(std::memory_order_relaxed);
+}
+
+inline int context_float32() {
+  return detail::thread_setting != kNoContext ? detail::thread_float32
+                                              : detail::shared_float32.load(std::memory_order_relaxed);
 }
 
 /// Where a product belongs, while somebody wants to know.

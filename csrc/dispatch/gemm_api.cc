@@ -46,7 +46,7 @@ bool read(const HgemmProduct& product, Canonical* canonical) {
   o.out_dtype = static_cast<DType>(product.out_dtype);
   if (!canonicalize(o, canonical) || canonical->copy_a.needed || canonical->copy_b.needed) return false;
   if (product.d.ndim >= 0) canonical->problem.d.data = const_cast<void*>(product.d.data);
-  ask_for(standing_numerics(), &canonical->problem);
+  ask_for(standing_numerics(), standing_float32(), &canonical->problem);
   return true;
 }
 
@@ -122,6 +122,7 @@ constexpr HgemmGemmApi kApi = {{sizeof(HgemmGemmApi), sizeof(HgemmProduct), size
                                plan,
                                launch,
                                leave,
+                               [] { return static_cast<int>(standing_float32() == Float32Mode::kSplit); },
                                [] { return message.c_str(); }};
 
 }  // namespace

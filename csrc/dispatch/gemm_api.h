@@ -60,6 +60,8 @@ typedef struct HgemmGemmApi {
   int (*launch)(const HgemmPlan* plan, void* d, void* workspace, void* stream);
   /* Counts a product that is left to torch for another reason. HGEMM_REFUSED: it may not be. */
   int (*leave)(const HgemmProduct* product, int why);
+  /* Whether float32 products of this thread may be ours, and then need unit strides. */
+  int (*splits_float32)(void);
   /* This thread's message. */
   const char* (*error)(void);
 } HgemmGemmApi;

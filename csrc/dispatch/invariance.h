@@ -1,6 +1,6 @@
 // numerics="batch_invariant": the bits of a row that depend on that row of A, on B, on N, K, dtype, layout and epilogue
 // alone, whoever shares the batch. It is a choice among kernels: of those that sum in K's order (Sums::kInOrder), which
-// are the only class with a kernel for every M.
+// are the only class with a kernel for every M. Beside it float32="split", which adds kernels to choose among.
 #pragma once
 
 #include <string>
@@ -18,15 +18,20 @@ inline bool keeps_promise(const Variant& v, const Problem& p, const DeviceFacts&
   return v.sums == Sums::kInOrder && activates;
 }
 
+/// Whether the dispatcher may choose a kernel that nobody named, as far as the problem's `float32` goes.
+inline bool may_be_chosen(const Variant& v, const Problem& p) {
+  return v.numerics != Numerics::kSplitF32 || p.float32 == Float32Mode::kSplit;
+}
+
 /// Whether torch, whose bits may vary with the batch, must not serve the problem.
 inline bool must_be_ours(const Problem& p) {
   return p.numerics != NumericsMode::kFast && !p.empty() &&
          (p.is_half() || p.numerics == NumericsMode::kBatchInvariantOrRaise);
 }
 
-/// Sets Problem::numerics. A bias beside an alpha then becomes a C: kernels may add one to alpha * sum in two roundings
-/// or in one.
-void ask_for(NumericsMode numerics, Problem* problem);
+/// Sets Problem::numerics and Problem::float32. Where the first is not kFast, a bias beside an alpha then becomes a C:
+/// kernels may add one to alpha * sum in two roundings or in one.
+void ask_for(NumericsMode numerics, Float32Mode float32, Problem* problem);
 
 /// The error text where must_be_ours() cannot be held.
 std::string unheld(const Problem& problem, const std::string& why);
@@ -35,5 +40,8 @@ std::string unheld(const Problem& problem, const std::string& why);
 NumericsMode standing_numerics();
 void set_default_numerics(NumericsMode numerics);
 NumericsMode default_numerics();
+Float32Mode standing_float32();
+void set_default_float32(Float32Mode float32);
+Float32Mode default_float32();
 
 }  // namespace hgemm

@@ -54,7 +54,7 @@ const std::vector<int>& automatic_variants() {
   static const std::vector<int> ids = [] {
     std::vector<int> out;
     for (int id = 0; id < variant_count(); ++id) {
-      if (variant(id).family != Family::kLadder && variant(id).numerics == Numerics::kAccumulateF32) out.push_back(id);
+      if (variant(id).family != Family::kLadder && variant(id).numerics != Numerics::kAccumulateF16) out.push_back(id);
     }
     return out;
   }();

@@ -111,7 +111,7 @@ int contenders_of(const Problem& p, const DeviceFacts& facts, Contender* out) {
   int count = 0;
   for (int id : automatic_variants()) {
     const Variant& v = variant(id);
-    if (!runs_on(v, p, facts) || !v.eligible(p, facts, nullptr)) continue;
+    if (!may_be_chosen(v, p) || !runs_on(v, p, facts) || !v.eligible(p, facts, nullptr)) continue;
     const double alone = v.predict_us(product, facts);
     out[count++] = {id, alone, fused ? std::max(0.0, v.predict_us(p, facts) - alone) : 0.0,
                     p.numerics == NumericsMode::kFast || v.predict_us(timed, facts) == alone};
@@ -175,11 +175,13 @@ Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch,
   Contender contenders[kMaxVariants];
   const int count = contenders_of(p, facts, contenders);
   const bool invariant = p.numerics != NumericsMode::kFast;
-  if (invariant && choice.known.kind != Knowledge::Kind::kNothing &&
+  const auto splits = [](const Contender& c) { return variant(c.id).numerics == Numerics::kSplitF32; };
+  const bool split = std::any_of(contenders, contenders + count, splits);
+  if ((invariant || split) && choice.known.kind != Knowledge::Kind::kNothing &&
       std::none_of(contenders, contenders + count, [&](const Contender& c) {
-        return c.is_in_tables && !std::isnan(choice.known.value[static_cast<size_t>(c.id)]);
+        return c.is_in_tables && (!split || splits(c)) && !std::isnan(choice.known.value[static_cast<size_t>(c.id)]);
       })) {
-    choice.known = {};  // of those that it may be, nobody timed one
+    choice.known = {};  // of those that it may be by what is asked for, nobody timed one
   }
   Torchs torchs{torch_product_us(p, facts), kModelMargin};
   const bool exact = choice.known.kind == Knowledge::Kind::kExact;
@@ -270,7 +272,7 @@ struct Key {
              has_c ? u(p.c.batch_stride[1]) : 0,
              u(p.dtype) | u(p.out_dtype) << 3 | u(p.c_dtype) << 6 | u(p.act) << 9 | u(p.a_major()) << 12 |
                  u(p.b_major()) << 13 | u(has_c) << 14 | u(p.bias != nullptr) << 15 |
-                 u(p.pre_activation != nullptr) << 40 | u(p.numerics) << 41 | low(p.a.data) << 16 |
+                 u(p.pre_activation != nullptr) << 40 | u(p.numerics) << 41 | u(p.float32) << 43 | low(p.a.data) << 16 |
                  low(p.b.data) << 20 | low(p.c.data) << 24 | low(p.d.data) << 28 | low(p.bias) << 32 |
                  low(p.pre_activation) << 36,
              u(static_cast<uint32_t>(ordinal)) << 32 | static_cast<uint32_t>(forced),
@@ -392,9 +394,15 @@ Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int for
 Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
   const int torch_slot = variant_count();
   Explanation out;
+  bool unasked = false;  // for a kernel that could serve it
   for (int id = 0; id <= torch_slot; ++id) {
     Candidate c{id == torch_slot ? kTorch : id, true, kNaN, kNaN, ""};
     if (id < torch_slot) c.eligible = serves(variant(id), p, facts, &c.reason);
+    if (id < torch_slot && id != forced && !may_be_chosen(variant(id), p)) {
+      unasked = unasked || c.eligible;
+      c.eligible = false;
+      append(&c.reason, "float32=\"split\" was not asked for");
+    }
     if (id == torch_slot && must_be_ours(p)) c.eligible = false, c.reason = "its bits may vary with the batch";
     out.candidates.push_back(std::move(c));
   }
@@ -418,9 +426,9 @@ Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
   } else if (d.variant == kRefused) {
     out.reason = refusal(p, facts, forced);
   } else if (d.source == Source::kFallback) {
-    out.reason = format("%sno kernel of ours serves %s on sm_%d",
+    out.reason = format("%sno kernel of ours serves %s on sm_%d%s",
                         p.numerics == NumericsMode::kFast ? "" : "torch's, whose bits may vary with the batch: ",
-                        describe(p).c_str(), facts.cc);
+                        describe(p).c_str(), facts.cc, unasked ? " without float32=\"split\"" : "");
   } else if (automatic.unmeasured_chip) {
     out.reason =
         format("sm_%d is not measured: an aligned product is left to torch until `hgemm tune` or tune=True measures it",

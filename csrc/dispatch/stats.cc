@@ -12,7 +12,7 @@ namespace {
 
 auto key_of(const CallKind& c) {
   return std::tie(c.dtype, c.out_dtype, c.a_major, c.b_major, c.act, c.has_bias, c.has_c, c.align, c.batch, c.m, c.n,
-                  c.k, c.ordinal, c.variant, c.source, c.left, c.site, c.numerics);
+                  c.k, c.ordinal, c.variant, c.source, c.left, c.site, c.numerics, c.float32);
 }
 
 struct ByKey {
@@ -70,7 +70,8 @@ std::atomic<int64_t>& call_counter(const Problem& p, int ordinal, const Decision
                 decision.source,
                 left,
                 site,
-                p.numerics};
+                p.numerics,
+                p.float32};
   Counters& c = counters();
   const std::lock_guard<std::mutex> lock(c.mutex);
   auto found = c.by_kind.find(&kind);

@@ -25,6 +25,7 @@ struct CallKind {
   int left;  // HgemmLeft
   int site;
   NumericsMode numerics;
+  Float32Mode float32;
 };
 
 /// The counter of such products. It lives as long as the process: who counts many of them looks for it once. Beyond

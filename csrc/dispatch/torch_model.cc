@@ -52,21 +52,27 @@ double stream_us(const Problem& p, const Chip& chip, double share) {
   return 2.6 + 1.4 * std::min(1.0, bytes / 16e6) + bytes / (chip.dram_gbs * 1e3 * share);
 }
 
+/// Tiles of `tile_us` each, in the number of slices of K that is the fastest.
+double sliced_us(const Problem& p, const DeviceFacts& facts, const Chip& chip, int64_t tiles, double tile_us) {
+  const double results = static_cast<double>(p.m) * p.n * p.batches();
+  double best = std::numeric_limits<double>::infinity();
+  for (int splits : kSplits) {
+    // Four waves are even enough without.
+    if (splits > 1 && (p.k < splits * kLeastSplitK || tiles * splits > 4 * facts.sm_count)) break;
+    double us = waves(tiles * splits, facts) * (tile_us / splits + kTileUs);
+    if (splits > 1) us += kSplitUs + kSplitWeight * results * 4 * splits / (chip.dram_gbs * 1e3 * kStreamShare);
+    best = std::min(best, us);
+  }
+  return best;
+}
+
 double aligned_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
   const double per_flop = us_per_flop(chip.peak_flops * kSustained, chip);
-  const double results = static_cast<double>(p.m) * p.n * p.batches();
   double best = std::numeric_limits<double>::infinity();
   const auto consider = [&](int bm, int bn) {
     const double area = static_cast<double>(bm) * bn, edge = area / (bm + bn);
     const double tile_us = 2.0 * area * static_cast<double>(p.k) * per_flop * (1 + kEdge / edge);
-    const int64_t tiles = tile_count(p, bm, bn);
-    for (int splits : kSplits) {
-      // Four waves are even enough without.
-      if (splits > 1 && (p.k < splits * kLeastSplitK || tiles * splits > 4 * facts.sm_count)) break;
-      double us = waves(tiles * splits, facts) * (tile_us / splits + kTileUs);
-      if (splits > 1) us += kSplitUs + kSplitWeight * results * 4 * splits / (chip.dram_gbs * 1e3 * kStreamShare);
-      best = std::min(best, us);
-    }
+    best = std::min(best, sliced_us(p, facts, chip, tile_count(p, bm, bn), tile_us));
   };
   for (int bm : kTileRows) {
     for (int bn : kTileColumns) consider(bm, bn);
@@ -83,6 +89,17 @@ double flat_rate_us(const Problem& p, const DeviceFacts& facts, const Chip& chip
     best = std::min(best, waves(tile_count(p, tile, tile), facts) * tile_us);
   }
   return kStartUs + best;
+}
+
+/// On CUDA cores, without TF32; not fitted to anything.
+double float32_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
+  const double per_flop = us_per_flop(0.95 * chip.simt_flops, chip);
+  double best = std::numeric_limits<double>::infinity();
+  for (int tile : {128, 64}) {
+    const double tile_us = 2.0 * tile * tile * static_cast<double>(p.k) * per_flop;
+    best = std::min(best, sliced_us(p, facts, chip, tile_count(p, tile, tile), tile_us));
+  }
+  return std::max(kStartUs + best, stream_us(p, chip, kStreamShare));
 }
 
 double ragged_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
@@ -109,11 +126,9 @@ bool is_aligned(const Problem& p) {
 
 double torch_product_us(const Problem& p, const DeviceFacts& facts) {
   const Chip& chip = chip_of(facts.cc);
-  if (p.dtype == DType::kF32) {
-    return std::max(flat_rate_us(p, facts, chip, 0.95 * chip.simt_flops), stream_us(p, chip, kStreamShare));
-  }
   const bool aligned = is_aligned(p);
   if (p.m == 1 || p.n == 1) return vector_us(p, chip, aligned);
+  if (p.dtype == DType::kF32) return float32_us(p, facts, chip);
   return aligned ? aligned_us(p, facts, chip) : ragged_us(p, facts, chip);
 }
 

@@ -11,6 +11,7 @@
 #include "core/device.h"
 #include "dispatch/c_api.h"
 #include "dispatch/context.h"
+#include "dispatch/invariance.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
 #include "dispatch/table.h"
@@ -46,7 +47,9 @@ bool is_known(const Problem& product, const DeviceFacts& facts) {
 
 bool any_serves(const Problem& product, const DeviceFacts& facts) {
   const std::vector<int>& ids = automatic_variants();
-  return std::any_of(ids.begin(), ids.end(), [&](int id) { return serves(variant(id), product, facts, nullptr); });
+  return std::any_of(ids.begin(), ids.end(), [&](int id) {
+    return may_be_chosen(variant(id), product) && serves(variant(id), product, facts, nullptr);
+  });
 }
 
 /// Torch, then the kernels to time: the one that would be chosen, and those that are predicted to be the fastest.

@@ -15,6 +15,7 @@ struct Call {
   std::optional<int32_t> out_dtype;  // torch's code
   int64_t variant = kAuto;
   int64_t numerics = kAuto;  // a NumericsMode
+  int64_t float32 = kAuto;   // a Float32Mode
   int64_t swizzle_stride = 0;
 
   int32_t result_dtype() const { return out_dtype.value_or(a.dtype); }

@@ -81,6 +81,10 @@ void check_arguments(const Call& call) {
          "default), got " +
          std::to_string(call.numerics));
   }
+  if (call.float32 < kAuto || call.float32 > static_cast<int64_t>(Float32Mode::kSplit)) {
+    fail(prefix(call) + "float32 must be 0 (strict), 1 (split) or -1 (as by default), got " +
+         std::to_string(call.float32));
+  }
   if (call.swizzle_stride < 0 || call.swizzle_stride > INT32_MAX) {
     fail(prefix(call) + "swizzle_stride must be a number of columns, or 0 for the kernel's own, got " +
          std::to_string(call.swizzle_stride));
@@ -201,7 +205,8 @@ void check_and_canonicalize(const Call& call, Canonical* canonical) {
   check_arguments(call);
   if (!canonicalize(call.operands(/*max_batch_dims=*/2), canonical)) fail(canonical->error);
   canonical->problem.swizzle_stride = static_cast<int32_t>(call.swizzle_stride);
-  ask_for(call.numerics == kAuto ? standing_numerics() : static_cast<NumericsMode>(call.numerics), &canonical->problem);
+  ask_for(call.numerics == kAuto ? standing_numerics() : static_cast<NumericsMode>(call.numerics),
+          call.float32 == kAuto ? standing_float32() : static_cast<Float32Mode>(call.float32), &canonical->problem);
 }
 
 Handle run(const Call& call) {
@@ -291,6 +296,7 @@ Call read_call(Op op, bool has_out, StableIValue* stack) {
   call.out_dtype = arguments.take<std::optional<int32_t>>();
   call.variant = arguments.take<std::optional<int64_t>>().value_or(kAuto);
   call.numerics = arguments.take<std::optional<int64_t>>().value_or(kAuto);
+  call.float32 = arguments.take<std::optional<int64_t>>().value_or(kAuto);
   if (has_out) call.out = arguments.tensor();
   return call;
 }
@@ -345,6 +351,7 @@ void linear_gated(StableIValue* stack, uint64_t, uint64_t) {
   call.act = arguments.take<int64_t>();
   call.variant = arguments.take<std::optional<int64_t>>().value_or(kAuto);
   call.numerics = arguments.take<std::optional<int64_t>>().value_or(kAuto);
+  call.float32 = arguments.take<std::optional<int64_t>>().value_or(kAuto);
   if (call.b.view.ndim != 2 || call.b.view.sizes[0] % 2 != 0) {
     fail(prefix(call) + "weight " + shape_text(call.b.view.ndim, call.b.view.sizes) +
          " must be 2-D with an even number of rows");

@@ -378,6 +378,7 @@ def document(suite: str, rows: Sequence[Row], options: Options, copy: float) -> 
             "inputs": options.inputs,
             "seed": options.seed,
             "numerics": os.environ.get("HGEMM_OPS_NUMERICS") or "fast",
+            "float32": os.environ.get("HGEMM_OPS_FLOAT32") or "strict",
             "peers": peers.versions(options.peers),
         },
         copy_gbps=copy,

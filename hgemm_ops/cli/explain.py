@@ -31,6 +31,7 @@ _DTYPE = click.Choice(list(_DTYPES))
 @click.option("--out-dtype", type=_DTYPE)
 @click.option("--variant", help="Force a kernel.")
 @click.option("--numerics", type=click.Choice(_native.NUMERICS), help="Default: HGEMM_OPS_NUMERICS, or fast.")
+@click.option("--float32", type=click.Choice(_native.FLOAT32), help="Default: HGEMM_OPS_FLOAT32, or strict.")
 @click.option("--all", "every", is_flag=True, help="Also list what cannot serve it, and why, and the ladder's rungs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(
@@ -47,6 +48,7 @@ def explain(
     out_dtype: str | None,
     variant: str | None,
     numerics: str | None,
+    float32: str | None,
     every: bool,
     as_json: bool,
 ) -> None:
@@ -66,6 +68,7 @@ def explain(
             out_dtype=_DTYPES[out_dtype] if out_dtype else None,
             variant=variant,
             numerics=numerics,
+            float32=float32,
         )
     except (RuntimeError, ValueError) as error:
         raise click.ClickException(str(error)) from error

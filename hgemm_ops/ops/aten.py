@@ -2,7 +2,8 @@
 
 They serve CPU tensors, devices without a kernel of ours and CUDA without the shared library; fake and meta tensors; and
 forward mode, vmap and the rest of torch.func, since torch knows how to transform its own. Results are row-major.
-``variant`` and ``numerics`` are for CUDA kernels. ``csrc/torch`` takes precedence where it has registered one.
+``variant``, ``numerics`` and ``float32`` are for CUDA kernels. ``csrc/torch`` takes precedence where it has registered
+one.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def _widened(
     out_dtype: torch.dtype | None = None,
     variant: int | None = None,
     numerics: int | None = None,
+    float32: int | None = None,
 ) -> tuple[Any, ...]:
     """The operands in the result's dtype, after the checks that torch has no counterpart for. What has another dtype
     than ``factor`` stays as it is: that of an addend may be the result's, for any other torch has an error."""

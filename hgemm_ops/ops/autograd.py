@@ -4,7 +4,7 @@
   do. They are computed in the inputs' dtype.
 * In forward mode, and under the transforms of torch.func, torch computes the whole op (``aten.py``) and transforms it.
 * A forced ``variant`` is that of the forward product alone: its gradients have other layouts and shapes. ``numerics``
-  are those of the gradients, too.
+  and ``float32`` are those of the gradients, too.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ class _Product(Function):
         beta: float,
         dims: list[int],
         transposed: bool,
-        numerics: int | None,
+        modes: dict[str, int | None],
         a: Tensor,
         b: Tensor,
         c: Tensor | None,
     ) -> Any:
-        """``dims``: what y lacks where a or b is a vector; ``transposed``: b is a view of a row-major (n, k)."""
+        """``dims``: what y lacks where a or b is a vector; ``transposed``: b is a view of a row-major (n, k);
+        ``modes``: of the gradients' products."""
         ctx.set_materialize_grads(False)
         ctx.act, ctx.alpha, ctx.beta, ctx.dims, ctx.transposed = act, alpha, beta, dims, transposed
-        ctx.matmul = functools.partial(_OPS.matmul.default, numerics=numerics) if (numerics or 0) > 0 else torch.matmul
+        ctx.matmul = functools.partial(_OPS.matmul.default, **modes) if modes else torch.matmul
         ctx.a_shape, ctx.b_shape, ctx.dtype = a.shape, b.shape, a.dtype
         ctx.c_shape, ctx.c_dtype = (None, None) if c is None else (c.shape, c.dtype)
         result = call()
@@ -112,8 +113,11 @@ def _record(
     beta: float = 1.0,
     transposed: bool = False,
     numerics: int | None = None,
+    float32: int | None = None,
     **options: Any,
 ) -> Any:
+    asked = {"numerics": numerics, "float32": float32 if a.dtype == torch.float32 else None}
+    modes = {name: mode for name, mode in asked.items() if (mode or 0) > 0}
     dims = []
     if b.dim() == 1:
         b = b.unsqueeze(-1)
@@ -122,7 +126,7 @@ def _record(
         a = a.unsqueeze(-2)
         dims.append(-2)
     return _Product.apply(  # type: ignore[no-untyped-call]
-        call, act, alpha, beta, dims, transposed, numerics, a, b, c
+        call, act, alpha, beta, dims, transposed, modes, a, b, c
     )
 
 

@@ -14,10 +14,11 @@ NAMESPACE = "hgemm"
 
 # Arguments every GEMM op takes: the result's dtype (float32 for half inputs), and a forced kernel (an index into
 # ``hgemm_ops.variants()``; None or -1 lets the dispatcher choose, -2 is torch's own kernel); and numerics (0 fast, 1
-# batch_invariant, 2 batch_invariant_or_raise; None or -1 is what the context or the environment says).
+# batch_invariant, 2 batch_invariant_or_raise; None or -1 is what the context or the environment says); and float32
+# (0 strict, 1 split, None or -1 likewise).
 # NOTE: not `int variant=-1`: AOTInductor passes a keyword-only int that has its default at run time, but leaves it out
 # of the arguments it expects. A None is left out by both sides.
-_CHOICE = "int? variant=None, int? numerics=None"
+_CHOICE = "int? variant=None, int? numerics=None, int? float32=None"
 _OPTIONS = f"ScalarType? out_dtype=None, {_CHOICE}"
 
 #: op name -> arguments of its functional overload

@@ -111,6 +111,7 @@ class Api(ctypes.Structure):
         ("plan", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Product), ctypes.c_void_p)),
         ("launch", ctypes.c_void_p),
         ("leave", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Product), ctypes.c_int)),
+        ("splits_float32", ctypes.CFUNCTYPE(ctypes.c_int)),
         ("error", ctypes.CFUNCTYPE(ctypes.c_char_p)),
     ]
 
@@ -118,7 +119,7 @@ class Api(ctypes.Structure):
 @pytest.fixture
 def api() -> Api:
     table = Api.from_address(_native.lib().hgemm_gemm_api())
-    assert table.sizes[1] == ctypes.sizeof(Product)
+    assert table.sizes[:2] == [ctypes.sizeof(Api), ctypes.sizeof(Product)]
     return table
 
 
@@ -189,6 +190,16 @@ def test_what_torch_would_take_undecided_is_refused(api: Api, numerics: Callable
         assert api.leave(product(MISSING), why) == -1
         assert (reason if why < 5 else _native.device_fault(MISSING)) in api.error().decode()
         assert sum(row.calls for row in tally.rows()) == 1
+
+
+def test_unit_strides_are_for_who_splits_float32(api: Api) -> None:
+    ask = _native.lib().hgemm_context_set_float32
+    with counted():
+        answers = [api.splits_float32()]
+        for mode in (1, _native.AUTO):
+            ask(mode, _native.AUTO)
+            answers.append(api.splits_float32())
+    assert answers == [0, 1, 0]
 
 
 # ---- What Python makes of it

@@ -30,6 +30,7 @@ from helpers import (
     less_accurate,
     production,
     refusal_allowed,
+    serving,
 )
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
@@ -54,8 +55,8 @@ def fuzz(examples: int) -> settings:
 
 def eligible(a: Tensor, b: Tensor) -> list[tuple[str, int]]:
     """Every production kernel that ``explain`` says can serve ``a @ b``, then the dispatcher's own choice."""
-    serves = {c.name for c in hgemm_ops.explain(a, b).candidates if c.eligible}
-    return [*((v.name, v.id) for v in production() if v.name in serves), ("auto", AUTO)]
+    able = serving(a, b)
+    return [*((v.name, v.id) for v in production() if v.name in able), ("auto", AUTO)]
 
 
 class Checked:

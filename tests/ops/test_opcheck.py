@@ -29,6 +29,7 @@ SAMPLES: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
         ((t(5, 3).mT, t(4, 5).mT), {"variant": -2}),
         ((t(0, 3, grad=False), t(3, 4, grad=False)), {}),
         ((t(5, 3, dtype=torch.bfloat16), t(3, 4, dtype=torch.bfloat16)), {"out_dtype": torch.float32}),
+        ((t(5, 3), t(3, 4)), {"float32": 1}),
     ],
     "mm": [((t(5, 3), t(3, 4)), {}), ((t(5, 3, dtype=torch.float16), t(4, 3, dtype=torch.float16).mT), {})],
     "bmm": [((t(2, 5, 3), t(2, 3, 4)), {}), ((t(5, 2, 3).movedim(1, 0), t(2, 4, 3).mT), {"variant": -1})],
@@ -49,7 +50,7 @@ SAMPLES: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "linear_save": [((t(2, 5, 3), t(4, 3), t(4), 2), {}), ((t(5, 3), t(4, 3), None, 1), {"variant": -2})],
     "linear_gated": [
         ((t(5, 3), t(8, 3), 4), {}),
-        ((t(2, 5, 3), t(8, 3), 0), {}),
+        ((t(2, 5, 3), t(8, 3), 0), {"float32": 1, "numerics": 0}),
         ((t(3, dtype=torch.bfloat16), t(2, 3, dtype=torch.bfloat16), 3), {"variant": -2}),
     ],
     "matmul_swizzled": [((t(5, 3), t(3, 4)), {"variant": 0, "swizzle_stride": 128})],

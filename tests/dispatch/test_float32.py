@@ -1,0 +1,252 @@
+"""float32="split" without a GPU: who asks for it, what it chooses, and that nothing chooses it unasked.
+
+``tests/context/test_gpu_float32.py`` computes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from click.testing import CliRunner
+from helpers import H200, counted, needs_library, run_python
+from torch._subclasses import FakeTensorMode
+
+import hgemm_ops
+from hgemm_ops import _native, _override, _tables, _variants, use_custom_gemm
+from hgemm_ops._tables import Entry, Table
+from hgemm_ops.cli import main
+from hgemm_ops.ops import aten
+
+pytestmark = needs_library
+
+MODES = _native.FLOAT32
+SPLIT = [v for v in hgemm_ops.variants() if v.family == "sm90_split"]
+LARGE = (4096, 4096, 4096)
+
+
+def explain(m: int, n: int, k: int, float32: str | None = None, **options: object) -> hgemm_ops.Explanation:
+    arguments = {"dtype": torch.float32, "arch": "sm_90"} | options
+    return hgemm_ops.explain(M=m, N=n, K=k, float32=float32, **arguments)  # type: ignore[arg-type]
+
+
+def family(explanation: hgemm_ops.Explanation) -> str:
+    return _variants.family_of(_variants.resolve(explanation.chosen))
+
+
+# ---- what is chosen -------------------------------------------------------------------------------
+
+
+def test_the_kernels_say_what_they_are() -> None:
+    assert SPLIT
+    for v in SPLIT:
+        assert (v.dtypes, v.numerics, v.sums) == ((torch.float32,), "float32 as three bfloat16 planes", "vary")
+        assert v.layouts == ("NN", "NT", "TN", "TT") and (v.min_arch, v.max_arch) == ("sm_90", "sm_90")
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("sizes", [LARGE, (8192, 8192, 8192), (2048, 2048, 2048), (4095, 4097, 4099)], ids=str)
+def test_large_products_are_split_where_it_is_asked_for(sizes: tuple[int, int, int], layout: str) -> None:
+    asked = explain(*sizes, "split", layout=layout, alignment=4)
+    assert family(asked) == "sm90_split" and asked.source == "model" and "against torch's" in asked.reason
+    for mode in ("strict", None):
+        strict = explain(*sizes, mode, layout=layout, alignment=4)
+        assert family(strict) != "sm90_split"
+        for v in SPLIT:
+            candidate = strict.candidates[v.id]
+            assert not candidate.eligible and 'float32="split" was not asked for' in candidate.reason
+
+
+@pytest.mark.parametrize("sizes", [(64, 64, 64), (1, 4096, 4096), (4096, 1, 4096), (8, 4096, 4096), (1, 1, 1)], ids=str)
+def test_small_and_short_products_are_not_split(sizes: tuple[int, int, int]) -> None:
+    assert family(explain(*sizes, "split")) != "sm90_split"
+
+
+def test_the_reason_for_torch_names_the_way_out() -> None:
+    strict = explain(*LARGE)
+    if strict.chosen == "torch" and strict.source == "fallback":
+        assert strict.reason.endswith('on sm_90 without float32="split"')
+    for reason in (explain(*LARGE, arch="sm_80").reason, explain(*LARGE, dtype=torch.float64).reason):
+        assert "without float32" not in reason
+
+
+def test_other_chips_and_dtypes_do_not_notice() -> None:
+    assert family(explain(*LARGE, "split", arch="sm_80")) != "sm90_split"
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        strict, split = (explain(*LARGE, mode, dtype=dtype) for mode in MODES)
+        assert (strict.chosen, strict.source, strict.reason) == (split.chosen, split.source, split.reason)
+
+
+def test_a_kernel_may_be_named_in_any_mode() -> None:
+    for mode in (None, *MODES):
+        forced = explain(64, 64, 64, mode, variant=SPLIT[0].name)
+        assert (forced.chosen, forced.source) == (SPLIT[0].name, "forced")
+        assert forced.candidates[SPLIT[0].id].eligible
+        assert explain(*LARGE, mode, variant="torch").chosen == "torch"
+
+
+def test_batch_invariance_does_without() -> None:
+    assert explain(*LARGE, "split", numerics="batch_invariant").chosen == "torch"
+    with pytest.raises(RuntimeError, match="cannot be held"):
+        explain(*LARGE, "split", numerics="batch_invariant_or_raise")
+
+
+@pytest.fixture
+def tables() -> Iterator[None]:
+    _tables.ensure()
+    _tables.install([])
+    yield
+    _tables.reload()
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_table_decides_by_the_kernels_that_it_has() -> None:
+    def install(**us: float) -> None:
+        _tables.install([Table(H200, [Entry("float32", "NN", 16, 1, *LARGE, us)])])
+
+    first, other = SPLIT[0].name, SPLIT[-1].name
+    install(torch=1000.0, **{first: 900.0, other: 800.0})
+    assert (explain(*LARGE, "split").chosen, explain(*LARGE, "split").source) == (other, "table")
+    assert family(explain(*LARGE)) != "sm90_split"
+    install(torch=700.0, **{first: 900.0})
+    assert (explain(*LARGE, "split").chosen, explain(*LARGE, "split").source) == ("torch", "table")
+    install(torch=1.0)  # measured without: as if it were not there
+    assert (family(explain(*LARGE, "split")), explain(*LARGE, "split").source) == ("sm90_split", "model")
+
+
+# ---- who asks -------------------------------------------------------------------------------------
+
+
+def standing() -> str:
+    return MODES[_native.lib().hgemm_standing_float32()]
+
+
+def test_contexts_nest_and_each_thread_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_override, "start", lambda: True)
+    seen: list[str] = []
+
+    def elsewhere(context: use_custom_gemm | None = None) -> None:
+        if context is None:
+            seen.append(standing())
+        else:
+            with context:
+                seen.append(standing())
+
+    with use_custom_gemm(float32="split"):
+        assert standing() == "split"
+        with use_custom_gemm(numerics="fast"):  # says nothing of it
+            assert standing() == "split"
+            with use_custom_gemm(float32="strict"):
+                assert standing() == "strict"
+                for context in (None, use_custom_gemm(), use_custom_gemm(float32="split")):
+                    thread = threading.Thread(target=elsewhere, args=(context,))
+                    thread.start()
+                    thread.join()
+            assert standing() == "split"
+    assert standing() == "strict"
+    # Of the thread without a context the last one anywhere, of the others their own.
+    assert seen == ["strict", "strict", "split"]
+
+
+def test_a_context_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_override, "start", lambda: True)
+    library = _native.lib()
+    try:
+        assert library.hgemm_set_default_float32(1) == 0
+        with use_custom_gemm():
+            assert standing() == "split"
+        with use_custom_gemm(float32="strict"):
+            assert standing() == "strict"
+        assert family(explain(*LARGE)) == "sm90_split" and family(explain(*LARGE, "strict")) != "sm90_split"
+    finally:
+        library.hgemm_set_default_float32(0)
+    assert standing() == "strict"
+    assert library.hgemm_set_default_float32(2) != 0 and b"float32 2 is unknown" in library.hgemm_last_error()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("value", "expected"), [("split", "1"), ("strict", "0"), ("tf32", "ValueError")])
+def test_the_environment_is_read_at_import(value: str, expected: str) -> None:
+    done = run_python(
+        "import hgemm_ops; print(hgemm_ops._native.lib().hgemm_standing_float32())", HGEMM_OPS_FLOAT32=value
+    )
+    if expected == "ValueError":
+        assert "ValueError: HGEMM_OPS_FLOAT32: float32: expected strict, split or None, got 'tf32'" in done.stderr
+    else:
+        assert done.stdout.strip() == expected, done.stderr
+
+
+def test_unknown_modes_are_refused_where_they_are_named() -> None:
+    x = torch.ones(2, 2)
+    for call in (
+        lambda: use_custom_gemm(float32="tf32"),
+        lambda: hgemm_ops.matmul(x, x, float32="tf32"),
+        lambda: hgemm_ops.linear(x, x, float32="tf32"),
+        lambda: hgemm_ops.explain(x, x, float32="tf32"),
+    ):
+        with pytest.raises(ValueError, match=r"float32: expected strict, split or None, got 'tf32'"):
+            call()
+
+
+def test_decisions_are_remembered_by_what_is_asked_for() -> None:
+    query = _variants.matmul_query(*LARGE, torch.float32, "NT", _native.preset_facts(90))
+    half = _variants.matmul_query(129, 4096, 4099, torch.float16, "NT", _native.preset_facts(90))
+    with counted() as tally:
+        for mode in (0, 1, 0):
+            query.float32 = half.float32 = mode
+            assert _native.lib().hgemm_select_ns(query, 1, 1) > 0
+            assert _native.lib().hgemm_select_ns(half, 1, 1) > 0
+        rows = {(row.dtype, MODES[row.float32]): row for row in tally.rows()}
+    assert rows[2, "strict"].calls == 2 * rows[2, "split"].calls > 0
+    assert _variants.family_of(rows[2, "split"].variant) == "sm90_split"
+    assert _variants.family_of(rows[2, "strict"].variant) != "sm90_split"
+    assert rows[0, "strict"].calls == 3 * rows[2, "split"].calls  # a half product has no such mode
+
+
+# ---- the ops --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tensors_on_the_cpu_are_torchs(mode: str) -> None:
+    x, w = (torch.randn(size, requires_grad=True) for size in ((3, 5, 8), (4, 8)))
+    hgemm_ops.linear(x, w, activation="gelu", float32=mode).sum().backward()
+    got = [x.grad, w.grad]
+    x.grad = w.grad = None
+    torch.nn.functional.gelu(x @ w.mT).sum().backward()
+    for g, expected in zip(got, (x.grad, w.grad), strict=True):
+        torch.testing.assert_close(g, expected)
+    expected = x @ w.mT
+    torch.testing.assert_close(hgemm_ops.matmul(x, w.mT, float32=mode), expected, rtol=0, atol=0)
+    per_row = torch.func.vmap(lambda row: hgemm_ops.matmul(row, w.mT, float32=mode))(x)
+    torch.testing.assert_close(per_row, expected)
+
+
+def test_gradients_are_asked_for_in_the_same_mode() -> None:
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 5)
+    for options, keywords in (
+        ({"float32": "split"}, {"float32": 1}),
+        ({"float32": "split", "numerics": "batch_invariant"}, {"numerics": 1, "float32": 1}),
+    ):
+        y = hgemm_ops.matmul(x, w, **options)  # type: ignore[arg-type]
+        assert y.grad_fn is not None and y.grad_fn.matmul.keywords == keywords
+    assert hgemm_ops.matmul(x, w, float32="strict").grad_fn.matmul is torch.matmul
+    assert hgemm_ops.matmul(x.half(), w.half(), float32="split").grad_fn.matmul is torch.matmul
+
+
+def test_torch_may_compute_what_might_be_split() -> None:
+    """Under torch.func, say: it is more exact than what was asked for."""
+    with FakeTensorMode():
+        a = torch.empty(4, 4, device="cuda")
+        for name, arguments in {"matmul": (a, a), "addmm": (a, a, a), "linear_gated": (a, a, 4)}.items():
+            assert aten.FUNCTIONS[name](*arguments, float32=1).dtype == torch.float32
+        assert torch.ops.hgemm.matmul(a, a, float32=1).shape == (4, 4)
+
+
+def test_the_command_line() -> None:
+    arguments = ["explain", *map(str, LARGE), "--dtype=float32", "--arch=sm_90"]
+    assert "sm90_split" in CliRunner().invoke(main, [*arguments, "--float32=split"]).output
+    assert "sm90_split" not in CliRunner().invoke(main, arguments).output
+    assert CliRunner().invoke(main, [*arguments, "--float32=tf32"]).exit_code == 2
+    assert "float32 as three bfloat16 planes" in CliRunner().invoke(main, ["info"]).output
