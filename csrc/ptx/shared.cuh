@@ -23,4 +23,9 @@ __device__ __forceinline__ uint32_t opaque(uint32_t x) {
   return x;
 }
 
+__device__ __forceinline__ int64_t opaque(int64_t x) {
+  asm volatile("" : "+l"(x));
+  return x;
+}
+
 }  // namespace hgemm::ptx
