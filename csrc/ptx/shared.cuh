@@ -23,7 +23,8 @@ __device__ __forceinline__ uint32_t opaque(uint32_t x) {
   return x;
 }
 
-__device__ __forceinline__ int64_t opaque(int64_t x) {
+template <class T>
+__device__ __forceinline__ T* opaque(T* x) {
   asm volatile("" : "+l"(x));
   return x;
 }

@@ -38,11 +38,11 @@ struct Layout : Config_ {
   static constexpr int kPad = LK < 8 ? 4 * LK : 0;
   static constexpr int kPitchX = BK + kPad, kPitchW = kKMajor ? BK + kPad : BN, kPitchSums = BN + 8;
   static constexpr int kStageW = (kKMajor ? BN : BK) * kPitchW, kStage = kStageW + COLS * kPitchX;  // floats
-  static constexpr int kSmemBytes = STAGES * kStage * 4;
+  static constexpr int kRing = STAGES * kStage, kSums = WK * COLS * kPitchSums;  // one after the other
+  static constexpr int kSmemBytes = (kRing > kSums ? kRing : kSums) * 4;
   static_assert(GM * TM == COLS && GM * GN * LK == 32, "lanes of a warp");
   static_assert(WN * GN * TN == BN && WN * WK == kWarps && kSlabs * WK * kSlab == BK, "warps of a block");
   static_assert(kKMajor || LK == 1);
-  static_assert(WK * COLS * kPitchSums <= STAGES * kStage, "the warps' sums lie in the ring");
 };
 
 /// How W is cut: into `tiles` of Layout::BN rows, each into `slices` of `slice_k` k.

@@ -51,36 +51,53 @@ struct Params {
 // tile/counters.cu.
 static __device__ unsigned counters[tile::kSlots * tile::kMaxCounted];
 
-/// Copies a (ROWS, WIDTH) piece of a matrix, of which only rows_left and width_left are inside, to shared memory;
-/// zeros elsewhere. kFloats of a copy: 4, or 1, which may be `step` apart.
+/// Copies (ROWS, WIDTH) pieces of a matrix to shared memory, kFloats at a time: 4, or 1, which may be `step` apart.
 template <int ROWS, int WIDTH, int PITCH, int kFloats>
-__device__ __forceinline__ void copy(uint32_t to, const float* from, int64_t ld, int64_t step, int rows_left,
-                                     int width_left) {
-  constexpr int kPerRow = WIDTH / kFloats, kAtOnce = kThreads / kPerRow;
+class Copy {
+  static constexpr int kPerRow = WIDTH / kFloats, kAtOnce = kThreads / kPerRow;
+  static constexpr int kTurns = (ROWS + kAtOnce - 1) / kAtOnce;
   static_assert(kThreads % kPerRow == 0);
-  const int thread = ptx::opaque(threadIdx.x);  // addresses are computed each time: registers are the sums'
-  const int at = thread % kPerRow * kFloats;
-  const uint32_t bytes = 4 * max(min(width_left - at, kFloats), 0);
-  int row = thread / kPerRow;
-  from += row * ld + at * step;
-  const int64_t apart = ptx::opaque(kAtOnce * ld);  // one register pair instead of one for each row
-  rows_left = static_cast<int>(ptx::opaque(static_cast<uint32_t>(rows_left)));
-  to += (row * PITCH + at) * 4;
-#pragma unroll 4
-  for (int i = 0; i < (ROWS + kAtOnce - 1) / kAtOnce; ++i) {
-    if (ROWS % kAtOnce == 0 || row < ROWS) {
-      const uint32_t inside = row < rows_left ? bytes : 0;
-      if constexpr (kFloats == 4) {
-        ptx::cp_async_part_16(to, from, inside);
-      } else {
-        ptx::cp_async_part_4(to, reinterpret_cast<uint64_t>(from), inside);
-      }
-    }
-    row += kAtOnce;
-    from += apart;
-    to += kAtOnce * PITCH * 4;
+  static __device__ __forceinline__ int row(uint32_t thread) { return thread / kPerRow; }
+  static __device__ __forceinline__ int column(uint32_t thread) { return thread % kPerRow * kFloats; }
+
+ public:
+  /// Where this thread begins in the matrix and, in bytes, in shared memory.
+  static __device__ __forceinline__ const float* from(const float* matrix, int64_t ld, int64_t step) {
+    return matrix + row(threadIdx.x) * ld + column(threadIdx.x) * step;
   }
-}
+  static __device__ __forceinline__ uint32_t to() { return (row(threadIdx.x) * PITCH + column(threadIdx.x)) * 4; }
+
+  /// Of the piece only rows_left and width_left are inside; zeros elsewhere.
+  static __device__ __forceinline__ void run(uint32_t to, const float* from, int64_t ld, int rows_left,
+                                             int width_left) {
+    if (kFloats == 4 && ROWS % kAtOnce == 0 && rows_left >= ROWS && width_left >= WIDTH) {
+#pragma unroll
+      for (int i = 0; i < kTurns; ++i) {
+        ptx::cp_async_part_16(to + i * kAtOnce * PITCH * 4, from, 16);
+        from += kAtOnce * ld;
+      }
+      return;
+    }
+    const uint32_t thread = ptx::opaque(threadIdx.x);  // computed each time: registers are the sums'
+    const uint32_t bytes = 4 * max(min(width_left - column(thread), kFloats), 0);
+    const int rows = min(rows_left, ROWS);
+    int at = row(thread);
+#pragma unroll 4
+    for (int i = 0; i < kTurns; ++i) {
+      const uint32_t inside = at < rows ? bytes : 0;
+      if (ROWS % kAtOnce == 0 || at < ROWS) {
+        if constexpr (kFloats == 4) {
+          ptx::cp_async_part_16(to, from, inside);
+        } else {
+          ptx::cp_async_part_4(to, reinterpret_cast<uint64_t>(from), inside);
+        }
+      }
+      at += kAtOnce;
+      from += kAtOnce * ld;
+      to += kAtOnce * PITCH * 4;
+    }
+  }
+};
 
 /// A lane's sums, and what it reads of a stage.
 template <class Traits>
@@ -101,7 +118,7 @@ class Products {
 #pragma unroll 1
     for (int s = 0; s < Traits::kSlabs; ++s) {
       constexpr int kAtOnce = Traits::kStepK;
-#pragma unroll
+#pragma unroll 1
       for (int k0 = 0; k0 < 4; k0 += kAtOnce) {
         float w[TN][kAtOnce];
         if constexpr (Traits::kKMajor) {
@@ -227,13 +244,16 @@ __device__ __forceinline__ bool arrives_last(const Params& p) {
 template <class Traits>
 __global__ void __launch_bounds__(kThreads, Traits::kBlocks) kernel(const __grid_constant__ Params p) {
   constexpr int COLS = Traits::COLS, BN = Traits::BN, BK = Traits::BK, STAGES = Traits::STAGES;
-  constexpr int kWide = Traits::kNarrow ? 1 : 4;
+  constexpr bool kKMajor = Traits::kKMajor;
+  using CopyW = Copy<kKMajor ? BN : BK, kKMajor ? BK : BN, Traits::kPitchW, Traits::kNarrow ? 1 : 4>;
+  using CopyX = Copy<COLS, BK, Traits::kPitchX, 4>;
+  using CopyNarrowX = Copy<COLS, BK, Traits::kPitchX, 1>;
   extern __shared__ __align__(16) float smem[];  // (STAGES, kStage); at the end the warps' sums
 
   const int64_t outer = blockIdx.z / p.batch_inner, inner = blockIdx.z - outer * p.batch_inner;
-  const int row0 = blockIdx.x * BN, rows_left = p.rows - row0;
-  const float* const w = static_cast<const float*>(p.w) + outer * p.w_batch[0] + inner * p.w_batch[1] +
-                         row0 * (Traits::kKMajor ? p.ldw : 1);
+  const int row0 = blockIdx.x * BN, rows_left = static_cast<int>(ptx::opaque(static_cast<uint32_t>(p.rows - row0)));
+  const float* const w =
+      static_cast<const float*>(p.w) + outer * p.w_batch[0] + inner * p.w_batch[1] + row0 * (kKMajor ? p.ldw : 1);
   const float* const x = static_cast<const float*>(p.x) + outer * p.x_batch[0] + inner * p.x_batch[1];
   // Each four neighbouring rows of the tile, for each row of x.
   const auto for_fours = [&](const auto& visit) {
@@ -248,37 +268,40 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks) kernel(const __grid
     return p.partial + tile * p.slices * (COLS * BN);
   };
 
+  const uint32_t to_w = ptx::opaque(CopyW::to());
+  const uint32_t to_x = ptx::opaque(4 * Traits::kStageW + (p.wide_x ? CopyX::to() : CopyNarrowX::to()));
   Products<Traits> products;
   ptx::grid_dependency_wait();
   // A block to a slice, or one to them all (tile/counters.cu says when).
 #pragma unroll 1
   for (int slice = blockIdx.y; slice < p.slices; slice += gridDim.y) {
     const int begin = slice * p.slice_k, end = min(begin + p.slice_k, p.k);
-    const auto fetch = [&](int stage, int k) {
-      if (k < end) {
-        const uint32_t to = ptx::smem_addr(smem + stage * Traits::kStage), to_x = to + 4 * Traits::kStageW;
-        if constexpr (Traits::kKMajor) {
-          copy<BN, BK, Traits::kPitchW, kWide>(to, w + k, p.ldw, 1, rows_left, end - k);
-        } else {
-          copy<BK, BN, Traits::kPitchW, kWide>(to, w + k * p.ldw, p.ldw, 1, end - k, rows_left);
-        }
+    const float* from_w = ptx::opaque(CopyW::from(w + begin * (kKMajor ? 1 : p.ldw), p.ldw, 1));
+    const float* from_x = x + begin * p.x_k;
+    from_x = ptx::opaque(p.wide_x ? CopyX::from(from_x, p.x_row, 1) : CopyNarrowX::from(from_x, p.x_row, p.x_k));
+    const auto fetch = [&](int stage, int left) {
+      if (left > 0) {
+        const uint32_t to = ptx::smem_addr(smem + stage * Traits::kStage);
+        CopyW::run(to + to_w, from_w, p.ldw, kKMajor ? rows_left : left, kKMajor ? left : rows_left);
         if (p.wide_x) {
-          copy<COLS, BK, Traits::kPitchX, 4>(to_x, x + k, p.x_row, 1, p.cols, end - k);
+          CopyX::run(to + to_x, from_x, p.x_row, p.cols, left);
         } else {
-          copy<COLS, BK, Traits::kPitchX, 1>(to_x, x + k * p.x_k, p.x_row, p.x_k, p.cols, end - k);
+          CopyNarrowX::run(to + to_x, from_x, p.x_row, p.cols, left);
         }
+        from_w += BK * (kKMajor ? 1 : p.ldw);
+        from_x += BK * p.x_k;
       }
       ptx::cp_async_commit();
     };
     if (slice != static_cast<int>(blockIdx.y)) __syncthreads();  // the sums of the slice before are read
 #pragma unroll
-    for (int s = 0; s < STAGES - 1; ++s) fetch(s, begin + s * BK);
+    for (int s = 0; s < STAGES - 1; ++s) fetch(s, end - begin - s * BK);
     int stage = 0;
 #pragma unroll 1
-    for (int k = begin; k < end; k += BK) {
+    for (int left = end - begin; left > 0; left -= BK) {
       ptx::cp_async_wait<STAGES - 2>();
       __syncthreads();
-      fetch(stage == 0 ? STAGES - 1 : stage - 1, k + (STAGES - 1) * BK);
+      fetch(stage == 0 ? STAGES - 1 : stage - 1, left - (STAGES - 1) * BK);
       products.add(smem + stage * Traits::kStage);
       stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
