@@ -28,7 +28,7 @@ import setup  # noqa: E402
 #: PTX ISA of each release, by the CUDA Toolkit's release notes.
 PTX_ISA = {"12.0": "8.0", "12.1": "8.1", "12.2": "8.2", "12.3": "8.3", "12.4": "8.4", "12.5": "8.5", "12.6": "8.5"}
 PTX_ISA |= {"12.8": "8.7", "12.9": "8.8"}
-HOST = ("tile/tensor_map.cu", "kernels/gemv/counters.cu")
+HOST = ("tile/tensor_map.cu", "tile/counters.cu")
 # Launchers are templates: this instantiates them.
 LAUNCHES = """\
 #define __CUDA_ARCH_LIST__ 800, 900

@@ -106,7 +106,8 @@ enum class Family : int32_t {
   kFp32 = 4,
   kGemv = 5,
   kBatchedMma = 6,
-  kSm90Split = 7
+  kSm90Split = 7,
+  kSimtSkinny = 8
 };
 // kSplitF32: float32 as bfloat16 planes on tensor cores, only where Problem::float32 asks for it.
 enum class Numerics : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1, kSplitF32 = 2 };

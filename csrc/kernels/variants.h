@@ -23,6 +23,9 @@ extern const int kSm90SkinnyVariantCount;
 extern const Variant kGemvVariants[];
 extern const int kGemvVariantCount;
 
+extern const Variant kSimtSkinnyVariants[];
+extern const int kSimtSkinnyVariantCount;
+
 extern const Variant kSm90SplitVariants[];
 extern const int kSm90SplitVariantCount;
 

@@ -41,6 +41,12 @@ __device__ __forceinline__ void cp_async_part_4(uint32_t dst, uint64_t src, uint
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
 }
 
+/// cp.async.cg.L2::128B of the first `bytes` of 16, both addresses 16-byte aligned; zeros behind them, and nothing is
+/// read of none. L2 fetches whole lines, as for ld_once_16.
+__device__ __forceinline__ void cp_async_part_16(uint32_t dst, const void* src, uint32_t bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
+}
+
 /// cp.async.commit_group: closes the group of all copies issued by this thread since the last one.
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;\n" ::: "memory");

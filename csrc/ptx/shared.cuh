@@ -23,4 +23,10 @@ __device__ __forceinline__ uint32_t opaque(uint32_t x) {
   return x;
 }
 
+template <class T>
+__device__ __forceinline__ T* opaque(T* x) {
+  asm volatile("" : "+l"(x));
+  return x;
+}
+
 }  // namespace hgemm::ptx

@@ -9,8 +9,6 @@ namespace hgemm::gemv {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kLoads = 4;  // 16-byte chunks of W in a unit: rows of it (K-major), k (MN-major)
-// Tiles whose slices of K may meet at counters (counters.cu), batches included.
-constexpr int kMaxCounted = 256, kSlots = 1024;
 
 /// k that the warps of a block which share rows, or columns, go through in a unit each.
 constexpr int unit_k(bool k_major, int lanes, int warps) {
@@ -40,9 +38,6 @@ struct Schedule {
   bool dependent;     // the device has programmatic dependent launch
   bool hurries_next;  // the next kernel may start before this one's blocks have all ended
 };
-
-/// The slot of counters for a launch on `stream`, now; -1 for none. Thread-safe. Implemented in counters.cu.
-int slot_for(Stream stream);
 
 /// Enqueues the GEMM; `workspace` holds slices x tiles x tile_rows x COLS floats for each batch, if there are slices.
 #define GEMV(COLS, DEPTH_K, BLOCKS_K, DEPTH_MN, BLOCKS_MN, SLICE, RATE_K, RATE_MN)           \

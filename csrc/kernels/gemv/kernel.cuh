@@ -22,13 +22,14 @@
 #include "ptx/dependent_launch.cuh"
 #include "ptx/global.cuh"
 #include "tile/chunk.cuh"
+#include "tile/counters.h"
 #include "tile/epilogue.cuh"
 
 namespace hgemm::gemv {
 
 // Zero whenever no kernel runs that uses them: the last of those that count at one sets it back. Which are whose:
-// counters.cu. Each element type has its own.
-static __device__ unsigned counters[kSlots * kMaxCounted];
+// tile/counters.cu. Each element type has its own.
+static __device__ unsigned counters[tile::kSlots * tile::kMaxCounted];
 
 /// Puts slice_k elements of every row of x, from k = `first` on, into shared memory, zeros where it has none. For an
 /// unaligned MN-major W, whose warps take every eighth k, those of one warp lie together.
@@ -88,7 +89,7 @@ __device__ __forceinline__ bool arrives_last(const Params& p) {
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    unsigned& counter = counters[p.slot * kMaxCounted + blockIdx.z * gridDim.x + blockIdx.x];
+    unsigned& counter = counters[p.slot * tile::kMaxCounted + blockIdx.z * gridDim.x + blockIdx.x];
     last = atomicAdd(&counter, 1) + 1 == gridDim.y;
     if (last) counter = 0;
   }
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks) kernel(const __grid
     }
   };
 
-  // A block to a slice, or one to them all (counters.cu says when).
+  // A block to a slice, or one to them all (tile/counters.cu says when).
 #pragma unroll 1
   for (int slice = blockIdx.y; slice < p.slices; slice += gridDim.y) {
     const int slice0 = slice * p.slice_k;

@@ -1,8 +1,6 @@
-// Who counts where: slots of device memory in which the blocks of a launch of gemv learn which of them is the last.
-//
-// The workspace cannot hold such counters: it comes with anything in it, and to set it to zero would be a launch. So
-// they are static memory, zero from the start, and whoever counts to the end sets its counter back to zero. What is
-// left is that no two launches may use a counter at the same time.
+// Who counts where. The workspace cannot hold counters: it comes with anything in it, and to set it to zero would be a
+// launch. So they are static memory of a kernel, zero from the start, and whoever counts to the end sets its counter
+// back to zero. What is left is that no two launches may use a counter at the same time.
 //
 // A launch on a stream has the slot of the stream, by cudaStreamGetId, which never gives an id twice. Kernels on it
 // follow one another; where they overlap by programmatic dependent launch, the later one touches no counter before
@@ -20,9 +18,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kernels/gemv/config.h"
+#include "tile/counters.h"
 
-namespace hgemm::gemv {
+namespace hgemm::tile {
 namespace {
 
 /// One numbering for all devices: each has its own counters, so that it may be sparse.
@@ -98,4 +96,4 @@ int slot_for(Stream stream_) {
   return slot;
 }
 
-}  // namespace hgemm::gemv
+}  // namespace hgemm::tile
