@@ -1,6 +1,6 @@
-"""Draws what the pages show: ``results/<gpu>/plots/<suite>-ratio.svg``, ``decode``, and of the ladder what its course
-links. ``--all`` draws also every suite's roofline, ``llm-bandwidth``, and the ladder step by step,
-``ladder-<group>-{<family>,roofline}``; ``hgemm report`` shows the same in one page."""
+"""Draws what the pages show: ``results/<gpu>/plots/<suite>-ratio.svg``, ``decode``, ``float32-errors``, and of the
+ladder what its course links. ``--all`` draws also every suite's roofline, ``llm-bandwidth``, and the ladder step by
+step, ``ladder-<group>-{<family>,roofline}``; ``hgemm report`` shows the same in one page."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ def draw_all(results: Path, every: bool = True) -> list[Path]:
         if document.get("ladder"):
             traffic = profiled_traffic(path.with_name("ladder_ncu.json")) if path.stem.endswith("_4096") else None
             written += ladder_plots.draw(document, path.parent / "plots" / path.stem.replace("_", "-"), traffic, only)
+        if "float32_errors" in document:
+            written.append(plots.error_by_depth(document, path.parent / "plots" / "float32-errors"))
         if "decode" in document:
             written.append(decode_plots.by_batch(document, path.parent / "plots" / path.stem))
         if not any("ratio" in row["results"].get("hgemm", {}) for row in document.get("rows", ())):

@@ -47,7 +47,7 @@ def _soak(suite: str) -> tuple[str, ...]:
     return ("--soak", "5") if suite in ("seeds-large", "seeds-large-nt", "layouts", "llm") else ()
 
 
-_PRODUCTS = tuple(name for name in SUITES if name not in ("seeds-sgemm", "seeds-add"))
+_PRODUCTS = tuple(name for name in SUITES if name not in ("seeds-sgemm", "seeds-add", "float32"))
 #: Of the fused suite the plain products, which a table holds, and a few sizes between those of the suites.
 _BETWEEN = (
     "16x16384x4096,512x16384x4096,4096x16384x4096,8192x3072x768,1x1024x4096,4x1024x4096,8x1024x4096,16x1024x4096,"
@@ -74,6 +74,8 @@ STEPS = {
     "tune-bmm": Step(_tune(*_suites("bmm")), 120),
     "tune-between": Step(_tune("--shapes", _BETWEEN, "--candidates", "8"), 120),
     **{f"suite-{name}": Step(_script("run", name, *_soak(name), "--output", "RESULTS"), 120) for name in _PRODUCTS},
+    "suite-float32-split": Step(_script("run", "float32", "--float32", "split", "--output", "RESULTS"), 120),
+    "float32-errors": Step(_script("float32_errors", "--output", "RESULTS/float32_errors.json"), 60),
     "suite-bfloat16": Step(
         _script("run", "seeds-large", "llm", "--dtype", "bfloat16", *_soak("seeds-large"), "--output", "RESULTS"), 120
     ),

@@ -11,6 +11,7 @@ import click
 import torch
 from rich.console import Console
 
+from hgemm_ops import _native, _variants
 from hgemm_ops.bench import console, record, runner, survey
 from hgemm_ops.bench.suites import ELEMENT_BYTES, SUITES, with_dtype
 
@@ -26,6 +27,7 @@ RESULTS = Path(__file__).parent / "results"
 @click.option(
     "--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Instead of the suites' own; <suite>-<dtype>.json."
 )
+@click.option("--float32", type=click.Choice(_native.FLOAT32), help="How to multiply it; split: <suite>-split.json.")
 @click.option("--rounds", type=click.IntRange(min=5), default=40, show_default=True)
 @console.soak_option
 @console.warmup_option
@@ -37,6 +39,7 @@ def main(
     variants: tuple[str, ...],
     peer_names: tuple[str, ...],
     dtype: str | None,
+    float32: str | None,
     rounds: int,
     soak: float,
     warmup: float,
@@ -48,6 +51,9 @@ def main(
     output: Path | None,
 ) -> None:
     console.require_kernels("benchmarks/run.py")
+    if float32 is not None:
+        _native.check(_native.lib().hgemm_set_default_float32(_native.FLOAT32.index(float32)))
+    splits = _variants.standing_float32() == "split"
     directory = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name())
     options = runner.Options(
         variants=console.known_variants(variants),
@@ -74,7 +80,7 @@ def main(
     for suite in fixed:
         cases = with_dtype(SUITES[suite], dtype) if dtype else SUITES[suite]
         rows = console.run_with_progress(cases, options, screen)
-        name = f"{suite}-{dtype}" if dtype else suite
+        name = suite + f"-{dtype}" * (dtype is not None) + "-split" * splits
         record.save(runner.document(name, rows, options, copy), directory / f"{name}.json")
         screen.print(f"{name}: {console.summary(rows) or f'{len(rows)} cases'}")
         every += rows

@@ -135,6 +135,20 @@ def decode_line(document: Document) -> str:
     )
 
 
+def errors_line(document: Document) -> str:
+    """How far split float32 is from float64 beside strict, at worst."""
+    rows = document["float32_errors"]
+    deepest = max(row.get("k", 0) for row in rows)
+    of_depth = [row for row in rows if row["kind"] == "depth"]
+    shares = [row["split"]["rms"] / row["strict"]["rms"] for row in of_depth]
+    most = {side: max(row[side]["rms"] for row in of_depth) for side in ("strict", "split", "tf32")}
+    return (
+        f"float32 split into bfloat16 planes ({measured(document)}), rms error against float64 over torch's strict "
+        f"float32, K up to {deepest:,}: {min(shares):.2f} to {max(shares):.2f}. The largest relative rms error is "
+        f"{most['split']:.1e}, strict's {most['strict']:.1e}, TF32's {most['tf32']:.1e}."
+    )
+
+
 def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
     """The README's lines for one GPU."""
     lines: list[str] = []
@@ -152,7 +166,12 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
             "",
         ]
     lines += survey_lines(documents, by_model=False)
-    for name, line in (("integration", models_line), ("decode", decode_line), ("host_cost", host_cost_line)):
+    for name, line in (
+        ("float32_errors", errors_line),
+        ("integration", models_line),
+        ("decode", decode_line),
+        ("host_cost", host_cost_line),
+    ):
         if name in documents:
             lines += [line(documents[name]), ""]
     for name in ("tests", "tests_multi_gpu"):

@@ -210,6 +210,11 @@ def standing_numerics() -> str:
     return _native.NUMERICS[_native.lib().hgemm_standing_numerics()] if _library.load() else "fast"
 
 
+def standing_float32() -> str:
+    """How float32 products that name no mode are computed here."""
+    return _native.FLOAT32[_native.lib().hgemm_standing_float32()] if _library.load() else "strict"
+
+
 def apply_environment() -> None:
     """Makes ``HGEMM_OPS_VARIANT``, ``HGEMM_OPS_NUMERICS`` and ``HGEMM_OPS_FLOAT32`` what the ops take when neither an
     argument nor the context manager says otherwise."""

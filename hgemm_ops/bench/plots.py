@@ -205,3 +205,25 @@ def bandwidth_by_rows(document: Mapping[str, Any], path: Path, contender: str = 
     share.set(ylabel="% of a copy", ylim=(0, 100 * axes.get_ylim()[1] / copy))
     axes.legend(fontsize=6, loc="lower left")
     return _write(figure, path)
+
+
+def error_by_depth(document: Mapping[str, Any], path: Path) -> Path:
+    """Errors of ``benchmarks/float32_errors.py`` over K: the largest beside |A||B|, and the rms beside the result's."""
+    rows = [row for row in document["float32_errors"] if row["kind"] == "depth"]
+    inputs = list(dict.fromkeys(row["inputs"] for row in rows))
+    figure = Figure(figsize=(1 + 3.5 * len(inputs), 5), layout="constrained")
+    columns = figure.subplots(2, len(inputs), squeeze=False, sharex=True, sharey="row").T
+    for (top, bottom), name in zip(columns, inputs, strict=True):
+        drawn = [row for row in rows if row["inputs"] == name]
+        depths = [row["k"] for row in drawn]
+        for side, colour in (("tf32", _SLOWER), ("strict", _TORCH), ("split", _OURS)):
+            for axes, error in ((top, "most"), (bottom, "rms")):
+                axes.plot(
+                    depths, [row[side][error] for row in drawn], color=colour, label=side, marker=".", linewidth=1
+                )
+        top.set(xscale="log", yscale="log", title=name)
+        bottom.set(xscale="log", yscale="log", xlabel="K")
+    columns[0][0].set_ylabel("largest error / |A||B|")
+    columns[0][1].set_ylabel("rms error / rms result")
+    columns[0][0].legend(frameon=False)
+    return _write(figure, path)

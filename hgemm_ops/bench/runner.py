@@ -378,7 +378,7 @@ def document(suite: str, rows: Sequence[Row], options: Options, copy: float) -> 
             "inputs": options.inputs,
             "seed": options.seed,
             "numerics": os.environ.get("HGEMM_OPS_NUMERICS") or "fast",
-            "float32": os.environ.get("HGEMM_OPS_FLOAT32") or "strict",
+            "float32": _variants.standing_float32(),
             "peers": peers.versions(options.peers),
         },
         copy_gbps=copy,

@@ -244,6 +244,21 @@ _FUSED_SHAPES = (
 
 _LARGE_SHAPES = tuple(product((4096, 8192, 16384), (4096, 8192, 16384), (2048, 4096, 8192)))
 
+_FLOAT32 = (
+    # Cubes, long and short K, and layers of GPT-2, BERT and Llama, forward (NT) and gradients (NN, TN).
+    *((size, size, size, layout) for size in (512, 1024, 2048, 4096, 8192) for layout in ("NN", "NT", "TN")),
+    *((m, n, k, layout) for m, n, k in ((2048, 2048, 8192), (8192, 8192, 2048)) for layout in ("NN", "NT")),
+    *((8192, n, k, "NT") for n, k in ((3072, 768), (768, 3072), (2304, 768), (50304, 768))),
+    *((m, n, 8192, "TN") for m, n in ((3072, 768), (768, 3072), (768, 50304))),
+    *((m, 14336, 4096, "NT") for m in (128, 512, 2048)),
+    # Ragged.
+    *((m, n, k, layout) for m, n, k in ((4097, 4097, 4097), (1001, 1003, 1007)) for layout in ("NN", "NT")),
+    (3000, 5000, 7000, "NN"),
+    (1024, 50257, 768, "NT"),
+    # Rows as in decoding.
+    *((m, n, 4096, layout) for m in (1, 4, 16, 64) for n in (4096, 14336) for layout in ("NN", "NT")),
+)
+
 # For every peer: Triton tunes itself for each.
 _PEER_SHAPES = ((1024, 6144, 4096), (2048, 28672, 4096), (4096, 4096, 4096), (8192, 8192, 4096))
 
@@ -257,6 +272,7 @@ SUITES: dict[str, tuple[Case, ...]] = {
     "seeds-sgemm": tuple(
         Case(m, n, k, dtype="float32") for m, n, k in product((2048, 4096), (2048, 4096), (512, 1024))
     ),
+    "float32": tuple(Case(m, n, k, layout=layout, dtype="float32") for m, n, k, layout in _FLOAT32),
     "seeds-add": tuple(
         Case(m, n, 1, op="add", dtype=dtype)
         for dtype, m, n in product(("float32", "float16"), (256, 512, 1024, 2048, 4096), (256, 512, 1024, 2048, 4096))
