@@ -49,7 +49,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const Chip& chip = chip_of(facts.cc);
   const Tile& t = line.tile;
   const int64_t units = ceil_div(p.m, int64_t{t.bm} * line.cm) * ceil_div(p.n, int64_t{t.bn}) * p.batches();
-  const double waves = static_cast<double>(ceil_div(units, int64_t{facts.sm_count / line.cm}));
+  const double waves = static_cast<double>(ceil_div(units, int64_t{std::max(1, facts.sm_count / line.cm)}));
   const double steps = static_cast<double>(ceil_div(p.k, int64_t{t.bk}));
   const double step_clk = 2.0 * kProducts * t.bm * t.bn * t.bk / (line.rate * chip.peak_flops);
   const double gemm_us = waves * (steps * step_clk / (chip.clock_ghz * 1e3) + 0.5);
