@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/chip.h"
 #include "core/cost.h"
+#include "core/roles.h"
 
 namespace hgemm {
 namespace {
@@ -31,6 +33,24 @@ constexpr double kRaggedK = 645;       // B is K-major (NT, TT)
 constexpr double kRaggedMN = 740;      // B is N-major (NN, TN)
 constexpr double kRaggedResult = 465;  // only D is misaligned
 constexpr double kRaggedStreamShare = 0.65;
+
+// float32 with few rows or columns: GB/s at which torch reads the long operand, by the rows that it serves at most.
+// From torch 2.11's times on the H200 (1024..32000 x 4096, 4096 x 14336; NT, NN; 1 to 64 rows). cuBLAS's choice among
+// its kernels jumps, up to threefold: of three times measured, two lie above what these predict, so that no kernel of
+// ours wins for a bad choice that another version of torch may not make. Few columns, or few rows that lie along M,
+// were not timed: the faster of both.
+struct FloatRates {
+  int64_t rows;
+  double k_major, mn_major;  // the long operand
+};
+constexpr FloatRates kFloatRates[] = {{1, 4200, 4300},  {2, 3450, 2800},  {4, 3000, 2700}, {8, 2050, 2400},
+                                      {16, 1950, 2110}, {32, 1770, 2270}, {64, 1420, 1420}};
+constexpr int64_t kFewRows = 64;
+constexpr double kFloatStartUs = 3.0;
+constexpr double kFloatPerK = 1.2e-3;       // us, of all but matrix-vector products: a block's way along K,
+constexpr double kMostFloatK = 8192;        // which split K ends
+constexpr int64_t kManyLongRows = 16384;    // MN-major, at most 4 rows: 32000 x 4096 goes at 4.0 TB/s,
+constexpr double kManyLongRowsShare = 1.4;  // so much more than fewer rows
 
 double us_per_flop(double flops_per_clk, const Chip& chip) {
   return 1.0 / (flops_per_clk * chip.clock_ghz * 1e3);
@@ -109,6 +129,23 @@ double ragged_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
                   flat_rate_us(p, facts, chip, std::min(rate, 0.6 * chip.mma_flops)));
 }
 
+/// float32 with at most kFewRows rows or columns.
+double few_rows_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
+  const Roles roles = roles_of(p);
+  const FloatRates* rates = kFloatRates;
+  while (rates->rows < roles.cols) ++rates;
+  double rate = roles.w_major == Major::kK ? rates->k_major : rates->mn_major;
+  if (roles.swapped || roles.x_major != Major::kK) rate = std::max(rates->k_major, rates->mn_major);
+  if (roles.w_major == Major::kMN && roles.rows > kManyLongRows && roles.cols > 1 && roles.cols <= 4) {
+    rate *= kManyLongRowsShare;
+  }
+  const double k = static_cast<double>(p.k), results = static_cast<double>(p.m) * p.n * p.batches();
+  const double all = dram_bytes(p), w = std::min(all, static_cast<double>(roles.rows) * k * p.batches() * 4);
+  const double start = kFloatStartUs + (roles.cols > 1 ? kFloatPerK * std::min(k, kMostFloatK) : 0.0);
+  const double us = start + w / (rate * dram_share(facts.cc) * 1e3) + (all - w) / (chip.dram_gbs * kStreamShare * 1e3);
+  return std::max(us, 2.0 * results * k * us_per_flop(0.95 * chip.simt_flops, chip) / facts.sm_count);
+}
+
 /// A matrix-vector kernel: no tile of which all but one row is waste.
 double vector_us(const Problem& p, const Chip& chip, bool aligned) {
   return std::max(stream_us(p, chip, aligned ? kStreamShare : kRaggedStreamShare), kStartUs + kTileUs);
@@ -126,6 +163,7 @@ bool is_aligned(const Problem& p) {
 
 double torch_product_us(const Problem& p, const DeviceFacts& facts) {
   const Chip& chip = chip_of(facts.cc);
+  if (p.dtype == DType::kF32 && std::min(p.m, p.n) <= kFewRows) return few_rows_us(p, facts, chip);
   const bool aligned = is_aligned(p);
   if (p.m == 1 || p.n == 1) return vector_us(p, chip, aligned);
   if (p.dtype == DType::kF32) return float32_us(p, facts, chip);

@@ -33,7 +33,7 @@ def assert_product(variant: VariantInfo, a: Tensor, b: Tensor) -> None:
     __tracebackhide__ = True
     buffer = GuardedBuffer((a.size(-2), b.size(-1)), torch.float32, "cuda", offset=61)
     with poisoned_cuda_memory():
-        hgemm.mm(a, b, variant=variant.id, out=buffer.tensor)
+        hgemm.mm.out(a, b, variant=variant.id, out=buffer.tensor)
         again = hgemm.mm(a, b, variant=variant.id)
     buffer.check()
     exact, magnitude = reference_matmul(a, b)
