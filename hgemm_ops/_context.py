@@ -78,8 +78,8 @@ class use_custom_gemm(ContextDecorator):
     It changes what torch itself calls for aten::mm, bmm, addmm, baddbmm, addmv, dot, vdot and ``_addmm_activation``
     (``csrc/aten``), below autograd, autocast, functorch, tensor subclasses and compiled graphs. So every function that
     ends there is served, ``nn.Linear``, ``@``, ``einsum``, attention's own products and gradients among them; shapes,
-    dtypes, errors, gradients and graphs are torch's. Other dtypes than float16, bfloat16 and, where it is asked for,
-    float32, CPU tensors, and what no kernel of ours would do faster, run torch's kernels; the report says why.
+    dtypes, errors, gradients and graphs are torch's. Other dtypes than float16, bfloat16 and float32, CPU tensors,
+    and what no kernel of ours would do faster, run torch's kernels; the report says why.
 
     It holds for the thread that enters it, and for every thread that has entered none: autograd's, for instance, and a
     data-parallel wrapper's. Contexts nest: the innermost one's ``variant`` holds, and of those that have a ``numerics``
