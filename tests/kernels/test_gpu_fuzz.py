@@ -58,8 +58,8 @@ def with_unit_stride(x: Tensor) -> Tensor:
 
 
 def eligible(a: Tensor, b: Tensor) -> list[tuple[str, int]]:
-    """Every production kernel that ``explain`` says can serve ``a @ b``, then the dispatcher's own choice. In the context
-    an operand without unit stride is copied, as torch would, before anybody asks whether batches merge."""
+    """Every production kernel that ``explain`` says can serve ``a @ b``, then the dispatcher's own choice. In the
+    context an operand without unit stride is copied, as torch would, before anybody asks whether batches merge."""
     able = serving(a, b) & serving(with_unit_stride(a), with_unit_stride(b))
     return [*((v.name, v.id) for v in production() if v.name in able), ("auto", AUTO)]
 
