@@ -31,8 +31,8 @@ SMOKE = ROOT / "tests" / "sanitizer_smoke.py"
 TOOLS: dict[str, tuple[str, ...]] = {
     "memcheck": (),
     "racecheck": (),
-    "initcheck": ("--check-api-memory-access", "no"),
     "synccheck": (),
+    "initcheck": ("--check-api-memory-access", "no"),
 }
 _FOUND = 99  # the status of a process in which a tool found something
 _LINES_KEPT = 40

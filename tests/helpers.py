@@ -91,6 +91,12 @@ def serving(a: Tensor, b: Tensor) -> set[str]:
     return {c.name for c in hgemm_ops.explain(a, b, float32="split").candidates if c.eligible}
 
 
+def half_candidates(a: Tensor, b: Tensor) -> list[hgemm_ops.Candidate]:
+    """What is said for ``a @ b`` of the kernels that take float16."""
+    names = {v.name for v in hgemm_ops.variants() if torch.float16 in v.dtypes}
+    return [c for c in hgemm_ops.explain(a, b).candidates if c.name in names]
+
+
 def serves(variant: hgemm_ops.VariantInfo, a: Tensor, b: Tensor) -> bool:
     return variant.name in serving(a, b)
 
