@@ -100,8 +100,9 @@ class use_custom_gemm(ContextDecorator):
         float32: ``"split"``: float32 products may run on tensor cores, each operand as the sum of three bfloat16
             matrices. The error against float64 is at most strict's plus one rounding. What that would not make faster
             stays torch's, and all of it with a ``numerics`` that is not fast. Where torch's flags allow TF32, ours
-            still come first, and are more exact. ``"strict"``: none but float32 arithmetic, or what torch's flags
-            allow it. None: as outside of this context, else by ``HGEMM_OPS_FLOAT32``, else strict.
+            still come first, and are more exact. ``"strict"``: torch's kernels, or ours for few rows
+            in the same arithmetic; where torch's flags allow TF32, torch's. None: as outside of this context, else by
+            ``HGEMM_OPS_FLOAT32``, else strict.
         tune: whether the first float16 or bfloat16 product of a shape that no table holds has kernels timed on its
             operands: torch's, and up to five of ours, those predicted to be the fastest. This takes at most 20 ms,
             beside loading kernels and finishing what the stream holds; of products of more than 5 ms, two calls of

@@ -4,6 +4,7 @@
 // The one file on torch's C++ headers (the stable ABI does not take the Scalar arguments of addmm): it is compiled once
 // for each torch, in seconds, and meets the rest in plain C, dispatch/gemm_api.h. Loading it changes nothing;
 // hgemm_aten_install() registers the kernels.
+#include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -105,6 +106,11 @@ bool has_vectors(const Product& p) {
   return p.b->dim() == 1 && (p.a->dim() == 1 || p.a->dim() == 2);
 }
 
+bool allows_tf32() {
+  return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
+         at::Float32Precision::TF32;
+}
+
 bool overlaps(const Tensor& out, const Tensor& operand) {
   return out.is_alias_of(operand) && at::get_overlap_status(out, operand) != at::MemOverlapStatus::No;
 }
@@ -157,6 +163,7 @@ bool serve(Product& p, Tensor& out) {
   product.out_dtype = out_dtype;
   product.ordinal = device.index();
   product.in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  product.allows_tf32 = is_single && allows_tf32();
 
   HgemmLeft left = HGEMM_LEFT_NOT;
   if (!is_plain(*p.a) || !is_plain(*p.b) || (p.c != nullptr && !is_plain(*p.c)) || (out.defined() && !is_plain(out))) {

@@ -37,8 +37,9 @@ enum class Major : int32_t { kK = 0, kMN = 1 };
 /// error.
 enum class NumericsMode : int32_t { kFast = 0, kBatchInvariant = 1, kBatchInvariantOrRaise = 2 };
 
-/// What may compute a float32 product. kSplit: also kernels of Numerics::kSplitF32.
-enum class Float32Mode : int32_t { kStrict = 0, kSplit = 1 };
+/// What may compute a float32 product. kSplit: also kernels of Numerics::kSplitF32. kTf32: torch alone, which may use
+/// TF32, or for all that is known here may.
+enum class Float32Mode : int32_t { kStrict = 0, kSplit = 1, kTf32 = 2 };
 
 /// D = act(alpha * A @ B + beta * C + bias), A (m, k), B (k, n), C and D (m, n), bias (n).
 /// Invariants (see dispatch/canonical.h): A and B each have one unit stride; D has unit column stride; C is any-strided

@@ -61,7 +61,7 @@ NumericsMode numerics_of(int32_t value) {
 }
 
 Float32Mode float32_of(int32_t value) {
-  return value == kAuto ? default_float32() : checked(value, Float32Mode::kSplit, "float32");
+  return value == kAuto ? default_float32() : checked(value, Float32Mode::kTf32, "float32");
 }
 
 DeviceFacts facts_of(const HgemmFacts& f) {
@@ -352,7 +352,7 @@ int hgemm_set_default_numerics(int numerics) {
 }
 
 int hgemm_set_default_float32(int float32) {
-  return guarded([&] { set_default_float32(float32_of(float32)); });
+  return guarded([&] { set_default_float32(checked(float32, Float32Mode::kSplit, "float32")); });
 }
 
 void hgemm_set_log(void (*log)(const char* line)) {

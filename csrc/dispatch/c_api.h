@@ -7,7 +7,7 @@
      variant an index below hgemm_variant_count(), -1 auto, -2 torch, -3 unknown or refused
      source  0 forced, 1 table, 2 model, 3 fallback
      numerics of a call: 0 fast, 1 batch-invariant, 2 the same and an error where that cannot be; -1 as by default
-     float32 of a call: 0 strict, 1 split; -1 as by default
+     float32 of a call: 0 strict, 1 split, 2 torch's alone, which may use TF32; -1 as by default
    Functions returning int give 0 for success; otherwise hgemm_last_error() holds this thread's message. */
 #pragma once
 

@@ -46,7 +46,9 @@ bool read(const HgemmProduct& product, Canonical* canonical) {
   o.out_dtype = static_cast<DType>(product.out_dtype);
   if (!canonicalize(o, canonical) || canonical->copy_a.needed || canonical->copy_b.needed) return false;
   if (product.d.ndim >= 0) canonical->problem.d.data = const_cast<void*>(product.d.data);
-  ask_for(standing_numerics(), standing_float32(), &canonical->problem);
+  Float32Mode float32 = standing_float32();
+  if (float32 == Float32Mode::kStrict && product.allows_tf32 != 0) float32 = Float32Mode::kTf32;
+  ask_for(standing_numerics(), float32, &canonical->problem);
   return true;
 }
 

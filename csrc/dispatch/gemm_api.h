@@ -23,7 +23,7 @@ typedef struct HgemmProduct {
   int32_t out_dtype;
   int32_t ordinal;     /* of the CUDA device that holds them all */
   int32_t in_backward; /* of autograd */
-  int32_t reserved;
+  int32_t allows_tf32; /* torch may compute a float32 product in TF32 */
 } HgemmProduct;
 
 /* A kernel that was chosen for a product. Only `sizes` and `workspace` are anybody else's business. */

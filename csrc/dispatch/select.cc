@@ -394,14 +394,15 @@ Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int for
 Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
   const int torch_slot = variant_count();
   Explanation out;
+  const bool leaves_to_tf32 = p.float32 == Float32Mode::kTf32;
   bool unasked = false;  // for a kernel that could serve it
   for (int id = 0; id <= torch_slot; ++id) {
     Candidate c{id == torch_slot ? kTorch : id, true, kNaN, kNaN, ""};
     if (id < torch_slot) c.eligible = serves(variant(id), p, facts, &c.reason);
-    if (id < torch_slot && id != forced && !may_be_chosen(variant(id), p)) {
+    if (id < torch_slot && id != forced && p.dtype == DType::kF32 && !may_be_chosen(variant(id), p)) {
       unasked = unasked || c.eligible;
       c.eligible = false;
-      append(&c.reason, "float32=\"split\" was not asked for");
+      append(&c.reason, leaves_to_tf32 ? "torch may use TF32" : "float32=\"split\" was not asked for");
     }
     if (id == torch_slot && must_be_ours(p)) c.eligible = false, c.reason = "its bits may vary with the batch";
     out.candidates.push_back(std::move(c));
@@ -428,7 +429,10 @@ Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
   } else if (d.source == Source::kFallback) {
     out.reason = format("%sno kernel of ours serves %s on sm_%d%s",
                         p.numerics == NumericsMode::kFast ? "" : "torch's, whose bits may vary with the batch: ",
-                        describe(p).c_str(), facts.cc, unasked ? " without float32=\"split\"" : "");
+                        describe(p).c_str(), facts.cc,
+                        !unasked         ? ""
+                        : leaves_to_tf32 ? " where torch may use TF32"
+                                         : " without float32=\"split\"");
   } else if (automatic.unmeasured_chip) {
     out.reason =
         format("sm_%d is not measured: an aligned product is left to torch until `hgemm tune` or tune=True measures it",

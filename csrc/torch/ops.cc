@@ -201,12 +201,18 @@ Handle allocate_result(const Call& call, const Canonical& canonical, Destination
   return result;
 }
 
+/// What torch's flags say of TF32 is not to be had here: unasked, float32 is torch's.
+Float32Mode float32_of(const Call& call) {
+  if (call.float32 != kAuto) return static_cast<Float32Mode>(call.float32);
+  return standing_float32() == Float32Mode::kSplit ? Float32Mode::kSplit : Float32Mode::kTf32;
+}
+
 void check_and_canonicalize(const Call& call, Canonical* canonical) {
   check_arguments(call);
   if (!canonicalize(call.operands(/*max_batch_dims=*/2), canonical)) fail(canonical->error);
   canonical->problem.swizzle_stride = static_cast<int32_t>(call.swizzle_stride);
-  ask_for(call.numerics == kAuto ? standing_numerics() : static_cast<NumericsMode>(call.numerics),
-          call.float32 == kAuto ? standing_float32() : static_cast<Float32Mode>(call.float32), &canonical->problem);
+  ask_for(call.numerics == kAuto ? standing_numerics() : static_cast<NumericsMode>(call.numerics), float32_of(call),
+          &canonical->problem);
 }
 
 Handle run(const Call& call) {

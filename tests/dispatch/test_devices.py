@@ -100,7 +100,7 @@ class Product(ctypes.Structure):
         *((name, Operand) for name in "abcd"),
         ("alpha", ctypes.c_double),
         ("beta", ctypes.c_double),
-        *((name, ctypes.c_int32) for name in ("op", "act", "out_dtype", "ordinal", "in_backward", "reserved")),
+        *((name, ctypes.c_int32) for name in ("op", "act", "out_dtype", "ordinal", "in_backward", "allows_tf32")),
     ]
 
 

@@ -116,6 +116,19 @@ def test_a_table_decides_by_the_kernels_that_it_has() -> None:
     assert (family(explain(*LARGE, "split")), explain(*LARGE, "split").source) == ("sm90_split", "model")
 
 
+def test_what_torch_may_compute_in_tf32_is_torchs() -> None:
+    """2 is what csrc/aten says where torch's flags allow TF32, and the ops where nobody asked for a mode."""
+    query = _variants.matmul_query(16, 4096, 4096, torch.float32, "NT", _native.preset_facts(90))
+    found = []
+    for query.float32 in (0, 2):
+        decision, candidates = _native.explain(query)
+        found.append(_variants.family_of(decision.variant))
+    assert found == ["simt_skinny", "torch"]
+    assert not any(c.eligible for c in candidates[:-1])
+    query.variant = next(v.id for v in hgemm_ops.variants() if v.name == "simt_skinny_m16")
+    assert _native.explain(query)[0].variant == query.variant  # by name in any mode
+
+
 # ---- who asks -------------------------------------------------------------------------------------
 
 
