@@ -20,7 +20,6 @@ from hgemm_ops.bench import shapes as model_data
 from hgemm_ops.bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, Case, parse_shapes, with_dtype
 
 _WHOLE_CHUNK = 16  # bytes
-_HALF = ("float16", "bfloat16")
 _LAYOUT_HELP = "Of --shapes; repeatable.  [default: NT, a linear layer's]"
 _VARIANT_HELP = "Which kernels, beside torch; repeatable.  [default: all eligible]"
 
@@ -65,7 +64,7 @@ def _reported(
     """A product of a report, and why it cannot be tuned."""
     if min(batch, m, n, k) < 1:
         return Case(1, 1, 1), f"nothing to multiply in {batch} x {m} x {n} x {k}"
-    if dtype not in _HALF:
+    if dtype not in ELEMENT_BYTES:
         return Case(m, n, k, batch=batch, layout=layout, dtype="float32"), f"no kernel takes {dtype}"
     case = Case(m, n, k, batch=batch, layout=layout, dtype=dtype)
     if left:
