@@ -11,7 +11,7 @@ import click
 import torch
 from rich.console import Console
 
-from hgemm_ops import _native, _variants
+from hgemm_ops import _native
 from hgemm_ops.bench import console, record, runner, survey
 from hgemm_ops.bench.suites import ELEMENT_BYTES, SUITES, with_dtype
 
@@ -53,7 +53,7 @@ def main(
     console.require_kernels("benchmarks/run.py")
     if float32 is not None:
         _native.check(_native.lib().hgemm_set_default_float32(_native.FLOAT32.index(float32)))
-    splits = _variants.standing_float32() == "split"
+    splits = _native.FLOAT32[_native.lib().hgemm_standing_float32()] == "split"
     directory = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name())
     options = runner.Options(
         variants=console.known_variants(variants),
