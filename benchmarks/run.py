@@ -1,4 +1,5 @@
-"""Runs suites and writes ``results/<gpu>/<suite>.json``: ``python benchmarks/run.py [--variant all] [SUITE...]``.
+"""Runs suites and writes ``results/<gpu>/<suite>.json``, of split float32 ``<suite>-split.json``: ``python
+benchmarks/run.py [--variant all] [SUITE...]``.
 
 ``random`` and ``zoo`` also write every shape to ``<suite>.jsonl`` as it comes, and go on from there after ``--limit``.
 """
@@ -11,7 +12,6 @@ import click
 import torch
 from rich.console import Console
 
-from hgemm_ops import _native
 from hgemm_ops.bench import console, record, runner, survey
 from hgemm_ops.bench.suites import ELEMENT_BYTES, SUITES, with_dtype
 
@@ -27,7 +27,7 @@ RESULTS = Path(__file__).parent / "results"
 @click.option(
     "--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Instead of the suites' own; <suite>-<dtype>.json."
 )
-@click.option("--float32", type=click.Choice(_native.FLOAT32), help="How to multiply it; split: <suite>-split.json.")
+@console.float32_option
 @click.option("--rounds", type=click.IntRange(min=5), default=40, show_default=True)
 @console.soak_option
 @console.warmup_option
@@ -51,9 +51,7 @@ def main(
     output: Path | None,
 ) -> None:
     console.require_kernels("benchmarks/run.py")
-    if float32 is not None:
-        _native.check(_native.lib().hgemm_set_default_float32(_native.FLOAT32.index(float32)))
-    splits = _native.FLOAT32[_native.lib().hgemm_standing_float32()] == "split"
+    splits = console.splits_float32(float32)
     directory = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name())
     options = runner.Options(
         variants=console.known_variants(variants),

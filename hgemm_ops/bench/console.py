@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import hgemm_ops
-from hgemm_ops import _library, _native
+from hgemm_ops import _library, _native, _variants
 
 from . import peers, runner, sampling, survey, survey_figures, zoo
 from .statistics import geometric_mean
@@ -52,6 +52,12 @@ peer_option = click.option(
     help="Also time another library, its best configuration for each shape; repeatable.",
 )
 
+float32_option = click.option(
+    "--float32",
+    type=click.Choice(_native.FLOAT32),
+    help="How it is multiplied.  [default: HGEMM_OPS_FLOAT32, or strict]",
+)
+
 soak_option = click.option(
     "--soak",
     type=click.FloatRange(min=0),
@@ -70,6 +76,13 @@ warmup_option = click.option(
 )
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def splits_float32(mode: str | None) -> bool:
+    """Makes a ``float32_option`` this process's default. Whether float32 is split then."""
+    if mode is not None:
+        _native.check(_native.lib().hgemm_set_default_float32(_native.FLOAT32.index(mode)))
+    return _variants.standing_float32() == "split"
 
 
 def _all(options: Sequence[Callable[[_Command], _Command]]) -> Callable[[_Command], _Command]:
