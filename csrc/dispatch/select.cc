@@ -1,25 +1,17 @@
 #include "dispatch/select.h"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cinttypes>
 #include <cmath>
-#include <cstdio>
 #include <limits>
-#include <memory>
-#include <mutex>
-#include <unordered_set>
 
 #include "core/chip.h"
-#include "dispatch/context.h"
 #include "dispatch/devices.h"
+#include "dispatch/format.h"
 #include "dispatch/invariance.h"
 #include "dispatch/learned.h"
-#include "dispatch/stats.h"
 #include "dispatch/table.h"
 #include "dispatch/torch_model.h"
-#include "dispatch/tuning.h"
 
 namespace hgemm {
 namespace {
@@ -39,19 +31,6 @@ constexpr double kTinyMargin = 1.2;
 constexpr double kTinyUs = 5;
 constexpr int64_t kFewRows = 64;  // or columns, not both
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-std::atomic<int> the_default{kAuto};
-std::atomic<LogFn> the_log{nullptr};
-std::atomic<FirstUseFn> first_use{nullptr};
-// Decisions cached under an older number are stale.
-std::atomic<uint64_t> generation{1};
-
-template <class... Args>
-std::string format(const char* pattern, Args... args) {
-  std::string text(static_cast<size_t>(std::snprintf(nullptr, 0, pattern, args...)), '\0');
-  std::snprintf(text.data(), text.size() + 1, pattern, args...);
-  return text;
-}
 
 void append(std::string* reasons, const std::string& reason) {
   if (!reasons->empty()) *reasons += "; ";
@@ -241,84 +220,6 @@ Decision forced_decision(const Problem& p, const DeviceFacts& facts, int forced)
   return d;
 }
 
-// ---- the cache in front -------------------------------------------------------------------------------------------
-
-/// Everything a decision may depend on: the problem without alpha and beta, with the last four bits of its addresses.
-struct Key {
-  using Words = std::array<uint64_t, 21>;
-  Words words;
-
-  Key(const Problem& p, int ordinal, int forced, int site, bool tunes) {
-    const bool has_c = p.c.data != nullptr;
-    const auto u = [](auto x) { return static_cast<uint64_t>(x); };
-    const auto low = [](const void* address) { return reinterpret_cast<uintptr_t>(address) & 15; };
-    words = {u(p.m),
-             u(p.n),
-             u(p.k),
-             u(p.batch[0]),
-             u(p.batch[1]),
-             u(p.lda()),
-             u(p.a.batch_stride[0]),
-             u(p.a.batch_stride[1]),
-             u(p.ldb()),
-             u(p.b.batch_stride[0]),
-             u(p.b.batch_stride[1]),
-             u(p.d.row_stride),
-             has_c ? u(p.c.row_stride) : 0,
-             has_c ? u(p.c.col_stride) : 0,
-             u(p.d.batch_stride[0]),
-             u(p.d.batch_stride[1]),
-             has_c ? u(p.c.batch_stride[0]) : 0,
-             has_c ? u(p.c.batch_stride[1]) : 0,
-             u(p.dtype) | u(p.out_dtype) << 3 | u(p.c_dtype) << 6 | u(p.act) << 9 | u(p.a_major()) << 12 |
-                 u(p.b_major()) << 13 | u(has_c) << 14 | u(p.bias != nullptr) << 15 |
-                 u(p.pre_activation != nullptr) << 40 | u(p.numerics) << 41 | u(p.float32) << 43 | low(p.a.data) << 16 |
-                 low(p.b.data) << 20 | low(p.c.data) << 24 | low(p.d.data) << 28 | low(p.bias) << 32 |
-                 low(p.pre_activation) << 36,
-             u(static_cast<uint32_t>(ordinal)) << 32 | static_cast<uint32_t>(forced),
-             u(static_cast<uint32_t>(site)) | u(tunes) << 32};
-  }
-
-  size_t hash() const {
-    uint64_t h = 0;
-    for (uint64_t w : words) {
-      h = (h ^ w) * 0x9e3779b97f4a7c15u;
-      h ^= h >> 29;
-    }
-    return static_cast<size_t>(h);
-  }
-};
-
-struct Slot {
-  uint64_t generation = 0;
-  Key::Words words{};
-  Decision decision;
-  std::atomic<int64_t>* calls = nullptr;  // null until they are counted
-};
-
-constexpr size_t kSlots = 256;  // distinct products of a model: a few dozen
-thread_local std::unique_ptr<Slot[]> cache;
-
-void log_decision(LogFn log, const Problem& p, const DeviceFacts& facts, int ordinal, int forced, const Decision& d) {
-  static std::mutex mutex;
-  static std::unordered_set<std::string> seen;
-  std::string line = describe(p) + format(" on cuda:%d (sm_%d): ", ordinal, facts.cc);
-  if (d.variant == kRefused) {
-    line += format("%s refused", variant_name(forced));
-  } else {
-    line += format("%s (%s", variant_name(d.variant), source_name(d.source));
-    if (d.source == Source::kTable || d.source == Source::kModel) {
-      line += format(", %.1f us, torch %.1f us", d.us, d.torch_us);
-    }
-    line += ")";
-  }
-  {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (seen.size() >= kMostKinds || !seen.insert(line).second) return;
-  }
-  log(line.c_str());
-}
-
 }  // namespace
 
 bool serves(const Variant& v, const Problem& p, const DeviceFacts& facts, std::string* why) {
@@ -349,46 +250,11 @@ Problem product_of(const Problem& p) {
   return product;
 }
 
-int standing_choice(const Problem& p) {
-  const int setting = context_setting();
-  const int id = setting == kNoContext || setting == kAuto ? default_variant() : setting;
-  return id < 0 || p.is_half() || (variant(id).dtypes >> static_cast<int>(p.dtype) & 1u) != 0 ? id : kAuto;
-}
-
 Decision select(const Problem& p, const DeviceFacts& facts, int forced) {
   if (forced != kAuto) return forced_decision(p, facts, forced);
   if (p.empty()) return {};
   double scratch[kMaxVariants + 1];
   return choose_among(p, facts, scratch, Unseen{}).decision;
-}
-
-Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int forced, bool in_backward) {
-  if (forced == kAuto) forced = standing_choice(p);
-  const int site = current_site(in_backward);
-  if (!cache) cache = std::make_unique<Slot[]>(kSlots);
-  const bool tunes = forced == kAuto && p.numerics == NumericsMode::kFast && context_tunes();
-  const Key key(p, ordinal, forced, site, tunes);
-  const uint64_t now = generation.load(std::memory_order_acquire);
-  Slot& slot = cache[key.hash() % kSlots];
-  if (slot.generation != now || slot.words != key.words) {
-    if (first_use.load(std::memory_order_relaxed)) {
-      // Taken by one thread; nobody waits for it, since the action may need a lock (Python's) that a waiter holds.
-      if (const FirstUseFn action = first_use.exchange(nullptr)) action();
-    }
-    const bool settled = !tunes || tune(p, facts, ordinal);
-    slot.generation = settled ? generation.load(std::memory_order_acquire) : 0;  // what ran here may have changed it
-    slot.decision = select(p, facts, forced);
-    slot.words = key.words;
-    slot.calls = nullptr;
-    if (LogFn log = the_log.load(std::memory_order_relaxed)) {
-      log_decision(log, p, facts, ordinal, forced, slot.decision);
-    }
-  }
-  if (context_setting() != kNoContext && slot.decision.variant != kRefused) {
-    if (!slot.calls) slot.calls = &call_counter(p, ordinal, slot.decision, HGEMM_LEFT_NOT, site);
-    slot.calls->fetch_add(1, std::memory_order_relaxed);
-  }
-  return slot.decision;
 }
 
 Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
@@ -490,26 +356,6 @@ const char* layout_name(const Problem& p) {
 const char* source_name(Source source) {
   static constexpr const char* kNames[] = {"forced", "table", "model", "fallback"};
   return kNames[static_cast<int>(source)];
-}
-
-void set_default_variant(int id) {
-  the_default.store(id, std::memory_order_relaxed);
-}
-
-int default_variant() {
-  return the_default.load(std::memory_order_relaxed);
-}
-
-void set_log(LogFn log) {
-  the_log.store(log, std::memory_order_relaxed);
-}
-
-void set_first_use(FirstUseFn action) {
-  first_use.store(action);
-}
-
-void invalidate_decisions() {
-  generation.fetch_add(1, std::memory_order_acq_rel);
 }
 
 }  // namespace hgemm
