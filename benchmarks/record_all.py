@@ -83,7 +83,7 @@ STEPS = {
     "random": Step(_script("run", "random", "--soak", "5", "--limit", "500", "--output", "RESULTS"), 580),
     "zoo": Step(_script("run", "zoo", "--soak", "5", "--limit", "500", "--output", "RESULTS"), 580),
     "host-cost": Step(_script("host_cost", "--output", "RESULTS/host_cost.json"), 60),
-    "models": Step(("-m", "integration", "--json", "RESULTS/integration.json"), 240),
+    "models": Step(("-m", "integration", "--json", "RESULTS/integration.json"), 330),
     "compiled": Step(("-m", "integration.compiled", "--json", "RESULTS/compiled.json"), 400),
     "train": Step(
         ("-m", "integration.train", "--json", "RESULTS/train.json", "--plot", "RESULTS/plots/train-gpt2.svg"), 240

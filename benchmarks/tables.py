@@ -102,6 +102,8 @@ def models_line(document: Document) -> str:
     for result in results:
         if result["timing"]:
             kind = "steps of decoding in CUDA graphs" if result["scenario"] == "decode" else "eager code"
+            if result.get("float32") == "split":
+                kind = "float32 split into bfloat16 planes"
             kinds.setdefault(kind, []).append(result["timing"])
     timed = []
     for kind, timings in sorted(kinds.items()):

@@ -41,6 +41,7 @@ def save(results: list[check.Result], path: Path, *, whole: bool) -> None:
 @click.option("--new-tokens", type=click.IntRange(min=1), default=8)
 @click.option("--layers", type=click.IntRange(min=1), help="Default: the config's.")
 @click.option("--variant", help="Force this kernel on our side.")
+@click.option("--float32", type=click.Choice(["strict", "split"]), help="How our side multiplies it.")
 @click.option("--device", help="Default: cuda if there is one.")
 @click.option("--time/--no-time", "timed", default=True, help="Time both sides on a GPU.")
 @click.option("--report", "reports", is_flag=True, help="Print the report of use_custom_gemm() for every case.")
@@ -57,6 +58,7 @@ def main(
     new_tokens: int,
     layers: int | None,
     variant: str | None,
+    float32: str | None,
     device: str | None,
     timed: bool,
     reports: bool,
@@ -84,6 +86,7 @@ def main(
                 attention=attention,
                 layers=layers,
                 variant=variant,
+                float32=float32,
             )
         except ValueError as problem:
             raise click.UsageError(str(problem)) from None

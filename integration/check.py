@@ -33,7 +33,8 @@ _DECODE_ITERATIONS, _DECODE_ROUNDS = 20, 11
 
 @dataclass(frozen=True)
 class Case:
-    """One check. ``variant`` forces a kernel on our side (None: the dispatcher chooses)."""
+    """One check. ``variant`` forces a kernel on our side (None: the dispatcher chooses); ``float32`` as the context
+    manager has it."""
 
     model: str
     scenario: str
@@ -45,6 +46,7 @@ class Case:
     attention: str = "sdpa"
     layers: int | None = None
     variant: str | None = None
+    float32: str | None = None
 
     def __post_init__(self) -> None:
         if self.model not in models.FAMILIES:
@@ -57,6 +59,10 @@ class Case:
         ):
             if value not in allowed:
                 raise ValueError(f"{argument} must be one of {', '.join(allowed)} for {self.model}, got {value!r}")
+
+    def context(self) -> use_custom_gemm:
+        """A new one, for our side."""
+        return use_custom_gemm(variant=self.variant, float32=self.float32)
 
     @property
     def generates(self) -> bool:
@@ -73,6 +79,7 @@ class Case:
             f", {self.layers} layers" if self.layers else "",
             ", eager attention" if self.attention == "eager" else "",
             f", {self.variant} forced" if self.variant else "",
+            f" {self.float32}" if self.float32 else "",
         )
         return f"{self.model} {self.size} {self.scenario} {self.shape} {self.dtype}{''.join(options)}"
 
@@ -240,7 +247,7 @@ def _time(case: Case, model: Any, inputs: scenarios.Inputs) -> timing.Timing:
 
     def our_side(iterations: int) -> None:
         for _ in range(iterations):
-            with use_custom_gemm(variant=case.variant):  # a new one at every step, as training loops have it
+            with case.context():  # a new one at every step, as training loops have it
                 run(model, inputs)
 
     # A whole generation is long and bound by the host: one an interleaved round is enough.
@@ -259,7 +266,7 @@ def _time_decode(case: Case, model: Any, inputs: scenarios.Inputs) -> timing.Tim
             theirs.step()
 
     def our_side(iterations: int) -> None:
-        with use_custom_gemm(variant=case.variant):  # matters until the graph is captured, in the untimed round
+        with case.context():  # matters until the graph is captured, in the untimed round
             for _ in range(iterations):
                 ours.step()
 
@@ -270,7 +277,7 @@ def _run_case(case: Case, setup: Setup, device: torch.device, timed: bool) -> Re
     inputs = models.sample(setup.model, case.model, batch=case.batch, seq=case.seq)
     unit, run = rounding_unit(DTYPES[case.dtype]), _runner(case)
     torch_out = run(setup.model, inputs)
-    with use_custom_gemm(variant=case.variant) as report:
+    with case.context() as report:
         our_out = run(setup.model, inputs)
     tokens_ok, note = True, None
     if case.generates:
@@ -314,7 +321,8 @@ def run(cases: Iterable[Case], *, device: torch.device | str | None = None, time
 
 
 def suite(device: torch.device | str) -> list[Case]:
-    """What ``python -m integration`` runs: tiny models on a CPU, published layer shapes in both half types on a GPU."""
+    """What ``python -m integration`` runs: tiny models on a CPU, published layer shapes in both half types, and in
+    float32 split into bfloat16, on a GPU."""
     if torch.device(device).type != "cuda":
         return [
             Case(model, scenario, batch=2, attention=attention)
@@ -345,7 +353,16 @@ def suite(device: torch.device | str) -> list[Case]:
         real("vit", "forward", batch=32),
         real("vit", "train", batch=32),
     )
-    return [dataclasses.replace(case, dtype=dtype) for dtype in ("fp16", "bf16") for case in cases]
+    float32 = functools.partial(real, dtype="fp32", float32="split")
+    return [
+        *(dataclasses.replace(case, dtype=dtype) for dtype in ("fp16", "bf16") for case in cases),
+        float32("gpt2", "prefill", seq=1024),
+        float32("gpt2", "train", batch=8, seq=1024),
+        float32("bert", "forward", batch=32, seq=128),
+        float32("bert", "train", batch=32, seq=128),
+        float32("vit", "forward", batch=32),
+        float32("vit", "train", batch=32),
+    ]
 
 
 def summary(results: Iterable[Result]) -> str:

@@ -256,3 +256,12 @@ def test_the_training_loop_learns_and_tells_sides_apart(tmp_path: Path) -> None:
     assert results["largest_loss_difference"]["ours from torch"] == 0  # torch serves both here
     train.plot(results, tmp_path / "train.svg")
     assert "again from torch" in (tmp_path / "train.svg").read_text()
+
+
+def test_float32_models_are_split_on_a_gpu() -> None:
+    split = [case for case in check.suite("cuda") if case.float32 == "split"]
+    assert {case.model for case in split} == {"gpt2", "bert", "vit"} and {case.dtype for case in split} == {"fp32"}
+    assert {case.scenario for case in split} == {"prefill", "forward", "train"}
+    assert str(split[0]) == "gpt2 real prefill 1x1024 fp32 split"
+    (result,) = check.run([check.Case("bert", "train", dtype="fp32", float32="split")], device="cpu")
+    assert result.problems == [] and result.record()["float32"] == "split"
