@@ -74,7 +74,7 @@ def stand_in(skew: float, *rows: SimpleNamespace) -> Callable[..., Any]:
     """A ``use_custom_gemm`` with a fault (results of linear layers are ``skew`` too large) and ``rows`` to report."""
 
     @contextlib.contextmanager
-    def context(*, variant: str | None) -> Iterator[SimpleNamespace]:
+    def context(*, variant: str | None, float32: str | None) -> Iterator[SimpleNamespace]:
         with _Skew(skew):
             yield SimpleNamespace(rows=rows)
 
