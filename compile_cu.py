@@ -1,8 +1,9 @@
 """nvcc, for setup.py, but that line info leaves out the text of the PTX: ``compile_cu.py DEPFILE NVCC ARGUMENT...``
 
 With -lineinfo ptxas puts the whole PTX into each cubin, and which SASS is of which of its lines, for tools that show
-both: half of a compressed library. Which SASS is of which line of the source stays. nvcc has no option for this, so
-that its steps, which --dryrun prints, run here one by one, and the cubins are blanked in between.
+both: half of a compressed library. Which SASS is of which line of the source stays, but for the PTX that is kept to be
+compiled on a newer GPU: a quarter of that are the lines' numbers. nvcc has no option for this, so that its steps, which
+--dryrun prints, run here one by one, and their files are changed in between.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ def blank_ptx(cubin: Path) -> None:
     cubin.write_bytes(elf)
 
 
+def strip_lines(ptx: Path) -> None:
+    """Takes the numbers of the source's lines out."""
+    ptx.write_bytes(re.sub(rb"^\t\.loc\t.*\n", b"", ptx.read_bytes(), flags=re.MULTILINE))
+
+
 def main(depfile: str, command: list[str]) -> int:
     output = command.index("-o")
     bare = [word for i, word in enumerate(command) if word != "-c" and i not in (output, output + 1)]
@@ -52,6 +58,9 @@ def main(depfile: str, command: list[str]) -> int:
             if variable := re.match(r"(\w+)=(.*)$", step):
                 environ[variable[1]] = variable[2].strip()
                 continue
+            if step.startswith("fatbinary "):  # after ptxas has read them
+                for ptx in re.findall(r"kind=ptx,[^\"]*?file=([^\",]+)", step):
+                    strip_lines(Path(ptx))
             if code := subprocess.run(["sh", "-c", step], env=environ).returncode:
                 return code
             if step.startswith("ptxas "):

@@ -473,6 +473,13 @@ def test_line_info_leaves_out_the_ptx(tmp_path: Path) -> None:
     assert cubin.read_bytes() == elf.replace(text, bytes(len(text))).replace(of_ptx, bytes(len(of_ptx)))
 
 
+def test_ptx_for_newer_gpus_has_no_lines(tmp_path: Path) -> None:
+    ptx = tmp_path / "k.ptx"
+    ptx.write_text('.version 9.0\n\t.loc\t1 20 3, function_name $L__info_string0\n\tret;\n\t.file\t1 "k.cu"\n')
+    compile_cu.strip_lines(ptx)
+    assert ptx.read_text() == '.version 9.0\n\tret;\n\t.file\t1 "k.cu"\n'
+
+
 # ---- What the built library holds
 
 
