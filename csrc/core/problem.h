@@ -176,7 +176,8 @@ struct Variant {
   /// Whether `launch` takes this problem, which is eligible, `gated` as well. Null: never.
   bool (*gates)(const Problem&) = nullptr;
   Cut cut = {};
-  Sums sums = Sums::kVaries;  // of problems whose `numerics` is not kFast
+  Sums sums = Sums::kVaries;      // of problems whose `numerics` is not kFast
+  bool fast_activations = false;  // approximates those beyond relu (tile/fast_activation.cuh)
 };
 
 /// Variant ids index variants(); these two stand beside them wherever an id is accepted.

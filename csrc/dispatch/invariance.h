@@ -5,16 +5,17 @@
 
 #include <string>
 
+#include "core/chip.h"
 #include "core/problem.h"
 
 namespace hgemm {
 
-/// Whether a kernel may serve the problem as far as its `numerics` go. Kernels of sm90_wgmma approximate activations
-/// beyond relu (tile/fast_activation.cuh), the others do not, so that the device chooses between the two.
+/// Whether a kernel may serve the problem as far as its `numerics` go. Of activations beyond relu a chip with kernels
+/// of its own takes the fast ones, another one those that every kernel has: on either, all rows have the same.
 inline bool keeps_promise(const Variant& v, const Problem& p, const DeviceFacts& facts) {
   if (p.numerics == NumericsMode::kFast) return true;
   const bool activates =
-      p.act == Activation::kNone || p.act == Activation::kRelu || (v.family == Family::kSm90Wgmma) == (facts.cc == 90);
+      p.act == Activation::kNone || p.act == Activation::kRelu || v.fast_activations == has_own_kernels(facts.cc);
   return v.sums == Sums::kInOrder && activates;
 }
 

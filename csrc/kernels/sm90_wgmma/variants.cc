@@ -280,15 +280,23 @@ using sm90_wgmma::COOPERATIVE, sm90_wgmma::PINGPONG;
       line_of<sm90_wgmma::Edged<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, 1>>>(RATE);
 #include "kernels/sm90_wgmma/list.inc"
 
-#define SM90_WGMMA_FORM(ID, NAME, FORM)                                                                 \
-  half_variant<Functions<kLine_##ID, sm90_wgmma::launch_f16_##ID, sm90_wgmma::launch_bf16_##ID, FORM>>( \
-      NAME, Family::kSm90Wgmma, sums_of(kLine_##ID), kHopper, kHopper, kLine_##ID, false, cut_of(kLine_##ID, FORM))
+/// The variant `name` of a line in one form, with that form's functions.
+template <class Functions>
+constexpr Variant form_of(const char* name, const Line& line, Form form) {
+  Variant v = half_variant<Functions>(name, Family::kSm90Wgmma, sums_of(line), kHopper, kHopper, line, false,
+                                      cut_of(line, form));
+  v.fast_activations = true;
+  return v;
+}
+
+#define SM90_WGMMA_FORM(ID, NAME, FORM)                                                                             \
+  form_of<Functions<kLine_##ID, sm90_wgmma::launch_f16_##ID, sm90_wgmma::launch_bf16_##ID, FORM>>(NAME, kLine_##ID, \
+                                                                                                  FORM)
 #define SM90_WGMMA_FORMS(ID, NAME) \
   SM90_WGMMA_FORM(ID, NAME, Form::kDirect), SM90_WGMMA_FORM(ID, NAME "_pad", Form::kPad),
-#define SM90_WGMMA_SWAPPED_FORM(LINE, PREFIX, ID, NAME)                                                           \
-  half_variant<Functions<kLine_##LINE, sm90_wgmma::launch_f16_##PREFIX##ID, sm90_wgmma::launch_bf16_##PREFIX##ID, \
-                         Form::kSwapped>>(NAME "_swapped", Family::kSm90Wgmma, sums_of(kLine_##LINE), kHopper,    \
-                                          kHopper, kLine_##LINE, false, cut_of(kLine_##LINE, Form::kSwapped)),
+#define SM90_WGMMA_SWAPPED_FORM(LINE, PREFIX, ID, NAME)                                                      \
+  form_of<Functions<kLine_##LINE, sm90_wgmma::launch_f16_##PREFIX##ID, sm90_wgmma::launch_bf16_##PREFIX##ID, \
+                    Form::kSwapped>>(NAME "_swapped", kLine_##LINE, Form::kSwapped),
 #define SM90_WGMMA_PINGPONG "pingpong"
 #define SM90_WGMMA_COOPERATIVE "cooperative"
 
