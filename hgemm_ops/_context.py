@@ -33,31 +33,31 @@ class _Entry:
         self.left = False  # maybe by another thread: a generator's, say, that ends there
 
 
+_NONE = _native.Settings()
+
+
 def _apply() -> None:
     """Tells the library what holds on this thread, and on those that have entered no context."""
     own = _thread.entered = [entry for entry in _thread.entered if not entry.left]
-    every = _entered
-    library = _native.lib()
-    if every:  # before a thread is told that a context holds
-        library.hgemm_context_set_numerics(_said(own, "_numerics"), _said(every, "_numerics"))
-        library.hgemm_context_set_float32(_said(own, "_float32"), _said(every, "_float32"))
-    library.hgemm_context_set(
-        own[-1].context._variant if own else _native.NO_CONTEXT,
-        every[-1].context._variant if every else _native.NO_CONTEXT,
-    )
-    library.hgemm_tuning_set(
-        own[-1].context._tune if own else _native.UNSAID,
-        every[-1].context._tune if every else _native.UNSAID,
-    )
-    if not every:
-        library.hgemm_context_set_numerics(_native.AUTO, _native.AUTO)
-        library.hgemm_context_set_float32(_native.AUTO, _native.AUTO)
+    _native.lib().hgemm_context_set(_settings(own), _settings(_entered))
 
 
-def _said(entered: list[_Entry], mode: str) -> int:
-    """What the innermost context that says something of it says."""
-    said = (getattr(entry.context, mode) for entry in reversed(entered))
-    return next((value for value in said if value != _native.AUTO), _native.AUTO)
+def _settings(entered: list[_Entry]) -> _native.Settings:
+    """What these ask for together: the innermost one's variant and tuning, and of numerics and float32 the innermost
+    that is said."""
+    if not entered:
+        return _NONE
+    innermost: _native.Settings = entered[-1].context._settings
+    if len(entered) == 1:
+        return innermost
+    settings = _native.Settings(innermost.variant, innermost.numerics, innermost.float32, innermost.tunes)
+    for entry in reversed(entered):
+        outer = entry.context._settings
+        if settings.numerics == _native.AUTO:
+            settings.numerics = outer.numerics
+        if settings.float32 == _native.AUTO:
+            settings.float32 = outer.float32
+    return settings
 
 
 class use_custom_gemm(ContextDecorator):
@@ -130,10 +130,13 @@ class use_custom_gemm(ContextDecorator):
         tune: bool | None = None,
         sites: bool = False,
     ) -> None:
-        self._variant = _variants.resolve(variant)
-        self._numerics = _variants.resolve_numerics(numerics)
-        self._float32 = _variants.resolve_float32(float32)
         self._tune = _tuning.by_default() if tune is None else bool(tune)
+        self._settings = _native.Settings(
+            _variants.resolve(variant),
+            _variants.resolve_numerics(numerics),
+            _variants.resolve_float32(float32),
+            self._tune,
+        )
         self._sites = sites
         self.report = Report()
 
@@ -152,7 +155,8 @@ class use_custom_gemm(ContextDecorator):
 
     def _enter(self) -> Report:
         if not _override.start():
-            mode = _variants.standing_numerics() if self._numerics == _native.AUTO else _native.NUMERICS[self._numerics]
+            asked = self._settings.numerics
+            mode = _variants.standing_numerics() if asked == _native.AUTO else _native.NUMERICS[asked]
             if mode != "fast" and torch.cuda.is_available():
                 raise RuntimeError(f"use_custom_gemm: numerics={mode!r} cannot be held: {_override.reason()}")
             return self.report

@@ -17,6 +17,7 @@ from ctypes import (
     c_double,
     c_float,
     c_int,
+    c_int8,
     c_int32,
     c_int64,
     c_uint32,
@@ -31,7 +32,6 @@ from hgemm_ops import _library
 
 MAX_DIMS = 8
 AUTO, TORCH, UNKNOWN, NO_CONTEXT = -1, -2, -3, -4
-UNSAID = -1  # of hgemm_tuning_set: no context holds
 
 #: The enums of csrc/core/problem.h and csrc/dispatch, by value.
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -173,6 +173,21 @@ class CallCount(Structure):
     ]
 
 
+class Settings(Structure):
+    """What a context asks for; without arguments, that none holds."""
+
+    _fields_ = [
+        ("variant", c_int32),
+        ("numerics", c_int8),
+        ("float32", c_int8),
+        ("tunes", c_int8),
+        ("reserved", c_int8),
+    ]
+
+    def __init__(self, variant: int = NO_CONTEXT, numerics: int = AUTO, float32: int = AUTO, tunes: int = AUTO) -> None:
+        super().__init__(variant, numerics, float32, tunes)
+
+
 class Tuning(Structure):
     _fields_ = [
         ("entry", TableEntry),
@@ -198,6 +213,7 @@ _STRUCTS = (
     Timing,
     TableEntry,
     CallCount,
+    Settings,
     Tuning,
 )
 _LogFn = ctypes.CFUNCTYPE(None, c_char_p)
@@ -229,14 +245,11 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_set_default_float32": (c_int, [c_int]),
     "hgemm_set_log": (None, [c_void_p]),
     "hgemm_set_first_use": (None, [c_void_p]),
-    "hgemm_context_set": (None, [c_int, c_int]),
-    "hgemm_context_set_numerics": (None, [c_int, c_int]),
-    "hgemm_context_set_float32": (None, [c_int, c_int]),
+    "hgemm_context_set": (None, [Settings, Settings]),
     "hgemm_standing_numerics": (c_int, []),
     "hgemm_standing_float32": (c_int, []),
     "hgemm_left_reason": (c_char_p, [c_int]),
     "hgemm_context_leave_all": (None, []),
-    "hgemm_tuning_set": (None, [c_int, c_int]),
     "hgemm_tuning_default": (None, [c_int]),
     "hgemm_set_tuner": (None, [c_void_p]),
     "hgemm_tuning_candidates": (c_int, [POINTER(Tuning), POINTER(Timing), c_int]),

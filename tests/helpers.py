@@ -347,13 +347,13 @@ def poisoned_cuda_memory(num_bytes: int = 1 << 28) -> Iterator[None]:
 def counted() -> Iterator[_native.Tally]:
     """A tally of what the dispatcher decides, as in a ``use_custom_gemm()`` of this thread; needs no GPU."""
     tally = _native.Tally()
-    _native.lib().hgemm_context_set(_native.AUTO, _native.NO_CONTEXT)
+    _native.lib().hgemm_context_set(_native.Settings(_native.AUTO), _native.Settings())
     tally.start()
     try:
         yield tally
     finally:
         tally.stop()
-        _native.lib().hgemm_context_set(_native.NO_CONTEXT, _native.NO_CONTEXT)
+        _native.lib().hgemm_context_set(_native.Settings(), _native.Settings())
 
 
 class Names(TorchDispatchMode):

@@ -145,10 +145,10 @@ void copy_text(char* to, size_t capacity, const std::string& from) {
 }  // namespace
 
 int hgemm_abi(int32_t* sizes, int capacity) {
-  constexpr int32_t kSizes[] = {sizeof(HgemmTensor), sizeof(HgemmFacts),      sizeof(HgemmVariantInfo),
-                                sizeof(HgemmQuery),  sizeof(HgemmCandidate),  sizeof(HgemmDecision),
-                                sizeof(HgemmTiming), sizeof(HgemmTableEntry), sizeof(HgemmCallCount),
-                                sizeof(HgemmTuning)};
+  constexpr int32_t kSizes[] = {sizeof(HgemmTensor),   sizeof(HgemmFacts),      sizeof(HgemmVariantInfo),
+                                sizeof(HgemmQuery),    sizeof(HgemmCandidate),  sizeof(HgemmDecision),
+                                sizeof(HgemmTiming),   sizeof(HgemmTableEntry), sizeof(HgemmCallCount),
+                                sizeof(HgemmSettings), sizeof(HgemmTuning)};
   constexpr int kCount = sizeof(kSizes) / sizeof(kSizes[0]);
   std::copy(kSizes, kSizes + std::min(kCount, capacity), sizes);
   return kCount;
@@ -363,42 +363,12 @@ void hgemm_set_first_use(void (*action)(void)) {
   set_first_use(action);
 }
 
-void hgemm_context_set(int thread_setting, int shared_setting) {
-  detail::thread_setting = thread_setting;
-  detail::shared_setting.store(shared_setting, std::memory_order_relaxed);
-}
-
-void hgemm_context_set_numerics(int thread_numerics, int shared_numerics) {
-  detail::thread_numerics = thread_numerics;
-  detail::shared_numerics.store(shared_numerics, std::memory_order_relaxed);
-}
-
-void hgemm_context_set_float32(int thread_float32, int shared_float32) {
-  detail::thread_float32 = thread_float32;
-  detail::shared_float32.store(shared_float32, std::memory_order_relaxed);
-}
-
 int hgemm_standing_numerics(void) {
   return static_cast<int>(standing_numerics());
 }
 
 int hgemm_standing_float32(void) {
   return static_cast<int>(standing_float32());
-}
-
-void hgemm_context_leave_all(void) {
-  detail::thread_setting = kOutside;
-  detail::thread_numerics = kAuto;
-  detail::thread_float32 = kAuto;
-  detail::thread_tunes = 0;
-}
-
-void hgemm_sites_enable(int on) {
-  detail::sites_on.store(on != 0, std::memory_order_relaxed);
-}
-
-int hgemm_site_set(int site) {
-  return std::exchange(detail::thread_site, site);
 }
 
 struct HgemmTally {

@@ -133,6 +133,15 @@ typedef struct HgemmCallCount {
   int64_t calls;
 } HgemmCallCount;
 
+/* What one use_custom_gemm() asks for, or several inside of each other. */
+typedef struct HgemmSettings {
+  int32_t variant; /* its id, -1 auto, -2 torch, -4: no context holds, and the rest says nothing */
+  int8_t numerics; /* -1: nothing is said of it */
+  int8_t float32;  /* -1: the same */
+  int8_t tunes;    /* whether shapes that the table lacks are timed at their first product; -1: as by default */
+  int8_t reserved;
+} HgemmSettings;
+
 /* A plain product that is to be timed (dispatch/tuning.h). Strides count elements. */
 typedef struct HgemmTuning {
   HgemmTableEntry entry; /* under which it will be looked up, without times */
@@ -206,20 +215,13 @@ HGEMM_API void hgemm_set_log(void (*log)(const char* line));
    does not pay for it). Other threads do not wait: they decide without, and forget that decision. Null: no action. */
 HGEMM_API void hgemm_set_first_use(void (*action)(void));
 
-/* What use_custom_gemm() asks for: a variant's id, -1 auto, -2 torch, or -4: no context holds. The first setting is
-   this thread's own, the second that of all threads whose own is -4. */
-HGEMM_API void hgemm_context_set(int thread_setting, int shared_setting);
-/* The same of numerics and of float32; -1: as by default. */
-HGEMM_API void hgemm_context_set_numerics(int thread_numerics, int shared_numerics);
-HGEMM_API void hgemm_context_set_float32(int thread_float32, int shared_float32);
+/* `own`: of this thread; `shared`: of all threads for which no context of their own holds. */
+HGEMM_API void hgemm_context_set(HgemmSettings own, HgemmSettings shared);
+/* This thread is outside of all contexts, until its settings are set. */
+HGEMM_API void hgemm_context_leave_all(void);
 HGEMM_API int hgemm_standing_numerics(void); /* of this thread, now */
 HGEMM_API int hgemm_standing_float32(void);
-/* This thread is outside of all contexts, until it sets one. */
-HGEMM_API void hgemm_context_leave_all(void);
-/* Whether shapes that the table lacks are timed at their first product, in the same order: 1, 0, or -1: no context
-   holds, then what the last of these says. */
-HGEMM_API void hgemm_tuning_set(int thread_tunes, int shared_tunes);
-HGEMM_API void hgemm_tuning_default(int tunes);
+HGEMM_API void hgemm_tuning_default(int tunes); /* where no context says anything: 0 or 1 */
 /* `tuner` times such a shape and adds it to the table, on the thread of the product, which waits. Not 0: it could not
    now, and is asked again at the next product. Null: nothing is timed. */
 HGEMM_API void hgemm_set_tuner(int (*tuner)(const HgemmTuning* tuning));

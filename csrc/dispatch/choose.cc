@@ -1,9 +1,9 @@
 // choose(): the decision of every product's call, behind a cache of its thread.
 #include <array>
 #include <atomic>
-#include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "dispatch/context.h"
@@ -57,9 +57,13 @@ struct Key {
              u(static_cast<uint32_t>(site)) | u(tunes) << 32};
   }
 
-  size_t hash() const {
+  bool operator==(const Key& other) const { return words == other.words; }
+};
+
+struct Hash {
+  size_t operator()(const Key& key) const {
     uint64_t h = 0;
-    for (uint64_t w : words) {
+    for (uint64_t w : key.words) {
       h = (h ^ w) * 0x9e3779b97f4a7c15u;
       h ^= h >> 29;
     }
@@ -67,15 +71,15 @@ struct Key {
   }
 };
 
-struct Slot {
+struct Cached {
   uint64_t generation = 0;
-  Key::Words words{};
   Decision decision;
   std::atomic<int64_t>* calls = nullptr;  // null until they are counted
 };
 
-constexpr size_t kSlots = 256;  // distinct products of a model: a few dozen
-thread_local std::unique_ptr<Slot[]> cache;
+// Distinct products of a model are a few dozen; those of a growing sequence have no end.
+constexpr size_t kMostCached = 1024;
+thread_local std::unordered_map<Key, Cached, Hash> cache;
 
 void log_decision(LogFn log, const Problem& p, const DeviceFacts& facts, int ordinal, int forced, const Decision& d) {
   static std::mutex mutex;
@@ -100,38 +104,36 @@ void log_decision(LogFn log, const Problem& p, const DeviceFacts& facts, int ord
 }  // namespace
 
 int standing_choice(const Problem& p) {
-  const int setting = context_setting();
-  const int id = setting == kNoContext || setting == kAuto ? default_variant() : setting;
+  const int asked = context_settings().variant;
+  const int id = asked == kNoContext || asked == kAuto ? default_variant() : asked;
   return id < 0 || p.is_half() || (variant(id).dtypes >> static_cast<int>(p.dtype) & 1u) != 0 ? id : kAuto;
 }
 
 Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int forced, bool in_backward) {
   if (forced == kAuto) forced = standing_choice(p);
   const int site = current_site(in_backward);
-  if (!cache) cache = std::make_unique<Slot[]>(kSlots);
-  const bool tunes = forced == kAuto && p.numerics == NumericsMode::kFast && context_tunes();
+  const bool tunes = forced == kAuto && p.numerics == NumericsMode::kFast && context_settings().tunes != 0;
   const Key key(p, ordinal, forced, site, tunes);
-  const uint64_t now = generation.load(std::memory_order_acquire);
-  Slot& slot = cache[key.hash() % kSlots];
-  if (slot.generation != now || slot.words != key.words) {
+  auto found = cache.find(key);
+  if (found == cache.end() || found->second.generation != generation.load(std::memory_order_acquire)) {
     if (first_use.load(std::memory_order_relaxed)) {
       // Taken by one thread; nobody waits for it, since the action may need a lock (Python's) that a waiter holds.
       if (const FirstUseFn action = first_use.exchange(nullptr)) action();
     }
     const bool settled = !tunes || tune(p, facts, ordinal);
-    slot.generation = settled ? generation.load(std::memory_order_acquire) : 0;  // what ran here may have changed it
-    slot.decision = select(p, facts, forced);
-    slot.words = key.words;
-    slot.calls = nullptr;
-    if (LogFn log = the_log.load(std::memory_order_relaxed)) {
-      log_decision(log, p, facts, ordinal, forced, slot.decision);
-    }
+    // What ran here may have changed the generation, and the cache.
+    const uint64_t now = settled ? generation.load(std::memory_order_acquire) : 0;
+    const Decision decision = select(p, facts, forced);
+    if (LogFn log = the_log.load(std::memory_order_relaxed)) log_decision(log, p, facts, ordinal, forced, decision);
+    if (cache.size() >= kMostCached) cache.clear();
+    found = cache.insert_or_assign(key, Cached{now, decision, nullptr}).first;
   }
-  if (context_setting() != kNoContext && slot.decision.variant != kRefused) {
-    if (!slot.calls) slot.calls = &call_counter(p, ordinal, slot.decision, HGEMM_LEFT_NOT, site);
-    slot.calls->fetch_add(1, std::memory_order_relaxed);
+  Cached& cached = found->second;
+  if (context_holds() && cached.decision.variant != kRefused) {
+    if (!cached.calls) cached.calls = &call_counter(p, ordinal, cached.decision, HGEMM_LEFT_NOT, site);
+    cached.calls->fetch_add(1, std::memory_order_relaxed);
   }
-  return slot.decision;
+  return cached.decision;
 }
 
 void set_default_variant(int id) {

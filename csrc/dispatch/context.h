@@ -4,53 +4,42 @@
 #include <atomic>
 
 #include "core/problem.h"
+#include "dispatch/c_api.h"
 
 namespace hgemm {
 
-/// A setting is a variant's id, kTorch, kAuto, or this: no context holds.
+/// HgemmSettings::variant: no context holds.
 constexpr int kNoContext = -4;
-/// Of a thread's own setting: no context holds for it, whatever others have entered.
+/// The same of a thread's own, whatever others have entered.
 constexpr int kOutside = -5;
-// Of numerics and float32: a NumericsMode or a Float32Mode, or kAuto where the context says nothing of it.
+constexpr HgemmSettings kNoSettings = {kNoContext, kAuto, kAuto, kAuto, 0};
 
 /// The site of products that autograd computes; 0 is none.
 constexpr int kBackwardSite = 1;
 
 namespace detail {
-extern thread_local int thread_setting;
-extern thread_local int thread_numerics;
-extern thread_local int thread_float32;
-extern thread_local int thread_site;
-extern std::atomic<int> shared_setting;
-extern std::atomic<int> shared_numerics;
-extern std::atomic<int> shared_float32;
-extern thread_local int thread_tunes;  // 1, 0, or -1: no context holds
-extern std::atomic<int> shared_tunes;
+extern thread_local HgemmSettings thread_settings;
+extern std::atomic<HgemmSettings> shared_settings;
 extern std::atomic<int> default_tunes;
+extern thread_local int thread_site;
 extern std::atomic<bool> sites_on;
+static_assert(std::atomic<HgemmSettings>::is_always_lock_free);
 }  // namespace detail
 
-inline int context_setting() {
-  const int own = detail::thread_setting;
-  if (own == kNoContext) return detail::shared_setting.load(std::memory_order_relaxed);
-  return own == kOutside ? kNoContext : own;
+/// What holds on this thread. numerics and float32: a NumericsMode or a Float32Mode, or kAuto where no context says
+/// anything of it; tunes: 0 or 1.
+inline HgemmSettings context_settings() {
+  HgemmSettings settings = detail::thread_settings;
+  if (settings.variant == kNoContext) settings = detail::shared_settings.load(std::memory_order_relaxed);
+  if (settings.variant == kOutside) settings.variant = kNoContext;
+  if (settings.tunes == kAuto) {
+    settings.tunes = static_cast<int8_t>(detail::default_tunes.load(std::memory_order_relaxed));
+  }
+  return settings;
 }
 
-/// Whether shapes that the table lacks are to be timed (dispatch/tuning.h).
-inline bool context_tunes() {
-  if (detail::thread_tunes >= 0) return detail::thread_tunes != 0;
-  const int shared = detail::shared_tunes.load(std::memory_order_relaxed);
-  return (shared >= 0 ? shared : detail::default_tunes.load(std::memory_order_relaxed)) != 0;
-}
-
-inline int context_numerics() {
-  return detail::thread_setting != kNoContext ? detail::thread_numerics
-                                              : detail::shared_numerics.load(std::memory_order_relaxed);
-}
-
-inline int context_float32() {
-  return detail::thread_setting != kNoContext ? detail::thread_float32
-                                              : detail::shared_float32.load(std::memory_order_relaxed);
+inline bool context_holds() {
+  return context_settings().variant != kNoContext;
 }
 
 /// Where a product belongs, while somebody wants to know.

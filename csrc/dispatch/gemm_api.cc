@@ -120,7 +120,7 @@ int leave(const HgemmProduct* product, int why) {
 
 constexpr HgemmGemmApi kApi = {{sizeof(HgemmGemmApi), sizeof(HgemmProduct), sizeof(HgemmPlan)},
                                0,
-                               [] { return static_cast<int>(context_setting() != kNoContext); },
+                               [] { return static_cast<int>(context_holds()); },
                                plan,
                                launch,
                                leave,

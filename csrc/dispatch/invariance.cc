@@ -28,7 +28,7 @@ std::string unheld(const Problem& p, const std::string& why) {
 }
 
 NumericsMode standing_numerics() {
-  const int asked = context_numerics();
+  const int asked = context_settings().numerics;
   return asked == kAuto ? default_numerics() : static_cast<NumericsMode>(asked);
 }
 
@@ -41,7 +41,7 @@ NumericsMode default_numerics() {
 }
 
 Float32Mode standing_float32() {
-  const int asked = context_float32();
+  const int asked = context_settings().float32;
   return asked == kAuto ? default_float32() : static_cast<Float32Mode>(asked);
 }
 

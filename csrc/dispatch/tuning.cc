@@ -144,12 +144,3 @@ const char* hgemm_tuning_launch(const HgemmTuning* tuning, int id, const void* a
   const hgemm::Status status = hgemm::variant(id).launch(state.problem, state.facts, workspace, stream);
   return status == 0 ? nullptr : hgemm::status_string(status);
 }
-
-void hgemm_tuning_set(int thread_tunes, int shared_tunes) {
-  hgemm::detail::thread_tunes = thread_tunes;
-  hgemm::detail::shared_tunes.store(shared_tunes, std::memory_order_relaxed);
-}
-
-void hgemm_tuning_default(int tunes) {
-  hgemm::detail::default_tunes.store(tunes, std::memory_order_relaxed);
-}

@@ -37,7 +37,7 @@ def test_kinds_of_products() -> None:
 
         lib, facts = _native.lib(), _native.preset_facts(90)
         tally = _native.Tally()
-        lib.hgemm_context_set(_native.AUTO, _native.NO_CONTEXT)
+        lib.hgemm_context_set(_native.Settings(_native.AUTO), _native.Settings())
         tally.start()
         query = _variants.matmul_query(8, 8, 8, torch.float16, "NT", facts)
         for n in range(1, 70001):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -148,20 +148,19 @@ def test_products_there_are_torchs_with_one_line_of_the_log(api: Api, caplog: py
 def test_a_kernel_that_was_asked_for_there_is_refused_with_the_reason(api: Api) -> None:
     plan = ctypes.create_string_buffer(4096)
     lib = _native.lib()
-    lib.hgemm_context_set(0, _native.NO_CONTEXT)
+    lib.hgemm_context_set(_native.Settings(0), _native.Settings())
     try:
         assert api.plan(product(MISSING - 1), plan) == -1  # HGEMM_REFUSED
         assert _variants.name_of(0) in api.error().decode() and "cannot run" in api.error().decode()
     finally:
-        lib.hgemm_context_set(_native.NO_CONTEXT, _native.NO_CONTEXT)
+        lib.hgemm_context_set(_native.Settings(), _native.Settings())
 
 
 @pytest.fixture
-def numerics() -> Iterator[Callable[[str], None]]:
+def numerics() -> Callable[[str], None]:
     """Sets what the context of ``counted`` asks for."""
-    ask = _native.lib().hgemm_context_set_numerics
-    yield lambda mode: ask(_native.NUMERICS.index(mode), _native.AUTO)
-    ask(_native.AUTO, _native.AUTO)
+    ask = _native.lib().hgemm_context_set
+    return lambda mode: ask(_native.Settings(_native.AUTO, _native.NUMERICS.index(mode)), _native.Settings())
 
 
 def test_what_must_not_vary_is_refused_there(api: Api, numerics: Callable[[str], None]) -> None:
@@ -193,11 +192,10 @@ def test_what_torch_would_take_undecided_is_refused(api: Api, numerics: Callable
 
 
 def test_unit_strides_are_for_who_splits_float32(api: Api) -> None:
-    ask = _native.lib().hgemm_context_set_float32
     with counted():
         answers = [api.splits_float32()]
         for mode in (1, _native.AUTO):
-            ask(mode, _native.AUTO)
+            _native.lib().hgemm_context_set(_native.Settings(_native.AUTO, float32=mode), _native.Settings())
             answers.append(api.splits_float32())
     assert answers == [0, 1, 0]
 

@@ -639,25 +639,25 @@ def test_a_context_decides_before_the_environment_and_each_thread_for_itself(cou
         return _variants.name_of(changed.variant), _native.SOURCES[changed.source]
 
     try:
-        library.hgemm_context_set(_native.TORCH, _native.AUTO)
+        library.hgemm_context_set(_native.Settings(_native.TORCH), _native.Settings(_native.AUTO))
         assert row() == ("torch", "forced")
         thread = threading.Thread(target=lambda: seen.append(row()))
         thread.start()
         thread.join()
         assert seen[0][1] != "forced"
-        library.hgemm_context_set(_native.NO_CONTEXT, _native.TORCH)
+        library.hgemm_context_set(_native.Settings(), _native.Settings(_native.TORCH))
         assert row() == ("torch", "forced")
     finally:
-        library.hgemm_context_set(_native.NO_CONTEXT, _native.NO_CONTEXT)
+        library.hgemm_context_set(_native.Settings(), _native.Settings())
 
 
 def test_a_kernel_for_half_types_leaves_other_dtypes_alone(counting: _native.Tally) -> None:
     half_only = next(id_ for id_, info in enumerate(_native.variant_infos()) if not info.dtypes >> 2 & 1)
     try:
-        _native.lib().hgemm_context_set(half_only, half_only)
+        _native.lib().hgemm_context_set(_native.Settings(half_only), _native.Settings(half_only))
         decide(_variants.matmul_query(64, 64, 64, torch.float64, "NN", _native.preset_facts(90)))
     finally:
-        _native.lib().hgemm_context_set(_native.NO_CONTEXT, _native.NO_CONTEXT)
+        _native.lib().hgemm_context_set(_native.Settings(), _native.Settings())
     (row,) = counting.rows()
     assert (_variants.name_of(row.variant), _native.SOURCES[row.source]) == ("torch", "fallback")
 

@@ -26,7 +26,7 @@ from hgemm_ops._tables import Device, Entry, Table
 pytestmark = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
 
 A100 = Device("NVIDIA A100", 80, 108, 41943040)
-ON, OFF, UNSAID = 1, 0, _native.UNSAID
+ON, OFF, UNSAID = 1, 0, _native.AUTO
 TORCH_US, OURS_US = 10.0, 8.0
 
 
@@ -81,6 +81,15 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     _tables.reload()
 
 
+def ask(own: int, shared: int = UNSAID) -> None:
+    """Has contexts hold that ask for it or against it: of this thread, and of those without one of their own."""
+
+    def settings(tunes: int) -> _native.Settings:
+        return _native.Settings() if tunes == UNSAID else _native.Settings(_native.AUTO, tunes=tunes)
+
+    _native.lib().hgemm_context_set(settings(own), settings(shared))
+
+
 @pytest.fixture
 def timer(own: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Timer]:
     """A timer that the dispatcher asks, on this thread, as in a context with ``tune=True``."""
@@ -88,9 +97,9 @@ def timer(own: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Timer]:
     tuner = _tuning.Tuner(made.open, made.clock)
     monkeypatch.setattr(_tuning, "tuner", lambda: tuner)
     _native.on_tuning(tuner)
-    _native.lib().hgemm_tuning_set(ON, UNSAID)
+    ask(ON)
     yield made
-    _native.lib().hgemm_tuning_set(UNSAID, UNSAID)
+    ask(UNSAID)
     _native.lib().hgemm_set_tuner(None)
 
 
@@ -193,13 +202,13 @@ def test_only_where_it_is_asked_for(timer: Timer) -> None:
     query = asked(512, 512, 504)
     for own, shared, default, times in ((0, 1, 1, 0), (-1, 0, 1, 0), (-1, -1, 0, 0), (1, 0, 0, 1)):
         lib.hgemm_tuning_default(default)
-        lib.hgemm_tuning_set(own, shared)
+        ask(own, shared)
         multiply(query)
         lib.hgemm_tuning_default(0)
         assert len(timer.shapes) == times, (own, shared, default)
     for setting in ((-1, 1), (-1, -1)):
         lib.hgemm_tuning_default(setting == (-1, -1))
-        lib.hgemm_tuning_set(*setting)
+        ask(*setting)
         multiply(asked(512, 512, 520 + 8 * len(timer.shapes)))
         lib.hgemm_tuning_default(0)
     assert len(timer.shapes) == 3
@@ -210,9 +219,9 @@ def test_never_where_a_kernel_is_named(timer: Timer) -> None:
     for variant in (_native.TORCH, 0):
         query.variant = variant
         multiply(query)
-        _native.lib().hgemm_context_set(variant, _native.NO_CONTEXT)
+        _native.lib().hgemm_context_set(_native.Settings(variant, tunes=ON), _native.Settings())
         multiply(asked(512, 512, 496))
-        _native.lib().hgemm_context_set(_native.NO_CONTEXT, _native.NO_CONTEXT)
+        ask(ON)
         _native.lib().hgemm_set_default_variant(variant)
         multiply(asked(512, 512, 496))
         _native.lib().hgemm_set_default_variant(_native.AUTO)
@@ -342,9 +351,9 @@ def test_a_failure_is_one_line_and_the_models_choice(timer: Timer, caplog: pytes
         for k in (1096, 1104):  # two shapes, one cause
             for _ in range(2):
                 multiply(asked(512, 512, k))
-            _native.lib().hgemm_tuning_set(OFF, UNSAID)  # another key of the cache
+            ask(OFF)  # another key of the cache
             multiply(asked(512, 512, k))
-            _native.lib().hgemm_tuning_set(ON, UNSAID)
+            ask(ON)
             _tables.install([])  # all that is cached is forgotten
             multiply(asked(512, 512, k))
             assert decision(asked(512, 512, k))[1] == "model"
@@ -385,7 +394,7 @@ def test_threads_that_meet_at_a_shape_time_it_once(timer: Timer) -> None:
     timer.within = lambda: threading.Event().wait(0.05)  # time for the others to come
 
     def work() -> None:
-        _native.lib().hgemm_tuning_set(ON, UNSAID)
+        ask(ON)
         gate.wait()
         multiply(asked(512, 512, 1160))
 
@@ -403,7 +412,7 @@ def test_one_shape_is_timed_at_a_time(timer: Timer) -> None:
         inside[0] -= 1
 
     def work() -> None:
-        _native.lib().hgemm_tuning_set(ON, UNSAID)
+        ask(ON)
         query = asked(512, 512, next(sizes))
         gate.wait()
         multiply(query)
@@ -424,8 +433,7 @@ def test_the_timing_thread_is_outside_of_every_context(timer: Timer) -> None:
 
     timer.within = within
     with counted() as tally:
-        lib.hgemm_context_set(_native.AUTO, _native.AUTO)
-        lib.hgemm_tuning_set(ON, ON)
+        ask(ON, ON)
         multiply(asked(512, 512, 1192))
         assert [(row.k, row.calls) for row in tally.rows()] == [(1192, 1)]
     assert len(timer.shapes) == 1
@@ -444,7 +452,7 @@ def test_a_products_thread_may_hold_the_lock_of_a_log_handler(timer: Timer) -> N
     level = _library.logger.level
     _library.logger.setLevel(logging.INFO)
     try:
-        run_threads(lambda: (_native.lib().hgemm_tuning_set(ON, UNSAID), _library.logger.info("go"))[1], 1)
+        run_threads(lambda: (ask(ON), _library.logger.info("go"))[1], 1)
     finally:
         _library.logger.setLevel(level)
         _library.logger.removeHandler(handler)
@@ -579,7 +587,7 @@ def test_a_careful_measurement_beats_one_in_passing(timer: Timer) -> None:
 def context(timer: Timer, monkeypatch: pytest.MonkeyPatch) -> Timer:
     """Contexts that hold without a GPU."""
     monkeypatch.setattr(_override, "start", lambda: True)
-    _native.lib().hgemm_tuning_set(UNSAID, UNSAID)
+    ask(UNSAID)
     return timer
 
 
