@@ -1,8 +1,7 @@
 """``python -m integration.compiled``: whole models under torch.compile, torch against ``use_custom_gemm()``.
 
-``torch``: compiled and run outside of any context. ``ours``: compiled and run in a new context at every step.
-``fused``: the same with the graph pass of ``hgemm_ops.compile``. The sides take turns round by round; what dynamo
-compiles after the first steps is counted.
+``torch``: compiled and run outside of any context. ``ours``: compiled and run in a new context at every step. The two
+take turns round by round; what dynamo compiles after the first steps is counted.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ import torch
 import transformers
 from torch._dynamo.utils import counters
 
-import hgemm_ops.compile
 from hgemm_ops import use_custom_gemm
 from hgemm_ops.bench import record
 from hgemm_ops.bench.statistics import paired_ratio
 from integration import models, timing
 
-SIDES = ("torch", "ours", "fused")
+SIDES = ("torch", "ours")
 _ROUNDS, _ROUND_MS = 21, 60.0
 
 
@@ -56,8 +54,6 @@ CASES = (
 
 
 def compiled(model: Any, side: str) -> Any:
-    if side == "fused":
-        return torch.compile(model, options=hgemm_ops.compile.options())
     # Inductor's default, spelled out: or dynamo, to which both models are one, gives ours torch's graph.
     return torch.compile(model, options={"shape_padding": True} if side == "ours" else None)
 

@@ -18,7 +18,6 @@ from helpers import ROOT
 
 import hgemm_ops
 import hgemm_ops.cli
-import hgemm_ops.compile
 
 README = ROOT / "README.md"
 PAGES = (README, ROOT / "CONTRIBUTING.md", ROOT / "csrc" / "README.md", ROOT / "benchmarks" / "README.md")
