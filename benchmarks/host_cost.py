@@ -6,7 +6,7 @@ up, so a round must stay below what the queue holds).
 
 Contenders run interleaved like every other benchmark (``hgemm_ops.bench.timing``), by the host's clock; costs over a
 baseline are medians of paired differences. The baseline is the call outside of any context, with the override of
-torch's products in place; what that costs takes processes of their own, with it and without, in turns.
+torch's products in place; what that costs is measured in processes of their own, before it is and after.
 Writes ``results/<gpu>/host_cost.json``.
 """
 
@@ -109,46 +109,66 @@ def measure(
     return rows
 
 
-# Prints nanoseconds of torch.mm of two small matrices, without and with a gradient wanted; argument: with the override.
+# Prints nanoseconds of torch.mm of two small matrices and of torch.add, without and with a gradient wanted, before the
+# override is in place and after; arguments: rounds, calls a round.
 _PROCESS = """
-import json, sys, timeit, torch, hgemm_ops
-if sys.argv[1] == "installed":
-    with hgemm_ops.use_custom_gemm():
-        torch.mm(*(torch.ones(16, 16, device="cuda", dtype=torch.float16) for _ in range(2)))
+import json, sys, timeit, statistics, torch, hgemm_ops
+
+rounds, calls = map(int, sys.argv[1:])
 x, y = (torch.randn(16, 16, device="cuda", dtype=torch.float16) for _ in range(2))
-costs = []
-for wanted in (False, True):
-    y.requires_grad_(wanted)
-    timer = timeit.Timer("torch.mm(x, y)", "torch.cuda.synchronize()", globals=globals())
-    costs.append(sorted(timer.repeat(60, 300))[6] / 300 * 1e9)
-print(json.dumps(costs))
+timers = [
+    timeit.Timer(statement, "torch.cuda.synchronize()", globals=globals())
+    for statement in ("torch.mm(x, y)", "torch.add(x, y)")
+]
+
+def phase():
+    costs = []
+    for wanted in (False, True):
+        y.requires_grad_(wanted)
+        samples = [[timer.timeit(calls) / calls * 1e9 for timer in timers] for _ in range(rounds)]
+        costs.append([statistics.median(one) for one in zip(*samples)])
+    return costs
+
+phase()
+before = phase()
+with hgemm_ops.use_custom_gemm():
+    pass
+print(json.dumps([before, phase()]))
 """
 
 
-def inactive(processes: int) -> dict[str, Any]:
-    """What torch.mm costs more where the override is in place and no context holds, in pairs of processes."""
-    pairs = []
-    for turn in range(processes):
-        order = ("plain", "installed") if turn % 2 else ("installed", "plain")
-        found = {}
-        for which in order:
-            run = subprocess.run([sys.executable, "-c", _PROCESS, which], capture_output=True, text=True, check=True)
-            found[which] = json.loads(run.stdout)
-        pairs.append(found)
+def inactive(processes: int, rounds: int, calls_per_round: int) -> dict[str, Any]:
+    """What torch.mm costs more once the override is in place and no context holds: its change within a process, less
+    that of torch.add, which nothing overrides."""
+    found = []
+    for _ in range(processes):
+        command = [sys.executable, "-c", _PROCESS, str(rounds), str(calls_per_round)]
+        found.append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     extra = {
-        name: [pair["installed"][i] - pair["plain"][i] for pair in pairs] for i, name in enumerate(("off", "required"))
+        name: [
+            (mm2 - mm1) - (add2 - add1)
+            for (mm1, add1), (mm2, add2) in ((before[i], after[i]) for before, after in found)
+        ]
+        for i, name in enumerate(("off", "required"))
     }
     return {
-        "plain_ns": [pair["plain"] for pair in pairs],
-        "over_plain_ns": {name: asdict(statistics.median_interval(values)) for name, values in extra.items()},
+        "before_and_after_ns": found,
+        "over_before_ns": {name: asdict(statistics.median_interval(values)) for name, values in extra.items()},
     }
+
+
+def entering(rounds: int, calls_per_round: int) -> dict[str, Any]:
+    """Nanoseconds of making, entering and leaving a context, as around each step of a loop."""
+    timer = timeit.Timer("with use_custom_gemm():\n    pass", globals={"use_custom_gemm": hgemm_ops.use_custom_gemm})
+    costs = [timer.timeit(calls_per_round) / calls_per_round * 1e9 for _ in range(rounds)]
+    return asdict(statistics.median_interval(costs))
 
 
 @click.command(help=__doc__)
-@click.option("--processes", type=click.IntRange(min=0), default=5, show_default=True, help="Pairs of them.")
+@click.option("--processes", type=click.IntRange(min=0), default=5, show_default=True, help="For what is paid outside.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
-@click.option("--rounds", type=click.IntRange(min=5), default=30, show_default=True)
-@click.option("--calls", "calls_per_round", type=click.IntRange(min=1, max=500), default=200, show_default=True)
+@click.option("--rounds", type=click.IntRange(min=5), default=200, show_default=True)
+@click.option("--calls", "calls_per_round", type=click.IntRange(min=1, max=500), default=50, show_default=True)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Another file.")
 def main(processes: int, device: str, rounds: int, calls_per_round: int, output: Path | None) -> None:
     on_gpu = device == "cuda"
@@ -178,7 +198,8 @@ def main(processes: int, device: str, rounds: int, calls_per_round: int, output:
         products=products,
         protocol={"rounds": rounds, "calls_per_round": calls_per_round},
         calls=rows,
-        inactive=inactive(processes) if on_gpu and processes else None,
+        context_ns=entering(rounds, calls_per_round),
+        inactive=inactive(processes, rounds, calls_per_round) if on_gpu and processes else None,
     )
     record.save(document, output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "host_cost.json")
     for row in rows:
@@ -187,8 +208,9 @@ def main(processes: int, device: str, rounds: int, calls_per_round: int, output:
         click.echo(
             f"{row['ns']['value']:8.0f} ns {extra:>8}  {row['statement']}  gradients {row['gradients']}  {where}"
         )
+    click.echo(f"a context entered and left: {document['context_ns']}")
     if document["inactive"]:
-        click.echo(f"in place, no context: {document['inactive']['over_plain_ns']}")
+        click.echo(f"in place, no context: {document['inactive']['over_before_ns']}")
 
 
 def square(size: int, device: str) -> tuple[Tensor, Tensor]:
