@@ -7,7 +7,6 @@ import ctypes
 import functools
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import (
     POINTER,
@@ -393,7 +392,10 @@ class Tally:
 
     def __init__(self) -> None:
         self._handle = lib().hgemm_tally_new()
-        weakref.finalize(self, lib().hgemm_tally_delete, self._handle).atexit = False
+        self._delete = lib().hgemm_tally_delete  # modules may be gone before the last tally
+
+    def __del__(self) -> None:
+        self._delete(self._handle)
 
     def start(self) -> None:
         with self._lock:

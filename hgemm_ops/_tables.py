@@ -7,18 +7,19 @@ A file holds the times of plain products on one GPU::
       "schema": 1,
       "device": {"name": "NVIDIA H200", "cc": 90, "sm_count": 132, "l2_bytes": 62914560},
       "measured": {"torch": "…", "driver": "…", "commit": "…", "csrc": "…"},
+      "kernels": ["torch", "<variant>"],
       "entries": [
         {"dtype": "float16", "layout": "NT", "align": 16, "batch": 1, "m": 16, "n": 4096, "k": 4096,
-         "us": {"torch": 13.9, "<variant>": 12.1}}
+         "us": {"0": 13.9, "1": 12.1}}
       ]
     }
 
 ``cc``, ``sm_count`` and ``l2_bytes`` decide whether a GPU is meant (an H100 has less L2 than an H200); the name is for
-people. ``align`` is the least alignment of A, B and the result in bytes, 2 to 16. ``us`` maps kernels to microseconds
-and must hold torch's; a kernel this build does not have is skipped. ``measured`` says where numbers come from and is
-not interpreted. What is not valid, an entry or a file, is skipped, with one line in the log. Where a shape is in a
-table, the fastest measured kernel is taken if it beats torch by 1 %; where neighbours are (within 1.5x in batch, m, n
-and k), they correct the model.
+people. ``align`` is the least alignment of A, B and the result in bytes, 2 to 16. ``us`` maps kernels, by their place
+in ``kernels`` or by name, to microseconds and must hold torch's; a kernel this build does not have is skipped.
+``measured`` says where numbers come from and is not interpreted. What is not valid, an entry or a file, is skipped,
+with one line in the log. Where a shape is in a table, the fastest measured kernel is taken if it beats torch by 1 %;
+where neighbours are (within 1.5x in batch, m, n and k), they correct the model.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -70,13 +71,14 @@ class Entry:
         return self.dtype, self.layout, self.align, self.batch, self.m, self.n, self.k
 
     @classmethod
-    def parse(cls, data: Any) -> Entry | None:
+    def parse(cls, data: Any, kernels: Sequence[str]) -> Entry | None:
         """None where a file's ``data`` is not a measured product."""
         try:
-            entry = cls(**data)
+            us = {kernels[int(name)] if name.isdecimal() else name: value for name, value in data["us"].items()}
+            entry = cls(**{**data, "us": us})
             known = entry.dtype in _DTYPES and entry.layout in _MAJORS and "torch" in entry.us
             times = all(type(us) in (int, float) and 1e-3 <= us <= 1e9 for us in entry.us.values())
-        except (AttributeError, TypeError):
+        except (AttributeError, IndexError, KeyError, TypeError):
             return None
         sizes = _whole(entry.batch, entry.m, entry.n, entry.k)
         return entry if known and times and sizes and _whole(entry.align) and entry.align in (2, 4, 8, 16) else None
@@ -103,7 +105,10 @@ class Table:
             data = json.loads(path.read_bytes())
             if data["schema"] != SCHEMA:
                 raise ValueError(f"schema {data['schema']}, this version reads {SCHEMA}")
-            device, entries = Device(**data["device"]), [Entry.parse(entry) for entry in data["entries"]]
+            kernels = data.get("kernels", [])
+            if not (isinstance(kernels, list) and all(isinstance(name, str) for name in kernels)):
+                raise ValueError("kernels must be a list of names")
+            device, entries = Device(**data["device"]), [Entry.parse(entry, kernels) for entry in data["entries"]]
             if not (isinstance(device.name, str) and _whole(device.cc, device.sm_count, device.l2_bytes)):
                 raise ValueError(f"there is no such device: {device}")
             table = cls(device, [entry for entry in entries if entry], data["measured"])
@@ -126,8 +131,15 @@ def of_device(path: Path, device: Device) -> Table:
 def write(table: Table, path: Path) -> None:
     """Puts a table in the place of ``path``, for one process at a time. One entry a line, so that a change of one shape
     is one line of a diff."""
-    head = {"schema": SCHEMA, "device": asdict(table.device), "measured": table.measured}
-    lines = ",\n".join("    " + json.dumps(asdict(entry)) for entry in table.entries)
+    places: dict[str, str] = {}
+    for name in (name for entry in table.entries for name in entry.us):
+        places.setdefault(name, str(len(places)))
+
+    def line(entry: Entry) -> str:
+        return json.dumps({**asdict(entry), "us": {places[name]: us for name, us in entry.us.items()}})
+
+    head = {"schema": SCHEMA, "device": asdict(table.device), "measured": table.measured, "kernels": list(places)}
+    lines = ",\n".join("    " + line(entry) for entry in table.entries)
     entries = f'  "entries": [\n{lines}\n  ]' if lines else '  "entries": []'
     _files.replace(path, json.dumps(head, indent=2).removesuffix("\n}") + f",\n{entries}\n}}\n")
 

@@ -64,6 +64,8 @@ BROKEN = {
     "a huge device": text(device=asdict(H200) | {"cc": 10**30}),
     "a nameless device": text(device=asdict(H200) | {"name": None}),
     "entries that are a number": text(entries=3),
+    "kernels without names": text(kernels=[None]),
+    "kernels that are a number": text(kernels=3),
 }
 
 BAD_ENTRIES = {
@@ -93,6 +95,8 @@ BAD_ENTRIES = {
     "time null": GOOD | {"us": {"torch": None}},
     "no time of torch": GOOD | {"us": {"sm80_mma": 1.0}},
     "times that are a list": GOOD | {"us": ["torch"]},
+    "times of no kernel": GOOD | {"us": {"torch": 9.0, "7": 8.0}},
+    "no times": {name: value for name, value in GOOD.items() if name != "us"},
 }
 
 
