@@ -13,51 +13,8 @@ from hgemm_ops._report import Report
 
 __all__ = ["use_custom_gemm"]
 
-_lock = threading.Lock()
-_entered: list[_Entry] = []  # by all threads, in that order
-
-
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.entered: list[_Entry] = []
-
-
-_thread = _Thread()
-
-
-class _Entry:
-    """One entry of a context, which may be entered many times and by several threads."""
-
-    def __init__(self, context: use_custom_gemm) -> None:
-        self.context = context
-        self.left = False  # maybe by another thread: a generator's, say, that ends there
-
-
-_NONE = _native.Settings()
-
-
-def _apply() -> None:
-    """Tells the library what holds on this thread, and on those that have entered no context."""
-    own = _thread.entered = [entry for entry in _thread.entered if not entry.left]
-    _native.lib().hgemm_context_set(_settings(own), _settings(_entered))
-
-
-def _settings(entered: list[_Entry]) -> _native.Settings:
-    """What these ask for together: the innermost one's variant and tuning, and of numerics and float32 the innermost
-    that is said."""
-    if not entered:
-        return _NONE
-    innermost: _native.Settings = entered[-1].context._settings
-    if len(entered) == 1:
-        return innermost
-    settings = _native.Settings(innermost.variant, innermost.numerics, innermost.float32, innermost.tunes)
-    for entry in reversed(entered):
-        outer = entry.context._settings
-        if settings.numerics == _native.AUTO:
-            settings.numerics = outer.numerics
-        if settings.float32 == _native.AUTO:
-            settings.float32 = outer.float32
-    return settings
+_sites_lock = threading.Lock()
+_PLAIN = _native.Settings()
 
 
 class use_custom_gemm(ContextDecorator):
@@ -131,29 +88,20 @@ class use_custom_gemm(ContextDecorator):
         sites: bool = False,
     ) -> None:
         self._tune = _tuning.by_default() if tune is None else bool(tune)
-        self._settings = _native.Settings(
-            _variants.resolve(variant),
-            _variants.resolve_numerics(numerics),
-            _variants.resolve_float32(float32),
-            self._tune,
-        )
+        self._settings = _PLAIN
+        if (variant, numerics, float32, tune) != (None, None, None, None):
+            self._settings = _native.Settings(
+                _variants.resolve(variant),
+                _variants.resolve_numerics(numerics),
+                _variants.resolve_float32(float32),
+                self._tune,
+            )
         self._sites = sites
         self.report = Report()
 
     def __enter__(self) -> Report:
         if torch.compiler.is_compiling():
-            return torch.compiler.disable(self._enter)()  # breaks the graph, here rather than somewhere below
-        return self._enter()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if torch.compiler.is_compiling():
-            torch.compiler.disable(self._exit)()
-        else:
-            self._exit()
-
-    def _enter(self) -> Report:
+            return torch.compiler.disable(self.__enter__)()  # breaks the graph, here rather than somewhere below
         if not _override.start():
             asked = self._settings.numerics
             mode = _variants.standing_numerics() if asked == _native.AUTO else _native.NUMERICS[asked]
@@ -163,29 +111,26 @@ class use_custom_gemm(ContextDecorator):
         _tables.ensure()
         if self._tune:
             _tuning.tuner()
-        entry = _Entry(self)
-        with _lock:
-            _thread.entered.append(entry)
-            _entered.append(entry)
-            self.report._start()
-            if self._sites:
+        context = self.report._context
+        if context is None:  # one object, whichever thread comes first
+            context = vars(self.report).setdefault("_context", _native.Context(self._settings))
+        if self._sites:
+            with _sites_lock:
                 _sites.start()
-            _apply()
+        context.enter()
         return self.report
 
-    def _exit(self) -> None:
-        with _lock:
-            entry = self._last_entry(_thread.entered) or self._last_entry(_entered)
-            if entry is None:
-                return  # the override did not start
-            entry.left = True
-            _entered.remove(entry)
-            self.report._stop()
-            if self._sites:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if torch.compiler.is_compiling():
+            torch.compiler.disable(self.__exit__)(kind, error, traceback)
+            return
+        context = self.report._context
+        if context is None or not context.exit():
+            return  # the override did not start
+        if self._sites:
+            with _sites_lock:
                 _sites.stop()
-            _apply()
         if self._tune:
             _tuning.tuner().finish()
-
-    def _last_entry(self, entered: list[_Entry]) -> _Entry | None:
-        return next((entry for entry in reversed(entered) if entry.context is self and not entry.left), None)

@@ -6,7 +6,6 @@ import atexit
 import ctypes
 import functools
 import logging
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import (
     POINTER,
@@ -30,7 +29,7 @@ import torch
 from hgemm_ops import _library
 
 MAX_DIMS = 8
-AUTO, TORCH, UNKNOWN, NO_CONTEXT = -1, -2, -3, -4
+AUTO, TORCH, UNKNOWN = -1, -2, -3
 
 #: The enums of csrc/core/problem.h and csrc/dispatch, by value.
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -173,7 +172,7 @@ class CallCount(Structure):
 
 
 class Settings(Structure):
-    """What a context asks for; without arguments, that none holds."""
+    """What a context asks for; without arguments, nothing in particular."""
 
     _fields_ = [
         ("variant", c_int32),
@@ -183,7 +182,7 @@ class Settings(Structure):
         ("reserved", c_int8),
     ]
 
-    def __init__(self, variant: int = NO_CONTEXT, numerics: int = AUTO, float32: int = AUTO, tunes: int = AUTO) -> None:
+    def __init__(self, variant: int = AUTO, numerics: int = AUTO, float32: int = AUTO, tunes: int = AUTO) -> None:
         super().__init__(variant, numerics, float32, tunes)
 
 
@@ -244,7 +243,11 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_set_default_float32": (c_int, [c_int]),
     "hgemm_set_log": (None, [c_void_p]),
     "hgemm_set_first_use": (None, [c_void_p]),
-    "hgemm_context_set": (None, [Settings, Settings]),
+    "hgemm_context_new": (c_void_p, [Settings]),
+    "hgemm_context_delete": (None, [c_void_p]),
+    "hgemm_context_enter": (None, [c_void_p]),
+    "hgemm_context_exit": (c_int, [c_void_p]),
+    "hgemm_context_rows": (c_int, [c_void_p, POINTER(CallCount), c_int]),
     "hgemm_standing_numerics": (c_int, []),
     "hgemm_standing_float32": (c_int, []),
     "hgemm_left_reason": (c_char_p, [c_int]),
@@ -256,11 +259,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_tuning_launch": (c_char_p, [POINTER(Tuning), c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "hgemm_sites_enable": (None, [c_int]),
     "hgemm_site_set": (c_int, [c_int]),
-    "hgemm_tally_new": (c_void_p, []),
-    "hgemm_tally_delete": (None, [c_void_p]),
-    "hgemm_tally_start": (None, [c_void_p]),
-    "hgemm_tally_stop": (None, [c_void_p]),
-    "hgemm_tally_rows": (c_int, [c_void_p, POINTER(CallCount), c_int]),
     "hgemm_gemm_api": (c_void_p, []),
 }
 
@@ -385,33 +383,31 @@ def add_to_table(entry: TableEntry, timings: Sequence[Timing]) -> None:
     check(lib().hgemm_table_add(entry, (Timing * len(timings))(*timings), len(timings)))
 
 
-class Tally:
-    """What is counted while contexts hold, between ``start`` and ``stop``."""
+class Context:
+    """A context of the library: settings, and what is counted while it holds."""
 
-    _lock = threading.Lock()  # one may be read while its context is left elsewhere
-
-    def __init__(self) -> None:
-        self._handle = lib().hgemm_tally_new()
-        self._delete = lib().hgemm_tally_delete  # modules may be gone before the last tally
+    def __init__(self, settings: Settings) -> None:
+        library = lib()
+        self._handle = library.hgemm_context_new(settings)
+        self._enter, self._exit = library.hgemm_context_enter, library.hgemm_context_exit
+        self._delete = library.hgemm_context_delete  # modules may be gone before the last context
 
     def __del__(self) -> None:
         self._delete(self._handle)
 
-    def start(self) -> None:
-        with self._lock:
-            lib().hgemm_tally_start(self._handle)
+    def enter(self) -> None:
+        self._enter(self._handle)
 
-    def stop(self) -> None:
-        with self._lock:
-            lib().hgemm_tally_stop(self._handle)
+    def exit(self) -> bool:
+        """False where no entry was left to end."""
+        return bool(self._exit(self._handle))
 
     def rows(self) -> list[CallCount]:
         """What was counted at least once, in the order of first calls."""
         room = 256
         while True:
             rows = (CallCount * room)()
-            with self._lock:
-                count: int = lib().hgemm_tally_rows(self._handle, rows, room)
+            count: int = lib().hgemm_context_rows(self._handle, rows, room)
             if count <= room:
                 return list(rows[:count])
             room = count

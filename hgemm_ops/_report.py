@@ -53,28 +53,13 @@ class Report:
     It counts the products of the process: those of every thread, other contexts' included.
     """
 
-    def __init__(self) -> None:
-        self._tally: _native.Tally | None = None
-        self._entered = 0
-
-    # Called under the lock of _context.py.
-
-    def _start(self) -> None:
-        self._entered += 1
-        if self._entered == 1:
-            self._tally = self._tally or _native.Tally()
-            self._tally.start()
-
-    def _stop(self) -> None:
-        self._entered -= 1
-        if self._entered == 0 and self._tally is not None:
-            self._tally.stop()
+    _context: _native.Context | None = None  # none where the override did not start
 
     @property
     def rows(self) -> list[Row]:
         """Every kind of product, in the order of first calls; alignment and device alone do not tell kinds apart."""
         calls: Counter[Row] = Counter()
-        for count in self._tally.rows() if self._tally is not None else ():
+        for count in self._context.rows() if self._context is not None else ():
             calls[_row(count)] += count.calls
         return [replace(row, calls=n) for row, n in calls.items()]
 
@@ -101,7 +86,7 @@ class Report:
         Raises:
             OSError: the file cannot be written.
         """
-        products = [_product(count) for count in self._tally.rows()] if self._tally is not None else []
+        products = [_product(count) for count in self._context.rows()] if self._context is not None else []
         text = json.dumps({"schema": SCHEMA, "products": products}, indent=1)
         _files.replace(Path(path), text + "\n", f".{os.getpid()}.new")
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -344,16 +345,23 @@ def poisoned_cuda_memory(num_bytes: int = 1 << 28) -> Iterator[None]:
 
 
 @contextmanager
-def counted() -> Iterator[_native.Tally]:
-    """A tally of what the dispatcher decides, as in a ``use_custom_gemm()`` of this thread; needs no GPU."""
-    tally = _native.Tally()
-    _native.lib().hgemm_context_set(_native.Settings(_native.AUTO), _native.Settings())
-    tally.start()
+def counted(*settings: int, elsewhere: bool = False) -> Iterator[_native.Context]:
+    """A context of the library, as ``use_custom_gemm()`` has one; needs no GPU.
+
+    ``settings``: as :class:`_native.Settings` takes them.
+    ``elsewhere``: another thread enters it, and it holds here as far as this one has entered none.
+    """
+    context = _native.Context(_native.Settings(*settings))
+    if elsewhere:
+        thread = threading.Thread(target=context.enter)
+        thread.start()
+        thread.join()
+    else:
+        context.enter()
     try:
-        yield tally
+        yield context
     finally:
-        tally.stop()
-        _native.lib().hgemm_context_set(_native.Settings(), _native.Settings())
+        context.exit()
 
 
 class Names(TorchDispatchMode):

@@ -133,7 +133,7 @@ typedef struct HgemmCallCount {
   int64_t calls;
 } HgemmCallCount;
 
-/* What one use_custom_gemm() asks for, or several inside of each other. */
+/* What a context asks for. */
 typedef struct HgemmSettings {
   int32_t variant; /* its id, -1 auto, -2 torch, -4: no context holds, and the rest says nothing */
   int8_t numerics; /* -1: nothing is said of it */
@@ -215,9 +215,17 @@ HGEMM_API void hgemm_set_log(void (*log)(const char* line));
    does not pay for it). Other threads do not wait: they decide without, and forget that decision. Null: no action. */
 HGEMM_API void hgemm_set_first_use(void (*action)(void));
 
-/* `own`: of this thread; `shared`: of all threads for which no context of their own holds. */
-HGEMM_API void hgemm_context_set(HgemmSettings own, HgemmSettings shared);
-/* This thread is outside of all contexts, until its settings are set. */
+/* A context and what is counted while it holds, for use_custom_gemm(). It may be entered again, also while it holds and
+   by several threads; leaving it ends this thread's last entry of it that has not ended, else another thread's. On a
+   thread that has entered contexts, these hold; on the others all that hold anywhere. Of several the innermost one's
+   variant and tuning hold, and of numerics and float32 the innermost that is said. */
+HGEMM_API struct HgemmContext* hgemm_context_new(HgemmSettings settings);
+HGEMM_API void hgemm_context_delete(struct HgemmContext* context);
+HGEMM_API void hgemm_context_enter(struct HgemmContext* context);
+HGEMM_API int hgemm_context_exit(struct HgemmContext* context); /* 0: there was no such entry */
+/* Returns how many rows there are and copies at most `capacity` of them. */
+HGEMM_API int hgemm_context_rows(const struct HgemmContext* context, HgemmCallCount* rows, int capacity);
+/* This thread is outside of all contexts, until it enters or leaves one. */
 HGEMM_API void hgemm_context_leave_all(void);
 HGEMM_API int hgemm_standing_numerics(void); /* of this thread, now */
 HGEMM_API int hgemm_standing_float32(void);
@@ -236,14 +244,6 @@ HGEMM_API const char* hgemm_tuning_launch(const HgemmTuning* tuning, int variant
 /* Whether products are counted by site; this thread's site from now on (0: none), and which it was. */
 HGEMM_API void hgemm_sites_enable(int on);
 HGEMM_API int hgemm_site_set(int site);
-
-/* What is counted while contexts hold, between start and stop, any number of times. One thread at a time. */
-HGEMM_API struct HgemmTally* hgemm_tally_new(void);
-HGEMM_API void hgemm_tally_delete(struct HgemmTally* tally);
-HGEMM_API void hgemm_tally_start(struct HgemmTally* tally);
-HGEMM_API void hgemm_tally_stop(struct HgemmTally* tally);
-/* Returns how many rows there are and copies at most `capacity` of them. */
-HGEMM_API int hgemm_tally_rows(const struct HgemmTally* tally, HgemmCallCount* rows, int capacity);
 
 /* The text of a HgemmLeft. */
 HGEMM_API const char* hgemm_left_reason(int why);

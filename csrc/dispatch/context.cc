@@ -1,8 +1,15 @@
 #include "dispatch/context.h"
 
+#include <algorithm>
+#include <memory>
+#include <mutex>
 #include <utility>
+#include <vector>
 
-namespace hgemm::detail {
+#include "dispatch/stats.h"
+
+namespace hgemm {
+namespace detail {
 
 thread_local HgemmSettings thread_settings = kNoSettings;
 std::atomic<HgemmSettings> shared_settings{kNoSettings};
@@ -10,11 +17,141 @@ std::atomic<int> default_tunes{0};
 thread_local int thread_site = 0;
 std::atomic<bool> sites_on{false};
 
-}  // namespace hgemm::detail
+}  // namespace detail
 
-void hgemm_context_set(HgemmSettings own, HgemmSettings shared) {
-  hgemm::detail::thread_settings = own;
-  hgemm::detail::shared_settings.store(shared, std::memory_order_relaxed);
+namespace {
+
+struct Context {
+  HgemmSettings settings;
+  Tally tally;
+  int entered = 0;
+};
+
+/// One entry of a context, which may be entered many times and by several threads.
+struct Entry {
+  std::shared_ptr<Context> context;
+  bool left = false;  // maybe by another thread: a generator's, say, that ends there
+};
+
+using Entries = std::vector<std::shared_ptr<Entry>>;
+
+/// Of all threads, in the order of entering.
+struct Everyone {
+  std::mutex mutex;
+  Entries entries;
+};
+
+Everyone& everyone() {
+  static Everyone& instance = *new Everyone;  // threads may outlive static destructors
+  return instance;
+}
+
+thread_local Entries own;  // this thread's
+
+/// What these ask for together: the innermost one's variant and tuning, and of numerics and float32 the innermost that
+/// is said.
+HgemmSettings together(const Entries& entries) {
+  if (entries.empty()) return kNoSettings;
+  HgemmSettings settings = entries.back()->context->settings;
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    const HgemmSettings& outer = (*entry)->context->settings;
+    if (settings.numerics == kAuto) settings.numerics = outer.numerics;
+    if (settings.float32 == kAuto) settings.float32 = outer.float32;
+  }
+  return settings;
+}
+
+/// Under the mutex.
+void apply(const Everyone& all) {
+  own.erase(std::remove_if(own.begin(), own.end(), [](const auto& entry) { return entry->left; }), own.end());
+  detail::thread_settings = together(own);
+  detail::shared_settings.store(together(all.entries), std::memory_order_relaxed);
+}
+
+/// The last of these entries that is one of `context` and was not left; null where there is none.
+std::shared_ptr<Entry> last_of(const Entries& entries, const Context* context) {
+  const auto found = std::find_if(entries.rbegin(), entries.rend(),
+                                  [&](const auto& entry) { return entry->context.get() == context && !entry->left; });
+  return found == entries.rend() ? nullptr : *found;
+}
+
+HgemmCallCount count_of(const Tally::Row& row) {
+  const CallKind& c = row.kind;
+  return {static_cast<int32_t>(c.dtype),
+          static_cast<int32_t>(c.out_dtype),
+          static_cast<int32_t>(c.a_major),
+          static_cast<int32_t>(c.b_major),
+          static_cast<int32_t>(c.act),
+          c.has_bias,
+          c.has_c,
+          c.align,
+          c.batch,
+          c.m,
+          c.n,
+          c.k,
+          c.ordinal,
+          c.variant,
+          static_cast<int32_t>(c.source),
+          c.left,
+          c.site,
+          static_cast<int32_t>(c.numerics),
+          static_cast<int32_t>(c.float32),
+          0,
+          row.calls};
+}
+
+}  // namespace
+}  // namespace hgemm
+
+struct HgemmContext {
+  std::shared_ptr<hgemm::Context> context;
+};
+
+HgemmContext* hgemm_context_new(HgemmSettings settings) {
+  return new HgemmContext{std::make_shared<hgemm::Context>(hgemm::Context{settings, {}, 0})};
+}
+
+void hgemm_context_delete(HgemmContext* handle) {
+  delete handle;  // an entry that was not left keeps the context
+}
+
+void hgemm_context_enter(HgemmContext* handle) {
+  using namespace hgemm;
+  Everyone& all = everyone();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const std::shared_ptr<Context>& context = handle->context;
+  const auto entry = std::make_shared<Entry>(Entry{context});
+  own.push_back(entry);
+  all.entries.push_back(entry);
+  if (context->entered++ == 0) context->tally.start();
+  apply(all);
+}
+
+int hgemm_context_exit(HgemmContext* handle) {
+  using namespace hgemm;
+  Everyone& all = everyone();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  Context& context = *handle->context;
+  std::shared_ptr<Entry> entry = last_of(own, &context);
+  if (!entry) entry = last_of(all.entries, &context);
+  if (!entry) return 0;
+  entry->left = true;
+  all.entries.erase(std::find(all.entries.begin(), all.entries.end(), entry));
+  if (--context.entered == 0) context.tally.stop();
+  apply(all);
+  return 1;
+}
+
+int hgemm_context_rows(const HgemmContext* handle, HgemmCallCount* rows, int capacity) {
+  using namespace hgemm;
+  std::vector<Tally::Row> all;
+  {
+    const std::lock_guard<std::mutex> lock(everyone().mutex);
+    all = handle->context->tally.rows();
+  }
+  const size_t count = std::min(all.size(), static_cast<size_t>(std::max(capacity, 0)));
+  std::transform(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count), rows, count_of);
+  return static_cast<int>(all.size());
 }
 
 void hgemm_context_leave_all(void) {

@@ -36,9 +36,8 @@ def test_kinds_of_products() -> None:
         from hgemm_ops import _native, _variants
 
         lib, facts = _native.lib(), _native.preset_facts(90)
-        tally = _native.Tally()
-        lib.hgemm_context_set(_native.Settings(_native.AUTO), _native.Settings())
-        tally.start()
+        tally = _native.Context(_native.Settings())
+        tally.enter()
         query = _variants.matmul_query(8, 8, 8, torch.float16, "NT", facts)
         for n in range(1, 70001):
             query.b.sizes[2] = n

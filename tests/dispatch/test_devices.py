@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -147,23 +148,19 @@ def test_products_there_are_torchs_with_one_line_of_the_log(api: Api, caplog: py
 
 def test_a_kernel_that_was_asked_for_there_is_refused_with_the_reason(api: Api) -> None:
     plan = ctypes.create_string_buffer(4096)
-    lib = _native.lib()
-    lib.hgemm_context_set(_native.Settings(0), _native.Settings())
-    try:
+    with counted(0):
         assert api.plan(product(MISSING - 1), plan) == -1  # HGEMM_REFUSED
         assert _variants.name_of(0) in api.error().decode() and "cannot run" in api.error().decode()
-    finally:
-        lib.hgemm_context_set(_native.Settings(), _native.Settings())
 
 
 @pytest.fixture
-def numerics() -> Callable[[str], None]:
-    """Sets what the context of ``counted`` asks for."""
-    ask = _native.lib().hgemm_context_set
-    return lambda mode: ask(_native.Settings(_native.AUTO, _native.NUMERICS.index(mode)), _native.Settings())
+def numerics() -> Iterator[Callable[[str], object]]:
+    """Enters a context that asks for a mode, inside of those that hold."""
+    with contextlib.ExitStack() as stack:
+        yield lambda mode: stack.enter_context(counted(_native.AUTO, _native.NUMERICS.index(mode)))
 
 
-def test_what_must_not_vary_is_refused_there(api: Api, numerics: Callable[[str], None]) -> None:
+def test_what_must_not_vary_is_refused_there(api: Api, numerics: Callable[[str], object]) -> None:
     plan, single = ctypes.create_string_buffer(4096), product(MISSING, torch.float32)
     with counted() as tally:
         numerics("batch_invariant")
@@ -181,7 +178,7 @@ def test_what_must_not_vary_is_refused_there(api: Api, numerics: Callable[[str],
 
 
 @pytest.mark.parametrize("why", range(1, 6))
-def test_what_torch_would_take_undecided_is_refused(api: Api, numerics: Callable[[str], None], why: int) -> None:
+def test_what_torch_would_take_undecided_is_refused(api: Api, numerics: Callable[[str], object], why: int) -> None:
     reason = _native.lib().hgemm_left_reason(why).decode()
     with counted() as tally:
         assert api.leave(product(MISSING), why) == 0
@@ -195,8 +192,8 @@ def test_unit_strides_are_for_who_splits_float32(api: Api) -> None:
     with counted():
         answers = [api.splits_float32()]
         for mode in (1, _native.AUTO):
-            _native.lib().hgemm_context_set(_native.Settings(_native.AUTO, float32=mode), _native.Settings())
-            answers.append(api.splits_float32())
+            with counted(_native.AUTO, _native.AUTO, mode):
+                answers.append(api.splits_float32())
     assert answers == [0, 1, 0]
 
 

@@ -20,7 +20,7 @@ import torch
 from helpers import counted
 
 import hgemm_ops
-from hgemm_ops import _context, _library, _native, _override, _tables, _tuning, _variants, use_custom_gemm
+from hgemm_ops import _library, _native, _override, _tables, _tuning, _variants, use_custom_gemm
 from hgemm_ops._tables import Device, Entry, Table
 
 pytestmark = pytest.mark.skipif(not _library.load(), reason=f"no native library: {_library.reason()}")
@@ -81,13 +81,15 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     _tables.reload()
 
 
+_asked = contextlib.ExitStack()
+
+
 def ask(own: int, shared: int = UNSAID) -> None:
-    """Has contexts hold that ask for it or against it: of this thread, and of those without one of their own."""
-
-    def settings(tunes: int) -> _native.Settings:
-        return _native.Settings() if tunes == UNSAID else _native.Settings(_native.AUTO, tunes=tunes)
-
-    _native.lib().hgemm_context_set(settings(own), settings(shared))
+    """Has contexts hold that ask for it or against it, in the place of those before: of this thread, and of another."""
+    _asked.close()
+    for tunes, elsewhere in ((shared, True), (own, False)):
+        if tunes != UNSAID:
+            _asked.enter_context(counted(_native.AUTO, _native.AUTO, _native.AUTO, tunes, elsewhere=elsewhere))
 
 
 @pytest.fixture
@@ -219,9 +221,8 @@ def test_never_where_a_kernel_is_named(timer: Timer) -> None:
     for variant in (_native.TORCH, 0):
         query.variant = variant
         multiply(query)
-        _native.lib().hgemm_context_set(_native.Settings(variant, tunes=ON), _native.Settings())
-        multiply(asked(512, 512, 496))
-        ask(ON)
+        with counted(variant, _native.AUTO, _native.AUTO, ON):
+            multiply(asked(512, 512, 496))
         _native.lib().hgemm_set_default_variant(variant)
         multiply(asked(512, 512, 496))
         _native.lib().hgemm_set_default_variant(_native.AUTO)
@@ -394,7 +395,6 @@ def test_threads_that_meet_at_a_shape_time_it_once(timer: Timer) -> None:
     timer.within = lambda: threading.Event().wait(0.05)  # time for the others to come
 
     def work() -> None:
-        ask(ON)
         gate.wait()
         multiply(asked(512, 512, 1160))
 
@@ -412,7 +412,6 @@ def test_one_shape_is_timed_at_a_time(timer: Timer) -> None:
         inside[0] -= 1
 
     def work() -> None:
-        ask(ON)
         query = asked(512, 512, next(sizes))
         gate.wait()
         multiply(query)
@@ -452,7 +451,7 @@ def test_a_products_thread_may_hold_the_lock_of_a_log_handler(timer: Timer) -> N
     level = _library.logger.level
     _library.logger.setLevel(logging.INFO)
     try:
-        run_threads(lambda: (ask(ON), _library.logger.info("go"))[1], 1)
+        run_threads(lambda: _library.logger.info("go"), 1)
     finally:
         _library.logger.setLevel(level)
         _library.logger.removeHandler(handler)
@@ -644,11 +643,9 @@ def test_the_context_beats_the_environment(context: Timer, monkeypatch: pytest.M
 
 
 def test_a_context_ends_with_its_summary_on_disk(context: Timer, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "hgemm_ops"):
-        with use_custom_gemm(tune=True):
-            tunes(context)
-            tunes(context)
-        assert not _context._entered
+    with caplog.at_level(logging.INFO, "hgemm_ops"), use_custom_gemm(tune=True):
+        tunes(context)
+        tunes(context)
     assert lines(caplog, logging.INFO)[-1].startswith("tuned 2 shapes in ")
     assert len(Table.read(_tables.tuned_file(A100)).entries) == 2
 
