@@ -240,7 +240,7 @@ def sanitized(
 def test_every_tool_sees_every_kernel(tmp_path: Path, jobs: str) -> None:
     status, document, runs = sanitized(tmp_path, "--jobs", jobs)
     assert status == 0 and len(runs) == 4 * 3
-    assert document["environment"]["csrc"]
+    assert document["environment"]["csrc"] and all(document["rooms"].values())
     for tool in sanitize.TOOLS:
         assert document["totals"][tool] == {
             "clean": 5,
@@ -252,7 +252,7 @@ def test_every_tool_sees_every_kernel(tmp_path: Path, jobs: str) -> None:
         }
         assert list(document["tools"][tool]) == KERNELS
     status, _, runs = sanitized(tmp_path)
-    assert (status, runs) == (0, [])  # of the same csrc, nothing is left
+    assert (status, runs) == (0, [])  # of the same sources, nothing is left
 
 
 @needs_kernels
@@ -282,6 +282,6 @@ def test_a_run_that_is_stopped_goes_on_later(tmp_path: Path) -> None:
 def test_a_record_of_other_sources_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sanitized(tmp_path, "--tool", "memcheck")
     known = json.loads((tmp_path / "out.json").read_text())
-    known["environment"]["csrc"] = "0" * 40
+    known["rooms"]["kernels"] = "0" * 40
     (tmp_path / "out.json").write_text(json.dumps(known))
     assert len(sanitized(tmp_path, "--tool", "memcheck")[2]) == 3
