@@ -326,7 +326,7 @@ def build_file(
         return ladder or not is_rung
 
     if toolkit is not None:
-        cu_flags = ["-std=c++17", "-O3", "-lineinfo", "-Xptxas=-v", f"-ccbin={cxx[-1]}"]
+        cu_flags = ["-std=c++17", "-O2", "-lineinfo", "-Xptxas=-v", f"-ccbin={cxx[-1]}"]
         compresses = (nvcc_release(toolkit) or MIN_NVCC) >= COMPRESSING_NVCC
         cu_flags += ["--compress-mode=size" if compresses else "-Xfatbin=-compress-all"]
         cu_flags += [*(f"-Xcompiler={flag}" for flag in common), *defines]

@@ -8,6 +8,7 @@ Ends with status 1 where a tool found something.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -45,11 +46,18 @@ def find_sanitizer() -> str | None:
     return shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
 
 
-def run(command: Sequence[str], kernels: Sequence[str], limit: float) -> dict[str, dict[str, Any]]:
+def run(tool: str, command: Sequence[str], kernels: Sequence[str], limit: float) -> dict[str, dict[str, Any]]:
     """What one process says of each kernel. A kernel without launches was not reached, and the run's end says why."""
     start = time.perf_counter()
     try:
-        process = subprocess.run([*command, *kernels], cwd=ROOT, capture_output=True, text=True, timeout=limit)
+        process = subprocess.run(
+            [*command, *kernels],
+            cwd=ROOT,
+            env={**os.environ, "HGEMM_SANITIZER": tool},
+            capture_output=True,
+            text=True,
+            timeout=limit,
+        )
         status, output = process.returncode, process.stdout + process.stderr
     except subprocess.TimeoutExpired as stopped:
         status = None
@@ -130,7 +138,7 @@ def main(
         if time.monotonic() >= end:
             return tool, {}
         command = [program, "--tool", tool, *TOOLS[tool], "--error-exitcode", str(_FOUND), sys.executable, str(SMOKE)]
-        return tool, run(command, some, end - time.monotonic())
+        return tool, run(tool, command, some, end - time.monotonic())
 
     with ThreadPoolExecutor(jobs) as pool:
         looks = []
