@@ -3,9 +3,10 @@ trees to ``csrc/dispatch/learned_sm90.inc``. Needs no GPU; needs numpy and catbo
 
 python benchmarks/fit_model.py [--check]
 
-The data, ``results/<gpu>/shapes.tsv.xz``: microseconds of torch and of every kernel worth trying at thousands of random
-shapes, each a row (`hgemm tune --random` adds some). Shapes of the suites and of the zoo are left out: what is scored
-must not be fitted to.
+The data, ``results/<gpu>/shapes*.tsv.xz``: microseconds of torch and of every kernel worth trying at thousands of random
+shapes, each a row (`hgemm tune --random` adds some); of few rows, at most 24, where decoding is and a tenth of the
+first file's shapes, there are 700 more. Shapes of the suites and of the zoo are left out: what is scored must not be
+fitted to.
 
 Forests of oblivious trees, as powers of two by which a prediction is multiplied. That of the kernels has one row for
 each kernel and shape; kernels are told apart by what they are (tile, cluster, ...), not by their names, so a new one
@@ -33,7 +34,7 @@ from hgemm_ops import _native, _variants
 from hgemm_ops.bench import shapes as measured_shapes
 from hgemm_ops.bench.sampling import scored_shapes
 
-DATA = Path(__file__).parent / "results" / "h200" / "shapes.tsv.xz"
+DATA = tuple(Path(__file__).parent / "results" / "h200" / f"{name}.tsv.xz" for name in ("shapes", "shapes-few-rows"))
 OUTPUT = Path(__file__).parents[1] / "csrc" / "dispatch" / "learned_sm90.inc"
 TORCH = "torch"
 PREDICTED = 20  # learned.h's kShapeFeatures: the first question about a kernel or torch, log2 of what is predicted
@@ -62,12 +63,13 @@ def features(query: _native.Query, variant: int, best_us: float = 0.0) -> list[f
     return list(values[:count])
 
 
-def read(path: Path) -> tuple[dict[str, Any], list[Shape]]:
-    """The file's head, and its shapes with what the analytic models say."""
+def read(paths: Sequence[Path]) -> tuple[dict[str, Any], list[Shape]]:
+    """The first file's head, and all shapes with what the analytic models say."""
     facts = _native.preset_facts(90)
     scored, names = scored_shapes(), _variants.names()
     ids = {name: id_ for id_, name in enumerate(names)}
-    head, measured = measured_shapes.read(path)
+    files = [measured_shapes.read(path) for path in paths]
+    head, measured = files[0][0], [shape for _, shapes in files for shape in shapes]
     shapes = []
     for kind, case, times in ((shape.kind, shape.case, shape.us) for shape in measured):
         if (case.batch, case.m, case.n, case.k) in scored:
@@ -82,7 +84,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Shape]]:
             name: 2 ** features(query, _native.TORCH if name == TORCH else ids[name], 1.0)[PREDICTED] for name in us
         }
         shapes.append(Shape(kind, us, query, predicted))
-    return head, shapes
+    return {**head, "shapes": len(measured)}, shapes
 
 
 def fit(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> CatBoostRegressor:
@@ -192,9 +194,9 @@ def source(head: dict[str, Any], models: dict[str, CatBoostRegressor], scratch: 
 
 @click.command()
 @click.option("--check", is_flag=True, help="Only score the choice by cross-validation; write nothing.")
-@click.option("--data", type=click.Path(path_type=Path, exists=True), default=DATA)
+@click.option("--data", type=click.Path(path_type=Path, exists=True), multiple=True, default=DATA)
 @click.option("--output", type=click.Path(path_type=Path), default=OUTPUT)
-def main(check: bool, data: Path, output: Path) -> None:
+def main(check: bool, data: tuple[Path, ...], output: Path) -> None:
     """Fit the dispatcher's model of time to measured shapes."""
     head, shapes = read(data)
     kernels = Kernels(shapes)
