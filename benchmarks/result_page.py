@@ -141,19 +141,23 @@ def host_cost_section(document: Document) -> list[str]:
             [[*words, *(line.get(name, "-") for name in products)] for words, line in lines.items()],
         ),
         "",
-        *inactive_cost(document),
+        *context_cost(document),
     ]
 
 
-def inactive_cost(document: Document) -> list[str]:
-    if not document.get("inactive"):
-        return []
-    extra = document["inactive"]["over_plain_ns"]
-    off, wanted = (
-        "{value:+.2f} µs ({low:+.2f} to {high:+.2f})".format(**{end: ns / 1e3 for end, ns in extra[name].items()})
-        for name in ("off", "required")
-    )
-    return [f"In place, with no context, the override costs `torch.mm` {off}, with a gradient {wanted}.", ""]
+def interval(ns: Document, sign: str = "") -> str:
+    return "{value:{s}.2f} µs ({low:{s}.2f} to {high:{s}.2f})".format(s=sign, **{end: x / 1e3 for end, x in ns.items()})
+
+
+def context_cost(document: Document) -> list[str]:
+    lines = []
+    if document.get("context_ns"):
+        lines += [f"To make, enter and leave a context, again and again: {interval(document['context_ns'])}.", ""]
+    if document.get("inactive"):
+        extra = document["inactive"]["over_before_ns"]
+        off, wanted = (interval(extra[name], "+") for name in ("off", "required"))
+        lines += [f"In place, with no context, the override costs `torch.mm` {off}, with a gradient {wanted}.", ""]
+    return lines
 
 
 def decode_title(document: Document) -> str:

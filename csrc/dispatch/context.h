@@ -39,7 +39,9 @@ inline HgemmSettings context_settings() {
 }
 
 inline bool context_holds() {
-  return context_settings().variant != kNoContext;
+  int variant = detail::thread_settings.variant;
+  if (variant == kNoContext) variant = detail::shared_settings.load(std::memory_order_relaxed).variant;
+  return variant != kNoContext && variant != kOutside;
 }
 
 /// Where a product belongs, while somebody wants to know.
