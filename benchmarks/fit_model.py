@@ -3,10 +3,10 @@ trees to ``csrc/dispatch/learned_sm90.inc``. Needs no GPU; needs numpy and catbo
 
 python benchmarks/fit_model.py [--check]
 
-The data, ``results/<gpu>/shapes*.tsv.xz``: microseconds of torch and of every kernel worth trying at thousands of random
-shapes, each a row (`hgemm tune --random` adds some); of few rows, at most 24, where decoding is and a tenth of the
-first file's shapes, there are 700 more. Shapes of the suites and of the zoo are left out: what is scored must not be
-fitted to.
+The data, ``results/<gpu>/shapes*.tsv.xz``: microseconds of torch and of every kernel worth trying at thousands of
+random shapes, each a row (`hgemm tune --random` adds some); the second file, `hgemm tune --random 700 --rows 24`, is of
+few rows, as decoding has them, of which the first has few. Shapes of the suites and of the zoo are left out: what is
+scored must not be fitted to.
 
 Forests of oblivious trees, as powers of two by which a prediction is multiplied. That of the kernels has one row for
 each kernel and shape; kernels are told apart by what they are (tile, cluster, ...), not by their names, so a new one

@@ -20,6 +20,9 @@ _BATCHED = 0.06
 _SIZES = ((1, 12_000), (512, 24_000), (256, 16_000))  # m, n, k
 _BATCHED_SIZES = ((1, 2048), (16, 2048), (16, 2048))
 _MOST_PRODUCTS = 512
+# Of few rows, as in decoding: weights, most of them (n, k) in memory.
+_DECODING_LAYOUTS = ("NT", "NT", "NT", "NT", "NN")
+_DECODING_SIZES = ((512, 32_000), (512, 20_000))  # n, k
 
 Shape = tuple[int, int, int, int]  # batch, m, n, k
 
@@ -63,11 +66,12 @@ def _log_uniform(source: random.Random, low: int, high: int) -> int:
     return round(math.exp(source.uniform(math.log(low), math.log(high))))
 
 
-def _draw(source: random.Random) -> Case:
+def _draw(source: random.Random, rows: int | None = None) -> Case:
     """Log-uniform sizes; n and k, and m where A is stored transposed, are multiples of 8 unless the shape is ragged."""
-    layout, dtype = source.choice(_LAYOUTS), source.choice(("float16", "bfloat16"))
-    batched = source.random() < _BATCHED
-    sizes = [_log_uniform(source, *bounds) for bounds in (_BATCHED_SIZES if batched else _SIZES)]
+    layouts, plain = (_LAYOUTS, _SIZES) if rows is None else (_DECODING_LAYOUTS, ((1, rows), *_DECODING_SIZES))
+    layout, dtype = source.choice(layouts), source.choice(("float16", "bfloat16"))
+    batched = source.random() < (_BATCHED if rows is None else 0)
+    sizes = [_log_uniform(source, *bounds) for bounds in (_BATCHED_SIZES if batched else plain)]
     whole = [max(_GRANULE, size // _GRANULE * _GRANULE) for size in sizes]
     strided = [1, 2] if layout[0] == "N" else [0, 1, 2]  # which of m, n and k are lengths of rows
     for i in strided:
@@ -80,15 +84,15 @@ def _draw(source: random.Random) -> Case:
     return Case(m, n, k, batch=batch, layout=layout, dtype=dtype)
 
 
-def draw(seed: int, count: int, excluded: Callable[[Case], bool]) -> tuple[Case, ...]:
+def draw(seed: int, count: int, excluded: Callable[[Case], bool], rows: int | None = None) -> tuple[Case, ...]:
     """``count`` different shapes, the same for the same seed.
 
     Half are NT, the others NN, TN and TT; half are in float16, half in bfloat16; 6 % are batched, 6 % ragged. None is
-    ``excluded``, or too large for a survey.
+    ``excluded``, or too large for a survey. With ``rows`` none has more of them, or is batched, and most are NT.
     """
     source, found = random.Random(seed), dict[Case, None]()
     while len(found) < count:
-        case = _draw(source)
+        case = _draw(source, rows)
         if zoo.fits(case) and not excluded(case):
             found[case] = None
     return tuple(found)
@@ -100,6 +104,6 @@ def off_table(seed: int, count: int) -> tuple[Case, ...]:
     return draw(seed, count, lambda case: shape_of(case) in known)
 
 
-def unscored(seed: int, count: int) -> tuple[Case, ...]:
+def unscored(seed: int, count: int, rows: int | None = None) -> tuple[Case, ...]:
     """Shapes for the dispatcher's model: none that a suite or the zoo scores."""
-    return draw(seed, count, is_scored)
+    return draw(seed, count, is_scored, rows)

@@ -142,6 +142,7 @@ def _output(given: Path | None, default: Callable[[], Path]) -> Path:
 def _measure_random(
     count: int,
     seed: int | None,
+    most_rows: int | None,
     candidates: int | None,
     soak: float,
     output: Path | None,
@@ -152,7 +153,7 @@ def _measure_random(
     console.require_kernels("hgemm tune")
     slug = record.gpu_slug(torch.cuda.get_device_name())
     path = _output(output, lambda: _library.cache_dir() / "shapes" / f"{slug}.tsv.xz")
-    environment, options = record.environment(), survey.Options(candidates=candidates)
+    environment, options = record.environment(), survey.Options(candidates=candidates, rows=most_rows)
     journal = path.with_name(f"{path.name}.jsonl")
     try:
         model_data.check(environment, path)
@@ -182,6 +183,9 @@ def _measure_random(
     type=click.IntRange(min=1),
     metavar="N",
     help="Instead of a table: add N random shapes to the data that the dispatcher's model is fitted to.",
+)
+@click.option(
+    "--rows", "most_rows", type=click.IntRange(min=1), help="Of --random: at most so many rows, as decoding has them."
 )
 @click.option("--seed", type=int, help="Of --random.  [default: a new one, or that of a run to go on with]")
 @click.option("--variant", "variants", metavar="NAME", multiple=True, default=("all",), help=_VARIANT_HELP)
@@ -220,6 +224,7 @@ def tune(
     dtype: str | None,
     report: Path | None,
     random: int | None,
+    most_rows: int | None,
     seed: int | None,
     variants: tuple[str, ...],
     candidates: int | None,
@@ -246,7 +251,7 @@ def tune(
     if random is not None:
         if suites or shapes or report or blend:
             raise click.UsageError("--random draws shapes for the model, not for a table: it takes no others")
-        return _measure_random(random, seed, candidates, soak, output, screen, as_json)
+        return _measure_random(random, seed, most_rows, candidates, soak, output, screen, as_json)
     if not (suites or shapes or report):
         raise click.UsageError("name what to tune: --suite, --shapes, --report or --random")
     products, skipped = reported(report) if report else ([], [])

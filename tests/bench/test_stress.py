@@ -244,6 +244,7 @@ def test_every_tool_sees_every_kernel(tmp_path: Path, jobs: str) -> None:
     for tool in sanitize.TOOLS:
         assert document["totals"][tool] == {
             "clean": 5,
+            "meant": 0,
             "skipped": 0,
             "found": 0,
             "failed": 0,
@@ -285,3 +286,27 @@ def test_a_record_of_other_sources_is_begun_anew(tmp_path: Path, monkeypatch: py
     known["rooms"]["kernels"] = "0" * 40
     (tmp_path / "out.json").write_text(json.dumps(known))
     assert len(sanitized(tmp_path, "--tool", "memcheck")[2]) == 3
+
+
+READ = """\
+========= Uninitialized __global__ memory read of size 8 bytes
+=========     at hgemm::ptx::flag_load(const unsigned long *)+0x40 in flag.cuh:17
+=========     by thread (256,0,0) in block (3,0,0)
+"""
+OTHER = "=========     at void hgemm::tile::add_scaled<__half>(float (&)[8], float)+0x550 in epilogue.cuh:93\n"
+
+
+@pytest.mark.parametrize(
+    ("tool", "kernels", "output", "is_meant"),
+    [
+        ("initcheck", ["a", "b_streamk"], 2 * READ + "========= ERROR SUMMARY: 2 errors\n", True),
+        ("initcheck", ["a", "b_streamk"], READ + "========= ERROR SUMMARY: 2 errors\n", False),
+        ("initcheck", ["a", "b_streamk"], READ + OTHER + "========= ERROR SUMMARY: 2 errors\n", False),
+        ("initcheck", ["a", "b_streamk"], OTHER + "========= ERROR SUMMARY: 1 error\n", False),
+        ("initcheck", ["a", "b"], READ + "========= ERROR SUMMARY: 1 error\n", False),
+        ("memcheck", ["b_streamk"], READ + "========= ERROR SUMMARY: 1 error\n", False),
+    ],
+    ids=["all of them", "some not printed", "others too", "others", "another kernel", "another tool"],
+)
+def test_waiting_for_a_flag_is_meant(tool: str, kernels: list[str], output: str, is_meant: bool) -> None:
+    assert (sanitize.meant(tool, kernels, output) is not None) == is_meant

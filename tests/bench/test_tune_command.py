@@ -192,6 +192,13 @@ def test_random_shapes_are_added_to_the_models_data(measured: list[Case], tmp_pa
 
 
 @needs_library
+def test_of_few_rows(measured: list[Case], tmp_path: Path) -> None:
+    assert command("--random", "5", "--rows", "3", "--seed", "7").exit_code == 0
+    assert tuple(measured) == sampling.unscored(7, 5, 3)
+    assert all(case.m <= 3 and case.batch == 1 and case.layout in ("NT", "NN") for case in measured)
+
+
+@needs_library
 def test_an_interrupted_run_goes_on(measured: list[Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure = survey.measure
 
@@ -220,10 +227,11 @@ def test_data_of_other_sources_are_not_mixed(measured: list[Case], tmp_path: Pat
     assert len(measured) == 1 and shapes.read(path)[0]["csrc"] == "another"
 
 
-def test_the_committed_data_read_as_they_were_written(tmp_path: Path) -> None:
-    path = ROOT / "benchmarks" / "results" / "h200" / "shapes.tsv.xz"
+@pytest.mark.parametrize(("name", "least"), [("shapes", 7000), ("shapes-few-rows", 700)])
+def test_the_committed_data_read_as_they_were_written(name: str, least: int, tmp_path: Path) -> None:
+    path = ROOT / "benchmarks" / "results" / "h200" / f"{name}.tsv.xz"
     head, held = shapes.read(path)
-    assert len(held) == head["shapes"] > 7000
+    assert len(held) == head["shapes"] >= least
     some = held[::50]
     shapes.write(head, some, tmp_path / "some.tsv.xz")
     again, same = shapes.read(tmp_path / "some.tsv.xz")
