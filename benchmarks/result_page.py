@@ -154,9 +154,13 @@ def context_cost(document: Document) -> list[str]:
     if document.get("context_ns"):
         lines += [f"To make, enter and leave a context, again and again: {interval(document['context_ns'])}.", ""]
     if document.get("inactive"):
-        extra = document["inactive"]["over_before_ns"]
-        off, wanted = (interval(extra[name], "+") for name in ("off", "required"))
-        lines += [f"In place, with no context, the override costs `torch.mm` {off}, with a gradient {wanted}.", ""]
+        found = document["inactive"]
+        off, wanted = (interval(found["over_before_ns"][name], "+") for name in ("off", "required"))
+        line = f"In place, with no context, the override costs `torch.mm` {off}, with a gradient {wanted}."
+        if control := found.get("control_ns"):
+            off, wanted = (interval(control[name], "+") for name in ("off", "required"))
+            line += f" Where nothing was put in place: {off} and {wanted}."
+        lines += [line, ""]
     return lines
 
 

@@ -691,6 +691,15 @@ def results(tmp_path: Path, document: dict[str, Any]) -> Path:
     times = {"ns": {"value": 6400.0}, "over_baseline_ns": {"value": -2900.0}}
     products = {"a, b": {"shape": [16, 16, 16], "by": "torch"}}
     host = {**document, "products": products, "calls": [{**call, **times}]}
+
+    def ns(value: float) -> dict[str, float]:
+        return {"value": value, "low": value - 10, "high": value + 10}
+
+    host["context_ns"] = ns(3600.0)
+    host["inactive"] = {
+        "over_before_ns": {"off": ns(100.0), "required": ns(200.0)},
+        "control_ns": {"off": ns(0.0), "required": ns(-50.0)},
+    }
     del host["suite"], host["rows"]
     record.save(host, directory / "host_cost.json")
     tests = {**host, "counts": {"passed": 12, "skipped": 3, "errors": 0, "failed": 1}}
@@ -715,6 +724,9 @@ def test_the_readme_section_is_what_the_files_say(results: Path, tmp_path: Path)
     assert "| NT 1x6144x4096 | 100 | 80 | 1.250 | 1.238 to 1.262 |" in page
     assert "| **0.800** |" in page and "| 0.790 sm80_mma_c |" in page
     assert f"| `torch.mm` in {host_cost.ROUTED} | `torch.mm` | none | 6.40 (-2.90) |" in page
+    assert "leave a context, again and again: 3.60 µs (3.59 to 3.61)." in page
+    assert "costs `torch.mm` +0.10 µs (+0.09 to +0.11), with a gradient +0.20 µs" in page
+    assert "put in place: +0.00 µs (-0.01 to +0.01) and -0.05 µs" in page
 
 
 def test_tables_check_fails_until_the_files_are_written(results: Path, tmp_path: Path) -> None:
