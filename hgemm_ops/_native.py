@@ -395,6 +395,12 @@ class Context:
     def __del__(self) -> None:
         self._delete(self._handle)
 
+    def __copy__(self) -> Context:  # a module that holds one may be copied
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Context:
+        return self
+
     def enter(self) -> None:
         self._enter(self._handle)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import itertools
 import json
@@ -676,6 +677,10 @@ def test_a_context_adds_up_what_it_was_entered_for(counting: _native.Context) ->
         assert not context.exit()
     assert [row.calls for row in context.rows()] == [4]
     assert [row.calls for row in counting.rows()] == [6]
+
+
+def test_a_copy_of_a_context_is_the_context(counting: _native.Context) -> None:
+    assert copy.copy(counting) is copy.deepcopy([counting])[0] is counting
 
 
 def test_products_of_two_sites_are_counted_apart(counting: _native.Context) -> None:
