@@ -61,13 +61,13 @@ struct Key {
 };
 
 struct Hash {
-  size_t operator()(const Key& key) const {
-    uint64_t h = 0;
+  size_t operator()(const Key& key) const {  // a sum of products, none of which waits for another
+    uint64_t h = 0, factor = 0x9e3779b97f4a7c15u;
     for (uint64_t w : key.words) {
-      h = (h ^ w) * 0x9e3779b97f4a7c15u;
-      h ^= h >> 29;
+      h += (w ^ w >> 32) * factor;
+      factor += 0x6a09e667f3bcc908u;
     }
-    return static_cast<size_t>(h);
+    return static_cast<size_t>(h ^ h >> 29);
   }
 };
 
@@ -101,18 +101,23 @@ void log_decision(LogFn log, const Problem& p, const DeviceFacts& facts, int ord
   log(line.c_str());
 }
 
-}  // namespace
-
-int standing_choice(const Problem& p) {
-  const int asked = context_settings().variant;
-  const int id = asked == kNoContext || asked == kAuto ? default_variant() : asked;
+/// What a context's variant means for a problem.
+int choice_of(const HgemmSettings& asked, const Problem& p) {
+  const int id = asked.variant == kNoContext || asked.variant == kAuto ? default_variant() : asked.variant;
   return id < 0 || p.is_half() || (variant(id).dtypes >> static_cast<int>(p.dtype) & 1u) != 0 ? id : kAuto;
 }
 
+}  // namespace
+
+int standing_choice(const Problem& p) {
+  return choice_of(context_settings(), p);
+}
+
 Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int forced, bool in_backward) {
-  if (forced == kAuto) forced = standing_choice(p);
+  const HgemmSettings asked = context_settings();
+  if (forced == kAuto) forced = choice_of(asked, p);
   const int site = current_site(in_backward);
-  const bool tunes = forced == kAuto && p.numerics == NumericsMode::kFast && context_settings().tunes != 0;
+  const bool tunes = forced == kAuto && p.numerics == NumericsMode::kFast && asked.tunes != 0;
   const Key key(p, ordinal, forced, site, tunes);
   auto found = cache.find(key);
   if (found == cache.end() || found->second.generation != generation.load(std::memory_order_acquire)) {
@@ -129,7 +134,7 @@ Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int for
     found = cache.insert_or_assign(key, Cached{now, decision, nullptr}).first;
   }
   Cached& cached = found->second;
-  if (context_holds() && cached.decision.variant != kRefused) {
+  if (asked.variant != kNoContext && cached.decision.variant != kRefused) {
     if (!cached.calls) cached.calls = &call_counter(p, ordinal, cached.decision, HGEMM_LEFT_NOT, site);
     cached.calls->fetch_add(1, std::memory_order_relaxed);
   }

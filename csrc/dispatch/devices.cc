@@ -24,6 +24,7 @@ std::atomic<void (*)(const char*)> the_warning{nullptr};
 
 struct Device {
   std::once_flag once;
+  std::atomic<bool> known{false};  // is cheaper to ask than the flag
   DeviceFacts facts;
   std::string fault;
   std::atomic<bool> logged{false};
@@ -33,10 +34,12 @@ Device& device(int ordinal) {
   static auto& all = *new std::array<Device, kMaxDevices + 1>;  // the last stands for what cannot be
   const bool there = ordinal >= 0 && ordinal < kMaxDevices;
   Device& d = all[static_cast<size_t>(there ? ordinal : kMaxDevices)];
+  if (d.known.load(std::memory_order_acquire)) return d;
   std::call_once(d.once, [&] {
     Status status = query_device_facts(ordinal, &d.facts);
     if (status == 0) status = load_a_kernel(ordinal);
     d.fault = device_fault(built_archs(), d.facts.cc, status);
+    d.known.store(true, std::memory_order_release);
   });
   return d;
 }

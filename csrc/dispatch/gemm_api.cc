@@ -46,9 +46,7 @@ bool read(const HgemmProduct& product, Canonical* canonical) {
   o.out_dtype = static_cast<DType>(product.out_dtype);
   if (!canonicalize(o, canonical) || canonical->copy_a.needed || canonical->copy_b.needed) return false;
   if (product.d.ndim >= 0) canonical->problem.d.data = const_cast<void*>(product.d.data);
-  Float32Mode float32 = standing_float32();
-  if (float32 == Float32Mode::kStrict && product.allows_tf32 != 0) float32 = Float32Mode::kTf32;
-  ask_for(standing_numerics(), float32, &canonical->problem);
+  ask_for_what_stands(product.allows_tf32 != 0, &canonical->problem);
   return true;
 }
 

@@ -11,6 +11,14 @@ namespace {
 std::atomic<NumericsMode> the_default{NumericsMode::kFast};
 std::atomic<Float32Mode> the_default_float32{Float32Mode::kStrict};
 
+NumericsMode numerics_of(const HgemmSettings& asked) {
+  return asked.numerics == kAuto ? default_numerics() : static_cast<NumericsMode>(asked.numerics);
+}
+
+Float32Mode float32_of(const HgemmSettings& asked) {
+  return asked.float32 == kAuto ? default_float32() : static_cast<Float32Mode>(asked.float32);
+}
+
 }  // namespace
 
 void ask_for(NumericsMode numerics, Float32Mode float32, Problem* p) {
@@ -23,13 +31,18 @@ void ask_for(NumericsMode numerics, Float32Mode float32, Problem* p) {
   p->bias = nullptr;
 }
 
+void ask_for_what_stands(bool allows_tf32, Problem* p) {
+  const HgemmSettings asked = context_settings();
+  const Float32Mode float32 = float32_of(asked);
+  ask_for(numerics_of(asked), float32 == Float32Mode::kStrict && allows_tf32 ? Float32Mode::kTf32 : float32, p);
+}
+
 std::string unheld(const Problem& p, const std::string& why) {
   return "hgemm: numerics=\"batch_invariant\" cannot be held for " + describe(p) + ": " + why;
 }
 
 NumericsMode standing_numerics() {
-  const int asked = context_settings().numerics;
-  return asked == kAuto ? default_numerics() : static_cast<NumericsMode>(asked);
+  return numerics_of(context_settings());
 }
 
 void set_default_numerics(NumericsMode numerics) {
@@ -41,8 +54,7 @@ NumericsMode default_numerics() {
 }
 
 Float32Mode standing_float32() {
-  const int asked = context_settings().float32;
-  return asked == kAuto ? default_float32() : static_cast<Float32Mode>(asked);
+  return float32_of(context_settings());
 }
 
 void set_default_float32(Float32Mode float32) {
