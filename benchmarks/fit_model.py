@@ -11,7 +11,7 @@ scored must not be fitted to.
 Forests of oblivious trees, as powers of two by which a prediction is multiplied. That of the kernels has one row for
 each kernel and shape; kernels are told apart by what they are (tile, cluster, ...), not by their names, so a new one
 needs no new fit. That of torch is told the best learned time of ours, on the same shape left out of its fit. The third
-learns from shapes left out of both how far their ratio is off: by half of that a kernel has to be faster than torch.
+learns from shapes left out of both how far their ratio is off: so much faster than torch a kernel has to be.
 
 ``--check`` scores the choice by cross-validation: four times, on the quarter that the fit has not seen.
 """
@@ -40,7 +40,6 @@ TORCH = "torch"
 PREDICTED = 20  # learned.h's kShapeFeatures: the first question about a kernel or torch, log2 of what is predicted
 UNIT = 4096  # leaves are whole numbers of 1 / UNIT
 MARGIN = 1.01  # select.cc's kLearnedMargin
-SHARE = 0.5  # of the doubt, which select.cc takes the root of
 FOLDS = 4
 
 KERNELS = {"depth": 7, "iterations": 800, "learning_rate": 0.17, "l2_leaf_reg": 1}
@@ -215,7 +214,7 @@ def main(check: bool, data: tuple[Path, ...], output: Path) -> None:
     beside_lead = np.column_stack([x, lead.astype(np.float32)])
     off = np.abs(lead - np.log2([shape.us[TORCH] / shape.us[best[i][1]] for i, shape in enumerate(shapes)]))
     if check:
-        margin = np.log2(MARGIN) + SHARE * np.maximum(0, out_of_fold(DOUBT, beside_lead, off, fold))
+        margin = np.log2(MARGIN) + np.maximum(0, out_of_fold(DOUBT, beside_lead, off, fold))
         chosen = [best[i][1] if lead[i] > margin[i] else TORCH for i in range(len(shapes))]
         click.echo(score(shapes, chosen))
         for kind in sorted({shape.kind for shape in shapes}):

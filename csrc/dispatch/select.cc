@@ -19,9 +19,7 @@ namespace {
 // How much faster than torch a kernel has to be. Measured ratios are medians of paired rounds and repeat within 1 %;
 // the models are off by 5 to 7 % on average, and a wrong choice of ours is worse than a missed one.
 constexpr double kMeasuredMargin = 1.01;
-// Of a learned prediction: times half of what it tends to be off by at such shapes. All of it loses to torch by 3 % in
-// 0.6 % of the shapes instead of 1.4 %, and has 1.206 of torch's speed in the mean instead of 1.210 (fit_model.py
-// --check); and what is ours costs the host 7 us less on an H200's.
+// Of a learned prediction: times what it tends to be off by at such shapes (fit_model.py --check).
 constexpr double kLearnedMargin = 1.01;
 constexpr double kModelMargin = 1.05;
 // With an activation or a C two more models are in play, of which nothing is in the table, unless a few rows make it
@@ -141,7 +139,7 @@ Torchs apply_learned(const Learned& learned, const Problem& p, const DeviceFacts
   torch_features(product, facts, torch_alone, best, features);
   const double correction = factor(learned.torch, features);
   features[kTorchFeatures] = static_cast<float>(std::log2(torch_alone * correction / best));
-  return {torch_us * correction, kLearnedMargin * std::max(1.0, std::sqrt(factor(learned.doubt, features)))};
+  return {torch_us * correction, kLearnedMargin * std::max(1.0, factor(learned.doubt, features))};
 }
 
 template <class Visit>
