@@ -89,7 +89,7 @@ def read(paths: Sequence[Path]) -> tuple[dict[str, Any], list[Shape]]:
 
 def fit(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> CatBoostRegressor:
     model = CatBoostRegressor(
-        loss_function="RMSE", border_count=128, random_seed=1, verbose=0, allow_writing_files=False, **settings
+        loss_function="RMSE", border_count=128, random_seed=2, verbose=0, allow_writing_files=False, **settings
     )
     model.fit(x, y, sample_weight=weights)
     return model

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -170,7 +171,7 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
     lines += survey_lines(documents, by_model=False)
     for name, line in (
         ("float32_errors", errors_line),
-        ("integration", models_line),
+        ("integration", lambda document: textwrap.fill(models_line(document), 120)),
         ("decode", decode_line),
         ("host_cost", host_cost_line),
     ):

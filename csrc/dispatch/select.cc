@@ -28,7 +28,7 @@ constexpr double kFusedMeasuredMargin = 1.04;
 constexpr double kFusedModelMargin = 1.10;
 // Of products this short, operands that lie in L2, as those of a small model do, decide; the models are of cold ones.
 constexpr double kTinyMargin = 1.2;
-constexpr double kTinyUs = 5;
+constexpr double kTinyUs = 6;
 constexpr int64_t kFewRows = 64;  // or columns, not both
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
