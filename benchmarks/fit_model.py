@@ -4,9 +4,9 @@ trees to ``csrc/dispatch/learned_sm90.inc``. Needs no GPU; needs numpy and catbo
 python benchmarks/fit_model.py [--check]
 
 The data, ``results/<gpu>/shapes*.tsv.xz``: microseconds of torch and of every kernel worth trying at thousands of
-random shapes, each a row (`hgemm tune --random` adds some); the second file, `hgemm tune --random 700 --rows 24`, is of
-few rows, as decoding has them, of which the first has few. Shapes of the suites and of the zoo are left out: what is
-scored must not be fitted to.
+random shapes, each a row (`hgemm tune --random` adds some); one file, `hgemm tune --random 700 --rows 24`, is of few
+rows, as decoding has them. Kernels have changed since ``shapes-earlier`` was measured, so each of its shapes counts a
+quarter. Shapes of the suites and of the zoo are left out: what is scored must not be fitted to.
 
 Forests of oblivious trees, as powers of two by which a prediction is multiplied. That of the kernels has one row for
 each kernel and shape; kernels are told apart by what they are (tile, cluster, ...), not by their names, so a new one
@@ -34,12 +34,14 @@ from hgemm_ops import _native, _variants
 from hgemm_ops.bench import shapes as measured_shapes
 from hgemm_ops.bench.sampling import scored_shapes
 
-DATA = tuple(Path(__file__).parent / "results" / "h200" / f"{name}.tsv.xz" for name in ("shapes", "shapes-few-rows"))
+#: The weight of each shape, by file.
+WEIGHTS = {"shapes": 1.0, "shapes-leaders": 1.0, "shapes-whole": 1.0, "shapes-few-rows": 1.0, "shapes-earlier": 0.25}
+DATA = tuple(Path(__file__).parent / "results" / "h200" / f"{name}.tsv.xz" for name in WEIGHTS)
 OUTPUT = Path(__file__).parents[1] / "csrc" / "dispatch" / "learned_sm90.inc"
 TORCH = "torch"
 PREDICTED = 20  # learned.h's kShapeFeatures: the first question about a kernel or torch, log2 of what is predicted
 UNIT = 4096  # leaves are whole numbers of 1 / UNIT
-MARGIN = 1.01  # select.cc's kLearnedMargin
+MARGIN, DOUBTED = 1.01, 0.5  # select.cc's kLearnedMargin and kLearnedDoubt
 FOLDS = 4
 
 KERNELS = {"depth": 7, "iterations": 800, "learning_rate": 0.17, "l2_leaf_reg": 1}
@@ -50,6 +52,7 @@ DOUBT = {"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5}
 @dataclass
 class Shape:
     kind: str
+    weight: float
     us: dict[str, float]
     query: _native.Query
     predicted: dict[str, float]
@@ -69,9 +72,10 @@ def read(paths: Sequence[Path]) -> tuple[dict[str, Any], list[Shape]]:
     scored, names = scored_shapes(), _variants.names()
     ids = {name: id_ for id_, name in enumerate(names)}
     files = [measured_shapes.read(path) for path in paths]
-    head, measured = files[0][0], [shape for _, shapes in files for shape in shapes]
-    shapes = []
-    for kind, case, times in ((shape.kind, shape.case, shape.us) for shape in measured):
+    weights = [WEIGHTS.get(path.name.removesuffix(".tsv.xz"), 1.0) for path in paths]
+    measured = [(weight, shape) for weight, (_, held) in zip(weights, files, strict=True) for shape in held]
+    head, shapes = files[0][0], []
+    for weight, kind, case, times in ((weight, shape.kind, shape.case, shape.us) for weight, shape in measured):
         if (case.batch, case.m, case.n, case.k) in scored:
             continue
         query = _variants.matmul_query(
@@ -83,14 +87,13 @@ def read(paths: Sequence[Path]) -> tuple[dict[str, Any], list[Shape]]:
         predicted = {
             name: 2 ** features(query, _native.TORCH if name == TORCH else ids[name], 1.0)[PREDICTED] for name in us
         }
-        shapes.append(Shape(kind, us, query, predicted))
+        shapes.append(Shape(kind, weight, us, query, predicted))
     return {**head, "shapes": len(measured)}, shapes
 
 
-def fit(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> CatBoostRegressor:
-    model = CatBoostRegressor(
-        loss_function="RMSE", border_count=128, random_seed=2, verbose=0, allow_writing_files=False, **settings
-    )
+def fit(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> CatBoostRegressor:
+    settings = {"loss_function": "RMSE", **settings}
+    model = CatBoostRegressor(border_count=128, random_seed=2, verbose=0, allow_writing_files=False, **settings)
     model.fit(x, y, sample_weight=weights)
     return model
 
@@ -109,7 +112,8 @@ class Kernels:
         self.y = measured - self.predicted
         best = np.full(len(shapes), np.inf)
         np.minimum.at(best, self.shape, measured)
-        self.weights = 8.0 ** (best[self.shape] - measured)  # who is slow needs no exact time
+        of_shape = np.array([shape.weight for shape in shapes])
+        self.weights = of_shape[self.shape] * 8.0 ** (best[self.shape] - measured)  # who is slow needs no exact time
 
     def best(self, correction: np.ndarray, rows: np.ndarray) -> dict[int, tuple[float, str]]:
         """Of every shape among ``rows``, log2 of the least corrected time, and whose it is."""
@@ -120,11 +124,13 @@ class Kernels:
         return found
 
 
-def out_of_fold(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, fold: np.ndarray, weights: Any = None) -> Any:
+def out_of_fold(
+    settings: dict[str, Any], x: np.ndarray, y: np.ndarray, fold: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
     result = np.zeros(len(y))
     for held in range(FOLDS):
         seen = fold != held
-        model = fit(settings, x[seen], y[seen], None if weights is None else weights[seen])
+        model = fit(settings, x[seen], y[seen], weights[seen])
         result[~seen] = model.predict(x[~seen])
     return result
 
@@ -202,6 +208,7 @@ def main(check: bool, data: tuple[Path, ...], output: Path) -> None:
     kernels = Kernels(shapes)
     click.echo(f"{len(shapes)} shapes, {len(kernels.y)} times of kernels")
     fold = np.random.default_rng(0).integers(0, FOLDS, len(shapes))
+    weights = np.array([shape.weight for shape in shapes])
     every = np.arange(len(kernels.y))
     correction = out_of_fold(KERNELS, kernels.x, kernels.y, fold[kernels.shape], kernels.weights)
     best = kernels.best(correction, every)
@@ -209,12 +216,12 @@ def main(check: bool, data: tuple[Path, ...], output: Path) -> None:
         [features(shape.query, _native.TORCH, 2 ** best[i][0]) for i, shape in enumerate(shapes)], dtype=np.float32
     )
     y = np.log2([shape.us[TORCH] / shape.predicted[TORCH] for shape in shapes])
-    lead = out_of_fold(BESIDE, x, y, fold) + np.log2([s.predicted[TORCH] for s in shapes])
+    lead = out_of_fold(BESIDE, x, y, fold, weights) + np.log2([s.predicted[TORCH] for s in shapes])
     lead -= [best[i][0] for i in range(len(shapes))]
     beside_lead = np.column_stack([x, lead.astype(np.float32)])
     off = np.abs(lead - np.log2([shape.us[TORCH] / shape.us[best[i][1]] for i, shape in enumerate(shapes)]))
     if check:
-        margin = np.log2(MARGIN) + np.maximum(0, out_of_fold(DOUBT, beside_lead, off, fold))
+        margin = np.log2(MARGIN) + DOUBTED * np.maximum(0, out_of_fold(DOUBT, beside_lead, off, fold, weights))
         chosen = [best[i][1] if lead[i] > margin[i] else TORCH for i in range(len(shapes))]
         click.echo(score(shapes, chosen))
         for kind in sorted({shape.kind for shape in shapes}):
@@ -223,8 +230,8 @@ def main(check: bool, data: tuple[Path, ...], output: Path) -> None:
         return
     models = {
         "Kernels": fit(KERNELS, kernels.x, kernels.y, kernels.weights),
-        "Torch": fit(BESIDE, x, y),
-        "Doubt": fit(DOUBT, beside_lead, off),
+        "Torch": fit(BESIDE, x, y, weights),
+        "Doubt": fit(DOUBT, beside_lead, off, weights),
     }
     scratch = output.with_suffix(".json")
     output.write_text(source(head, models, scratch))

@@ -197,13 +197,14 @@ def decode_header(document: Document) -> list[str]:
 
 
 def surveys(documents: Mapping[str, Document]) -> dict[str, Document]:
-    return {name: documents[name] for name in survey.NAMES if name in documents}
+    return {name: documents[name] for name in (*survey.NAMES, "tuned") if name in documents}
 
 
 def survey_title(document: Document) -> str:
     """Where the shapes are from."""
-    if document["survey"] == "random":
-        return f"shapes that no table and no suite holds, drawn with seed {document['seed']}"
+    if document["survey"] != "zoo":
+        tuned = ", each tuned at its first product by `tune=True`" if document["survey"] == "tuned" else ""
+        return f"shapes that no table and no suite holds, drawn with seed {document['seed']}{tuned}"
     models = {model for row in document["shapes"] for model in row["chosen"]}
     return f"products of {len(models)} published models, each without what the table holds of its (n, k)"
 

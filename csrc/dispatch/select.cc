@@ -19,16 +19,14 @@ namespace {
 // How much faster than torch a kernel has to be. Measured ratios are medians of paired rounds and repeat within 1 %;
 // the models are off by 5 to 7 % on average, and a wrong choice of ours is worse than a missed one.
 constexpr double kMeasuredMargin = 1.01;
-// Of a learned prediction: times what it tends to be off by at such shapes (fit_model.py --check).
+// Of a learned prediction: times what it tends to be off by at such shapes, to this power (fit_model.py --check).
 constexpr double kLearnedMargin = 1.01;
+constexpr double kLearnedDoubt = 0.5;
 constexpr double kModelMargin = 1.05;
 // With an activation or a C two more models are in play, of which nothing is in the table, unless a few rows make it
 // short. A bias costs torch and us alike: the same ratios with and without at 25 shapes of GPT-2, BERT, ViT and Qwen2.
 constexpr double kFusedMeasuredMargin = 1.04;
 constexpr double kFusedModelMargin = 1.10;
-// Of products this short, operands that lie in L2, as those of a small model do, decide; the models are of cold ones.
-constexpr double kTinyMargin = 1.2;
-constexpr double kTinyUs = 6;
 constexpr int64_t kFewRows = 64;  // or columns, not both
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
@@ -139,7 +137,8 @@ Torchs apply_learned(const Learned& learned, const Problem& p, const DeviceFacts
   torch_features(product, facts, torch_alone, best, features);
   const double correction = factor(learned.torch, features);
   features[kTorchFeatures] = static_cast<float>(std::log2(torch_alone * correction / best));
-  return {torch_us * correction, kLearnedMargin * std::max(1.0, factor(learned.doubt, features))};
+  const double doubt = std::max(1.0, factor(learned.doubt, features));
+  return {torch_us * correction, kLearnedMargin * std::pow(doubt, kLearnedDoubt)};
 }
 
 template <class Visit>
@@ -186,7 +185,7 @@ Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch,
   } else if (exact) {
     choice.margin = kMeasuredMargin;
   } else {
-    choice.margin = torch.used < kTinyUs ? std::max(kTinyMargin, torchs.margin) : torchs.margin;
+    choice.margin = torchs.margin;
   }
   const bool ours = best != kTorch && (invariant || (comparable && best_us * choice.margin < torch.used));
   choice.unmeasured_chip = any && !comparable && !invariant;

@@ -15,6 +15,7 @@ from .suites import SUITES, Case
 
 _LAYOUTS = ("NT", "NT", "NT", "NN", "TN", "TT")
 _GRANULE = 8  # elements, whose 16 bytes every kernel wants
+_FEATURES = 64  # what sizes of a model's layers are multiples of
 _RAGGED = 0.06  # of the shapes: no multiple of that
 _BATCHED = 0.06
 _SIZES = ((1, 12_000), (512, 24_000), (256, 16_000))  # m, n, k
@@ -66,17 +67,22 @@ def _log_uniform(source: random.Random, low: int, high: int) -> int:
     return round(math.exp(source.uniform(math.log(low), math.log(high))))
 
 
-def _draw(source: random.Random, rows: int | None = None) -> Case:
-    """Log-uniform sizes; n and k, and m where A is stored transposed, are multiples of 8 unless the shape is ragged."""
+def _draw(source: random.Random, rows: int | None = None, whole: bool = False) -> Case:
+    """Log-uniform sizes; n and k, and m where A is stored transposed, are multiples of 8 unless the shape is ragged.
+
+    ``whole``: m is a power of two, n and k are multiples of 64.
+    """
     layouts, plain = (_LAYOUTS, _SIZES) if rows is None else (_DECODING_LAYOUTS, ((1, rows), *_DECODING_SIZES))
     layout, dtype = source.choice(layouts), source.choice(("float16", "bfloat16"))
     batched = source.random() < (_BATCHED if rows is None else 0)
     sizes = [_log_uniform(source, *bounds) for bounds in (_BATCHED_SIZES if batched else plain)]
-    whole = [max(_GRANULE, size // _GRANULE * _GRANULE) for size in sizes]
+    granular = [max(_GRANULE, size // _GRANULE * _GRANULE) for size in sizes]
     strided = [1, 2] if layout[0] == "N" else [0, 1, 2]  # which of m, n and k are lengths of rows
     for i in strided:
-        sizes[i] = whole[i]
-    if source.random() < _RAGGED:
+        sizes[i] = granular[i]
+    if whole:
+        sizes = [2 ** round(math.log2(sizes[0])), *(max(1, round(size / _FEATURES)) * _FEATURES for size in sizes[1:])]
+    elif source.random() < _RAGGED:
         for i in source.sample(strided, source.randint(1, len(strided))):
             sizes[i] += source.randint(1, _GRANULE - 1)
     batch = _log_uniform(source, 2, _MOST_PRODUCTS) if batched else 1
@@ -84,15 +90,18 @@ def _draw(source: random.Random, rows: int | None = None) -> Case:
     return Case(m, n, k, batch=batch, layout=layout, dtype=dtype)
 
 
-def draw(seed: int, count: int, excluded: Callable[[Case], bool], rows: int | None = None) -> tuple[Case, ...]:
+def draw(
+    seed: int, count: int, excluded: Callable[[Case], bool], rows: int | None = None, whole: bool = False
+) -> tuple[Case, ...]:
     """``count`` different shapes, the same for the same seed.
 
     Half are NT, the others NN, TN and TT; half are in float16, half in bfloat16; 6 % are batched, 6 % ragged. None is
     ``excluded``, or too large for a survey. With ``rows`` none has more of them, or is batched, and most are NT.
+    ``whole``: none is ragged, rows are powers of two, n and k multiples of 64, as in models.
     """
     source, found = random.Random(seed), dict[Case, None]()
     while len(found) < count:
-        case = _draw(source, rows)
+        case = _draw(source, rows, whole)
         if zoo.fits(case) and not excluded(case):
             found[case] = None
     return tuple(found)
@@ -104,6 +113,6 @@ def off_table(seed: int, count: int) -> tuple[Case, ...]:
     return draw(seed, count, lambda case: shape_of(case) in known)
 
 
-def unscored(seed: int, count: int, rows: int | None = None) -> tuple[Case, ...]:
+def unscored(seed: int, count: int, rows: int | None = None, whole: bool = False) -> tuple[Case, ...]:
     """Shapes for the dispatcher's model: none that a suite or the zoo scores."""
-    return draw(seed, count, is_scored, rows)
+    return draw(seed, count, is_scored, rows, whole)

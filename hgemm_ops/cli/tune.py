@@ -143,6 +143,7 @@ def _measure_random(
     count: int,
     seed: int | None,
     most_rows: int | None,
+    whole: bool,
     candidates: int | None,
     soak: float,
     output: Path | None,
@@ -153,7 +154,7 @@ def _measure_random(
     console.require_kernels("hgemm tune")
     slug = record.gpu_slug(torch.cuda.get_device_name())
     path = _output(output, lambda: _library.cache_dir() / "shapes" / f"{slug}.tsv.xz")
-    environment, options = record.environment(), survey.Options(candidates=candidates, rows=most_rows)
+    environment, options = record.environment(), survey.Options(candidates=candidates, rows=most_rows, whole=whole)
     journal = path.with_name(f"{path.name}.jsonl")
     try:
         model_data.check(environment, path)
@@ -187,6 +188,7 @@ def _measure_random(
 @click.option(
     "--rows", "most_rows", type=click.IntRange(min=1), help="Of --random: at most so many rows, as decoding has them."
 )
+@click.option("--whole", is_flag=True, help="Of --random: rows a power of two, features multiples of 64, as in models.")
 @click.option("--seed", type=int, help="Of --random.  [default: a new one, or that of a run to go on with]")
 @click.option("--variant", "variants", metavar="NAME", multiple=True, default=("all",), help=_VARIANT_HELP)
 @click.option(
@@ -225,6 +227,7 @@ def tune(
     report: Path | None,
     random: int | None,
     most_rows: int | None,
+    whole: bool,
     seed: int | None,
     variants: tuple[str, ...],
     candidates: int | None,
@@ -251,7 +254,7 @@ def tune(
     if random is not None:
         if suites or shapes or report or blend:
             raise click.UsageError("--random draws shapes for the model, not for a table: it takes no others")
-        return _measure_random(random, seed, most_rows, candidates, soak, output, screen, as_json)
+        return _measure_random(random, seed, most_rows, whole, candidates, soak, output, screen, as_json)
     if not (suites or shapes or report):
         raise click.UsageError("name what to tune: --suite, --shapes, --report or --random")
     products, skipped = reported(report) if report else ([], [])

@@ -199,6 +199,13 @@ def test_of_few_rows(measured: list[Case], tmp_path: Path) -> None:
 
 
 @needs_library
+def test_of_sizes_as_models_have_them(measured: list[Case], tmp_path: Path) -> None:
+    assert command("--random", "40", "--whole", "--seed", "7").exit_code == 0
+    assert tuple(measured) == sampling.unscored(7, 40, None, True)
+    assert all(case.m & (case.m - 1) == 0 and case.n % 64 == case.k % 64 == 0 for case in measured)
+
+
+@needs_library
 def test_an_interrupted_run_goes_on(measured: list[Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure = survey.measure
 
@@ -227,7 +234,16 @@ def test_data_of_other_sources_are_not_mixed(measured: list[Case], tmp_path: Pat
     assert len(measured) == 1 and shapes.read(path)[0]["csrc"] == "another"
 
 
-@pytest.mark.parametrize(("name", "least"), [("shapes", 7000), ("shapes-few-rows", 700)])
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("shapes", 3800),
+        ("shapes-leaders", 5900),
+        ("shapes-whole", 2800),
+        ("shapes-few-rows", 700),
+        ("shapes-earlier", 4900),
+    ],
+)
 def test_the_committed_data_read_as_they_were_written(name: str, least: int, tmp_path: Path) -> None:
     path = ROOT / "benchmarks" / "results" / "h200" / f"{name}.tsv.xz"
     head, held = shapes.read(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,9 +15,11 @@ from native_check import counts, needs_compiler
 import hgemm_ops
 from hgemm_ops import _tables
 from hgemm_ops._tables import Entry, Table
+from hgemm_ops.bench import shapes
 from hgemm_ops.bench.suites import SUITES
 
-SHAPES = ROOT / "benchmarks" / "results" / "h200" / "shapes.tsv.xz"
+RESULTS = ROOT / "benchmarks" / "results" / "h200"
+SHAPES = [RESULTS / f"{name}.tsv.xz" for name in ("shapes", "shapes-earlier")]  # of which all kernels were timed
 # Times over those of the best other kernel, on an H200, one run (csrc/kernels/sm90_wgmma/NOTES.md).
 MEASURED = {
     ("NT", 512, 28672, 4096): 0.971 / 0.962,
@@ -146,17 +147,11 @@ def suite_shapes() -> list[tuple[str, int, int, int]]:
 
 def leads() -> Iterator[tuple[float, tuple[int, int, int, str, torch.dtype]]]:
     """Of the H200's random shapes: by how much stream-K was faster than all else, torch included."""
-    with lzma.open(SHAPES, "rt") as file:
-        next(file)
-        columns = next(file).rstrip("\n").split("\t")
-        for line in file:
-            row = dict(zip(columns, line.rstrip("\n").split("\t"), strict=True))
-            times = {name: float(row[name]) for name in columns[columns.index("torch") :] if row[name]}
-            ours = [us for name, us in times.items() if is_stream_k(name)]
-            if ours and row["batch"] == "1":
-                best = min(us for name, us in times.items() if not is_stream_k(name))
-                sizes = int(row["m"]), int(row["n"]), int(row["k"])
-                yield best / min(ours), (*sizes, row["layout"], getattr(torch, row["dtype"]))
+    for case, us in ((shape.case, shape.us) for path in SHAPES for shape in shapes.read(path)[1]):
+        ours = [value for name, value in us.items() if is_stream_k(name)]
+        if ours and case.batch == 1:
+            best = min(value for name, value in us.items() if not is_stream_k(name))
+            yield best / min(ours), (case.m, case.n, case.k, case.layout, getattr(torch, case.dtype))
 
 
 @needs_library
