@@ -70,7 +70,7 @@ def main(
             suite, asked, screen, seed, count, models, limit, soak, journal_path
         )
         document = survey.document(suite, drawn, planned, measured, asked, soak)
-        survey.save(document, directory / f"{suite}.json")
+        record.save(document, directory / f"{suite}.json")
         screen.print(console.survey_table(document))
         wrong += console.survey_wrong(document)
     fixed = [name for name in suites or SUITES if name in SUITES]

@@ -61,7 +61,7 @@ def main(count: int, seed: int | None, soak: float, output: Path | None) -> None
     document = survey.document("tuned", seed, planned, rows, options, soak)
     document |= {"seed": seed, "milliseconds": {"median": 1e3 * median(seconds), "most": 1e3 * max(seconds)}}
     path = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "tuned.json"
-    survey.save(document, path)
+    record.save(document, path)
     found = survey_figures.figures(survey_figures.scored(document["shapes"]))
     assert found is not None
     click.echo(

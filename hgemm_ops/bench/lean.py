@@ -3,7 +3,7 @@ many values a line as fit.
 
 ``lean`` leaves out, ``complete`` puts back: of a row with a case its label, FLOP, bytes and alignment, the case's
 defaults, and the rates that its times give; of a step of the ladder also its label, and the first values of its result,
-which stay out.
+which stay out. A shape of a survey becomes a list of ``SHAPE``'s values, with kernels by their place in ``kernels``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ _DIGITS = 9
 _LINE = 240  # characters, of values that share a line
 _CASE = {field.name: field.default for field in fields(Case)}
 _STEP = {"swizzle": None}
+#: ``chosen``: [model, kernel, source, ratio] of each; ``wrong``: kernels with what was wrong, where there are any.
+SHAPE = ("dtype", "layout", "batch", "m", "n", "k", "torch_us", "best", "best_by", "chosen", "wrong")
+_SIZES = SHAPE[:6]
 
 
 def _facts(case: Case, names: tuple[str, ...]) -> dict[str, Any]:
@@ -113,13 +116,44 @@ def _each_row(document: Mapping[str, Any], change: Any) -> dict[str, Any]:
     }
 
 
+def _lean_survey(document: Mapping[str, Any]) -> dict[str, Any]:
+    kernels: dict[str, int] = {}
+
+    def place(name: str) -> int:
+        return kernels.setdefault(name, len(kernels))
+
+    shapes = []
+    for row in document["shapes"]:
+        chosen = [[model, place(c["served_by"]), c["source"], c["ratio"]] for model, c in row["chosen"].items()]
+        measured = [row[name] for name in (*_SIZES, "torch_us", "best")]
+        shapes.append([*measured, place(row["best_by"]), chosen, *([row["wrong"]] if "wrong" in row else [])])
+    return {**document, "kernels": list(kernels), "shapes": shapes}
+
+
+def _complete_survey(document: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(document)
+    kernels = found.pop("kernels")
+
+    def row(shape: list[Any]) -> dict[str, Any]:
+        values = dict(zip(SHAPE, shape, strict=False))
+        choices = {
+            model: {"served_by": kernels[by], "source": source, "ratio": ratio}
+            for model, by, source, ratio in values["chosen"]
+        }
+        align = Case(**{name: values[name] for name in _SIZES}).align
+        return values | {"align": align, "best_by": kernels[values["best_by"]], "chosen": choices}
+
+    return {**found, "shapes": [row(shape) for shape in document["shapes"]]}
+
+
 def lean(document: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = _rounded(_each_row(document, _lean_row))
+    shorter = _lean_survey(document) if "survey" in document else _each_row(document, _lean_row)
+    found: dict[str, Any] = _rounded(shorter)
     return found
 
 
 def complete(document: Mapping[str, Any]) -> dict[str, Any]:
-    return _each_row(document, _complete_row)
+    return _complete_survey(document) if "survey" in document else _each_row(document, _complete_row)
 
 
 def text(value: Any, indent: str = "") -> str:

@@ -475,13 +475,5 @@ def document(
     )
 
 
-def save(results: Mapping[str, Any], path: Path) -> None:
-    """Writes a ``document``, a shape a line."""
-    head = json.dumps({name: value for name, value in results.items() if name != "shapes"}, indent=1, allow_nan=False)
-    shapes = ",\n".join("  " + json.dumps(shape, allow_nan=False) for shape in results["shapes"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'{head.removesuffix(chr(10) + "}")},\n "shapes": [\n{shapes}\n ]\n}}\n')
-
-
 def _device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")

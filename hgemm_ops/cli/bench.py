@@ -104,7 +104,7 @@ def bench(
         document = survey.document(suite, drawn, planned, measured, asked, soak)
         screen.print(console.survey_table(document))
         if json_path:
-            survey.save(document, json_path)
+            record.save(document, json_path)
         console.fail_if_wrong((), console.survey_wrong(document))
         return
     options = runner.Options(

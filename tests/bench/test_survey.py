@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from helpers import needs_library
 import hgemm_ops
 from benchmarks import tables
 from hgemm_ops import _tables
-from hgemm_ops.bench import console, sampling, survey, survey_figures, timing, zoo
+from hgemm_ops.bench import console, record, sampling, survey, survey_figures, timing, zoo
 from hgemm_ops.bench.suites import SUITES, Case
 from hgemm_ops.cli import bench
 
@@ -344,11 +343,15 @@ def _document(suite: str, shapes: list[dict[str, Any]], planned: int) -> dict[st
 def test_pages_show_what_surveys_found(tmp_path: Path) -> None:
     directory, readme = tmp_path / "results" / "t1", tmp_path / "README.md"
     readme.write_text(f"{tables.BEGIN}\n{tables.END}\n")
-    random = [_shape(1, 1.25, 1.25), _shape(128, 0.9, 1.0, best_by="torch"), _shape(32, 1.1, 1.2, batch=4, align=2)]
-    survey.save(_document("random", random, 3), directory / "random.json")
+    random = [
+        _shape(1, 1.25, 1.25),
+        _shape(128, 0.9, 1.0, best_by="torch"),
+        _shape(32, 1.1, 1.2, batch=4, k=4095, align=2),
+    ]
+    record.save(_document("random", random, 3), directory / "random.json")
     both = {name: {"served_by": "torch", "source": "model", "ratio": 1.0} for name in ("gpt2", "mistral-7b")}
-    survey.save(_document("zoo", [_shape(5000, None, 1.2) | {"chosen": both}], 9), directory / "zoo.json")
-    assert json.loads((directory / "random.json").read_text())["shapes"] == random
+    record.save(_document("zoo", [_shape(5000, None, 1.2) | {"chosen": both}], 9), directory / "zoo.json")
+    assert record.load(directory / "random.json")["shapes"] == random
     pages = tables.generate(tmp_path / "results", readme)
     text, page = pages[readme], pages[directory / "README.md"]
     assert (
@@ -383,7 +386,7 @@ def test_bench_runs_a_survey_and_keeps_it(
     first = _invoke(*arguments)
     assert first.exit_code == 0, first.output
     assert "random: 3 of 3 shapes" in first.output
-    document = json.loads(result_path.read_text())
+    document = record.load(result_path)
     assert document["survey"] == "random" and len(document["shapes"]) == document["planned"] == 3
     assert (
         document["table"]["sha256"] == survey.tables_id() and document["protocol"]["rounds"] == survey.Options().rounds
@@ -395,7 +398,7 @@ def test_bench_runs_a_survey_and_keeps_it(
     assert _invoke(*arguments, "--seed", str(document["seed"])).exit_code == 0  # nothing is left to measure
     assert len(journal.read_text().splitlines()) == 4  # the header and three shapes
     assert _invoke(*arguments).exit_code == 0  # complete: another seed
-    assert json.loads(result_path.read_text())["seed"] != document["seed"]
+    assert record.load(result_path)["seed"] != document["seed"]
     assert _invoke("--suite", "random", "--dtype", "float16").exit_code == 2
     none = _invoke("--suite", "zoo", "--model", "gpt2", "--limit", "0")
     assert none.exit_code == 0 and "zoo: 0 of 59 shapes" in none.output
