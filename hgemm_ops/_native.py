@@ -7,21 +7,7 @@ import ctypes
 import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from ctypes import (
-    POINTER,
-    Structure,
-    c_char,
-    c_char_p,
-    c_double,
-    c_float,
-    c_int,
-    c_int8,
-    c_int32,
-    c_int64,
-    c_uint32,
-    c_uint64,
-    c_void_p,
-)
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int8, c_int32, c_int64, c_void_p
 from typing import Any
 
 import torch
@@ -43,130 +29,79 @@ LAYOUTS = {(0, 1): "NN", (0, 0): "NT", (1, 1): "TN", (1, 0): "TT"}  # (major of 
 PRESETS = (80, 86, 89, 90, 100)
 
 
+def _each(ctype: Any, *names: str) -> list[tuple[str, Any]]:
+    """Fields of one type."""
+    return [(name, ctype) for name in names]
+
+
 class Tensor(Structure):
     _fields_ = [
-        ("ndim", c_int32),
-        ("dtype", c_int32),
-        ("sizes", c_int64 * MAX_DIMS),
-        ("strides", c_int64 * MAX_DIMS),
+        *_each(c_int32, "ndim", "dtype"),
+        *_each(c_int64 * MAX_DIMS, "sizes", "strides"),
         ("align", c_int32),
     ]
 
 
 class Facts(Structure):
-    _fields_ = [
-        ("cc", c_int32),
-        ("sm_count", c_int32),
-        ("smem_optin", c_int32),
-        ("smem_per_sm", c_int32),
-        ("l2_bytes", c_int64),
-    ]
+    _fields_ = [*_each(c_int32, "cc", "sm_count", "smem_optin", "smem_per_sm"), ("l2_bytes", c_int64)]
 
 
 class VariantInfo(Structure):
     _fields_ = [
-        ("name", c_char_p),
-        ("family", c_char_p),
-        ("min_cc", c_int32),
-        ("max_cc", c_int32),
-        ("dtypes", c_uint32),
+        *_each(c_char_p, "name", "family"),
+        *_each(c_int32, "min_cc", "max_cc"),
+        ("dtypes", ctypes.c_uint32),
         ("numerics", c_int32),
         ("tile", c_int32 * 5),
-        ("smem_bytes", c_int32),
-        ("splits_k", c_int32),
-        ("reads_swizzle_stride", c_int32),
-        ("sums", c_int32),
+        *_each(c_int32, "smem_bytes", "splits_k", "reads_swizzle_stride", "sums"),
     ]
 
 
 class Query(Structure):
     _fields_ = [
-        ("a", Tensor),
-        ("b", Tensor),
-        ("c", Tensor),
-        ("op", c_int32),
-        ("has_bias", c_int32),
-        ("act", c_int32),
-        ("out_dtype", c_int32),
-        ("variant", c_int32),
-        ("numerics", c_int32),
-        ("float32", c_int32),
+        *_each(Tensor, "a", "b", "c"),
+        *_each(c_int32, "op", "has_bias", "act", "out_dtype", "variant", "numerics", "float32"),
         ("facts", Facts),
     ]
 
 
 class Candidate(Structure):
     _fields_ = [
-        ("variant", c_int32),
-        ("eligible", c_int32),
-        ("predicted_us", c_double),
-        ("measured_us", c_double),
-        ("reason", c_char * 512),
+        *_each(c_int32, "variant", "eligible"),
+        *_each(c_double, "predicted_us", "measured_us"),
+        ("reason", ctypes.c_char * 512),
     ]
 
 
 class Decision(Structure):
     _fields_ = [
-        ("variant", c_int32),
-        ("source", c_int32),
-        ("us", c_double),
-        ("torch_us", c_double),
-        ("batch", c_int64),
-        ("m", c_int64),
-        ("n", c_int64),
-        ("k", c_int64),
-        ("a_major", c_int32),
-        ("b_major", c_int32),
-        ("align", c_int32),
-        ("reserved", c_int32),
-        ("reason", c_char * 4096),
+        *_each(c_int32, "variant", "source"),
+        *_each(c_double, "us", "torch_us"),
+        *_each(c_int64, "batch", "m", "n", "k"),
+        *_each(c_int32, "a_major", "b_major", "align", "reserved"),
+        ("reason", ctypes.c_char * 4096),
     ]
 
 
 class Timing(Structure):
-    _fields_ = [("variant", c_int32), ("reserved", c_int32), ("us", c_double)]
+    _fields_ = [*_each(c_int32, "variant", "reserved"), ("us", c_double)]
 
 
 class TableEntry(Structure):
     _fields_ = [
-        ("cc", c_int32),
-        ("sm_count", c_int32),
+        *_each(c_int32, "cc", "sm_count"),
         ("l2_bytes", c_int64),
-        ("dtype", c_int32),
-        ("a_major", c_int32),
-        ("b_major", c_int32),
-        ("align", c_int32),
-        ("batch", c_int64),
-        ("m", c_int64),
-        ("n", c_int64),
-        ("k", c_int64),
-        ("first_timing", c_int32),
-        ("timing_count", c_int32),
+        *_each(c_int32, "dtype", "a_major", "b_major", "align"),
+        *_each(c_int64, "batch", "m", "n", "k"),
+        *_each(c_int32, "first_timing", "timing_count"),
     ]
 
 
 class CallCount(Structure):
     _fields_ = [
-        ("dtype", c_int32),
-        ("out_dtype", c_int32),
-        ("a_major", c_int32),
-        ("b_major", c_int32),
-        ("act", c_int32),
-        ("has_bias", c_int32),
-        ("has_c", c_int32),
-        ("align", c_int32),
-        ("batch", c_int64),
-        ("m", c_int64),
-        ("n", c_int64),
-        ("k", c_int64),
-        ("ordinal", c_int32),
-        ("variant", c_int32),
-        ("source", c_int32),
-        ("left", c_int32),
-        ("site", c_int32),
-        ("numerics", c_int32),
-        ("float32", c_int32),
-        ("reserved", c_int32),
+        *_each(c_int32, "dtype", "out_dtype", "a_major", "b_major", "act", "has_bias", "has_c", "align"),
+        *_each(c_int64, "batch", "m", "n", "k"),
+        *_each(c_int32, "ordinal", "variant", "source", "left", "site", "numerics", "float32", "reserved"),
         ("calls", c_int64),
     ]
 
@@ -174,13 +109,7 @@ class CallCount(Structure):
 class Settings(Structure):
     """What a context asks for; without arguments, nothing in particular."""
 
-    _fields_ = [
-        ("variant", c_int32),
-        ("numerics", c_int8),
-        ("float32", c_int8),
-        ("tunes", c_int8),
-        ("reserved", c_int8),
-    ]
+    _fields_ = [("variant", c_int32), *_each(c_int8, "numerics", "float32", "tunes", "reserved")]
 
     def __init__(self, variant: int = AUTO, numerics: int = AUTO, float32: int = AUTO, tunes: int = AUTO) -> None:
         super().__init__(variant, numerics, float32, tunes)
@@ -189,31 +118,16 @@ class Settings(Structure):
 class Tuning(Structure):
     _fields_ = [
         ("entry", TableEntry),
-        ("ordinal", c_int32),
-        ("reserved", c_int32),
+        *_each(c_int32, "ordinal", "reserved"),
         ("batch", c_int64 * 2),
-        ("a", c_void_p),
-        ("b", c_void_p),
-        ("d", c_void_p),
-        ("a_strides", c_int64 * 4),
-        ("b_strides", c_int64 * 4),
-        ("state", c_uint64 * 64),
+        *_each(c_void_p, "a", "b", "d"),
+        *_each(c_int64 * 4, "a_strides", "b_strides"),
+        ("state", ctypes.c_uint64 * 64),
     ]
 
 
-_STRUCTS = (
-    Tensor,
-    Facts,
-    VariantInfo,
-    Query,
-    Candidate,
-    Decision,
-    Timing,
-    TableEntry,
-    CallCount,
-    Settings,
-    Tuning,
-)
+#: In the order of c_api.h, whose hgemm_abi() gives their sizes.
+_STRUCTS = (Tensor, Facts, VariantInfo, Query, Candidate, Decision, Timing, TableEntry, CallCount, Settings, Tuning)
 _LogFn = ctypes.CFUNCTYPE(None, c_char_p)
 _FirstUseFn = ctypes.CFUNCTYPE(None)
 _TunerFn = ctypes.CFUNCTYPE(c_int, POINTER(Tuning))
@@ -232,7 +146,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_set_warning": (None, [c_void_p]),
     "hgemm_read": (c_int, [c_void_p, c_int64, c_void_p, c_void_p]),
     "hgemm_explain": (c_int, [POINTER(Query), POINTER(Decision), POINTER(Candidate)]),
-    "hgemm_features": (c_int, [POINTER(Query), c_int, c_double, POINTER(c_float), c_int]),
+    "hgemm_features": (c_int, [POINTER(Query), c_int, c_double, POINTER(ctypes.c_float), c_int]),
     "hgemm_select_ns": (c_double, [POINTER(Query), c_int, c_int]),
     "hgemm_table_set": (c_int, [POINTER(TableEntry), c_int, POINTER(Timing), c_int]),
     "hgemm_table_add": (c_int, [POINTER(TableEntry), POINTER(Timing), c_int]),
