@@ -11,29 +11,24 @@ import torch
 
 logger = logging.getLogger("hgemm_ops")
 
-_PATH = Path(__file__).with_name("_C.so")
-
-
-class _StderrIfUnconfigured(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to stderr until the application configures logging itself, so that no line appears twice."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if not logging.getLogger().handlers:
-            super().emit(record)
+#: Where the library is, or would be.
+PATH = Path(__file__).with_name("_C.so")
 
 
 def configure_logging() -> None:
-    """Applies ``HGEMM_OPS_LOG`` (a level name): without it the package adds no handler and sets no level."""
+    """Applies ``HGEMM_OPS_LOG`` (a level name): without it the package adds no handler and sets no level. To be called
+    once."""
     level = os.environ.get("HGEMM_OPS_LOG", "").upper()
     if not level:
         return
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
         raise ValueError(f"HGEMM_OPS_LOG: expected debug, info, warning, error or critical, got {level.lower()!r}")
     logger.setLevel(level)
-    if not any(isinstance(handler, _StderrIfUnconfigured) for handler in logger.handlers):
-        handler = _StderrIfUnconfigured()
-        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-        logger.addHandler(handler)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    # To stderr until the application configures logging itself, so that no line appears twice.
+    handler.addFilter(lambda record: not logging.getLogger().handlers)
+    logger.addHandler(handler)
 
 
 def disabled() -> bool:
@@ -51,34 +46,23 @@ def cache_dir() -> Path:
     return Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hgemm_ops"
 
 
-def path() -> Path:
-    """Where the library is, or would be."""
-    return _PATH
-
-
 @functools.cache
-def _load() -> str | None:
-    """Loads the library once; the reason why not, or None."""
+def reason() -> str | None:
+    """Why the library is not loaded, logged once; None when it is. The first call loads it."""
     if disabled():
         return "HGEMM_OPS_DISABLE is set"
-    if not path().is_file():
-        reason = f"{path()} was not built (no nvcc at installation?)"
+    if not PATH.is_file():
+        why = f"{PATH} was not built (no nvcc at installation?)"
     else:
         try:
-            torch.ops.load_library(str(path()))
-        except OSError as error:
-            reason = f"{path()} does not load: {error.__cause__ or error}"
-        else:
+            torch.ops.load_library(str(PATH))
             return None
-    logger.warning("%s; torch serves every op", reason)
-    return reason
+        except OSError as error:
+            why = f"{PATH} does not load: {error.__cause__ or error}"
+    logger.warning("%s; torch serves every op", why)
+    return why
 
 
 def load() -> bool:
-    """Loads the library if it is not yet; False (with the reason logged once) where it cannot be."""
-    return _load() is None
-
-
-def reason() -> str | None:
-    """Why the library is not loaded; None when it is."""
-    return _load()
+    """Loads the library if it is not yet; False where it cannot be."""
+    return reason() is None

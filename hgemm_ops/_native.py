@@ -189,14 +189,14 @@ def lib() -> ctypes.CDLL:
     """The loaded library with its prototypes. RuntimeError where there is none."""
     if not _library.load():
         raise RuntimeError(f"hgemm_ops: no native library: {_library.reason()}")
-    library = ctypes.CDLL(str(_library.path()))
+    library = ctypes.CDLL(str(_library.PATH))
     declare(library, _PROTOTYPES)
     sizes = (c_int32 * len(_STRUCTS))()
     count = library.hgemm_abi(sizes, len(_STRUCTS))
     mirrored = [ctypes.sizeof(struct) for struct in _STRUCTS]
     if count != len(_STRUCTS) or list(sizes) != mirrored:
         raise RuntimeError(
-            f"hgemm_ops: {_library.path()} is of another version: struct sizes {list(sizes)}, expected {mirrored}"
+            f"hgemm_ops: {_library.PATH} is of another version: struct sizes {list(sizes)}, expected {mirrored}"
         )
     return library
 
@@ -222,7 +222,7 @@ def variant_infos() -> tuple[VariantInfo, ...]:
 def ladder() -> list[tuple[str, torch.dtype]] | None:
     """Adds the kernels of the ladder's library (csrc/ladder/variants.h) behind the others, once. Its elementwise
     additions; None where it was not built."""
-    path = _library.path().with_name("_ladder.so")
+    path = _library.PATH.with_name("_ladder.so")
     if not path.is_file():
         return None
     try:

@@ -62,7 +62,8 @@ def _install() -> None:
 
 
 @functools.cache
-def _start() -> str | None:
+def reason() -> str | None:
+    """Why the override does not run, a failure logged once; None where it does. The first call starts it."""
     if not _library.load():
         return f"no native library: {_library.reason()}"
     if not torch.cuda.is_available():
@@ -72,17 +73,12 @@ def _start() -> str | None:
     try:
         _install()
     except (OSError, RuntimeError) as error:
-        reason = f"the override of torch's products does not start: {error}"
-        _library.logger.warning("%s; torch serves every product", reason)
-        return reason
+        why = f"the override of torch's products does not start: {error}"
+        _library.logger.warning("%s; torch serves every product", why)
+        return why
     return None
 
 
 def start() -> bool:
-    """Registers the kernels of ``csrc/aten`` with torch, once; False (with the reason logged once) where it cannot."""
-    return _start() is None
-
-
-def reason() -> str | None:
-    """Why the override does not run; None where it does."""
-    return _start()
+    """Registers the kernels of ``csrc/aten`` with torch, once; False where it cannot."""
+    return reason() is None

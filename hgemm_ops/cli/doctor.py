@@ -36,14 +36,14 @@ def _torch() -> Finding:
 def _native_library() -> Finding:
     if _library.load():
         rungs = sum(v.family == "ladder" for v in hgemm_ops.variants())
-        text = f"{_library.path()}, {len(hgemm_ops.variants()) - rungs} kernels, {rungs} steps of the ladder"
+        text = f"{_library.PATH}, {len(hgemm_ops.variants()) - rungs} kernels, {rungs} steps of the ladder"
         if _native.lib().hgemm_has_device_code():
             return Finding("library", "ok", text)
         # What `make demo` builds without a GPU; beside one it serves nothing.
         text += ", without device code (HGEMM_CUDA_ARCHS=none): torch serves every product"
         return Finding("library", "broken" if torch.cuda.is_available() else "note", text)
     # Torch serves everything where nothing was built; a library that is there and does not load is another matter.
-    expected = _library.disabled() or not _library.path().is_file()
+    expected = _library.disabled() or not _library.PATH.is_file()
     return Finding("library", "note" if expected else "broken", str(_library.reason()))
 
 

@@ -41,7 +41,7 @@ def collect() -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "python": sys.version.split()[0],
-        "library": str(_library.path()),
+        "library": str(_library.PATH),
         "loaded": _library.load(),
         "reason": _library.reason(),
         "override": _override.reason() or "ready",

@@ -208,7 +208,7 @@ def unusable(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda ordinal=0: "NVIDIA T4")
-    monkeypatch.setattr(_override, "_start", lambda: None)
+    monkeypatch.setattr(_override, "reason", lambda: None)
     monkeypatch.setattr(_native, "device_fault", lambda ordinal: reason)
     return reason
 

@@ -94,8 +94,8 @@ def test_doctor_finds_this_installation_sound() -> None:
 def test_doctor_fails_on_a_library_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = tmp_path / "_C.so"
     bad.write_bytes(b"not an ELF file")
-    monkeypatch.setattr(_library, "_PATH", bad)
-    monkeypatch.setattr(_library, "_load", _library._load.__wrapped__)
+    monkeypatch.setattr(_library, "PATH", bad)
+    monkeypatch.setattr(_library, "reason", _library.reason.__wrapped__)
     result = hgemm("doctor")
     assert result.exit_code == 1
     assert re.search(r"broken +library +.*does not load", result.output)
@@ -104,8 +104,8 @@ def test_doctor_fails_on_a_library_that_does_not_load(tmp_path: Path, monkeypatc
 def test_doctor_takes_a_library_that_was_never_built_for_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_library, "_PATH", tmp_path / "_C.so")
-    monkeypatch.setattr(_library, "_load", _library._load.__wrapped__)
+    monkeypatch.setattr(_library, "PATH", tmp_path / "_C.so")
+    monkeypatch.setattr(_library, "reason", _library.reason.__wrapped__)
     result = hgemm("doctor")
     assert result.exit_code == 0, result.output
     assert re.search(r"note +library +.*was not built", result.output)
