@@ -31,14 +31,6 @@ def _require_activation(function: str, activation: object) -> int:
     return _ACT[activation]
 
 
-def _choice(variant: str | None, numerics: str | None, float32: str | None) -> dict[str, int]:
-    return {
-        "variant": _variants.resolve(variant),
-        "numerics": _variants.resolve_numerics(numerics),
-        "float32": _variants.resolve_float32(float32),
-    }
-
-
 def matmul(
     a: Tensor,
     b: Tensor,
@@ -81,7 +73,8 @@ def matmul(
     _require_tensor("matmul", "a", a)
     _require_tensor("matmul", "b", b)
     _require_dtype("matmul", out_dtype)
-    return torch.ops.hgemm.matmul.default(a, b, out_dtype=out_dtype, **_choice(variant, numerics, float32))
+    choice = _variants.resolve_choice(variant, numerics, float32)
+    return torch.ops.hgemm.matmul.default(a, b, out_dtype=out_dtype, **choice)
 
 
 def linear(
@@ -122,5 +115,5 @@ def linear(
         _require_tensor("linear", "bias", bias)
     act = _require_activation("linear", activation)
     _require_dtype("linear", out_dtype)
-    choice = _choice(variant, numerics, float32)
+    choice = _variants.resolve_choice(variant, numerics, float32)
     return torch.ops.hgemm.linear.default(x, weight, bias, act, out_dtype=out_dtype, **choice)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import ContextDecorator
 from types import TracebackType
 
@@ -13,7 +12,6 @@ from hgemm_ops._report import Report
 
 __all__ = ["use_custom_gemm"]
 
-_sites_lock = threading.Lock()
 _PLAIN = _native.Settings()
 
 
@@ -90,12 +88,8 @@ class use_custom_gemm(ContextDecorator):
         self._tune = _tuning.by_default() if tune is None else bool(tune)
         self._settings = _PLAIN
         if (variant, numerics, float32, tune) != (None, None, None, None):
-            self._settings = _native.Settings(
-                _variants.resolve(variant),
-                _variants.resolve_numerics(numerics),
-                _variants.resolve_float32(float32),
-                self._tune,
-            )
+            choice = _variants.resolve_choice(variant, numerics, float32)
+            self._settings = _native.Settings(**choice, tunes=self._tune)
         self._sites = sites
         self.report = Report()
 
@@ -115,8 +109,7 @@ class use_custom_gemm(ContextDecorator):
         if context is None:  # one object, whichever thread comes first
             context = vars(self.report).setdefault("_context", _native.Context(self._settings))
         if self._sites:
-            with _sites_lock:
-                _sites.start()
+            _sites.start()
         context.enter()
         return self.report
 
@@ -130,7 +123,6 @@ class use_custom_gemm(ContextDecorator):
         if context is None or not context.exit():
             return  # the override did not start
         if self._sites:
-            with _sites_lock:
-                _sites.stop()
+            _sites.stop()
         if self._tune:
             _tuning.tuner().finish()

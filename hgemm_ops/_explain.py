@@ -108,14 +108,16 @@ def explain(
             held.
         ValueError, TypeError: an argument is not understood.
     """
-    act = _activation(activation)
-    choice = (_variants.resolve(variant), _variants.resolve_numerics(numerics), _variants.resolve_float32(float32))
+    act = activation or "none"
+    if act not in ACTIVATIONS:
+        raise ValueError(f"activation: expected one of {', '.join(ACTIVATIONS)} or None, got {activation!r}")
+    asked = {"act": ACTIVATIONS.index(act), "has_bias": bias, **_variants.resolve_choice(variant, numerics, float32)}
     if a is not None or b is not None:
         if not isinstance(a, Tensor) or not isinstance(b, Tensor):
             raise TypeError(f"explain: expected two tensors, got {type(a).__name__} and {type(b).__name__}")
         if any(size is not None for size in (M, N, K)):
             raise ValueError("explain: give either a and b or M, N and K")
-        return _explain_tensors(a, b, arch, act, bias, out_dtype, choice)
+        return _explain_tensors(a, b, arch, out_dtype, asked)
     if M is None or N is None or K is None:
         raise ValueError(f"explain: give either a and b or M, N and K; got M={M}, N={N}, K={K}")
     for name, size in (("M", M), ("N", N), ("K", K), ("batch", batch)):
@@ -130,20 +132,14 @@ def explain(
     here = arch is None and torch.cuda.is_available()
     why = why or (_native.device_fault(torch.cuda.current_device()) if here else "")
     if why:
-        return _fallback(problem, arch or "any device", why, choice)
+        return _fallback(problem, arch or "any device", why, asked)
     facts, device = _device_facts(torch.cuda.current_device()) if here else _preset_facts(arch or "sm_90")
     query = _variants.matmul_query(M, N, K, dtype, layout, facts, batch, alignment)
-    return _ask(query, problem, device, act, bias, out_dtype, choice)
+    return _ask(query, problem, device, out_dtype, asked)
 
 
 def _explain_tensors(
-    a: Tensor,
-    b: Tensor,
-    arch: str | None,
-    act: int,
-    bias: bool,
-    out_dtype: torch.dtype | None,
-    choice: tuple[int, int, int],
+    a: Tensor, b: Tensor, arch: str | None, out_dtype: torch.dtype | None, asked: dict[str, int]
 ) -> Explanation:
     problem = f"{_native.dtype_name(a.dtype)} {_shape(a)} @ {_shape(b)}"
     device = arch or str(a.device)
@@ -158,27 +154,23 @@ def _explain_tensors(
         on_cuda, elsewhere = a.device.type == "cuda", f"kernels run on CUDA devices, the tensors are on {a.device}"
         why = _native.device_fault(a.device.index) if on_cuda else elsewhere
     if why:
-        return _fallback(problem, device, why, choice)
+        return _fallback(problem, device, why, asked)
     facts, device = _preset_facts(arch) if arch else _device_facts(a.device.index)
     views = [_native.view(t.shape, t.stride(), t.dtype, _native.alignment(_address(t))) for t in (a, b)]
-    query = _native.Query(a=views[0], b=views[1], c=_native.NO_TENSOR, out_dtype=-1, variant=_native.AUTO, facts=facts)
-    return _ask(query, problem, device, act, bias, out_dtype, choice)
+    query = _native.query(views[0], views[1], facts)
+    return _ask(query, problem, device, out_dtype, asked)
 
 
 def _ask(
-    query: _native.Query,
-    problem: str,
-    device: str,
-    act: int,
-    bias: bool,
-    out_dtype: torch.dtype | None,
-    choice: tuple[int, int, int],
+    query: _native.Query, problem: str, device: str, out_dtype: torch.dtype | None, asked: dict[str, int]
 ) -> Explanation:
-    query.act, query.has_bias, (query.variant, query.numerics, query.float32) = act, bias, choice
+    """``asked``: further fields of the query."""
+    for name, value in asked.items():
+        setattr(query, name, value)
     if out_dtype is not None:
         why = _unsupported_dtype(out_dtype)
         if why:
-            return _fallback(problem, device, why, choice)
+            return _fallback(problem, device, why, asked)
         query.out_dtype = _native.DTYPES.index(out_dtype)
     _tables.ensure()
     decision, candidates = _native.explain(query)
@@ -204,9 +196,9 @@ def _ask(
     )
 
 
-def _fallback(problem: str, device: str, why: str, choice: tuple[int, int, int]) -> Explanation:
+def _fallback(problem: str, device: str, why: str, asked: dict[str, int]) -> Explanation:
     """torch serves it and no kernel of ours was considered."""
-    numerics = _native.NUMERICS[max(choice[1], 0)]
+    numerics = _native.NUMERICS[max(asked["numerics"], 0)]
     if numerics != "fast" and device != "cpu":
         if numerics == "batch_invariant_or_raise":
             raise RuntimeError(f"explain: numerics={numerics!r} cannot be held for {problem}: {why}")
@@ -222,11 +214,8 @@ def _no_library() -> str:
 
 def _unsupported_dtype(dtype: torch.dtype) -> str:
     taken = _native.KERNEL_DTYPES
-    return (
-        ""
-        if dtype in taken
-        else f"kernels take {', '.join(map(_native.dtype_name, taken))}, not {_native.dtype_name(dtype)}"
-    )
+    names = ", ".join(map(_native.dtype_name, taken))
+    return "" if dtype in taken else f"kernels take {names}, not {_native.dtype_name(dtype)}"
 
 
 def _unsupported(t: Tensor) -> str:
@@ -254,13 +243,6 @@ def _preset_facts(arch: str) -> tuple[_native.Facts, str]:
 def _device_facts(ordinal: int) -> tuple[_native.Facts, str]:
     facts = _native.device_facts(ordinal)
     return facts, f"cuda:{ordinal} (sm_{facts.cc})"
-
-
-def _activation(name: str | None) -> int:
-    name = name or "none"
-    if name not in ACTIVATIONS:
-        raise ValueError(f"activation: expected one of {', '.join(ACTIVATIONS)} or None, got {name!r}")
-    return ACTIVATIONS.index(name)
 
 
 def _shape(t: Tensor) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -25,24 +26,18 @@ def replace(path: Path, text: str, suffix: str = ".new") -> None:
 
 
 @contextmanager
-def locked(path: Path, patience: float | None = None) -> Iterator[None]:
+def locked(path: Path, patience: float = math.inf) -> Iterator[None]:
     """Other processes wait before this block, for ``patience`` seconds at most; then TimeoutError. The lock is a file
     beside ``path``; the system takes it back from a process that dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(f"{path.name}.lock"), "w") as lock:
-        if patience is None:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        else:
-            _lock_in_time(lock.fileno(), path, patience)
-        yield
-
-
-def _lock_in_time(lock: int, path: Path, patience: float) -> None:
     end = time.monotonic() + patience
-    while True:
-        try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > end:
-                raise TimeoutError(f"{path}: another process has held its lock for {patience} s") from None
-            time.sleep(_POLL)
+    with open(path.with_name(f"{path.name}.lock"), "w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise TimeoutError(f"{path}: another process has held its lock for {patience} s") from None
+                time.sleep(_POLL)
+        yield

@@ -277,6 +277,11 @@ def view(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype, align
 NO_TENSOR = Tensor(ndim=-1)
 
 
+def query(a: Tensor, b: Tensor, facts: Facts) -> Query:
+    """The question that ``a @ b`` asks."""
+    return Query(a=a, b=b, c=NO_TENSOR, out_dtype=-1, variant=AUTO, facts=facts)
+
+
 def explain(query: Query) -> tuple[Decision, list[Candidate]]:
     """The decision and every candidate, torch last. RuntimeError for operands that the op refuses."""
     candidates = (Candidate * (lib().hgemm_variant_count() + 1))()

@@ -49,20 +49,22 @@ def name_of(site: int) -> str:
 def start() -> None:
     """Has products counted by site until as many calls of :func:`stop`."""
     global _users
-    _users += 1
-    if _users == 1:
-        _hooks.append(register_module_forward_pre_hook(_enter))
-        _hooks.append(register_module_forward_hook(_leave, always_call=True))
-        _native.lib().hgemm_sites_enable(True)
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _hooks.append(register_module_forward_pre_hook(_enter))
+            _hooks.append(register_module_forward_hook(_leave, always_call=True))
+            _native.lib().hgemm_sites_enable(True)
 
 
 def stop() -> None:
     global _users
-    _users -= 1
-    if _users == 0:
-        _native.lib().hgemm_sites_enable(False)
-        while _hooks:
-            _hooks.pop().remove()
+    with _lock:
+        _users -= 1
+        if _users == 0:
+            _native.lib().hgemm_sites_enable(False)
+            while _hooks:
+                _hooks.pop().remove()
 
 
 def _enter(module: nn.Module, args: Any) -> None:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -145,7 +146,7 @@ def write(table: Table, path: Path) -> None:
 
 
 @contextmanager
-def updating(path: Path, device: Device, patience: float | None = None) -> Iterator[Table]:
+def updating(path: Path, device: Device, patience: float = math.inf) -> Iterator[Table]:
     """The table in ``path``, to be changed in the block, behind which it is written; other processes wait, and this one
     for them, ``patience`` seconds at most (TimeoutError). ValueError as of ``of_device``."""
     with _files.locked(path, patience):
@@ -222,8 +223,16 @@ def files(broken: list[str] | None = None) -> Iterator[Path]:
     yield from (*shipped, *(tables_in(tuned_dir) if _ever_tuned() else ()), *own)
 
 
-def _ids() -> dict[str, int]:
-    return {"torch": _native.TORCH, **{name: id_ for id_, name in enumerate(_variants.names())}}
+def _key(device: Device, entry: Entry) -> tuple[int, ...]:
+    """What the dispatcher looks an entry up by."""
+    kind = (device.cc, device.sm_count, device.l2_bytes, _DTYPES[entry.dtype], *_MAJORS[entry.layout])
+    return (*kind, entry.align, entry.batch, entry.m, entry.n, entry.k)
+
+
+def _timings(us: dict[str, float]) -> list[_native.Timing]:
+    """Of the kernels that this build has."""
+    ids = _variants.ids()
+    return [_native.Timing(ids[name], 0, value) for name, value in us.items() if name in ids]
 
 
 #: Entries that this process measured. A file may not hold them.
@@ -232,27 +241,19 @@ _kept: dict[Device, list[Entry]] = {}
 
 def keep(device: Device, entry: Entry) -> None:
     """Adds an entry to what the dispatcher has. RuntimeError where no product can have such times."""
-    kind = (device.cc, device.sm_count, device.l2_bytes, _DTYPES[entry.dtype], *_MAJORS[entry.layout])
-    ids, sizes = _ids(), (entry.align, entry.batch, entry.m, entry.n, entry.k)
-    timings = [_native.Timing(ids[name], 0, us) for name, us in entry.us.items()]
-    _native.add_to_table(_native.TableEntry(*kind, *sizes, 0, len(timings)), timings)
+    timings = _timings(entry.us)
+    _native.add_to_table(_native.TableEntry(*_key(device, entry), 0, len(timings)), timings)
     _kept.setdefault(device, []).append(entry)
 
 
 def install(tables: list[Table]) -> int:
     """Gives the dispatcher these tables instead of what it has; returns the number of shapes."""
-    shapes = {
-        (table.device.cc, table.device.sm_count, table.device.l2_bytes, *entry.shape): entry.us
-        for table in tables
-        for entry in table.entries
-    }
-    ids = _ids()
+    shapes = {_key(table.device, entry): entry.us for table in tables for entry in table.entries}
     entries: list[_native.TableEntry] = []
     timings: list[_native.Timing] = []
-    for (cc, sm_count, l2_bytes, dtype, layout, *sizes), times in shapes.items():
-        known = [_native.Timing(ids[name], 0, us) for name, us in times.items() if name in ids]
-        kind = (cc, sm_count, l2_bytes, _DTYPES[dtype], *_MAJORS[layout])
-        entries.append(_native.TableEntry(*kind, *sizes, len(timings), len(known)))
+    for key, us in shapes.items():
+        known = _timings(us)
+        entries.append(_native.TableEntry(*key, len(timings), len(known)))
         timings += known
     refused = _native.set_table(entries, timings)
     if refused:

@@ -156,16 +156,9 @@ class Tuner:
             took = self._clock() - begin
         e = request.entry
         device = _tables.Device(session.device_name, e.cc, e.sm_count, e.l2_bytes)
-        entry = _tables.Entry(
-            dtype=_native.dtype_name(_native.DTYPES[e.dtype]),
-            layout=_native.LAYOUTS[e.a_major, e.b_major],
-            align=e.align,
-            batch=e.batch,
-            m=e.m,
-            n=e.n,
-            k=e.k,
-            us={name: round(value, 3) for name, value in us.items()},
-        )
+        dtype, layout = _native.dtype_name(_native.DTYPES[e.dtype]), _native.LAYOUTS[e.a_major, e.b_major]
+        rounded = {name: round(value, 3) for name, value in us.items()}
+        entry = _tables.Entry(dtype, layout, e.align, e.batch, e.m, e.n, e.k, rounded)
         _tables.keep(device, entry)
         self._pending.append((device, entry))
         ranked = sorted(entry.us, key=lambda name: entry.us[name])
@@ -336,12 +329,11 @@ class _CudaSession:
 
 # What the process has.
 
-_by_default = False
 
-
+@functools.cache
 def by_default() -> bool:
     """What ``HGEMM_OPS_TUNE`` said at import."""
-    return _by_default
+    return _library.flag("HGEMM_OPS_TUNE")
 
 
 @functools.cache
@@ -356,8 +348,6 @@ def tuner() -> Tuner:
 
 def apply_environment() -> None:
     """Has products be tuned where no context says otherwise, if ``HGEMM_OPS_TUNE`` asks for it."""
-    global _by_default
-    _by_default = _library.flag("HGEMM_OPS_TUNE")
-    if _by_default and _library.load():
+    if by_default() and _library.load():
         _native.lib().hgemm_tuning_default(1)
         tuner()

@@ -76,14 +76,9 @@ def matmul_query(
     """The question a contiguous (batch of) m x k times k x n asks."""
     strides_a = (k, 1) if layout[0] == "N" else (1, m)
     strides_b = (n, 1) if layout[1] == "N" else (1, k)
-    return _native.Query(
-        a=_native.view((batch, m, k), (m * k, *strides_a), dtype, alignment),
-        b=_native.view((batch, k, n), (k * n, *strides_b), dtype, alignment),
-        c=_native.NO_TENSOR,
-        out_dtype=-1,
-        variant=_native.AUTO,
-        facts=facts,
-    )
+    a = _native.view((batch, m, k), (m * k, *strides_a), dtype, alignment)
+    b = _native.view((batch, k, n), (k * n, *strides_b), dtype, alignment)
+    return _native.query(a, b, facts)
 
 
 @functools.cache
@@ -120,6 +115,12 @@ def names() -> tuple[str, ...]:
 
 
 @functools.cache
+def ids() -> dict[str, int]:
+    """Every kernel's id, and that of torch's, by name."""
+    return {"torch": _native.TORCH} | {name: id_ for id_, name in enumerate(names())}
+
+
+@functools.cache
 def families() -> tuple[str, ...]:
     """Every kernel's family, by id."""
     return tuple(info.family.decode() for info in _native.variant_infos())
@@ -153,7 +154,7 @@ def define_ops() -> None:
     for id_, info in enumerate(_native.variant_infos()):
         rung = info.family == b"ladder"
         kernels.append(
-            ops.Kernel(
+            ops.variants.Kernel(
                 name=info.name.decode(),
                 id=id_,
                 rung_of=_dtypes(info)[0] if rung else None,
@@ -161,9 +162,9 @@ def define_ops() -> None:
                 row_bytes=16 if rung and info.min_cc >= 90 else 1,
             )
         )
-    ops.define_kernels(kernels)
-    ops.define_additions(additions())
-    ops.define_missing(missing)
+    ops.variants.define_kernels(ops.LIB, kernels)
+    ops.elementwise.define_additions(ops.LIB, additions())
+    ops.variants.define_missing(ops.LIB, missing)
 
 
 def name_of(id_: int) -> str:
@@ -175,29 +176,18 @@ def resolve(name: str | None) -> int:
     """The id of a kernel's name: -1 for None or "auto", -2 for "torch". ValueError, with the names, for others."""
     if name is None or name == "auto":
         return _native.AUTO
-    if name == "torch":
-        return _native.TORCH
     if not isinstance(name, str):
         raise TypeError(f"variant: expected a name or None, got {type(name).__name__}")
-    if name in names():
-        return names().index(name)
+    if name in ids():
+        return ids()[name]
     if _library.load() and name in _missing_rungs():
-        raise ValueError(f"variant: {name!r} {ops.NO_LADDER}")
+        raise ValueError(f"variant: {name!r} {ops.variants.NO_LADDER}")
     missing = "" if _library.load() else f" (no native library: {_library.reason()})"
-    raise ValueError(f"variant: unknown kernel {name!r}; there are {', '.join(('auto', 'torch', *names()))}{missing}")
+    raise ValueError(f"variant: unknown kernel {name!r}; there are {', '.join(('auto', *ids()))}{missing}")
 
 
-def resolve_numerics(name: str | None) -> int:
-    """The number of a mode of ``numerics``; -1 for None. ValueError, with the names, for others."""
-    return _resolve_mode("numerics", _native.NUMERICS, name)
-
-
-def resolve_float32(name: str | None) -> int:
-    """The same of ``float32``."""
-    return _resolve_mode("float32", _native.FLOAT32, name)
-
-
-def _resolve_mode(argument: str, modes: tuple[str, ...], name: str | None) -> int:
+def resolve_mode(argument: str, modes: tuple[str, ...], name: str | None) -> int:
+    """The number of a mode; -1 for None. ValueError, with the names, for others."""
     if name is None:
         return _native.AUTO
     if name not in modes:
@@ -205,24 +195,27 @@ def _resolve_mode(argument: str, modes: tuple[str, ...], name: str | None) -> in
     return modes.index(name)
 
 
+def resolve_choice(
+    variant: str | None = None, numerics: str | None = None, float32: str | None = None
+) -> dict[str, int]:
+    """The arguments with which a caller chooses among kernels, as the ops take them."""
+    return {
+        "variant": resolve(variant),
+        "numerics": resolve_mode("numerics", _native.NUMERICS, numerics),
+        "float32": resolve_mode("float32", _native.FLOAT32, float32),
+    }
+
+
 def standing_numerics() -> str:
     """What a call that asks for nothing gets, now and on this thread."""
     return _native.NUMERICS[_native.lib().hgemm_standing_numerics()] if _library.load() else "fast"
 
 
-def standing_float32() -> str:
-    """How float32 products that name no mode are computed here."""
-    return _native.FLOAT32[_native.lib().hgemm_standing_float32()] if _library.load() else "strict"
-
-
 def apply_environment() -> None:
     """Makes ``HGEMM_OPS_VARIANT``, ``HGEMM_OPS_NUMERICS`` and ``HGEMM_OPS_FLOAT32`` what the ops take when neither an
     argument nor the context manager says otherwise."""
-    for variable, number_of, setter in (
-        ("HGEMM_OPS_VARIANT", resolve, "hgemm_set_default_variant"),
-        ("HGEMM_OPS_NUMERICS", resolve_numerics, "hgemm_set_default_numerics"),
-        ("HGEMM_OPS_FLOAT32", resolve_float32, "hgemm_set_default_float32"),
-    ):
+    for argument in ("variant", "numerics", "float32"):
+        variable = f"HGEMM_OPS_{argument.upper()}"
         value = os.environ.get(variable)
         if not value:
             continue
@@ -231,7 +224,7 @@ def apply_environment() -> None:
                 _library.logger.warning("%s=%s has no effect: %s", variable, value, _library.reason())
             continue
         try:
-            number = number_of(value)
+            number = resolve_choice(**{argument: value})[argument]
         except ValueError as error:
             raise ValueError(f"{variable}: {error}") from None
-        _native.check(getattr(_native.lib(), setter)(number))
+        _native.check(getattr(_native.lib(), f"hgemm_set_default_{argument}")(number))

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import hgemm_ops
-from hgemm_ops import _library, _native, _variants
+from hgemm_ops import _library, _native
 
 from . import peers, runner, sampling, survey, survey_figures, zoo
 from .statistics import geometric_mean
@@ -82,7 +82,7 @@ def splits_float32(mode: str | None) -> bool:
     """Makes a ``float32_option`` this process's default. Whether float32 is split then."""
     if mode is not None:
         _native.check(_native.lib().hgemm_set_default_float32(_native.FLOAT32.index(mode)))
-    return _variants.standing_float32() == "split"
+    return runner.standing_float32() == "split"
 
 
 def _all(options: Sequence[Callable[[_Command], _Command]]) -> Callable[[_Command], _Command]:

@@ -630,7 +630,7 @@ def test_it_holds_for_threads_that_have_entered_no_context(context: Timer) -> No
 
 
 def test_the_context_beats_the_environment(context: Timer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_tuning, "_by_default", True)
+    monkeypatch.setattr(_tuning, "by_default", lambda: True)
     _native.lib().hgemm_tuning_default(1)
     try:
         assert tunes(context)  # the operators' calls, outside of any
