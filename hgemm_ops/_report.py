@@ -6,6 +6,7 @@ pure function, so asking it again gives the reason of each choice.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -66,15 +67,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         rows = self.rows
-        ours = [row for row in rows if row.variant != "torch"]
-        return {
-            "rows": [asdict(row) | {"flops": row.flops} for row in rows],
-            "calls": _calls(rows),
-            "flops": _flops(rows),
-            "kernel_calls": _calls(ours),
-            "kernel_flops": _flops(ours),
-            "torch_calls": _torch_reasons(rows),
-        }
+        return {"rows": [asdict(row) | {"flops": row.flops} for row in rows], **_totals(rows)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes every kind of product as JSON, for ``hgemm tune --report``. Readers find the old file or the new one.
@@ -122,10 +115,8 @@ def _row(count: _native.CallCount) -> Row:
 
 def _product(count: _native.CallCount) -> dict[str, Any]:
     """A counted kind in a file of ``Report.save``."""
-    dtype, out_dtype = (_native.dtype_name(_native.DTYPES[code]) for code in (count.dtype, count.out_dtype))
     return {
-        "dtype": dtype,
-        "out_dtype": out_dtype,
+        **{name: _native.dtype_name(_native.DTYPES[getattr(count, name)]) for name in ("dtype", "out_dtype")},
         "layout": _native.LAYOUTS[count.a_major, count.b_major],
         **{name: getattr(count, name) for name in ("align", "batch", "m", "n", "k", "calls")},
         "variant": _variants.name_of(count.variant),
@@ -159,21 +150,17 @@ def _reason(count: _native.CallCount) -> str:
     return source  # what they do not know, such as the strides of a batch, mattered
 
 
-def _calls(rows: Iterable[Row]) -> int:
-    return sum(row.calls for row in rows)
-
-
-def _flops(rows: Iterable[Row]) -> int:
-    return sum(row.flops for row in rows)
-
-
-def _torch_reasons(rows: Iterable[Row]) -> dict[str, int]:
-    """Why calls ran through torch -> how many."""
+def _totals(rows: Iterable[Row]) -> dict[str, Any]:
+    """Of all rows and of our kernels; ``torch_calls`` maps why calls ran through torch to how many."""
+    totals: Counter[str] = Counter(calls=0, flops=0, kernel_calls=0, kernel_flops=0)
     reasons: Counter[str] = Counter()
     for row in rows:
+        totals.update(calls=row.calls, flops=row.flops)
         if row.variant == "torch":
             reasons[row.reason or "chosen by the dispatcher"] += row.calls
-    return dict(reasons.most_common())
+        else:
+            totals.update(kernel_calls=row.calls, kernel_flops=row.flops)
+    return {**totals, "torch_calls": dict(reasons.most_common())}
 
 
 # Printing. A group is what becomes one line: rows that differ in layer numbers, then those that differ in sizes.
@@ -212,13 +199,11 @@ def _ranges(numbers: Sequence[int]) -> str:
     """[0, 1, 2, 5] -> "{0-2,5}"."""
     if len(numbers) == 1:
         return str(numbers[0])
-    runs: list[list[int]] = []
-    for x in numbers:
-        if runs and x == runs[-1][-1] + 1:
-            runs[-1].append(x)
-        else:
-            runs.append([x])
-    return "{" + ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) + "}"
+    texts = []
+    for _, consecutive in itertools.groupby(enumerate(numbers), lambda item: item[1] - item[0]):
+        run = [number for _, number in consecutive]
+        texts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    return "{" + ",".join(texts) + "}"
 
 
 #: More shapes of one site than this become one line: a growing cache gives a new one per token.
@@ -248,7 +233,7 @@ def _cells(group: _Group) -> tuple[str, ...]:
     texts = {name: str(getattr(group.rows[0], name)) for name in _COLUMNS}
     texts |= {name: _span(getattr(row, name) for row in group.rows) for name in _SIZES}
     texts["site"] = group.site if group.sites == 1 else f"{group.site} \N{MULTIPLICATION SIGN}{group.sites}"
-    texts["calls"] = str(_calls(group.rows))
+    texts["calls"] = str(sum(row.calls for row in group.rows))
     return tuple(texts.values())
 
 
@@ -267,14 +252,10 @@ def _table(groups: Iterable[_Group]) -> list[str]:
 
 
 def _footer(rows: Sequence[Row]) -> list[str]:
-    calls, flops = _calls(rows), _flops(rows)
-    ours = [row for row in rows if row.variant != "torch"]
-    lines = [_share("our kernels", _calls(ours), calls, _flops(ours), flops)]
-    lines.append(_share("torch", calls - _calls(ours), calls, flops - _flops(ours), flops))
-    lines.extend(f"  {n} {'call' if n == 1 else 'calls'}: {reason}" for reason, n in _torch_reasons(rows).items())
+    calls, flops, our_calls, our_flops, reasons = _totals(rows).values()
+    lines = []
+    for who, c, f in (("our kernels", our_calls, our_flops), ("torch", calls - our_calls, flops - our_flops)):
+        share = f / flops if flops else 0.0
+        lines.append(f"{who}: {c} of {calls} calls ({c / calls:.1%}), {share:.1%} of the FLOPs")
+    lines.extend(f"  {n} {'call' if n == 1 else 'calls'}: {reason}" for reason, n in reasons.items())
     return lines
-
-
-def _share(who: str, calls: int, all_calls: int, flops: int, all_flops: int) -> str:
-    share_calls, share_flops = calls / all_calls, flops / all_flops if all_flops else 0.0
-    return f"{who}: {calls} of {all_calls} calls ({share_calls:.1%}), {share_flops:.1%} of the FLOPs"

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import copy
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -133,14 +135,18 @@ def linear_gated(
     return result
 
 
-def _is_recorded(*tensors: Tensor) -> bool:
-    """Whether somebody follows what is done with ``tensors``, for whom a view of two of them is no function of both."""
+def _is_traced(*tensors: Tensor) -> bool:
+    """Whether what is done with ``tensors`` is compiled, transformed, or a subclass's business."""
     return (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
-        or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
-        or any(type(t) is not Tensor and type(t) is not nn.Parameter for t in tensors)
+        or any(type(t) not in (Tensor, nn.Parameter) for t in tensors)
     )
+
+
+def _is_recorded(*tensors: Tensor) -> bool:
+    """Whether somebody follows what is done with ``tensors``, for whom a view of two of them is no function of both."""
+    return _is_traced(*tensors) or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
 
 
 def _stacked(tensors: Sequence[Tensor]) -> Tensor | None:
@@ -218,10 +224,10 @@ class ProjectionGroup(nn.Module):
     def project(self, x: Tensor, index: int) -> Tensor:
         """The layer ``index`` of ``x``. In one forward of the layers' parent the first that is called computes all, and
         the others, called with the same tensor, take theirs."""
-        memo = None if _is_followed(x) or not _results.of_parents else _results.of_parents[-1]
-        if memo is None:
+        if _is_traced(x) or x.is_inference() or not _results.of_parents:  # no sibling may take a result of x
             rows = self.rows(index)
             return F.linear(x, self.weight[rows], None if self.bias is None else self.bias[rows])
+        memo = _results.of_parents[-1]
         versions = (x._version, self.weight._version, torch.is_grad_enabled())
         found = memo.get(self)
         if found is None or found[0] is not x or found[1] != versions:
@@ -234,16 +240,6 @@ class ProjectionGroup(nn.Module):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """The projections load them."""
-
-
-def _is_followed(x: Tensor) -> bool:
-    """Whether a result of ``x`` must not be kept for a sibling: it is traced or transformed, or has no version."""
-    return (
-        torch.compiler.is_compiling()
-        or type(x) not in (Tensor, nn.Parameter)
-        or x.is_inference()
-        or torch._C._are_functorch_transforms_active()
-    )
 
 
 class Projection(nn.Module):
@@ -279,31 +275,16 @@ class Projection(nn.Module):
         for name, value in self._values().items():
             destination[prefix + name] = value if keep_vars else value.detach()
 
-    def _load_from_state_dict(
-        self,
-        state_dict: Mapping[str, Any],
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        values = self._values()
-        for name, value in values.items():
-            key = prefix + name
-            if key not in state_dict:
-                missing_keys.append(key)
-            elif state_dict[key].shape != value.shape:
-                error_msgs.append(
-                    f"size mismatch for {key}: copying a param with shape {state_dict[key].shape} from checkpoint, "
-                    f"the shape in current model is {value.shape}."
-                )
-            else:
-                with torch.no_grad():
-                    value.copy_(state_dict[key])
-        extra = [key for key in state_dict if key.startswith(prefix) and key[len(prefix) :] not in values]
-        unexpected_keys.extend(extra if strict else ())
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
+        in_place = {**local_metadata, "assign_to_params_buffers": False}  # what is assigned would be no view
+        self.linear()._load_from_state_dict(state_dict, prefix, in_place, *rest)
+
+    def linear(self) -> nn.Linear:
+        """A plain layer on the group's memory."""
+        layer = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        for name, value in self._values().items():
+            setattr(layer, name, nn.Parameter(value.detach(), self.group.weight.requires_grad))
+        return layer.train(self.training)
 
 
 class GatedMLP(nn.Module):
@@ -346,16 +327,6 @@ def _fusible(parent: nn.Module, names: Sequence[str]) -> list[nn.Linear] | None:
     return found if plain and len(kinds) == 1 and len(set(found)) == len(found) else None
 
 
-def _owners(model: nn.Module) -> dict[nn.Parameter, int]:
-    """How many modules hold each parameter."""
-    owners: dict[nn.Parameter, int] = {}
-    for module in model.modules():
-        for parameter in module._parameters.values():
-            if parameter is not None:
-                owners[parameter] = owners.get(parameter, 0) + 1
-    return owners
-
-
 def fuse_projections(model: nn.Module) -> list[str]:
     """Swaps in modules that compute layers of one input together; returns what they are, as "layers.0.q_proj+k_proj".
 
@@ -371,7 +342,8 @@ def fuse_projections(model: nn.Module) -> list[str]:
     Args:
         model: with weights of any dtype on any device.
     """
-    fused, owners = [], _owners(model)
+    fused = []
+    owners = Counter(parameter for module in model.modules() for parameter in module._parameters.values())
     for path, parent in list(model.named_modules()):
         for names in PROJECTIONS:
             layers = _fusible(parent, names)
@@ -404,9 +376,9 @@ def unfuse_projections(model: nn.Module) -> list[str]:
     """Puts plain ``nn.Linear`` layers back, with the values of now; returns what :func:`fuse_projections` had."""
     unfused = []
     for path, parent in list(model.named_modules()):
-        for names in _groups(parent):
-            for name in names:
-                layer = _linear_of(parent.get_submodule(name))
+        for by_name in _groups(parent):
+            for name in by_name:
+                layer = copy.deepcopy(by_name[name].linear())
                 setattr(parent, name, layer)
                 if isinstance(parent, GatedMLP):
                     setattr(parent._original[0], name, layer)
@@ -415,25 +387,14 @@ def unfuse_projections(model: nn.Module) -> list[str]:
             for hooks, hook in ((parent._forward_pre_hooks, _begin), (parent._forward_hooks, _end)):
                 for key in [key for key, value in hooks.items() if value is hook]:
                     del hooks[key]
-            unfused.append(f"{path}.{'+'.join(names)}".removeprefix("."))
+            unfused.append(f"{path}.{'+'.join(by_name)}".removeprefix("."))
     return unfused
 
 
-def _groups(parent: nn.Module) -> Iterable[list[str]]:
-    """The names of each group's projections among the children of ``parent``."""
-    by_group: dict[ProjectionGroup, list[str]] = {}
+def _groups(parent: nn.Module) -> Iterable[dict[str, Projection]]:
+    """Each group's projections among the children of ``parent``, by name."""
+    by_group: dict[ProjectionGroup, dict[str, Projection]] = {}
     for name, child in parent.named_children():
         if isinstance(child, Projection):
-            by_group.setdefault(child.group, []).append(name)
+            by_group.setdefault(child.group, {})[name] = child
     return by_group.values()
-
-
-def _linear_of(projection: nn.Module) -> nn.Linear:
-    assert isinstance(projection, Projection)
-    weight, bias = projection.weight, projection.bias
-    layer = nn.Linear(projection.in_features, projection.out_features, bias is not None, device="meta")
-    wanted = projection.group.weight.requires_grad
-    layer.weight = nn.Parameter(weight.detach().clone(), wanted)
-    if bias is not None:
-        layer.bias = nn.Parameter(bias.detach().clone(), wanted)
-    return layer.train(projection.training)
