@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -13,9 +15,10 @@ __all__ = ["linear", "matmul"]
 _ACT = {name: index for index, name in enumerate(ACTIVATIONS)} | {None: 0}
 
 
-def _require_tensor(function: str, argument: str, value: object) -> None:
-    if not isinstance(value, Tensor):
-        raise TypeError(f"hgemm_ops.{function}: {argument} must be a torch.Tensor, got {type(value).__name__}")
+def _require_tensors(function: str, arguments: Mapping[str, object]) -> None:
+    for name, value in arguments.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"hgemm_ops.{function}: {name} must be a torch.Tensor, got {type(value).__name__}")
 
 
 def _require_dtype(function: str, out_dtype: object) -> None:
@@ -70,8 +73,7 @@ def matmul(
             serve these operands (the message lists why), or ``numerics`` cannot be held for them.
         ValueError: no kernel has the name ``variant``, or ``numerics`` or ``float32`` is none of its modes.
     """
-    _require_tensor("matmul", "a", a)
-    _require_tensor("matmul", "b", b)
+    _require_tensors("matmul", {"a": a, "b": b})
     _require_dtype("matmul", out_dtype)
     choice = _variants.resolve_choice(variant, numerics, float32)
     return torch.ops.hgemm.matmul.default(a, b, out_dtype=out_dtype, **choice)
@@ -109,10 +111,7 @@ def linear(
         RuntimeError: as for :func:`matmul`.
         ValueError: unknown ``activation``, ``variant``, ``numerics`` or ``float32``.
     """
-    _require_tensor("linear", "x", x)
-    _require_tensor("linear", "weight", weight)
-    if bias is not None:
-        _require_tensor("linear", "bias", bias)
+    _require_tensors("linear", {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias}))
     act = _require_activation("linear", activation)
     _require_dtype("linear", out_dtype)
     choice = _variants.resolve_choice(variant, numerics, float32)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from hgemm_ops import _library, _native, ops
-from hgemm_ops.ops.elementwise import Addition
+from hgemm_ops.ops.variants import Addition
 
 #: No kernel gives up on newer architectures than this; beyond it a limit means "none".
 _NEWEST = 999
@@ -163,7 +163,7 @@ def define_ops() -> None:
             )
         )
     ops.variants.define_kernels(ops.LIB, kernels)
-    ops.elementwise.define_additions(ops.LIB, additions())
+    ops.variants.define_additions(ops.LIB, additions())
     ops.variants.define_missing(ops.LIB, missing)
 
 

@@ -6,12 +6,12 @@ of its kernels.
 
 from torch import library
 
-from hgemm_ops.ops import aten, autocast, autograd, elementwise, functionalize, schema, variants
+from hgemm_ops.ops import aten, autograd, keys, schema, variants
 
-__all__ = ["LIB", "elementwise", "variants"]
+__all__ = ["LIB", "variants"]
 
 # A FRAGMENT, because the shared library holds another; kept alive, because registrations die with it.
 LIB = library.Library(schema.NAMESPACE, "FRAGMENT")
 schema.define(LIB)
-for _module in (aten, functionalize, autograd, autocast):
+for _module in (aten, autograd, keys):
     _module.register(LIB)

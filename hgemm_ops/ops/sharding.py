@@ -7,6 +7,7 @@ call ``register_if_loaded``, so the strategies are there when the first DTensor 
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -23,21 +24,16 @@ Strategy = tuple[list["Placement | None"], list["Placement | None"]]
 # What a dimension of an operand is: "m", "n", "k", or a batch dimension's position from the right.
 Labels = list["int | str"]
 
-_registered = False
-
 
 def register_if_loaded() -> None:
     """Registers the strategies once ``torch.distributed.tensor`` has been imported by somebody else."""
-    if not _registered and "torch.distributed.tensor" in sys.modules:
+    if "torch.distributed.tensor" in sys.modules:
         register()
 
 
+@functools.cache
 def register() -> None:
-    """Registers the strategies of every functional op with DTensor."""
-    global _registered
-    if _registered:
-        return
-    _registered = True
+    """Registers the strategies of every functional op with DTensor, once."""
     from torch.distributed.tensor.experimental import register_sharding
 
     strategies: dict[str, Callable[..., list[Strategy]]] = {
