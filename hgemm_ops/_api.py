@@ -15,13 +15,10 @@ __all__ = ["linear", "matmul"]
 _ACT = {name: index for index, name in enumerate(ACTIVATIONS)} | {None: 0}
 
 
-def _require_tensors(function: str, arguments: Mapping[str, object]) -> None:
-    for name, value in arguments.items():
+def _require_types(function: str, tensors: Mapping[str, object], out_dtype: object = None) -> None:
+    for name, value in tensors.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"hgemm_ops.{function}: {name} must be a torch.Tensor, got {type(value).__name__}")
-
-
-def _require_dtype(function: str, out_dtype: object) -> None:
     if not (out_dtype is None or isinstance(out_dtype, torch.dtype)):
         raise TypeError(f"hgemm_ops.{function}: out_dtype must be a torch.dtype or None, got {out_dtype!r}")
 
@@ -73,8 +70,7 @@ def matmul(
             serve these operands (the message lists why), or ``numerics`` cannot be held for them.
         ValueError: no kernel has the name ``variant``, or ``numerics`` or ``float32`` is none of its modes.
     """
-    _require_tensors("matmul", {"a": a, "b": b})
-    _require_dtype("matmul", out_dtype)
+    _require_types("matmul", {"a": a, "b": b}, out_dtype)
     choice = _variants.resolve_choice(variant, numerics, float32)
     return torch.ops.hgemm.matmul.default(a, b, out_dtype=out_dtype, **choice)
 
@@ -111,8 +107,7 @@ def linear(
         RuntimeError: as for :func:`matmul`.
         ValueError: unknown ``activation``, ``variant``, ``numerics`` or ``float32``.
     """
-    _require_tensors("linear", {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias}))
+    _require_types("linear", {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias}), out_dtype)
     act = _require_activation("linear", activation)
-    _require_dtype("linear", out_dtype)
     choice = _variants.resolve_choice(variant, numerics, float32)
     return torch.ops.hgemm.linear.default(x, weight, bias, act, out_dtype=out_dtype, **choice)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ContextDecorator
-from types import TracebackType
 
 import torch
 
@@ -113,12 +112,9 @@ class use_custom_gemm(ContextDecorator):
         context.enter()
         return self.report
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if torch.compiler.is_compiling():
-            torch.compiler.disable(self.__exit__)(kind, error, traceback)
-            return
+            return torch.compiler.disable(self.__exit__)(*error)
         context = self.report._context
         if context is None or not context.exit():
             return  # the override did not start

@@ -31,12 +31,8 @@ def configure_logging() -> None:
     logger.addHandler(handler)
 
 
-def disabled() -> bool:
-    """Whether ``HGEMM_OPS_DISABLE`` asks for torch everywhere."""
-    return flag("HGEMM_OPS_DISABLE")
-
-
 def flag(name: str) -> bool:
+    """Whether a variable of the environment is set, and not to 0 or false."""
     return os.environ.get(name, "").lower() not in ("", "0", "false")
 
 
@@ -49,7 +45,7 @@ def cache_dir() -> Path:
 @functools.cache
 def reason() -> str | None:
     """Why the library is not loaded, logged once; None when it is. The first call loads it."""
-    if disabled():
+    if flag("HGEMM_OPS_DISABLE"):
         return "HGEMM_OPS_DISABLE is set"
     if not PATH.is_file():
         why = f"{PATH} was not built (no nvcc at installation?)"

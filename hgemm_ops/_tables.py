@@ -225,8 +225,8 @@ def files(broken: list[str] | None = None) -> Iterator[Path]:
 
 def _key(device: Device, entry: Entry) -> tuple[int, ...]:
     """What the dispatcher looks an entry up by."""
-    kind = (device.cc, device.sm_count, device.l2_bytes, _DTYPES[entry.dtype], *_MAJORS[entry.layout])
-    return (*kind, entry.align, entry.batch, entry.m, entry.n, entry.k)
+    dtype, layout, *sizes = entry.shape
+    return (device.cc, device.sm_count, device.l2_bytes, _DTYPES[dtype], *_MAJORS[layout], *sizes)
 
 
 def _timings(us: dict[str, float]) -> list[_native.Timing]:

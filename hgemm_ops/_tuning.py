@@ -25,7 +25,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
-from typing import Protocol, TypeVar
+from types import SimpleNamespace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -46,16 +47,6 @@ _STORE_EVERY = 1.0  # seconds
 
 #: Enqueues one call of a contender, "torch" or a kernel; the function returned waits for it and gives microseconds.
 Start = Callable[[str], Callable[[], float]]
-
-
-class Session(Protocol):
-    """What can time one product."""
-
-    device_name: str
-
-    def contenders(self, names: Sequence[str]) -> contextlib.AbstractContextManager[Start]:
-        """Ready to start, with nothing before them."""
-        ...
 
 
 def affordable(torch_us: float, kernels_us: Sequence[float]) -> int:
@@ -101,7 +92,7 @@ class Tuner:
     """Times shapes as the dispatcher asks for them, on any thread. ``open_session`` gives None where it cannot now."""
 
     def __init__(
-        self, open_session: Callable[[_native.Tuning], Session | None], clock: Callable[[], float] = time.monotonic
+        self, open_session: Callable[[_native.Tuning], _CudaSession | None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._open, self._clock = open_session, clock
         self._one_at_a_time = threading.Lock()  # taken by workers alone: nobody who waits for one holds it
@@ -132,7 +123,7 @@ class Tuner:
         self._log(lines)
         return True
 
-    def _work(self, request: _native.Tuning, session: Session, lines: list[Line]) -> None:
+    def _work(self, request: _native.Tuning, session: _CudaSession, lines: list[Line]) -> None:
         with self._one_at_a_time:
             if bytes(request.entry) in self._settled:
                 return  # a thread came before
@@ -145,7 +136,7 @@ class Tuner:
             if self._clock() - self._stored >= _STORE_EVERY:
                 lines += self._store()
 
-    def _tune(self, request: _native.Tuning, session: Session) -> Line:
+    def _tune(self, request: _native.Tuning, session: _CudaSession) -> Line:
         (_, torch_us), *kernels = _native.tuning_candidates(request, _MOST_KERNELS)
         kernels = kernels[: affordable(torch_us, [us for _, us in kernels])]
         names = [_variants.name_of(id_) for id_, _ in kernels]
@@ -229,19 +220,6 @@ def _label(entry: _tables.Entry) -> str:
 # On a GPU.
 
 
-class _Memory:
-    """Somebody else's memory, as torch takes it: integers as wide as the elements."""
-
-    def __init__(self, address: int, sizes: Sequence[int], strides: Sequence[int], width: int) -> None:
-        self.__cuda_array_interface__ = {
-            "data": (address, False),
-            "shape": tuple(sizes),
-            "strides": tuple(stride * width for stride in strides),
-            "typestr": f"<i{width}",
-            "version": 3,
-        }
-
-
 class _CudaSession:
     """One product on its stream. Operands that would be copies still to be made have stand-ins, N(0, 1)."""
 
@@ -250,6 +228,8 @@ class _CudaSession:
         self._request, self._stream = request, stream
         self._device = torch.device("cuda", request.ordinal)
         self._dtype = _native.DTYPES[request.entry.dtype]
+        # Batch dimensions that the product does not have, of the two that a request has.
+        self._absent = 0 if request.batch[0] > 1 else 1 if request.batch[1] > 1 else 2
 
     @classmethod
     def open(cls, request: _native.Tuning) -> _CudaSession | None:
@@ -263,6 +243,7 @@ class _CudaSession:
 
     @contextlib.contextmanager
     def contenders(self, names: Sequence[str]) -> Iterator[Start]:
+        """Ready to start, with nothing before them."""
         request, entry, library = self._request, self._request.entry, _native.lib()
         library.hgemm_context_leave_all()
         with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.stream(self._stream):
@@ -299,30 +280,33 @@ class _CudaSession:
             self._stream.synchronize()  # what came before is not the shape's time
             yield start
 
-    def _batch(self, outer: int, inner: int) -> tuple[int, ...]:
-        """Of two sizes or strides of the batch, those that there are."""
-        sizes = self._request.batch
-        return (outer, inner) if sizes[0] > 1 else (inner,) if sizes[1] > 1 else ()
+    def _sizes(self, matrix: tuple[int, int]) -> tuple[int, ...]:
+        return (*self._request.batch, *matrix)[self._absent :]
 
     def _bytes(self, count: int) -> Tensor:
         return torch.empty(count, dtype=torch.uint8, device=self._device)
 
     def _operand(self, address: int | None, matrix: tuple[int, int], strides_of: Sequence[int]) -> Tensor:
-        outer, inner, row, column = strides_of
-        sizes = (*self._batch(*self._request.batch), *matrix)
-        strides = (*self._batch(outer, inner), row, column)
-        if address:
-            memory = _Memory(address, sizes, strides, self._dtype.itemsize)
+        sizes, strides = self._sizes(matrix), tuple(strides_of)[self._absent :]
+        if address:  # as torch takes somebody else's memory: integers as wide as the elements
+            width = self._dtype.itemsize
+            interface = {
+                "data": (address, False),
+                "shape": sizes,
+                "strides": tuple(stride * width for stride in strides),
+                "typestr": f"<i{width}",
+                "version": 3,
+            }
+            memory = SimpleNamespace(__cuda_array_interface__=interface)
             return torch.as_tensor(memory, device=self._device).view(self._dtype)
         extent = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
         generator = torch.Generator(self._device).manual_seed(0)  # not the user's, which goes on as if nothing were
-        return torch.randn(extent, dtype=self._dtype, device=self._device, generator=generator).as_strided(
-            sizes, strides
-        )
+        values = torch.randn(extent, dtype=self._dtype, device=self._device, generator=generator)
+        return values.as_strided(sizes, strides)
 
     def _result(self, matrix: tuple[int, int]) -> Tensor:
         """As aligned as the product's own."""
-        sizes = (*self._batch(*self._request.batch), *matrix)
+        sizes = self._sizes(matrix)
         offset = (self._request.d or 0) % 16 // self._dtype.itemsize
         return torch.empty(offset + math.prod(sizes), dtype=self._dtype, device=self._device)[offset:].view(sizes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from dataclasses import dataclass
 
@@ -55,18 +56,16 @@ _SIZES = (
 def _layouts() -> list[set[str]]:
     """The layouts each kernel serves for at least one of a few sizes: kernels declare a predicate, not a list."""
     served: list[set[str]] = [set() for _ in range(_native.lib().hgemm_variant_count())]
-    for cc in _native.PRESETS:
-        facts = _native.preset_facts(cc)
-        for dtype in _native.KERNEL_DTYPES:
-            for m, n, k in _SIZES:
-                for layout in _native.LAYOUTS.values():
-                    if m == 1 and layout[0] == "T":
-                        continue  # a single row lies as its transpose does
-                    query = matmul_query(m, n, k, dtype, layout, facts)
-                    query.float32 = _native.FLOAT32.index("split")
-                    for c in _native.explain(query)[1][:-1]:
-                        if c.eligible:
-                            served[c.variant].add(layout)
+    chips = map(_native.preset_facts, _native.PRESETS)
+    cases = itertools.product(chips, _native.KERNEL_DTYPES, _SIZES, _native.LAYOUTS.values())
+    for facts, dtype, (m, n, k), layout in cases:
+        if m == 1 and layout[0] == "T":
+            continue  # a single row lies as its transpose does
+        query = matmul_query(m, n, k, dtype, layout, facts)
+        query.float32 = _native.FLOAT32.index("split")
+        for c in _native.explain(query)[1][:-1]:
+            if c.eligible:
+                served[c.variant].add(layout)
     return served
 
 
@@ -220,7 +219,7 @@ def apply_environment() -> None:
         if not value:
             continue
         if not _library.load():
-            if not _library.disabled():
+            if not _library.flag("HGEMM_OPS_DISABLE"):
                 _library.logger.warning("%s=%s has no effect: %s", variable, value, _library.reason())
             continue
         try:

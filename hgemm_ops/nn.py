@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hgemm_ops import _variants
-from hgemm_ops._api import _require_activation, _require_tensors
+from hgemm_ops._api import _require_activation, _require_types
 from hgemm_ops.ops import activation
 
 __all__ = [
@@ -80,7 +80,7 @@ def linear_group(
         ValueError: there is no weight, the biases are not as many as the weights, or no kernel is named ``variant``.
         RuntimeError: as for :func:`hgemm_ops.linear`.
     """
-    _require_tensors("linear_group", {"x": x})
+    _require_types("linear_group", {"x": x})
     if not weights:
         raise ValueError("hgemm_ops.linear_group: weights must not be empty")
     every_bias: Sequence[Tensor | None] = [None] * len(weights) if biases is None else biases
@@ -88,8 +88,8 @@ def linear_group(
         raise ValueError(
             f"hgemm_ops.linear_group: biases must be one per weight, got {len(every_bias)} for {len(weights)} weights"
         )
-    _require_tensors("linear_group", {f"weights[{i}]": weight for i, weight in enumerate(weights)})
-    _require_tensors("linear_group", {f"biases[{i}]": b for i, b in enumerate(every_bias) if b is not None})
+    _require_types("linear_group", {f"weights[{i}]": weight for i, weight in enumerate(weights)})
+    _require_types("linear_group", {f"biases[{i}]": b for i, b in enumerate(every_bias) if b is not None})
     forced = _variants.resolve(variant)
     given = [bias for bias in every_bias if bias is not None]
     weight, joint_bias = _stacked(weights), _stacked(given) if len(given) == len(weights) else None
@@ -120,7 +120,7 @@ def linear_gated(
     Raises:
         TypeError, ValueError, RuntimeError: as for :func:`hgemm_ops.linear`.
     """
-    _require_tensors("linear_gated", {"x": x, "gate": gate, "up": up})
+    _require_types("linear_gated", {"x": x, "gate": gate, "up": up})
     act, forced = _require_activation("linear_gated", activation), _variants.resolve(variant)
     weight = _stacked((gate, up)) if gate.shape == up.shape else None
     result: Tensor

@@ -43,7 +43,7 @@ def _native_library() -> Finding:
         text += ", without device code (HGEMM_CUDA_ARCHS=none): torch serves every product"
         return Finding("library", "broken" if torch.cuda.is_available() else "note", text)
     # Torch serves everything where nothing was built; a library that is there and does not load is another matter.
-    expected = _library.disabled() or not _library.PATH.is_file()
+    expected = _library.flag("HGEMM_OPS_DISABLE") or not _library.PATH.is_file()
     return Finding("library", "note" if expected else "broken", str(_library.reason()))
 
 
