@@ -175,6 +175,8 @@ def resolve(name: str | None) -> int:
     """The id of a kernel's name: -1 for None or "auto", -2 for "torch". ValueError, with the names, for others."""
     if name is None or name == "auto":
         return _native.AUTO
+    if name == "torch":
+        return _native.TORCH
     if not isinstance(name, str):
         raise TypeError(f"variant: expected a name or None, got {type(name).__name__}")
     if name in ids():

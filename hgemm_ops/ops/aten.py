@@ -8,6 +8,7 @@ one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,16 +28,18 @@ def require(condition: bool, message: str) -> None:
         raise RuntimeError(message)
 
 
-def _widened(
+def _compute(
+    function: Callable[..., Tensor],
     factor: Tensor,
     *others: Tensor | None,
     out_dtype: torch.dtype | None = None,
     variant: int | None = None,
     numerics: int | None = None,
     float32: int | None = None,
-) -> tuple[Any, ...]:
-    """The operands in the result's dtype, after the checks that torch has no counterpart for. What has another dtype
-    than ``factor`` stays as it is: that of an addend may be the result's, for any other torch has an error."""
+) -> Tensor:
+    """``function`` of the operands in the result's dtype, after the checks that torch has no counterpart for. What has
+    another dtype than ``factor`` stays as it is: that of an addend may be the result's, for any other torch has an
+    error. Row-major, and in ``out_dtype`` even where autocast had the last word (under vmap)."""
     dtype = factor.dtype
     require(
         variant is None or variant >= -2,
@@ -51,64 +54,33 @@ def _widened(
         "hgemm: numerics cannot be held where torch computes the op: without kernels of this package, in forward mode, "
         "under torch.func. There use_custom_gemm(numerics=...) may hold it",
     )
-    return tuple(t.to(out_dtype or dtype) if t is not None and t.dtype == dtype else t for t in (factor, *others))
-
-
-def _result(y: Tensor, out_dtype: torch.dtype | None) -> Tensor:
-    """Row-major, and in ``out_dtype`` even where autocast had the last word (under vmap)."""
+    operands = (t.to(out_dtype or dtype) if t is not None and t.dtype == dtype else t for t in (factor, *others))
+    y = function(*operands)
     return y.to(out_dtype or y.dtype).contiguous()
 
 
-def _product(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def op(a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None, **choice: int | None) -> Tensor:
-        return _result(function(*_widened(a, b, out_dtype=out_dtype, **choice)), out_dtype)
-
-    return op
-
-
 def _sum_with_product(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def op(
-        input: Tensor,
-        a: Tensor,
-        b: Tensor,
-        *,
-        beta: float = 1.0,
-        alpha: float = 1.0,
-        out_dtype: torch.dtype | None = None,
-        **choice: int | None,
-    ) -> Tensor:
-        a, b, input = _widened(a, b, input, out_dtype=out_dtype, **choice)
-        return _result(function(input, a, b, beta=beta, alpha=alpha), out_dtype)
+    def op(input: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: float = 1.0, **options: Any) -> Tensor:
+        return _compute(lambda a, b, c: function(c, a, b, beta=beta, alpha=alpha), a, b, input, **options)
 
     return op
-
-
-def _affine(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    *,
-    out_dtype: torch.dtype | None = None,
-    **choice: int | None,
-) -> Tensor:
-    return _result(F.linear(*_widened(x, weight, bias, out_dtype=out_dtype, **choice)), out_dtype)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: int = 0, **options: Any) -> Tensor:
-    return activation.apply(act, _affine(x, weight, bias, **options))
+    return activation.apply(act, _compute(F.linear, x, weight, bias, **options))
 
 
 def _linear_save(x: Tensor, weight: Tensor, bias: Tensor | None, act: int, **options: Any) -> tuple[Tensor, Tensor]:
-    argument = _affine(x, weight, bias, **options)
+    argument = _compute(F.linear, x, weight, bias, **options)
     return activation.apply(act, argument) if act else argument.clone(), argument
 
 
-def _linear_gated(x: Tensor, weight: Tensor, act: int, **choice: int | None) -> Tensor:
+def _linear_gated(x: Tensor, weight: Tensor, act: int, **choice: Any) -> Tensor:
     require(
         weight.dim() == 2 and weight.size(0) % 2 == 0,
         f"hgemm::linear_gated: weight {tuple(weight.shape)} must be 2-D with an even number of rows",
     )
-    return activation.gate(_affine(x, weight, None, out_dtype=None, **choice), act)
+    return activation.gate(_compute(F.linear, x, weight, **choice), act)
 
 
 def _matmul_swizzled(a: Tensor, b: Tensor, *, variant: int, swizzle_stride: int) -> Tensor:
@@ -121,9 +93,9 @@ def _matmul_swizzled(a: Tensor, b: Tensor, *, variant: int, swizzle_stride: int)
 
 #: op name -> the op by torch's functions, differentiable
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "matmul": _product(torch.matmul),
-    "mm": _product(torch.mm),
-    "bmm": _product(torch.bmm),
+    "matmul": functools.partial(_compute, torch.matmul),
+    "mm": functools.partial(_compute, torch.mm),
+    "bmm": functools.partial(_compute, torch.bmm),
     "addmm": _sum_with_product(torch.addmm),
     "baddbmm": _sum_with_product(torch.baddbmm),
     "linear": _linear,

@@ -57,7 +57,7 @@ def test_cpu_tensors_are_torchs_unless_a_gpu_is_named() -> None:
 
 
 def test_without_a_library_torch_serves_and_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_library, "_load", lambda: "it was never built")
+    monkeypatch.setattr(_library, "reason", lambda: "it was never built")
     for explanation in (hgemm_ops.explain(M=64, N=64, K=64), hgemm_ops.explain(half(4, 4), half(4, 4))):
         assert (explanation.chosen, explanation.source) == ("torch", "fallback")
         assert "it was never built" in explanation.reason
