@@ -203,8 +203,8 @@ def _fallback(problem: str, device: str, why: str, asked: dict[str, int]) -> Exp
         if numerics == "batch_invariant_or_raise":
             raise RuntimeError(f"explain: numerics={numerics!r} cannot be held for {problem}: {why}")
         why = f"torch's, whose bits may vary with the batch: {why}"
-    kernels = zip(_variants.names(), _variants.families(), strict=True)
-    others = [Candidate(name, eligible=False, reason=why, family=family) for name, family in kernels]
+    kernels = {name: _variants.family_of(id_) for id_, name in enumerate(_variants.names())}
+    others = [Candidate(name, eligible=False, reason=why, family=family) for name, family in kernels.items()]
     return Explanation("torch", "fallback", why, (*others, Candidate("torch", eligible=True)), problem, device)
 
 

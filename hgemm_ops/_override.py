@@ -51,16 +51,6 @@ def _compile() -> Path:
     return library
 
 
-def _install() -> None:
-    shipped = _PACKAGE / f"{_aten_build.stem(torch.__version__)}.so"
-    library = ctypes.CDLL(str(shipped if shipped.is_file() else _compile()))
-    library.hgemm_aten_install.restype = ctypes.c_char_p
-    library.hgemm_aten_install.argtypes = [ctypes.c_void_p]
-    error = library.hgemm_aten_install(_native.lib().hgemm_gemm_api())
-    if error is not None:
-        raise RuntimeError(error.decode())
-
-
 @functools.cache
 def reason() -> str | None:
     """Why the override does not run, a failure logged once; None where it does. The first call starts it."""
@@ -71,7 +61,13 @@ def reason() -> str | None:
     if not _native.lib().hgemm_has_device_code():
         return "the library was built without device code (HGEMM_CUDA_ARCHS=none)"
     try:
-        _install()
+        shipped = _PACKAGE / f"{_aten_build.stem(torch.__version__)}.so"
+        library = ctypes.CDLL(str(shipped if shipped.is_file() else _compile()))
+        library.hgemm_aten_install.restype = ctypes.c_char_p
+        library.hgemm_aten_install.argtypes = [ctypes.c_void_p]
+        refusal = library.hgemm_aten_install(_native.lib().hgemm_gemm_api())
+        if refusal is not None:
+            raise RuntimeError(refusal.decode())
     except (OSError, RuntimeError) as error:
         why = f"the override of torch's products does not start: {error}"
         _library.logger.warning("%s; torch serves every product", why)

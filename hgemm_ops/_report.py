@@ -163,36 +163,30 @@ def _totals(rows: Iterable[Row]) -> dict[str, Any]:
     return {**totals, "torch_calls": dict(reasons.most_common())}
 
 
-# Printing. A group is what becomes one line: rows that differ in layer numbers, then those that differ in sizes.
-
-
-@dataclass(frozen=True)
-class _Group:
-    site: str  # the first row's, with the numbers of all in braces
-    sites: int
-    rows: tuple[Row, ...]
-
+# Printing. A group of rows becomes one line: rows that differ in layer numbers, then those that differ in sizes.
 
 # A part of a dotted name that is a number.
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^. ])")
 
 
-def _merge_layers(rows: Iterable[Row]) -> list[_Group]:
+def _merge_layers(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows equal but for the numbers in a dotted name: ``model.layers.{0-31}.mlp.up_proj``."""
     groups: dict[tuple[str, Row], list[Row]] = {}
     for row in rows:
         template = _NUMBER.sub("#", row.site)
         groups.setdefault((template, replace(row, site="", calls=0)), []).append(row)
-    return [_Group(_numbered(template, group), len(group), tuple(group)) for (template, _), group in groups.items()]
+    return list(groups.values())
 
 
-def _numbered(template: str, rows: Sequence[Row]) -> str:
-    if len(rows) == 1:
-        return rows[0].site
-    columns = zip(*(map(int, _NUMBER.findall(row.site)) for row in rows), strict=True)
-    for numbers in columns:
-        template = template.replace("#", _ranges(sorted(set(numbers))), 1)
-    return template
+def _site(group: Iterable[Row]) -> str:
+    """The rows' sites as one, with the numbers of all in braces, and how many there are."""
+    sites = list(dict.fromkeys(row.site for row in group))
+    if len(sites) == 1:
+        return sites[0]
+    text = _NUMBER.sub("#", sites[0])
+    for numbers in zip(*(map(int, _NUMBER.findall(site)) for site in sites), strict=True):
+        text = text.replace("#", _ranges(sorted(set(numbers))), 1)
+    return f"{text} \N{MULTIPLICATION SIGN}{len(sites)}"
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -210,17 +204,14 @@ def _ranges(numbers: Sequence[int]) -> str:
 _MOST_SHAPES = 4
 
 
-def _merge_sizes(groups: Iterable[_Group]) -> list[_Group]:
-    alike: dict[Row, list[_Group]] = {}
+def _merge_sizes(groups: Iterable[list[Row]]) -> list[list[Row]]:
+    alike: dict[Row, list[list[Row]]] = {}
     for group in groups:
-        key = replace(group.rows[0], site=f"{group.site} {group.sites}", batch=0, m=0, n=0, k=0, calls=0)
+        key = replace(group[0], site=_site(group), batch=0, m=0, n=0, k=0, calls=0)
         alike.setdefault(key, []).append(group)
-    merged: list[_Group] = []
+    merged: list[list[Row]] = []
     for same in alike.values():
-        if len(same) > _MOST_SHAPES:
-            merged.append(_Group(same[0].site, same[0].sites, tuple(row for group in same for row in group.rows)))
-        else:
-            merged.extend(same)
+        merged += [list(itertools.chain(*same))] if len(same) > _MOST_SHAPES else same
     return merged
 
 
@@ -228,12 +219,11 @@ _COLUMNS = ("site", "op", "batch", "m", "n", "k", "dtype", "layout", "variant", 
 _SIZES = frozenset(("batch", "m", "n", "k"))
 
 
-def _cells(group: _Group) -> tuple[str, ...]:
+def _cells(group: Sequence[Row]) -> tuple[str, ...]:
     """One printed line."""
-    texts = {name: str(getattr(group.rows[0], name)) for name in _COLUMNS}
-    texts |= {name: _span(getattr(row, name) for row in group.rows) for name in _SIZES}
-    texts["site"] = group.site if group.sites == 1 else f"{group.site} \N{MULTIPLICATION SIGN}{group.sites}"
-    texts["calls"] = str(sum(row.calls for row in group.rows))
+    texts = {name: str(getattr(group[0], name)) for name in _COLUMNS}
+    texts |= {name: _span(getattr(row, name) for row in group) for name in _SIZES}
+    texts |= {"site": _site(group), "calls": str(sum(row.calls for row in group))}
     return tuple(texts.values())
 
 
@@ -244,7 +234,7 @@ def _span(sizes: Iterable[int]) -> str:
     return str(distinct[0]) if len(distinct) == 1 else f"{distinct[0]}..{distinct[-1]}"
 
 
-def _table(groups: Iterable[_Group]) -> list[str]:
+def _table(groups: Iterable[Sequence[Row]]) -> list[str]:
     table = [_COLUMNS, *map(_cells, groups)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     just = [str.rjust if name in _SIZES or name == "calls" else str.ljust for name in _COLUMNS]

@@ -119,15 +119,9 @@ def ids() -> dict[str, int]:
     return {"torch": _native.TORCH} | {name: id_ for id_, name in enumerate(names())}
 
 
-@functools.cache
-def families() -> tuple[str, ...]:
-    """Every kernel's family, by id."""
-    return tuple(info.family.decode() for info in _native.variant_infos())
-
-
 def family_of(id_: int) -> str:
     """The family of an id; "torch" of torch's."""
-    return "torch" if id_ == _native.TORCH else families()[id_]
+    return "torch" if id_ == _native.TORCH else _native.variant_infos()[id_].family.decode()
 
 
 def additions() -> list[Addition]:
