@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -30,64 +30,63 @@ Call = Callable[[], Any]  # the op itself, below autograd
 _OPS = getattr(torch.ops, NAMESPACE)
 
 
+class _Formula(NamedTuple):
+    """y = act(alpha * a @ b + beta * c); a and b at least 2-D. ``dims``: what y lacks where a or b is a vector;
+    ``transposed``: b is a view of a row-major (n, k); ``modes``: of the gradients' products."""
+
+    act: int
+    alpha: float
+    beta: float
+    dims: list[int]
+    transposed: bool
+    modes: dict[str, int | None]
+
+
 class _Product(Function):
-    """y = act(alpha * a @ b + beta * c), with the argument of act where the op returns it; a and b at least 2-D."""
+    """y of a formula, with the argument of act where the op returns it."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        call: Call,
-        act: int,
-        alpha: float,
-        beta: float,
-        dims: list[int],
-        transposed: bool,
-        modes: dict[str, int | None],
-        a: Tensor,
-        b: Tensor,
-        c: Tensor | None,
-    ) -> Any:
-        """``dims``: what y lacks where a or b is a vector; ``transposed``: b is a view of a row-major (n, k);
-        ``modes``: of the gradients' products."""
+    def forward(ctx: Any, call: Call, formula: _Formula, a: Tensor, b: Tensor, c: Tensor | None) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.act, ctx.alpha, ctx.beta, ctx.dims, ctx.transposed = act, alpha, beta, dims, transposed
-        ctx.matmul = functools.partial(_OPS.matmul.default, **modes) if modes else torch.matmul
+        ctx.formula = formula
+        ctx.matmul = functools.partial(_OPS.matmul.default, **formula.modes) if formula.modes else torch.matmul
         ctx.a_shape, ctx.b_shape, ctx.dtype = a.shape, b.shape, a.dtype
         ctx.c_shape, ctx.c_dtype = (None, None) if c is None else (c.shape, c.dtype)
         result = call()
         *_, needs_a, needs_b, _ = ctx.needs_input_grad
-        argument = (result if isinstance(result, Tensor) else result[1]) if act else None
+        argument = (result if isinstance(result, Tensor) else result[1]) if formula.act else None
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None, argument)
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_argument: Tensor | None = None) -> tuple[Tensor | None, ...]:
         a, b, argument = ctx.saved_tensors
+        act, alpha, beta, dims, transposed, _ = ctx.formula
         *_, needs_a, needs_b, needs_c = ctx.needs_input_grad
         grad_a = grad_b = grad_c = None
         if grad is not None:
-            grad = activation.backward(ctx.act, grad, argument)
+            grad = activation.backward(act, grad, argument)
         if grad_argument is not None:
             grad = grad_argument if grad is None else grad + grad_argument
         if grad is None:
-            return (None,) * 10
+            return (None,) * 5
         if needs_c:
-            grad_c = _scaled(grad, ctx.beta).sum_to_size(ctx.c_shape).to(ctx.c_dtype)
+            grad_c = _scaled(grad, beta).sum_to_size(ctx.c_shape).to(ctx.c_dtype)
         grad = grad.to(ctx.dtype)
-        for dim in ctx.dims:
+        for dim in dims:
             grad = grad.unsqueeze(dim)
         shared = len(ctx.b_shape) == 2  # then one product over all rows, not a batch of them that is summed
         if shared:
             grad = _rows(grad)
         if needs_a:
-            grad_a = _scaled(ctx.matmul(grad, b.mH), ctx.alpha)
+            grad_a = _scaled(ctx.matmul(grad, b.mH), alpha)
             grad_a = grad_a.reshape(ctx.a_shape) if shared else grad_a.sum_to_size(ctx.a_shape)
         if needs_b:
             a = _rows(a) if shared else a
             # In the memory layout of b, which is what accumulates without a copy.
-            grad_b = ctx.matmul(grad.mT, a.conj()).mT if ctx.transposed else ctx.matmul(a.mH, grad)
-            grad_b = _scaled(grad_b, ctx.alpha).sum_to_size(ctx.b_shape)
-        return (None,) * 7 + (grad_a, grad_b, grad_c)
+            grad_b = ctx.matmul(grad.mT, a.conj()).mT if transposed else ctx.matmul(a.mH, grad)
+            grad_b = _scaled(grad_b, alpha).sum_to_size(ctx.b_shape)
+        return (None,) * 2 + (grad_a, grad_b, grad_c)
 
 
 def _scaled(t: Tensor, factor: float) -> Tensor:
@@ -125,9 +124,8 @@ def _record(
     if a.dim() == 1:
         a = a.unsqueeze(-2)
         dims.append(-2)
-    return _Product.apply(  # type: ignore[no-untyped-call]
-        call, act, alpha, beta, dims, transposed, modes, a, b, c
-    )
+    formula = _Formula(act, alpha, beta, dims, transposed, modes)
+    return _Product.apply(call, formula, a, b, c)  # type: ignore[no-untyped-call]
 
 
 def _record_sum(call: Call, input: Tensor, a: Tensor, b: Tensor, **options: Any) -> Any:
