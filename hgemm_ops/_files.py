@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_POLL = 0.005  # seconds
-
 
 def replace(path: Path, text: str, suffix: str = ".new") -> None:
     """Puts ``text`` in the place of ``path``, at once: who reads it finds the old file or the new one, also where this
@@ -39,5 +37,5 @@ def locked(path: Path, patience: float = math.inf) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > end:
                     raise TimeoutError(f"{path}: another process has held its lock for {patience} s") from None
-                time.sleep(_POLL)
+                time.sleep(0.005)
         yield

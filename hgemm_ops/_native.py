@@ -256,8 +256,7 @@ def device_facts(ordinal: int) -> Facts:
 
 def device_fault(ordinal: int) -> str:
     """Why this library cannot run on a device, and what to do about it; "" where it can."""
-    fault: bytes = lib().hgemm_device_fault(ordinal)
-    return fault.decode()
+    return lib().hgemm_device_fault(ordinal).decode()
 
 
 def alignment(address: int) -> int:

@@ -19,15 +19,10 @@ from hgemm_ops import _aten_build, _library, _native
 _PACKAGE = Path(__file__).parent
 
 
-def _csrc() -> Path:
-    """The sources: an installed package's own, or the checkout's."""
-    installed = _PACKAGE / "_csrc"
-    return installed if installed.is_dir() else _PACKAGE.parent / "csrc"
-
-
 def _compile() -> Path:
     """The library in the cache directory, compiled if it is not there. RuntimeError where it cannot be."""
-    csrc, torch_root = _csrc(), Path(torch.__file__).parent
+    installed, checkout = _PACKAGE / "_csrc", _PACKAGE.parent / "csrc"
+    csrc, torch_root = installed if installed.is_dir() else checkout, Path(torch.__file__).parent
     missing = [name for name in _aten_build.SOURCES if not (csrc / name).is_file()]
     if missing:
         raise RuntimeError(f"{csrc / missing[0]} is missing")

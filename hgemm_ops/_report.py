@@ -127,8 +127,7 @@ def _product(count: _native.CallCount) -> dict[str, Any]:
 
 def _left(count: _native.CallCount) -> str:
     """Why a product was left to torch without a decision, "" where there was one."""
-    reason: bytes = _native.lib().hgemm_left_reason(count.left)
-    return reason.decode()
+    return _native.lib().hgemm_left_reason(count.left).decode()
 
 
 def _reason(count: _native.CallCount) -> str:

@@ -30,9 +30,10 @@ _of_modules: weakref.WeakKeyDictionary[nn.Module, weakref.WeakKeyDictionary[nn.M
 class _Running(threading.local):
     """The modules whose forward runs on this thread: the site before each, and the outermost."""
 
+    root: nn.Module | None = None
+
     def __init__(self) -> None:
         self.before: list[int] = []
-        self.root: nn.Module | None = None
 
 
 _running = _Running()

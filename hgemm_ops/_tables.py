@@ -132,9 +132,8 @@ def of_device(path: Path, device: Device) -> Table:
 def write(table: Table, path: Path) -> None:
     """Puts a table in the place of ``path``, for one process at a time. One entry a line, so that a change of one shape
     is one line of a diff."""
-    places: dict[str, str] = {}
-    for name in (name for entry in table.entries for name in entry.us):
-        places.setdefault(name, str(len(places)))
+    names = dict.fromkeys(name for entry in table.entries for name in entry.us)
+    places = {name: str(index) for index, name in enumerate(names)}
 
     def line(entry: Entry) -> str:
         return json.dumps({**asdict(entry), "us": {places[name]: us for name, us in entry.us.items()}})

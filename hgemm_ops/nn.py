@@ -123,13 +123,10 @@ def linear_gated(
     _require_types("linear_gated", {"x": x, "gate": gate, "up": up})
     act, forced = _require_activation("linear_gated", activation), _variants.resolve(variant)
     weight = _stacked((gate, up)) if gate.shape == up.shape else None
-    result: Tensor
     if weight is not None and not _is_recorded(x, gate, up):
-        result = torch.ops.hgemm.linear_gated.default(x, weight, act, variant=forced)
-    else:
-        linear = torch.ops.hgemm.linear.default
-        result = linear(x, gate, None, act, variant=forced) * linear(x, up, None, 0, variant=forced)
-    return result
+        return torch.ops.hgemm.linear_gated.default(x, weight, act, variant=forced)
+    linear = torch.ops.hgemm.linear.default
+    return linear(x, gate, None, act, variant=forced) * linear(x, up, None, 0, variant=forced)
 
 
 def _is_traced(*tensors: Tensor) -> bool:
@@ -300,8 +297,7 @@ class GatedMLP(nn.Module):
             gated = activation.gate(F.linear(x, group.weight), act)
         else:
             gated = torch.ops.hgemm.linear_gated.default(x, group.weight, act)
-        y: Tensor = self.down_proj(gated)  # type: ignore[operator]
-        return y
+        return self.down_proj(gated)  # type: ignore[operator]
 
 
 def _fusible(parent: nn.Module, names: Sequence[str]) -> list[nn.Linear] | None:
