@@ -8,7 +8,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int8, c_int32, c_int64, c_void_p
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -218,8 +218,15 @@ def variant_infos() -> tuple[VariantInfo, ...]:
     return tuple(infos)
 
 
+class Addition(NamedTuple):
+    """A kernel of the ladder's that adds tensors of one dtype."""
+
+    name: str
+    dtype: torch.dtype
+
+
 @functools.cache
-def ladder() -> list[tuple[str, torch.dtype]] | None:
+def ladder() -> list[Addition] | None:
     """Adds the kernels of the ladder's library (csrc/ladder/variants.h) behind the others, once. Its elementwise
     additions; None where it was not built."""
     path = _library.PATH.with_name("_ladder.so")
@@ -232,9 +239,9 @@ def ladder() -> list[tuple[str, torch.dtype]] | None:
         _library.logger.warning("%s does not load: %s", path, error)
         return None
     name = c_char_p()
-    additions: list[tuple[str, torch.dtype]] = []
+    additions: list[Addition] = []
     while (dtype := library.hgemm_ladder_addition(len(additions), ctypes.byref(name))) >= 0:
-        additions.append(((name.value or b"").decode(), DTYPES[dtype]))
+        additions.append(Addition((name.value or b"").decode(), DTYPES[dtype]))
     return additions
 
 

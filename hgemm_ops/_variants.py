@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 
 from hgemm_ops import _library, _native, ops
-from hgemm_ops.ops.variants import Addition
 
 #: No kernel gives up on newer architectures than this; beyond it a limit means "none".
 _NEWEST = 999
@@ -124,11 +123,9 @@ def family_of(id_: int) -> str:
     return "torch" if id_ == _native.TORCH else _native.variant_infos()[id_].family.decode()
 
 
-def additions() -> list[Addition]:
+def additions() -> list[_native.Addition]:
     """The ladder's elementwise additions, ``torch.ops.hgemm.<name>(a, b)``: ops, but no kernels of a product."""
-    if not _library.load():
-        return []
-    return [Addition(name, dtype) for name, dtype in _native.ladder() or ()]
+    return list(_native.ladder() or ()) if _library.load() else []
 
 
 def _missing_rungs() -> list[str]:
@@ -143,21 +140,14 @@ def _missing_rungs() -> list[str]:
 def define_ops() -> None:
     """Gives every kernel of the loaded library its op. To be called once."""
     missing = _missing_rungs()  # first, as the ladder adds its kernels there
-    kernels = []
-    for id_, info in enumerate(_native.variant_infos()):
-        rung = info.family == b"ladder"
-        kernels.append(
-            ops.variants.Kernel(
-                name=info.name.decode(),
-                id=id_,
-                rung_of=_dtypes(info)[0] if rung else None,
-                swizzles=bool(info.reads_swizzle_stride),
-                row_bytes=16 if rung and info.min_cc >= 90 else 1,
-            )
-        )
-    ops.variants.define_kernels(ops.LIB, kernels)
-    ops.variants.define_additions(ops.LIB, additions())
-    ops.variants.define_missing(ops.LIB, missing)
+    for id_, (name, info) in enumerate(zip(names(), _native.variant_infos(), strict=True)):
+        rung_of = _dtypes(info)[0] if info.family == b"ladder" else None
+        row_bytes = 16 if rung_of is not None and info.min_cc >= 90 else 1
+        ops.variants.define_kernel(ops.LIB, name, id_, rung_of, bool(info.reads_swizzle_stride), row_bytes)
+    for addition in additions():
+        ops.variants.define_addition(ops.LIB, addition.name, addition.dtype)
+    for name in missing:
+        ops.variants.define_missing(ops.LIB, name)
 
 
 def name_of(id_: int) -> str:

@@ -22,7 +22,7 @@ from helpers import (
 from torch import Tensor
 
 import hgemm_ops
-from hgemm_ops import VariantInfo, _variants
+from hgemm_ops import VariantInfo, _native, _variants
 from hgemm_ops.bench.rungs import RUNGS
 from hgemm_ops.bench.suites import SUITES
 
@@ -256,7 +256,7 @@ ADDITIONS = _variants.additions()
 
 
 @pytest.mark.parametrize("addition", ADDITIONS, ids=lambda addition: addition.name)
-def test_additions(addition: _variants.Addition) -> None:
+def test_additions(addition: _native.Addition) -> None:
     """Bit for bit torch's sum: one rounding."""
     op, dtype = getattr(hgemm, addition.name), addition.dtype
     sizes = [(m, n) for m in (256, 512, 1024, 2048, 4096) for n in (256, 512, 1024, 2048, 4096)]

@@ -13,7 +13,7 @@ from torch import Tensor, library
 
 import hgemm_ops
 from benchmarks import ladder_course
-from hgemm_ops import _variants
+from hgemm_ops import _native, _variants
 from hgemm_ops.bench.rungs import FAMILIES, RUNGS
 
 pytestmark = pytest.mark.skipif(not _variants.additions(), reason="the ladder's library was not built")
@@ -148,7 +148,7 @@ def test_operands_are_copied_only_where_a_step_needs_it() -> None:
 
 
 @pytest.mark.parametrize("addition", ADDITIONS, ids=lambda addition: addition.name)
-def test_addition_ops(addition: _variants.Addition) -> None:
+def test_addition_ops(addition: _native.Addition) -> None:
     op, dtype = getattr(hgemm, addition.name).default, addition.dtype
     assert str(op._schema) == f"hgemm::{addition.name}(Tensor a, Tensor b) -> Tensor"
     for a, b in (

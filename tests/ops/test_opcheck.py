@@ -86,13 +86,13 @@ def test_tags() -> None:
 
 
 def test_defining_variants() -> None:
-    """The loop that gives each kernel its op, without a library to list kernels."""
+    """What gives each kernel its op, without a library to list kernels."""
     from hgemm_ops.ops import variants
-    from hgemm_ops.ops.variants import Kernel
 
     lib = library.Library("hgemm", "FRAGMENT")
     try:
-        variants.define_kernels(lib, [Kernel("test_first_kernel", 0), Kernel("test_second_kernel", 1)])
+        variants.define_kernel(lib, "test_first_kernel", 0)
+        variants.define_kernel(lib, "test_second_kernel", 1)
         a, b = t(3, 4), t(4, 2)
         torch.testing.assert_close(hgemm.test_second_kernel(a, b), a @ b)
         forwarded = torch.fx.experimental.proxy_tensor.make_fx(hgemm.test_second_kernel)(a.detach(), b.detach())
