@@ -1,7 +1,5 @@
 """The functions ``hgemm_ops.matmul`` and ``hgemm_ops.linear``: the ops with names in place of numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

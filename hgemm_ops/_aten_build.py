@@ -1,7 +1,5 @@
 """How csrc/aten is compiled: for ``setup.py``, and for a torch that no library was built for. Imports no torch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``use_custom_gemm()``: has the matrix products of any PyTorch code run on the kernels of this package."""
 
-from __future__ import annotations
-
 from contextlib import ContextDecorator
 
 import torch

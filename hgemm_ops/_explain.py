@@ -1,7 +1,5 @@
 """``explain``: which kernel a product gets, why, and what became of every other candidate."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Files that several processes write and read at once."""
 
-from __future__ import annotations
-
 import fcntl
 import math
 import os

@@ -1,7 +1,5 @@
 """Finds and loads the native library, and says why where there is none."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

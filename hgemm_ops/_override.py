@@ -1,7 +1,5 @@
 """Starts the override of torch's products (``csrc/aten``): finds the library for this torch, or compiles it once."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import hashlib

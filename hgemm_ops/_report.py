@@ -4,8 +4,6 @@ The library counts (``csrc/dispatch/stats.h``); nothing is done in Python until 
 pure function, so asking it again gives the reason of each choice.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

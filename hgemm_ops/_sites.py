@@ -1,7 +1,5 @@
 """Names for products: the module that they belong to, as ``model.layers.0.mlp.up_proj``, by hooks on all modules."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from typing import Any

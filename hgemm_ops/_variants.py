@@ -1,7 +1,5 @@
 """The kernels of the library: what there is, and the id behind a name."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

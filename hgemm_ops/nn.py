@@ -3,8 +3,6 @@
 ``fuse_projections(model)`` puts the modules in, ``unfuse_projections(model)`` takes them out again.
 """
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections import Counter

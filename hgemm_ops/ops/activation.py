@@ -1,7 +1,5 @@
 """The ops' activations: their names, and torch's functions for what is computed beside a product."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

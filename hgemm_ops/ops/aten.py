@@ -6,8 +6,6 @@ forward mode, vmap and the rest of torch.func, since torch knows how to transfor
 one.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -7,8 +7,6 @@
   and ``float32`` are those of the gradients, too.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -7,8 +7,6 @@
   does this by itself only for ops that return nothing or a fresh tensor, and torch's own ``out=`` returns ``out``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

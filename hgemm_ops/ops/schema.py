@@ -5,8 +5,6 @@ vmap and the rest in the files beside this one. Ops exist, and run through torch
 built.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import library
 

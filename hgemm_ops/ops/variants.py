@@ -5,8 +5,6 @@ that name (``csrc/ladder/elementwise.cc``), elsewhere, and where a gradient is w
 row-major; operands that are not are copied first.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, library
 
