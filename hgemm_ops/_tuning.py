@@ -155,7 +155,8 @@ class Tuner:
         ranked = sorted(entry.us, key=lambda name: entry.us[name])
         self._done.append((ranked[0], took))
         times = ", ".join(f"{name} {entry.us[name]:.1f} us" for name in ranked)
-        where = f"{_label(entry)} on cuda:{request.ordinal}"
+        sizes = f"{e.batch}x{e.m}x{e.n}x{e.k}".removeprefix("1x")
+        where = f"{dtype} {layout} {sizes} on cuda:{request.ordinal}"
         return logging.INFO, f"tuned {where} in {took * 1e3:.1f} ms, {rounds} rounds: {times}"
 
     def _store(self) -> list[Line]:
@@ -209,12 +210,6 @@ def _drained(items: deque[T]) -> list[T]:
         while True:
             taken.append(items.popleft())
     return taken
-
-
-def _label(entry: _tables.Entry) -> str:
-    """``float16 NT 16x4096x4096``."""
-    sizes = [entry.m, entry.n, entry.k] if entry.batch == 1 else [entry.batch, entry.m, entry.n, entry.k]
-    return f"{entry.dtype} {entry.layout} {'x'.join(map(str, sizes))}"
 
 
 # On a GPU.
