@@ -204,28 +204,12 @@ Tensor& write(Product p, Tensor& out, const Torch& torchs) {
   return api->active() && serve(p, out) ? out : torchs(p);
 }
 
-Product wide(Op op, const Tensor& a, const Tensor& b, ScalarType dtype) {
-  return {op, &a, &b, nullptr, nullptr, nullptr, Activation::kNone, dtype};
-}
-
-// The kernels, by op: functional, out=, in place, and the first two with the result's dtype.
-
-Tensor mm(const Tensor& a, const Tensor& b) {
-  return make({Op::kMm, &a, &b}, [](const Product& p) { return at::cuda::mm(*p.a, *p.b); });
-}
-Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
-  return write({Op::kMm, &a, &b}, out, [&](const Product& p) -> Tensor& { return at::cuda::mm_out(out, *p.a, *p.b); });
-}
-Tensor mm_dtype(const Tensor& a, const Tensor& b, ScalarType dtype) {
-  return make(wide(Op::kMm, a, b, dtype), [&](const Product& p) { return at::cuda::mm(*p.a, *p.b, dtype); });
-}
-Tensor& mm_dtype_out(const Tensor& a, const Tensor& b, ScalarType dtype, Tensor& out) {
-  return write(wide(Op::kMm, a, b, dtype), out,
-               [&](const Product& p) -> Tensor& { return at::cuda::mm_out(out, *p.a, *p.b, dtype); });
-}
-
 /// torch 2.12 and newer put a kernel of Python's in front of outer products, which at::cuda::bmm does not know.
 std::optional<c10::SafeKernelFunction> bmm_before;
+
+Tensor torch_mm(const Tensor& a, const Tensor& b) {
+  return at::cuda::mm(a, b);
+}
 
 Tensor torch_bmm(const Tensor& a, const Tensor& b) {
   if (!bmm_before || a.dim() != 3 || a.size(2) != 1) return at::cuda::bmm(a, b);
@@ -234,20 +218,27 @@ Tensor torch_bmm(const Tensor& a, const Tensor& b) {
   return std::move(stack[0]).toTensor();
 }
 
-Tensor bmm(const Tensor& a, const Tensor& b) {
-  return make({Op::kBmm, &a, &b}, [](const Product& p) { return torch_bmm(*p.a, *p.b); });
-}
-Tensor& bmm_out(const Tensor& a, const Tensor& b, Tensor& out) {
-  return write({Op::kBmm, &a, &b}, out,
-               [&](const Product& p) -> Tensor& { return at::cuda::bmm_out(out, *p.a, *p.b); });
-}
-Tensor bmm_dtype(const Tensor& a, const Tensor& b, ScalarType dtype) {
-  return make(wide(Op::kBmm, a, b, dtype), [&](const Product& p) { return at::cuda::bmm(*p.a, *p.b, dtype); });
-}
-Tensor& bmm_dtype_out(const Tensor& a, const Tensor& b, ScalarType dtype, Tensor& out) {
-  return write(wide(Op::kBmm, a, b, dtype), out,
-               [&](const Product& p) -> Tensor& { return at::cuda::bmm_out(out, *p.a, *p.b, dtype); });
-}
+// The kernels, by op: functional, out=, in place, and the first two with the result's dtype.
+
+#define HGEMM_PRODUCT(name, op)                                                                              \
+  Tensor name(const Tensor& a, const Tensor& b) {                                                            \
+    return make({op, &a, &b}, [](const Product& p) { return torch_##name(*p.a, *p.b); });                    \
+  }                                                                                                          \
+  Tensor& name##_out(const Tensor& a, const Tensor& b, Tensor& out) {                                        \
+    return write({op, &a, &b}, out,                                                                          \
+                 [&](const Product& p) -> Tensor& { return at::cuda::name##_out(out, *p.a, *p.b); });        \
+  }                                                                                                          \
+  Tensor name##_dtype(const Tensor& a, const Tensor& b, ScalarType dtype) {                                  \
+    return make({op, &a, &b, nullptr, nullptr, nullptr, Activation::kNone, dtype},                           \
+                [&](const Product& p) { return at::cuda::name(*p.a, *p.b, dtype); });                        \
+  }                                                                                                          \
+  Tensor& name##_dtype_out(const Tensor& a, const Tensor& b, ScalarType dtype, Tensor& out) {                \
+    return write({op, &a, &b, nullptr, nullptr, nullptr, Activation::kNone, dtype}, out,                     \
+                 [&](const Product& p) -> Tensor& { return at::cuda::name##_out(out, *p.a, *p.b, dtype); }); \
+  }
+HGEMM_PRODUCT(mm, Op::kMm)
+HGEMM_PRODUCT(bmm, Op::kBmm)
+#undef HGEMM_PRODUCT
 
 /// addmm, baddbmm and addmv are alike.
 #define HGEMM_ADD_PRODUCT(name, op)                                                                                 \

@@ -71,33 +71,23 @@ void check_alike(const Call& call, const Tensor& x, const char* x_name, const Te
 void check_arguments(const Call& call) {
   const auto [a_name, b_name, c_name] = argument_names(call.op);
   check_alike(call, call.a, a_name, call.b, b_name);
-  if (call.variant < kTorch || call.variant >= variant_count()) {
-    fail(prefix(call) + "variant must be -2 (torch), -1 (auto) or an index into variants(), got " +
-         std::to_string(call.variant));
-  }
-  if (call.numerics < kAuto || call.numerics > static_cast<int64_t>(NumericsMode::kBatchInvariantOrRaise)) {
-    fail(prefix(call) +
-         "numerics must be 0 (fast), 1 (batch_invariant), 2 (batch_invariant_or_raise) or -1 (as by "
-         "default), got " +
-         std::to_string(call.numerics));
-  }
-  if (call.float32 < kAuto || call.float32 > static_cast<int64_t>(Float32Mode::kSplit)) {
-    fail(prefix(call) + "float32 must be 0 (strict), 1 (split) or -1 (as by default), got " +
-         std::to_string(call.float32));
-  }
-  if (call.swizzle_stride < 0 || call.swizzle_stride > INT32_MAX) {
-    fail(prefix(call) + "swizzle_stride must be a number of columns, or 0 for the kernel's own, got " +
-         std::to_string(call.swizzle_stride));
-  }
+  const auto require = [&](const char* name, int64_t value, int64_t least, int64_t most, const char* meaning) {
+    if (value >= least && value <= most) return;
+    fail(prefix(call) + name + " must be " + meaning + ", got " + std::to_string(value));
+  };
+  require("variant", call.variant, kTorch, variant_count() - 1, "-2 (torch), -1 (auto) or an index into variants()");
+  require("numerics", call.numerics, kAuto, static_cast<int64_t>(NumericsMode::kBatchInvariantOrRaise),
+          "0 (fast), 1 (batch_invariant), 2 (batch_invariant_or_raise) or -1 (as by default)");
+  require("float32", call.float32, kAuto, static_cast<int64_t>(Float32Mode::kSplit),
+          "0 (strict), 1 (split) or -1 (as by default)");
+  require("swizzle_stride", call.swizzle_stride, 0, INT32_MAX, "a number of columns, or 0 for the kernel's own");
   const int32_t dtype = call.a.dtype, result_dtype = call.result_dtype();
   if (result_dtype != dtype && !(is_half(dtype) && gemm_dtype(result_dtype) == DType::kF32)) {
     fail(prefix(call) + "out_dtype must be the dtype of " + a_name + " (" + text_of_dtype(dtype) +
          "), or torch.float32 for half inputs, got " + text_of_dtype(result_dtype));
   }
-  if (call.act < 0 || call.act > static_cast<int64_t>(Activation::kSilu)) {
-    fail(prefix(call) + "act must be one of 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu), got " +
-         std::to_string(call.act));
-  }
+  require("act", call.act, 0, static_cast<int64_t>(Activation::kSilu),
+          "one of 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu)");
   if (!call.c) return;
   if (is_linear(call.op)) return check_alike(call, call.a, a_name, call.c, c_name);
   check_alike(call, call.c, c_name, call.a, a_name, false);
@@ -114,13 +104,13 @@ void check_out(const Call& call, const Canonical& canonical) {
     fail(prefix(call) + "out " + shape_text(out.ndim, out.sizes) + " must have the result's shape " +
          shape_text(canonical.out_ndim, canonical.out_sizes));
   }
-  if (call.out.dtype != call.result_dtype()) {
-    fail(prefix(call) + "out (" + text_of_dtype(call.out.dtype) + ") must have the result's dtype " +
-         text_of_dtype(call.result_dtype()));
-  }
+  const auto refuse = [&](const std::string& out, const char* requirement, const std::string& wanted) {
+    fail(prefix(call) + "out (" + out + ") must " + requirement + " " + wanted);
+  };
+  const int32_t dtype = call.result_dtype();
+  if (call.out.dtype != dtype) refuse(text_of_dtype(call.out.dtype), "have the result's dtype", text_of_dtype(dtype));
   if (!(call.out.device == call.a.device)) {
-    fail(prefix(call) + "out (" + text_of_device(call.out.device) + ") must be on the inputs' device " +
-         text_of_device(call.a.device));
+    refuse(text_of_device(call.out.device), "be on the inputs' device", text_of_device(call.a.device));
   }
 }
 
@@ -139,7 +129,8 @@ class OnDevice {
 
 void launch(const Call& call, Canonical& canonical, const DeviceFacts& facts, int id) {
   Problem& p = canonical.problem;
-  Handle a_copy, b_copy;  // may be freed after the launch, like Scratch
+  // May be freed after the launch: torch's allocator reuses memory in the order of the stream.
+  Handle a_copy, b_copy, workspace;
   if (canonical.copy_a.needed) {
     a_copy = contiguous_copy(call.a, canonical.copy_a);
     p.a.data = mutable_data(a_copy.get());
@@ -149,8 +140,11 @@ void launch(const Call& call, Canonical& canonical, const DeviceFacts& facts, in
     p.b.data = mutable_data(b_copy.get());
   }
   const Variant& v = variant(id);
-  const Scratch scratch(v.workspace(p, facts), call.a.device);
-  if (const Status status = v.launch(p, facts, scratch.data(), current_stream(call.a.device)); status != 0) {
+  if (const auto bytes = static_cast<int64_t>(v.workspace(p, facts)); bytes > 0) {
+    workspace = empty_contiguous(1, &bytes, aoti_torch_dtype_uint8(), call.a.device);
+  }
+  void* const scratch = workspace ? mutable_data(workspace.get()) : nullptr;
+  if (const Status status = v.launch(p, facts, scratch, current_stream(call.a.device)); status != 0) {
     fail(prefix(call) + v.name + " failed to launch: " + status_string(status));
   }
 }

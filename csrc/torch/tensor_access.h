@@ -42,13 +42,6 @@ struct DeleteTensor {
 /// An owned reference to a tensor.
 using Handle = std::unique_ptr<AtenTensorOpaque, DeleteTensor>;
 
-/// A further reference to a tensor, owned by the caller.
-inline AtenTensorHandle another(AtenTensorHandle handle) {
-  AtenTensorHandle copy = nullptr;
-  check(aoti_torch_new_tensor_handle(handle, &copy), "new_tensor_handle");
-  return copy;
-}
-
 struct Device {
   int32_t type, index;
   bool operator==(const Device& other) const { return type == other.type && index == other.index; }
@@ -108,21 +101,6 @@ inline Handle empty_contiguous(int64_t ndim, const int64_t* sizes, int32_t dtype
   check(aoti_torch_empty_strided(ndim, sizes, strides, dtype, device.type, device.index, &handle), "empty_strided");
   return Handle(handle);
 }
-
-/// Memory for a kernel to work in, or none. NOTE: may be freed after the launch: torch's allocator reuses memory in the
-/// order of the stream.
-class Scratch {
- public:
-  Scratch(size_t bytes, Device device) {
-    if (bytes == 0) return;
-    const auto size = static_cast<int64_t>(bytes);
-    handle_ = empty_contiguous(1, &size, aoti_torch_dtype_uint8(), device);
-  }
-  void* data() const { return handle_ ? mutable_data(handle_.get()) : nullptr; }
-
- private:
-  Handle handle_;
-};
 
 /// The same memory seen with other sizes and strides. Carries no autograd state.
 inline Handle reinterpret(AtenTensorHandle base, int64_t ndim, const int64_t* sizes, const int64_t* strides,

@@ -25,7 +25,9 @@ namespace stable = torch::stable::detail;
 
 /// A further reference to a tensor, for the stack of a dispatcher call (which consumes it).
 StableIValue reference(AtenTensorHandle handle) {
-  return stable::from(another(handle));
+  AtenTensorHandle copy = nullptr;
+  check(aoti_torch_new_tensor_handle(handle, &copy), "new_tensor_handle");
+  return stable::from(copy);
 }
 
 /// Calls an aten op that writes its one result into its last argument.
