@@ -209,12 +209,14 @@ void check_and_canonicalize(const Call& call, Canonical* canonical) {
           &canonical->problem);
 }
 
-Handle run(const Call& call) {
+/// `pre_activation`: receives the argument of the activation, if it is not null.
+Handle run(const Call& call, Handle* pre_activation = nullptr) {
   Canonical canonical;
   check_and_canonicalize(call, &canonical);
-  Destination d;
+  Destination d, saved;
   Handle result = allocate_result(call, canonical, &d);
-  decide_and_compute(call, canonical, d, {});
+  if (pre_activation != nullptr) *pre_activation = allocate_result(call, canonical, &saved);
+  decide_and_compute(call, canonical, d, saved);
   return result;
 }
 
@@ -321,14 +323,8 @@ void out_variant(StableIValue* stack, uint64_t, uint64_t) {
 }
 
 void linear_save(StableIValue* stack, uint64_t, uint64_t) {
-  const Call call = read_call(Op::kLinearSave, false, stack);
-  Canonical canonical;
-  check_and_canonicalize(call, &canonical);
-  Destination d, pre_activation;
-  Handle result = allocate_result(call, canonical, &d);
-  Handle saved = allocate_result(call, canonical, &pre_activation);
-  decide_and_compute(call, canonical, d, pre_activation);
-  stack[0] = give(std::move(result));
+  Handle saved;
+  stack[0] = give(run(read_call(Op::kLinearSave, false, stack), &saved));
   stack[1] = give(std::move(saved));
 }
 
