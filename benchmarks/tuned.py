@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -22,16 +23,27 @@ from hgemm_ops.bench import console, record, sampling, survey, survey_figures, t
 RESULTS = Path(__file__).parent / "results"
 
 
+@torch.inference_mode()  # in which survey's buffers are
 def tuned_choice(x: survey.Set) -> tuple[survey.Choice, float]:
-    """What is chosen once a product of these operands has tuned its shape, and the seconds that took."""
-    torch.cuda.synchronize()
+    """What is chosen once a product of these operands has tuned its shape, and the seconds until it was done."""
     begin = time.perf_counter()
     with hgemm_ops.use_custom_gemm(tune=True):
-        survey.torch_call(x)
-    torch.cuda.synchronize()
+        survey.torch_call(x).cpu()
     seconds = time.perf_counter() - begin
     chosen = hgemm_ops.explain(x.a, x.b)
     return survey.Choice(chosen.chosen, chosen.source), seconds
+
+
+def rows(
+    planned: Sequence[survey.Planned], memory: survey.Memory, options: survey.Options
+) -> Iterator[tuple[survey.Row, float]]:
+    """Each shape with the choice that tuning made, and the seconds it took."""
+    for one in planned:
+        (x,), _ = memory.sets(one.case, 1)
+        choice, seconds = tuned_choice(x)
+        ours = [choice.served_by] if choice.served_by != survey.TORCH else []
+        measured = survey.measure(one.case, list(dict.fromkeys([*one.names, *ours])), memory, options, ours)
+        yield survey.Row(replace(one, choices={"": choice}), measured), seconds
 
 
 @click.command()
@@ -44,29 +56,22 @@ def main(count: int, seed: int | None, soak: float, output: Path | None) -> None
     seed = sampling.new_seed() if seed is None else seed
     options, device = survey.Options(), torch.device("cuda", torch.cuda.current_device())
     planned = survey.plan(sampling.off_table(seed, count), options)
-    memory, rows, seconds = survey.Memory(device, options.seed), [], []
     with hgemm_ops.use_custom_gemm():  # compiles the override where it has to
         torch.ones(8, 8, device=device, dtype=torch.float16).mm(torch.ones(8, 8, device=device, dtype=torch.float16))
     timing.soak(soak, device)
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["HGEMM_OPS_CACHE_DIR"] = scratch  # nobody else's tuned shapes, and none left behind
-        for one in planned:
-            (x,), _ = memory.sets(one.case, 1)
-            choice, took = tuned_choice(x)
-            ours = [choice.served_by] if choice.served_by != survey.TORCH else []
-            names = dict.fromkeys([*one.names, *ours])
-            measured = survey.measure(one.case, list(names), memory, options, ours)
-            rows.append(survey.Row(replace(one, choices={"": choice}), measured))
-            seconds.append(took)
-    document = survey.document("tuned", seed, planned, rows, options, soak)
+        found, seconds = zip(*rows(planned, survey.Memory(device, options.seed), options), strict=True)
+    document = survey.document("tuned", seed, planned, found, options, soak)
     document |= {"seed": seed, "milliseconds": {"median": 1e3 * median(seconds), "most": 1e3 * max(seconds)}}
     path = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "tuned.json"
     record.save(document, path)
-    found = survey_figures.figures(survey_figures.scored(document["shapes"]))
-    assert found is not None
+    figures = survey_figures.figures(survey_figures.scored(document["shapes"]))
+    assert figures is not None
     click.echo(
-        f"{found.shapes} shapes: choice over torch {found.choice:.4f}, over best {found.choice / found.best:.4f}, "
-        f"regret at the 95th percentile {found.regret_95:.1%}, below 0.97 {found.losses}, worst {found.worst:.3f}; "
+        f"{figures.shapes} shapes: choice over torch {figures.choice:.4f}, over best "
+        f"{figures.choice / figures.best:.4f}, regret at the 95th percentile {figures.regret_95:.1%}, below "
+        f"{survey_figures.LOSS} {figures.losses}, worst {figures.worst:.3f}; "
         f"{document['milliseconds']['median']:.0f} ms a shape; recorded in {path}"
     )
 

@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 from .rungs import RUNGS
-from .suites import Case
+from .suites import KEY, Case
 
 STREAM = "stream"  # the contender that only reads the weights
 _DIGITS = 9
@@ -22,8 +22,7 @@ _LINE = 240  # characters, of values that share a line
 _CASE = {field.name: field.default for field in fields(Case)}
 _STEP = {"swizzle": None}
 #: ``chosen``: [model, kernel, source, ratio] of each; ``wrong``: kernels with what was wrong, where there are any.
-SHAPE = ("dtype", "layout", "batch", "m", "n", "k", "torch_us", "best", "best_by", "chosen", "wrong")
-_SIZES = SHAPE[:6]
+SHAPE = (*KEY, "torch_us", "best", "best_by", "chosen", "wrong")
 
 
 def _facts(case: Case, names: tuple[str, ...]) -> dict[str, Any]:
@@ -125,7 +124,7 @@ def _lean_survey(document: Mapping[str, Any]) -> dict[str, Any]:
     shapes = []
     for row in document["shapes"]:
         chosen = [[model, place(c["served_by"]), c["source"], c["ratio"]] for model, c in row["chosen"].items()]
-        measured = [row[name] for name in (*_SIZES, "torch_us", "best")]
+        measured = [row[name] for name in (*KEY, "torch_us", "best")]
         shapes.append([*measured, place(row["best_by"]), chosen, *([row["wrong"]] if "wrong" in row else [])])
     return {**document, "kernels": list(kernels), "shapes": shapes}
 
@@ -140,7 +139,7 @@ def _complete_survey(document: Mapping[str, Any]) -> dict[str, Any]:
             model: {"served_by": kernels[by], "source": source, "ratio": ratio}
             for model, by, source, ratio in values["chosen"]
         }
-        align = Case(**{name: values[name] for name in _SIZES}).align
+        align = Case(**{name: values[name] for name in KEY}).align
         return values | {"align": align, "best_by": kernels[values["best_by"]], "chosen": choices}
 
     return {**found, "shapes": [row(shape) for shape in document["shapes"]]}

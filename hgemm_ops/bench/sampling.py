@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from hgemm_ops import _tables
 
-from . import zoo
+from . import record, shapes, zoo
 from .suites import SUITES, Case
 
 _LAYOUTS = ("NT", "NT", "NT", "NN", "TN", "TT")
@@ -107,9 +107,17 @@ def draw(
     return tuple(found)
 
 
+@functools.cache
+def fitted_shapes() -> frozenset[Shape]:
+    """(batch, m, n, k) of all that the model was fitted to, where this is a checkout, which holds the data."""
+    root = record.repository()
+    paths = (root / "benchmarks" / "results").glob("*/shapes*.tsv.xz") if root else ()
+    return frozenset(shape_of(shape.case) for path in paths for shape in shapes.read(path)[1])
+
+
 def off_table(seed: int, count: int) -> tuple[Case, ...]:
-    """The suite: shapes that neither the shipped tables nor other suites hold."""
-    known = scored_shapes() | shipped_shapes()
+    """The suite: shapes that neither the shipped tables, the model's data nor other suites hold."""
+    known = scored_shapes() | shipped_shapes() | fitted_shapes()
     return draw(seed, count, lambda case: shape_of(case) in known)
 
 

@@ -9,10 +9,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .suites import Case
-from .survey import KEY, Row
+from .suites import KEY, Case
+
+if TYPE_CHECKING:
+    from .survey import Row
 
 _MEASURED_ON = ("gpu", "torch", "csrc")
 TORCH = "torch"

@@ -10,6 +10,7 @@ from math import gcd
 LAYOUTS = ("NN", "NT", "TN", "TT")
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+KEY = ("dtype", "layout", "batch", "m", "n", "k")  # what tells plain products apart
 
 _WIDEST_COPY = 16  # bytes
 _DECODE_ROWS = 64  # up to which reading the weights is all that counts

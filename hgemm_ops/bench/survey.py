@@ -29,7 +29,7 @@ from hgemm_ops import _tables, _variants
 
 from . import record, runner, sampling, timing, zoo
 from .statistics import median
-from .suites import Case
+from .suites import KEY, Case
 from .zoo import Model
 
 TORCH = runner.TORCH
@@ -39,7 +39,6 @@ MODEL = "model"  # shapes to fit the dispatcher's model to (shapes.py)
 _SAMPLED = 64  # rows, and columns, of what is held to float64
 _ALIGNMENT = 128  # elements: views start where a fresh allocation could
 _WHOLE = 16  # bytes
-KEY = ("dtype", "layout", "batch", "m", "n", "k")  # what tells the cases of a survey apart
 _SLACK = 4  # of a result's largest difference from torch's, over torch's own error or one rounding
 
 
@@ -188,7 +187,7 @@ def measure(
     _, screened = timed(list(bodies), options.screening, options.seed)
     speeds = {name: median(samples) for name, samples in screened.items()}
     last = sorted(speeds, key=lambda name: -speeds[name])[: options.finalists]
-    last += [name for name in kept if name in speeds and name not in last]
+    last += [name for name in dict.fromkeys(kept) if name in speeds and name not in last]
     torch_us, ratios = timed([TORCH, *last], options.rounds, options.seed + 1)
     speeds |= {name: median(samples) for name, samples in ratios.items()}
     best, best_by = best_of(ratios)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from . import runner, survey, zoo
-from .suites import Case
+from . import runner, zoo
+from .suites import KEY, Case
 
 _WHOLE = 16  # bytes of alignment
 
@@ -104,4 +104,4 @@ def lines(document: Mapping[str, Any], by_model: bool = True) -> list[list[str]]
 
 def label(row: Mapping[str, Any]) -> str:
     """``float16 NT 16x4096x4096``."""
-    return f"{row['dtype']} {Case(**{name: row[name] for name in survey.KEY}).label}"
+    return f"{row['dtype']} {Case(**{name: row[name] for name in KEY}).label}"

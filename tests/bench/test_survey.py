@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from helpers import needs_library
 
 import hgemm_ops
-from benchmarks import tables
+from benchmarks import tables, tuned
 from hgemm_ops import _tables
 from hgemm_ops.bench import console, record, sampling, survey, survey_figures, timing, zoo
 from hgemm_ops.bench.suites import SUITES, Case
@@ -153,13 +153,27 @@ def test_sets_are_what_the_case_says_and_share_no_element(case: Case) -> None:
 def test_wrong_kernels_are_found_and_not_timed(case: Case, kernels: dict[str, Any]) -> None:
     memory = survey.Memory(torch.device("cpu"), 0)
     names = [name for name in kernels if case.batch == 1 or name != "unwritten"]
-    found = survey.measure(case, names, memory, survey.Options(finalists=1), kept=["middle", "torch"])
+    found = survey.measure(case, names, memory, survey.Options(finalists=1), kept=["middle", "torch", "middle"])
     wrong = {"unwritten", "one_element_off", "inaccurate"} & set(names)
     assert found.wrong.keys() == wrong and ("unwritten" not in wrong or "nan" in found.wrong["unwritten"])
     assert found.us == {"torch": 4.0, "slow": 8.0, "fast": 2.0, "middle": 3.0}
     assert (found.best, found.best_by) == (2.0, "fast")
     assert found.sets == timing.set_count(case.bytes, 200_000)
     assert survey.measure(case, names, memory, survey.Options(most_sets=3)).sets == 3
+
+
+@needs_library
+def test_what_tuning_chose_is_timed_in_all_rounds(kernels: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, case = survey.Memory(torch.device("cpu"), 0), Case(40, 24, 33)
+    memory.sets(case, 1)
+    planned = survey.Planned(case, ("fast",), {"": survey.Choice("torch", "model")})
+    (found,) = tuned.rows([planned], memory, survey.Options(finalists=1))
+    assert found[0].to_json()["chosen"] == {"": {"served_by": "torch", "source": "fallback", "ratio": 1.0}}
+    assert 0 < found[1] < 60
+    explained = replace(hgemm_ops.explain(M=40, N=24, K=33, arch="sm_90"), chosen="middle", source="table")
+    monkeypatch.setattr(hgemm_ops, "explain", lambda a, b: explained)
+    (found,) = tuned.rows([planned], memory, survey.Options(finalists=1))
+    assert found[0].to_json()["chosen"] == {"": {"served_by": "middle", "source": "table", "ratio": 1.3333}}
 
 
 def test_only_the_fastest_and_the_choice_are_timed_in_all_rounds(kernels: dict[str, Any]) -> None:
