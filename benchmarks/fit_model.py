@@ -3,10 +3,17 @@ trees to ``csrc/dispatch/learned_sm90.inc``. Needs no GPU; needs numpy and catbo
 
 python benchmarks/fit_model.py [--check]
 
-The data, ``results/<gpu>/shapes*.tsv.xz``: microseconds of torch and of every kernel worth trying at thousands of
-random shapes, each a row (`hgemm tune --random` adds some); one file, `hgemm tune --random 700 --rows 24`, is of few
-rows, as decoding has them. Kernels have changed since ``shapes-earlier`` was measured, so each of its shapes counts a
-quarter. Shapes of the suites and of the zoo are left out: what is scored must not be fitted to.
+The data, ``results/<gpu>/shapes*.tsv.xz``: microseconds of torch and of kernels at thousands of random shapes, each a
+row. `hgemm tune --random N --output FILE` adds some, and names what else is said here:
+
+- ``shapes``: every kernel worth trying;
+- ``shapes-leaders``, `--candidates 3`: those predicted to be fastest, at four times as many shapes a second: what torch
+  takes is harder to predict than what kernels take;
+- ``shapes-whole``, `--candidates 3 --whole`: sizes as the layers of models have them;
+- ``shapes-few-rows``, `--rows 24`: products of decoding;
+- ``shapes-earlier``: measured before kernels changed, so each shape counts a quarter.
+
+Shapes of the suites and of the zoo are left out: what is scored must not be fitted to.
 
 Forests of oblivious trees, as powers of two by which a prediction is multiplied. That of the kernels has one row for
 each kernel and shape; kernels are told apart by what they are (tile, cluster, ...), not by their names, so a new one
