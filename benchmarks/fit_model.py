@@ -7,8 +7,8 @@ The data, ``results/<gpu>/shapes*.tsv.xz``: microseconds of torch and of kernels
 row. `hgemm tune --random N --output FILE` adds some, and names what else is said here:
 
 - ``shapes``: every kernel worth trying;
-- ``shapes-leaders``, `--candidates 3`: those predicted to be fastest, at four times as many shapes a second: what torch
-  takes is harder to predict than what kernels take;
+- ``shapes-leaders``, `--candidates 3`: those predicted to be fastest, at nearly three times as many shapes a second:
+  what torch takes is harder to predict than what kernels take;
 - ``shapes-whole``, `--candidates 3 --whole`: sizes as the layers of models have them;
 - ``shapes-few-rows``, `--rows 24`: products of decoding;
 - ``shapes-earlier``: measured before kernels changed, so each shape counts a quarter.
