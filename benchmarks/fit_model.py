@@ -76,31 +76,30 @@ def features(query: _native.Query, variant: int, best_us: float = 0.0) -> list[f
 def read(paths: Sequence[Path]) -> tuple[dict[str, Any], list[Shape]]:
     """The first file's head, and all shapes with what the analytic models say."""
     facts = _native.preset_facts(90)
-    scored, names = scored_shapes(), _variants.names()
-    ids = {name: id_ for id_, name in enumerate(names)}
+    scored, ids = scored_shapes(), _variants.ids()
     files = [measured_shapes.read(path) for path in paths]
     weights = [WEIGHTS.get(path.name.removesuffix(".tsv.xz"), 1.0) for path in paths]
     measured = [(weight, shape) for weight, (_, held) in zip(weights, files, strict=True) for shape in held]
     head, shapes = files[0][0], []
-    for weight, kind, case, times in ((weight, shape.kind, shape.case, shape.us) for weight, shape in measured):
+    for weight, shape in measured:
+        case = shape.case
         if (case.batch, case.m, case.n, case.k) in scored:
             continue
         query = _variants.matmul_query(
             case.m, case.n, case.k, getattr(torch, case.dtype), case.layout, facts, case.batch
         )
-        able = {names[c.variant] for c in _native.explain(query)[1] if c.eligible and c.variant != _native.TORCH}
-        us = {name: value for name, value in times.items() if name in able or name == TORCH}
+        able = {_variants.name_of(c.variant) for c in _native.explain(query)[1] if c.eligible}  # torch among them
+        us = {name: value for name, value in shape.us.items() if name in able}
         # Not explain's, which are of the model that is there now.
-        predicted = {
-            name: 2 ** features(query, _native.TORCH if name == TORCH else ids[name], 1.0)[PREDICTED] for name in us
-        }
-        shapes.append(Shape(kind, weight, us, query, predicted))
+        predicted = {name: 2 ** features(query, ids[name], 1.0)[PREDICTED] for name in us}
+        shapes.append(Shape(shape.kind, weight, us, query, predicted))
     return {**head, "shapes": len(measured)}, shapes
 
 
 def fit(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> CatBoostRegressor:
-    settings = {"loss_function": "RMSE", **settings}
-    model = CatBoostRegressor(border_count=128, random_seed=2, verbose=0, allow_writing_files=False, **settings)
+    model = CatBoostRegressor(
+        loss_function="RMSE", border_count=128, random_seed=2, verbose=0, allow_writing_files=False, **settings
+    )
     model.fit(x, y, sample_weight=weights)
     return model
 
@@ -109,7 +108,7 @@ class Kernels:
     """Rows of the kernels' forest: every kernel that was measured, at every shape."""
 
     def __init__(self, shapes: Sequence[Shape]) -> None:
-        ids = {name: id_ for id_, name in enumerate(_variants.names())}
+        ids = _variants.ids()
         rows = [(i, name) for i, shape in enumerate(shapes) for name in shape.us if name != TORCH]
         self.shape = np.array([i for i, _ in rows])
         self.names = [name for _, name in rows]

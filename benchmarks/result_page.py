@@ -197,7 +197,7 @@ def decode_header(document: Document) -> list[str]:
 
 
 def surveys(documents: Mapping[str, Document]) -> dict[str, Document]:
-    return {name: documents[name] for name in (*survey.NAMES, "tuned") if name in documents}
+    return {name: documents[name] for name in survey.RECORDS if name in documents}
 
 
 def survey_title(document: Document) -> str:

@@ -201,7 +201,7 @@ def generate(results: Path, readme: Path) -> dict[Path, str]:
     for directory in sorted(path for path in results.glob("*") if any(path.glob("*.json"))):
         documents = read(directory)
         lines += summary(documents, directory.name)
-        if suites(documents) or {"decode", "integration", "kernels_ncu", *survey.NAMES} & documents.keys():
+        if suites(documents) or {"decode", "integration", "kernels_ncu", *survey.RECORDS} & documents.keys():
             pages[directory / "README.md"] = page(documents, directory)
     section = "\n".join(["", *(lines or ["No results are recorded yet.", ""])]) + "\n"
     return {readme: replace_section(readme.read_text(), section), **pages}

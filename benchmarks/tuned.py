@@ -63,7 +63,7 @@ def main(count: int, seed: int | None, soak: float, output: Path | None) -> None
         os.environ["HGEMM_OPS_CACHE_DIR"] = scratch  # nobody else's tuned shapes, and none left behind
         found, seconds = zip(*rows(planned, survey.Memory(device, options.seed), options), strict=True)
     document = survey.document("tuned", seed, planned, found, options, soak)
-    document |= {"seed": seed, "milliseconds": {"median": 1e3 * median(seconds), "most": 1e3 * max(seconds)}}
+    document["milliseconds"] = {"median": 1e3 * median(seconds), "most": 1e3 * max(seconds)}
     path = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "tuned.json"
     record.save(document, path)
     figures = survey_figures.figures(survey_figures.scored(document["shapes"]))

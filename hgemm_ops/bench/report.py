@@ -96,7 +96,7 @@ def _suite_rows(name: str, document: Document) -> Iterator[dict[str, Any]]:
 
 def _survey_rows(name: str, document: Document) -> Iterator[dict[str, Any]]:
     """Shapes off the table, whose ratios have no interval."""
-    for row in document.get("shapes", ()) if document.get("survey") in survey.NAMES else ():
+    for row in document.get("shapes", ()) if document.get("survey") in survey.RECORDS else ():
         case = Case(**{key: row[key] for key in ("dtype", "layout", "batch", "m", "n", "k")})
         for model, choice in row["chosen"].items():
             ratio = choice["ratio"]

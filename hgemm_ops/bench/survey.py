@@ -34,6 +34,7 @@ from .zoo import Model
 
 TORCH = runner.TORCH
 NAMES = ("random", "zoo")
+RECORDS = (*NAMES, "tuned")  # and what benchmarks/tuned.py writes
 MODEL = "model"  # shapes to fit the dispatcher's model to (shapes.py)
 
 _SAMPLED = 64  # rows, and columns, of what is held to float64
@@ -466,7 +467,7 @@ def document(
     left_out = "every entry with the (n, k) of one of the scored model's matrices" if suite == "zoo" else "nothing"
     return record.document(
         survey=suite,
-        seed=seed if suite == "random" else None,
+        seed=None if suite == "zoo" else seed,
         planned=len(planned),
         protocol={**asdict(options), "soak_seconds": soak, "rotation_bytes": timing.rotation_bytes(_device())},
         table={"sha256": tables_id(), "left_out": left_out},

@@ -169,7 +169,7 @@ def test_what_tuning_chose_is_timed_in_all_rounds(kernels: dict[str, Any], monke
     planned = survey.Planned(case, ("fast",), {"": survey.Choice("torch", "model")})
     (found,) = tuned.rows([planned], memory, survey.Options(finalists=1))
     assert found[0].to_json()["chosen"] == {"": {"served_by": "torch", "source": "fallback", "ratio": 1.0}}
-    assert 0 < found[1] < 60
+    assert found[1] > 0
     explained = replace(hgemm_ops.explain(M=40, N=24, K=33, arch="sm_90"), chosen="middle", source="table")
     monkeypatch.setattr(hgemm_ops, "explain", lambda a, b: explained)
     (found,) = tuned.rows([planned], memory, survey.Options(finalists=1))
