@@ -1,13 +1,14 @@
 """Shapes that no table holds, timed at their first product: ``use_custom_gemm(tune=True)`` and ``HGEMM_OPS_TUNE=1``.
 
 The dispatcher (``csrc/dispatch/tuning.h``) calls the tuner on the thread of the product, with the kernels that may be
-the fastest. They and torch are timed on the product's operands, into memory of the tuner's, on the product's stream.
-The times become an entry of the table, by which the product in hand is decided as any other.
+the fastest. They and torch are timed on the product's operands and copies of them, into memory of the tuner's. The
+times become an entry of the table, by which the product in hand is decided as any other.
 
 - The timing has a thread of its own: no context holds there, and nothing of the product's thread reaches it (modes,
   autocast, tracing). The product's thread waits without the GIL. One shape is timed at a time.
-- A sample is one call, after a write that empties the L2 and lets the host get ahead. Contenders run in rounds, in a
-  new order each; a kernel's time is torch's over the median of the rounds' ratios.
+- A sample is a CUDA graph of several calls, each on operands of its own, after a read of twice the L2: no launch from
+  the host and no operand in the L2 is part of it. Contenders run in rounds, in a new order each; a kernel's time is
+  torch's over the median of the rounds' ratios.
 - Nothing raises. What fails is one line of the log, and the shape is the model's for as long as the process lives.
 """
 
@@ -37,24 +38,40 @@ TORCH = "torch"
 
 #: Seconds that the runs of a shape may take. Loading a kernel, once a process, is not counted.
 BUDGET = 0.02
-_MOST_KERNELS = 5
+_MOST_KERNELS = 8
 _MOST_ROUNDS = 15
 _WANTED_ROUNDS = 3  # for which the candidates become fewer
+_MOST_CALLS = 32  # of a sample
+_SAMPLE_US = 200.0  # after which it gets no further call
 _FLUSH_SECONDS = 50e-6  # what emptying the L2 is taken to need; the clock knows better
+_CAPTURE_SECONDS = 300e-6  # the same of a graph
 _FLUSH = 2  # times the L2
+_LINE = 128  # bytes
+_OPERANDS = 1.5  # times the L2: all operands and results of a sample, unless one call's are more
 _PATIENCE = 1.0  # seconds that the file of another process is waited for
 _STORE_EVERY = 1.0  # seconds
 
-#: Enqueues one call of a contender, "torch" or a kernel; the function returned waits for it and gives microseconds.
+#: Enqueues a sample of a contender, "torch" or a kernel; the function returned waits for it and gives microseconds per
+#: call.
 Start = Callable[[str], Callable[[], float]]
+
+
+def calls_of_sample(torch_us: float) -> int:
+    """Of a product that torch needs so long for."""
+    return min(_MOST_CALLS, 1 + int(_SAMPLE_US / torch_us))
 
 
 def affordable(torch_us: float, kernels_us: Sequence[float]) -> int:
     """How many of the kernels, predicted to take so long, are timed beside torch: at least one."""
     runs = 1 + _WANTED_ROUNDS  # with the one that warms up
-    spent = runs * (torch_us * 1e-6 + _FLUSH_SECONDS)
+    calls = calls_of_sample(torch_us)
+
+    def seconds(us: float) -> float:
+        return _CAPTURE_SECONDS + runs * (calls * us * 1e-6 + _FLUSH_SECONDS)
+
+    spent = seconds(torch_us)
     for count, us in enumerate(kernels_us):
-        spent += runs * (us * 1e-6 + _FLUSH_SECONDS)
+        spent += seconds(us)
         if spent > BUDGET:
             return max(count, 1)
     return len(kernels_us)
@@ -66,16 +83,18 @@ def measure(
     """Microseconds of torch and each kernel, and the number of rounds: one, and more while they fit in ``seconds``."""
     shuffler = random.Random(0)
     samples: dict[str, list[float]] = {name: [] for name in (TORCH, *names)}
-    for name in samples:  # loads what there is to load
-        start(name)()
     begin, rounds = clock(), 0
+    for name in samples:  # a first sample takes longer
+        start(name)()
+    first = clock()
     while True:
         order = shuffler.sample(list(samples), len(samples))
         pending = [(name, start(name)) for name in order]
         for name, read in pending:
             samples[name].append(read())
         rounds += 1
-        if rounds == _MOST_ROUNDS or (clock() - begin) * (rounds + 1) / rounds > seconds:
+        now = clock()
+        if rounds == _MOST_ROUNDS or now - begin + (now - first) / rounds > seconds:
             break
     base = samples.pop(TORCH)
     torch_us = median(base)
@@ -140,10 +159,9 @@ class Tuner:
         (_, torch_us), *kernels = _native.tuning_candidates(request, _MOST_KERNELS)
         kernels = kernels[: affordable(torch_us, [us for _, us in kernels])]
         names = [_variants.name_of(id_) for id_, _ in kernels]
-        warm_up = (torch_us + sum(us for _, us in kernels)) * 1e-6 + (1 + len(kernels)) * _FLUSH_SECONDS
         with session.contenders(names) as start:
             begin = self._clock()
-            us, rounds = measure(start, names, BUDGET - warm_up, self._clock)
+            us, rounds = measure(start, names, BUDGET, self._clock)
             took = self._clock() - begin
         e = request.entry
         device = _tables.Device(session.device_name, e.cc, e.sm_count, e.l2_bytes)
@@ -215,8 +233,14 @@ def _drained(items: deque[T]) -> list[T]:
 # On a GPU.
 
 
+@functools.cache
+def _stream_of(device: torch.device) -> torch.cuda.Stream:
+    """One for all shapes: torch keeps a workspace of cuBLAS for every stream that products ran on."""
+    return torch.cuda.Stream(device)
+
+
 class _CudaSession:
-    """One product on its stream. Operands that would be copies still to be made have stand-ins, N(0, 1)."""
+    """One product, timed on a stream of the tuner's once the product's own has done what came before."""
 
     def __init__(self, request: _native.Tuning, stream: torch.cuda.Stream) -> None:
         self.device_name = torch.cuda.get_device_name(request.ordinal)
@@ -238,32 +262,35 @@ class _CudaSession:
 
     @contextlib.contextmanager
     def contenders(self, names: Sequence[str]) -> Iterator[Start]:
-        """Ready to start, with nothing before them."""
+        """Loaded, with nothing before them."""
         request, entry, library = self._request, self._request.entry, _native.lib()
         library.hgemm_context_leave_all()
-        with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+        stream = _stream_of(self._device)
+        with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.stream(stream):
+            self._stream.synchronize()
             a = self._operand(request.a, (entry.m, entry.k), request.a_strides)
             b = self._operand(request.b, (entry.k, entry.n), request.b_strides)
             out = self._result((entry.m, entry.n))
             ids = {name: _variants.resolve(name) for name in names}
-            scratch = self._bytes(max(library.hgemm_tuning_workspace(request, id_) for id_ in ids.values()))
-            flush = self._bytes(_FLUSH * entry.l2_bytes)
+            most = max(library.hgemm_tuning_workspace(request, id_) for id_ in ids.values())
+            scratch = torch.empty(most, dtype=torch.uint8, device=self._device)
+            flush = torch.zeros(max(1, _FLUSH * entry.l2_bytes // 4), dtype=torch.int32, device=self._device)
             multiply: Callable[..., Tensor] = (torch.mm, torch.bmm, torch.matmul)[out.dim() - 2]
 
-            def call(name: str) -> None:
+            def call(name: str, a: Tensor, b: Tensor, out: Tensor) -> None:
                 if name == TORCH:
                     multiply(a, b, out=out)
                     return
-                addresses = (a.data_ptr(), b.data_ptr(), out.data_ptr(), scratch.data_ptr(), self._stream.cuda_stream)
+                addresses = (a.data_ptr(), b.data_ptr(), out.data_ptr(), scratch.data_ptr(), stream.cuda_stream)
                 failure = library.hgemm_tuning_launch(request, ids[name], *addresses)
                 if failure is not None:
                     raise RuntimeError(f"{name} failed to launch: {failure.decode()}")
 
-            def start(name: str) -> Callable[[], float]:
+            def timed(enqueue: Callable[[], None]) -> Callable[[], float]:
                 begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                flush.zero_()
+                flush.max()
                 begin.record()
-                call(name)
+                enqueue()
                 end.record()
 
                 def microseconds() -> float:
@@ -272,38 +299,67 @@ class _CudaSession:
 
                 return microseconds
 
-            self._stream.synchronize()  # what came before is not the shape's time
+            for name in (*names, TORCH):  # loads what there is to load
+                call(name, a, b, out)
+            calls = calls_of_sample(timed(lambda: call(TORCH, a, b, out))())
+            bytes_of_call = sum(x.untyped_storage().nbytes() for x in (a, b, out))
+            sets = [(a, b, out)]
+            for _ in range(1, min(calls, int(_OPERANDS * entry.l2_bytes / bytes_of_call))):
+                sets.append((self._copy(a), self._copy(b), self._result((entry.m, entry.n))))
+            pool = torch.cuda.graph_pool_handle()
+
+            @functools.cache
+            def sample(name: str) -> torch.cuda.CUDAGraph:
+                graph = torch.cuda.CUDAGraph()
+                graph.capture_begin(pool, capture_error_mode="thread_local")  # other threads go on
+                try:
+                    for operands in sets:
+                        call(name, *operands)
+                finally:
+                    graph.capture_end()
+                return graph
+
+            def start(name: str) -> Callable[[], float]:
+                read = timed(sample(name).replay)
+                return lambda: read() / len(sets)
+
             yield start
 
     def _sizes(self, matrix: tuple[int, int]) -> tuple[int, ...]:
         return (*self._request.batch, *matrix)[self._absent :]
 
-    def _bytes(self, count: int) -> Tensor:
-        return torch.empty(count, dtype=torch.uint8, device=self._device)
-
     def _operand(self, address: int | None, matrix: tuple[int, int], strides_of: Sequence[int]) -> Tensor:
+        """The product's own; where that would be a copy still to be made, N(0, 1) in its place."""
         sizes, strides = self._sizes(matrix), tuple(strides_of)[self._absent :]
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
         if address:  # as torch takes somebody else's memory: integers as wide as the elements
-            width = self._dtype.itemsize
             interface = {
                 "data": (address, False),
-                "shape": sizes,
-                "strides": tuple(stride * width for stride in strides),
-                "typestr": f"<i{width}",
+                "shape": (extent,),
+                "typestr": f"<i{self._dtype.itemsize}",
                 "version": 3,
             }
             memory = SimpleNamespace(__cuda_array_interface__=interface)
-            return torch.as_tensor(memory, device=self._device).view(self._dtype)
-        extent = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-        generator = torch.Generator(self._device).manual_seed(0)  # not the user's, which goes on as if nothing were
-        values = torch.randn(extent, dtype=self._dtype, device=self._device, generator=generator)
+            values = torch.as_tensor(memory, device=self._device).view(self._dtype)
+        else:
+            generator = torch.Generator(self._device).manual_seed(0)  # not the user's, which goes on as if nothing were
+            values = torch.randn(extent, dtype=self._dtype, device=self._device, generator=generator)
         return values.as_strided(sizes, strides)
+
+    def _copy(self, x: Tensor) -> Tensor:
+        """With the gaps between rows, and as aligned."""
+        flat = x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,))
+        return self._aligned(flat.numel(), x.data_ptr()).copy_(flat).as_strided(x.shape, x.stride())
 
     def _result(self, matrix: tuple[int, int]) -> Tensor:
         """As aligned as the product's own."""
         sizes = self._sizes(matrix)
-        offset = (self._request.d or 0) % 16 // self._dtype.itemsize
-        return torch.empty(offset + math.prod(sizes), dtype=self._dtype, device=self._device)[offset:].view(sizes)
+        return self._aligned(math.prod(sizes), self._request.d or 0).view(sizes)
+
+    def _aligned(self, count: int, address: int) -> Tensor:
+        """So many elements, as far into a line as the address is."""
+        offset = address % _LINE // self._dtype.itemsize
+        return torch.empty(offset + count, dtype=self._dtype, device=self._device)[offset:]
 
 
 # What the process has.

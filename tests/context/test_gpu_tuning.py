@@ -142,7 +142,7 @@ def test_gradients_are_tuned_on_autograds_threads() -> None:
 
 
 def test_it_waits_for_the_products_stream_alone() -> None:
-    """The operands arrive late on a side stream, on which the kernels are timed as well."""
+    """The operands arrive late on a side stream."""
     a, b = rand(512, 640), rand(640, 768)
     late = torch.zeros_like(a)
     side = torch.cuda.Stream()
