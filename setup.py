@@ -34,6 +34,7 @@ Outputs stay in build/native: objects, build.ninja, and ptxas.txt, the ptxas rep
 from __future__ import annotations
 
 import importlib.util
+import lzma
 import os
 import re
 import shlex
@@ -223,6 +224,15 @@ def units(source: Path, build: Path) -> list[tuple[str, Path]]:
     return found
 
 
+def expand(build: Path) -> None:
+    """Writes what is kept as .inc.xz, large data that nobody reads, to ``build``."""
+    for packed in CSRC.rglob("*.inc.xz"):
+        file, content = build / packed.relative_to(CSRC).with_suffix(""), lzma.decompress(packed.read_bytes())
+        if not file.is_file() or file.read_bytes() != content:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+
+
 def torch_root() -> Path:
     """torch's directory, without importing it."""
     spec = importlib.util.find_spec("torch")
@@ -298,12 +308,14 @@ def build_file(
 
     ``toolkit``: None where ``archs`` is empty.
     """
+    expand(build)
     cxx = shlex.split(environ.get("CXX", "c++"))
     common = ["-fPIC", "-fvisibility=hidden"]
     missing = [arch for arch in OWN_ARCHS.values() if archs and arch not in archs]
     defines = [f"-I{CSRC}", *(f"-DHGEMM_NO_SM{arch.upper()}" for arch in missing)]
     built_for = f'-DHGEMM_ARCHS="{" ".join(archs)}"'
-    cc_flags = ["-O2", "-Wall", "-Wextra", *common, *defines, built_for, *shlex.split(environ.get("CXXFLAGS", ""))]
+    cc_flags = ["-O2", "-Wall", "-Wextra", *common, *defines, f"-I{build}", built_for]
+    cc_flags += shlex.split(environ.get("CXXFLAGS", ""))
     torch_flags = [f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}", "-isystem", torch / "include"]
     if toolkit is None:
         cc_flags += ["-DHGEMM_NO_DEVICE_CODE", "-Wno-unused-parameter"]

@@ -1,5 +1,5 @@
 """Fits what the dispatcher's analytic models miss (``csrc/dispatch/learned.h``) to measured shapes, and writes the
-trees to ``csrc/dispatch/learned_sm90.inc``. Needs no GPU; needs numpy and catboost, which nothing else here does.
+trees to ``csrc/dispatch/learned_sm90.inc.xz``. Needs no GPU; needs numpy and catboost, which nothing else here does.
 
 python benchmarks/fit_model.py [--check]
 
@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import lzma
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ from hgemm_ops.bench.sampling import scored_shapes
 #: The weight of each shape, by file.
 WEIGHTS = {"shapes": 1.0, "shapes-leaders": 1.0, "shapes-whole": 1.0, "shapes-few-rows": 1.0, "shapes-earlier": 0.25}
 DATA = tuple(Path(__file__).parent / "results" / "h200" / f"{name}.tsv.xz" for name in WEIGHTS)
-OUTPUT = Path(__file__).parents[1] / "csrc" / "dispatch" / "learned_sm90.inc"
+OUTPUT = Path(__file__).parents[1] / "csrc" / "dispatch" / "learned_sm90.inc.xz"
 TORCH = "torch"
 PREDICTED = 20  # learned.h's kShapeFeatures: the first question about a kernel or torch, log2 of what is predicted
 UNIT = 4096  # leaves are whole numbers of 1 / UNIT
@@ -240,7 +241,7 @@ def main(check: bool, data: tuple[Path, ...], output: Path) -> None:
         "Doubt": fit(DOUBT, beside_lead, off, weights),
     }
     scratch = output.with_suffix(".json")
-    output.write_text(source(head, models, scratch))
+    output.write_bytes(lzma.compress(source(head, models, scratch).encode(), preset=9 | lzma.PRESET_EXTREME))
     scratch.unlink()
     click.echo(f"{output}: {output.stat().st_size} bytes")
 

@@ -10,7 +10,7 @@
 namespace hgemm {
 namespace {
 
-#include "dispatch/learned_sm90.inc"
+#include "dispatch/learned_sm90.inc"  // which setup.py expands
 
 /// A line for each architecture that has one.
 constexpr std::pair<int, const Learned*> kModels[] = {{90, &kLearnedSm90}};

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import lzma
 import os
 import re
 import shutil
@@ -358,7 +359,7 @@ def tree(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "kernels/family/instances.cu": "#define KERNEL(X) int X() { return 6; }\nHGEMM_LINE\n#ifndef HGEMM_LINE\n"
         '#include "kernels/family/list.inc"\n#endif\n',
         "kernels/device.cu": "",
-        "dispatch/canonical.cc": "int five() { return 5; }\n",
+        "dispatch/canonical.cc": 'int five() {\n#include "dispatch/data.inc"\n}\n',
         "ladder/rung.cc": 'int five();\n[[gnu::visibility("default")]] int rung() { return five(); }\n',
         "kernels/sm80_a/instances.cu": '#include "core/shared.h"\nint one() { return 1; }\n',
         "kernels/sm90_b/instances.cu": "int two() { return 2; }\n",
@@ -371,6 +372,7 @@ def tree(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = build.CSRC / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    (build.CSRC / "dispatch" / "data.inc.xz").write_bytes(lzma.compress(b"return 5;\n"))
     make_toolkit(tmp_path / "cuda")
     return tmp_path
 
@@ -448,6 +450,8 @@ def test_build_is_incremental(build: Any, tree: Path, capfd: pytest.CaptureFixtu
     kernel_list = build.CSRC / "kernels" / "family" / "list.inc"
     kernel_list.write_text(kernel_list.read_text() + "KERNEL(c)\n")
     assert compiled() == {"kernels/family/instances.2.cu"}
+    (build.CSRC / "dispatch" / "data.inc.xz").write_bytes(lzma.compress(b"return 6;\n"))
+    assert compiled() == {"dispatch/canonical.cc"}
     (build.CSRC / "kernels" / "sm90_b" / "instances.cu").write_text("syntax error\n")
     with pytest.raises(SystemExit, match="compilation failed"):
         compiled()
