@@ -9,7 +9,7 @@ from typing import Any
 from hgemm_ops.bench import survey, survey_figures
 from hgemm_ops.bench.statistics import geometric_mean
 
-OURS, TORCH, PEER, STREAM = "hgemm", "torch", "peer:", "stream"
+OURS, TORCH, PEER, STREAM, FAST = "hgemm", "torch", "peer:", "stream", "hgemm:fast"
 INTERVAL = {"value": "", "low": "_low", "high": "_high"}
 
 Document = Mapping[str, Any]
@@ -244,7 +244,7 @@ def best_forced(row: Document) -> str:
     forced = {
         name: result["ratio"]["value"]
         for name, result in row["results"].items()
-        if name != OURS and not name.startswith((TORCH, PEER)) and "ratio" in result
+        if name not in (OURS, FAST) and not name.startswith((TORCH, PEER)) and "ratio" in result
     }
     if not forced:
         return "-"
@@ -256,6 +256,14 @@ def share_of_stream(ours: Document) -> str:
     return f"{ours['of_stream']['value']:.3f}" if "of_stream" in ours else "-"
 
 
+def over_fast(row: Document) -> str:
+    """How fast the numerics asked for are beside fast ones; bold where slower."""
+    ratio = row["results"].get(FAST, {}).get("ours")
+    return (
+        f"{'**' if ratio['high'] < 1 else ''}{ratio['value']:.3f}{'**' if ratio['high'] < 1 else ''}" if ratio else "-"
+    )
+
+
 def suite_section(name: str, document: Document, directory: Path) -> list[str]:
     """Every row of a suite."""
     protocol = document["protocol"]
@@ -264,6 +272,7 @@ def suite_section(name: str, document: Document, directory: Path) -> list[str]:
     warmup = protocol.get("warmup_seconds")
     soaked += f", each case after {warmup:g} s of its own" if warmup else ""
     streamed = any(STREAM in row["results"] for row in document["rows"])
+    promises = any(FAST in row["results"] for row in document["rows"])
     rows = []
     for row in document["rows"]:
         base, ours = row["results"][TORCH], row["results"].get(OURS, {})
@@ -283,12 +292,13 @@ def suite_section(name: str, document: Document, directory: Path) -> list[str]:
                 row["served_by"] or "-",
                 best_forced(row),
                 *([share_of_stream(ours)] if streamed else []),
+                *([over_fast(row)] if promises else []),
             ]
         )
     plot = Path("plots", f"{name}-ratio.svg")
     header = [
         "case", "torch µs", "µs", "ratio", "95 %", "TFLOP/s", "GB/s", "error / torch's", "served by", "best forced",
-        *(["of stream"] if streamed else []),
+        *(["of stream"] if streamed else []), *([f"{protocol['numerics']} over fast"] if promises else []),
     ]  # fmt: skip
     return [
         f"## {name}",

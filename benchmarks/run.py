@@ -1,7 +1,8 @@
-"""Runs suites and writes ``results/<gpu>/<suite>.json``, of split float32 ``<suite>-split.json``: ``python
-benchmarks/run.py [--variant all] [SUITE...]``.
+"""Runs suites and writes ``results/<gpu>/<suite>.json``, with the modes asked for in its name
+(``float32-split.json``): ``python benchmarks/run.py [--variant all] [SUITE...]``.
 
-``random`` and ``zoo`` also write every shape to ``<suite>.jsonl`` as it comes, and go on from there after ``--limit``.
+``random`` and, with fast numerics, ``zoo`` also write every shape to ``<suite>.jsonl`` as it comes, and go on from
+there after ``--limit``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hgemm_ops.bench import console, record, runner, survey
 from hgemm_ops.bench.suites import ELEMENT_BYTES, SUITES, with_dtype
 
 RESULTS = Path(__file__).parent / "results"
+_ZOO_ROWS = 4096  # of M, at most, where zoo's first --count shapes are timed as those of other suites
 
 
 @click.command(
@@ -27,6 +29,7 @@ RESULTS = Path(__file__).parent / "results"
 @click.option(
     "--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Instead of the suites' own; <suite>-<dtype>.json."
 )
+@console.numerics_option
 @console.float32_option
 @click.option("--rounds", type=click.IntRange(min=5), default=40, show_default=True)
 @console.soak_option
@@ -39,6 +42,7 @@ def main(
     variants: tuple[str, ...],
     peer_names: tuple[str, ...],
     dtype: str | None,
+    numerics: str | None,
     float32: str | None,
     rounds: int,
     soak: float,
@@ -51,7 +55,12 @@ def main(
     output: Path | None,
 ) -> None:
     console.require_kernels("benchmarks/run.py")
-    splits = console.splits_float32(float32)
+    modes = console.set_modes(numerics, float32)
+    surveyed = [name for name in suites if name in survey.NAMES]
+    if runner.standing_numerics() != "fast":
+        if "random" in surveyed:
+            raise click.UsageError("random times the kernels of fast numerics alone")
+        surveyed = []  # zoo as the other suites: what is compared is the dispatcher's choice in either mode
     directory = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name())
     options = runner.Options(
         variants=console.known_variants(variants),
@@ -64,7 +73,7 @@ def main(
     console.report_peers(options.peers, screen)
     every: list[runner.Row] = []
     wrong: list[str] = []
-    for suite in (name for name in suites if name in survey.NAMES):
+    for suite in surveyed:
         asked, journal_path = survey.Options(candidates=candidates), directory / f"{suite}.jsonl"
         drawn, planned, measured = console.survey_rows(
             suite, asked, screen, seed, count, models, limit, soak, journal_path
@@ -73,12 +82,15 @@ def main(
         record.save(document, directory / f"{suite}.json")
         screen.print(console.survey_table(document))
         wrong += console.survey_wrong(document)
-    fixed = [name for name in suites or SUITES if name in SUITES]
+    fixed = [name for name in suites or SUITES if name not in surveyed]
     copy = runner.copy_gbps() if fixed else 0.0
     for suite in fixed:
-        cases = with_dtype(SUITES[suite], dtype) if dtype else SUITES[suite]
+        if suite == "zoo":
+            cases = tuple(case for case in survey.cases_of(suite, 0, 0, models) if case.m <= _ZOO_ROWS)[:count]
+        else:
+            cases = with_dtype(SUITES[suite], dtype) if dtype else SUITES[suite]
         rows = console.run_with_progress(cases, options, screen)
-        name = suite + f"-{dtype}" * (dtype is not None) + "-split" * splits
+        name = suite + f"-{dtype}" * (dtype is not None) + modes
         record.save(runner.document(name, rows, options, copy), directory / f"{name}.json")
         screen.print(f"{name}: {console.summary(rows) or f'{len(rows)} cases'}")
         every += rows

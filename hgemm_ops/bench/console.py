@@ -58,6 +58,12 @@ float32_option = click.option(
     help="How it is multiplied.  [default: HGEMM_OPS_FLOAT32, or strict]",
 )
 
+numerics_option = click.option(
+    "--numerics",
+    type=click.Choice(_native.NUMERICS),
+    help="What products promise; other than fast, fast is timed beside it.  [default: HGEMM_OPS_NUMERICS, or fast]",
+)
+
 soak_option = click.option(
     "--soak",
     type=click.FloatRange(min=0),
@@ -78,11 +84,15 @@ warmup_option = click.option(
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def splits_float32(mode: str | None) -> bool:
-    """Makes a ``float32_option`` this process's default. Whether float32 is split then."""
-    if mode is not None:
-        _native.check(_native.lib().hgemm_set_default_float32(_native.FLOAT32.index(mode)))
-    return runner.standing_float32() == "split"
+def set_modes(numerics: str | None, float32: str | None) -> str:
+    """Makes a ``numerics_option`` and a ``float32_option`` this process's defaults. What result files add to their name
+    for what stands then."""
+    if numerics is not None:
+        _native.check(_native.lib().hgemm_set_default_numerics(_native.NUMERICS.index(numerics)))
+    if float32 is not None:
+        _native.check(_native.lib().hgemm_set_default_float32(_native.FLOAT32.index(float32)))
+    standing = runner.standing_numerics(), runner.standing_float32()
+    return "".join(f"-{mode}" for mode in standing if mode not in ("fast", "strict"))
 
 
 def _all(options: Sequence[Callable[[_Command], _Command]]) -> Callable[[_Command], _Command]:
@@ -99,7 +109,11 @@ def survey_options() -> Callable[[_Command], _Command]:
     return _all(
         (
             click.option(
-                "--count", type=click.IntRange(min=1), default=1000, show_default=True, help="Shapes of random."
+                "--count",
+                type=click.IntRange(min=1),
+                default=1000,
+                show_default=True,
+                help="Shapes of random, and of zoo with other numerics than fast.",
             ),
             click.option(
                 "--model", "models", type=click.Choice(list(zoo.MODELS)), multiple=True, help="Of zoo; repeatable."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ from .suites import Case
 TORCH = "torch"
 TORCH_FUSED = "torch._addmm_activation"
 DISPATCHED = "hgemm"  # what the dispatcher picks
+FAST = "hgemm:fast"  # where other numerics stand: what it picks without them
 ALL = "all"
 STREAM = lean.STREAM
 PEER = "peer:"  # before a peer's name
@@ -64,8 +64,8 @@ class Result:
 
     us: median microseconds per call. ratio: how many times as fast as torch. gbps: of the least possible traffic.
     error: against float64, in the 2-norm, relative; largest_error: in the maximum norm.
-    configuration: of a peer, the one that was timed. ours: how many times as fast as this peer the dispatcher's choice
-        is. of_stream: the time of reading the weights over this contender's.
+    configuration: of a peer, the one that was timed. ours: how many times as fast as this peer, or FAST, the
+        dispatcher's choice is. of_stream: the time of reading the weights over this contender's.
     """
 
     us: float | None = None
@@ -185,6 +185,8 @@ def _contenders(case: Case, operands: workload.Operands, options: Options) -> _C
         ladder = {c.name for c in explanation.candidates if c.family == "ladder"}
         if options.dispatched:
             found.calls[DISPATCHED] = workload.hgemm_call(case, None)
+            if standing_numerics() != "fast":
+                found.calls[FAST] = workload.hgemm_call(case, None, "fast")
             found.served_by, found.source = explanation.chosen, explanation.source
     everything = options.variants == (ALL,)
     names = options.variants
@@ -337,7 +339,7 @@ def run_case(case: Case, options: Options, device: torch.device) -> Row:
             largest_error=errors[name][1],
             configuration=configurations.get(name),
             ours=statistics.paired_ratio(samples, times[DISPATCHED])
-            if name in configurations and DISPATCHED in times
+            if (name in configurations or name == FAST) and DISPATCHED in times
             else None,
             of_stream=statistics.paired_ratio(streamed, samples) if streamed else None,
         )
@@ -365,6 +367,11 @@ def copy_gbps(rounds: int = 20) -> float:
     return 2 * source.nbytes / statistics.median(samples) * 1e-3
 
 
+def standing_numerics() -> str:
+    """What products that name no numerics promise here."""
+    return _native.NUMERICS[_native.lib().hgemm_standing_numerics()] if _library.load() else "fast"
+
+
 def standing_float32() -> str:
     """How float32 products that name no mode are computed here."""
     return _native.FLOAT32[_native.lib().hgemm_standing_float32()] if _library.load() else "strict"
@@ -382,7 +389,7 @@ def document(suite: str, rows: Sequence[Row], options: Options, copy: float) -> 
             "rotation_bytes": timing.rotation_bytes(torch.device("cuda", torch.cuda.current_device())),
             "inputs": options.inputs,
             "seed": options.seed,
-            "numerics": os.environ.get("HGEMM_OPS_NUMERICS") or "fast",
+            "numerics": standing_numerics(),
             "float32": standing_float32(),
             "peers": peers.versions(options.peers),
         },

@@ -101,8 +101,8 @@ def torch_fused_call(case: Case) -> Callable[[Operands], Tensor] | None:
     return call
 
 
-def hgemm_call(case: Case, variant: str | None) -> Callable[[Operands], Tensor]:
-    """Through kernel ``variant``, or the dispatcher's choice for None."""
+def hgemm_call(case: Case, variant: str | None, numerics: str | None = None) -> Callable[[Operands], Tensor]:
+    """Through kernel ``variant``, or the dispatcher's choice for None; ``numerics``: None for those that stand."""
     if case.op == "add":
         if variant is None:
             raise ValueError("the elementwise sum has no dispatcher: name a variant")
@@ -111,8 +111,10 @@ def hgemm_call(case: Case, variant: str | None) -> Callable[[Operands], Tensor]:
     if case.op == "chain":
         raise ValueError("a chain has no kernel of its own: chain_call")
     if case.op == "matmul":
-        return lambda x: hgemm_ops.matmul(x.a, x.b, variant=variant)
-    return lambda x: hgemm_ops.linear(x.a, x.b.mT, x.bias, activation=case.activation, variant=variant)
+        return lambda x: hgemm_ops.matmul(x.a, x.b, variant=variant, numerics=numerics)
+    return lambda x: hgemm_ops.linear(
+        x.a, x.b.mT, x.bias, activation=case.activation, variant=variant, numerics=numerics
+    )
 
 
 def chain_call() -> Callable[[Operands], Tensor]:

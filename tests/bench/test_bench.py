@@ -344,7 +344,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
     fast.fast = True  # type: ignore[attr-defined]
     kernels = {"fast": fast, "unwritten": unwritten, "inaccurate": inaccurate, None: fast}
-    monkeypatch.setattr(workload, "hgemm_call", lambda case, variant: kernels[variant])
+    monkeypatch.setattr(workload, "hgemm_call", lambda case, variant, numerics=None: kernels[variant])
     predicted = {"unwritten": 3.0, "inaccurate": 2.0, "fast": 1.0}
     candidates = [Candidate(name, True, "", predicted[name]) for name in kernels if name]
     candidates.append(Candidate("picky", False, "needs k % 64 == 0"))
@@ -428,6 +428,30 @@ def test_a_chain_is_dependent_layers_and_is_timed_beside_reading_its_weights(mon
     assert "of stream" in text and "1.000 of the speed of reading the weights in 1" in text
     page = "\n".join(result_page.suite_section("decode-chain", _document([row], "decode-chain"), Path()))
     assert "| of stream |" in page and "| 1.000 |" in page
+
+
+@pytest.mark.usefixtures("eager")
+def test_other_numerics_are_timed_beside_fast_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str | None] = []
+    call = workload.hgemm_call
+
+    def hgemm_call(case: Case, variant: str | None, numerics: str | None = None) -> Any:
+        asked.append(numerics)
+        return call(case, variant)
+
+    monkeypatch.setattr(workload, "hgemm_call", hgemm_call)
+    monkeypatch.setattr(runner, "standing_numerics", lambda: "batch_invariant")
+    row = runner.run_case(Case(40, 24, 33), runner.Options(rounds=5), torch.device("cpu"))
+    assert asked == [None, "fast"] and row.results.keys() == {"torch", "hgemm", runner.FAST}
+    assert row.results[runner.FAST].ours == statistics.Interval(1.0, 1.0, 1.0)
+    document = _document([row], "llm-batch_invariant")
+    document["protocol"]["numerics"] = "batch_invariant"
+    page = "\n".join(result_page.suite_section("llm-batch_invariant", document, Path()))
+    assert "| batch_invariant over fast |" in page and "| - | 1.000 |" in page
+    line = tables.promise_line({"llm-batch_invariant": document}).replace("\n", " ")
+    assert line.startswith('`numerics="batch_invariant"` on 1 products of llm (')
+    assert "; 1.000 (1.000 to 1.000) of fast numerics; 1.000 (1.000 to 1.000) of these at up to 64 rows." in line
+    assert tables.promise_line({"llm": _document([row], "llm") | {"protocol": {}}}) == ""
 
 
 @pytest.mark.usefixtures("eager")

@@ -78,7 +78,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(peers, "_load", lambda name: found[name])
     monkeypatch.setattr(timing, "Body", _EagerBody)
     monkeypatch.setattr(timing, "_MIN_ROTATION", 20_000)
-    monkeypatch.setattr(workload, "hgemm_call", lambda case, variant: _product(4.0))
+    monkeypatch.setattr(workload, "hgemm_call", lambda case, variant, numerics=None: _product(4.0))
     explanation = SimpleNamespace(chosen="ours", source="model", candidates=[])
     monkeypatch.setattr(hgemm_ops, "explain", lambda *_, **__: explanation)
     monkeypatch.setattr(hgemm_ops, "variants", list)

@@ -14,7 +14,12 @@ from hgemm_ops.bench.suites import SUITES
 def test_every_suite_with_a_product_is_recorded_after_the_table() -> None:
     names = list(record_all.STEPS)
     suites = [name for name in names if name.startswith("suite-")]
-    assert {name.removeprefix("suite-") for name in suites} == {*SUITES, "bfloat16", "float32-split"} - {
+    assert {name.removeprefix("suite-") for name in suites} == {
+        *SUITES,
+        "bfloat16",
+        "float32-split",
+        "batch_invariant",
+    } - {
         "seeds-sgemm",
         "seeds-add",
         "float32",
@@ -22,7 +27,8 @@ def test_every_suite_with_a_product_is_recorded_after_the_table() -> None:
     assert max(names.index(n) for n in names if n.startswith("tune-")) < min(names.index(n) for n in suites)
     assert names[0] == "tests"
     soaked = {name for name in suites if "--soak" in record_all.STEPS[name].command}
-    assert soaked == {"suite-seeds-large", "suite-seeds-large-nt", "suite-layouts", "suite-llm", "suite-bfloat16"}
+    large = {"seeds-large", "seeds-large-nt", "layouts", "llm", "bfloat16", "batch_invariant"}
+    assert soaked == {f"suite-{name}" for name in large}
     assert all("--soak" in record_all.STEPS[name].command for name in ("tune-large", "tune-bfloat16", "tune-llm"))
     # The course is written from what the two before it record.
     assert names[1:4] == ["ladder", "ladder-ncu", "course"]
