@@ -36,15 +36,17 @@ from hgemm_ops import _library, _native, _tables, _variants
 
 TORCH = "torch"
 
-#: Seconds that the runs of a shape may take. Loading a kernel, once a process, is not counted.
+#: Seconds that a shape may take. Loading a kernel, once a process, is not counted.
 BUDGET = 0.02
-_MOST_KERNELS = 8
+_MOST_KERNELS = 6
 _MOST_ROUNDS = 15
+_LEAVING = 3e-3  # seconds in which the graphs go
 _WANTED_ROUNDS = 3  # for which the candidates become fewer
 _MOST_CALLS = 32  # of a sample
 _SAMPLE_US = 200.0  # after which it gets no further call
 _FLUSH_SECONDS = 50e-6  # what emptying the L2 is taken to need; the clock knows better
 _CAPTURE_SECONDS = 300e-6  # the same of a graph
+_LAUNCH_US = 20.0  # that a call from the host may take longer than within a graph
 _FLUSH = 2  # times the L2
 _LINE = 128  # bytes
 _OPERANDS = 1.5  # times the L2: all operands and results of a sample, unless one call's are more
@@ -78,12 +80,12 @@ def affordable(torch_us: float, kernels_us: Sequence[float]) -> int:
 
 
 def measure(
-    start: Start, names: Sequence[str], seconds: float, clock: Callable[[], float] = time.monotonic
+    start: Start, names: Sequence[str], until: float, clock: Callable[[], float] = time.monotonic
 ) -> tuple[dict[str, float], int]:
-    """Microseconds of torch and each kernel, and the number of rounds: one, and more while they fit in ``seconds``."""
+    """Microseconds of torch and each kernel, and how many rounds: one, and more while another ends by ``until``."""
     shuffler = random.Random(0)
     samples: dict[str, list[float]] = {name: [] for name in (TORCH, *names)}
-    begin, rounds = clock(), 0
+    rounds = 0
     for name in samples:  # a first sample takes longer
         start(name)()
     first = clock()
@@ -94,7 +96,7 @@ def measure(
             samples[name].append(read())
         rounds += 1
         now = clock()
-        if rounds == _MOST_ROUNDS or now - begin + (now - first) / rounds > seconds:
+        if rounds == _MOST_ROUNDS or now + (now - first) / rounds > until:
             break
     base = samples.pop(TORCH)
     torch_us = median(base)
@@ -159,10 +161,11 @@ class Tuner:
         (_, torch_us), *kernels = _native.tuning_candidates(request, _MOST_KERNELS)
         kernels = kernels[: affordable(torch_us, [us for _, us in kernels])]
         names = [_variants.name_of(id_) for id_, _ in kernels]
+        begin = self._clock()
         with session.contenders(names) as start:
-            begin = self._clock()
-            us, rounds = measure(start, names, BUDGET, self._clock)
-            took = self._clock() - begin
+            begin += session.aside
+            us, rounds = measure(start, names, begin + BUDGET - _LEAVING, self._clock)
+        took = self._clock() - begin
         e = request.entry
         device = _tables.Device(session.device_name, e.cc, e.sm_count, e.l2_bytes)
         dtype, layout = _native.dtype_name(_native.DTYPES[e.dtype]), _native.LAYOUTS[e.a_major, e.b_major]
@@ -240,11 +243,14 @@ def _stream_of(device: torch.device) -> torch.cuda.Stream:
 
 
 class _CudaSession:
-    """One product, timed on a stream of the tuner's once the product's own has done what came before."""
+    """One product, timed on a stream of the tuner's once the product's own has done what came before.
+
+    ``aside``: seconds of ``contenders`` that were not the shape's: waiting for the product's stream, loading kernels.
+    """
 
     def __init__(self, request: _native.Tuning, stream: torch.cuda.Stream) -> None:
         self.device_name = torch.cuda.get_device_name(request.ordinal)
-        self._request, self._stream = request, stream
+        self._request, self._stream, self.aside = request, stream, 0.0
         self._device = torch.device("cuda", request.ordinal)
         self._dtype = _native.DTYPES[request.entry.dtype]
         # Batch dimensions that the product does not have, of the two that a request has.
@@ -267,7 +273,9 @@ class _CudaSession:
         library.hgemm_context_leave_all()
         stream = _stream_of(self._device)
         with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.stream(stream):
+            begin = time.monotonic()
             self._stream.synchronize()
+            self.aside = time.monotonic() - begin
             a = self._operand(request.a, (entry.m, entry.k), request.a_strides)
             b = self._operand(request.b, (entry.k, entry.n), request.b_strides)
             out = self._result((entry.m, entry.n))
@@ -299,9 +307,13 @@ class _CudaSession:
 
                 return microseconds
 
+            begin = time.monotonic()
             for name in (*names, TORCH):  # loads what there is to load
                 call(name, a, b, out)
-            calls = calls_of_sample(timed(lambda: call(TORCH, a, b, out))())
+            stream.synchronize()
+            self.aside += time.monotonic() - begin
+            alone = min(timed(lambda: call(TORCH, a, b, out))() for _ in range(2))
+            calls = calls_of_sample(max(1.0, alone - _LAUNCH_US))
             bytes_of_call = sum(x.untyped_storage().nbytes() for x in (a, b, out))
             sets = [(a, b, out)]
             for _ in range(1, min(calls, int(_OPERANDS * entry.l2_bytes / bytes_of_call))):

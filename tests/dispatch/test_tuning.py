@@ -43,6 +43,7 @@ class Timer:
     capturing: bool = False
     error: Exception | None = None
     device_name: str = A100.name
+    aside: float = 0.0
     shapes: list[_native.Tuning] = field(default_factory=list)
     names: list[list[str]] = field(default_factory=list)
     calls: list[list[str]] = field(default_factory=list)
@@ -152,7 +153,7 @@ def test_the_first_product_of_a_shape_is_timed_and_decided_by_its_times(
         multiply(query)
     assert decision(query) == (_variants.name_of(second), "table")
     (line,) = lines(caplog, logging.INFO)
-    assert line.startswith("tuned float16 NT 512x1024x768 on cuda:-1 in 19.1 ms, 13 rounds: ")
+    assert line.startswith("tuned float16 NT 512x1024x768 on cuda:-1 in 16.8 ms, 13 rounds: ")
     assert f" {_variants.name_of(second)} 7.0 us, " in line and line.endswith(", torch 10.0 us")
     for _ in range(3):
         multiply(query)
@@ -179,7 +180,7 @@ def test_candidates_are_the_kernels_predicted_to_be_the_fastest(timer: Timer) ->
         multiply(query)
         names = timer.names[-1]
         assert names == [_variants.name_of(id_) for _, id_ in able[: len(names)]]
-        assert len(names) == sum(us <= 2 * able[0][0] for us, _ in able[:8])
+        assert len(names) == sum(us <= 2 * able[0][0] for us, _ in able[:6])
         assert _native.tuning_candidates(timer.shapes[-1], 0) == [(_native.TORCH, pytest.approx(torch_us))]
 
 
@@ -191,7 +192,7 @@ def test_the_kernel_that_would_be_chosen_is_a_candidate(timer: Timer) -> None:
     _tables.install([Table(A100, [near])])
     assert decision(query) == (slow, "model")
     multiply(query)
-    assert timer.names[0][0] == slow and 1 < len(timer.names[0]) <= 8
+    assert timer.names[0][0] == slow and 1 < len(timer.names[0]) <= 6
 
 
 def test_a_known_shape_is_not_timed(timer: Timer) -> None:
@@ -283,7 +284,7 @@ def test_contenders_run_in_turns(timer: Timer) -> None:
     (calls,) = timer.calls
     each = len(timer.names[0]) + 1
     rounds = [calls[i : i + each] for i in range(0, len(calls), each)]
-    assert len(rounds) == 1 + 15 and all(sorted(r) == sorted(rounds[0]) for r in rounds)
+    assert len(rounds) == 1 + 12 and all(sorted(r) == sorted(rounds[0]) for r in rounds)
     assert len({tuple(r) for r in rounds}) > 5  # in ever new orders
 
 
@@ -294,7 +295,7 @@ def test_a_kernels_time_is_by_the_ratios_of_rounds() -> None:
         factor = next(drift)
         return lambda: factor * {"torch": 10.0, "ours": 5.0}[name]
 
-    ticks = iter([0.0, 0.0, 1.0, 2.0, 3.0])
+    ticks = iter([0.0, 1.0, 2.0, 3.0])
     us, rounds = _tuning.measure(start, ["ours"], 3.0, lambda: next(ticks))
     assert rounds == 3 and us == {"torch": 20.0, "ours": 10.0}
 
@@ -318,7 +319,10 @@ def test_the_budget_holds(timer: Timer, us: float, calls: int, kernels: int, rou
     begin, timer.each = timer.now, calls
     timer.us = dict.fromkeys(("torch", *_variants.names()), us)
     timer.calls.append([])
-    assert _tuning.measure(timer.start, list(_variants.names()[:kernels]), _tuning.BUDGET, timer.clock)[1] == rounds
+    assert (
+        _tuning.measure(timer.start, list(_variants.names()[:kernels]), begin + _tuning.BUDGET, timer.clock)[1]
+        == rounds
+    )
     assert timer.now - begin <= max(_tuning.BUDGET, 4 * us * 1e-6) + 1e-9
 
 
@@ -543,7 +547,7 @@ def test_files_are_written_now_and_then_and_at_the_end(timer: Timer, caplog: pyt
         assert stored() == 5
         _tuning.tuner().finish()  # nothing new: nothing to say
     summary = lines(caplog, logging.INFO)[5:]
-    assert summary == ["tuned 5 shapes in 0.10 s: a kernel of ours was the fastest in 5"]
+    assert summary == ["tuned 5 shapes in 0.08 s: a kernel of ours was the fastest in 5"]
 
 
 def test_what_cannot_be_stored_stays_in_the_process(timer: Timer, own: Path, caplog: pytest.LogCaptureFixture) -> None:
