@@ -56,7 +56,7 @@ class use_custom_gemm(ContextDecorator):
             in the same arithmetic; where torch's flags allow TF32, torch's. None: as outside of this context, else by
             ``HGEMM_OPS_FLOAT32``, else strict.
         tune: whether the first product of a shape that no table holds, and that kernels of ours can serve, has kernels
-            timed on its operands: torch's, and up to six of ours, those predicted to be the fastest. This takes at
+            timed on its operands: torch's, and up to seven of ours, those predicted to be the fastest. This takes at
             most 20 ms, beside loading kernels and finishing what the stream holds; of products of more than 5 ms, two
             calls of torch's kernel and two of one of ours. The fastest is taken as from any table, and stored for later
             processes with this GPU, driver, CUDA, torch and package; processes that time at once may choose

@@ -38,14 +38,14 @@ TORCH = "torch"
 
 #: Seconds that a shape may take. Loading a kernel, once a process, is not counted.
 BUDGET = 0.02
-_MOST_KERNELS = 6
+_MOST_KERNELS = 7
 _MOST_ROUNDS = 15
 _LEAVING = 3e-3  # seconds in which the graphs go
 _WANTED_ROUNDS = 3  # for which the candidates become fewer
-_MOST_CALLS = 32  # of a sample
-_SAMPLE_US = 200.0  # after which it gets no further call
+_MOST_CALLS = 48  # of a sample
+_SAMPLE_US = 300.0  # after which it gets no further call
 _FLUSH_SECONDS = 50e-6  # what emptying the L2 is taken to need; the clock knows better
-_CAPTURE_SECONDS = 300e-6  # the same of a graph
+_CAPTURE_SECONDS = 400e-6  # the same of a graph
 _LAUNCH_US = 20.0  # that a call from the host may take longer than within a graph
 _FLUSH = 2  # times the L2
 _LINE = 128  # bytes

@@ -153,7 +153,7 @@ def test_the_first_product_of_a_shape_is_timed_and_decided_by_its_times(
         multiply(query)
     assert decision(query) == (_variants.name_of(second), "table")
     (line,) = lines(caplog, logging.INFO)
-    assert line.startswith("tuned float16 NT 512x1024x768 on cuda:-1 in 16.8 ms, 13 rounds: ")
+    assert line.startswith("tuned float16 NT 512x1024x768 on cuda:-1 in 16.7 ms, 10 rounds: ")
     assert f" {_variants.name_of(second)} 7.0 us, " in line and line.endswith(", torch 10.0 us")
     for _ in range(3):
         multiply(query)
@@ -180,7 +180,8 @@ def test_candidates_are_the_kernels_predicted_to_be_the_fastest(timer: Timer) ->
         multiply(query)
         names = timer.names[-1]
         assert names == [_variants.name_of(id_) for _, id_ in able[: len(names)]]
-        assert len(names) == sum(us <= 2 * able[0][0] for us, _ in able[:6])
+        likely = [us for us, _ in able[:7] if us <= 2 * able[0][0]]
+        assert len(names) == _tuning.affordable(torch_us, likely)
         assert _native.tuning_candidates(timer.shapes[-1], 0) == [(_native.TORCH, pytest.approx(torch_us))]
 
 
@@ -192,7 +193,7 @@ def test_the_kernel_that_would_be_chosen_is_a_candidate(timer: Timer) -> None:
     _tables.install([Table(A100, [near])])
     assert decision(query) == (slow, "model")
     multiply(query)
-    assert timer.names[0][0] == slow and 1 < len(timer.names[0]) <= 6
+    assert timer.names[0][0] == slow and 1 < len(timer.names[0]) <= 7
 
 
 def test_a_known_shape_is_not_timed(timer: Timer) -> None:
@@ -284,7 +285,7 @@ def test_contenders_run_in_turns(timer: Timer) -> None:
     (calls,) = timer.calls
     each = len(timer.names[0]) + 1
     rounds = [calls[i : i + each] for i in range(0, len(calls), each)]
-    assert len(rounds) == 1 + 12 and all(sorted(r) == sorted(rounds[0]) for r in rounds)
+    assert len(rounds) == 1 + 9 and all(sorted(r) == sorted(rounds[0]) for r in rounds)
     assert len({tuple(r) for r in rounds}) > 5  # in ever new orders
 
 
@@ -303,10 +304,10 @@ def test_a_kernels_time_is_by_the_ratios_of_rounds() -> None:
 @pytest.mark.parametrize(
     ("us", "calls", "kernels", "rounds"),
     [
-        (1, 32, 8, 15),
-        (10, 21, 8, 9),
-        (100, 3, 8, 6),
-        (500, 1, 7, 3),
+        (1, 48, 8, 15),
+        (10, 31, 8, 6),
+        (100, 4, 8, 4),
+        (500, 1, 6, 4),
         (1000, 1, 3, 3),
         (5000, 1, 1, 1),
         (50_000, 1, 1, 1),
