@@ -378,6 +378,48 @@ def models_section(document: Document) -> list[str]:
     ]
 
 
+def compiled_section(document: Document) -> list[str]:
+    """Compiled models, each step in a context of its own."""
+    rows = [
+        [
+            result["label"],
+            *(f"{result['ms'][side]:.3f}" for side in ("torch", "ours")),
+            over_torch(result["speed"]["ours"]),
+            result["compiled_later"],
+        ]
+        for result in document["results"]
+    ]
+    return [
+        "## Compiled models",
+        "",
+        f"{measured(document)}; {machine(document)}; transformers {document['transformers']}. A new context at every",
+        "step; `compiled later`: graphs that a step of those timed had to compile.",
+        "",
+        *table(["case", "torch ms", "ms", "over torch", "compiled later"], rows),
+        "",
+    ]
+
+
+def train_section(document: Document, directory: Path) -> list[str]:
+    """A training loop as people write it."""
+    settings, results = document["train"], document["results"]
+    speeds = [f"{side} {over_torch(ratio)}" for side, ratio in results["speed"].items()]
+    apart = [f"{pair} {loss:.4f}" for pair, loss in results["largest_loss_difference"].items()]
+    plot = Path("plots", "train-gpt2.svg")
+    return [
+        "## A training loop",
+        "",
+        f"{measured(document)}; {machine(document)}; transformers {document['transformers']}.",
+        "GPT-2 small, {batch}x{tokens}, vocabulary {vocabulary}, fp16 autocast, GradScaler, AdamW, {steps} steps, each "
+        "in a context of its own.".format(**settings),
+        "",
+        f"Speed over torch, compiled over compiled: {'; '.join(speeds)}.",
+        f"Losses are apart by at most: {'; '.join(apart)}.",
+        "",
+        *([f"![losses]({plot.as_posix()})", ""] if (directory / plot).exists() else []),
+    ]
+
+
 def profile_section(document: Document) -> list[str]:
     """What Nsight Compute counts of production kernels, and of torch's for the same product."""
     rows = []
@@ -424,6 +466,10 @@ def page(documents: Mapping[str, Document], directory: Path) -> str:
         lines += decode_section(documents["decode"], directory)
     if "integration" in documents:
         lines += models_section(documents["integration"])
+    if "compiled" in documents:
+        lines += compiled_section(documents["compiled"])
+    if "train" in documents:
+        lines += train_section(documents["train"], directory)
     if "host_cost" in documents:
         lines += host_cost_section(documents["host_cost"])
     if "kernels_ncu" in documents:

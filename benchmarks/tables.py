@@ -124,6 +124,20 @@ def models_line(document: Document) -> str:
     )
 
 
+def compiled_line(document: Document) -> str:
+    speeds = "; ".join(f"{r['label']} {r['speed']['ours']['value']:.3f}" for r in document["results"])
+    later = sum(result["compiled_later"] for result in document["results"])
+    return f"Compiled ({measured(document)}), a new context at every step: {speeds}. Graphs compiled later: {later}."
+
+
+def train_line(document: Document) -> str:
+    eager, compiled = (document["results"]["speed"][side] for side in ("ours", "ours compiled"))
+    return (
+        f"GPT-2 small trained as people write it, fp16 autocast, GradScaler, AdamW ({measured(document)}): "
+        f"{eager['value']:.3f} of torch's speed, compiled {compiled['value']:.3f} of compiled torch's."
+    )
+
+
 def decode_line(document: Document) -> str:
     """Tokens a second over torch's, the lowest and the highest of the batches, for each way to run the steps."""
     speeds: dict[str, list[float]] = {}
@@ -205,6 +219,8 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
     for name, line in (
         ("float32_errors", errors_line),
         ("integration", lambda document: textwrap.fill(models_line(document), 120)),
+        ("compiled", lambda document: textwrap.fill(compiled_line(document), 120)),
+        ("train", lambda document: textwrap.fill(train_line(document), 120)),
         ("decode", decode_line),
         ("host_cost", host_cost_line),
     ):

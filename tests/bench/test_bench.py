@@ -731,6 +731,23 @@ def results(tmp_path: Path, document: dict[str, Any]) -> Path:
     return directory.parent
 
 
+def test_compiled_models_and_the_training_loop_have_sections(document: dict[str, Any], tmp_path: Path) -> None:
+    of = {name: document[name] for name in ("schema", "environment")} | {"transformers": "5"}
+    slower, faster = {"value": 0.9, "low": 0.8, "high": 0.95}, {"value": 1.2, "low": 1.1, "high": 1.3}
+    case = {"label": "bert", "ms": {"torch": 2.0, "ours": 1.5}, "speed": {"ours": slower}, "compiled_later": 1}
+    compiled = of | {"results": [case]}
+    losses = {"again from torch": 0.0002}
+    settings = {"batch": 8, "tokens": 16, "vocabulary": 50, "steps": 3}
+    speeds = {"ours": faster, "ours compiled": slower}
+    train = of | {"train": settings, "results": {"speed": speeds, "largest_loss_difference": losses}}
+    page = result_page.page({"compiled": compiled, "train": train}, tmp_path)
+    assert "| bert | 2.000 | 1.500 | **0.900** (0.800 to 0.950) | 1 |" in page
+    assert "ours 1.200 (1.100 to 1.300); ours compiled **0.900** (0.800 to 0.950)." in page
+    assert "GPT-2 small, 8x16, vocabulary 50, " in page and "again from torch 0.0002." in page and "![" not in page
+    assert "bert 0.900. Graphs compiled later: 1." in tables.compiled_line(compiled)
+    assert "1.200 of torch's speed, compiled 0.900 of compiled torch's." in tables.train_line(train)
+
+
 def test_the_readme_section_is_what_the_files_say(results: Path, tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n")

@@ -22,8 +22,10 @@ def product(
         rows = (first + tile % in_group % height) * BM + tl.arange(0, BM)
         cols = (tile % in_group // height) * BN + tl.arange(0, BN)
         steps = tl.arange(0, BK)
-        a_rows = tl.where(rows < m, rows, 0).to(tl.int64)  # what comes of the others is not stored
-        b_cols = tl.where(cols < n, cols, 0).to(tl.int64)
+        # What comes of the others is not stored. Triton is told that neighbours are neighbours, or it would load them
+        # one by one: a vector of them, which whole rows and columns allow, lies within the matrix or not at all.
+        a_rows = tl.max_contiguous(tl.multiple_of(tl.where(rows < m, rows, 0), BM), BM).to(tl.int64)
+        b_cols = tl.max_contiguous(tl.multiple_of(tl.where(cols < n, cols, 0), BN), BN).to(tl.int64)
         a = a_ptr + a_rows[:, None] * a_row + steps[None, :] * a_col
         b = b_ptr + steps[:, None] * b_row + b_cols[None, :] * b_col
         acc = tl.zeros((BM, BN), dtype=tl.float32)
