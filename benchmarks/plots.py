@@ -1,6 +1,6 @@
-"""Draws what the pages show: ``results/<gpu>/plots/<suite>-ratio.svg``, ``decode``, ``float32-errors``, and of the
-ladder what its course links. ``--all`` draws also every suite's roofline, ``llm-bandwidth``, and the ladder step by
-step, ``ladder-<group>-{<family>,roofline}``; ``hgemm report`` shows the same in one page."""
+"""Draws what the pages show: ``results/<gpu>/plots/<suite>-ratio.svg``, ``decode``, ``train``, ``float32-errors``,
+and of the ladder what its course links. ``--all`` draws also every suite's roofline, ``llm-bandwidth``, and the ladder
+step by step, ``ladder-<group>-{<family>,roofline}``; ``hgemm report`` shows the same in one page."""
 
 from __future__ import annotations
 
@@ -36,10 +36,14 @@ def draw_all(results: Path, every: bool = True) -> list[Path]:
             written += ladder_plots.draw(document, path.parent / "plots" / path.stem.replace("_", "-"), traffic, only)
         if "float32_errors" in document:
             written.append(plots.error_by_depth(document, path.parent / "plots" / "float32-errors"))
+        if "train" in document:
+            written.append(plots.training_losses(document, path.parent / "plots" / path.stem))
         if "decode" in document:
             written.append(decode_plots.by_batch(document, path.parent / "plots" / path.stem))
         if not any("ratio" in row["results"].get("hgemm", {}) for row in document.get("rows", ())):
             continue
+        if not every and document["protocol"].get("numerics", "fast") != "fast":
+            continue  # what a promise costs is a number
         for kind, draw in (("ratio", plots.ratio_by_shape), ("roofline", plots.roofline))[: None if every else 1]:
             written.append(draw(document, path.parent / "plots" / f"{path.stem}-{kind}"))
         if every and path.stem.startswith("llm"):

@@ -109,9 +109,7 @@ STEPS = {
     "host-cost": Step(_script("host_cost", "--output", "RESULTS/host_cost.json"), 60),
     "models": Step(("-m", "integration", "--json", "RESULTS/integration.json"), 330),
     "compiled": Step(("-m", "integration.compiled", "--json", "RESULTS/compiled.json"), 400),
-    "train": Step(
-        ("-m", "integration.train", "--json", "RESULTS/train.json", "--plot", "RESULTS/plots/train-gpt2.svg"), 240
-    ),
+    "train": Step(("-m", "integration.train", "--json", "RESULTS/train.json"), 240),
     "decode": Step(("-m", "integration.decode", "--compiled", "1,4,8,16,32", "--json", "RESULTS/decode.json"), 400),
     "stress-products": Step(_script("stress_products", "--output", "RESULTS/stress_products.json"), 400),
     "stress-runtime": Step(_script("stress_runtime", "--output", "RESULTS/stress_runtime.json"), 500),

@@ -405,7 +405,7 @@ def train_section(document: Document, directory: Path) -> list[str]:
     settings, results = document["train"], document["results"]
     speeds = [f"{side} {over_torch(ratio)}" for side, ratio in results["speed"].items()]
     apart = [f"{pair} {loss:.4f}" for pair, loss in results["largest_loss_difference"].items()]
-    plot = Path("plots", "train-gpt2.svg")
+    plot = Path("plots", "train.svg")
     return [
         "## A training loop",
         "",

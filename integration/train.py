@@ -129,34 +129,11 @@ def train(settings: Settings, device: torch.device) -> dict[str, Any]:
     }
 
 
-def plot(results: dict[str, Any], path: Path) -> None:
-    """The losses, and how far apart those of two sides are."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 6), layout="constrained")
-    curves, differences = figure.subplots(2, 1, sharex=True)
-    losses = results["losses"]
-    for i, name in enumerate(losses):
-        curves.plot(losses[name], label=name, color=f"C{i}", linewidth=1)
-    for i, names in enumerate(results["largest_loss_difference"]):
-        other, _, one = names.partition(" from ")
-        gaps = [abs(a - b) for a, b in zip(losses[one], losses[other], strict=True)]
-        differences.plot(gaps, label=names, color=f"C{i}", linewidth=1)
-    curves.set_ylabel("loss")
-    differences.set(xlabel="step", ylabel="difference", yscale="log")
-    for axes in (curves, differences):
-        axes.legend()
-        axes.grid(alpha=0.3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-
-
 @click.command(context_settings={"show_default": True}, help=__doc__)
 @click.option("--steps", type=click.IntRange(min=1), default=Settings.steps)
 @click.option("--compiled/--eager", default=True)
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
-@click.option("--plot", "picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the losses here (SVG).")
-def main(steps: int, compiled: bool, path: Path | None, picture: Path | None) -> None:
+def main(steps: int, compiled: bool, path: Path | None) -> None:
     if not torch.cuda.is_available():
         raise click.ClickException("no CUDA GPU: there is nothing to compare")
     settings = Settings(steps=steps, compiled=compiled)
@@ -170,8 +147,6 @@ def main(steps: int, compiled: bool, path: Path | None, picture: Path | None) ->
             transformers=transformers.__version__, train=dataclasses.asdict(settings), results=results
         )
         record.save(document, path)
-    if picture is not None:
-        plot(results, picture)
 
 
 if __name__ == "__main__":

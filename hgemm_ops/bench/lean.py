@@ -3,7 +3,8 @@ many values a line as fit.
 
 ``lean`` leaves out, ``complete`` puts back: of a row with a case its label, FLOP, bytes and alignment, the case's
 defaults, and the rates that its times give; of a step of the ladder also its label, and the first values of its result,
-which stay out. A shape of a survey becomes a list of ``SHAPE``'s values, with kernels by their place in ``kernels``.
+which stay out. An interval of a result becomes a list of its ``ENDS``, a shape of a survey one of ``SHAPE``'s values,
+with kernels by their place in ``kernels``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from .suites import KEY, Case
 STREAM = "stream"  # the contender that only reads the weights
 _DIGITS = 5
 _LINE = 240  # characters, of values that share a line
+ENDS = ("value", "low", "high")
+_INTERVALS = ("ratio", "ours", "of_stream")  # of a result
 _CASE = {field.name: field.default for field in fields(Case)}
 _STEP = {"swizzle": None}
 #: ``chosen``: [model, kernel, source, ratio] of each; ``wrong``: kernels with what was wrong, where there are any.
@@ -61,7 +64,19 @@ def _lean_result(case: Case, name: str, result: Mapping[str, Any]) -> dict[str, 
     rounded = _rounded(result)
     expected = _rates(case, name, rounded)
     close = {rate for rate, value in rates.items() if rate in expected and abs(value / expected[rate] - 1) < 2e-4}
-    return {field: value for field, value in rounded.items() if field not in close}
+    return {
+        field: [value[end] for end in ENDS] if field in _INTERVALS and set(value) == set(ENDS) else value
+        for field, value in rounded.items()
+        if field not in close
+    }
+
+
+def _complete_result(case: Case, name: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    values = {
+        field: dict(zip(ENDS, value, strict=True)) if field in _INTERVALS and isinstance(value, list) else value
+        for field, value in result.items()
+    }
+    return _with(values, _rates(case, name, values))
 
 
 def _lean_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,11 +107,11 @@ def _complete_row(row: dict[str, Any]) -> dict[str, Any]:
     found = _with(row, _facts(case, names))
     found["case"] = {name: getattr(case, name) for name in _CASE}
     if "results" in row:
-        found["results"] = {name: _with(result, _rates(case, name, result)) for name, result in row["results"].items()}
+        found["results"] = {name: _complete_result(case, name, result) for name, result in row["results"].items()}
     if "steps" in row:
         found["steps"] = [
             _with(step, _STEP | _step_label(step["name"]))
-            | {"result": _with(step["result"], _rates(case, step["name"], step["result"]))}
+            | {"result": _complete_result(case, step["name"], step["result"])}
             for step in row["steps"]
         ]
     return found
@@ -161,11 +176,11 @@ def text(value: Any, indent: str = "") -> str:
     Raises:
         ValueError: a number is not finite.
     """
-    line = json.dumps(value, allow_nan=False)
+    line = json.dumps(value, allow_nan=False, separators=(",", ":"))
     if len(indent) + len(line) <= _LINE or not isinstance(value, dict | list) or not value:
         return line
     inner = indent + " "
     if isinstance(value, dict):
-        parts = [f"{inner}{json.dumps(name)}: {text(of, inner)}" for name, of in value.items()]
+        parts = [f"{inner}{json.dumps(name)}:{text(of, inner)}" for name, of in value.items()]
         return "{\n" + ",\n".join(parts) + f"\n{indent}}}"
     return "[\n" + ",\n".join(inner + text(of, inner) for of in value) + f"\n{indent}]"

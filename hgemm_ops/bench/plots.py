@@ -207,6 +207,25 @@ def bandwidth_by_rows(document: Mapping[str, Any], path: Path, contender: str = 
     return _write(figure, path)
 
 
+def training_losses(document: Mapping[str, Any], path: Path) -> Path:
+    """The losses of ``integration.train``'s sides, and how far apart those of two sides are."""
+    losses, apart = document["results"]["losses"], document["results"]["largest_loss_difference"]
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    curves, differences = figure.subplots(2, 1, sharex=True)
+    for i, name in enumerate(losses):
+        curves.plot(losses[name], label=name, color=f"C{i}", linewidth=1)
+    for i, names in enumerate(apart):
+        other, _, one = names.partition(" from ")
+        gaps = [abs(a - b) for a, b in zip(losses[one], losses[other], strict=True)]
+        differences.plot(gaps, label=names, color=f"C{i}", linewidth=1)
+    curves.set_ylabel("loss")
+    differences.set(xlabel="step", ylabel="difference", yscale="log")
+    for axes in (curves, differences):
+        axes.legend(frameon=False)
+        axes.grid(alpha=0.3)
+    return _write(figure, path)
+
+
 def error_by_depth(document: Mapping[str, Any], path: Path) -> Path:
     """Errors of ``benchmarks/float32_errors.py`` over K: the largest beside |A||B|, and the rms beside the result's."""
     rows = [row for row in document["float32_errors"] if row["kind"] == "depth"]

@@ -832,6 +832,9 @@ def test_plots_of_a_contender_that_was_not_timed_are_refused(document: dict[str,
 def test_plots_are_drawn_for_suites_only(results: Path) -> None:
     drawn = pytest.importorskip("benchmarks.plots").draw_all(results)
     assert {path.name for path in drawn} == {"llm-ratio.svg", "llm-roofline.svg"}
+    promised = record.load(results / "t1" / "llm.json")
+    promised["protocol"]["numerics"] = "batch_invariant"
+    record.save(promised, results / "t1" / "llm-batch_invariant.json")
     shown = importlib.import_module("benchmarks.plots").draw_all(results, every=False)
     assert {path.name for path in shown} == {"llm-ratio.svg"}
 

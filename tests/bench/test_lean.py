@@ -76,7 +76,7 @@ def test_text_is_json_of_short_lines() -> None:
     value = {"short": {"a": [1, 2]}, "long": [{"name": "x" * 100, "of": i} for i in range(4)], "none": [], "e": {}}
     text = lean.text(value)
     assert json.loads(text) == value
-    assert ' "short": {"a": [1, 2]},' in text.splitlines()
+    assert ' "short":{"a":[1,2]},' in text.splitlines()
     assert max(map(len, text.splitlines())) <= lean._LINE
 
 
