@@ -219,7 +219,7 @@ def training_losses(document: Mapping[str, Any], path: Path) -> Path:
         gaps = [abs(a - b) for a, b in zip(losses[one], losses[other], strict=True)]
         differences.plot(gaps, label=names, color=f"C{i}", linewidth=1)
     curves.set_ylabel("loss")
-    differences.set(xlabel="step", ylabel="difference", yscale="log")
+    differences.set(xlabel="step", ylabel="difference")
     for axes in (curves, differences):
         axes.legend(frameon=False)
         axes.grid(alpha=0.3)
