@@ -18,7 +18,7 @@ from hgemm_ops._context import use_custom_gemm
 from hgemm_ops._explain import Candidate, Explanation, explain
 from hgemm_ops._report import Report, Row
 from hgemm_ops._variants import VariantInfo, variants
-from hgemm_ops.nn import fuse_projections, linear_gated, linear_group, unfuse_projections
+from hgemm_ops.nn import fuse_projections, linear_gated, unfuse_projections
 
 __version__ = "0.1.0"
 
@@ -32,7 +32,6 @@ __all__ = [
     "fuse_projections",
     "linear",
     "linear_gated",
-    "linear_group",
     "matmul",
     "unfuse_projections",
     "use_custom_gemm",

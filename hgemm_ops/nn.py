@@ -1,4 +1,4 @@
-"""Layers that share an input as one product: modules that hold their weights together, and functions for tensors.
+"""Layers that share an input as one product: modules that hold their weights together.
 
 ``fuse_projections(model)`` puts the modules in, ``unfuse_projections(model)`` takes them out again.
 """
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from hgemm_ops import _variants
 from hgemm_ops._api import _require_activation, _require_types
-from hgemm_ops.ops import activation
 
 __all__ = [
     "GatedMLP",
@@ -23,7 +22,6 @@ __all__ = [
     "ProjectionGroup",
     "fuse_projections",
     "linear_gated",
-    "linear_group",
     "unfuse_projections",
 ]
 
@@ -52,64 +50,15 @@ GATED_MLPS = frozenset(
 GATES = {"ReLU": "relu", "GELUActivation": "gelu", "GELUTanh": "gelu_tanh", "SiLU": "silu", "SiLUActivation": "silu"}
 
 
-def linear_group(
-    x: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor | None] | None = None,
-    *,
-    variant: str | None = None,
-) -> tuple[Tensor, ...]:
-    """Several linear layers of one input: ``tuple(F.linear(x, w, b) for w, b in zip(weights, biases))``.
+def linear_gated(x: Tensor, weight: Tensor, activation: str | None = "silu", *, variant: str | None = None) -> Tensor:
+    """Gated linear unit: ``gate, up = F.linear(x, weight).chunk(2, -1)``, then ``act(gate) * up``.
 
-    One product computes them all where the weights are neighbouring rows of one buffer, in this order, the biases too
-    or absent, and no gradient is wanted; its parts are then not contiguous where ``x`` has several rows.
+    Where no gradient is wanted, one launch with the kernels that can (those for at most 64 rows on Hopper), else a
+    product and one that gates it.
 
     Args:
         x: ``(..., in_features)``. Any strides and storage offset.
-        weights: ``(out_features, in_features)`` each.
-        biases: ``(out_features,)`` or None for each weight.
-        variant: as for :func:`hgemm_ops.matmul`.
-
-    Returns:
-        A tensor ``(..., out_features)`` per weight.
-
-    Raises:
-        TypeError: ``x``, a weight or a bias is not a tensor.
-        ValueError: there is no weight, the biases are not as many as the weights, or no kernel is named ``variant``.
-        RuntimeError: as for :func:`hgemm_ops.linear`.
-    """
-    _require_types("linear_group", {"x": x})
-    if not weights:
-        raise ValueError("hgemm_ops.linear_group: weights must not be empty")
-    every_bias: Sequence[Tensor | None] = [None] * len(weights) if biases is None else biases
-    if len(every_bias) != len(weights):
-        raise ValueError(
-            f"hgemm_ops.linear_group: biases must be one per weight, got {len(every_bias)} for {len(weights)} weights"
-        )
-    _require_types("linear_group", {f"weights[{i}]": weight for i, weight in enumerate(weights)})
-    _require_types("linear_group", {f"biases[{i}]": b for i, b in enumerate(every_bias) if b is not None})
-    forced = _variants.resolve(variant)
-    given = [bias for bias in every_bias if bias is not None]
-    weight, joint_bias = _stacked(weights), _stacked(given) if len(given) == len(weights) else None
-    if weight is None or (given and joint_bias is None) or _is_recorded(x, *weights, *given):
-        return tuple(
-            torch.ops.hgemm.linear.default(x, w, b, variant=forced) for w, b in zip(weights, every_bias, strict=True)
-        )
-    y = torch.ops.hgemm.linear.default(x, weight, joint_bias, variant=forced)
-    return y.split([w.shape[0] for w in weights], -1)
-
-
-def linear_gated(
-    x: Tensor, gate: Tensor, up: Tensor, activation: str | None = "silu", *, variant: str | None = None
-) -> Tensor:
-    """Gated linear unit: ``act(F.linear(x, gate)) * F.linear(x, up)``.
-
-    One operator computes it where ``gate`` and ``up`` are neighbouring rows of one buffer and no gradient is wanted:
-    one launch with the kernels that can (those for at most 64 rows on Hopper), else a product and one that gates it.
-
-    Args:
-        x: ``(..., in_features)``. Any strides and storage offset.
-        gate, up: ``(out_features, in_features)`` each.
+        weight: ``(2 * out_features, in_features)``, the rows of the gate first.
         activation, variant: as for :func:`hgemm_ops.linear`.
 
     Returns:
@@ -118,13 +67,9 @@ def linear_gated(
     Raises:
         TypeError, ValueError, RuntimeError: as for :func:`hgemm_ops.linear`.
     """
-    _require_types("linear_gated", {"x": x, "gate": gate, "up": up})
-    act, forced = _require_activation("linear_gated", activation), _variants.resolve(variant)
-    weight = _stacked((gate, up)) if gate.shape == up.shape else None
-    if weight is not None and not _is_recorded(x, gate, up):
-        return torch.ops.hgemm.linear_gated.default(x, weight, act, variant=forced)
-    linear = torch.ops.hgemm.linear.default
-    return linear(x, gate, None, act, variant=forced) * linear(x, up, None, 0, variant=forced)
+    _require_types("linear_gated", {"x": x, "weight": weight})
+    act = _require_activation("linear_gated", activation)
+    return torch.ops.hgemm.linear_gated.default(x, weight, act, variant=_variants.resolve(variant))
 
 
 def _is_traced(*tensors: Tensor) -> bool:
@@ -134,33 +79,6 @@ def _is_traced(*tensors: Tensor) -> bool:
         or torch._C._are_functorch_transforms_active()
         or any(type(t) not in (Tensor, nn.Parameter) for t in tensors)
     )
-
-
-def _is_recorded(*tensors: Tensor) -> bool:
-    """Whether somebody follows what is done with ``tensors``, for whom a view of two of them is no function of both."""
-    return _is_traced(*tensors) or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
-
-
-def _stacked(tensors: Sequence[Tensor]) -> Tensor | None:
-    """``torch.cat(tensors)`` without a copy; None where they are not neighbouring rows of one storage."""
-    if not tensors or torch.compiler.is_compiling() or any(t.layout is not torch.strided for t in tensors):
-        return None
-    first = tensors[0]
-    offset, rows = first.storage_offset(), 0
-    for t in tensors:
-        if (
-            t.dim() == 0
-            or not t.is_contiguous()
-            or t.shape[1:] != first.shape[1:]
-            or t.dtype != first.dtype
-            or t.is_neg()
-            or t.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
-            or t.storage_offset() != offset
-        ):
-            return None
-        offset += t.numel()
-        rows += t.shape[0]
-    return first.detach().as_strided((rows, *first.shape[1:]), first.stride())
 
 
 # Modules
@@ -280,8 +198,8 @@ class Projection(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """``down_proj(act_fn(gate_proj(x)) * up_proj(x))``, gate, up, activation and product as one operator where no
-    gradient is wanted. Shares the layers of the module it stands for."""
+    """``down_proj(act_fn(gate_proj(x)) * up_proj(x))``, gate, up, activation and product as one operator. Shares the
+    layers of the module it stands for."""
 
     def __init__(self, mlp: nn.Module) -> None:
         super().__init__()
@@ -290,11 +208,7 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         group: ProjectionGroup = self.gate_proj.group  # type: ignore[union-attr, assignment]
-        act = activation.ACTIVATIONS.index(GATES[type(self.act_fn).__name__])
-        if _is_recorded(x, group.weight):
-            gated = activation.gate(F.linear(x, group.weight), act)
-        else:
-            gated = torch.ops.hgemm.linear_gated.default(x, group.weight, act)
+        gated = linear_gated(x, group.weight, GATES[type(self.act_fn).__name__])
         return self.down_proj(gated)  # type: ignore[operator]
 
 
