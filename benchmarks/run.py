@@ -57,7 +57,7 @@ def main(
     console.require_kernels("benchmarks/run.py")
     modes = console.set_modes(numerics, float32)
     surveyed = [name for name in suites if name in survey.NAMES]
-    if runner.standing_numerics() != "fast":
+    if "batch_invariant" in modes:
         if "random" in surveyed:
             raise click.UsageError("random times the kernels of fast numerics alone")
         surveyed = []  # zoo as the other suites: what is compared is the dispatcher's choice in either mode

@@ -190,11 +190,9 @@ def _ranges(numbers: Sequence[int]) -> str:
     """[0, 1, 2, 5] -> "{0-2,5}"."""
     if len(numbers) == 1:
         return str(numbers[0])
-    texts = []
-    for _, consecutive in itertools.groupby(enumerate(numbers), lambda item: item[1] - item[0]):
-        run = [number for _, number in consecutive]
-        texts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
-    return "{" + ",".join(texts) + "}"
+    runs = itertools.groupby(enumerate(numbers), lambda item: item[1] - item[0])
+    ends = ((run[0][1], run[-1][1]) for run in (list(run) for _, run in runs))
+    return "{" + ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ends) + "}"
 
 
 #: More shapes of one site than this become one line: a growing cache gives a new one per token.
@@ -206,10 +204,8 @@ def _merge_sizes(groups: Iterable[list[Row]]) -> list[list[Row]]:
     for group in groups:
         key = replace(group[0], site=_site(group), batch=0, m=0, n=0, k=0, calls=0)
         alike.setdefault(key, []).append(group)
-    merged: list[list[Row]] = []
-    for same in alike.values():
-        merged += [list(itertools.chain(*same))] if len(same) > _MOST_SHAPES else same
-    return merged
+    merged = ([list(itertools.chain(*same))] if len(same) > _MOST_SHAPES else same for same in alike.values())
+    return list(itertools.chain(*merged))
 
 
 _COLUMNS = ("site", "op", "batch", "m", "n", "k", "dtype", "layout", "variant", "calls", "reason")

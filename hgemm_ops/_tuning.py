@@ -23,11 +23,9 @@ import random
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from types import SimpleNamespace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -40,7 +38,6 @@ TORCH = "torch"
 BUDGET = 0.02
 _MOST_KERNELS = 7
 _MOST_ROUNDS = 15
-_LEAVING = 3e-3  # seconds in which the graphs go
 _WANTED_ROUNDS = 3  # for which the candidates become fewer
 _MOST_CALLS = 48  # of a sample
 _SAMPLE_US = 300.0  # after which it gets no further call
@@ -116,11 +113,13 @@ class Tuner:
         self, open_session: Callable[[_native.Tuning], _CudaSession | None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._open, self._clock = open_session, clock
-        self._one_at_a_time = threading.Lock()  # taken by workers alone: nobody who waits for one holds it
+        self._lock = (
+            threading.Lock()
+        )  # of what follows, and to time one shape at a time; who waits for a worker has it not
         self._settled: set[bytes] = set()
-        self._pending: deque[tuple[_tables.Device, _tables.Entry]] = deque()  # in no file yet
+        self._pending: list[tuple[_tables.Device, _tables.Entry]] = []  # in no file yet
         self._stored = -_STORE_EVERY
-        self._done: deque[tuple[str, float]] = deque()  # who was the fastest, and the seconds it took to know
+        self._done: list[tuple[str, float]] = []  # who was the fastest, and the seconds it took to know
         self._warned: set[str] = set()
 
     def __call__(self, request: _native.Tuning) -> bool:
@@ -145,7 +144,7 @@ class Tuner:
         return True
 
     def _work(self, request: _native.Tuning, session: _CudaSession, lines: list[Line]) -> None:
-        with self._one_at_a_time:
+        with self._lock:
             if bytes(request.entry) in self._settled:
                 return  # a thread came before
             try:
@@ -164,7 +163,7 @@ class Tuner:
         begin = self._clock()
         with session.contenders(names) as start:
             begin += session.aside
-            us, rounds = measure(start, names, begin + BUDGET - _LEAVING, self._clock)
+            us, rounds = measure(start, names, begin + BUDGET, self._clock)
         took = self._clock() - begin
         e = request.entry
         device = _tables.Device(session.device_name, e.cc, e.sm_count, e.l2_bytes)
@@ -183,11 +182,10 @@ class Tuner:
     def _store(self) -> list[Line]:
         """Adds what was measured to this environment's files; what cannot be stored stays in this process."""
         self._stored = self._clock()
-        pending: dict[_tables.Device, list[_tables.Entry]] = {}
-        for device, entry in _drained(self._pending):
-            pending.setdefault(device, []).append(entry)
+        pending, self._pending = self._pending, []
         lines: list[Line] = []
-        for device, entries in pending.items():
+        for device in dict.fromkeys(device for device, _ in pending):
+            entries = [entry for of, entry in pending if of == device]
             try:
                 with _tables.updating(_tables.tuned_file(device), device, _PATIENCE) as table:
                     held = {entry.shape: entry for entry in (*table.entries, *entries)}
@@ -198,8 +196,9 @@ class Tuner:
 
     def finish(self) -> None:
         """At the end of a context, or of the process: stores what is in no file, says what was done since the last."""
-        lines = self._store()
-        done = _drained(self._done)
+        with self._lock:
+            lines = self._store()
+            done, self._done = self._done, []
         if done:
             ours, seconds = sum(name != TORCH for name, _ in done), sum(took for _, took in done)
             shapes = f"{len(done)} {'shape' if len(done) == 1 else 'shapes'}"
@@ -219,18 +218,6 @@ class Tuner:
 
 def _failure(error: Exception) -> Line:
     return logging.WARNING, f"tuning failed, the model decides: {type(error).__name__}: {error}"
-
-
-T = TypeVar("T")
-
-
-def _drained(items: deque[T]) -> list[T]:
-    """Takes out what is there, whoever adds or takes at the same time."""
-    taken: list[T] = []
-    with contextlib.suppress(IndexError):
-        while True:
-            taken.append(items.popleft())
-    return taken
 
 
 # On a GPU.
@@ -345,13 +332,8 @@ class _CudaSession:
         sizes, strides = self._sizes(matrix), tuple(strides_of)[self._absent :]
         extent = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
         if address:  # as torch takes somebody else's memory: integers as wide as the elements
-            interface = {
-                "data": (address, False),
-                "shape": (extent,),
-                "typestr": f"<i{self._dtype.itemsize}",
-                "version": 3,
-            }
-            memory = SimpleNamespace(__cuda_array_interface__=interface)
+            kind = {"shape": (extent,), "typestr": f"<i{self._dtype.itemsize}", "version": 3}
+            memory = SimpleNamespace(__cuda_array_interface__={"data": (address, False), **kind})
             values = torch.as_tensor(memory, device=self._device).view(self._dtype)
         else:
             generator = torch.Generator(self._device).manual_seed(0)  # not the user's, which goes on as if nothing were

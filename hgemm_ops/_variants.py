@@ -40,14 +40,7 @@ def _dtypes(info: _native.VariantInfo) -> tuple[torch.dtype, ...]:
 _NUMERICS = ("float32 accumulation", "float16 accumulation", "float32 as three bfloat16 planes")
 
 # Square, with a row, small, tiny, off every alignment, and with rows of A and B alone off it.
-_SIZES = (
-    (4096, 4096, 4096),
-    (1, 4096, 4096),
-    (128, 128, 4096),
-    (16, 16, 64),
-    (4097, 4097, 4097),
-    (4096, 4096, 4097),
-)
+_SIZES = ((4096, 4096, 4096), (1, 4096, 4096), (128, 128, 4096), (16, 16, 64), (4097, 4097, 4097), (4096, 4096, 4097))
 
 
 def _layouts() -> list[set[str]]:

@@ -185,7 +185,7 @@ def _contenders(case: Case, operands: workload.Operands, options: Options) -> _C
         ladder = {c.name for c in explanation.candidates if c.family == "ladder"}
         if options.dispatched:
             found.calls[DISPATCHED] = workload.hgemm_call(case, None)
-            if standing_numerics() != "fast":
+            if _variants.standing_numerics() != "fast":
                 found.calls[FAST] = workload.hgemm_call(case, None, "fast")
             found.served_by, found.source = explanation.chosen, explanation.source
     everything = options.variants == (ALL,)
@@ -367,11 +367,6 @@ def copy_gbps(rounds: int = 20) -> float:
     return 2 * source.nbytes / statistics.median(samples) * 1e-3
 
 
-def standing_numerics() -> str:
-    """What products that name no numerics promise here."""
-    return _native.NUMERICS[_native.lib().hgemm_standing_numerics()] if _library.load() else "fast"
-
-
 def standing_float32() -> str:
     """How float32 products that name no mode are computed here."""
     return _native.FLOAT32[_native.lib().hgemm_standing_float32()] if _library.load() else "strict"
@@ -389,7 +384,7 @@ def document(suite: str, rows: Sequence[Row], options: Options, copy: float) -> 
             "rotation_bytes": timing.rotation_bytes(torch.device("cuda", torch.cuda.current_device())),
             "inputs": options.inputs,
             "seed": options.seed,
-            "numerics": standing_numerics(),
+            "numerics": _variants.standing_numerics(),
             "float32": standing_float32(),
             "peers": peers.versions(options.peers),
         },

@@ -36,10 +36,8 @@ def backward(act: int, grad: Tensor, argument: Tensor) -> Tensor:
     aten = torch.ops.aten
     if act == 1:
         return aten.threshold_backward(grad, argument, 0)
-    if act == 2:
-        return aten.gelu_backward(grad, argument)
-    if act == 3:
-        return aten.gelu_backward(grad, argument, approximate="tanh")
+    if act in (2, 3):
+        return aten.gelu_backward(grad, argument, approximate="none" if act == 2 else "tanh")
     if act == 4 and not torch.is_grad_enabled():
         return aten.silu_backward(grad, argument)
     if act == 4:  # as torch for a second derivative: silu_backward has none

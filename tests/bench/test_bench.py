@@ -440,7 +440,7 @@ def test_other_numerics_are_timed_beside_fast_ones(monkeypatch: pytest.MonkeyPat
         return call(case, variant)
 
     monkeypatch.setattr(workload, "hgemm_call", hgemm_call)
-    monkeypatch.setattr(runner, "standing_numerics", lambda: "batch_invariant")
+    monkeypatch.setattr(runner._variants, "standing_numerics", lambda: "batch_invariant")
     row = runner.run_case(Case(40, 24, 33), runner.Options(rounds=5), torch.device("cpu"))
     assert asked == [None, "fast"] and row.results.keys() == {"torch", "hgemm", runner.FAST}
     assert row.results[runner.FAST].ours == statistics.Interval(1.0, 1.0, 1.0)
