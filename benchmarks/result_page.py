@@ -209,29 +209,34 @@ def survey_title(document: Document) -> str:
     return f"products of {len(models)} published models, each without what the table holds of its (n, k)"
 
 
-def survey_lines(documents: Mapping[str, Document], by_model: bool) -> list[str]:
-    """The figures of shapes off the table, one table for each survey."""
+_SURVEYED = (
+    "Off the table, every kernel timed that may be the fastest: geometric means over torch of the choice and of",
+    "the best kernel, torch included; how much longer the choice takes than the best, in the mean and at the",
+    "95th percentile; how often torch is chosen (and is best); choices below 0.97 of torch, and the lowest.",
+)
+_SURVEY_HEADER = ("shapes", "choice", "best", "regret", "95th", "torch (best)", "losses", "worst")
+
+
+def survey_line(name: str, document: Document) -> str:
+    cut = "" if len(document["shapes"]) == document["planned"] else f", of {document['planned']}"
+    return f"`{name}`: {len(document['shapes'])} {survey_title(document)}{cut} ({measured(document)})."
+
+
+def survey_summary(documents: Mapping[str, Document]) -> list[str]:
+    """The figures of shapes off the table, a line for each survey."""
     found = surveys(documents)
-    if not found:
-        return []
-    lines = [
-        "Off the table, every kernel timed that may be the fastest: geometric means over torch of the choice and of",
-        "the best kernel, torch included; how much longer the choice takes than the best, in the mean and at the",
-        "95th percentile; how often torch is chosen (and is best); choices below 0.97 of torch, and the lowest.",
-        "",
-    ]
-    for name, document in found.items():
-        cut = "" if len(document["shapes"]) == document["planned"] else f", of {document['planned']}"
-        lines += [
-            f"`{name}`: {len(document['shapes'])} {survey_title(document)}{cut} ({measured(document)}).",
-            "",
-            *table(
-                [name, "shapes", "choice", "best", "regret", "95th", "torch (best)", "losses", "worst"],
-                survey_figures.lines(document, by_model),
-            ),
-            "",
-        ]
-    return lines
+    rows = [[name, *survey_figures.lines(document, by_model=False)[0][1:]] for name, document in found.items()]
+    said = [f"- {survey_line(name, document)}" for name, document in found.items()]
+    return [*_SURVEYED, "", *said, "", *table(["survey", *_SURVEY_HEADER], rows), ""] if found else []
+
+
+def survey_lines(documents: Mapping[str, Document]) -> list[str]:
+    """The same by rows and by model, one table for each survey."""
+    lines = [*_SURVEYED, ""]
+    for name, document in surveys(documents).items():
+        rows = survey_figures.lines(document)
+        lines += [survey_line(name, document), "", *table([name, *_SURVEY_HEADER], rows), ""]
+    return lines if surveys(documents) else []
 
 
 def number(value: float) -> str:
@@ -460,7 +465,7 @@ def page(documents: Mapping[str, Document], directory: Path) -> str:
         lines += ["## Other libraries", "", *peers]
     for name, document in suites(documents).items():
         lines += suite_section(name, document, directory)
-    if found := survey_lines(documents, by_model=True):
+    if found := survey_lines(documents):
         lines += ["## Off the table", "", *found]
     if "decode" in documents:
         lines += decode_section(documents["decode"], directory)

@@ -24,7 +24,7 @@ from benchmarks.result_page import (  # noqa: E402
     measured,
     page,
     suites,
-    survey_lines,
+    survey_summary,
     table,
 )
 from hgemm_ops.bench import record, survey  # noqa: E402
@@ -213,7 +213,7 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
             *table(header, [suite_line(name, document) for name, document in timed.items()]),
             "",
         ]
-    lines += survey_lines(documents, by_model=False)
+    lines += survey_summary(documents)
     if promise := promise_line(timed):
         lines += [promise, ""]
     for name, line in (

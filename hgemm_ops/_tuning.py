@@ -113,9 +113,7 @@ class Tuner:
         self, open_session: Callable[[_native.Tuning], _CudaSession | None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._open, self._clock = open_session, clock
-        self._lock = (
-            threading.Lock()
-        )  # of what follows, and to time one shape at a time; who waits for a worker has it not
+        self._lock = threading.Lock()  # of all below, and for one shape at a time; not held by who waits for a worker
         self._settled: set[bytes] = set()
         self._pending: list[tuple[_tables.Device, _tables.Entry]] = []  # in no file yet
         self._stored = -_STORE_EVERY
