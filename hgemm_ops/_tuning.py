@@ -301,8 +301,9 @@ class _CudaSession:
             calls = calls_of_sample(max(1.0, alone - _LAUNCH_US))
             bytes_of_call = sum(x.untyped_storage().nbytes() for x in (a, b, out))
             sets = [(a, b, out)]
-            for _ in range(1, min(calls, int(_OPERANDS * entry.l2_bytes / bytes_of_call))):
-                sets.append((self._copy(a), self._copy(b), self._result((entry.m, entry.n))))
+            with contextlib.suppress(torch.cuda.OutOfMemoryError):  # then it is fewer
+                for _ in range(1, min(calls, int(_OPERANDS * entry.l2_bytes / bytes_of_call))):
+                    sets.append((self._copy(a), self._copy(b), self._result((entry.m, entry.n))))
             pool = torch.cuda.graph_pool_handle()
 
             @functools.cache
