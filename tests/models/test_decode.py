@@ -69,7 +69,8 @@ def test_decode_compares_and_times_every_side(document: dict[str, Any]) -> None:
         compiled = row["runner"] == "reduce-overhead"
         assert set(row["sides"]) == {"torch", "ours"} | (set() if compiled else {"fused"})
         for name, side in row["sides"].items():
-            assert side["tokens_per_second"] == pytest.approx(1e3 * row["batch"] / side["ms"])
+            speed = 1e3 * row["batch"] / side["ms"]
+            assert side["tokens_per_second"] == pytest.approx(speed, rel=1e-4)  # of five digits each
             if name == "torch":
                 assert side["speedup"] is None
             else:
