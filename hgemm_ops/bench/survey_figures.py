@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from . import runner, zoo
-from .suites import KEY, Case
+from .suites import KEY, LAYOUTS, Case
 
 _WHOLE = 16  # bytes of alignment
 
@@ -87,12 +88,19 @@ def cells(f: Figures) -> list[str]:
 
 
 def lines(document: Mapping[str, Any], by_model: bool = True) -> list[list[str]]:
-    """The figures of all shapes, by rows, and of the zoo by model; a name before each line."""
+    """The figures of all shapes, by rows, by layout, and of the zoo by model; a name before each line."""
     shapes = document["shapes"]
     every = scored(shapes)
     parts = {"all": every}
     for name, (low, high) in BUCKETS.items():
         parts[f"M {name}"] = [pair for pair in every if pair[0]["batch"] == 1 and low <= pair[0]["m"] <= high]
+    for layout in LAYOUTS:
+        for name, most in (("", math.inf), (", M or N up to 64", 64)):
+            parts[f"{layout}{name}"] = [
+                pair
+                for pair in every
+                if pair[0]["batch"] == 1 and pair[0]["layout"] == layout and min(pair[0]["m"], pair[0]["n"]) <= most
+            ]
     parts["batched"] = [pair for pair in every if pair[0]["batch"] > 1]
     parts["unaligned"] = [pair for pair in every if pair[0]["align"] < _WHOLE]
     if by_model:
