@@ -57,10 +57,10 @@ class use_custom_gemm(ContextDecorator):
             ``HGEMM_OPS_FLOAT32``, else strict.
         tune: whether the first product of a shape that no table holds, and that kernels of ours can serve, has kernels
             timed on its operands: torch's, and up to seven of ours, those predicted to be the fastest. This takes at
-            most 20 ms, beside loading kernels and finishing what the stream holds; of products of more than 5 ms, two
-            calls of torch's kernel and two of one of ours. The fastest is taken as from any table, and stored for later
-            processes with this GPU, driver, CUDA, torch and package; processes that time at once may choose
-            differently. While a CUDA graph is captured nothing is timed: run a step before. None: what
+            most 20 ms, beside loading kernels, finishing what the stream holds and storing the times; of products of
+            more than 5 ms, two calls of torch's kernel and two of one of ours. The fastest is taken as from any table,
+            and stored for later processes with this GPU, driver, CUDA, torch and package; processes that time at once
+            may choose differently. While a CUDA graph is captured nothing is timed: run a step before. None: what
             ``HGEMM_OPS_TUNE`` says, which is no by default.
         sites: whether the report names the module that each product belongs to. Hooks on all modules take 2 to 4 µs of
             host time for each call of a module; while they are registered, torch.compile compiles anew.

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hgemm_ops import _variants
 from hgemm_ops._api import _require_activation, _require_types
+from hgemm_ops.ops.activation import ACTIVATIONS
 
 __all__ = [
     "GatedMLP",
@@ -208,8 +209,8 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         group: ProjectionGroup = self.gate_proj.group  # type: ignore[union-attr, assignment]
-        gated = linear_gated(x, group.weight, GATES[type(self.act_fn).__name__])
-        return self.down_proj(gated)  # type: ignore[operator]
+        act = ACTIVATIONS.index(GATES[type(self.act_fn).__name__])
+        return self.down_proj(torch.ops.hgemm.linear_gated.default(x, group.weight, act))  # type: ignore[operator]
 
 
 def _fusible(parent: nn.Module, names: Sequence[str]) -> list[nn.Linear] | None:
