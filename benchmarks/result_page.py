@@ -104,9 +104,7 @@ def peer_section(document: Document) -> list[str]:
     rows = []
     for row in document["rows"]:
         ours = row["results"].get(best_peer(row), {}).get("ours")
-        bold = "**" if ours and ours["high"] < 1 else ""
-        over_best = f"{bold}{ours['value']:.3f}{bold}" if ours else "-"
-        rows.append([row["label"], cell(row, OURS), *(cell(row, name) for name in names), over_best])
+        rows.append([row["label"], cell(row, OURS), *(cell(row, name) for name in names), bold(ours)])
     versions = "; ".join(f"{name}: {version}" for name, version in document["protocol"]["peers"].items())
     header = ["case", OURS, *(name.removeprefix(PEER) for name in names), "ours / best peer"]
     return [
@@ -184,10 +182,15 @@ def decode_rows(document: Document) -> list[list[object]]:
     return rows
 
 
+def bold(ratio: Mapping[str, float] | None) -> str:
+    """A ratio of speeds, bold where it is slower."""
+    mark = "**" if ratio and ratio["high"] < 1 else ""
+    return f"{mark}{ratio['value']:.3f}{mark}" if ratio else "-"
+
+
 def over_torch(ratio: Mapping[str, float]) -> str:
-    """The ratio with its interval; bold where it is slower."""
-    bold = "**" if ratio["high"] < 1 else ""
-    return f"{bold}{ratio['value']:.3f}{bold} ({ratio['low']:.3f} to {ratio['high']:.3f})"
+    """The ratio with its interval."""
+    return f"{bold(ratio)} ({ratio['low']:.3f} to {ratio['high']:.3f})"
 
 
 def decode_header(document: Document) -> list[str]:
@@ -261,14 +264,6 @@ def share_of_stream(ours: Document) -> str:
     return f"{ours['of_stream']['value']:.3f}" if "of_stream" in ours else "-"
 
 
-def over_fast(row: Document) -> str:
-    """How fast the numerics asked for are beside fast ones; bold where slower."""
-    ratio = row["results"].get(FAST, {}).get("ours")
-    return (
-        f"{'**' if ratio['high'] < 1 else ''}{ratio['value']:.3f}{'**' if ratio['high'] < 1 else ''}" if ratio else "-"
-    )
-
-
 def suite_section(name: str, document: Document, directory: Path) -> list[str]:
     """Every row of a suite."""
     protocol = document["protocol"]
@@ -287,9 +282,7 @@ def suite_section(name: str, document: Document, directory: Path) -> list[str]:
                 row["label"],
                 number(base["us"]) if "us" in base else "wrong",
                 number(ours["us"]) if ratio else ours.get("wrong", "-"),
-                f"{'**' if ratio['high'] < 1 else ''}{ratio['value']:.3f}{'**' if ratio['high'] < 1 else ''}"
-                if ratio
-                else "-",
+                bold(ratio),
                 f"{ratio['low']:.3f} to {ratio['high']:.3f}" if ratio else "-",
                 number(ours["tflops"]) if ratio else "-",
                 number(ours["gbps"]) if ratio else "-",
@@ -297,7 +290,7 @@ def suite_section(name: str, document: Document, directory: Path) -> list[str]:
                 row["served_by"] or "-",
                 best_forced(row),
                 *([share_of_stream(ours)] if streamed else []),
-                *([over_fast(row)] if promises else []),
+                *([bold(row["results"].get(FAST, {}).get("ours"))] if promises else []),
             ]
         )
     plot = Path("plots", f"{name}-ratio.svg")
@@ -319,6 +312,12 @@ def suite_section(name: str, document: Document, directory: Path) -> list[str]:
     ]
 
 
+def first_of(text: str) -> str:
+    """Of several findings the first, and how many more there are."""
+    first, *more = text.split("; ")
+    return f"{first}; {len(more)} more" if more else first
+
+
 def decode_section(document: Document, directory: Path) -> list[str]:
     """Every batch, with what served our steps."""
     served = []
@@ -329,7 +328,9 @@ def decode_section(document: Document, directory: Path) -> list[str]:
                 kernels = ", ".join(f"{kernel} {calls}" for kernel, calls in sorted(side["calls"].items()))
                 errors = side["logits"]
                 ratio = f"{errors['rms'] / errors['torch_rms']:.2f}" if errors["rms"] and errors["torch_rms"] else "-"
-                served.append([row["batch"], row["runner"], name, f"{side['ms']:.3f}", ratio, side["tokens"], kernels])
+                served.append(
+                    [row["batch"], row["runner"], name, f"{side['ms']:.3f}", ratio, first_of(side["tokens"]), kernels]
+                )
     header = ["batch", "steps by", "side", "ms a step", "logit error / torch's", "tokens", "calls by kernel"]
     return [
         "## decode",
@@ -433,7 +434,9 @@ def profile_section(document: Document) -> list[str]:
         rows.append(
             [
                 launch["case"],
-                f"torch ({launch['kernel']})" if launch["name"] == TORCH else launch["name"],
+                f"torch ({' + '.join(name.partition('<')[0] for name in launch['kernel'].split(' + '))})"
+                if launch["name"] == TORCH
+                else launch["name"],
                 number(launch["ns"] / 1e3),
                 number(launch["tflops"]),
                 f"{launch['cycles'] / 1e3:.0f}",

@@ -155,32 +155,32 @@ def decode_line(document: Document) -> str:
     )
 
 
-def promise_line(documents: Mapping[str, Document]) -> str:
-    """What numerics="batch_invariant" costs, over the suites that were timed with it; "" where none was."""
-    found = [document for document in documents.values() if document["protocol"].get("numerics") == PROMISE]
-    if not found:
-        return ""
-    rows = [row for document in found for row in document["rows"] if "ratio" in row["results"].get(OURS, {})]
-    over_torch = [row["results"][OURS]["ratio"]["value"] for row in rows]
-    parts = [f"{geometric_mean(over_torch):.3f} of torch's speed, which promises nothing"]
+def promise_lines(documents: Mapping[str, Document]) -> list[str]:
+    """What numerics="batch_invariant" costs, by rows of A, over the suites that were timed with it."""
+    found = {name: of for name, of in documents.items() if of["protocol"].get("numerics") == PROMISE}
+    every = [row for document in found.values() for row in document["rows"] if "ratio" in row["results"].get(OURS, {})]
 
-    def beside(name: str, title: str, least: int, most: int) -> None:
-        of = [row for row in rows if least <= row["case"]["m"] <= most]
-        ratios = [row["results"][name]["ours"]["value"] for row in of if "ours" in row["results"].get(name, {})]
-        if ratios:
-            parts.append(f"{geometric_mean(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}) of {title}")
+    def means(rows: list[Document], name: str, of: str) -> tuple[str, str]:
+        """The geometric mean and the lowest."""
+        ratios = [row["results"][name][of]["value"] for row in rows if of in row["results"].get(name, {})]
+        return (f"{geometric_mean(ratios):.3f}", f"{min(ratios):.3f}") if ratios else ("-", "-")
 
-    beside(FAST, "fast numerics", 0, _MANY)
-    for least, most, where in ((0, 64, "up to 64 rows"), (65, 255, "65 to 255 rows"), (256, _MANY, "from 256 rows on")):
-        beside(FAST, f"these at {where}", least, most)
-    for least, most, where in ((0, 64, "up to 64 rows"), (256, _MANY, "from 256 rows on")):
-        beside(f"{PEER}triton_fixed", f"a Triton kernel that promises the same at {where}", least, most)
-    names = ", ".join(name.removesuffix(f"-{PROMISE}") for name, of in documents.items() if of in found)
-    text = (
-        f'`numerics="{PROMISE}"` on {len(rows)} products of {names} ({measured(found[0])}), in the mean: '
-        f"{'; '.join(parts)}."
-    )
-    return textwrap.fill(text, 120, break_on_hyphens=False)
+    lines = []
+    for where, least, most in (("all", 0, _MANY), ("1 to 64", 0, 64), ("65 to 255", 65, 255), ("from 256", 256, _MANY)):
+        rows = [row for row in every if least <= row["case"]["m"] <= most]
+        sides = (means(rows, OURS, "ratio"), means(rows, FAST, "ours"), means(rows, f"{PEER}triton_fixed", "ours"))
+        lines.append([where, len(rows), *(cell for side in sides for cell in side)])
+    if not every:
+        return []
+    names = ", ".join(name.removesuffix(f"-{PROMISE}") for name in found)
+    header = ["M", "products", "over torch", "lowest", "over fast", "lowest", "over Triton", "lowest"]
+    return [
+        f'`numerics="{PROMISE}"` on {names} ({measured(next(iter(found.values())))}). torch and fast numerics promise',
+        "nothing; the Triton kernel, where it was timed, promises the same.",
+        "",
+        *table(header, lines),
+        "",
+    ]
 
 
 def errors_line(document: Document) -> str:
@@ -214,8 +214,7 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
             "",
         ]
     lines += survey_summary(documents)
-    if promise := promise_line(timed):
-        lines += [promise, ""]
+    lines += promise_lines(timed)
     for name, line in (
         ("float32_errors", errors_line),
         ("integration", lambda document: textwrap.fill(models_line(document), 120)),
