@@ -19,11 +19,14 @@ __device__ __forceinline__ void claim_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 
-/// Shared-memory matrix descriptor of a tile in 128-byte swizzle, 1024-byte aligned. Offsets are in bytes; `stride`
-/// leads to the next eight 128-byte lines, `leading` (MN-major only) to the next 64 outer indices.
+/// Shared-memory matrix descriptor of a tile of kLine-byte lines, swizzled over as many, eight of which are aligned.
+/// Offsets are in bytes; `stride` leads to the next eight lines, `leading` (MN-major only) to the next kLine bytes of
+/// outer indices; without a swizzle, lines of 16 bytes, it is `leading` that leads to the next eight lines.
+template <int kLine = 128>
 __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t addr, uint32_t leading, uint32_t stride) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  return kSwizzle128 | static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 |
+  static_assert(kLine == 128 || kLine == 64 || kLine == 32 || kLine == 16);
+  constexpr uint64_t kSwizzle = kLine == 128 ? 1 : kLine == 64 ? 2 : kLine == 32 ? 3 : 0;
+  return kSwizzle << 62 | static_cast<uint64_t>(stride >> 4) << 32 | static_cast<uint64_t>(leading >> 4) << 16 |
          (addr & 0x3ffff) >> 4;
 }
 

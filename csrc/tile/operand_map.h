@@ -8,11 +8,11 @@
 
 namespace hgemm::tile {
 
-/// The map of `x` as it lies, (rows, cols), rows `ld` apart. `moves`, outer and inner: 0 where a batch index leaves the
-/// operand in place, else ~0.
+/// The map of `x` as it lies, (rows, cols), rows `ld` apart, in boxes of (box_rows, box_cols); `plain`: without a
+/// swizzle. `moves`, outer and inner: 0 where a batch index leaves the operand in place, else ~0.
 inline Status operand_map(const Problem& p, const Matrix& x, int64_t rows, int64_t cols, int64_t ld, int box_rows,
-                          CUtensorMap* map, int32_t (&moves)[2]) {
-  TmaView view{x.data, p.dtype, cols, rows, ld, {1, 1}, {0, 0}, box_rows};
+                          CUtensorMap* map, int32_t (&moves)[2], int box_cols = 64, bool plain = false) {
+  TmaView view{x.data, p.dtype, cols, rows, ld, {1, 1}, {0, 0}, box_rows, {1, 1}, box_cols, plain};
   for (int i = 0; i < 2; ++i) {
     moves[i] = x.batch_stride[i] == 0 ? 0 : ~0;
     if (x.batch_stride[i] == 0) continue;

@@ -26,6 +26,15 @@ Encode encode_function() {
   return function;
 }
 
+CUtensorMapSwizzle swizzle_of(int box_cols) {
+  switch (box_cols) {
+    case 8: return CU_TENSOR_MAP_SWIZZLE_NONE;
+    case 16: return CU_TENSOR_MAP_SWIZZLE_32B;
+    case 32: return CU_TENSOR_MAP_SWIZZLE_64B;
+    default: return CU_TENSOR_MAP_SWIZZLE_128B;
+  }
+}
+
 Status encode(const TmaView& view, CUtensorMap* map) {
   constexpr uint32_t kRank = 4;
   const Encode function = encode_function();
@@ -43,13 +52,15 @@ Status encode(const TmaView& view, CUtensorMap* map) {
   };
   const cuuint64_t strides[kRank - 1] = {bytes(view.rows, view.ld), bytes(view.batch[1], view.batch_stride[1]),
                                          bytes(view.batch[0], view.batch_stride[0])};
-  const cuuint32_t box[kRank] = {64, static_cast<cuuint32_t>(view.box_rows), static_cast<cuuint32_t>(view.box_batch[1]),
+  const cuuint32_t box[kRank] = {static_cast<cuuint32_t>(view.box_cols), static_cast<cuuint32_t>(view.box_rows),
+                                 static_cast<cuuint32_t>(view.box_batch[1]),
                                  static_cast<cuuint32_t>(view.box_batch[0])};
   const cuuint32_t steps[kRank] = {1, 1, 1, 1};
   const auto type = view.dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const CUresult result =
       function(map, type, kRank, view.data, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+               view.plain ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(view.box_cols), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return static_cast<cudaError_t>(result);  // both APIs number their errors alike
 }
 
@@ -58,7 +69,8 @@ struct Key {
   uint64_t words[10];
   explicit Key(const TmaView& v)
       : words{reinterpret_cast<uint64_t>(v.data),
-              static_cast<uint64_t>(v.dtype) << 32 | static_cast<uint64_t>(v.box_rows),
+              static_cast<uint64_t>(v.dtype) << 32 | static_cast<uint64_t>(v.plain) << 24 |
+                  static_cast<uint64_t>(v.box_cols) << 16 | static_cast<uint64_t>(v.box_rows),
               static_cast<uint64_t>(v.cols),
               static_cast<uint64_t>(v.rows),
               static_cast<uint64_t>(v.ld),

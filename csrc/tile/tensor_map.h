@@ -7,8 +7,8 @@
 
 namespace hgemm {
 
-/// A batch of row-major matrices of 16-bit elements, read or written in boxes of 64 columns (128 bytes), swizzled over
-/// as many. The matrices in a box follow one another.
+/// A batch of row-major matrices of 16-bit elements, read or written in boxes of up to 64 columns (128 bytes), swizzled
+/// over as many. The matrices in a box follow one another.
 struct TmaView {
   void* data;
   DType dtype;
@@ -17,6 +17,8 @@ struct TmaView {
   int64_t batch_stride[2];  // elements
   int box_rows;
   int box_batch[2] = {1, 1};  // outer, inner: matrices in a box
+  int box_cols = 64;          // 8, 16, 32 or 64
+  bool plain = false;         // no swizzle: rows of a box as they lie
 };
 
 /// Copies the view's tensor map to `map`, from a small cache of this thread or by encoding it. Returns a cudaError_t.

@@ -97,8 +97,9 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
   const auto load_x = [&](int stage, const Cursor& at) {
 #pragma unroll
     for (int j = 0; j < PANELS; ++j) {
+      const int k = (at.step * PANELS + j) * 64, in = inner & p.x_batch[1], out = outer & p.x_batch[0];
       ptx::tma_load(ring + stage * stage_bytes + j * Stage::kPanelX, &p.x, full + 8 * stage,
-                    {(at.step * PANELS + j) * 64, 0, inner & p.x_batch[1], outer & p.x_batch[0]});
+                    Stage::kKMajorX ? ptx::TmaCoord{k, 0, in, out} : ptx::TmaCoord{0, k >> p.x_shift, in, out});
     }
   };
 
@@ -150,12 +151,13 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
 #pragma unroll
         for (int j = 0; j < PANELS; ++j) {
           const uint64_t panel_of_w = ptx::wgmma_descriptor(w + j * panel_w, 64 * Stage::kLine, 8 * Stage::kLine);
-          const uint64_t panel_of_x = ptx::wgmma_descriptor(x + j * Stage::kPanelX, 0, 8 * Stage::kLine);
+          const uint64_t panel_of_x = ptx::wgmma_descriptor<Stage::kLineX>(
+              x + j * Stage::kPanelX, Stage::kKMajorX ? 0 : 8 * Stage::kLineX, 8 * Stage::kLineX);
 #pragma unroll
           for (int s = 0; s < 4; ++s) {
-            ptx::Wgmma<T>::template m64k16<COLS, Stage::kKMajor ? 0 : 1, 0>(
-                acc, ptx::wgmma_advance(panel_of_w, s * Stage::kStepBytes), ptx::wgmma_advance(panel_of_x, s * 32),
-                step > first || j > 0 || s > 0);
+            ptx::Wgmma<T>::template m64k16<COLS, Stage::kKMajor ? 0 : 1, Stage::kKMajorX ? 0 : 1>(
+                acc, ptx::wgmma_advance(panel_of_w, s * Stage::kStepBytes),
+                ptx::wgmma_advance(panel_of_x, s * Stage::kStepBytesX), step > first || j > 0 || s > 0);
           }
         }
         ptx::wgmma_commit();

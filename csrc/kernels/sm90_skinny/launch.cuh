@@ -43,6 +43,23 @@ inline Status gated_map(const Problem& p, const Roles& roles, int tile_rows, CUt
                     map);
 }
 
+/// The map of x as it lies.
+template <class Traits>
+Status x_map(const Problem& p, const Roles& roles, Params* params) {
+  if (Traits::kMajorX == Major::kK) {
+    return tile::operand_map(p, *roles.x, roles.cols, p.k, roles.ldx, Traits::COLS, &params->x, params->x_batch);
+  }
+  // Lines of 16 bytes that follow one another are read eight at a time: they lie in a panel as in memory.
+  constexpr int kShift = 3, kLines = 1 << kShift;
+  if (Traits::COLS == 8 && roles.cols == 8 && roles.ldx == 8 && p.k % kLines == 0) {
+    params->x_shift = kShift;
+    return tile::operand_map(p, *roles.x, p.k / kLines, 8 * kLines, 8 * kLines, 64 / kLines, &params->x,
+                             params->x_batch, 8 * kLines, true);
+  }
+  params->x_shift = 0;
+  return tile::operand_map(p, *roles.x, p.k, roles.cols, roles.ldx, 64, &params->x, params->x_batch, Traits::COLS);
+}
+
 template <class Traits>
 Status launch_traits(const Problem& p, const Schedule& s, const Roles& roles, Params& params, cudaStream_t stream) {
   params.stages = Stage<Traits>::count(s.tile_rows);
@@ -53,10 +70,7 @@ Status launch_traits(const Problem& p, const Schedule& s, const Roles& roles, Pa
                                                roles.ldw, k_major ? s.tile_rows : 64, &params.w, params.w_batch)) {
     return e;
   }
-  if (const Status e =
-          tile::operand_map(p, *roles.x, roles.cols, p.k, roles.ldx, Traits::COLS, &params.x, params.x_batch)) {
-    return e;
-  }
+  if (const Status e = x_map<Traits>(p, roles, &params)) return e;
   static std::atomic<uint64_t> smem_allowed{0};
   auto* const k = kernel<Traits>;
   if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
@@ -84,10 +98,15 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
     params.gate = p.act;
     params.epilogue.act = Activation::kNone;
     params.epilogue.n = p.n / 2;
-    return launch_traits<Traits<Config, T, Major::kK, true> >(p, s, roles, params, stream);
+    return launch_traits<Traits<Config, T, Major::kK, Major::kK, true> >(p, s, roles, params, stream);
   }
-  return roles.w_major == Major::kK ? launch_traits<Traits<Config, T, Major::kK> >(p, s, roles, params, stream)
-                                    : launch_traits<Traits<Config, T, Major::kMN> >(p, s, roles, params, stream);
+  if (roles.x_major == Major::kK) {
+    return roles.w_major == Major::kK ? launch_traits<Traits<Config, T, Major::kK> >(p, s, roles, params, stream)
+                                      : launch_traits<Traits<Config, T, Major::kMN> >(p, s, roles, params, stream);
+  }
+  return roles.w_major == Major::kK
+             ? launch_traits<Traits<Config, T, Major::kK, Major::kMN> >(p, s, roles, params, stream)
+             : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, s, roles, params, stream);
 }
 
 #endif

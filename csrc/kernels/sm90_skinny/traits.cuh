@@ -12,11 +12,11 @@
 namespace hgemm::sm90_skinny {
 
 /// What the kernel is compiled for.
-template <class Config_, class T_, Major kMajor_, bool kGated_ = false>
+template <class Config_, class T_, Major kMajor_, Major kMajorX_ = Major::kK, bool kGated_ = false>
 struct Traits : Config_ {
   using T = T_;
-  static constexpr Major kMajor = kMajor_;  // of W
-  // D = act(first half of W x^T) * second half; W K-major, D as it lies, no batch.
+  static constexpr Major kMajor = kMajor_, kMajorX = kMajorX_;  // of W and of x
+  // D = act(first half of W x^T) * second half; W and x K-major, D as it lies, no batch.
   static constexpr bool kGated = kGated_;
 };
 
@@ -27,6 +27,7 @@ struct Params {
   int rows, cols;  // of W and of x
   int tile_rows;   // of W in a tile, a multiple of 8
   int k_steps, splits, stages;
+  int x_shift;      // log2 of the lines of an MN-major x in a row of its map
   int finishes;     // finished_warps
   int prefetch;     // Schedule::prefetch
   Release release;  // Schedule::release
@@ -37,15 +38,16 @@ struct Params {
 
 constexpr int kGateRows = 4;  // of a gated W's halves, in turn
 
-/// A stage: x's panels of (COLS, 64 k), then W's, of (tile rows, 64 k) or, MN-major, one (64 k, 64 rows) for each
-/// warpgroup, all in 128-byte swizzle. A panel of fewer rows takes less space; wgmma still reads 64, and what it makes
-/// of the rest is not used.
+/// A stage: x's panels of (COLS, 64 k) or, MN-major, (64 k, COLS), then W's, of (tile rows, 64 k) or one (64 k, 64
+/// rows) for each warpgroup, all in swizzle of a line's bytes. A panel of fewer rows takes less space; wgmma still
+/// reads 64, and what it makes of the rest is not used.
 template <class Traits>
 struct Stage {
-  static constexpr bool kKMajor = Traits::kMajor == Major::kK;
+  static constexpr bool kKMajor = Traits::kMajor == Major::kK, kKMajorX = Traits::kMajorX == Major::kK;
   static constexpr int kLine = 128, kGroup = 64 * kLine;
-  static constexpr int kPanelX = Traits::COLS * kLine;
-  static constexpr int kStepBytes = kKMajor ? 32 : 16 * kLine;  // of a panel of W, to the next 16 k
+  static constexpr int kPanelX = Traits::COLS * kLine, kLineX = kKMajorX ? kLine : 2 * Traits::COLS;
+  // To the next 16 k of a panel of W and of x.
+  static constexpr int kStepBytes = kKMajor ? 32 : 16 * kLine, kStepBytesX = kKMajorX ? 32 : 16 * kLineX;
 
   static __host__ __device__ constexpr int panel_w(int tile_rows) {
     return kKMajor ? tile_rows * kLine : Traits::kGroups * kGroup;

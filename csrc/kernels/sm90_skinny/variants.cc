@@ -110,15 +110,14 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   const Roles roles = roles_of(p);
   if (!has_short_side(p, line.tile.bn, 30, why)) return false;
   if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
-  if (roles.x_major != Major::kK) {
-    return refuse(why, "the shorter of A and B (%s) must be contiguous along K", roles.swapped ? "B" : "A");
-  }
   if (alignment_a(p) < 16 || alignment_b(p) < 16) {
     return refuse(why, "rows of A and B must start on 16 bytes, got %d and %d", alignment_a(p), alignment_b(p));
   }
-  const bool k_major = roles.w_major == Major::kK;
-  const int64_t lines = k_major ? roles.rows : p.k;  // of W, as it lies
-  if ((lines > 1 && roles.ldw < (k_major ? p.k : roles.rows)) || (roles.cols > 1 && roles.ldx < p.k)) {
+  const auto overlaps = [&p](Major major, int64_t side, int64_t ld) {
+    const bool k_major = major == Major::kK;
+    return (k_major ? side : p.k) > 1 && ld < (k_major ? p.k : side);
+  };
+  if (overlaps(roles.w_major, roles.rows, roles.ldw) || overlaps(roles.x_major, roles.cols, roles.ldx)) {
     return refuse(why, "%s", "rows of A and B must not overlap");
   }
   return true;
@@ -129,8 +128,9 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 /// does, and none gates results that it has not rounded.
 bool gates(const Problem& p) {
   const Roles roles = roles_of(p);
-  return p.numerics == NumericsMode::kFast && !roles.swapped && roles.w_major == Major::kK && p.n % 16 == 0 &&
-         p.batches() == 1 && p.bias == nullptr && p.c.data == nullptr && p.pre_activation == nullptr && p.alpha == 1.0f;
+  return p.numerics == NumericsMode::kFast && !roles.swapped && roles.w_major == Major::kK &&
+         roles.x_major == Major::kK && p.n % 16 == 0 && p.batches() == 1 && p.bias == nullptr && p.c.data == nullptr &&
+         p.pre_activation == nullptr && p.alpha == 1.0f;
 }
 
 /// The bytes at the line's rate, less where too few blocks or too short slices ask for them; where blocks wait for
