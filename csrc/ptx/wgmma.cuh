@@ -63,6 +63,7 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
 #define HGEMM_NAMES_16 HGEMM_NAMES_8 ", %4, %5, %6, %7"
 #define HGEMM_NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define HGEMM_NAMES_64 HGEMM_NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define HGEMM_NAMES_80 HGEMM_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define HGEMM_NAMES_96 HGEMM_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define HGEMM_NAMES_128 \
   HGEMM_NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
@@ -83,6 +84,7 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
 #define HGEMM_OPERANDS_16 HGEMM_F4(0), HGEMM_F4(4)
 #define HGEMM_OPERANDS_32 HGEMM_F16(0)
 #define HGEMM_OPERANDS_64 HGEMM_OPERANDS_32, HGEMM_F16(16)
+#define HGEMM_OPERANDS_80 HGEMM_OPERANDS_64, HGEMM_F4(32), HGEMM_F4(36)
 #define HGEMM_OPERANDS_96 HGEMM_OPERANDS_64, HGEMM_F16(32)
 #define HGEMM_OPERANDS_128 HGEMM_OPERANDS_96, HGEMM_F16(48)
 #define HGEMM_OPERANDS_160 HGEMM_OPERANDS_128, HGEMM_F16(64)
@@ -119,6 +121,8 @@ struct Wgmma;
         HGEMM_WGMMA(32, TYPE, "%16", "%17", "%18", "%19", "%20");                                             \
       } else if constexpr (N == 64) {                                                                         \
         HGEMM_WGMMA(64, TYPE, "%32", "%33", "%34", "%35", "%36");                                             \
+      } else if constexpr (N == 80) {                                                                         \
+        HGEMM_WGMMA(80, TYPE, "%40", "%41", "%42", "%43", "%44");                                             \
       } else if constexpr (N == 96) {                                                                         \
         HGEMM_WGMMA(96, TYPE, "%48", "%49", "%50", "%51", "%52");                                             \
       } else if constexpr (N == 128) {                                                                        \
@@ -152,6 +156,7 @@ HGEMM_WGMMA_OF(__nv_bfloat16, "bf16")
 #undef HGEMM_NAMES_16
 #undef HGEMM_NAMES_32
 #undef HGEMM_NAMES_64
+#undef HGEMM_NAMES_80
 #undef HGEMM_NAMES_96
 #undef HGEMM_NAMES_128
 #undef HGEMM_NAMES_160
@@ -165,6 +170,7 @@ HGEMM_WGMMA_OF(__nv_bfloat16, "bf16")
 #undef HGEMM_OPERANDS_16
 #undef HGEMM_OPERANDS_32
 #undef HGEMM_OPERANDS_64
+#undef HGEMM_OPERANDS_80
 #undef HGEMM_OPERANDS_96
 #undef HGEMM_OPERANDS_128
 #undef HGEMM_OPERANDS_160

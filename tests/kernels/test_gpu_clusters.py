@@ -1,6 +1,7 @@
-"""Slices of K in a cluster, whose blocks send each other their sums: right results, and equal bits on two streams.
+"""Clusters whose blocks send each other sums, of slices of K, or load each other's operands: right results, and equal
+bits on two streams.
 
-A sum that arrives late, twice or in another block's memory shows once in many launches, if at all: so there are many.
+What arrives late, twice or in another block's memory shows once in many launches, if at all: so there are many.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
 
 hgemm = torch.ops.hgemm
 #: M, N, K that these kernels split: two, four and eight slices, tiles of fewer rows than a block has, ragged sizes.
+#: Then clusters of 2x2 and 4x1, several of whose blocks lie beyond C, and more of them than run at the same time.
 CASES = [
     ("skinny_wgmma_64x8", 8, 1024, 8192),
     ("skinny_wgmma_64x8", 5, 1000, 8184),
@@ -31,6 +33,14 @@ CASES = [
     ("sm90_wgmma_cooperative_128x64x64_c1x1x2", 128, 4096, 4096),
     ("sm90_wgmma_cooperative_128x64x64_c1x1x2", 300, 2000, 2040),
     ("sm90_wgmma_cooperative_128x128x64_c1x1x4", 500, 520, 8192),
+    ("sm90_wgmma_pingpong_64x64x64_c2x2x1", 200, 72, 1032),
+    ("sm90_wgmma_pingpong_64x64x64_c2x2x1", 1000, 1208, 520),
+    ("sm90_wgmma_pingpong_128x128x64_c2x2x1", 640, 3000, 1032),
+    ("sm90_wgmma_pingpong_64x80x64_c4x1x1_swapped", 80, 1000, 2040),
+    ("sm90_wgmma_pingpong_64x96x64_c4x1x1_swapped", 190, 9000, 520),
+    ("sm90_wgmma_pingpong_64x128x64_c4x1x1_swapped", 129, 264, 1032),
+    ("sm90_wgmma_pingpong_64x176x64_c4x1x1_swapped", 170, 4096, 1024),
+    ("sm90_wgmma_pingpong_128x64x64_c4x1x1_swapped", 60, 2056, 2040),
 ]
 cases = pytest.mark.parametrize("name, m, n, k", CASES, ids=lambda value: str(value))
 

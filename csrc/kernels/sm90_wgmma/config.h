@@ -14,20 +14,22 @@ namespace hgemm::sm90_wgmma {
 enum class Consumers { kPingpong, kCooperative };
 constexpr Consumers PINGPONG = Consumers::kPingpong, COOPERATIVE = Consumers::kCooperative;  // in list.inc
 
-/// The shape of a block and of its cluster: one line of list.inc.
-template <Consumers kConsumers_, int BM_, int BN_, int STAGES_, int CM_, int CN_, int CK_>
+/// The shape of a block and of its cluster: one line of list.inc. `kKMajorB_`: no other B comes.
+template <Consumers kConsumers_, int BM_, int BN_, int STAGES_, int CM_, int CN_, int CK_, bool kKMajorB_ = false>
 struct Config {
   static constexpr Consumers kConsumers = kConsumers_;
   static constexpr bool kPingpong = kConsumers == Consumers::kPingpong;
   static constexpr int BM = BM_, BN = BN_, BK = 64, STAGES = STAGES_;
   static constexpr int CM = CM_, CN = CN_, CK = CK_;  // blocks of a cluster along M, N and K
-  static constexpr int kSharers = CM * CN;            // each loads a part of the operand tile that all of them need
+  static constexpr int kSharers = CM * CN;    // of operand tiles: each loads a part of those of its row and column
+  static constexpr int kPeers = CM + CN - 1;  // blocks that need what one of them loads, itself included
   static constexpr int kCluster = CM * CN * CK;
   static constexpr int WM = kPingpong ? BM : BM / 2;                // rows of a consumer warpgroup
   static constexpr int kHalves = 2 * (WM / 64) * ((BN + 63) / 64);  // of its result: 32 columns of 64 rows
   static constexpr bool kCopies = WM / 64 * BN / 2 <= 192;          // D that TMA cannot write: else too few registers
-  // Every epilogue. It is a third of a kernel's time to compile: tiles of whole pieces of 64 columns have it.
-  static constexpr bool kStoresAny = kCopies && BN % 64 == 0;
+  // Every epilogue. It is a third of a kernel's time to compile, and of its bytes: tiles of whole pieces of 64 columns
+  // have it, but not in clusters of four.
+  static constexpr bool kStoresAny = kCopies && BN % 64 == 0 && kSharers <= 2;
   static constexpr bool kDefers = !kPingpong && CK == 1;  // stores of a tile to the main loop of the next
   static constexpr bool kStreamK = false, kEdged = false;
   static constexpr int kEdge = 128;         // columns of Edged's other tiles
@@ -44,9 +46,10 @@ struct Config {
   // An MN-major B comes 64 columns at a time: a ring for K-major tiles may be deeper than there is room for those. Nor
   // may its tiles begin inside of 32-byte sectors.
   static constexpr int kRoundedBytesB = (BN + 63) / 64 * 64 * BK * 2;
-  static constexpr bool kTakesMnMajorB = BN % 16 == 0 && STAGES * (kStageBytesA + kRoundedBytesB) + kSumBytes +
-                                                                 kBarrierBytes + (CK > 1 ? 0 : kStagingBytes) <=
-                                                             kMaxSmemBytes;
+  static constexpr bool kTakesMnMajorB =
+      !kKMajorB_ && BN % 16 == 0 &&
+      STAGES * (kStageBytesA + kRoundedBytesB) + kSumBytes + kBarrierBytes + (CK > 1 ? 0 : kStagingBytes) <=
+          kMaxSmemBytes;
   static constexpr int kStageBytesB = kTakesMnMajorB ? kRoundedBytesB : BN * BK * 2;
   static constexpr int kStageBytes = kStageBytesA + kStageBytesB;
   static constexpr int kRestBytes = STAGES * kStageBytes + kSumBytes + kBarrierBytes;
@@ -56,7 +59,7 @@ struct Config {
   static_assert(WM % 64 == 0 && BN % 8 == 0 && BN >= 64 && BN <= 256);
   static_assert(WM / 64 * BN / 2 <= 208, "accumulators must leave registers for the rest");
   static_assert(kSmemBytes <= kMaxSmemBytes);
-  static_assert(kSharers <= 2, "larger clusters leave SMs idle: on the H200 fewer than 32 of four find room");
+  static_assert(kCluster <= 8, "the largest portable cluster");
   static_assert(CK == 1 || (kSharers == 1 && !kPingpong), "split K: a whole cluster for one tile");
   static_assert(kHalves % CK == 0, "split K: every block has as much to finish");
   static_assert(CK == 1 || kSumBytes >= kStagingBytes);
@@ -146,6 +149,12 @@ inline Problem swapped_problem(const Problem& p) {
   q.a = transposed(p.b);
   q.b = transposed(p.a);
   return q;
+}
+
+/// Clusters of so many blocks that run at the same time. Those of more than two need SMs of one GPC: on the H200 of 33
+/// clusters of four 30 find room, of 16 of eight 15.
+inline int clusters_at_once(const DeviceFacts& facts, int blocks) {
+  return std::max(1, blocks > 2 ? facts.sm_count * 10 / (11 * blocks) : facts.sm_count / blocks);
 }
 
 /// Enqueues the GEMM. `workspace`: stream-K's partial sums and flags; the others need none.

@@ -14,7 +14,7 @@ namespace hgemm::sm90_wgmma {
   LAUNCHERS(SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, launch, Config<SCHEDULE, BM, BN, STAGES, CM, CN, CK>)
 #define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)                 \
   LAUNCHERS(swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, launch_swapped, \
-            Config<SCHEDULE, BM, BN, STAGES, CM, CN, CK>)
+            Config<SCHEDULE, BM, BN, STAGES, CM, CN, CK, true>)
 #define SM90_WGMMA_STREAM_K(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)         \
   LAUNCHERS(streamk_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1, launch, \
             StreamK<Config<SCHEDULE, BM, BN, STAGES, CM, CN, 1>>)

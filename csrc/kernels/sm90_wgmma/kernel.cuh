@@ -4,8 +4,9 @@
 // keeps the ring full, across tile borders; two consumer warpgroups multiply, with one group of wgmma in flight, and
 // write their results. In pingpong form each consumer owns every other tile, so that the epilogue of one runs under the
 // main loop of the other; in cooperative form they share the rows of a tile that would not fit one warpgroup's
-// registers. In a cluster along M or N each block loads half of the operand tile that both need and multicasts it; in a
-// cluster along K the blocks split the sum of one tile and reduce it through distributed shared memory.
+// registers. In a cluster along M or N each block loads a part of the operand tiles that others need as well, and
+// multicasts it: A to its row of blocks, B to its column; in a cluster along K the blocks split the sum of one tile and
+// reduce it through distributed shared memory.
 //
 // Both operands may be K-major or MN-major: stages hold what lies in memory, in 128-byte swizzle, and wgmma transposes.
 //

@@ -63,8 +63,9 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
   static std::atomic<uint64_t> smem_allowed{0};
   if (const cudaError_t e = allow_smem(kernel<Traits>, Traits::kSmemBytes, smem_allowed); e != cudaSuccess) return e;
   // A cluster that splits K uses its ring for the reduction and leaves: no second tile may be on its way there.
-  uint32_t clusters =
-      Traits::CK > 1 ? params.units : std::min(params.units, static_cast<uint32_t>(facts.sm_count / Traits::kCluster));
+  uint32_t clusters = Traits::CK > 1
+                          ? params.units
+                          : std::min(params.units, static_cast<uint32_t>(clusters_at_once(facts, Traits::kCluster)));
   if constexpr (Traits::kStreamK) clusters = params.split.clusters;
   if constexpr (Traits::kEdged) clusters = params.edges.clusters;
   cudaLaunchAttribute attributes[2]{};
@@ -101,7 +102,7 @@ template <class Config>
 ParamsOf<Config> params_of(const Problem& p, const DeviceFacts& facts, const Stores& stores, void* workspace) {
   const auto units = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
   constexpr int kPanel = std::max(1, kRasterRows / (Config::BM * Config::CM));
-  const int max_clusters = facts.sm_count / Config::kCluster;
+  const int max_clusters = clusters_at_once(facts, Config::kCluster);
   const uint32_t units_m = units(p.m, Config::BM * Config::CM), units_n = units(p.n, Config::BN * Config::CN);
   ParamsOf<Config> params{};
   params.m = static_cast<int>(p.m);

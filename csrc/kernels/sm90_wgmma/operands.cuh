@@ -17,6 +17,19 @@ using SmemB = SmemOperand<Traits::BN, Traits::BK, Traits::kMajorB, Traits::CM>;
 template <class Traits>
 using SmemEdge = SmemOperand<Traits::kEdge, Traits::BK, Traits::kMajorB, Traits::CM>;
 
+/// The blocks of a cluster, as bits, that need the same tile of A as block `rank`: its row of blocks; and of B: its
+/// column.
+template <class Traits>
+__device__ __forceinline__ uint16_t sharers_of_a(uint32_t rank) {
+  constexpr uint32_t kRow = ((1u << Traits::kSharers) - 1) / ((1u << Traits::CM) - 1);  // every CM-th bit
+  return static_cast<uint16_t>(Traits::CM == 1 ? kRow : kRow << rank % Traits::CM);
+}
+template <class Traits>
+__device__ __forceinline__ uint16_t sharers_of_b(uint32_t rank) {
+  constexpr uint32_t kColumn = (1u << Traits::CM) - 1;
+  return static_cast<uint16_t>(Traits::CN == 1 ? kColumn : kColumn << rank / Traits::CM * Traits::CM);
+}
+
 /// This block's part of step `kt` of both operands: visit(SmemOperand, bytes into the stage, what its load takes...).
 template <class Traits, bool = Traits::kEdged>
 struct Operands {
@@ -40,13 +53,13 @@ struct Operands {
   static __device__ __forceinline__ void visit_a(const Params& p, const Work& work, int kt, uint32_t rank,
                                                  const Visit& visit) {
     visit(SmemA<Traits>(), 0, p.a, work.m0, kt * Traits::BK, work.inner & p.a_batch[1], work.outer & p.a_batch[0],
-          rank / Traits::CM % Traits::CN);
+          rank / Traits::CM % Traits::CN, sharers_of_a<Traits>(rank));
   }
   template <class Visit>
   static __device__ __forceinline__ void visit_b(const Params& p, const Work& work, int kt, uint32_t rank, int n0,
                                                  const Visit& visit) {
     visit(SmemB<Traits>(), Traits::kStageBytesA, p.b, n0, kt * Traits::BK, work.inner & p.b_batch[1],
-          work.outer & p.b_batch[0], rank % Traits::CM);
+          work.outer & p.b_batch[0], rank % Traits::CM, sharers_of_b<Traits>(rank));
   }
 };
 
@@ -64,8 +77,10 @@ struct Operands<Traits, true> : Operands<Traits, false> {
     const int n0 = Whole::column_of_b(p, work);
     Whole::visit_a(p, work, kt, rank, visit);
     if (work.is_edge) {
-      visit(SmemA<Traits>(), Traits::kStageBytesA, p.a, work.m0 + Traits::BM, kt * Traits::BK, 0, 0, 0);
-      return visit(SmemEdge<Traits>(), 2 * Traits::kStageBytesA, p.b_edge, n0, kt * Traits::BK, 0, 0, rank);
+      visit(SmemA<Traits>(), Traits::kStageBytesA, p.a, work.m0 + Traits::BM, kt * Traits::BK, 0, 0, 0,
+            sharers_of_a<Traits>(rank));
+      return visit(SmemEdge<Traits>(), 2 * Traits::kStageBytesA, p.b_edge, n0, kt * Traits::BK, 0, 0, rank,
+                   sharers_of_b<Traits>(rank));
     }
     Whole::visit_b(p, work, kt, rank, n0, visit);
   }

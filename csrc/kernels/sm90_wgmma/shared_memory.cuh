@@ -39,7 +39,7 @@ class SharedMemory {
     constexpr int kStageReaders = Traits::kPingpong ? 4 : 8;  // warps of a block that read one stage
     for (int s = 0; s < Traits::STAGES; ++s) {
       ptx::mbarrier_init(full(s), 1);
-      ptx::mbarrier_init(empty(s), kStageReaders * Traits::kSharers);
+      ptx::mbarrier_init(empty(s), kStageReaders * Traits::kPeers);
     }
     if (Traits::CK > 1) {
       ptx::mbarrier_init(summed(), 1);
@@ -72,7 +72,7 @@ struct StageSharing<Traits, true> {
     ptx::cluster_wait();
   }
   static __device__ __forceinline__ void release(const SharedMemory<Traits>& smem, uint32_t stage, int lane) {
-    if (lane < Traits::kSharers) ptx::mbarrier_arrive_cluster(smem.empty(stage), lane);
+    if (lane < Traits::kPeers) ptx::mbarrier_arrive_cluster(smem.empty(stage), peer(lane));
   }
   /// A block must outlive its peers' arrivals: when every stage has been given back, there is none on its way. What the
   /// block sends to its peers, they have waited for.
@@ -80,6 +80,16 @@ struct StageSharing<Traits, true> {
     for (int s = 0; s < Traits::STAGES; ++s, ring.advance()) {
       ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
     }
+  }
+
+ private:
+  /// The block of the cluster that the `i`-th arrival goes to: those of this block's column, then the others of its
+  /// row.
+  static __device__ __forceinline__ uint32_t peer(uint32_t i) {
+    if constexpr (Traits::CM == 1 || Traits::CN == 1) return i;
+    const uint32_t rank = ptx::cluster_rank(), column = rank / Traits::CM;
+    if (i < Traits::CM) return column * Traits::CM + i;
+    return rank % Traits::CM + (column + 1 + i - Traits::CM) % Traits::CN * Traits::CM;
   }
 };
 

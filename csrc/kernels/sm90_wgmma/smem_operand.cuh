@@ -25,17 +25,17 @@ struct SmemOperand {
   static constexpr int kBoxRows = (kLines / SHARERS + 7) / 8 * 8;
   static constexpr int kLoadedBytes = SHARERS * kBoxRows * kLine * (kIsKMajor ? 1 : kChunks);
   static constexpr int kStepBytes = kIsKMajor ? 32 : 16 * kLine;  // to the next 16 k
-  static_assert(kLines % 8 == 0 && SHARERS <= 2);
+  static_assert(kLines % 8 == 0 && kBoxRows <= kLines);
 
-  /// Loads this block's share of the tile at (outer, k).
+  /// Loads this block's share of the tile at (outer, k) for the blocks of the cluster in `sharers`.
   static __device__ __forceinline__ void load(uint32_t dst, uint32_t bar, const CUtensorMap& map, int outer, int k,
-                                              int batch_inner, int batch_outer, uint32_t share) {
+                                              int batch_inner, int batch_outer, uint32_t share, uint16_t sharers) {
     each_box(outer, k, batch_inner, batch_outer, share,
-             [&](int offset, ptx::TmaCoord at) { load_box(dst + offset, map, bar, at); });
+             [&](int offset, ptx::TmaCoord at) { load_box(dst + offset, map, bar, at, sharers); });
   }
   /// Brings it to L2.
   static __device__ __forceinline__ void prefetch(const CUtensorMap& map, int outer, int k, int batch_inner,
-                                                  int batch_outer, uint32_t share) {
+                                                  int batch_outer, uint32_t share, uint16_t) {
     each_box(outer, k, batch_inner, batch_outer, share,
              [&](int, ptx::TmaCoord at) { ptx::tma_prefetch_box(&map, at); });
   }
@@ -49,7 +49,8 @@ struct SmemOperand {
   template <class Visit>
   static __device__ __forceinline__ void each_box(int outer, int k, int batch_inner, int batch_outer, uint32_t share,
                                                   const Visit& visit) {
-    const int first = static_cast<int>(share) * (kLines - kBoxRows);
+    const int first = SHARERS == 2 ? static_cast<int>(share) * (kLines - kBoxRows)
+                                   : min(static_cast<int>(share) * kBoxRows, kLines - kBoxRows);
     if constexpr (kIsKMajor) {
       visit(first * kLine, ptx::TmaCoord{k, outer + first, batch_inner, batch_outer});
     } else {
@@ -59,12 +60,12 @@ struct SmemOperand {
       }
     }
   }
-  static __device__ __forceinline__ void load_box(uint32_t dst, const CUtensorMap& map, uint32_t bar,
-                                                  ptx::TmaCoord at) {
+  static __device__ __forceinline__ void load_box(uint32_t dst, const CUtensorMap& map, uint32_t bar, ptx::TmaCoord at,
+                                                  uint16_t sharers) {
     if constexpr (SHARERS == 1) {
       ptx::tma_load(dst, &map, bar, at);
     } else {
-      ptx::tma_load_multicast(dst, &map, bar, at, (1 << SHARERS) - 1);
+      ptx::tma_load_multicast(dst, &map, bar, at, sharers);
     }
   }
 };

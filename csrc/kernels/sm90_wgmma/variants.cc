@@ -45,7 +45,6 @@ constexpr double kCopyFactor = 4;      // where warps, not TMA, write them
 constexpr double kRoundShare = 0.3;    // of it, where the stores wait for the next tile
 constexpr double kReduceUs = 3.0;      // split K: exchange through distributed shared memory
 constexpr double kReadShare = 0.82;    // of the read stream, at best
-constexpr int kLargeClusters = 30;     // clusters of four that find room at the same time
 // Stream-K, with RATE fitted to the 15 shapes of NOTES.md so that on none a prediction is under the best other line's.
 constexpr double kLeaveUs = 6.0;  // 128 x 256 partial sums to memory
 constexpr double kAddUs = 3.0;    // and as many added to a tile
@@ -56,7 +55,8 @@ int64_t units_of(const Problem& p, const Line& line) {
 }
 /// Stream-K: how the steps of K are shared out.
 sm90_wgmma::Split split_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  return sm90_wgmma::split_of(units_of(p, line), ceil_div(p.k, line.tile.bk), facts.sm_count / (line.cm * line.cn));
+  return sm90_wgmma::split_of(units_of(p, line), ceil_div(p.k, line.tile.bk),
+                              sm90_wgmma::clusters_at_once(facts, line.cm * line.cn));
 }
 /// Edged: how its clusters share C.
 sm90_wgmma::Edges edges_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
@@ -158,7 +158,7 @@ double gemm_us(const Problem& given, const DeviceFacts& facts, const Line& line,
   const double clk_per_us = chip.clock_ghz * 1e3;
   const int blocks = line.cm * line.cn * line.ck;
   const int64_t units = units_of(p, line);
-  const int64_t clusters = blocks > 2 ? kLargeClusters : std::max(1, facts.sm_count / blocks);
+  const int64_t clusters = sm90_wgmma::clusters_at_once(facts, blocks);
   double turns = static_cast<double>(ceil_div(units, clusters));
   const double steps = static_cast<double>(ceil_div(ceil_div(p.k, t.bk), line.ck));
 
@@ -269,6 +269,9 @@ using sm90_wgmma::COOPERATIVE, sm90_wgmma::PINGPONG;
 #define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)             \
   constexpr Line kLine_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK = \
       line_of<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, CK>>(RATE);
+#define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)             \
+  constexpr Line kLine_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK = \
+      line_of<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, CK, true>>(RATE);
 #define SM90_WGMMA_STREAM_K(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)                 \
   using StreamK_##SCHEDULE##_##BM##x##BN##_c##CM##x##CN =                           \
       sm90_wgmma::StreamK<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, 1>>; \
@@ -306,9 +309,9 @@ const Variant kSm90WgmmaVariants[] = {
 #define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)      \
   SM90_WGMMA_FORMS(SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, \
                    "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x" #CK)
-#define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)               \
-  SM90_WGMMA_SWAPPED_FORM(SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, swapped_, \
-                          SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK,           \
+#define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)                         \
+  SM90_WGMMA_SWAPPED_FORM(swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, swapped_, \
+                          SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK,                     \
                           "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x" #CK)
 #define SM90_WGMMA_EDGED(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)                                       \
   SM90_WGMMA_FORMS(edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1,                               \
