@@ -20,8 +20,8 @@ namespace {
 // the models are off by 5 to 7 % on average, and a wrong choice of ours is worse than a missed one.
 constexpr double kMeasuredMargin = 1.01;
 // Of a learned prediction: times what it tends to be off by at such shapes, to this power (fit_model.py --check).
-constexpr double kLearnedMargin = 1.01;
-constexpr double kLearnedDoubt = 0.5;
+constexpr double kLearnedMargin = 1.02;
+constexpr double kLearnedDoubt = 0.4;
 constexpr double kModelMargin = 1.05;
 // With an activation or a C two more models are in play, of which nothing is in the table, unless a few rows make it
 // short. A bias costs torch and us alike: the same ratios with and without at 25 shapes of GPT-2, BERT, ViT and Qwen2.

@@ -241,7 +241,8 @@ def test_data_of_other_sources_are_not_mixed(measured: list[Case], tmp_path: Pat
         ("shapes-leaders", 5900),
         ("shapes-whole", 2800),
         ("shapes-few-rows", 700),
-        ("shapes-earlier", 4900),
+        ("shapes-clusters", 4400),
+        ("shapes-earlier", 2400),
     ],
 )
 def test_the_committed_data_read_as_they_were_written(name: str, least: int, tmp_path: Path) -> None:

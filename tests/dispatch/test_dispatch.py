@@ -218,7 +218,8 @@ def test_forced_kernel_is_taken_or_refused_with_every_reason(v: hgemm_ops.Varian
 def test_who_serves_a_product_but_not_every_epilogue() -> None:
     """What a kernel is not built for it refuses; what it does take it must not (``refusal_allowed``).
 
-    Tiles of columns that are no whole pieces of 64 have the plain epilogues alone, swapped kernels none.
+    Tiles of columns that are no whole pieces of 64, and clusters of four along M and N, have the plain epilogues alone,
+    swapped kernels none.
     """
     serving = {name: set[str]() for name in ("plain", "wide", "bias", "gelu", "relu and bias")}
     options: dict[str, dict[str, Any]] = {
@@ -232,8 +233,9 @@ def test_who_serves_a_product_but_not_every_epilogue() -> None:
         for name, epilogue in options.items():
             candidates = hgemm_ops.explain(M=512, N=512, K=k, layout=layout, arch="sm_90", **epilogue).candidates
             serving[name] |= {f"{layout} {c.name}" for c in candidates if c.eligible and c.family != "ladder"}
-    columns = {v.name: v.tile[1] for v in hgemm_ops.variants() if v.family == "sm90_wgmma"}
-    odd = {served for served in serving["plain"] if columns.get(served.split()[1], 64) % 64}
+    lines = [v for v in hgemm_ops.variants() if v.family == "sm90_wgmma"]
+    plain = {v.name for v in lines if v.tile[1] % 64 or re.search(r"_c(2x2|4x1)x1", v.name)}
+    odd = {served for served in serving["plain"] if served.split()[1] in plain}
     swapped = {served for served in serving["plain"] if served.endswith("_swapped")}
     assert swapped < odd and len({served.split()[1] for served in odd}) >= 10
     assert serving["plain"] - serving["wide"] == odd
@@ -244,7 +246,8 @@ def test_who_serves_a_product_but_not_every_epilogue() -> None:
 @pytest.mark.parametrize("m, n", [(8192, 4096), (4096, 8192), (4096, 4096)])
 def test_a_swapped_kernel_is_predicted_as_long_as_its_transpose(m: int, n: int) -> None:
     """D lies as it is given: TMA writes it for both, also where D^T would not fit its rows (m > n)."""
-    swapped = {v.name for v in hgemm_ops.variants() if v.name.endswith("_swapped")}
+    names = {v.name for v in hgemm_ops.variants()}
+    swapped = {name for name in names if name.endswith("_swapped") and name.removesuffix("_swapped") in names}
     assert len(swapped) > 1
 
     def predicted(m: int, n: int) -> dict[str, float | None]:
@@ -469,9 +472,12 @@ def test_choices_hold_on_shapes_that_nothing_was_learned_from(tables: None) -> N
 
 
 def test_choices_are_near_the_best_on_random_shapes() -> None:
-    """On the shapes that were learned from: the trees and their questions belong together."""
+    """On the shapes that were learned from: the trees and their questions belong together.
+
+    A choice that was not timed was not among the ten that the model before took for the fastest.
+    """
     facts, names = _native.preset_facts(90), _variants.names()
-    path = ROOT / "benchmarks" / "results" / "h200" / "shapes.tsv.xz"
+    path = ROOT / "benchmarks" / "results" / "h200" / "shapes-clusters.tsv.xz"
     with lzma.open(path, "rt") as file:
         next(file)
         columns = next(file).rstrip("\n").split("\t")
@@ -483,8 +489,9 @@ def test_choices_are_near_the_best_on_random_shapes() -> None:
         decision, _ = _native.explain(asked)
         us = {name: float(row[name]) for name in columns[7:] if row[name]}
         chosen = "torch" if decision.variant == _native.TORCH else names[decision.variant]
-        assert chosen in us, "a kernel that the analytic models had ruled out"
-        logs.append(math.log(us[chosen] / min(us.values())))
+        if chosen in us:
+            logs.append(math.log(us[chosen] / min(us.values())))
+    assert len(logs) > 0.97 * len(rows), "kernels that the model before had ruled out"
     assert math.exp(sum(logs) / len(logs)) < 1.025
 
 
