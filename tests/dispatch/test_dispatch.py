@@ -472,16 +472,16 @@ def test_choices_hold_on_shapes_that_nothing_was_learned_from(tables: None) -> N
 
 
 def test_choices_are_near_the_best_on_random_shapes() -> None:
-    """On the shapes that were learned from: the trees and their questions belong together.
+    """On shapes that were learned from: the trees and their questions belong together.
 
-    A choice that was not timed was not among the ten that the model before took for the fastest.
+    The first 2,000 of the file, of which ten kernels each were timed.
     """
     facts, names = _native.preset_facts(90), _variants.names()
     path = ROOT / "benchmarks" / "results" / "h200" / "shapes-clusters.tsv.xz"
     with lzma.open(path, "rt") as file:
         next(file)
         columns = next(file).rstrip("\n").split("\t")
-        rows = [dict(zip(columns, line.rstrip("\n").split("\t"), strict=True)) for line in file][::5]
+        rows = [dict(zip(columns, line.rstrip("\n").split("\t"), strict=True)) for line in file][:2000:5]
     logs = []
     for row in rows:
         m, n, k, batch = (int(row[size]) for size in ("m", "n", "k", "batch"))
@@ -489,9 +489,8 @@ def test_choices_are_near_the_best_on_random_shapes() -> None:
         decision, _ = _native.explain(asked)
         us = {name: float(row[name]) for name in columns[7:] if row[name]}
         chosen = "torch" if decision.variant == _native.TORCH else names[decision.variant]
-        if chosen in us:
-            logs.append(math.log(us[chosen] / min(us.values())))
-    assert len(logs) > 0.97 * len(rows), "kernels that the model before had ruled out"
+        assert chosen in us, "a kernel that the model before had ruled out"
+        logs.append(math.log(us[chosen] / min(us.values())))
     assert math.exp(sum(logs) / len(logs)) < 1.025
 
 
