@@ -29,14 +29,17 @@ def width(variant: VariantInfo) -> int:
 # Rows of the long operand: above 132 tiles of any height, in even and uneven waves, with a last tile of few rows.
 @pytest.mark.parametrize("rows", [8456, 17000, 35001])
 @pytest.mark.parametrize("k", [8, 136, 1032])
-@pytest.mark.parametrize("layout", ["NT", "NN", "swapped"])
+@pytest.mark.parametrize("layout", ["NT", "NN", "swapped", "TN", "TT", "TN, sliced"])
 @VARIANTS
 def test_more_tiles_than_blocks(variant: VariantInfo, layout: str, k: int, rows: int) -> None:
     cols = max(1, width(variant) * 7 // 8)  # the last columns of the instruction are nobody's
     if layout == "swapped":
         a, b = rand(rows, k), rand(cols, k).t()
     else:
-        a, b = rand(cols, k), rand(k, rows) if layout == "NN" else rand(rows, k).t()
+        a = rand(cols, k)
+        if layout[0] == "T":  # the columns of a matrix, all or some
+            a = rand(k, max(8, width(variant))).t()[: cols if layout.endswith("sliced") else width(variant)]
+        b = rand(k, rows) if layout[1] == "N" else rand(rows, k).t()
     if not serves(variant, a, b):
         pytest.skip(f"{variant.name} does not serve these rows of {layout}")
     out = GuardedBuffer((a.size(0), b.size(1)), torch.float16, "cuda")
