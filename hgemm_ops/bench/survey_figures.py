@@ -101,6 +101,14 @@ def lines(document: Mapping[str, Any], by_model: bool = True) -> list[list[str]]
                 for pair in every
                 if pair[0]["batch"] == 1 and pair[0]["layout"] == layout and min(pair[0]["m"], pair[0]["n"]) <= most
             ]
+    parts["M and N from 65, up to 66 tiles of 128x128, K from 4096"] = [
+        pair
+        for pair in every
+        if pair[0]["batch"] == 1
+        and min(pair[0]["m"], pair[0]["n"]) > 64
+        and math.ceil(pair[0]["m"] / 128) * math.ceil(pair[0]["n"] / 128) <= 66
+        and pair[0]["k"] >= 4096
+    ]
     parts["batched"] = [pair for pair in every if pair[0]["batch"] > 1]
     parts["unaligned"] = [pair for pair in every if pair[0]["align"] < _WHOLE]
     if by_model:
