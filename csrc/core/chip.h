@@ -2,6 +2,8 @@
 // fixed power. The rest: public datasheets, unmeasured.
 #pragma once
 
+#include <algorithm>
+
 #include "core/problem.h"
 
 namespace hgemm {
@@ -55,6 +57,12 @@ constexpr bool has_clusters(int cc) {
 }
 constexpr bool has_dependent_launch(int cc) {
   return cc >= 90;
+}
+
+/// Clusters of so many blocks that run at the same time, a block to an SM. Those of more than two need SMs of one GPC:
+/// on the H200 30 of 33 clusters of four find room.
+constexpr int clusters_at_once(const DeviceFacts& facts, int blocks) {
+  return std::max(1, blocks > 2 ? facts.sm_count * 10 / (11 * blocks) : facts.sm_count / blocks);
 }
 
 /// The chip on which the rates in the lists of kernels were measured.

@@ -32,7 +32,6 @@ constexpr double kFixedUs = 1.65, kFixedColUs = 0.012;  // start, first bytes, d
 constexpr double kSumUs = 0.3;                          // slices added up
 constexpr double kStepUs = 0.26, kStepColUs = 0.0018;   // 128 k of 64 rows of W, or of fewer, in a block; the same
 constexpr int kStepsPerSplit = 4;                       // of K, at least
-constexpr int kClustersOfFour = 30;                     // that find room at the same time
 constexpr double kBlockUs = 2.1;                        // of one that waits for room: its first bytes, its drain
 constexpr int kPrefetch = 2;                            // stages
 constexpr int64_t kLongK = 6144;                        // from here on blocks end at different times
@@ -63,7 +62,9 @@ int splits_for(const Problem& p, const DeviceFacts& facts, const Line& line, int
   int best = 1;
   double best_us = 0;
   for (int s : {1, 2, 4, 8}) {
-    const bool room = s == 1 || (s == 2 ? all * 2 <= facts.sm_count : s == 4 ? all <= kClustersOfFour : all <= 8);
+    const bool room = s == 1 || (s == 2   ? all * 2 <= facts.sm_count
+                                 : s == 4 ? all <= clusters_at_once(facts, 4)
+                                          : all <= 8);
     if (!room || (s > 1 && steps < s * kStepsPerSplit) || s > line.max_splits) break;
     const double us = read_us(p, facts, line, all * s, line.tile.bm, s);
     if (s == 1 || us < best_us) best = s, best_us = us;

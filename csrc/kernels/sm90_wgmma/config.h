@@ -21,7 +21,8 @@ struct Config {
   static constexpr bool kPingpong = kConsumers == Consumers::kPingpong;
   static constexpr int BM = BM_, BN = BN_, BK = 64, STAGES = STAGES_;
   static constexpr int CM = CM_, CN = CN_, CK = CK_;  // blocks of a cluster along M, N and K
-  static constexpr int kSharers = CM * CN;    // of operand tiles: each loads a part of those of its row and column
+  // Blocks with other tiles of C, of which a row or column loads a tile of an operand together.
+  static constexpr int kSharers = CM * CN;
   static constexpr int kPeers = CM + CN - 1;  // blocks that need what one of them loads, itself included
   static constexpr int kCluster = CM * CN * CK;
   static constexpr int WM = kPingpong ? BM : BM / 2;                // rows of a consumer warpgroup
@@ -149,12 +150,6 @@ inline Problem swapped_problem(const Problem& p) {
   q.a = transposed(p.b);
   q.b = transposed(p.a);
   return q;
-}
-
-/// Clusters of so many blocks that run at the same time. Those of more than two need SMs of one GPC: on the H200 of 33
-/// clusters of four 30 find room, of 16 of eight 15.
-inline int clusters_at_once(const DeviceFacts& facts, int blocks) {
-  return std::max(1, blocks > 2 ? facts.sm_count * 10 / (11 * blocks) : facts.sm_count / blocks);
 }
 
 /// Enqueues the GEMM. `workspace`: stream-K's partial sums and flags; the others need none.

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <random>
 
+#include "core/chip.h"
 #include "core/convert.cuh"
 #include "core/launch.cuh"
 #include "kernels/sm90_wgmma/config.h"

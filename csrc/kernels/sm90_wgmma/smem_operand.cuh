@@ -21,7 +21,7 @@ struct SmemOperand {
   static constexpr int kLine = 128, kChunkBytes = BK * kLine;
   static constexpr int kChunks = (EXTENT + 63) / 64;
   static constexpr int kLines = kIsKMajor ? EXTENT : BK;  // of a chunk
-  // A box starts and ends on a swizzle atom: those of two sharers may overlap, and write the same there.
+  // A box starts and ends on a swizzle atom: those of sharers may overlap, and write the same there.
   static constexpr int kBoxRows = (kLines / SHARERS + 7) / 8 * 8;
   static constexpr int kLoadedBytes = SHARERS * kBoxRows * kLine * (kIsKMajor ? 1 : kChunks);
   static constexpr int kStepBytes = kIsKMajor ? 32 : 16 * kLine;  // to the next 16 k
@@ -49,8 +49,7 @@ struct SmemOperand {
   template <class Visit>
   static __device__ __forceinline__ void each_box(int outer, int k, int batch_inner, int batch_outer, uint32_t share,
                                                   const Visit& visit) {
-    const int first = SHARERS == 2 ? static_cast<int>(share) * (kLines - kBoxRows)
-                                   : min(static_cast<int>(share) * kBoxRows, kLines - kBoxRows);
+    const int first = min(static_cast<int>(share) * kBoxRows, kLines - kBoxRows);
     if constexpr (kIsKMajor) {
       visit(first * kLine, ptx::TmaCoord{k, outer + first, batch_inner, batch_outer});
     } else {

@@ -56,7 +56,7 @@ int64_t units_of(const Problem& p, const Line& line) {
 /// Stream-K: how the steps of K are shared out.
 sm90_wgmma::Split split_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
   return sm90_wgmma::split_of(units_of(p, line), ceil_div(p.k, line.tile.bk),
-                              sm90_wgmma::clusters_at_once(facts, line.cm * line.cn));
+                              clusters_at_once(facts, line.cm * line.cn));
 }
 /// Edged: how its clusters share C.
 sm90_wgmma::Edges edges_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
@@ -158,7 +158,7 @@ double gemm_us(const Problem& given, const DeviceFacts& facts, const Line& line,
   const double clk_per_us = chip.clock_ghz * 1e3;
   const int blocks = line.cm * line.cn * line.ck;
   const int64_t units = units_of(p, line);
-  const int64_t clusters = sm90_wgmma::clusters_at_once(facts, blocks);
+  const int64_t clusters = clusters_at_once(facts, blocks);
   double turns = static_cast<double>(ceil_div(units, clusters));
   const double steps = static_cast<double>(ceil_div(ceil_div(p.k, t.bk), line.ck));
 
