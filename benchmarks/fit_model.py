@@ -31,7 +31,7 @@ import ctypes
 import json
 import lzma
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +57,14 @@ DATA = tuple(Path(__file__).parent / "results" / "h200" / f"{name}.tsv.xz" for n
 OUTPUT = Path(__file__).parents[1] / "csrc" / "dispatch" / "learned_sm90.inc.xz"
 TORCH = "torch"
 PREDICTED = 20  # learned.h's kShapeFeatures: the first question about a kernel or torch, log2 of what is predicted
-UNIT = 4096  # leaves are whole numbers of 1 / UNIT
+UNIT, MOST = 4096, 127  # leaves are whole numbers of 2^shift / UNIT, at most so many
+BORDERS, MOST_DEPTH = 129, 8  # learned.h's kBorders and kMostDepth
 MARGIN, DOUBTED = 1.02, 0.4  # select.cc's kLearnedMargin and kLearnedDoubt
 FOLDS = 4
 
-# Fewer trees than would still gain: the library is to stay below 12 MB.
+# Fewer trees than would still gain: a decision is to take at most 50 us, the library less than 12 MB.
 KERNELS = {"depth": 7, "iterations": 740, "learning_rate": 0.17, "l2_leaf_reg": 1}
-BESIDE = {"depth": 6, "iterations": 800, "learning_rate": 0.1, "l2_leaf_reg": 3}
+BESIDE = {"depth": 6, "iterations": 1200, "learning_rate": 0.1, "l2_leaf_reg": 3}
 DOUBT = {"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5}
 
 
@@ -109,7 +110,7 @@ def read(paths: Sequence[Path]) -> tuple[dict[str, Any], list[Shape]]:
 
 def fit(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> CatBoostRegressor:
     model = CatBoostRegressor(
-        loss_function="RMSE", border_count=128, random_seed=2, verbose=0, allow_writing_files=False, **settings
+        loss_function="RMSE", border_count=BORDERS - 1, random_seed=2, verbose=0, allow_writing_files=False, **settings
     )
     model.fit(x, y, sample_weight=weights)
     return model
@@ -166,24 +167,47 @@ def score(shapes: Sequence[Shape], chosen: Sequence[str]) -> str:
     )
 
 
-def arrays(model: CatBoostRegressor, path: Path) -> tuple[list[int], list[float], list[int], float]:
-    """Features, thresholds and leaves of all trees, and the bias."""
+@dataclass
+class Trees:
+    """A forest as learned.h has it. ``borders``: of each feature, without those that no tree asks about."""
+
+    bias: float
+    depth: int
+    borders: list[list[float]]
+    feature: list[int] = field(default_factory=list)
+    border: list[int] = field(default_factory=list)
+    leaf: list[int] = field(default_factory=list)
+    shift: list[int] = field(default_factory=list)
+
+
+def trees_of(model: CatBoostRegressor, path: Path) -> Trees:
     model.save_model(str(path), format="json")
     data = json.loads(path.read_text())
-    depth = model.tree_count_ and max(len(tree["splits"]) for tree in data["oblivious_trees"])
-    feature: list[int] = []
-    threshold: list[float] = []
-    leaves: list[int] = []
-    for tree in data["oblivious_trees"]:
-        missing = depth - len(tree["splits"])
-        feature += [split["float_feature_index"] for split in tree["splits"]] + [0] * missing
-        threshold += [split["border"] for split in tree["splits"]] + [float("inf")] * missing
-        values = [round(value * UNIT) for value in tree["leaf_values"]]
-        leaves += values + [0] * ((len(values) << missing) - len(values))
+    every = data["oblivious_trees"]
     scale, (bias,) = data["scale_and_bias"]
     if scale != 1:
         raise ValueError(f"a scale of {scale}")
-    return feature, threshold, leaves, bias
+    asked = {(split["float_feature_index"], split["border"]) for tree in every for split in tree["splits"]}
+    borders = [
+        sorted(border for feature, border in asked if feature == i)
+        for i in range(1 + max(feature for feature, _ in asked))
+    ]
+    trees = Trees(bias, max(len(tree["splits"]) for tree in every), borders)
+    if trees.depth > MOST_DEPTH or max(map(len, borders)) >= BORDERS:  # one place is for what is always false
+        raise ValueError(f"{trees.depth} levels, up to {max(map(len, borders))} borders")
+    for tree in every:
+        missing = trees.depth - len(tree["splits"])
+        for split in tree["splits"]:
+            trees.feature.append(split["float_feature_index"])
+            trees.border.append(borders[split["float_feature_index"]].index(split["border"]))
+        trees.feature += [0] * missing
+        trees.border += [len(borders[0])] * missing
+        largest = max(map(abs, tree["leaf_values"])) * UNIT
+        trees.shift.append(next(shift for shift in range(16) if largest / 2**shift < MOST + 0.5))
+        values = [round(value * UNIT / 2 ** trees.shift[-1]) for value in tree["leaf_values"]]
+        trees.leaf += values + [0] * ((len(values) << missing) - len(values))
+    borders[0].append(float("inf"))
+    return trees
 
 
 def lines(values: Sequence[object]) -> str:
@@ -205,12 +229,15 @@ def source(head: dict[str, Any], models: dict[str, CatBoostRegressor], scratch: 
     text = [f"// Written by benchmarks/fit_model.py from {head['shapes']} shapes measured on one {head['gpu']}."]
     members = []
     for name, model in models.items():
-        feature, threshold, leaves, bias = arrays(model, scratch)
-        trees, depth = model.tree_count_, len(feature) // model.tree_count_
-        text.append(f"constexpr unsigned char k{name}Feature[] = {{\n{lines(feature)}}};")
-        text.append(f"constexpr float k{name}Threshold[] = {{\n{lines([number(t) for t in threshold])}}};")
-        text.append(f"constexpr short k{name}Leaf[] = {{\n{lines(leaves)}}};")
-        members.append(f"{{{trees}, {depth}, {bias!r}, 1.0 / {UNIT}, k{name}Feature, k{name}Threshold, k{name}Leaf}}")
+        trees = trees_of(model, scratch)
+        rows = "},\n{".join(lines([number(border) for border in borders]) for borders in trees.borders)
+        text.append(f"constexpr unsigned char k{name}Feature[] = {{\n{lines(trees.feature)}}};")
+        text.append(f"constexpr unsigned char k{name}Border[] = {{\n{lines(trees.border)}}};")
+        text.append(f"constexpr float k{name}Borders[][kBorders] = {{{{{rows}}}}};")
+        text.append(f"constexpr signed char k{name}Leaf[] = {{\n{lines(trees.leaf)}}};")
+        text.append(f"constexpr unsigned char k{name}Shift[] = {{\n{lines(trees.shift)}}};")
+        arrays = ", ".join(f"k{name}{part}" for part in ("Feature", "Border", "Borders", "Leaf", "Shift"))
+        members.append(f"{{{model.tree_count_}, {trees.depth}, {trees.bias!r}, 1.0 / {UNIT}, {arrays}}}")
     text.append(f"constexpr Learned kLearnedSm90 = {{{', '.join(members)}}};")
     return "\n".join(text) + "\n"
 

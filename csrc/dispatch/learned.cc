@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/chip.h"
 #include "core/cost.h"
 
 namespace hgemm {
@@ -19,7 +20,6 @@ constexpr std::pair<int, const Learned*> kModels[] = {{90, &kLearnedSm90}};
 constexpr int kTorchTiles[][2] = {{128, 256}, {256, 128}, {128, 128}, {64, 256},  {64, 128},
                                   {128, 192}, {192, 128}, {64, 64},   {128, 160}, {128, 96},
                                   {256, 64},  {128, 176}, {128, 144}, {128, 112}, {64, 192}};
-constexpr int kLargeClusters = 30;  // clusters of four that find room at the same time
 
 float log2f_of(double x) {
   return static_cast<float>(std::log2(x));
@@ -47,8 +47,7 @@ struct Waves {
 Waves waves_of(const Problem& p, const DeviceFacts& facts, int bm, int bn, int cm, int cn, int ck) {
   const auto up = [](int64_t x, int64_t by) { return static_cast<double>((x + by - 1) / by); };
   const double units = up(p.m, int64_t{bm} * cm) * up(p.n, int64_t{bn} * cn) * static_cast<double>(p.batches());
-  const int blocks = cm * cn * ck;
-  const double slots = blocks > 2 ? kLargeClusters : std::max(1, facts.sm_count / blocks);
+  const double slots = clusters_at_once(facts, cm * cn * ck);
   return {up(p.m, bm), up(p.n, bn), units, units / slots, std::ceil(units / slots)};
 }
 
@@ -144,17 +143,16 @@ void torch_features(const Problem& p, const DeviceFacts& facts, double predicted
 
 double factor(const Forest& forest, const float* features) {
   int64_t sum = 0;
-  const unsigned char* feature = forest.feature;
-  const float* threshold = forest.threshold;
-  const short* leaf = forest.leaf;
+  const unsigned char *feature = forest.feature, *border = forest.border;
+  const signed char* leaf = forest.leaf;
   for (int tree = 0; tree < forest.trees; ++tree) {
     unsigned index = 0;
     for (int i = 0; i < forest.depth; ++i) {
-      index |= static_cast<unsigned>(features[feature[i]] > threshold[i]) << i;
+      index |= static_cast<unsigned>(features[feature[i]] > forest.borders[feature[i]][border[i]]) << i;
     }
-    sum += leaf[index];
+    sum += int64_t{leaf[index]} * (1 << forest.shift[tree]);
     feature += forest.depth;
-    threshold += forest.depth;
+    border += forest.depth;
     leaf += size_t{1} << forest.depth;
   }
   return std::exp2(forest.bias + forest.unit * static_cast<double>(sum));
@@ -163,17 +161,19 @@ double factor(const Forest& forest, const float* features) {
 void factors(const Forest& forest, const Rows& rows, int count, double* out) {
   using Ints = int __attribute__((vector_size(kLanes * sizeof(int))));
   int sums[kRows] = {};
-  const unsigned char* feature = forest.feature;
-  const float* threshold = forest.threshold;
-  const short* leaf = forest.leaf;
+  const unsigned char *feature = forest.feature, *border = forest.border;
+  const signed char* leaf = forest.leaf;
   for (int tree = 0; tree < forest.trees; ++tree) {
+    const int scale = 1 << forest.shift[tree];
+    float thresholds[kMostDepth];
+    for (int i = 0; i < forest.depth; ++i) thresholds[i] = forest.borders[feature[i]][border[i]];
     for (int group = 0; group * kLanes < count; ++group) {
       Ints index = {};
-      for (int i = 0; i < forest.depth; ++i) index |= (rows.answers[feature[i]][group] > threshold[i]) & 1 << i;
-      for (int lane = 0; lane < kLanes; ++lane) sums[group * kLanes + lane] += leaf[index[lane]];
+      for (int i = 0; i < forest.depth; ++i) index |= (rows.answers[feature[i]][group] > thresholds[i]) & 1 << i;
+      for (int lane = 0; lane < kLanes; ++lane) sums[group * kLanes + lane] += leaf[index[lane]] * scale;
     }
     feature += forest.depth;
-    threshold += forest.depth;
+    border += forest.depth;
     leaf += size_t{1} << forest.depth;
   }
   for (int row = 0; row < count; ++row) out[row] = std::exp2(forest.bias + forest.unit * sums[row]);

@@ -7,14 +7,18 @@
 
 namespace hgemm {
 
-/// Trees that all ask `depth` questions, the same ones at each level: `feature` and `threshold` hold depth entries a
-/// tree, `leaf` 2^depth, in units of `unit`. The sum over all trees, and `bias`, is a power of two.
+/// Trees that all ask `depth` questions, the same ones at each level, whether a feature is above one of its borders:
+/// `feature` and `border` hold depth entries a tree, which number the rows and columns of `borders`. `leaf` holds
+/// 2^depth, in units of `unit` times two to the tree's `shift`: late trees have small leaves. The sum over all trees,
+/// and `bias`, is a power of two.
+constexpr int kBorders = 129, kMostDepth = 8;
 struct Forest {
   int trees, depth;
   double bias, unit;
-  const unsigned char* feature;
-  const float* threshold;
-  const short* leaf;
+  const unsigned char *feature, *border;
+  const float (*borders)[kBorders];
+  const signed char* leaf;
+  const unsigned char* shift;
 };
 
 /// Asked of a forest in this order: what the product is, then what this kernel, or torch, would make of it.
