@@ -59,6 +59,7 @@ struct Problem {
   int32_t b_tile = 0;          // of a padded copy (tile/pad.h): not 0 where tiles of B start on lines of their own
   // B's columns are two halves: D = act(A @ first) * (A @ second), (m, n / 2). Only where Variant::gates says so.
   bool gated = false;
+  bool b_is_vector = false;  // its only column: so D is that row times A's transpose as well
   NumericsMode numerics = NumericsMode::kFast;
   Float32Mode float32 = Float32Mode::kStrict;  // of other dtypes always that
 
@@ -108,7 +109,8 @@ enum class Family : int32_t {
   kGemv = 5,
   kBatchedMma = 6,
   kSm90Split = 7,
-  kSimtSkinny = 8
+  kSimtSkinny = 8,
+  kSm80Split = 9
 };
 // kSplitF32: float32 as bfloat16 planes on tensor cores, only where Problem::float32 asks for it.
 enum class Numerics : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1, kSplitF32 = 2 };
@@ -120,6 +122,8 @@ enum class Sums : int32_t {
   kInOrder = 1,     // one float32 sum on tensor cores, 16 k at a time in K's order
   kTwoSlices = 2,   // one such sum for each half of K's tiles of 64, added
   kFourSlices = 3,  // for each quarter, added in an order that the column decides
+  kPlanes = 4,      // float32 out of bfloat16 planes, by wgmma: 64 k at a time in K's order (tile/split_planes.h)
+  kPlanesMma = 5,   // the same by mma.sync, which adds the small products in another order
 };
 
 // cudaStream_t and cudaError_t without the CUDA headers.

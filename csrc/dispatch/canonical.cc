@@ -231,6 +231,7 @@ void fill_problem(const Operands& o, const Gemm& g, Canonical* out) {
   p.k = g.k;
   p.alpha = static_cast<float>(o.alpha);
   p.act = o.act;
+  p.b_is_vector = o.b.ndim == 1;
   p.dtype = o.a.dtype;
   p.out_dtype = o.out_dtype;
 

@@ -27,7 +27,7 @@ std::vector<const Variant*>& all() {
         {kSm90StreamKVariants, kSm90StreamKVariantCount}, {kSkinnyVariants, kSkinnyVariantCount},
         {kSm90SkinnyVariants, kSm90SkinnyVariantCount},   {kGemvVariants, kGemvVariantCount},
         {kBatchedMmaVariants, kBatchedMmaVariantCount},   {kSm90SplitVariants, kSm90SplitVariantCount},
-        {kSimtSkinnyVariants, kSimtSkinnyVariantCount},
+        {kSimtSkinnyVariants, kSimtSkinnyVariantCount},   {kSm80SplitVariants, kSm80SplitVariantCount},
     };
     std::vector<const Variant*> out;
     out.reserve(kMaxVariants);
@@ -87,6 +87,7 @@ const char* family_name(Family family) {
     case Family::kGemv: return "gemv";
     case Family::kBatchedMma: return "batched_mma";
     case Family::kSm90Split: return "sm90_split";
+    case Family::kSm80Split: return "sm80_split";
     case Family::kSimtSkinny: return "simt_skinny";
   }
   return "unknown";

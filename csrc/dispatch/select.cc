@@ -23,6 +23,9 @@ constexpr double kMeasuredMargin = 1.01;
 constexpr double kLearnedMargin = 1.02;
 constexpr double kLearnedDoubt = 0.4;
 constexpr double kModelMargin = 1.05;
+// Of float32="split" on a chip that nobody measured: tensor cores by datasheet are so far ahead of CUDA cores (A100),
+// or not (A10, L40S).
+constexpr double kUnmeasuredSplitMargin = 1.25;
 // With an activation or a C two more models are in play, of which nothing is in the table, unless a few rows make it
 // short. A bias costs torch and us alike: the same ratios with and without at 25 shapes of GPT-2, BERT, ViT and Qwen2.
 constexpr double kFusedMeasuredMargin = 1.04;
@@ -177,7 +180,8 @@ Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch,
     if (t.used < best_us) best_us = t.used, best = c->id;
   }
   const bool any = count > 0;
-  const bool comparable = choice.known.kind != Knowledge::Kind::kNothing || is_measured(facts.cc) || !is_aligned(p);
+  const bool is_known = choice.known.kind != Knowledge::Kind::kNothing || is_measured(facts.cc);
+  const bool comparable = is_known || split || !is_aligned(p);
   const bool is_short = std::min(p.m, p.n) <= kFewRows && std::max(p.m, p.n) > kFewRows;
   const bool has_epilogue = p.act != Activation::kNone || p.pre_activation || p.c.data;
   if (has_epilogue && !is_short) {
@@ -187,6 +191,7 @@ Choice choose_among(const Problem& p, const DeviceFacts& facts, double* scratch,
   } else {
     choice.margin = torchs.margin;
   }
+  if (split && !is_known) choice.margin = std::max(choice.margin, kUnmeasuredSplitMargin);
   const bool ours = best != kTorch && (invariant || (comparable && best_us * choice.margin < torch.used));
   choice.unmeasured_chip = any && !comparable && !invariant;
   choice.decision.variant = ours ? best : must_be_ours(p) ? kRefused : kTorch;

@@ -29,6 +29,9 @@ extern const int kSimtSkinnyVariantCount;
 extern const Variant kSm90SplitVariants[];
 extern const int kSm90SplitVariantCount;
 
+extern const Variant kSm80SplitVariants[];
+extern const int kSm80SplitVariantCount;
+
 extern const Variant kBatchedMmaVariants[];
 extern const int kBatchedMmaVariantCount;
 

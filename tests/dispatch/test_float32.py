@@ -24,6 +24,7 @@ pytestmark = needs_library
 
 MODES = _native.FLOAT32
 SPLIT = [v for v in hgemm_ops.variants() if v.family == "sm90_split"]
+MMA_SPLIT = [v for v in hgemm_ops.variants() if v.family == "sm80_split"]
 LARGE = (4096, 4096, 4096)
 
 
@@ -40,10 +41,12 @@ def family(explanation: hgemm_ops.Explanation) -> str:
 
 
 def test_the_kernels_say_what_they_are() -> None:
-    assert SPLIT
-    for v in SPLIT:
-        assert (v.dtypes, v.numerics, v.sums) == ((torch.float32,), "float32 as three bfloat16 planes", "vary")
-        assert v.layouts == ("NN", "NT", "TN", "TT") and (v.min_arch, v.max_arch) == ("sm_90", "sm_90")
+    assert SPLIT and MMA_SPLIT
+    for v in (*SPLIT, *MMA_SPLIT):
+        assert (v.dtypes, v.numerics) == ((torch.float32,), "float32 as three bfloat16 planes")
+        assert v.layouts == ("NN", "NT", "TN", "TT")
+    assert {(v.min_arch, v.max_arch, v.sums) for v in SPLIT} == {("sm_90", "sm_90", "planes")}
+    assert {(v.min_arch, v.max_arch, v.sums) for v in MMA_SPLIT} == {("sm_80", None, "planes by mma.sync")}
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
@@ -65,15 +68,23 @@ def test_small_and_short_products_are_not_split(sizes: tuple[int, int, int]) -> 
 
 
 def test_the_reason_for_torch_names_the_way_out() -> None:
-    strict = explain(*LARGE)
-    if strict.chosen == "torch" and strict.source == "fallback":
-        assert strict.reason.endswith('on sm_90 without float32="split"')
-    for reason in (explain(*LARGE, arch="sm_80").reason, explain(*LARGE, dtype=torch.float64).reason):
-        assert "without float32" not in reason
+    for arch in ("sm_90", "sm_80"):
+        strict = explain(*LARGE, arch=arch)
+        assert (strict.chosen, strict.source) == ("torch", "fallback")
+        assert strict.reason.endswith(f'on {arch} without float32="split"')
+    assert "without float32" not in explain(*LARGE, dtype=torch.float64).reason
 
 
-def test_other_chips_and_dtypes_do_not_notice() -> None:
-    assert family(explain(*LARGE, "split", arch="sm_80")) != "sm90_split"
+@pytest.mark.parametrize(("arch", "chosen"), [("sm_80", "sm80_split"), ("sm_86", "torch"), ("sm_89", "torch")])
+def test_chips_without_wgmma_split_where_their_tensor_cores_are_far_ahead(arch: str, chosen: str) -> None:
+    """By datasheet: 312 TFLOP/s beside 19.5 on an A100, 125 beside 31 on an A10, where six products cannot win."""
+    asked = explain(*LARGE, "split", arch=arch)
+    assert family(asked) == chosen and asked.candidates[MMA_SPLIT[0].id].eligible
+    assert family(explain(*LARGE, arch=arch)) == "torch"
+    assert family(explain(256, 256, 256, "split", arch=arch)) == "torch"
+
+
+def test_other_dtypes_do_not_notice() -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
         strict, split = (explain(*LARGE, mode, dtype=dtype) for mode in MODES)
         assert (strict.chosen, strict.source, strict.reason) == (split.chosen, split.source, split.reason)
@@ -87,10 +98,25 @@ def test_a_kernel_may_be_named_in_any_mode() -> None:
         assert explain(*LARGE, mode, variant="torch").chosen == "torch"
 
 
-def test_batch_invariance_does_without() -> None:
-    assert explain(*LARGE, "split", numerics="batch_invariant").chosen == "torch"
+@pytest.mark.parametrize(("arch", "sums"), [("sm_90", "planes"), ("sm_80", "planes by mma.sync")])
+@pytest.mark.parametrize("mode", ["batch_invariant", "batch_invariant_or_raise"])
+def test_batch_invariance_takes_kernels_of_one_class(arch: str, sums: str, mode: str) -> None:
+    for n, k in ((4096, 4096), (1, 999), (517, 64)):
+        for m in (1, 3, 64, 200, 4096, 16384):
+            for activation in ("none", "gelu"):
+                options = {"arch": arch, "numerics": mode, "layout": "NT", "alignment": 4, "activation": activation}
+                chosen = explain(m, n, k, "split", **options).chosen
+                assert [v.sums for v in hgemm_ops.variants() if v.name == chosen] == [sums], (m, n, k)
+    for v in hgemm_ops.variants():
+        if torch.float32 in v.dtypes and v.family != "ladder" and v.sums != sums:
+            with pytest.raises(RuntimeError, match="vary"):
+                explain(8, 64, 64, "split", arch=arch, numerics=mode, variant=v.name)
+
+
+def test_batch_invariance_of_strict_float32_is_not_held() -> None:
+    assert "may vary with the batch" in explain(*LARGE, numerics="batch_invariant").reason
     with pytest.raises(RuntimeError, match="cannot be held"):
-        explain(*LARGE, "split", numerics="batch_invariant_or_raise")
+        explain(*LARGE, numerics="batch_invariant_or_raise")
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ pytestmark = pytest.mark.gpu
 hgemm = torch.ops.hgemm
 MODE = "batch_invariant"
 HALF = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+#: float32 has kernels of a class where it may be split.
+EVERY = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 #: Takes every layout, alignment and epilogue, on every architecture.
 REFERENCE = "sm80_mma_128x128x32_w64x32_s4"
 
@@ -62,11 +64,16 @@ def stored(x: Tensor, how: str) -> Tensor:
     return odd.copy_(x)
 
 
+def invariant() -> use_custom_gemm:
+    return use_custom_gemm(numerics=MODE, float32="split")
+
+
 def kernels(a: Tensor, b: Tensor, **epilogue: object) -> list[str]:
     """Those of the class that serve a product."""
     if not ON_GPU:
         return ["torch"]
-    candidates = hgemm_ops.explain(a, b, numerics=MODE, **epilogue).candidates  # type: ignore[arg-type]
+    options = {"numerics": MODE, "float32": "split"} | epilogue
+    candidates = hgemm_ops.explain(a, b, **options).candidates  # type: ignore[arg-type]
     return [c.name for c in candidates if c.eligible]
 
 
@@ -88,11 +95,12 @@ SHAPES = [
 ]
 
 
-@HALF
+@EVERY
 @pytest.mark.parametrize(("n", "k", "most"), SHAPES)
 def test_kernels_of_the_class_agree(dtype: torch.dtype, n: int, k: int, most: int) -> None:
     x, w = rows(most, k, dtype), torch.randn(k, n, device=DEVICE).to(dtype)
-    expected = hgemm_ops.matmul(x, w, variant=REFERENCE if ON_GPU else None)
+    reference = REFERENCE if dtype != torch.float32 else kernels(x, w)[0]
+    expected = hgemm_ops.matmul(x, w, variant=reference if ON_GPU else None)
     seen = set()
     for order_x, order_w in (*itertools.product("NT", repeat=2), ("odd", "N"), ("N", "odd")):
         a, b = stored(x, order_x), stored(w, order_w)
@@ -101,7 +109,7 @@ def test_kernels_of_the_class_agree(dtype: torch.dtype, n: int, k: int, most: in
                 seen.add(kernel)
                 got = hgemm_ops.matmul(a[:m], b, variant=kernel, numerics=mode(kernel))
                 assert_same_bits(got, expected[:m], f"{kernel} {order_x}{order_w} {m}x{n}x{k}")
-    assert not ON_GPU or REFERENCE in seen
+    assert not ON_GPU or reference in seen
 
 
 @HALF
@@ -162,12 +170,12 @@ def test_scaled_sums_agree(dtype: torch.dtype, alpha: float, beta: float) -> Non
 # ---- rows alone and in company --------------------------------------------------------------------
 
 
-@HALF
+@EVERY
 @pytest.mark.parametrize(("n", "k"), [(1024, 4096), (4096, 1024), (4097, 515), (1, 4096)])
 def test_a_row_does_not_depend_on_its_company(dtype: torch.dtype, n: int, k: int) -> None:
     x, w = torch.randn(32, k, device=DEVICE).to(dtype), torch.randn(n, k, device=DEVICE).to(dtype)
     bias = torch.randn(n, device=DEVICE).to(dtype)
-    with use_custom_gemm(numerics=MODE) as report:
+    with invariant() as report:
         alone = [F.linear(row[None], w, bias)[0] for row in x]
         plain = [row[None] @ w.t() for row in x]
         for size in (2, 7, 32):
@@ -191,13 +199,13 @@ def test_a_row_does_not_depend_on_its_company(dtype: torch.dtype, n: int, k: int
     assert calls(report, "torch") == 0, report
 
 
-@HALF
+@EVERY
 def test_a_million_rows(dtype: torch.dtype) -> None:
     """Random numbers of rows, at random places, of which one in a hundred has NaN or infinities."""
     draw, most = random.Random(0), 16384
     weights = [(n, k, how) for n, k in ((768, 1024), (96, 2056), (515, 301)) for how in ("N", "T")]
     compared = 0
-    with use_custom_gemm(numerics=MODE) as report:
+    with invariant() as report:
         for n, k, how in weights:
             x, w = rows(most, k, dtype), stored(torch.randn(k, n, device=DEVICE).to(dtype), how)
             x[torch.randperm(most, device=DEVICE)[: most // 100], draw.randrange(k)] = draw.choice((float("nan"), 7e4))
@@ -211,12 +219,12 @@ def test_a_million_rows(dtype: torch.dtype) -> None:
     assert calls(report, "torch") == 0, report
 
 
-@HALF
+@EVERY
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 128, 64), (16, 16, 64), (37, 65, 70), (200, 128, 128), (1, 1, 4096)])
 def test_a_product_does_not_depend_on_its_batch(dtype: torch.dtype, m: int, n: int, k: int) -> None:
     a, b = (torch.randn(300, *size, device=DEVICE).to(dtype) for size in ((m, k), (k, n)))
     heads = b.mT.contiguous().mT  # stored the other way round
-    with use_custom_gemm(numerics=MODE) as report:
+    with invariant() as report:
         every = torch.bmm(a, b)
         for i in (0, 150, 299):
             assert_same_bits(a[i] @ b[i], every[i], "mm")
@@ -229,7 +237,7 @@ def test_a_product_does_not_depend_on_its_batch(dtype: torch.dtype, m: int, n: i
     assert calls(report, "torch") == 0, report
 
 
-@HALF
+@EVERY
 def test_gradients_of_a_row_do_not_depend_on_its_company(dtype: torch.dtype) -> None:
     x, w, g = (torch.randn(size, device=DEVICE).to(dtype) for size in ((64, 520), (1032, 520), (64, 1032)))
 
@@ -240,10 +248,10 @@ def test_gradients_of_a_row_do_not_depend_on_its_company(dtype: torch.dtype) -> 
         return leaf.grad
 
     def by_argument(leaf: Tensor) -> Tensor:
-        return hgemm_ops.linear(leaf, w, numerics=MODE)
+        return hgemm_ops.linear(leaf, w, numerics=MODE, float32="split")
 
     every = gradient(by_argument, slice(None))
-    with use_custom_gemm(numerics=MODE) as report:
+    with invariant() as report:
         assert_same_bits(gradient(lambda leaf: F.linear(leaf, w), slice(None)), every, "context")
         for some in (slice(0, 1), slice(63, 64), slice(5, 12)):
             assert_same_bits(gradient(lambda leaf: F.linear(leaf, w), some), every[some], some)
@@ -282,6 +290,8 @@ def test_what_torch_would_serve_raises() -> None:
     assert "whose bits may vary with the batch" in reasons["float32"]
     with use_custom_gemm(numerics=MODE + "_or_raise"), pytest.raises(RuntimeError, match="cannot be held for float32"):
         a.float() @ a.float()
+    with invariant(), pytest.raises(RuntimeError, match="cannot be held for float32"):
+        torch.mm(a.float(), a.float(), out=wide.float()[:, :64])
     with use_custom_gemm(numerics=MODE, variant="torch"), pytest.raises(RuntimeError, match="may vary"):
         a @ a
     with pytest.raises(RuntimeError, match="cannot be held for float32"):
@@ -337,11 +347,11 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
 
-@HALF
+@EVERY
 def test_logits_of_a_prompt_are_the_same_alone_and_in_any_batch(dtype: torch.dtype) -> None:
     model = Llama().to(DEVICE, dtype)
     prompt = torch.randint(1003, (11,), device=DEVICE)
-    with torch.no_grad(), use_custom_gemm(numerics=MODE) as report:
+    with torch.no_grad(), invariant() as report:
         alone = model(prompt[None], [11])[0]
         for batch, length, place in ((2, 11, 1), (7, 17, 3), (32, 23, 31), (1, 40, 0)):  # longer ones: padded
             tokens = torch.randint(1003, (batch, length), device=DEVICE)

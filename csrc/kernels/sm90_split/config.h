@@ -15,7 +15,8 @@ struct Config {
   static constexpr int kThreads = 3 * 128;            // two consumer warpgroups and the producer's
   static constexpr int kStageBytesA = kPlanes * BM * kPlane, kStageBytesB = kPlanes * BN * kPlane;
   static constexpr int kStageBytes = kStageBytesA + kStageBytesB;
-  static constexpr int kSmemBytes = STAGES * kStageBytes + 2 * STAGES * 8;
+  static constexpr int kScratchAt = (STAGES * kStageBytes + 2 * STAGES * 8 + 15) / 16 * 16;  // of sums on their way out
+  static constexpr int kSmemBytes = kScratchAt + 8 * 8 * 40 * 4;
   static_assert(BN % 64 == 0 && BN <= 128, "sums and accumulators share a consumer's registers");
   static_assert(CM <= 2 && BN / CM % 8 == 0);
   static_assert(kSmemBytes <= 232448);

@@ -6,10 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "core/problem.h"
+#include "core/variant_list.h"
 
-namespace hgemm::sm90_split {
+namespace hgemm::tile::split {
 
 constexpr int kPlanes = 3;
 constexpr int kPiece = 256;  // of K: what a warp splits of a row
@@ -56,7 +58,47 @@ inline Side side_b(const Problem& p, void* workspace) {
           static_cast<unsigned char*>(workspace) + planes_of(p, p.a, p.m).bytes};
 }
 
-/// Enqueues the pass that makes the planes, at the speed of memory.
-HGEMM_IN_CUDA(launch_split(const Problem& p, void* workspace, Stream stream))
+/// The problem with the rows that its numerics speak of: what is summed first depends on which operand is A, and a
+/// vector that is multiplied by a matrix is a row, as `linear` has it, wherever it stands.
+inline Problem by_rows(const Problem& p) {
+  if (!p.b_is_vector || p.n != 1 || p.batches() != 1 || p.d.row_stride != 1) return p;
+  const auto transposed = [](Matrix x) {
+    std::swap(x.row_stride, x.col_stride);
+    return x;
+  };
+  Problem q = p;
+  q.m = 1;
+  q.n = p.m;
+  q.a = transposed(p.b);
+  q.b = transposed(p.a);
+  q.c = transposed(p.c);
+  q.d = transposed(p.d);
+  q.d.row_stride = p.m;
+  return q;
+}
 
-}  // namespace hgemm::sm90_split
+/// What the pass reads and writes.
+inline double pass_bytes(const Problem& p) {
+  const auto elements = [](const Planes& x) {
+    return static_cast<double>(x.batch[0] * x.batch[1] * x.rows) * static_cast<double>(x.k);
+  };
+  return (elements(planes_of(p, p.a, p.m)) + elements(planes_of(p, p.b, p.n))) * (4 + 2 * kPlanes);
+}
+
+/// Whether kernels over planes count so far.
+inline bool is_countable(const Problem& p, const Tile& tile, Reason* why) {
+  constexpr int64_t kMaxExtent = int64_t{1} << 30, kMaxTiles = int64_t{1} << 29;
+  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
+    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
+                  static_cast<long long>(p.n), static_cast<long long>(p.k));
+  }
+  if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
+  const int64_t tiles = ceil_div(p.m, tile.bm) * ceil_div(p.n, tile.bn) * p.batches();
+  if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, at most 2^29", static_cast<long long>(tiles));
+  return true;
+}
+
+/// Enqueues the pass that makes the planes, at the speed of memory.
+HGEMM_IN_CUDA(launch_pass(const Problem& p, void* workspace, Stream stream))
+
+}  // namespace hgemm::tile::split

@@ -15,11 +15,17 @@ from torch import Tensor
 import hgemm_ops
 from hgemm_ops import VariantInfo
 
-pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
+pytestmark = pytest.mark.gpu
 
 hgemm = torch.ops.hgemm
-SPLIT = [v for v in hgemm_ops.variants() if v.family == "sm90_split"]
-VARIANTS = pytest.mark.parametrize("variant", SPLIT, ids=lambda v: v.name)
+FAMILIES = {
+    family: [v for v in hgemm_ops.variants() if v.family == family] for family in ("sm80_split", "sm90_split")
+}
+_MARKS = {"sm80_split": (), "sm90_split": (pytest.mark.sm90,)}
+VARIANTS = pytest.mark.parametrize(
+    "variant",
+    [pytest.param(v, marks=_MARKS[family], id=v.name) for family, kernels in FAMILIES.items() for v in kernels],
+)
 _ROUNDING = 2.0**-24  # the most that one rounding of a float32 loses, relative
 
 
@@ -127,10 +133,12 @@ def test_errors_of_random_products(variant: VariantInfo) -> None:
         assert split_most <= most + _ROUNDING and split_rms <= rms + _ROUNDING / math.sqrt(3), (m, n, k)
 
 
-def test_kernels_give_the_same_bits() -> None:
-    a, b = normal(300, 1031), normal(1031, 270)
-    first, *others = (hgemm.mm(a, b, variant=v.id) for v in SPLIT)
-    assert all(torch.equal(first, other) for other in others)
+@pytest.mark.parametrize("family", [pytest.param("sm90_split", marks=pytest.mark.sm90)])
+def test_kernels_of_a_family_give_the_same_bits(family: str) -> None:
+    for k in (1, 63, 1031, 4100):
+        a, b = normal(300, k), normal(k, 270)
+        first, *others = (hgemm.mm(a, b, variant=v.id) for v in FAMILIES[family])
+        assert all(torch.equal(first, other) for other in others)
 
 
 @VARIANTS

@@ -1,4 +1,4 @@
-// The pass that makes planes of float32 operands (planes.h), at the speed of memory.
+// The pass that makes planes of float32 operands (split_planes.h), at the speed of memory.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -6,20 +6,11 @@
 #include <cstring>
 
 #include "core/fast_divisor.h"
-#include "kernels/sm90_split/planes.h"
 #include "ptx/dependent_launch.cuh"
 #include "tile/launch.cuh"
+#include "tile/split_planes.h"
 
-namespace hgemm::sm90_split {
-
-#ifdef HGEMM_NO_SM90A
-
-Status launch_split(const Problem&, void*, Stream) {
-  return cudaErrorNoKernelImageForDevice;
-}
-
-#else
-
+namespace hgemm::tile::split {
 namespace {
 
 constexpr int kSplitThreads = 256, kSplitRows = 32;  // of a block, and kPiece of K
@@ -157,13 +148,11 @@ SplitOperand split_operand(const Side& side, int alignment) {
 
 }  // namespace
 
-Status launch_split(const Problem& p, void* workspace, Stream stream) {
+Status launch_pass(const Problem& p, void* workspace, Stream stream) {
   const Side a = side_a(p, workspace), b = side_b(p, workspace);
   SplitParams params{split_operand(a, alignment_a(p)), split_operand(b, alignment_b(p)), blocks_of(a.planes)};
   const dim3 grid(params.blocks_a + blocks_of(b.planes));
-  return tile::launch(split_kernel, grid, kSplitThreads, 0, 1, true, static_cast<cudaStream_t>(stream), params);
+  return launch(split_kernel, grid, kSplitThreads, 0, 1, true, static_cast<cudaStream_t>(stream), params);
 }
 
-#endif
-
-}  // namespace hgemm::sm90_split
+}  // namespace hgemm::tile::split

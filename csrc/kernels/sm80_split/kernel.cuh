@@ -1,0 +1,195 @@
+// Float32 products on tensor cores for sm_80 and everything after it: mma.sync on three bfloat16 planes of each
+// operand. What is added to what, and why, is as in sm90_split (its kernel.cuh): an accumulator of 64 k of the first
+// planes' product, added to a sum in a float32 register, and a second register beside each sum for the five other
+// products and for what the sum's roundings lose.
+//
+// A block owns a (BM, BN) tile of C and walks K through a ring of stages that cp.async keeps full, as sm80_mma does; a
+// stage has all six planes, K-major whatever the operands' order.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/sm80_split/config.h"
+#include "ptx/cp_async.cuh"
+#include "ptx/dependent_launch.cuh"
+#include "ptx/mma.cuh"
+#include "tile/raster.h"
+#include "tile/smem_operand.cuh"
+#include "tile/split_product.cuh"
+
+namespace hgemm::sm80_split {
+
+namespace split = tile::split;
+
+/// An operand's planes: (matrices, planes, rows, ld), of `plane` elements each.
+struct PlanesParams {
+  const __nv_bfloat16* planes;
+  int64_t plane, ld;
+};
+
+struct Params {
+  PlanesParams a, b;
+  split::Product product;
+  tile::Raster raster;
+};
+
+constexpr int kAloneTiles = 2;   // of 32 k, that an accumulator takes before a sum in a register takes it
+constexpr int kCarryTiles = 32;  // from one carry to the next
+
+/// One operand's way through shared memory.
+template <class Config, int EXTENT>
+struct PlanesOperand {
+  static constexpr int kPlanes = split::kPlanes, kBlocks = 2;  // of 16 rows, in a warp's 32
+  using Smem = tile::SmemOperand<EXTENT, Config::BK, Major::kK>;
+  using Copy = typename Smem::template Copy<__nv_bfloat16, Config::kThreads, false>;
+  using Fragments = uint32_t[kPlanes][kBlocks][4];
+
+  Copy copies[kPlanes];
+
+  __device__ __forceinline__ PlanesOperand(const PlanesParams& p, int64_t matrix, int row, int rows)
+      : copies{copy(p, matrix * kPlanes, row, rows), copy(p, matrix * kPlanes + 1, row, rows),
+               copy(p, matrix * kPlanes + 2, row, rows)} {}
+  __device__ __forceinline__ void fetch(uint32_t stage) {
+#pragma unroll
+    for (int plane = 0; plane < kPlanes; ++plane) copies[plane].fetch(stage + plane * Copy::kBytes);
+  }
+  static __device__ __forceinline__ void load(Fragments& to, uint32_t stage, uint32_t lane, int step) {
+#pragma unroll
+    for (int plane = 0; plane < kPlanes; ++plane) {
+#pragma unroll
+      for (int i = 0; i < kBlocks; ++i) {
+        Smem::load(to[plane][i], stage + plane * Copy::kBytes + Smem::at(lane, i, step));
+      }
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ Copy copy(const PlanesParams& p, int64_t plane, int row, int rows) {
+    return Copy(p.planes + plane * p.plane, p.ld, row, 0, rows, static_cast<int>(p.ld), true);
+  }
+};
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant__ Params p) {
+  constexpr int BM = Config::BM, BN = Config::BN, STAGES = Config::STAGES, kSteps = Config::BK / 16;
+  constexpr int MI = Config::WM / 16, NJ = Config::WN / 8, kCount = Config::WN / 2;
+  using A = PlanesOperand<Config, BM>;
+  using B = PlanesOperand<Config, BN>;
+  extern __shared__ __align__(1024) unsigned char smem[];  // STAGES x { A's planes, B's }
+  const uint32_t smem_base = ptx::smem_addr(smem);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  constexpr int kWarpsM = BM / Config::WM;
+  const int warp_m = warp % kWarpsM * Config::WM, warp_n = warp / kWarpsM * Config::WN;
+  ptx::grid_launch_dependents();
+  ptx::grid_dependency_wait();
+
+  const split::Product& product = p.product;
+  const tile::RasterUnit unit = tile::unit_at(p.raster, blockIdx.x);
+  const uint32_t outer = product.batch_inner.quotient(unit.batch);
+  const split::Work work{static_cast<int>(unit.row) * BM, static_cast<int>(unit.col) * BN, static_cast<int>(outer),
+                         static_cast<int>(unit.batch - outer * product.batch_inner.divisor())};
+  A a(p.a, split::matrix_of(product.a, work), work.m0, product.a.rows);
+  B b(p.b, split::matrix_of(product.b, work), work.n0, product.b.rows);
+  const auto stage_a = [&](int stage) { return smem_base + stage * Config::kStageBytes; };
+  const auto stage_b = [&](int stage) { return stage_a(stage) + split::kPlanes * Config::kPlaneBytesA; };
+  const auto fetch = [&](int stage) {
+    a.fetch(stage_a(stage));
+    b.fetch(stage_b(stage));
+    ptx::cp_async_commit();
+  };
+
+  // As in sm80_mma: an A fragment is (outer 0, k 0), (outer 8, k 0), (outer 0, k 8), (outer 8, k 8), two B fragments
+  // side by side (n 0, k 0), (n 0, k 8), (n 8, k 0), (n 8, k 8).
+  const uint32_t lane_a = A::Smem::lane_offset(warp_m, lane / 8 % 2, lane / 16);
+  const uint32_t lane_b = B::Smem::lane_offset(warp_n, lane / 16, lane / 8 % 2);
+  typename A::Fragments frag_a[2];
+  typename B::Fragments frag_b[2];
+  const auto load_fragments = [&](int buffer, int stage, int step) {
+    A::load(frag_a[buffer], stage_a(stage), lane_a, step);
+    B::load(frag_b[buffer], stage_b(stage), lane_b, step);
+  };
+
+  float high[MI][kCount] = {}, low[MI][kCount] = {}, alone[MI][kCount] = {};
+  // The product of a plane of A and one of B, added to `sums`.
+  const auto multiply = [&](float (&sums)[MI][kCount], int buffer, int plane_a, int plane_b) {
+#pragma unroll
+    for (int j = 0; j < NJ; ++j) {
+#pragma unroll
+      for (int i = 0; i < MI; ++i) {
+        const uint32_t (&right)[4] = frag_b[buffer][plane_b][j / 2];
+        ptx::Mma<__nv_bfloat16>::m16n8k16(reinterpret_cast<float (&)[4]>(sums[i][j * 4]), frag_a[buffer][plane_a][i],
+                                          right[j % 2 * 2], right[j % 2 * 2 + 1]);
+      }
+    }
+  };
+  const auto carry = [&] {
+#pragma unroll
+    for (int i = 0; i < MI * kCount; ++i) split::carry(high[i / kCount][i % kCount], low[i / kCount][i % kCount]);
+  };
+
+#pragma unroll
+  for (int s = 0; s < STAGES - 1; ++s) fetch(s);
+  ptx::cp_async_wait<STAGES - 2>();
+  __syncthreads();
+  load_fragments(0, 0, 0);
+
+  const int k_tiles = (product.k + Config::BK - 1) / Config::BK;
+  int stage = 0, next_stage = 1, free_stage = STAGES - 1;
+  for (int kt = 0; kt < k_tiles; ++kt) {
+    if (kt % kCarryTiles == kCarryTiles - 2) carry();
+    ptx::cp_async_wait<STAGES - 3>();  // the next tile has arrived, and the one before this is no longer read
+    __syncthreads();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      load_fragments((step + 1) % 2, step + 1 < kSteps ? stage : next_stage, (step + 1) % kSteps);
+      if (step == 0) fetch(free_stage);
+      // The five from small to large.
+      multiply(alone, step % 2, 0, 0);
+      multiply(low, step % 2, 2, 0);
+      multiply(low, step % 2, 1, 1);
+      multiply(low, step % 2, 0, 2);
+      multiply(low, step % 2, 1, 0);
+      multiply(low, step % 2, 0, 1);
+    }
+    if (kt % kAloneTiles == kAloneTiles - 1 || kt + 1 == k_tiles) {
+#pragma unroll
+      for (int i = 0; i < MI * kCount; ++i) {
+        float& x = alone[i / kCount][i % kCount];
+        split::add_keeping_rest(high[i / kCount][i % kCount], x);
+        low[i / kCount][i % kCount] += x;
+        x = 0;
+      }
+    }
+    free_stage = stage;
+    stage = next_stage;
+    next_stage = next_stage + 1 == STAGES ? 0 : next_stage + 1;
+  }
+  carry();
+  ptx::cp_async_wait_all();
+  __syncthreads();  // the ring becomes the epilogue's scratch
+
+  // All of a warp's sums at first, so that what follows is one piece of code for both blocks of 16 rows.
+  float* const scratch = reinterpret_cast<float*>(smem) + warp * Config::WM * split::kScratchRow;
+  const auto place = [&](int i, int j) {  // of two neighbouring sums of this thread
+    const int row = i * 16 + lane / 4 + j / 2 % 2 * 8;
+    return reinterpret_cast<float2*>(scratch + row * split::kScratchRow + j / 4 * 8 + lane % 4 * 2);
+  };
+#pragma unroll
+  for (int i = 0; i < MI; ++i) {
+#pragma unroll
+    for (int j = 0; j < kCount; j += 2) *place(i, j) = make_float2(high[i][j], high[i][j + 1]);
+  }
+#pragma unroll 1
+  for (int i = 0; i < MI; ++i) {
+    float sums[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; j += 2) sums[j] = place(i, j)->x, sums[j + 1] = place(i, j)->y;
+    const split::Place first{work.m0 + warp_m + i * 16, work.n0 + warp_n};
+    split::mend_if_needed<Config::WN>(product, work, first, sums);
+    split::emit<Config::WN>(product, work, first, sums, scratch + i * 16 * split::kScratchRow);
+  }
+}
+
+}  // namespace hgemm::sm80_split

@@ -1,0 +1,38 @@
+// Host side of sm80_split: from a Problem to its two launches.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+
+#include "core/launch.cuh"
+#include "kernels/sm80_split/config.h"
+#include "kernels/sm80_split/kernel.cuh"
+#include "tile/launch.cuh"
+
+namespace hgemm::sm80_split {
+
+constexpr int kRasterRows = 2048;  // of C in a panel of the raster
+
+inline PlanesParams planes_params(const split::Side& side) {
+  const split::Planes& planes = side.planes;
+  return {reinterpret_cast<const __nv_bfloat16*>(side.memory), planes.rows * planes.ld, planes.ld};
+}
+
+template <class Config>
+Status launch(const Problem& problem, void* workspace, Stream stream_) {
+  const Problem p = split::by_rows(problem);
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  const split::Side a = split::side_a(p, workspace), b = split::side_b(p, workspace);
+  if (const Status e = split::launch_pass(p, workspace, stream)) return e;
+  const auto tiles = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
+  const uint32_t tiles_m = tiles(p.m, Config::BM), tiles_n = tiles(p.n, Config::BN);
+  const Params params{planes_params(a), planes_params(b), split::product_of(p, a, b),
+                      tile::raster_of(tiles_m, tiles_n, kRasterRows / Config::BM)};
+  static std::atomic<uint64_t> smem_allowed{0};
+  if (const cudaError_t e = allow_smem(kernel<Config>, Config::kSmemBytes, smem_allowed); e != cudaSuccess) return e;
+  const dim3 grid(tiles_m * tiles_n * static_cast<uint32_t>(p.batches()));
+  return tile::launch(kernel<Config>, grid, Config::kThreads, Config::kSmemBytes, 1, true, stream, params);
+}
+
+}  // namespace hgemm::sm80_split

@@ -1,0 +1,290 @@
+// What kernels over planes of float32 operands (split_planes.h) share beside their main loops: sums in two registers,
+// what planes cannot hold, and the way to memory. A thread's part of a tile is what mma.sync and wgmma give it: of 16
+// rows two, eight apart, and of each eight columns two neighbours.
+#pragma once
+
+#include <cstdint>
+
+#include "core/fast_divisor.h"
+#include "core/problem.h"
+#include "tile/epilogue.cuh"
+#include "tile/split_planes.h"
+
+namespace hgemm::tile::split {
+
+/// One operand: where its matrices of planes are, and itself, for what they cannot hold.
+struct Operand {
+  int32_t step[2];  // from one batch to the next, in matrices of planes: outer, inner
+  const unsigned char* tiny;
+  const float* x;
+  int64_t row, k_stride, batch[2];
+  int32_t rows, pieces;
+};
+
+struct Product {
+  Operand a, b;
+  int k;
+  FastDivisor batch_inner;
+  EpilogueParams epilogue;
+};
+
+inline Operand operand_of(const Side& side) {
+  const Planes& planes = side.planes;
+  Operand o{};
+  o.step[0] = side.x.batch_stride[0] == 0 ? 0 : static_cast<int32_t>(planes.batch[1]);
+  o.step[1] = side.x.batch_stride[1] == 0 ? 0 : 1;
+  o.tiny = side.memory + planes.tiny_at;
+  o.x = static_cast<const float*>(side.x.data);
+  o.row = side.row;
+  o.k_stride = side.k_stride;
+  for (int i = 0; i < 2; ++i) o.batch[i] = side.x.batch_stride[i];
+  o.rows = static_cast<int32_t>(planes.rows);
+  o.pieces = static_cast<int32_t>(planes.pieces);
+  return o;
+}
+
+inline Product product_of(const Problem& p, const Side& a, const Side& b) {
+  return {operand_of(a), operand_of(b), static_cast<int>(p.k), FastDivisor(static_cast<uint32_t>(p.batch[1])),
+          epilogue_params(p, nullptr)};
+}
+
+/// A block's tile.
+struct Work {
+  int m0, n0, outer, inner;
+};
+
+__device__ __forceinline__ int matrix_of(const Operand& o, const Work& work) {
+  return work.outer * o.step[0] + work.inner * o.step[1];
+}
+
+/// Whether a row of A, or a column of B, has pieces that are too small for planes.
+__device__ __forceinline__ bool is_tiny(const Operand& o, int matrix, int row) {
+  if (row >= o.rows) return false;
+  const unsigned char* const pieces = o.tiny + (int64_t{matrix} * o.rows + row) * o.pieces;
+  uint32_t any = 0;
+#pragma unroll 4
+  for (int i = 0; i < o.pieces; ++i) any |= pieces[i];
+  return any != 0;
+}
+
+/// Whether a sum is what it seems: finite, and not so small that its terms' last planes were below the smallest float.
+__device__ __forceinline__ bool is_held(float sum) {
+  constexpr uint32_t kSmallest = (127 - 100) << 23, kInfinity = 0x7f800000;
+  const uint32_t magnitude = __float_as_uint(sum) & 0x7fffffff;
+  return magnitude == 0 || (magnitude >= kSmallest && magnitude < kInfinity);
+}
+
+/// sum += x, which becomes what the sum loses by its rounding. Dekker's, half as many additions as Knuth's: exact
+/// unless x exceeds the sum, as it may at first.
+__device__ __forceinline__ void add_keeping_rest(float& sum, float& x) {
+  const float old = sum;
+  sum = __fadd_rn(old, x);
+  x = __fsub_rn(x, __fsub_rn(sum, old));
+}
+
+/// high += low, which keeps what `high` cannot take (Knuth's two-sum). NaN where anything was not finite.
+__device__ __forceinline__ void carry(float& high, float& low) {
+  const float sum = __fadd_rn(high, low), of_low = __fsub_rn(sum, high);
+  low = __fadd_rn(__fsub_rn(high, __fsub_rn(sum, of_low)), __fsub_rn(low, of_low));
+  high = sum;
+}
+
+/// Of a thread's first element.
+struct Place {
+  int row, col;
+};
+
+/// A row of A, or a column of B, as it lies.
+__device__ __forceinline__ const float* row_of(const Operand& o, const Work& work, int row) {
+  return o.x + work.outer * o.batch[0] + work.inner * o.batch[1] + min(row, o.rows - 1) * o.row;
+}
+
+/// Computes in float64, in K's order, what the planes cannot hold: results that are not finite (infinities, NaN and
+/// what rounds to them leave NaN in the planes) or tiny, and rows that the pass has found too small. A sum beyond the
+/// largest float32 becomes infinite as one in float32 does. Seldom, and slow, and so one piece of code for all of the
+/// sums.
+template <int COLS>
+__device__ __forceinline__ void mend(const Product& p, const Work& work, Place at, float (&sums)[COLS / 2]) {
+  constexpr int kAtOnce = 4, kGroups = COLS / 16;  // columns of this thread; of each row
+  constexpr double kLargest = 3.40282346638528859811704183484516925440e+38;
+  const int matrix_a = matrix_of(p.a, work), matrix_b = matrix_of(p.b, work);
+#pragma unroll 1
+  for (int group = 0; group < 2 * kGroups; ++group) {
+    const int half = group / kGroups, first = group % kGroups * 16;
+    // Visits this group's sums, which registers hold: their numbers have to be known to the compiler.
+    const auto visit = [&](const auto& function) {
+#pragma unroll
+      for (int i = 0; i < COLS / 2; ++i) {
+        if (i / 8 * 16 == first && i / 2 % 2 == half) function(i / 4 % 2 * 2 + i % 2, sums[i]);
+      }
+    };
+    const int row = at.row + half * 8;
+    const bool tiny_row = is_tiny(p.a, matrix_a, row);
+    const float* const a = row_of(p.a, work, row);
+    const float* b[kAtOnce];
+    bool bad[kAtOnce], any = false;
+    visit([&](int j, float sum) { bad[j] = !is_held(sum); });
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int col = at.col + first + j / 2 * 8 + j % 2;
+      b[j] = row_of(p.b, work, col);
+      bad[j] |= tiny_row || is_tiny(p.b, matrix_b, col);
+      any |= bad[j];
+    }
+    if (!__any_sync(~0u, any)) continue;
+    double exact[kAtOnce] = {};
+#pragma unroll 4
+    for (int k = 0; k < p.k; ++k) {
+      const double x = a[k * p.a.k_stride];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        exact[j] = fma(x, double{b[j][k * p.b.k_stride]}, exact[j]);
+        if (fabs(exact[j]) > kLargest) exact[j] = copysign(double{INFINITY}, exact[j]);
+      }
+    }
+    visit([&](int j, float& sum) {
+      if (bad[j]) sum = static_cast<float>(exact[j]);
+    });
+  }
+}
+
+/// Whether this lane of a warp finds a piece that is too small for planes in so many rows of A, or columns of B: all of
+/// their bytes at once, since every tile asks.
+__device__ __forceinline__ bool finds_tiny(const Operand& o, int matrix, int row, int rows) {
+  const int count = max(min(rows, o.rows - row), 0) * o.pieces, lane = threadIdx.x % 32;
+  const unsigned char* const pieces = o.tiny + (int64_t{matrix} * o.rows + row) * o.pieces;
+  const int head = min(count, static_cast<int>(-reinterpret_cast<uintptr_t>(pieces) % sizeof(uint4)));
+  const int wide = (count - head) / static_cast<int>(sizeof(uint4)),
+            tail = head + wide * static_cast<int>(sizeof(uint4));
+  uint32_t any = lane < head ? pieces[lane] : 0;
+  if (tail + lane < count) any |= pieces[tail + lane];
+#pragma unroll 4
+  for (int i = lane; i < wide; i += 32) {
+    const uint4 x = reinterpret_cast<const uint4*>(pieces + head)[i];
+    any |= x.x | x.y | x.z | x.w;
+  }
+  return any != 0;
+}
+
+/// Whether this warp, which has 16 rows and COLS columns from the first on, has anything to mend.
+template <int COLS>
+__device__ __forceinline__ bool needs_mending(const Product& p, const Work& work, Place first,
+                                              const float (&sums)[COLS / 2]) {
+  bool any = finds_tiny(p.a, matrix_of(p.a, work), first.row, 16);
+  any |= finds_tiny(p.b, matrix_of(p.b, work), first.col, COLS);
+#pragma unroll
+  for (int i = 0; i < COLS / 2; ++i) any |= !is_held(sums[i]);
+  return __any_sync(~0u, any);
+}
+
+/// Computes again what is not to be taken from the planes, of a warp's sums of 16 rows and COLS columns from `first`
+/// on.
+template <int COLS>
+__device__ __forceinline__ void mend_if_needed(const Product& p, const Work& work, Place first,
+                                               float (&sums)[COLS / 2]) {
+  const int lane = threadIdx.x % 32;
+  if (!needs_mending<COLS>(p, work, first, sums)) return;
+  mend<COLS>(p, work, {first.row + lane / 4, first.col + lane % 4 * 2}, sums);
+}
+
+constexpr int kScratchRow = 40;  // floats: 32 columns, and a pad that keeps the stores of sums free of conflicts
+constexpr int kScratchBytes = 8 * kScratchRow * 4;  // of a warp
+
+/// Elements of D, and what an activation is computed of, from `to` on: as many as are inside.
+__device__ __forceinline__ void write_row(void* matrix, int64_t to, const float (&v)[4], int inside, bool wide) {
+  float* const at = static_cast<float*>(matrix) + to;
+  if (wide && inside >= 4) {
+    *reinterpret_cast<float4*>(at) = make_float4(v[0], v[1], v[2], v[3]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i < inside) at[i] = v[i];
+    }
+  }
+}
+
+/// alpha * sums + bias of a warp's 16 rows and COLS columns, all of them inside, to D, as they lie in registers.
+/// Without the branches of `emit`, which took a quarter of a product with K = 768 (sm90_split/NOTES.md).
+template <int COLS>
+__device__ __forceinline__ void emit_plain(const EpilogueParams& e, int64_t d0, Place at,
+                                           const float (&sums)[COLS / 2]) {
+  float* const upper = static_cast<float*>(e.d) + d0 + at.row * e.ldd + at.col;
+  float* const lower = upper + 8 * e.ldd;
+  const float* const bias = static_cast<const float*>(e.bias) + at.col;
+#pragma unroll
+  for (int j = 0; j < COLS / 8; ++j) {
+    float2 add = {};
+    if (e.bias != nullptr) add = {bias[j * 8], bias[j * 8 + 1]};
+    const float* const v = sums + j * 4;
+    const float2 x = {v[0] * e.alpha + add.x, v[1] * e.alpha + add.y};
+    const float2 y = {v[2] * e.alpha + add.x, v[3] * e.alpha + add.y};
+    if (e.wide_d) {
+      *reinterpret_cast<float2*>(upper + j * 8) = x;
+      *reinterpret_cast<float2*>(lower + j * 8) = y;
+    } else {
+      upper[j * 8] = x.x, upper[j * 8 + 1] = x.y;
+      lower[j * 8] = y.x, lower[j * 8 + 1] = y.y;
+    }
+  }
+}
+
+/// act(alpha * sums + beta * C + bias) of a warp's 16 rows and COLS columns from `first` on, to D. Unless it is plain,
+/// through `scratch`: what a warp writes at once are whole lines then, not parts of eight rows.
+template <int COLS>
+__device__ __forceinline__ void emit(const Product& p, const Work& work, Place first, const float (&sums)[COLS / 2],
+                                     float* scratch) {
+  const EpilogueParams& e = p.epilogue;
+  const int64_t d0 = work.outer * e.d_batch[0] + work.inner * e.d_batch[1];
+  const int64_t c0 = work.outer * e.c_batch[0] + work.inner * e.c_batch[1];
+  const int lane = threadIdx.x % 32;
+  const bool is_plain = e.c == nullptr && e.act == Activation::kNone && e.pre_activation == nullptr;
+  if (is_plain && first.row + 16 <= e.m && first.col + COLS <= e.n) {
+    emit_plain<COLS>(e, d0, {first.row + lane / 4, first.col + lane % 4 * 2}, sums);
+    return;
+  }
+#pragma unroll
+  for (int chunk = 0; chunk < COLS / 32; ++chunk) {
+    const int col = first.col + chunk * 32 + lane % 8 * 4, inside = static_cast<int>(e.n) - col;
+    float bias[4] = {};
+    if (e.bias != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) bias[i] = i < inside ? static_cast<const float*>(e.bias)[col + i] : 0.0f;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      __syncwarp();
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float* const pair = sums + (chunk * 4 + j) * 4 + half * 2;
+        float* const at = scratch + lane / 4 * kScratchRow + j * 8 + lane % 4 * 2;
+        *reinterpret_cast<float2*>(at) = make_float2(pair[0], pair[1]);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int r = lane / 8; r < 8; r += 4) {
+        const int64_t row = first.row + half * 8 + r;
+        if (row >= e.m || inside <= 0) break;
+        const float4 x = *reinterpret_cast<const float4*>(scratch + r * kScratchRow + lane % 8 * 4);
+        float v[4] = {x.x * e.alpha, x.y * e.alpha, x.z * e.alpha, x.w * e.alpha};
+        if (e.c != nullptr) {
+          const float* const c = static_cast<const float*>(e.c) + c0 + row * e.c_row + col * e.c_col;
+#pragma unroll
+          for (int i = 0; i < 4; ++i) v[i] = i < inside ? fmaf(e.beta, c[i * e.c_col], v[i]) : 0.0f;
+        }
+        if (e.bias != nullptr) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) v[i] += bias[i];
+        }
+        const int64_t to = d0 + row * e.ldd + col;
+        if (e.pre_activation != nullptr) write_row(e.pre_activation, to, v, inside, e.wide_d && e.pre_in_phase);
+        if (e.act != Activation::kNone) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) v[i] = activate(v[i], e.act);
+        }
+        write_row(e.d, to, v, inside, e.wide_d);
+      }
+    }
+  }
+}
+
+}  // namespace hgemm::tile::split
