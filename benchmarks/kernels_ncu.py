@@ -41,7 +41,6 @@ LARGE_KERNELS = tuple(
     for name in (
         "pingpong_128x192x64_c2x1x1",
         "pingpong_192x128x64_c1x2x1",
-        "pingpong_128x200x64_c2x1x1",
         "pingpong_128x200x64_c2x1x1_swapped",
         "pingpong_128x128x64_c1x1x1",
         "cooperative_128x256x64_c2x1x1",

@@ -108,6 +108,10 @@ def run(variant: VariantInfo) -> int:
         check(name, torch.ops.hgemm.mm(device_a, device_b, variant=variant.id), exact)
 
         launches += 1
+        if variant.name.startswith("skinny_wgmma"):  # which are other kernels where nothing is sliced
+            out = hgemm_ops.matmul(device_a, device_b, variant=variant.name, numerics="batch_invariant")
+            check(f"{name} unsliced", out, exact)
+            launches += 1
         bias, c = torch.randn(b.size(1)).to(a.dtype), torch.randn(exact.shape).to(a.dtype)
         with refusal_allowed(variant.id):
             out = torch.ops.hgemm.addmm(c.cuda(), device_a, device_b, beta=0.5, alpha=2.0, variant=variant.id)

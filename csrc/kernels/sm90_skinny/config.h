@@ -40,9 +40,16 @@ struct Config {
   static constexpr int kMostSplits = finished_warps(kWarps, kMaxSplits) * (kPatchBytes + (kMaxSplits - 1) * kSumBytes);
   static constexpr int kSmemBytes = kFinishAt + std::max({kOneSplit, kTwoSplits, kMostSplits});
   static constexpr bool kFillsSm = 2 * (kSmemBytes + kReservedSmem) > 228 * 1024;  // no second block on an SM
+  // Groups of WGMMA that may be under way when a step ends. One: the tensor cores do not wait for the next stage. None:
+  // a stage is given back at once, which is worth more where it is soon multiplied and the ring has few.
+  static constexpr int kInFlight = COLS >= 64 || (ROWS == 64 && kFillsSm) ? 1 : 0;
   static_assert(ROWS % 64 == 0);
   static_assert(2 * PANELS * (COLS + ROWS) * 128 <= kRingBytes, "one stage is read, the others are in flight");
 };
+
+/// The same with a ring that fills an SM, as Schedule::deep asks for.
+template <class C>
+using Deep = Config<C::ROWS, C::COLS, C::PANELS, 216>;
 
 /// When the next kernel of the stream may start.
 enum class Release {
@@ -56,6 +63,7 @@ enum class Release {
 struct Schedule {
   int tile_rows;  // a multiple of 8, MN-major of 64
   int splits, blocks;
+  bool deep;     // with a ring that fills an SM (Deep)
   int prefetch;  // stages of W that go to L2 before the kernels before this one have ended
   Release release;
 };

@@ -161,14 +161,13 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
           }
         }
         ptx::wgmma_commit();
-        // Where a stage is soon multiplied, giving it back at once is worth more than busy tensor cores between stages.
-        constexpr int kInFlight = COLS < 64 ? 0 : 1;
+        constexpr int kInFlight = Traits::kInFlight;
         ptx::wgmma_wait<kInFlight>();
         if (lane == 0 && step - kInFlight >= first) ptx::mbarrier_arrive(empty + 8 * (kInFlight ? before : stage));
         before = stage;
         if (++stage == p.stages) stage = 0, parity ^= 1;
       }
-      if constexpr (COLS >= 64) {
+      if constexpr (Traits::kInFlight == 1) {
         ptx::wgmma_wait<0>();
         if (lane == 0) ptx::mbarrier_arrive(empty + 8 * before);
       }

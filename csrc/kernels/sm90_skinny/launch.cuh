@@ -79,6 +79,17 @@ Status launch_traits(const Problem& p, const Schedule& s, const Roles& roles, Pa
 }
 
 template <class Config, class T>
+Status launch_majors(const Problem& p, const Schedule& s, const Roles& roles, Params& params, cudaStream_t stream) {
+  if (roles.x_major == Major::kK) {
+    return roles.w_major == Major::kK ? launch_traits<Traits<Config, T, Major::kK> >(p, s, roles, params, stream)
+                                      : launch_traits<Traits<Config, T, Major::kMN> >(p, s, roles, params, stream);
+  }
+  return roles.w_major == Major::kK
+             ? launch_traits<Traits<Config, T, Major::kK, Major::kMN> >(p, s, roles, params, stream)
+             : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, s, roles, params, stream);
+}
+
+template <class Config, class T>
 Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
   const Roles roles = roles_of(p);
@@ -100,13 +111,14 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
     params.epilogue.n = p.n / 2;
     return launch_traits<Traits<Config, T, Major::kK, Major::kK, true> >(p, s, roles, params, stream);
   }
-  if (roles.x_major == Major::kK) {
-    return roles.w_major == Major::kK ? launch_traits<Traits<Config, T, Major::kK> >(p, s, roles, params, stream)
-                                      : launch_traits<Traits<Config, T, Major::kMN> >(p, s, roles, params, stream);
+  if constexpr (!Config::kFillsSm) {
+    if (s.deep) {
+      // Of 8 columns there is none: 16 take as long there.
+      if constexpr (Config::COLS > 8) return launch_majors<Deep<Config>, T>(p, s, roles, params, stream);
+      return (p.dtype == DType::kF16 ? launch_f16_64x16 : launch_bf16_64x16)(p, s, stream_);
+    }
   }
-  return roles.w_major == Major::kK
-             ? launch_traits<Traits<Config, T, Major::kK, Major::kMN> >(p, s, roles, params, stream)
-             : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, s, roles, params, stream);
+  return launch_majors<Config, T>(p, s, roles, params, stream);
 }
 
 #endif

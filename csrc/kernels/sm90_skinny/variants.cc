@@ -31,20 +31,22 @@ struct Line {
 constexpr double kFixedUs = 1.65, kFixedColUs = 0.012;  // start, first bytes, drain; for each row of x, results as well
 constexpr double kSumUs = 0.3;                          // slices added up
 constexpr double kStepUs = 0.26, kStepColUs = 0.0018;   // 128 k of 64 rows of W, or of fewer, in a block; the same
-constexpr int kStepsPerSplit = 4;                       // of K, at least
-constexpr double kBlockUs = 2.1;                        // of one that waits for room: its first bytes, its drain
-constexpr int kPrefetch = 2;                            // stages
-constexpr int64_t kLongK = 6144;                        // from here on blocks end at different times
+constexpr double kDeepStepUs = 0.155, kDeepStepColUs = 0.001;  // with a ring that fills an SM
+constexpr int kStepsPerSplit = 4;                              // of K, at least
+constexpr double kBlockUs = 2.1;                               // of one that waits for room: its first bytes, its drain
+constexpr int kPrefetch = 2;                                   // stages
+constexpr int64_t kLongK = 6144;                               // from here on blocks end at different times
 
 /// What a block takes for 128 k of a tile.
-double step_us(const Line& line, int64_t tile_rows) {
+double step_us(const Line& line, int64_t tile_rows, bool deep) {
+  if (deep) return kDeepStepUs + kDeepStepColUs * std::max(line.tile.bn, 16);
   return (kStepUs + kStepColUs * line.tile.bn) * static_cast<double>(std::max<int64_t>(tile_rows, 64)) / 64;
 }
 
 /// Reading W by so many blocks at once, of tiles of so many rows, and adding up slices.
 double read_us(const Problem& p, const DeviceFacts& facts, const Line& line, int64_t blocks, int64_t tile_rows,
-               int splits) {
-  const double block_gbs = static_cast<double>(tile_rows) * 128 * 2 / (step_us(line, tile_rows) * 1e3);
+               int splits, bool deep = false) {
+  const double block_gbs = static_cast<double>(tile_rows) * 128 * 2 / (step_us(line, tile_rows, deep) * 1e3);
   const double gbs =
       std::min(line.rate * chip_of(facts.cc).dram_gbs / chip_of(90).dram_gbs, static_cast<double>(blocks) * block_gbs);
   return dram_bytes(p) / (gbs * 1e3) + (splits > 1 ? kSumUs : 0.0);
@@ -85,19 +87,23 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
     tile_rows = std::clamp(ceil_div(ceil_div(roles.rows, waves * wave), 8) * 8, tile_rows - 56, tile_rows);
     tiles = ceil_div(roles.rows, tile_rows);
   }
-  Schedule s{static_cast<int>(tile_rows), splits, static_cast<int>(tiles), 0, Release::kAtOnce};
+  Schedule s{static_cast<int>(tile_rows), splits, static_cast<int>(tiles), false, 0, Release::kAtOnce};
+  // Without slices a block has more to read, and often an SM to itself. All do it then: a kernel of which two blocks
+  // fit an SM puts them there, while other SMs idle, if it starts beside one whose blocks fill theirs.
+  s.deep =
+      p.numerics != NumericsMode::kFast && line.tile.bm == 64 && (batches == 1 || tiles * batches <= facts.sm_count);
   if (batches > 1) return s;
   s.prefetch = kPrefetch;
   const bool waves = tiles * splits > facts.sm_count;
   // Blocks that go on to their next tile leave no gap between two; they need the stages for it.
   // On every SM one: on an SM without, two blocks of the next kernel would start.
-  if (waves && line.tile.stages > 4) s.blocks = facts.sm_count;
+  if (waves && (s.deep || line.tile.stages > 4)) s.blocks = facts.sm_count;
   // The next kernel starts late, to load in this one's tail, and finds all SMs alike: each still has a block of this
   // one, and room for one more. Where blocks end at different times it starts at once, lest two of its blocks take the
   // place that one has left. And where there is no room for it, it waits until all have ended.
-  if (resident(facts, line) == 1) {
+  if (s.deep ? waves : resident(facts, line) == 1) {
     s.release = Release::kWithLastSums;
-  } else if (!waves && (splits > 1 || p.k <= kLongK)) {
+  } else if (!waves && (splits > 1 || s.deep || p.k <= kLongK)) {
     s.release = Release::kWithLastLoads;
   }
   return s;
@@ -139,11 +145,12 @@ bool gates(const Problem& p) {
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const int64_t blocks = int64_t{s.blocks} * s.splits * p.batches();
-  const double us = kFixedUs + kFixedColUs * line.tile.bn + read_us(p, facts, line, blocks, s.tile_rows, s.splits);
-  const int64_t turns = ceil_div(blocks, int64_t{facts.sm_count} * resident(facts, line));
+  const double us =
+      kFixedUs + kFixedColUs * line.tile.bn + read_us(p, facts, line, blocks, s.tile_rows, s.splits, s.deep);
+  const int64_t turns = ceil_div(blocks, int64_t{facts.sm_count} * (s.deep ? 1 : resident(facts, line)));
   if (turns == 1) return us;
   const double steps = static_cast<double>(ceil_div(ceil_div(p.k, 128), s.splits));
-  return std::max(us, static_cast<double>(turns) * (kBlockUs + steps * step_us(line, s.tile_rows)));
+  return std::max(us, static_cast<double>(turns) * (kBlockUs + steps * step_us(line, s.tile_rows, s.deep)));
 }
 
 constexpr Variant gating(Variant v) {
