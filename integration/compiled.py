@@ -31,7 +31,7 @@ _ROUNDS, _ROUND_MS = 21, 60.0
 
 @dataclass(frozen=True)
 class Case:
-    """``train``: a step is forward and backward, else a forward."""
+    """``train``: a step is forward and backward, else a forward. ``float32``: as the context takes it."""
 
     model: str
     batch: int
@@ -39,9 +39,11 @@ class Case:
     train: bool = False
     dtype: str = "float16"
     size: str = "real"
+    float32: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.model} {'train' if self.train else 'forward'} {self.batch}x{self.seq} {self.dtype}"
+        name = f"{self.model} {'train' if self.train else 'forward'} {self.batch}x{self.seq} {self.dtype}"
+        return f"{name} {self.float32}" if self.float32 else name
 
 
 CASES = (
@@ -50,6 +52,8 @@ CASES = (
     Case("bert", 32, 128, train=True),
     Case("vit", 32, 197),
     Case("gpt2", 8, 1024, train=True),
+    Case("bert", 32, 128, train=True, dtype="float32", float32="split"),
+    Case("gpt2", 8, 1024, train=True, dtype="float32", float32="split"),
 )
 
 
@@ -72,7 +76,7 @@ def measure(case: Case, device: torch.device) -> dict[str, Any]:
 
         def steps(iterations: int) -> None:
             for _ in range(iterations):
-                with nullcontext() if name == "torch" else use_custom_gemm():
+                with nullcontext() if name == "torch" else use_custom_gemm(float32=case.float32):
                     if case.train:
                         function(**inputs).loss.backward()
                         model.zero_grad(set_to_none=True)
