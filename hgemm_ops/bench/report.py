@@ -199,7 +199,7 @@ def model_rows(documents: Mapping[str, Document]) -> list[Row]:
         for side, ratio in result["speed"].items():
             rows.append(
                 {
-                    "label": f"{result['label']} compiled" + (", fused" if side == "fused" else ""),
+                    "label": f"{result['label']} compiled",
                     "how": "torch.compile",
                     "ms": _short(result["ms"][side]),
                     "torch_ms": _short(result["ms"][TORCH]),
