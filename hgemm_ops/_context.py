@@ -45,16 +45,16 @@ class use_custom_gemm(ContextDecorator):
             serve raises RuntimeError, with the reasons and the kernels that can.
         numerics: ``"batch_invariant"``: the bits of row i of a float16 or bfloat16 product depend on row i of A, on B,
             on N, K, dtype, layout and epilogue alone; not on other rows, on how many there are, on the batch, or on
-            where anything lies; of a float32 one as well where ``float32="split"`` holds. Only kernels that keep that
-            are taken, however slow; what torch would have to serve raises RuntimeError. Products of other dtypes, and
-            strict float32, are torch's, and the report says that their bits may vary; with
-            ``"batch_invariant_or_raise"`` they raise RuntimeError. ``"fast"``: any kernel. None: as outside of
-            this context, else by ``HGEMM_OPS_NUMERICS``, else fast.
+            where anything lies. Where ``float32="split"`` holds, so of a float32 one. Only kernels that keep that are
+            taken, however slow; what torch would have to serve raises RuntimeError. Other products are torch's, and the
+            report says that their bits may vary; with ``"batch_invariant_or_raise"`` they raise RuntimeError.
+            ``"fast"``: any kernel. None: as outside of this context, else by ``HGEMM_OPS_NUMERICS``, else fast.
         float32: ``"split"``: float32 products may run on tensor cores, each operand as the sum of three bfloat16
             matrices. The error against float64 is at most strict's plus one rounding. What that would not make faster
-            stays torch's, unless ``numerics`` asks for its bits. Where torch's flags allow TF32, ours still come
-            first, and are more exact. ``"strict"``: torch's kernels, or ours for few rows in the same arithmetic; where torch's flags allow TF32, torch's. None: as outside of this context, else by
-            ``HGEMM_OPS_FLOAT32``, else strict.
+            stays torch's, unless ``numerics`` asks for its bits. Where torch's flags allow TF32, ours still come first,
+            and are more exact. ``"strict"``: torch's kernels, or ours for few rows in the same arithmetic; where
+            torch's flags allow TF32, torch's. None: as outside of this context, else by ``HGEMM_OPS_FLOAT32``, else
+            strict.
         tune: whether the first product of a shape that no table holds, and that kernels of ours can serve, has kernels
             timed on its operands: torch's, and up to seven of ours, those predicted to be the fastest. This takes at
             most 20 ms, beside loading kernels, finishing what the stream holds and storing the times; of products of
