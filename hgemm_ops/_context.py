@@ -52,9 +52,8 @@ class use_custom_gemm(ContextDecorator):
         float32: ``"split"``: float32 products may run on tensor cores, each operand as the sum of three bfloat16
             matrices. The error against float64 is at most strict's plus one rounding. What that would not make faster
             stays torch's, unless ``numerics`` asks for its bits. Where torch's flags allow TF32, ours still come first,
-            and are more exact. ``"strict"``: torch's kernels, or ours for few rows in the same arithmetic; where
-            torch's flags allow TF32, torch's. None: as outside of this context, else by ``HGEMM_OPS_FLOAT32``, else
-            strict.
+            and are more exact. ``"strict"``: torch's kernels, or ours for few rows in the same arithmetic; with TF32
+            allowed, torch's. None: as outside of this context, else by ``HGEMM_OPS_FLOAT32``, else strict.
         tune: whether the first product of a shape that no table holds, and that kernels of ours can serve, has kernels
             timed on its operands: torch's, and up to seven of ours, those predicted to be the fastest. This takes at
             most 20 ms, beside loading kernels, finishing what the stream holds and storing the times; of products of
