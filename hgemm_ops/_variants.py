@@ -17,8 +17,8 @@ _NEWEST = 999
 class VariantInfo:
     """One kernel. ``tile`` is (BM, BN, BK, stages, threads); ``max_arch`` is None where any newer chip runs it;
     ``swizzles``: its op takes a ``swizzle_stride``. ``sums``: kernels whose sums are "in order" give the same bits for
-    an element, whatever else they compute; those of "two slices" and of "four slices" of K likewise, and in float32 those
-    of "planes" and of "planes by mma.sync"; others "vary"."""
+    an element, whatever else they compute; those of "two slices" and of "four slices" of K likewise, and in float32
+    those of "planes" and of "planes by mma.sync"; others "vary"."""
 
     name: str
     id: int

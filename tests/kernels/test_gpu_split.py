@@ -18,9 +18,7 @@ from hgemm_ops import VariantInfo
 pytestmark = pytest.mark.gpu
 
 hgemm = torch.ops.hgemm
-FAMILIES = {
-    family: [v for v in hgemm_ops.variants() if v.family == family] for family in ("sm80_split", "sm90_split")
-}
+FAMILIES = {family: [v for v in hgemm_ops.variants() if v.family == family] for family in ("sm80_split", "sm90_split")}
 _MARKS = {"sm80_split": (), "sm90_split": (pytest.mark.sm90,)}
 VARIANTS = pytest.mark.parametrize(
     "variant",
