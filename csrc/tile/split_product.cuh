@@ -213,7 +213,7 @@ __device__ __forceinline__ void emit_plain(const EpilogueParams& e, int64_t d0, 
   const float* const bias = static_cast<const float*>(e.bias) + at.col;
 #pragma unroll
   for (int j = 0; j < COLS / 8; ++j) {
-    float2 add = {};
+    float2 add = {-0.0f, -0.0f};  // which leaves a zero its sign
     if (e.bias != nullptr) add = {bias[j * 8], bias[j * 8 + 1]};
     const float* const v = sums + j * 4;
     const float2 x = {v[0] * e.alpha + add.x, v[1] * e.alpha + add.y};

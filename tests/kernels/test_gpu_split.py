@@ -194,3 +194,7 @@ def test_epilogues(variant: VariantInfo, shape: tuple[int, int, int]) -> None:
     torch.testing.assert_close(out.double(), F.gelu(exact + bias), rtol=1e-5, atol=1e-4)
     nan = torch.full((m, n), math.nan, device="cuda")
     assert hgemm.addmm(nan, a, b, beta=0.0, variant=variant.id).isfinite().all()
+    zeros = torch.zeros_like(a)
+    for alpha in (1.0, -1.0):  # in tiles of every kind: D's edge, its inside, with and without a bias
+        out = hgemm.addmm(nan, zeros, b, beta=0.0, alpha=alpha, variant=variant.id)
+        assert torch.equal(out.signbit(), torch.full_like(out, alpha < 0, dtype=torch.bool)), alpha
