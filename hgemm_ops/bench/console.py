@@ -15,7 +15,7 @@ from rich.table import Table
 import hgemm_ops
 from hgemm_ops import _library, _native, _variants
 
-from . import peers, runner, sampling, survey, survey_figures, zoo
+from . import peers, runner, sampling, survey, survey_figures, workload, zoo
 from .statistics import geometric_mean
 from .suites import Case
 
@@ -91,7 +91,7 @@ def set_modes(numerics: str | None, float32: str | None) -> str:
         _native.check(_native.lib().hgemm_set_default_numerics(_native.NUMERICS.index(numerics)))
     if float32 is not None:
         _native.check(_native.lib().hgemm_set_default_float32(_native.FLOAT32.index(float32)))
-    standing = _variants.standing_numerics(), runner.standing_float32()
+    standing = _variants.standing_numerics(), workload.standing_float32()
     return "".join(f"-{mode}" for mode in standing if mode not in ("fast", "strict"))
 
 

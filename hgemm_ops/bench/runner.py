@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import hgemm_ops
-from hgemm_ops import _library, _native, _variants
+from hgemm_ops import _variants
 
 from . import lean, peers, record, statistics, timing, workload
 from .suites import Case
@@ -367,11 +367,6 @@ def copy_gbps(rounds: int = 20) -> float:
     return 2 * source.nbytes / statistics.median(samples) * 1e-3
 
 
-def standing_float32() -> str:
-    """How float32 products that name no mode are computed here."""
-    return _native.FLOAT32[_native.lib().hgemm_standing_float32()] if _library.load() else "strict"
-
-
 def document(suite: str, rows: Sequence[Row], options: Options, copy: float) -> dict[str, Any]:
     """A suite's result file, for ``record.save``."""
     return record.document(
@@ -385,7 +380,7 @@ def document(suite: str, rows: Sequence[Row], options: Options, copy: float) -> 
             "inputs": options.inputs,
             "seed": options.seed,
             "numerics": _variants.standing_numerics(),
-            "float32": standing_float32(),
+            "float32": workload.standing_float32(),
             "peers": peers.versions(options.peers),
         },
         copy_gbps=copy,

@@ -274,6 +274,12 @@ SUITES: dict[str, tuple[Case, ...]] = {
         Case(m, n, k, dtype="float32") for m, n, k in product((2048, 4096), (2048, 4096), (512, 1024))
     ),
     "float32": tuple(Case(m, n, k, layout=layout, dtype="float32") for m, n, k, layout in _FLOAT32),
+    "float32-rows": tuple(
+        Case(m, n, k, layout=layout, dtype="float32")
+        for m in (1, 2, 4, 8, 16, 32, 64)
+        for n, k in _LLAMA_LAYERS
+        for layout in ("NT", "NN")
+    ),
     "seeds-add": tuple(
         Case(m, n, 1, op="add", dtype=dtype)
         for dtype, m, n in product(("float32", "float16"), (256, 512, 1024, 2048, 4096), (256, 512, 1024, 2048, 4096))

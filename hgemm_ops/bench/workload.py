@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import hgemm_ops
-from hgemm_ops import _native
+from hgemm_ops import _library, _native
 
 from .suites import Case
 
@@ -101,6 +101,11 @@ def torch_fused_call(case: Case) -> Callable[[Operands], Tensor] | None:
     return call
 
 
+def standing_float32() -> str:
+    """How float32 products are computed here: as in the context, and not as in an op that names no mode."""
+    return _native.FLOAT32[_native.lib().hgemm_standing_float32()] if _library.load() else "strict"
+
+
 def hgemm_call(case: Case, variant: str | None, numerics: str | None = None) -> Callable[[Operands], Tensor]:
     """Through kernel ``variant``, or the dispatcher's choice for None; ``numerics``: None for those that stand."""
     if case.op == "add":
@@ -110,10 +115,11 @@ def hgemm_call(case: Case, variant: str | None, numerics: str | None = None) -> 
         return lambda x: add(x.a, x.b)
     if case.op == "chain":
         raise ValueError("a chain has no kernel of its own: chain_call")
+    float32 = standing_float32() if case.dtype == "float32" else None
     if case.op == "matmul":
-        return lambda x: hgemm_ops.matmul(x.a, x.b, variant=variant, numerics=numerics)
+        return lambda x: hgemm_ops.matmul(x.a, x.b, variant=variant, numerics=numerics, float32=float32)
     return lambda x: hgemm_ops.linear(
-        x.a, x.b.mT, x.bias, activation=case.activation, variant=variant, numerics=numerics
+        x.a, x.b.mT, x.bias, activation=case.activation, variant=variant, numerics=numerics, float32=float32
     )
 
 
