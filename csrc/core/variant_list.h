@@ -73,4 +73,26 @@ constexpr Variant half_variant(const char* name, Family family, Sums sums, int m
           sums};
 }
 
+/// A Variant that takes float32 alone and adds it up in float32, on CUDA cores of any architecture.
+template <class Functions, class Line>
+constexpr Variant float_variant(const char* name, Family family, const Line& line) {
+  return {name,
+          family,
+          Numerics::kAccumulateF32,
+          80,
+          kAnyNewer,
+          1u << static_cast<int>(DType::kF32),
+          line.tile,
+          line.smem_bytes,
+          false,
+          Functions::eligible,
+          Functions::workspace,
+          Functions::predict_us,
+          Functions::launch,
+          false,
+          nullptr,
+          {},
+          Sums::kVaries};
+}
+
 }  // namespace hgemm

@@ -28,6 +28,7 @@ std::vector<const Variant*>& all() {
         {kSm90SkinnyVariants, kSm90SkinnyVariantCount},   {kGemvVariants, kGemvVariantCount},
         {kBatchedMmaVariants, kBatchedMmaVariantCount},   {kSm90SplitVariants, kSm90SplitVariantCount},
         {kSimtSkinnyVariants, kSimtSkinnyVariantCount},   {kSm80SplitVariants, kSm80SplitVariantCount},
+        {kSimtGemvVariants, kSimtGemvVariantCount},
     };
     std::vector<const Variant*> out;
     out.reserve(kMaxVariants);
@@ -89,6 +90,7 @@ const char* family_name(Family family) {
     case Family::kSm90Split: return "sm90_split";
     case Family::kSm80Split: return "sm80_split";
     case Family::kSimtSkinny: return "simt_skinny";
+    case Family::kSimtGemv: return "simt_gemv";
   }
   return "unknown";
 }

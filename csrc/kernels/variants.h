@@ -26,6 +26,9 @@ extern const int kGemvVariantCount;
 extern const Variant kSimtSkinnyVariants[];
 extern const int kSimtSkinnyVariantCount;
 
+extern const Variant kSimtGemvVariants[];
+extern const int kSimtGemvVariantCount;
+
 extern const Variant kSm90SplitVariants[];
 extern const int kSm90SplitVariantCount;
 

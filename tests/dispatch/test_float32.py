@@ -155,6 +155,24 @@ def test_what_torch_may_compute_in_tf32_is_torchs() -> None:
     assert _native.explain(query)[0].variant == query.variant  # by name in any mode
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "alignment", "chosen"),
+    [
+        (2, 4096, 16, "simt_gemv_m4"),
+        (4, 4096, 16, "simt_gemv_m4"),
+        (8, 4096, 16, "simt_gemv_m8"),
+        (4096, 8, 16, "simt_gemv_m8"),
+        (9, 4096, 16, "simt_skinny_m16"),
+        (8, 4096, 4, "simt_skinny_m8"),
+    ],
+)
+@pytest.mark.parametrize("layout", ["NT", "NN"])
+def test_few_rows_are_served_in_strict_float32(m: int, n: int, alignment: int, chosen: str, layout: str) -> None:
+    if n == 8:
+        layout = {"NT": "NT", "NN": "TT"}[layout]  # B is the short operand, which lies along K
+    assert explain(m, n, 4096, layout=layout, alignment=alignment).chosen == chosen
+
+
 # ---- who asks -------------------------------------------------------------------------------------
 
 

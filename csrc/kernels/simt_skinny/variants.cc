@@ -38,7 +38,7 @@ constexpr double kFewShare = 0.27;    // of a full wave's speed, what does not d
 constexpr double kSpread = 1.4;       // how the end of each full wave spreads: the rest begins before it
 constexpr double kWeightX = 0.5;      // a byte of x, from L2, beside one of W
 constexpr double kStreamGbs = 3500;   // W from memory, of the H200's 4600
-constexpr double kNarrowShare = 0.6;  // 4-byte copies of W: assumed
+constexpr double kNarrowShare = 0.8;  // 4-byte copies of W, of an H100's times: 0.76 to 0.92
 constexpr int kManySlices = 16;       // more do not pay if they leave a block for most SMs
 constexpr int kSlices[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32};
 
@@ -122,27 +122,6 @@ constexpr Line line_of(double share) {
           share};
 }
 
-template <class Functions>
-constexpr Variant float_variant(const char* name, const Line& line) {
-  return {name,
-          Family::kSimtSkinny,
-          Numerics::kAccumulateF32,
-          80,
-          kAnyNewer,
-          1u << static_cast<int>(DType::kF32),
-          line.tile,
-          line.smem_bytes,
-          false,
-          Functions::eligible,
-          Functions::workspace,
-          Functions::predict_us,
-          Functions::launch,
-          false,
-          nullptr,
-          {},
-          Sums::kVaries};
-}
-
 #define SIMT_SKINNY(COLS, STAGES, BLOCKS, SHARE) \
   constexpr Line kLine_##COLS = line_of<simt_skinny::Config<COLS, STAGES, BLOCKS>>(SHARE);
 #include "kernels/simt_skinny/list.inc"
@@ -151,8 +130,9 @@ constexpr Variant float_variant(const char* name, const Line& line) {
 }  // namespace
 
 const Variant kSimtSkinnyVariants[] = {
-#define SIMT_SKINNY(COLS, ...) \
-  float_variant<Functions<kLine_##COLS, simt_skinny::launch_##COLS>>("simt_skinny_m" #COLS, kLine_##COLS),
+#define SIMT_SKINNY(COLS, ...)                                                                                   \
+  float_variant<Functions<kLine_##COLS, simt_skinny::launch_##COLS>>("simt_skinny_m" #COLS, Family::kSimtSkinny, \
+                                                                     kLine_##COLS),
 #include "kernels/simt_skinny/list.inc"
 #undef SIMT_SKINNY
 };

@@ -1,4 +1,4 @@
-"""simt_skinny: float32 products with a short side, at every number of rows, alignment and epilogue, and in slices."""
+"""simt_skinny and simt_gemv, strict float32 with a short side: every number of rows, alignment, epilogue and slices."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hgemm_ops import VariantInfo
 pytestmark = pytest.mark.gpu
 
 hgemm = torch.ops.hgemm
-KERNELS = [v for v in hgemm_ops.variants() if v.family == "simt_skinny"]
+KERNELS = [v for v in hgemm_ops.variants() if v.family in ("simt_skinny", "simt_gemv")]
 VARIANTS = pytest.mark.parametrize("variant", KERNELS, ids=lambda v: v.name)
 LAYOUTS = pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
-# N and K: whole tiles, ragged ones, slices of K, one column, hardly any k.
-SIZES = [(256, 512), (130, 333), (65, 4100), (1027, 260), (1, 700), (200, 3)]
+# N and K: whole tiles, ragged ones, slices of K, one column, hardly any k, more tiles than an H200 has SMs.
+SIZES = [(256, 512), (130, 333), (65, 4100), (1027, 260), (1, 700), (200, 3), (36, 5004), (9004, 44), (20000, 72)]
 
 
 def operand(rows: int, cols: int, transposed: bool, offset: int = 0) -> Tensor:
@@ -29,8 +29,25 @@ def operand(rows: int, cols: int, transposed: bool, offset: int = 0) -> Tensor:
     return view.t() if transposed else view
 
 
+def is_able(variant: VariantInfo, a: Tensor, b: Tensor) -> bool:
+    """simt_gemv takes what consists of aligned 16-byte chunks, the short operand's along K."""
+    short, long = (a, b.t()) if a.size(0) <= b.size(1) else (b.t(), a)
+    return variant.family == "simt_skinny" or (
+        all(chunks_along(x, 1) or (x is long and chunks_along(x, 0)) for x in (short, long)) and a.size(1) % 4 == 0
+    )
+
+
+def chunks_along(x: Tensor, axis: int) -> bool:
+    pitch = x.stride(1 - axis) if x.size(1 - axis) > 1 else 0
+    return x.stride(axis) == 1 and pitch % 4 == 0 and x.size(axis) % 4 == 0 and x.data_ptr() % 16 == 0
+
+
 def assert_product(variant: VariantInfo, a: Tensor, b: Tensor) -> None:
     __tracebackhide__ = True
+    if not is_able(variant, a, b):
+        with pytest.raises(RuntimeError, match=r"must start on 16 bytes|must lie along K"):
+            hgemm.mm(a, b, variant=variant.id)
+        return
     buffer = GuardedBuffer((a.size(-2), b.size(-1)), torch.float32, "cuda", offset=61)
     with poisoned_cuda_memory():
         hgemm.mm.out(a, b, variant=variant.id, out=buffer.tensor)
@@ -86,7 +103,7 @@ def test_epilogue(variant: VariantInfo) -> None:
 @pytest.mark.parametrize("layout", ["NN", "NT"])
 @VARIANTS
 def test_special_values(variant: VariantInfo, layout: str, value: float) -> None:
-    m, n, k = variant.tile[1], 131, 1001
+    m, n, k = variant.tile[1], 132, 1004
     a, b = operand(m, k, False), operand(k, n, layout[1] == "T")
     a[m // 2, k - 1] = b[0, 0] = b[k - 1, n - 1] = value
     assert_product(variant, a, b)
@@ -105,7 +122,7 @@ def test_batches(variant: VariantInfo, layout: str) -> None:
         assert_close_to_torch(hgemm.bmm(a, b, variant=variant.id), exact, a @ b, magnitude=magnitude)
 
 
-@VARIANTS
+@pytest.mark.parametrize("variant", [v for v in KERNELS if v.family == "simt_skinny"], ids=lambda v: v.name)
 def test_without_k(variant: VariantInfo) -> None:
     a, b, bias = torch.empty(1, 0, device="cuda"), torch.empty(90, 0, device="cuda"), torch.randn(90, device="cuda")
     assert torch.equal(hgemm.linear(a, b, bias, 0, variant=variant.id), bias[None])

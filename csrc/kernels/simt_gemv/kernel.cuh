@@ -1,0 +1,280 @@
+// float32 products of a few rows, x, with a long operand W, on CUDA cores, where both consist of aligned 16-byte
+// chunks: simt_skinny has the others.
+//
+// What W's bytes take decides, so nothing stands between two loads of it: a thread loads them straight into registers,
+// a few units ahead, and reads x, which all blocks share, through L1. No barrier comes before the sums. Along a K-major
+// W the lanes of a warp share four rows, and shuffles add their sums. In an MN-major W a lane owns four columns and
+// walks along k, beside others with the same columns. Warps that share rows meet in shared memory, and slices of K,
+// which only an MN-major W has, in the workspace, where the last block to arrive adds them up in an order that depends
+// on nothing: the same bits every time.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/simt_gemv/config.h"
+#include "ptx/dependent_launch.cuh"
+#include "ptx/global.cuh"
+#include "tile/counters.h"
+#include "tile/epilogue.cuh"
+
+namespace hgemm::simt_gemv {
+
+/// What the kernel is compiled for.
+template <class Config, Major kMajor>
+struct Traits : Config {
+  static constexpr bool kKMajor = kMajor == Major::kK;  // W
+  static constexpr int kRows = kKMajor ? kRowsK : 4;    // of W, of a lane
+  static constexpr int kLoads = kKMajor ? kRowsK : kStepMN;
+  static constexpr int kStep = kKMajor ? kStepK : kStepMN;
+};
+
+struct Params {
+  const void *w, *x;
+  int64_t ldw, x_row, x_k;
+  int64_t w_batch[2], x_batch[2];
+  uint32_t batch_inner;
+  int rows, cols, k;
+  int lanes, warps, log2_rows, slice_k, slices;
+  bool swapped;    // D's rows are W's
+  int slot;        // of counters
+  float* partial;  // (batches, tiles, slices, COLS, rows of a tile)
+  tile::EpilogueParams epilogue;
+};
+
+// Zero whenever no kernel runs that uses them: the last of those that count at one sets it back. Which are whose:
+// tile/counters.cu.
+static __device__ unsigned counters[tile::kSlots * tile::kMaxCounted];
+
+__device__ __forceinline__ float4 four(const uint4& v) {
+  return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+}
+
+/// A warp's sums of its rows and of its share of k.
+template <class Traits>
+class Products {
+  static constexpr int COLS = Traits::COLS, kRows = Traits::kRows, kLoads = Traits::kLoads;
+  static constexpr bool kKMajor = Traits::kKMajor;
+  static constexpr int kSums = COLS * kRows;
+
+ public:
+  __device__ __forceinline__ Products(const Params& p, int row0, int begin, int end) : p_(p) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % p.warps;
+    const int across = kKMajor ? 1 : 32 / p.lanes;  // lanes along the rows
+    row_ = kKMajor ? warp / p.warps * kRowsK : lane % across * 4;
+    rows_left_ = p.rows - row0 - row_;
+    step_ = p.warps * p.lanes * Traits::kStep;
+    k_ = begin + part * p.lanes * Traits::kStep;
+    lane_k_ = (kKMajor ? lane : lane / across) * Traits::kStep;
+    end_ = end;
+  }
+
+  /// From the slice's first k to its last.
+  __device__ __forceinline__ void run(const float* w, const float* x, int row0) {
+    constexpr int kDepth = Traits::DEPTH;
+    const int64_t row = row0 + row_;
+    const int64_t k = k_ + lane_k_;
+    const float* at = kKMajor ? w + row * p_.ldw + k : w + k * p_.ldw + row;
+    x += lane_k_;
+    uint4 units[kDepth][kLoads];
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) load(units[d], &at, k_ + d * step_);
+#pragma unroll 1
+    while (k_ < end_) {
+#pragma unroll
+      for (int d = 0; d < kDepth; ++d) {
+        if (k_ >= end_) break;
+        add(units[d], x + k_);
+        load(units[d], &at, k_ + kDepth * step_);
+        k_ += step_;
+      }
+    }
+  }
+
+  /// Leaves the warp's sums at (warps, COLS, rows of a tile).
+  __device__ __forceinline__ void store(float* to) {
+    const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % p_.warps;
+    to += (part * COLS << p_.log2_rows) + row_;
+    if constexpr (kKMajor) {
+      int first = 0;  // of this lane's sums: lanes halve them, as long as there are two
+      exchange<16, kSums>(lane, &first);
+      constexpr int kLeft = kSums >= 32 ? kSums / 32 : 1, kAlike = kSums >= 32 ? 1 : 32 / kSums;
+      if (lane % kAlike == 0) {
+#pragma unroll
+        for (int i = 0; i < kLeft; ++i) to[((first + i) / kRows << p_.log2_rows) + (first + i) % kRows] = sums_[i];
+      }
+    } else {
+#pragma unroll 1
+      for (int apart = 16; apart > 16 / p_.lanes; apart /= 2) {
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) sums_[i] += __shfl_xor_sync(~0u, sums_[i], apart);
+      }
+      if (lane_k_ > 0) return;
+#pragma unroll
+      for (int c = 0; c < COLS; ++c) {
+        const float* const sums = sums_ + c * kRows;
+        *reinterpret_cast<float4*>(to + (c << p_.log2_rows)) = make_float4(sums[0], sums[1], sums[2], sums[3]);
+      }
+    }
+  }
+
+ private:
+  /// The next unit of W, that of the warp's k, with zeros beyond W's end.
+  __device__ __forceinline__ void load(uint4 (&unit)[kLoads], const float** at, int k) {
+    const int left = kKMajor ? (k + lane_k_ < end_ ? rows_left_ : 0) : (rows_left_ > 0 ? end_ - k - lane_k_ : 0);
+    const float* from = *at;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      unit[i] = i < left ? ptx::ld_once_16(from) : make_uint4(0, 0, 0, 0);
+      from += p_.ldw;
+    }
+    *at += kKMajor ? step_ : step_ * p_.ldw;
+  }
+
+  /// Rows of x that are not there are the last one again: nobody reads their sums.
+  __device__ __forceinline__ void add(const uint4 (&unit)[kLoads], const float* x) {
+    if (k_ + lane_k_ >= end_) return;
+#pragma unroll
+    for (int c = 0; c < COLS; ++c) {
+      const float* const from = x + min(c, p_.cols - 1) * p_.x_row;
+      float* const sums = sums_ + c * kRows;
+      if constexpr (kKMajor) {
+        const float4 v = four(ptx::ld_16(from));
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          const float4 w = four(unit[i]);
+          sums[i] = fmaf(w.w, v.w, fmaf(w.z, v.z, fmaf(w.y, v.y, fmaf(w.x, v.x, sums[i]))));
+        }
+      } else {
+#pragma unroll
+        for (int q = 0; q < kLoads; q += 4) {
+          if (q > 0 && k_ + lane_k_ + q >= end_) break;
+          const float4 v = four(ptx::ld_16(from + q));
+          const float vs[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float4 w = four(unit[q + i]);
+            sums[0] = fmaf(w.x, vs[i], sums[0]);
+            sums[1] = fmaf(w.y, vs[i], sums[1]);
+            sums[2] = fmaf(w.z, vs[i], sums[2]);
+            sums[3] = fmaf(w.w, vs[i], sums[3]);
+          }
+        }
+      }
+    }
+  }
+
+  template <int kApart, int kCount>
+  __device__ __forceinline__ void exchange(int lane, int* first) {
+    if constexpr (kApart > 0) {
+      constexpr int kHalf = kCount / 2;
+      const bool high = lane & kApart;
+      if constexpr (kCount == 1) {
+        sums_[0] += __shfl_xor_sync(~0u, sums_[0], kApart);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kHalf; ++i) {
+          const float low = sums_[i], up = sums_[i + kHalf];
+          sums_[i] = (high ? up : low) + __shfl_xor_sync(~0u, high ? low : up, kApart);
+        }
+        if (high) *first += kHalf;
+      }
+      exchange<kApart / 2, (kCount > 1 ? kHalf : 1)>(lane, first);
+    }
+  }
+
+  const Params& p_;
+  int row_, rows_left_, step_, end_;
+  int k_, lane_k_;  // of the next unit to add, this lane's place in it
+  float sums_[kSums] = {};
+};
+
+/// Whether this block is the last of its tile's slices: what the others left in the workspace can be read then.
+__device__ __forceinline__ bool arrives_last(const Params& p) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    unsigned& counter = counters[p.slot * tile::kMaxCounted + blockIdx.z * gridDim.x + blockIdx.x];
+    last = atomicAdd(&counter, 1) + 1 == gridDim.y;
+    if (last) counter = 0;
+  }
+  __syncthreads();
+  __threadfence();
+  return last;
+}
+
+template <class Traits>
+__global__ void __launch_bounds__(kThreads, kBlocks) kernel(const __grid_constant__ Params p) {
+  constexpr int COLS = Traits::COLS;
+  // What a thread finishes of a tile, at most; of smaller ones several threads add up the slices of a result.
+  constexpr int kMost = (COLS * (Traits::kKMajor ? kWarps * kRowsK : kRowsMN) + kThreads - 1) / kThreads;
+  extern __shared__ __align__(16) float smem[];  // the warps' sums, then those of slices
+
+  const int64_t outer = blockIdx.z / p.batch_inner, inner = blockIdx.z - outer * p.batch_inner;
+  const auto* const w = static_cast<const float*>(p.w) + outer * p.w_batch[0] + inner * p.w_batch[1];
+  const auto* const x = static_cast<const float*>(p.x) + outer * p.x_batch[0] + inner * p.x_batch[1];
+  const auto& e = p.epilogue;
+  const tile::BatchOffset offset = {outer * e.d_batch[0] + inner * e.d_batch[1],
+                                    outer * e.c_batch[0] + inner * e.c_batch[1]};
+  const int row0 = blockIdx.x << p.log2_rows, outputs = COLS << p.log2_rows;
+  float* const partial = p.partial + (static_cast<int64_t>(blockIdx.z) * gridDim.x + blockIdx.x) * p.slices * outputs;
+
+  // The next kernel's blocks shorten small launches, and take places from this one's in large ones.
+  const bool hurries_next = !Traits::kKMajor && p.lanes == kMostLanesMN;
+
+  ptx::grid_dependency_wait();
+  // A block to a slice, or one to them all (tile/counters.cu says when).
+#pragma unroll 1
+  for (int slice = blockIdx.y; slice < p.slices; slice += gridDim.y) {
+    const int begin = slice * p.slice_k;
+    Products<Traits> products(p, row0, begin, min(begin + p.slice_k, p.k));
+    products.run(w, x, row0);
+    if (hurries_next) ptx::grid_launch_dependents();
+    if (slice != static_cast<int>(blockIdx.y)) __syncthreads();  // the slice before is added up
+    products.store(smem);
+    __syncthreads();
+    if (p.slices == 1) break;
+    for (int o = threadIdx.x; o < outputs; o += kThreads) {
+      float sum = smem[o];
+#pragma unroll 8
+      for (int i = 1; i < p.warps; ++i) sum += smem[i * outputs + o];
+      partial[slice * outputs + o] = sum;
+    }
+  }
+  if (!hurries_next) ptx::grid_launch_dependents();
+  int parts = p.warps;  // that are left to add up in shared memory
+  if (p.slices > 1) {
+    if (gridDim.y > 1 && !arrives_last(p)) return;
+    __syncthreads();
+    parts = outputs < kThreads ? kThreads / outputs : 1;
+    const int part = outputs < kThreads ? threadIdx.x / outputs : 0, o = threadIdx.x - part * outputs;
+    float sums[kMost] = {};
+#pragma unroll 8
+    for (int i = part; i < p.slices; i += parts) {
+#pragma unroll
+      for (int j = 0; j < kMost; ++j) {
+        if (o + j * kThreads < outputs) sums[j] += ptx::ld_l2_4(partial + i * outputs + o + j * kThreads);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kMost; ++j) {
+      if (o + j * kThreads < outputs) smem[part * outputs + o + j * kThreads] = sums[j];
+    }
+    __syncthreads();
+  }
+
+  for (int o = threadIdx.x; o < outputs; o += kThreads) {
+    const int col = o >> p.log2_rows, row = row0 + o - (col << p.log2_rows);
+    if (col >= p.cols || row >= p.rows) continue;
+    float v[8] = {smem[o]};
+#pragma unroll 8
+    for (int i = 1; i < parts; ++i) v[0] += smem[i * outputs + o];
+    if (p.swapped) {
+      tile::finish<float>(e, offset, row, col, {0, 1}, true, v);
+    } else {
+      tile::finish<float>(e, offset, col, row, {0, 1}, true, v);
+    }
+  }
+}
+
+}  // namespace hgemm::simt_gemv

@@ -1,0 +1,133 @@
+// The list of simt_gemv kernels: what each one serves, how it cuts the work and what it is predicted to take.
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+#include "core/chip.h"
+#include "core/cost.h"
+#include "core/problem.h"
+#include "core/variant_list.h"
+#include "kernels/simt_gemv/config.h"
+#include "kernels/variants.h"
+
+namespace hgemm {
+namespace {
+
+using simt_gemv::Schedule;
+
+/// One line of list.inc as values.
+struct Line {
+  Tile tile;  // bm: rows of W that a block takes at least; bn: rows of x
+  int smem_bytes;
+  double rate;
+};
+
+// From a sweep on an H100 (NOTES.md).
+constexpr double kFixedUs = 1.7, kFixedMnUs = 2.0, kColUs = 0.2;  // start, first bytes, sums; more for each row of x
+constexpr double kSplitUs = 1.5;                                  // sums through the workspace
+constexpr double kRampUs = 1.0, kRampBytes = 16e6;                // until all of the memory is busy
+constexpr double kBlockRate = 27, kBlockRateMn = 70;              // GB/s that one block takes in
+constexpr double kEnoughOfWave = 0.7;
+constexpr int kLeastUnits = 3, kLeastSliceK = 1024;
+
+Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Roles roles = roles_of(p);
+  const int64_t batches = p.batches(), sms = facts.sm_count, slots = sms * simt_gemv::kBlocks;
+  Schedule s{};
+  s.dependent = has_dependent_launch(facts.cc);
+  s.slices = 1;
+  s.slice_k = static_cast<int>(p.k);
+  const auto cut = [&](int tile_rows) {
+    s.tile_rows = tile_rows;
+    s.tiles = static_cast<int>(ceil_div(roles.rows, tile_rows));
+    return s.tiles * batches;
+  };
+  if (roles.w_major == Major::kK) {
+    s.lanes = 32;
+    const auto share = [&](int warps) {
+      s.warps = warps;
+      return cut(simt_gemv::kRowsK * simt_gemv::kWarps / warps);
+    };
+    // Fewer warps to a row make fewer, longer blocks: best is one wave of them, if it is full.
+    for (int warps = 1; warps <= simt_gemv::kWarps; warps *= 2) {
+      const int64_t blocks = share(warps);
+      if (blocks <= slots && static_cast<double>(blocks) >= kEnoughOfWave * static_cast<double>(slots)) return s;
+    }
+    int warps = line.tile.bn > 4 ? simt_gemv::kWarps / 2 : simt_gemv::kWarps;
+    if (roles.rows * batches < slots * simt_gemv::kRowsK) warps = simt_gemv::kWarps;
+    while (warps > 1 && p.k < warps * kLeastUnits * 32 * simt_gemv::kStepK) warps /= 2;
+    share(warps);
+  } else {
+    s.warps = simt_gemv::kWarps;
+    s.lanes = simt_gemv::kMostLanesMN;
+    while (cut(simt_gemv::kRowsMN / s.lanes) > 2 * sms && s.lanes > 1) s.lanes /= 2;
+    const int64_t wanted = sms * (line.tile.bn > 4 ? 2 : 1) / std::max<int64_t>(s.tiles * batches, 1);
+    const int64_t slices = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(p.k / kLeastSliceK, 1));
+    const int unit = simt_gemv::kStepMN * s.lanes * s.warps;
+    s.slice_k = static_cast<int>(ceil_div(ceil_div(p.k, slices), unit) * unit);
+    s.slices = static_cast<int>(std::max<int64_t>(ceil_div(p.k, std::max(s.slice_k, 1)), 1));
+  }
+  return s;
+}
+
+bool eligible(const Problem& p, const Line& line, Reason* why) {
+  if (!has_short_side(p, line.tile.bn, 28, why)) return false;
+  const Roles roles = roles_of(p);
+  if (alignment_a(p) < 16 || alignment_b(p) < 16) {
+    return refuse(why, "rows of A and B must start on 16 bytes, got %d and %d", alignment_a(p), alignment_b(p));
+  }
+  if (roles.x_major != Major::kK || p.k % 4 != 0 || (roles.w_major == Major::kMN && roles.rows % 4 != 0)) {
+    return refuse(why, "the short operand must lie along K, and rows hold a multiple of 4 elements");
+  }
+  return true;
+}
+
+/// The bytes at the line's rate, less where too few blocks ask for them.
+double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Schedule s = schedule(p, facts, line);
+  const bool k_major = roles_of(p).w_major == Major::kK;
+  const double bytes = dram_bytes(p);
+  const double blocks = static_cast<double>(s.tiles) * s.slices * static_cast<double>(p.batches());
+  const double rate = std::min(line.rate * dram_share(facts.cc), blocks * (k_major ? kBlockRate : kBlockRateMn));
+  const double fixed = k_major ? kFixedUs : kFixedMnUs + kColUs * line.tile.bn;
+  return fixed + (s.slices > 1 ? kSplitUs : 0.0) + kRampUs * std::min(bytes / kRampBytes, 1.0) + bytes / (rate * 1e3);
+}
+
+using Launcher = Status (*)(const Problem&, const Schedule&, void*, Stream);
+
+/// The functions of a Variant for one line of the list.
+template <const Line& kLine, Launcher kLaunch>
+struct Functions {
+  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine, why); }
+  static size_t workspace(const Problem& p, const DeviceFacts& facts) {
+    const Schedule s = schedule(p, facts, kLine);
+    if (s.slices == 1) return 0;
+    return sizeof(float) * s.slices * static_cast<size_t>(s.tiles * p.batches()) * s.tile_rows * kLine.tile.bn;
+  }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine); }
+  static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
+    return kLaunch(p, schedule(p, facts, kLine), workspace, stream);
+  }
+};
+
+template <class C>
+constexpr Line line_of(double rate) {
+  return {{simt_gemv::kRowsK, C::COLS, 32 * simt_gemv::kStepK, C::DEPTH, simt_gemv::kThreads}, C::kSmemBytes, rate};
+}
+
+#define SIMT_GEMV(COLS, DEPTH, RATE) constexpr Line kLine_##COLS = line_of<simt_gemv::Config<COLS, DEPTH>>(RATE);
+#include "kernels/simt_gemv/list.inc"
+#undef SIMT_GEMV
+
+}  // namespace
+
+const Variant kSimtGemvVariants[] = {
+#define SIMT_GEMV(COLS, ...)                                                                               \
+  float_variant<Functions<kLine_##COLS, simt_gemv::launch_##COLS>>("simt_gemv_m" #COLS, Family::kSimtGemv, \
+                                                                   kLine_##COLS),
+#include "kernels/simt_gemv/list.inc"
+#undef SIMT_GEMV
+};
+const int kSimtGemvVariantCount = static_cast<int>(std::size(kSimtGemvVariants));
+
+}  // namespace hgemm
