@@ -61,7 +61,8 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
     s.warps = simt_gemv::kWarps;
     s.lanes = simt_gemv::kMostLanesMN;
     while (cut(simt_gemv::kRowsMN / s.lanes) > 2 * sms && s.lanes > 1) s.lanes /= 2;
-    const int64_t wanted = sms * (line.tile.bn > 4 ? 2 : 1) / std::max<int64_t>(s.tiles * batches, 1);
+    // More than two rows of x, which L1 does not have at first, take more warps to wait for.
+    const int64_t wanted = sms * (roles.cols > 2 ? 2 : 1) / std::max<int64_t>(s.tiles * batches, 1);
     const int64_t slices = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(p.k / kLeastSliceK, 1));
     const int unit = simt_gemv::kStepMN * s.lanes * s.warps;
     s.slice_k = static_cast<int>(ceil_div(ceil_div(p.k, slices), unit) * unit);
