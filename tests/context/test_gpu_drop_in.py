@@ -257,7 +257,9 @@ def test_layouts(sizes: tuple[int, ...], left: str, right: str, dtype: torch.dty
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128], ids=str)
-def test_other_dtypes_are_torchs_bit_for_bit(dtype: torch.dtype) -> None:
+def test_other_dtypes_are_torchs_bit_for_bit(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """float32 where torch's flags allow TF32."""
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
     t = Inputs(torch.float32, dtype)
     a, b, c, u, v = t(M, K), t(K, N), t(M, N), t(K), t(K)
     with use_custom_gemm() as report:

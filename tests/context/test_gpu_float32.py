@@ -1,4 +1,5 @@
-"""float32="split" on a GPU: which products reach the kernels that split, by which way, and that they are right."""
+"""float32 on a GPU: which products reach the kernels that split, and in strict float32 those for a few rows, by which
+way, and that they are right."""
 
 from __future__ import annotations
 
@@ -209,6 +210,26 @@ def test_what_stays_torchs_bit_for_bit(operands: tuple[Tensor, Tensor]) -> None:
         with use_custom_gemm(**options) as report:
             assert torch.equal(a @ b, expected)
         expect_calls(report, 1, "torch")
+
+
+def test_a_few_rows_in_strict_float32() -> None:
+    t = Inputs(torch.float32)
+    x, w, b, c = t(4, 768), t(3072, 768), t(3072), t(4, 3072)
+    calls: dict[str, Callable[[Any], Tensor]] = {
+        "a layer": lambda of: F.linear(of(x), of(w), of(b)),
+        "its input's gradient": lambda of: of(c) @ of(w),
+        "added to": lambda of: torch.addmm(of(c), of(x), of(w).t(), beta=0.5, alpha=-2.0),
+        "columns": lambda of: of(w) @ of(x).t(),
+        "a matrix times a vector": lambda of: torch.mv(of(w), of(x)[0]),
+        "heads": lambda of: of(x).view(4, 12, 64).mT @ of(w)[:4].view(4, 12, 64),
+    }
+    for name, call in calls.items():
+        theirs, exact = call(lambda z: z), call(Tensor.double)
+        with use_custom_gemm() as report:
+            got = call(lambda z: z)
+        assert_right(got, theirs, exact)
+        if name != "heads":
+            assert {row.variant.rsplit("_", 1)[0] for row in report.rows} == {"simt_gemv"}, name
 
 
 def test_the_report_says_how_to_split(operands: tuple[Tensor, Tensor]) -> None:
