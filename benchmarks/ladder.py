@@ -52,7 +52,8 @@ def main(groups: tuple[str, ...], rounds: int, seconds: float, output: Path | No
         for table in ladder.run(GROUPS[group], options):
             tables.append(table)
             wrong += [f"{table.family} {table.case.label}, {name}: {text}" for name, text in table.wrong.items()]
-        record.save(ladder.document(tables, options, copy), directory / f"ladder_{group}.json")
+        name = f"ladder_{group}.json" + ".xz" * (group == "seeds")
+        record.save(ladder.document(tables, options, copy), directory / name)
         screen.print(f"{group}: {len(tables)} tables, {sum(len(table.steps) for table in tables)} lines")
     if wrong:
         raise click.ClickException("wrong results, not timed:\n" + "\n".join(wrong))

@@ -65,7 +65,7 @@ class Results:
         self.copy_gbps = 0.0
         self.timed: Table = {}  # on what, and on which sources
         self.profiled: Table = {}
-        for path in sorted(directory.glob("ladder_*.json")):
+        for path in record.files(directory, "ladder_*").values():
             document = record.load(path)
             if "ladder" in document:
                 self.tables += document["ladder"]

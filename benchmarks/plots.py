@@ -29,25 +29,25 @@ def draw_all(results: Path, every: bool = True) -> list[Path]:
     """
     only = None if every else COURSE
     written = []
-    for path in sorted(results.glob("*/*.json")):
+    for name, path in ((n, p) for directory in sorted(results.glob("*")) for n, p in record.files(directory).items()):
         document = record.load(path)
         if document.get("ladder"):
-            traffic = profiled_traffic(path.with_name("ladder_ncu.json")) if path.stem.endswith("_4096") else None
-            written += ladder_plots.draw(document, path.parent / "plots" / path.stem.replace("_", "-"), traffic, only)
+            traffic = profiled_traffic(path.with_name("ladder_ncu.json")) if name.endswith("_4096") else None
+            written += ladder_plots.draw(document, path.parent / "plots" / name.replace("_", "-"), traffic, only)
         if "float32_errors" in document:
             written.append(plots.error_by_depth(document, path.parent / "plots" / "float32-errors"))
         if "train" in document:
-            written.append(plots.training_losses(document, path.parent / "plots" / path.stem))
+            written.append(plots.training_losses(document, path.parent / "plots" / name))
         if "decode" in document:
-            written.append(decode_plots.by_batch(document, path.parent / "plots" / path.stem))
+            written.append(decode_plots.by_batch(document, path.parent / "plots" / name))
         if not any("ratio" in row["results"].get("hgemm", {}) for row in document.get("rows", ())):
             continue
         if not every and document["protocol"].get("numerics", "fast") != "fast":
             continue  # what a promise costs is a number
         for kind, draw in (("ratio", plots.ratio_by_shape), ("roofline", plots.roofline))[: None if every else 1]:
-            written.append(draw(document, path.parent / "plots" / f"{path.stem}-{kind}"))
-        if every and path.stem.startswith("llm"):
-            drawn = plots.bandwidth_by_rows(document, path.parent / "plots" / f"{path.stem}-bandwidth")
+            written.append(draw(document, path.parent / "plots" / f"{name}-{kind}"))
+        if every and name.startswith("llm"):
+            drawn = plots.bandwidth_by_rows(document, path.parent / "plots" / f"{name}-bandwidth")
             written += [drawn] if drawn else []
     return written
 

@@ -40,8 +40,8 @@ PROMISE, _MANY = "batch_invariant", 1 << 40
 def read(directory: Path) -> dict[str, Document]:
     """The result files of one GPU by stem: suites in their own order, then the others."""
     order = {name: i for i, name in enumerate(SUITES)}
-    paths = sorted(directory.glob("*.json"), key=lambda path: (order.get(path.stem, len(order)), path.stem))
-    return {path.stem: record.load(path) for path in paths}
+    found = sorted(record.files(directory).items(), key=lambda item: (order.get(item[0], len(order)), item[0]))
+    return {name: record.load(path) for name, path in found}
 
 
 def ratios(document: Document) -> list[tuple[Document, Mapping[str, float]]]:
@@ -246,7 +246,7 @@ def replace_section(text: str, section: str) -> str:
 def generate(results: Path, readme: Path) -> dict[Path, str]:
     """Every generated file's path and content."""
     lines, pages = [], {}
-    for directory in sorted(path for path in results.glob("*") if any(path.glob("*.json"))):
+    for directory in sorted(path for path in results.glob("*") if record.files(path)):
         documents = read(directory)
         lines += summary(documents, directory.name)
         if suites(documents) or {"decode", "integration", "kernels_ncu", *survey.RECORDS} & documents.keys():
@@ -257,7 +257,8 @@ def generate(results: Path, readme: Path) -> dict[Path, str]:
 
 def stale(results: Path, csrc: str | None) -> dict[Path, str | None]:
     """Result files that were not measured on the csrc with this tree id, and the id of what they were measured on."""
-    found = {path: record.load(path)["environment"]["csrc"] for path in sorted(results.glob("*/*.json"))}
+    paths = [path for directory in sorted(results.glob("*")) for path in record.files(directory).values()]
+    found = {path: record.load(path)["environment"]["csrc"] for path in paths}
     return {path: measured for path, measured in found.items() if measured != csrc}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import os
 import re
 import stat
@@ -165,9 +166,16 @@ def document(**content: Any) -> dict[str, Any]:
 
 
 def save(results: Mapping[str, Any], path: Path) -> None:
-    """Writes a ``document``, without what ``load`` can work out: ``lean``."""
+    """Writes a ``document``, without what ``load`` can work out: ``lean``. Compressed where the path ends on ".xz"."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(lean.text(lean.lean(results)) + "\n")
+    text = (lean.text(lean.lean(results)) + "\n").encode()
+    path.write_bytes(lzma.compress(text, preset=9) if path.suffix == ".xz" else text)
+
+
+def files(directory: Path, pattern: str = "*") -> dict[str, Path]:
+    """The result files in a directory by name, without their suffixes: *.json, *.json.xz those of many rows."""
+    found = [*directory.glob(f"{pattern}.json"), *directory.glob(f"{pattern}.json.xz")]
+    return {path.name.split(".")[0]: path for path in sorted(found)}
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -176,7 +184,8 @@ def load(path: Path) -> dict[str, Any]:
     Raises:
         ValueError: it is of another schema.
     """
-    document: dict[str, Any] = json.loads(path.read_text())
+    content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+    document: dict[str, Any] = json.loads(content)
     if document.get("schema") != SCHEMA:
         raise ValueError(f"{path}: schema must be {SCHEMA}, got {document.get('schema')!r}")
     return lean.complete(document)

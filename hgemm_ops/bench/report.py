@@ -39,7 +39,7 @@ def read(directory: Path) -> Mapping[str, Document]:
     Raises:
         ValueError: there is none, or a file is of another schema.
     """
-    documents = {path.stem: record.load(path) for path in sorted(directory.glob("*.json"))}
+    documents = {name: record.load(path) for name, path in record.files(directory).items()}
     if not documents:
         raise ValueError(f"{directory}: holds no result files (*.json)")
     return documents

@@ -38,8 +38,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_timed_case_is_a_row(found: dict[str, Any]) -> None:
     timed = {
-        (path.stem, row["label"])
-        for path in RESULTS.glob("*.json")
+        (name, row["label"])
+        for name, path in record.files(RESULTS).items()
         for row in record.load(path).get("rows", ())
         if "ratio" in row["results"].get("hgemm", {})
     }
