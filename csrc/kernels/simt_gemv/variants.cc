@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 
 #include "core/chip.h"
 #include "core/cost.h"
@@ -22,13 +23,14 @@ struct Line {
   double rate;
 };
 
-// From a sweep on an H100 (NOTES.md).
+// From sweeps on an H100 and an H200 (NOTES.md).
 constexpr double kFixedUs = 1.7, kFixedMnUs = 2.0, kColUs = 0.2;  // start, first bytes, sums; more for each row of x
 constexpr double kSplitUs = 1.5;                                  // sums through the workspace
 constexpr double kRampUs = 1.0, kRampBytes = 16e6;                // until all of the memory is busy
 constexpr double kBlockRate = 27, kBlockRateMn = 70;              // GB/s that one block takes in
-constexpr double kEnoughOfWave = 0.7;
-constexpr int kLeastUnits = 3, kLeastSliceK = 1024;
+constexpr int kFullWaveTenths = 7;                                // of the blocks that fit
+constexpr int kBlockUnits = 3;  // what a block takes beside its loads, in units of them
+constexpr int kLeastSliceK = 1024;
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Roles roles = roles_of(p);
@@ -48,15 +50,18 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
       s.warps = warps;
       return cut(simt_gemv::kRowsK * simt_gemv::kWarps / warps);
     };
-    // Fewer warps to a row make fewer, longer blocks: best is one wave of them, if it is full.
+    // Fewer warps to a row make fewer, longer blocks. With loads enough in flight one wave of them is best, if it is
+    // full; else what takes the fewest units, one wave after the other.
+    int64_t least = std::numeric_limits<int64_t>::max();
+    int best = 1;
     for (int warps = 1; warps <= simt_gemv::kWarps; warps *= 2) {
       const int64_t blocks = share(warps);
-      if (blocks <= slots && static_cast<double>(blocks) >= kEnoughOfWave * static_cast<double>(slots)) return s;
+      if (line.tile.stages > 1 && blocks <= slots && blocks * 10 >= slots * kFullWaveTenths) return s;
+      const int64_t units = ceil_div(p.k, 32 * simt_gemv::kStepK * warps) + kBlockUnits;
+      const int64_t all = ceil_div(blocks, slots) * units;
+      if (all < least) least = all, best = warps;
     }
-    int warps = line.tile.bn > 4 ? simt_gemv::kWarps / 2 : simt_gemv::kWarps;
-    if (roles.rows * batches < slots * simt_gemv::kRowsK) warps = simt_gemv::kWarps;
-    while (warps > 1 && p.k < warps * kLeastUnits * 32 * simt_gemv::kStepK) warps /= 2;
-    share(warps);
+    share(best);
   } else {
     s.warps = simt_gemv::kWarps;
     s.lanes = simt_gemv::kMostLanesMN;
