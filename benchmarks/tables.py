@@ -25,9 +25,10 @@ from benchmarks.result_page import (  # noqa: E402
     page,
     suites,
     survey_summary,
+    surveys,
     table,
 )
-from hgemm_ops.bench import record, survey  # noqa: E402
+from hgemm_ops.bench import record, survey, survey_figures  # noqa: E402
 from hgemm_ops.bench.statistics import geometric_mean  # noqa: E402
 from hgemm_ops.bench.suites import SUITES  # noqa: E402
 
@@ -99,18 +100,23 @@ def tests_line(document: Document) -> str:
     return f"GPU tests{f' on {gpus} GPUs' if gpus > 1 else ''} ({measured(document)}): {counts}{cut}."
 
 
-def models_line(document: Document) -> str:
-    results = document["results"]
-    passed = sum(result["ok"] for result in results)
+def models_by_kind(document: Document) -> dict[str, list[Document]]:
+    """How models were timed: eagerly, in CUDA graphs, in float32 that is split."""
     kinds: dict[str, list[Document]] = {}
-    for result in results:
+    for result in document["results"]:
         if result["timing"]:
             kind = "steps of decoding in CUDA graphs" if result["scenario"] == "decode" else "eager code"
             if result.get("float32") == "split":
                 kind = "float32 split into bfloat16 planes"
             kinds.setdefault(kind, []).append(result["timing"])
+    return dict(sorted(kinds.items()))
+
+
+def models_line(document: Document) -> str:
+    results = document["results"]
+    passed = sum(result["ok"] for result in results)
     timed = []
-    for kind, timings in sorted(kinds.items()):
+    for kind, timings in models_by_kind(document).items():
         speeds = [timing["speedup"] for timing in timings]
         slower = sum(timing["speedup_high"] < 1 for timing in timings)
         timed.append(
@@ -231,6 +237,26 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
     return lines
 
 
+def in_short(documents: Mapping[str, Document], gpu: str) -> list[str]:
+    """The README's lines for a GPU that is not the one most was measured on."""
+    newest = max(documents.values(), key=lambda document: document["environment"]["date"])
+    said = []
+    for name, document in surveys(documents).items():
+        figures = survey_figures.lines(document, by_model=False)[0]
+        said.append(f"{figures[2]} on `{name}` ({figures[1]} shapes), {figures[7]} of the choices below 0.97")
+    for name, document in suites(documents).items():
+        said.append(f"{geometric_mean([ratio['value'] for _, ratio in ratios(document)]):.3f} on `{name}`")
+    if "integration" in documents:
+        for kind, timings in models_by_kind(documents["integration"]).items():
+            said.append(f"whole models, {kind}, {geometric_mean([timing['speedup'] for timing in timings]):.3f}")
+    known = (ROOT / "hgemm_ops" / "tables" / f"nvidia_{gpu}.json").exists()
+    text = (
+        f"{newest['environment']['gpu']}{'' if known else ', which no table knows'}, over torch: {'; '.join(said)} "
+        f"({measured(newest)}, [every row](benchmarks/results/{gpu}/README.md))."
+    )
+    return [*textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False), ""]
+
+
 def replace_section(text: str, section: str) -> str:
     """``text`` with what lies between the markers replaced.
 
@@ -246,9 +272,10 @@ def replace_section(text: str, section: str) -> str:
 def generate(results: Path, readme: Path) -> dict[Path, str]:
     """Every generated file's path and content."""
     lines, pages = [], {}
-    for directory in sorted(path for path in results.glob("*") if record.files(path)):
-        documents = read(directory)
-        lines += summary(documents, directory.name)
+    found = {path: read(path) for path in sorted(results.glob("*")) if record.files(path)}
+    first = max(found, key=lambda path: len(found[path]), default=None)
+    for directory, documents in sorted(found.items(), key=lambda item: (item[0] != first, item[0])):
+        lines += (summary if directory == first else in_short)(documents, directory.name)
         if suites(documents) or {"decode", "integration", "kernels_ncu", *survey.RECORDS} & documents.keys():
             pages[directory / "README.md"] = page(documents, directory)
     section = "\n".join(["", *(lines or ["No results are recorded yet.", ""])]) + "\n"

@@ -791,6 +791,18 @@ def test_tables_check_fails_until_the_files_are_written(results: Path, tmp_path:
     assert run("--check").exit_code == 1
 
 
+def test_another_gpu_is_told_in_short(results: Path, tmp_path: Path) -> None:
+    other = record.load(results / "t1" / "llm.json")
+    other["environment"] |= {"gpu": "Other", "date": "2026-01-01T00:00:00+00:00"}
+    record.save(other, results / "a0" / "llm.json")
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{tables.BEGIN}\n{tables.END}\n")
+    text = tables.generate(results, readme)[readme]
+    (line,) = (line for line in text.splitlines() if line.startswith("Other"))
+    assert line.startswith("Other, which no table knows, over torch: 1.") and "on `llm`" in line
+    assert text.index("Speed over torch on") < text.index(line) and text.count("Speed over torch on") == 1
+
+
 def test_tables_without_results_say_so_and_need_their_markers(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"{tables.BEGIN}\n{tables.END}\n")
