@@ -105,7 +105,7 @@ STEPS = {
     # New shapes, a fifth of a second each; cut off at its limit, either goes on where it ended.
     "random": Step(_script("run", "random", "--soak", "5", "--limit", "500", "--output", "RESULTS"), 580),
     "zoo": Step(_script("run", "zoo", "--soak", "5", "--limit", "500", "--output", "RESULTS"), 580),
-    "tuned": Step(_script("tuned", "--soak", "5", "--output", "RESULTS/tuned.json"), 120),
+    "tuned": Step(_script("tuned", "--soak", "5", "--output", "RESULTS/tuned.json.xz"), 120),
     "host-cost": Step(_script("host_cost", "--output", "RESULTS/host_cost.json"), 60),
     "models": Step(("-m", "integration", "--json", "RESULTS/integration.json"), 330),
     "compiled": Step(("-m", "integration.compiled", "--json", "RESULTS/compiled.json"), 400),

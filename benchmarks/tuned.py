@@ -1,4 +1,4 @@
-"""What ``use_custom_gemm(tune=True)`` chooses on random shapes, beside the best kernel: ``results/<gpu>/tuned.json``.
+"""What ``use_custom_gemm(tune=True)`` chooses on random shapes, beside the best kernel: ``results/<gpu>/tuned.json.xz``.
 
 Every shape is off the tables, and drawn as those of the suite ``random``. Its first product in such a context tunes it;
 then torch, the kernels that may be the fastest and the one that was chosen are timed as that suite times them.
@@ -64,7 +64,7 @@ def main(count: int, seed: int | None, soak: float, output: Path | None) -> None
         found, seconds = zip(*rows(planned, survey.Memory(device, options.seed), options), strict=True)
     document = survey.document("tuned", seed, planned, found, options, soak)
     document["milliseconds"] = {"median": 1e3 * median(seconds), "most": 1e3 * max(seconds)}
-    path = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "tuned.json"
+    path = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "tuned.json.xz"
     record.save(document, path)
     figures = survey_figures.figures(survey_figures.scored(document["shapes"]))
     assert figures is not None
