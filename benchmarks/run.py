@@ -91,7 +91,8 @@ def main(
             cases = with_dtype(SUITES[suite], dtype) if dtype else SUITES[suite]
         rows = console.run_with_progress(cases, options, screen)
         name = suite + f"-{dtype}" * (dtype is not None) + modes
-        record.save(runner.document(name, rows, options, copy), directory / (f"{name}.json" + ".xz" * ("batch_invariant" in modes)))
+        path = directory / (f"{name}.json" + ".xz" * ("batch_invariant" in modes))
+        record.save(runner.document(name, rows, options, copy), path)
         screen.print(f"{name}: {console.summary(rows) or f'{len(rows)} cases'}")
         every += rows
     console.fail_if_wrong(every, wrong)

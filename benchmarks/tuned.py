@@ -1,4 +1,4 @@
-"""What ``use_custom_gemm(tune=True)`` chooses on random shapes, beside the best kernel: ``results/<gpu>/tuned.json.xz``.
+"""What ``use_custom_gemm(tune=True)`` chooses on random shapes, beside the best: ``results/<gpu>/tuned.json.xz``.
 
 Every shape is off the tables, and drawn as those of the suite ``random``. Its first product in such a context tunes it;
 then torch, the kernels that may be the fastest and the one that was chosen are timed as that suite times them.
