@@ -1,4 +1,4 @@
-"""Profiles every step of the ladder with Nsight Compute and writes ``results/<gpu>/ladder_ncu.json``.
+"""Profiles every step of the ladder with Nsight Compute and writes ``results/<gpu>/ladder_ncu.json.xz``.
 
 One launch of each at 4096x4096x4096 (sums: 4096x4096), with cold caches and the clocks as they are. ncu runs several
 times over a part of the steps, and the file is written after each: what was found stays when a later run fails or takes
@@ -101,7 +101,7 @@ def main(families: tuple[str, ...], part: int, limit: float, launch: tuple[str, 
     if launch:
         launch_all(launch)
         return
-    output = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "ladder_ncu.json"
+    output = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "ladder_ncu.json.xz"
     found, failed, names = known(output), [], steps(families)
     for begin in range(0, len(names), part):
         chosen = names[begin : begin + part]

@@ -15,9 +15,10 @@ RESULTS = Path(__file__).parent / "results"
 COURSE = ("ladder-4096-roofline", "ladder-4096-roofline-dram", "ladder-seeds-elementwise")
 
 
-def profiled_traffic(profile: Path) -> dict[tuple[str, int], float]:
-    """Step, rows -> FLOP per byte of DRAM traffic, from a ``ladder_ncu.json``."""
-    if not profile.exists():
+def profiled_traffic(directory: Path) -> dict[tuple[str, int], float]:
+    """Step, rows -> FLOP per byte of DRAM traffic, from a GPU's ``ladder_ncu``."""
+    profile = record.files(directory).get("ladder_ncu")
+    if profile is None:
         return {}
     entries = record.load(profile)["ncu"]
     return {(e["name"], e["size"]): e["flop_per_dram_byte"] for e in entries if e["flop_per_dram_byte"]}
@@ -32,7 +33,7 @@ def draw_all(results: Path, every: bool = True) -> list[Path]:
     for name, path in ((n, p) for directory in sorted(results.glob("*")) for n, p in record.files(directory).items()):
         document = record.load(path)
         if document.get("ladder"):
-            traffic = profiled_traffic(path.with_name("ladder_ncu.json")) if name.endswith("_4096") else None
+            traffic = profiled_traffic(path.parent) if name.endswith("_4096") else None
             written += ladder_plots.draw(document, path.parent / "plots" / name.replace("_", "-"), traffic, only)
         if "float32_errors" in document:
             written.append(plots.error_by_depth(document, path.parent / "plots" / "float32-errors"))

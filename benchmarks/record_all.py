@@ -59,7 +59,7 @@ _BETWEEN = (
 STEPS = {
     "tests": Step(_script("gpu_tests", "--limit", "280", "--output", "RESULTS/tests.json", "-q", "-n", "auto"), 300),
     "ladder": Step(_script("ladder", "--output", "RESULTS"), 300),
-    "ladder-ncu": Step(_script("ladder_ncu", "--output", "RESULTS/ladder_ncu.json"), 240),
+    "ladder-ncu": Step(_script("ladder_ncu", "--output", "RESULTS/ladder_ncu.json.xz"), 240),
     "course": Step(_script("ladder_course", "--results", "RESULTS"), 60),
     "tune-large": Step(
         _tune(*_suites("seeds-large", "seeds-large-nt", "layouts"), "--candidates", "11", "--soak", "15"), 400
