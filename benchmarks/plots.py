@@ -30,7 +30,7 @@ def draw_all(results: Path, every: bool = True) -> list[Path]:
     """
     only = None if every else COURSE
     written = []
-    for name, path in ((n, p) for directory in sorted(results.glob("*")) for n, p in record.files(directory).items()):
+    for name, path in (found for directory in record.directories(results) for found in record.files(directory).items()):
         document = record.load(path)
         if document.get("ladder"):
             traffic = profiled_traffic(path.parent) if name.endswith("_4096") else None

@@ -272,10 +272,9 @@ def replace_section(text: str, section: str) -> str:
 def generate(results: Path, readme: Path) -> dict[Path, str]:
     """Every generated file's path and content."""
     lines, pages = [], {}
-    found = {path: read(path) for path in sorted(results.glob("*")) if record.files(path)}
-    first = max(found, key=lambda path: len(found[path]), default=None)
-    for directory, documents in sorted(found.items(), key=lambda item: (item[0] != first, item[0])):
-        lines += (summary if directory == first else in_short)(documents, directory.name)
+    for i, directory in enumerate(record.directories(results)):
+        documents = read(directory)
+        lines += (in_short if i else summary)(documents, directory.name)
         if suites(documents) or {"decode", "integration", "kernels_ncu", *survey.RECORDS} & documents.keys():
             pages[directory / "README.md"] = page(documents, directory)
     section = "\n".join(["", *(lines or ["No results are recorded yet.", ""])]) + "\n"
@@ -284,7 +283,7 @@ def generate(results: Path, readme: Path) -> dict[Path, str]:
 
 def stale(results: Path, csrc: str | None) -> dict[Path, str | None]:
     """Result files that were not measured on the csrc with this tree id, and the id of what they were measured on."""
-    paths = [path for directory in sorted(results.glob("*")) for path in record.files(directory).values()]
+    paths = [path for directory in record.directories(results) for path in record.files(directory).values()]
     found = {path: record.load(path)["environment"]["csrc"] for path in paths}
     return {path: measured for path, measured in found.items() if measured != csrc}
 

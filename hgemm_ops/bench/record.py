@@ -178,6 +178,12 @@ def files(directory: Path, pattern: str = "*") -> dict[str, Path]:
     return {path.name.split(".")[0]: path for path in sorted(found)}
 
 
+def directories(results: Path) -> list[Path]:
+    """The GPUs' directories that hold result files: first the one that holds the most, then by name."""
+    counts = {path: len(files(path)) for path in results.glob("*")}
+    return sorted((path for path, count in counts.items() if count), key=lambda path: (-counts[path], path))
+
+
 def load(path: Path) -> dict[str, Any]:
     """A result file as it was measured.
 

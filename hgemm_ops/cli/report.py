@@ -12,13 +12,13 @@ from hgemm_ops.bench import report as drawn
 
 
 def _default_results() -> Path:
-    """The results of the checkout, where they are of one GPU."""
+    """Those of the GPU on which most was measured, in this checkout."""
     root = record.repository()
     if root is None:
         raise click.UsageError("--results: name a directory of result files, this is no checkout")
-    found = sorted(path for path in (root / "benchmarks" / "results").iterdir() if path.is_dir())
-    if len(found) != 1:
-        raise click.UsageError(f"--results: name one of {', '.join(map(str, found)) or 'them, there are none here'}")
+    found = record.directories(root / "benchmarks" / "results")
+    if not found:
+        raise click.UsageError("--results: name a directory of result files, there are none here")
     return found[0]
 
 
@@ -26,7 +26,7 @@ def _default_results() -> Path:
 @click.option(
     "--results",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="Result files of one GPU.  [default: benchmarks/results/<gpu> of the checkout]",
+    help="Result files of one GPU.  [default: of the checkout's GPU with the most]",
 )
 @click.option(
     "--output",
