@@ -9,6 +9,7 @@
 namespace hgemm {
 
 constexpr uint32_t kHalfTypes = 1u << static_cast<int>(DType::kF16) | 1u << static_cast<int>(DType::kBF16);
+constexpr uint32_t kFloat32 = 1u << static_cast<int>(DType::kF32);
 constexpr int kAnyNewer = 9999;  // compute capability
 
 inline int64_t ceil_div(int64_t a, int64_t b) {
@@ -50,16 +51,32 @@ struct ScheduledFunctions {
   }
 };
 
-/// A Variant that takes both half types and accumulates in float32. Line: one line of a family's list.
+/// The functions of a Variant whose blocks leave sums of slices of K in the workspace: slices x tiles x tile_rows x
+/// line.tile.bn floats for each batch. kBF16: where the elements are halves.
+template <const auto& kLine, auto kEligible, auto kPredictUs, auto kSchedule, auto kLaunch, auto kBF16 = kLaunch>
+struct SlicedFunctions {
+  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return kEligible(p, kLine, why); }
+  static size_t workspace(const Problem& p, const DeviceFacts& facts) {
+    const auto s = kSchedule(p, facts, kLine);
+    if (s.slices == 1) return 0;
+    return sizeof(float) * s.slices * static_cast<size_t>(s.tiles * p.batches()) * s.tile_rows * kLine.tile.bn;
+  }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) { return kPredictUs(p, facts, kLine); }
+  static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
+    return (p.dtype == DType::kBF16 ? kBF16 : kLaunch)(p, kSchedule(p, facts, kLine), workspace, stream);
+  }
+};
+
+/// A Variant of functions and of one line of a family's list.
 template <class Functions, class Line>
-constexpr Variant half_variant(const char* name, Family family, Sums sums, int min_cc, int max_cc, const Line& line,
-                               bool splits_k = false, const Cut& cut = {}) {
+constexpr Variant variant_of(const char* name, Family family, Numerics numerics, uint32_t dtypes, Sums sums, int min_cc,
+                             int max_cc, const Line& line, bool splits_k = false, const Cut& cut = {}) {
   return {name,
           family,
-          Numerics::kAccumulateF32,
+          numerics,
           min_cc,
           max_cc,
-          kHalfTypes,
+          dtypes,
           line.tile,
           line.smem_bytes,
           splits_k,
@@ -73,26 +90,18 @@ constexpr Variant half_variant(const char* name, Family family, Sums sums, int m
           sums};
 }
 
-/// A Variant that takes float32 alone and adds it up in float32, on CUDA cores of any architecture.
+/// One that takes both half types and accumulates in float32.
+template <class Functions, class Line>
+constexpr Variant half_variant(const char* name, Family family, Sums sums, int min_cc, int max_cc, const Line& line,
+                               bool splits_k = false, const Cut& cut = {}) {
+  return variant_of<Functions>(name, family, Numerics::kAccumulateF32, kHalfTypes, sums, min_cc, max_cc, line, splits_k,
+                               cut);
+}
+
+/// One that takes float32 alone and adds it up in float32, on CUDA cores of any architecture.
 template <class Functions, class Line>
 constexpr Variant float_variant(const char* name, Family family, const Line& line) {
-  return {name,
-          family,
-          Numerics::kAccumulateF32,
-          80,
-          kAnyNewer,
-          1u << static_cast<int>(DType::kF32),
-          line.tile,
-          line.smem_bytes,
-          false,
-          Functions::eligible,
-          Functions::workspace,
-          Functions::predict_us,
-          Functions::launch,
-          false,
-          nullptr,
-          {},
-          Sums::kVaries};
+  return variant_of<Functions>(name, family, Numerics::kAccumulateF32, kFloat32, Sums::kVaries, 80, kAnyNewer, line);
 }
 
 }  // namespace hgemm

@@ -156,21 +156,28 @@ def test_what_torch_may_compute_in_tf32_is_torchs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "alignment", "chosen"),
+    ("m", "n", "alignment", "layouts", "chosen"),
     [
-        (2, 4096, 16, "simt_gemv_m4"),
-        (4, 4096, 16, "simt_gemv_m4"),
-        (8, 4096, 16, "simt_gemv_m8"),
-        (4096, 8, 16, "simt_gemv_m8"),
-        (9, 4096, 16, "simt_skinny_m16"),
-        (8, 4096, 4, "simt_skinny_m8"),
+        (2, 4096, 16, ("NT", "NN"), "simt_gemv_m4"),
+        (4, 4096, 16, ("NT", "NN"), "simt_gemv_m4"),
+        (8, 4096, 16, ("NT", "NN"), "simt_gemv_m8"),
+        (4096, 8, 16, ("NT", "TT"), "simt_gemv_m8"),  # B is the short operand, which lies along K
+        (9, 4096, 16, ("NT", "NN"), "simt_skinny_m16"),
+        (8, 4096, 4, ("NT", "NN"), "simt_skinny_m8"),
     ],
 )
-@pytest.mark.parametrize("layout", ["NT", "NN"])
-def test_few_rows_are_served_in_strict_float32(m: int, n: int, alignment: int, chosen: str, layout: str) -> None:
-    if n == 8:
-        layout = {"NT": "NT", "NN": "TT"}[layout]  # B is the short operand, which lies along K
-    assert explain(m, n, 4096, layout=layout, alignment=alignment).chosen == chosen
+def test_few_rows_are_served_in_strict_float32(
+    m: int, n: int, alignment: int, layouts: tuple[str, ...], chosen: str
+) -> None:
+    for layout in layouts:
+        assert explain(m, n, 4096, layout=layout, alignment=alignment).chosen == chosen
+
+
+def test_what_nobody_has_timed_is_torchs() -> None:
+    """simt_gemv's times are of single products, and of half a megabyte or more."""
+    for m, n, k, batch in ((3, 6, 8, 1), (3, 6, 8, 16), (72, 1, 136, 1), (4, 96, 136, 1), (1, 64, 512, 144)):
+        query = _variants.matmul_query(m, n, k, torch.float32, "NT", _native.preset_facts(90), batch)
+        assert _variants.name_of(_native.explain(query)[0].variant) == "torch", (m, n, k, batch)
 
 
 # ---- who asks -------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@
 #include "ptx/dependent_launch.cuh"
 #include "ptx/global.cuh"
 #include "tile/chunk.cuh"
-#include "tile/counters.h"
+#include "tile/counters.cuh"
 #include "tile/epilogue.cuh"
 
 namespace hgemm::gemv {
@@ -81,21 +81,6 @@ __device__ __forceinline__ void stage_x(const Params& p, const uint16_t* x, int 
       }
     }
   }
-}
-
-/// Whether this block is the last of its tile's slices: what the others left in the workspace can be read then.
-__device__ __forceinline__ bool arrives_last(const Params& p) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    unsigned& counter = counters[p.slot * tile::kMaxCounted + blockIdx.z * gridDim.x + blockIdx.x];
-    last = atomicAdd(&counter, 1) + 1 == gridDim.y;
-    if (last) counter = 0;
-  }
-  __syncthreads();
-  __threadfence();
-  return last;
 }
 
 template <class Traits>
@@ -170,7 +155,7 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks) kernel(const __grid
   if (p.slices == 1) return;
   if (gridDim.y == 1) {
     __syncthreads();
-  } else if (!arrives_last(p)) {
+  } else if (!tile::arrives_last(counters, p.slot)) {
     return;
   }
 

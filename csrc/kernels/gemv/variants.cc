@@ -108,20 +108,8 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
 
 using Launcher = Status (*)(const Problem&, const Schedule&, void*, Stream);
 
-/// The functions of a Variant for one line of the list.
 template <const Line& kLine, Launcher kF16, Launcher kBF16>
-struct Functions {
-  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine, why); }
-  static size_t workspace(const Problem& p, const DeviceFacts& facts) {
-    const Schedule s = schedule(p, facts, kLine);
-    if (s.slices == 1) return 0;
-    return sizeof(float) * s.slices * static_cast<size_t>(s.tiles * p.batches()) * s.tile_rows * kLine.tile.bn;
-  }
-  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine); }
-  static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
-    return (p.dtype == DType::kF16 ? kF16 : kBF16)(p, schedule(p, facts, kLine), workspace, stream);
-  }
-};
+using Functions = SlicedFunctions<kLine, eligible, predict_us, schedule, kF16, kBF16>;
 
 template <class C>
 constexpr Line line_of(double rate_k, double rate_mn) {

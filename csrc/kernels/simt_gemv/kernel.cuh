@@ -14,7 +14,7 @@
 #include "kernels/simt_gemv/config.h"
 #include "ptx/dependent_launch.cuh"
 #include "ptx/global.cuh"
-#include "tile/counters.h"
+#include "tile/counters.cuh"
 #include "tile/epilogue.cuh"
 
 namespace hgemm::simt_gemv {
@@ -188,21 +188,6 @@ class Products {
   float sums_[kSums] = {};
 };
 
-/// Whether this block is the last of its tile's slices: what the others left in the workspace can be read then.
-__device__ __forceinline__ bool arrives_last(const Params& p) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    unsigned& counter = counters[p.slot * tile::kMaxCounted + blockIdx.z * gridDim.x + blockIdx.x];
-    last = atomicAdd(&counter, 1) + 1 == gridDim.y;
-    if (last) counter = 0;
-  }
-  __syncthreads();
-  __threadfence();
-  return last;
-}
-
 template <class Traits>
 __global__ void __launch_bounds__(kThreads, kBlocks) kernel(const __grid_constant__ Params p) {
   constexpr int COLS = Traits::COLS;
@@ -244,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) kernel(const __grid_constan
   if (!hurries_next) ptx::grid_launch_dependents();
   int parts = p.warps;  // that are left to add up in shared memory
   if (p.slices > 1) {
-    if (gridDim.y > 1 && !arrives_last(p)) return;
+    if (gridDim.y > 1 && !tile::arrives_last(counters, p.slot)) return;
     __syncthreads();
     parts = outputs < kThreads ? kThreads / outputs : 1;
     const int part = outputs < kThreads ? threadIdx.x / outputs : 0, o = threadIdx.x - part * outputs;

@@ -20,8 +20,7 @@ cudaError_t launch_traits(const Problem& p, const Schedule& s, Params params, cu
   static std::atomic<uint64_t> smem_allowed{0};
   auto* const k = kernel<Traits>;
   if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
-  const bool counted = s.slices > 1 && s.tiles * p.batches() <= tile::kMaxCounted;
-  params.slot = counted ? tile::slot_for(stream) : -1;
+  params.slot = tile::slot_for(stream, s.slices, s.tiles * p.batches());
   const dim3 grid(s.tiles, params.slot >= 0 ? s.slices : 1, static_cast<unsigned>(p.batches()));
   const int smem = std::max(s.warps * Traits::COLS * s.tile_rows, kThreads) * 4;
   return tile::launch(k, grid, kThreads, smem, 1, s.dependent, stream, params);

@@ -28,6 +28,8 @@ constexpr double kFixedUs = 1.7, kFixedMnUs = 2.0, kColUs = 0.2;  // start, firs
 constexpr double kSplitUs = 1.5;                                  // sums through the workspace
 constexpr double kRampUs = 1.0, kRampBytes = 16e6;                // until all of the memory is busy
 constexpr double kBlockRate = 27, kBlockRateMn = 70;              // GB/s that one block takes in
+constexpr double kLeastBytes = 0.5e6, kLeastUs = 3.0;             // W of 128x1024 was the smallest to be timed,
+constexpr double kUntimed = 1.5;                                  // and batches were not
 constexpr int kFullWaveTenths = 7;                                // of the blocks that fit
 constexpr int kBlockUnits = 3;  // what a block takes beside its loads, in units of them
 constexpr int kLeastSliceK = 1024;
@@ -88,7 +90,8 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   return true;
 }
 
-/// The bytes at the line's rate, less where too few blocks ask for them.
+/// The bytes at the line's rate, less where too few blocks ask for them. What nobody has timed is left to torch, unless
+/// that is expected to be far behind.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const bool k_major = roles_of(p).w_major == Major::kK;
@@ -96,25 +99,16 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const double blocks = static_cast<double>(s.tiles) * s.slices * static_cast<double>(p.batches());
   const double rate = std::min(line.rate * dram_share(facts.cc), blocks * (k_major ? kBlockRate : kBlockRateMn));
   const double fixed = k_major ? kFixedUs : kFixedMnUs + kColUs * line.tile.bn;
-  return fixed + (s.slices > 1 ? kSplitUs : 0.0) + kRampUs * std::min(bytes / kRampBytes, 1.0) + bytes / (rate * 1e3);
+  const double us =
+      fixed + (s.slices > 1 ? kSplitUs : 0.0) + kRampUs * std::min(bytes / kRampBytes, 1.0) + bytes / (rate * 1e3);
+  const bool was_timed = p.batches() == 1 && bytes >= kLeastBytes;
+  return was_timed ? us : kUntimed * std::max(us, kLeastUs);
 }
 
 using Launcher = Status (*)(const Problem&, const Schedule&, void*, Stream);
 
-/// The functions of a Variant for one line of the list.
 template <const Line& kLine, Launcher kLaunch>
-struct Functions {
-  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine, why); }
-  static size_t workspace(const Problem& p, const DeviceFacts& facts) {
-    const Schedule s = schedule(p, facts, kLine);
-    if (s.slices == 1) return 0;
-    return sizeof(float) * s.slices * static_cast<size_t>(s.tiles * p.batches()) * s.tile_rows * kLine.tile.bn;
-  }
-  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine); }
-  static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
-    return kLaunch(p, schedule(p, facts, kLine), workspace, stream);
-  }
-};
+using Functions = SlicedFunctions<kLine, eligible, predict_us, schedule, kLaunch>;
 
 template <class C>
 constexpr Line line_of(double rate) {

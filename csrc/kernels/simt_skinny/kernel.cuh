@@ -17,7 +17,7 @@
 #include "ptx/dependent_launch.cuh"
 #include "ptx/global.cuh"
 #include "ptx/shared.cuh"
-#include "tile/counters.h"
+#include "tile/counters.cuh"
 #include "tile/epilogue.cuh"
 
 namespace hgemm::simt_skinny {
@@ -226,21 +226,6 @@ __device__ __forceinline__ void add(float4* to, const float4& v) {
   to->x += v.x, to->y += v.y, to->z += v.z, to->w += v.w;
 }
 
-/// Whether this block is the last of its tile's slices: what the others left in the workspace can be read then.
-__device__ __forceinline__ bool arrives_last(const Params& p) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    unsigned& counter = counters[p.slot * tile::kMaxCounted + blockIdx.z * gridDim.x + blockIdx.x];
-    last = atomicAdd(&counter, 1) + 1 == gridDim.y;
-    if (last) counter = 0;
-  }
-  __syncthreads();
-  __threadfence();
-  return last;
-}
-
 template <class Traits>
 __global__ void __launch_bounds__(kThreads, Traits::kBlocks) kernel(const __grid_constant__ Params p) {
   constexpr int COLS = Traits::COLS, BN = Traits::BN, BK = Traits::BK, STAGES = Traits::STAGES;
@@ -324,7 +309,7 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks) kernel(const __grid
   if (p.slices > 1) {
     if (gridDim.y == 1) {
       __syncthreads();
-    } else if (!arrives_last(p)) {
+    } else if (!tile::arrives_last(counters, p.slot)) {
       return;
     }
     const float* const partial = partial_sums();

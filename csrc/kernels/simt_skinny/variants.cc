@@ -38,7 +38,7 @@ constexpr double kFewShare = 0.27;    // of a full wave's speed, what does not d
 constexpr double kSpread = 1.4;       // how the end of each full wave spreads: the rest begins before it
 constexpr double kWeightX = 0.5;      // a byte of x, from L2, beside one of W
 constexpr double kStreamGbs = 3500;   // W from memory, of the H200's 4600
-constexpr double kNarrowShare = 0.8;  // 4-byte copies of W, of an H100's times: 0.76 to 0.92
+constexpr double kNarrowShare = 0.8;  // 4-byte copies of W (NOTES.md)
 constexpr int kManySlices = 16;       // more do not pay if they leave a block for most SMs
 constexpr int kSlices[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32};
 
@@ -82,7 +82,7 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
     us = std::max(us, kFixedUs + dram_bytes(p) / rate);
     if (slices > 1) us += kSplitUs + static_cast<double>(slices) * bn * line.tile.bn * 4 / (kSumRate * 1e3);
     if (us < best.us) {
-      best = {{static_cast<int>(tiles), static_cast<int>(slices), static_cast<int>(slice_steps * bk),
+      best = {{bn, static_cast<int>(tiles), static_cast<int>(slices), static_cast<int>(slice_steps * bk),
                has_dependent_launch(facts.cc)},
               us};
     }
@@ -90,25 +90,22 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
   return best;
 }
 
+bool eligible(const Problem& p, const Line& line, Reason* why) {
+  return has_short_side(p, line.tile.bn, 28, why);
+}
+
+double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  return plan(p, facts, line).us;
+}
+
+Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  return plan(p, facts, line).schedule;
+}
+
 using Launcher = Status (*)(const Problem&, const Schedule&, void*, Stream);
 
-/// The functions of a Variant for one line of the list.
 template <const Line& kLine, Launcher kLaunch>
-struct Functions {
-  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) {
-    return has_short_side(p, kLine.tile.bn, 28, why);
-  }
-  static size_t workspace(const Problem& p, const DeviceFacts& facts) {
-    const Schedule s = plan(p, facts, kLine).schedule;
-    if (s.slices == 1) return 0;
-    const int rows = roles_of(p).w_major == Major::kK ? kLine.tile.bm : kLine.tile_rows_mn;
-    return sizeof(float) * s.slices * static_cast<size_t>(s.tiles * p.batches()) * rows * kLine.tile.bn;
-  }
-  static double predict_us(const Problem& p, const DeviceFacts& facts) { return plan(p, facts, kLine).us; }
-  static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
-    return kLaunch(p, plan(p, facts, kLine).schedule, workspace, stream);
-  }
-};
+using Functions = SlicedFunctions<kLine, eligible, predict_us, schedule, kLaunch>;
 
 template <class C>
 constexpr Line line_of(double share) {

@@ -64,23 +64,8 @@ constexpr Line line_of(double rate) {
 
 template <class Functions>
 constexpr Variant split_variant(const char* name, const Line& line) {
-  return {name,
-          Family::kSm80Split,
-          Numerics::kSplitF32,
-          80,
-          kAnyNewer,
-          1u << static_cast<int>(DType::kF32),
-          line.tile,
-          line.smem_bytes,
-          false,
-          Functions::eligible,
-          Functions::workspace,
-          Functions::predict_us,
-          Functions::launch,
-          false,
-          nullptr,
-          {1, 1, 1, false, true},
-          Sums::kPlanesMma};
+  return variant_of<Functions>(name, Family::kSm80Split, Numerics::kSplitF32, kFloat32, Sums::kPlanesMma, 80, kAnyNewer,
+                               line, false, {1, 1, 1, false, true});
 }
 
 }  // namespace

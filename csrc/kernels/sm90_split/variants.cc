@@ -72,23 +72,8 @@ constexpr Line line_of(double rate) {
 
 template <class Functions>
 constexpr Variant split_variant(const char* name, const Line& line) {
-  return {name,
-          Family::kSm90Split,
-          Numerics::kSplitF32,
-          kHopper,
-          kHopper,
-          1u << static_cast<int>(DType::kF32),
-          line.tile,
-          line.smem_bytes,
-          false,
-          Functions::eligible,
-          Functions::workspace,
-          Functions::predict_us,
-          Functions::launch,
-          false,
-          nullptr,
-          {line.cm, 1, 1, false, true, false, false, false},
-          Sums::kPlanes};
+  return variant_of<Functions>(name, Family::kSm90Split, Numerics::kSplitF32, kFloat32, Sums::kPlanes, kHopper, kHopper,
+                               line, false, {line.cm, 1, 1, false, true, false, false, false});
 }
 
 }  // namespace
