@@ -91,11 +91,18 @@ def test_committed_results_are_lean() -> None:
 
 def test_large_results_are_compressed(tmp_path: Path) -> None:
     document = _document(rows=[])
-    record.save(document, tmp_path / "large.json.xz")
-    record.save(document, tmp_path / "small.json")
-    assert record.files(tmp_path) == {"large": tmp_path / "large.json.xz", "small": tmp_path / "small.json"}
-    assert record.files(tmp_path, "la*").keys() == {"large"}
-    assert record.load(tmp_path / "large.json.xz") == record.load(tmp_path / "small.json") == document
+    for name in ("random", "llm-batch_invariant", "llm"):
+        record.save(document, record.path(tmp_path, name))
+        assert record.load(record.files(tmp_path)[name]) == document
+    names = ["llm-batch_invariant.json.xz", "llm.json", "random.json.xz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert record.files(tmp_path, "llm*").keys() == {"llm", "llm-batch_invariant"}
+
+
+def test_committed_results_are_where_they_belong() -> None:
+    for directory in (ROOT / "benchmarks" / "results").iterdir():
+        for name, path in record.files(directory).items():
+            assert path == record.path(directory, name)
 
 
 def test_cases_of_other_scripts_stay_as_they_are(tmp_path: Path) -> None:

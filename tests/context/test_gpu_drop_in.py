@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -256,18 +256,8 @@ def test_layouts(sizes: tuple[int, ...], left: str, right: str, dtype: torch.dty
     check(products, dtype)
 
 
-@pytest.fixture
-def _tf32() -> Iterator[None]:
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
-    yield
-    torch.backends.cuda.matmul.allow_tf32 = before
-
-
-@pytest.mark.usefixtures("_tf32")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128], ids=str)
 def test_other_dtypes_are_torchs_bit_for_bit(dtype: torch.dtype) -> None:
-    """float32 where torch's flags allow TF32."""
     t = Inputs(torch.float32, dtype)
     a, b, c, u, v = t(M, K), t(K, N), t(M, N), t(K), t(K)
     with use_custom_gemm() as report:

@@ -221,15 +221,13 @@ def test_a_few_rows_in_strict_float32() -> None:
         "added to": lambda of: torch.addmm(of(c), of(x), of(w).t(), beta=0.5, alpha=-2.0),
         "columns": lambda of: of(w) @ of(x).t(),
         "a matrix times a vector": lambda of: torch.mv(of(w), of(x)[0]),
-        "heads": lambda of: of(x).view(4, 12, 64).mT @ of(w)[:4].view(4, 12, 64),
     }
     for name, call in calls.items():
         theirs, exact = call(lambda z: z), call(Tensor.double)
         with use_custom_gemm() as report:
             got = call(lambda z: z)
         assert_right(got, theirs, exact)
-        if name != "heads":
-            assert {row.variant.rsplit("_", 1)[0] for row in report.rows} == {"simt_gemv"}, name
+        assert {row.variant.rsplit("_", 1)[0] for row in report.rows} == {"simt_gemv"}, name
 
 
 def test_the_report_says_how_to_split(operands: tuple[Tensor, Tensor]) -> None:

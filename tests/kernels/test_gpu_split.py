@@ -195,6 +195,6 @@ def test_epilogues(variant: VariantInfo, shape: tuple[int, int, int]) -> None:
     nan = torch.full((m, n), math.nan, device="cuda")
     assert hgemm.addmm(nan, a, b, beta=0.0, variant=variant.id).isfinite().all()
     zeros = torch.zeros_like(a)
-    for alpha in (1.0, -1.0):  # in tiles of every kind: D's edge, its inside, with and without a bias
+    for alpha in (1.0, -1.0):  # at D's edge and inside of it
         out = hgemm.addmm(nan, zeros, b, beta=0.0, alpha=alpha, variant=variant.id)
         assert torch.equal(out.signbit(), torch.full_like(out, alpha < 0, dtype=torch.bool)), alpha
