@@ -52,8 +52,7 @@ def main(groups: tuple[str, ...], rounds: int, seconds: float, output: Path | No
         for table in ladder.run(GROUPS[group], options):
             tables.append(table)
             wrong += [f"{table.family} {table.case.label}, {name}: {text}" for name, text in table.wrong.items()]
-        name = f"ladder_{group}.json" + ".xz" * (group == "seeds")
-        record.save(ladder.document(tables, options, copy), directory / name)
+        record.save(ladder.document(tables, options, copy), record.path(directory, f"ladder_{group}"))
         screen.print(f"{group}: {len(tables)} tables, {sum(len(table.steps) for table in tables)} lines")
     if wrong:
         raise click.ClickException("wrong results, not timed:\n" + "\n".join(wrong))

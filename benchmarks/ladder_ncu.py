@@ -101,7 +101,7 @@ def main(families: tuple[str, ...], part: int, limit: float, launch: tuple[str, 
     if launch:
         launch_all(launch)
         return
-    output = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "ladder_ncu.json.xz"
+    output = output or record.path(RESULTS / record.gpu_slug(torch.cuda.get_device_name()), "ladder_ncu")
     found, failed, names = known(output), [], steps(families)
     for begin in range(0, len(names), part):
         chosen = names[begin : begin + part]

@@ -79,7 +79,7 @@ def main(
             suite, asked, screen, seed, count, models, limit, soak, journal_path
         )
         document = survey.document(suite, drawn, planned, measured, asked, soak)
-        record.save(document, directory / f"{suite}.json.xz")
+        record.save(document, record.path(directory, suite))
         screen.print(console.survey_table(document))
         wrong += console.survey_wrong(document)
     fixed = [name for name in suites or SUITES if name not in surveyed]
@@ -91,8 +91,7 @@ def main(
             cases = with_dtype(SUITES[suite], dtype) if dtype else SUITES[suite]
         rows = console.run_with_progress(cases, options, screen)
         name = suite + f"-{dtype}" * (dtype is not None) + modes
-        path = directory / (f"{name}.json" + ".xz" * ("batch_invariant" in modes))
-        record.save(runner.document(name, rows, options, copy), path)
+        record.save(runner.document(name, rows, options, copy), record.path(directory, name))
         screen.print(f"{name}: {console.summary(rows) or f'{len(rows)} cases'}")
         every += rows
     console.fail_if_wrong(every, wrong)

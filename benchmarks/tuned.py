@@ -64,7 +64,7 @@ def main(count: int, seed: int | None, soak: float, output: Path | None) -> None
         found, seconds = zip(*rows(planned, survey.Memory(device, options.seed), options), strict=True)
     document = survey.document("tuned", seed, planned, found, options, soak)
     document["milliseconds"] = {"median": 1e3 * median(seconds), "most": 1e3 * max(seconds)}
-    path = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "tuned.json.xz"
+    path = output or record.path(RESULTS / record.gpu_slug(torch.cuda.get_device_name()), "tuned")
     record.save(document, path)
     figures = survey_figures.figures(survey_figures.scored(document["shapes"]))
     assert figures is not None

@@ -23,6 +23,7 @@ from hgemm_ops import _native, _tables
 from . import lean
 
 SCHEMA = 1
+_LARGE = ("random", "zoo", "tuned", "ladder_seeds", "ladder_ncu")
 
 Ignored = Callable[[str, bool], bool]
 
@@ -170,6 +171,12 @@ def save(results: Mapping[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = (lean.text(lean.lean(results)) + "\n").encode()
     path.write_bytes(lzma.compress(text, preset=9) if path.suffix == ".xz" else text)
+
+
+def path(directory: Path, name: str) -> Path:
+    """Where a result of this name belongs: compressed if it has many rows."""
+    is_large = name in _LARGE or name.endswith("-batch_invariant")
+    return directory / f"{name}.json{'.xz' if is_large else ''}"
 
 
 def files(directory: Path, pattern: str = "*") -> dict[str, Path]:
