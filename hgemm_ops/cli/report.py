@@ -26,7 +26,7 @@ def _default_results() -> Path:
 @click.option(
     "--results",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="Result files of one GPU.  [default: of the checkout's GPU with the most]",
+    help="Result files of one GPU.  [default: those of the GPU that most was measured on]",
 )
 @click.option(
     "--output",
