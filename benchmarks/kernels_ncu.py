@@ -1,4 +1,4 @@
-"""Profiles production kernels beside torch's own with Nsight Compute and writes ``results/<gpu>/kernels_ncu.json``.
+"""Profiles production kernels beside torch's own with Nsight Compute and writes ``results/<gpu>/kernels_ncu.json.xz``.
 
 One launch of each, with cold caches and the clocks as they are: what a kernel does with its cycles, what it moves, and
 the clock that its power allows.
@@ -141,7 +141,7 @@ def main(limit: float, launch: bool, output: Path | None) -> None:
     if launch:
         launch_all()
         return
-    output = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "kernels_ncu.json"
+    output = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "kernels_ncu.json.xz"
     expected = launches()
     rows = ncu.profile([sys.executable, __file__, "--launch"], list(METRICS.values()), limit)
     groups = grouped(expected, rows)

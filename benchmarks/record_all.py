@@ -107,14 +107,14 @@ STEPS = {
     "zoo": Step(_script("run", "zoo", "--soak", "5", "--limit", "500", "--output", "RESULTS"), 580),
     "tuned": Step(_script("tuned", "--soak", "5", "--output", "RESULTS/tuned.json.xz"), 120),
     "host-cost": Step(_script("host_cost", "--output", "RESULTS/host_cost.json"), 60),
-    "models": Step(("-m", "integration", "--json", "RESULTS/integration.json"), 330),
+    "models": Step(("-m", "integration", "--json", "RESULTS/integration.json.xz"), 330),
     "compiled": Step(("-m", "integration.compiled", "--json", "RESULTS/compiled.json"), 400),
     "train": Step(("-m", "integration.train", "--json", "RESULTS/train.json"), 240),
     "decode": Step(("-m", "integration.decode", "--compiled", "1,4,8,16,32", "--json", "RESULTS/decode.json"), 400),
     "stress-products": Step(_script("stress_products", "--output", "RESULTS/stress_products.json"), 400),
     "stress-runtime": Step(_script("stress_runtime", "--output", "RESULTS/stress_runtime.json"), 500),
     "sanitizer": Step(_script("sanitize", "--limit", "580", "--output", "RESULTS/sanitizer.json"), 600),
-    "kernels-ncu": Step(_script("kernels_ncu", "--output", "RESULTS/kernels_ncu.json"), 120),
+    "kernels-ncu": Step(_script("kernels_ncu", "--output", "RESULTS/kernels_ncu.json.xz"), 120),
 }
 
 

@@ -23,7 +23,7 @@ from hgemm_ops import _native, _tables
 from . import lean
 
 SCHEMA = 1
-_LARGE = ("random", "zoo", "tuned", "ladder_seeds", "ladder_ncu")
+_LARGE = ("random", "zoo", "tuned", "ladder_seeds", "ladder_ncu", "integration", "kernels_ncu")
 
 Ignored = Callable[[str, bool], bool]
 
