@@ -34,6 +34,8 @@ struct SplitOperand {
 struct SplitParams {
   SplitOperand a, b;
   uint32_t blocks_a;  // the first blocks split A
+  unsigned* counters;
+  int count;
 };
 
 /// Eight k of a row, in the shared tile of an operand whose rows are neighbours in memory: elements that the lanes of a
@@ -75,6 +77,9 @@ __global__ void __launch_bounds__(kSplitThreads) split_kernel(const __grid_const
   __shared__ float tile[kSplitRows][kPiece + 1];
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
+  if (blockIdx.x == 0) {
+    for (int i = threadIdx.x; i < p.count; i += kSplitThreads) p.counters[i] = 0;
+  }
   const bool is_a = blockIdx.x < p.blocks_a;
   const SplitOperand& o = is_a ? p.a : p.b;
   const uint32_t id = blockIdx.x - (is_a ? 0 : p.blocks_a);
@@ -148,9 +153,10 @@ SplitOperand split_operand(const Side& side, int alignment) {
 
 }  // namespace
 
-Status launch_pass(const Problem& p, void* workspace, Stream stream) {
+Status launch_pass(const Problem& p, void* workspace, unsigned* counters, int count, Stream stream) {
   const Side a = side_a(p, workspace), b = side_b(p, workspace);
-  SplitParams params{split_operand(a, alignment_a(p)), split_operand(b, alignment_b(p)), blocks_of(a.planes)};
+  SplitParams params{split_operand(a, alignment_a(p)), split_operand(b, alignment_b(p)), blocks_of(a.planes), counters,
+                     count};
   const dim3 grid(params.blocks_a + blocks_of(b.planes));
   return launch(split_kernel, grid, kSplitThreads, 0, 1, true, static_cast<cudaStream_t>(stream), params);
 }

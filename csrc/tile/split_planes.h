@@ -98,7 +98,7 @@ inline bool is_countable(const Problem& p, const Tile& tile, Reason* why) {
   return true;
 }
 
-/// Enqueues the pass that makes the planes, at the speed of memory.
-HGEMM_IN_CUDA(launch_pass(const Problem& p, void* workspace, Stream stream))
+/// Enqueues the pass that makes the planes, at the speed of memory, and sets so many counters to zero.
+HGEMM_IN_CUDA(launch_pass(const Problem& p, void* workspace, unsigned* counters, int count, Stream stream))
 
 }  // namespace hgemm::tile::split

@@ -140,6 +140,7 @@ def environment() -> dict[str, Any]:
             "arch": f"sm_{properties.major}{properties.minor}",
             "sm_count": properties.multi_processor_count,
             "l2_bytes": properties.L2_cache_size,
+            "dram_gbs": _native.device_facts(torch.cuda.current_device()).dram_gbs,
             "driver": driver.splitlines()[0] if driver else None,
             "allow_tf32": torch.backends.cuda.matmul.allow_tf32,
             "allow_fp16_accumulation": torch.backends.cuda.matmul.allow_fp16_accumulation,
@@ -153,7 +154,8 @@ def environment() -> dict[str, Any]:
 def table_device(ordinal: int = 0) -> _tables.Device:
     """A GPU as the dispatcher's tables name it."""
     facts = _native.device_facts(ordinal)
-    return _tables.Device(torch.cuda.get_device_name(ordinal), facts.cc, facts.sm_count, facts.l2_bytes)
+    name = torch.cuda.get_device_name(ordinal)
+    return _tables.Device(name, facts.cc, facts.sm_count, facts.l2_bytes, facts.dram_gbs)
 
 
 def gpu_slug(name: str) -> str:

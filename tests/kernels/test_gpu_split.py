@@ -157,6 +157,66 @@ def test_rows_do_not_depend_on_others(variant: VariantInfo) -> None:
     assert torch.equal(out[same], expected[same])
 
 
+def gradient(m: int, n: int, k: int) -> tuple[Tensor, Tensor]:
+    """What a weight's gradient is made of: K is long, and slow in both operands."""
+    return normal(k, m).t(), normal(k, n)
+
+
+@pytest.mark.parametrize(
+    "shape", [(128, 64, 1024), (300, 200, 4100), (129, 65, 1031), (768, 770, 8200), (2000, 1100, 5000), (3, 5, 20000)]
+)
+@VARIANTS
+def test_gradients_of_weights(variant: VariantInfo, shape: tuple[int, int, int]) -> None:
+    """Few tiles and a long K, which sm90_split cuts into slices."""
+    torch.manual_seed(2)
+    a, b = gradient(*shape)
+    for epilogue in ({}, {"alpha": -0.5, "beta": 2.0}):
+        c = normal(*shape[:2])
+        out = GuardedBuffer(shape[:2], torch.float32, "cuda")
+        expected = torch.addmm(c, a, b, **epilogue) if epilogue else torch.mm(a, b)
+        exact = c.double() * epilogue.get("beta", 0) + epilogue.get("alpha", 1) * (a.double() @ b.double())
+        magnitude = c.double().abs() * epilogue.get("beta", 0) + a.double().abs() @ b.double().abs()
+        for _ in range(3):  # counters are zero each time
+            out.tensor.fill_(math.nan)
+            if epilogue:
+                hgemm.addmm.out(c, a, b, **epilogue, variant=variant.id, out=out.tensor)
+            else:
+                hgemm.mm.out(a, b, variant=variant.id, out=out.tensor)
+            out.check()
+        most, own = (((x.double() - exact).abs() / magnitude).max().item() for x in (expected, out.tensor))
+        assert own <= most + _ROUNDING
+        again = hgemm.addmm(c, a, b, **epilogue, variant=variant.id) if epilogue else hgemm.mm(a, b, variant=variant.id)
+        assert torch.equal(out.tensor, again)
+
+
+@pytest.mark.sm90
+def test_slices_of_k_are_not_for_batch_invariance() -> None:
+    """Of products whose rows do not lie in memory as rows, too: there slices depend on how many there are."""
+    a, b = gradient(900, 300, 6000)
+    for kernel in FAMILIES["sm90_split"]:
+        sliced = hgemm.mm(a, b, variant=kernel.id)
+        for rows in (1, 64, 129):
+            few = hgemm_ops.matmul(a[:rows], b, numerics="batch_invariant", float32="split")
+            assert torch.equal(few, hgemm_ops.matmul(a, b, numerics="batch_invariant", float32="split")[:rows])
+        torch.testing.assert_close(sliced, hgemm_ops.matmul(a, b, numerics="batch_invariant", float32="split"))
+
+
+@VARIANTS
+def test_what_planes_cannot_hold_of_a_gradient_is_as_in_float32(variant: VariantInfo) -> None:
+    a, b = gradient(200, 150, 4100)
+    a[5, 7], a[9, 4003], a[20, 1], a[21, 4002], b[2003, 50] = math.inf, math.nan, 3.4028e38, -3.4e38, -math.inf
+    a[30] *= 1e-38
+    a[31, :1000] *= 1e-38
+    expected, out = torch.mm(a, b), hgemm.mm(a, b, variant=variant.id)
+    exact = a.double() @ b.double()
+    for kind in (torch.isnan, torch.isposinf, torch.isneginf):
+        assert torch.equal(kind(out), kind(expected))
+    finite = expected.isfinite()
+    magnitude = (a.double().abs() @ b.double().abs())[finite]
+    most, own = (((x[finite].double() - exact[finite]).abs() / magnitude).max().item() for x in (expected, out))
+    assert own <= most + _ROUNDING
+
+
 @VARIANTS
 def test_what_planes_cannot_hold_is_as_in_float32(variant: VariantInfo) -> None:
     a, b = normal(200, 300), normal(300, 150)

@@ -1,7 +1,7 @@
 // What the list of sm90_split kernels (variants.cc) and their CUDA side share: configurations and launchers.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 
 #include "core/problem.h"
 
@@ -22,9 +22,25 @@ struct Config {
   static_assert(kSmemBytes <= 232448);
 };
 
-/// Enqueues the pass that makes planes, and the GEMM. `workspace`: planes.h.
+constexpr int kConsumerWarps = 8;
+
+/// How K is cut: of the last `rest` clusters' tiles into `slices` of `steps` stages, the last one of what is left; not
+/// at all of the others. Behind the planes, slices leave the sums of their `tiles` in the workspace, one slice after
+/// the other, and a counter for each warp that has sums of a tile.
+struct Schedule {
+  int rest, slices, steps;
+  int tiles;  // those of a cluster that lie beyond D count, too
+
+  size_t sums_bytes(const Tile& tile) const {
+    return sizeof(float) * slices * static_cast<size_t>(tiles) * tile.bm * tile.bn;
+  }
+  int counters() const { return tiles * kConsumerWarps; }
+};
+
+/// Enqueues the pass that makes planes, and the GEMM. `workspace`: planes (tile/split_planes.h), sums, counters.
 #define SM90_SPLIT(BN, STAGES, CM, RATE) \
-  HGEMM_IN_CUDA(launch_128x##BN##x64_c##CM##x1x1(const Problem&, const DeviceFacts&, void* workspace, Stream))
+  HGEMM_IN_CUDA(                         \
+      launch_128x##BN##x64_c##CM##x1x1(const Problem&, const DeviceFacts&, const Schedule&, void* workspace, Stream))
 #include "kernels/sm90_split/list.inc"
 #undef SM90_SPLIT
 

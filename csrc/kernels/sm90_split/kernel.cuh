@@ -10,6 +10,10 @@
 // of all six planes; the two consumer warpgroups have half of the tile's rows each, and take turns: while one adds up
 // the other multiplies. In a cluster along M each block loads half of B's rows and multicasts them.
 //
+// K of the tiles that do not fill a wave may be cut into slices (Schedule), whose blocks leave their sums in the
+// workspace. Each warp has its own part of a tile, and its own counter there: the last of its kind adds up what all
+// have left, in the slices' order.
+//
 // What planes cannot hold is computed again, element by element (tile/split_product.cuh). No element's value depends on
 // other rows of A or other columns of B.
 #pragma once
@@ -24,6 +28,7 @@
 #include "kernels/sm90_split/config.h"
 #include "ptx/cluster.cuh"
 #include "ptx/dependent_launch.cuh"
+#include "ptx/global.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
@@ -38,8 +43,14 @@ namespace split = tile::split;
 struct Params {
   CUtensorMap planes_a, planes_b;
   split::Product product;
-  uint32_t units;  // of work: the tiles of one cluster
+  uint32_t units;  // of work: the tiles of one cluster, or a slice of them
   tile::Raster raster;
+  uint32_t whole;    // units that are not sliced, the first ones
+  FastDivisor rest;  // tiles of one cluster that are
+  uint32_t slices;
+  int slice_steps;
+  float* sums;         // Schedule
+  unsigned* counters;  // zero
 };
 
 constexpr int kTurn = 1;         // (2) named barriers: the tensor cores are the consumer warpgroup's
@@ -51,13 +62,36 @@ __device__ __forceinline__ uint32_t block_rank() {
   return Config::CM > 1 ? ptx::cluster_rank() : 0;
 }
 
+/// What a unit is: which tiles of a cluster, and which slice of them.
+struct Piece {
+  uint32_t tiles, slice;
+};
+__device__ __forceinline__ Piece piece_at(const Params& p, uint32_t unit) {
+  if (unit < p.whole) return {unit, 0};
+  const uint32_t slice = p.rest.quotient(unit - p.whole);
+  return {unit - slice * p.rest.divisor(), slice};
+}
+
 template <class Config>
-__device__ __forceinline__ split::Work work_at(const Params& p, uint32_t unit) {
+__device__ __forceinline__ split::Work work_at(const Params& p, uint32_t tiles) {
   const uint32_t rank = block_rank<Config>();
-  const tile::RasterUnit at = tile::unit_at(p.raster, unit);
+  const tile::RasterUnit at = tile::unit_at(p.raster, tiles);
   const uint32_t outer = p.product.batch_inner.quotient(at.batch);
   return {static_cast<int>((at.row * Config::CM + rank) * Config::BM), static_cast<int>(at.col * Config::BN),
           static_cast<int>(outer), static_cast<int>(at.batch - outer * p.product.batch_inner.divisor())};
+}
+
+/// Of K: a unit's first stage, and how many there are.
+struct Steps {
+  int first, count;
+};
+
+template <class Config>
+__device__ __forceinline__ Steps steps_of(const Params& p, uint32_t unit) {
+  const int all = (p.product.k + Config::BK - 1) / Config::BK;
+  if (unit < p.whole) return {0, all};
+  const int first = static_cast<int>(piece_at(p, unit).slice) * p.slice_steps;
+  return {first, min(p.slice_steps, all - first)};
 }
 
 template <class Config>
@@ -70,7 +104,7 @@ struct Barriers {
   __device__ __forceinline__ void init() const {
     for (int s = 0; s < Config::STAGES; ++s) {
       ptx::mbarrier_init(full(s), 1);
-      ptx::mbarrier_init(empty(s), 8 * Config::CM);  // consumer warps
+      ptx::mbarrier_init(empty(s), kConsumerWarps * Config::CM);
     }
     ptx::fence_mbarrier_init();
   }
@@ -153,6 +187,39 @@ struct Sums {
   }
 };
 
+/// Leaves a warp's sums of a slice in the workspace. The last one to do so for its part of the tile gets the sums over
+/// all slices, and true.
+template <class Config>
+__device__ __forceinline__ bool add_slices(const Params& p, const Piece& piece, int warp, Sums<Config>& sums) {
+  constexpr int kCount = Sums<Config>::kCount;
+  const uint32_t tile = (piece.tiles - p.whole) * Config::CM + block_rank<Config>();
+  const uint32_t part = tile * kConsumerWarps + warp, lane = threadIdx.x % 32;
+  const int64_t in_slice = int64_t{p.rest.divisor()} * Config::CM * Config::BM * Config::BN;
+  float* const at = p.sums + int64_t{part} * (32 * kCount) + lane * 4;
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    *reinterpret_cast<float4*>(at + piece.slice * in_slice + i * 32) =
+        make_float4(sums.high[i], sums.high[i + 1], sums.high[i + 2], sums.high[i + 3]);
+  }
+  __threadfence();
+  __syncwarp();
+  const unsigned before = lane == 0 ? atomicAdd(p.counters + part, 1) : 0;
+  if (__shfl_sync(~0u, before, 0) + 1 != p.slices) return false;
+  __threadfence();
+  double total[kCount] = {};
+#pragma unroll 1
+  for (uint32_t s = 0; s < p.slices; ++s) {
+#pragma unroll
+    for (int i = 0; i < kCount; i += 4) {
+      const float4 v = ptx::ld_l2_16(at + s * in_slice + i * 32);
+      total[i] += v.x, total[i + 1] += v.y, total[i + 2] += v.z, total[i + 3] += v.w;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) sums.high[i] = static_cast<float>(total[i]);
+  return true;
+}
+
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char bytes[];
@@ -160,7 +227,6 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
   const Barriers<Config> barriers{stages + Config::STAGES * Config::kStageBytes};
   const int lane = threadIdx.x % 32;
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
-  const int steps = (p.product.k + Config::BK - 1) / Config::BK;
 
   ptx::grid_launch_dependents();
   if (threadIdx.x == 0) barriers.init();
@@ -178,10 +244,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
       ptx::tma_prefetch(&p.planes_b);
       ptx::grid_dependency_wait();
       for (uint32_t unit = blockIdx.x / Config::CM; unit < p.units; unit += gridDim.x / Config::CM) {
-        const split::Work work = work_at<Config>(p, unit);
-        for (int step = 0; step < steps; ++step, ring.advance()) {
+        const split::Work work = work_at<Config>(p, piece_at(p, unit).tiles);
+        const Steps steps = steps_of<Config>(p, unit);
+        for (int step = 0; step < steps.count; ++step, ring.advance()) {
           ptx::mbarrier_wait(barriers.empty(ring.stage), ring.parity ^ 1);
-          load_stage<Config>(p, work, step * Config::BK, stages + ring.stage * Config::kStageBytes,
+          load_stage<Config>(p, work, (steps.first + step) * Config::BK, stages + ring.stage * Config::kStageBytes,
                              barriers.full(ring.stage));
         }
       }
@@ -200,6 +267,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
     for (uint32_t unit = blockIdx.x / Config::CM; unit < p.units; unit += gridDim.x / Config::CM) {
       Sums<Config> sums;
       sums.clear();
+      const int steps = steps_of<Config>(p, unit).count;
       for (int step = 0; step < steps; ++step, ring.advance()) {
         if (step % kCarrySteps == kCarrySteps - 1) sums.carry();
         const uint32_t stage = stages + ring.stage * Config::kStageBytes;
@@ -216,7 +284,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
         }
       }
       sums.carry();
-      const split::Work work = work_at<Config>(p, unit);
+      const Piece piece = piece_at(p, unit);
+      if (unit >= p.whole && !add_slices<Config>(p, piece, warp, sums)) continue;
+      const split::Work work = work_at<Config>(p, piece.tiles);
       const split::Place first{work.m0 + warp * 16, work.n0};
       split::mend_if_needed<Config::BN>(p.product, work, first, sums.high);
       split::emit<Config::BN>(p.product, work, first, sums.high, scratch);

@@ -21,7 +21,7 @@ namespace hgemm::sm90_split {
 #ifdef HGEMM_NO_SM90A
 
 template <class Config>
-Status launch(const Problem&, const DeviceFacts&, void*, Stream) {
+Status launch(const Problem&, const DeviceFacts&, const Schedule&, void*, Stream) {
   return cudaErrorNoKernelImageForDevice;
 }
 
@@ -45,19 +45,26 @@ inline Status map_planes(const split::Side& side, int box_rows, int box_planes, 
 }
 
 template <class Config>
-Status launch(const Problem& problem, const DeviceFacts& facts, void* workspace, Stream stream_) {
+Status launch(const Problem& problem, const DeviceFacts& facts, const Schedule& s, void* workspace, Stream stream_) {
   const Problem p = split::by_rows(problem);
   const auto stream = static_cast<cudaStream_t>(stream_);
   const split::Side a = split::side_a(p, workspace), b = split::side_b(p, workspace);
-  if (const Status e = split::launch_pass(p, workspace, stream)) return e;
+  Params params{};
+  params.rest = FastDivisor(static_cast<uint32_t>(std::max(s.rest, 1)));
+  params.slices = static_cast<uint32_t>(s.slices);
+  params.slice_steps = s.steps;
+  unsigned char* const sums = static_cast<unsigned char*>(workspace) + split::workspace_bytes(p);
+  params.sums = reinterpret_cast<float*>(sums);
+  params.counters = reinterpret_cast<unsigned*>(sums + s.sums_bytes({Config::BM, Config::BN}));
+  if (const Status e = split::launch_pass(p, workspace, params.counters, s.counters(), stream)) return e;
 
   const auto units = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
   const uint32_t units_m = units(p.m, Config::BM * Config::CM), units_n = units(p.n, Config::BN);
-  Params params{};
   if (const Status e = map_planes(a, Config::BM, split::kPlanes, &params.planes_a)) return e;
   if (const Status e = map_planes(b, Config::BN / Config::CM, 1, &params.planes_b)) return e;
   params.product = split::product_of(p, a, b);
-  params.units = units_m * units_n * static_cast<uint32_t>(p.batches());
+  params.whole = units_m * units_n * static_cast<uint32_t>(p.batches()) - static_cast<uint32_t>(s.rest);
+  params.units = params.whole + static_cast<uint32_t>(s.rest * s.slices);
   params.raster = tile::raster_of(units_m, units_n, kRasterRows / (Config::BM * Config::CM));
 
   static std::atomic<uint64_t> smem_allowed{0};
