@@ -40,6 +40,7 @@ CASES = [
     ("sm90_wgmma_pingpong_64x96x64_c4x1x1_swapped", 190, 9000, 520),
     ("sm90_wgmma_pingpong_64x128x64_c4x1x1_swapped", 129, 264, 1032),
     ("sm90_wgmma_pingpong_64x176x64_c4x1x1_swapped", 170, 4096, 1024),
+    ("sm90_wgmma_pingpong_64x200x64_c4x1x1_swapped", 197, 4104, 1032),
     ("sm90_wgmma_pingpong_128x64x64_c4x1x1_swapped", 60, 2056, 2040),
 ]
 cases = pytest.mark.parametrize("name, m, n, k", CASES, ids=lambda value: str(value))
