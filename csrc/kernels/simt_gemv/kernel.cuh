@@ -195,6 +195,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) kernel(const __grid_constan
   constexpr int kMost = (COLS * (Traits::kKMajor ? kWarps * kRowsK : kRowsMN) + kThreads - 1) / kThreads;
   extern __shared__ __align__(16) float smem[];  // the warps' sums, then those of slices
 
+  const int slices = Traits::kKMajor ? 1 : p.slices;
   const int64_t outer = blockIdx.z / p.batch_inner, inner = blockIdx.z - outer * p.batch_inner;
   const auto* const w = static_cast<const float*>(p.w) + outer * p.w_batch[0] + inner * p.w_batch[1];
   const auto* const x = static_cast<const float*>(p.x) + outer * p.x_batch[0] + inner * p.x_batch[1];
@@ -202,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) kernel(const __grid_constan
   const tile::BatchOffset offset = {outer * e.d_batch[0] + inner * e.d_batch[1],
                                     outer * e.c_batch[0] + inner * e.c_batch[1]};
   const int row0 = blockIdx.x << p.log2_rows, outputs = COLS << p.log2_rows;
-  float* const partial = p.partial + (static_cast<int64_t>(blockIdx.z) * gridDim.x + blockIdx.x) * p.slices * outputs;
+  float* const partial = p.partial + (static_cast<int64_t>(blockIdx.z) * gridDim.x + blockIdx.x) * slices * outputs;
 
   // The next kernel's blocks shorten small launches, and take places from this one's in large ones.
   const bool hurries_next = !Traits::kKMajor && p.lanes == kMostLanesMN;
@@ -210,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) kernel(const __grid_constan
   ptx::grid_dependency_wait();
   // A block to a slice, or one to them all (tile/counters.cu says when).
 #pragma unroll 1
-  for (int slice = blockIdx.y; slice < p.slices; slice += gridDim.y) {
+  for (int slice = blockIdx.y; slice < slices; slice += gridDim.y) {
     const int begin = slice * p.slice_k;
     Products<Traits> products(p, row0, begin, min(begin + p.slice_k, p.k));
     products.run(w, x, row0);
@@ -218,7 +219,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) kernel(const __grid_constan
     if (slice != static_cast<int>(blockIdx.y)) __syncthreads();  // the slice before is added up
     products.store(smem);
     __syncthreads();
-    if (p.slices == 1) break;
+    if (slices == 1) break;
     for (int o = threadIdx.x; o < outputs; o += kThreads) {
       float sum = smem[o];
 #pragma unroll 8
@@ -228,14 +229,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks) kernel(const __grid_constan
   }
   if (!hurries_next) ptx::grid_launch_dependents();
   int parts = p.warps;  // that are left to add up in shared memory
-  if (p.slices > 1) {
+  if (slices > 1) {
     if (gridDim.y > 1 && !tile::arrives_last(counters, p.slot)) return;
     __syncthreads();
     parts = outputs < kThreads ? kThreads / outputs : 1;
     const int part = outputs < kThreads ? threadIdx.x / outputs : 0, o = threadIdx.x - part * outputs;
     float sums[kMost] = {};
 #pragma unroll 8
-    for (int i = part; i < p.slices; i += parts) {
+    for (int i = part; i < slices; i += parts) {
 #pragma unroll
       for (int j = 0; j < kMost; ++j) {
         if (o + j * kThreads < outputs) sums[j] += ptx::ld_l2_4(partial + i * outputs + o + j * kThreads);
