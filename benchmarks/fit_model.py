@@ -9,11 +9,13 @@ row. `hgemm tune --random N --output FILE` adds some, and names what else is sai
 - ``shapes``: every kernel worth trying;
 - ``shapes-leaders``, `--candidates 3`: those predicted to be fastest, at nearly three times as many shapes a second:
   what torch takes is harder to predict than what kernels take;
-- ``shapes-whole``, `--candidates 3 --whole`: sizes as the layers of models have them;
+- ``shapes-whole``, `--candidates 3 --sizes whole`: sizes as the layers of models have them;
 - ``shapes-few-rows``, `--rows 24`: products of decoding;
 - ``shapes-clusters``: with the kernels in clusters of four and those of few rows for any layout, which the others lack;
   2,000 shapes with `--candidates 10`, 2,400 with `--candidates 4`;
-- ``shapes-earlier``: measured before kernels changed, so each shape counts a quarter; every second one was kept.
+- ``shapes-earlier``: measured before kernels changed, so each shape counts a quarter; every second one was kept;
+- an H100's ``shapes``, `--candidates 4`, and ``shapes-ragged``, with `--sizes ragged` as well: the same kernels beside
+  a slower memory, of which the forests are told.
 
 Shapes of the suites and of the zoo are left out: what is scored must not be fitted to.
 
@@ -46,14 +48,16 @@ from hgemm_ops.bench.sampling import scored_shapes
 
 #: The weight of each shape, by file.
 WEIGHTS = {
-    "shapes": 1.0,
-    "shapes-leaders": 1.0,
-    "shapes-whole": 1.0,
-    "shapes-few-rows": 1.0,
-    "shapes-clusters": 1.0,
-    "shapes-earlier": 0.25,
+    "h200/shapes": 1.0,
+    "h200/shapes-leaders": 1.0,
+    "h200/shapes-whole": 1.0,
+    "h200/shapes-few-rows": 1.0,
+    "h200/shapes-clusters": 1.0,
+    "h200/shapes-earlier": 0.25,
+    "h100-80gb-hbm3/shapes": 1.0,
+    "h100-80gb-hbm3/shapes-ragged": 1.0,
 }
-DATA = tuple(Path(__file__).parent / "results" / "h200" / f"{name}.tsv.xz" for name in WEIGHTS)
+DATA = tuple(Path(__file__).parent / "results" / f"{name}.tsv.xz" for name in WEIGHTS)
 OUTPUT = Path(__file__).parents[1] / "csrc" / "dispatch" / "learned_sm90.inc.xz"
 TORCH = "torch"
 PREDICTED = 20  # learned.h's kShapeFeatures: the first question about a kernel or torch, log2 of what is predicted
@@ -63,7 +67,7 @@ MARGIN, DOUBTED = 1.02, 0.4  # select.cc's kLearnedMargin and kLearnedDoubt
 FOLDS = 4
 
 # Fewer trees than would still gain: a decision is to take at most 50 us, the library less than 12 MB.
-KERNELS = {"depth": 7, "iterations": 740, "learning_rate": 0.17, "l2_leaf_reg": 1}
+KERNELS = {"depth": 7, "iterations": 700, "learning_rate": 0.17, "l2_leaf_reg": 1}
 BESIDE = {"depth": 6, "iterations": 1200, "learning_rate": 0.1, "l2_leaf_reg": 3}
 DOUBT = {"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5}
 
@@ -85,16 +89,23 @@ def features(query: _native.Query, variant: int, best_us: float = 0.0) -> list[f
     return list(values[:count])
 
 
-def read(paths: Sequence[Path]) -> tuple[dict[str, Any], list[Shape]]:
-    """The first file's head, and all shapes with what the analytic models say."""
+def facts_of(head: dict[str, Any]) -> _native.Facts:
+    """Of the GPU that a file's shapes were measured on; the earliest files name no more than an H200."""
     facts = _native.preset_facts(90)
+    for name in ("sm_count", "l2_bytes", "dram_gbs"):
+        setattr(facts, name, head.get(name, getattr(facts, name)))
+    return facts
+
+
+def read(paths: Sequence[Path]) -> tuple[dict[str, Any], list[Shape]]:
+    """Which GPUs and how many shapes, and the shapes that are not scored with what the analytic models say."""
     scored, ids = scored_shapes(), _variants.ids()
     files = [measured_shapes.read(path) for path in paths]
-    weights = [WEIGHTS.get(path.name.removesuffix(".tsv.xz"), 1.0) for path in paths]
-    measured = [(weight, shape) for weight, (_, held) in zip(weights, files, strict=True) for shape in held]
-    head, shapes = files[0][0], []
-    for weight, shape in measured:
-        case = shape.case
+    weights = [WEIGHTS.get(f"{path.parent.name}/{path.name.removesuffix('.tsv.xz')}", 1.0) for path in paths]
+    measured = [(weight, head, shape) for weight, (head, held) in zip(weights, files, strict=True) for shape in held]
+    shapes = []
+    for weight, measured_on, shape in measured:
+        facts, case = facts_of(measured_on), shape.case
         if (case.batch, case.m, case.n, case.k) in scored:
             continue
         query = _variants.matmul_query(
@@ -104,8 +115,9 @@ def read(paths: Sequence[Path]) -> tuple[dict[str, Any], list[Shape]]:
         us = {name: value for name, value in shape.us.items() if name in able}
         # Not explain's, which are of the model that is there now.
         predicted = {name: 2 ** features(query, ids[name], 1.0)[PREDICTED] for name in us}
-        shapes.append(Shape(shape.kind, weight, us, query, predicted))
-    return {**head, "shapes": len(measured)}, shapes
+        kind = f"{measured_on['gpu'].removeprefix('NVIDIA ').split()[0]} {shape.kind}"
+        shapes.append(Shape(kind, weight, us, query, predicted))
+    return {"gpus": list(dict.fromkeys(head["gpu"] for head, _ in files)), "shapes": len(measured)}, shapes
 
 
 def fit(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> CatBoostRegressor:
@@ -226,7 +238,8 @@ def number(value: float) -> str:
 
 
 def source(head: dict[str, Any], models: dict[str, CatBoostRegressor], scratch: Path) -> str:
-    text = [f"// Written by benchmarks/fit_model.py from {head['shapes']} shapes measured on one {head['gpu']}."]
+    names = " and ".join(head["gpus"])
+    text = [f"// Written by benchmarks/fit_model.py from {head['shapes']} shapes measured on one each of {names}."]
     members = []
     for name, model in models.items():
         trees = trees_of(model, scratch)
@@ -270,7 +283,7 @@ def main(check: bool, data: tuple[Path, ...], output: Path) -> None:
         click.echo(score(shapes, chosen))
         for kind in sorted({shape.kind for shape in shapes}):
             of_kind = [i for i, shape in enumerate(shapes) if shape.kind == kind]
-            click.echo(f"{kind:>8} " + score([shapes[i] for i in of_kind], [chosen[i] for i in of_kind]))
+            click.echo(f"{kind:>13} " + score([shapes[i] for i in of_kind], [chosen[i] for i in of_kind]))
         return
     models = {
         "Kernels": fit(KERNELS, kernels.x, kernels.y, kernels.weights),

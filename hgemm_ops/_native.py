@@ -43,7 +43,10 @@ class Tensor(Structure):
 
 
 class Facts(Structure):
-    _fields_ = [*_each(c_int32, "cc", "sm_count", "smem_optin", "smem_per_sm"), ("l2_bytes", c_int64)]
+    _fields_ = [
+        *_each(c_int32, "cc", "sm_count", "smem_optin", "smem_per_sm"),
+        *_each(c_int64, "l2_bytes", "dram_gbs"),
+    ]
 
 
 class VariantInfo(Structure):
@@ -94,6 +97,7 @@ class TableEntry(Structure):
         *_each(c_int32, "dtype", "a_major", "b_major", "align"),
         *_each(c_int64, "batch", "m", "n", "k"),
         *_each(c_int32, "first_timing", "timing_count"),
+        ("dram_gbs", c_int64),
     ]
 
 

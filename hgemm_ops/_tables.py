@@ -5,7 +5,8 @@ A file holds the times of plain products on one GPU::
 
     {
       "schema": 1,
-      "device": {"name": "NVIDIA H200", "cc": 90, "sm_count": 132, "l2_bytes": 62914560},
+      "device": {"name": "NVIDIA H200", "cc": 90, "sm_count": 132, "l2_bytes": 62914560,
+                 "dram_gbs": 4916},
       "measured": {"torch": "…", "driver": "…", "commit": "…", "csrc": "…"},
       "kernels": ["torch", "<variant>"],
       "entries": [
@@ -15,8 +16,10 @@ A file holds the times of plain products on one GPU::
     }
 
 ``cc``, ``sm_count`` and ``l2_bytes`` decide whether a GPU is meant (an H100 has less L2 than an H200); the name is for
-people. ``align`` is the least alignment of A, B and the result in bytes, 2 to 16. ``us`` maps kernels, by their place
-in ``kernels`` or by name, to microseconds and must hold torch's; a kernel this build does not have is skipped.
+people. Predictions at a table's shapes take the memory for one of ``dram_gbs`` GB/s, where the file says so, and else
+for the chip's. ``align`` is the least alignment of A, B and the result in bytes, 2 to 16. ``us`` maps kernels, by
+their place in ``kernels`` or by name, to microseconds and must hold torch's; a kernel this build does not have is
+skipped.
 ``measured`` says where numbers come from and is not interpreted. What is not valid, an entry or a file, is skipped,
 with one line in the log. Where a shape is in a table, the fastest measured kernel is taken if it beats torch by 1 %;
 where neighbours are (within 1.5x in batch, m, n and k), they correct the model.
@@ -50,6 +53,7 @@ class Device:
     cc: int
     sm_count: int
     l2_bytes: int
+    dram_gbs: int = field(default=0, compare=False)  # of its memory at most; 0: not known
 
     @property
     def slug(self) -> str:
@@ -110,7 +114,8 @@ class Table:
             if not (isinstance(kernels, list) and all(isinstance(name, str) for name in kernels)):
                 raise ValueError("kernels must be a list of names")
             device, entries = Device(**data["device"]), [Entry.parse(entry, kernels) for entry in data["entries"]]
-            if not (isinstance(device.name, str) and _whole(device.cc, device.sm_count, device.l2_bytes)):
+            sizes = _whole(device.cc, device.sm_count, device.l2_bytes, device.dram_gbs or 1)
+            if not (isinstance(device.name, str) and sizes):
                 raise ValueError(f"there is no such device: {device}")
             table = cls(device, [entry for entry in entries if entry], data["measured"])
         except (KeyError, RecursionError, TypeError, ValueError) as error:
@@ -241,18 +246,18 @@ _kept: dict[Device, list[Entry]] = {}
 def keep(device: Device, entry: Entry) -> None:
     """Adds an entry to what the dispatcher has. RuntimeError where no product can have such times."""
     timings = _timings(entry.us)
-    _native.add_to_table(_native.TableEntry(*_key(device, entry), 0, len(timings)), timings)
+    _native.add_to_table(_native.TableEntry(*_key(device, entry), 0, len(timings), device.dram_gbs), timings)
     _kept.setdefault(device, []).append(entry)
 
 
 def install(tables: list[Table]) -> int:
     """Gives the dispatcher these tables instead of what it has; returns the number of shapes."""
-    shapes = {_key(table.device, entry): entry.us for table in tables for entry in table.entries}
+    shapes = {_key(t.device, entry): (entry.us, t.device.dram_gbs) for t in tables for entry in t.entries}
     entries: list[_native.TableEntry] = []
     timings: list[_native.Timing] = []
-    for key, us in shapes.items():
+    for key, (us, dram_gbs) in shapes.items():
         known = _timings(us)
-        entries.append(_native.TableEntry(*key, len(timings), len(known)))
+        entries.append(_native.TableEntry(*key, len(timings), len(known), dram_gbs))
         timings += known
     refused = _native.set_table(entries, timings)
     if refused:

@@ -164,7 +164,7 @@ class Tuner:
             us, rounds = measure(start, names, begin + BUDGET, self._clock)
         took = self._clock() - begin
         e = request.entry
-        device = _tables.Device(session.device_name, e.cc, e.sm_count, e.l2_bytes)
+        device = _tables.Device(session.device_name, e.cc, e.sm_count, e.l2_bytes, e.dram_gbs)
         dtype, layout = _native.dtype_name(_native.DTYPES[e.dtype]), _native.LAYOUTS[e.a_major, e.b_major]
         rounded = {name: round(value, 3) for name, value in us.items()}
         entry = _tables.Entry(dtype, layout, e.align, e.batch, e.m, e.n, e.k, rounded)

@@ -15,7 +15,8 @@ struct Chip {
   double mma_flops;         // per clock and SM: mma.sync, 16-bit inputs, fp32 accumulation
   double peak_flops;        // per clock and SM: the chip's widest 16-bit tensor instruction (wgmma, tcgen05)
   double simt_flops;        // per clock and SM: fp32 FMA
-  double dram_gbs;          // read stream
+  int64_t dram_peak_gbs;    // by its memory's clock and width
+  double dram_gbs;          // of that a read stream gets
   double l2_bytes_per_clk;  // one SM's share when all of them read
   bool measured;            // by this project; where not, models only rank our own kernels against each other
   bool own_kernels;         // some are compiled for it alone (OWN_ARCHS in setup.py)
@@ -24,11 +25,11 @@ struct Chip {
 // cuBLAS holds 600-690 TFLOP/s on the H200: the clock under that load, not the boost clock, is what a model needs.
 // mma.sync reaches 62 % of wgmma's rate on Hopper; its rate on Blackwell is a guess from there.
 constexpr Chip kChips[] = {
-    {80, "A100", 1.41, 2048, 2048, 128, 1400, 48, false, false},
-    {86, "A10", 1.69, 1024, 1024, 256, 550, 48, false, false},
-    {89, "L40S", 2.25, 1024, 1024, 256, 780, 48, false, false},
-    {90, "H200", 1.55, 2540, 4096, 256, 4600, 56, true, true},
-    {100, "B200", 1.70, 2540, 8192, 256, 7000, 56, false, false},
+    {80, "A100", 1.41, 2048, 2048, 128, 1555, 1400, 48, false, false},
+    {86, "A10", 1.69, 1024, 1024, 256, 600, 550, 48, false, false},
+    {89, "L40S", 2.25, 1024, 1024, 256, 864, 780, 48, false, false},
+    {90, "H200", 1.55, 2540, 4096, 256, 4916, 4600, 56, true, true},
+    {100, "B200", 1.70, 2540, 8192, 256, 8000, 7000, 56, false, false},
 };
 
 /// The chip that stands for a compute capability: the newest one that is not newer (the A100 below all).
@@ -65,11 +66,19 @@ constexpr int clusters_at_once(const DeviceFacts& facts, int blocks) {
   return std::max(1, blocks > 2 ? facts.sm_count * 10 / (11 * blocks) : facts.sm_count / blocks);
 }
 
+/// What a read stream gets of a device's DRAM: its chip's share of the peak. GPUs of one architecture differ in their
+/// memory more than in all else (H100 and H200: 3.35 and 4.9 TB/s).
+constexpr double dram_gbs(const DeviceFacts& facts) {
+  const Chip& chip = chip_of(facts.cc);
+  const double peak = static_cast<double>(chip.dram_peak_gbs);
+  return facts.dram_gbs > 0 ? chip.dram_gbs * static_cast<double>(facts.dram_gbs) / peak : chip.dram_gbs;
+}
+
 /// The chip on which the rates in the lists of kernels were measured.
 constexpr int kRatedCc = 90;
 /// DRAM's speed, of that chip's.
-constexpr double dram_share(int cc) {
-  return chip_of(cc).dram_gbs / chip_of(kRatedCc).dram_gbs;
+constexpr double dram_share(const DeviceFacts& facts) {
+  return dram_gbs(facts) / chip_of(kRatedCc).dram_gbs;
 }
 
 }  // namespace hgemm

@@ -87,7 +87,7 @@ inline double tiled_gemm_us(const Problem& p, const DeviceFacts& facts, const Ti
   const int last = static_cast<int>((rest + facts.sm_count - 1) / facts.sm_count);
   const double sm_us = static_cast<double>(full) * wave_us(kernel.ctas_per_sm) + (rest > 0 ? wave_us(last) : 0.0);
 
-  const double dram_us = dram_bytes(p) / (chip.dram_gbs * 1e3 * cost::kStreamShare);
+  const double dram_us = dram_bytes(p) / (dram_gbs(facts) * 1e3 * cost::kStreamShare);
   double us = cost::kLaunchUs + std::max(sm_us, dram_us);
   if (kernel.splits > 1) {
     // Partial sums are read back once, mostly from L2, and the last arrivers wait for each other.

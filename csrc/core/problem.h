@@ -93,6 +93,7 @@ struct DeviceFacts {
   int smem_optin = 0;   // bytes of shared memory one block may use
   int smem_per_sm = 0;  // bytes
   int64_t l2_bytes = 0;
+  int64_t dram_gbs = 0;  // at most, by its memory's clock and width; 0: not known
 };
 
 /// Why a variant cannot serve a problem. Formatting is skipped when nobody asks.

@@ -65,11 +65,11 @@ Float32Mode float32_of(int32_t value) {
 }
 
 DeviceFacts facts_of(const HgemmFacts& f) {
-  return {f.cc, f.sm_count, f.smem_optin, f.smem_per_sm, f.l2_bytes};
+  return {f.cc, f.sm_count, f.smem_optin, f.smem_per_sm, f.l2_bytes, f.dram_gbs};
 }
 
 HgemmFacts facts_of(const DeviceFacts& f) {
-  return {f.cc, f.sm_count, f.smem_optin, f.smem_per_sm, f.l2_bytes};
+  return {f.cc, f.sm_count, f.smem_optin, f.smem_per_sm, f.l2_bytes, f.dram_gbs};
 }
 
 /// Nobody reads through it: an address is its alignment.
@@ -119,6 +119,7 @@ TableEntry table_entry(const HgemmTableEntry& e, const HgemmTiming* timings, int
   TableEntry entry{e.cc,
                    e.sm_count,
                    e.l2_bytes,
+                   e.dram_gbs,
                    static_cast<DType>(e.dtype),
                    static_cast<Major>(e.a_major),
                    static_cast<Major>(e.b_major),

@@ -30,6 +30,7 @@ typedef struct HgemmFacts {
   int32_t smem_optin;
   int32_t smem_per_sm;
   int64_t l2_bytes;
+  int64_t dram_gbs; /* 0: not known */
 } HgemmFacts;
 
 typedef struct HgemmVariantInfo {
@@ -107,6 +108,7 @@ typedef struct HgemmTableEntry {
   int64_t k;
   int32_t first_timing;
   int32_t timing_count;
+  int64_t dram_gbs; /* 0: that of the chip */
 } HgemmTableEntry;
 
 typedef struct HgemmCallCount {

@@ -117,6 +117,7 @@ void kernel_features(const Variant& v, const Problem& p, const DeviceFacts& fact
       static_cast<float>(v.cut.swaps),
       static_cast<float>(v.cut.edges),
       static_cast<float>(v.cut.shares_k),
+      log2f_of(dram_gbs(facts)),
   };
   std::copy(features, features + kKernelFeatures - kShapeFeatures, out + kShapeFeatures);
 }
@@ -139,6 +140,7 @@ void torch_features(const Problem& p, const DeviceFacts& facts, double predicted
     const Waves w = waves_of(p, facts, kTorchTiles[tile][0], kTorchTiles[tile][1], 1, 1, 1);
     *at++ = static_cast<float>(w.whole / w.waves);
   }
+  *at = log2f_of(dram_gbs(facts));
 }
 
 double factor(const Forest& forest, const float* features) {

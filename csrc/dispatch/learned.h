@@ -23,8 +23,8 @@ struct Forest {
 
 /// Asked of a forest in this order: what the product is, then what this kernel, or torch, would make of it.
 constexpr int kShapeFeatures = 20;
-constexpr int kKernelFeatures = kShapeFeatures + 24;
-constexpr int kTorchFeatures = kShapeFeatures + 38;
+constexpr int kKernelFeatures = kShapeFeatures + 25;
+constexpr int kTorchFeatures = kShapeFeatures + 39;
 constexpr int kDoubtFeatures = kTorchFeatures + 1;  // and log2 of torch's learned time over ours
 
 /// `product` has no epilogue. `predicted_us` is the analytic model's; of torch, `best_us` the least learned time of

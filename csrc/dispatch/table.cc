@@ -88,6 +88,7 @@ DeviceFacts facts_of(const TableEntry& e) {
   facts.cc = e.cc;
   facts.sm_count = e.sm_count;
   facts.l2_bytes = e.l2_bytes;
+  if (e.dram_gbs > 0) facts.dram_gbs = e.dram_gbs;
   return facts;
 }
 
@@ -217,7 +218,9 @@ int correct_by_neighbours(const Group& group, const Place& place, double* scratc
 const char* fault_of(const TableEntry& e) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   const auto size = [](int64_t extent) { return extent >= 1 && extent <= kMost; };
-  if (e.cc < 10 || e.cc > kMost / 10 || e.sm_count < 1 || !size(e.l2_bytes)) return "is of a device that cannot be";
+  if (e.cc < 10 || e.cc > kMost / 10 || e.sm_count < 1 || !size(e.l2_bytes) || e.dram_gbs < 0 || e.dram_gbs > kMost) {
+    return "is of a device that cannot be";
+  }
   constexpr double kMostElements = 1ll << 45;  // of one operand; beyond any memory, and below what would overflow
   const double m = static_cast<double>(e.m), n = static_cast<double>(e.n), k = static_cast<double>(e.k);
   if (!size(e.batch) || !size(e.m) || !size(e.n) || !size(e.k) ||
@@ -255,6 +258,7 @@ bool entry_of(const Problem& p, const DeviceFacts& facts, TableEntry* entry) {
   *entry = {facts.cc,
             facts.sm_count,
             facts.l2_bytes,
+            facts.dram_gbs,
             p.dtype,
             p.a_major(),
             p.b_major(),

@@ -19,6 +19,7 @@ struct TableEntry {
   int cc;
   int sm_count;
   int64_t l2_bytes;
+  int64_t dram_gbs;  // of its memory; 0: that of its chip
   // The problem: A (m, k), B (k, n), contiguous; `align` is the least of the three operands' alignments in bytes.
   DType dtype;
   Major a_major, b_major;

@@ -67,12 +67,12 @@ double waves(int64_t tiles, const DeviceFacts& facts) {
   return static_cast<double>((tiles + facts.sm_count - 1) / facts.sm_count);
 }
 
-double stream_us(const Problem& p, const Chip& chip, double share) {
+double stream_us(const Problem& p, const DeviceFacts& facts, double share) {
   const double results = static_cast<double>(p.m) * p.n * p.batches() * dtype_bytes(p.out_dtype);
   // The activation's own pass writes the second result of linear_save: torch_epilogue_us.
   const double bytes = dram_bytes(p) + (kWriteWeight - 1.0) * results - (p.pre_activation ? results : 0.0);
   // Short reads do not reach the bandwidth: 1.4 us more from 16 MB on.
-  return 2.6 + 1.4 * std::min(1.0, bytes / 16e6) + bytes / (chip.dram_gbs * 1e3 * share);
+  return 2.6 + 1.4 * std::min(1.0, bytes / 16e6) + bytes / (dram_gbs(facts) * 1e3 * share);
 }
 
 /// Tiles of `tile_us` each, in the number of slices of K that is the fastest.
@@ -83,7 +83,7 @@ double sliced_us(const Problem& p, const DeviceFacts& facts, const Chip& chip, i
     // Four waves are even enough without.
     if (splits > 1 && (p.k < splits * kLeastSplitK || tiles * splits > 4 * facts.sm_count)) break;
     double us = waves(tiles * splits, facts) * (tile_us / splits + kTileUs);
-    if (splits > 1) us += kSplitUs + kSplitWeight * results * 4 * splits / (chip.dram_gbs * 1e3 * kStreamShare);
+    if (splits > 1) us += kSplitUs + kSplitWeight * results * 4 * splits / (dram_gbs(facts) * 1e3 * kStreamShare);
     best = std::min(best, us);
   }
   return best;
@@ -101,7 +101,7 @@ double aligned_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) 
     for (int bn : kTileColumns) consider(bm, bn);
   }
   consider(kTallTile[0], kTallTile[1]);
-  return std::max(kStartUs + best, stream_us(p, chip, kStreamShare));
+  return std::max(kStartUs + best, stream_us(p, facts, kStreamShare));
 }
 
 double flat_rate_us(const Problem& p, const DeviceFacts& facts, const Chip& chip, double flops_per_clk) {
@@ -122,13 +122,13 @@ double float32_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) 
     const double tile_us = 2.0 * tile * tile * static_cast<double>(p.k) * per_flop;
     best = std::min(best, sliced_us(p, facts, chip, tile_count(p, tile, tile), tile_us));
   }
-  return std::max(kStartUs + best, stream_us(p, chip, kStreamShare));
+  return std::max(kStartUs + best, stream_us(p, facts, kStreamShare));
 }
 
 double ragged_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
   const bool only_result = alignment_a(p) >= 16 && alignment_b(p) >= 16;
   const double rate = only_result ? kRaggedResult : p.b_major() == Major::kK ? kRaggedK : kRaggedMN;
-  return std::max(stream_us(p, chip, kRaggedStreamShare),
+  return std::max(stream_us(p, facts, kRaggedStreamShare),
                   flat_rate_us(p, facts, chip, std::min(rate, 0.6 * chip.mma_flops)));
 }
 
@@ -150,13 +150,13 @@ double few_rows_us(const Problem& p, const DeviceFacts& facts, const Chip& chip)
   } else if (roles.w_major == Major::kK && !roles.swapped && k <= kMostFloatK) {
     start += kVectorUs * std::min(w / kVectorBytes, 1.0);
   }
-  const double us = start + w / (rate * dram_share(facts.cc) * 1e3) + (all - w) / (chip.dram_gbs * kStreamShare * 1e3);
+  const double us = start + w / (rate * dram_share(facts) * 1e3) + (all - w) / (dram_gbs(facts) * kStreamShare * 1e3);
   return std::max(us, 2.0 * results * k * us_per_flop(0.95 * chip.simt_flops, chip) / facts.sm_count);
 }
 
 /// A matrix-vector kernel: no tile of which all but one row is waste.
-double vector_us(const Problem& p, const Chip& chip, bool aligned) {
-  return std::max(stream_us(p, chip, aligned ? kStreamShare : kRaggedStreamShare), kStartUs + kTileUs);
+double vector_us(const Problem& p, const DeviceFacts& facts, bool aligned) {
+  return std::max(stream_us(p, facts, aligned ? kStreamShare : kRaggedStreamShare), kStartUs + kTileUs);
 }
 
 }  // namespace
@@ -173,7 +173,7 @@ double torch_product_us(const Problem& p, const DeviceFacts& facts) {
   const Chip& chip = chip_of(facts.cc);
   if (p.dtype == DType::kF32 && std::min(p.m, p.n) <= kFewRows) return few_rows_us(p, facts, chip);
   const bool aligned = is_aligned(p);
-  if (p.m == 1 || p.n == 1) return vector_us(p, chip, aligned);
+  if (p.m == 1 || p.n == 1) return vector_us(p, facts, aligned);
   if (p.dtype == DType::kF32) return float32_us(p, facts, chip);
   return aligned ? aligned_us(p, facts, chip) : ragged_us(p, facts, chip);
 }
@@ -181,7 +181,7 @@ double torch_product_us(const Problem& p, const DeviceFacts& facts) {
 double torch_epilogue_us(const Problem& p, const DeviceFacts& facts) {
   const double pass_us = [&] {  // an elementwise kernel: reads and writes the result
     const double results = static_cast<double>(p.m) * p.n * p.batches() * dtype_bytes(p.out_dtype);
-    return 1.2 + results * 2 * kWriteWeight / (chip_of(facts.cc).dram_gbs * 1e3);
+    return 1.2 + results * 2 * kWriteWeight / (dram_gbs(facts) * 1e3);
   }();
   const int passes = (p.act != Activation::kNone) + (p.c.data != nullptr);
   return passes * pass_us;

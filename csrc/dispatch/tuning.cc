@@ -100,7 +100,8 @@ bool tune(const Problem& p, const DeviceFacts& facts, int ordinal) {
                   entry.n,
                   entry.k,
                   0,
-                  0};
+                  0,
+                  entry.dram_gbs};
   tuning.ordinal = ordinal;
   std::copy_n(product.batch, 2, tuning.batch);
   describe_operand(product.a, &tuning.a, tuning.a_strides);

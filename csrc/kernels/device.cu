@@ -32,12 +32,15 @@ cudaError_t read_facts(int ordinal, DeviceFacts* facts) {
   for (const auto& item : simple) {
     if (cudaError_t status = cudaDeviceGetAttribute(item.value, item.attribute, ordinal)) return status;
   }
-  int major = 0, minor = 0, l2_bytes = 0;
+  int major = 0, minor = 0, l2_bytes = 0, dram_khz = 0, dram_bits = 0;
   if (cudaError_t status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal)) return status;
   if (cudaError_t status = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal)) return status;
   if (cudaError_t status = cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, ordinal)) return status;
+  if (cudaError_t status = cudaDeviceGetAttribute(&dram_khz, cudaDevAttrMemoryClockRate, ordinal)) return status;
+  if (cudaError_t status = cudaDeviceGetAttribute(&dram_bits, cudaDevAttrGlobalMemoryBusWidth, ordinal)) return status;
   facts->cc = 10 * major + minor;
   facts->l2_bytes = l2_bytes;
+  facts->dram_gbs = int64_t{dram_khz} * 2 * dram_bits / 8 / 1000000;  // two words a clock
   return cudaSuccess;
 }
 

@@ -180,7 +180,7 @@ def survey_rows(
         seed = survey.unfinished_seed(journal_path, asked)
         seed = sampling.new_seed() if seed is None else seed
     seed = seed or 0
-    planned = survey.plan(survey.cases_of(suite, seed, count, models, options.rows, options.whole), options)
+    planned = survey.plan(survey.cases_of(suite, seed, count, models, options.rows, options.sizes), options)
     journal = survey.Journal(journal_path, survey.header_of(suite, seed, len(planned), options))
     rows = []
     try:

@@ -21,6 +21,7 @@ _BATCHED = 0.06
 _SIZES = ((1, 12_000), (512, 24_000), (256, 16_000))  # m, n, k
 _BATCHED_SIZES = ((1, 2048), (16, 2048), (16, 2048))
 _MOST_PRODUCTS = 512
+DRAWS = ("mixed", "whole", "ragged")
 # Of few rows, as in decoding: weights, most of them (n, k) in memory.
 _DECODING_LAYOUTS = ("NT", "NT", "NT", "NT", "NN")
 _DECODING_SIZES = ((512, 32_000), (512, 20_000))  # n, k
@@ -67,10 +68,10 @@ def _log_uniform(source: random.Random, low: int, high: int) -> int:
     return round(math.exp(source.uniform(math.log(low), math.log(high))))
 
 
-def _draw(source: random.Random, rows: int | None = None, whole: bool = False) -> Case:
+def _draw(source: random.Random, rows: int | None = None, kind: str = DRAWS[0]) -> Case:
     """Log-uniform sizes; n and k, and m where A is stored transposed, are multiples of 8 unless the shape is ragged.
 
-    ``whole``: m is a power of two, n and k are multiples of 64.
+    ``kind``: "whole": m is a power of two, n and k are multiples of 64; "ragged": every shape is.
     """
     layouts, plain = (_LAYOUTS, _SIZES) if rows is None else (_DECODING_LAYOUTS, ((1, rows), *_DECODING_SIZES))
     layout, dtype = source.choice(layouts), source.choice(("float16", "bfloat16"))
@@ -80,9 +81,9 @@ def _draw(source: random.Random, rows: int | None = None, whole: bool = False) -
     strided = [1, 2] if layout[0] == "N" else [0, 1, 2]  # which of m, n and k are lengths of rows
     for i in strided:
         sizes[i] = granular[i]
-    if whole:
+    if kind == "whole":
         sizes = [2 ** round(math.log2(sizes[0])), *(max(1, round(size / _FEATURES)) * _FEATURES for size in sizes[1:])]
-    elif source.random() < _RAGGED:
+    elif kind == "ragged" or source.random() < _RAGGED:
         for i in source.sample(strided, source.randint(1, len(strided))):
             sizes[i] += source.randint(1, _GRANULE - 1)
     batch = _log_uniform(source, 2, _MOST_PRODUCTS) if batched else 1
@@ -91,17 +92,18 @@ def _draw(source: random.Random, rows: int | None = None, whole: bool = False) -
 
 
 def draw(
-    seed: int, count: int, excluded: Callable[[Case], bool], rows: int | None = None, whole: bool = False
+    seed: int, count: int, excluded: Callable[[Case], bool], rows: int | None = None, kind: str = DRAWS[0]
 ) -> tuple[Case, ...]:
     """``count`` different shapes, the same for the same seed.
 
     Half are NT, the others NN, TN and TT; half are in float16, half in bfloat16; 6 % are batched, 6 % ragged. None is
     ``excluded``, or too large for a survey. With ``rows`` none has more of them, or is batched, and most are NT.
-    ``whole``: none is ragged, rows are powers of two, n and k multiples of 64, as in models.
+    ``kind``: of "whole" none is ragged, rows are powers of two, n and k multiples of 64, as in models; of "ragged" all
+    are.
     """
     source, found = random.Random(seed), dict[Case, None]()
     while len(found) < count:
-        case = _draw(source, rows, whole)
+        case = _draw(source, rows, kind)
         if zoo.fits(case) and not excluded(case):
             found[case] = None
     return tuple(found)
@@ -121,6 +123,6 @@ def off_table(seed: int, count: int) -> tuple[Case, ...]:
     return draw(seed, count, lambda case: shape_of(case) in known)
 
 
-def unscored(seed: int, count: int, rows: int | None = None, whole: bool = False) -> tuple[Case, ...]:
+def unscored(seed: int, count: int, rows: int | None = None, kind: str = DRAWS[0]) -> tuple[Case, ...]:
     """Shapes for the dispatcher's model: none that a suite or the zoo scores."""
-    return draw(seed, count, is_scored, rows, whole)
+    return draw(seed, count, is_scored, rows, kind)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .survey import Row
 
 _MEASURED_ON = ("gpu", "torch", "csrc")
+_DEVICE = ("sm_count", "l2_bytes", "dram_gbs")
 TORCH = "torch"
 
 
@@ -60,7 +61,7 @@ def write(head: dict[str, Any], shapes: Sequence[Shape], path: Path) -> None:
 def check(environment: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[Shape]]:
     """What a file holds, nothing where there is none. ValueError where it was measured on another GPU, with another
     torch or other sources."""
-    here = {name: environment[name] for name in _MEASURED_ON}
+    here = {name: environment[name] for name in (*_MEASURED_ON, *_DEVICE) if name in environment}
     head, held = read(path) if path.exists() else (here, [])
     if differing := [name for name in _MEASURED_ON if head[name] != here[name]]:
         there, now = ({name: facts[name] for name in differing} for facts in (head, here))

@@ -47,7 +47,7 @@ _SLACK = 4  # of a result's largest difference from torch's, over torch's own er
 class Options:
     """within, candidates: of the eligible kernels, those predicted to take at most so many times as long as the
     fastest, and at most so many. finalists: how many of them are timed in ``rounds`` after the ``screening`` of all.
-    rows, whole: of the model's data, at most so many, and sizes as models have them (``sampling.draw``)."""
+    rows, sizes: of the model's data, at most so many, and one of ``sampling.DRAWS``."""
 
     within: float = 2.0
     candidates: int | None = None
@@ -57,7 +57,7 @@ class Options:
     most_sets: int = 128
     seed: int = 0
     rows: int | None = None
-    whole: bool = False
+    sizes: str = sampling.DRAWS[0]
 
 
 @dataclass(frozen=True)
@@ -330,13 +330,18 @@ def _limited(predicted: Mapping[str, float], choices: Mapping[str, Choice], opti
 
 
 def cases_of(
-    suite: str, seed: int, count: int, models: Sequence[str] = (), rows: int | None = None, whole: bool = False
+    suite: str,
+    seed: int,
+    count: int,
+    models: Sequence[str] = (),
+    rows: int | None = None,
+    sizes: str = sampling.DRAWS[0],
 ) -> Mapping[Case, Sequence[str]] | Sequence[Case]:
     """The cases of ``random`` or ``zoo``, or of the model's data, in an order that a run may be cut off in."""
     if suite == "random":
         return sampling.off_table(seed, count)
     if suite == MODEL:
-        return sampling.unscored(seed, count, rows, whole)
+        return sampling.unscored(seed, count, rows, sizes)
     found = zoo.models_of(models)
     order = sorted(found, key=lambda case: hashlib.sha256(repr(key_of(case)).encode()).digest())
     return {case: found[case] for case in order}

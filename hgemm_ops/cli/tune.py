@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 
 from hgemm_ops import _library, _native, _report, _tables, _variants
-from hgemm_ops.bench import console, record, runner, survey
+from hgemm_ops.bench import console, record, runner, sampling, survey
 from hgemm_ops.bench import shapes as model_data
 from hgemm_ops.bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, Case, parse_shapes, with_dtype
 
@@ -143,7 +143,7 @@ def _measure_random(
     count: int,
     seed: int | None,
     most_rows: int | None,
-    whole: bool,
+    sizes: str,
     candidates: int | None,
     soak: float,
     output: Path | None,
@@ -154,7 +154,7 @@ def _measure_random(
     console.require_kernels("hgemm tune")
     slug = record.gpu_slug(torch.cuda.get_device_name())
     path = _output(output, lambda: _library.cache_dir() / "shapes" / f"{slug}.tsv.xz")
-    environment, options = record.environment(), survey.Options(candidates=candidates, rows=most_rows, whole=whole)
+    environment, options = record.environment(), survey.Options(candidates=candidates, rows=most_rows, sizes=sizes)
     journal = path.with_name(f"{path.name}.jsonl")
     try:
         model_data.check(environment, path)
@@ -188,7 +188,14 @@ def _measure_random(
 @click.option(
     "--rows", "most_rows", type=click.IntRange(min=1), help="Of --random: at most so many rows, as decoding has them."
 )
-@click.option("--whole", is_flag=True, help="Of --random: rows a power of two, features multiples of 64, as in models.")
+@click.option(
+    "--sizes",
+    type=click.Choice(sampling.DRAWS),
+    default=sampling.DRAWS[0],
+    show_default=True,
+    help="Of --random. mixed: 6 % ragged, the others multiples of 8; whole: rows a power of two, features multiples of "
+    "64, as in models; ragged: each of some odd length.",
+)
 @click.option("--seed", type=int, help="Of --random.  [default: a new one, or that of a run to go on with]")
 @click.option("--variant", "variants", metavar="NAME", multiple=True, default=("all",), help=_VARIANT_HELP)
 @click.option(
@@ -227,7 +234,7 @@ def tune(
     report: Path | None,
     random: int | None,
     most_rows: int | None,
-    whole: bool,
+    sizes: str,
     seed: int | None,
     variants: tuple[str, ...],
     candidates: int | None,
@@ -254,7 +261,7 @@ def tune(
     if random is not None:
         if suites or shapes or report or blend:
             raise click.UsageError("--random draws shapes for the model, not for a table: it takes no others")
-        return _measure_random(random, seed, most_rows, whole, candidates, soak, output, screen, as_json)
+        return _measure_random(random, seed, most_rows, sizes, candidates, soak, output, screen, as_json)
     if not (suites or shapes or report):
         raise click.UsageError("name what to tune: --suite, --shapes, --report or --random")
     products, skipped = reported(report) if report else ([], [])

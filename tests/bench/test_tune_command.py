@@ -201,9 +201,16 @@ def test_of_few_rows(measured: list[Case], tmp_path: Path) -> None:
 
 @needs_library
 def test_of_sizes_as_models_have_them(measured: list[Case], tmp_path: Path) -> None:
-    assert command("--random", "40", "--whole", "--seed", "7").exit_code == 0
-    assert tuple(measured) == sampling.unscored(7, 40, None, True)
+    assert command("--random", "40", "--sizes", "whole", "--seed", "7").exit_code == 0
+    assert tuple(measured) == sampling.unscored(7, 40, None, "whole")
     assert all(case.m & (case.m - 1) == 0 and case.n % 64 == case.k % 64 == 0 for case in measured)
+
+
+@needs_library
+def test_of_odd_lengths(measured: list[Case], tmp_path: Path) -> None:
+    assert command("--random", "40", "--sizes", "ragged", "--seed", "7").exit_code == 0
+    assert tuple(measured) == sampling.unscored(7, 40, None, "ragged")
+    assert all(case.m % 8 or case.n % 8 or case.k % 8 for case in measured)
 
 
 @needs_library
@@ -238,16 +245,18 @@ def test_data_of_other_sources_are_not_mixed(measured: list[Case], tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "least"),
     [
-        ("shapes", 3800),
-        ("shapes-leaders", 5900),
-        ("shapes-whole", 2800),
-        ("shapes-few-rows", 700),
-        ("shapes-clusters", 4400),
-        ("shapes-earlier", 2400),
+        ("h200/shapes", 3800),
+        ("h200/shapes-leaders", 5900),
+        ("h200/shapes-whole", 2800),
+        ("h200/shapes-few-rows", 700),
+        ("h200/shapes-clusters", 4400),
+        ("h200/shapes-earlier", 2400),
+        ("h100-80gb-hbm3/shapes", 6000),
+        ("h100-80gb-hbm3/shapes-ragged", 900),
     ],
 )
 def test_the_committed_data_read_as_they_were_written(name: str, least: int, tmp_path: Path) -> None:
-    path = ROOT / "benchmarks" / "results" / "h200" / f"{name}.tsv.xz"
+    path = ROOT / "benchmarks" / "results" / f"{name}.tsv.xz"
     head, held = shapes.read(path)
     assert len(held) == head["shapes"] >= least
     some = held[::50]

@@ -58,6 +58,7 @@ BROKEN = {
     "no device": text(device={"name": "", "cc": 90}),
     "no SMs": text(device=asdict(H200) | {"sm_count": 0}),
     "negative L2": text(device=asdict(H200) | {"l2_bytes": -1}),
+    "negative memory": text(device=asdict(H200) | {"dram_gbs": -1}),
     "a device of text": text(device=asdict(H200) | {"cc": "90"}),
     "a device of fractions": text(device=asdict(H200) | {"sm_count": 1.5}),
     "a device of NaN": text(device=asdict(H200) | {"sm_count": math.nan}),
@@ -145,6 +146,7 @@ def native_entry(**changes: Any) -> _native.TableEntry:
         ({"sm_count": 0}, 1.0, "is of a device that cannot be"),  # was a division by zero, which ended the process
         ({"cc": 0}, 1.0, "is of a device that cannot be"),
         ({"l2_bytes": 0}, 1.0, "is of a device that cannot be"),
+        ({"dram_gbs": -1}, 1.0, "is of a device that cannot be"),
         ({"m": 0}, 1.0, "has an impossible size"),
         ({"n": 1 << 31}, 1.0, "has an impossible size"),
         ({"m": 1 << 30, "n": 1 << 30}, 1.0, "has an impossible size"),

@@ -65,7 +65,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const double problem_us = kProblemUs + k16 / 32 * (line.tile.bm + line.tile.bn) * kTileUs +
                             (batched_mma::is_wide(p) ? 0.0 : k16 / 32 * extents * kNarrowUs);
   const double rounds = static_cast<double>(ceil_div(p.batches(), facts.sm_count));
-  const double memory = dram_bytes(p) / (chip_of(facts.cc).dram_gbs * 1e3 * kStreamShare);
+  const double memory = dram_bytes(p) / (dram_gbs(facts) * 1e3 * kStreamShare);
   return kFixedUs + std::max(memory, problem_us * rounds) + steps * kStepUs / (line.tile.stages - 1);
 }
 

@@ -99,7 +99,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const Roles roles = roles_of(p);
   const bool k_major = roles.w_major == Major::kK;
   const double blocks = static_cast<double>(s.tiles) * s.slices * static_cast<double>(p.batches());
-  const double share = dram_share(facts.cc) * (roles.wide ? 1.0 : k_major ? kNarrowRateK : kNarrowRateMN);
+  const double share = dram_share(facts) * (roles.wide ? 1.0 : k_major ? kNarrowRateK : kNarrowRateMN);
   const double stream_us =
       dram_bytes(p) / (std::min((k_major ? line.rate_k : line.rate_mn) * share, blocks * kBlockRate) * 1e3);
   const double blocks_us = kBlockUs * blocks / (facts.sm_count * kBlocksPerSm);

@@ -97,7 +97,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const bool k_major = roles_of(p).w_major == Major::kK;
   const double bytes = dram_bytes(p);
   const double blocks = static_cast<double>(s.tiles) * s.slices * static_cast<double>(p.batches());
-  const double rate = std::min(line.rate * dram_share(facts.cc), blocks * (k_major ? kBlockRate : kBlockRateMn));
+  const double rate = std::min(line.rate * dram_share(facts), blocks * (k_major ? kBlockRate : kBlockRateMn));
   const double fixed = k_major ? kFixedUs : kFixedMnUs + kColUs * line.tile.bn;
   const double us =
       fixed + (s.slices > 1 ? kSplitUs : 0.0) + kRampUs * std::min(bytes / kRampBytes, 1.0) + bytes / (rate * 1e3);

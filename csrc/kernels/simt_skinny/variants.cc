@@ -58,7 +58,7 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const int64_t blocks_per_sm = std::clamp<int64_t>(facts.smem_per_sm / (line.smem_bytes + 1024), 1, line.blocks);
   const double most = static_cast<double>(sms * blocks_per_sm), tile_flops = 2.0 * bn * bk * line.tile.bn;
   const double narrow = (roles.swapped ? alignment_a(p) : alignment_b(p)) == 16 ? 1.0 : kNarrowShare;
-  const double rate = kStreamGbs * dram_share(facts.cc) * narrow * 1e3;
+  const double rate = kStreamGbs * dram_share(facts) * narrow * 1e3;
   const double peak = chip.simt_flops * line.share * narrow * chip.clock_ghz * static_cast<double>(sms) * 1e3;
   // All of `blocks` at once, by as many k as a stage has.
   const auto step_us = [&](double blocks) {

@@ -62,7 +62,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const double blocks = static_cast<double>(s.tiles) * s.splits * static_cast<double>(p.batches());
   const Roles roles = roles_of(p);
   const double rate = roles.wide ? line.rate : roles.w_major == Major::kK ? line.narrow_k : line.narrow_mn;
-  const double share = dram_share(facts.cc);
+  const double share = dram_share(facts);
   const double bytes_us = dram_bytes(p) / (std::min(rate * share, blocks * kBlockRate) * 1e3);
   const double turn_us = p.batches() == 1 ? 0.0 : roles.w_major == Major::kK ? kTurnUs : kTurnMnUs;
   return kFixedUs + (s.splits > 1 ? kSplitUs : 0.0) + std::max(bytes_us, blocks / facts.sm_count * turn_us);

@@ -97,7 +97,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, 
       tiled_gemm_us(p, facts, {line.tile, ctas_per_sm(facts, line), rate, splits_of(p, facts, line, form)});
   if (form != Form::kPad) return gemm;
   const double copied = 2.0 * static_cast<double>(workspace(p, facts, line, form));
-  return gemm + cost::kLaunchUs + copied / (kPadBandwidth * chip_of(facts.cc).dram_gbs * 1e3);
+  return gemm + cost::kLaunchUs + copied / (kPadBandwidth * dram_gbs(facts) * 1e3);
 }
 
 using Launcher = Status (*)(const Problem&, sm80_mma::Schedule, void* workspace, Stream);

@@ -37,7 +37,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const double tile_clk =
       2.0 * kProducts * t.bm * t.bn * static_cast<double>(ceil_div(p.k, t.bk) * t.bk) / (line.rate * chip.mma_flops);
   const double gemm_us = turns * (static_cast<double>(together) * tile_clk / (chip.clock_ghz * 1e3) + kTurnUs);
-  return kStartUs + tile::split::pass_bytes(p) / (kPassShare * chip.dram_gbs * 1e3) + gemm_us;
+  return kStartUs + tile::split::pass_bytes(p) / (kPassShare * dram_gbs(facts) * 1e3) + gemm_us;
 }
 
 template <const Line& kLine, auto kLaunch>

@@ -35,6 +35,7 @@ constexpr double kDeepStepUs = 0.155, kDeepStepColUs = 0.001;  // with a ring th
 constexpr int kStepsPerSplit = 4;                              // of K, at least
 constexpr double kBlockUs = 2.1;                               // of one that waits for room: its first bytes, its drain
 constexpr int kPrefetch = 2;                                   // stages
+constexpr int64_t kLeastDeepRows = 16;                         // of a deep tile: lower ones take as long
 constexpr int64_t kLongK = 6144;                               // from here on blocks end at different times
 
 /// What a block takes for 128 k of a tile.
@@ -47,8 +48,7 @@ double step_us(const Line& line, int64_t tile_rows, bool deep) {
 double read_us(const Problem& p, const DeviceFacts& facts, const Line& line, int64_t blocks, int64_t tile_rows,
                int splits, bool deep = false) {
   const double block_gbs = static_cast<double>(tile_rows) * 128 * 2 / (step_us(line, tile_rows, deep) * 1e3);
-  const double gbs =
-      std::min(line.rate * chip_of(facts.cc).dram_gbs / chip_of(90).dram_gbs, static_cast<double>(blocks) * block_gbs);
+  const double gbs = std::min(line.rate * dram_share(facts), static_cast<double>(blocks) * block_gbs);
   return dram_bytes(p) / (gbs * 1e3) + (splits > 1 ? kSumUs : 0.0);
 }
 
@@ -81,8 +81,14 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   int64_t tile_rows = line.tile.bm, tiles = ceil_div(roles.rows, tile_rows);
   // How many slices pay off depends on the tiles, so on N or M; without any, sums are those of larger products.
   const int splits = p.numerics == NumericsMode::kFast ? splits_for(p, facts, line, tiles, steps) : 1;
-  // Lower tiles fill the last wave, at the price of reading x more often.
-  if (splits <= 2 && batches == 1 && k_major && tiles * splits * 2 >= facts.sm_count) {
+  // Without slices, few tiles leave SMs idle. Lower ones keep half of the SMs busy, and the next kernel's have the
+  // rest.
+  const bool is_deep = p.numerics != NumericsMode::kFast && line.tile.bm == 64;
+  if (is_deep && batches == 1 && k_major && tiles * 2 < facts.sm_count) {
+    tile_rows = std::clamp(ceil_div(ceil_div(roles.rows * 2, facts.sm_count), 8) * 8, kLeastDeepRows, tile_rows);
+    tiles = ceil_div(roles.rows, tile_rows);
+  } else if (splits <= 2 && batches == 1 && k_major && tiles * splits * 2 >= facts.sm_count) {
+    // Lower tiles fill the last wave, at the price of reading x more often.
     const int64_t wave = facts.sm_count / splits, waves = ceil_div(tiles, wave);
     tile_rows = std::clamp(ceil_div(ceil_div(roles.rows, waves * wave), 8) * 8, tile_rows - 56, tile_rows);
     tiles = ceil_div(roles.rows, tile_rows);
@@ -90,8 +96,7 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   Schedule s{static_cast<int>(tile_rows), splits, static_cast<int>(tiles), false, 0, Release::kAtOnce};
   // Without slices a block has more to read, and often an SM to itself. All do it then: a kernel of which two blocks
   // fit an SM puts them there, while other SMs idle, if it starts beside one whose blocks fill theirs.
-  s.deep =
-      p.numerics != NumericsMode::kFast && line.tile.bm == 64 && (batches == 1 || tiles * batches <= facts.sm_count);
+  s.deep = is_deep && (batches == 1 || tiles * batches <= facts.sm_count);
   if (batches > 1) return s;
   s.prefetch = kPrefetch;
   const bool waves = tiles * splits > facts.sm_count;

@@ -1,4 +1,4 @@
-// The list of sm90_split kernels: what each one serves and what it is predicted to take.
+// The list of sm90_split kernels: what each one serves, how it cuts the work and what it is predicted to take.
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -13,6 +13,8 @@
 
 namespace hgemm {
 namespace {
+
+using sm90_split::Schedule;
 
 constexpr int kHopper = 90;  // compute capability
 
@@ -29,6 +31,10 @@ constexpr double kStartUs = 2.5;      // both launches, first barriers, first st
 constexpr double kSplitShare = 0.90;  // of the read stream that the pass over the operands reaches
 constexpr double kColumnUs = 0.027;   // of a tile, once: its last wait, what is done to its sums, their stores
 constexpr int kProducts = 6;
+constexpr double kPartUs = 9.0;  // of a tile in a slice: a new start, its sums to the workspace
+constexpr double kSumUs = 2.0;   // of a slice, once: what the last block of a tile reads
+constexpr int kLeastSteps = 8;   // of a slice
+constexpr int kMostSlices = 16;
 
 bool eligible(const Problem& p, const Line& line, Reason* why) {
 #ifdef HGEMM_NO_SM90A
@@ -39,24 +45,56 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 #endif
 }
 
-double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
+struct Plan {
+  Schedule schedule;
+  double gemm_us;
+};
+
+/// The cut of K that is predicted to take the least, and that time. Only where A's rows are neighbours in memory, as in
+/// a weight's gradient, whose K is the batch: of other products a row's bits do not depend on how many there are.
+Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Chip& chip = chip_of(facts.cc);
   const Tile& t = line.tile;
   const int64_t units = ceil_div(p.m, int64_t{t.bm} * line.cm) * ceil_div(p.n, int64_t{t.bn}) * p.batches();
-  const double waves = static_cast<double>(ceil_div(units, int64_t{std::max(1, facts.sm_count / line.cm)}));
-  const double steps = static_cast<double>(ceil_div(p.k, int64_t{t.bk}));
+  const int64_t at_once = std::max(1, facts.sm_count / line.cm), steps = ceil_div(p.k, int64_t{t.bk});
+  const int64_t rest = units % at_once;
   const double step_clk = 2.0 * kProducts * t.bm * t.bn * t.bk / (line.rate * chip.peak_flops);
-  const double gemm_us = waves * (steps * step_clk / (chip.clock_ghz * 1e3) + kColumnUs * t.bn);
-  return kStartUs + tile::split::pass_bytes(p) / (kSplitShare * chip.dram_gbs * 1e3) + gemm_us;
+  const double step_us = step_clk / (chip.clock_ghz * 1e3), end_us = kColumnUs * t.bn;
+  const double wave_us = static_cast<double>(steps) * step_us + end_us;
+  const double whole_us = static_cast<double>(units / at_once) * wave_us;
+  Plan best{{0, 1, 0, 0}, whole_us + (rest > 0 ? wave_us : 0.0)};
+  if (p.numerics != NumericsMode::kFast || p.a_major() != Major::kMN || std::min(p.m, p.n) == 1 || p.batches() > 1) {
+    return best;
+  }
+  for (int wanted = 2; rest > 0 && wanted <= kMostSlices && wanted * kLeastSteps <= steps; ++wanted) {
+    const int64_t in_slice = ceil_div(steps, wanted), slices = ceil_div(steps, in_slice);
+    const double waves = static_cast<double>(ceil_div(rest * slices, at_once));
+    const double us = whole_us + waves * (static_cast<double>(in_slice) * step_us + end_us + kPartUs) +
+                      static_cast<double>(slices) * kSumUs;
+    if (us < best.gemm_us) {
+      best = {{static_cast<int>(rest), static_cast<int>(slices), static_cast<int>(in_slice),
+               static_cast<int>(rest * line.cm)},
+              us};
+    }
+  }
+  return best;
+}
+
+double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const double pass_us = tile::split::pass_bytes(p) / (kSplitShare * dram_gbs(facts) * 1e3);
+  return kStartUs + pass_us + plan(p, facts, line).gemm_us;
 }
 
 template <const Line& kLine, auto kLaunch>
 struct Functions {
   static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine, why); }
-  static size_t workspace(const Problem& p, const DeviceFacts&) { return tile::split::workspace_bytes(p); }
+  static size_t workspace(const Problem& p, const DeviceFacts& facts) {
+    const Schedule s = plan(p, facts, kLine).schedule;
+    return tile::split::workspace_bytes(p) + s.sums_bytes(kLine.tile) + sizeof(unsigned) * s.counters();
+  }
   static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine); }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
-    return kLaunch(p, facts, workspace, stream);
+    return kLaunch(p, facts, plan(p, facts, kLine).schedule, workspace, stream);
   }
 };
 

@@ -187,7 +187,7 @@ double gemm_us(const Problem& given, const DeviceFacts& facts, const Line& line,
     compute_us = turns * (loop_us + (line.ck > 1 ? kReduceUs : 0.0)) +
                  store_us * (defers ? 1 + kRoundShare * std::max(0.0, turns - 1) : turns) + parts_us;
   }
-  const double memory_us = dram_bytes(p) / (chip.dram_gbs * 1e3 * kReadShare);
+  const double memory_us = dram_bytes(p) / (dram_gbs(facts) * 1e3 * kReadShare);
   const double longer = std::max(compute_us, memory_us), shorter = std::min(compute_us, memory_us);
   const double overlap = shorter / longer;
   return kStartUs + (blocks > 1 ? kClusterUs : 0.0) +
@@ -198,7 +198,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, 
   const double gemm = gemm_us(p, facts, line, form);
   if (form != Form::kPad) return gemm;
   const double copied = 2.0 * static_cast<double>(pad_bytes(p, line, form));
-  return gemm + kPadUs + copied / (kPadBandwidth * chip_of(facts.cc).dram_gbs * 1e3);
+  return gemm + kPadUs + copied / (kPadBandwidth * dram_gbs(facts) * 1e3);
 }
 
 /// Pads what needs it, then has `launcher(problem)` run.
