@@ -120,7 +120,11 @@ def test_the_preset_is_what_an_h200_says_of_itself() -> None:
     if device.name != H200.name:
         pytest.skip(f"this is an {device.name}")
     assert device == H200
-    assert bytes(_native.device_facts(0)) == bytes(_native.preset_facts(90))
+    facts, preset = _native.device_facts(0), _native.preset_facts(90)
+    # The boards differ in their memory's clock: 4,814 and 4,916 GB/s were seen.
+    assert facts.dram_gbs == pytest.approx(preset.dram_gbs, rel=0.03)
+    preset.dram_gbs = facts.dram_gbs
+    assert bytes(facts) == bytes(preset)
 
 
 # ---- the model -----------------------------------------------------------------------------------
