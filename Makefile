@@ -15,6 +15,7 @@ LIGHT_DEPS := $(if $(VENV),$(VENV)/.deps-light)
 BUILT := $(or $(VENV),build)/.built
 LIGHT_BUILT := $(BUILT)-light
 CPP := $(shell find csrc -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h')
+RECIPE := setup.py pyproject.toml $(wildcard build_tools/*.py)
 LISTS := $(shell find csrc -name '*.inc')
 
 .PHONY: demo test lint bench build wheel
@@ -39,8 +40,7 @@ wheel: build
 define install
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install -q -r $(1)
-	$(PY) -c "import setup, sys; sys.exit(bool(setup.wanted_archs()) and not setup.find_toolkit()[0])" \
-	  || $(PY) -m pip install -q -r requirements/nvcc.txt || true
+	$(PY) -m build_tools.toolkit || $(PY) -m pip install -q -r requirements/nvcc.txt || true
 	touch $@
 endef
 
@@ -57,5 +57,5 @@ $(LIGHT_BUILT): export HGEMM_LADDER := $(or $(HGEMM_LADDER),0)
 $(VENV)/.deps-light: requirements/demo.txt requirements/nvcc.txt ; $(call install,requirements/demo.txt)
 $(VENV)/.deps: requirements/demo.txt requirements/dev.txt requirements/nvcc.txt ; $(call install,requirements/dev.txt)
 
-$(LIGHT_BUILT): $(LIGHT_DEPS) setup.py pyproject.toml $(CPP) $(LISTS) ; $(compile)
-$(BUILT): $(DEPS) setup.py pyproject.toml $(CPP) $(LISTS) ; $(compile)
+$(LIGHT_BUILT): $(LIGHT_DEPS) $(RECIPE) $(CPP) $(LISTS) ; $(compile)
+$(BUILT): $(DEPS) $(RECIPE) $(CPP) $(LISTS) ; $(compile)

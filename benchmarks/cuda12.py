@@ -21,9 +21,8 @@ from pathlib import Path
 import click
 
 ROOT = Path(__file__).resolve().parent.parent
-CSRC = ROOT / "csrc"
 sys.path.insert(0, str(ROOT))
-import setup  # noqa: E402
+from build_tools import CSRC, archs, ninja, toolkit  # noqa: E402
 
 #: PTX ISA of each release, by the CUDA Toolkit's release notes.
 PTX_ISA = {"12.0": "8.0", "12.1": "8.1", "12.2": "8.2", "12.3": "8.3", "12.4": "8.4", "12.5": "8.5", "12.6": "8.5"}
@@ -61,15 +60,15 @@ def compile_host(cuda: Path, directory: Path) -> list[str]:
 
 def assemble(name: str, ptxas: Path, isa: str, directory: Path) -> str:
     """What ptxas says against a file of kernels; "" where it assembles it."""
-    toolkit, why = setup.find_toolkit()
-    if toolkit is None:
+    home, why = toolkit.find_toolkit()
+    if home is None:
         raise click.ClickException(why)
-    arch = setup.own_arch(CSRC / name) or "90"
+    arch = archs.own_arch(CSRC / name) or "90"
     ptx, cubin = directory / "kernels.ptx", directory / "kernels.cubin"
     flags = ["-std=c++17", "-O3", "-ptx", f"-arch=compute_{arch}", f"-I{CSRC}"]
     serialised = 0
-    for _, unit in setup.units(CSRC / name, directory):
-        subprocess.run([toolkit / "bin" / "nvcc", *flags, "-o", ptx, unit], check=True)
+    for _, unit in ninja.units(CSRC / name, directory):
+        subprocess.run([home / "bin" / "nvcc", *flags, "-o", ptx, unit], check=True)
         ptx.write_text(re.sub(r"^\.version .*$", f".version {isa}", ptx.read_text(), count=1, flags=re.MULTILINE))
         run = subprocess.run([ptxas, f"-arch=sm_{arch}", "-o", cubin, ptx], capture_output=True, text=True)
         if run.returncode:
@@ -81,7 +80,7 @@ def assemble(name: str, ptxas: Path, isa: str, directory: Path) -> str:
 
 
 @click.command(help=__doc__)
-@click.option("--release", type=click.Choice(list(PTX_ISA)), default=".".join(map(str, setup.MIN_NVCC)))
+@click.option("--release", type=click.Choice(list(PTX_ISA)), default=".".join(map(str, toolkit.MIN_NVCC)))
 @click.option(
     "--kernels", multiple=True, default=("kernels/sm90_skinny/instances.cu",), show_default=True, help="Of csrc/."
 )

@@ -1,4 +1,4 @@
-"""How csrc/aten is compiled: for ``setup.py``, and for a torch that no library was built for. Imports no torch."""
+"""How ``csrc/aten`` is compiled: for build_tools, and for a torch that no library was built for. Imports no torch."""
 
 import re
 from collections.abc import Sequence

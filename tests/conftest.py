@@ -15,7 +15,7 @@ os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")  # compile
 # Processes of xdist share the cores: with threads for all of them each, tiny products take ten times as long.
 if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
-# Tests import ``helpers``, and ``benchmarks``, ``integration`` and ``compile_cu`` of the checkout, whatever pytest's
+# Tests import ``helpers``, and ``benchmarks``, ``integration`` and ``build_tools`` of the checkout, whatever pytest's
 # import mode and working directory.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))

@@ -54,7 +54,7 @@ def releases() -> list[str]:
 def tests() -> list[str]:
     """Files of tests that read nothing of the checkout."""
     files = sorted(TESTS.rglob("test_*.py"))
-    needs = re.compile(r"\bROOT\b|\b(benchmarks|integration|native_check|test_build)\b")
+    needs = re.compile(r"\bROOT\b|\b(benchmarks|integration|native_check|build_tools)\b")
     return [str(f.relative_to(TESTS)) for f in files if not needs.search(f.read_text())]
 
 

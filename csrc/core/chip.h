@@ -19,7 +19,7 @@ struct Chip {
   double dram_gbs;          // of that a read stream gets
   double l2_bytes_per_clk;  // one SM's share when all of them read
   bool measured;            // by this project; where not, models only rank our own kernels against each other
-  bool own_kernels;         // some are compiled for it alone (OWN_ARCHS in setup.py)
+  bool own_kernels;         // some are compiled for it alone (build_tools/archs.py)
 };
 
 // cuBLAS holds 600-690 TFLOP/s on the H200: the clock under that load, not the boost clock, is what a model needs.

@@ -11,7 +11,7 @@
 namespace hgemm {
 namespace {
 
-#include "dispatch/learned_sm90.inc"  // which setup.py expands
+#include "dispatch/learned_sm90.inc"  // which build_tools/ninja.py expands
 
 /// A line for each architecture that has one.
 constexpr std::pair<int, const Learned*> kModels[] = {{90, &kLearnedSm90}};

@@ -108,7 +108,8 @@ def source() -> dict[str, Any]:
     if not (root / ".git").exists():
         return {"commit": os.environ.get("HGEMM_OPS_COMMIT"), "dirty": None, "csrc": csrc}
     commit = _output("git", "-C", str(root), "rev-parse", "HEAD")
-    changes = _output("git", "-C", str(root), "status", "--porcelain", "--", "csrc", "hgemm_ops", "setup.py")
+    ours = ("csrc", "hgemm_ops", "setup.py", "build_tools")
+    changes = _output("git", "-C", str(root), "status", "--porcelain", "--", *ours)
     return {"commit": commit, "dirty": None if changes is None else bool(changes), "csrc": csrc}
 
 

@@ -6,15 +6,15 @@ import itertools
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-from test_build import CSRC, load_setup
+
+from build_tools import CSRC, toolkit
+from build_tools.archs import gencode, parse_archs
 
 ARCHS = ("80", "86", "89", "90", "90a", "100", "100a", "120")
 LISTS = [" ".join(archs) for size in (1, 2, 3) for archs in itertools.combinations(ARCHS, size)]
 DEVICES = (80, 86, 87, 89, 90, 100, 103, 120)
-setup: Any = load_setup()
 
 
 def included(source: Path) -> set[Path]:
@@ -70,7 +70,7 @@ def test_kernels_start_early_only_where_their_code_waits(archs: str) -> None:
     """Code for an older architecture has no griddepcontrol.wait: started early, it reads what is not written yet."""
     assert any(source.name == "pad.cu" for source in STARTING_EARLY) and len(STARTING_EARLY) > 5
     for source in STARTING_EARLY:
-        flags = setup.gencode(source, setup.parse_archs(archs))
+        flags = gencode(source, parse_archs(archs))
         for device in DEVICES:
             code = runs_as(flags, device)
             if device >= 90 and code is not None:
@@ -108,13 +108,13 @@ def test_launches_give_their_own_status() -> None:
 @pytest.mark.parametrize("archs", ["80", "80 90", "80 90a", "90a", "100", "80 86 90 90a"])
 @pytest.mark.parametrize("name", ["tile/pad.cu", "kernels/device.cu", "kernels/sm90_skinny/instances.cu"])
 def test_nvcc_lists_what_code_is_compiled_with(archs: str, name: str, tmp_path: Path) -> None:
-    toolkit, why = setup.find_toolkit()
-    if toolkit is None:
+    home, why = toolkit.find_toolkit()
+    if home is None:
         pytest.skip(why)
-    flags = setup.gencode(CSRC / name, setup.parse_archs(archs))
+    flags = gencode(CSRC / name, parse_archs(archs))
     source = tmp_path / "list.cu"
     source.write_text("archs: __CUDA_ARCH_LIST__ end\n")
-    command = [toolkit / "bin" / "nvcc", "-E", "-x", "cu", *flags, source]
+    command = [home / "bin" / "nvcc", "-E", "-x", "cu", *flags, source]
     (line,) = re.findall(r"archs: (.*) end", subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert {int(arch) for arch in line.split(",")} == {10 * number(virtual) for virtual, _ in compiled_for(flags)}
 
@@ -126,8 +126,8 @@ def test_the_library_runs_where_every_file_has_code(archs: str) -> None:
     library = pytest.importorskip("hgemm_ops._library")
     if not library.load():
         pytest.skip(f"no native library: {library.reason()}")
-    parsed = setup.parse_archs(archs)
-    portable = setup.gencode(CSRC / "kernels" / "gemv" / "instances.cu", parsed)
+    parsed = parse_archs(archs)
+    portable = gencode(CSRC / "kernels" / "gemv" / "instances.cu", parsed)
     for device in DEVICES:
         usable = native.lib().hgemm_fault_of(" ".join(parsed).encode(), device, 0) == b""
         assert usable == (runs_as(portable, device) is not None), device

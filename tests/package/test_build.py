@@ -1,8 +1,7 @@
-"""The build: who may include whom, what setup.py finds and compiles, and what the built library must (not) hold."""
+"""The build: who may include whom, what is compiled and when, and what the built library must (not) hold."""
 
 from __future__ import annotations
 
-import importlib.util
 import lzma
 import os
 import re
@@ -14,31 +13,18 @@ import sysconfig
 import textwrap
 import zipfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import pytest
 from helpers import ROOT
+from test_toolkit import make_toolkit, script
 
-import compile_cu
+from build_tools import CSRC, aten, ninja, nvcc, toolkit
+from build_tools.archs import OWN_ARCHS, asks_for_arch, gencode, parse_archs, wants_ladder
 
-CSRC = ROOT / "csrc"
 LIBRARY = ROOT / "hgemm_ops" / "_C.so"
 PTXAS_REPORT = ROOT / "build" / "native" / "ptxas.txt"
-
-
-def load_setup() -> Any:
-    spec = importlib.util.spec_from_file_location("hgemm_setup", ROOT / "setup.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def build() -> Any:
-    """setup.py as a fresh module, free to patch."""
-    return load_setup()
 
 
 # ---- Who may include whom
@@ -177,84 +163,7 @@ def test_private_imports_are_found() -> None:
     assert private_imports("from hgemm_ops import explain\nfrom hgemm_ops.bench import record\n") == []
 
 
-# ---- What setup.py finds
-
-FAKE_NVCC = """\
-#!/bin/sh
-# Answers --version and --dryrun; compiles as C++.
-case $1 in
-  --version) echo 'Cuda compilation tools, release {release}, V{release}.88'; exit ;;
-  --dryrun) echo '#$ _SPACE_=' >&2; echo '#$ TOP={home}/bin/..' >&2; exit ;;
-esac
-while [ $# -gt 0 ]; do
-  case $1 in
-    *.cu) in=$1 ;; -I*) include=$1 ;; -o) out=$2 ;; -MT) target=$2 ;; -MF) dep=$2 ;; --dryrun) exit ;;
-  esac
-  shift
-done
-[ "$dep" ] && exec c++ -x c++ "$include" -M -MT "$target" -MF "$dep" "$in"
-echo "ptxas info    : Compiling entry function 'k' for 'sm_80'" >&2
-exec c++ -x c++ -fPIC "$include" -c "$in" -o "$out"
-"""
-
-
-def make_toolkit(home: Path, *, release: str = "13.0", lib: str = "lib64") -> Path:
-    script(home / "bin" / "nvcc", FAKE_NVCC.format(home=home, release=release))
-    (home / lib).mkdir(parents=True)
-    (home / lib / "libcudart_static.a").write_bytes(b"!<arch>\n")
-    return home
-
-
-def script(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
-
-
-def test_toolkit_order(build: Any, tmp_path: Path) -> None:
-    home, on_path, default = (make_toolkit(tmp_path / name) for name in ("home", "on_path", "default"))
-    site = tmp_path / "site"
-    wheel = make_toolkit(site / "nvidia" / "cu13", lib="lib")
-    build.DEFAULT_HOME = default
-    environ = {"CUDA_HOME": str(home), "CUDA_PATH": str(on_path), "PATH": str(on_path / "bin")}
-    assert build.find_toolkit(environ, [str(site)]) == (home, "")
-    del environ["CUDA_HOME"]
-    assert build.find_toolkit(environ, [str(site)]) == (on_path, "")
-    del environ["CUDA_PATH"]
-    assert build.find_toolkit(environ, [str(site)]) == (on_path, "")
-    assert build.find_toolkit({}, [str(site)]) == (wheel, "")
-    assert build.find_toolkit({}, []) == (default, "")
-
-
-def test_nvcc_on_path_may_be_a_wrapper(build: Any, tmp_path: Path) -> None:
-    home = make_toolkit(tmp_path / "cuda", lib="targets/x86_64-linux/lib")
-    script(tmp_path / "bin" / "nvcc", f'#!/bin/sh\nexec {home}/bin/nvcc "$@"\n')
-    build.DEFAULT_HOME = tmp_path / "nothing"
-    assert build.find_toolkit({"PATH": str(tmp_path / "bin")}, []) == (home, "")
-
-
-def test_unusable_toolkits_are_skipped_with_a_reason(build: Any, tmp_path: Path) -> None:
-    old = make_toolkit(tmp_path / "old", release="11.8")
-    bare = tmp_path / "bare"
-    script(bare / "bin" / "nvcc", FAKE_NVCC.format(home=bare, release="13.0"))
-    build.DEFAULT_HOME = tmp_path / "nothing"
-    environ = {"CUDA_HOME": str(old), "CUDA_PATH": str(bare)}
-    found, reason = build.find_toolkit(environ, [])
-    assert found is None
-    assert reason == f"{old}: nvcc 11.8 is older than 12.1; {bare}: no libcudart_static.a"
-    build.DEFAULT_HOME = make_toolkit(tmp_path / "default")
-    assert build.find_toolkit(environ, []) == (build.DEFAULT_HOME, "")
-
-
-def test_no_toolkit(build: Any, tmp_path: Path) -> None:
-    build.DEFAULT_HOME = tmp_path / "nothing"
-    found, reason = build.find_toolkit({"PATH": "", "CUDA_HOME": str(tmp_path)}, [str(tmp_path)])
-    assert found is None
-    assert reason.startswith("no nvcc in CUDA_HOME, PATH")
-
-
-# ---- What setup.py compiles
+# ---- What is compiled
 
 
 @pytest.mark.parametrize(
@@ -265,14 +174,12 @@ def test_no_toolkit(build: Any, tmp_path: Path) -> None:
         ("120,86, 90,86", ["86", "90", "120"]),
     ],
 )
-def test_parse_archs(build: Any, text: str, archs: list[str]) -> None:
-    assert build.parse_archs(text) == archs
+def test_parse_archs(text: str, archs: list[str]) -> None:
+    assert parse_archs(text) == archs
 
 
-def test_none_is_no_architecture_and_native_this_machines(
-    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert build.parse_archs("none") == [] and not build.wants_ladder([])
+def test_none_is_no_architecture_and_native_this_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_archs("none") == [] and not wants_ladder([])
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for printed, archs in {
         "9.0\n9.0\n": ["90", "90a"],
@@ -281,15 +188,15 @@ def test_none_is_no_architecture_and_native_this_machines(
         "No devices were found\n": [],
     }.items():
         script(tmp_path / "nvidia-smi", f"#!/bin/sh\nprintf '{printed}'\n")
-        assert build.parse_archs("native") == archs
+        assert parse_archs("native") == archs
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert build.parse_archs("native") == []
+    assert parse_archs("native") == []
 
 
 @pytest.mark.parametrize("text", ["", "75", "sm_90", "90 8.0", "90b", "none 90"])
-def test_parse_archs_refuses(build: Any, text: str) -> None:
+def test_parse_archs_refuses(text: str) -> None:
     with pytest.raises(SystemExit, match=r"HGEMM_CUDA_ARCHS: .* got "):
-        build.parse_archs(text)
+        parse_archs(text)
 
 
 EACH = ["80:sm_80", "90:sm_90", "90:compute_90"]
@@ -310,30 +217,12 @@ EACH = ["80:sm_80", "90:sm_90", "90:compute_90"]
         ("ladder/sm90_09_wgmma_naive.cu", "80 90a", ["90a:sm_90a"]),
     ],
 )
-def test_gencode(build: Any, name: str, archs: str, flags: list[str]) -> None:
+def test_gencode(name: str, archs: str, flags: list[str]) -> None:
     expected = [f"-gencode=arch=compute_{virtual},code={code}" for virtual, code in (f.split(":") for f in flags)]
-    assert build.gencode(build.CSRC / name, build.parse_archs(archs)) == expected
+    assert gencode(CSRC / name, parse_archs(archs)) == expected
 
 
-def test_an_architecture_with_kernels_of_its_own_is_one_line(build: Any, tree: Path) -> None:
-    build.OWN_ARCHS = {**build.OWN_ARCHS, "sm100_": "100a"}
-    room = build.CSRC / "kernels" / "sm100_c"
-    room.mkdir()
-    (room / "instances.cu").write_text("int three() { return 3; }\n")
-    archs = build.parse_archs("80 90a 100a")
-    chosen = {f.parent.name: build.gencode(f, archs) for f in sorted(build.CSRC.rglob("kernels/*/instances.cu"))}
-    assert chosen["sm100_c"] == ["-gencode=arch=compute_100a,code=sm_100a"]
-    assert chosen["sm90_b"] == ["-gencode=arch=compute_90a,code=sm_90a"]
-    assert chosen["sm80_a"] == ["-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_80,code=compute_80"]
-    torch = tree / "torch"
-    torch.mkdir()
-    (torch / "version.py").write_text("__version__ = '2.99.0+cpu'\n")
-    text = build.build_file(tree / "cuda", torch, build.parse_archs("80 90a"), {}, tree / "build")
-    assert "-DHGEMM_NO_SM100A" in text and "-DHGEMM_NO_SM90A" not in text
-
-
-def test_code_for_some_architectures_is_seen_through_includes(build: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(build, "CSRC", tmp_path)
+def test_code_for_some_architectures_is_seen_through_includes(tmp_path: Path) -> None:
     (tmp_path / "part").mkdir()
     files = {
         "a.cu": '#include "part/b.cuh"\n#include <cuda_fp16.h>\n',
@@ -342,17 +231,42 @@ def test_code_for_some_architectures_is_seen_through_includes(build: Any, tmp_pa
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert not build.asks_for_arch(tmp_path / "a.cu")
+    assert not asks_for_arch(tmp_path / "a.cu", tmp_path)
     (tmp_path / "part" / "c.cuh").write_text("#if __CUDA_ARCH__ >= 900\n#endif\n")
-    assert build.asks_for_arch(tmp_path / "a.cu")
+    assert asks_for_arch(tmp_path / "a.cu", tmp_path)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A small csrc/, and a toolkit that compiles .cu as C++."""
+
+    root: Path
+
+    @property
+    def csrc(self) -> Path:
+        return self.root / "a tree" / "csrc"  # a path with a space
+
+    @property
+    def build(self) -> Path:
+        return self.root / "build"
+
+    @property
+    def toolkit(self) -> Path:
+        return self.root / "cuda"
+
+    def build_file(self, archs: str, *, toolkit: Path | None = None, ladder: bool = True) -> str:
+        """build.ninja for a torch that there is no more of than its version."""
+        torch = self.root / "torch"
+        torch.mkdir(exist_ok=True)
+        (torch / "version.py").write_text("__version__ = '2.99.0+cpu'\n")
+        return ninja.build_file(toolkit or self.toolkit, torch, parse_archs(archs), {}, self.build, ladder, self.csrc)
 
 
 @pytest.fixture
-def tree(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small csrc/ that setup.py builds with a toolkit that compiles .cu as C++, in a path with a space."""
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     for name in ("CXX", "CXXFLAGS", "HGEMM_CUDA_ARCHS"):
         monkeypatch.delenv(name, raising=False)
-    build.CSRC = tmp_path / "a tree" / "csrc"
+    tree = Tree(tmp_path)
     files = {
         "core/shared.h": "int one();\n",
         "kernels/family/list.inc": "// one kernel a line\nKERNEL(a)\nKERNEL(b)\n",
@@ -369,52 +283,65 @@ def tree(build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "aten/override.cc": "int four() { return 4; }\n",
     }
     for name, text in files.items():
-        path = build.CSRC / name
+        path = tree.csrc / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    (build.CSRC / "dispatch" / "data.inc.xz").write_bytes(lzma.compress(b"return 5;\n"))
-    make_toolkit(tmp_path / "cuda")
-    return tmp_path
+    (tree.csrc / "dispatch" / "data.inc.xz").write_bytes(lzma.compress(b"return 5;\n"))
+    make_toolkit(tree.toolkit)
+    return tree
 
 
-def test_sources_see_only_their_rooms_flags(build: Any, tree: Path) -> None:
-    torch = tree / "torch"
-    torch.mkdir()
-    (torch / "version.py").write_text("__version__ = '2.99.0+cpu'\n")
-    edges = build.build_file(tree / "cuda", torch, ["80", "90", "90a"], {}, tree / "build").split("\nbuild ")
+def test_an_architecture_with_kernels_of_its_own_is_one_line(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OWN_ARCHS, "sm100_", "100a")
+    room = tree.csrc / "kernels" / "sm100_c"
+    room.mkdir()
+    (room / "instances.cu").write_text("int three() { return 3; }\n")
+    archs = parse_archs("80 90a 100a")
+    files = sorted(tree.csrc.rglob("kernels/*/instances.cu"))
+    chosen = {f.parent.name: gencode(f, archs, tree.csrc) for f in files}
+    assert chosen["sm100_c"] == ["-gencode=arch=compute_100a,code=sm_100a"]
+    assert chosen["sm90_b"] == ["-gencode=arch=compute_90a,code=sm_90a"]
+    assert chosen["sm80_a"] == ["-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_80,code=compute_80"]
+    text = tree.build_file("80 90a")
+    assert "-DHGEMM_NO_SM100A" in text and "-DHGEMM_NO_SM90A" not in text
+
+
+def test_sources_see_only_their_rooms_flags(tree: Tree) -> None:
+    edges = tree.build_file("80 90 90a").split("\nbuild ")
     flags = {edge.split(".o")[0]: edge for edge in edges}
-    assert f"{torch}/include" in flags["torch/ops.cc"]
-    assert f"{torch}/include" not in flags["kernels/sm80_a/instances.cu"] + flags["kernels/sm90_b/instances.cu"]
+    torch = f"{tree.root / 'torch'}/include"
+    assert torch in flags["torch/ops.cc"]
+    assert torch not in flags["kernels/sm80_a/instances.cu"] + flags["kernels/sm90_b/instances.cu"]
     assert "fast_math" not in "".join(edges)
     assert "HGEMM_NO_SM90A" not in "".join(edges)
     built_for = """'-DHGEMM_ARCHS="80 90 90a"'"""
     assert built_for in flags["torch/ops.cc"] and built_for not in flags["kernels/sm80_a/instances.cu"]
     assert "".join(edges).count("--compress-mode=size") == 5
-    without = build.build_file(tree / "cuda", torch, ["80", "90"], {}, tree / "build")
+    without = tree.build_file("80 90")
     assert without.count("-DHGEMM_NO_SM90A") == 8
-    no_ladder = build.build_file(tree / "cuda", torch, ["80", "90"], {}, tree / "build", ladder=False)
-    assert "_ladder.so" in without and "ladder" not in no_ladder.replace(str(tree), "")
-    make_toolkit(tree / "older", release="12.6")
-    older = build.build_file(tree / "older", torch, ["80"], {}, tree / "build")
+    no_ladder = tree.build_file("80 90", ladder=False)
+    assert "_ladder.so" in without and "ladder" not in no_ladder.replace(str(tree.root), "")
+    older = tree.build_file("80", toolkit=make_toolkit(tree.root / "older", release="12.6"))
     assert older.count("-Xfatbin=-compress-all") == 5 and "compress-mode" not in older
 
 
-def test_a_family_is_one_object_for_each_line_of_its_list(build: Any, tree: Path) -> None:
-    units = build.units(build.CSRC / "kernels" / "family" / "instances.cu", tree / "build")
+def test_a_family_is_one_object_for_each_line_of_its_list(tree: Tree) -> None:
+    source = tree.csrc / "kernels" / "family" / "instances.cu"
+    units = ninja.units(source, tree.build, tree.csrc)
     assert [name for name, _ in units] == ["kernels/family/instances.0.cu.o", "kernels/family/instances.1.cu.o"]
     assert units[1][1].read_text() == '#define HGEMM_LINE KERNEL(b)\n#include "kernels/family/instances.cu"\n'
     before = units[0][1].stat().st_mtime_ns
-    assert build.units(build.CSRC / "kernels" / "family" / "instances.cu", tree / "build") == units
+    assert ninja.units(source, tree.build, tree.csrc) == units
     assert units[0][1].stat().st_mtime_ns == before, "written again, so compiled again"
 
 
 @pytest.mark.parametrize(
     "file", ["kernels/sm80_mma/instances.cu", "kernels/sm90_wgmma/instances.cu", "kernels/gemv/instances.cu"]
 )
-def test_every_line_of_a_list_is_compiled(build: Any, tmp_path: Path, file: str) -> None:
+def test_every_line_of_a_list_is_compiled(tmp_path: Path, file: str) -> None:
     """The lines of the objects are those that the preprocessor sees, however a list is written."""
-    source = build.CSRC / file
-    units = [unit.read_text().splitlines()[0] for _, unit in build.units(source, tmp_path)]
+    source = CSRC / file
+    units = [unit.read_text().splitlines()[0] for _, unit in ninja.units(source, tmp_path)]
     (name,) = re.findall(r'#include "(kernels/.+\.inc)"', source.read_text())
     macros = sorted(set(re.findall(r"^[A-Z][A-Z0-9_]*(?=\()", (CSRC / name).read_text(), re.MULTILINE)))
     defines = [f"-D{macro}(...)=@{macro}(__VA_ARGS__)" for macro in macros]
@@ -426,10 +353,10 @@ def test_every_line_of_a_list_is_compiled(build: Any, tmp_path: Path, file: str)
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
-def test_build_is_incremental(build: Any, tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_build_is_incremental(tree: Tree, capfd: pytest.CaptureFixture[str]) -> None:
     def compiled() -> set[str]:
-        build.build_libraries(tree / "cuda", tree / "build")
-        assert (tree / "build" / "_C.so").is_file() and list((tree / "build").glob("_aten_torch_*.so"))
+        ninja.build_libraries(tree.toolkit, tree.build, tree.csrc)
+        assert (tree.build / "_C.so").is_file() and list((tree.build).glob("_aten_torch_*.so"))
         return set(re.findall(r"\] (?:nvcc|c\+\+) (\S+?)\.o$", capfd.readouterr().out, re.MULTILINE))
 
     kernels = {
@@ -441,18 +368,18 @@ def test_build_is_incremental(build: Any, tree: Path, capfd: pytest.CaptureFixtu
     }
     host = {"dispatch/canonical.cc", "ladder/rung.cc", "torch/ops.cc"}
     assert compiled() == kernels | host
-    assert (tree / "build" / "ptxas.txt").read_text().count("Compiling entry function") == len(kernels)
-    assert (tree / "build" / "_ladder.so").is_file()
+    assert (tree.build / "ptxas.txt").read_text().count("Compiling entry function") == len(kernels)
+    assert (tree.build / "_ladder.so").is_file()
     assert compiled() == set()
-    header = build.CSRC / "core" / "shared.h"
+    header = tree.csrc / "core" / "shared.h"
     header.write_text("int one();\nint two();\n")
     assert compiled() == {"kernels/sm80_a/instances.cu", "torch/ops.cc"}
-    kernel_list = build.CSRC / "kernels" / "family" / "list.inc"
+    kernel_list = tree.csrc / "kernels" / "family" / "list.inc"
     kernel_list.write_text(kernel_list.read_text() + "KERNEL(c)\n")
     assert compiled() == {"kernels/family/instances.2.cu"}
-    (build.CSRC / "dispatch" / "data.inc.xz").write_bytes(lzma.compress(b"return 6;\n"))
+    (tree.csrc / "dispatch" / "data.inc.xz").write_bytes(lzma.compress(b"return 6;\n"))
     assert compiled() == {"dispatch/canonical.cc"}
-    (build.CSRC / "kernels" / "sm90_b" / "instances.cu").write_text("syntax error\n")
+    (tree.csrc / "kernels" / "sm90_b" / "instances.cu").write_text("syntax error\n")
     with pytest.raises(SystemExit, match="compilation failed"):
         compiled()
     assert "sm90_b/instances.cu" in capfd.readouterr().out
@@ -473,14 +400,14 @@ def test_line_info_leaves_out_the_ptx(tmp_path: Path) -> None:
     struct.pack_into("<HHH", elf, 0x3A, 64, 5, 4)
     cubin = tmp_path / "k.cubin"
     cubin.write_bytes(elf)
-    compile_cu.blank_ptx(cubin)
+    nvcc.blank_ptx(cubin)
     assert cubin.read_bytes() == elf.replace(text, bytes(len(text))).replace(of_ptx, bytes(len(of_ptx)))
 
 
 def test_ptx_for_newer_gpus_has_no_lines(tmp_path: Path) -> None:
     ptx = tmp_path / "k.ptx"
     ptx.write_text('.version 9.0\n\t.loc\t1 20 3, function_name $L__info_string0\n\tret;\n\t.file\t1 "k.cu"\n')
-    compile_cu.strip_lines(ptx)
+    nvcc.strip_lines(ptx)
     assert ptx.read_text() == '.version 9.0\n\tret;\n\t.file\t1 "k.cu"\n'
 
 
@@ -547,9 +474,9 @@ def report() -> str:
     return PTXAS_REPORT.read_text()
 
 
-def test_report_is_complete(build: Any, report: str, tmp_path: Path) -> None:
+def test_report_is_complete(report: str, tmp_path: Path) -> None:
     reported = re.findall(r"^==> (.+)\.o\.ptxas <==$", report, re.MULTILINE)
-    units = [name for f in sorted(CSRC.rglob("*.cu")) for name, _ in build.units(f, tmp_path)]
+    units = [name for f in sorted(CSRC.rglob("*.cu")) for name, _ in ninja.units(f, tmp_path)]
     assert [f"{name}.o" for name in reported] == units, "rebuild: pip install --no-build-isolation -e ."
     assert report.count("Function properties for") >= report.count("Compiling entry function") > 0
 
@@ -657,12 +584,12 @@ def test_without_the_ladder_nothing_changes_but_its_steps(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
-def test_without_device_code_the_dispatcher_decides_as_it_does_with_it(build: Any, tmp_path: Path) -> None:
+def test_without_device_code_the_dispatcher_decides_as_it_does_with_it(tmp_path: Path) -> None:
     here = tmp_path / "build"
     here.mkdir()
     unoptimised = os.environ | {"CXXFLAGS": "-O0"}  # compiles sooner, and decides the same
-    (here / "build.ninja").write_text(build.build_file(None, build.torch_root(), [], unoptimised, here, ladder=False))
-    subprocess.run([build.ninja_program(), "-C", here, "_C.so"], check=True, capture_output=True)
+    (here / "build.ninja").write_text(ninja.build_file(None, aten.torch_root(), [], unoptimised, here, ladder=False))
+    subprocess.run([ninja.ninja_program(), "-C", here, "_C.so"], check=True, capture_output=True)
     environ = package_with(tmp_path, _C=here / "_C.so", _ladder=None)
     doctor = "import hgemm_ops.cli.doctor as d; print(d._native_library())"
     assert "without device code (HGEMM_CUDA_ARCHS=none)" in python(doctor, environ)
@@ -679,8 +606,8 @@ def wheel_names(directory: Path) -> tuple[str, list[str]]:
 
 
 @pytest.mark.slow
-def test_wheel_serves_every_python(build: Any, tmp_path: Path) -> None:
-    if not LIBRARY.is_file() or build.find_toolkit()[0] is None:
+def test_wheel_serves_every_python(tmp_path: Path) -> None:
+    if not LIBRARY.is_file() or toolkit.find_toolkit()[0] is None:
         pytest.skip("no library was built")
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
@@ -690,20 +617,22 @@ def test_wheel_serves_every_python(build: Any, tmp_path: Path) -> None:
     libraries = {"hgemm_ops/_C.so", "hgemm_ops/_ladder.so"}
     assert libraries | {"hgemm_ops/__init__.py", "hgemm_ops/py.typed"} <= set(files)
     assert [f for f in files if re.fullmatch(r"hgemm_ops/_aten_torch_\w+\.so", f)]
-    assert {f"hgemm_ops/_csrc/{source}" for source in build._aten_build.SOURCES} <= set(files)
+    assert {f"hgemm_ops/_csrc/{source}" for source in aten.SOURCES} <= set(files)
     assert not [f for f in files if not f.startswith(("hgemm_ops/", "hgemm_ops-"))]
 
 
 def test_without_nvcc_the_package_is_pure_python(tmp_path: Path) -> None:
     for name in ("setup.py", "pyproject.toml", "LICENSE", "README.md"):
         shutil.copy(ROOT / name, tmp_path)
-    shutil.copytree(ROOT / "hgemm_ops", tmp_path / "hgemm_ops", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    for name in ("hgemm_ops", "build_tools"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     (tmp_path / "hgemm_ops" / "_C.so").write_text("of an earlier build\n")
     program = textwrap.dedent(
         """
         import functools, pathlib, sys, setup
-        setup.DEFAULT_HOME = pathlib.Path("nothing")
-        setup.find_toolkit = functools.partial(setup.find_toolkit, {}, [])
+        from build_tools import toolkit
+        toolkit.DEFAULT_HOME = pathlib.Path("nothing")
+        toolkit.find_toolkit = functools.partial(toolkit.find_toolkit, {}, [])
         sys.argv[1:] = ["--quiet", "bdist_wheel", "--dist-dir", "dist"]
         setup.main()
         """

@@ -1,4 +1,4 @@
-"""nvcc, for setup.py, but that line info leaves out the text of the PTX: ``compile_cu.py DEPFILE NVCC ARGUMENT...``
+"""nvcc for ninja, without the text of the PTX in the line info: ``python nvcc.py DEPFILE NVCC ARGUMENT...``
 
 With -lineinfo ptxas puts the whole PTX into each cubin, and which SASS is of which of its lines, for tools that show
 both: half of a compressed library. Which SASS is of which line of the source stays, but for the PTX that is kept to be

@@ -1,0 +1,199 @@
+"""Writes build.ninja, and runs ninja: csrc's .cu files are compiled by nvcc, its .cc files by the C++ compiler.
+
+The file that instantiates a family becomes one object for each line of the family's list. An object holds both element
+types: no object takes long, and what the types have in common compresses well. Device code is compressed as far as nvcc
+can, which from nvcc 12.8 on needs a driver of CUDA 12.4 (550.54) or newer.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import lzma
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from build_tools import BUILD, CSRC, aten
+from build_tools.archs import OWN_ARCHS, gencode, wanted_archs, wants_ladder
+from build_tools.toolkit import COMPRESSING_NVCC, MIN_NVCC, cudart_dir, nvcc_release
+
+#: The program that ninja starts for each .cu.
+COMPILE = Path(__file__).resolve().with_name("nvcc.py")
+#: What the ladder's library holds of the other rooms; _C.so exports none of it.
+LADDER_TOO = ("dispatch/canonical.cc", "kernels/device.cu", "tile/tensor_map.cu")
+TORCH_TARGET_VERSION = "0x020a000000000000"  # LibTorch stable ABI as of torch 2.10
+
+
+def units(source: Path, build: Path, csrc: Path = CSRC) -> list[tuple[str, Path]]:
+    """What a .cu is compiled as: names of objects, and the file that nvcc gets for each.
+
+    A file that asks for HGEMM_LINE is compiled once for each line of the list of kernels that it includes, through a
+    file of two lines in ``build``.
+    """
+    name, text = source.relative_to(csrc), source.read_text()
+    if "HGEMM_LINE" not in text:
+        return [(f"{name}.o", source)]
+    (kernels,) = re.findall(r'^#include "(.+\.inc)"', text, re.MULTILINE)
+    lines = re.findall(r"^[A-Z][A-Z0-9_]*\(.*\)$", (csrc / kernels).read_text(), re.MULTILINE)
+    found = []
+    for i, line in enumerate(lines):
+        unit = build / name.with_suffix(f".{i}.cu")
+        content = f'#define HGEMM_LINE {line}\n#include "{name}"\n'
+        if not unit.is_file() or unit.read_text() != content:
+            unit.parent.mkdir(parents=True, exist_ok=True)
+            unit.write_text(content)
+        found.append((f"{unit.relative_to(build)}.o", unit))
+    return found
+
+
+def expand(build: Path, csrc: Path = CSRC) -> None:
+    """Writes what is kept as .inc.xz, large data that nobody reads, to ``build``."""
+    for packed in csrc.rglob("*.inc.xz"):
+        file, content = build / packed.relative_to(csrc).with_suffix(""), lzma.decompress(packed.read_bytes())
+        if not file.is_file() or file.read_bytes() != content:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+
+
+def ninja_program() -> str:
+    if importlib.util.find_spec("ninja"):
+        import ninja
+
+        return str(Path(ninja.BIN_DIR) / "ninja")
+    program = shutil.which("ninja")
+    if program is None:
+        raise SystemExit("hgemm_ops: building the kernels needs ninja (pip install ninja)")
+    return program
+
+
+RULES = """\
+ninja_required_version = 1.10
+
+rule nvcc
+  command = $compile $out.d $nvcc $flags -c $in -o $out 2> $out.ptxas || { cat $out.ptxas >&2; exit 1; }; $
+    grep -A 4 -i warning $out.ptxas >&2; true
+  depfile = $out.d
+  deps = gcc
+  description = nvcc $out
+
+rule cxx
+  command = $cxx $flags -MD -MF $out.d -c $in -o $out
+  depfile = $out.d
+  deps = gcc
+  description = c++ $out
+
+rule aten
+  command = $command -MD -MF $out.d
+  depfile = $out.d
+  deps = gcc
+  description = c++ $out
+
+rule link
+  command = $cxx -shared -o $out $in $flags
+  description = link $out
+
+rule report
+  command = tail -v -n +1 -- $in > $out
+  description = report $out
+"""
+
+
+def ninja_path(path: Path | str) -> str:
+    return re.sub(r"([$ :])", r"$\1", str(path))
+
+
+def ninja_flags(flags: Iterable[object]) -> str:
+    return shlex.join(map(str, flags)).replace("$", "$$")
+
+
+def build_file(
+    toolkit: Path | None,
+    torch: Path,
+    archs: list[str],
+    environ: Mapping[str, str],
+    build: Path = BUILD,
+    ladder: bool = True,
+    csrc: Path = CSRC,
+) -> str:
+    """build.ninja for the sources under csrc/: makes the libraries and ptxas.txt in ``build``, where it is to run.
+
+    ``toolkit``: None where ``archs`` is empty.
+    """
+    expand(build, csrc)
+    cxx = shlex.split(environ.get("CXX", "c++"))
+    common = ["-fPIC", "-fvisibility=hidden"]
+    missing = [arch for arch in OWN_ARCHS.values() if archs and arch not in archs]
+    defines = [f"-I{csrc}", *(f"-DHGEMM_NO_SM{arch.upper()}" for arch in missing)]
+    built_for = f'-DHGEMM_ARCHS="{" ".join(archs)}"'
+    cc_flags = ["-O2", "-Wall", "-Wextra", *common, *defines, f"-I{build}", built_for]
+    cc_flags += shlex.split(environ.get("CXXFLAGS", ""))
+    torch_flags = [f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}", "-isystem", torch / "include"]
+    if toolkit is None:
+        cc_flags += ["-DHGEMM_NO_DEVICE_CODE", "-Wno-unused-parameter"]
+
+    lines = [RULES, f"cxx = {ninja_flags(cxx)}"]
+    override = Path(f"{aten.stem(aten.torch_version(torch))}.so")
+    # First: by far the longest where there is no device code.
+    lines.append(f"build {override}: aten {ninja_path(csrc / aten.SOURCES[0])}")
+    lines.append(f"  command = {ninja_flags(aten.command(cxx, csrc, torch, override))}")
+    built: dict[str, list[str]] = {"_C.so": [], "_ladder.so": []}  # library -> objects
+    reports = []
+
+    def assign(source: Path, target: str) -> bool:
+        """Adds an object to the libraries that want it; False where none does."""
+        is_rung = source.is_relative_to(csrc / "ladder")
+        if not is_rung:
+            built["_C.so"].append(target)
+        if ladder and (is_rung or str(source.relative_to(csrc)) in LADDER_TOO):
+            built["_ladder.so"].append(target)
+        return ladder or not is_rung
+
+    if toolkit is not None:
+        cu_flags = ["-std=c++17", "-O2", "-lineinfo", "-Xptxas=-v", f"-ccbin={cxx[-1]}"]
+        compresses = (nvcc_release(toolkit) or MIN_NVCC) >= COMPRESSING_NVCC
+        cu_flags += ["--compress-mode=size" if compresses else "-Xfatbin=-compress-all"]
+        cu_flags += [*(f"-Xcompiler={flag}" for flag in common), *defines]
+        # Any Python will do, and another environment's is no reason to compile again.
+        lines.append(f"compile = {ninja_flags(['python3' if shutil.which('python3') else sys.executable, COMPILE])}")
+        lines.append(f"nvcc = {ninja_flags([toolkit / 'bin' / 'nvcc'])}")
+        for source in sorted(csrc.rglob("*.cu")):
+            for target, unit in units(source, build, csrc):
+                if assign(source, target):
+                    reports.append(f"{target}.ptxas")
+                    lines.append(f"build {target} | {target}.ptxas: nvcc {ninja_path(unit)} | {ninja_path(COMPILE)}")
+                    lines.append(f"  flags = {ninja_flags([*cu_flags, *gencode(source, archs, csrc)])}")
+    for source in sorted(csrc.rglob("*.cc")):
+        if source.is_relative_to(csrc / "aten"):
+            continue
+        target = f"{source.relative_to(csrc)}.o"
+        has_ops = source.parent.name in ("torch", "ladder")
+        flags = ["-std=c++20", *cc_flags, *torch_flags] if has_ops else ["-std=c++17", *cc_flags]
+        if assign(source, target):
+            lines.append(f"build {target}: cxx {ninja_path(source)}\n  flags = {ninja_flags(flags)}")
+
+    link_flags = [f"-L{cudart_dir(toolkit)}", "-lcudart_static", "-lrt", "-lpthread", "-ldl"] if toolkit else []
+    link_flags += [f"-L{torch / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10"]
+    link_flags += ["-Wl,--exclude-libs,ALL", "-Wl,-z,defs", "-Wl,-s"]  # no names of local symbols: 1.1 MB
+    for library, parts in built.items():
+        if parts:
+            lines.append(f"build {library}: link {' '.join(parts)}\n  flags = {ninja_flags(link_flags)}")
+    if reports:
+        lines.append(f"build ptxas.txt: report {' '.join(reports)}")
+    return "\n".join(lines) + "\n"
+
+
+def build_libraries(toolkit: Path | None, build: Path, csrc: Path = CSRC) -> None:
+    """Compiles what changed since the last build in ``build``, where the libraries then are."""
+    archs = wanted_archs()
+    build.mkdir(parents=True, exist_ok=True)
+    text = build_file(toolkit, aten.torch_root(), archs, os.environ, build, wants_ladder(archs), csrc)
+    (build / "build.ninja").write_text(text)
+    jobs = os.environ.get("MAX_JOBS", str(len(os.sched_getaffinity(0))))
+    status = {"NINJA_STATUS": "[%f/%t, %e s] ", **os.environ}
+    if subprocess.run([ninja_program(), "-C", build, "-j", jobs], env=status).returncode:
+        raise SystemExit("hgemm_ops: compilation failed, see ninja's output above")
