@@ -33,6 +33,10 @@ from build_tools.archs import wanted_archs, wants_ladder
 from build_tools.ninja import build_libraries
 
 
+#: The list that says which steps a ladder that was not built would have.
+LADDER_LIST = "ladder/variants.inc"
+
+
 class Library(Extension):
     """``home``: the CUDA toolkit, if there is device code. ``torch``: for the override of a torch that is not the
     installed one, its version."""
@@ -66,7 +70,7 @@ class BuildPyWithSources(build_py):
         super().run()
         if self.editable_mode:
             return  # the checkout has it
-        for name in aten.SOURCES:
+        for name in (*aten.SOURCES, LADDER_LIST):
             target = Path(self.build_lib) / "hgemm_ops" / "_csrc" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(CSRC / name, target)

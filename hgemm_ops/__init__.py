@@ -19,6 +19,7 @@ from hgemm_ops._explain import Candidate, Explanation, explain
 from hgemm_ops._report import Report, Row
 from hgemm_ops._variants import VariantInfo, variants
 from hgemm_ops.nn import fuse_projections, linear_gated, unfuse_projections
+from hgemm_ops.ops import ladder as _ladder
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ __all__ = [
 
 _library.configure_logging()
 if _library.load():
+    _ladder.define_ops()  # first, because it adds kernels to the list that the next line reads
     _variants.define_ops()
     _native.on_first_use(_tables.ensure)
     _native.log()

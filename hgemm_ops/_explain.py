@@ -13,7 +13,8 @@ from hgemm_ops.ops.activation import ACTIVATIONS
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel (or "torch"). Times are microseconds, None where there is none; ``reason`` says why not eligible."""
+    """A kernel (or "torch"). Times are microseconds, None where there is none; ``reason`` says why not eligible;
+    ``forced_only``: it never runs unless it is asked for."""
 
     name: str
     eligible: bool
@@ -21,6 +22,7 @@ class Candidate:
     predicted_us: float | None = None
     measured_us: float | None = None
     family: str = "torch"
+    forced_only: bool = False
 
     @property
     def us(self) -> float:
@@ -48,8 +50,8 @@ class Explanation:
 
     def table(self, every: bool = False) -> str:
         """The decision as text: the choice, then what else can serve it, by time. ``every``: also what cannot, and why,
-        and the ladder, whose rungs only run when they are asked for; otherwise one line counts them."""
-        able = [c for c in self.candidates if c.name == self.chosen or (c.eligible and c.family != "ladder")]
+        and what only runs when it is asked for; otherwise one line counts them."""
+        able = [c for c in self.candidates if c.name == self.chosen or (c.eligible and not c.forced_only)]
         able.sort(key=lambda c: (c.name != self.chosen, c.us))
         others = [c for c in self.candidates if c not in able]
         rows = [("kernel", "predicted us", "measured us", "")]
@@ -58,7 +60,7 @@ class Explanation:
         lines = [f"{self.problem} on {self.device}: {self.chosen} ({self.source})", self.reason, ""]
         lines += [f"{x:<{a}}  {y:>{b}}  {z:>{c}}  {why}".rstrip() for x, y, z, why in rows]
         if others and not every:
-            lines.append(f"({len(others)} more cannot serve it, or are rungs of the ladder: --all)")
+            lines.append(f"({len(others)} more cannot serve it, or only run when they are asked for: --all)")
         return "\n".join(lines)
 
 
@@ -186,6 +188,7 @@ def _ask(
                 predicted_us=_number(c.predicted_us),
                 measured_us=_number(c.measured_us),
                 family=_variants.family_of(c.variant),
+                forced_only=_variants.is_forced_only(c.variant),
             )
             for c in candidates
         ),
@@ -201,8 +204,16 @@ def _fallback(problem: str, device: str, why: str, asked: dict[str, int]) -> Exp
         if numerics == "batch_invariant_or_raise":
             raise RuntimeError(f"explain: numerics={numerics!r} cannot be held for {problem}: {why}")
         why = f"torch's, whose bits may vary with the batch: {why}"
-    kernels = {name: _variants.family_of(id_) for id_, name in enumerate(_variants.names())}
-    others = [Candidate(name, eligible=False, reason=why, family=family) for name, family in kernels.items()]
+    others = [
+        Candidate(
+            name=name,
+            eligible=False,
+            reason=why,
+            family=_variants.family_of(id_),
+            forced_only=_variants.is_forced_only(id_),
+        )
+        for id_, name in enumerate(_variants.names())
+    ]
     return Explanation("torch", "fallback", why, (*others, Candidate("torch", eligible=True)), problem, device)
 
 

@@ -8,7 +8,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int8, c_int32, c_int64, c_void_p
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -56,7 +56,7 @@ class VariantInfo(Structure):
         ("dtypes", ctypes.c_uint32),
         ("numerics", c_int32),
         ("tile", c_int32 * 5),
-        *_each(c_int32, "smem_bytes", "splits_k", "reads_swizzle_stride", "sums"),
+        *_each(c_int32, "smem_bytes", "splits_k", "added", "sums"),
     ]
 
 
@@ -220,33 +220,6 @@ def variant_infos() -> tuple[VariantInfo, ...]:
     for id_, info in enumerate(infos):
         check(lib().hgemm_variant_info(id_, info))
     return tuple(infos)
-
-
-class Addition(NamedTuple):
-    """A kernel of the ladder's that adds tensors of one dtype."""
-
-    name: str
-    dtype: torch.dtype
-
-
-@functools.cache
-def ladder() -> list[Addition] | None:
-    """Adds the kernels of the ladder's library (csrc/ladder/variants.h) behind the others, once. Its elementwise
-    additions; None where it was not built."""
-    path = _library.PATH.with_name("_ladder.so")
-    if not path.is_file():
-        return None
-    try:
-        library = ctypes.CDLL(str(path))
-        check(library.hgemm_ladder_install(ctypes.cast(lib().hgemm_add_variants, c_void_p)))
-    except (AttributeError, OSError, RuntimeError) as error:
-        _library.logger.warning("%s does not load: %s", path, error)
-        return None
-    name = c_char_p()
-    additions: list[Addition] = []
-    while (dtype := library.hgemm_ladder_addition(len(additions), ctypes.byref(name))) >= 0:
-        additions.append(Addition((name.value or b"").decode(), DTYPES[dtype]))
-    return additions
 
 
 def dtype_name(dtype: torch.dtype) -> str:

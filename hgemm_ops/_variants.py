@@ -13,12 +13,18 @@ from hgemm_ops import _library, _native, ops
 _NEWEST = 999
 
 
+#: Why there is no kernel of a name, by name: kernels of libraries that could be there but were not built.
+NOT_BUILT: dict[str, str] = {}
+
+
 @dataclass(frozen=True)
 class VariantInfo:
     """One kernel. ``tile`` is (BM, BN, BK, stages, threads); ``max_arch`` is None where any newer chip runs it;
-    ``swizzles``: its op takes a ``swizzle_stride``. ``sums``: kernels whose sums are "in order" give the same bits for
-    an element, whatever else they compute; those of "two slices" and of "four slices" of K likewise, and in float32
-    those of "planes" and of "planes by mma.sync"; others "vary"."""
+    ``forced_only``: it never runs unless it is asked for.
+
+    ``sums``: kernels whose sums are "in order" give the same bits for an element, whatever else they compute; those of
+    "two slices" and of "four slices" of K likewise, and in float32 those of "planes" and of "planes by mma.sync";
+    others "vary"."""
 
     name: str
     id: int
@@ -29,7 +35,7 @@ class VariantInfo:
     layouts: tuple[str, ...]
     numerics: str
     tile: tuple[int, int, int, int, int]
-    swizzles: bool = False
+    forced_only: bool = False
     sums: str = _native.SUMS[0]
 
 
@@ -86,7 +92,7 @@ def _infos() -> tuple[VariantInfo, ...]:
             layouts=tuple(sorted(layouts)),
             numerics=_NUMERICS[info.numerics],
             tile=tuple(info.tile),
-            swizzles=bool(info.reads_swizzle_stride),
+            forced_only=is_forced_only(id_),
             sums=_native.SUMS[info.sums],
         )
         for id_, (info, layouts) in enumerate(zip(_native.variant_infos(), _layouts(), strict=True))
@@ -115,31 +121,17 @@ def family_of(id_: int) -> str:
     return "torch" if id_ == _native.TORCH else _native.variant_infos()[id_].family.decode()
 
 
-def additions() -> list[_native.Addition]:
-    """The ladder's elementwise additions, ``torch.ops.hgemm.<name>(a, b)``: ops, but no kernels of a product."""
-    return list(_native.ladder() or ()) if _library.load() else []
-
-
-def _missing_rungs() -> list[str]:
-    """The names of the ladder's steps where its library was not built."""
-    if _native.ladder() is not None:
-        return []
-    from hgemm_ops.bench.rungs import RUNGS
-
-    return list(RUNGS)
+def is_forced_only(id_: int) -> bool:
+    """Whether a kernel never runs unless it is asked for; False of torch's."""
+    return id_ != _native.TORCH and bool(_native.variant_infos()[id_].added)
 
 
 def define_ops() -> None:
-    """Gives every kernel of the loaded library its op. To be called once."""
-    missing = _missing_rungs()  # first, as the ladder adds its kernels there
+    """Gives every kernel of the loaded library its op. To be called once, after other libraries have added theirs and
+    have given them their ops."""
     for id_, (name, info) in enumerate(zip(names(), _native.variant_infos(), strict=True)):
-        rung_of = _dtypes(info)[0] if info.family == b"ladder" else None
-        row_bytes = 16 if rung_of is not None and info.min_cc >= 90 else 1
-        ops.variants.define_kernel(ops.LIB, name, id_, rung_of, bool(info.reads_swizzle_stride), row_bytes)
-    for addition in additions():
-        ops.variants.define_addition(ops.LIB, addition.name, addition.dtype)
-    for name in missing:
-        ops.variants.define_missing(ops.LIB, name)
+        if not info.added:
+            ops.variants.define_kernel(ops.LIB, name, id_)
 
 
 def name_of(id_: int) -> str:
@@ -157,8 +149,8 @@ def resolve(name: str | None) -> int:
         raise TypeError(f"variant: expected a name or None, got {type(name).__name__}")
     if name in ids():
         return ids()[name]
-    if _library.load() and name in _missing_rungs():
-        raise ValueError(f"variant: {name!r} {ops.variants.NO_LADDER}")
+    if name in NOT_BUILT:
+        raise ValueError(f"variant: {name!r} {NOT_BUILT[name]}")
     missing = "" if _library.load() else f" (no native library: {_library.reason()})"
     raise ValueError(f"variant: unknown kernel {name!r}; there are {', '.join(('auto', *ids()))}{missing}")
 

@@ -27,7 +27,8 @@ from helpers import refusal_allowed
 from torch import Tensor
 
 import hgemm_ops
-from hgemm_ops import VariantInfo, _variants
+from hgemm_ops import VariantInfo
+from hgemm_ops.ops import ladder
 
 TOOL = "HGEMM_SANITIZER"  # the tool that it runs under: benchmarks/sanitize.py
 LAYOUTS = ("NN", "NT", "TN", "TT")
@@ -173,9 +174,10 @@ def run_step(variant: VariantInfo) -> int:
         # Few distinct small integers: sums in half are exact.
         a, b = (torch.randint(-1, 2, shape).to(dtype) for shape in ((m, k), (k, n)))
         check(f"{variant.name} {m}x{n}x{k}", op(a.cuda(), b.cuda()), a.double() @ b.double())
-    if variant.swizzles:
+    swizzles = any(step.swizzles for step in ladder.steps() if step.name == variant.name)
+    if swizzles:
         check(f"{variant.name} in panels", op(a.cuda(), b.cuda(), 128), a.double() @ b.double())
-    return len(LADDER_SHAPES) + variant.swizzles
+    return len(LADDER_SHAPES) + swizzles
 
 
 def run_addition(name: str, dtype: torch.dtype) -> None:
@@ -192,7 +194,7 @@ def chosen(variant: VariantInfo, names: list[str]) -> bool:
 def main(names: list[str]) -> None:
     torch.manual_seed(0)
     kernels = [v for v in hgemm_ops.variants() if chosen(v, names)]
-    additions = [a for a in _variants.additions() if "ladder" in names or a.name in names]
+    additions = [a for a in ladder.additions() if "ladder" in names or a.name in names]
     if not (kernels or additions):
         sys.exit("no such kernels: the native library was not built?")
     major, minor = torch.cuda.get_device_capability()

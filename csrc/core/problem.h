@@ -55,8 +55,7 @@ struct Problem {
   DType out_dtype = DType::kF16;  // of D and pre_activation: dtype, or kF32
   DType c_dtype = DType::kF16;    // of C
   Activation act = Activation::kNone;
-  int32_t swizzle_stride = 0;  // ladder: C is walked in panels of this many columns; 0: the kernel's default
-  int32_t b_tile = 0;          // of a padded copy (tile/pad.h): not 0 where tiles of B start on lines of their own
+  int32_t b_tile = 0;  // of a padded copy (tile/pad.h): not 0 where tiles of B start on lines of their own
   // B's columns are two halves: D = act(A @ first) * (A @ second), (m, n / 2). Only where Variant::gates says so.
   bool gated = false;
   bool b_is_vector = false;  // its only column: so D is that row times A's transpose as well
@@ -102,7 +101,7 @@ struct Reason {
 };
 
 enum class Family : int32_t {
-  kLadder = 0,
+  kAdded = 0,  // of a library that adds its kernels (dispatch/registry.h): they only run when they are asked for
   kSm80Mma = 1,
   kSm90Wgmma = 2,
   kSkinny = 3,
@@ -178,7 +177,6 @@ struct Variant {
   double (*predict_us)(const Problem&, const DeviceFacts&);
   /// Enqueues on `stream`; returns a cudaError_t. Never synchronises, never allocates.
   Status (*launch)(const Problem&, const DeviceFacts&, void* workspace, Stream stream);
-  bool reads_swizzle_stride = false;
   /// Whether `launch` takes this problem, which is eligible, `gated` as well. Null: never.
   bool (*gates)(const Problem&) = nullptr;
   Cut cut = {};

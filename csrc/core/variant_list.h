@@ -84,7 +84,6 @@ constexpr Variant variant_of(const char* name, Family family, Numerics numerics,
           Functions::workspace,
           Functions::predict_us,
           Functions::launch,
-          false,
           nullptr,
           cut,
           sums};

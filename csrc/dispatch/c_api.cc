@@ -176,7 +176,7 @@ int hgemm_variant_info(int id, HgemmVariantInfo* info) {
     if (id < 0 || id >= variant_count()) fail("variant " + std::to_string(id) + " does not exist");
     const Variant& v = variant(id);
     *info = {v.name,
-             family_name(v.family),
+             family_name(id),
              v.min_cc,
              v.max_cc,
              v.dtypes,
@@ -184,15 +184,15 @@ int hgemm_variant_info(int id, HgemmVariantInfo* info) {
              {v.tile.bm, v.tile.bn, v.tile.bk, v.tile.stages, v.tile.threads},
              v.smem_bytes,
              v.splits_k,
-             v.reads_swizzle_stride,
+             v.family == Family::kAdded,
              static_cast<int32_t>(v.sums)};
   });
 }
 
-int hgemm_add_variants(const void* variants, int count, int variant_bytes) {
+int hgemm_add_variants(const void* variants, int count, int variant_bytes, const char* family) {
   return guarded([&] {
     if (variant_bytes != sizeof(Variant)) fail("kernels of another version");
-    add_variants(static_cast<const Variant*>(variants), count);
+    add_variants(static_cast<const Variant*>(variants), count, family);
   });
 }
 

@@ -43,8 +43,8 @@ typedef struct HgemmVariantInfo {
   int32_t tile[5];  /* BM, BN, BK, stages, threads */
   int32_t smem_bytes;
   int32_t splits_k;
-  int32_t reads_swizzle_stride;
-  int32_t sums; /* hgemm::Sums */
+  int32_t added; /* by hgemm_add_variants */
+  int32_t sums;  /* hgemm::Sums */
 } HgemmVariantInfo;
 
 /* One call of an op, with alpha = beta = 1. */
@@ -168,8 +168,9 @@ HGEMM_API int hgemm_variant_info(int id, HgemmVariantInfo* info);
 HGEMM_API int hgemm_find_variant(const char* name); /* "auto" -1, "torch" -2, unknown -3 */
 
 /* Appends kernels of another library, an array of hgemm::Variant, behind those that there are: before the first
-   decision. `variant_bytes`: its sizeof there. */
-HGEMM_API int hgemm_add_variants(const void* variants, int count, int variant_bytes);
+   decision. They only run when they are asked for. `variant_bytes`: sizeof(hgemm::Variant) there; `family`: what their
+   family is called. Neither is copied. */
+HGEMM_API int hgemm_add_variants(const void* variants, int count, int variant_bytes, const char* family);
 
 HGEMM_API int hgemm_preset_facts(int cc, HgemmFacts* facts); /* 80, 86, 89, 90, 100 */
 HGEMM_API int hgemm_device_facts(int ordinal, HgemmFacts* facts);

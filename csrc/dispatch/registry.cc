@@ -13,6 +13,12 @@ struct List {
   int count;
 };
 
+/// A list that another library added.
+struct Added {
+  int first_id;
+  const char* family;
+};
+
 void append(std::vector<const Variant*>* all, const List& list) {
   if (all->size() + static_cast<size_t>(list.count) > kMaxVariants) {
     throw std::length_error("hgemm: more variants than kMaxVariants");
@@ -38,14 +44,21 @@ std::vector<const Variant*>& all() {
   return variants;
 }
 
+std::vector<Added>& added() {
+  static std::vector<Added> lists;
+  return lists;
+}
+
 }  // namespace
 
 int variant_count() {
   return static_cast<int>(all().size());
 }
 
-void add_variants(const Variant* variants, int count) {
+void add_variants(const Variant* variants, int count, const char* family) {
+  const int first_id = variant_count();
   append(&all(), {variants, count});
+  added().push_back({first_id, family});
 }
 
 const Variant& variant(int id) {
@@ -56,7 +69,7 @@ const std::vector<int>& automatic_variants() {
   static const std::vector<int> ids = [] {
     std::vector<int> out;
     for (int id = 0; id < variant_count(); ++id) {
-      if (variant(id).family != Family::kLadder && variant(id).numerics != Numerics::kAccumulateF16) out.push_back(id);
+      if (variant(id).family != Family::kAdded && variant(id).numerics != Numerics::kAccumulateF16) out.push_back(id);
     }
     return out;
   }();
@@ -80,7 +93,7 @@ const char* variant_name(int id) {
 
 const char* family_name(Family family) {
   switch (family) {
-    case Family::kLadder: return "ladder";
+    case Family::kAdded: return "added";
     case Family::kSm80Mma: return "sm80_mma";
     case Family::kSm90Wgmma: return "sm90_wgmma";
     case Family::kSkinny: return "skinny";
@@ -93,6 +106,14 @@ const char* family_name(Family family) {
     case Family::kSimtGemv: return "simt_gemv";
   }
   return "unknown";
+}
+
+const char* family_name(int id) {
+  const char* name = family_name(variant(id).family);
+  for (const Added& list : added()) {
+    if (id >= list.first_id) name = list.family;
+  }
+  return name;
 }
 
 }  // namespace hgemm

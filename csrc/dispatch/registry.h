@@ -1,4 +1,4 @@
-// Every kernel under one numbering: the families' lists, one after the other, and the ladder's where it is loaded.
+// Every kernel under one numbering: the families' lists, one after the other, and then those that other libraries add.
 #pragma once
 
 #include <vector>
@@ -15,14 +15,15 @@ constexpr int kUnknownVariant = -3;
 
 int variant_count();
 
-/// Appends a list, the ladder's. Before the first decision; ids of what is there stay.
-void add_variants(const Variant* variants, int count);
+/// Appends the list of another library, whose kernels have Family::kAdded and the name `family` for it. Before the
+/// first decision; ids of what is there stay. The list and the name are not copied.
+void add_variants(const Variant* variants, int count, const char* family);
 
 /// Requires 0 <= id < variant_count().
 const Variant& variant(int id);
 
-/// The variants that kAuto chooses among: every production kernel with fp32 accumulation. The ladder, and half
-/// accumulation, only run when they are asked for.
+/// The variants that kAuto chooses among: this library's with float32 accumulation. Those that another library added,
+/// and half accumulation, only run when they are asked for.
 const std::vector<int>& automatic_variants();
 
 /// The id of a name. "auto" is kAuto, "torch" is kTorch; kUnknownVariant when nothing has that name.
@@ -32,5 +33,9 @@ int find_variant(const char* name);
 const char* variant_name(int id);
 
 const char* family_name(Family family);
+
+/// The name of a variant's family, which for Family::kAdded is what its library calls it. Requires
+/// 0 <= id < variant_count().
+const char* family_name(int id);
 
 }  // namespace hgemm

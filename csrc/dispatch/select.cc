@@ -332,7 +332,7 @@ std::string refusal(const Problem& p, const DeviceFacts& facts, int forced) {
   std::string why, able;
   serves(variant(forced), p, facts, &why);
   for (int id = 0; id < variant_count(); ++id) {
-    if (variant(id).family == Family::kLadder) continue;  // slower, and many
+    if (variant(id).family == Family::kAdded) continue;  // slower, and many
     if (serves(variant(id), p, facts, nullptr)) able += std::string(variant(id).name) + ", ";
   }
   return format("hgemm: variant %s cannot serve %s on sm_%d: %s. Able to: %s%s", variant_name(forced),

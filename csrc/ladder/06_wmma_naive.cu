@@ -53,16 +53,16 @@ bool is_direct(const Matrix& x) {
 }
 
 Status launch(const Problem& p, Stream stream) {
-  const Gemm g = gemm_of(p, kFragment, kFragment, false);
+  const Gemm g = gemm_of(p, kFragment, kFragment, p.n);
   const bool direct_a = is_direct(p.a), direct_b = is_direct(p.b);
   return enqueue(wmma_naive, g.tiles_m * g.tiles_n, 32, 0, static_cast<cudaStream_t>(stream), g, direct_a, direct_b);
 }
 
 }  // namespace
 
-#define WMMA_NAIVE(NAME, ...)                             \
-  Status launch_##NAME(const Problem& p, Stream stream) { \
-    return launch(p, stream);                             \
+#define WMMA_NAIVE(NAME, ...)                                 \
+  Status launch_##NAME(const StepProblem& p, Stream stream) { \
+    return launch(p, stream);                                 \
   }
 #include "ladder/variants.inc"
 

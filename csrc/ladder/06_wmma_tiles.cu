@@ -23,7 +23,7 @@ struct WmmaTiles : Traits<Line> {
 
 #define WMMA_TILES_(FETCH, NAME, ...)                                                                        \
   TENSOR_CORE_LINE(NAME, __VA_ARGS__);                                                                       \
-  Status launch_##NAME(const Problem& p, Stream stream) {                                                    \
+  Status launch_##NAME(const StepProblem& p, Stream stream) {                                                \
     using T = WmmaTiles<Line_##NAME>;                                                                        \
     return launch_body<T>(single_buffer<T, Fetch::k##FETCH>, single_buffer<T, Fetch::kElements>, p, stream); \
   }

@@ -23,7 +23,7 @@ struct WmmaStages : Traits<Line> {
 
 #define WMMA_STAGES_(FRAGMENT_BUFFERS, NAME, ...)                                            \
   TENSOR_CORE_LINE(NAME, __VA_ARGS__);                                                       \
-  Status launch_##NAME(const Problem& p, Stream stream) {                                    \
+  Status launch_##NAME(const StepProblem& p, Stream stream) {                                \
     using T = WmmaStages<Line_##NAME, FRAGMENT_BUFFERS>;                                     \
     return launch_body<T>(stages<T, Fetch::kAsync>, stages<T, Fetch::kElements>, p, stream); \
   }

@@ -39,9 +39,9 @@ __global__ void __launch_bounds__(32) mma_naive(const __grid_constant__ Gemm g) 
 
 }  // namespace
 
-#define MMA_NAIVE(NAME, ...)                                                 \
-  Status launch_##NAME(const Problem& p, Stream stream) {                    \
-    return launch_tiles(mma_naive, gemm_of(p, 16, 8, false), 32, 0, stream); \
+#define MMA_NAIVE(NAME, ...)                                               \
+  Status launch_##NAME(const StepProblem& p, Stream stream) {              \
+    return launch_tiles(mma_naive, gemm_of(p, 16, 8, p.n), 32, 0, stream); \
   }
 #include "ladder/variants.inc"
 

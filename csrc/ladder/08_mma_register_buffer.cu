@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(Traits::kThreads) register_buffer(const __grid
 
 #define MMA_REGISTERS(NAME, ...)                                                                               \
   TENSOR_CORE_LINE(NAME, __VA_ARGS__);                                                                         \
-  Status launch_##NAME(const Problem& p, Stream stream) {                                                      \
+  Status launch_##NAME(const StepProblem& p, Stream stream) {                                                  \
     using T = MmaRegisters<Line_##NAME>;                                                                       \
     return launch_body<T>(register_buffer<T, Fetch::kAsync>, register_buffer<T, Fetch::kElements>, p, stream); \
   }

@@ -24,7 +24,7 @@ struct MmaStages : Traits<Line> {
 
 #define MMA_LOOP_(BODY, EPILOGUE, NAME, ...)                                             \
   TENSOR_CORE_LINE(NAME, __VA_ARGS__);                                                   \
-  Status launch_##NAME(const Problem& p, Stream stream) {                                \
+  Status launch_##NAME(const StepProblem& p, Stream stream) {                            \
     using T = MmaStages<Line_##NAME, Epilogue::EPILOGUE>;                                \
     return launch_body<T>(BODY<T, Fetch::kAsync>, BODY<T, Fetch::kElements>, p, stream); \
   }

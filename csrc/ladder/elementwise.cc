@@ -11,7 +11,7 @@
 namespace hgemm {
 namespace {
 
-/// What the fake implementation (hgemm_ops/ops/variants.py) checks too, in its words.
+/// What the fake implementation (hgemm_ops/ops/ladder.py) checks too, in its words.
 void check_operands(const ladder::Add& add, const Tensor& a, const Tensor& b) {
   const std::string prefix = std::string("hgemm::") + add.name + ": ";
   if (!(a.device == b.device)) fail(prefix + "a and b must be on one device");

@@ -2,9 +2,10 @@
 #include "ladder/ladder.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <utility>
 
 #include "core/cost.h"
+#include "core/variant_list.h"
 #include "ladder/variants.h"
 
 namespace hgemm {
@@ -21,12 +22,6 @@ struct Line {
   Tile tile;
   int smem_bytes;
 };
-
-template <class... Values>
-bool refuse(Reason* why, const char* format, Values... values) {
-  if (why != nullptr) std::snprintf(why->text, sizeof(why->text), format, values...);
-  return false;
-}
 
 /// Rows one after the other, without overlap. Strides over an extent of one do not count.
 bool is_row_major(const Matrix& x, int64_t rows, int64_t cols) {
@@ -87,7 +82,10 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   return tiled_gemm_us(p, facts, {t, resident, peak_of(line, chip_of(facts.cc)), 1});
 }
 
-using Launcher = Status (*)(const Problem&, Stream);
+using Launcher = Status (*)(const ladder::StepProblem&, Stream);
+
+/// What hgemm_ladder_set_swizzle_stride sets.
+thread_local int swizzle_stride_of_thread = 0;
 
 /// To whole 16-byte chunks of any dtype.
 int64_t round_up(int64_t x) {
@@ -98,7 +96,7 @@ Status launch(const Problem& p, Launcher launcher, Stream stream) {
   constexpr Status kNotSupported = 801;       // cudaErrorNotSupported
   if (p.alpha != 1.0f) return kNotSupported;  // unknown to eligible(): decisions are cached without it
   // Strides over an extent of one are the canonical form's choice; launchers take plain rows.
-  Problem plain = p;
+  ladder::StepProblem plain{p, swizzle_stride_of_thread};
   plain.a.col_stride = plain.b.col_stride = 1;
   if (p.m == 1) plain.a.row_stride = round_up(p.k);
   if (p.k == 1) plain.b.row_stride = round_up(p.n);
@@ -116,13 +114,13 @@ struct Functions {
 };
 
 constexpr auto FMA = Unit::kFma, MMA = Unit::kMma, WGMMA = Unit::kWgmma;
-constexpr int kAnyNewer = 9999, kHopper = 90;
+constexpr int kHopper = 90;
 
 template <class F>
-constexpr Variant make(const char* name, const Line& line, bool swizzles) {
+constexpr Variant make(const char* name, const Line& line) {
   const bool hopper_only = line.unit == Unit::kWgmma;
   return {name,
-          Family::kLadder,
+          Family::kAdded,
           line.numerics,
           hopper_only ? kHopper : 80,
           hopper_only ? kHopper : kAnyNewer,
@@ -133,8 +131,7 @@ constexpr Variant make(const char* name, const Line& line, bool swizzles) {
           F::eligible,
           no_workspace,
           F::predict_us,
-          F::launch,
-          swizzles};
+          F::launch};
 }
 
 #define RUNG(NAME, DTYPE, ACC, UNIT, BM, BN, BK, STAGES, THREADS, SMEM, ...) \
@@ -145,11 +142,20 @@ constexpr Variant make(const char* name, const Line& line, bool swizzles) {
 }  // namespace
 
 const Variant kLadderVariants[] = {
-#define RUNG(NAME, DTYPE, ACC, UNIT, BM, BN, BK, STAGES, THREADS, SMEM, SWIZZLES, ...) \
-  make<Functions<kLine_##NAME, ladder::launch_##NAME>>(#NAME, kLine_##NAME, SWIZZLES != 0),
+#define RUNG(NAME, DTYPE, ACC, UNIT, BM, BN, BK, STAGES, THREADS, SMEM, ...) \
+  make<Functions<kLine_##NAME, ladder::launch_##NAME>>(#NAME, kLine_##NAME),
 #include "ladder/variants.inc"
 };
 const int kLadderVariantCount = static_cast<int>(sizeof(kLadderVariants) / sizeof(Variant));
+
+namespace {
+
+constexpr bool kSwizzles[] = {
+#define RUNG(NAME, DTYPE, ACC, UNIT, BM, BN, BK, STAGES, THREADS, SMEM, SWIZZLES, ...) SWIZZLES != 0,
+#include "ladder/variants.inc"
+};
+
+}  // namespace
 
 namespace ladder {
 
@@ -162,8 +168,16 @@ const int kAddCount = static_cast<int>(sizeof(kAdds) / sizeof(Add));
 }  // namespace ladder
 }  // namespace hgemm
 
-int hgemm_ladder_install(int (*add_variants)(const void* variants, int count, int variant_bytes)) {
-  return add_variants(hgemm::kLadderVariants, hgemm::kLadderVariantCount, sizeof(hgemm::Variant));
+int hgemm_ladder_install(int (*add_variants)(const void* variants, int count, int variant_bytes, const char* family)) {
+  return add_variants(hgemm::kLadderVariants, hgemm::kLadderVariantCount, sizeof(hgemm::Variant), "ladder");
+}
+
+int hgemm_ladder_swizzles(int index) {
+  return hgemm::kSwizzles[index];
+}
+
+int hgemm_ladder_set_swizzle_stride(int columns) {
+  return std::exchange(hgemm::swizzle_stride_of_thread, columns);
 }
 
 int hgemm_ladder_addition(int index, const char** name) {

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(Line::THREADS) wgmma_naive(const __grid_consta
 
 #define WGMMA_NAIVE(NAME, ...)                                                                         \
   WGMMA_LINE(NAME, __VA_ARGS__);                                                                       \
-  Status launch_##NAME(const Problem& p, Stream stream) {                                              \
+  Status launch_##NAME(const StepProblem& p, Stream stream) {                                          \
     static_assert(Line_##NAME::kWarpgroups == 1 && Line_##NAME::SMEM == Line_##NAME::kStageBytes + 8); \
     return launch_tma<Line_##NAME>(wgmma_naive<Line_##NAME>, p, kEveryTile, stream);                   \
   }

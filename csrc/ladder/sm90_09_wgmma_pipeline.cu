@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(Line::THREADS) wgmma_pipeline(const __grid_con
 
 #define WGMMA_PIPELINE(NAME, ...)                                                             \
   WGMMA_LINE(NAME, __VA_ARGS__);                                                              \
-  Status launch_##NAME(const Problem& p, Stream stream) {                                     \
+  Status launch_##NAME(const StepProblem& p, Stream stream) {                                 \
     static_assert(Line_##NAME::SMEM == Line_##NAME::STAGES * (Line_##NAME::kStageBytes + 8)); \
     static_assert(Line_##NAME::THREADS == Line_##NAME::kWarpgroups * 128);                    \
     return launch_tma<Line_##NAME>(wgmma_pipeline<Line_##NAME>, p, kEveryTile, stream);       \

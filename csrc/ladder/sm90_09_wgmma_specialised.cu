@@ -119,13 +119,13 @@ Status launch_persistent(const Problem& p, Stream stream) {
 
 #define WGMMA_SPECIALISED(NAME, ...)                               \
   WGMMA_LINE(NAME, __VA_ARGS__);                                   \
-  Status launch_##NAME(const Problem& p, Stream stream) {          \
+  Status launch_##NAME(const StepProblem& p, Stream stream) {      \
     return launch_specialised<Line_##NAME>(p, kEveryTile, stream); \
   }
-#define WGMMA_PERSISTENT(NAME, ...)                       \
-  WGMMA_LINE(NAME, __VA_ARGS__);                          \
-  Status launch_##NAME(const Problem& p, Stream stream) { \
-    return launch_persistent<Line_##NAME>(p, stream);     \
+#define WGMMA_PERSISTENT(NAME, ...)                           \
+  WGMMA_LINE(NAME, __VA_ARGS__);                              \
+  Status launch_##NAME(const StepProblem& p, Stream stream) { \
+    return launch_persistent<Line_##NAME>(p, stream);         \
   }
 #include "ladder/variants.inc"
 

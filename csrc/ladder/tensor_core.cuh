@@ -10,6 +10,7 @@
 
 #include "core/launch.cuh"
 #include "core/problem.h"
+#include "ladder/ladder.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/shared.cuh"
 #include "tile/raster.cuh"
@@ -213,9 +214,14 @@ inline bool has_whole_chunks(const Problem& p) {
 /// WMMA takes 32-bit strides; up to here the 32 rows of a fragment span at most 2^32 bytes.
 constexpr int64_t kMaxFragmentStride = int64_t{1} << 26;
 
-inline Gemm gemm_of(const Problem& p, int bm, int bn, bool swizzles) {
+/// Columns of a panel: what was asked for, by default a quarter of D. A step that does not swizzle has one panel.
+inline int64_t panel_columns(const StepProblem& p, bool swizzles) {
+  if (!swizzles) return p.n;
+  return p.swizzle_stride > 0 ? p.swizzle_stride : (p.n + 3) / 4;
+}
+
+inline Gemm gemm_of(const Problem& p, int bm, int bn, int64_t panel_columns) {
   const int64_t tiles_m = (p.m + bm - 1) / bm, tiles_n = (p.n + bn - 1) / bn;
-  const int64_t columns = !swizzles ? p.n : p.swizzle_stride > 0 ? p.swizzle_stride : (p.n + 3) / 4;
   Gemm g{};
   g.a = static_cast<const __half*>(p.a.data);
   g.b = static_cast<const __half*>(p.b.data);
@@ -227,7 +233,7 @@ inline Gemm gemm_of(const Problem& p, int bm, int bn, bool swizzles) {
   g.k = static_cast<int>(p.k);
   g.tiles_m = static_cast<uint32_t>(tiles_m);
   g.tiles_n = static_cast<uint32_t>(tiles_n);
-  g.panel = static_cast<uint32_t>(std::min(tiles_n, (columns + bn - 1) / bn));
+  g.panel = static_cast<uint32_t>(std::min(tiles_n, (panel_columns + bn - 1) / bn));
   g.fragments_fit_d = is_aligned(p.d.data, 32) && p.n % 8 == 0 && p.n <= kMaxFragmentStride;
   g.pairs_fit_d = is_aligned(p.d.data, 4) && p.n % 2 == 0;
   g.chunks_fit_d = is_aligned(p.d.data, 16) && p.n % 8 == 0;
@@ -245,8 +251,8 @@ inline Status launch_tiles(void (*kernel)(Gemm), const Gemm& g, int threads, int
 
 /// The same for a body that is compiled for whole chunks and for single elements.
 template <class Traits>
-Status launch_body(void (*chunks)(Gemm), void (*elements)(Gemm), const Problem& p, Stream stream) {
-  const Gemm g = gemm_of(p, Traits::BM, Traits::BN, Traits::kSwizzles);
+Status launch_body(void (*chunks)(Gemm), void (*elements)(Gemm), const StepProblem& p, Stream stream) {
+  const Gemm g = gemm_of(p, Traits::BM, Traits::BN, panel_columns(p, Traits::kSwizzles));
   return launch_tiles(has_whole_chunks(p) ? chunks : elements, g, Traits::kThreads,
                       Traits::kDynamicSmem ? Traits::SMEM : 0, stream);
 }

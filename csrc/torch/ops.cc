@@ -80,7 +80,6 @@ void check_arguments(const Call& call) {
           "0 (fast), 1 (batch_invariant), 2 (batch_invariant_or_raise) or -1 (as by default)");
   require("float32", call.float32, kAuto, static_cast<int64_t>(Float32Mode::kSplit),
           "0 (strict), 1 (split) or -1 (as by default)");
-  require("swizzle_stride", call.swizzle_stride, 0, INT32_MAX, "a number of columns, or 0 for the kernel's own");
   const int32_t dtype = call.a.dtype, result_dtype = call.result_dtype();
   if (result_dtype != dtype && !(is_half(dtype) && gemm_dtype(result_dtype) == DType::kF32)) {
     fail(prefix(call) + "out_dtype must be the dtype of " + a_name + " (" + text_of_dtype(dtype) +
@@ -204,7 +203,6 @@ Float32Mode float32_of(const Call& call) {
 void check_and_canonicalize(const Call& call, Canonical* canonical) {
   check_arguments(call);
   if (!canonicalize(call.operands(/*max_batch_dims=*/2), canonical)) fail(canonical->error);
-  canonical->problem.swizzle_stride = static_cast<int32_t>(call.swizzle_stride);
   ask_for(call.numerics == kAuto ? standing_numerics() : static_cast<NumericsMode>(call.numerics), float32_of(call),
           &canonical->problem);
 }
@@ -382,16 +380,6 @@ void linear_gated(StableIValue* stack, uint64_t, uint64_t) {
   stack[0] = give(std::move(result));
 }
 
-void matmul_swizzled(StableIValue* stack, uint64_t, uint64_t) {
-  Arguments arguments(stack);
-  Call call;
-  call.a = arguments.tensor();
-  call.b = arguments.tensor();
-  call.variant = arguments.take<int64_t>();
-  call.swizzle_stride = arguments.take<int64_t>();
-  stack[0] = give(run(call));
-}
-
 template <Op kOp>
 void implement(torch::stable::detail::StableLibrary& library) {
   const std::string name = op_name(kOp);
@@ -412,5 +400,4 @@ STABLE_TORCH_LIBRARY_IMPL(hgemm, CUDA, library) {
   hgemm::implement<Op::kLinear>(library);
   library.impl("linear_save", hgemm::linear_save);
   library.impl("linear_gated", hgemm::linear_gated);
-  library.impl("matmul_swizzled", hgemm::matmul_swizzled);
 }

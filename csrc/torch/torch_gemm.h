@@ -17,7 +17,6 @@ struct Call {
   int64_t variant = kAuto;
   int64_t numerics = kAuto;  // a NumericsMode
   int64_t float32 = kAuto;   // a Float32Mode
-  int64_t swizzle_stride = 0;
 
   int32_t result_dtype() const { return out_dtype.value_or(a.dtype); }
   Operands operands(int max_batch_dims) const;

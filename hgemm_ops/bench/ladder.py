@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import hgemm_ops
-from hgemm_ops import _variants
+from hgemm_ops.ops import ladder as kernels
 
 from . import cublas, record, runner, statistics, timing, workload
 from .rungs import FAMILIES, RUNGS
@@ -79,7 +79,8 @@ def default_cases(family: str) -> tuple[Case, ...]:
 
 def dtype_of(name: str) -> str:
     """The dtype of a step's operands."""
-    taken = {v.name: v.dtypes[0] for v in hgemm_ops.variants()} | {a.name: a.dtype for a in _variants.additions()}
+    taken = {step.name: step.dtype for step in kernels.steps()}
+    taken |= {addition.name: addition.dtype for addition in kernels.additions()}
     return str(taken[name]).removeprefix("torch.")
 
 
@@ -117,7 +118,7 @@ def _production(family: str, case: Case, operands: workload.Operands) -> dict[st
 
 
 def _panels(name: str, case: Case, options: Options) -> int | None:
-    swizzles = any(v.name == name and v.swizzles for v in hgemm_ops.variants())
+    swizzles = any(step.name == name and step.swizzles for step in kernels.steps())
     return (options.swizzle or max(1, case.n // 4)) if swizzles else None
 
 
@@ -131,7 +132,7 @@ def _refusals(family: str, case: Case, operands: workload.Operands) -> dict[str,
     if case.op == "add":
         return {
             addition.name: "" if getattr(torch, case.dtype) == addition.dtype else f"takes {addition.dtype}"
-            for addition in _variants.additions()
+            for addition in kernels.additions()
         }
     explained = {c.name: c.reason for c in hgemm_ops.explain(operands.a, operands.b).candidates}
     return {rung.name: explained.get(rung.name, "is not in this library") for rung in FAMILIES[family]}

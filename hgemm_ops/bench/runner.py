@@ -11,6 +11,7 @@ import torch
 
 import hgemm_ops
 from hgemm_ops import _variants
+from hgemm_ops.ops import ladder
 
 from . import lean, peers, record, statistics, timing, workload
 from .suites import Case
@@ -34,7 +35,8 @@ Call = Callable[[workload.Operands], torch.Tensor]
 class Options:
     """How to run a case.
 
-    variants: kernels to force beside the dispatcher's choice; "all" is every eligible one but the ladder's.
+    variants: kernels to force beside the dispatcher's choice; "all" is every eligible one that the
+        dispatcher may choose.
     candidates: of "all", only so many that the model predicts to be fastest, and what the dispatcher takes.
     dispatched: whether to time the dispatcher's choice.
     peers: which of ``peers.NAMES`` to time beside them.
@@ -160,11 +162,11 @@ def _contenders(case: Case, operands: workload.Operands, options: Options) -> _C
     found = _Contenders({TORCH: workload.torch_call(case)})
     if fused := workload.torch_fused_call(case):
         found.calls[TORCH_FUSED] = fused
-    ladder = set()
+    forced_only = set()
     if case.op == "add":
         reasons = {
             addition.name: "" if getattr(torch, case.dtype) == addition.dtype else f"does not take {case.dtype}"
-            for addition in _variants.additions()
+            for addition in ladder.additions()
         }
     elif case.op == "chain":
         chosen = [hgemm_ops.explain(operands.a.new_empty(case.m, w.size(1)), w.mT) for w in operands.chain]
@@ -182,7 +184,7 @@ def _contenders(case: Case, operands: workload.Operands, options: Options) -> _C
             explanation.candidates, key=lambda c: c.predicted_us if c.predicted_us is not None else float("inf")
         )
         reasons = {c.name: "" if c.eligible else c.reason for c in by_model if c.name != TORCH}
-        ladder = {c.name for c in explanation.candidates if c.family == "ladder"}
+        forced_only = {c.name for c in explanation.candidates if c.forced_only}
         if options.dispatched:
             found.calls[DISPATCHED] = workload.hgemm_call(case, None)
             if _variants.standing_numerics() != "fast":
@@ -191,7 +193,7 @@ def _contenders(case: Case, operands: workload.Operands, options: Options) -> _C
     everything = options.variants == (ALL,)
     names = options.variants
     if everything:
-        names = tuple(name for name, reason in reasons.items() if not reason and name not in ladder)
+        names = tuple(name for name, reason in reasons.items() if not reason and name not in forced_only)
         # A table that is written from this would else forget a kernel that the model underrates.
         names = tuple(
             n for i, n in enumerate(names) if i < (options.candidates or len(names)) or n == explanation.chosen

@@ -314,7 +314,7 @@ def plan(cases: Mapping[Case, Sequence[str]] | Sequence[Case], options: Options)
             for case in (case for case, held in models.items() if model in held):
                 explanation = _explain(case)
                 choices[case][model] = Choice(explanation.chosen, explanation.source)
-                able = [c for c in explanation.candidates if c.eligible and c.family not in ("ladder", TORCH)]
+                able = [c for c in explanation.candidates if c.eligible and not c.forced_only and c.family != TORCH]
                 predicted[case] = {c.name: c.predicted_us or float("inf") for c in able}
     finally:
         _tables.reload()

@@ -35,8 +35,9 @@ def _torch() -> Finding:
 
 def _native_library() -> Finding:
     if _library.load():
-        rungs = sum(v.family == "ladder" for v in hgemm_ops.variants())
-        text = f"{_library.PATH}, {len(hgemm_ops.variants()) - rungs} kernels, {rungs} steps of the ladder"
+        forced_only = sum(v.forced_only for v in hgemm_ops.variants())
+        automatic = len(hgemm_ops.variants()) - forced_only
+        text = f"{_library.PATH}, {automatic} kernels, {forced_only} more that only run when they are asked for"
         if _native.lib().hgemm_has_device_code():
             return Finding("library", "ok", text)
         # What `make demo` builds without a GPU; beside one it serves nothing.

@@ -32,7 +32,9 @@ _DTYPE = click.Choice(list(_DTYPES))
 @click.option("--variant", help="Force a kernel.")
 @click.option("--numerics", type=click.Choice(_native.NUMERICS), help="Default: HGEMM_OPS_NUMERICS, or fast.")
 @click.option("--float32", type=click.Choice(_native.FLOAT32), help="Default: HGEMM_OPS_FLOAT32, or strict.")
-@click.option("--all", "every", is_flag=True, help="Also list what cannot serve it, and why, and the ladder's rungs.")
+@click.option(
+    "--all", "every", is_flag=True, help="Also list what cannot serve it, and why, and what only runs if asked for."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(
     m: int,

@@ -8,11 +8,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hgemm_ops import _variants
 from hgemm_ops.bench import console, record, runner
 from hgemm_ops.bench import ladder as steps
 from hgemm_ops.bench.rungs import FAMILIES
 from hgemm_ops.bench.suites import SUITES, Case, parse_shapes
+from hgemm_ops.ops import ladder as kernels
 
 _SUITES = sorted({suite for family in FAMILIES for suite in steps.suites_of(family)})
 
@@ -64,7 +64,7 @@ def ladder(
     """
     cases = _cases(families or tuple(FAMILIES), suites, shapes)
     console.require_kernels("hgemm ladder")
-    if not _variants.additions():
+    if not kernels.is_built():
         raise click.ClickException("the ladder's library was not built: install with HGEMM_LADDER=1")
     if plot_path:
         from hgemm_ops.bench import ladder_plots  # before the measurement: matplotlib may be missing

@@ -81,14 +81,6 @@ def _linear_gated(x: Tensor, weight: Tensor, act: int, **choice: Any) -> Tensor:
     return activation.gate(_compute(F.linear, x, weight, **choice), act)
 
 
-def _matmul_swizzled(a: Tensor, b: Tensor, *, variant: int, swizzle_stride: int) -> Tensor:
-    require(
-        swizzle_stride >= 0,
-        f"hgemm: swizzle_stride must be a number of columns, or 0 for the kernel's own, got {swizzle_stride}",
-    )
-    return FUNCTIONS["matmul"](a, b, variant=variant)
-
-
 #: op name -> the op by torch's functions, differentiable
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "matmul": functools.partial(_compute, torch.matmul),
@@ -99,7 +91,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "linear": _linear,
     "linear_save": _linear_save,
     "linear_gated": _linear_gated,
-    "matmul_swizzled": _matmul_swizzled,
 }
 
 
@@ -122,10 +113,16 @@ def _fake(function: Callable[..., Any]) -> Callable[..., Any]:
     return fake
 
 
+def register_op(lib: library.Library, name: str, function: Callable[..., Any]) -> None:
+    """Registers ``function``, written with torch's functions, as an op's implementation on ``lib``, the fake one
+    included."""
+    lib.impl(name, function, "CompositeExplicitAutograd")
+    lib.impl(name, function, "FuncTorchBatched")
+    library.register_fake(f"{NAMESPACE}::{name}", _fake(function), lib=lib)
+
+
 def register(lib: library.Library) -> None:
     """Registers the implementations of every op on ``lib``, fake ones included."""
     functions = FUNCTIONS | {f"{name}.out": _out(name) for name in SIGNATURES}
     for name, function in functions.items():
-        lib.impl(name, function, "CompositeExplicitAutograd")
-        lib.impl(name, function, "FuncTorchBatched")
-        library.register_fake(f"{NAMESPACE}::{name}", _fake(function), lib=lib)
+        register_op(lib, name, function)

@@ -201,6 +201,14 @@ def _out_version_kernel(op: OpOverload) -> Callable[..., Tensor]:
     return run
 
 
+def register_op(
+    lib: library.Library, name: str, function: Callable[..., Any], record: Callable[..., Any] = _record
+) -> None:
+    """Registers the Autograd kernel of an op on ``lib``. ``function``: the op by torch's functions; ``record``: what it
+    records, by default a product of its two arguments."""
+    lib.impl(name, kernel(getattr(_OPS, name).default, function, record), "Autograd", with_keyset=True)
+
+
 _RECORDS: dict[str, Callable[..., Any]] = {
     "addmm": _record_sum,
     "baddbmm": _record_sum,
@@ -213,8 +221,7 @@ _RECORDS: dict[str, Callable[..., Any]] = {
 def register(lib: library.Library) -> None:
     """Registers the Autograd kernels of every op on ``lib``."""
     for name in (*SIGNATURES, *OTHERS):
-        op = getattr(_OPS, name).default
-        lib.impl(name, kernel(op, aten.FUNCTIONS[name], _RECORDS.get(name, _record)), "Autograd", with_keyset=True)
+        register_op(lib, name, aten.FUNCTIONS[name], _RECORDS.get(name, _record))
     for name in SIGNATURES:
         op = getattr(_OPS, name).out
         lib.impl(f"{name}.out", _out_kernel(op), "Autograd", with_keyset=True)

@@ -44,11 +44,17 @@ def _functionalize(functional: OpOverload) -> Callable[..., Tensor]:
     return kernel
 
 
+def register_autocast(lib: library.Library, name: str) -> None:
+    """Registers the Autocast kernels of an op on ``lib``."""
+    op = getattr(getattr(torch.ops, NAMESPACE), name).default
+    for device_type, key in (("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA")):
+        lib.impl(name, _autocast(op, device_type, key), key)
+
+
 def register(lib: library.Library) -> None:
     """Registers both on ``lib``, of every op that has them."""
     for name in (*SIGNATURES, *OTHERS):
-        op = getattr(getattr(torch.ops, NAMESPACE), name).default
-        for device_type, key in (("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA")):
-            lib.impl(name, _autocast(op, device_type, key), key)
+        register_autocast(lib, name)
         if name in SIGNATURES:
+            op = getattr(getattr(torch.ops, NAMESPACE), name).default
             lib.impl(f"{name}.out", _functionalize(op), "Functionalize")

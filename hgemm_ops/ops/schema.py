@@ -35,8 +35,6 @@ OTHERS: dict[str, str] = {
     "linear_save": f"(Tensor x, Tensor weight, Tensor? bias, int act, *, {_OPTIONS}) -> (Tensor, Tensor)",
     # act(gate) * up of gate, up = (x @ weight.T).chunk(2, -1)
     "linear_gated": f"(Tensor x, Tensor weight, int act, *, {_CHOICE}) -> Tensor",
-    # matmul through a kernel that walks the result in panels of swizzle_stride columns (0: of its own choice)
-    "matmul_swizzled": "(Tensor a, Tensor b, *, int variant, int swizzle_stride) -> Tensor",
 }
 
 TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)

@@ -13,16 +13,17 @@ from torch import Tensor, library
 
 import hgemm_ops
 from benchmarks import ladder_course
-from hgemm_ops import _native, _variants
 from hgemm_ops.bench.rungs import FAMILIES, RUNGS
+from hgemm_ops.ops import ladder
 
-pytestmark = pytest.mark.skipif(not _variants.additions(), reason="the ladder's library was not built")
+pytestmark = pytest.mark.skipif(not ladder.is_built(), reason="the ladder's library was not built")
 
 LIST = ROOT / "csrc" / "ladder" / "variants.inc"
 hgemm = torch.ops.hgemm
 
+STEPS = {step.name: step for step in ladder.steps()}
 GEMMS = [v for v in hgemm_ops.variants() if v.family == "ladder"]
-ADDITIONS = _variants.additions()
+ADDITIONS = ladder.additions()
 
 
 def seeds() -> list[dict[str, str]]:
@@ -76,7 +77,9 @@ def test_what_steps_say_of_themselves() -> None:
         assert v.dtypes == ((torch.float32,) if family == "sgemm" else (torch.float16,))
         assert v.layouts == ("NN",)
         assert v.min_arch == ("sm_90" if family == "wgmma" else "sm_80")
-        assert v.swizzles == ("swizzle" in v.name)
+        step = STEPS[v.name]
+        assert (step.variant, step.dtype, step.swizzles) == (v.id, v.dtypes[0], "swizzle" in v.name)
+        assert v.forced_only
         half = family in ("hgemm", "wmma", "mma") and not v.name.endswith("f32acc")
         assert v.numerics == ("float16 accumulation" if half else "float32 accumulation"), v.name
 
@@ -115,7 +118,7 @@ def test_eligibility() -> None:
 def test_product_ops(v: hgemm_ops.VariantInfo) -> None:
     """On a CPU a step's op is torch.matmul; where the kernel runs is the GPU tests' matter."""
     op, dtype = getattr(hgemm, v.name).default, v.dtypes[0]
-    extra = ", int swizzle_stride=0" if v.swizzles else ""
+    extra = ", int swizzle_stride=0" if STEPS[v.name].swizzles else ""
     assert str(op._schema) == f"hgemm::{v.name}(Tensor a, Tensor b{extra}) -> Tensor"
     a, b = t(5, 3, dtype=dtype), t(3, 4, dtype=dtype)
     torch.testing.assert_close(op(a, b), a @ b)
@@ -123,7 +126,7 @@ def test_product_ops(v: hgemm_ops.VariantInfo) -> None:
     library.opcheck(op, (a, b), test_utils=OPCHECKS)
     with pytest.raises(RuntimeError, match=f"hgemm::{v.name}: b must be {dtype}, got torch.float64"):
         op(a, b.double())
-    if v.swizzles:
+    if STEPS[v.name].swizzles:
         torch.testing.assert_close(op(a, b, 128), a @ b)
         library.opcheck(op, (a, b, 64), test_utils=OPCHECKS)
         with pytest.raises(RuntimeError, match=r"swizzle_stride must be a number of columns, .* got -1"):
@@ -131,7 +134,7 @@ def test_product_ops(v: hgemm_ops.VariantInfo) -> None:
 
 
 def test_operands_are_copied_only_where_a_step_needs_it() -> None:
-    from hgemm_ops.ops.variants import _plain
+    from hgemm_ops.ops.ladder import _plain
 
     x = torch.arange(24.0).reshape(4, 6)
     for plain in (x, x[:, :3], x[1:2], x[:, 1:], x[:0], x[:, :0], x[0], torch.zeros(3, 1), torch.zeros(1, 3)[:, 1:]):
@@ -148,7 +151,7 @@ def test_operands_are_copied_only_where_a_step_needs_it() -> None:
 
 
 @pytest.mark.parametrize("addition", ADDITIONS, ids=lambda addition: addition.name)
-def test_addition_ops(addition: _native.Addition) -> None:
+def test_addition_ops(addition: ladder.Addition) -> None:
     op, dtype = getattr(hgemm, addition.name).default, addition.dtype
     assert str(op._schema) == f"hgemm::{addition.name}(Tensor a, Tensor b) -> Tensor"
     for a, b in (

@@ -53,7 +53,6 @@ SAMPLES: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
         ((t(2, 5, 3), t(8, 3), 0), {"float32": 1, "numerics": 0}),
         ((t(3, dtype=torch.bfloat16), t(2, 3, dtype=torch.bfloat16), 3), {"variant": -2}),
     ],
-    "matmul_swizzled": [((t(5, 3), t(3, 4)), {"variant": 0, "swizzle_stride": 128})],
 }
 
 
