@@ -32,7 +32,6 @@ from build_tools import BUILD, CSRC, aten, toolkit
 from build_tools.archs import wanted_archs, wants_ladder
 from build_tools.ninja import build_libraries
 
-
 #: The list that says which steps a ladder that was not built would have.
 LADDER_LIST = "ladder/variants.inc"
 

@@ -111,6 +111,7 @@ def test_the_command_prints_writes_and_draws(
     right = ladder.Table(table.family, table.case, table.sets, tuple(s for s in table.steps if not s.result.wrong))
     for shown, status in ((table, 1), (right, 0)):
         monkeypatch.setattr(command.console, "require_kernels", lambda name: None)
+        monkeypatch.setattr(command.kernels, "is_built", lambda: True)
         monkeypatch.setattr(runner, "copy_gbps", lambda: 1000.0)
         monkeypatch.setattr(ladder, "run", lambda cases, options, shown=shown: iter([shown] * len(cases)))
         monkeypatch.setattr(ladder, "document", lambda tables, options, copy: _document(tables[0]))
