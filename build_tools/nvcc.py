@@ -4,6 +4,9 @@ With -lineinfo ptxas puts the whole PTX into each cubin, and which SASS is of wh
 both: half of a compressed library. Which SASS is of which line of the source stays, but for the PTX that is kept to be
 compiled on a newer GPU: a quarter of that are the lines' numbers. nvcc has no option for this, so that its steps, which
 --dryrun prints, run here one by one, and their files are changed in between.
+
+The preprocessor, which is a step for the host and one for each architecture, also writes which files it read. DEPFILE
+holds what any of them read. ``nvcc -M`` would preprocess once more for it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 SECTIONS = (b".nv_debug_ptx_txt", b".nv_debug_line_sass")
@@ -39,25 +43,34 @@ def strip_lines(ptx: Path) -> None:
     ptx.write_bytes(re.sub(rb"^\t\.loc\t.*\n", b"", ptx.read_bytes(), flags=re.MULTILINE))
 
 
+def write_depfile(depfile: Path, target: str, parts: Iterable[Path]) -> None:
+    """One rule for ``target`` of what any of several depfiles names. A space in a path is escaped, and stays so."""
+    names: dict[str, None] = {}
+    for part in parts:
+        _, _, prerequisites = part.read_text().replace("\\\n", " ").partition(": ")
+        names.update(dict.fromkeys(re.split(r"(?<!\\)\s+", prerequisites.strip())))
+    depfile.write_text(f"{target}: {' '.join(names)}\n")
+
+
 def main(depfile: str, command: list[str]) -> int:
-    output = command.index("-o")
-    bare = [word for i, word in enumerate(command) if word != "-c" and i not in (output, output + 1)]
-    # By itself: among the steps it has no command line.
-    listing = [*bare, "-M", "-MT", command[output + 1], "-MF", depfile]
-    if code := subprocess.run(listing, stderr=subprocess.DEVNULL).returncode:
-        return subprocess.run(command).returncode or code
+    target = command[command.index("-o") + 1]
+    in_one_step = [*command, "-MD", "-MT", target, "-MF", depfile]
     with tempfile.TemporaryDirectory() as directory:
         environ = {**os.environ, "TMPDIR": directory}
         dry_run = subprocess.run([*command, "--dryrun"], env=environ, stderr=subprocess.PIPE, text=True)
         steps = re.findall(r"^#\$ (.+)$", dry_run.stderr, re.MULTILINE)
         if dry_run.returncode or not any(step.startswith("ptxas ") for step in steps):
-            return subprocess.run(command).returncode  # nvcc says what is wrong, or has no such steps
+            return subprocess.run(in_one_step).returncode  # nvcc says what is wrong, or has no such steps
+        dependencies: list[Path] = []
         for step in steps:
             if step.startswith("rm "):
                 continue  # of files in the directory, which goes as a whole
             if variable := re.match(r"(\w+)=(.*)$", step):
                 environ[variable[1]] = variable[2].strip()
                 continue
+            if " -E -x c++ " in step:
+                dependencies.append(Path(directory, f"{len(dependencies)}.d"))
+                step += f" -MD -MT target -MF {shlex.quote(str(dependencies[-1]))}"
             if step.startswith("fatbinary "):  # after ptxas has read them
                 for ptx in re.findall(r"kind=ptx,[^\"]*?file=([^\",]+)", step):
                     strip_lines(Path(ptx))
@@ -66,6 +79,8 @@ def main(depfile: str, command: list[str]) -> int:
             if step.startswith("ptxas "):
                 words = shlex.split(step)
                 blank_ptx(Path(words[words.index("-o") + 1]))
+        assert dependencies, f"nvcc --dryrun names no preprocessor: {steps}"
+        write_depfile(Path(depfile), target, dependencies)
     return 0
 
 

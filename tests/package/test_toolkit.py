@@ -21,9 +21,8 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ "$dep" ] && exec c++ -x c++ "$include" -M -MT "$target" -MF "$dep" "$in"
 echo "ptxas info    : Compiling entry function 'k' for 'sm_80'" >&2
-exec c++ -x c++ -fPIC "$include" -c "$in" -o "$out"
+exec c++ -x c++ -fPIC "$include" -MD -MT "$target" -MF "$dep" -c "$in" -o "$out"
 """
 
 
