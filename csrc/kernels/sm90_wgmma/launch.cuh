@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <random>
 
 #include "core/chip.h"
 #include "core/convert.cuh"
@@ -81,21 +80,6 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
   config.numAttrs = 1;
   tile::allow_early_start(&config);
   return cudaLaunchKernelEx(&config, kernel<Traits>, params);
-}
-
-/// What marks the partial sums of one launch. Flags lie in memory that holds anything: bits drawn at random keep it
-/// from passing for a tag. Replays of a graph use one tag again and again, but every flag is set once in a launch and
-/// cleared once, by the only block that waits for it.
-inline uint64_t next_tag() {
-  constexpr uint64_t kStep = 0x9e3779b97f4a7c15u;  // splitmix64's
-  static std::atomic<uint64_t> state = [] {
-    std::random_device device;
-    return uint64_t{device()} << 32 | device();
-  }();
-  uint64_t x = state.fetch_add(kStep, std::memory_order_relaxed);
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return (x ^ x >> 31) | 1;  // a cleared flag is 0
 }
 
 /// All but the tensor maps.

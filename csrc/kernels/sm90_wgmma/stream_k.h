@@ -8,6 +8,11 @@
 
 namespace hgemm::sm90_wgmma {
 
+/// What marks the partial sums of one launch. Flags lie in memory that holds anything: bits drawn at random keep it
+/// from passing for a tag. Replays of a graph use one tag again and again, but every flag is set once in a launch and
+/// cleared once, by the only block that waits for it.
+uint64_t next_tag();
+
 /// A cluster begins and ends a share of a tile at least this many steps from the tile's ends, or there: to write and
 /// add partial sums takes as long as a few steps. At least the steps under which a cooperative tile is stored.
 constexpr int kSplitSteps = 8;
