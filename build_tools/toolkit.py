@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +22,9 @@ from build_tools import archs
 DEFAULT_HOME = Path("/usr/local/cuda")
 MIN_NVCC = (12, 1)  # the first with st.async: benchmarks/cuda12.py
 COMPRESSING_NVCC = (12, 8)  # the first with --compress-mode
+#: The wheels that make up a toolkit, as in requirements/nvcc.txt. pip alone takes the newest of those that it may
+#: choose, and an nvcc does not work with parts of another release.
+WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-runtime", "nvidia-cuda-cccl")
 
 
 def nvcc_home(nvcc: str) -> Path | None:
@@ -55,8 +60,22 @@ def nvcc_release(home: Path) -> tuple[int, int] | None:
     return (int(release[1]), int(release[2])) if release else None
 
 
-def defect(home: Path) -> str | None:
-    """Why a toolkit that has an nvcc cannot build this library, None if it can."""
+def compile_error(home: Path, cxx: str) -> str | None:
+    """What a toolkit says against an empty kernel, None where it compiles it."""
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory, "empty.cu")
+        source.write_text("__global__ void empty() {}\n")
+        flags = ["-cubin", f"-arch=sm_{archs.MIN_ARCH}", f"-ccbin={cxx}", "-o", str(source.with_suffix(".cubin"))]
+        run = subprocess.run([home / "bin" / "nvcc", *flags, source], capture_output=True, text=True)
+    if run.returncode == 0:
+        return None
+    lines = (run.stderr + run.stdout).splitlines()
+    errors = [line for line in lines if re.search("error|fatal|unsupported", line, re.IGNORECASE)] or lines
+    return errors[0].strip() if errors else f"nvcc exits with {run.returncode}"
+
+
+def defect(home: Path, cxx: str = "c++") -> str | None:
+    """Why a toolkit that has an nvcc cannot build this library, None if it can. ``cxx``: the host compiler."""
     if cudart_dir(home) is None:
         return "no libcudart_static.a"
     release = nvcc_release(home)
@@ -64,7 +83,14 @@ def defect(home: Path) -> str | None:
         return "nvcc --version names no release"
     if release < MIN_NVCC:
         return f"nvcc {release[0]}.{release[1]} is older than {MIN_NVCC[0]}.{MIN_NVCC[1]}"
-    return None
+    error = compile_error(home, cxx)
+    if error is None:
+        return None
+    advice = ""
+    if home.parent.name == "nvidia":  # of wheels
+        pins = " ".join(f"'{wheel}=={release[0]}.{release[1]}.*'" for wheel in WHEELS)
+        advice = f"; its parts have to be of one release: pip install {pins}"
+    return f"nvcc {release[0]}.{release[1]} does not compile an empty kernel ({error}){advice}"
 
 
 def find_toolkit(
@@ -72,10 +98,11 @@ def find_toolkit(
 ) -> tuple[Path | None, str]:
     """The first usable toolkit and, where there is none, the reason."""
     rejected = []
+    cxx = shlex.split(environ.get("CXX", "c++"))[-1]
     for home in toolkit_homes(environ, site_dirs):
         if not (home / "bin" / "nvcc").is_file():
             continue
-        reason = defect(home)
+        reason = defect(home, cxx)
         if reason is None:
             return home, ""
         rejected.append(f"{home}: {reason}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
 from build_tools import toolkit
 
@@ -22,6 +23,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 echo "ptxas info    : Compiling entry function 'k' for 'sm_80'" >&2
+[ "$dep" ] || exec c++ -x c++ -D__global__= -c "$in" -o "$out"
 exec c++ -x c++ -fPIC "$include" -MD -MT "$target" -MF "$dep" -c "$in" -o "$out"
 """
 
@@ -73,6 +75,30 @@ def test_unusable_toolkits_are_skipped_with_a_reason(tmp_path: Path, monkeypatch
     assert reason == f"{old}: nvcc 11.8 is older than 12.1; {bare}: no libcudart_static.a"
     monkeypatch.setattr(toolkit, "DEFAULT_HOME", make_toolkit(tmp_path / "default"))
     assert toolkit.find_toolkit(environ, []) == (toolkit.DEFAULT_HOME, "")
+
+
+def test_wheels_of_different_releases_are_refused_with_those_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nvcc 13.0 says where pip chose nvvm 13.5 for it: the compiler's PTX is too new for the assembler."""
+    monkeypatch.setattr(toolkit, "DEFAULT_HOME", tmp_path / "nothing")
+    wheels = make_toolkit(tmp_path / "nvidia" / "cu13", lib="lib")
+    error = "ptxas empty.ptx, line 9; fatal   : Unsupported .version 9.5; current version is '9.0'"
+    nvcc = wheels / "bin" / "nvcc"
+    refusing = f"""case "$*" in *.cu) echo "{error}" >&2; exit 255 ;; esac\ncase $1 in"""
+    nvcc.write_text(nvcc.read_text().replace("case $1 in", refusing, 1))
+    found, reason = toolkit.find_toolkit({}, [str(tmp_path)])
+    assert found is None
+    assert f"{wheels}: nvcc 13.0 does not compile an empty kernel ({error})" in reason
+    assert "pip install 'nvidia-cuda-nvcc==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-nvvm==13.0.*'" in reason
+    other = make_toolkit(tmp_path / "default")
+    monkeypatch.setattr(toolkit, "DEFAULT_HOME", other)
+    assert toolkit.find_toolkit({}, [str(tmp_path)]) == (other, "")
+
+
+def test_the_wheels_named_are_those_that_the_makefile_installs() -> None:
+    lines = (ROOT / "requirements" / "nvcc.txt").read_text().splitlines()
+    assert {line.partition("==")[0] for line in lines if not line.startswith("#")} == set(toolkit.WHEELS)
 
 
 def test_no_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
