@@ -270,7 +270,9 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     files = {
         "core/shared.h": "int one();\n",
         "kernels/family/list.inc": "// one kernel a line\nKERNEL(a)\nKERNEL(b)\n",
-        "kernels/family/instances.cu": "#define KERNEL(X) int X() { return 6; }\nHGEMM_LINE\n#ifndef HGEMM_LINE\n"
+        "kernels/family/kernel.cuh": "// templates\n",
+        "kernels/family/instances.cu": '#include "kernels/family/kernel.cuh"\n'
+        "#define KERNEL(X) int X() { return 6; }\nHGEMM_LINE\n#ifndef HGEMM_LINE\n"
         '#include "kernels/family/list.inc"\n#endif\n',
         "kernels/device.cu": "",
         "dispatch/canonical.cc": 'int five() {\n#include "dispatch/data.inc"\n}\n',
@@ -374,6 +376,8 @@ def test_build_is_incremental(tree: Tree, capfd: pytest.CaptureFixture[str]) -> 
     header = tree.csrc / "core" / "shared.h"
     header.write_text("int one();\nint two();\n")
     assert compiled() == {"kernels/sm80_a/instances.cu", "torch/ops.cc"}
+    (tree.csrc / "kernels" / "family" / "kernel.cuh").write_text("// other templates\n")
+    assert compiled() == {"kernels/family/instances.0.cu", "kernels/family/instances.1.cu"}
     kernel_list = tree.csrc / "kernels" / "family" / "list.inc"
     kernel_list.write_text(kernel_list.read_text() + "KERNEL(c)\n")
     assert compiled() == {"kernels/family/instances.2.cu"}
@@ -383,6 +387,58 @@ def test_build_is_incremental(tree: Tree, capfd: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit, match="compilation failed"):
         compiled()
     assert "sm90_b/instances.cu" in capfd.readouterr().out
+
+
+def families_read(deps: str) -> dict[str, set[str]]:
+    """The families of kernels whose files each object of a family depends on, in the output of ninja -t deps."""
+    read: dict[str, set[str]] = {}
+    for rule in deps.split("\n\n"):
+        target = re.match(r"kernels/(\w+)/\S+\.o: ", rule)
+        if target:
+            read.setdefault(target[1], set()).update(re.findall(r"^ +\S*/kernels/(\w+)/", rule, re.MULTILINE))
+    return read
+
+
+def test_a_family_is_compiled_again_for_its_own_headers_alone() -> None:
+    rule = (
+        "kernels/{}/instances.0.cu.o: #deps 2, deps mtime 1 (VALID)\n    /r/csrc/kernels/{}/kernel.cuh\n    /r/c.h\n\n"
+    )
+    assert families_read(rule.format("a", "a") + rule.format("b", "a")) == {"a": {"a"}, "b": {"a"}}
+    build = PTXAS_REPORT.parent
+    if not (build / ".ninja_deps").is_file():
+        pytest.skip("nothing was built here")
+    deps = subprocess.run(
+        [ninja.ninja_program(), "-C", build, "-t", "deps"], check=True, capture_output=True, text=True
+    ).stdout
+    read = families_read(deps)
+    assert read
+    assert {family: of for family, of in read.items() if of != {family}} == {}
+
+
+def test_an_object_depends_on_what_any_pass_of_the_preprocessor_read(tmp_path: Path) -> None:
+    (tmp_path / "0.d").write_text("target: a.cu \\\n a\\ b.cuh \\\n host.h\n")
+    (tmp_path / "1.d").write_text("target: a.cu device.h a\\ b.cuh\n")
+    nvcc.write_depfile(tmp_path / "all.d", "a.cu.o", [tmp_path / "0.d", tmp_path / "1.d"])
+    assert (tmp_path / "all.d").read_text() == "a.cu.o: a.cu a\\ b.cuh host.h device.h\n"
+
+
+@pytest.mark.slow
+def test_nvcc_names_what_it_read_for_each_architecture(tmp_path: Path) -> None:
+    home, why = toolkit.find_toolkit()
+    if home is None:
+        pytest.skip(why)
+    for name in ("old.cuh", "new.cuh", "both.cuh"):
+        (tmp_path / name).touch()
+    source, target, depfile = (tmp_path / name for name in ("k.cu", "k.cu.o", "k.d"))
+    source.write_text(
+        '#include "both.cuh"\n#if __CUDA_ARCH__ >= 900\n#include "new.cuh"\n#elif defined(__CUDA_ARCH__)\n'
+        '#include "old.cuh"\n#endif\n__global__ void k() {}\n'
+    )
+    flags = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in (80, 90)]
+    assert nvcc.main(str(depfile), [str(home / "bin" / "nvcc"), *flags, "-c", str(source), "-o", str(target)]) == 0
+    assert target.is_file()
+    rule = depfile.read_text()
+    assert rule.startswith(f"{target}: ") and {"old.cuh", "new.cuh", "both.cuh"} <= set(re.findall(r"\w+\.cuh", rule))
 
 
 def test_line_info_leaves_out_the_ptx(tmp_path: Path) -> None:
