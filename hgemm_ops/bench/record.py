@@ -122,8 +122,18 @@ def changed_files(old: str | None, new: str | None) -> list[str] | None:
     return None if names is None else names.splitlines()
 
 
+def allows_tf32() -> bool:
+    """Whether torch may compute float32 matmuls on CUDA in TF32, whichever of torch's settings says so.
+
+    ``allow_tf32`` cannot be read once TF32 was allowed through ``fp32_precision``: it raises a RuntimeError.
+    ``fp32_precision`` can always be read, follows ``allow_tf32``, and resolves to the setting of all backends where
+    there is none for CUDA matmuls.
+    """
+    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
+
+
 def environment() -> dict[str, Any]:
-    """GPU, driver, versions, sources and date, as every result file carries them."""
+    """The GPU, driver, versions, sources and date that every result file carries."""
     facts: dict[str, Any] = {
         "gpu": None,
         "torch": torch.__version__,
@@ -143,7 +153,7 @@ def environment() -> dict[str, Any]:
             "l2_bytes": properties.L2_cache_size,
             "dram_gbs": _native.device_facts(torch.cuda.current_device()).dram_gbs,
             "driver": driver.splitlines()[0] if driver else None,
-            "allow_tf32": torch.backends.cuda.matmul.allow_tf32,
+            "allow_tf32": allows_tf32(),
             "allow_fp16_accumulation": torch.backends.cuda.matmul.allow_fp16_accumulation,
             "allow_fp16_reduced_precision_reduction": (
                 torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
