@@ -1,20 +1,20 @@
-"""The data of the dispatcher's model (``benchmarks/fit_model.py``): microseconds of torch and of every kernel worth
-trying, at random shapes. A file is a line of JSON, with what it was measured on, then a table with tabs, compressed."""
+"""The data to which the dispatcher's model is fitted (``benchmarks/fit_model.py``).
+
+For random shapes it has the microseconds of torch and of every kernel that was worth timing. A file is compressed text:
+a line of JSON that says what it was measured on, then a table with tabs between the columns.
+"""
 
 from __future__ import annotations
 
 import json
 import lzma
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .suites import KEY, Case
-
-if TYPE_CHECKING:
-    from .survey import Row
 
 _MEASURED_ON = ("gpu", "torch", "csrc")
 _DEVICE = ("sm_count", "l2_bytes", "dram_gbs")
@@ -23,7 +23,11 @@ TORCH = "torch"
 
 @dataclass(frozen=True)
 class Shape:
-    """kind: how it was drawn, "random" for sampling.unscored's. us: of torch and the kernels that were timed."""
+    """A shape and its times.
+
+    kind: how it was drawn; "random" for the shapes of ``sampling.unscored``.
+    us: the microseconds of torch and of each kernel that was timed.
+    """
 
     kind: str
     case: Case
@@ -31,7 +35,7 @@ class Shape:
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Shape]]:
-    """What the shapes of a file were measured on, and the shapes."""
+    """The first line of a file, which says what it was measured on, and its shapes."""
     with lzma.open(path, "rt") as file:
         head = json.loads(next(file))
         columns = next(file).rstrip("\n").split("\t")
@@ -45,7 +49,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Shape]]:
 
 
 def write(head: dict[str, Any], shapes: Sequence[Shape], path: Path) -> None:
-    """Replaces the file at once."""
+    """Writes a file. A reader finds either the old file or the whole new one."""
     names = [TORCH, *sorted({name for shape in shapes for name in shape.us} - {TORCH})]
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.new")
@@ -59,8 +63,11 @@ def write(head: dict[str, Any], shapes: Sequence[Shape], path: Path) -> None:
 
 
 def check(environment: dict[str, Any], path: Path) -> tuple[dict[str, Any], list[Shape]]:
-    """What a file holds, nothing where there is none. ValueError where it was measured on another GPU, with another
-    torch or other sources."""
+    """What ``read`` gives for a file; no shapes where there is no file.
+
+    Raises:
+        ValueError: the file was measured on another GPU, with another torch, or with other sources.
+    """
     here = {name: environment[name] for name in (*_MEASURED_ON, *_DEVICE) if name in environment}
     head, held = read(path) if path.exists() else (here, [])
     if differing := [name for name in _MEASURED_ON if head[name] != here[name]]:
@@ -69,12 +76,22 @@ def check(environment: dict[str, Any], path: Path) -> tuple[dict[str, Any], list
     return head, held
 
 
-def merge(rows: Sequence[Row], environment: dict[str, Any], path: Path) -> int:
-    """Adds measured shapes to a file, in the place of the same ones; returns how many it holds then. ValueError as
-    ``check``."""
+def merge(times: Mapping[Case, dict[str, float]], environment: dict[str, Any], path: Path) -> int:
+    """Adds random shapes to a file. A shape that the file already has is replaced.
+
+    Args:
+        times: for each shape, the microseconds of torch and of every kernel that was timed.
+        environment: what they were measured on, as ``record.environment`` gives it.
+
+    Returns:
+        The number of shapes that the file then has.
+
+    Raises:
+        ValueError: the file was measured on something else, as ``check`` says.
+    """
     head, held = check(environment, path)
     shapes = {shape.case: shape for shape in held}
-    for row in rows:
-        shapes[row.planned.case] = Shape("random", row.planned.case, row.measured.us)
+    for case, us in times.items():
+        shapes[case] = Shape("random", case, us)
     write(head, list(shapes.values()), path)
     return len(shapes)

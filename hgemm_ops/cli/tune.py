@@ -159,7 +159,8 @@ def _measure_random(
     try:
         model_data.check(environment, path)
         seed, _, rows = console.survey_rows(survey.MODEL, options, screen, seed, count, (), None, soak, journal)
-        held = model_data.merge(rows, environment, path)
+        times = {row.planned.case: row.measured.us for row in rows}
+        held = model_data.merge(times, environment, path)
     except ValueError as error:
         raise click.ClickException(f"{error}; give another --output") from None
     screen.print(f"{len(rows)} shapes of seed {seed} added: {held} in {path}", markup=False)
