@@ -217,7 +217,7 @@ _SURVEYED = (
     "the best kernel, torch included; how much longer the choice takes than the best, in the mean and at the",
     "95th percentile; how often torch is chosen (and is best); choices below 0.97 of torch, and the lowest.",
 )
-_SURVEY_HEADER = ("shapes", "choice", "best", "regret", "95th", "torch (best)", "losses", "worst")
+_SURVEY_HEADER = ("shapes", "choice", "best", "slowdown", "95th", "torch (best)", "losses", "worst")
 
 
 def survey_line(name: str, document: Document) -> str:

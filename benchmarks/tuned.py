@@ -70,8 +70,8 @@ def main(count: int, seed: int | None, soak: float, output: Path | None) -> None
     assert figures is not None
     click.echo(
         f"{figures.shapes} shapes: choice over torch {figures.choice:.4f}, over best "
-        f"{figures.choice / figures.best:.4f}, regret at the 95th percentile {figures.regret_95:.1%}, below "
-        f"{survey_figures.LOSS} {figures.losses}, worst {figures.worst:.3f}; "
+        f"{figures.choice / figures.best:.4f}, slowdown against the best at the 95th percentile "
+        f"{figures.slowdown_95:.1%}, below {survey_figures.LOSS} {figures.losses}, worst {figures.worst:.3f}; "
         f"{document['milliseconds']['median']:.0f} ms a shape; recorded in {path}"
     )
 

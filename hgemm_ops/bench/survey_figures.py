@@ -1,4 +1,4 @@
-"""What a survey's shapes come to: means of the choice and of the best kernel over torch, by rows and by model."""
+"""Sums up a survey: the mean speed of the choice and of the best kernel over torch, by rows, layout and model."""
 
 from __future__ import annotations
 
@@ -12,19 +12,26 @@ import torch
 from . import runner, zoo
 from .suites import KEY, LAYOUTS, Case
 
-_WHOLE = 16  # bytes of alignment
+_WHOLE = 16  # bytes: operands with less alignment count as unaligned
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Over shapes. choice, best: geometric means of torch's time over theirs. regret: how much longer the choice takes
-    than the best. losses: shapes where the choice is below 0.97 of torch."""
+    """Figures over a set of shapes.
+
+    choice, best: the geometric mean speed over torch of the dispatcher's choice, and of the fastest of all, torch
+        included.
+    slowdown, slowdown_95: how much longer the choice takes than the best, in the mean and at the 95th percentile.
+    torchs, best_is_torch: the share of shapes where the choice, or the best, is torch.
+    losses: the number of shapes where the choice is slower than ``LOSS`` of torch's speed.
+    worst: the lowest speed of a choice over torch.
+    """
 
     shapes: int
     choice: float
     best: float
-    regret: float
-    regret_95: float
+    slowdown: float
+    slowdown_95: float
     torchs: float
     best_is_torch: float
     losses: int
@@ -32,7 +39,7 @@ class Figures:
 
 
 LOSS = 0.97
-#: Rows -> the first and the last number of them.
+#: Ranges of M: the first and the last number of rows of each.
 BUCKETS = {"1 to 64": (1, 64), "65 to 256": (65, 256), "257 to 1024": (257, 1024), "1025 to 4096": (1025, 4096)}
 BUCKETS["from 4097"] = (4097, 1 << 62)
 
@@ -40,7 +47,7 @@ BUCKETS["from 4097"] = (4097, 1 << 62)
 def scored(
     rows: Sequence[Mapping[str, Any]], model: str | None = None
 ) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """(row, choice) of every choice that was right, of all models or one."""
+    """Each row with each choice that was right, of all models or of one."""
     return [
         (row, choice)
         for row in rows
@@ -50,19 +57,19 @@ def scored(
 
 
 def figures(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Figures | None:
-    """None where there are no shapes."""
+    """The figures of these rows and choices; None where there are none."""
     if not pairs:
         return None
     choice = torch.tensor([choice["ratio"] for _, choice in pairs], dtype=torch.float64)
-    # What is chosen is not slower than the best by less than nothing: where noise says so, they are equal.
+    # By noise the choice may look faster than the best. Then they are taken to be equal.
     best = torch.maximum(choice, torch.tensor([row["best"] for row, _ in pairs], dtype=torch.float64))
-    regret = best / choice - 1
+    slowdown = best / choice - 1
     return Figures(
         shapes=len(pairs),
         choice=choice.log().mean().exp().item(),
         best=best.log().mean().exp().item(),
-        regret=regret.mean().item(),
-        regret_95=regret.quantile(0.95).item(),
+        slowdown=slowdown.mean().item(),
+        slowdown_95=slowdown.quantile(0.95).item(),
         torchs=sum(choice["served_by"] == runner.TORCH for _, choice in pairs) / len(pairs),
         best_is_torch=sum(row["best_by"] == runner.TORCH for row, _ in pairs) / len(pairs),
         losses=int((choice < LOSS).sum()),
@@ -70,17 +77,17 @@ def figures(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Fig
     )
 
 
-HEADINGS = ("shapes", "choice", "best", "regret", "95th", "torch", "losses", "worst")
+HEADINGS = ("shapes", "choice", "best", "slowdown", "95th", "torch", "losses", "worst")
 
 
 def cells(f: Figures) -> list[str]:
-    """What stands under ``HEADINGS``."""
+    """The texts of the columns ``HEADINGS``."""
     return [
         str(f.shapes),
         f"{f.choice:.3f}",
         f"{f.best:.3f}",
-        f"{f.regret:.1%}",
-        f"{f.regret_95:.1%}",
+        f"{f.slowdown:.1%}",
+        f"{f.slowdown_95:.1%}",
         f"{f.torchs:.0%} ({f.best_is_torch:.0%})",
         f"{f.losses} ({f.losses / f.shapes:.1%})",
         f"{f.worst:.3f}",
@@ -88,7 +95,7 @@ def cells(f: Figures) -> list[str]:
 
 
 def lines(document: Mapping[str, Any], by_model: bool = True) -> list[list[str]]:
-    """The figures of all shapes, by rows, by layout, and of the zoo by model; a name before each line."""
+    """A line for all shapes, each range of rows, each layout, and each model of the zoo: its name and its figures."""
     shapes = document["shapes"]
     every = scored(shapes)
     parts = {"all": every}

@@ -332,7 +332,7 @@ def _shape(
 def test_figures_of_a_survey() -> None:
     rows = [
         _shape(1, 1.0, 1.1, by="torch"),
-        _shape(64, 1.21, 1.2),  # by noise: no regret
+        _shape(64, 1.21, 1.2),  # by noise: no slowdown
         _shape(65, 0.96, 1.0, best_by="torch"),
         _shape(300, None, 1.3),  # wrong
     ]
@@ -340,7 +340,7 @@ def test_figures_of_a_survey() -> None:
     assert found is not None and found.shapes == 3
     assert found.choice == pytest.approx((1.0 * 1.21 * 0.96) ** (1 / 3))
     assert found.best == pytest.approx((1.1 * 1.21 * 1.0) ** (1 / 3))
-    assert found.regret == pytest.approx((0.1 + 0.0 + 1 / 0.96 - 1) / 3)
+    assert found.slowdown == pytest.approx((0.1 + 0.0 + 1 / 0.96 - 1) / 3)
     assert (found.losses, found.worst) == (1, 0.96)
     assert found.torchs == found.best_is_torch == pytest.approx(1 / 3)
     assert survey_figures.figures([]) is None
