@@ -60,6 +60,13 @@ class Device:
         return self.name.lower().replace(" ", "_")
 
 
+def device_of(ordinal: int = 0) -> Device:
+    """A GPU of this machine, as tables name it."""
+    facts = _native.device_facts(ordinal)
+    name = torch.cuda.get_device_name(ordinal)
+    return Device(name=name, cc=facts.cc, sm_count=facts.sm_count, l2_bytes=facts.l2_bytes, dram_gbs=facts.dram_gbs)
+
+
 @dataclass(frozen=True)
 class Entry:
     dtype: str

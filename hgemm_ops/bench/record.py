@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import hgemm_ops
-from hgemm_ops import _native, _tables
+from hgemm_ops import _native
 
 from . import lean
 
@@ -160,13 +160,6 @@ def environment() -> dict[str, Any]:
             ),
         }
     return facts
-
-
-def table_device(ordinal: int = 0) -> _tables.Device:
-    """A GPU as the dispatcher's tables name it."""
-    facts = _native.device_facts(ordinal)
-    name = torch.cuda.get_device_name(ordinal)
-    return _tables.Device(name, facts.cc, facts.sm_count, facts.l2_bytes, facts.dram_gbs)
 
 
 def gpu_slug(name: str) -> str:

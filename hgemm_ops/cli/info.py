@@ -12,7 +12,6 @@ import torch
 
 import hgemm_ops
 from hgemm_ops import _library, _native, _override, _tables, _tuning
-from hgemm_ops.bench import record
 
 
 def devices() -> list[dict[str, Any]]:
@@ -24,7 +23,7 @@ def devices() -> list[dict[str, Any]]:
     for ordinal in range(torch.cuda.device_count()):
         if _native.device_fault(ordinal):
             continue
-        device = record.table_device(ordinal)
+        device = _tables.device_of(ordinal)
         tuned = _native.lib().hgemm_table_size(_native.device_facts(ordinal))
         found.append({"ordinal": ordinal, **asdict(device), "tuned_shapes": tuned})
     return found

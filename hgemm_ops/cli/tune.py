@@ -270,7 +270,7 @@ def tune(
         screen.print(f"skipped: {line}", markup=False, highlight=False)
     cases = _cases(suites, shapes, dtype, layouts, products)
     console.require_kernels("hgemm tune")
-    device = record.table_device(torch.cuda.current_device())
+    device = _tables.device_of(torch.cuda.current_device())
     path = _output(output, lambda: _tables.user_dir() / f"{device.slug}.json")
     measured = record.environment()
     read(path, device)  # what is wrong with it is said before anything is measured

@@ -475,7 +475,7 @@ def test_all_takes_eligible_kernels_only_and_fused_torch_stands_beside() -> None
 @pytest.mark.usefixtures("eager")
 def test_tune_merges_into_the_table_of_this_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     device = _tables.Device("NVIDIA T1", 90, 132, 50 << 20)
-    monkeypatch.setattr(record, "table_device", lambda ordinal: device)
+    monkeypatch.setattr(_tables, "device_of", lambda ordinal: device)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(console, "require_kernels", lambda command: None)
     monkeypatch.setattr(

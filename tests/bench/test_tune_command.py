@@ -14,7 +14,7 @@ from helpers import ROOT, counted
 
 from hgemm_ops import _library, _native, _tables, _variants
 from hgemm_ops._report import Report
-from hgemm_ops.bench import console, record, runner, sampling, shapes, survey
+from hgemm_ops.bench import console, runner, sampling, shapes, survey
 from hgemm_ops.bench.suites import Case
 from hgemm_ops.cli import tune
 
@@ -139,7 +139,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Case]:
     monkeypatch.setenv("HGEMM_OPS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(console, "require_kernels", lambda command: None)
     monkeypatch.setattr(console, "run_with_progress", run)
-    monkeypatch.setattr(record, "table_device", lambda ordinal: H200)
+    monkeypatch.setattr(_tables, "device_of", lambda ordinal: H200)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *ordinal: H200.name)
     return timed

@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 import hgemm_ops
 from hgemm_ops import _native, _tables, _variants
 from hgemm_ops._tables import Device, Entry, Table, write
-from hgemm_ops.bench import record
 
 pytestmark = needs_library
 
@@ -116,7 +115,7 @@ def test_reasons_name_requirement_and_value() -> None:
 
 @pytest.mark.sm90
 def test_the_preset_is_what_an_h200_says_of_itself() -> None:
-    device = record.table_device()
+    device = _tables.device_of()
     if device.name != H200.name:
         pytest.skip(f"this is an {device.name}")
     assert device == H200
