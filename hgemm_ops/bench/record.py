@@ -1,4 +1,4 @@
-"""On what, and on which sources, a result was measured; result files."""
+"""Result files: what was measured, on which machine, and with which sources."""
 
 from __future__ import annotations
 
@@ -35,9 +35,12 @@ def repository() -> Path | None:
 
 
 def ignore_rules(gitignore: Path) -> Ignored:
-    """Whether git ignores an entry, by name and whether it is a directory.
+    """A function that tells whether git ignores an entry, given its name and whether it is a directory.
 
-    Knows what this repository's file uses, names and ``*`` patterns, and refuses the rest of gitignore's language.
+    It understands the names and ``*`` patterns that this repository's .gitignore uses.
+
+    Raises:
+        ValueError: the file uses more of gitignore's language.
     """
     lines = gitignore.read_text().splitlines() if gitignore.exists() else []
     patterns = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
@@ -59,10 +62,10 @@ def _object_id(kind: str, content: bytes) -> bytes:
 
 
 def git_tree_id(directory: Path, ignored: Ignored) -> str | None:
-    """The id git gives to ``directory`` as it is on disk, or None where git would see no file in it.
+    """The id that git would give to ``directory`` as it is on disk, or None if git would see no file in it.
 
-    Equals ``git rev-parse HEAD:<directory>`` in a clean checkout. Needs neither git nor its directory, so that a copy
-    of the sources on another machine can still say what they are; uncommitted edits give another id.
+    It equals ``git rev-parse HEAD:<directory>`` in a clean checkout, and another id where there are uncommitted edits.
+    It needs neither git nor the ``.git`` directory, so a copy of the sources on another machine has the same id.
     """
 
     def tree(path: Path) -> bytes | None:
@@ -92,7 +95,7 @@ def git_tree_id(directory: Path, ignored: Ignored) -> str | None:
 
 
 def _output(*command: str) -> str | None:
-    """What ``command`` prints, or None where it is missing or fails."""
+    """The output of ``command``, or None if there is no such program or it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
     except (OSError, subprocess.SubprocessError):
@@ -114,7 +117,7 @@ def source() -> dict[str, Any]:
 
 
 def changed_files(old: str | None, new: str | None) -> list[str] | None:
-    """The files in which two trees of ``csrc`` differ; None where git does not know both."""
+    """The files in which two trees of ``csrc`` differ, or None if git does not know both trees."""
     root = repository()
     if root is None or old is None or new is None:
         return None
@@ -173,35 +176,38 @@ def document(**content: Any) -> dict[str, Any]:
 
 
 def save(results: Mapping[str, Any], path: Path) -> None:
-    """Writes a ``document``, without what ``load`` can work out: ``lean``. Compressed where the path ends on ".xz"."""
+    """Writes a document in the form of ``lean``, which ``load`` completes.
+
+    The file is compressed if its path ends with ".xz".
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     text = (lean.text(lean.lean(results)) + "\n").encode()
     path.write_bytes(lzma.compress(text, preset=9) if path.suffix == ".xz" else text)
 
 
 def path(directory: Path, name: str) -> Path:
-    """Where a result of this name belongs: compressed if it has many rows."""
+    """The path of a result of this name. Results with many rows are compressed."""
     is_large = name in _LARGE or name.endswith("-batch_invariant")
     return directory / f"{name}.json{'.xz' if is_large else ''}"
 
 
 def files(directory: Path, pattern: str = "*") -> dict[str, Path]:
-    """The result files in a directory by name, without their suffixes: *.json, *.json.xz those of many rows."""
+    """The result files of a directory, ``*.json`` and ``*.json.xz``, by their names without suffixes."""
     found = [*directory.glob(f"{pattern}.json"), *directory.glob(f"{pattern}.json.xz")]
     return {path.name.split(".")[0]: path for path in sorted(found)}
 
 
 def directories(results: Path) -> list[Path]:
-    """The GPUs' directories that hold result files: first the one that holds the most, then by name."""
+    """The GPUs' directories that have result files, ordered by their number of files, most first, and then by name."""
     counts = {path: len(files(path)) for path in results.glob("*")}
     return sorted((path for path, count in counts.items() if count), key=lambda path: (-counts[path], path))
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A result file as it was measured.
+    """Reads a result file and completes it.
 
     Raises:
-        ValueError: it is of another schema.
+        ValueError: the file has another schema.
     """
     content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
     document: dict[str, Any] = json.loads(content)
