@@ -15,11 +15,15 @@ from typing import Any
 import click
 import torch
 
-import hgemm_ops
-from hgemm_ops.bench import ncu, record, workload
-from hgemm_ops.bench.suites import Case
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # a script's own path has its directory alone
 
-RESULTS = Path(__file__).parent / "results"
+import hgemm_ops  # noqa: E402
+from benchmarks import ncu  # noqa: E402
+from hgemm_ops.bench import record, workload  # noqa: E402
+from hgemm_ops.bench.suites import Case  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results"
 TORCH = "torch"
 
 LARGE = (

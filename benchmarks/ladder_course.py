@@ -17,16 +17,18 @@ from typing import Any
 
 import click
 
-from hgemm_ops.bench import record
-from hgemm_ops.bench.ladder import CUBLAS_F16, CUBLAS_F32, TORCH
-from hgemm_ops.bench.rungs import FAMILIES, RUNGS, Rung
-from hgemm_ops.bench.statistics import geometric_mean
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # a script's own path has its directory alone
+
+from benchmarks.course.measure import CUBLAS_F16, CUBLAS_F32, TORCH  # noqa: E402
+from benchmarks.course.rungs import FAMILIES, RUNGS, Rung  # noqa: E402
+from hgemm_ops.bench import record  # noqa: E402
+from hgemm_ops.bench.statistics import geometric_mean  # noqa: E402
+
 COURSE = ROOT / "benchmarks" / "ladder.md"
 LIST = ROOT / "csrc" / "ladder" / "variants.inc"
 STEPS = "../csrc/ladder"  # as the course links them
-PUBLISHED_RATIOS = ROOT / "hgemm_ops" / "bench" / "published_ratios.csv"
+PUBLISHED_RATIOS = ROOT / "benchmarks" / "course" / "published_ratios.csv"
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 
 #: table of published_ratios.csv -> its heading

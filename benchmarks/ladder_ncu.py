@@ -1,8 +1,8 @@
 """Profiles every step of the ladder with Nsight Compute and writes ``results/<gpu>/ladder_ncu.json.xz``.
 
-One launch of each at 4096x4096x4096 (sums: 4096x4096), with cold caches and the clocks as they are. ncu runs several
-times over a part of the steps, and the file is written after each: what was found stays when a later run fails or takes
-too long.
+One launch of each is profiled at 4096x4096x4096 (additions: 4096x4096), with cold caches and the clocks as they are.
+Each run of ncu profiles some of the steps, and the file is written after each run. So the results of earlier runs stay
+when a later one fails or takes too long.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ from typing import Any
 import click
 import torch
 
-import hgemm_ops
-from hgemm_ops.bench import ladder, ncu, record, workload
-from hgemm_ops.bench.rungs import FAMILIES, RUNGS
-from hgemm_ops.bench.suites import Case
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # a script's own path has its directory alone
 
-RESULTS = Path(__file__).parent / "results"
+import hgemm_ops  # noqa: E402
+from benchmarks import ncu  # noqa: E402
+from benchmarks.course import measure  # noqa: E402
+from benchmarks.course.rungs import FAMILIES, RUNGS  # noqa: E402
+from hgemm_ops.bench import record, workload  # noqa: E402
+from hgemm_ops.bench.suites import Case  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results"
 SIZE = 4096
 
-#: key of the record -> ncu's metric
+#: ncu's metric for each key of a record.
 METRICS = {
     "ns": "gpu__time_duration.sum",
     "compute_pct": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -39,22 +44,22 @@ METRICS = {
 
 
 def case_of(name: str) -> Case:
-    """What a step is profiled on."""
-    dtype = ladder.dtype_of(name)
+    """The case that a step is profiled on."""
+    dtype = measure.dtype_of(name)
     if RUNGS[name].family == "elementwise":
         return Case(SIZE, SIZE, 1, op="add", dtype=dtype)
     return Case(SIZE, SIZE, SIZE, dtype=dtype)
 
 
 def steps(families: Sequence[str]) -> list[str]:
-    """The steps of the families that this GPU runs, in the order of the course."""
+    """The steps of the families that this GPU can run, in the order of the course."""
     major = torch.cuda.get_device_capability()[0]
     newer = {v.name for v in hgemm_ops.variants() if int(v.min_arch.removeprefix("sm_")) // 10 > major}
     return [name for name, rung in RUNGS.items() if rung.family in families and name not in newer]
 
 
 def launch_all(names: Sequence[str]) -> None:
-    """What ncu watches: one launch of every step, and nothing else while the profiler is on."""
+    """The process that ncu watches: one launch of every step, and nothing else while the profiler is on."""
     generator = torch.Generator("cuda").manual_seed(0)
     operands = {case: workload.make_operands(case, generator) for case in dict.fromkeys(map(case_of, names))}
     for name in names:
@@ -63,7 +68,7 @@ def launch_all(names: Sequence[str]) -> None:
 
 
 def entry(name: str, row: ncu.Row) -> dict[str, Any]:
-    """One step: the metrics, FLOP per byte of DRAM traffic, and what its warps wait for most."""
+    """The record of one step: the metrics, FLOP per byte of DRAM traffic, and what its warps wait for most."""
     found: dict[str, Any] = {"name": name, "size": SIZE}
     found |= {key: ncu.number(row[metric]) for key, metric in METRICS.items() if metric in row}
     dram = found.get("dram_bytes")
@@ -72,7 +77,7 @@ def entry(name: str, row: ncu.Row) -> dict[str, Any]:
 
 
 def profile(names: Sequence[str], limit: float) -> list[dict[str, Any]]:
-    """Runs ncu over steps, at most ``limit`` seconds."""
+    """Runs ncu on some steps, for at most ``limit`` seconds."""
     command = [sys.executable, __file__, *(f"--launch={name}" for name in names)]
     rows = ncu.profile(command, list(METRICS.values()), limit)
     if len(rows) != len(names):
@@ -81,7 +86,7 @@ def profile(names: Sequence[str], limit: float) -> list[dict[str, Any]]:
 
 
 def known(path: Path) -> dict[str, dict[str, Any]]:
-    """What a file holds of these very sources, by step."""
+    """The records of a file that were measured with exactly these sources, by step."""
     if not path.exists():
         return {}
     document = record.load(path)

@@ -1,22 +1,31 @@
-"""Draws what the pages show: ``results/<gpu>/plots/<suite>-ratio.svg``, ``decode``, ``train``, ``float32-errors``,
-and of the ladder what its course links. ``--all`` draws also every suite's roofline, ``llm-bandwidth``, and the ladder
-step by step, ``ladder-<group>-{<family>,roofline}``; ``hgemm report`` shows the same in one page."""
+"""Draws the plots that the pages show, in ``results/<gpu>/plots``.
+
+They are ``<suite>-ratio.svg``, ``decode``, ``train``, ``float32-errors``, and the ladder's plots that its course links.
+With ``--all`` it also draws every suite's roofline, ``llm-bandwidth``, and each family of the ladder,
+``ladder-<group>-{<family>,roofline}``. ``hgemm report`` shows the same in one page.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
-from hgemm_ops.bench import decode_plots, ladder_plots, plots, record
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # a script's own path has its directory alone
 
-RESULTS = Path(__file__).parent / "results"
+from benchmarks import figures  # noqa: E402
+from benchmarks.course import plots as ladder_plots  # noqa: E402
+from hgemm_ops.bench import plots, record  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results"
 #: What benchmarks/ladder.md links.
 COURSE = ("ladder-4096-roofline", "ladder-4096-roofline-dram", "ladder-seeds-elementwise")
 
 
 def profiled_traffic(directory: Path) -> dict[tuple[str, int], float]:
-    """Step, rows -> FLOP per byte of DRAM traffic, from a GPU's ``ladder_ncu``."""
+    """FLOP per byte of DRAM traffic by step and number of rows, from a GPU's ``ladder_ncu``."""
     profile = record.files(directory).get("ladder_ncu")
     if profile is None:
         return {}
@@ -25,8 +34,9 @@ def profiled_traffic(directory: Path) -> dict[tuple[str, int], float]:
 
 
 def draw_all(results: Path, every: bool = True) -> list[Path]:
-    """Draws decoding, the ladder and each suite in which the dispatcher's choice was timed; returns the files written.
-    Without ``every`` only what the pages show.
+    """Draws decoding, the ladder, and each suite in which the dispatcher's choice was timed.
+
+    Without ``every``, only the plots that the pages show. Returns the files that were written.
     """
     only = None if every else COURSE
     written = []
@@ -36,19 +46,19 @@ def draw_all(results: Path, every: bool = True) -> list[Path]:
             traffic = profiled_traffic(path.parent) if name.endswith("_4096") else None
             written += ladder_plots.draw(document, path.parent / "plots" / name.replace("_", "-"), traffic, only)
         if "float32_errors" in document:
-            written.append(plots.error_by_depth(document, path.parent / "plots" / "float32-errors"))
+            written.append(figures.error_by_depth(document, path.parent / "plots" / "float32-errors"))
         if "train" in document:
-            written.append(plots.training_losses(document, path.parent / "plots" / name))
+            written.append(figures.training_losses(document, path.parent / "plots" / name))
         if "decode" in document:
-            written.append(decode_plots.by_batch(document, path.parent / "plots" / name))
+            written.append(figures.decoding_by_batch(document, path.parent / "plots" / name))
         if not any("ratio" in row["results"].get("hgemm", {}) for row in document.get("rows", ())):
             continue
         if not every and document["protocol"].get("numerics", "fast") != "fast":
-            continue  # what a promise costs is a number
+            continue  # the pages give its cost as a number
         for kind, draw in (("ratio", plots.ratio_by_shape), ("roofline", plots.roofline))[: None if every else 1]:
             written.append(draw(document, path.parent / "plots" / f"{name}-{kind}"))
         if every and name.startswith("llm"):
-            drawn = plots.bandwidth_by_rows(document, path.parent / "plots" / f"{name}-bandwidth")
+            drawn = figures.bandwidth_by_rows(document, path.parent / "plots" / f"{name}-bandwidth")
             written += [drawn] if drawn else []
     return written
 

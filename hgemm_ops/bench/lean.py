@@ -1,10 +1,13 @@
-"""The form in which result files are kept: without what follows from the rest of a row, five digits a number, and as
-many values a line as fit.
+"""The form of result files: they leave out what follows from the rest, and keep five digits of a number.
 
-``lean`` leaves out, ``complete`` puts back: of a row with a case its label, FLOP, bytes and alignment, the case's
-defaults, and the rates that its times give; of a step of the ladder also its label, and the first values of its result,
-which stay out. An interval of a result becomes a list of its ``ENDS``, a shape of a survey one of ``SHAPE``'s values,
-with kernels by their place in ``kernels``.
+``lean`` brings a document into this form and ``complete`` restores it:
+
+- A row with a case leaves out its label, FLOP, bytes and alignment, the case's defaults, and the rates that follow from
+  the times. An interval becomes a list of its ``ENDS``.
+- A step of the ladder also leaves out the first values of its result, which are not restored.
+- A shape of a survey becomes a list of the values of ``SHAPE``, with kernels by their place in the list ``kernels``.
+
+``text`` writes a document with as many values on a line as fit.
 """
 
 from __future__ import annotations
@@ -14,7 +17,6 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from .rungs import RUNGS
 from .suites import KEY, Case
 
 STREAM = "stream"  # the contender that only reads the weights
@@ -33,7 +35,7 @@ def _facts(case: Case, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _rates(case: Case, name: str, result: Mapping[str, Any]) -> dict[str, float]:
-    """Of a contender that was timed."""
+    """The rates of a contender that was timed."""
     if "us" not in result:
         return {}
     if name == STREAM:
@@ -42,12 +44,12 @@ def _rates(case: Case, name: str, result: Mapping[str, Any]) -> dict[str, float]
 
 
 def _without(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``known`` does not say, or says otherwise."""
+    """The values that ``known`` does not have, or has otherwise."""
     return {name: value for name, value in values.items() if name not in known or known[name] != value}
 
 
 def _with(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """And what ``known`` says besides."""
+    """``values``, and those of ``known`` that they lack."""
     return {**values, **{name: value for name, value in known.items() if name not in values}}
 
 
@@ -91,18 +93,14 @@ def _lean_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lean_step(case: Case, step: Mapping[str, Any]) -> dict[str, Any]:
-    kept = _without(step, _STEP | _step_label(step["name"]))
+    kept = _without(step, _STEP)
     kept.pop("values", None)
     return kept | {"result": _lean_result(case, step["name"], step["result"])}
 
 
-def _step_label(name: str) -> dict[str, str]:
-    return {"label": RUNGS[name].label if name in RUNGS else name}
-
-
 def _complete_row(row: dict[str, Any]) -> dict[str, Any]:
     case = Case(**row["case"])
-    # The alignment belongs to the suites' rows, a ladder's table has none.
+    # Rows of suites have an alignment, tables of the ladder do not.
     names = ("label", "flops", "bytes", "align") if "results" in row else ("label", "flops", "bytes")
     found = _with(row, _facts(case, names))
     found["case"] = {name: getattr(case, name) for name in _CASE}
@@ -110,15 +108,14 @@ def _complete_row(row: dict[str, Any]) -> dict[str, Any]:
         found["results"] = {name: _complete_result(case, name, result) for name, result in row["results"].items()}
     if "steps" in row:
         found["steps"] = [
-            _with(step, _STEP | _step_label(step["name"]))
-            | {"result": _complete_result(case, step["name"], step["result"])}
+            _with(step, _STEP) | {"result": _complete_result(case, step["name"], step["result"])}
             for step in row["steps"]
         ]
     return found
 
 
 def _of_a_case(row: Any) -> bool:
-    """Whether it is a row of a suite or of the ladder; other scripts have cases of their own."""
+    """Whether this is a row of a suite or of the ladder. Other scripts have cases of another kind."""
     case = row.get("case") if isinstance(row, Mapping) else None
     return isinstance(case, Mapping) and case.keys() <= _CASE.keys()
 
@@ -171,7 +168,7 @@ def complete(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text(value: Any, indent: str = "") -> str:
-    """JSON: what fits a line on one line, everything else a member a line.
+    """JSON with each value that fits on a line on one line, and otherwise a line for each of its members.
 
     Raises:
         ValueError: a number is not finite.

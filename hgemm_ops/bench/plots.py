@@ -1,4 +1,7 @@
-"""Draws result files. Needs matplotlib, which the package does not depend on."""
+"""The plots of ``hgemm bench --plot``, and how every plot of the repository is written.
+
+Needs matplotlib, which the package does not depend on.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,18 @@ matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "hgemm_ops",
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter  # noqa: E402
 
-_TORCH, _OURS = "#8a8f98", "#2b7a4b"
-_SLOWER, _SAME_KERNEL = "#b8432f", "#c9ccd1"
-_PEER = "#2f5fb8"
-_DECODE_ROWS = 64  # tokens at once up to which reading the weights is all that counts
+TORCH, OURS = "#8a8f98", "#2b7a4b"
+SLOWER, PEER = "#b8432f", "#2f5fb8"
+_SAME_KERNEL = "#c9ccd1"  # the dispatcher chose torch
 
 
-def _title(document: Mapping[str, Any]) -> str:
+def title(document: Mapping[str, Any]) -> str:
     facts = document["environment"]
     return f"{document['suite']} on {facts['gpu']}, torch {facts['torch']}, {facts['date'][:10]}"
 
 
-def _write(figure: Figure, path: Path) -> Path:
-    """Writes the figure to ``path`` as SVG."""
+def write(figure: Figure, path: Path) -> Path:
+    """Writes the figure to ``path`` as SVG, with that suffix, and returns the path."""
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     path = path.with_suffix(".svg")
@@ -40,7 +42,10 @@ def _write(figure: Figure, path: Path) -> Path:
 
 
 def _small(svg: str) -> str:
-    """The same drawing in two thirds of the bytes: hundredths of a point, one name for a style that is used often."""
+    """The same drawing in two thirds of the bytes.
+
+    Coordinates are rounded to hundredths of a point, and a style that is used often becomes a class.
+    """
 
     def place(attribute: re.Match[str]) -> str:
         numbers = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), attribute[2])
@@ -57,10 +62,10 @@ def _small(svg: str) -> str:
 
 
 def timed(document: Mapping[str, Any], contender: str) -> list[Mapping[str, Any]]:
-    """Rows in which torch and ``contender`` were both timed.
+    """The rows in which both torch and ``contender`` were timed.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such row.
     """
     rows = [
         row for row in document["rows"] if "us" in row["results"]["torch"] and "us" in row["results"].get(contender, {})
@@ -71,7 +76,7 @@ def timed(document: Mapping[str, Any], contender: str) -> list[Mapping[str, Any]
 
 
 def best_peers(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
-    """(index, result) of the fastest peer of each row in which one was timed beside torch."""
+    """The index of each row in which a peer was timed beside torch, and the result of the fastest such peer."""
     found = []
     for i, row in enumerate(rows):
         peers = [r for name, r in row["results"].items() if name.startswith("peer:") and "ratio" in r]
@@ -81,9 +86,10 @@ def best_peers(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str
 
 
 def ratio_by_shape(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> Path:
-    """Speed over torch, one bar a case with its interval; green is faster, red slower, grey torch's own kernel.
+    """Draws the speed over torch: one bar for each case, with its interval.
 
-    A diamond is the fastest peer's speed, where peers were timed.
+    Green bars are faster than torch and red ones slower. A bar is grey where the dispatcher chose torch. A diamond
+    marks the speed of the fastest peer, where peers were timed.
     """
     rows = timed(document, contender)
     ratios = [row["results"][contender]["ratio"] for row in rows]
@@ -92,7 +98,7 @@ def ratio_by_shape(document: Mapping[str, Any], path: Path, contender: str = "hg
     def colour(row: Mapping[str, Any], value: float) -> str:
         if contender == "hgemm" and row["served_by"] == "torch":
             return _SAME_KERNEL
-        return _OURS if value >= 1 else _SLOWER
+        return OURS if value >= 1 else SLOWER
 
     figure = Figure(figsize=(7, 1.2 + 0.17 * len(rows)), layout="constrained")
     axes = figure.subplots()
@@ -111,18 +117,22 @@ def ratio_by_shape(document: Mapping[str, Any], path: Path, contender: str = "hg
     axes.axvline(1, color="black", linewidth=0.8)
     if peers := best_peers(rows):
         positions_of_peers, speeds = zip(*((i, result["ratio"]["value"]) for i, result in peers), strict=True)
-        axes.scatter(speeds, positions_of_peers, s=10, color=_PEER, marker="D", zorder=3, label="the best peer")
+        axes.scatter(speeds, positions_of_peers, s=10, color=PEER, marker="D", zorder=3, label="the best peer")
         axes.legend(loc="lower left", fontsize=6)
     axes.set_yticks(positions, [row["label"] for row in rows], fontsize=6)
     axes.invert_yaxis()
     axes.margins(y=0.01)
     axes.set_xlabel(f"speed of {contender} over torch (median of paired ratios, 95 % interval)")
-    axes.set_title(_title(document))
-    return _write(figure, path)
+    axes.set_title(title(document))
+    return write(figure, path)
 
 
 def roofline(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> Path:
-    """TFLOP/s over arithmetic intensity, under the highest bandwidth (the copy's, or a row's above it) and rate."""
+    """Draws TFLOP/s over arithmetic intensity.
+
+    The roof is the highest rate that was measured, and the highest bandwidth: a copy's, or that of a row if it is
+    higher.
+    """
     rows = timed(document, contender)
     intensity = [row["flops"] / row["bytes"] for row in rows]
     rates: dict[str, Sequence[float]] = {
@@ -130,13 +140,13 @@ def roofline(document: Mapping[str, Any], path: Path, contender: str = "hgemm") 
     }
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    for (name, values), colour, marker in zip(rates.items(), (_TORCH, _OURS), ("o", "x"), strict=True):
+    for (name, values), colour, marker in zip(rates.items(), (TORCH, OURS), ("o", "x"), strict=True):
         axes.scatter(intensity, values, s=16, color=colour, marker=marker, label=name, linewidths=1)
     peers = best_peers(rows)
     if peers:
         rates["the best peer"] = [result["tflops"] for _, result in peers]
         axes.scatter(
-            [intensity[i] for i, _ in peers], rates["the best peer"], s=10, color=_PEER, marker="+", linewidths=0.8,
+            [intensity[i] for i, _ in peers], rates["the best peer"], s=10, color=PEER, marker="+", linewidths=0.8,
             label="the best peer",
         )  # fmt: skip
     peak = max(max(values) for values in rates.values())
@@ -155,94 +165,10 @@ def roofline(document: Mapping[str, Any], path: Path, contender: str = "hgemm") 
         linewidth=0.8,
         label=f"highest: {bandwidth:.0f} GB/s, {peak:.0f} TFLOP/s",
     )
-    axes.set(xscale="log", yscale="log", xlabel="FLOP per byte", ylabel="TFLOP/s", title=_title(document))
+    axes.set(xscale="log", yscale="log", xlabel="FLOP per byte", ylabel="TFLOP/s", title=title(document))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(base=2))
         axis.set_major_formatter(ScalarFormatter())
         axis.set_minor_locator(NullLocator())
     axes.legend()
-    return _write(figure, path)
-
-
-def bandwidth_by_rows(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> Path | None:
-    """GB/s over M up to 64 for each weight (N, K) that was timed at several M, torch dashed, and the share of a copy;
-    dotted, what a kernel reached that only reads the weight, where it was timed.
-
-    Bytes are the least possible traffic, so that what is drawn is the inverse of time. Draws nothing where no weight
-    was timed at several M.
-    """
-    weights: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
-    for row in timed(document, contender):
-        case = row["case"]
-        if case["m"] <= _DECODE_ROWS and case["batch"] == 1 and case["op"] == "matmul" and not case["padding"]:
-            weights.setdefault((case["n"], case["k"]), []).append(row)
-    lines = {weight: rows for weight, rows in weights.items() if len({row["case"]["m"] for row in rows}) > 2}
-    if not lines:
-        return None
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    for (n, k), rows in lines.items():
-        rows = sorted(rows, key=lambda row: row["case"]["m"])
-        ms = [row["case"]["m"] for row in rows]
-        (line,) = axes.plot(ms, [row["results"][contender]["gbps"] for row in rows], marker="o", label=f"N {n}, K {k}")
-        theirs = [row["results"]["torch"]["gbps"] for row in rows]
-        axes.plot(ms, theirs, color=line.get_color(), linestyle="--", linewidth=0.8)
-        if all("stream" in row["results"] for row in rows):
-            streamed = [row["results"]["stream"]["gbps"] for row in rows]
-            axes.plot(ms, streamed, color=line.get_color(), linestyle=":", linewidth=0.8)
-    copy = document["copy_gbps"]
-    axes.axhline(copy, color="black", linewidth=0.8, label=f"a copy: {copy:.0f} GB/s")
-    axes.set(
-        xscale="log",
-        xlabel="M",
-        ylabel=f"GB/s of {contender} (dashed: torch, dotted: only reading)",
-        title=_title(document),
-        ylim=(0, None),
-    )
-    axes.set_xticks(ms, [str(m) for m in ms])
-    axes.xaxis.set_minor_locator(NullLocator())
-    share = axes.twinx()
-    share.set(ylabel="% of a copy", ylim=(0, 100 * axes.get_ylim()[1] / copy))
-    axes.legend(fontsize=6, loc="lower left")
-    return _write(figure, path)
-
-
-def training_losses(document: Mapping[str, Any], path: Path) -> Path:
-    """The losses of ``integration.train``'s sides, and how far apart those of two sides are."""
-    losses, apart = document["results"]["losses"], document["results"]["largest_loss_difference"]
-    figure = Figure(figsize=(8, 6), layout="constrained")
-    curves, differences = figure.subplots(2, 1, sharex=True)
-    for i, name in enumerate(losses):
-        curves.plot(losses[name], label=name, color=f"C{i}", linewidth=1)
-    for i, names in enumerate(apart):
-        other, _, one = names.partition(" from ")
-        gaps = [abs(a - b) for a, b in zip(losses[one], losses[other], strict=True)]
-        differences.plot(gaps, label=names, color=f"C{i}", linewidth=1)
-    curves.set_ylabel("loss")
-    differences.set(xlabel="step", ylabel="difference")
-    for axes in (curves, differences):
-        axes.legend(frameon=False)
-        axes.grid(alpha=0.3)
-    return _write(figure, path)
-
-
-def error_by_depth(document: Mapping[str, Any], path: Path) -> Path:
-    """Errors of ``benchmarks/float32_errors.py`` over K: the largest beside |A||B|, and the rms beside the result's."""
-    rows = [row for row in document["float32_errors"] if row["kind"] == "depth"]
-    inputs = list(dict.fromkeys(row["inputs"] for row in rows))
-    figure = Figure(figsize=(1 + 3.5 * len(inputs), 5), layout="constrained")
-    columns = figure.subplots(2, len(inputs), squeeze=False, sharex=True, sharey="row").T
-    for (top, bottom), name in zip(columns, inputs, strict=True):
-        drawn = [row for row in rows if row["inputs"] == name]
-        depths = [row["k"] for row in drawn]
-        for side, colour in (("tf32", _SLOWER), ("strict", _TORCH), ("split", _OURS)):
-            for axes, error in ((top, "most"), (bottom, "rms")):
-                axes.plot(
-                    depths, [row[side][error] for row in drawn], color=colour, label=side, marker=".", linewidth=1
-                )
-        top.set(xscale="log", yscale="log", title=name)
-        bottom.set(xscale="log", yscale="log", xlabel="K")
-    columns[0][0].set_ylabel("largest error / |A||B|")
-    columns[0][1].set_ylabel("rms error / rms result")
-    columns[0][0].legend(frameon=False)
-    return _write(figure, path)
+    return write(figure, path)

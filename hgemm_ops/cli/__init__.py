@@ -1,25 +1,76 @@
-"""The ``hgemm`` command: one file per subcommand, imported when it is called."""
+"""The ``hgemm`` command. Each subcommand is a file of its own, imported when it is called."""
 
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
-_COMMANDS = ("bench", "doctor", "explain", "info", "ladder", "report", "tune")
+#: Every subcommand, and the module in which it is an attribute of its own name.
+_MODULES = {
+    "bench": "hgemm_ops.cli.bench",
+    "doctor": "hgemm_ops.cli.doctor",
+    "explain": "hgemm_ops.cli.explain",
+    "info": "hgemm_ops.cli.info",
+    "ladder": "benchmarks.course.command",
+    "report": "benchmarks.report.command",
+    "tune": "hgemm_ops.cli.tune",
+}
+_CHECKOUT = Path(__file__).resolve().parents[2]
+#: Parts of the package, and of a checkout, that an installation may lack; the subcommands that need them then say so.
+_OPTIONAL = ("benchmarks", "hgemm_ops.bench")
+
+
+def _load(name: str) -> click.Command:
+    """The subcommand. ModuleNotFoundError where this installation lacks what it needs."""
+    module = _MODULES[name]
+    if module.startswith("benchmarks."):
+        if not (_CHECKOUT / "benchmarks" / "course").is_dir():
+            raise ModuleNotFoundError("there is no checkout", name="benchmarks")
+        if str(_CHECKOUT) not in sys.path:
+            sys.path.insert(0, str(_CHECKOUT))
+    command: click.Command = getattr(importlib.import_module(module), name)
+    return command
+
+
+def _unavailable(name: str, missing: str) -> click.Command:
+    """A subcommand that only says what it lacks, whatever its arguments are."""
+    if missing == "benchmarks":
+        reason = f"runs from a checkout of hgemm_ops, with benchmarks/ and csrc/; {_CHECKOUT} is none"
+    else:
+        reason = f"needs {missing}, which is missing in {_CHECKOUT / 'hgemm_ops'}"
+
+    @click.command(
+        name,
+        short_help="Not available in this installation.",
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True},
+    )
+    @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+    def command(arguments: Sequence[str]) -> None:
+        raise click.ClickException(f"hgemm {name} {reason}")
+
+    return command
 
 
 class _LazyGroup(click.Group):
-    """Finds command ``x`` as the attribute ``x`` of ``hgemm_ops.cli.x``."""
+    """Imports a subcommand when it is called, or when the help lists it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in _MODULES:
             return None
-        command: click.Command = getattr(importlib.import_module(f"{__name__}.{cmd_name}"), cmd_name)
-        return command
+        try:
+            return _load(cmd_name)
+        except ModuleNotFoundError as error:
+            if error.name not in _OPTIONAL:
+                raise
+            return _unavailable(cmd_name, error.name)
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -905,14 +905,14 @@ def test_a_plot_says_the_same_in_fewer_bytes() -> None:
 
 
 def test_bandwidth_is_drawn_for_weights_with_several_m(tmp_path: Path) -> None:
-    plots = pytest.importorskip("hgemm_ops.bench.plots")
+    figures = pytest.importorskip("benchmarks.figures")
     rows = [_row(Case(m, 4096, 4096, layout="NT"), 1.25) for m in (1, 4, 16, 128)]
-    drawn = plots.bandwidth_by_rows(_document(rows), tmp_path / "x")
+    drawn = figures.bandwidth_by_rows(_document(rows), tmp_path / "x")
     text = drawn.read_text()
     assert "N 4096, K 4096" in text and "% of a copy" in text
     streamed = [replace(row, results=row.results | {"stream": runner.Result(us=7.0, gbps=4500.0)}) for row in rows]
-    assert plots.bandwidth_by_rows(_document(streamed), tmp_path / "z").read_text() != text
-    assert plots.bandwidth_by_rows(_document(rows[:2]), tmp_path / "y") is None
+    assert figures.bandwidth_by_rows(_document(streamed), tmp_path / "z").read_text() != text
+    assert figures.bandwidth_by_rows(_document(rows[:2]), tmp_path / "y") is None
 
 
 # GPU tests and host cost

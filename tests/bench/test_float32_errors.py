@@ -44,11 +44,11 @@ def test_the_summary_has_the_errors_over_k() -> None:
 
 
 def test_errors_are_drawn_for_each_distribution(tmp_path: Path) -> None:
-    plots = pytest.importorskip("hgemm_ops.bench.plots")
-    drawn = plots.error_by_depth(document(), tmp_path / "errors")
+    figures = pytest.importorskip("benchmarks.figures")
+    drawn = figures.error_by_depth(document(), tmp_path / "errors")
     text = drawn.read_text()
     assert drawn.suffix == ".svg"
-    assert all(colour in text for colour in (plots._OURS, plots._TORCH, plots._SLOWER))
+    assert all(colour in text for colour in (figures.OURS, figures.TORCH, figures.SLOWER))
 
 
 def test_without_a_gpu_there_is_nothing_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from helpers import ROOT
 
+from benchmarks.course.measure import Contender, Table
+from benchmarks.course.rungs import FAMILIES
 from hgemm_ops.bench import lean, record, runner
-from hgemm_ops.bench.ladder import Step, Table
-from hgemm_ops.bench.rungs import FAMILIES
 from hgemm_ops.bench.runner import Result
 from hgemm_ops.bench.statistics import Interval
 from hgemm_ops.bench.suites import Case
@@ -43,11 +43,11 @@ def test_a_row_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_the_ladder_comes_back_without_the_first_values(tmp_path: Path) -> None:
     case, rung = Case(64, 64, 64), FAMILIES["hgemm"][0]
-    steps = (
-        Step(rung.name, rung.label, _timed(case, 8.0), None, (1.0, 2.0), 20),
-        Step("torch", "torch", _timed(case, 2.0), 16, (1.0, 2.0), 40),
+    contenders = (
+        Contender(rung.name, rung.label, _timed(case, 8.0), None, (1.0, 2.0), 20),
+        Contender("torch", "torch", _timed(case, 2.0), 16, (1.0, 2.0), 40),
     )
-    document = _document(ladder=[Table("hgemm", case, 3, steps).to_json()])
+    document = _document(ladder=[Table("hgemm", case, 3, contenders).to_json()])
     record.save(document, tmp_path / "x.json")
     loaded = record.load(tmp_path / "x.json")
     for step in document["ladder"][0]["steps"]:

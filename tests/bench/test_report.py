@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner
 from helpers import ROOT
 
-from hgemm_ops.bench import record, report
+from benchmarks.report import page as report
+from hgemm_ops.bench import record
 from hgemm_ops.cli import main
 
 RESULTS = ROOT / "benchmarks" / "results" / "h200"

@@ -22,8 +22,8 @@ from helpers import (
 from torch import Tensor
 
 import hgemm_ops
+from benchmarks.course.rungs import RUNGS
 from hgemm_ops import VariantInfo
-from hgemm_ops.bench.rungs import RUNGS
 from hgemm_ops.bench.suites import SUITES
 from hgemm_ops.ops import ladder
 

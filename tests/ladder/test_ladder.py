@@ -13,7 +13,7 @@ from torch import Tensor, library
 
 import hgemm_ops
 from benchmarks import ladder_course
-from hgemm_ops.bench.rungs import FAMILIES, RUNGS
+from benchmarks.course.rungs import FAMILIES, RUNGS
 from hgemm_ops.ops import ladder
 
 pytestmark = pytest.mark.skipif(not ladder.is_built(), reason="the ladder's library was not built")
@@ -28,7 +28,7 @@ ADDITIONS = ladder.additions()
 
 def seeds() -> list[dict[str, str]]:
     """The kernels of the published tables that the ladder follows."""
-    with (ROOT / "hgemm_ops" / "bench" / "published_kernels.csv").open(newline="") as file:
+    with (ROOT / "benchmarks" / "course" / "published_kernels.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -42,7 +42,7 @@ def t(*shape: int, dtype: torch.dtype, grad: bool = True) -> Tensor:
 def test_every_published_kernel_is_a_step() -> None:
     names = [row["name"] for row in seeds()]
     assert len(names) == len(set(names)) == 69
-    with (ROOT / "hgemm_ops" / "bench" / "published_ratios.csv").open(newline="") as file:
+    with (ROOT / "benchmarks" / "course" / "published_ratios.csv").open(newline="") as file:
         assert {row["name"] for row in csv.DictReader(file)} <= set(names)
     built = {v.name for v in GEMMS} | {addition.name for addition in ADDITIONS}
     assert not set(names) - built

@@ -16,11 +16,11 @@ from eager_body import EagerBody
 from helpers import ROOT, needs_library
 from torch import Tensor
 
-from benchmarks import ladder_course, ladder_ncu
-from hgemm_ops.bench import ladder, ncu, record, runner, statistics, timing, workload
-from hgemm_ops.bench.rungs import FAMILIES, RUNGS
+from benchmarks import ladder_course, ladder_ncu, ncu
+from benchmarks.course import command, measure
+from benchmarks.course.rungs import FAMILIES, RUNGS
+from hgemm_ops.bench import record, runner, statistics, timing, workload
 from hgemm_ops.bench.suites import Case
-from hgemm_ops.cli import ladder as command
 from hgemm_ops.cli import main
 
 NAIVE, SLICED, TILED = (rung.name for rung in FAMILIES["sgemm"][:3])
@@ -40,52 +40,52 @@ def _call(us: float, factor: float = 1.0) -> Any:
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> ladder.Table:
+def table(monkeypatch: pytest.MonkeyPatch) -> measure.Table:
     """Three steps: one slow, one wrong, one fast."""
     calls = {NAIVE: _call(8e4), SLICED: _call(2.0, 1.1), TILED: _call(2.0)}
     monkeypatch.setattr(timing, "Body", _EagerBody)
     monkeypatch.setattr(timing, "_MIN_ROTATION", 50_000)
-    monkeypatch.setattr(ladder, "_library_calls", lambda case: {ladder.TORCH: _call(4.0)})
-    monkeypatch.setattr(ladder, "_step_call", lambda name, panels: calls[name])
+    monkeypatch.setattr(measure, "_library_calls", lambda case: {measure.TORCH: _call(4.0)})
+    monkeypatch.setattr(measure, "_step_call", lambda name, panels: calls[name])
     reasons = {rung.name: "" if rung.name in calls else "needs another GPU" for rung in FAMILIES["sgemm"]}
-    monkeypatch.setattr(ladder, "_refusals", lambda family, case, operands: reasons)
+    monkeypatch.setattr(measure, "_refusals", lambda family, case, operands: reasons)
     case = Case(48, 40, 33, dtype="float32")
-    return ladder.run_case("sgemm", case, ladder.Options(rounds=20), torch.device("cpu"))
+    return measure.run_case("sgemm", case, measure.Options(rounds=20), torch.device("cpu"))
 
 
-def test_steps_are_checked_and_timed_beside_the_library(table: ladder.Table) -> None:
-    steps = {step.name: step for step in table.steps}
-    assert list(steps) == [NAIVE, SLICED, TILED, ladder.TORCH]
+def test_steps_are_checked_and_timed_beside_the_library(table: measure.Table) -> None:
+    steps = {step.name: step for step in table.contenders}
+    assert list(steps) == [NAIVE, SLICED, TILED, measure.TORCH]
     assert table.wrong.keys() == {SLICED} and "allowed" in table.wrong[SLICED]
     assert steps[NAIVE].result.us == 8e4 and steps[TILED].result.ratio == statistics.Interval(2.0, 2.0, 2.0)
     assert steps[NAIVE].rounds == 5, "a slow step is timed less often"
-    assert steps[TILED].rounds == steps[ladder.TORCH].rounds == 20 and steps[SLICED].rounds == 0
-    assert len(steps[TILED].values) == ladder.VALUES
+    assert steps[TILED].rounds == steps[measure.TORCH].rounds == 20 and steps[SLICED].rounds == 0
+    assert len(steps[TILED].values) == measure.VALUES
     document = json.loads(json.dumps(table.to_json(), allow_nan=False))
     assert document["label"] == "NN 48x40x33" and "ratio" not in document["steps"][-1]["result"]
 
 
-def test_lines_have_the_published_form(table: ladder.Table) -> None:
-    title, naive, sliced, tiled, torchs = ladder.lines(table)
+def test_lines_have_the_published_form(table: measure.Table) -> None:
+    title, naive, sliced, tiled, torchs = measure.lines(table)
     assert title.endswith(" M=48, N=40, K=33")
     tflops = 2 * 48 * 40 * 33 / 8e4 * 1e-6
     assert naive.lstrip().startswith("out_f32: [") and "time: 80.000000 ms, swizzle: NOOP" in naive
     assert f"TFLOPS: {tflops:<7.2f}" in naive and naive.endswith("(+0.00%)")
     assert "wrong: errors" in sliced
     assert tiled.endswith("(+3999900.00%)") and torchs.lstrip().startswith("torch: [") and "(+" not in torchs
-    swizzled = ladder.Step(TILED, "step", runner.Result(us=1.0, tflops=2.0), 1024, (1.0, 2.0))
-    (_, line) = ladder.lines(ladder.Table("wmma", Case(8, 8, 8), 1, (swizzled,)))
+    swizzled = measure.Contender(TILED, "step", runner.Result(us=1.0, tflops=2.0), 1024, (1.0, 2.0))
+    (_, line) = measure.lines(measure.Table("wmma", Case(8, 8, 8), 1, (swizzled,)))
     assert "swizzle: 1024 , TFLOPS: 2.00" in line
-    added = ladder.Step("vector_add", "f32", runner.Result(us=1.0, tflops=0.1, gbps=500.0))
-    (title, line) = ladder.lines(ladder.Table("elementwise", Case(8, 9, 1, op="add"), 1, (added,)), 1000.0)
+    added = measure.Contender("vector_add", "f32", runner.Result(us=1.0, tflops=0.1, gbps=500.0))
+    (title, line) = measure.lines(measure.Table("elementwise", Case(8, 9, 1, op="add"), 1, (added,)), 1000.0)
     assert title.endswith(" M=8, N=9, float16") and "GB/s: 500    (50% of a copy) (+0.00%)" in line
 
 
 def test_families_and_their_shapes() -> None:
     for family in FAMILIES:
-        assert all(ladder.serves(family, case) for case in ladder.default_cases(family))
-    assert ladder.suites_of("elementwise") == ("seeds-add",) and ladder.suites_of("sgemm") == ("seeds-sgemm",)
-    assert ladder.suites_of("wmma") == ladder.suites_of("wgmma") == ("seeds-large", "seeds-small", "decode-nn")
+        assert all(measure.serves(family, case) for case in measure.default_cases(family))
+    assert measure.suites_of("elementwise") == ("seeds-add",) and measure.suites_of("sgemm") == ("seeds-sgemm",)
+    assert measure.suites_of("wmma") == measure.suites_of("wgmma") == ("seeds-large", "seeds-small", "decode-nn")
     cases = command._cases(("sgemm", "mma"), ("seeds-sgemm",), "64x64x64")
     assert len(cases) == 8 + 2 and {family for family, _ in cases} == {"sgemm", "mma"}
     assert len(command._cases(tuple(FAMILIES), (), None)) == 9 + len(FAMILIES) - 1
@@ -99,22 +99,24 @@ def test_the_command_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None
     assert result.exit_code == 1 and "hgemm ladder times kernels on a CUDA GPU" in result.output
 
 
-def _document(table: ladder.Table) -> dict[str, Any]:
+def _document(table: measure.Table) -> dict[str, Any]:
     facts = {"gpu": "NVIDIA T1", "torch": "2.0", "date": "2001-02-03T04:05:06+00:00", "csrc": "0123"}
     return {"schema": record.SCHEMA, "environment": facts, "copy_gbps": 1000.0, "ladder": [table.to_json()]}
 
 
 def test_the_command_prints_writes_and_draws(
-    table: ladder.Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    table: measure.Table, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
-    right = ladder.Table(table.family, table.case, table.sets, tuple(s for s in table.steps if not s.result.wrong))
+    right = measure.Table(
+        table.family, table.case, table.sets, tuple(s for s in table.contenders if not s.result.wrong)
+    )
     for shown, status in ((table, 1), (right, 0)):
         monkeypatch.setattr(command.console, "require_kernels", lambda name: None)
         monkeypatch.setattr(command.kernels, "is_built", lambda: True)
         monkeypatch.setattr(runner, "copy_gbps", lambda: 1000.0)
-        monkeypatch.setattr(ladder, "run", lambda cases, options, shown=shown: iter([shown] * len(cases)))
-        monkeypatch.setattr(ladder, "document", lambda tables, options, copy: _document(tables[0]))
+        monkeypatch.setattr(measure, "run", lambda cases, options, shown=shown: iter([shown] * len(cases)))
+        monkeypatch.setattr(measure, "document", lambda tables, options, copy: _document(tables[0]))
         path, plot = tmp_path / "x.json", tmp_path / "plots" / "y"
         arguments = ["--family", "sgemm", "--json", str(path), "--plot", str(plot)]
         result = CliRunner().invoke(main, ["ladder", *arguments])
@@ -217,7 +219,7 @@ def test_every_step_has_a_line_in_the_course() -> None:
         assert page.count(f"]: ../csrc/ladder/{body_line}\n") == 1
 
 
-def test_the_course_shows_what_was_measured(table: ladder.Table, tmp_path: Path) -> None:
+def test_the_course_shows_what_was_measured(table: measure.Table, tmp_path: Path) -> None:
     document = _document(table)
     document["ladder"][0]["label"] = ladder_course.CUBE
     record.save(document, tmp_path / "ladder_x.json")
@@ -310,8 +312,8 @@ def test_the_last_family_runs_beside_the_production_kernel(monkeypatch: pytest.M
         ineligible,
     )
     case, operands = Case(8, 8, 8), workload.make_operands(Case(8, 8, 8), torch.Generator())
-    monkeypatch.setattr(ladder.hgemm_ops, "explain", lambda *operands: Explanation(found))
-    assert list(ladder._production("wgmma", case, operands)) == ["a"]
+    monkeypatch.setattr(measure.hgemm_ops, "explain", lambda *operands: Explanation(found))
+    assert list(measure._production("wgmma", case, operands)) == ["a"]
     found += (Candidate("c", measured_us=9.0), Candidate("torch", "torch", measured_us=1.0))
-    assert list(ladder._production("wgmma", case, operands)) == ["c"], "a measured time counts for more"
-    assert ladder._production("mma", case, operands) == {}
+    assert list(measure._production("wgmma", case, operands)) == ["c"], "a measured time counts for more"
+    assert measure._production("mma", case, operands) == {}

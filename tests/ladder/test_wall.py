@@ -17,10 +17,8 @@ MAY_NAME_IT = {
     "csrc/ladder/": "the ladder",
     "hgemm_ops/ops/ladder.py": "loads the ladder's library and defines its ops",
     "hgemm_ops/__init__.py": "makes the one call that adds the ladder",
-    "hgemm_ops/cli/ladder.py": "the command that times the ladder",
     "hgemm_ops/cli/__init__.py": "lists the commands by name",
-    "hgemm_ops/cli/report.py": "hands the page of the course on to the report",
-    "hgemm_ops/bench/": "measures the ladder's steps and reports them",
+    "hgemm_ops/bench/": "times the additions of the ladder in a suite, and keeps results of its course",
 }
 
 

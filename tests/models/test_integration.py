@@ -254,8 +254,8 @@ def test_the_training_loop_learns_and_tells_sides_apart(tmp_path: Path) -> None:
     assert losses.keys() == {"torch", "ours", "again"} and losses["torch"][-1] < losses["torch"][0] - 0.2
     assert len(results["ms"]["ours"]) == 4 and results["speed"]["ours"]["low"] > 0
     assert results["largest_loss_difference"]["ours from torch"] == 0  # torch serves both here
-    plots = pytest.importorskip("hgemm_ops.bench.plots")
-    assert "again from torch" in plots.training_losses({"results": results}, tmp_path / "train").read_text()
+    figures = pytest.importorskip("benchmarks.figures")
+    assert "again from torch" in figures.training_losses({"results": results}, tmp_path / "train").read_text()
 
 
 def test_float32_models_are_split_on_a_gpu() -> None:

@@ -1,4 +1,4 @@
-"""The ladder's steps on chosen shapes: verified, interleaved with what libraries do, in the order of the course."""
+"""Times the ladder on chosen shapes: every step is verified, and timed interleaved with torch and cuBLAS."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ from typing import Any
 import torch
 
 import hgemm_ops
+from benchmarks.course import cublas
+from benchmarks.course.rungs import FAMILIES, RUNGS
+from hgemm_ops.bench import record, runner, statistics, timing, workload
+from hgemm_ops.bench.suites import ELEMENT_BYTES, SUITES, Case
 from hgemm_ops.ops import ladder as kernels
-
-from . import cublas, record, runner, statistics, timing, workload
-from .rungs import FAMILIES, RUNGS
-from .suites import ELEMENT_BYTES, SUITES, Case
 
 TORCH = runner.TORCH
 CUBLAS_F32, CUBLAS_F16 = "cublas_f32acc", "cublas_f16acc"
 LIBRARIES = (TORCH, CUBLAS_F32, CUBLAS_F16)
-VALUES = 3  # of a result's first that are shown
+VALUES = 3  # the number of a result's first values that are shown
 
 _MIN_ROUNDS = 5
-_WARMUP_REPLAYS = 2  # the one that is verified, and the one that says how many rounds fit
+_WARMUP_REPLAYS = 2  # the replay that is verified, and the one that tells how many rounds fit
 
 
 @dataclass(frozen=True)
 class Options:
-    """rounds: timed passes of each contender, fewer (at least 5) where they would take longer than ``seconds``.
-    swizzle: columns of a panel for the steps that walk C in panels; by default N/4, as published."""
+    """How the ladder is timed.
+
+    rounds: timed passes of each contender.
+    seconds: a step whose passes would take longer than this has fewer of them, but at least 5.
+    swizzle: the columns of a panel, for steps that walk C in panels. The default is N/4, as published.
+    """
 
     rounds: int = 40
     seconds: float = 0.5
@@ -37,8 +41,8 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One line: a step of the ladder or a library. ``swizzle``: columns of a panel, None where there are no panels."""
+class Contender:
+    """A step or a library with its result. ``swizzle`` is the columns of a panel, None for kernels without panels."""
 
     name: str
     label: str
@@ -50,27 +54,31 @@ class Step:
 
 @dataclass(frozen=True)
 class Table:
-    """A family on one shape."""
+    """The contenders of a family on one shape."""
 
     family: str
     case: Case
     sets: int
-    steps: tuple[Step, ...]
+    contenders: tuple[Contender, ...]
 
     def to_json(self) -> dict[str, Any]:
+        """The table as result files hold it, where a contender is called a step."""
         table = asdict(self)
         table |= {"label": self.case.label, "flops": self.case.flops, "bytes": self.case.bytes}
+        table["steps"] = table.pop("contenders")
         for step in table["steps"]:
+            del step["label"]  # rungs.csv has it
             step["result"] = {key: value for key, value in step["result"].items() if value is not None}
         return table
 
     @property
     def wrong(self) -> dict[str, str]:
-        return {step.name: step.result.wrong for step in self.steps if step.result.wrong}
+        """Each contender whose result was wrong, with how far off it was."""
+        return {one.name: one.result.wrong for one in self.contenders if one.result.wrong}
 
 
 def default_cases(family: str) -> tuple[Case, ...]:
-    """A shape that fills the chip; of the additions three: where launches, caches and memory decide."""
+    """One shape that fills the GPU. Additions have three sizes: launches, caches and DRAM decide them in turn."""
     if family == "elementwise":
         sizes = (256, 1024, 4096)
         return tuple(Case(n, n, 1, op="add", dtype=dtype) for dtype in ELEMENT_BYTES for n in sizes)
@@ -85,12 +93,12 @@ def dtype_of(name: str) -> str:
 
 
 def suites_of(family: str) -> tuple[str, ...]:
-    """The suites whose cases the family serves."""
+    """The suites in which the family computes every case."""
     return tuple(name for name, cases in SUITES.items() if all(serves(family, case) for case in cases))
 
 
 def serves(family: str, case: Case) -> bool:
-    """Whether a case is what a family computes: plain row-major products of its dtype, or sums."""
+    """Whether the family computes this case: a plain row-major matmul of its dtype, or an addition."""
     if family == "elementwise":
         return case.op == "add"
     plain = case.op == "matmul" and case.layout == "NN" and case.batch == 1 and not case.padding
@@ -107,7 +115,10 @@ def _library_calls(case: Case) -> dict[str, runner.Call]:
 
 
 def _production(family: str, case: Case, operands: workload.Operands) -> dict[str, runner.Call]:
-    """Where the ladder leads: beside its last family, the dispatcher's own kernel, by its table or else its model."""
+    """The production kernel that is timed beside the last family, where the ladder leads.
+
+    It is the one with the shortest time in the tuning table, or else the shortest predicted time.
+    """
     if family != "wgmma":
         return {}
     candidates = hgemm_ops.explain(operands.a, operands.b).candidates
@@ -128,7 +139,7 @@ def _step_call(name: str, panels: int | None) -> runner.Call:
 
 
 def _refusals(family: str, case: Case, operands: workload.Operands) -> dict[str, str]:
-    """Why a step does not take part; "" where it does."""
+    """Why each step does not take part; "" for the steps that do."""
     if case.op == "add":
         return {
             addition.name: "" if getattr(torch, case.dtype) == addition.dtype else f"takes {addition.dtype}"
@@ -139,7 +150,10 @@ def _refusals(family: str, case: Case, operands: workload.Operands) -> dict[str,
 
 
 def _rounds(bodies: dict[str, timing.Body], options: Options) -> dict[str, int]:
-    """As many as fit the time of each; the libraries run in all of them, so that every ratio has its pair."""
+    """The number of rounds of each contender: as many as fit into ``options.seconds``.
+
+    Libraries run in every round, so that each time of a step has a library's time of the same round to compare with.
+    """
     found = {}
     for name, body in bodies.items():
         seconds = body.start()() * len(body.outputs) * 1e-6
@@ -178,14 +192,22 @@ def run_case(family: str, case: Case, options: Options, device: torch.device) ->
             largest_error=errors[name][1],
         )
     label = {name: RUNGS[name].label if name in RUNGS else name for name in bodies}
-    steps = [
-        Step(name, label[name], results[name], panels.get(name), values[name], rounds.get(name, 0)) for name in bodies
+    contenders = [
+        Contender(
+            name=name,
+            label=label[name],
+            result=results[name],
+            swizzle=panels.get(name),
+            values=values[name],
+            rounds=rounds.get(name, 0),
+        )
+        for name in bodies
     ]
-    return Table(family, case, count, tuple(steps))
+    return Table(family, case, count, tuple(contenders))
 
 
 def run(cases: Sequence[tuple[str, Case]], options: Options) -> Iterator[Table]:
-    """Runs families on cases on the current CUDA device, giving each table back as it is done."""
+    """Runs families on cases on the current CUDA device, and yields each table when it is done."""
     device = torch.device("cuda", torch.cuda.current_device())
     for family, case in cases:
         table = run_case(family, case, options, device)
@@ -194,23 +216,24 @@ def run(cases: Sequence[tuple[str, Case]], options: Options) -> Iterator[Table]:
 
 
 def lines(table: Table, copy_gbps: float | None = None) -> Iterator[str]:
-    """A table in the form of the published ones: label, first values, time, and speed with what it adds to the best.
+    """A table in the form of the published ones: label, first values, time, speed, and the gain over the best so far.
 
-    Libraries come last and raise the best too. Sums are given in GB/s, with their share of a copy's rate.
+    Libraries come last, and the best so far counts them too. Additions are given in GB/s, with the share of a copy's
+    bandwidth that they reach.
     """
     case = table.case
     yield f"{'-' * 40} M={case.m}, N={case.n}" + (f", K={case.k}" if case.op == "matmul" else f", {case.dtype}")
-    width = max(len(step.label) for step in table.steps)
+    width = max(len(one.label) for one in table.contenders)
     best = 0.0
-    for step in table.steps:
-        result, speed = step.result, step.result.tflops if case.op == "matmul" else step.result.gbps
-        head = f"{step.label:>{width}}: "
+    for one in table.contenders:
+        result, speed = one.result, one.result.tflops if case.op == "matmul" else one.result.gbps
+        head = f"{one.label:>{width}}: "
         if result.us is None or speed is None:
             yield f"{head}wrong: {result.wrong}"
             continue
-        text = f"{head}[{', '.join(f'{value:<11.7g}' for value in step.values)}], time: {result.us / 1e3:.6f} ms"
+        text = f"{head}[{', '.join(f'{value:<11.7g}' for value in one.values)}], time: {result.us / 1e3:.6f} ms"
         if case.op == "matmul":
-            text += f", swizzle: {'NOOP' if step.swizzle is None else step.swizzle:<5}, TFLOPS: {speed:<7.2f}"
+            text += f", swizzle: {'NOOP' if one.swizzle is None else one.swizzle:<5}, TFLOPS: {speed:<7.2f}"
         else:
             text += f", GB/s: {speed:<6.0f}" + (f" ({speed / copy_gbps:.0%} of a copy)" if copy_gbps else "")
         if speed > best:

@@ -1,4 +1,4 @@
-"""``hgemm ladder``: the steps from a naive kernel to the fastest, measured one after the other."""
+"""The command ``hgemm ladder``: times the steps from a naive kernel to the fastest one after the other."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from benchmarks.course import measure
+from benchmarks.course.rungs import FAMILIES
 from hgemm_ops.bench import console, record, runner
-from hgemm_ops.bench import ladder as steps
-from hgemm_ops.bench.rungs import FAMILIES
 from hgemm_ops.bench.suites import SUITES, Case, parse_shapes
 from hgemm_ops.ops import ladder as kernels
 
-_SUITES = sorted({suite for family in FAMILIES for suite in steps.suites_of(family)})
+_SUITES = sorted({suite for family in FAMILIES for suite in measure.suites_of(family)})
 
 
 def _cases(families: tuple[str, ...], suites: tuple[str, ...], shapes: str | None) -> list[tuple[str, Case]]:
-    """Every family on its own default shapes, or on those of the suites and shapes that it serves."""
+    """Each family with its default shapes, or with those of the suites and shapes asked for that it can compute."""
     if not suites and not shapes:
-        return [(family, case) for family in families for case in steps.default_cases(family)]
+        return [(family, case) for family in families for case in measure.default_cases(family)]
     asked = [case for suite in suites for case in SUITES[suite]]
     if shapes:
         try:
@@ -28,23 +28,31 @@ def _cases(families: tuple[str, ...], suites: tuple[str, ...], shapes: str | Non
                 asked += parse_shapes(shapes, dtype=dtype, layouts=("NN",))
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--shapes") from None
-    cases = [(family, case) for family in families for case in dict.fromkeys(asked) if steps.serves(family, case)]
+    cases = [(family, case) for family in families for case in dict.fromkeys(asked) if measure.serves(family, case)]
     if not cases:
         raise click.UsageError(f"{', '.join(families)}: serves none of these; suites: {', '.join(_SUITES)}")
     return cases
 
 
-@click.command("ladder", short_help="Time the ladder's steps, naive to fastest.")
+@click.command("ladder", short_help="Time the ladder's steps, from naive to fastest.")
 @click.option(
     "--family", "families", type=click.Choice(list(FAMILIES)), multiple=True, help="Which; repeatable.  [default: all]"
 )
-@click.option("--shapes", metavar="MxNxK,...", help="Products to time.  [default: 4096x4096x4096]")
+@click.option("--shapes", metavar="MxNxK,...", help="Matmuls to time.  [default: 4096x4096x4096]")
 @click.option("--suite", "suites", type=click.Choice(_SUITES), multiple=True, help="Or a suite; repeatable.")
-@click.option("--swizzle", type=click.IntRange(min=1), help="Columns of a panel, where C is walked so.  [default: N/4]")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0), default=0.5, show_default=True, help="After which a step's passes end."
+    "--swizzle",
+    type=click.IntRange(min=1),
+    help="Columns of a panel, for steps that walk C in panels.  [default: N/4]",
 )
-@console.measuring_options("Draw speed by step here, one file a family, and the roofline, as SVG.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0),
+    default=0.5,
+    show_default=True,
+    help="A step whose passes would take longer has fewer of them, but at least 5.",
+)
+@console.measuring_options("Draw the speed of each step here, one file for each family, and the roofline, as SVG.")
 def ladder(
     families: tuple[str, ...],
     shapes: str | None,
@@ -67,9 +75,9 @@ def ladder(
     if not kernels.is_built():
         raise click.ClickException("the ladder's library was not built: install with HGEMM_LADDER=1")
     if plot_path:
-        from hgemm_ops.bench import ladder_plots  # before the measurement: matplotlib may be missing
+        from benchmarks.course import plots  # before the measurement: matplotlib may be missing
 
-    options = steps.Options(rounds, seconds, swizzle, seed or 0, inputs)
+    options = measure.Options(rounds=rounds, seconds=seconds, swizzle=swizzle, seed=seed or 0, inputs=inputs)
     screen = Console(soft_wrap=True, highlight=False)
     copy = runner.copy_gbps()
     tables = []
@@ -78,16 +86,16 @@ def ladder(
         task = progress.add_task("", total=len(cases))
         names = [f"{family} {case.label}" for family, case in cases]
         progress.update(task, description=names[0])
-        for i, table in enumerate(steps.run(cases, options), 1):
+        for i, table in enumerate(measure.run(cases, options), 1):
             tables.append(table)
-            for line in steps.lines(table, copy):
+            for line in measure.lines(table, copy):
                 screen.print(line, markup=False)
             progress.update(task, completed=i, description=names[i] if i < len(names) else "")
-    document = steps.document(tables, options, copy)
+    document = measure.document(tables, options, copy)
     if json_path:
         record.save(document, json_path)
     if plot_path:
-        for path in ladder_plots.draw(document, plot_path):
+        for path in plots.draw(document, plot_path):
             screen.print(f"wrote {path}")
     wrong = [f"{table.family} {table.case.label}, {n}: {text}" for table in tables for n, text in table.wrong.items()]
     if wrong:

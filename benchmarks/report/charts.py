@@ -1,7 +1,7 @@
 """The charts of ``hgemm report``, as Vega-Lite specifications.
 
 Text and axes are drawn in ``currentColor``, so that a chart is light or dark as the page is. Ratios have logarithmic
-axes around 1, without 0: half and twice the speed are equally far from 1.
+axes around 1, without 0, so half the speed and twice the speed are equally far from 1.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ Row = Mapping[str, Any]
 
 WIDTH = 780
 ALL = "all"
-#: Of which a filter has a list each; a fourth one takes text.
+#: The fields that have a filter with a list of values. A fourth filter takes text.
 FILTERS = ("suite", "dtype", "layout")
 
-_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # a name: nothing is fetched
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"  # an identifier; nothing is fetched
 _FASTER, _SLOWER, _EVEN, _TORCH, _OTHER = "#2f9e63", "#e0524d", "#4f86d9", "#8b929c", "#d98a2b"
-#: What the interval of a ratio says, or that there is nothing to say.
+#: What the interval of a ratio tells, and its colour.
 VERDICTS = {"slower": _SLOWER, "not told apart": _EVEN, "faster": _FASTER, "torch's kernel": _TORCH}
-_HIGHEST = 2.0  # ratio, of the axis on which all cases stand
-_WITHIN = 3.0  # times the best step, for a library to stand on the ladder's axis
+_HIGHEST = 2.0  # the highest ratio on the axis of all cases
+_WITHIN = 3.0  # a library that is more times as fast as the best step is not drawn
 _SIDES = {"torch": _TORCH, "ours": _FASTER, "fused projections": _EVEN}
 _CONFIG: Spec = {
     "background": None,
@@ -57,7 +57,7 @@ def _scale(colours: Mapping[str, str]) -> Spec:
 
 
 def _ratio(title: str, values: Sequence[float], field: str = "ratio", **axis: Any) -> Spec:
-    """A logarithmic axis around 1, with round numbers; what lies above _HIGHEST is drawn there."""
+    """A logarithmic axis around 1 with round numbers. Ratios above _HIGHEST are drawn at _HIGHEST."""
     low, high = min([*values, 0.98]), min(max([*values, 1.02]), _HIGHEST)
     if max(values) > high:
         title += f" (above {_HIGHEST:g} at the edge)"
@@ -77,7 +77,7 @@ def _logarithmic(field: str, title: str, values: Sequence[float], **axis: Any) -
 
 
 def _tooltip(**fields: str) -> list[Spec]:
-    """Field -> title; numbers with four digits."""
+    """The tooltip that shows these fields, each under its title."""
     return [{"field": field, "title": title} for field, title in fields.items()]
 
 
@@ -85,13 +85,13 @@ _ONE = {"mark": {"type": "rule", "strokeDash": [4, 3], "opacity": 0.7}, "data": 
 
 
 def _at_one(channel: str) -> Spec:
-    """Linear axes (all of x that it is drawn on) would reach down to 0 for it."""
+    """A line at the ratio 1. A linear x axis would reach down to 0 for it unless it is told not to."""
     scale = {"type": "quantitative", "scale": {"zero": False}} if channel == "x" else {}
     return _ONE | {"encoding": {channel: {"datum": 1, **scale}}}
 
 
 def _intervals(colour: Spec, order: Any, tooltip: list[Spec], *, label: str = "label") -> Spec:
-    """A line a row: the ratio as a point on its 95 % interval, and a line at 1; the axis holds what is shown."""
+    """A line for each row: the ratio as a point on its 95 % interval. The axis spans what is shown."""
     y = {"field": label, "type": "nominal", "title": None, "sort": order, "axis": {"grid": False}}
     x = {
         "field": "ratio",
@@ -118,7 +118,7 @@ def _intervals(colour: Spec, order: Any, tooltip: list[Spec], *, label: str = "l
 
 
 def _filters(rows: Sequence[Row]) -> tuple[list[Spec], str]:
-    """Parameters that the page's fields set, and the expression by which a row passes them."""
+    """The parameters that the page's input fields set, and the expression that is true for rows that pass them."""
     parameters: list[Spec] = []
     for name in FILTERS:
         options = [ALL, *dict.fromkeys(row[name] for row in rows)]
@@ -133,10 +133,10 @@ def _filters(rows: Sequence[Row]) -> tuple[list[Spec], str]:
 
 
 def speed(rows: Sequence[Row], roofs: Mapping[str, float]) -> Spec:
-    """Every case by size, the slowest ones, and the roofline, under one filter.
+    """All cases by size, the slowest cases, and the roofline, under one set of filters.
 
     Args:
-        rows: what ``report.speed_rows`` gives.
+        rows: the result of ``page.speed_rows``.
         roofs: ``gbps``, the highest bandwidth, and ``tflops``, the highest rate that was measured.
     """
     parameters, passes = _filters(rows)
@@ -228,7 +228,7 @@ def _roofline(rows: Sequence[Row], roofs: Mapping[str, float], passes: str, colo
 
 
 def stream(rows: Sequence[Row]) -> Spec:
-    """How near decoding's products come to a kernel that only reads the weights; farthest first."""
+    """How near matmuls with few rows come to a kernel that only reads the weights; the farthest come first."""
     y = {"field": "line", "type": "nominal", "title": None, "sort": {"field": "worst", "op": "min"}}
     low = min(row["share"] for row in rows)
     x: Spec = {
@@ -260,7 +260,7 @@ def stream(rows: Sequence[Row]) -> Spec:
 
 
 def decode(rows: Sequence[Row]) -> Spec:
-    """Tokens a second over torch's, by batch, for each way of running a step."""
+    """Tokens a second over torch's, by batch size, for each way of running a decoding step."""
     bounds = [row[name] for row in rows for name in ("low", "high")]
     y = _ratio("tokens a second over torch's", bounds)
     x = {"field": "batch", "type": "ordinal", "title": "batch", "axis": {"labelAngle": 0}}
@@ -291,7 +291,7 @@ def decode(rows: Sequence[Row]) -> Spec:
 
 
 def models(rows: Sequence[Row]) -> Spec:
-    """Whole models over torch, the slowest first."""
+    """The speed of whole models over torch; the slowest come first."""
     said = {row["verdict"] for row in rows}
     verdicts = {name: colour for name, colour in VERDICTS.items() if name in said}
     colour = {"field": "verdict", "type": "nominal", "title": None, "scale": _scale(verdicts)}
@@ -302,9 +302,10 @@ def models(rows: Sequence[Row]) -> Spec:
 
 
 def course(rows: Sequence[Row], unit: str) -> Spec:
-    """The steps of one family in the order of the course, on a logarithmic axis of their own; dashed: libraries.
+    """The steps of one family in the order of the course, on a logarithmic axis of their own. Libraries are dashed.
 
-    A library that is several times as fast as the best step would squeeze the steps: the title names its speed.
+    A library that is several times as fast as the best step would squeeze the steps together. It is not drawn, and the
+    title names its speed instead.
     """
     ours = sorted((row for row in rows if not row["other"]), key=lambda row: row["place"])
     steps = list(dict.fromkeys(row["step"] for row in ours))

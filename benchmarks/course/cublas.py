@@ -1,6 +1,6 @@
-"""cublasGemmEx called directly, in float32 and in half accumulation: rows of the ladder's tables.
+"""Calls cublasGemmEx directly, with float32 or float16 accumulation, for the ladder's tables.
 
-torch gives no choice of the accumulator short of a global flag. The library is the one that torch has loaded.
+torch chooses the accumulator by a global flag only. The library is the one that torch has loaded.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def matmul(a: Tensor, b: Tensor, *, half_accumulation: bool = False) -> Tensor:
     handle, workspace = _handle(a.device.index)
     library, stream = _library(), torch.cuda.current_stream(a.device).cuda_stream
     _check(library.cublasSetStream_v2(handle, stream), "cublasSetStream")
-    # After the stream, which resets it. Without one a captured call would allocate.
+    # Setting the stream resets the workspace, so it is set afterwards. Without one a captured call would allocate.
     _check(library.cublasSetWorkspace_v2(handle, workspace.data_ptr(), _WORKSPACE_BYTES), "cublasSetWorkspace")
     dtype = _R_16F if half else _R_32F
-    # Scalars have the type of the accumulator; 0x3c00 is one in half.
+    # Scalars have the type of the accumulator; 0x3c00 is 1.0 in float16.
     one, zero = (c_uint16(0x3C00), c_uint16(0)) if half_accumulation else (c_float(1), c_float(0))
-    # Column-major, as cuBLAS sees them, the matrices are transposed: C^T = B^T A^T.
+    # cuBLAS takes the matrices as column-major, which is their transpose: C^T = B^T A^T.
     status = library.cublasGemmEx(
         *(handle, _OP_N, _OP_N, n, m, k, byref(one)),
         *(b.data_ptr(), dtype, n, a.data_ptr(), dtype, k, byref(zero), out.data_ptr(), dtype, n),

@@ -1,4 +1,4 @@
-"""Draws the ladder's result files. Needs matplotlib, which the package does not depend on."""
+"""Draws the result files of the ladder. Needs matplotlib, which the package does not depend on."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from .ladder import LIBRARIES, TORCH
-from .plots import _write
-from .rungs import RUNGS
-from .statistics import geometric_mean
+from benchmarks.course.measure import LIBRARIES, TORCH
+from benchmarks.course.rungs import RUNGS
+from hgemm_ops.bench.plots import write
+from hgemm_ops.bench.statistics import geometric_mean
 
 _COLOURS = ("#2b7a4b", "#3366a8", "#b8432f", "#8a6d1d", "#6a3d9a", "#1f8f8f", "#8a8f98")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 
 Table = Mapping[str, Any]
-#: step, rows of its result -> FLOP per byte of DRAM traffic
+#: FLOP per byte of DRAM traffic, by step and by the rows of its result.
 Traffic = Mapping[tuple[str, int], float]
 
 
@@ -36,7 +36,10 @@ def _speed(table: Table, step: Mapping[str, Any]) -> float | None:
 
 
 def _lines(tables: Sequence[Table]) -> dict[str, list[Table]]:
-    """What to draw as one line: a product's shape; sums of one length, whatever their dtype and rows."""
+    """The tables that are drawn as one line: those of one matmul shape, or of additions of one length.
+
+    Additions of one length are one line whatever their dtype and number of rows.
+    """
     lines: dict[str, list[Table]] = {}
     lengths: dict[int, str] = {}
     for table in tables:
@@ -48,8 +51,10 @@ def _lines(tables: Sequence[Table]) -> dict[str, list[Table]]:
 
 
 def by_step(document: Mapping[str, Any], family: str, path: Path) -> Path:
-    """Speed by step, one line a shape, in the order of the course. Torch's is the dashed line of its colour; of sums,
-    where it depends on the dtype, a cross at each step.
+    """Draws the speed of each step, in the order of the course, with a line for each shape.
+
+    Torch's speed is the dashed line of the same colour. Torch's additions depend on the dtype, so there each step has
+    a cross.
 
     Raises:
         ValueError: nothing of the family was measured.
@@ -93,11 +98,11 @@ def by_step(document: Mapping[str, Any], family: str, path: Path) -> Path:
     axes.set_xlabel("GB/s (crosses: torch)" if sums else "TFLOP/s (dashed: torch)")
     axes.set_title(_title(document, f"{family}, step by step"))
     figure.legend(fontsize=6, loc="outside lower center", ncols=6)
-    return _write(figure, path)
+    return write(figure, path)
 
 
 def _roofs(document: Mapping[str, Any]) -> dict[str, float]:
-    """The highest rates measured, TFLOP/s: by float32 FMAs, and by half operands on tensor cores."""
+    """The highest rates that were measured, in TFLOP/s: of float32 FMAs, and of float16 on tensor cores."""
     names = {"float32": "float32 FMA", "float16": "tensor cores"}
     best: dict[str, float] = {}
     for table in document["ladder"]:
@@ -110,11 +115,10 @@ def _roofs(document: Mapping[str, Any]) -> dict[str, float]:
 
 
 def roofline(document: Mapping[str, Any], path: Path, traffic: Traffic | None = None) -> Path:
-    """TFLOP/s over FLOP per byte, under the measured ceilings: a copy's bandwidth, and the highest rates; dotted lines
-    are other bandwidths.
+    """Draws TFLOP/s over FLOP per byte, under the measured roof: a copy's bandwidth and the highest rates.
 
-    Bytes are the least possible, so that the steps of one shape stand above each other; with ``traffic``, FLOP per byte
-    of DRAM that a profiler counted for each step, they are what a step moved, and dotted lines what it drew from DRAM.
+    Without ``traffic``, bytes are the least possible traffic, so all steps of one shape lie above each other. With
+    ``traffic``, bytes are the DRAM traffic that a profiler counted for each step. Dotted lines are lower bandwidths.
     """
     roofs, bandwidth = _roofs(document), document["copy_gbps"] * 1e-3
     figure = Figure(figsize=(7, 4.5), layout="constrained")
@@ -144,7 +148,7 @@ def roofline(document: Mapping[str, Any], path: Path, traffic: Traffic | None = 
         axis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_minor_locator(NullLocator())
     axes.legend(fontsize=6, loc="upper left")
-    return _write(figure, path)
+    return write(figure, path)
 
 
 def _draw_roofs(axes: Any, roofs: Mapping[str, float], bandwidth: float, points: Sequence[tuple[float, float]]) -> None:
@@ -172,8 +176,10 @@ def _draw_roofs(axes: Any, roofs: Mapping[str, float], bandwidth: float, points:
 def draw(
     document: Mapping[str, Any], path: Path, traffic: Traffic | None = None, only: Container[str] | None = None
 ) -> list[Path]:
-    """``<path>-<family>`` for every family, ``<path>-roofline``, and with ``traffic`` ``<path>-roofline-dram``; of
-    these the ones whose names are in ``only``."""
+    """Draws ``<path>-<family>`` for every family, ``<path>-roofline``, and with ``traffic`` ``<path>-roofline-dram``.
+
+    With ``only``, draws just the plots whose names it contains.
+    """
     families = dict.fromkeys(table["family"] for table in document["ladder"])
     plots = {family: partial(by_step, document, family) for family in families}
     plots["roofline"] = partial(roofline, document)

@@ -1,4 +1,4 @@
-"""Nsight Compute over a command that marks what it wants profiled, and its raw page as rows."""
+"""Runs Nsight Compute on a command that marks what is to be profiled, and reads its output."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import torch
 Row = Mapping[str, str]
 
 _STALL = "smsp__average_warps_issue_stalled_"
-#: Not reasons to wait: the warp was issued, or could have been.
+#: These are no reasons to wait: the warp was issued, or could have been.
 _RUNNING = ("selected", "not_selected")
 
 
 def marked(launch: Callable[[], object]) -> None:
-    """Runs ``launch`` twice; the second time is what ncu sees."""
+    """Runs ``launch`` twice. Nsight Compute sees the second run only."""
     launch()
     torch.cuda.synchronize()
     torch.cuda.profiler.start()
@@ -32,12 +32,12 @@ def marked(launch: Callable[[], object]) -> None:
 
 
 def profile(command: Sequence[str], metrics: Sequence[str], limit: float) -> list[dict[str, str]]:
-    """A row for each launch that ``command`` marks, with ``metrics`` and the stalls of its warps.
+    """Profiles ``command`` and returns a row for each launch that it marks, with ``metrics`` and the warps' stalls.
 
-    Clocks are left as they are and caches are flushed before each launch.
+    Clocks are left as they are, and caches are flushed before each launch.
 
     Raises:
-        click.ClickException: there is no ncu, it failed, or it took more than ``limit`` seconds.
+        click.ClickException: ncu is not installed, it failed, or it took more than ``limit`` seconds.
     """
     ncu = shutil.which("ncu")
     if ncu is None:
@@ -45,7 +45,7 @@ def profile(command: Sequence[str], metrics: Sequence[str], limit: float) -> lis
     whole = [ncu, "--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw"]
     # Base units: bytes, nanoseconds and hertz, whatever their size.
     whole += ["--print-units", "base", "--section", "WarpStateStats", "--metrics", ",".join(metrics), *command]
-    # A session of its own: ncu's child must end with it.
+    # In a session of its own, so that ncu's child process is killed together with ncu.
     with subprocess.Popen(
         whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as run:
@@ -61,12 +61,13 @@ def profile(command: Sequence[str], metrics: Sequence[str], limit: float) -> lis
 
 
 def parse(text: str) -> list[dict[str, str]]:
-    """The rows of ncu's raw page as CSV: a line of names, one of units, then a line a launch."""
+    """The rows of ncu's raw page as CSV, which has a line of names, a line of units, and a line for each launch."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     return list(csv.DictReader(io.StringIO("\n".join(lines))))[1:]
 
 
 def number(text: str) -> float | None:
+    """A number as ncu prints it, or None for what is no number."""
     try:
         return float(text.replace(",", ""))
     except ValueError:
@@ -74,7 +75,7 @@ def number(text: str) -> float | None:
 
 
 def stalls(row: Row, most: int = 4) -> dict[str, float]:
-    """What the warps wait for most: warps that do, on average, at each instruction issued."""
+    """The reasons for which most warps wait: for each, the mean number of waiting warps per issued instruction."""
     found = {}
     for metric, text in row.items():
         if metric and metric.startswith(_STALL) and metric.endswith("_per_issue_active.ratio"):

@@ -1,7 +1,8 @@
-"""One page of a GPU's committed results, with charts that hover and filter, which nothing outside of it is needed for.
+"""The page of one GPU's committed results: charts that show details on hovering and can be filtered.
 
-``data`` takes the result files apart into rows, ``page`` draws them: Vega-Lite from vl-convert, whose JavaScript goes
-into the page. The course of the ladder is the page ``ladder.md`` beside the results, its tables replaced by charts.
+``data`` turns the result files into the rows of the charts. ``page`` draws them with Vega-Lite; vl-convert has its
+JavaScript, which becomes part of the page, so that the page needs no network. The ladder's section is
+``benchmarks/ladder.md`` with its tables replaced by charts.
 """
 
 from __future__ import annotations
@@ -18,26 +19,27 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from . import record, report_charts, survey
-from .ladder import LIBRARIES, TORCH
-from .report_charts import Row, Spec
-from .rungs import FAMILIES, RUNGS
-from .suites import Case
+from benchmarks.course.measure import LIBRARIES, TORCH
+from benchmarks.course.rungs import FAMILIES, RUNGS
+from benchmarks.report import charts
+from benchmarks.report.charts import Row, Spec
+from hgemm_ops.bench import record, survey
+from hgemm_ops.bench.suites import Case
 
 OURS = "hgemm"
 MISSING = "hgemm report draws with vl-convert: pip install vl-convert-python (or hgemm_ops[report])"
-_TEMPLATE = Path(__file__).with_name("report.html")
+_TEMPLATE = Path(__file__).with_name("page.html")
 _SPEEDUP = {"value": "speedup", "low": "speedup_low", "high": "speedup_high"}
-_DIGITS = 5  # of numbers in the page
+_DIGITS = 5  # significant digits of the numbers in the page
 
 Document = Mapping[str, Any]
 
 
 def read(directory: Path) -> Mapping[str, Document]:
-    """The result files of one GPU by stem.
+    """The result files of one GPU, by name.
 
     Raises:
-        ValueError: there is none, or a file is of another schema.
+        ValueError: the directory has no result file, or one of another schema.
     """
     documents = {name: record.load(path) for name, path in record.files(directory).items()}
     if not documents:
@@ -61,7 +63,7 @@ def _verdict(ratio: Mapping[str, float], by: str | None = None) -> str:
 
 
 def speed_rows(documents: Mapping[str, Document]) -> list[Row]:
-    """Every case of the suites and of the shapes off the table in which the dispatcher's choice was timed."""
+    """Every case of a suite, and every untuned shape, for which the dispatcher's choice was timed."""
     rows = [row for name, document in documents.items() for row in _suite_rows(name, document)]
     rows += [row for name, document in documents.items() for row in _survey_rows(name, document)]
     for row in rows:
@@ -95,7 +97,7 @@ def _suite_rows(name: str, document: Document) -> Iterator[dict[str, Any]]:
 
 
 def _survey_rows(name: str, document: Document) -> Iterator[dict[str, Any]]:
-    """Shapes off the table, whose ratios have no interval."""
+    """The untuned shapes. Their ratios have no interval."""
     for row in document.get("shapes", ()) if document.get("survey") in survey.RECORDS else ():
         case = Case(**{key: row[key] for key in ("dtype", "layout", "batch", "m", "n", "k")})
         for model, choice in row["chosen"].items():
@@ -127,14 +129,14 @@ def _survey_rows(name: str, document: Document) -> Iterator[dict[str, Any]]:
 
 
 def roofs(documents: Mapping[str, Document], rows: Sequence[Row]) -> dict[str, float]:
-    """The highest bandwidth, a copy's or a product's from memory, and the highest rate."""
+    """The highest bandwidth, of a copy or of a matmul that reads DRAM, and the highest rate."""
     copies = [document["copy_gbps"] for document in documents.values() if "copy_gbps" in document]
     rates = [row[name] for row in rows for name in ("tflops", "torch_tflops")]
     return {"gbps": _short(max([*copies, *(row["gbps"] for row in rows)])), "tflops": _short(max(rates))}
 
 
 def stream_rows(documents: Mapping[str, Document]) -> list[Row]:
-    """Products that were timed beside a kernel that only reads the weights: ours and torch's share of its speed."""
+    """The matmuls that were timed beside a kernel that only reads the weights: our and torch's share of its speed."""
     rows: list[Row] = []
     for name, document in documents.items():
         for row in document.get("rows", ()):
@@ -158,7 +160,7 @@ def stream_rows(documents: Mapping[str, Document]) -> list[Row]:
 
 
 def decode_rows(documents: Mapping[str, Document]) -> list[Row]:
-    """Decoding: tokens a second of each side over torch's, by batch and by what runs a step."""
+    """Decoding: tokens a second over torch's, by side, batch size and way of running a decoding step."""
     names = {"ours": "ours", "fused": "fused projections"}
     return [
         {
@@ -212,7 +214,7 @@ def model_rows(documents: Mapping[str, Document]) -> list[Row]:
 
 
 def course_rows(documents: Mapping[str, Document]) -> dict[str, list[Row]]:
-    """Family -> its steps on the largest shapes that were measured, in the order of the course, and libraries'."""
+    """The steps of each family on the largest shapes measured, in the order of the course, and the libraries."""
     tables: dict[tuple[str, str], Document] = {}
     waits: dict[str, str] = {}
     for document in documents.values():
@@ -273,7 +275,11 @@ def _chart(name: str) -> str:
 
 
 def _markdown(directory: Path) -> MarkdownIt:
-    """Tables too. Pictures of ``directory`` go into the page; links are text, since they lead into a checkout."""
+    """A renderer of CommonMark with tables.
+
+    Pictures that lie in ``directory`` become part of the page. Links become plain text, because they point into the
+    checkout.
+    """
 
     def image(_: object, tokens: Sequence[Token], index: int, *__: object) -> str:
         path, words = directory / str(tokens[index].attrs["src"]), html.escape(tokens[index].content)
@@ -292,7 +298,7 @@ def _markdown(directory: Path) -> MarkdownIt:
 
 
 def _course(course: Path | None, families: Sequence[str]) -> str:
-    """The course with a chart before each family's table, or, without its page, each family's name and chart."""
+    """The course with a chart before each family's table. Without the course's page, each family's name and chart."""
     if course is None:
         return "".join(f"<h3>{family}</h3>{_chart(f'ladder-{family}')}" for family in families)
     md = _markdown(course.parent)
@@ -311,21 +317,21 @@ def _course(course: Path | None, families: Sequence[str]) -> str:
 
 
 def _charts(found: Mapping[str, Any], documents: Mapping[str, Document]) -> dict[str, Spec]:
-    """By the ids of the places where they go; none for what was not measured."""
-    charts: dict[str, Spec] = {}
+    """The charts by the id of the element that shows them. A section without measurements has no chart."""
+    specs: dict[str, Spec] = {}
     if rows := found["speed"]:
-        charts["speed"] = report_charts.speed(rows, roofs(documents, rows))
+        specs["speed"] = charts.speed(rows, roofs(documents, rows))
     for name, draw in (
-        ("stream", report_charts.stream), ("decode", report_charts.decode), ("models", report_charts.models),
+        ("stream", charts.stream), ("decode", charts.decode), ("models", charts.models),
     ):  # fmt: skip
         if rows := found[name]:
-            charts[name] = draw(rows)
+            specs[name] = draw(rows)
     for family, rows in found["ladder"].items():
-        charts[f"ladder-{family}"] = report_charts.course(rows, "GB/s" if family == "elementwise" else "TFLOP/s")
-    return charts
+        specs[f"ladder-{family}"] = charts.course(rows, "GB/s" if family == "elementwise" else "TFLOP/s")
+    return specs
 
 
-#: Section -> its title, and what a reader must know of its charts.
+#: The title of each section, and what a reader must know about its charts.
 _TITLES = {
     "speed": (
         "Speed over torch",
@@ -348,7 +354,7 @@ _TITLES = {
 
 
 def page(documents: Mapping[str, Document], course: Path | None = None) -> str:
-    """The page; ``course``: where ``benchmarks/ladder.md`` is.
+    """The page as HTML. ``course`` is the path of ``benchmarks/ladder.md``.
 
     Raises:
         ModuleNotFoundError: vl-convert is not installed.
@@ -356,7 +362,7 @@ def page(documents: Mapping[str, Document], course: Path | None = None) -> str:
     import vl_convert
 
     found = data(documents)
-    charts = _charts(found, documents)
+    specs = _charts(found, documents)
     shown = {name: title for name, title in _TITLES.items() if found[name]}
     sections = []
     for name, (title, note) in shown.items():
@@ -366,7 +372,7 @@ def page(documents: Mapping[str, Document], course: Path | None = None) -> str:
     facts = max((d["environment"] for d in documents.values()), key=lambda facts: str(facts["date"]))
     words = {"driver": "driver", "cuda": "CUDA", "torch": "torch"}
     machine = [f"{word} {facts[name]}" for name, word in words.items() if facts.get(name)]
-    text = json.dumps(charts, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+    text = json.dumps(specs, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
     return Template(_TEMPLATE.read_text()).substitute(
         gpu=html.escape(str(facts["gpu"])),
         machine=html.escape(", ".join([*machine, f"newest record {facts['date'][:10]}"])),

@@ -1,4 +1,4 @@
-"""``hgemm report``: the committed results as one page."""
+"""The command ``hgemm report``: the committed results as one page."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 
 import click
 
+from benchmarks.report import page
 from hgemm_ops.bench import record
-from hgemm_ops.bench import report as drawn
+
+_RESULTS = Path(__file__).resolve().parents[1] / "results"
+_COURSE = "ladder.md"  # beside the directories of results
 
 
 def _default_results() -> Path:
-    """Those of the GPU on which most was measured, in this checkout."""
-    root = record.repository()
-    if root is None:
-        raise click.UsageError("--results: name a directory of result files, this is no checkout")
-    found = record.directories(root / "benchmarks" / "results")
+    """The checkout's results of the GPU on which the most was measured."""
+    found = record.directories(_RESULTS)
     if not found:
-        raise click.UsageError("--results: name a directory of result files, there are none here")
+        raise click.UsageError(f"--results: name a directory of result files, {_RESULTS} has none")
     return found[0]
 
 
@@ -26,7 +26,7 @@ def _default_results() -> Path:
 @click.option(
     "--results",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="Result files of one GPU.  [default: those of the GPU that most was measured on]",
+    help="Result files of one GPU.  [default: the checkout's, of the GPU that most was measured on]",
 )
 @click.option(
     "--output",
@@ -39,22 +39,22 @@ def _default_results() -> Path:
 def report(results: Path | None, output: Path, as_json: bool) -> None:
     """Write the committed results as one static page.
 
-    Speed over torch by shape and suite, losses first; a roofline, decoding, whole models, and the ladder as a course.
-    The page holds all it needs: it loads nothing from a network. Needs vl-convert-python.
+    It shows the speed over torch by shape and suite, losses first; a roofline; decoding; whole models; and the ladder's
+    course. The page loads nothing from a network. Needs vl-convert-python.
     """
     results = results or _default_results()
     try:
-        documents = drawn.read(results)
+        documents = page.read(results)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     if as_json:
-        click.echo(json.dumps(drawn.data(documents), ensure_ascii=False, indent=1))
+        click.echo(json.dumps(page.data(documents), ensure_ascii=False, indent=1))
         return
-    course = results.parent.parent / "ladder.md"
+    course = results.parent.parent / _COURSE
     try:
-        text = drawn.page(documents, course if course.is_file() else None)
+        text = page.page(documents, course if course.is_file() else None)
     except ModuleNotFoundError:
-        raise click.ClickException(drawn.MISSING) from None
+        raise click.ClickException(page.MISSING) from None
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(text)
     click.echo(f"wrote {output} ({len(text.encode()) / 1e6:.1f} MB)")

@@ -1,0 +1,166 @@
+"""Draws the result files of scripts other than ``hgemm bench``, and the plots of suites that only a page shows.
+
+Needs matplotlib, which the package does not depend on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator, ScalarFormatter
+
+from hgemm_ops.bench.plots import OURS, SLOWER, TORCH, timed, title, write
+
+_DECODE_ROWS = 64  # up to this many rows, reading the weights takes nearly all of the time
+_FUSED = "#2f5fb8"
+_SIDES = {
+    "torch": ("torch", TORCH),
+    "ours": ("use_custom_gemm()", OURS),
+    "fused": ("with fused projections, static weights", _FUSED),
+}
+
+
+def bandwidth_by_rows(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> Path | None:
+    """Draws GB/s over M, up to 64, for each weight (N, K) that was timed at more than two M.
+
+    Torch's line is dashed. A dotted line is a kernel that only reads the weight, where that was timed. The right axis
+    is the share of a copy's bandwidth. Bytes are the least possible traffic, so a line is the inverse of the time.
+    Returns None where no weight was timed at more than two M.
+    """
+    weights: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+    for row in timed(document, contender):
+        case = row["case"]
+        if case["m"] <= _DECODE_ROWS and case["batch"] == 1 and case["op"] == "matmul" and not case["padding"]:
+            weights.setdefault((case["n"], case["k"]), []).append(row)
+    lines = {weight: rows for weight, rows in weights.items() if len({row["case"]["m"] for row in rows}) > 2}
+    if not lines:
+        return None
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for (n, k), rows in lines.items():
+        rows = sorted(rows, key=lambda row: row["case"]["m"])
+        ms = [row["case"]["m"] for row in rows]
+        (line,) = axes.plot(ms, [row["results"][contender]["gbps"] for row in rows], marker="o", label=f"N {n}, K {k}")
+        theirs = [row["results"]["torch"]["gbps"] for row in rows]
+        axes.plot(ms, theirs, color=line.get_color(), linestyle="--", linewidth=0.8)
+        if all("stream" in row["results"] for row in rows):
+            streamed = [row["results"]["stream"]["gbps"] for row in rows]
+            axes.plot(ms, streamed, color=line.get_color(), linestyle=":", linewidth=0.8)
+    copy = document["copy_gbps"]
+    axes.axhline(copy, color="black", linewidth=0.8, label=f"a copy: {copy:.0f} GB/s")
+    axes.set(
+        xscale="log",
+        xlabel="M",
+        ylabel=f"GB/s of {contender} (dashed: torch, dotted: only reading)",
+        title=title(document),
+        ylim=(0, None),
+    )
+    axes.set_xticks(ms, [str(m) for m in ms])
+    axes.xaxis.set_minor_locator(NullLocator())
+    share = axes.twinx()
+    share.set(ylabel="% of a copy", ylim=(0, 100 * axes.get_ylim()[1] / copy))
+    axes.legend(fontsize=6, loc="lower left")
+    return write(figure, path)
+
+
+def training_losses(document: Mapping[str, Any], path: Path) -> Path:
+    """Draws the losses of each side of ``integration.train``, and the differences between the losses of two sides."""
+    losses, apart = document["results"]["losses"], document["results"]["largest_loss_difference"]
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    curves, differences = figure.subplots(2, 1, sharex=True)
+    for i, name in enumerate(losses):
+        curves.plot(losses[name], label=name, color=f"C{i}", linewidth=1)
+    for i, names in enumerate(apart):
+        other, _, one = names.partition(" from ")
+        gaps = [abs(a - b) for a, b in zip(losses[one], losses[other], strict=True)]
+        differences.plot(gaps, label=names, color=f"C{i}", linewidth=1)
+    curves.set_ylabel("loss")
+    differences.set(xlabel="step", ylabel="difference")
+    for axes in (curves, differences):
+        axes.legend(frameon=False)
+        axes.grid(alpha=0.3)
+    return write(figure, path)
+
+
+def error_by_depth(document: Mapping[str, Any], path: Path) -> Path:
+    """Draws the errors of ``benchmarks/float32_errors.py`` over K.
+
+    The upper row is the largest error relative to |A||B|, the lower row the rms error relative to the result's rms.
+    """
+    rows = [row for row in document["float32_errors"] if row["kind"] == "depth"]
+    inputs = list(dict.fromkeys(row["inputs"] for row in rows))
+    figure = Figure(figsize=(1 + 3.5 * len(inputs), 5), layout="constrained")
+    columns = figure.subplots(2, len(inputs), squeeze=False, sharex=True, sharey="row").T
+    for (top, bottom), name in zip(columns, inputs, strict=True):
+        drawn = [row for row in rows if row["inputs"] == name]
+        depths = [row["k"] for row in drawn]
+        for side, colour in (("tf32", SLOWER), ("strict", TORCH), ("split", OURS)):
+            for axes, error in ((top, "most"), (bottom, "rms")):
+                axes.plot(
+                    depths, [row[side][error] for row in drawn], color=colour, label=side, marker=".", linewidth=1
+                )
+        top.set(xscale="log", yscale="log", title=name)
+        bottom.set(xscale="log", yscale="log", xlabel="K")
+    columns[0][0].set_ylabel("largest error / |A||B|")
+    columns[0][1].set_ylabel("rms error / rms result")
+    columns[0][0].legend(frameon=False)
+    return write(figure, path)
+
+
+def decoding_by_batch(document: Mapping[str, Any], path: Path) -> Path:
+    """Draws the results of ``integration.decode``: tokens a second over the batch size, and the speed over torch.
+
+    There is a column for each way of running a decoding step (eager, CUDA graph, compiled).
+
+    Raises:
+        ValueError: nothing was measured.
+    """
+    results = document["results"]
+    runners = list(dict.fromkeys(row["runner"] for row in results))
+    if not runners:
+        raise ValueError(f"{path.name}: no batch was measured")
+    figure = Figure(figsize=(1 + 3.5 * len(runners), 5), layout="constrained")
+    columns = figure.subplots(2, len(runners), squeeze=False, sharey="row").T
+    for (top, bottom), runner in zip(columns, runners, strict=True):
+        rows = [row for row in results if row["runner"] == runner]
+        for name, (label, colour) in _SIDES.items():
+            sides = [(row["batch"], row["sides"][name]) for row in rows if name in row["sides"]]
+            batches = [batch for batch, _ in sides]
+            speeds = [side["tokens_per_second"] for _, side in sides]
+            top.plot(batches, speeds, color=colour, label=label, marker=".", linewidth=1)
+            ratios = [side["speedup"] for _, side in sides if side["speedup"]]
+            if ratios:
+                bottom.errorbar(
+                    batches,
+                    [ratio["value"] for ratio in ratios],
+                    yerr=[
+                        # A percentile interval need not hold its median.
+                        [max(0.0, ratio["value"] - ratio["low"]) for ratio in ratios],
+                        [max(0.0, ratio["high"] - ratio["value"]) for ratio in ratios],
+                    ],
+                    color=colour,
+                    marker=".",
+                    linewidth=1,
+                    capsize=2,
+                )
+        bottom.axhline(1, color="black", linewidth=0.8)
+        top.set(xscale="log", yscale="log", title=runner)
+        top.yaxis.set_major_formatter(ScalarFormatter())
+        bottom.set(xscale="log", xlabel="batch")
+        for axes in (top, bottom):
+            axes.set_xticks([row["batch"] for row in rows])
+            axes.xaxis.set_major_formatter(ScalarFormatter())
+            axes.xaxis.set_minor_locator(NullLocator())
+    first_top, first_bottom = columns[0]
+    first_top.set_ylabel("tokens a second")
+    first_top.legend()
+    first_bottom.set_ylabel("speed over torch (95 % interval)")
+    settings, facts = document["decode"], document["environment"]
+    figure.suptitle(
+        f"decoding, {settings['layers']} layers of {settings['model']} {settings['size']}, {settings['dtype']}\n"
+        f"on {facts['gpu']}, torch {facts['torch']}, {facts['date'][:10]}"
+    )
+    return write(figure, path)
