@@ -10,8 +10,8 @@
 
 #include "core/problem.h"
 #include "ptx/cluster.cuh"
-#include "ptx/cp_async.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/smem_addr.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "tile/raster.cuh"

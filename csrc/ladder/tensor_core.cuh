@@ -13,6 +13,7 @@
 #include "ladder/ladder.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/shared.cuh"
+#include "ptx/smem_addr.cuh"
 #include "tile/raster.cuh"
 #include "tile/swizzle.cuh"
 

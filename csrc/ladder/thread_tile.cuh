@@ -7,6 +7,7 @@
 #include "ladder/cuda_core.cuh"
 #include "ladder/element.cuh"
 #include "ptx/cp_async.cuh"
+#include "ptx/smem_addr.cuh"
 
 namespace hgemm::ladder {
 

@@ -6,11 +6,6 @@
 
 namespace hgemm::ptx {
 
-/// Generic address of shared memory -> the 32-bit address PTX wants.
-__device__ __forceinline__ uint32_t smem_addr(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
 /// cp.async.cg of 16 bytes, both addresses 16-byte aligned; writes zeros and reads nothing unless `inside`.
 __device__ __forceinline__ void cp_async_16(uint32_t dst, const void* src, bool inside) {
   asm volatile(

@@ -18,6 +18,7 @@
 #include "ptx/global.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/shared.cuh"
+#include "ptx/smem_addr.cuh"
 #include "tile/epilogue.cuh"
 #include "tile/smem_operand.cuh"
 #include "tile/unaligned.cuh"

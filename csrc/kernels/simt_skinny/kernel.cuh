@@ -17,6 +17,7 @@
 #include "ptx/dependent_launch.cuh"
 #include "ptx/global.cuh"
 #include "ptx/shared.cuh"
+#include "ptx/smem_addr.cuh"
 #include "tile/counters.cuh"
 #include "tile/epilogue.cuh"
 

@@ -14,10 +14,10 @@
 #include "core/problem.h"
 #include "kernels/skinny/config.h"
 #include "ptx/cluster.cuh"
-#include "ptx/cp_async.cuh"
 #include "ptx/dependent_launch.cuh"
 #include "ptx/global.cuh"
 #include "ptx/mma.cuh"
+#include "ptx/smem_addr.cuh"
 #include "tile/chunk.cuh"
 #include "tile/epilogue.cuh"
 

@@ -12,6 +12,7 @@
 #include "kernels/sm80_mma/config.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/mma.cuh"
+#include "ptx/smem_addr.cuh"
 #include "tile/epilogue.cuh"
 #include "tile/raster.cuh"
 #include "tile/smem_operand.cuh"

@@ -15,6 +15,7 @@
 #include "ptx/cp_async.cuh"
 #include "ptx/dependent_launch.cuh"
 #include "ptx/mma.cuh"
+#include "ptx/smem_addr.cuh"
 #include "tile/raster.h"
 #include "tile/smem_operand.cuh"
 #include "tile/split_product.cuh"

@@ -8,8 +8,8 @@
 #include "core/problem.h"
 #include "kernels/sm90_skinny/traits.cuh"
 #include "ptx/cluster.cuh"
-#include "ptx/cp_async.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/smem_addr.cuh"
 #include "tile/epilogue.cuh"
 #include "tile/fast_activation.cuh"
 

@@ -18,7 +18,6 @@
 #include "kernels/sm90_wgmma/unaligned_rows.cuh"
 #include "ptx/approx.cuh"
 #include "ptx/cluster.cuh"
-#include "ptx/cp_async.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/stmatrix.cuh"

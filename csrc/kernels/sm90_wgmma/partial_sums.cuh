@@ -9,7 +9,6 @@
 #include "kernels/sm90_wgmma/tile_scheduler.cuh"
 #include "kernels/sm90_wgmma/traits.cuh"
 #include "ptx/bulk.cuh"
-#include "ptx/cp_async.cuh"
 #include "ptx/flag.cuh"
 #include "ptx/mbarrier.cuh"
 #include "tile/ring.cuh"

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "ptx/cluster.cuh"
-#include "ptx/cp_async.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/smem_addr.cuh"
 #include "tile/ring.cuh"
 
 namespace hgemm::sm90_wgmma {
