@@ -32,11 +32,10 @@ HOST = ("tile/tensor_map.cu", "tile/counters.cu")
 LAUNCHES = """\
 #define __CUDA_ARCH_LIST__ 800, 900
 #include "core/launch.cuh"
-#include "tile/launch.cuh"
 void kernel(int);
 cudaError_t launch(cudaStream_t stream) {
   if (const cudaError_t e = hgemm::enqueue(kernel, 1, 32, 0, stream, 1)) return e;
-  return hgemm::tile::launch(kernel, 1, 32, 0, 1, true, stream, 1);
+  return hgemm::enqueue_clusters(kernel, 1, 32, 0, 1, true, stream, 1);
 }
 """
 

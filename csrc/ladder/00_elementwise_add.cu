@@ -12,10 +12,10 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include "core/launch.cuh"
 #include "ladder/element.cuh"
 #include "ladder/ladder.h"
 #include "ptx/dependent_launch.cuh"
-#include "tile/launch.cuh"
 
 namespace hgemm::ladder {
 namespace {
@@ -148,7 +148,7 @@ Status launch(const AddProblem& p, Stream stream) {
   if constexpr (S.start == kOverlapping) {
     if (const cudaError_t e = waits_by_itself(reinterpret_cast<const void*>(kernel), &overlaps)) return e;
   }
-  return tile::launch(kernel, blocks, kThreads, 0, 1, overlaps, static_cast<cudaStream_t>(stream), p);
+  return enqueue_clusters(kernel, blocks, kThreads, 0, 1, overlaps, static_cast<cudaStream_t>(stream), p);
 }
 
 }  // namespace

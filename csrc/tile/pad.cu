@@ -6,10 +6,10 @@
 
 #include "core/chip.h"
 #include "core/fast_divisor.h"
+#include "core/launch.cuh"
 #include "ptx/dependent_launch.cuh"
 #include "ptx/global.cuh"
 #include "tile/chunk.cuh"
-#include "tile/launch.cuh"
 #include "tile/pad.h"
 
 namespace hgemm {
@@ -187,8 +187,8 @@ Status launch_pad(const Problem& p, const DeviceFacts& facts, const Pads& pads, 
   params.blocks_a = static_cast<uint32_t>(blocks_for(params.a, chunks));
   const dim3 grid(params.blocks_a + static_cast<uint32_t>(blocks_for(params.b, chunks)));
   if (grid.x == 0) return cudaSuccess;
-  return tile::launch(few ? pad_kernel<1> : pad_kernel<kManyChunks>, grid, kThreads, 0, 1,
-                      has_dependent_launch(facts.cc), static_cast<cudaStream_t>(stream), params);
+  return enqueue_clusters(few ? pad_kernel<1> : pad_kernel<kManyChunks>, grid, kThreads, 0, 1,
+                          has_dependent_launch(facts.cc), static_cast<cudaStream_t>(stream), params);
 }
 
 }  // namespace hgemm

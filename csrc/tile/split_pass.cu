@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "core/fast_divisor.h"
+#include "core/launch.cuh"
 #include "ptx/dependent_launch.cuh"
-#include "tile/launch.cuh"
 #include "tile/split_planes.h"
 
 namespace hgemm::tile::split {
@@ -158,7 +158,7 @@ Status launch_pass(const Problem& p, void* workspace, unsigned* counters, int co
   SplitParams params{split_operand(a, alignment_a(p)), split_operand(b, alignment_b(p)), blocks_of(a.planes), counters,
                      count};
   const dim3 grid(params.blocks_a + blocks_of(b.planes));
-  return launch(split_kernel, grid, kSplitThreads, 0, 1, true, static_cast<cudaStream_t>(stream), params);
+  return enqueue_clusters(split_kernel, grid, kSplitThreads, 0, 1, true, static_cast<cudaStream_t>(stream), params);
 }
 
 }  // namespace hgemm::tile::split

@@ -28,7 +28,7 @@ def included(source: Path) -> set[Path]:
     return seen
 
 
-LAUNCH = CSRC / "tile" / "launch.cuh"
+LAUNCH = CSRC / "core" / "launch.cuh"
 STARTING_EARLY = sorted(source for source in CSRC.rglob("*.cu") if LAUNCH in included(source))
 
 
@@ -61,7 +61,7 @@ def runs_as(flags: list[str], device: int) -> int | None:
 
 
 def has_sm90_code(flags: list[str]) -> bool:
-    """tile/launch.cuh's: __CUDA_ARCH_LIST__ holds what code is compiled with."""
+    """core/launch.cuh's: __CUDA_ARCH_LIST__ holds what code is compiled with."""
     return any(number(virtual) >= 90 for virtual, _ in compiled_for(flags))
 
 
@@ -83,13 +83,17 @@ def test_one_place_lets_kernels_start_early() -> None:
         for file in sorted(CSRC.rglob("*.cu*"))
         if "ProgrammaticStreamSerialization" in file.read_text()
     ]
-    assert asking == ["tile/launch.cuh"]
+    assert asking == ["core/launch.cuh"]
 
 
 def test_what_depends_on_a_files_architectures_is_its_own() -> None:
     """An inline function that files compile differently is one of them, picked by the linker, in all."""
     text = LAUNCH.read_text()
-    for name in ("has_sm90_code()", "allow_early_start(cudaLaunchConfig_t* config)", "launch(void (*kernel)(Params)"):
+    for name in (
+        "has_sm90_code()",
+        "allow_early_start(cudaLaunchConfig_t* config)",
+        "enqueue_clusters(void (*kernel)(Params)",
+    ):
         (line,) = (line for line in text.splitlines() if name in line and line.endswith(("{", ",")))
         assert re.match(r"(\[\[maybe_unused\]\] )?static \w+ ", line), line
 

@@ -8,7 +8,6 @@
 #include "core/launch.cuh"
 #include "kernels/batched_mma/config.h"
 #include "kernels/batched_mma/kernel.cuh"
-#include "tile/launch.cuh"
 
 namespace hgemm::batched_mma {
 
@@ -17,7 +16,7 @@ cudaError_t launch_traits(const Schedule& s, const Params& params, cudaStream_t 
   static std::atomic<uint64_t> smem_allowed{0};
   auto* const k = kernel<Traits>;
   if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
-  return tile::launch(k, dim3(s.blocks), Traits::kThreads, Traits::kSmemBytes, 1, s.dependent, stream, params);
+  return enqueue_clusters(k, dim3(s.blocks), Traits::kThreads, Traits::kSmemBytes, 1, s.dependent, stream, params);
 }
 
 template <class Config, class T, bool kNarrow>

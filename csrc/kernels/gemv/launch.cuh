@@ -9,7 +9,6 @@
 #include "kernels/gemv/config.h"
 #include "kernels/gemv/kernel.cuh"
 #include "tile/counters.h"
-#include "tile/launch.cuh"
 #include "tile/short_side.h"
 
 namespace hgemm::gemv {
@@ -22,7 +21,7 @@ cudaError_t launch_traits(const Problem& p, const Schedule& s, Params params, cu
   params.slot = tile::slot_for(stream, s.slices, s.tiles * p.batches());
   const dim3 grid(static_cast<unsigned>(s.tiles), params.slot >= 0 ? s.slices : 1, static_cast<unsigned>(p.batches()));
   const int smem = Traits::kSumFloats * 4 + Traits::COLS * s.slice_k * 2;
-  return tile::launch(k, grid, kThreads, smem, 1, s.dependent, stream, params);
+  return enqueue_clusters(k, grid, kThreads, smem, 1, s.dependent, stream, params);
 }
 
 template <class Config, class T>

@@ -10,7 +10,6 @@
 #include "kernels/simt_gemv/config.h"
 #include "kernels/simt_gemv/kernel.cuh"
 #include "tile/counters.h"
-#include "tile/launch.cuh"
 #include "tile/short_side.h"
 
 namespace hgemm::simt_gemv {
@@ -23,7 +22,7 @@ cudaError_t launch_traits(const Problem& p, const Schedule& s, Params params, cu
   params.slot = tile::slot_for(stream, s.slices, s.tiles * p.batches());
   const dim3 grid(s.tiles, params.slot >= 0 ? s.slices : 1, static_cast<unsigned>(p.batches()));
   const int smem = std::max(s.warps * Traits::COLS * s.tile_rows, kThreads) * 4;
-  return tile::launch(k, grid, kThreads, smem, 1, s.dependent, stream, params);
+  return enqueue_clusters(k, grid, kThreads, smem, 1, s.dependent, stream, params);
 }
 
 template <class Config>

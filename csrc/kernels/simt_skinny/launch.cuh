@@ -9,7 +9,6 @@
 #include "kernels/simt_skinny/config.h"
 #include "kernels/simt_skinny/kernel.cuh"
 #include "tile/counters.h"
-#include "tile/launch.cuh"
 #include "tile/short_side.h"
 
 namespace hgemm::simt_skinny {
@@ -21,7 +20,7 @@ cudaError_t launch_traits(const Problem& p, const Schedule& s, Params params, cu
   if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
   params.slot = tile::slot_for(stream, s.slices, s.tiles * p.batches());
   const dim3 grid(s.tiles, params.slot >= 0 ? s.slices : 1, static_cast<unsigned>(p.batches()));
-  return tile::launch(k, grid, kThreads, Traits::kSmemBytes, 1, s.dependent, stream, params);
+  return enqueue_clusters(k, grid, kThreads, Traits::kSmemBytes, 1, s.dependent, stream, params);
 }
 
 template <class Config>

@@ -8,7 +8,6 @@
 #include "core/launch.cuh"
 #include "kernels/skinny/config.h"
 #include "kernels/skinny/kernel.cuh"
-#include "tile/launch.cuh"
 #include "tile/short_side.h"
 
 namespace hgemm::skinny {
@@ -19,7 +18,7 @@ cudaError_t launch_traits(const Problem& p, const Schedule& s, const Params& par
   auto* const k = kernel<Traits>;
   if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
   const dim3 grid(s.tiles, params.splits, static_cast<unsigned>(p.batches()));
-  return tile::launch(k, grid, Traits::kThreads, Traits::kSmemBytes, params.splits, s.dependent, stream, params);
+  return enqueue_clusters(k, grid, Traits::kThreads, Traits::kSmemBytes, params.splits, s.dependent, stream, params);
 }
 
 template <class Config, class T>
@@ -29,7 +28,7 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   Params params{};
   tile::set_operands(p, roles, &params);
   params.tile_rows = s.tile_rows;
-  params.splits = tile::has_sm90_code() ? s.splits : 1;
+  params.splits = has_sm90_code() ? s.splits : 1;
   params.hurries_next = s.hurries_next;
   params.interleaved = s.interleaved;
   params.epilogue = tile::epilogue_params(p, nullptr);

@@ -8,7 +8,6 @@
 #include "core/launch.cuh"
 #include "kernels/sm80_split/config.h"
 #include "kernels/sm80_split/kernel.cuh"
-#include "tile/launch.cuh"
 
 namespace hgemm::sm80_split {
 
@@ -32,7 +31,7 @@ Status launch(const Problem& problem, void* workspace, Stream stream_) {
   static std::atomic<uint64_t> smem_allowed{0};
   if (const cudaError_t e = allow_smem(kernel<Config>, Config::kSmemBytes, smem_allowed); e != cudaSuccess) return e;
   const dim3 grid(tiles_m * tiles_n * static_cast<uint32_t>(p.batches()));
-  return tile::launch(kernel<Config>, grid, Config::kThreads, Config::kSmemBytes, 1, true, stream, params);
+  return enqueue_clusters(kernel<Config>, grid, Config::kThreads, Config::kSmemBytes, 1, true, stream, params);
 }
 
 }  // namespace hgemm::sm80_split

@@ -12,7 +12,6 @@
 
 #ifndef HGEMM_NO_SM90A
 #include "kernels/sm90_skinny/kernel.cuh"
-#include "tile/launch.cuh"
 #include "tile/operand_map.h"
 #include "tile/tensor_map.h"
 #endif
@@ -75,7 +74,7 @@ Status launch_traits(const Problem& p, const Schedule& s, const Roles& roles, Pa
   auto* const k = kernel<Traits>;
   if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
   const dim3 grid(s.blocks, s.splits, static_cast<unsigned>(p.batches()));
-  return tile::launch(k, grid, Traits::kThreads, Traits::kSmemBytes, s.splits, true, stream, params);
+  return enqueue_clusters(k, grid, Traits::kThreads, Traits::kSmemBytes, s.splits, true, stream, params);
 }
 
 template <class Config, class T>

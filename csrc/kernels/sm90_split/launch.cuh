@@ -11,7 +11,6 @@
 
 #ifndef HGEMM_NO_SM90A
 #include "kernels/sm90_split/kernel.cuh"
-#include "tile/launch.cuh"
 #include "tile/split_planes.h"
 #include "tile/tensor_map.h"
 #endif
@@ -79,7 +78,7 @@ Status launch(const Problem& problem, const DeviceFacts& facts, const Schedule& 
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 1;
-  tile::allow_early_start(&config);
+  allow_early_start(&config);
   return cudaLaunchKernelEx(&config, kernel<Config>, params);
 }
 

@@ -15,7 +15,6 @@
 
 #ifndef HGEMM_NO_SM90A
 #include "kernels/sm90_wgmma/kernel.cuh"
-#include "tile/launch.cuh"
 #include "tile/operand_map.h"
 #include "tile/pad.h"
 #endif
@@ -78,7 +77,7 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 1;
-  tile::allow_early_start(&config);
+  allow_early_start(&config);
   return cudaLaunchKernelEx(&config, kernel<Traits>, params);
 }
 
