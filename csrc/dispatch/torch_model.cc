@@ -6,7 +6,7 @@
 
 #include "core/chip.h"
 #include "core/cost.h"
-#include "core/roles.h"
+#include "core/short_side.h"
 
 namespace hgemm {
 namespace {
@@ -134,7 +134,7 @@ double ragged_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
 
 /// float32 with at most kFewRows rows or columns.
 double few_rows_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
-  const Roles roles = roles_of(p);
+  const ShortSide roles = short_side_of(p);
   const FloatRates* rates = kFloatRates;
   while (rates->rows < roles.cols) ++rates;
   double rate = roles.w_major == Major::kK ? rates->k_major : rates->mn_major;

@@ -27,10 +27,10 @@ cudaError_t launch_traits(const Problem& p, const Schedule& s, Params params, cu
 template <class Config, class T>
 Status launch(const Problem& p, const Schedule& s, void* workspace, Stream stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
-  const Roles roles = roles_of(p);
-  const bool k_major = roles.w_major == Major::kK;
+  const ShortSide sides = short_side_of(p);
+  const bool k_major = sides.w_major == Major::kK;
   Params params{};
-  tile::set_operands(p, roles, &params);
+  tile::set_operands(p, sides, &params);
   params.lanes = s.lanes;
   params.warps = s.warps;
   params.passes = s.passes;
@@ -42,10 +42,10 @@ Status launch(const Problem& p, const Schedule& s, void* workspace, Stream strea
   params.partial = static_cast<float*>(workspace);
   params.epilogue = tile::epilogue_params(p, nullptr);
   if (k_major) {
-    return roles.wide ? launch_traits<Traits<Config, T, Major::kK, false>>(p, s, params, stream)
+    return sides.wide ? launch_traits<Traits<Config, T, Major::kK, false>>(p, s, params, stream)
                       : launch_traits<Traits<Config, T, Major::kK, true>>(p, s, params, stream);
   }
-  return roles.wide ? launch_traits<Traits<Config, T, Major::kMN, false>>(p, s, params, stream)
+  return sides.wide ? launch_traits<Traits<Config, T, Major::kMN, false>>(p, s, params, stream)
                     : launch_traits<Traits<Config, T, Major::kMN, true>>(p, s, params, stream);
 }
 

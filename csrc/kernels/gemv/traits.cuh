@@ -14,7 +14,7 @@ template <class Config_, class T_, Major kMajor_, bool kNarrow_>
 struct Traits : Config_ {
   using T = T_;
   static constexpr Major kMajor = kMajor_;   // of W
-  static constexpr bool kNarrow = kNarrow_;  // not Roles::wide
+  static constexpr bool kNarrow = kNarrow_;  // not ShortSide::wide
   static constexpr bool kKMajor = kMajor == Major::kK;
   static constexpr int DEPTH = kKMajor ? Config_::kDepthK : Config_::kDepthMN;
   // The ends of unaligned rows take registers, and conversions do before sm_90.

@@ -44,18 +44,18 @@ void slice(Schedule* s, int64_t k, int unit, int64_t wanted, const Line& line) {
 }
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const Roles roles = roles_of(p);
+  const ShortSide sides = short_side_of(p);
   const int64_t batches = p.batches(), sms = facts.sm_count;
   const int64_t wanted = sms * 15 / 8;  // blocks: two an SM, or nearly
   Schedule s{};
   s.dependent = has_dependent_launch(facts.cc);
   s.hurries_next = true;
-  if (roles.w_major == Major::kK) {
-    const int step = roles.wide ? 1 : 8;  // between the rows of a tile
-    const int64_t k = p.k + (roles.wide ? 0 : 7);
+  if (sides.w_major == Major::kK) {
+    const int step = sides.wide ? 1 : 8;  // between the rows of a tile
+    const int64_t k = p.k + (sides.wide ? 0 : 7);
     s.lanes = 4;
     while (s.lanes < 32 && s.lanes * 8 < k) s.lanes *= 2;
-    const auto tiles_of = [&](int rows) { return ceil_div(roles.rows, step * rows) * step; };
+    const auto tiles_of = [&](int rows) { return ceil_div(sides.rows, step * rows) * step; };
     const auto cut = [&](int warps, int passes) {
       s.warps = warps;
       s.passes = passes;
@@ -64,7 +64,7 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
     };
     cut(1, 1);
     while (s.warps < gemv::kWarps && s.tiles * batches < wanted && s.warps * s.lanes * 16 <= k) cut(2 * s.warps, 1);
-    while (s.passes < kMaxPasses && step * s.tile_rows < roles.rows &&
+    while (s.passes < kMaxPasses && step * s.tile_rows < sides.rows &&
            2 * s.tile_rows * s.warps * line.tile.bn <= line.sum_floats &&
            tiles_of(2 * s.tile_rows) * batches >= wanted) {
       cut(s.warps, 2 * s.passes);
@@ -75,8 +75,8 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   } else {
     const auto cut = [&](int lanes) {
       s.lanes = lanes;
-      s.tile_rows = 8 * lanes - (roles.wide ? 0 : 8);  // unaligned, a chunk begins up to seven rows before its first
-      s.tiles = ceil_div(roles.rows, s.tile_rows);
+      s.tile_rows = 8 * lanes - (sides.wide ? 0 : 8);  // unaligned, a chunk begins up to seven rows before its first
+      s.tiles = ceil_div(sides.rows, s.tile_rows);
     };
     s.warps = s.passes = 1;
     cut(32);
@@ -96,10 +96,10 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 /// The bytes at the line's rate, less where too few blocks ask for them, or one wave of blocks after the other.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
-  const Roles roles = roles_of(p);
-  const bool k_major = roles.w_major == Major::kK;
+  const ShortSide sides = short_side_of(p);
+  const bool k_major = sides.w_major == Major::kK;
   const double blocks = static_cast<double>(s.tiles) * s.slices * static_cast<double>(p.batches());
-  const double share = dram_share(facts) * (roles.wide ? 1.0 : k_major ? kNarrowRateK : kNarrowRateMN);
+  const double share = dram_share(facts) * (sides.wide ? 1.0 : k_major ? kNarrowRateK : kNarrowRateMN);
   const double stream_us =
       dram_bytes(p) / (std::min((k_major ? line.rate_k : line.rate_mn) * share, blocks * kBlockRate) * 1e3);
   const double blocks_us = kBlockUs * blocks / (facts.sm_count * kBlocksPerSm);

@@ -28,9 +28,9 @@ cudaError_t launch_traits(const Problem& p, const Schedule& s, Params params, cu
 template <class Config>
 Status launch(const Problem& p, const Schedule& s, void* workspace, Stream stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
-  const Roles roles = roles_of(p);
+  const ShortSide sides = short_side_of(p);
   Params params{};
-  tile::set_operands(p, roles, &params);
+  tile::set_operands(p, sides, &params);
   params.lanes = s.lanes;
   params.warps = s.warps;
   while (1 << params.log2_rows < s.tile_rows) ++params.log2_rows;
@@ -38,7 +38,7 @@ Status launch(const Problem& p, const Schedule& s, void* workspace, Stream strea
   params.slices = s.slices;
   params.partial = static_cast<float*>(workspace);
   params.epilogue = tile::epilogue_params(p, nullptr);
-  return roles.w_major == Major::kK ? launch_traits<Traits<Config, Major::kK>>(p, s, params, stream)
+  return sides.w_major == Major::kK ? launch_traits<Traits<Config, Major::kK>>(p, s, params, stream)
                                     : launch_traits<Traits<Config, Major::kMN>>(p, s, params, stream);
 }
 

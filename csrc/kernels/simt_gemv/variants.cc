@@ -35,7 +35,7 @@ constexpr int kBlockUnits = 3;  // what a block takes beside its loads, in units
 constexpr int kLeastSliceK = 1024;
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const Roles roles = roles_of(p);
+  const ShortSide sides = short_side_of(p);
   const int64_t batches = p.batches(), sms = facts.sm_count, slots = sms * simt_gemv::kBlocks;
   Schedule s{};
   s.dependent = has_dependent_launch(facts.cc);
@@ -43,10 +43,10 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   s.slice_k = static_cast<int>(p.k);
   const auto cut = [&](int tile_rows) {
     s.tile_rows = tile_rows;
-    s.tiles = static_cast<int>(ceil_div(roles.rows, tile_rows));
+    s.tiles = static_cast<int>(ceil_div(sides.rows, tile_rows));
     return s.tiles * batches;
   };
-  if (roles.w_major == Major::kK) {
+  if (sides.w_major == Major::kK) {
     s.lanes = 32;
     const auto share = [&](int warps) {
       s.warps = warps;
@@ -69,7 +69,7 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
     s.lanes = simt_gemv::kMostLanesMN;
     while (cut(simt_gemv::kRowsMN / s.lanes) > 2 * sms && s.lanes > 1) s.lanes /= 2;
     // More than two rows of x, which L1 does not have at first, take more warps to wait for.
-    const int64_t wanted = sms * (roles.cols > 2 ? 2 : 1) / std::max<int64_t>(s.tiles * batches, 1);
+    const int64_t wanted = sms * (sides.cols > 2 ? 2 : 1) / std::max<int64_t>(s.tiles * batches, 1);
     const int64_t slices = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(p.k / kLeastSliceK, 1));
     const int unit = simt_gemv::kStepMN * s.lanes * s.warps;
     s.slice_k = static_cast<int>(ceil_div(ceil_div(p.k, slices), unit) * unit);
@@ -80,11 +80,11 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
 
 bool eligible(const Problem& p, const Line& line, Reason* why) {
   if (!has_short_side(p, line.tile.bn, 28, why)) return false;
-  const Roles roles = roles_of(p);
+  const ShortSide sides = short_side_of(p);
   if (alignment_a(p) < 16 || alignment_b(p) < 16) {
     return refuse(why, "rows of A and B must start on 16 bytes, got %d and %d", alignment_a(p), alignment_b(p));
   }
-  if (roles.x_major != Major::kK || p.k % 4 != 0 || (roles.w_major == Major::kMN && roles.rows % 4 != 0)) {
+  if (sides.x_major != Major::kK || p.k % 4 != 0 || (sides.w_major == Major::kMN && sides.rows % 4 != 0)) {
     return refuse(why, "the short operand must lie along K, and rows hold a multiple of 4 elements");
   }
   return true;
@@ -94,7 +94,7 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 /// that is expected to be far behind.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
-  const bool k_major = roles_of(p).w_major == Major::kK;
+  const bool k_major = short_side_of(p).w_major == Major::kK;
   const double bytes = dram_bytes(p);
   const double blocks = static_cast<double>(s.tiles) * s.slices * static_cast<double>(p.batches());
   const double rate = std::min(line.rate * dram_share(facts), blocks * (k_major ? kBlockRate : kBlockRateMn));

@@ -26,17 +26,17 @@ cudaError_t launch_traits(const Problem& p, const Schedule& s, Params params, cu
 template <class Config>
 Status launch(const Problem& p, const Schedule& s, void* workspace, Stream stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
-  const Roles roles = roles_of(p);
-  const int alignment_w = roles.swapped ? alignment_a(p) : alignment_b(p);
-  const int alignment_x = roles.swapped ? alignment_b(p) : alignment_a(p);
+  const ShortSide sides = short_side_of(p);
+  const int alignment_w = sides.swapped ? alignment_a(p) : alignment_b(p);
+  const int alignment_x = sides.swapped ? alignment_b(p) : alignment_a(p);
   Params params{};
-  tile::set_operands(p, roles, &params);
+  tile::set_operands(p, sides, &params);
   params.slice_k = s.slice_k;
   params.slices = s.slices;
-  params.wide_x = roles.x_major == Major::kK && alignment_x == 16;
+  params.wide_x = sides.x_major == Major::kK && alignment_x == 16;
   params.partial = static_cast<float*>(workspace);
   params.epilogue = tile::epilogue_params(p, nullptr);
-  if (roles.w_major == Major::kK) {
+  if (sides.w_major == Major::kK) {
     return alignment_w == 16 ? launch_traits<Traits<Config, Major::kK, false>>(p, s, params, stream)
                              : launch_traits<Traits<Config, Major::kK, true>>(p, s, params, stream);
   }

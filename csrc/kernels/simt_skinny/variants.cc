@@ -49,15 +49,15 @@ struct Plan {
 
 /// The cut of K that is predicted to take the least, and that time.
 Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const Roles roles = roles_of(p);
+  const ShortSide sides = short_side_of(p);
   const Chip& chip = chip_of(facts.cc);
-  const bool k_major = roles.w_major == Major::kK;
+  const bool k_major = sides.w_major == Major::kK;
   const int bn = k_major ? line.tile.bm : line.tile_rows_mn, bk = k_major ? line.tile.bk : line.step_mn;
-  const int64_t tiles = ceil_div(roles.rows, bn), in_all = tiles * p.batches(), sms = facts.sm_count;
+  const int64_t tiles = ceil_div(sides.rows, bn), in_all = tiles * p.batches(), sms = facts.sm_count;
   const int64_t steps = std::max<int64_t>(ceil_div(p.k, bk), 1);
   const int64_t blocks_per_sm = std::clamp<int64_t>(facts.smem_per_sm / (line.smem_bytes + 1024), 1, line.blocks);
   const double most = static_cast<double>(sms * blocks_per_sm), tile_flops = 2.0 * bn * bk * line.tile.bn;
-  const double narrow = (roles.swapped ? alignment_a(p) : alignment_b(p)) == 16 ? 1.0 : kNarrowShare;
+  const double narrow = (sides.swapped ? alignment_a(p) : alignment_b(p)) == 16 ? 1.0 : kNarrowShare;
   const double rate = kStreamGbs * dram_share(facts) * narrow * 1e3;
   const double peak = chip.simt_flops * line.share * narrow * chip.clock_ghz * static_cast<double>(sms) * 1e3;
   // All of `blocks` at once, by as many k as a stage has.

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/problem.h"
-#include "core/roles.h"
+#include "core/short_side.h"
 
 namespace hgemm::skinny {
 

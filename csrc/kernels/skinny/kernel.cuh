@@ -30,7 +30,7 @@ template <class Config_, class T_, Major kMajor_, bool kNarrow_>
 struct Traits : Config_ {
   using T = T_;
   static constexpr Major kMajor = kMajor_;   // of W
-  static constexpr bool kNarrow = kNarrow_;  // not Roles::wide
+  static constexpr bool kNarrow = kNarrow_;  // not ShortSide::wide
   static constexpr bool kKMajor = kMajor == Major::kK;
   static constexpr int TILES = kKMajor ? 1 : 4;   // of 16 rows, the mma's
   static constexpr int kSteps = kKMajor ? 2 : 1;  // of 32 k in a unit

@@ -24,19 +24,19 @@ cudaError_t launch_traits(const Problem& p, const Schedule& s, const Params& par
 template <class Config, class T>
 Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
-  const Roles roles = roles_of(p);
+  const ShortSide sides = short_side_of(p);
   Params params{};
-  tile::set_operands(p, roles, &params);
+  tile::set_operands(p, sides, &params);
   params.tile_rows = s.tile_rows;
   params.splits = has_sm90_code() ? s.splits : 1;
   params.hurries_next = s.hurries_next;
   params.interleaved = s.interleaved;
   params.epilogue = tile::epilogue_params(p, nullptr);
-  if (roles.w_major == Major::kK) {
-    return roles.wide ? launch_traits<Traits<Config, T, Major::kK, false>>(p, s, params, stream)
+  if (sides.w_major == Major::kK) {
+    return sides.wide ? launch_traits<Traits<Config, T, Major::kK, false>>(p, s, params, stream)
                       : launch_traits<Traits<Config, T, Major::kK, true>>(p, s, params, stream);
   }
-  return roles.wide ? launch_traits<Traits<Config, T, Major::kMN, false>>(p, s, params, stream)
+  return sides.wide ? launch_traits<Traits<Config, T, Major::kMN, false>>(p, s, params, stream)
                     : launch_traits<Traits<Config, T, Major::kMN, true>>(p, s, params, stream);
 }
 

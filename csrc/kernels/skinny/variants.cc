@@ -31,18 +31,18 @@ constexpr double kTurnUs = 0.94, kTurnMnUs = 2.5;  // an SM's, for each of its b
 constexpr int kStepsPerWarp = 2;                   // of 64 k (32, MN-major), at least
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const Roles roles = roles_of(p);
-  const bool k_major = roles.w_major == Major::kK;
+  const ShortSide sides = short_side_of(p);
+  const bool k_major = sides.w_major == Major::kK;
   Schedule s{};
   // Unaligned and MN-major, a tile begins up to seven rows before its first.
-  s.tile_rows = k_major ? 16 : roles.wide ? 64 : 56;
-  s.interleaved = k_major && !roles.wide;
-  const int64_t tiles = s.interleaved ? ceil_div(roles.rows, 8 * s.tile_rows) * 8 : ceil_div(roles.rows, s.tile_rows);
+  s.tile_rows = k_major ? 16 : sides.wide ? 64 : 56;
+  s.interleaved = k_major && !sides.wide;
+  const int64_t tiles = s.interleaved ? ceil_div(sides.rows, 8 * s.tile_rows) * 8 : ceil_div(sides.rows, s.tile_rows);
   s.tiles = static_cast<int>(tiles);
   s.dependent = has_dependent_launch(facts.cc);
   // Beside these blocks, which need little of an SM, those of sm90_skinny find room for two on one, and leave others
   // idle.
-  s.hurries_next = (s.dependent && !has_own_kernels(facts.cc)) || !roles.wide;
+  s.hurries_next = (s.dependent && !has_own_kernels(facts.cc)) || !sides.wide;
   const int64_t steps = ceil_div(p.k, k_major ? 64 : 32) / (line.tile.threads / 32 * kStepsPerWarp);
   s.splits = 1;
   for (int n : {2, 4, 8}) {
@@ -60,11 +60,11 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const double blocks = static_cast<double>(s.tiles) * s.splits * static_cast<double>(p.batches());
-  const Roles roles = roles_of(p);
-  const double rate = roles.wide ? line.rate : roles.w_major == Major::kK ? line.narrow_k : line.narrow_mn;
+  const ShortSide sides = short_side_of(p);
+  const double rate = sides.wide ? line.rate : sides.w_major == Major::kK ? line.narrow_k : line.narrow_mn;
   const double share = dram_share(facts);
   const double bytes_us = dram_bytes(p) / (std::min(rate * share, blocks * kBlockRate) * 1e3);
-  const double turn_us = p.batches() == 1 ? 0.0 : roles.w_major == Major::kK ? kTurnUs : kTurnMnUs;
+  const double turn_us = p.batches() == 1 ? 0.0 : sides.w_major == Major::kK ? kTurnUs : kTurnMnUs;
   return kFixedUs + (s.splits > 1 ? kSplitUs : 0.0) + std::max(bytes_us, blocks / facts.sm_count * turn_us);
 }
 

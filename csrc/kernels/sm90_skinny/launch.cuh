@@ -7,7 +7,7 @@
 
 #include "core/convert.cuh"
 #include "core/launch.cuh"
-#include "core/roles.h"
+#include "core/short_side.h"
 #include "kernels/sm90_skinny/config.h"
 
 #ifndef HGEMM_NO_SM90A
@@ -28,15 +28,15 @@ Status launch(const Problem&, const Schedule&, Stream) {
 #else
 
 /// The map of a gated W, (rows, k), K-major: of its two halves, four rows at a time, the first's and then the second's.
-inline Status gated_map(const Problem& p, const Roles& roles, int tile_rows, CUtensorMap* map) {
-  const int64_t half = roles.rows / 2;
-  return tensor_map({roles.w->data,
+inline Status gated_map(const Problem& p, const ShortSide& sides, int tile_rows, CUtensorMap* map) {
+  const int64_t half = sides.rows / 2;
+  return tensor_map({sides.w->data,
                      p.dtype,
                      p.k,
                      kGateRows,
-                     roles.ldw,
+                     sides.ldw,
                      {half / kGateRows, 2},
-                     {kGateRows * roles.ldw, half * roles.ldw},
+                     {kGateRows * sides.ldw, half * sides.ldw},
                      kGateRows,
                      {tile_rows / (2 * kGateRows), 2}},
                     map);
@@ -44,32 +44,32 @@ inline Status gated_map(const Problem& p, const Roles& roles, int tile_rows, CUt
 
 /// The map of x as it lies.
 template <class Traits>
-Status x_map(const Problem& p, const Roles& roles, Params* params) {
+Status x_map(const Problem& p, const ShortSide& sides, Params* params) {
   if (Traits::kMajorX == Major::kK) {
-    return tile::operand_map(p, *roles.x, roles.cols, p.k, roles.ldx, Traits::COLS, &params->x, params->x_batch);
+    return tile::operand_map(p, *sides.x, sides.cols, p.k, sides.ldx, Traits::COLS, &params->x, params->x_batch);
   }
   // Lines of 16 bytes that follow one another are read eight at a time: they lie in a panel as in memory.
   constexpr int kShift = 3, kLines = 1 << kShift;
-  if (Traits::COLS == 8 && roles.cols == 8 && roles.ldx == 8 && p.k % kLines == 0) {
+  if (Traits::COLS == 8 && sides.cols == 8 && sides.ldx == 8 && p.k % kLines == 0) {
     params->x_shift = kShift;
-    return tile::operand_map(p, *roles.x, p.k / kLines, 8 * kLines, 8 * kLines, 64 / kLines, &params->x,
+    return tile::operand_map(p, *sides.x, p.k / kLines, 8 * kLines, 8 * kLines, 64 / kLines, &params->x,
                              params->x_batch, 8 * kLines, true);
   }
   params->x_shift = 0;
-  return tile::operand_map(p, *roles.x, p.k, roles.cols, roles.ldx, 64, &params->x, params->x_batch, Traits::COLS);
+  return tile::operand_map(p, *sides.x, p.k, sides.cols, sides.ldx, 64, &params->x, params->x_batch, Traits::COLS);
 }
 
 template <class Traits>
-Status launch_traits(const Problem& p, const Schedule& s, const Roles& roles, Params& params, cudaStream_t stream) {
+Status launch_traits(const Problem& p, const Schedule& s, const ShortSide& sides, Params& params, cudaStream_t stream) {
   params.stages = Stage<Traits>::count(s.tile_rows);
   const bool k_major = Traits::kMajor == Major::kK;
   if (const Status e = Traits::kGated
-                           ? gated_map(p, roles, s.tile_rows, &params.w)
-                           : tile::operand_map(p, *roles.w, k_major ? roles.rows : p.k, k_major ? p.k : roles.rows,
-                                               roles.ldw, k_major ? s.tile_rows : 64, &params.w, params.w_batch)) {
+                           ? gated_map(p, sides, s.tile_rows, &params.w)
+                           : tile::operand_map(p, *sides.w, k_major ? sides.rows : p.k, k_major ? p.k : sides.rows,
+                                               sides.ldw, k_major ? s.tile_rows : 64, &params.w, params.w_batch)) {
     return e;
   }
-  if (const Status e = x_map<Traits>(p, roles, &params)) return e;
+  if (const Status e = x_map<Traits>(p, sides, &params)) return e;
   static std::atomic<uint64_t> smem_allowed{0};
   auto* const k = kernel<Traits>;
   if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
@@ -78,46 +78,46 @@ Status launch_traits(const Problem& p, const Schedule& s, const Roles& roles, Pa
 }
 
 template <class Config, class T>
-Status launch_majors(const Problem& p, const Schedule& s, const Roles& roles, Params& params, cudaStream_t stream) {
-  if (roles.x_major == Major::kK) {
-    return roles.w_major == Major::kK ? launch_traits<Traits<Config, T, Major::kK> >(p, s, roles, params, stream)
-                                      : launch_traits<Traits<Config, T, Major::kMN> >(p, s, roles, params, stream);
+Status launch_majors(const Problem& p, const Schedule& s, const ShortSide& sides, Params& params, cudaStream_t stream) {
+  if (sides.x_major == Major::kK) {
+    return sides.w_major == Major::kK ? launch_traits<Traits<Config, T, Major::kK> >(p, s, sides, params, stream)
+                                      : launch_traits<Traits<Config, T, Major::kMN> >(p, s, sides, params, stream);
   }
-  return roles.w_major == Major::kK
-             ? launch_traits<Traits<Config, T, Major::kK, Major::kMN> >(p, s, roles, params, stream)
-             : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, s, roles, params, stream);
+  return sides.w_major == Major::kK
+             ? launch_traits<Traits<Config, T, Major::kK, Major::kMN> >(p, s, sides, params, stream)
+             : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, s, sides, params, stream);
 }
 
 template <class Config, class T>
 Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
-  const Roles roles = roles_of(p);
+  const ShortSide sides = short_side_of(p);
   Params params{};
   params.batch_inner = static_cast<uint32_t>(p.batch[1]);
-  params.rows = static_cast<int>(roles.rows);
-  params.cols = static_cast<int>(roles.cols);
+  params.rows = static_cast<int>(sides.rows);
+  params.cols = static_cast<int>(sides.cols);
   params.tile_rows = s.tile_rows;
   params.k_steps = static_cast<int>((p.k + Config::BK - 1) / Config::BK);
   params.splits = s.splits;
   params.finishes = finished_warps(Config::kWarps, s.splits);
   params.prefetch = s.prefetch;
   params.release = s.release;
-  params.swapped = roles.swapped;
+  params.swapped = sides.swapped;
   params.epilogue = tile::epilogue_params(p, nullptr);
   if (p.gated) {
     params.gate = p.act;
     params.epilogue.act = Activation::kNone;
     params.epilogue.n = p.n / 2;
-    return launch_traits<Traits<Config, T, Major::kK, Major::kK, true> >(p, s, roles, params, stream);
+    return launch_traits<Traits<Config, T, Major::kK, Major::kK, true> >(p, s, sides, params, stream);
   }
   if constexpr (!Config::kFillsSm) {
     if (s.deep) {
       // Of 8 columns there is none: 16 take as long there.
-      if constexpr (Config::COLS > 8) return launch_majors<Deep<Config>, T>(p, s, roles, params, stream);
+      if constexpr (Config::COLS > 8) return launch_majors<Deep<Config>, T>(p, s, sides, params, stream);
       return (p.dtype == DType::kF16 ? launch_f16_64x16 : launch_bf16_64x16)(p, s, stream_);
     }
   }
-  return launch_majors<Config, T>(p, s, roles, params, stream);
+  return launch_majors<Config, T>(p, s, sides, params, stream);
 }
 
 #endif

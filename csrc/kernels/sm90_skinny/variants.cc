@@ -7,7 +7,7 @@
 
 #include "core/cost.h"
 #include "core/problem.h"
-#include "core/roles.h"
+#include "core/short_side.h"
 #include "core/variant_list.h"
 #include "kernels/variants.h"
 
@@ -75,23 +75,23 @@ int splits_for(const Problem& p, const DeviceFacts& facts, const Line& line, int
 }
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const Roles roles = roles_of(p);
-  const bool k_major = roles.w_major == Major::kK;
+  const ShortSide sides = short_side_of(p);
+  const bool k_major = sides.w_major == Major::kK;
   const int64_t steps = ceil_div(p.k, line.tile.bk), batches = p.batches();
-  int64_t tile_rows = line.tile.bm, tiles = ceil_div(roles.rows, tile_rows);
+  int64_t tile_rows = line.tile.bm, tiles = ceil_div(sides.rows, tile_rows);
   // How many slices pay off depends on the tiles, so on N or M; without any, sums are those of larger products.
   const int splits = p.numerics == NumericsMode::kFast ? splits_for(p, facts, line, tiles, steps) : 1;
   // Without slices, few tiles leave SMs idle. Lower ones keep half of the SMs busy, and the next kernel's have the
   // rest.
   const bool is_deep = p.numerics != NumericsMode::kFast && line.tile.bm == 64;
   if (is_deep && batches == 1 && k_major && tiles * 2 < facts.sm_count) {
-    tile_rows = std::clamp(ceil_div(ceil_div(roles.rows * 2, facts.sm_count), 8) * 8, kLeastDeepRows, tile_rows);
-    tiles = ceil_div(roles.rows, tile_rows);
+    tile_rows = std::clamp(ceil_div(ceil_div(sides.rows * 2, facts.sm_count), 8) * 8, kLeastDeepRows, tile_rows);
+    tiles = ceil_div(sides.rows, tile_rows);
   } else if (splits <= 2 && batches == 1 && k_major && tiles * splits * 2 >= facts.sm_count) {
     // Lower tiles fill the last wave, at the price of reading x more often.
     const int64_t wave = facts.sm_count / splits, waves = ceil_div(tiles, wave);
-    tile_rows = std::clamp(ceil_div(ceil_div(roles.rows, waves * wave), 8) * 8, tile_rows - 56, tile_rows);
-    tiles = ceil_div(roles.rows, tile_rows);
+    tile_rows = std::clamp(ceil_div(ceil_div(sides.rows, waves * wave), 8) * 8, tile_rows - 56, tile_rows);
+    tiles = ceil_div(sides.rows, tile_rows);
   }
   Schedule s{static_cast<int>(tile_rows), splits, static_cast<int>(tiles), false, 0, Release::kAtOnce};
   // Without slices a block has more to read, and often an SM to itself. All do it then: a kernel of which two blocks
@@ -119,7 +119,7 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   (void)p, (void)line;
   return refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
 #else
-  const Roles roles = roles_of(p);
+  const ShortSide sides = short_side_of(p);
   if (!has_short_side(p, line.tile.bn, 30, why)) return false;
   if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
   if (alignment_a(p) < 16 || alignment_b(p) < 16) {
@@ -129,7 +129,7 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
     const bool k_major = major == Major::kK;
     return (k_major ? side : p.k) > 1 && ld < (k_major ? p.k : side);
   };
-  if (overlaps(roles.w_major, roles.rows, roles.ldw) || overlaps(roles.x_major, roles.cols, roles.ldx)) {
+  if (overlaps(sides.w_major, sides.rows, sides.ldw) || overlaps(sides.x_major, sides.cols, sides.ldx)) {
     return refuse(why, "%s", "rows of A and B must not overlap");
   }
   return true;
@@ -139,9 +139,9 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 /// Whether the kernels take a problem gated: their tiles are put together from four rows of each half. No other kernel
 /// does, and none gates results that it has not rounded.
 bool gates(const Problem& p) {
-  const Roles roles = roles_of(p);
-  return p.numerics == NumericsMode::kFast && !roles.swapped && roles.w_major == Major::kK &&
-         roles.x_major == Major::kK && p.n % 16 == 0 && p.batches() == 1 && p.bias == nullptr && p.c.data == nullptr &&
+  const ShortSide sides = short_side_of(p);
+  return p.numerics == NumericsMode::kFast && !sides.swapped && sides.w_major == Major::kK &&
+         sides.x_major == Major::kK && p.n % 16 == 0 && p.batches() == 1 && p.bias == nullptr && p.c.data == nullptr &&
          p.pre_activation == nullptr && p.alpha == 1.0f;
 }
 
