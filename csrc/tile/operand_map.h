@@ -12,11 +12,18 @@ namespace hgemm::tile {
 /// swizzle. `moves`, outer and inner: 0 where a batch index leaves the operand in place, else ~0.
 inline Status operand_map(const Problem& p, const Matrix& x, int64_t rows, int64_t cols, int64_t ld, int box_rows,
                           CUtensorMap* map, int32_t (&moves)[2], int box_cols = 64, bool plain = false) {
-  TmaView view{x.data, p.dtype, cols, rows, ld, {1, 1}, {0, 0}, box_rows, {1, 1}, box_cols, plain};
+  TmaView view{};
+  view.data = x.data;
+  view.dtype = p.dtype;
+  view.cols = cols;
+  view.rows = rows;
+  view.ld = ld;
+  view.box_rows = box_rows;
+  view.box_cols = box_cols;
+  view.plain = plain;
   for (int i = 0; i < 2; ++i) {
     moves[i] = x.batch_stride[i] == 0 ? 0 : ~0;
-    if (x.batch_stride[i] == 0) continue;
-    view.batch[i] = p.batch[i];
+    view.batch[i] = x.batch_stride[i] == 0 ? 1 : p.batch[i];
     view.batch_stride[i] = x.batch_stride[i];
   }
   return tensor_map(view, map);

@@ -24,8 +24,13 @@ inline Raster raster_of(uint32_t units_m, uint32_t units_n, uint32_t group) {
   const uint32_t last_panel = (units_m - 1) / group;
   // Of one panel alone the height does not matter: it is the last one, and no unit lies beyond it.
   const uint64_t per_panel = std::min(uint64_t{group} * units_n, uint64_t{units_m} * units_n);
-  return {FastDivisor(units_m * units_n), FastDivisor(static_cast<uint32_t>(per_panel)), FastDivisor(group),
-          FastDivisor(units_m - last_panel * group), last_panel};
+  Raster raster{};
+  raster.per_batch = FastDivisor(units_m * units_n);
+  raster.per_panel = FastDivisor(static_cast<uint32_t>(per_panel));
+  raster.group = FastDivisor(group);
+  raster.last_group = FastDivisor(units_m - last_panel * group);
+  raster.last_panel = last_panel;
+  return raster;
 }
 
 HGEMM_HOST_DEVICE inline RasterUnit unit_at(const Raster& raster, uint32_t id) {

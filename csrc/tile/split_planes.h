@@ -51,11 +51,22 @@ struct Side {
   unsigned char* memory;  // of the workspace, for the planes
 };
 inline Side side_a(const Problem& p, void* workspace) {
-  return {p.a, p.a.row_stride, p.a.col_stride, planes_of(p, p.a, p.m), static_cast<unsigned char*>(workspace)};
+  Side side{};
+  side.x = p.a;
+  side.row = p.a.row_stride;
+  side.k_stride = p.a.col_stride;
+  side.planes = planes_of(p, p.a, p.m);
+  side.memory = static_cast<unsigned char*>(workspace);
+  return side;
 }
 inline Side side_b(const Problem& p, void* workspace) {
-  return {p.b, p.b.col_stride, p.b.row_stride, planes_of(p, p.b, p.n),
-          static_cast<unsigned char*>(workspace) + planes_of(p, p.a, p.m).bytes};
+  Side side{};
+  side.x = p.b;
+  side.row = p.b.col_stride;
+  side.k_stride = p.b.row_stride;
+  side.planes = planes_of(p, p.b, p.n);
+  side.memory = static_cast<unsigned char*>(workspace) + planes_of(p, p.a, p.m).bytes;
+  return side;
 }
 
 /// The problem with the rows that its numerics speak of: what is summed first depends on which operand is A, and a
@@ -85,7 +96,7 @@ inline double pass_bytes(const Problem& p) {
   return (elements(planes_of(p, p.a, p.m)) + elements(planes_of(p, p.b, p.n))) * (4 + 2 * kPlanes);
 }
 
-/// Whether kernels over planes count so far.
+/// Whether the extents, and the number of tiles, fit the integers that kernels over planes count with.
 inline bool is_countable(const Problem& p, const Tile& tile, Reason* why) {
   constexpr int64_t kMaxExtent = int64_t{1} << 30, kMaxTiles = int64_t{1} << 29;
   if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {

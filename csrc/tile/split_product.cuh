@@ -44,8 +44,13 @@ inline Operand operand_of(const Side& side) {
 }
 
 inline Product product_of(const Problem& p, const Side& a, const Side& b) {
-  return {operand_of(a), operand_of(b), static_cast<int>(p.k), FastDivisor(static_cast<uint32_t>(p.batch[1])),
-          epilogue_params(p, nullptr)};
+  Product product{};
+  product.a = operand_of(a);
+  product.b = operand_of(b);
+  product.k = static_cast<int>(p.k);
+  product.batch_inner = FastDivisor(static_cast<uint32_t>(p.batch[1]));
+  product.epilogue = epilogue_params(p, nullptr);
+  return product;
 }
 
 /// A block's tile.

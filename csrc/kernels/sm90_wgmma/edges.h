@@ -40,7 +40,12 @@ inline Edges edges_of(int64_t units_m, int64_t n, int64_t clusters, int64_t bn, 
     const int64_t longer = whole - (turns - 1) * clusters, edges = rows * ceil_div(n - columns * bn, edge);
     const int64_t time = (turns - 1) * bn + std::max(bn, edges > 0 ? 2 * edge : 0);
     if (edges > clusters - longer || turns < 2 || time >= least) continue;
-    best = {count(clusters), count(columns), count(turns), count(longer), count(rows), count(edges)};
+    best.clusters = count(clusters);
+    best.columns = count(columns);
+    best.turns = count(turns);
+    best.longer = count(longer);
+    best.rows = count(rows);
+    best.edges = count(edges);
     least = time;
   }
   return best;

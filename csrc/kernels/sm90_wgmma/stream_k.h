@@ -34,9 +34,15 @@ inline Split split_of(int64_t units, int64_t steps, int64_t max_clusters) {
   const auto count = [](int64_t n) { return static_cast<uint32_t>(n); };
   const bool can = rest > 0 && steps >= 2 * kSplitSteps && split * steps < int64_t{1} << 32;
   const int64_t sharers = can ? std::min(clusters, split * steps / kSplitSteps) : 0;
-  if (sharers <= rest) return {count(std::min(units, clusters)), 0, 0, 0, 0};
-  return {count(sharers), count(split), count(std::max<int64_t>(waves - 1, 0)), count(split * steps / sharers),
-          count(split * steps % sharers)};
+  Split out{};
+  out.clusters = count(std::min(units, clusters));
+  if (sharers <= rest) return out;
+  out.clusters = count(sharers);
+  out.units = count(split);
+  out.waves = count(std::max<int64_t>(waves - 1, 0));
+  out.share = count(split * steps / sharers);
+  out.extra = count(split * steps % sharers);
+  return out;
 }
 
 /// A cluster's share of the split units, in steps from the first unit's first one on.
