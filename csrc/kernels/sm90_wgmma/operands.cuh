@@ -3,19 +3,19 @@
 
 #include <cstdint>
 
-#include "kernels/sm90_wgmma/smem_operand.cuh"
 #include "kernels/sm90_wgmma/tile_scheduler.cuh"
 #include "kernels/sm90_wgmma/traits.cuh"
+#include "kernels/sm90_wgmma/wgmma_operand.cuh"
 
 namespace hgemm::sm90_wgmma {
 
 template <class Traits>
-using SmemA = SmemOperand<Traits::BM, Traits::BK, Traits::kMajorA, Traits::CN>;
+using SmemA = WgmmaOperand<Traits::BM, Traits::BK, Traits::kMajorA, Traits::CN>;
 template <class Traits>
-using SmemB = SmemOperand<Traits::BN, Traits::BK, Traits::kMajorB, Traits::CM>;
+using SmemB = WgmmaOperand<Traits::BN, Traits::BK, Traits::kMajorB, Traits::CM>;
 /// B of an edge.
 template <class Traits>
-using SmemEdge = SmemOperand<Traits::kEdge, Traits::BK, Traits::kMajorB, Traits::CM>;
+using SmemEdge = WgmmaOperand<Traits::kEdge, Traits::BK, Traits::kMajorB, Traits::CM>;
 
 /// The blocks of a cluster, as bits, that need the same tile of A as block `rank`: its row of blocks; and of B: its
 /// column.
@@ -30,7 +30,7 @@ __device__ __forceinline__ uint16_t sharers_of_b(uint32_t rank) {
   return static_cast<uint16_t>(Traits::CN == 1 ? kColumn : kColumn << rank / Traits::CM * Traits::CM);
 }
 
-/// This block's part of step `kt` of both operands: visit(SmemOperand, bytes into the stage, what its load takes...).
+/// This block's part of step `kt` of both operands: visit(WgmmaOperand, bytes into the stage, what its load takes...).
 template <class Traits, bool = Traits::kEdged>
 struct Operands {
   static __device__ __forceinline__ int loaded_bytes(const Work&) {

@@ -14,7 +14,7 @@ namespace hgemm::sm90_wgmma {
 /// One operand's tile of EXTENT outer indices by BK in a stage, and how SHARERS blocks load it together.
 /// K-major: EXTENT lines of 64 k. MN-major: for each 64 outer indices, BK lines of them.
 template <int EXTENT, int BK, Major kMajor, int SHARERS>
-struct SmemOperand {
+struct WgmmaOperand {
   static_assert(BK == 64, "a K-major line is one swizzle span of 64 elements");
   static constexpr bool kIsKMajor = kMajor == Major::kK;
   static constexpr int kTranspose = kIsKMajor ? 0 : 1;
