@@ -32,18 +32,17 @@ TORCH_TARGET_VERSION = "0x020a000000000000"  # LibTorch stable ABI as of torch 2
 def units(source: Path, build: Path, csrc: Path = CSRC) -> list[tuple[str, Path]]:
     """What a .cu is compiled as: names of objects, and the file that nvcc gets for each.
 
-    A file that asks for HGEMM_LINE is compiled once for each line of the list of kernels that it includes, through a
-    file of two lines in ``build``.
+    A file that asks for HGEMM_CONFIG is compiled once for each kernel of the list.h beside it, through a file of two
+    lines in ``build``.
     """
-    name, text = source.relative_to(csrc), source.read_text()
-    if "HGEMM_LINE" not in text:
+    name = source.relative_to(csrc)
+    if "HGEMM_CONFIG" not in source.read_text():
         return [(f"{name}.o", source)]
-    (kernels,) = re.findall(r'^#include "(.+\.inc)"', text, re.MULTILINE)
-    lines = re.findall(r"^[A-Z][A-Z0-9_]*\(.*\)$", (csrc / kernels).read_text(), re.MULTILINE)
+    configs = re.findall(r"\bKernel<(.+?)>\{", source.with_name("list.h").read_text())
     found = []
-    for i, line in enumerate(lines):
+    for i, config in enumerate(configs):
         unit = build / name.with_suffix(f".{i}.cu")
-        content = f'#define HGEMM_LINE {line}\n#include "{name}"\n'
+        content = f'#define HGEMM_CONFIG {config}\n#include "{name}"\n'
         if not unit.is_file() or unit.read_text() != content:
             unit.parent.mkdir(parents=True, exist_ok=True)
             unit.write_text(content)

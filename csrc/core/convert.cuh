@@ -4,6 +4,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "core/problem.h"
 
 namespace hgemm {
@@ -49,5 +51,9 @@ template <>
 struct DTypeOf<__nv_bfloat16> {
   static constexpr DType value = DType::kBF16;
 };
+
+/// The type of the elements of a half dtype.
+template <DType kDType>
+using ElementOf = std::conditional_t<kDType == DType::kF16, __half, __nv_bfloat16>;
 
 }  // namespace hgemm

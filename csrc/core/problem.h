@@ -111,7 +111,8 @@ enum class Family : int32_t {
   kSm90Split = 7,
   kSimtSkinny = 8,
   kSm80Split = 9,
-  kSimtGemv = 10
+  kSimtGemv = 10,
+  kSm90Skinny = 11
 };
 // kSplitF32: float32 as bfloat16 planes on tensor cores, only where Problem::float32 asks for it.
 enum class Numerics : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1, kSplitF32 = 2 };

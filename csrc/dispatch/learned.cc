@@ -84,9 +84,15 @@ void shape_features(const Problem& p, float* out) {
   std::copy(features, features + kShapeFeatures, out);
 }
 
+/// A family's code among the features. The trees were fitted while the kernels of sm90_skinny counted as skinny.
+constexpr int learned_code(Family family) {
+  return static_cast<int>(family == Family::kSm90Skinny ? Family::kSkinny : family);
+}
+
 void kernel_features(const Variant& v, const Problem& p, const DeviceFacts& facts, double predicted_us, float* out) {
   int bm = v.tile.bm, bn = v.tile.bn, cm = v.cut.cluster_m, cn = v.cut.cluster_n;
-  const bool is_skinny = v.family == Family::kSkinny || v.family == Family::kGemv;  // its columns are the short side
+  // Columns of its tile are the short side.
+  const bool is_skinny = v.family == Family::kSkinny || v.family == Family::kSm90Skinny || v.family == Family::kGemv;
   if (v.cut.swaps || (is_skinny && p.m <= p.n)) std::swap(bm, bn), std::swap(cm, cn);
   const Waves w = waves_of(p, facts, bm, bn, cm, cn, v.cut.slices);
   const double m = static_cast<double>(p.m), n = static_cast<double>(p.n);
@@ -111,7 +117,7 @@ void kernel_features(const Variant& v, const Problem& p, const DeviceFacts& fact
       static_cast<float>(v.cut.cluster_m),
       static_cast<float>(v.cut.cluster_n),
       static_cast<float>(v.cut.slices),
-      static_cast<float>(v.family),
+      static_cast<float>(learned_code(v.family)),
       static_cast<float>(v.cut.pingpong),
       static_cast<float>(v.cut.pads),
       static_cast<float>(v.cut.swaps),

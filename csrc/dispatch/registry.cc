@@ -8,18 +8,13 @@
 namespace hgemm {
 namespace {
 
-struct List {
-  const Variant* variants;
-  int count;
-};
-
 /// A list that another library added.
 struct Added {
   int first_id;
   const char* family;
 };
 
-void append(std::vector<const Variant*>* all, const List& list) {
+void append(std::vector<const Variant*>* all, const VariantList& list) {
   if (all->size() + static_cast<size_t>(list.count) > kMaxVariants) {
     throw std::length_error("hgemm: more variants than kMaxVariants");
   }
@@ -28,17 +23,13 @@ void append(std::vector<const Variant*>* all, const List& list) {
 
 std::vector<const Variant*>& all() {
   static std::vector<const Variant*> variants = [] {
-    const List lists[] = {
-        {kSm80MmaVariants, kSm80MmaVariantCount},         {kSm90WgmmaVariants, kSm90WgmmaVariantCount},
-        {kSm90StreamKVariants, kSm90StreamKVariantCount}, {kSkinnyVariants, kSkinnyVariantCount},
-        {kSm90SkinnyVariants, kSm90SkinnyVariantCount},   {kGemvVariants, kGemvVariantCount},
-        {kBatchedMmaVariants, kBatchedMmaVariantCount},   {kSm90SplitVariants, kSm90SplitVariantCount},
-        {kSimtSkinnyVariants, kSimtSkinnyVariantCount},   {kSm80SplitVariants, kSm80SplitVariantCount},
-        {kSimtGemvVariants, kSimtGemvVariantCount},
+    const VariantList lists[] = {
+        kSm80MmaVariants,    kSm90WgmmaVariants, kSkinnyVariants,     kSm90SkinnyVariants, kGemvVariants,
+        kBatchedMmaVariants, kSm90SplitVariants, kSimtSkinnyVariants, kSm80SplitVariants,  kSimtGemvVariants,
     };
     std::vector<const Variant*> out;
     out.reserve(kMaxVariants);
-    for (const List& list : lists) append(&out, list);
+    for (const VariantList& list : lists) append(&out, list);
     return out;
   }();
   return variants;
@@ -97,6 +88,7 @@ const char* family_name(Family family) {
     case Family::kSm80Mma: return "sm80_mma";
     case Family::kSm90Wgmma: return "sm90_wgmma";
     case Family::kSkinny: return "skinny";
+    case Family::kSm90Skinny: return "sm90_skinny";
     case Family::kFp32: return "fp32";
     case Family::kGemv: return "gemv";
     case Family::kBatchedMma: return "batched_mma";

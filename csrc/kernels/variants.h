@@ -1,41 +1,31 @@
-// The lists of kernels, one per family. Each list is filled by the family's launch file.
+// The lists of variants, one for each family. A family's variants.cc fills its list; dispatch/registry.cc numbers them.
 #pragma once
+
+#include <array>
+#include <cstddef>
 
 #include "core/problem.h"
 
 namespace hgemm {
 
-extern const Variant kSm80MmaVariants[];
-extern const int kSm80MmaVariantCount;
+struct VariantList {
+  constexpr VariantList(const Variant* variants, int count) : variants(variants), count(count) {}
+  template <size_t kCount>
+  constexpr VariantList(const std::array<Variant, kCount>& array) : variants(array.data()), count(kCount) {}
 
-extern const Variant kSm90WgmmaVariants[];
-extern const int kSm90WgmmaVariantCount;
-/// Of the same family: stream-K.
-extern const Variant kSm90StreamKVariants[];
-extern const int kSm90StreamKVariantCount;
+  const Variant* variants;
+  int count;
+};
 
-extern const Variant kSkinnyVariants[];
-extern const int kSkinnyVariantCount;
-
-extern const Variant kSm90SkinnyVariants[];
-extern const int kSm90SkinnyVariantCount;
-
-extern const Variant kGemvVariants[];
-extern const int kGemvVariantCount;
-
-extern const Variant kSimtSkinnyVariants[];
-extern const int kSimtSkinnyVariantCount;
-
-extern const Variant kSimtGemvVariants[];
-extern const int kSimtGemvVariantCount;
-
-extern const Variant kSm90SplitVariants[];
-extern const int kSm90SplitVariantCount;
-
-extern const Variant kSm80SplitVariants[];
-extern const int kSm80SplitVariantCount;
-
-extern const Variant kBatchedMmaVariants[];
-extern const int kBatchedMmaVariantCount;
+extern const VariantList kSm80MmaVariants;
+extern const VariantList kSm90WgmmaVariants;
+extern const VariantList kSkinnyVariants;
+extern const VariantList kSm90SkinnyVariants;
+extern const VariantList kGemvVariants;
+extern const VariantList kSimtSkinnyVariants;
+extern const VariantList kSimtGemvVariants;
+extern const VariantList kSm90SplitVariants;
+extern const VariantList kSm80SplitVariants;
+extern const VariantList kBatchedMmaVariants;
 
 }  // namespace hgemm

@@ -307,7 +307,7 @@ def test_blocks_of_a_batch_wait_for_room(tables: None) -> None:
             M=e.m, N=e.n, K=e.k, batch=e.batch, layout=e.layout, alignment=e.align, arch="sm_90"
         )
         for c in explanation.candidates:
-            if c.family == "skinny" and c.name in e.us:
+            if c.family in ("skinny", "sm90_skinny") and c.name in e.us:
                 assert c.predicted_us is not None and 0.6 < c.predicted_us / e.us[c.name] < 1.5, (e.shape, c)
                 found += 1
     assert found > 20

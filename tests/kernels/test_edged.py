@@ -6,7 +6,7 @@ from pathlib import Path
 
 from native_check import counts, needs_compiler
 
-# Units of 256 x 248, edges of 512 x 128, as in sm90_wgmma/list.inc. Prints what is wrong and where.
+# Units of 256 x 248, edges of 512 x 128, as in sm90_wgmma/list.h. Prints what is wrong and where.
 CHECK = r"""
 #include <cstdio>
 #include <cstdlib>

@@ -17,7 +17,7 @@ from hgemm_ops import VariantInfo
 pytestmark = pytest.mark.gpu
 
 hgemm = torch.ops.hgemm
-SKINNY = [v for v in hgemm_ops.variants() if v.family in ("skinny", "gemv")]
+SKINNY = [v for v in hgemm_ops.variants() if v.family in ("skinny", "sm90_skinny", "gemv")]
 VARIANTS = pytest.mark.parametrize("variant", SKINNY, ids=lambda v: v.name)
 
 

@@ -99,13 +99,13 @@ def test_include_rule() -> None:
         ("kernels/a/b.cu", '#include "ladder/copy.cuh"'),
         ("kernels/a/b.cu", '#include "kernels/a_c/b.cuh"'),
         ("kernels/a/b.cu", '  #  include "kernels/c/b.cuh"'),
-        ("kernels/a/variants.cc", '#include "kernels/c/list.inc"'),
+        ("kernels/a/variants.cc", '#include "kernels/c/list.h"'),
         ("kernels/b.cu", '#include "kernels/a/config.h"'),
         ("kernels/a/b.cu", '#include "b.h"'),
         ("kernels/a/b.cu", '#include "../tile/copy.cuh"'),
         ("kernels/a/b.cu", "#include <torch/csrc/stable/tensor.h>"),
         ("dispatch/select.cc", '#include "kernels/a/config.h"'),
-        ("dispatch/select.cc", '#include "kernels/a/list.inc"'),
+        ("dispatch/select.cc", '#include "kernels/a/list.h"'),
         ("dispatch/select.cc", '#include "torch/torch_gemm.h"'),
         ("torch/ops.cc", '#include "kernels/variants.h"'),
         ("torch/ops.cc", '#include "aten/override.h"'),
@@ -115,7 +115,7 @@ def test_include_rule() -> None:
         ("ladder/ladder.cc", '#include "torch/tensor_access.h"'),
         ("ladder/ladder.cc", "#include <torch/csrc/stable/library.h>"),
         ("dispatch/registry.cc", '#include "ladder/variants.h"'),
-        ("ladder/01_naive.cu", '#include "kernels/a/list.inc"'),
+        ("ladder/01_naive.cu", '#include "kernels/a/list.h"'),
         ("torch/ops.cc", "#include <ATen/ATen.h>"),
         ("torch/ops.cc", "#include <c10/core/ScalarType.h>"),
         ("torch/ops.cc", "#include <torch/extension.h>"),
@@ -129,7 +129,7 @@ def test_include_rule_finds(file: str, line: str) -> None:
     ("file", "line"),
     [
         ("kernels/a/instances.cu", '#include "kernels/a/launch.cuh"'),
-        ("kernels/a/variants.cc", '#include "kernels/a/list.inc"'),
+        ("kernels/a/variants.cc", '#include "kernels/a/list.h"'),
         ("kernels/a/variants.cc", '#include "kernels/variants.h"'),
         ("kernels/a/b.cu", '#include "ptx/mma.cuh"'),
         ("kernels/a/b.cu", '// #include "ladder/copy.cuh"'),
@@ -269,11 +269,11 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     tree = Tree(tmp_path)
     files = {
         "core/shared.h": "int one();\n",
-        "kernels/family/list.inc": "// one kernel a line\nKERNEL(a)\nKERNEL(b)\n",
+        "kernels/family/list.h": "    Kernel<Config<1>>{.rate = 0.5},\n    Kernel<Other<Config<2>>>{},\n",
         "kernels/family/kernel.cuh": "// templates\n",
         "kernels/family/instances.cu": '#include "kernels/family/kernel.cuh"\n'
-        "#define KERNEL(X) int X() { return 6; }\nHGEMM_LINE\n#ifndef HGEMM_LINE\n"
-        '#include "kernels/family/list.inc"\n#endif\n',
+        "template <int> struct Config {};\ntemplate <class> struct Other {};\n"
+        "template <class> void launch() {}\ntemplate void launch<HGEMM_CONFIG>();\n",
         "kernels/device.cu": "",
         "dispatch/canonical.cc": 'int five() {\n#include "dispatch/data.inc"\n}\n',
         "ladder/rung.cc": 'int five();\n[[gnu::visibility("default")]] int rung() { return five(); }\n',
@@ -331,27 +331,30 @@ def test_a_family_is_one_object_for_each_line_of_its_list(tree: Tree) -> None:
     source = tree.csrc / "kernels" / "family" / "instances.cu"
     units = ninja.units(source, tree.build, tree.csrc)
     assert [name for name, _ in units] == ["kernels/family/instances.0.cu.o", "kernels/family/instances.1.cu.o"]
-    assert units[1][1].read_text() == '#define HGEMM_LINE KERNEL(b)\n#include "kernels/family/instances.cu"\n'
+    assert units[1][1].read_text() == '#define HGEMM_CONFIG Other<Config<2>>\n#include "kernels/family/instances.cu"\n'
     before = units[0][1].stat().st_mtime_ns
     assert ninja.units(source, tree.build, tree.csrc) == units
     assert units[0][1].stat().st_mtime_ns == before, "written again, so compiled again"
 
 
-@pytest.mark.parametrize(
-    "file", ["kernels/sm80_mma/instances.cu", "kernels/sm90_wgmma/instances.cu", "kernels/gemv/instances.cu"]
-)
-def test_every_line_of_a_list_is_compiled(tmp_path: Path, file: str) -> None:
-    """The lines of the objects are those that the preprocessor sees, however a list is written."""
-    source = CSRC / file
-    units = [unit.read_text().splitlines()[0] for _, unit in ninja.units(source, tmp_path)]
-    (name,) = re.findall(r'#include "(kernels/.+\.inc)"', source.read_text())
-    macros = sorted(set(re.findall(r"^[A-Z][A-Z0-9_]*(?=\()", (CSRC / name).read_text(), re.MULTILINE)))
-    defines = [f"-D{macro}(...)=@{macro}(__VA_ARGS__)" for macro in macros]
-    command = ["c++", "-E", "-P", "-x", "c++", *defines, CSRC / name]
-    if shutil.which("c++") is None:
-        pytest.skip("needs a C++ compiler")
-    seen = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert len(units) == len(set(units)) == seen.count("@")
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("family", sorted(path.parent.name for path in CSRC.glob("kernels/*/list.h")))
+def test_every_kernel_of_a_list_is_compiled(family: str, tmp_path: Path) -> None:
+    """The objects' configurations are those that the compiler finds in the list, however it is written."""
+    units = ninja.units(CSRC / "kernels" / family / "instances.cu", tmp_path)
+    lines = [unit.read_text().splitlines()[0].removeprefix("#define HGEMM_CONFIG ") for _, unit in units]
+    kernels = ", ".join(f"Kernel<{config}>" for config in lines)
+    check = f"""
+        #include <type_traits>
+        #include "kernels/{family}/list.h"
+        namespace hgemm::{family} {{
+        static_assert(std::is_same_v<decltype(kKernels), const std::tuple<{kernels}>>);
+        }}
+    """
+    (tmp_path / "check.cc").write_text(textwrap.dedent(check))
+    command = ["c++", "-std=c++20", "-fsyntax-only", f"-I{CSRC}", tmp_path / "check.cc"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
@@ -378,8 +381,8 @@ def test_build_is_incremental(tree: Tree, capfd: pytest.CaptureFixture[str]) -> 
     assert compiled() == {"kernels/sm80_a/instances.cu", "torch/ops.cc"}
     (tree.csrc / "kernels" / "family" / "kernel.cuh").write_text("// other templates\n")
     assert compiled() == {"kernels/family/instances.0.cu", "kernels/family/instances.1.cu"}
-    kernel_list = tree.csrc / "kernels" / "family" / "list.inc"
-    kernel_list.write_text(kernel_list.read_text() + "KERNEL(c)\n")
+    kernel_list = tree.csrc / "kernels" / "family" / "list.h"
+    kernel_list.write_text(kernel_list.read_text() + "    Kernel<Config<3>>{},\n")
     assert compiled() == {"kernels/family/instances.2.cu"}
     (tree.csrc / "dispatch" / "data.inc.xz").write_bytes(lzma.compress(b"return 6;\n"))
     assert compiled() == {"dispatch/canonical.cc"}

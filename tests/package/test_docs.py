@@ -67,9 +67,8 @@ def test_readme_kernels_are_declared() -> None:
     declared = {
         "sm80_mma_{}x{}x{}_w{}x{}_s{}".format(*numbers)
         for numbers in re.findall(
-            r"^SM80_MMA\((\d+), (\d+), (\d+), (\d+), (\d+), (\d+),",
-            (ROOT / "csrc" / "kernels" / "sm80_mma" / "list.inc").read_text(),
-            re.MULTILINE,
+            r"Kernel<Config<(\d+), (\d+), (\d+), (\d+), (\d+), (\d+),",
+            (ROOT / "csrc" / "kernels" / "sm80_mma" / "list.h").read_text(),
         )
     }
     named = set(re.findall(r"sm80_mma_\d+x\d+x\d+_w\d+x\d+_s\d+", README.read_text()))

@@ -1,11 +1,12 @@
-// What the list of batched_mma kernels (variants.cc) and their CUDA side share: configurations, launchers.
+// What the host side of batched_mma (list.h, variants.cc) and its CUDA side share: configurations, how a problem is
+// scheduled, the launcher.
 #pragma once
 
 #include "core/problem.h"
 
 namespace hgemm::batched_mma {
 
-/// One line of list.inc.
+/// What a kernel is made for: the largest M and N, step of K, warp tile, stages, problems of a block, blocks of an SM.
 template <int BM_, int BN_, int BK_, int WM_, int WN_, int STAGES_, int PROBLEMS_, int RESIDENT_>
 struct Config {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, WM = WM_, WN = WN_, STAGES = STAGES_;
@@ -37,11 +38,8 @@ struct Schedule {
   bool dependent;  // the device has programmatic dependent launch
 };
 
-/// Enqueues the GEMM.
-#define BATCHED_MMA(BM, BN, BK, WM, WN, STAGES, PROBLEMS, RESIDENT)                                                \
-  HGEMM_IN_CUDA(launch_f16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES(const Problem&, const Schedule&, Stream)) \
-  HGEMM_IN_CUDA(launch_bf16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES(const Problem&, const Schedule&, Stream))
-#include "kernels/batched_mma/list.inc"
-#undef BATCHED_MMA
+/// Enqueues the GEMM. launch.cuh defines it, instances.cu instantiates it for each kernel of list.h.
+template <class Config, DType kDType>
+Status launch(const Problem& p, const Schedule& s, Stream stream);
 
 }  // namespace hgemm::batched_mma

@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "core/convert.cuh"
 #include "core/launch.cuh"
 #include "kernels/batched_mma/config.h"
 #include "kernels/batched_mma/kernel.cuh"
@@ -36,8 +37,9 @@ inline uint32_t last_element(const Matrix& x, int64_t rows, int64_t cols, int64_
   return static_cast<uint32_t>(reinterpret_cast<uint64_t>(x.data) + 2 * at);
 }
 
-template <class Config, class T>
+template <class Config, DType kDType>
 Status launch(const Problem& p, const Schedule& s, Stream stream_) {
+  using T = ElementOf<kDType>;
   const auto stream = static_cast<cudaStream_t>(stream_);
   Params params{};
   params.a = p.a.data;

@@ -1,14 +1,16 @@
-// The list of batched_mma kernels: what each one serves, how many blocks it runs and what it is predicted to take.
-#include "kernels/batched_mma/config.h"
-
+// The variants of batched_mma: which problems each one takes, how many blocks it runs, and how long it is predicted to
+// run.
 #include <algorithm>
+#include <array>
 #include <cstdint>
-#include <iterator>
+#include <tuple>
 
 #include "core/chip.h"
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
+#include "kernels/batched_mma/config.h"
+#include "kernels/batched_mma/list.h"
 #include "kernels/variants.h"
 
 namespace hgemm {
@@ -16,7 +18,7 @@ namespace {
 
 using batched_mma::Schedule;
 
-/// One line of list.inc as values.
+/// A kernel of list.h as values.
 struct Line {
   Tile tile;
   int smem_bytes;  // at most
@@ -69,39 +71,39 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   return kFixedUs + std::max(memory, problem_us * rounds) + steps * kStepUs / (line.tile.stages - 1);
 }
 
-using Launcher = Status (*)(const Problem&, const Schedule&, Stream);
-
-template <const Line& kLine, Launcher kF16, Launcher kBF16>
-using Functions = ScheduledFunctions<kLine, eligible, predict_us, schedule, kF16, kBF16>;
-
 template <class C>
 constexpr Line line_of() {
   constexpr auto kK = Major::kK, kMN = Major::kMN;
-  return {{C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
+  return {
+      .tile = {C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
+      .smem_bytes =
           std::max({C::smem_bytes(kK, kK, true), C::smem_bytes(kK, kMN, true), C::smem_bytes(kMN, kMN, true)}),
-          C::smem_bytes(kK, kK, false),
-          C::PROBLEMS,
-          C::RESIDENT};
+      .wide_smem_bytes = C::smem_bytes(kK, kK, false),
+      .problems = C::PROBLEMS,
+      .resident = C::RESIDENT,
+  };
+}
+template <class C>
+constexpr Line kLine = line_of<C>();
+
+template <class C>
+using Functions = ScheduledFunctions<kLine<C>, eligible, predict_us, schedule, &batched_mma::launch<C, DType::kF16>,
+                                     &batched_mma::launch<C, DType::kBF16>>;
+
+template <class C>
+constexpr Name kName = name_of("batched_mma_", C::BM, "x", C::BN, "x", C::BK, "_w", C::WM, "x", C::WN, "_s", C::STAGES);
+
+template <class C>
+constexpr auto variants_of(const batched_mma::Kernel<C>&) {
+  Variant v = variant_of<Functions<C>>(kName<C>, Family::kBatchedMma, kHalfTypes, kLine<C>);
+  v.sums = Sums::kInOrder;
+  return std::array{v};
 }
 
-#define BATCHED_MMA(BM, BN, BK, WM, WN, STAGES, PROBLEMS, RESIDENT)    \
-  constexpr Line kLine_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES = \
-      line_of<batched_mma::Config<BM, BN, BK, WM, WN, STAGES, PROBLEMS, RESIDENT>>();
-#include "kernels/batched_mma/list.inc"
-#undef BATCHED_MMA
+constexpr auto kVariants = variants_of_list(batched_mma::kKernels, [](auto kernel) { return variants_of(kernel); });
 
 }  // namespace
 
-const Variant kBatchedMmaVariants[] = {
-#define BATCHED_MMA(BM, BN, BK, WM, WN, STAGES, PROBLEMS, RESIDENT)                                              \
-  half_variant<Functions<kLine_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES,                                    \
-                         batched_mma::launch_f16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES,                  \
-                         batched_mma::launch_bf16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES>>(               \
-      "batched_mma_" #BM "x" #BN "x" #BK "_w" #WM "x" #WN "_s" #STAGES, Family::kBatchedMma, Sums::kInOrder, 80, \
-      kAnyNewer, kLine_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES),
-#include "kernels/batched_mma/list.inc"
-#undef BATCHED_MMA
-};
-const int kBatchedMmaVariantCount = static_cast<int>(std::size(kBatchedMmaVariants));
+const VariantList kBatchedMmaVariants = kVariants;
 
 }  // namespace hgemm

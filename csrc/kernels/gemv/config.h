@@ -1,5 +1,5 @@
-// What the list of gemv kernels (variants.cc) and their CUDA side share: configurations, how a problem is seen and
-// scheduled, launchers.
+// What the host side of gemv (list.h, variants.cc) and its CUDA side share: configurations, how a problem is scheduled,
+// the launcher.
 #pragma once
 
 #include "core/problem.h"
@@ -15,7 +15,7 @@ constexpr int unit_k(bool k_major, int lanes, int warps) {
   return k_major ? 8 * lanes * warps : kLoads * kWarps * (32 / lanes);
 }
 
-/// One line of list.inc.
+/// What a kernel is made for: rows of x; loads in flight and blocks of an SM, W K-major and MN-major; k of x.
 template <int COLS_, int DEPTH_K_, int BLOCKS_K_, int DEPTH_MN_, int BLOCKS_MN_, int SLICE_>
 struct Config {
   static constexpr int COLS = COLS_;
@@ -40,10 +40,8 @@ struct Schedule {
 };
 
 /// Enqueues the GEMM; `workspace` holds slices x tiles x tile_rows x COLS floats for each batch, if there are slices.
-#define GEMV(COLS, DEPTH_K, BLOCKS_K, DEPTH_MN, BLOCKS_MN, SLICE, RATE_K, RATE_MN)           \
-  HGEMM_IN_CUDA(launch_f16_##COLS(const Problem&, const Schedule&, void* workspace, Stream)) \
-  HGEMM_IN_CUDA(launch_bf16_##COLS(const Problem&, const Schedule&, void* workspace, Stream))
-#include "kernels/gemv/list.inc"
-#undef GEMV
+/// launch.cuh defines it, instances.cu instantiates it for each kernel of list.h.
+template <class Config, DType kDType>
+Status launch(const Problem& p, const Schedule& s, void* workspace, Stream stream);
 
 }  // namespace hgemm::gemv

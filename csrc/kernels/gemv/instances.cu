@@ -2,17 +2,8 @@
 
 namespace hgemm::gemv {
 
-#define LAUNCHER(NAME, T, ...)                                                       \
-  Status NAME(const Problem& p, const Schedule& s, void* workspace, Stream stream) { \
-    return launch<Config<__VA_ARGS__>, T>(p, s, workspace, stream);                  \
-  }
-#define GEMV(COLS, DEPTH_K, BLOCKS_K, DEPTH_MN, BLOCKS_MN, SLICE, ...)                     \
-  LAUNCHER(launch_f16_##COLS, __half, COLS, DEPTH_K, BLOCKS_K, DEPTH_MN, BLOCKS_MN, SLICE) \
-  LAUNCHER(launch_bf16_##COLS, __nv_bfloat16, COLS, DEPTH_K, BLOCKS_K, DEPTH_MN, BLOCKS_MN, SLICE)
-#ifdef HGEMM_LINE  // the build compiles each line of the list by itself
-HGEMM_LINE
-#else
-#include "kernels/gemv/list.inc"
-#endif
+// The build compiles this file once for each kernel of list.h, with its Config as HGEMM_CONFIG.
+template Status launch<HGEMM_CONFIG, DType::kF16>(const Problem&, const Schedule&, void*, Stream);
+template Status launch<HGEMM_CONFIG, DType::kBF16>(const Problem&, const Schedule&, void*, Stream);
 
 }  // namespace hgemm::gemv

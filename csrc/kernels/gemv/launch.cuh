@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "core/convert.cuh"
 #include "core/launch.cuh"
 #include "kernels/gemv/config.h"
 #include "kernels/gemv/kernel.cuh"
@@ -24,8 +25,9 @@ cudaError_t launch_traits(const Problem& p, const Schedule& s, Params params, cu
   return enqueue_clusters(k, grid, kThreads, smem, 1, s.dependent, stream, params);
 }
 
-template <class Config, class T>
+template <class Config, DType kDType>
 Status launch(const Problem& p, const Schedule& s, void* workspace, Stream stream_) {
+  using T = ElementOf<kDType>;
   const auto stream = static_cast<cudaStream_t>(stream_);
   const ShortSide sides = short_side_of(p);
   const bool k_major = sides.w_major == Major::kK;

@@ -1,14 +1,15 @@
-// The list of gemv kernels: what each one serves, how it cuts the work and what it is predicted to take.
-#include "kernels/gemv/config.h"
-
+// The variants of gemv: which problems each one takes, its schedule, and how long it is predicted to run.
 #include <algorithm>
+#include <array>
 #include <cstdint>
-#include <iterator>
+#include <tuple>
 
 #include "core/chip.h"
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
+#include "kernels/gemv/config.h"
+#include "kernels/gemv/list.h"
 #include "kernels/variants.h"
 
 namespace hgemm {
@@ -16,7 +17,7 @@ namespace {
 
 using gemv::Schedule;
 
-/// One line of list.inc as values.
+/// A kernel of list.h as values.
 struct Line {
   Tile tile;  // bm: rows of W that a warp takes at a time, at least; bn: rows of x; bk: of x, in shared memory
   int smem_bytes;
@@ -106,32 +107,31 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   return kFixedUs + (s.slices > 1 ? kSplitUs : 0.0) + std::max(stream_us, blocks_us);
 }
 
-using Launcher = Status (*)(const Problem&, const Schedule&, void*, Stream);
-
-template <const Line& kLine, Launcher kF16, Launcher kBF16>
-using Functions = SlicedFunctions<kLine, eligible, predict_us, schedule, kF16, kBF16>;
+template <class C>
+constexpr Line kLine = {
+    .tile = {gemv::kLoads, C::COLS, C::kSlice, C::kDepthK, gemv::kThreads},
+    .smem_bytes = C::kSmemBytes,
+    .sum_floats = C::kSumFloats,
+    .rate_k = std::get<gemv::Kernel<C>>(gemv::kKernels).rate_k,
+    .rate_mn = std::get<gemv::Kernel<C>>(gemv::kKernels).rate_mn,
+};
 
 template <class C>
-constexpr Line line_of(double rate_k, double rate_mn) {
-  return {
-      {gemv::kLoads, C::COLS, C::kSlice, C::kDepthK, gemv::kThreads}, C::kSmemBytes, C::kSumFloats, rate_k, rate_mn};
+using Functions = SlicedFunctions<kLine<C>, eligible, predict_us, schedule, &gemv::launch<C, DType::kF16>,
+                                  &gemv::launch<C, DType::kBF16>>;
+
+template <class C>
+constexpr Name kName = name_of("gemv_m", C::COLS);
+
+template <class C>
+constexpr auto variants_of(const gemv::Kernel<C>&) {
+  return std::array{variant_of<Functions<C>>(kName<C>, Family::kGemv, kHalfTypes, kLine<C>)};
 }
 
-#define GEMV(COLS, DEPTH_K, BLOCKS_K, DEPTH_MN, BLOCKS_MN, SLICE, RATE_K, RATE_MN) \
-  constexpr Line kLine_##COLS =                                                    \
-      line_of<gemv::Config<COLS, DEPTH_K, BLOCKS_K, DEPTH_MN, BLOCKS_MN, SLICE>>(RATE_K, RATE_MN);
-#include "kernels/gemv/list.inc"
-#undef GEMV
+constexpr auto kVariants = variants_of_list(gemv::kKernels, [](auto kernel) { return variants_of(kernel); });
 
 }  // namespace
 
-const Variant kGemvVariants[] = {
-#define GEMV(COLS, DEPTH_K, BLOCKS_K, DEPTH_MN, BLOCKS_MN, SLICE, RATE_K, RATE_MN)          \
-  half_variant<Functions<kLine_##COLS, gemv::launch_f16_##COLS, gemv::launch_bf16_##COLS>>( \
-      "gemv_m" #COLS, Family::kGemv, Sums::kVaries, 80, kAnyNewer, kLine_##COLS),
-#include "kernels/gemv/list.inc"
-#undef GEMV
-};
-const int kGemvVariantCount = static_cast<int>(std::size(kGemvVariants));
+const VariantList kGemvVariants = kVariants;
 
 }  // namespace hgemm

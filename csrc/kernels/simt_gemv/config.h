@@ -1,5 +1,5 @@
-// What the list of simt_gemv kernels (variants.cc) and their CUDA side share: configurations, how a problem is
-// scheduled, launchers.
+// What the host side of simt_gemv (list.h, variants.cc) and its CUDA side share: configurations, how a problem is
+// scheduled, the launcher.
 #pragma once
 
 #include "core/problem.h"
@@ -14,7 +14,7 @@ constexpr int kRowsMN = 128;            // MN-major: rows of a block, at most; e
 constexpr int kMostLanesMN = 4;         // that lie along k
 constexpr int kStepK = 4, kStepMN = 8;  // k that a lane takes at a time
 
-/// One line of list.inc.
+/// What a kernel is made for: rows of x, loads in flight.
 template <int COLS_, int DEPTH_>
 struct Config {
   static constexpr int COLS = COLS_, DEPTH = DEPTH_;
@@ -32,8 +32,8 @@ struct Schedule {
 };
 
 /// Enqueues the GEMM; `workspace` holds slices x tiles x COLS x tile_rows floats for each batch, if there are slices.
-#define SIMT_GEMV(COLS, ...) HGEMM_IN_CUDA(launch_##COLS(const Problem&, const Schedule&, void* workspace, Stream))
-#include "kernels/simt_gemv/list.inc"
-#undef SIMT_GEMV
+/// launch.cuh defines it, instances.cu instantiates it for each kernel of list.h.
+template <class Config>
+Status launch(const Problem& p, const Schedule& s, void* workspace, Stream stream);
 
 }  // namespace hgemm::simt_gemv

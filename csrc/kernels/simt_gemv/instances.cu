@@ -2,14 +2,7 @@
 
 namespace hgemm::simt_gemv {
 
-#define SIMT_GEMV(COLS, DEPTH, ...)                                                           \
-  Status launch_##COLS(const Problem& p, const Schedule& s, void* workspace, Stream stream) { \
-    return launch<Config<COLS, DEPTH>>(p, s, workspace, stream);                              \
-  }
-#ifdef HGEMM_LINE  // the build compiles each line of the list by itself
-HGEMM_LINE
-#else
-#include "kernels/simt_gemv/list.inc"
-#endif
+// The build compiles this file once for each kernel of list.h, with its Config as HGEMM_CONFIG.
+template Status launch<HGEMM_CONFIG>(const Problem&, const Schedule&, void*, Stream);
 
 }  // namespace hgemm::simt_gemv

@@ -1,14 +1,16 @@
-// The list of simt_gemv kernels: what each one serves, how it cuts the work and what it is predicted to take.
+// The variants of simt_gemv: which problems each one takes, its schedule, and how long it is predicted to run.
 #include <algorithm>
+#include <array>
 #include <cstdint>
-#include <iterator>
 #include <limits>
+#include <tuple>
 
 #include "core/chip.h"
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
 #include "kernels/simt_gemv/config.h"
+#include "kernels/simt_gemv/list.h"
 #include "kernels/variants.h"
 
 namespace hgemm {
@@ -16,7 +18,7 @@ namespace {
 
 using simt_gemv::Schedule;
 
-/// One line of list.inc as values.
+/// A kernel of list.h as values.
 struct Line {
   Tile tile;  // bm: rows of W that a block takes at least; bn: rows of x
   int smem_bytes;
@@ -105,29 +107,28 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   return was_timed ? us : kUntimed * std::max(us, kLeastUs);
 }
 
-using Launcher = Status (*)(const Problem&, const Schedule&, void*, Stream);
-
-template <const Line& kLine, Launcher kLaunch>
-using Functions = SlicedFunctions<kLine, eligible, predict_us, schedule, kLaunch>;
+template <class C>
+constexpr Line kLine = {
+    .tile = {simt_gemv::kRowsK, C::COLS, 32 * simt_gemv::kStepK, C::DEPTH, simt_gemv::kThreads},
+    .smem_bytes = C::kSmemBytes,
+    .rate = std::get<simt_gemv::Kernel<C>>(simt_gemv::kKernels).rate,
+};
 
 template <class C>
-constexpr Line line_of(double rate) {
-  return {{simt_gemv::kRowsK, C::COLS, 32 * simt_gemv::kStepK, C::DEPTH, simt_gemv::kThreads}, C::kSmemBytes, rate};
+using Functions = SlicedFunctions<kLine<C>, eligible, predict_us, schedule, &simt_gemv::launch<C>>;
+
+template <class C>
+constexpr Name kName = name_of("simt_gemv_m", C::COLS);
+
+template <class C>
+constexpr auto variants_of(const simt_gemv::Kernel<C>&) {
+  return std::array{variant_of<Functions<C>>(kName<C>, Family::kSimtGemv, kFloat32, kLine<C>)};
 }
 
-#define SIMT_GEMV(COLS, DEPTH, RATE) constexpr Line kLine_##COLS = line_of<simt_gemv::Config<COLS, DEPTH>>(RATE);
-#include "kernels/simt_gemv/list.inc"
-#undef SIMT_GEMV
+constexpr auto kVariants = variants_of_list(simt_gemv::kKernels, [](auto kernel) { return variants_of(kernel); });
 
 }  // namespace
 
-const Variant kSimtGemvVariants[] = {
-#define SIMT_GEMV(COLS, ...)                                                                               \
-  float_variant<Functions<kLine_##COLS, simt_gemv::launch_##COLS>>("simt_gemv_m" #COLS, Family::kSimtGemv, \
-                                                                   kLine_##COLS),
-#include "kernels/simt_gemv/list.inc"
-#undef SIMT_GEMV
-};
-const int kSimtGemvVariantCount = static_cast<int>(std::size(kSimtGemvVariants));
+const VariantList kSimtGemvVariants = kVariants;
 
 }  // namespace hgemm

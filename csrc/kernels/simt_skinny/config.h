@@ -1,5 +1,5 @@
-// What the list of simt_skinny kernels (variants.cc) and their CUDA side share: configurations, how a problem is
-// scheduled, launchers.
+// What the host side of simt_skinny (list.h, variants.cc) and its CUDA side share: configurations, how a problem is
+// scheduled, the launcher.
 #pragma once
 
 #include "core/problem.h"
@@ -9,7 +9,7 @@ namespace hgemm::simt_skinny {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 
-/// One line of list.inc.
+/// What a kernel is made for: rows of x, stages of the ring, blocks of an SM.
 template <int COLS_, int STAGES_, int BLOCKS_>
 struct Config {
   static constexpr int COLS = COLS_, STAGES = STAGES_, BLOCKS = BLOCKS_;
@@ -52,8 +52,8 @@ struct Schedule {
 };
 
 /// Enqueues the GEMM; `workspace` holds slices x tiles x COLS x BN floats for each batch, if there are slices.
-#define SIMT_SKINNY(COLS, ...) HGEMM_IN_CUDA(launch_##COLS(const Problem&, const Schedule&, void* workspace, Stream))
-#include "kernels/simt_skinny/list.inc"
-#undef SIMT_SKINNY
+/// launch.cuh defines it, instances.cu instantiates it for each kernel of list.h.
+template <class Config>
+Status launch(const Problem& p, const Schedule& s, void* workspace, Stream stream);
 
 }  // namespace hgemm::simt_skinny

@@ -2,14 +2,7 @@
 
 namespace hgemm::simt_skinny {
 
-#define SIMT_SKINNY(COLS, STAGES, BLOCKS, ...)                                                \
-  Status launch_##COLS(const Problem& p, const Schedule& s, void* workspace, Stream stream) { \
-    return launch<Config<COLS, STAGES, BLOCKS>>(p, s, workspace, stream);                     \
-  }
-#ifdef HGEMM_LINE  // the build compiles each line of the list by itself
-HGEMM_LINE
-#else
-#include "kernels/simt_skinny/list.inc"
-#endif
+// The build compiles this file once for each kernel of list.h, with its Config as HGEMM_CONFIG.
+template Status launch<HGEMM_CONFIG>(const Problem&, const Schedule&, void*, Stream);
 
 }  // namespace hgemm::simt_skinny

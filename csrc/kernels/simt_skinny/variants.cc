@@ -1,15 +1,17 @@
-// The list of simt_skinny kernels: what each one serves, how it cuts the work and what it is predicted to take.
+// The variants of simt_skinny: which problems each one takes, its schedule, and how long it is predicted to run.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
-#include <iterator>
 #include <limits>
+#include <tuple>
 
 #include "core/chip.h"
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
 #include "kernels/simt_skinny/config.h"
+#include "kernels/simt_skinny/list.h"
 #include "kernels/variants.h"
 #include "tile/counters.h"
 
@@ -18,7 +20,7 @@ namespace {
 
 using simt_skinny::Schedule;
 
-/// One line of list.inc as values.
+/// A kernel of list.h as values.
 struct Line {
   Tile tile;  // of a K-major W; bm: rows of W, bn: rows of x
   int smem_bytes;
@@ -82,9 +84,14 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
     us = std::max(us, kFixedUs + dram_bytes(p) / rate);
     if (slices > 1) us += kSplitUs + static_cast<double>(slices) * bn * line.tile.bn * 4 / (kSumRate * 1e3);
     if (us < best.us) {
-      best = {{bn, static_cast<int>(tiles), static_cast<int>(slices), static_cast<int>(slice_steps * bk),
-               has_dependent_launch(facts.cc)},
-              us};
+      best.us = us;
+      best.schedule = {
+          .tile_rows = bn,
+          .tiles = static_cast<int>(tiles),
+          .slices = static_cast<int>(slices),
+          .slice_k = static_cast<int>(slice_steps * bk),
+          .dependent = has_dependent_launch(facts.cc),
+      };
     }
   }
   return best;
@@ -102,37 +109,37 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   return plan(p, facts, line).schedule;
 }
 
-using Launcher = Status (*)(const Problem&, const Schedule&, void*, Stream);
-
-template <const Line& kLine, Launcher kLaunch>
-using Functions = SlicedFunctions<kLine, eligible, predict_us, schedule, kLaunch>;
-
 template <class C>
-constexpr Line line_of(double share) {
+constexpr Line line_of() {
   using K = simt_skinny::Layout<C, Major::kK>;
   using MN = simt_skinny::Layout<C, Major::kMN>;
-  return {{K::BN, C::COLS, K::BK, C::STAGES, simt_skinny::kThreads},
-          std::max(K::kSmemBytes, MN::kSmemBytes),
-          MN::BN,
-          MN::BK,
-          C::BLOCKS,
-          share};
+  return {
+      .tile = {K::BN, C::COLS, K::BK, C::STAGES, simt_skinny::kThreads},
+      .smem_bytes = std::max(K::kSmemBytes, MN::kSmemBytes),
+      .tile_rows_mn = MN::BN,
+      .step_mn = MN::BK,
+      .blocks = C::BLOCKS,
+      .share = std::get<simt_skinny::Kernel<C>>(simt_skinny::kKernels).share,
+  };
+}
+template <class C>
+constexpr Line kLine = line_of<C>();
+
+template <class C>
+using Functions = SlicedFunctions<kLine<C>, eligible, predict_us, schedule, &simt_skinny::launch<C>>;
+
+template <class C>
+constexpr Name kName = name_of("simt_skinny_m", C::COLS);
+
+template <class C>
+constexpr auto variants_of(const simt_skinny::Kernel<C>&) {
+  return std::array{variant_of<Functions<C>>(kName<C>, Family::kSimtSkinny, kFloat32, kLine<C>)};
 }
 
-#define SIMT_SKINNY(COLS, STAGES, BLOCKS, SHARE) \
-  constexpr Line kLine_##COLS = line_of<simt_skinny::Config<COLS, STAGES, BLOCKS>>(SHARE);
-#include "kernels/simt_skinny/list.inc"
-#undef SIMT_SKINNY
+constexpr auto kVariants = variants_of_list(simt_skinny::kKernels, [](auto kernel) { return variants_of(kernel); });
 
 }  // namespace
 
-const Variant kSimtSkinnyVariants[] = {
-#define SIMT_SKINNY(COLS, ...)                                                                                   \
-  float_variant<Functions<kLine_##COLS, simt_skinny::launch_##COLS>>("simt_skinny_m" #COLS, Family::kSimtSkinny, \
-                                                                     kLine_##COLS),
-#include "kernels/simt_skinny/list.inc"
-#undef SIMT_SKINNY
-};
-const int kSimtSkinnyVariantCount = static_cast<int>(std::size(kSimtSkinnyVariants));
+const VariantList kSimtSkinnyVariants = kVariants;
 
 }  // namespace hgemm

@@ -1,5 +1,5 @@
-// What the list of skinny kernels (variants.cc) and their CUDA side share: configurations, how a problem is seen and
-// scheduled, launchers.
+// What the host side of skinny (list.h, variants.cc) and its CUDA side share: configurations, how a problem is
+// scheduled, the launcher.
 #pragma once
 
 #include "core/problem.h"
@@ -7,7 +7,7 @@
 
 namespace hgemm::skinny {
 
-/// One line of list.inc.
+/// What a kernel is made for: rows of x, warps, loads in flight.
 template <int COLS_, int WARPS_, int DEPTH_K_, int DEPTH_MN_>
 struct Config {
   static constexpr int COLS = COLS_, WARPS = WARPS_;
@@ -25,11 +25,8 @@ struct Schedule {
   bool hurries_next;  // the next kernel may start before this one's blocks have all ended
 };
 
-/// Enqueues the GEMM.
-#define SKINNY(COLS, ...)                                                   \
-  HGEMM_IN_CUDA(launch_f16_##COLS(const Problem&, const Schedule&, Stream)) \
-  HGEMM_IN_CUDA(launch_bf16_##COLS(const Problem&, const Schedule&, Stream))
-#include "kernels/skinny/list.inc"
-#undef SKINNY
+/// Enqueues the GEMM. launch.cuh defines it, instances.cu instantiates it for each kernel of list.h.
+template <class Config, DType kDType>
+Status launch(const Problem& p, const Schedule& s, Stream stream);
 
 }  // namespace hgemm::skinny

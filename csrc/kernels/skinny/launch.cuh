@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "core/convert.cuh"
 #include "core/launch.cuh"
 #include "kernels/skinny/config.h"
 #include "kernels/skinny/kernel.cuh"
@@ -21,8 +22,9 @@ cudaError_t launch_traits(const Problem& p, const Schedule& s, const Params& par
   return enqueue_clusters(k, grid, Traits::kThreads, Traits::kSmemBytes, params.splits, s.dependent, stream, params);
 }
 
-template <class Config, class T>
+template <class Config, DType kDType>
 Status launch(const Problem& p, const Schedule& s, Stream stream_) {
+  using T = ElementOf<kDType>;
   const auto stream = static_cast<cudaStream_t>(stream_);
   const ShortSide sides = short_side_of(p);
   Params params{};

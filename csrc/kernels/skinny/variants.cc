@@ -1,14 +1,15 @@
-// The list of skinny kernels: what each one serves, how it cuts the work and what it is predicted to take.
-#include "kernels/skinny/config.h"
-
+// The variants of skinny: which problems each one takes, its schedule, and how long it is predicted to run.
 #include <algorithm>
+#include <array>
 #include <cstdint>
-#include <iterator>
+#include <tuple>
 
 #include "core/chip.h"
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
+#include "kernels/skinny/config.h"
+#include "kernels/skinny/list.h"
 #include "kernels/variants.h"
 
 namespace hgemm {
@@ -16,7 +17,7 @@ namespace {
 
 using skinny::Schedule;
 
-/// One line of list.inc as values.
+/// A kernel of list.h as values.
 struct Line {
   Tile tile;  // bm: rows of W, bn: rows of x
   int smem_bytes;
@@ -68,30 +69,34 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   return kFixedUs + (s.splits > 1 ? kSplitUs : 0.0) + std::max(bytes_us, blocks / facts.sm_count * turn_us);
 }
 
-using Launcher = Status (*)(const Problem&, const Schedule&, Stream);
-
-template <const Line& kLine, Launcher kF16, Launcher kBF16>
-using Functions = ScheduledFunctions<kLine, eligible, predict_us, schedule, kF16, kBF16>;
+template <class C>
+constexpr const skinny::Kernel<C>& kKernel = std::get<skinny::Kernel<C>>(skinny::kKernels);
 
 template <class C>
-constexpr Line line_of(double rate, double narrow_k, double narrow_mn) {
-  return {{16, C::COLS, 64, C::kDepthK, C::kThreads}, C::WARPS * C::COLS * 65 * 4, rate, narrow_k, narrow_mn};
+constexpr Line kLine = {
+    .tile = {16, C::COLS, 64, C::kDepthK, C::kThreads},
+    .smem_bytes = C::WARPS * C::COLS * 65 * 4,
+    .rate = kKernel<C>.rate,
+    .narrow_k = kKernel<C>.narrow_k,
+    .narrow_mn = kKernel<C>.narrow_mn,
+};
+
+template <class C>
+using Functions = ScheduledFunctions<kLine<C>, eligible, predict_us, schedule, &skinny::launch<C, DType::kF16>,
+                                     &skinny::launch<C, DType::kBF16>>;
+
+template <class C>
+constexpr Name kName = name_of("skinny_mma_16x", C::COLS);
+
+template <class C>
+constexpr auto variants_of(const skinny::Kernel<C>&) {
+  return std::array{variant_of<Functions<C>>(kName<C>, Family::kSkinny, kHalfTypes, kLine<C>)};
 }
 
-#define SKINNY(COLS, WARPS, DEPTH_K, DEPTH_MN, ...) \
-  constexpr Line kLine_##COLS = line_of<skinny::Config<COLS, WARPS, DEPTH_K, DEPTH_MN>>(__VA_ARGS__);
-#include "kernels/skinny/list.inc"
-#undef SKINNY
+constexpr auto kVariants = variants_of_list(skinny::kKernels, [](auto kernel) { return variants_of(kernel); });
 
 }  // namespace
 
-const Variant kSkinnyVariants[] = {
-#define SKINNY(COLS, ...)                                                                       \
-  half_variant<Functions<kLine_##COLS, skinny::launch_f16_##COLS, skinny::launch_bf16_##COLS>>( \
-      "skinny_mma_16x" #COLS, Family::kSkinny, Sums::kVaries, 80, kAnyNewer, kLine_##COLS),
-#include "kernels/skinny/list.inc"
-#undef SKINNY
-};
-const int kSkinnyVariantCount = static_cast<int>(std::size(kSkinnyVariants));
+const VariantList kSkinnyVariants = kVariants;
 
 }  // namespace hgemm

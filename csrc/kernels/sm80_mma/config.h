@@ -1,4 +1,4 @@
-// What the list of sm80_mma kernels (variants.cc) and their CUDA side share: configurations and launchers.
+// What the host side of sm80_mma (list.h, variants.cc) and its CUDA side share: configurations and the launcher.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,16 @@
 
 namespace hgemm::sm80_mma {
 
-/// The shape of a block: one line of list.inc.
-template <int BM_, int BN_, int BK_, int WM_, int WN_, int STAGES_>
+/// How a kernel takes operands whose rows are not whole aligned 16-byte chunks.
+enum class Unaligned {
+  kPad,     // not at all: a variant of its own makes padded copies first (tile/pad.h)
+  kNarrow,  // as they are, through registers
+};
+
+/// What a kernel is made for: block tile, warp tile, ring depth.
+template <int BM_, int BN_, int BK_, int WM_, int WN_, int STAGES_, Unaligned kUnaligned_>
 struct Config {
+  static constexpr Unaligned kUnaligned = kUnaligned_;
   static constexpr int BM = BM_, BN = BN_, BK = BK_, WM = WM_, WN = WN_, STAGES = STAGES_;
   static constexpr int kWarpsM = BM / WM, kWarpsN = BN / WN;
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
@@ -34,21 +41,13 @@ inline bool is_wide_b(const Problem& p) {
   return alignment_b(p) == 16 && (p.b_major() == Major::kK ? p.k : p.n) % 8 == 0;
 }
 
-/// How a configuration takes operands that are not wide.
-enum class Unaligned { kPad, kNarrow };
-
 struct Schedule {
   int splits = 1;       // slices of K; above one, `workspace` holds splits * batches * m * n floats
   bool padded = false;  // operands that were not wide have been replaced by padded copies (tile/pad.h)
 };
 
-/// Enqueues the GEMM.
-#define SM80_MMA(BM, BN, BK, WM, WN, STAGES, UNALIGNED, SPLIT_K, RATE)                                             \
-  HGEMM_IN_CUDA(                                                                                                   \
-      launch_f16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES(const Problem&, Schedule, void* workspace, Stream)) \
-  HGEMM_IN_CUDA(                                                                                                   \
-      launch_bf16_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES(const Problem&, Schedule, void* workspace, Stream))
-#include "kernels/sm80_mma/list.inc"
-#undef SM80_MMA
+/// Enqueues the GEMM. launch.cuh defines it, instances.cu instantiates it for each kernel of list.h.
+template <class Config, DType kDType>
+Status launch(const Problem& p, Schedule schedule, void* workspace, Stream stream);
 
 }  // namespace hgemm::sm80_mma

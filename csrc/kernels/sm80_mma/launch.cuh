@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "core/convert.cuh"
 #include "core/launch.cuh"
 #include "kernels/sm80_mma/config.h"
 #include "kernels/sm80_mma/kernel.cuh"
@@ -20,19 +21,20 @@ cudaError_t launch_traits(const Params& params, cudaStream_t stream) {
   return enqueue(k, static_cast<unsigned>(blocks), Traits::kThreads, Traits::kSmemBytes, stream, params);
 }
 
-template <class Config, class T, Unaligned kUnaligned, Major kMajorA, Major kMajorB>
+template <class Config, class T, Major kMajorA, Major kMajorB>
 cudaError_t launch_majors(const Params& params, cudaStream_t stream) {
   if (params.wide_a && params.wide_b) {
     return launch_traits<Traits<Config, T, kMajorA, kMajorB, false>>(params, stream);
   }
-  if constexpr (kUnaligned == Unaligned::kNarrow) {
+  if constexpr (Config::kUnaligned == Unaligned::kNarrow) {
     return launch_traits<Traits<Config, T, kMajorA, kMajorB, true>>(params, stream);
   }
   return cudaErrorInvalidValue;
 }
 
-template <class Config, class T, Unaligned kUnaligned>
+template <class Config, DType kDType>
 Status launch(const Problem& p, Schedule schedule, void* workspace, Stream stream_) {
+  using T = ElementOf<kDType>;
   const auto stream = static_cast<cudaStream_t>(stream_);
   const int splits = schedule.splits;
   float* const partial = splits > 1 ? static_cast<float*>(workspace) : nullptr;
@@ -59,10 +61,10 @@ Status launch(const Problem& p, Schedule schedule, void* workspace, Stream strea
   params.epilogue = tile::epilogue_params(p, partial);
 
   const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
-  cudaError_t e = ka ? (kb ? launch_majors<Config, T, kUnaligned, Major::kK, Major::kK>(params, stream)
-                           : launch_majors<Config, T, kUnaligned, Major::kK, Major::kMN>(params, stream))
-                     : (kb ? launch_majors<Config, T, kUnaligned, Major::kMN, Major::kK>(params, stream)
-                           : launch_majors<Config, T, kUnaligned, Major::kMN, Major::kMN>(params, stream));
+  cudaError_t e = ka ? (kb ? launch_majors<Config, T, Major::kK, Major::kK>(params, stream)
+                           : launch_majors<Config, T, Major::kK, Major::kMN>(params, stream))
+                     : (kb ? launch_majors<Config, T, Major::kMN, Major::kK>(params, stream)
+                           : launch_majors<Config, T, Major::kMN, Major::kMN>(params, stream));
   if (e != cudaSuccess || partial == nullptr) return e;
   const int64_t threads = p.batches() * p.m * ((p.n + 7) / 8);
   const auto blocks = static_cast<unsigned>((threads + 255) / 256);

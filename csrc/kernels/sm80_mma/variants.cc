@@ -1,25 +1,40 @@
-// The list of sm80_mma kernels: what each one serves and what it is predicted to take.
-#include "kernels/sm80_mma/config.h"
-
+// The variants of sm80_mma: which problems each one takes, and how long it is predicted to run.
 #include <algorithm>
-#include <iterator>
+#include <array>
+#include <cstdint>
 
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
+#include "kernels/sm80_mma/config.h"
+#include "kernels/sm80_mma/list.h"
 #include "kernels/variants.h"
 #include "tile/pad.h"
 
 namespace hgemm {
 namespace {
 
-/// One line of list.inc as values.
+/// A kernel of list.h as values.
 struct Line {
   Tile tile;
   int smem_bytes;
   int registers;  // a thread's, about
   sm80_mma::Unaligned unaligned;
   double rate;
+};
+
+// Accumulators, two sets of fragments, and about 70 for addresses and the loop.
+constexpr int registers(int wm, int wn) {
+  return std::min(255, wm * wn / 32 + 2 * (wm + wn) / 16 * 4 + 70);
+}
+
+template <class C>
+constexpr Line kLine = {
+    .tile = {C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
+    .smem_bytes = C::kSmemBytes,
+    .registers = registers(C::WM, C::WN),
+    .unaligned = C::kUnaligned,
+    .rate = std::get<sm80_mma::Kernel<C>>(sm80_mma::kKernels).rate,
 };
 
 constexpr int kMaxSplits = 32;
@@ -100,42 +115,34 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, 
   return gemm + cost::kLaunchUs + copied / (kPadBandwidth * dram_gbs(facts) * 1e3);
 }
 
-using Launcher = Status (*)(const Problem&, sm80_mma::Schedule, void* workspace, Stream);
-
-Status launch(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Launcher launcher,
-              void* workspace, Stream stream) {
-  if (form != Form::kPad) return launcher(p, {splits_of(p, facts, line, form), false}, workspace, stream);
-  const Pads pads = pads_of(p);
-  if (const Status e = launch_pad(p, facts, pads, workspace, stream); e != 0) return e;
-  return launcher(padded_problem(p, pads, workspace), {1, true}, nullptr, stream);
-}
-
-/// The functions of a Variant for one line and form: compile-time arguments, so that they need no closure.
-template <const Line& kLine, Launcher kF16, Launcher kBF16, Form kForm>
+/// The functions of a Variant for one kernel and form.
+template <class C, Form kForm>
 struct Functions {
   static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
-    return hgemm::eligible(p, facts, kLine, kForm, why);
+    return hgemm::eligible(p, facts, kLine<C>, kForm, why);
   }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
-    return hgemm::workspace(p, facts, kLine, kForm);
+    return hgemm::workspace(p, facts, kLine<C>, kForm);
   }
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
-    return hgemm::predict_us(p, facts, kLine, kForm);
+    return hgemm::predict_us(p, facts, kLine<C>, kForm);
   }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
-    return hgemm::launch(p, facts, kLine, kForm, p.dtype == DType::kF16 ? kF16 : kBF16, workspace, stream);
+    if constexpr (kForm == Form::kPad) {
+      const Pads pads = pads_of(p);
+      if (const Status e = launch_pad(p, facts, pads, workspace, stream); e != 0) return e;
+      return launch_dtype(padded_problem(p, pads, workspace), {.splits = 1, .padded = true}, nullptr, stream);
+    } else {
+      return launch_dtype(p, {splits_of(p, facts, kLine<C>, kForm), false}, workspace, stream);
+    }
+  }
+
+ private:
+  static Status launch_dtype(const Problem& p, sm80_mma::Schedule schedule, void* workspace, Stream stream) {
+    if (p.dtype == DType::kF16) return call<&sm80_mma::launch<C, DType::kF16>>(p, schedule, workspace, stream);
+    return call<&sm80_mma::launch<C, DType::kBF16>>(p, schedule, workspace, stream);
   }
 };
-
-// Accumulators, two sets of fragments, and about 70 for addresses and the loop.
-constexpr int registers(int wm, int wn) {
-  return std::min(255, wm * wn / 32 + 2 * (wm + wn) / 16 * 4 + 70);
-}
-
-template <class C>
-constexpr Line line_of(sm80_mma::Unaligned unaligned, double rate) {
-  return {{C::BM, C::BN, C::BK, C::STAGES, C::kThreads}, C::kSmemBytes, registers(C::WM, C::WN), unaligned, rate};
-}
 
 constexpr Cut cut_of(Form form) {
   Cut cut;
@@ -149,33 +156,35 @@ constexpr Sums sums_of(Form form) {
   return form == Form::kSplitK ? Sums::kVaries : Sums::kInOrder;
 }
 
-constexpr auto PAD = sm80_mma::Unaligned::kPad, NARROW = sm80_mma::Unaligned::kNarrow;
+constexpr const char* suffix_of(Form form) {
+  return form == Form::kPad ? "_pad" : form == Form::kSplitK ? "_splitk" : "";
+}
 
-#define SM80_MMA(BM, BN, BK, WM, WN, STAGES, UNALIGNED, SPLIT_K, RATE) \
-  constexpr Line kLine_##BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES = \
-      line_of<sm80_mma::Config<BM, BN, BK, WM, WN, STAGES>>(UNALIGNED, RATE);
-#include "kernels/sm80_mma/list.inc"
-#undef SM80_MMA
+template <class C, Form kForm>
+constexpr Name kName =
+    name_of("sm80_mma_", C::BM, "x", C::BN, "x", C::BK, "_w", C::WM, "x", C::WN, "_s", C::STAGES, suffix_of(kForm));
 
-#define SM80_MMA_FORM(ID, FORM, SUFFIX)                                                                          \
-  half_variant<Functions<kLine_##ID, sm80_mma::launch_f16_##ID, sm80_mma::launch_bf16_##ID, FORM>>(              \
-      "sm80_mma_" #ID SUFFIX, Family::kSm80Mma, sums_of(FORM), 80, kAnyNewer, kLine_##ID, FORM == Form::kSplitK, \
-      cut_of(FORM)),
-#define SM80_MMA_FORMS(ID, UNALIGNED, SPLIT_K) \
-  SM80_MMA_FORM(ID, Form::kDirect, "") SM80_MMA_##UNALIGNED(ID) SM80_MMA_SPLIT_K_##SPLIT_K(ID)
-#define SM80_MMA_NARROW(ID)
-#define SM80_MMA_PAD(ID) SM80_MMA_FORM(ID, Form::kPad, "_pad")
-#define SM80_MMA_SPLIT_K_0(ID)
-#define SM80_MMA_SPLIT_K_1(ID) SM80_MMA_FORM(ID, Form::kSplitK, "_splitk")
+template <class C, Form kForm>
+constexpr Variant variant() {
+  Variant v = variant_of<Functions<C, kForm>>(kName<C, kForm>, Family::kSm80Mma, kHalfTypes, kLine<C>);
+  v.splits_k = kForm == Form::kSplitK;
+  v.cut = cut_of(kForm);
+  v.sums = sums_of(kForm);
+  return v;
+}
+
+template <class C>
+constexpr auto variants_of(const sm80_mma::Kernel<C>&) {
+  constexpr bool kPads = C::kUnaligned == sm80_mma::Unaligned::kPad;
+  constexpr bool kSplitsK = std::get<sm80_mma::Kernel<C>>(sm80_mma::kKernels).splits_k;
+  return concatenate(array_if<true>(variant<C, Form::kDirect>()), array_if<kPads>(variant<C, Form::kPad>()),
+                     array_if<kSplitsK>(variant<C, Form::kSplitK>()));
+}
+
+constexpr auto kVariants = variants_of_list(sm80_mma::kKernels, [](auto kernel) { return variants_of(kernel); });
 
 }  // namespace
 
-const Variant kSm80MmaVariants[] = {
-#define SM80_MMA(BM, BN, BK, WM, WN, STAGES, UNALIGNED, SPLIT_K, RATE) \
-  SM80_MMA_FORMS(BM##x##BN##x##BK##_w##WM##x##WN##_s##STAGES, UNALIGNED, SPLIT_K)
-#include "kernels/sm80_mma/list.inc"
-#undef SM80_MMA
-};
-const int kSm80MmaVariantCount = static_cast<int>(std::size(kSm80MmaVariants));
+const VariantList kSm80MmaVariants = kVariants;
 
 }  // namespace hgemm

@@ -1,4 +1,4 @@
-// What the list of sm80_split kernels (variants.cc) and their CUDA side share: configurations and launchers.
+// What the host side of sm80_split (list.h, variants.cc) and its CUDA side share: configurations, the launcher.
 #pragma once
 
 #include "core/problem.h"
@@ -6,7 +6,8 @@
 
 namespace hgemm::sm80_split {
 
-/// The shape of a block: one line of list.inc. A warp has 32 x 32 of the tile: three float32 registers an element.
+/// What a kernel is made for: block tile, ring depth. A warp has 32 x 32 of the tile: three float32 registers an
+/// element.
 template <int BM_, int BN_, int STAGES_>
 struct Config {
   static constexpr int BM = BM_, BN = BN_, BK = 32, STAGES = STAGES_, WM = 32, WN = 32;
@@ -19,10 +20,9 @@ struct Config {
   static_assert(STAGES >= 3, "one stage is read, one is freed, the rest are in flight");
 };
 
-/// Enqueues the pass that makes planes, and the GEMM. `workspace`: tile/split_planes.h.
-#define SM80_SPLIT(BM, BN, STAGES, RATE) \
-  HGEMM_IN_CUDA(launch_##BM##x##BN##x32_s##STAGES(const Problem&, void* workspace, Stream))
-#include "kernels/sm80_split/list.inc"
-#undef SM80_SPLIT
+/// Enqueues the pass that makes planes, and the GEMM. `workspace`: tile/split_planes.h. launch.cuh defines it,
+/// instances.cu instantiates it for each kernel of list.h.
+template <class Config>
+Status launch(const Problem& p, void* workspace, Stream stream);
 
 }  // namespace hgemm::sm80_split

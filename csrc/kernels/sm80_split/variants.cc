@@ -1,19 +1,21 @@
-// The list of sm80_split kernels: what each one serves and what it is predicted to take.
+// The variants of sm80_split: which problems each one takes, and how long it is predicted to run.
 #include <algorithm>
+#include <array>
 #include <cstdint>
-#include <iterator>
+#include <tuple>
 
 #include "core/chip.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
 #include "kernels/sm80_split/config.h"
+#include "kernels/sm80_split/list.h"
 #include "kernels/variants.h"
 #include "tile/split_planes.h"
 
 namespace hgemm {
 namespace {
 
-/// One line of list.inc as values.
+/// A kernel of list.h as values.
 struct Line {
   Tile tile;
   int smem_bytes;
@@ -40,43 +42,41 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   return kStartUs + tile::split::pass_bytes(p) / (kPassShare * dram_gbs(facts) * 1e3) + gemm_us;
 }
 
-template <const Line& kLine, auto kLaunch>
+template <class C>
+constexpr Line kLine = {
+    .tile = {C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
+    .smem_bytes = C::kSmemBytes,
+    .rate = std::get<sm80_split::Kernel<C>>(sm80_split::kKernels).rate,
+};
+
+template <class C>
 struct Functions {
   static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) {
-    return tile::split::is_countable(p, kLine.tile, why);
+    return tile::split::is_countable(p, kLine<C>.tile, why);
   }
   static size_t workspace(const Problem& p, const DeviceFacts&) { return tile::split::workspace_bytes(p); }
-  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine); }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine<C>); }
   static Status launch(const Problem& p, const DeviceFacts&, void* workspace, Stream stream) {
-    return kLaunch(p, workspace, stream);
+    return call<&sm80_split::launch<C>>(p, workspace, stream);
   }
 };
 
 template <class C>
-constexpr Line line_of(double rate) {
-  return {{C::BM, C::BN, C::BK, C::STAGES, C::kThreads}, C::kSmemBytes, rate};
+constexpr Name kName = name_of("sm80_split_", C::BM, "x", C::BN, "x", C::BK, "_s", C::STAGES);
+
+template <class C>
+constexpr auto variants_of(const sm80_split::Kernel<C>&) {
+  Variant v = variant_of<Functions<C>>(kName<C>, Family::kSm80Split, kFloat32, kLine<C>);
+  v.numerics = Numerics::kSplitF32;
+  v.cut.pads = true;
+  v.sums = Sums::kPlanesMma;
+  return std::array{v};
 }
 
-#define SM80_SPLIT(BM, BN, STAGES, RATE) \
-  constexpr Line kLine_##BM##x##BN = line_of<sm80_split::Config<BM, BN, STAGES>>(RATE);
-#include "kernels/sm80_split/list.inc"
-#undef SM80_SPLIT
-
-template <class Functions>
-constexpr Variant split_variant(const char* name, const Line& line) {
-  return variant_of<Functions>(name, Family::kSm80Split, Numerics::kSplitF32, kFloat32, Sums::kPlanesMma, 80, kAnyNewer,
-                               line, false, {1, 1, 1, false, true});
-}
+constexpr auto kVariants = variants_of_list(sm80_split::kKernels, [](auto kernel) { return variants_of(kernel); });
 
 }  // namespace
 
-const Variant kSm80SplitVariants[] = {
-#define SM80_SPLIT(BM, BN, STAGES, RATE)                                                      \
-  split_variant<Functions<kLine_##BM##x##BN, sm80_split::launch_##BM##x##BN##x32_s##STAGES>>( \
-      "sm80_split_" #BM "x" #BN "x32_s" #STAGES, kLine_##BM##x##BN),
-#include "kernels/sm80_split/list.inc"
-#undef SM80_SPLIT
-};
-const int kSm80SplitVariantCount = static_cast<int>(std::size(kSm80SplitVariants));
+const VariantList kSm80SplitVariants = kVariants;
 
 }  // namespace hgemm

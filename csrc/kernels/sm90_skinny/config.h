@@ -1,5 +1,5 @@
-// What the list of sm90_skinny kernels (variants.cc) and their CUDA side share: configurations, how a problem is
-// seen and scheduled, launchers.
+// What the host side of sm90_skinny (list.h, variants.cc) and its CUDA side share: configurations, how a problem is
+// scheduled, the launcher.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ constexpr int finished_warps(int warps, int splits) {
 /// Bytes of an SM's shared memory that CUDA takes for each block.
 constexpr int kReservedSmem = 1024;
 
-/// One line of list.inc.
+/// What a kernel is made for: a tile of W, rows of x, panels of a stage, KB of ring.
 template <int ROWS_, int COLS_, int PANELS_, int RING_>
 struct Config {
   static constexpr int ROWS = ROWS_, COLS = COLS_, PANELS = PANELS_;
@@ -40,6 +40,8 @@ struct Config {
   static constexpr int kMostSplits = finished_warps(kWarps, kMaxSplits) * (kPatchBytes + (kMaxSplits - 1) * kSumBytes);
   static constexpr int kSmemBytes = kFinishAt + std::max({kOneSplit, kTwoSplits, kMostSplits});
   static constexpr bool kFillsSm = 2 * (kSmemBytes + kReservedSmem) > 228 * 1024;  // no second block on an SM
+  // Whether there is one with a ring that fills an SM besides (Deep). With 16 columns it takes as long as with 8.
+  static constexpr bool kHasDeep = !kFillsSm && COLS > 8;
   // Groups of WGMMA that may be under way when a step ends. One: the tensor cores do not wait for the next stage. None:
   // a stage is given back at once, which is worth more where it is soon multiplied and the ring has few.
   static constexpr int kInFlight = COLS >= 64 || (ROWS == 64 && kFillsSm) ? 1 : 0;
@@ -68,11 +70,9 @@ struct Schedule {
   Release release;
 };
 
-/// Enqueues the GEMM.
-#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE)                                  \
-  HGEMM_IN_CUDA(launch_f16_##ROWS##x##COLS(const Problem&, const Schedule&, Stream)) \
-  HGEMM_IN_CUDA(launch_bf16_##ROWS##x##COLS(const Problem&, const Schedule&, Stream))
-#include "kernels/sm90_skinny/list.inc"
-#undef SM90_SKINNY
+/// Enqueues the GEMM. launch.cuh defines it, instances.cu instantiates it for each kernel of list.h. Schedule::deep
+/// needs more than 8 columns.
+template <class Config, DType kDType>
+Status launch(const Problem& p, const Schedule& s, Stream stream);
 
 }  // namespace hgemm::sm90_skinny

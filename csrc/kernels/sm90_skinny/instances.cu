@@ -2,17 +2,8 @@
 
 namespace hgemm::sm90_skinny {
 
-#define LAUNCHER(NAME, T, ...)                                      \
-  Status NAME(const Problem& p, const Schedule& s, Stream stream) { \
-    return launch<Config<__VA_ARGS__>, T>(p, s, stream);            \
-  }
-#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE)                      \
-  LAUNCHER(launch_f16_##ROWS##x##COLS, __half, ROWS, COLS, PANELS, RING) \
-  LAUNCHER(launch_bf16_##ROWS##x##COLS, __nv_bfloat16, ROWS, COLS, PANELS, RING)
-#ifdef HGEMM_LINE  // the build compiles each line of the list by itself
-HGEMM_LINE
-#else
-#include "kernels/sm90_skinny/list.inc"
-#endif
+// The build compiles this file once for each kernel of list.h, with its Config as HGEMM_CONFIG.
+template Status launch<HGEMM_CONFIG, DType::kF16>(const Problem&, const Schedule&, Stream);
+template Status launch<HGEMM_CONFIG, DType::kBF16>(const Problem&, const Schedule&, Stream);
 
 }  // namespace hgemm::sm90_skinny

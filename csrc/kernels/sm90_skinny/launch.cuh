@@ -20,7 +20,7 @@ namespace hgemm::sm90_skinny {
 
 #ifdef HGEMM_NO_SM90A
 
-template <class Config, class T>
+template <class Config, DType kDType>
 Status launch(const Problem&, const Schedule&, Stream) {
   return cudaErrorNoKernelImageForDevice;
 }
@@ -30,16 +30,20 @@ Status launch(const Problem&, const Schedule&, Stream) {
 /// The map of a gated W, (rows, k), K-major: of its two halves, four rows at a time, the first's and then the second's.
 inline Status gated_map(const Problem& p, const ShortSide& sides, int tile_rows, CUtensorMap* map) {
   const int64_t half = sides.rows / 2;
-  return tensor_map({sides.w->data,
-                     p.dtype,
-                     p.k,
-                     kGateRows,
-                     sides.ldw,
-                     {half / kGateRows, 2},
-                     {kGateRows * sides.ldw, half * sides.ldw},
-                     kGateRows,
-                     {tile_rows / (2 * kGateRows), 2}},
-                    map);
+  TmaView view{};
+  view.data = sides.w->data;
+  view.dtype = p.dtype;
+  view.cols = p.k;
+  view.rows = kGateRows;
+  view.ld = sides.ldw;
+  view.batch[0] = half / kGateRows;
+  view.batch[1] = 2;
+  view.batch_stride[0] = kGateRows * sides.ldw;
+  view.batch_stride[1] = half * sides.ldw;
+  view.box_rows = kGateRows;
+  view.box_batch[0] = tile_rows / (2 * kGateRows);
+  view.box_batch[1] = 2;
+  return tensor_map(view, map);
 }
 
 /// The map of x as it lies.
@@ -88,8 +92,9 @@ Status launch_majors(const Problem& p, const Schedule& s, const ShortSide& sides
              : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, s, sides, params, stream);
 }
 
-template <class Config, class T>
+template <class Config, DType kDType>
 Status launch(const Problem& p, const Schedule& s, Stream stream_) {
+  using T = ElementOf<kDType>;
   const auto stream = static_cast<cudaStream_t>(stream_);
   const ShortSide sides = short_side_of(p);
   Params params{};
@@ -110,12 +115,8 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
     params.epilogue.n = p.n / 2;
     return launch_traits<Traits<Config, T, Major::kK, Major::kK, true> >(p, s, sides, params, stream);
   }
-  if constexpr (!Config::kFillsSm) {
-    if (s.deep) {
-      // Of 8 columns there is none: 16 take as long there.
-      if constexpr (Config::COLS > 8) return launch_majors<Deep<Config>, T>(p, s, sides, params, stream);
-      return (p.dtype == DType::kF16 ? launch_f16_64x16 : launch_bf16_64x16)(p, s, stream_);
-    }
+  if constexpr (Config::kHasDeep) {
+    if (s.deep) return launch_majors<Deep<Config>, T>(p, s, sides, params, stream);
   }
   return launch_majors<Config, T>(p, s, sides, params, stream);
 }

@@ -1,14 +1,15 @@
-// The list of sm90_skinny kernels: what each one serves, how it cuts the work and what it is predicted to take.
-#include "kernels/sm90_skinny/config.h"
-
+// The variants of sm90_skinny: which problems each one takes, its schedule, and how long it is predicted to run.
 #include <algorithm>
+#include <array>
 #include <cstdint>
-#include <iterator>
+#include <tuple>
 
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/short_side.h"
 #include "core/variant_list.h"
+#include "kernels/sm90_skinny/config.h"
+#include "kernels/sm90_skinny/list.h"
 #include "kernels/variants.h"
 
 namespace hgemm {
@@ -17,9 +18,7 @@ namespace {
 using sm90_skinny::Release;
 using sm90_skinny::Schedule;
 
-constexpr int kHopper = 90;  // compute capability
-
-/// One line of list.inc as values.
+/// A kernel of list.h as values.
 struct Line {
   Tile tile;  // bm: rows of W, bn: rows of x
   int smem_bytes;
@@ -93,7 +92,14 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
     tile_rows = std::clamp(ceil_div(ceil_div(sides.rows, waves * wave), 8) * 8, tile_rows - 56, tile_rows);
     tiles = ceil_div(sides.rows, tile_rows);
   }
-  Schedule s{static_cast<int>(tile_rows), splits, static_cast<int>(tiles), false, 0, Release::kAtOnce};
+  Schedule s{
+      .tile_rows = static_cast<int>(tile_rows),
+      .splits = splits,
+      .blocks = static_cast<int>(tiles),
+      .deep = false,
+      .prefetch = 0,
+      .release = Release::kAtOnce,
+  };
   // Without slices a block has more to read, and often an SM to itself. All do it then: a kernel of which two blocks
   // fit an SM puts them there, while other SMs idle, if it starts beside one whose blocks fill theirs.
   s.deep = is_deep && (batches == 1 || tiles * batches <= facts.sm_count);
@@ -115,10 +121,7 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
 }
 
 bool eligible(const Problem& p, const Line& line, Reason* why) {
-#ifdef HGEMM_NO_SM90A
-  (void)p, (void)line;
-  return refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
-#else
+  if (!is_built_for_sm90a(why)) return false;
   const ShortSide sides = short_side_of(p);
   if (!has_short_side(p, line.tile.bn, 30, why)) return false;
   if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
@@ -133,7 +136,6 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
     return refuse(why, "%s", "rows of A and B must not overlap");
   }
   return true;
-#endif
 }
 
 /// Whether the kernels take a problem gated: their tiles are put together from four rows of each half. No other kernel
@@ -158,37 +160,47 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   return std::max(us, static_cast<double>(turns) * (kBlockUs + steps * step_us(line, s.tile_rows, s.deep)));
 }
 
-constexpr Variant gating(Variant v) {
-  v.gates = gates;
-  return v;
+template <class C>
+constexpr Line kLine = {
+    .tile = {C::ROWS, C::COLS, C::BK, C::kRingBytes / (C::PANELS * (C::COLS + C::ROWS) * 128), C::kThreads},
+    .smem_bytes = C::kSmemBytes,
+    .rate = std::get<sm90_skinny::Kernel<C>>(sm90_skinny::kKernels).rate,
+    .max_splits = C::kMaxSplits,
+};
+
+/// The kernel that a deep schedule takes instead of one that has no ring for it.
+using DeepOf8Columns = sm90_skinny::Config<64, 16, 2, 104>;
+static_assert(DeepOf8Columns::kHasDeep && kLine<DeepOf8Columns>.rate > 0, "it is in the list");
+
+template <class C, DType kDType>
+Status launch(const Problem& p, const Schedule& s, Stream stream) {
+  if constexpr (C::COLS == 8) {
+    if (s.deep && !p.gated) return call<&sm90_skinny::launch<DeepOf8Columns, kDType>>(p, s, stream);
+  }
+  return call<&sm90_skinny::launch<C, kDType>>(p, s, stream);
 }
-
-using Launcher = Status (*)(const Problem&, const Schedule&, Stream);
-
-template <const Line& kLine, Launcher kF16, Launcher kBF16>
-using Functions = ScheduledFunctions<kLine, eligible, predict_us, schedule, kF16, kBF16>;
 
 template <class C>
-constexpr Line line_of(double rate) {
-  constexpr int kStageBytes = C::PANELS * (C::COLS + C::ROWS) * 128;
-  return {{C::ROWS, C::COLS, C::BK, C::kRingBytes / kStageBytes, C::kThreads}, C::kSmemBytes, rate, C::kMaxSplits};
+using Functions =
+    ScheduledFunctions<kLine<C>, eligible, predict_us, schedule, &launch<C, DType::kF16>, &launch<C, DType::kBF16>>;
+
+template <class C>
+constexpr Name kName = name_of("skinny_wgmma_", C::ROWS, "x", C::COLS);
+
+template <class C>
+constexpr auto variants_of(const sm90_skinny::Kernel<C>&) {
+  Variant v = variant_of<Functions<C>>(kName<C>, Family::kSm90Skinny, kHalfTypes, kLine<C>);
+  v.min_cc = kHopper;
+  v.max_cc = kHopper;
+  v.gates = gates;
+  v.sums = Sums::kInOrder;
+  return std::array{v};
 }
 
-#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE) \
-  constexpr Line kLine_##ROWS##x##COLS = line_of<sm90_skinny::Config<ROWS, COLS, PANELS, RING>>(RATE);
-#include "kernels/sm90_skinny/list.inc"
-#undef SM90_SKINNY
+constexpr auto kVariants = variants_of_list(sm90_skinny::kKernels, [](auto kernel) { return variants_of(kernel); });
 
 }  // namespace
 
-const Variant kSm90SkinnyVariants[] = {
-#define SM90_SKINNY(ROWS, COLS, PANELS, RING, RATE)                                             \
-  gating(half_variant<Functions<kLine_##ROWS##x##COLS, sm90_skinny::launch_f16_##ROWS##x##COLS, \
-                                sm90_skinny::launch_bf16_##ROWS##x##COLS>>(                     \
-      "skinny_wgmma_" #ROWS "x" #COLS, Family::kSkinny, Sums::kInOrder, kHopper, kHopper, kLine_##ROWS##x##COLS)),
-#include "kernels/sm90_skinny/list.inc"
-#undef SM90_SKINNY
-};
-const int kSm90SkinnyVariantCount = static_cast<int>(std::size(kSm90SkinnyVariants));
+const VariantList kSm90SkinnyVariants = kVariants;
 
 }  // namespace hgemm

@@ -1,4 +1,5 @@
-// What the list of sm90_split kernels (variants.cc) and their CUDA side share: configurations and launchers.
+// What the host side of sm90_split (list.h, variants.cc) and its CUDA side share: configurations, how a problem is
+// scheduled, the launcher.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +8,7 @@
 
 namespace hgemm::sm90_split {
 
-/// The shape of a block and of its cluster: one line of list.inc.
+/// What a kernel is made for: columns of its tile, ring depth, blocks of a cluster.
 template <int BN_, int STAGES_, int CM_>
 struct Config {
   static constexpr int BM = 128, BN = BN_, BK = 64, STAGES = STAGES_, CM = CM_;
@@ -38,10 +39,8 @@ struct Schedule {
 };
 
 /// Enqueues the pass that makes planes, and the GEMM. `workspace`: planes (tile/split_planes.h), sums, counters.
-#define SM90_SPLIT(BN, STAGES, CM, RATE) \
-  HGEMM_IN_CUDA(                         \
-      launch_128x##BN##x64_c##CM##x1x1(const Problem&, const DeviceFacts&, const Schedule&, void* workspace, Stream))
-#include "kernels/sm90_split/list.inc"
-#undef SM90_SPLIT
+/// launch.cuh defines it, instances.cu instantiates it for each kernel of list.h.
+template <class Config>
+Status launch(const Problem& p, const DeviceFacts& facts, const Schedule& s, void* workspace, Stream stream);
 
 }  // namespace hgemm::sm90_split

@@ -31,16 +31,19 @@ constexpr int kRasterRows = 2048;  // of C in a panel of the raster, as in sm90_
 inline Status map_planes(const split::Side& side, int box_rows, int box_planes, CUtensorMap* map) {
   const split::Planes& planes = side.planes;
   const int64_t plane = planes.rows * planes.ld;
-  return tensor_map({side.memory,
-                     DType::kBF16,
-                     planes.k,
-                     planes.rows,
-                     planes.ld,
-                     {planes.batch[0] * planes.batch[1], split::kPlanes},
-                     {split::kPlanes * plane, plane},
-                     box_rows,
-                     {1, box_planes}},
-                    map);
+  TmaView view{};
+  view.data = side.memory;
+  view.dtype = DType::kBF16;
+  view.cols = planes.k;
+  view.rows = planes.rows;
+  view.ld = planes.ld;
+  view.batch[0] = planes.batch[0] * planes.batch[1];
+  view.batch[1] = split::kPlanes;
+  view.batch_stride[0] = split::kPlanes * plane;
+  view.batch_stride[1] = plane;
+  view.box_rows = box_rows;
+  view.box_batch[1] = box_planes;
+  return tensor_map(view, map);
 }
 
 template <class Config>

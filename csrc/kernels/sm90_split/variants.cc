@@ -1,13 +1,15 @@
-// The list of sm90_split kernels: what each one serves, how it cuts the work and what it is predicted to take.
+// The variants of sm90_split: which problems each one takes, its schedule, and how long it is predicted to run.
 #include <algorithm>
+#include <array>
 #include <cstdint>
-#include <iterator>
+#include <tuple>
 
 #include "core/chip.h"
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
 #include "kernels/sm90_split/config.h"
+#include "kernels/sm90_split/list.h"
 #include "kernels/variants.h"
 #include "tile/split_planes.h"
 
@@ -16,9 +18,7 @@ namespace {
 
 using sm90_split::Schedule;
 
-constexpr int kHopper = 90;  // compute capability
-
-/// One line of list.inc as values.
+/// A kernel of list.h as values.
 struct Line {
   Tile tile;
   int smem_bytes;
@@ -37,12 +37,7 @@ constexpr int kLeastSteps = 8;   // of a slice
 constexpr int kMostSlices = 16;
 
 bool eligible(const Problem& p, const Line& line, Reason* why) {
-#ifdef HGEMM_NO_SM90A
-  (void)p, (void)line;
-  return refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
-#else
-  return tile::split::is_countable(p, line.tile, why);
-#endif
+  return is_built_for_sm90a(why) && tile::split::is_countable(p, line.tile, why);
 }
 
 struct Plan {
@@ -85,44 +80,46 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   return kStartUs + pass_us + plan(p, facts, line).gemm_us;
 }
 
-template <const Line& kLine, auto kLaunch>
+template <class C>
+constexpr Line kLine = {
+    .tile = {C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
+    .smem_bytes = C::kSmemBytes,
+    .cm = C::CM,
+    .rate = std::get<sm90_split::Kernel<C>>(sm90_split::kKernels).rate,
+};
+
+template <class C>
 struct Functions {
-  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine, why); }
+  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine<C>, why); }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
-    const Schedule s = plan(p, facts, kLine).schedule;
-    return tile::split::workspace_bytes(p) + s.sums_bytes(kLine.tile) + sizeof(unsigned) * s.counters();
+    const Schedule s = plan(p, facts, kLine<C>).schedule;
+    return tile::split::workspace_bytes(p) + s.sums_bytes(kLine<C>.tile) + sizeof(unsigned) * s.counters();
   }
-  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine); }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine<C>); }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
-    return kLaunch(p, facts, plan(p, facts, kLine).schedule, workspace, stream);
+    return call<&sm90_split::launch<C>>(p, facts, plan(p, facts, kLine<C>).schedule, workspace, stream);
   }
 };
 
 template <class C>
-constexpr Line line_of(double rate) {
-  return {{C::BM, C::BN, C::BK, C::STAGES, C::kThreads}, C::kSmemBytes, C::CM, rate};
+constexpr Name kName = name_of("sm90_split_", C::BM, "x", C::BN, "x", C::BK, "_c", C::CM, "x1x1");
+
+template <class C>
+constexpr auto variants_of(const sm90_split::Kernel<C>&) {
+  Variant v = variant_of<Functions<C>>(kName<C>, Family::kSm90Split, kFloat32, kLine<C>);
+  v.numerics = Numerics::kSplitF32;
+  v.min_cc = kHopper;
+  v.max_cc = kHopper;
+  v.cut.cluster_m = C::CM;
+  v.cut.pads = true;
+  v.sums = Sums::kPlanes;
+  return std::array{v};
 }
 
-#define SM90_SPLIT(BN, STAGES, CM, RATE) \
-  constexpr Line kLine_128x##BN##x64_c##CM##x1x1 = line_of<sm90_split::Config<BN, STAGES, CM>>(RATE);
-#include "kernels/sm90_split/list.inc"
-#undef SM90_SPLIT
-
-template <class Functions>
-constexpr Variant split_variant(const char* name, const Line& line) {
-  return variant_of<Functions>(name, Family::kSm90Split, Numerics::kSplitF32, kFloat32, Sums::kPlanes, kHopper, kHopper,
-                               line, false, {line.cm, 1, 1, false, true, false, false, false});
-}
+constexpr auto kVariants = variants_of_list(sm90_split::kKernels, [](auto kernel) { return variants_of(kernel); });
 
 }  // namespace
 
-const Variant kSm90SplitVariants[] = {
-#define SM90_SPLIT(BN, STAGES, CM, RATE)                                                                   \
-  split_variant<Functions<kLine_128x##BN##x64_c##CM##x1x1, sm90_split::launch_128x##BN##x64_c##CM##x1x1>>( \
-      "sm90_split_128x" #BN "x64_c" #CM "x1x1", kLine_128x##BN##x64_c##CM##x1x1),
-#include "kernels/sm90_split/list.inc"
-#undef SM90_SPLIT
-};
-const int kSm90SplitVariantCount = static_cast<int>(std::size(kSm90SplitVariants));
+const VariantList kSm90SplitVariants = kVariants;
 
 }  // namespace hgemm

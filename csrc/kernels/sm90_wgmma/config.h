@@ -1,4 +1,4 @@
-// What the list of sm90_wgmma kernels (variants.cc) and their CUDA side share: configurations and launchers.
+// What the host side of sm90_wgmma (list.h, variants.cc) and its CUDA side share: configurations and the launcher.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,13 @@
 namespace hgemm::sm90_wgmma {
 
 /// How the two consumer warpgroups share the work.
-enum class Consumers { kPingpong, kCooperative };
-constexpr Consumers PINGPONG = Consumers::kPingpong, COOPERATIVE = Consumers::kCooperative;  // in list.inc
+enum class Consumers {
+  kPingpong,     // a whole tile each: one is in its epilogue while the other multiplies
+  kCooperative,  // half of the rows of one tile each
+};
 
-/// The shape of a block and of its cluster: one line of list.inc. `kKMajorB_`: no other B comes.
-template <Consumers kConsumers_, int BM_, int BN_, int STAGES_, int CM_, int CN_, int CK_, bool kKMajorB_ = false>
+/// What a kernel is made for: block tile, ring depth, cluster. `kSwapped_`: SwapAB.
+template <Consumers kConsumers_, int BM_, int BN_, int STAGES_, int CM_, int CN_, int CK_, bool kSwapped_ = false>
 struct Config {
   static constexpr Consumers kConsumers = kConsumers_;
   static constexpr bool kPingpong = kConsumers == Consumers::kPingpong;
@@ -32,7 +34,7 @@ struct Config {
   // have it, but not in clusters of four.
   static constexpr bool kStoresAny = kCopies && BN % 64 == 0 && kSharers <= 2;
   static constexpr bool kDefers = !kPingpong && CK == 1;  // stores of a tile to the main loop of the next
-  static constexpr bool kStreamK = false, kEdged = false;
+  static constexpr bool kStreamK = false, kEdged = false, kSwapped = kSwapped_;
   static constexpr int kEdge = 128;         // columns of Edged's other tiles
   static constexpr int kThreads = 3 * 128;  // two consumer warpgroups and the producer's
   static constexpr int kStageBytesA = BM * BK * 2;
@@ -48,7 +50,7 @@ struct Config {
   // may its tiles begin inside of 32-byte sectors.
   static constexpr int kRoundedBytesB = (BN + 63) / 64 * 64 * BK * 2;
   static constexpr bool kTakesMnMajorB =
-      !kKMajorB_ && BN % 16 == 0 &&
+      !kSwapped && BN % 16 == 0 &&
       STAGES * (kStageBytesA + kRoundedBytesB) + kSumBytes + kBarrierBytes + (CK > 1 ? 0 : kStagingBytes) <=
           kMaxSmemBytes;
   static constexpr int kStageBytesB = kTakesMnMajorB ? kRoundedBytesB : BN * BK * 2;
@@ -65,6 +67,11 @@ struct Config {
   static_assert(kHalves % CK == 0, "split K: every block has as much to finish");
   static_assert(CK == 1 || kSumBytes >= kStagingBytes);
 };
+
+/// A Config whose kernel computes D^T = B^T A^T, for row-major A. BN then counts rows of A, of which a K-major tile may
+/// have as many as it likes; a tile of an MN-major B begins on a line only where BN is a multiple of 64.
+template <Consumers kConsumers, int BM, int BN, int STAGES, int CM, int CN, int CK>
+using SwapAB = Config<kConsumers, BM, BN, STAGES, CM, CN, CK, true>;
 
 /// A Config whose kernel covers the last columns of C by tiles of another shape, twice as high and kEdge columns wide:
 /// one for each cluster that the last wave would leave without work. 4096 x 4096 in 256 clusters' tiles of 256 x 256
@@ -152,20 +159,9 @@ inline Problem swapped_problem(const Problem& p) {
   return q;
 }
 
-/// Enqueues the GEMM. `workspace`: stream-K's partial sums and flags; the others need none.
-#define SM90_WGMMA_LAUNCHERS(ID)                                                              \
-  HGEMM_IN_CUDA(launch_f16_##ID(const Problem&, const DeviceFacts&, void* workspace, Stream)) \
-  HGEMM_IN_CUDA(launch_bf16_##ID(const Problem&, const DeviceFacts&, void* workspace, Stream))
-#define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE) \
-  SM90_WGMMA_LAUNCHERS(SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK)
-#define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE) \
-  SM90_WGMMA_LAUNCHERS(swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK)
-#define SM90_WGMMA_STREAM_K(SCHEDULE, BM, BN, STAGES, CM, CN, RATE) \
-  SM90_WGMMA_LAUNCHERS(streamk_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1)
-#define SM90_WGMMA_EDGED(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)             \
-  SM90_WGMMA_LAUNCHERS(edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1) \
-  SM90_WGMMA_LAUNCHERS(edged_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1)
-#include "kernels/sm90_wgmma/list.inc"
-#undef SM90_WGMMA_LAUNCHERS
+/// Enqueues the GEMM. `workspace` holds stream-K's partial sums and flags; the other kernels need none. launch.cuh
+/// defines it, instances.cu instantiates it for each kernel of list.h.
+template <class Config, DType kDType>
+Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream);
 
 }  // namespace hgemm::sm90_wgmma

@@ -23,13 +23,8 @@ namespace hgemm::sm90_wgmma {
 
 #ifdef HGEMM_NO_SM90A
 
-template <class Config, class T>
+template <class Config, DType kDType>
 Status launch(const Problem&, const DeviceFacts&, void*, Stream) {
-  return cudaErrorNoKernelImageForDevice;
-}
-
-template <class Config, class T>
-Status launch_swapped(const Problem&, const DeviceFacts&, void*, Stream) {
   return cudaErrorNoKernelImageForDevice;
 }
 
@@ -118,9 +113,9 @@ ParamsOf<Config> params_of(const Problem& p, const DeviceFacts& facts, const Sto
   return params;
 }
 
+/// D = A B.
 template <class Config, class T>
-Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream_) {
-  const auto stream = static_cast<cudaStream_t>(stream_);
+Status launch_as_given(const Problem& p, const DeviceFacts& facts, void* workspace, cudaStream_t stream) {
   ParamsOf<Config> params = params_of<Config>(p, facts, stores_of(p), workspace);
   if (params.store_tma) {
     int32_t moves[2];
@@ -137,15 +132,26 @@ Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Strea
             : launch_traits<Traits<Config, T, Major::kMN, Major::kK> >(p, facts, params, stream);
 }
 
+/// D^T = B^T A^T (SwapAB).
 template <class Config, class T>
-Status launch_swapped(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream_) {
-  const auto stream = static_cast<cudaStream_t>(stream_);
+Status launch_swapped(const Problem& p, const DeviceFacts& facts, void* workspace, cudaStream_t stream) {
   const Problem q = swapped_problem(p);
   ParamsOf<Config> params = params_of<Config>(q, facts, stores_of(p), workspace);  // D lies as p says
   int32_t moves[2];
   if (const Status e = tile::operand_map(p, p.d, p.m, p.n, p.d.row_stride, 64, &params.d, moves)) return e;
-  return p.b_major() == Major::kK ? launch_traits<SwappedTraits<Config, T, Major::kK> >(q, facts, params, stream)
-                                  : launch_traits<SwappedTraits<Config, T, Major::kMN> >(q, facts, params, stream);
+  return p.b_major() == Major::kK ? launch_traits<Traits<Config, T, Major::kK, Major::kK> >(q, facts, params, stream)
+                                  : launch_traits<Traits<Config, T, Major::kMN, Major::kK> >(q, facts, params, stream);
+}
+
+template <class Config, DType kDType>
+Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream_) {
+  using T = ElementOf<kDType>;
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  if constexpr (Config::kSwapped) {
+    return launch_swapped<Config, T>(p, facts, workspace, stream);
+  } else {
+    return launch_as_given<Config, T>(p, facts, workspace, stream);
+  }
 }
 
 #endif

@@ -22,14 +22,6 @@ struct Traits : Config_ {
   static constexpr Major kMajorA = kMajorA_, kMajorB = kMajorB_;
   /// The layout of linear layers, where activations are worth unrolled code.
   static constexpr bool kIsLinear = kMajorA == Major::kK && kMajorB == Major::kK;
-  static constexpr bool kSwapped = false;
-};
-
-/// The product as D^T = B^T A^T, for row-major A. BN then counts rows of A, which a K-major tile may have as many of as
-/// it likes; a tile of an MN-major B begins on a line only where BN is a multiple of 64.
-template <class Config, class T, Major kMajorB>
-struct SwappedTraits : Traits<Config, T, kMajorB, Major::kK> {
-  static constexpr bool kSwapped = true;
 };
 
 struct Params {

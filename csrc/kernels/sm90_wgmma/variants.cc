@@ -1,15 +1,16 @@
-// The list of sm90_wgmma kernels: what each one serves and what it is predicted to take.
-#include "kernels/sm90_wgmma/config.h"
-
+// The variants of sm90_wgmma: which problems each one takes, and how long it is predicted to run.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
-#include <iterator>
+#include <tuple>
 
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
+#include "kernels/sm90_wgmma/config.h"
 #include "kernels/sm90_wgmma/edges.h"
+#include "kernels/sm90_wgmma/list.h"
 #include "kernels/sm90_wgmma/stream_k.h"
 #include "kernels/variants.h"
 #include "tile/pad.h"
@@ -17,9 +18,7 @@
 namespace hgemm {
 namespace {
 
-constexpr int kHopper = 90;  // compute capability
-
-/// One line of list.inc as values.
+/// A kernel of list.h as values.
 struct Line {
   Tile tile;
   int smem_bytes;
@@ -65,10 +64,7 @@ sm90_wgmma::Edges edges_of(const Problem& p, const DeviceFacts& facts, const Lin
 }
 
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Reason* why) {
-#ifdef HGEMM_NO_SM90A
-  (void)p, (void)facts, (void)line, (void)form;
-  return refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
-#else
+  if (!is_built_for_sm90a(why)) return false;
   constexpr int64_t kMaxExtent = int64_t{1} << 30;
   if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
     return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
@@ -115,7 +111,6 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
     return refuse(why, "%s", "nothing to split: C is a whole number of waves, or K too short");
   }
   return true;
-#endif
 }
 
 /// Tiles that would begin at any quarter of a line are copied to lines of their own.
@@ -201,134 +196,115 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, 
   return gemm + kPadUs + copied / (kPadBandwidth * dram_gbs(facts) * 1e3);
 }
 
-/// Pads what needs it, then has `launcher(problem)` run.
-template <class Launch>
-Status launch(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, void* copies, Stream stream,
-              const Launch& launcher) {
-  if (form != Form::kPad) return launcher(p);
-  const Pads pads = pads_of(p, line);
-  if (const Status e = launch_pad(p, facts, pads, copies, stream); e != 0) return e;
-  return launcher(padded_problem(p, pads, copies));
+template <class C>
+constexpr size_t partial_bytes() {
+  if constexpr (C::kStreamK) return C::kPartialBytes;
+  return 0;
 }
 
-/// The functions of a Variant for one line and form: compile-time arguments, so that they need no closure.
-template <const Line& kLine, auto kF16, auto kBF16, Form kForm>
+template <class C>
+constexpr Line kLine = {
+    .tile = {C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
+    .smem_bytes = C::kSmemBytes,
+    .pingpong = C::kPingpong,
+    .copies = C::kCopies,
+    .stores_any = C::kStoresAny,
+    .takes_mn_major_b = C::kTakesMnMajorB,
+    .cm = C::CM,
+    .cn = C::CN,
+    .ck = C::CK,
+    .rate = std::get<sm90_wgmma::Kernel<C>>(sm90_wgmma::kKernels).rate,
+    .partial_bytes = partial_bytes<C>(),
+    .edge = C::kEdged ? C::kEdge : 0,
+};
+
+/// The functions of a Variant for one kernel and form.
+template <class C, Form kForm>
 struct Functions {
   static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
-    return hgemm::eligible(p, facts, kLine, kForm, why);
+    return hgemm::eligible(p, facts, kLine<C>, kForm, why);
   }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
-    return stream_k_bytes(p, facts, kLine) + pad_bytes(p, kLine, kForm);
+    return stream_k_bytes(p, facts, kLine<C>) + pad_bytes(p, kLine<C>, kForm);
   }
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
-    return hgemm::predict_us(p, facts, kLine, kForm);
+    return hgemm::predict_us(p, facts, kLine<C>, kForm);
   }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
-    const auto launcher = p.dtype == DType::kF16 ? kF16 : kBF16;
-    void* copies = static_cast<unsigned char*>(workspace) + stream_k_bytes(p, facts, kLine);
-    return hgemm::launch(p, facts, kLine, kForm, copies, stream,
-                         [&](const Problem& q) { return launcher(q, facts, workspace, stream); });
+    if constexpr (kForm != Form::kPad) {
+      return launch_dtype(p, facts, workspace, stream);
+    } else {
+      void* const copies = static_cast<unsigned char*>(workspace) + stream_k_bytes(p, facts, kLine<C>);
+      const Pads pads = pads_of(p, kLine<C>);
+      if (const Status e = launch_pad(p, facts, pads, copies, stream); e != 0) return e;
+      return launch_dtype(padded_problem(p, pads, copies), facts, workspace, stream);
+    }
+  }
+
+ private:
+  static Status launch_dtype(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
+    if (p.dtype == DType::kF16) return call<&sm90_wgmma::launch<C, DType::kF16>>(p, facts, workspace, stream);
+    return call<&sm90_wgmma::launch<C, DType::kBF16>>(p, facts, workspace, stream);
   }
 };
 
-template <class C>
-constexpr Line line_of(double rate, size_t partial_bytes = 0) {
-  return {{C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
-          C::kSmemBytes,
-          C::kPingpong,
-          C::kCopies,
-          C::kStoresAny,
-          C::kTakesMnMajorB,
-          C::CM,
-          C::CN,
-          C::CK,
-          rate,
-          partial_bytes,
-          C::kEdged ? C::kEdge : 0};
-}
-
-constexpr Cut cut_of(const Line& line, Form form) {
-  return {line.cm,
-          line.cn,
-          line.ck,
-          line.pingpong,
-          form == Form::kPad,
-          form == Form::kSwapped,
-          line.edge > 0,
-          line.partial_bytes > 0};
+template <class C, Form kForm>
+constexpr Cut cut_of() {
+  Cut cut;
+  cut.cluster_m = C::CM;
+  cut.cluster_n = C::CN;
+  cut.slices = C::CK;
+  cut.pingpong = C::kPingpong;
+  cut.pads = kForm == Form::kPad;
+  cut.swaps = kForm == Form::kSwapped;
+  cut.edges = C::kEdged;
+  cut.shares_k = C::kStreamK;
+  return cut;
 }
 
 /// Stream-K's borders follow the number of tiles and of SMs, those of a cluster's slices K alone.
-constexpr Sums sums_of(const Line& line) {
-  if (line.partial_bytes > 0) return Sums::kVaries;
-  return line.ck == 1 ? Sums::kInOrder : line.ck == 2 ? Sums::kTwoSlices : Sums::kFourSlices;
+template <class C>
+constexpr Sums sums_of() {
+  if (C::kStreamK) return Sums::kVaries;
+  return C::CK == 1 ? Sums::kInOrder : C::CK == 2 ? Sums::kTwoSlices : Sums::kFourSlices;
 }
 
-using sm90_wgmma::COOPERATIVE, sm90_wgmma::PINGPONG;
+constexpr const char* suffix_of(Form form) {
+  return form == Form::kPad ? "_pad" : form == Form::kSwapped ? "_swapped" : "";
+}
 
-#define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)             \
-  constexpr Line kLine_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK = \
-      line_of<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, CK>>(RATE);
-#define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)             \
-  constexpr Line kLine_swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK = \
-      line_of<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, CK, true>>(RATE);
-#define SM90_WGMMA_STREAM_K(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)                 \
-  using StreamK_##SCHEDULE##_##BM##x##BN##_c##CM##x##CN =                           \
-      sm90_wgmma::StreamK<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, 1>>; \
-  constexpr Line kLine_streamk_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1 =     \
-      line_of<StreamK_##SCHEDULE##_##BM##x##BN##_c##CM##x##CN>(                     \
-          RATE, StreamK_##SCHEDULE##_##BM##x##BN##_c##CM##x##CN::kPartialBytes);
-#define SM90_WGMMA_EDGED(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)              \
-  constexpr Line kLine_edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1 = \
-      line_of<sm90_wgmma::Edged<sm90_wgmma::Config<SCHEDULE, BM, BN, STAGES, CM, CN, 1>>>(RATE);
-#include "kernels/sm90_wgmma/list.inc"
+template <class C, Form kForm>
+constexpr Name kName = name_of("sm90_wgmma_", C::kPingpong ? "pingpong_" : "cooperative_", C::BM, "x", C::BN, "x",
+                               C::BK, "_c", C::CM, "x", C::CN, "x", C::CK,
+                               C::kStreamK ? "_streamk"
+                               : C::kEdged ? "_edged"
+                                           : "",
+                               suffix_of(kForm));
 
-/// The variant `name` of a line in one form, with that form's functions.
-template <class Functions>
-constexpr Variant form_of(const char* name, const Line& line, Form form) {
-  Variant v = half_variant<Functions>(name, Family::kSm90Wgmma, sums_of(line), kHopper, kHopper, line, false,
-                                      cut_of(line, form));
+template <class C, Form kForm>
+constexpr Variant variant() {
+  Variant v = variant_of<Functions<C, kForm>>(kName<C, kForm>, Family::kSm90Wgmma, kHalfTypes, kLine<C>);
+  v.min_cc = kHopper;
+  v.max_cc = kHopper;
+  v.cut = cut_of<C, kForm>();
+  v.sums = sums_of<C>();
   v.fast_activations = true;
   return v;
 }
 
-#define SM90_WGMMA_FORM(ID, NAME, FORM)                                                                             \
-  form_of<Functions<kLine_##ID, sm90_wgmma::launch_f16_##ID, sm90_wgmma::launch_bf16_##ID, FORM>>(NAME, kLine_##ID, \
-                                                                                                  FORM)
-#define SM90_WGMMA_FORMS(ID, NAME) \
-  SM90_WGMMA_FORM(ID, NAME, Form::kDirect), SM90_WGMMA_FORM(ID, NAME "_pad", Form::kPad),
-#define SM90_WGMMA_SWAPPED_FORM(LINE, PREFIX, ID, NAME)                                                      \
-  form_of<Functions<kLine_##LINE, sm90_wgmma::launch_f16_##PREFIX##ID, sm90_wgmma::launch_bf16_##PREFIX##ID, \
-                    Form::kSwapped>>(NAME "_swapped", kLine_##LINE, Form::kSwapped),
-#define SM90_WGMMA_PINGPONG "pingpong"
-#define SM90_WGMMA_COOPERATIVE "cooperative"
+template <class C>
+constexpr auto variants_of(const sm90_wgmma::Kernel<C>&) {
+  if constexpr (C::kSwapped) {
+    return std::array{variant<C, Form::kSwapped>()};
+  } else {
+    return std::array{variant<C, Form::kDirect>(), variant<C, Form::kPad>()};
+  }
+}
+
+constexpr auto kVariants = variants_of_list(sm90_wgmma::kKernels, [](auto kernel) { return variants_of(kernel); });
 
 }  // namespace
 
-const Variant kSm90WgmmaVariants[] = {
-#define SM90_WGMMA(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)      \
-  SM90_WGMMA_FORMS(SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, \
-                   "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x" #CK)
-#define SM90_WGMMA_SWAPPED(SCHEDULE, BM, BN, STAGES, CM, CN, CK, RATE)                         \
-  SM90_WGMMA_SWAPPED_FORM(swapped_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK, swapped_, \
-                          SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x##CK,                     \
-                          "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x" #CK)
-#define SM90_WGMMA_EDGED(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)                                       \
-  SM90_WGMMA_FORMS(edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1,                               \
-                   "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x1_edged") \
-  SM90_WGMMA_SWAPPED_FORM(edged_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1, edged_swapped_,        \
-                          SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1,                                \
-                          "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x1_edged")
-#include "kernels/sm90_wgmma/list.inc"
-};
-const int kSm90WgmmaVariantCount = static_cast<int>(std::size(kSm90WgmmaVariants));
-
-const Variant kSm90StreamKVariants[] = {
-#define SM90_WGMMA_STREAM_K(SCHEDULE, BM, BN, STAGES, CM, CN, RATE)        \
-  SM90_WGMMA_FORMS(streamk_##SCHEDULE##_##BM##x##BN##x64_c##CM##x##CN##x1, \
-                   "sm90_wgmma_" SM90_WGMMA_##SCHEDULE "_" #BM "x" #BN "x64_c" #CM "x" #CN "x1_streamk")
-#include "kernels/sm90_wgmma/list.inc"
-};
-const int kSm90StreamKVariantCount = static_cast<int>(std::size(kSm90StreamKVariants));
+const VariantList kSm90WgmmaVariants = kVariants;
 
 }  // namespace hgemm

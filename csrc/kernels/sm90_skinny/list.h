@@ -1,0 +1,33 @@
+// The kernels of sm90_skinny, one line each: this is where a kernel is declared.
+//
+// A line holds a Config: rows of a tile of the long operand, at most, 64 for each warpgroup; rows of the short operand
+// that the instruction holds; 64-wide panels of K in a stage; KB of ring.
+//
+// Two blocks share an SM, so that the next kernel of a chain is resident before this one ends, unless 64 rows of x
+// would then leave the ring three stages, or nothing is sliced (Deep). Tiles of 128 rows read x half as often, which
+// counts from COLS = 32 on, and need most of an SM.
+#pragma once
+
+#include <tuple>
+
+#include "kernels/sm90_skinny/config.h"
+
+namespace hgemm::sm90_skinny {
+
+template <class Config>
+struct Kernel {
+  double rate;  // GB/s at which a large W is read, measured on the H200
+};
+
+// clang-format off: a line each
+constexpr std::tuple kKernels{
+    Kernel<Config<64, 8, 2, 108>>{.rate = 4330},
+    Kernel<Config<64, 16, 2, 104>>{.rate = 4270},
+    Kernel<Config<64, 32, 2, 105>>{.rate = 4200},
+    Kernel<Config<64, 64, 2, 196>>{.rate = 3950},
+    Kernel<Config<128, 32, 2, 200>>{.rate = 4300},
+    Kernel<Config<128, 64, 1, 200>>{.rate = 4100},
+};
+// clang-format on
+
+}  // namespace hgemm::sm90_skinny

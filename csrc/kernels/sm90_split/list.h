@@ -1,0 +1,26 @@
+// The kernels of sm90_split, one line each: this is where a kernel is declared.
+//
+// A line holds a Config: columns of a block's tile, which has 128 rows; ring depth; blocks of a cluster along M, which
+// share B.
+//
+// A stage holds three planes of 64 k of both operands, 98 KB for 128 columns: two of them fill an SM, and are enough,
+// since six products are made of each. 64 columns are for C of few tiles.
+#pragma once
+
+#include <tuple>
+
+#include "kernels/sm90_split/config.h"
+
+namespace hgemm::sm90_split {
+
+template <class Config>
+struct Kernel {
+  double rate;  // share of the chip's wgmma rate, at the clock of core/chip.h, that timings on an H200 fit best
+};
+
+constexpr std::tuple kKernels{
+    Kernel<Config<128, 2, 2>>{.rate = 0.98},
+    Kernel<Config<64, 3, 1>>{.rate = 0.85},
+};
+
+}  // namespace hgemm::sm90_split
