@@ -26,6 +26,10 @@ struct Config {
   static constexpr int kWarps = 4 * kGroups;          // that multiply
   static constexpr int kThreads = (kWarps + 1) * 32;  // another one loads
   static constexpr int kMaxStages = 32;
+  // Arrivals that complete a phase of the mbarriers (the table in kernel.cuh).
+  static constexpr int kFullArrivals = 1;        // the loading thread's, with the bytes to come
+  static constexpr int kEmptyArrivals = kWarps;  // one of each warp that has read the stage
+  static constexpr int kSummedArrivals = 1;      // the finishing warp's, with the bytes to come
   static constexpr int kRingBytes = RING_ * 1024;
   static constexpr int kPatchCols = COLS < 16 ? COLS : 16;
   static constexpr int kPatchStride = 16 + 4;  // floats; the pads keep the fragment stores conflict-free

@@ -1,15 +1,39 @@
 // Products with a short side on Hopper (sm_90a), at the speed of reading the long operand once.
 //
-// W, the long operand, stands on the M side of wgmma: D^T = W x^T, with all rows of x, at most 64, as the N of the
+// W, the long operand, is on the M side of wgmma: D^T = W x^T, with all rows of x, at most 64, as the N of the
 // instruction. A block owns up to 64 rows of W for each of its warpgroups, and a slice of K; what it owns is one tile
 // after another where there is more than a tile for each SM. One thread keeps a ring of shared-memory stages full by
 // TMA, across the ends of tiles; the warpgroups multiply, and each warp takes its sums to memory by itself. What counts
-// is bytes in flight. Where two blocks fit an SM, the next kernel of a chain of dependent launches stands ready,
+// is bytes in flight. Where two blocks fit an SM, the next kernel of a chain of dependent launches is resident,
 // barriers and all, when this one ends, and has the first of W in L2 (in its ring, if nobody writes W). The slices of a
 // tile form a cluster: its blocks finish some of the tile's warps each, and send them the sums of the others.
 //
-// Gated, W is two halves, and a tile has four rows of the one, the same four of the other, and so on: what belongs
-// together is in the sums of one warp.
+// Gated, W consists of two matrices, one above the other, and a tile has four rows of the one, the same four of the
+// other, and so on: what belongs together is in the sums of one warp.
+//
+// Barriers. `finishes` is the number of warps whose sums a block finishes (finished_warps).
+//
+//   mbarrier             arrivals of a phase    who arrives                              who waits
+//   full[stages]         kFullArrivals          the loading thread, with the bytes of    the warps that multiply,
+//   before
+//                        and stage_bytes        W and x; TMA completes them              they read the stage
+//   empty[stages]        kEmptyArrivals         lane 0 of each warp that has read the    the loading thread, before it
+//                                               stage                                    loads the stage again
+//   summed[finishes]     kSummedArrivals        lane 0 of the warp that finishes, with   that warp, once
+//   (slices of K)        and the others' bytes  the bytes that it expects; the other
+//                                               blocks' st.async completes them
+//
+//   __syncthreads comes once, when the mbarriers are made. Then, with slices, every thread arrives at the barrier of
+//   the cluster, relaxed; the warps that multiply wait there before they send sums or add them.
+//
+// Timeline of each role:
+//
+//   loading thread (warp kWarps)      make barriers | first stages of W to L2 | wait for the kernels before | fill the
+//                                     ring, W and x stage by stage | for each further step: wait empty, load |
+//                                     Release::kWithLastLoads: let the next kernel start
+//   warps that multiply               wait for the kernels before | for each tile: wait full, start wgmma, give a stage
+//                                     back: for each step | with slices: send the sums and leave, or add the others' |
+//                                     activate, round and store
 #pragma once
 
 #include <cuda.h>
@@ -62,10 +86,10 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
     ptx::tma_prefetch(&p.w);
     ptx::tma_prefetch(&p.x);
     for (int s = 0; s < p.stages; ++s) {
-      ptx::mbarrier_init(full + 8 * s, 1);
-      ptx::mbarrier_init(empty + 8 * s, kWarps);
+      ptx::mbarrier_init(full + 8 * s, Traits::kFullArrivals);
+      ptx::mbarrier_init(empty + 8 * s, Traits::kEmptyArrivals);
     }
-    for (int i = 0; i < kWarps; ++i) ptx::mbarrier_init(summed + 8 * i, 1);
+    for (int i = 0; i < kWarps; ++i) ptx::mbarrier_init(summed + 8 * i, Traits::kSummedArrivals);
     ptx::fence_mbarrier_init();
   }
 

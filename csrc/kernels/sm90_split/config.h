@@ -13,7 +13,12 @@ template <int BN_, int STAGES_, int CM_>
 struct Config {
   static constexpr int BM = 128, BN = BN_, BK = 64, STAGES = STAGES_, CM = CM_;
   static constexpr int kPlanes = 3, kPlane = BK * 2;  // bytes of a plane's row in a stage: one line of 128
-  static constexpr int kThreads = 3 * 128;            // two consumer warpgroups and the producer's
+  static constexpr int kWarpgroupThreads = 128;
+  static constexpr int kConsumerThreads = 2 * kWarpgroupThreads;
+  static constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;  // and the producer's
+  // Arrivals that complete a phase of the mbarriers (the table in kernel.cuh).
+  static constexpr int kFullArrivals = 1;                            // the producer thread's, with the bytes to come
+  static constexpr int kEmptyArrivals = kConsumerThreads / 32 * CM;  // a warp's that has read the stage, of each block
   static constexpr int kStageBytesA = kPlanes * BM * kPlane, kStageBytesB = kPlanes * BN * kPlane;
   static constexpr int kStageBytes = kStageBytesA + kStageBytesB;
   static constexpr int kScratchAt = (STAGES * kStageBytes + 2 * STAGES * 8 + 15) / 16 * 16;  // of sums on their way out

@@ -6,9 +6,10 @@
 // register beside each sum takes the five other products, and what the sum's own roundings lose (Sums): the error stays
 // that of a few roundings, however long K is, where float32 arithmetic's grows (NOTES.md).
 //
-// A block of three warpgroups stays on its SM and walks tiles of C. One thread of the producer warpgroup loads stages
-// of all six planes; the two consumer warpgroups have half of the tile's rows each, and take turns: while one adds up
-// the other multiplies. In a cluster along M each block loads half of B's rows and multicasts them.
+// A block of three warpgroups stays on its SM and computes one work tile of C after another. One thread of the producer
+// warpgroup loads stages of all six planes; the two consumer warpgroups have half of the tile's rows each, and
+// alternate (pingpong within a tile): while one adds up the other multiplies. In a cluster along M each block loads
+// half of B's rows and multicasts them.
 //
 // K of the tiles that do not fill a wave may be cut into slices (Schedule), whose blocks leave their sums in the
 // workspace. Each warp has its own part of a tile, and its own counter there: the last of its kind adds up what all
@@ -16,6 +17,34 @@
 //
 // What planes cannot hold is computed again, element by element (tile/split_product.cuh). No element's value depends on
 // other rows of A or other columns of B.
+//
+// Barriers:
+//
+//   mbarrier          arrivals of a phase    who arrives                              who waits
+//   full[STAGES]      kFullArrivals          the producer thread, with kStageBytes;   the consumer warps, before they
+//                     and kStageBytes        TMA of all blocks of the cluster         read the stage
+//                                            completes them
+//   empty[STAGES]     kEmptyArrivals         a lane of each consumer warp of each     the producer thread, before it
+//                                            block of the cluster that has read the   loads; at its end, in clusters,
+//                                            stage                                    for all stages
+//
+//   named barrier     threads                who arrives                              who waits
+//   kMathOrder + g    kConsumerThreads       warpgroup 1 - g, once it has started     warpgroup g, before it starts
+//                                            all products of a stage; at first        those of its next stage
+//                                            warpgroup 1, so that 0 begins
+//
+//   All threads of the cluster, or of a block alone, meet once, when the mbarriers are made.
+//
+// Timeline of each role:
+//
+//   producer thread (warp 8, lane 0)   wait for the pass that makes the planes | for each tile: for each stage: wait
+//                                      empty, announce bytes on full, load | at the end, in clusters, wait until every
+//                                      stage has been given back
+//   warps 9 to 11                      leave at once
+//   consumer warpgroup                 wait for that pass | for each tile: wait full, wait kMathOrder, start wgmma, let
+//                                      the other one start, wait for wgmma, add up, give the stage back: for each stage
+//                                      | with slices: leave the sums, and go on if another block is the last | compute
+//                                      again what planes cannot hold | epilogue
 #pragma once
 
 #include <cuda.h>
@@ -30,6 +59,7 @@
 #include "ptx/dependent_launch.cuh"
 #include "ptx/global.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/smem_addr.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "tile/raster.h"
@@ -53,7 +83,7 @@ struct Params {
   unsigned* counters;  // zero
 };
 
-constexpr int kTurn = 1;         // (2) named barriers: the tensor cores are the consumer warpgroup's
+constexpr int kMathOrder = 1;    // (2) named barriers: the consumer warpgroup may start a stage's products
 constexpr int kCarrySteps = 16;  // of the main loop, from one Sums::carry() to the next
 
 /// Of this block in its cluster.
@@ -103,8 +133,8 @@ struct Barriers {
   __device__ __forceinline__ uint32_t empty(uint32_t s) const { return at + (Config::STAGES + s) * 8; }
   __device__ __forceinline__ void init() const {
     for (int s = 0; s < Config::STAGES; ++s) {
-      ptx::mbarrier_init(full(s), 1);
-      ptx::mbarrier_init(empty(s), kConsumerWarps * Config::CM);
+      ptx::mbarrier_init(full(s), Config::kFullArrivals);
+      ptx::mbarrier_init(empty(s), Config::kEmptyArrivals);
     }
     ptx::fence_mbarrier_init();
   }
@@ -223,7 +253,7 @@ __device__ __forceinline__ bool add_slices(const Params& p, const Piece& piece, 
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char bytes[];
-  const uint32_t stages = static_cast<uint32_t>(__cvta_generic_to_shared(bytes));
+  const uint32_t stages = ptx::smem_addr(bytes);
   const Barriers<Config> barriers{stages + Config::STAGES * Config::kStageBytes};
   const int lane = threadIdx.x % 32;
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
@@ -263,7 +293,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
     ptx::grid_dependency_wait();
     const int group = warp / 4;
     float* const scratch = reinterpret_cast<float*>(bytes + Config::kScratchAt + warp * split::kScratchBytes);
-    if (group == 1) ptx::barrier_arrive(kTurn, 256);
+    if (group == 1) ptx::barrier_arrive(kMathOrder, Config::kConsumerThreads);
     for (uint32_t unit = blockIdx.x / Config::CM; unit < p.units; unit += gridDim.x / Config::CM) {
       Sums<Config> sums;
       sums.clear();
@@ -273,9 +303,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
         const uint32_t stage = stages + ring.stage * Config::kStageBytes;
         const bool is_last = step + 1 == steps && unit + gridDim.x / Config::CM >= p.units;
         ptx::mbarrier_wait(barriers.full(ring.stage), ring.parity);
-        ptx::barrier_sync(kTurn + group, 256);
+        ptx::barrier_sync(kMathOrder + group, Config::kConsumerThreads);
         sums.add(stage, group, [&] {
-          if (group == 0 || !is_last) ptx::barrier_arrive(kTurn + 1 - group, 256);
+          if (group == 0 || !is_last) ptx::barrier_arrive(kMathOrder + 1 - group, Config::kConsumerThreads);
         });
         if constexpr (Config::CM == 1) {
           if (lane == 0) ptx::mbarrier_arrive(barriers.empty(ring.stage));

@@ -35,8 +35,15 @@ struct Config {
   static constexpr bool kStoresAny = kCopies && BN % 64 == 0 && kSharers <= 2;
   static constexpr bool kDefers = !kPingpong && CK == 1;  // stores of a tile to the main loop of the next
   static constexpr bool kStreamK = false, kEdged = false, kSwapped = kSwapped_;
-  static constexpr int kEdge = 128;         // columns of Edged's other tiles
-  static constexpr int kThreads = 3 * 128;  // two consumer warpgroups and the producer's
+  static constexpr int kEdge = 128;  // columns of Edged's other tiles
+  static constexpr int kWarpgroupThreads = 128;
+  static constexpr int kConsumerThreads = 2 * kWarpgroupThreads;
+  static constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;                  // and the producer's
+  static constexpr int kTileThreads = kPingpong ? kWarpgroupThreads : kConsumerThreads;  // that share a tile
+  // Arrivals that complete a phase of the mbarriers (the table in kernel.cuh).
+  static constexpr int kFullArrivals = 1;                            // the producer thread's, with the bytes to come
+  static constexpr int kEmptyArrivals = kTileThreads / 32 * kPeers;  // a warp's that has read the stage, of each peer
+  static constexpr int kSummedArrivals = 1;
   static constexpr int kStageBytesA = BM * BK * 2;
   // Split K: a block finishes some of its tile's halves; what the other blocks send of their sums has its own place.
   static constexpr int kOwnHalves = kHalves / CK;
@@ -92,8 +99,10 @@ struct Edged : Base {
 template <class Base>
 struct StreamK : Base {
   static constexpr bool kStreamK = true;
-  static constexpr int kReaders = Base::kPingpong ? 128 : 256;  // consumer threads of one tile
-  static constexpr int kHalfBytes = kReaders * 16 * 4;          // of partial sums: a half of each of their warps
+  static constexpr int kReaders = Base::kTileThreads;
+  // Threads that meet once partial sums are written: those of the tile and the warp that announces them.
+  static constexpr int kPartialsThreads = kReaders + 32;
+  static constexpr int kHalfBytes = kReaders * 16 * 4;  // of partial sums: a half of each of their warps
   static constexpr int kPartialBytes = Base::kHalves * kHalfBytes;
   // Partial sums come in through the ring, as many halves a stage as find room.
   static constexpr int kStageHalves = std::min(Base::kStageBytes / kHalfBytes, Base::kHalves);

@@ -109,7 +109,8 @@ class Epilogue {
     const uint32_t rank = block_rank<Traits>();
     uint32_t ahead = load_bias(static_cast<int>(rank), work);
     exchange_halves<Traits>(acc, sums, summed, rank);
-    ptx::barrier_sync(NamedBarrier::kAdded, 256);  // results are staged in the place of the sums
+    ptx::barrier_sync(NamedBarrier::kSumsRead,
+                      Traits::kConsumerThreads);  // results are staged in the place of the sums
 #pragma unroll 1
     for (int half = static_cast<int>(rank); half < kHalves; half += Traits::CK) {
       const uint32_t bias = ahead;
@@ -318,7 +319,7 @@ class Epilogue {
     const uint32_t piece = buffer() - warp * Traits::kStagingWarpBytes;
     if (half % 2 == 0 && reuses_) {
       if (warp == 0 && lane_ == 0) ptx::tma_store_wait_read<Traits::kStagingBuffers - 1>();
-      ptx::barrier_sync(NamedBarrier::kPiece + group, 128);
+      ptx::barrier_sync(NamedBarrier::kEpilogueTile + group, Traits::kWarpgroupThreads);
     }
     const int line = lane_ / 16 * 8 + lane_ % 8, chunk = (warp * 2 + lane_ / 8 % 2) ^ lane_ % 8;
     const uint32_t first = ptx::opaque(piece + line * kLine + chunk * 16) + half % 2 * 32 * kLine;
@@ -326,7 +327,7 @@ class Epilogue {
     ptx::stmatrix_x4_trans(first + 16 * kLine, packed[4], packed[5], packed[6], packed[7]);
     if (half % 2 == 0) return;
     ptx::fence_proxy_async();
-    ptx::barrier_sync(NamedBarrier::kPiece + group, 128);
+    ptx::barrier_sync(NamedBarrier::kEpilogueTile + group, Traits::kWarpgroupThreads);
     if (warp == 0 && lane_ == 0) {
       ptx::tma_store(&p_.d, piece,
                      {Halves::row_of(half, row0, work), Halves::piece_col(half, work), work.inner, work.outer});

@@ -1,18 +1,51 @@
 // The tensor-core GEMM for Hopper (sm_90a): TMA feeds a ring of shared-memory stages, wgmma multiplies out of them.
 //
-// A block of three warpgroups stays on its SM and walks tiles of C. One thread of the producer warpgroup runs ahead and
-// keeps the ring full, across tile borders; two consumer warpgroups multiply, with one group of wgmma in flight, and
-// write their results. In pingpong form each consumer owns every other tile, so that the epilogue of one runs under the
-// main loop of the other; in cooperative form they share the rows of a tile that would not fit one warpgroup's
-// registers. In a cluster along M or N each block loads a part of the operand tiles that others need as well, and
-// multicasts it: A to its row of blocks, B to its column; in a cluster along K the blocks split the sum of one tile and
-// reduce it through distributed shared memory.
+// A block of three warpgroups stays on its SM and computes one work tile of C after another. One thread of the producer
+// warpgroup runs ahead and keeps the ring full, across the ends of tiles; two consumer warpgroups multiply, with one
+// group of wgmma in flight, and write their results. In pingpong form each consumer owns every other tile, so that the
+// epilogue of one runs under the main loop of the other; in cooperative form they share the rows of a tile that would
+// not fit one warpgroup's registers. In a cluster along M or N each block loads a part of the operand tiles that others
+// need as well, and multicasts it: A to its row of blocks, B to its column; in a cluster along K the blocks split the
+// sum of one tile and reduce it through distributed shared memory.
 //
 // Both operands may be K-major or MN-major: stages hold what lies in memory, in 128-byte swizzle, and wgmma transposes.
 //
 // Early PDL trigger: a launch may start while its predecessor in the stream drains (programmatic dependent launch).
 // Blocks set up their barriers, find their first tile and have its first step brought to L2, then wait for everything
 // before them. Partial sums and flags, too, may lie where that one still reads and writes its own.
+//
+// Barriers. Peers are the blocks of a cluster that one block loads for, itself included (Config::kPeers).
+//
+//   mbarrier        arrivals of a phase    who arrives                              who waits
+//   full[STAGES]    kFullArrivals          the producer thread, with the stage's    the consumer warps of the tile,
+//                   and all bytes          bytes; TMA of all peers completes them   before they read the stage
+//   empty[STAGES]   kEmptyArrivals         each consumer warp of each peer that     the producer thread, before it
+//                                          has read the stage                       loads; at its end, for all stages
+//   summed          kSummedArrivals        thread 0 when it makes the barrier; the  all consumer threads, once
+//   (split K)       and kSumBytes          other blocks' st.async completes bytes
+//
+//   named barrier               threads            who arrives                      who waits
+//   kMathOrder + g (pingpong)   kConsumerThreads   warpgroup 1 - g, which has       warpgroup g, before its tile's
+//                                                  waited for its last stage        main loop
+//   kPartialsWritten (stream-K) kPartialsThreads   the tile's consumers             warp 9, which then sets the flag
+//   kStagesRead + g (pingpong)  kWarpgroupThreads  warpgroup g, before its last epilogue uses the ring
+//   kEpilogueTile + g (SwapAB)  kWarpgroupThreads  warpgroup g, around the staging of an epilogue tile
+//   kSumsRead (split K)         kConsumerThreads   all consumers, before results take the place of the sums
+//
+//   The barrier of the cluster is used once: every thread arrives, relaxed, when the block's mbarriers are made. Who
+//   loads or multiplies for peers waits at the start; with split K only the consumers do, before they send sums.
+//
+// Timeline of each role:
+//
+//   producer thread (warp 8, lane 0)      for each tile: for each step of K: wait empty, announce bytes on full, load;
+//                                         stream-K: bring other clusters' partial sums through the same ring;
+//                                         at the end, in clusters, wait until every stage has been given back
+//   warp 9 (stream-K)                     wait kPartialsWritten, set the flag of this block's partial sums
+//   warps 10, 11                          leave at once
+//   consumer warpgroup, pingpong          for every other tile: wait kMathOrder | wait full, start wgmma, give back the
+//                                         stage before: for each step | let the other one multiply | epilogue
+//   consumer warpgroups, cooperative      for each tile: wait full, start wgmma, give back the stage before, store a
+//                                         part of the tile before: for each step | round the results, store the first
 #pragma once
 
 #include <cstdint>

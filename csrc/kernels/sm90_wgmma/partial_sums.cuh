@@ -66,7 +66,7 @@ struct PartialSums<Traits, true> {
   static __device__ __forceinline__ void announce(const StreamKParams& p, const TileScheduler<Traits>& tiles, int warp,
                                                   int lane) {
     if (warp == kConsumerWarps + 1 && tiles.partials() > 0) {
-      ptx::barrier_sync(NamedBarrier::kLeft, Traits::kReaders + 32);
+      ptx::barrier_sync(NamedBarrier::kPartialsWritten, Traits::kPartialsThreads);
       if (lane == 0) ptx::flag_store(p.flags + blockIdx.x, p.tag);
     }
   }
@@ -83,7 +83,7 @@ struct PartialSums<Traits, true> {
             make_float4(v[0], v[1], v[2], v[3]);
       }
     }
-    ptx::barrier_arrive(NamedBarrier::kLeft, Traits::kReaders + 32);
+    ptx::barrier_arrive(NamedBarrier::kPartialsWritten, Traits::kPartialsThreads);
   }
 
   /// Adds what the producer has brought in, and gives the stages back.

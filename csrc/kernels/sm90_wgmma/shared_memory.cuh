@@ -36,13 +36,12 @@ class SharedMemory {
 
   /// By one thread.
   __device__ __forceinline__ void init_barriers() const {
-    constexpr int kStageReaders = Traits::kPingpong ? 4 : 8;  // warps of a block that read one stage
     for (int s = 0; s < Traits::STAGES; ++s) {
-      ptx::mbarrier_init(full(s), 1);
-      ptx::mbarrier_init(empty(s), kStageReaders * Traits::kPeers);
+      ptx::mbarrier_init(full(s), Traits::kFullArrivals);
+      ptx::mbarrier_init(empty(s), Traits::kEmptyArrivals);
     }
     if (Traits::CK > 1) {
-      ptx::mbarrier_init(summed(), 1);
+      ptx::mbarrier_init(summed(), Traits::kSummedArrivals);
       ptx::mbarrier_arrive_expect_tx(summed(), Traits::kSumBytes);
     }
     ptx::fence_mbarrier_init();

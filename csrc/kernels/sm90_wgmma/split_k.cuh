@@ -10,11 +10,12 @@
 namespace hgemm::sm90_wgmma {
 
 /// The blocks of the cluster share out the halves. Each sends the sums of the others' halves to them, and adds to its
-/// own, in a fixed order, what it is sent: `sums` (CK - 1, kOwnHalves, 4, kThreads, 16 bytes), complete on `summed`.
+/// own, in a fixed order, what it is sent: `sums` (CK - 1, kOwnHalves, 4, kConsumerThreads, 16 bytes), complete on
+/// `summed`.
 template <class Traits>
 __device__ __forceinline__ void exchange_halves(Accumulators<Traits>& acc, uint32_t sums, uint32_t summed,
                                                 uint32_t rank) {
-  constexpr int kThreads = 256, CK = Traits::CK;
+  constexpr int kThreads = Traits::kConsumerThreads, CK = Traits::CK;
   const auto is_own = [rank](int half) { return half % CK == rank; };
   // Of the block that sends to the s-th before it in the cluster.
   const auto place = [sums](int s, int half) {

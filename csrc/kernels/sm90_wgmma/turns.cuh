@@ -58,13 +58,13 @@ class Turns<Traits, true> {
       ring.skip(PartialSums<Traits>::stages(p, tiles_, turn));
       return false;
     }
-    if (turn > 0 && !rehearses) ptx::barrier_sync(NamedBarrier::kTurn + group_, 256);
+    if (turn > 0 && !rehearses) ptx::barrier_sync(NamedBarrier::kMathOrder + group_, Traits::kConsumerThreads);
     return true;
   }
   /// A parity tells a stage's use from the one before, not from the last but one: the other warpgroup must not go on
   /// until this one has waited for all that comes before in the ring, partial sums included.
   __device__ __forceinline__ void hand_over(uint32_t turn) const {
-    if (tiles_.has(turn + 1)) ptx::barrier_arrive(NamedBarrier::kTurn + 1 - group_, 256);
+    if (tiles_.has(turn + 1)) ptx::barrier_arrive(NamedBarrier::kMathOrder + 1 - group_, Traits::kConsumerThreads);
   }
   /// Has the last tile staged in the ring. Stream-K has no registers for it.
   __device__ __forceinline__ void before_last_epilogue(const Params& p, uint32_t turn, bool rehearses,
@@ -73,7 +73,8 @@ class Turns<Traits, true> {
     // Every stage has been refilled for this tile, and so been given back by the other warpgroup.
     if (!Traits::kStreamK && p.k_tiles >= Traits::STAGES && !rehearses && !tiles_.has(turn + 1)) {
       static_assert(Traits::kHalves / 2 * Traits::kStagingBytes <= Traits::STAGES * Traits::kStageBytes);
-      ptx::barrier_sync(NamedBarrier::kMultiplied + group_, 128);  // the other warps have read it, too
+      // The other warps must have read the stages, too.
+      ptx::barrier_sync(NamedBarrier::kStagesRead + group_, Traits::kWarpgroupThreads);
       epilogue.stage_in_ring(smem.stage(0) + warp * Traits::kStagingWarpBytes);
     }
   }
