@@ -27,16 +27,17 @@ struct Config {
   static constexpr int kSmemBytes = COLS * kSlice * 2 + kSumFloats * 4;
 };
 
-/// How W is cut: into tiles of `tile_rows` rows, each into `slices` of `slice_k` k. Where rows of an unaligned K-major
-/// W start on 16 bytes is the same for every eighth: tiles then hold such rows, eight tiles a neighbourhood.
+/// How W is divided: into tiles of `tile_rows` rows, each into `slices` of `slice_k` k. In an
+/// unaligned K-major W every eighth row has the same offset from a multiple of 16 bytes: a tile then holds every eighth
+/// row, and eight tiles together hold neighbouring rows.
 struct Schedule {
   int lanes;   // of a warp that lie along K (K-major) or along the rows (MN-major); a power of two
   int warps;   // K-major: of a block that share a row; a power of two
   int passes;  // K-major: rows that a warp goes through, in units
   int tile_rows, slice_k, slices;
   int64_t tiles;
-  bool dependent;     // the device has programmatic dependent launch
-  bool hurries_next;  // the next kernel may start before this one's blocks have all ended
+  bool dependent;       // the device has programmatic dependent launch
+  bool releases_early;  // the next kernel may start before all blocks of this one have ended
 };
 
 /// Enqueues the GEMM; `workspace` holds slices x tiles x tile_rows x COLS floats for each batch, if there are slices.

@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks) kernel(const __grid
         walk.next(chunks[d]);
       }
     }
-    if (p.hurries_next) ptx::grid_launch_dependents();
+    if (p.releases_early) ptx::grid_launch_dependents();
     walk.end();
     __syncthreads();
 

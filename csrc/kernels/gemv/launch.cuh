@@ -40,7 +40,7 @@ Status launch(const Problem& p, const Schedule& s, void* workspace, Stream strea
   params.tile_rows = s.tile_rows;
   params.slice_k = s.slice_k;
   params.slices = s.slices;
-  params.hurries_next = s.hurries_next;
+  params.releases_early = s.releases_early;
   params.partial = static_cast<float*>(workspace);
   params.epilogue = tile::epilogue_params(p, nullptr);
   if (k_major) {

@@ -36,10 +36,10 @@ struct Params {
   int rows, cols, k;
   int lanes, warps, passes, units;  // units: of a warp in a pass
   int tile_rows, slice_k, slices;
-  bool swapped;       // D's rows are W's
-  bool hurries_next;  // Schedule::hurries_next
-  int slot;           // of counters
-  float* partial;     // (batches, tiles, slices, COLS, tile_rows)
+  bool swapped;         // D's rows are W's
+  bool releases_early;  // Schedule::releases_early
+  int slot;             // of counters
+  float* partial;       // (batches, tiles, slices, COLS, tile_rows)
   tile::EpilogueParams epilogue;
 };
 

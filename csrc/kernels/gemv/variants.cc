@@ -36,7 +36,7 @@ constexpr double kNarrowRateMN = 0.65;  // the same of an MN-major W: a warp's r
 constexpr int kMaxPasses = 16;
 constexpr int kFewSlices = 8;  // more only where SMs have no work otherwise
 
-/// Slices of at most line.tile.bk, of whole units; more of them if so many `wanted` leave each two units or more.
+/// Divides K into slices of at most line.tile.bk and of whole units: `wanted` slices if each has two units or more.
 void slice(Schedule* s, int64_t k, int unit, int64_t wanted, const Line& line) {
   const int64_t most = line.tile.bk / unit * unit, units = std::max<int64_t>(ceil_div(k, unit), 1);
   wanted = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(units / 2, 1));
@@ -50,7 +50,7 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const int64_t wanted = sms * 15 / 8;  // blocks: two an SM, or nearly
   Schedule s{};
   s.dependent = has_dependent_launch(facts.cc);
-  s.hurries_next = true;
+  s.releases_early = true;
   if (sides.w_major == Major::kK) {
     const int step = sides.wide ? 1 : 8;  // between the rows of a tile
     const int64_t k = p.k + (sides.wide ? 0 : 7);
@@ -70,7 +70,7 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
            tiles_of(2 * s.tile_rows) * batches >= wanted) {
       cut(s.warps, 2 * s.passes);
     }
-    // A tile that all warps share is small: two blocks to it gain only where SMs would have none.
+    // A tile that all warps share is small: two blocks for it gain only where SMs would be idle otherwise.
     slice(&s, k, gemv::unit_k(true, s.lanes, s.warps), 2 * s.tiles * batches > sms ? 1 : sms / (s.tiles * batches),
           line);
   } else {
@@ -94,7 +94,8 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   return has_short_side(p, line.tile.bn, 28, why);
 }
 
-/// The bytes at the line's rate, less where too few blocks ask for them, or one wave of blocks after the other.
+/// The time of the bytes at the kernel's rate, or at a lower one where too few blocks load them; at least the time of
+/// the blocks, one wave after the other.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const ShortSide sides = short_side_of(p);

@@ -23,7 +23,7 @@ struct Config {
   static_assert(COLS >= 2 && COLS * kRowsMN % kThreads == 0);
 };
 
-/// How W is cut: into `tiles` of `tile_rows` rows, each, MN-major, into `slices` of `slice_k` k.
+/// How W is divided: into `tiles` of `tile_rows` rows, each, MN-major, into `slices` of `slice_k` k.
 struct Schedule {
   int lanes;  // of a warp that lie along k: K-major all, MN-major 32 * 4 / tile_rows
   int warps;  // of a block that share a row; a power of two, MN-major all

@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) kernel(const __grid_constan
   float* const partial = p.partial + (static_cast<int64_t>(blockIdx.z) * gridDim.x + blockIdx.x) * slices * outputs;
 
   // The next kernel's blocks shorten small launches, and take places from this one's in large ones.
-  const bool hurries_next = !Traits::kKMajor && p.lanes == kMostLanesMN;
+  const bool releases_early = !Traits::kKMajor && p.lanes == kMostLanesMN;
 
   ptx::grid_dependency_wait();
   // A block to a slice, or one to them all (tile/counters.cu says when).
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) kernel(const __grid_constan
     const int begin = slice * p.slice_k;
     Products<Traits> products(p, row0, begin, min(begin + p.slice_k, p.k));
     products.run(w, x, row0);
-    if (hurries_next) ptx::grid_launch_dependents();
+    if (releases_early) ptx::grid_launch_dependents();
     if (slice != static_cast<int>(blockIdx.y)) __syncthreads();  // the slice before is added up
     products.store(smem);
     __syncthreads();
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) kernel(const __grid_constan
       partial[slice * outputs + o] = sum;
     }
   }
-  if (!hurries_next) ptx::grid_launch_dependents();
+  if (!releases_early) ptx::grid_launch_dependents();
   int parts = p.warps;  // that are left to add up in shared memory
   if (slices > 1) {
     if (gridDim.y > 1 && !tile::arrives_last(counters, p.slot)) return;

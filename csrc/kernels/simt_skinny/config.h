@@ -45,7 +45,7 @@ struct Layout : Config_ {
   static_assert(kKMajor || LK == 1);
 };
 
-/// How W is cut: into `tiles` of `tile_rows` (Layout::BN), each into `slices` of `slice_k` k.
+/// How W is divided: into `tiles` of `tile_rows` (Layout::BN), each into `slices` of `slice_k` k.
 struct Schedule {
   int tile_rows, tiles, slices, slice_k;
   bool dependent;  // the device has programmatic dependent launch

@@ -49,7 +49,7 @@ struct Plan {
   double us;
 };
 
-/// The cut of K that is predicted to take the least, and that time.
+/// The number of slices of K with the least predicted time, and that time.
 Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const ShortSide sides = short_side_of(p);
   const Chip& chip = chip_of(facts.cc);

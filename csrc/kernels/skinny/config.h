@@ -16,13 +16,14 @@ struct Config {
   static_assert(WARPS % 8 == 0, "unaligned, MN-major: a warp for each k modulo 8");
 };
 
-/// How W is cut: into tiles of `tile_rows` rows, each into `splits` slices of K. Where rows of an unaligned K-major W
-/// start on 16 bytes is the same for every eighth: `interleaved` tiles hold such rows, eight tiles a neighbourhood.
+/// How W is divided: into tiles of `tile_rows` rows, each into `splits` slices of K. In an unaligned K-major
+/// W every eighth row has the same offset from a multiple of 16 bytes: an `interleaved` tile holds every eighth row,
+/// and eight tiles together hold neighbouring rows.
 struct Schedule {
   int tile_rows, tiles, splits;
   bool interleaved;
-  bool dependent;     // the device has clusters and programmatic dependent launch
-  bool hurries_next;  // the next kernel may start before this one's blocks have all ended
+  bool dependent;       // the device has clusters and programmatic dependent launch
+  bool releases_early;  // the next kernel may start before all blocks of this one have ended
 };
 
 /// Enqueues the GEMM. launch.cuh defines it, instances.cu instantiates it for each kernel of list.h.

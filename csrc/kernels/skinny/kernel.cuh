@@ -54,7 +54,7 @@ struct Params {
   int tile_rows, splits;
   bool swapped;  // D's rows are W's
   bool interleaved;
-  bool hurries_next;  // Schedule::hurries_next
+  bool releases_early;  // Schedule::releases_early
   tile::EpilogueParams epilogue;
 };
 
@@ -353,7 +353,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks) kernel(c
       multiply(0);
     }
   }
-  if (p.hurries_next) ptx::grid_launch_dependents();
+  if (p.releases_early) ptx::grid_launch_dependents();
 
   const int rows_in_tile = p.tile_rows;
 #pragma unroll

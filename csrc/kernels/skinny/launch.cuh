@@ -31,7 +31,7 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   tile::set_operands(p, sides, &params);
   params.tile_rows = s.tile_rows;
   params.splits = has_sm90_code() ? s.splits : 1;
-  params.hurries_next = s.hurries_next;
+  params.releases_early = s.releases_early;
   params.interleaved = s.interleaved;
   params.epilogue = tile::epilogue_params(p, nullptr);
   if (sides.w_major == Major::kK) {

@@ -25,11 +25,11 @@ struct Line {
 };
 
 // Measured on the H200.
-constexpr double kFixedUs = 3.5;                   // start, first bytes, sums, drain
-constexpr double kSplitUs = 0.6;                   // sums through the cluster
-constexpr double kBlockRate = 45;                  // GB/s that one block takes in
-constexpr double kTurnUs = 0.94, kTurnMnUs = 2.5;  // an SM's, for each of its blocks of a batch; W MN-major
-constexpr int kStepsPerWarp = 2;                   // of 64 k (32, MN-major), at least
+constexpr double kFixedUs = 3.5;                     // start, first bytes, sums, drain
+constexpr double kSplitUs = 0.6;                     // sums through the cluster
+constexpr double kBlockRate = 45;                    // GB/s that one block takes in
+constexpr double kBlockUs = 0.94, kBlockMnUs = 2.5;  // of an SM for each of its blocks of a batch, W K- and MN-major
+constexpr int kStepsPerWarp = 2;                     // of 64 k (32, MN-major), at least
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const ShortSide sides = short_side_of(p);
@@ -41,9 +41,9 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const int64_t tiles = s.interleaved ? ceil_div(sides.rows, 8 * s.tile_rows) * 8 : ceil_div(sides.rows, s.tile_rows);
   s.tiles = static_cast<int>(tiles);
   s.dependent = has_dependent_launch(facts.cc);
-  // Beside these blocks, which need little of an SM, those of sm90_skinny find room for two on one, and leave others
-  // idle.
-  s.hurries_next = (s.dependent && !has_own_kernels(facts.cc)) || !sides.wide;
+  // These blocks need little of an SM. If a kernel of sm90_skinny started beside them, two of its blocks would share
+  // one SM and leave others idle.
+  s.releases_early = (s.dependent && !has_own_kernels(facts.cc)) || !sides.wide;
   const int64_t steps = ceil_div(p.k, k_major ? 64 : 32) / (line.tile.threads / 32 * kStepsPerWarp);
   s.splits = 1;
   for (int n : {2, 4, 8}) {
@@ -57,7 +57,8 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   return has_short_side(p, line.tile.bn, 30, why);
 }
 
-/// The bytes at the line's rate, less where too few blocks ask for them, or, in batches, the blocks' turns.
+/// The time of the bytes at the kernel's rate, or at a lower one where too few blocks load them; in batches at least
+/// the time of an SM's blocks, one after the other.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const double blocks = static_cast<double>(s.tiles) * s.splits * static_cast<double>(p.batches());
@@ -65,8 +66,8 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const double rate = sides.wide ? line.rate : sides.w_major == Major::kK ? line.narrow_k : line.narrow_mn;
   const double share = dram_share(facts);
   const double bytes_us = dram_bytes(p) / (std::min(rate * share, blocks * kBlockRate) * 1e3);
-  const double turn_us = p.batches() == 1 ? 0.0 : sides.w_major == Major::kK ? kTurnUs : kTurnMnUs;
-  return kFixedUs + (s.splits > 1 ? kSplitUs : 0.0) + std::max(bytes_us, blocks / facts.sm_count * turn_us);
+  const double block_us = p.batches() == 1 ? 0.0 : sides.w_major == Major::kK ? kBlockUs : kBlockMnUs;
+  return kFixedUs + (s.splits > 1 ? kSplitUs : 0.0) + std::max(bytes_us, blocks / facts.sm_count * block_us);
 }
 
 template <class C>

@@ -64,7 +64,7 @@ bool is_wide(const Problem& p) {
   return sm80_mma::is_wide_a(p) && sm80_mma::is_wide_b(p);
 }
 
-/// The ways to run one configuration; each is a variant.
+/// How a kernel is run; each way is a variant.
 enum class Form { kDirect, kSplitK, kPad };
 
 int splits_of(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {

@@ -25,7 +25,7 @@ struct Line {
 // Fitted to 90 times on an H200, 6 % off on average (root mean square).
 constexpr double kStartUs = 2.5;     // both launches, first stages
 constexpr double kPassShare = 0.90;  // of the read stream that the pass over the operands reaches
-constexpr double kTurnUs = 1.7;      // of blocks that share an SM, once: their last wait, their stores
+constexpr double kWaveUs = 1.7;      // of a wave of blocks, once: their last wait, their stores
 constexpr int kMostBlocks = 2;       // that registers leave room for
 constexpr int kProducts = 6;
 
@@ -35,10 +35,10 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   // Blocks that an SM holds at once share its tensor cores; one alone does not keep them busy, and takes as long.
   const int64_t together = std::clamp(facts.smem_per_sm / (line.smem_bytes + 1024), 1, kMostBlocks);
   const int64_t tiles = ceil_div(p.m, t.bm) * ceil_div(p.n, t.bn) * p.batches();
-  const double turns = static_cast<double>(ceil_div(tiles, std::max(1, facts.sm_count) * together));
+  const double waves = static_cast<double>(ceil_div(tiles, std::max(1, facts.sm_count) * together));
   const double tile_clk =
       2.0 * kProducts * t.bm * t.bn * static_cast<double>(ceil_div(p.k, t.bk) * t.bk) / (line.rate * chip.mma_flops);
-  const double gemm_us = turns * (static_cast<double>(together) * tile_clk / (chip.clock_ghz * 1e3) + kTurnUs);
+  const double gemm_us = waves * (static_cast<double>(together) * tile_clk / (chip.clock_ghz * 1e3) + kWaveUs);
   return kStartUs + tile::split::pass_bytes(p) / (kPassShare * dram_gbs(facts) * 1e3) + gemm_us;
 }
 

@@ -8,8 +8,8 @@
 
 namespace hgemm::sm90_skinny {
 
-/// A cluster's blocks share the warps of a tile out: each block finishes so many of them, the first blocks if there are
-/// more blocks than warps.
+/// The number of warps of a tile whose sums a block of the cluster finishes. If there are more blocks than warps, the
+/// first blocks finish one each.
 constexpr int finished_warps(int warps, int splits) {
   return warps > splits ? warps / splits : 1;
 }
@@ -46,8 +46,9 @@ struct Config {
   static constexpr bool kFillsSm = 2 * (kSmemBytes + kReservedSmem) > 228 * 1024;  // no second block on an SM
   // Whether there is one with a ring that fills an SM besides (Deep). With 16 columns it takes as long as with 8.
   static constexpr bool kHasDeep = !kFillsSm && COLS > 8;
-  // Groups of WGMMA that may be under way when a step ends. One: the tensor cores do not wait for the next stage. None:
-  // a stage is given back at once, which is worth more where it is soon multiplied and the ring has few.
+  // Groups of WGMMA that may be in flight when a step ends. With one, the tensor cores do not wait for the next stage.
+  // With none, a stage is given back at once, which is worth more where a stage is multiplied soon and the ring has
+  // few.
   static constexpr int kInFlight = COLS >= 64 || (ROWS == 64 && kFillsSm) ? 1 : 0;
   static_assert(ROWS % 64 == 0);
   static_assert(2 * PANELS * (COLS + ROWS) * 128 <= kRingBytes, "one stage is read, the others are in flight");
@@ -64,13 +65,13 @@ enum class Release {
   kWithLastSums,   // when the last main loop has ended
 };
 
-/// How W is cut: into tiles of `tile_rows` rows, each into `splits` slices of K. `blocks` share the tiles of a batch
-/// out; with slices, a block has one.
+/// How W is divided: into tiles of `tile_rows` rows, each into `splits` slices of K. Each of `blocks` blocks computes a
+/// part of the tiles of a batch; with slices, one tile.
 struct Schedule {
   int tile_rows;  // a multiple of 8, MN-major of 64
   int splits, blocks;
   bool deep;     // with a ring that fills an SM (Deep)
-  int prefetch;  // stages of W that go to L2 before the kernels before this one have ended
+  int prefetch;  // stages of W that are brought to L2 while the kernels before this one still run
   Release release;
 };
 

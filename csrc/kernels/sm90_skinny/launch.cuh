@@ -27,7 +27,7 @@ Status launch(const Problem&, const Schedule&, Stream) {
 
 #else
 
-/// The map of a gated W, (rows, k), K-major: of its two halves, four rows at a time, the first's and then the second's.
+/// The map of a gated W, (rows, k), K-major: four rows of its first half, the same four of its second half, and so on.
 inline Status gated_map(const Problem& p, const ShortSide& sides, int tile_rows, CUtensorMap* map) {
   const int64_t half = sides.rows / 2;
   TmaView view{};

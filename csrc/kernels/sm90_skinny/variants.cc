@@ -51,13 +51,14 @@ double read_us(const Problem& p, const DeviceFacts& facts, const Line& line, int
   return dram_bytes(p) / (gbs * 1e3) + (splits > 1 ? kSumUs : 0.0);
 }
 
-/// Blocks that find room on an SM (1 KB of each is the system's).
+/// Blocks that fit an SM at a time (CUDA takes 1 KB for each).
 int resident(const DeviceFacts& facts, const Line& line) {
   return std::max(1, facts.smem_per_sm / (line.smem_bytes + sm90_skinny::kReservedSmem));
 }
 
-/// Slices of K that let the tiles be read in the least time. The scheduler packs clusters of more than two blocks two
-/// to an SM, and others then wait; clusters of eight gain only where there is next to nothing else.
+/// The number of slices of K with which the tiles are read in the least time. The GPU puts two blocks of a cluster of
+/// more than two blocks on one SM, and other blocks then wait; clusters of eight gain only where almost nothing else
+/// runs.
 int splits_for(const Problem& p, const DeviceFacts& facts, const Line& line, int64_t tiles, int64_t steps) {
   const int64_t all = tiles * p.batches();
   int best = 1;
@@ -78,10 +79,11 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const bool k_major = sides.w_major == Major::kK;
   const int64_t steps = ceil_div(p.k, line.tile.bk), batches = p.batches();
   int64_t tile_rows = line.tile.bm, tiles = ceil_div(sides.rows, tile_rows);
-  // How many slices pay off depends on the tiles, so on N or M; without any, sums are those of larger products.
+  // How many slices pay off depends on the number of tiles, and so on M or N. Batch-invariant results take no slices:
+  // their sums are then those of larger products.
   const int splits = p.numerics == NumericsMode::kFast ? splits_for(p, facts, line, tiles, steps) : 1;
-  // Without slices, few tiles leave SMs idle. Lower ones keep half of the SMs busy, and the next kernel's have the
-  // rest.
+  // Without slices, few tiles leave SMs idle. Lower tiles keep half of the SMs busy, and the blocks of the next kernel
+  // get the others.
   const bool is_deep = p.numerics != NumericsMode::kFast && line.tile.bm == 64;
   if (is_deep && batches == 1 && k_major && tiles * 2 < facts.sm_count) {
     tile_rows = std::clamp(ceil_div(ceil_div(sides.rows * 2, facts.sm_count), 8) * 8, kLeastDeepRows, tile_rows);
@@ -100,18 +102,19 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
       .prefetch = 0,
       .release = Release::kAtOnce,
   };
-  // Without slices a block has more to read, and often an SM to itself. All do it then: a kernel of which two blocks
-  // fit an SM puts them there, while other SMs idle, if it starts beside one whose blocks fill theirs.
+  // Without slices a block has more to read, and often an SM to itself. All kernels then use the deep ring: a kernel of
+  // which two blocks fit an SM, started beside one whose blocks fill theirs, would put two on one SM while others idle.
   s.deep = is_deep && (batches == 1 || tiles * batches <= facts.sm_count);
   if (batches > 1) return s;
   s.prefetch = kPrefetch;
   const bool waves = tiles * splits > facts.sm_count;
-  // Blocks that go on to their next tile leave no gap between two; they need the stages for it.
-  // On every SM one: on an SM without, two blocks of the next kernel would start.
+  // Persistent blocks load their next tile without a gap, if they have enough stages. Every SM gets one: on an SM
+  // without, two blocks of the next kernel would start.
   if (waves && (s.deep || line.tile.stages > 4)) s.blocks = facts.sm_count;
-  // The next kernel starts late, to load in this one's tail, and finds all SMs alike: each still has a block of this
-  // one, and room for one more. Where blocks end at different times it starts at once, lest two of its blocks take the
-  // place that one has left. And where there is no room for it, it waits until all have ended.
+  // The next kernel starts late, so that it loads while the last blocks of this one finish, and every SM is in the same
+  // state: it still runs a block of this kernel and has room for one more. Where blocks end at different times, the
+  // next kernel starts at once; otherwise two of its blocks would share an SM that this kernel has left. Where an SM
+  // has no room for a second block, the next kernel waits until all blocks have ended.
   if (s.deep ? waves : resident(facts, line) == 1) {
     s.release = Release::kWithLastSums;
   } else if (!waves && (splits > 1 || s.deep || p.k <= kLongK)) {
@@ -138,8 +141,8 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   return true;
 }
 
-/// Whether the kernels take a problem gated: their tiles are put together from four rows of each half. No other kernel
-/// does, and none gates results that it has not rounded.
+/// Whether the kernels take a gated problem: a tile holds four rows of one of W's matrices, the same four of the other,
+/// and so on. No other kernels do. None gates a result before it has been rounded.
 bool gates(const Problem& p) {
   const ShortSide sides = short_side_of(p);
   return p.numerics == NumericsMode::kFast && !sides.swapped && sides.w_major == Major::kK &&
@@ -147,17 +150,17 @@ bool gates(const Problem& p) {
          p.pre_activation == nullptr && p.alpha == 1.0f;
 }
 
-/// The bytes at the line's rate, less where too few blocks or too short slices ask for them; where blocks wait for
-/// room, at least their turns.
+/// The time of the bytes at the kernel's rate, or at a lower one where too few blocks or too short slices load them;
+/// where not all blocks fit the device, at least the time of the blocks of an SM, one after the other.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const int64_t blocks = int64_t{s.blocks} * s.splits * p.batches();
   const double us =
       kFixedUs + kFixedColUs * line.tile.bn + read_us(p, facts, line, blocks, s.tile_rows, s.splits, s.deep);
-  const int64_t turns = ceil_div(blocks, int64_t{facts.sm_count} * (s.deep ? 1 : resident(facts, line)));
-  if (turns == 1) return us;
+  const int64_t rounds = ceil_div(blocks, int64_t{facts.sm_count} * (s.deep ? 1 : resident(facts, line)));
+  if (rounds == 1) return us;
   const double steps = static_cast<double>(ceil_div(ceil_div(p.k, 128), s.splits));
-  return std::max(us, static_cast<double>(turns) * (kBlockUs + steps * step_us(line, s.tile_rows, s.deep)));
+  return std::max(us, static_cast<double>(rounds) * (kBlockUs + steps * step_us(line, s.tile_rows, s.deep)));
 }
 
 template <class C>

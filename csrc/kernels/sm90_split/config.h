@@ -30,12 +30,12 @@ struct Config {
 
 constexpr int kConsumerWarps = 8;
 
-/// How K is cut: of the last `rest` clusters' tiles into `slices` of `steps` stages, the last one of what is left; not
-/// at all of the others. Behind the planes, slices leave the sums of their `tiles` in the workspace, one slice after
-/// the other, and a counter for each warp that has sums of a tile.
+/// How K is divided. The last `rest` clusters' tiles, those that do not fill a wave, have `slices` slices of `steps`
+/// stages each, and the last slice what is left. The other tiles have all of K. The workspace holds, behind the planes,
+/// the partial sums of these `tiles`, one slice after the other, and a counter for each warp that has sums of a tile.
 struct Schedule {
   int rest, slices, steps;
-  int tiles;  // those of a cluster that lie beyond D count, too
+  int tiles;  // of single blocks, those beyond D included
 
   size_t sums_bytes(const Tile& tile) const {
     return sizeof(float) * slices * static_cast<size_t>(tiles) * tile.bm * tile.bn;

@@ -28,7 +28,7 @@ struct Line {
 
 // Fitted to 168 times on an H200, 3.8 % off on average (root mean square).
 constexpr double kStartUs = 2.5;      // both launches, first barriers, first stages
-constexpr double kSplitShare = 0.90;  // of the read stream that the pass over the operands reaches
+constexpr double kSplitShare = 0.90;  // of the read bandwidth that the pass over the operands reaches
 constexpr double kColumnUs = 0.027;   // of a tile, once: its last wait, what is done to its sums, their stores
 constexpr int kProducts = 6;
 constexpr double kPartUs = 9.0;  // of a tile in a slice: a new start, its sums to the workspace
@@ -45,8 +45,9 @@ struct Plan {
   double gemm_us;
 };
 
-/// The cut of K that is predicted to take the least, and that time. Only where A's rows are neighbours in memory, as in
-/// a weight's gradient, whose K is the batch: of other products a row's bits do not depend on how many there are.
+/// The number of slices of K with the least predicted time, and that time. Only where A's rows are neighbours in
+/// memory, as in a weight's gradient, whose K is the batch: in all other products a row's bits do not depend on the
+/// number of rows.
 Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Chip& chip = chip_of(facts.cc);
   const Tile& t = line.tile;

@@ -23,17 +23,21 @@ struct Config {
   static constexpr bool kPingpong = kConsumers == Consumers::kPingpong;
   static constexpr int BM = BM_, BN = BN_, BK = 64, STAGES = STAGES_;
   static constexpr int CM = CM_, CN = CN_, CK = CK_;  // blocks of a cluster along M, N and K
-  // Blocks with other tiles of C, of which a row or column loads a tile of an operand together.
+  // Blocks that compute different tiles of C. Those in one row of the cluster share tiles of A and load them together;
+  // those in one column share tiles of B.
   static constexpr int kSharers = CM * CN;
   static constexpr int kPeers = CM + CN - 1;  // blocks that need what one of them loads, itself included
   static constexpr int kCluster = CM * CN * CK;
-  static constexpr int WM = kPingpong ? BM : BM / 2;                // rows of a consumer warpgroup
-  static constexpr int kHalves = 2 * (WM / 64) * ((BN + 63) / 64);  // of its result: 32 columns of 64 rows
-  static constexpr bool kCopies = WM / 64 * BN / 2 <= 192;          // D that TMA cannot write: else too few registers
-  // Every epilogue. It is a third of a kernel's time to compile, and of its bytes: tiles of whole pieces of 64 columns
-  // have it, but not in clusters of four.
+  static constexpr int WM = kPingpong ? BM : BM / 2;  // rows of a consumer warpgroup
+  // Halves of epilogue tiles in a consumer warpgroup's result: an epilogue tile is 64 x 64, a half has 32 columns.
+  static constexpr int kHalves = 2 * (WM / 64) * ((BN + 63) / 64);
+  // Whether warps can write a D that TMA cannot write: larger accumulators leave too few registers for that.
+  static constexpr bool kCopies = WM / 64 * BN / 2 <= 192;
+  // Whether the kernel has the general epilogue (Finish::kAny). It takes a third of a kernel's compile time and of its
+  // bytes, so only tiles that are a multiple of 64 columns wide have it, and clusters of four do not.
   static constexpr bool kStoresAny = kCopies && BN % 64 == 0 && kSharers <= 2;
-  static constexpr bool kDefers = !kPingpong && CK == 1;  // stores of a tile to the main loop of the next
+  // Whether the stores of a tile are deferred into the main loop of the next one.
+  static constexpr bool kDefers = !kPingpong && CK == 1;
   static constexpr bool kStreamK = false, kEdged = false, kSwapped = kSwapped_;
   static constexpr int kEdge = 128;  // columns of Edged's other tiles
   static constexpr int kWarpgroupThreads = 128;
@@ -45,16 +49,17 @@ struct Config {
   static constexpr int kEmptyArrivals = kTileThreads / 32 * kPeers;  // a warp's that has read the stage, of each peer
   static constexpr int kSummedArrivals = 1;
   static constexpr int kStageBytesA = BM * BK * 2;
-  // Split K: a block finishes some of its tile's halves; what the other blocks send of their sums has its own place.
+  // Split K: each block of the cluster finishes kOwnHalves of the tile. The sums that the other blocks send for these
+  // have a buffer of their own.
   static constexpr int kOwnHalves = kHalves / CK;
   static constexpr int kHalfSumBytes = 2 * 128 * 64;
   static constexpr int kSumBytes = (CK - 1) * kOwnHalves * kHalfSumBytes;
   static constexpr int kBarrierBytes = (2 * STAGES + (CK > 1 ? 1 : 0)) * 8;
-  static constexpr int kStagingWarpBytes = 16 * 128;  // 16 rows of a warp on their way out, 128 bytes of each
+  static constexpr int kStagingWarpBytes = 16 * 128;  // staging of a warp's results: 16 rows of 128 bytes
   static constexpr int kStagingBytes = 8 * kStagingWarpBytes;
   static constexpr int kMaxSmemBytes = 232448;
-  // An MN-major B comes 64 columns at a time: a ring for K-major tiles may be deeper than there is room for those. Nor
-  // may its tiles begin inside of 32-byte sectors.
+  // TMA loads an MN-major B in boxes of 64 columns, so its stages are rounded up to 64 columns and may not fit the
+  // ring. Its tiles must also start at a multiple of 32 bytes.
   static constexpr int kRoundedBytesB = (BN + 63) / 64 * 64 * BK * 2;
   static constexpr bool kTakesMnMajorB =
       !kSwapped && BN % 16 == 0 &&
@@ -63,15 +68,15 @@ struct Config {
   static constexpr int kStageBytesB = kTakesMnMajorB ? kRoundedBytesB : BN * BK * 2;
   static constexpr int kStageBytes = kStageBytesA + kStageBytesB;
   static constexpr int kRestBytes = STAGES * kStageBytes + kSumBytes + kBarrierBytes;
-  // Split K: results go out through the place of the sums, once those are added.
+  // Split K stages results in the buffer of the sums, once these have been added.
   static constexpr int kStagingBuffers = CK > 1 ? 0 : kRestBytes + 2 * kStagingBytes <= kMaxSmemBytes ? 2 : 1;
   static constexpr int kSmemBytes = kRestBytes + kStagingBuffers * kStagingBytes;
   static_assert(WM % 64 == 0 && BN % 8 == 0 && BN >= 64 && BN <= 256);
   static_assert(WM / 64 * BN / 2 <= 208, "accumulators must leave registers for the rest");
   static_assert(kSmemBytes <= kMaxSmemBytes);
   static_assert(kCluster <= 8, "the largest portable cluster");
-  static_assert(CK == 1 || (kSharers == 1 && !kPingpong), "split K: a whole cluster for one tile");
-  static_assert(kHalves % CK == 0, "split K: every block has as much to finish");
+  static_assert(CK == 1 || (kSharers == 1 && !kPingpong), "split K: the whole cluster computes one tile");
+  static_assert(kHalves % CK == 0, "split K: every block finishes the same number of halves");
   static_assert(CK == 1 || kSumBytes >= kStagingBytes);
 };
 
@@ -80,10 +85,10 @@ struct Config {
 template <Consumers kConsumers, int BM, int BN, int STAGES, int CM, int CN, int CK>
 using SwapAB = Config<kConsumers, BM, BN, STAGES, CM, CN, CK, true>;
 
-/// A Config whose kernel covers the last columns of C by tiles of another shape, twice as high and kEdge columns wide:
-/// one for each cluster that the last wave would leave without work. 4096 x 4096 in 256 clusters' tiles of 256 x 256
-/// are four waves of 66 clusters, all but 3 %; in 256 of 256 x 248 and eight of 512 x 128 they are four waves of tiles
-/// that are 3 % smaller.
+/// A Config whose kernel covers the last columns of C, the residue, by tiles of another shape: twice as high and kEdge
+/// columns wide, one for each cluster that would have no tile in the last wave. Example: 4096 x 4096 in 256 clusters'
+/// tiles of 256 x 256 takes four waves of 66 clusters, almost exactly. In 256 tiles of 256 x 248 and eight of 512 x 128
+/// it takes four waves as well, of tiles that are 3 % smaller.
 template <class Base>
 struct Edged : Base {
   static constexpr bool kEdged = true;
@@ -104,7 +109,7 @@ struct StreamK : Base {
   static constexpr int kPartialsThreads = kReaders + 32;
   static constexpr int kHalfBytes = kReaders * 16 * 4;  // of partial sums: a half of each of their warps
   static constexpr int kPartialBytes = Base::kHalves * kHalfBytes;
-  // Partial sums come in through the ring, as many halves a stage as find room.
+  // Partial sums are loaded through the ring, as many halves in a stage as fit.
   static constexpr int kStageHalves = std::min(Base::kStageBytes / kHalfBytes, Base::kHalves);
   static constexpr int kPartialStages = (Base::kHalves + kStageHalves - 1) / kStageHalves;
   static constexpr int kSmemBytes = Base::kSmemBytes + 16;
@@ -121,7 +126,7 @@ inline bool is_tma_b(const Problem& p) {
   return alignment_b(p) == 16 && p.ldb() >= (p.b_major() == Major::kK ? p.k : p.n);
 }
 
-/// What the epilogue does. All but the last write D in 16 bits: by TMA, or, the first two, in copies where that cannot.
+/// What the epilogue does. All but kAny write D in 16 bits, by TMA; kScale and kBiasRelu also where TMA cannot write D.
 enum class Finish : int32_t {
   kScale,           // D = alpha * A @ B
   kBiasRelu,        // D = relu(alpha * A @ B + bias), without either or both
@@ -129,7 +134,8 @@ enum class Finish : int32_t {
   kAny,
 };
 
-/// TMA clips stores to 16 bytes: it would write past the end of a ragged row (ptx/tma.cuh).
+/// TMA stores whole 16-byte chunks, so it would write past the end of a row that is not a multiple of them
+/// (ptx/tma.cuh).
 inline bool stores_by_tma(const Problem& p) {
   return p.out_dtype != DType::kF32 && alignment_d(p) == 16 && p.n % 8 == 0 && p.d.row_stride >= p.n;
 }

@@ -56,7 +56,7 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
 
   static std::atomic<uint64_t> smem_allowed{0};
   if (const cudaError_t e = allow_smem(kernel<Traits>, Traits::kSmemBytes, smem_allowed); e != cudaSuccess) return e;
-  // A cluster that splits K uses its ring for the reduction and leaves: no second tile may be on its way there.
+  // A cluster that splits K computes one tile: it uses the ring for the reduction, so no second tile may be loaded.
   uint32_t clusters = Traits::CK > 1
                           ? params.units
                           : std::min(params.units, static_cast<uint32_t>(clusters_at_once(facts, Traits::kCluster)));

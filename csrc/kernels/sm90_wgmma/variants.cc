@@ -29,32 +29,38 @@ struct Line {
   int edge;              // Edged: columns of its other tiles; else 0
 };
 
-/// The ways to run one configuration; each is a variant.
-enum class Form { kDirect, kPad, kSwapped };
+/// How a kernel gets its operands; each way is a variant.
+enum class Form {
+  kDirect,   // from where they are
+  kPad,      // from padded copies, which are made first
+  kSwapped,  // from where they are, A and B exchanged (SwapAB)
+};
 
 // Fitted to a thousand timings on the H200, back to back: each kernel starts while its predecessor drains.
-constexpr double kPadBandwidth = 0.6;  // share of the read stream that a padding copy reaches
-constexpr double kFeed = 72;           // bytes per clock and SM from L2 while all SMs read; a multicast counts once
-constexpr double kFill = 75;           // and into the shared memory of one SM
-constexpr double kStartUs = 1.2;       // launch, first barriers, first stages
-constexpr double kClusterUs = 0.3;     // two SMs must be free
-constexpr double kPadUs = 1.5;         // launch of the padding copy
-constexpr double kStoreUs = 0.5;       // a warpgroup's plain epilogue of 128 x 128 results
-constexpr double kCopyFactor = 4;      // where warps, not TMA, write them
-constexpr double kRoundShare = 0.3;    // of it, where the stores wait for the next tile
-constexpr double kReduceUs = 3.0;      // split K: exchange through distributed shared memory
-constexpr double kReadShare = 0.82;    // of the read stream, at best
-// Stream-K, with RATE fitted to the 15 shapes of NOTES.md so that on none a prediction is under the best other line's.
+constexpr double kPadBandwidth = 0.6;  // share of the read bandwidth that a padding copy reaches
+constexpr double kFeed = 72;         // bytes per clock that an SM gets from L2 while all read; a multicast counts once
+constexpr double kFill = 75;         // bytes per clock into the shared memory of one SM
+constexpr double kStartUs = 1.2;     // launch, first barriers, first stages
+constexpr double kClusterUs = 0.3;   // until as many SMs as the cluster has blocks are free
+constexpr double kPadUs = 1.5;       // launch of the padding copy
+constexpr double kStoreUs = 0.5;     // a warpgroup's plain epilogue of 128 x 128 results
+constexpr double kCopyFactor = 4;    // where warps, not TMA, write them
+constexpr double kRoundShare = 0.3;  // of it, where the stores wait for the next tile
+constexpr double kReduceUs = 3.0;    // split K: exchange through distributed shared memory
+constexpr double kReadShare = 0.82;  // of the read bandwidth, at best
+// Stream-K. Its rates were fitted to the 15 shapes of NOTES.md, such that no prediction is below that of the best other
+// kernel.
 constexpr double kLeaveUs = 6.0;  // 128 x 256 partial sums to memory
 constexpr double kAddUs = 3.0;    // and as many added to a tile
 constexpr double kEdgedUs = 3.0;  // Edged: rows of tiles that begin inside of sectors, most of it at the end
 
-int64_t units_of(const Problem& p, const Line& line) {
+/// Work tiles of C, each the tiles of a whole cluster.
+int64_t cluster_tiles_of(const Problem& p, const Line& line) {
   return ceil_div(p.m, int64_t{line.tile.bm} * line.cm) * ceil_div(p.n, int64_t{line.tile.bn} * line.cn) * p.batches();
 }
-/// Stream-K: how the steps of K are shared out.
+/// Stream-K: how the steps of K are distributed over the clusters.
 sm90_wgmma::Split split_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  return sm90_wgmma::split_of(units_of(p, line), ceil_div(p.k, line.tile.bk),
+  return sm90_wgmma::split_of(cluster_tiles_of(p, line), ceil_div(p.k, line.tile.bk),
                               clusters_at_once(facts, line.cm * line.cn));
 }
 /// Edged: how its clusters share C.
@@ -72,7 +78,7 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   }
   if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
   const int64_t tiles = ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches();
-  constexpr int64_t kMaxTiles = int64_t{1} << 29;  // clusters round up, and turns are counted in 32 bits
+  constexpr int64_t kMaxTiles = int64_t{1} << 29;  // clusters round up, and tiles are counted in 32 bits
   if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, at most 2^29", static_cast<long long>(tiles));
   if (line.ck > 1 && p.k < 2 * int64_t{line.ck} * line.tile.bk) {
     return refuse(why, "K = %lld is too short for %d slices", static_cast<long long>(p.k), line.ck);
@@ -113,14 +119,14 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   return true;
 }
 
-/// Tiles that would begin at any quarter of a line are copied to lines of their own.
+/// Tiles of B that would start inside of a 128-byte line are copied to lines of their own.
 Pads pads_of(const Problem& p, const Line& line) {
   return {!sm90_wgmma::is_tma_a(p), !sm90_wgmma::is_tma_b(p), line.tile.bn % 32 == 0 ? 0 : line.tile.bn};
 }
 size_t pad_bytes(const Problem& p, const Line& line, Form form) {
   return form == Form::kPad ? padded_bytes(p, pads_of(p, line)) : 0;
 }
-/// Stream-K: partial sums and flags of every block.
+/// Stream-K: bytes of the partial sums and flags of all blocks.
 size_t stream_k_bytes(const Problem& p, const DeviceFacts& facts, const Line& line) {
   if (line.partial_bytes == 0) return 0;
   const size_t blocks = size_t{split_of(p, facts, line).clusters} * line.cm * line.cn;
@@ -128,8 +134,9 @@ size_t stream_k_bytes(const Problem& p, const DeviceFacts& facts, const Line& li
   return blocks * line.partial_bytes + (blocks * sizeof(uint64_t) + kAlign - 1) / kAlign * kAlign;
 }
 
-/// What the epilogue costs beside a plain one. Biases and activations are unrolled where D goes through TMA, the latter
-/// for the layout of linear layers alone; all else is finished 32 columns at a time in a loop.
+/// The time of the epilogue as a multiple of a plain one. Where D goes through TMA, bias and relu are unrolled for
+/// every layout, and the other activations for the layout of linear layers. Everything else runs in a loop over 32
+/// columns at a time.
 double epilogue_factor(const Problem& p) {
   const bool is_linear = p.a_major() == Major::kK && p.b_major() == Major::kK;
   const bool cheap = p.act == Activation::kNone || p.act == Activation::kRelu;
@@ -140,10 +147,10 @@ double epilogue_factor(const Problem& p) {
   return p.act == Activation::kNone && p.bias == nullptr ? 1 : 1.5;
 }
 
-/// Whole waves of clusters; a step takes the longest of its math, its bytes from L2 and those that its SM takes in. The
-/// epilogue of a pingpong kernel runs under the main loop of the next tile, or the other way round where K is short.
-/// Compute and memory overlap, but not fully where both take about as long.
-/// Stream-K: as many turns as its steps come to, and what it takes to write and to add partial sums.
+/// The time in whole waves of clusters. A step of K takes the longest of its math, its bytes from L2 and the bytes that
+/// its SM takes in. The epilogue of a pingpong kernel runs under the main loop of the next tile, or the other way round
+/// where K is short. Compute and memory overlap, but not fully where both take about the same time. Stream-K takes as
+/// many waves as its steps amount to, and the time to write and to add partial sums.
 double gemm_us(const Problem& given, const DeviceFacts& facts, const Line& line, Form form) {
   const Problem p = form == Form::kSwapped ? sm90_wgmma::swapped_problem(given) : given;
   const double epilogue = epilogue_factor(given);  // D lies as it is given, swapped or not
@@ -152,9 +159,9 @@ double gemm_us(const Problem& given, const DeviceFacts& facts, const Line& line,
   const Tile& t = line.tile;
   const double clk_per_us = chip.clock_ghz * 1e3;
   const int blocks = line.cm * line.cn * line.ck;
-  const int64_t units = units_of(p, line);
+  const int64_t tiles = cluster_tiles_of(p, line);
   const int64_t clusters = clusters_at_once(facts, blocks);
-  double turns = static_cast<double>(ceil_div(units, clusters));
+  double waves = static_cast<double>(ceil_div(tiles, clusters));
   const double steps = static_cast<double>(ceil_div(ceil_div(p.k, t.bk), line.ck));
 
   const double line_share = whole_lines ? 1.0 : 0.45;  // fits 248 us at 4096^3 in rows of 4104
@@ -164,23 +171,23 @@ double gemm_us(const Problem& given, const DeviceFacts& facts, const Line& line,
   double parts_us = 0;
   const sm90_wgmma::Split split = line.partial_bytes > 0 ? split_of(p, facts, line) : sm90_wgmma::Split{};
   if (split.units > 0) {
-    turns = split.waves + split.share / steps;
+    waves = split.waves + split.share / steps;
     const double adds = std::ceil(steps / split.share), area = t.bm * t.bn / (128.0 * 256.0);
     parts_us = area * (kLeaveUs + kAddUs * adds);
   }
   if (line.edge > 0) {
-    turns = edges_of(p, facts, line).turns - 1 + 2.0 * line.edge / t.bn;
+    waves = edges_of(p, facts, line).turns - 1 + 2.0 * line.edge / t.bn;
     parts_us = kEdgedUs;
   }
   const double loop_us = steps * std::max({math_clk, feed_clk, fill_clk}) / clk_per_us;
   const double store_us = kStoreUs * epilogue * t.bm * t.bn / (128.0 * 128.0);
   double compute_us;
   if (line.pingpong) {
-    compute_us = (turns - 1) * std::max(loop_us, (loop_us + store_us) / 2) + loop_us + store_us + parts_us;
+    compute_us = (waves - 1) * std::max(loop_us, (loop_us + store_us) / 2) + loop_us + store_us + parts_us;
   } else {
     const bool defers = line.ck == 1 && epilogue < 8 && sm90_wgmma::stores_by_tma(given);
-    compute_us = turns * (loop_us + (line.ck > 1 ? kReduceUs : 0.0)) +
-                 store_us * (defers ? 1 + kRoundShare * std::max(0.0, turns - 1) : turns) + parts_us;
+    compute_us = waves * (loop_us + (line.ck > 1 ? kReduceUs : 0.0)) +
+                 store_us * (defers ? 1 + kRoundShare * std::max(0.0, waves - 1) : waves) + parts_us;
   }
   const double memory_us = dram_bytes(p) / (dram_gbs(facts) * 1e3 * kReadShare);
   const double longer = std::max(compute_us, memory_us), shorter = std::min(compute_us, memory_us);
