@@ -171,9 +171,9 @@ constexpr Line kLine = {
     .max_splits = C::kMaxSplits,
 };
 
-/// The kernel that a deep schedule takes instead of one that has no ring for it.
+/// A deep schedule for 8 columns runs the kernel for 16, because there is no deep one for 8.
 using DeepOf8Columns = sm90_skinny::Config<64, 16, 2, 104>;
-static_assert(DeepOf8Columns::kHasDeep && kLine<DeepOf8Columns>.rate > 0, "it is in the list");
+static_assert(DeepOf8Columns::kHasDeep && kLine<DeepOf8Columns>.rate > 0, "list.h declares it");
 
 template <class C, DType kDType>
 Status launch(const Problem& p, const Schedule& s, Stream stream) {
