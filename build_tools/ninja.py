@@ -171,7 +171,7 @@ def build_file(
             continue
         target = f"{source.relative_to(csrc)}.o"
         has_ops = source.parent.name in ("torch", "ladder")
-        flags = ["-std=c++20", *cc_flags, *torch_flags] if has_ops else ["-std=c++17", *cc_flags]
+        flags = ["-std=c++20", *cc_flags, *(torch_flags if has_ops else ())]
         if assign(source, target):
             lines.append(f"build {target}: cxx {ninja_path(source)}\n  flags = {ninja_flags(flags)}")
 

@@ -65,11 +65,21 @@ Float32Mode float32_of(int32_t value) {
 }
 
 DeviceFacts facts_of(const HgemmFacts& f) {
-  return {f.cc, f.sm_count, f.smem_optin, f.smem_per_sm, f.l2_bytes, f.dram_gbs};
+  return {.cc = f.cc,
+          .sm_count = f.sm_count,
+          .smem_optin = f.smem_optin,
+          .smem_per_sm = f.smem_per_sm,
+          .l2_bytes = f.l2_bytes,
+          .dram_gbs = f.dram_gbs};
 }
 
 HgemmFacts facts_of(const DeviceFacts& f) {
-  return {f.cc, f.sm_count, f.smem_optin, f.smem_per_sm, f.l2_bytes, f.dram_gbs};
+  return {.cc = f.cc,
+          .sm_count = f.sm_count,
+          .smem_optin = f.smem_optin,
+          .smem_per_sm = f.smem_per_sm,
+          .l2_bytes = f.l2_bytes,
+          .dram_gbs = f.dram_gbs};
 }
 
 /// Nobody reads through it: an address is its alignment.
@@ -116,19 +126,19 @@ TableEntry table_entry(const HgemmTableEntry& e, const HgemmTiming* timings, int
           "names timings that are not there");
   require(e.dtype >= 0 && e.dtype <= static_cast<int32_t>(DType::kF32), "has an unknown dtype");
   require((e.a_major | e.b_major | 1) == 1, "has an unknown layout");
-  TableEntry entry{e.cc,
-                   e.sm_count,
-                   e.l2_bytes,
-                   e.dram_gbs,
-                   static_cast<DType>(e.dtype),
-                   static_cast<Major>(e.a_major),
-                   static_cast<Major>(e.b_major),
-                   e.align,
-                   e.batch,
-                   e.m,
-                   e.n,
-                   e.k,
-                   {}};
+  TableEntry entry{.cc = e.cc,
+                   .sm_count = e.sm_count,
+                   .l2_bytes = e.l2_bytes,
+                   .dram_gbs = e.dram_gbs,
+                   .dtype = static_cast<DType>(e.dtype),
+                   .a_major = static_cast<Major>(e.a_major),
+                   .b_major = static_cast<Major>(e.b_major),
+                   .align = e.align,
+                   .batch = e.batch,
+                   .m = e.m,
+                   .n = e.n,
+                   .k = e.k,
+                   .timings = {}};
   for (int i = 0; i < e.timing_count; ++i) {
     const HgemmTiming& t = timings[e.first_timing + i];
     entry.timings.push_back({t.variant, t.us});
@@ -175,17 +185,17 @@ int hgemm_variant_info(int id, HgemmVariantInfo* info) {
   return guarded([&] {
     if (id < 0 || id >= variant_count()) fail("variant " + std::to_string(id) + " does not exist");
     const Variant& v = variant(id);
-    *info = {v.name,
-             family_name(id),
-             v.min_cc,
-             v.max_cc,
-             v.dtypes,
-             static_cast<int32_t>(v.numerics),
-             {v.tile.bm, v.tile.bn, v.tile.bk, v.tile.stages, v.tile.threads},
-             v.smem_bytes,
-             v.splits_k,
-             v.family == Family::kAdded,
-             static_cast<int32_t>(v.sums)};
+    *info = {.name = v.name,
+             .family = family_name(id),
+             .min_cc = v.min_cc,
+             .max_cc = v.max_cc,
+             .dtypes = v.dtypes,
+             .numerics = static_cast<int32_t>(v.numerics),
+             .tile = {v.tile.bm, v.tile.bn, v.tile.bk, v.tile.stages, v.tile.threads},
+             .smem_bytes = v.smem_bytes,
+             .splits_k = v.splits_k,
+             .added = v.family == Family::kAdded,
+             .sums = static_cast<int32_t>(v.sums)};
   });
 }
 
@@ -264,7 +274,11 @@ int hgemm_explain(const HgemmQuery* query, HgemmDecision* decision, HgemmCandida
     if (!candidates) return;
     for (size_t i = 0; i < e.candidates.size(); ++i) {
       const Candidate& c = e.candidates[i];
-      candidates[i] = {c.variant, c.eligible, c.predicted_us, c.measured_us, {}};
+      candidates[i] = {.variant = c.variant,
+                       .eligible = c.eligible,
+                       .predicted_us = c.predicted_us,
+                       .measured_us = c.measured_us,
+                       .reason = {}};
       copy_text(candidates[i].reason, sizeof(candidates[i].reason), c.reason);
     }
   });

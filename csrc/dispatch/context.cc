@@ -77,27 +77,27 @@ std::shared_ptr<Entry> last_of(const Entries& entries, const Context* context) {
 
 HgemmCallCount count_of(const Tally::Row& row) {
   const CallKind& c = row.kind;
-  return {static_cast<int32_t>(c.dtype),
-          static_cast<int32_t>(c.out_dtype),
-          static_cast<int32_t>(c.a_major),
-          static_cast<int32_t>(c.b_major),
-          static_cast<int32_t>(c.act),
-          c.has_bias,
-          c.has_c,
-          c.align,
-          c.batch,
-          c.m,
-          c.n,
-          c.k,
-          c.ordinal,
-          c.variant,
-          static_cast<int32_t>(c.source),
-          c.left,
-          c.site,
-          static_cast<int32_t>(c.numerics),
-          static_cast<int32_t>(c.float32),
-          0,
-          row.calls};
+  return {.dtype = static_cast<int32_t>(c.dtype),
+          .out_dtype = static_cast<int32_t>(c.out_dtype),
+          .a_major = static_cast<int32_t>(c.a_major),
+          .b_major = static_cast<int32_t>(c.b_major),
+          .act = static_cast<int32_t>(c.act),
+          .has_bias = c.has_bias,
+          .has_c = c.has_c,
+          .align = c.align,
+          .batch = c.batch,
+          .m = c.m,
+          .n = c.n,
+          .k = c.k,
+          .ordinal = c.ordinal,
+          .variant = c.variant,
+          .source = static_cast<int32_t>(c.source),
+          .left = c.left,
+          .site = c.site,
+          .numerics = static_cast<int32_t>(c.numerics),
+          .float32 = static_cast<int32_t>(c.float32),
+          .reserved = 0,
+          .calls = row.calls};
 }
 
 }  // namespace

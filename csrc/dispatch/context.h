@@ -12,7 +12,8 @@ namespace hgemm {
 constexpr int kNoContext = -4;
 /// The same of a thread's own, whatever others have entered.
 constexpr int kOutside = -5;
-constexpr HgemmSettings kNoSettings = {kNoContext, kAuto, kAuto, kAuto, 0};
+constexpr HgemmSettings kNoSettings = {
+    .variant = kNoContext, .numerics = kAuto, .float32 = kAuto, .tunes = kAuto, .reserved = 0};
 
 /// The site of products that autograd computes; 0 is none.
 constexpr int kBackwardSite = 1;

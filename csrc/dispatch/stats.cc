@@ -53,25 +53,25 @@ void add_difference(const std::vector<int64_t>& now, const std::vector<int64_t>&
 }  // namespace
 
 std::atomic<int64_t>& call_counter(const Problem& p, int ordinal, const Decision& decision, int left, int site) {
-  CallKind kind{p.dtype,
-                p.out_dtype,
-                p.a_major(),
-                p.b_major(),
-                p.act,
-                p.bias != nullptr,
-                p.c.data != nullptr,
-                least_alignment(p),
-                p.batches(),
-                p.m,
-                p.n,
-                p.k,
-                ordinal,
-                decision.variant,
-                decision.source,
-                left,
-                site,
-                p.numerics,
-                p.float32};
+  CallKind kind{.dtype = p.dtype,
+                .out_dtype = p.out_dtype,
+                .a_major = p.a_major(),
+                .b_major = p.b_major(),
+                .act = p.act,
+                .has_bias = p.bias != nullptr,
+                .has_c = p.c.data != nullptr,
+                .align = least_alignment(p),
+                .batch = p.batches(),
+                .m = p.m,
+                .n = p.n,
+                .k = p.k,
+                .ordinal = ordinal,
+                .variant = decision.variant,
+                .source = decision.source,
+                .left = left,
+                .site = site,
+                .numerics = p.numerics,
+                .float32 = p.float32};
   Counters& c = counters();
   const std::lock_guard<std::mutex> lock(c.mutex);
   auto found = c.by_kind.find(&kind);

@@ -255,19 +255,19 @@ void add_to_table(const TableEntry& e) {
 }
 
 bool entry_of(const Problem& p, const DeviceFacts& facts, TableEntry* entry) {
-  *entry = {facts.cc,
-            facts.sm_count,
-            facts.l2_bytes,
-            facts.dram_gbs,
-            p.dtype,
-            p.a_major(),
-            p.b_major(),
-            least_alignment(p),
-            p.batches(),
-            p.m,
-            p.n,
-            p.k,
-            {}};
+  *entry = {.cc = facts.cc,
+            .sm_count = facts.sm_count,
+            .l2_bytes = facts.l2_bytes,
+            .dram_gbs = facts.dram_gbs,
+            .dtype = p.dtype,
+            .a_major = p.a_major(),
+            .b_major = p.b_major(),
+            .align = least_alignment(p),
+            .batch = p.batches(),
+            .m = p.m,
+            .n = p.n,
+            .k = p.k,
+            .timings = {}};
   return p.out_dtype == p.dtype && p.dtype <= DType::kF32 && fault_of(*entry) == nullptr &&
          class_of(problem_of(*entry), p.dtype) == class_of(p, p.dtype);
 }

@@ -88,20 +88,20 @@ bool tune(const Problem& p, const DeviceFacts& facts, int ordinal) {
   TableEntry entry;
   if (!entry_of(product, facts, &entry) || is_known(product, facts) || !any_serves(product, facts)) return true;
   HgemmTuning tuning{};
-  tuning.entry = {entry.cc,
-                  entry.sm_count,
-                  entry.l2_bytes,
-                  static_cast<int32_t>(entry.dtype),
-                  static_cast<int32_t>(entry.a_major),
-                  static_cast<int32_t>(entry.b_major),
-                  entry.align,
-                  entry.batch,
-                  entry.m,
-                  entry.n,
-                  entry.k,
-                  0,
-                  0,
-                  entry.dram_gbs};
+  tuning.entry = {.cc = entry.cc,
+                  .sm_count = entry.sm_count,
+                  .l2_bytes = entry.l2_bytes,
+                  .dtype = static_cast<int32_t>(entry.dtype),
+                  .a_major = static_cast<int32_t>(entry.a_major),
+                  .b_major = static_cast<int32_t>(entry.b_major),
+                  .align = entry.align,
+                  .batch = entry.batch,
+                  .m = entry.m,
+                  .n = entry.n,
+                  .k = entry.k,
+                  .first_timing = 0,
+                  .timing_count = 0,
+                  .dram_gbs = entry.dram_gbs};
   tuning.ordinal = ordinal;
   std::copy_n(product.batch, 2, tuning.batch);
   describe_operand(product.a, &tuning.a, tuning.a_strides);
