@@ -243,7 +243,7 @@ def _address(t: Tensor) -> int:
 
 
 def _preset_facts(arch: str) -> tuple[_native.Facts, str]:
-    known = {f"sm_{cc}": cc for cc in _native.PRESETS}
+    known = {f"sm_{cc}": cc for cc in _native.chips()}
     if arch not in known:
         raise ValueError(f"explain: arch must be one of {', '.join(known)}, got {arch!r}")
     return _native.preset_facts(known[arch]), arch

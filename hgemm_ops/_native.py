@@ -26,7 +26,6 @@ FLOAT32 = ("strict", "split")
 SUMS = ("vary", "in order", "two slices", "four slices", "planes", "planes by mma.sync")
 OPS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear")
 LAYOUTS = {(0, 1): "NN", (0, 0): "NT", (1, 1): "TN", (1, 0): "TT"}  # (major of a, major of b)
-PRESETS = (80, 86, 89, 90, 100)
 
 
 def _each(ctype: Any, *names: str) -> list[tuple[str, Any]]:
@@ -143,6 +142,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_variant_info": (c_int, [c_int, POINTER(VariantInfo)]),
     "hgemm_find_variant": (c_int, [c_char_p]),
     "hgemm_has_device_code": (c_int, []),
+    "hgemm_chips": (c_int, [POINTER(c_int32), c_int]),
     "hgemm_preset_facts": (c_int, [c_int, POINTER(Facts)]),
     "hgemm_device_facts": (c_int, [c_int, POINTER(Facts)]),
     "hgemm_device_fault": (c_char_p, [c_int]),
@@ -226,7 +226,18 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+@functools.cache
+def chips() -> tuple[int, ...]:
+    """The compute capabilities of the chips that decisions can be made for; none where there is no library."""
+    if not _library.load():
+        return ()
+    ccs = (c_int32 * lib().hgemm_chips(None, 0))()
+    lib().hgemm_chips(ccs, len(ccs))
+    return tuple(ccs)
+
+
 def preset_facts(cc: int) -> Facts:
+    """The facts of one of these chips. ValueError for any other."""
     facts = Facts()
     check(lib().hgemm_preset_facts(cc, facts), ValueError)
     return facts

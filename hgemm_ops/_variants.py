@@ -53,7 +53,7 @@ _SIZES = ((4096, 4096, 4096), (1, 4096, 4096), (128, 128, 4096), (16, 16, 64), (
 def _layouts() -> list[set[str]]:
     """The layouts each kernel serves for at least one of a few sizes: kernels declare a predicate, not a list."""
     served: list[set[str]] = [set() for _ in range(_native.lib().hgemm_variant_count())]
-    chips = map(_native.preset_facts, _native.PRESETS)
+    chips = map(_native.preset_facts, _native.chips())
     cases = itertools.product(chips, _native.KERNEL_DTYPES, _SIZES, _native.LAYOUTS.values())
     for facts, dtype, (m, n, k), layout in cases:
         if m == 1 and layout[0] == "T":

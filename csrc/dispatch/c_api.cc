@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "core/chip.h"
 #include "core/device.h"
 #include "core/read.h"
 #include "dispatch/canonical.h"
 #include "dispatch/context.h"
 #include "dispatch/devices.h"
-#include "dispatch/facts.h"
 #include "dispatch/invariance.h"
 #include "dispatch/learned.h"
 #include "dispatch/registry.h"
@@ -210,10 +210,15 @@ int hgemm_find_variant(const char* name) {
   return find_variant(name);
 }
 
+int hgemm_chips(int32_t* ccs, int capacity) {
+  for (int i = 0; i < std::min(chip_count(), capacity); ++i) ccs[i] = chip_at(i).facts.cc;
+  return chip_count();
+}
+
 int hgemm_preset_facts(int cc, HgemmFacts* facts) {
   return guarded([&] {
     DeviceFacts preset;
-    if (!preset_facts(cc, &preset)) fail("no preset for sm_" + std::to_string(cc) + "; there are 80, 86, 89, 90, 100");
+    if (!preset_facts(cc, &preset)) fail("no chip is known for sm_" + std::to_string(cc));
     *facts = facts_of(preset);
   });
 }

@@ -172,7 +172,10 @@ HGEMM_API int hgemm_find_variant(const char* name); /* "auto" -1, "torch" -2, un
    family is called. Neither is copied. */
 HGEMM_API int hgemm_add_variants(const void* variants, int count, int variant_bytes, const char* family);
 
-HGEMM_API int hgemm_preset_facts(int cc, HgemmFacts* facts); /* 80, 86, 89, 90, 100 */
+/* The compute capabilities of the chips that decisions can be made for without one in the machine (core/chip.cc).
+   Returns how many there are and fills at most `capacity`. */
+HGEMM_API int hgemm_chips(int32_t* ccs, int capacity);
+HGEMM_API int hgemm_preset_facts(int cc, HgemmFacts* facts); /* of one of them */
 HGEMM_API int hgemm_device_facts(int ordinal, HgemmFacts* facts);
 
 /* Why this library cannot run on a device, and what to do about it; "" where it can. */

@@ -9,7 +9,6 @@
 
 #include "core/chip.h"
 #include "dispatch/canonical.h"
-#include "dispatch/facts.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
 #include "dispatch/torch_model.h"
@@ -83,8 +82,7 @@ typename Container::value_type& find_or_add(Container& items, const Match& match
 
 /// The facts an entry was measured under. Shared memory is not part of a table's key: it is the chip's.
 DeviceFacts facts_of(const TableEntry& e) {
-  DeviceFacts facts;
-  preset_facts(chip_of(e.cc).cc, &facts);
+  DeviceFacts facts = chip_of(e.cc).facts;
   facts.cc = e.cc;
   facts.sm_count = e.sm_count;
   facts.l2_bytes = e.l2_bytes;

@@ -15,6 +15,13 @@ _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*_native.DTYPE
 _DTYPE = click.Choice(list(_DTYPES))
 
 
+def _known_arch(context: click.Context, parameter: click.Parameter, arch: str | None) -> str | None:
+    known = [f"sm_{cc}" for cc in _native.chips()]  # not a click.Choice: asking for them loads the library
+    if arch is not None and known and arch not in known:
+        raise click.BadParameter(f"{arch!r} is not one of {', '.join(known)}.", context, parameter)
+    return arch
+
+
 @click.command()
 @click.argument("m", type=click.IntRange(min=0))
 @click.argument("n", type=click.IntRange(min=0))
@@ -25,7 +32,7 @@ _DTYPE = click.Choice(list(_DTYPES))
 )
 @click.option("--batch", type=click.IntRange(min=0), default=1, show_default=True)
 @click.option("--alignment", type=click.Choice(["2", "4", "8", "16"]), default="16", show_default=True, help="Bytes.")
-@click.option("--arch", type=click.Choice([f"sm_{cc}" for cc in _native.PRESETS]), help="Default: this GPU, or sm_90.")
+@click.option("--arch", metavar="sm_NN", callback=_known_arch, help="Default: this GPU, or sm_90.")
 @click.option("--activation", type=click.Choice(ACTIVATIONS))
 @click.option("--bias", is_flag=True, help="Add a bias vector.")
 @click.option("--out-dtype", type=_DTYPE)

@@ -27,7 +27,7 @@ from hgemm_ops._tables import Device, Entry, Table, write
 
 pytestmark = needs_library
 
-ARCHS = [f"sm_{cc}" for cc in _native.PRESETS]
+ARCHS = [f"sm_{cc}" for cc in _native.chips()]
 A100 = Device("NVIDIA A100", 80, 108, 41943040)  # of which nothing was learned: tables correct its models
 
 

@@ -59,7 +59,7 @@ def test_every_kernel_declares_its_sums() -> None:
 # ---- what is chosen -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cc", _native.PRESETS)
+@pytest.mark.parametrize("cc", _native.chips())
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 def test_the_class_never_changes_and_torch_never_serves(cc: int, dtype: torch.dtype) -> None:
     facts, draw = _native.preset_facts(cc), random.Random(cc)
