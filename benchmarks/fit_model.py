@@ -1,5 +1,5 @@
-"""Fits what the dispatcher's analytic models miss (``csrc/dispatch/learned.h``) to measured shapes, and writes the
-trees to ``csrc/dispatch/learned_sm90.inc.xz``. Needs no GPU; needs numpy and catboost, which nothing else here does.
+"""Fits what the dispatcher's analytic models miss (``csrc/dispatch/models/learned.h``) to measured shapes, and writes the
+trees to ``csrc/dispatch/models/learned_sm90.inc.xz``. Needs no GPU; needs numpy and catboost, which nothing else here does.
 
 python benchmarks/fit_model.py [--check]
 
@@ -58,12 +58,12 @@ WEIGHTS = {
     "h100-80gb-hbm3/shapes-ragged": 1.0,
 }
 DATA = tuple(Path(__file__).parent / "results" / f"{name}.tsv.xz" for name in WEIGHTS)
-OUTPUT = Path(__file__).parents[1] / "csrc" / "dispatch" / "learned_sm90.inc.xz"
+OUTPUT = Path(__file__).parents[1] / "csrc" / "dispatch" / "models" / "learned_sm90.inc.xz"
 TORCH = "torch"
 PREDICTED = 20  # learned.h's kShapeFeatures: the first question about a kernel or torch, log2 of what is predicted
 UNIT, MOST = 4096, 127  # leaves are whole numbers of 2^shift / UNIT, at most so many
 BORDERS, MOST_DEPTH = 129, 8  # learned.h's kBorders and kMostDepth
-MARGIN, DOUBTED = 1.02, 0.4  # select.cc's kLearnedMargin and kLearnedDoubt
+MARGIN, DOUBTED = 1.02, 0.4  # kLearnedMargin and kLearnedDoubt of csrc/dispatch/estimates.cc
 FOLDS = 4
 
 # Fewer trees than would still gain: a decision is to take at most 50 us, the library less than 12 MB.

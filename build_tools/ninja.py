@@ -25,7 +25,7 @@ from build_tools.toolkit import COMPRESSING_NVCC, MIN_NVCC, cudart_dir, nvcc_rel
 #: The program that ninja starts for each .cu.
 COMPILE = Path(__file__).resolve().with_name("nvcc.py")
 #: What the ladder's library holds of the other rooms; _C.so exports none of it.
-LADDER_TOO = ("core/chip.cc", "dispatch/canonical.cc", "kernels/device.cu", "tile/tensor_map.cu")
+LADDER_TOO = ("core/chip.cc", "core/problem.cc", "dispatch/canonical.cc", "kernels/device.cu", "tile/tensor_map.cu")
 TORCH_TARGET_VERSION = "0x020a000000000000"  # LibTorch stable ABI as of torch 2.10
 
 

@@ -73,7 +73,8 @@ struct Problem {
 };
 
 /// Largest power of two (at most 16) that divides the address and every stride of the matrix, in bytes: the widest copy
-/// that is legal at the start of every row. `ld` is the non-unit stride; strides over an extent of one do not count.
+/// that is legal at the start of every row. `ld` is the non-unit stride; strides over an extent of one do not count. A
+/// null address stands for memory that is still to be allocated, and is aligned.
 int alignment_of(const Matrix& x, DType dtype, int64_t ld, int64_t batch_outer, int64_t batch_inner);
 inline int alignment_a(const Problem& p) {
   return alignment_of(p.a, p.dtype, p.lda(), p.batch[0], p.batch[1]);
@@ -84,6 +85,24 @@ inline int alignment_b(const Problem& p) {
 inline int alignment_d(const Problem& p) {
   return alignment_of(p.d, p.out_dtype, p.d.row_stride, p.batch[0], p.batch[1]);
 }
+
+/// The alignments of A, B and D, for code that asks for them more than once.
+struct Alignments {
+  int a = 16, b = 16, d = 16;
+
+  constexpr int least() const { return a < b ? (a < d ? a : d) : (b < d ? b : d); }
+  /// Whether every row of A, B and D starts on 16 bytes. Where one does not, cuBLAS leaves its fast kernels.
+  constexpr bool all_whole() const { return least() >= 16; }
+};
+inline Alignments alignments_of(const Problem& p) {
+  return {alignment_a(p), alignment_b(p), alignment_d(p)};
+}
+
+/// "NT", "NN", "TN", "TT": whether A and B are stored transposed (row-major A is N; a row-major weight (n, k) is T).
+const char* layout_name(const Problem& problem);
+
+/// The product without its epilogue (activation, bias, C): what tables hold and models of time are fitted to.
+Problem without_epilogue(const Problem& problem);
 
 /// What the dispatcher knows of a device; constants of a known chip, or read once through cudaDeviceGetAttribute.
 struct DeviceFacts {
@@ -100,19 +119,20 @@ struct Reason {
   char text[192] = {0};
 };
 
+/// Kernels with one main loop. Nothing depends on the values: the learned model of time has codes of its own
+/// (dispatch/models/learned.h).
 enum class Family : int32_t {
-  kAdded = 0,  // of a library that adds its kernels (dispatch/registry.h): they only run when they are asked for
-  kSm80Mma = 1,
-  kSm90Wgmma = 2,
-  kSkinny = 3,
-  kFp32 = 4,
-  kGemv = 5,
-  kBatchedMma = 6,
-  kSm90Split = 7,
-  kSimtSkinny = 8,
-  kSm80Split = 9,
-  kSimtGemv = 10,
-  kSm90Skinny = 11
+  kAdded,  // of a library that adds its kernels (dispatch/registry.h): they only run when they are asked for
+  kSm80Mma,
+  kSm80Split,
+  kSm90Wgmma,
+  kSm90Split,
+  kSm90Skinny,
+  kSkinny,
+  kGemv,
+  kBatchedMma,
+  kSimtSkinny,
+  kSimtGemv,
 };
 // kSplitF32: float32 as bfloat16 planes on tensor cores, only where Problem::float32 asks for it.
 enum class Numerics : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1, kSplitF32 = 2 };

@@ -13,15 +13,17 @@
 #include "core/device.h"
 #include "core/read.h"
 #include "dispatch/canonical.h"
+#include "dispatch/choose.h"
 #include "dispatch/context.h"
 #include "dispatch/devices.h"
+#include "dispatch/explain.h"
 #include "dispatch/invariance.h"
-#include "dispatch/learned.h"
+#include "dispatch/models/learned.h"
+#include "dispatch/models/table.h"
+#include "dispatch/models/torch_model.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
 #include "dispatch/stats.h"
-#include "dispatch/table.h"
-#include "dispatch/torch_model.h"
 
 namespace {
 
@@ -274,7 +276,7 @@ int hgemm_explain(const HgemmQuery* query, HgemmDecision* decision, HgemmCandida
     decision->k = p.k;
     decision->a_major = static_cast<int32_t>(p.a_major());
     decision->b_major = static_cast<int32_t>(p.b_major());
-    decision->align = least_alignment(p);
+    decision->align = alignments_of(p).least();
     copy_text(decision->reason, sizeof(decision->reason), e.reason);
     if (!candidates) return;
     for (size_t i = 0; i < e.candidates.size(); ++i) {
@@ -296,9 +298,10 @@ int hgemm_features(const HgemmQuery* query, int id, double best_us, float* featu
     const Problem p = problem_of(*query);
     const DeviceFacts facts = facts_of(query->facts);
     std::array<float, std::max(kKernelFeatures, kTorchFeatures)> all{};
-    shape_features(p, all.data());
+    const Alignments alignments = alignments_of(p);
+    shape_features(p, alignments, all.data());
     if (id == kTorch) {
-      torch_features(p, facts, torch_product_us(p, facts), best_us, all.data());
+      torch_features(p, facts, torch_product_us(p, facts, alignments), best_us, all.data());
     } else {
       kernel_features(variant(id), p, facts, variant(id).predict_us(p, facts), all.data());
     }

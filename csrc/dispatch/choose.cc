@@ -1,4 +1,5 @@
-// choose(): the decision of every product's call, behind a cache of its thread.
+#include "dispatch/choose.h"
+
 #include <array>
 #include <atomic>
 #include <mutex>
@@ -6,8 +7,10 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/describe.h"
+#include "core/format.h"
 #include "dispatch/context.h"
-#include "dispatch/format.h"
+#include "dispatch/registry.h"
 #include "dispatch/select.h"
 #include "dispatch/stats.h"
 #include "dispatch/tuning.h"

@@ -9,10 +9,12 @@
 #include "core/device.h"
 #include "dispatch/c_api.h"
 #include "dispatch/canonical.h"
+#include "dispatch/choose.h"
 #include "dispatch/context.h"
 #include "dispatch/devices.h"
+#include "dispatch/explain.h"
 #include "dispatch/invariance.h"
-#include "dispatch/select.h"
+#include "dispatch/registry.h"
 #include "dispatch/stats.h"
 
 namespace hgemm {

@@ -2,8 +2,8 @@
 
 #include <atomic>
 
+#include "core/describe.h"
 #include "dispatch/context.h"
-#include "dispatch/select.h"
 
 namespace hgemm {
 namespace {

@@ -89,7 +89,6 @@ const char* family_name(Family family) {
     case Family::kSm90Wgmma: return "sm90_wgmma";
     case Family::kSkinny: return "skinny";
     case Family::kSm90Skinny: return "sm90_skinny";
-    case Family::kFp32: return "fp32";
     case Family::kGemv: return "gemv";
     case Family::kBatchedMma: return "batched_mma";
     case Family::kSm90Split: return "sm90_split";

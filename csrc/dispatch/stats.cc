@@ -5,8 +5,6 @@
 #include <mutex>
 #include <tuple>
 
-#include "dispatch/torch_model.h"
-
 namespace hgemm {
 namespace {
 
@@ -60,7 +58,7 @@ std::atomic<int64_t>& call_counter(const Problem& p, int ordinal, const Decision
                 .act = p.act,
                 .has_bias = p.bias != nullptr,
                 .has_c = p.c.data != nullptr,
-                .align = least_alignment(p),
+                .align = alignments_of(p).least(),
                 .batch = p.batches(),
                 .m = p.m,
                 .n = p.n,

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/problem.h"
+#include "dispatch/decision.h"
 #include "dispatch/gemm_api.h"
-#include "dispatch/select.h"
 
 namespace hgemm {
 

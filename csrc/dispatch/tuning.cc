@@ -10,11 +10,12 @@
 
 #include "core/device.h"
 #include "dispatch/c_api.h"
+#include "dispatch/contenders.h"
 #include "dispatch/context.h"
+#include "dispatch/explain.h"
 #include "dispatch/invariance.h"
+#include "dispatch/models/table.h"
 #include "dispatch/registry.h"
-#include "dispatch/select.h"
-#include "dispatch/table.h"
 
 namespace hgemm {
 namespace {
@@ -41,14 +42,14 @@ State state_of(const HgemmTuning& tuning) {
 /// Whether the table holds this very product, in its own dtype.
 bool is_known(const Problem& product, const DeviceFacts& facts) {
   double scratch[kMaxVariants + 1];
-  const Knowledge known = table_lookup(product, facts, scratch, false);
+  const Knowledge known = table_lookup(product, facts, alignments_of(product), scratch, /*nearby=*/false);
   return known.kind == Knowledge::Kind::kExact && known.dtype == product.dtype;
 }
 
-bool any_serves(const Problem& product, const DeviceFacts& facts) {
+bool any_can_run(const Problem& product, const DeviceFacts& facts) {
   const std::vector<int>& ids = automatic_variants();
   return std::any_of(ids.begin(), ids.end(), [&](int id) {
-    return may_be_chosen(variant(id), product) && serves(variant(id), product, facts, nullptr);
+    return may_be_chosen(variant(id), product) && can_run(variant(id), product, facts, nullptr);
   });
 }
 
@@ -84,9 +85,9 @@ void describe_operand(const Matrix& x, const void** data, int64_t (&strides)[4])
 bool tune(const Problem& p, const DeviceFacts& facts, int ordinal) {
   const TunerFn tuner = the_tuner.load(std::memory_order_relaxed);
   if (tuner == nullptr) return true;
-  const Problem product = product_of(p);
+  const Problem product = without_epilogue(p);
   TableEntry entry;
-  if (!entry_of(product, facts, &entry) || is_known(product, facts) || !any_serves(product, facts)) return true;
+  if (!entry_of(product, facts, &entry) || is_known(product, facts) || !any_can_run(product, facts)) return true;
   HgemmTuning tuning{};
   tuning.entry = {.cc = entry.cc,
                   .sm_count = entry.sm_count,

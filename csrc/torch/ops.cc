@@ -6,10 +6,11 @@
 
 #include "core/activation.h"
 #include "core/device.h"
+#include "dispatch/choose.h"
 #include "dispatch/devices.h"
+#include "dispatch/explain.h"
 #include "dispatch/invariance.h"
 #include "dispatch/registry.h"
-#include "dispatch/select.h"
 #include "torch/torch_gemm.h"
 
 namespace hgemm {

@@ -52,9 +52,10 @@ void add_to_table(const TableEntry& entry);
 /// another product than that of contiguous operands with these sizes.
 bool entry_of(const Problem& product, const DeviceFacts& facts, TableEntry* entry);
 
-/// Looks a problem up; `nearby`, also among shapes like it. `scratch` has variant_count() + 1 slots and backs the
-/// answer.
-Knowledge table_lookup(const Problem& problem, const DeviceFacts& facts, double* scratch, bool nearby = true);
+/// Looks a problem with these alignments up; with `nearby`, also among shapes like it. `scratch` has
+/// variant_count() + 1 slots and backs the answer.
+Knowledge table_lookup(const Problem& problem, const DeviceFacts& facts, const Alignments& alignments, double* scratch,
+                       bool nearby);
 
 /// Entries held for a device.
 int table_size(const DeviceFacts& facts);

@@ -27,12 +27,16 @@ constexpr int kKernelFeatures = kShapeFeatures + 25;
 constexpr int kTorchFeatures = kShapeFeatures + 39;
 constexpr int kDoubtFeatures = kTorchFeatures + 1;  // and log2 of torch's learned time over ours
 
-/// `product` has no epilogue. `predicted_us` is the analytic model's; of torch, `best_us` the least learned time of
-/// ours.
-void shape_features(const Problem& product, float* out);
+/// `product` has no epilogue, and `alignments` are its own. `predicted_us` is the analytic model's; of torch, `best_us`
+/// the least learned time of ours.
+void shape_features(const Problem& product, const Alignments& alignments, float* out);
 void kernel_features(const Variant& v, const Problem& product, const DeviceFacts& facts, double predicted_us,
                      float* out);
 void torch_features(const Problem& product, const DeviceFacts& facts, double predicted_us, double best_us, float* out);
+
+/// The number that stands for a family among the features of a kernel. The trees were fitted to these numbers, so none
+/// may change: a new family takes the next one that is free, and 4, which no family has any more, is not used again.
+int learned_code(Family family);
 
 /// Answers to the questions of at most kRows kernels, which then go through the trees together: a question at a time to
 /// all of them is one vector instruction or a few.

@@ -1,4 +1,4 @@
-#include "dispatch/torch_model.h"
+#include "dispatch/models/torch_model.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -125,8 +125,8 @@ double float32_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) 
   return std::max(kStartUs + best, stream_us(p, facts, kStreamShare));
 }
 
-double ragged_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
-  const bool only_result = alignment_a(p) >= 16 && alignment_b(p) >= 16;
+double ragged_us(const Problem& p, const DeviceFacts& facts, const Chip& chip, const Alignments& alignments) {
+  const bool only_result = alignments.a >= 16 && alignments.b >= 16;
   const double rate = only_result ? kRaggedResult : p.b_major() == Major::kK ? kRaggedK : kRaggedMN;
   return std::max(stream_us(p, facts, kRaggedStreamShare),
                   flat_rate_us(p, facts, chip, std::min(rate, 0.6 * chip.mma_flops)));
@@ -161,21 +161,13 @@ double vector_us(const Problem& p, const DeviceFacts& facts, bool aligned) {
 
 }  // namespace
 
-int least_alignment(const Problem& p) {
-  return std::min({alignment_a(p), alignment_b(p), alignment_d(p)});
-}
-
-bool is_aligned(const Problem& p) {
-  return least_alignment(p) >= 16;
-}
-
-double torch_product_us(const Problem& p, const DeviceFacts& facts) {
+double torch_product_us(const Problem& p, const DeviceFacts& facts, const Alignments& alignments) {
   const Chip& chip = chip_of(facts.cc);
   if (p.dtype == DType::kF32 && std::min(p.m, p.n) <= kFewRows) return few_rows_us(p, facts, chip);
-  const bool aligned = is_aligned(p);
+  const bool aligned = alignments.all_whole();
   if (p.m == 1 || p.n == 1) return vector_us(p, facts, aligned);
   if (p.dtype == DType::kF32) return float32_us(p, facts, chip);
-  return aligned ? aligned_us(p, facts, chip) : ragged_us(p, facts, chip);
+  return aligned ? aligned_us(p, facts, chip) : ragged_us(p, facts, chip, alignments);
 }
 
 double torch_epilogue_us(const Problem& p, const DeviceFacts& facts) {

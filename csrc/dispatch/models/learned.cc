@@ -1,4 +1,4 @@
-#include "dispatch/learned.h"
+#include "dispatch/models/learned.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace hgemm {
 namespace {
 
-#include "dispatch/learned_sm90.inc"  // which build_tools/ninja.py expands
+#include "dispatch/models/learned_sm90.inc"  // which the build expands
 
 /// A line for each architecture that has one.
 constexpr std::pair<int, const Learned*> kModels[] = {{90, &kLearnedSm90}};
@@ -53,7 +53,24 @@ Waves waves_of(const Problem& p, const DeviceFacts& facts, int bm, int bn, int c
 
 }  // namespace
 
-void shape_features(const Problem& p, float* out) {
+int learned_code(Family family) {
+  switch (family) {
+    case Family::kAdded: return 0;
+    case Family::kSm80Mma: return 1;
+    case Family::kSm90Wgmma: return 2;
+    case Family::kSkinny:
+    case Family::kSm90Skinny: return 3;
+    case Family::kGemv: return 5;
+    case Family::kBatchedMma: return 6;
+    case Family::kSm90Split: return 7;
+    case Family::kSimtSkinny: return 8;
+    case Family::kSm80Split: return 9;
+    case Family::kSimtGemv: return 10;
+  }
+  return -1;
+}
+
+void shape_features(const Problem& p, const Alignments& alignments, float* out) {
   const double m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
   const double batches = static_cast<double>(p.batches());
   const bool a_k = p.a_major() == Major::kK, b_k = p.b_major() == Major::kK;
@@ -74,19 +91,14 @@ void shape_features(const Problem& p, float* out) {
       p.dtype == DType::kBF16 ? 1.0f : 0.0f,
       a_k ? 0.0f : 1.0f,
       b_k ? 1.0f : 0.0f,
-      pitch_bits(p.lda(), a_k ? p.m : p.k, stride(p.a), p.batches(), alignment_a(p)),
-      pitch_bits(p.ldb(), b_k ? p.n : p.k, stride(p.b), p.batches(), alignment_b(p)),
-      pitch_bits(p.d.row_stride, p.m, stride(p.d), p.batches(), alignment_d(p)),
-      static_cast<float>(alignment_a(p)),
-      static_cast<float>(alignment_b(p)),
-      static_cast<float>(alignment_d(p)),
+      pitch_bits(p.lda(), a_k ? p.m : p.k, stride(p.a), p.batches(), alignments.a),
+      pitch_bits(p.ldb(), b_k ? p.n : p.k, stride(p.b), p.batches(), alignments.b),
+      pitch_bits(p.d.row_stride, p.m, stride(p.d), p.batches(), alignments.d),
+      static_cast<float>(alignments.a),
+      static_cast<float>(alignments.b),
+      static_cast<float>(alignments.d),
   };
   std::copy(features, features + kShapeFeatures, out);
-}
-
-/// A family's code among the features. The trees were fitted while the kernels of sm90_skinny counted as skinny.
-constexpr int learned_code(Family family) {
-  return static_cast<int>(family == Family::kSm90Skinny ? Family::kSkinny : family);
 }
 
 void kernel_features(const Variant& v, const Problem& p, const DeviceFacts& facts, double predicted_us, float* out) {

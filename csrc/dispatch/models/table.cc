@@ -1,4 +1,4 @@
-#include "dispatch/table.h"
+#include "dispatch/models/table.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,9 +9,9 @@
 
 #include "core/chip.h"
 #include "dispatch/canonical.h"
+#include "dispatch/choose.h"
+#include "dispatch/models/torch_model.h"
 #include "dispatch/registry.h"
-#include "dispatch/select.h"
-#include "dispatch/torch_model.h"
 
 namespace hgemm {
 namespace {
@@ -28,15 +28,15 @@ constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 /// What must be equal for two problems to inform each other, in one word. TMA brings rows that start on 128 bytes about
 /// twice as fast as others, so a contiguous product tells nothing of a slice of wider matrices that breaks this. Not so
 /// of rows that TMA cannot read at all: the copies of those do start on 128 bytes.
-uint64_t class_of(const Problem& p, DType dtype) {
+uint64_t class_of(const Problem& p, DType dtype, const Alignments& alignments) {
   const auto whole = [](int64_t rows, int64_t ld, int alignment) {
     return rows <= 1 || ld % 64 == 0 || alignment < 16;
   };
-  const bool whole_lines = whole(p.a_major() == Major::kK ? p.m : p.k, p.lda(), alignment_a(p)) &&
-                           whole(p.b_major() == Major::kK ? p.n : p.k, p.ldb(), alignment_b(p));
+  const bool whole_lines = whole(p.a_major() == Major::kK ? p.m : p.k, p.lda(), alignments.a) &&
+                           whole(p.b_major() == Major::kK ? p.n : p.k, p.ldb(), alignments.b);
   return static_cast<uint64_t>(whole_lines) << 20 | static_cast<uint64_t>(dtype) << 16 |
          static_cast<uint64_t>(p.a_major()) << 12 | static_cast<uint64_t>(p.b_major()) << 8 |
-         static_cast<uint64_t>(least_alignment(p));
+         static_cast<uint64_t>(alignments.least());
 }
 
 struct Place {
@@ -113,7 +113,7 @@ Problem problem_of(const TableEntry& e) {
     p.a = matrix(e.m, e.k, e.a_major == Major::kK, address);
     p.b = matrix(e.k, e.n, e.b_major == Major::kMN, address);
     p.d = matrix(e.m, e.n, true, address);
-    if (least_alignment(p) <= e.align) break;
+    if (alignments_of(p).least() <= e.align) break;
   }
   return p;
 }
@@ -123,11 +123,12 @@ Point point_of(const TableEntry& e) {
   Point point{{{e.batch, e.m, e.n, e.k}, {}}, std::vector<double>(slots, kNothing), std::vector<float>(slots, NAN)};
   for (int i = 0; i < 4; ++i) point.log2[i] = std::log2(static_cast<float>(point.dims[i]));
   const Problem problem = problem_of(e);
+  const Alignments alignments = alignments_of(problem);
   const DeviceFacts facts = facts_of(e);
   for (const Timing& t : e.timings) {
     const size_t slot = t.variant == kTorch ? slots - 1 : static_cast<size_t>(t.variant);
-    const double predicted =
-        t.variant == kTorch ? torch_product_us(problem, facts) : variant(t.variant).predict_us(problem, facts);
+    const double predicted = t.variant == kTorch ? torch_product_us(problem, facts, alignments)
+                                                 : variant(t.variant).predict_us(problem, facts);
     point.measured[slot] = t.us;
     point.log_ratio[slot] = static_cast<float>(std::log2(t.us / predicted));
   }
@@ -139,7 +140,8 @@ Group& group_for(Snapshot& snapshot, const TableEntry& e) {
   Gpu& gpu = find_or_add(
       snapshot, [&](const Gpu& g) { return same_gpu(g, facts); },
       [&] { return Gpu{e.cc, e.sm_count, e.l2_bytes, {}}; });
-  const uint64_t problem_class = class_of(problem_of(e), e.dtype);
+  const Problem problem = problem_of(e);
+  const uint64_t problem_class = class_of(problem, e.dtype, alignments_of(problem));
   return find_or_add(
       gpu.groups, [&](const Group& g) { return g.problem_class == problem_class; },
       [&] { return Group{problem_class, {}}; });
@@ -253,6 +255,7 @@ void add_to_table(const TableEntry& e) {
 }
 
 bool entry_of(const Problem& p, const DeviceFacts& facts, TableEntry* entry) {
+  const Alignments alignments = alignments_of(p);
   *entry = {.cc = facts.cc,
             .sm_count = facts.sm_count,
             .l2_bytes = facts.l2_bytes,
@@ -260,17 +263,19 @@ bool entry_of(const Problem& p, const DeviceFacts& facts, TableEntry* entry) {
             .dtype = p.dtype,
             .a_major = p.a_major(),
             .b_major = p.b_major(),
-            .align = least_alignment(p),
+            .align = alignments.least(),
             .batch = p.batches(),
             .m = p.m,
             .n = p.n,
             .k = p.k,
             .timings = {}};
-  return p.out_dtype == p.dtype && p.dtype <= DType::kF32 && fault_of(*entry) == nullptr &&
-         class_of(problem_of(*entry), p.dtype) == class_of(p, p.dtype);
+  if (p.out_dtype != p.dtype || p.dtype > DType::kF32 || fault_of(*entry) != nullptr) return false;
+  const Problem found = problem_of(*entry);
+  return class_of(found, p.dtype, alignments_of(found)) == class_of(p, p.dtype, alignments);
 }
 
-Knowledge table_lookup(const Problem& p, const DeviceFacts& facts, double* scratch, bool nearby) {
+Knowledge table_lookup(const Problem& p, const DeviceFacts& facts, const Alignments& alignments, double* scratch,
+                       bool nearby) {
   const auto gpu = find_gpu(facts);
   // Entries are of products stored in their own dtype.
   if (!gpu || p.out_dtype != p.dtype) return {};
@@ -281,7 +286,7 @@ Knowledge table_lookup(const Problem& p, const DeviceFacts& facts, double* scrat
   const int count = p.dtype == DType::kBF16 ? 2 : 1;
   const Group* groups[2] = {};
   for (int i = 0; i < count; ++i) {
-    const uint64_t problem_class = class_of(p, dtypes[i]);
+    const uint64_t problem_class = class_of(p, dtypes[i], alignments);
     for (const Group& group : gpu->groups) {
       if (group.problem_class == problem_class) groups[i] = &group;
     }

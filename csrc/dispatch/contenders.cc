@@ -1,0 +1,72 @@
+#include "dispatch/contenders.h"
+
+#include <algorithm>
+
+#include "core/format.h"
+#include "dispatch/devices.h"
+#include "dispatch/invariance.h"
+
+namespace hgemm {
+namespace {
+
+bool takes(const Variant& v, DType dtype) {
+  return (v.dtypes >> static_cast<int>(dtype) & 1u) != 0;
+}
+
+/// All conditions but the variant's own predicate.
+bool fits_device_and_modes(const Variant& v, const Problem& p, const DeviceFacts& facts) {
+  return v.min_cc <= facts.cc && facts.cc <= v.max_cc && is_built_for(facts.cc) && takes(v, p.dtype) &&
+         v.smem_bytes <= facts.smem_optin && keeps_promise(v, p, facts);
+}
+
+std::string dtype_list(const Variant& v) {
+  std::string names;
+  for (DType t : {DType::kF16, DType::kBF16, DType::kF32}) {
+    if (takes(v, t)) names += (names.empty() ? "" : ", ") + std::string(dtype_name(t));
+  }
+  return names;
+}
+
+}  // namespace
+
+void find_contenders(const Question& question, Contenders* out) {
+  const Problem &p = question.problem, &product = question.product;
+  const DeviceFacts& facts = question.facts;
+  const bool has_epilogue = p.act != Activation::kNone || p.bias || p.pre_activation || p.c.data;
+  Problem timed = product;  // as tables hold it
+  timed.numerics = NumericsMode::kFast;
+  for (int id : automatic_variants()) {
+    const Variant& v = variant(id);
+    if (!may_be_chosen(v, p) || !fits_device_and_modes(v, p, facts) || !v.eligible(p, facts, nullptr)) continue;
+    const double product_us = v.predict_us(product, facts);
+    out->all[out->count++] = {
+        .id = id,
+        .product_us = product_us,
+        .epilogue_us = has_epilogue ? std::max(0.0, v.predict_us(p, facts) - product_us) : 0.0,
+        .runs_as_timed = !question.is_batch_invariant() || v.predict_us(timed, facts) == product_us,
+    };
+  }
+}
+
+bool splits_float32(const Contender& contender) {
+  return variant(contender.id).numerics == Numerics::kSplitF32;
+}
+
+bool can_run(const Variant& v, const Problem& p, const DeviceFacts& facts, std::string* why) {
+  if (fits_device_and_modes(v, p, facts) && v.eligible(p, facts, nullptr)) return true;
+  if (why == nullptr) return false;
+  const auto add = [why](const std::string& reason) { *why += (why->empty() ? "" : "; ") + reason; };
+  if (facts.cc < v.min_cc) add(format("needs sm_%d or newer, this is sm_%d", v.min_cc, facts.cc));
+  if (facts.cc > v.max_cc) add(format("runs up to sm_%d, this is sm_%d", v.max_cc, facts.cc));
+  if (!is_built_for(facts.cc)) add(format("built for %s, this is sm_%d", built_archs(), facts.cc));
+  if (!takes(v, p.dtype)) add(format("takes %s, not %s", dtype_list(v).c_str(), dtype_name(p.dtype)));
+  if (v.smem_bytes > facts.smem_optin) {
+    add(format("needs %d bytes of shared memory, a block has at most %d", v.smem_bytes, facts.smem_optin));
+  }
+  if (!keeps_promise(v, p, facts)) add("its bits vary with the batch, or from the kernels that do not");
+  Reason reason;
+  if (!v.eligible(p, facts, &reason)) add(reason.text[0] != '\0' ? reason.text : "refused by its own check");
+  return false;
+}
+
+}  // namespace hgemm

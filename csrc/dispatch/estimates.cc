@@ -1,0 +1,127 @@
+#include "dispatch/estimates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "dispatch/models/learned.h"
+#include "dispatch/models/torch_model.h"
+
+namespace hgemm {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// How much faster than torch a kernel has to be by the learned model: the factor by which that model tends to be off at
+// such shapes, to this power, times this (benchmarks/fit_model.py --check).
+constexpr double kLearnedMargin = 1.02;
+constexpr double kLearnedDoubt = 0.4;
+
+size_t torch_slot() {
+  return static_cast<size_t>(variant_count());
+}
+
+/// What the table says and the decision may use.
+Knowledge usable_knowledge(const Question& question, const Contenders& contenders, bool nearby, double* scratch) {
+  const Knowledge known = table_lookup(question.problem, question.facts, question.alignments, scratch, nearby);
+  if (known.kind == Knowledge::Kind::kNothing) return known;
+  // Without torch's time there is nothing to compare with.
+  if (std::isnan(known.value[torch_slot()])) return {};
+  // A mode that allows some kernels alone needs a measured time of one of these, run as it was timed.
+  const bool splits = std::any_of(contenders.begin(), contenders.end(), splits_float32);
+  if (!question.is_batch_invariant() && !splits) return known;
+  const bool any_timed = std::any_of(contenders.begin(), contenders.end(), [&](const Contender& c) {
+    return c.runs_as_timed && (!splits || splits_float32(c)) && !std::isnan(known.value[static_cast<size_t>(c.id)]);
+  });
+  return any_timed ? known : Knowledge{};
+}
+
+/// Predictions of the products alone.
+struct Predictions {
+  double ours[kMaxVariants];  // in the order of the contenders; NaN: not to be considered
+  double torch;
+};
+
+/// Corrects the analytic predictions of the kernels by the learned model. The forest answers for many kernels at once.
+/// Kernels too slow to have been measured for it become NaN. Returns the least corrected time.
+double correct_kernels(const Learned& learned, const Question& question, const Contenders& contenders, float* features,
+                       double* us) {
+  double fastest = kInfinity, best = kInfinity;
+  for (int i = 0; i < contenders.count; ++i) fastest = std::min(fastest, us[i]);
+  Rows rows{};
+  double* of_row[kRows];
+  int row = 0;
+  const auto correct_rows = [&] {
+    double corrections[kRows];
+    factors(learned.kernels, rows, row, corrections);
+    for (int i = 0; i < row; ++i) best = std::min(best, *of_row[i] *= corrections[i]);
+    row = 0;
+  };
+  for (int i = 0; i < contenders.count; ++i) {
+    if (us[i] > learned_reach(fastest) * fastest) {
+      us[i] = kNaN;
+      continue;
+    }
+    kernel_features(variant(contenders.all[i].id), question.product, question.facts, us[i], features);
+    for (int f = 0; f < kKernelFeatures; ++f) rows.answer[f][row] = features[f];
+    of_row[row++] = &us[i];
+    if (row == kRows) correct_rows();
+  }
+  correct_rows();
+  return best;
+}
+
+/// Corrects all predictions by what was learned on this chip. Returns how much faster than torch a kernel then has to
+/// be.
+double apply_learned(const Learned& learned, const Question& question, const Contenders& contenders,
+                     Predictions* predictions) {
+  if (contenders.count == 0) return kAnalyticMargin;
+  float features[std::max(kKernelFeatures, kDoubtFeatures)];
+  shape_features(question.product, question.alignments, features);
+  const double best = correct_kernels(learned, question, contenders, features, predictions->ours);
+  const double torch_us = torch_product_us(question.product, question.facts, question.alignments);
+  torch_features(question.product, question.facts, torch_us, best, features);
+  const double correction = factor(learned.torch, features);
+  predictions->torch *= correction;
+  features[kTorchFeatures] = static_cast<float>(std::log2(torch_us * correction / best));
+  const double doubt = std::max(1.0, factor(learned.doubt, features));
+  return kLearnedMargin * std::pow(doubt, kLearnedDoubt);
+}
+
+/// `product_us`: the product by the best model there is, NaN where that says nothing.
+Times times_of(double product_us, double epilogue_us, const Knowledge& known, size_t slot) {
+  const double predicted = product_us + epilogue_us;
+  switch (known.kind) {
+    case Knowledge::Kind::kNothing: return {predicted, kNaN, predicted};
+    case Knowledge::Kind::kExact: return {predicted, known.value[slot], known.value[slot] + epilogue_us};
+    // A kernel that nobody measured nearby does not compete on an uncorrected prediction: its value is NaN.
+    case Knowledge::Kind::kNearby: return {predicted, kNaN, product_us * known.value[slot] + epilogue_us};
+  }
+  return {kNaN, kNaN, kNaN};
+}
+
+}  // namespace
+
+void estimate(const Question& question, const Contenders& contenders, bool for_explanation, Estimates* out) {
+  const Learned* const learned_here = learned(question.facts, question.problem.dtype);
+  out->known = usable_knowledge(question, contenders, /*nearby=*/learned_here == nullptr, out->table_values);
+
+  Predictions predictions;
+  for (int i = 0; i < contenders.count; ++i) predictions.ours[i] = contenders.all[i].product_us;
+  predictions.torch = torch_product_us(question.problem, question.facts, question.alignments);
+  // Measured times need no prediction, unless a mode leaves some of the kernels without one.
+  if (learned_here && (!out->is_measured() || question.is_batch_invariant() || for_explanation)) {
+    out->model_margin = apply_learned(*learned_here, question, contenders, &predictions);
+  }
+
+  const double torch_epilogue = torch_epilogue_us(question.problem, question.facts);
+  out->torch = times_of(predictions.torch, torch_epilogue, out->known, torch_slot());
+  for (int i = 0; i < contenders.count; ++i) {
+    const Contender& c = contenders.all[i];
+    const Knowledge known = c.runs_as_timed ? out->known : Knowledge{};
+    out->ours[i] = times_of(predictions.ours[i], c.epilogue_us, known, static_cast<size_t>(c.id));
+  }
+}
+
+}  // namespace hgemm

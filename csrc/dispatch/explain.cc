@@ -1,0 +1,141 @@
+#include "dispatch/explain.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "core/describe.h"
+#include "core/format.h"
+#include "dispatch/contenders.h"
+#include "dispatch/estimates.h"
+#include "dispatch/invariance.h"
+#include "dispatch/margin.h"
+#include "dispatch/registry.h"
+#include "dispatch/select.h"
+#include "dispatch/verdict.h"
+
+namespace hgemm {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+void append(std::string* reasons, const std::string& reason) {
+  if (!reasons->empty()) *reasons += "; ";
+  *reasons += reason;
+}
+
+bool leaves_to_tf32(const Problem& p) {
+  return p.float32 == Float32Mode::kTf32;
+}
+
+/// A kernel as a candidate, still without times. `unasked` becomes true where it could run the problem, and only its
+/// float32 mode rules it out.
+Candidate candidate_of(int id, const Problem& p, const DeviceFacts& facts, bool is_forced, bool* unasked) {
+  Candidate c{.variant = id, .eligible = true, .predicted_us = kNaN, .measured_us = kNaN, .reason = ""};
+  c.eligible = can_run(variant(id), p, facts, &c.reason);
+  if (p.dtype == DType::kF32 && !is_forced && !may_be_chosen(variant(id), p)) {
+    *unasked = *unasked || c.eligible;
+    c.eligible = false;
+    append(&c.reason, leaves_to_tf32(p) ? "torch may use TF32" : "float32=\"split\" was not asked for");
+  }
+  return c;
+}
+
+Candidate torch_candidate(const Problem& p) {
+  Candidate c{.variant = kTorch, .eligible = true, .predicted_us = kNaN, .measured_us = kNaN, .reason = ""};
+  if (must_be_ours(p)) {
+    c.eligible = false;
+    c.reason = "its bits may vary with the batch";
+  }
+  return c;
+}
+
+void note_times(const Times& times, Candidate* candidate) {
+  candidate->predicted_us = times.predicted;
+  candidate->measured_us = times.measured;
+}
+
+std::string fallback_reason(const Problem& p, const DeviceFacts& facts, bool unasked) {
+  const char* const promise = p.numerics == NumericsMode::kFast ? "" : "torch's, whose bits may vary with the batch: ";
+  const char* const way_out = !unasked            ? ""
+                              : leaves_to_tf32(p) ? " where torch may use TF32"
+                                                  : " without float32=\"split\"";
+  return format("%sno kernel of ours serves %s on sm_%d%s", promise, describe(p).c_str(), facts.cc, way_out);
+}
+
+/// The reason for a decision that times were compared for.
+std::string comparison_reason(const Problem& p, const Estimates& estimates, const Verdict& verdict) {
+  const Decision& d = verdict.decision;
+  const char* basis = d.source == Source::kTable ? "measured" : "predicted";
+  std::string reason = d.variant == kTorch ? format("no kernel of ours is %s to be %.3g %% faster than torch's %.1f us",
+                                                    basis, 100 * (verdict.margin - 1), d.torch_us)
+                                           : format("%s %.1f us against torch's %.1f us", basis, d.us, d.torch_us);
+  if (p.numerics != NumericsMode::kFast) reason += ", the fastest whose bits do not vary with the batch";
+  const Knowledge& known = estimates.known;
+  if (known.kind == Knowledge::Kind::kNearby) {
+    reason += format(" (model corrected by %d measured %s nearby)", known.neighbours,
+                     known.neighbours == 1 ? "shape" : "shapes");
+  }
+  if (estimates.knows_anything() && known.dtype != p.dtype) reason += format(" (in %s)", dtype_name(known.dtype));
+  return reason;
+}
+
+}  // namespace
+
+Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
+  Explanation out;
+  bool unasked = false;
+  for (int id = 0; id < variant_count(); ++id) {
+    out.candidates.push_back(candidate_of(id, p, facts, id == forced, &unasked));
+  }
+  out.candidates.push_back(torch_candidate(p));
+
+  const Question question(p, facts);
+  Contenders contenders;
+  Estimates estimates;
+  Verdict verdict;
+  if (!p.empty()) {
+    find_contenders(question, &contenders);
+    estimate(question, contenders, /*for_explanation=*/true, &estimates);
+    verdict = verdict_on(question, contenders, estimates, margin_of(question, contenders, estimates));
+    note_times(estimates.torch, &out.candidates.back());
+    for (int i = 0; i < contenders.count; ++i) {
+      note_times(estimates.ours[i], &out.candidates[static_cast<size_t>(contenders.all[i].id)]);
+    }
+    for (Candidate& c : out.candidates) {  // kernels that only run where they are named
+      if (c.eligible && std::isnan(c.predicted_us)) c.predicted_us = variant(c.variant).predict_us(p, facts);
+    }
+  }
+
+  out.decision = forced == kAuto ? verdict.decision : select(p, facts, forced);
+  if (out.decision.variant == kRefused) {
+    out.reason = refusal(p, facts, forced);
+  } else if (forced != kAuto) {
+    out.reason = format("%s was asked for", variant_name(forced));
+  } else if (p.empty()) {
+    out.reason = "nothing to multiply: no kernel runs";
+  } else if (out.decision.source == Source::kFallback) {
+    out.reason = fallback_reason(p, facts, unasked);
+  } else if (verdict.unmeasured_chip) {
+    out.reason =
+        format("sm_%d is not measured: an aligned product is left to torch until `hgemm tune` or tune=True measures it",
+               facts.cc);
+  } else {
+    out.reason = comparison_reason(p, estimates, verdict);
+  }
+  return out;
+}
+
+std::string refusal(const Problem& p, const DeviceFacts& facts, int forced) {
+  if (forced < 0) return unheld(p, forced == kAuto ? "no kernel of ours serves it" : "torch's bits may vary with it");
+  std::string why, able;
+  can_run(variant(forced), p, facts, &why);
+  for (int id = 0; id < variant_count(); ++id) {
+    if (variant(id).family == Family::kAdded) continue;  // slower, and many
+    if (can_run(variant(id), p, facts, nullptr)) able += std::string(variant(id).name) + ", ";
+  }
+  return format("hgemm: variant %s cannot serve %s on sm_%d: %s. Able to: %s%s", variant_name(forced),
+                describe(p).c_str(), facts.cc, why.c_str(), able.c_str(), must_be_ours(p) ? "auto" : "torch");
+}
+
+}  // namespace hgemm

@@ -1,0 +1,43 @@
+#include "dispatch/margin.h"
+
+#include <algorithm>
+
+#include "core/chip.h"
+
+namespace hgemm {
+namespace {
+
+// Measured ratios are medians of paired rounds and repeat within 1 %.
+constexpr double kMeasuredMargin = 1.01;
+// With an activation or a C two more models are in play, of which nothing is in the table, unless a few rows make it
+// short. A bias costs torch and us alike: the same ratios with and without at 25 shapes of GPT-2, BERT, ViT and Qwen2.
+constexpr double kFusedMeasuredMargin = 1.04;
+constexpr double kFusedModelMargin = 1.10;
+constexpr int64_t kFewRows = 64;  // or columns, not both
+// Of float32="split" on a chip that nobody measured: by their datasheets, tensor cores are so far ahead of CUDA cores
+// on some chips (A100), and not on others (A10, L40S).
+constexpr double kUnmeasuredSplitMargin = 1.25;
+
+/// Whether only one side has many rows or columns: the epilogue then takes next to nothing.
+bool is_short(const Problem& p) {
+  return std::min(p.m, p.n) <= kFewRows && std::max(p.m, p.n) > kFewRows;
+}
+
+}  // namespace
+
+bool knows_torch(const Question& question, const Estimates& estimates) {
+  return estimates.knows_anything() || is_measured(question.facts.cc);
+}
+
+double margin_of(const Question& question, const Contenders& contenders, const Estimates& estimates) {
+  const Problem& p = question.problem;
+  const bool has_modelled_epilogue = p.act != Activation::kNone || p.pre_activation || p.c.data;
+  double margin = estimates.is_measured() ? kMeasuredMargin : estimates.model_margin;
+  if (has_modelled_epilogue && !is_short(p)) {
+    margin = estimates.is_measured() ? kFusedMeasuredMargin : std::max(kFusedModelMargin, estimates.model_margin);
+  }
+  const bool splits = std::any_of(contenders.begin(), contenders.end(), splits_float32);
+  return splits && !knows_torch(question, estimates) ? std::max(margin, kUnmeasuredSplitMargin) : margin;
+}
+
+}  // namespace hgemm
