@@ -249,8 +249,11 @@ def source(head: dict[str, Any], models: dict[str, CatBoostRegressor], scratch: 
         text.append(f"constexpr float k{name}Borders[][kBorders] = {{{{{rows}}}}};")
         text.append(f"constexpr signed char k{name}Leaf[] = {{\n{lines(trees.leaf)}}};")
         text.append(f"constexpr unsigned char k{name}Shift[] = {{\n{lines(trees.shift)}}};")
-        arrays = ", ".join(f"k{name}{part}" for part in ("Feature", "Border", "Borders", "Leaf", "Shift"))
-        members.append(f"{{{model.tree_count_}, {trees.depth}, {trees.bias!r}, 1.0 / {UNIT}, {arrays}}}")
+        arrays = (f".{part.lower()} = k{name}{part}" for part in ("Feature", "Border", "Borders", "Leaf", "Shift"))
+        sizes = f".trees = {model.tree_count_}, .depth = {trees.depth}"
+        members.append(
+            f".{name.lower()} = {{{sizes}, .bias = {trees.bias!r}, .unit = 1.0 / {UNIT}, {', '.join(arrays)}}}"
+        )
     text.append(f"constexpr Learned kLearnedSm90 = {{{', '.join(members)}}};")
     return "\n".join(text) + "\n"
 

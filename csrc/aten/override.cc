@@ -46,15 +46,14 @@ const HgemmGemmApi* api = nullptr;
 
 /// act(alpha * a @ b + beta * c), by torch's rules for `op`.
 struct Product {
-  Op op;
-  const Tensor* a;
-  const Tensor* b;
+  Op op = Op::kMm;
+  const Tensor* a = nullptr;
+  const Tensor* b = nullptr;
   const Tensor* c = nullptr;
   const Scalar* beta = nullptr;
   const Scalar* alpha = nullptr;
   Activation act = Activation::kNone;
   std::optional<ScalarType> out_dtype = std::nullopt;
-  Tensor a_copy = {}, b_copy = {};  // what a and b point to where they had no unit stride
 };
 
 /// -1 where torch has no product of such tensors, or the report no name for it.
@@ -70,9 +69,16 @@ int32_t dtype_of(ScalarType type) {
   }
 }
 
+bool is_half(int32_t dtype) {
+  return dtype == static_cast<int32_t>(DType::kF16) || dtype == static_cast<int32_t>(DType::kBF16);
+}
+
 HgemmOperand operand(const Tensor& t) {
-  return {t.const_data_ptr(), t.sizes().data(), t.strides().data(), static_cast<int32_t>(t.dim()),
-          dtype_of(t.scalar_type())};
+  return {.data = t.const_data_ptr(),
+          .sizes = t.sizes().data(),
+          .strides = t.strides().data(),
+          .ndim = static_cast<int32_t>(t.dim()),
+          .dtype = dtype_of(t.scalar_type())};
 }
 
 /// Tensors had names up to torch 2.12.
@@ -92,15 +98,6 @@ bool is_plain(const Tensor& t) {
   return !t.key_set().has_any(kLazy) && !has_names(t);
 }
 
-/// cuBLAS needs a unit stride as kernels do: makes the copy that torch would make.
-void give_unit_stride(const Tensor*& t, Tensor& copy) {
-  const auto sizes = t->sizes(), strides = t->strides();
-  const size_t n = sizes.size();
-  if (n < 2 || strides[n - 1] == 1 || strides[n - 2] == 1 || sizes[n - 1] <= 1 || sizes[n - 2] <= 1) return;
-  copy = t->contiguous();
-  t = &copy;
-}
-
 /// matmul stands for the products with vectors, and its rules are wider than theirs.
 bool has_vectors(const Product& p) {
   return p.b->dim() == 1 && (p.a->dim() == 1 || p.a->dim() == 2);
@@ -115,93 +112,109 @@ bool overlaps(const Tensor& out, const Tensor& operand) {
   return out.is_alias_of(operand) && at::get_overlap_status(out, operand) != at::MemOverlapStatus::No;
 }
 
-void run(const HgemmPlan& plan, const Tensor& d) {
-  const c10::DeviceGuard on_device(d.device());
-  c10::DataPtr workspace;  // may be freed after the launch: torch's allocator reuses memory in the order of the stream
-  if (plan.workspace > 0) workspace = c10::GetAllocator(c10::DeviceType::CUDA)->allocate(plan.workspace);
-  void* stream = nullptr;
-  TORCH_CHECK(aoti_torch_get_current_cuda_stream(d.device().index(), &stream) == 0, "hgemm: no current stream");
-  TORCH_CHECK(api->launch(&plan, d.mutable_data_ptr(), workspace.get(), stream) == 0, api->error());
-}
-
-/// Has a kernel of ours compute the product where the dispatcher names one; false: it is torch's. `out` is the
-/// caller's, or undefined, and then becomes a new tensor.
-bool serve(Product& p, Tensor& out) {
+/// Whether these are operands that torch's own kernel for them would take: the rest are errors of the caller, which
+/// torch raises, and products that no report has a name for.
+bool is_product(const Product& p, const Tensor& out) {
   const c10::Device device = p.a->device();
   const ScalarType type = p.a->scalar_type(), out_type = p.out_dtype.value_or(type);
-  const int32_t dtype = dtype_of(type), out_dtype = dtype_of(out_type);
-  // Errors of the caller, which torch raises.
-  const auto is_wrong = [&](const Tensor& t, ScalarType expected, ScalarType other) {
-    return t.device() != device || (t.scalar_type() != expected && t.scalar_type() != other);
+  const auto fits = [&](const Tensor& t, ScalarType expected, ScalarType other) {
+    return t.device() == device && (t.scalar_type() == expected || t.scalar_type() == other);
   };
-  if (dtype < 0 || out_dtype < 0 || !device.is_cuda() || is_wrong(*p.b, type, type) ||
-      (p.c != nullptr && is_wrong(*p.c, type, out_type)) || (out.defined() && is_wrong(out, out_type, out_type)) ||
-      (p.op == Op::kMatmul && !has_vectors(p))) {
-    return false;
-  }
+  const int32_t dtype = dtype_of(type), out_dtype = dtype_of(out_type);
+  const bool is_widened = is_half(dtype) && out_type == ScalarType::Float;
+  return dtype >= 0 && out_dtype >= 0 && (out_dtype == dtype || is_widened) && device.is_cuda() &&
+         fits(*p.b, type, type) && (p.c == nullptr || fits(*p.c, type, out_type)) &&
+         (!out.defined() || fits(out, out_type, out_type)) && (p.op != Op::kMatmul || has_vectors(p));
+}
 
-  const bool is_half = dtype <= static_cast<int32_t>(DType::kBF16), is_single = type == ScalarType::Float;
-  const bool has_scalars = p.c != nullptr && (is_half || is_single);
-  if ((out_dtype != dtype && !(is_half && out_type == ScalarType::Float)) ||
-      (has_scalars && (p.beta->isComplex() || p.alpha->isComplex()))) {
-    return false;
+/// Whether kernels of ours take the dtype: only then are alpha and beta looked at.
+bool has_scalars(const Product& p) {
+  return p.c != nullptr && dtype_of(p.a->scalar_type()) <= static_cast<int32_t>(DType::kF32);
+}
+
+/// Why torch must compute the product, whatever the dispatcher would say.
+HgemmLeft reason_for_torch(const Product& p, const Tensor& out, double alpha, double beta) {
+  if (!is_plain(*p.a) || !is_plain(*p.b) || (p.c != nullptr && !is_plain(*p.c)) || (out.defined() && !is_plain(out))) {
+    return HGEMM_LEFT_TENSOR;
   }
-  if (is_half || (is_single && api->splits_float32())) {
-    give_unit_stride(p.a, p.a_copy);
-    give_unit_stride(p.b, p.b_copy);
+  if (alpha == 0) return HGEMM_LEFT_ALPHA;
+  if (p.act != Activation::kNone && p.act != Activation::kRelu) return HGEMM_LEFT_GELU;
+  if (out.defined() && (!out.is_contiguous() || overlaps(out, *p.a) || overlaps(out, *p.b) ||
+                        (p.c != nullptr && beta != 0 && overlaps(out, *p.c)))) {
+    return HGEMM_LEFT_OUT;
   }
+  return HGEMM_LEFT_NOT;
+}
+
+/// What the dispatcher is asked. It reads the tensors' sizes and strides where they lie.
+HgemmProduct question_of(const Product& p, const Tensor& out) {
+  const ScalarType type = p.a->scalar_type();
   HgemmProduct product;
   product.a = operand(*p.a);
   product.b = operand(*p.b);
   product.c.ndim = product.d.ndim = -1;
   if (p.c != nullptr) product.c = operand(*p.c);
   if (out.defined()) product.d = operand(out);
-  product.beta = has_scalars ? p.beta->toDouble() : 1;
-  product.alpha = has_scalars ? p.alpha->toDouble() : 1;
+  product.beta = has_scalars(p) ? p.beta->toDouble() : 1;
+  product.alpha = has_scalars(p) ? p.alpha->toDouble() : 1;
   product.op = static_cast<int32_t>(p.op);
   product.act = static_cast<int32_t>(p.act);
-  product.out_dtype = out_dtype;
-  product.ordinal = device.index();
+  product.out_dtype = dtype_of(p.out_dtype.value_or(type));
+  product.ordinal = p.a->device().index();
   product.in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  product.allows_tf32 = is_single && allows_tf32();
+  product.allows_tf32 = type == ScalarType::Float && allows_tf32();
+  product.left = reason_for_torch(p, out, product.alpha, product.beta);
+  return product;
+}
 
-  HgemmLeft left = HGEMM_LEFT_NOT;
-  if (!is_plain(*p.a) || !is_plain(*p.b) || (p.c != nullptr && !is_plain(*p.c)) || (out.defined() && !is_plain(out))) {
-    left = HGEMM_LEFT_TENSOR;
-  } else if (product.alpha == 0) {
-    left = HGEMM_LEFT_ALPHA;
-  } else if (p.act != Activation::kNone && p.act != Activation::kRelu) {
-    left = HGEMM_LEFT_GELU;
-  } else if (out.defined() && (!out.is_contiguous() || overlaps(out, *p.a) || overlaps(out, *p.b) ||
-                               (p.c != nullptr && product.beta != 0 && overlaps(out, *p.c)))) {
-    left = HGEMM_LEFT_OUT;
-  }
-  if (left != HGEMM_LEFT_NOT) {
-    TORCH_CHECK(api->leave(&product, left) != HGEMM_REFUSED, api->error());
-    return false;
-  }
+/// The copy of an operand that a kernel needs; undefined where it needs none.
+Tensor copy_of(const Tensor& t, const HgemmCopy& copy) {
+  if (copy.needed == 0) return {};
+  return t.as_strided(at::IntArrayRef(copy.sizes, copy.ndim), at::IntArrayRef(copy.strides, copy.ndim)).contiguous();
+}
 
+void launch(const Product& p, const HgemmPlan& plan, const Tensor& d) {
+  const c10::DeviceGuard on_device(d.device());
+  // All of these may be freed after the launch: torch's allocator reuses memory in the order of the stream.
+  const Tensor a_copy = copy_of(*p.a, plan.a), b_copy = copy_of(*p.b, plan.b);
+  c10::DataPtr workspace;
+  if (plan.workspace > 0) workspace = c10::GetAllocator(c10::DeviceType::CUDA)->allocate(plan.workspace);
+  const HgemmMemory memory{.d = d.mutable_data_ptr(),
+                           .a_copy = a_copy.defined() ? a_copy.mutable_data_ptr() : nullptr,
+                           .b_copy = b_copy.defined() ? b_copy.mutable_data_ptr() : nullptr,
+                           .workspace = workspace.get()};
+  void* stream = nullptr;
+  TORCH_CHECK(aoti_torch_get_current_cuda_stream(d.device().index(), &stream) == 0, "hgemm: no current stream");
+  TORCH_CHECK(api->launch(&plan, &memory, stream) == 0, api->error());
+}
+
+/// Has a kernel of ours compute the product where the dispatcher names one; false: it is torch's. `out` is the
+/// caller's, or undefined, and then becomes a new tensor.
+bool compute(const Product& p, Tensor& out) {
+  if (!is_product(p, out) || (has_scalars(p) && (p.beta->isComplex() || p.alpha->isComplex()))) return false;
+  const HgemmProduct product = question_of(p, out);
   HgemmPlan plan;
   const int planned = api->plan(&product, &plan);
   TORCH_CHECK(planned != HGEMM_REFUSED, api->error());
   if (planned != HGEMM_OURS) return false;
   if (!out.defined()) {
-    out = at::cuda::empty(at::IntArrayRef(plan.sizes, plan.ndim), out_type, at::kStrided, device, std::nullopt,
+    const ScalarType type = p.out_dtype.value_or(p.a->scalar_type());
+    out = at::cuda::empty(at::IntArrayRef(plan.sizes, plan.ndim), type, at::kStrided, p.a->device(), std::nullopt,
                           std::nullopt);
   }
-  run(plan, out);
+  launch(p, plan, out);
   return true;
 }
 
 template <class Torch>
-Tensor make(Product p, const Torch& torchs) {
+Tensor make(const Product& p, const Torch& torchs) {
   Tensor d;
-  return api->active() && serve(p, d) ? d : torchs(p);
+  return api->active() && compute(p, d) ? d : torchs(p);
 }
 
 template <class Torch>
-Tensor& write(Product p, Tensor& out, const Torch& torchs) {
-  return api->active() && serve(p, out) ? out : torchs(p);
+Tensor& write(const Product& p, Tensor& out, const Torch& torchs) {
+  return api->active() && compute(p, out) ? out : torchs(p);
 }
 
 /// torch 2.12 and newer put a kernel of Python's in front of outer products, which at::cuda::bmm does not know.
@@ -220,20 +233,20 @@ Tensor torch_bmm(const Tensor& a, const Tensor& b) {
 
 // The kernels, by op: functional, out=, in place, and the first two with the result's dtype.
 
-#define HGEMM_PRODUCT(name, op)                                                                              \
+#define HGEMM_PRODUCT(name, kOp)                                                                             \
   Tensor name(const Tensor& a, const Tensor& b) {                                                            \
-    return make({op, &a, &b}, [](const Product& p) { return torch_##name(*p.a, *p.b); });                    \
+    return make({.op = kOp, .a = &a, .b = &b}, [](const Product& p) { return torch_##name(*p.a, *p.b); });   \
   }                                                                                                          \
   Tensor& name##_out(const Tensor& a, const Tensor& b, Tensor& out) {                                        \
-    return write({op, &a, &b}, out,                                                                          \
+    return write({.op = kOp, .a = &a, .b = &b}, out,                                                         \
                  [&](const Product& p) -> Tensor& { return at::cuda::name##_out(out, *p.a, *p.b); });        \
   }                                                                                                          \
   Tensor name##_dtype(const Tensor& a, const Tensor& b, ScalarType dtype) {                                  \
-    return make({op, &a, &b, nullptr, nullptr, nullptr, Activation::kNone, dtype},                           \
+    return make({.op = kOp, .a = &a, .b = &b, .out_dtype = dtype},                                           \
                 [&](const Product& p) { return at::cuda::name(*p.a, *p.b, dtype); });                        \
   }                                                                                                          \
   Tensor& name##_dtype_out(const Tensor& a, const Tensor& b, ScalarType dtype, Tensor& out) {                \
-    return write({op, &a, &b, nullptr, nullptr, nullptr, Activation::kNone, dtype}, out,                     \
+    return write({.op = kOp, .a = &a, .b = &b, .out_dtype = dtype}, out,                                     \
                  [&](const Product& p) -> Tensor& { return at::cuda::name##_out(out, *p.a, *p.b, dtype); }); \
   }
 HGEMM_PRODUCT(mm, Op::kMm)
@@ -241,60 +254,65 @@ HGEMM_PRODUCT(bmm, Op::kBmm)
 #undef HGEMM_PRODUCT
 
 /// addmm, baddbmm and addmv are alike.
-#define HGEMM_ADD_PRODUCT(name, op)                                                                                 \
-  Tensor name(const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {         \
-    return make({op, &a, &b, &c, &beta, &alpha},                                                                    \
-                [](const Product& p) { return at::cuda::name(*p.c, *p.a, *p.b, *p.beta, *p.alpha); });              \
-  }                                                                                                                 \
-  Tensor& name##_out(const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,    \
-                     Tensor& out) {                                                                                 \
-    return write({op, &a, &b, &c, &beta, &alpha}, out, [&](const Product& p) -> Tensor& {                           \
-      return at::cuda::name##_out(out, *p.c, *p.a, *p.b, *p.beta, *p.alpha);                                        \
-    });                                                                                                             \
-  }                                                                                                                 \
-  Tensor& name##_(Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {           \
-    return write({op, &a, &b, &c, &beta, &alpha}, c,                                                                \
-                 [&](const Product& p) -> Tensor& { return at::cuda::name##_(c, *p.a, *p.b, *p.beta, *p.alpha); }); \
+#define HGEMM_ADD_PRODUCT(name, kOp)                                                                                  \
+  Tensor name(const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {           \
+    return make({.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha},                               \
+                [](const Product& p) { return at::cuda::name(*p.c, *p.a, *p.b, *p.beta, *p.alpha); });                \
+  }                                                                                                                   \
+  Tensor& name##_out(const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,      \
+                     Tensor& out) {                                                                                   \
+    return write(                                                                                                     \
+        {.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha}, out,                                  \
+        [&](const Product& p) -> Tensor& { return at::cuda::name##_out(out, *p.c, *p.a, *p.b, *p.beta, *p.alpha); }); \
+  }                                                                                                                   \
+  Tensor& name##_(Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {             \
+    return write({.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha}, c,                           \
+                 [&](const Product& p) -> Tensor& { return at::cuda::name##_(c, *p.a, *p.b, *p.beta, *p.alpha); });   \
   }
 HGEMM_ADD_PRODUCT(addmm, Op::kAddmm)
 HGEMM_ADD_PRODUCT(baddbmm, Op::kBaddbmm)
 HGEMM_ADD_PRODUCT(addmv, Op::kMatmul)
 #undef HGEMM_ADD_PRODUCT
 
-#define HGEMM_ADD_PRODUCT(name, op)                                                                                 \
+#define HGEMM_ADD_PRODUCT(name, kOp)                                                                                \
   Tensor name##_dtype(const Tensor& c, const Tensor& a, const Tensor& b, ScalarType dtype, const Scalar& beta,      \
                       const Scalar& alpha) {                                                                        \
-    return make({op, &a, &b, &c, &beta, &alpha, Activation::kNone, dtype},                                          \
+    return make({.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha, .out_dtype = dtype},         \
                 [&](const Product& p) { return at::cuda::name(*p.c, *p.a, *p.b, dtype, *p.beta, *p.alpha); });      \
   }                                                                                                                 \
   Tensor& name##_dtype_out(const Tensor& c, const Tensor& a, const Tensor& b, ScalarType dtype, const Scalar& beta, \
                            const Scalar& alpha, Tensor& out) {                                                      \
-    return write({op, &a, &b, &c, &beta, &alpha, Activation::kNone, dtype}, out, [&](const Product& p) -> Tensor& { \
-      return at::cuda::name##_out(out, *p.c, *p.a, *p.b, dtype, *p.beta, *p.alpha);                                 \
-    });                                                                                                             \
+    return write({.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha, .out_dtype = dtype}, out,   \
+                 [&](const Product& p) -> Tensor& {                                                                 \
+                   return at::cuda::name##_out(out, *p.c, *p.a, *p.b, dtype, *p.beta, *p.alpha);                    \
+                 });                                                                                                \
   }
 HGEMM_ADD_PRODUCT(addmm, Op::kAddmm)
 HGEMM_ADD_PRODUCT(baddbmm, Op::kBaddbmm)
 #undef HGEMM_ADD_PRODUCT
 
+Activation activation(bool gelu) {
+  return gelu ? Activation::kGeluTanh : Activation::kRelu;
+}
+
 Tensor addmm_activation(const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
                         bool gelu) {
-  return make({Op::kAddmm, &a, &b, &c, &beta, &alpha, gelu ? Activation::kGeluTanh : Activation::kRelu},
+  return make({.op = Op::kAddmm, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha, .act = activation(gelu)},
               [&](const Product& p) { return at::cuda::_addmm_activation(*p.c, *p.a, *p.b, beta, alpha, gelu); });
 }
 Tensor& addmm_activation_out(const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
                              bool gelu, Tensor& out) {
-  return write({Op::kAddmm, &a, &b, &c, &beta, &alpha, gelu ? Activation::kGeluTanh : Activation::kRelu}, out,
-               [&](const Product& p) -> Tensor& {
+  return write({.op = Op::kAddmm, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha, .act = activation(gelu)},
+               out, [&](const Product& p) -> Tensor& {
                  return at::cuda::_addmm_activation_out(out, *p.c, *p.a, *p.b, beta, alpha, gelu);
                });
 }
 
 Tensor dot(const Tensor& a, const Tensor& b) {
-  return make({Op::kMatmul, &a, &b}, [](const Product& p) { return at::cuda::dot(*p.a, *p.b); });
+  return make({.op = Op::kMatmul, .a = &a, .b = &b}, [](const Product& p) { return at::cuda::dot(*p.a, *p.b); });
 }
 Tensor vdot(const Tensor& a, const Tensor& b) {
-  return make({Op::kMatmul, &a, &b}, [](const Product& p) { return at::cuda::vdot(*p.a, *p.b); });
+  return make({.op = Op::kMatmul, .a = &a, .b = &b}, [](const Product& p) { return at::cuda::vdot(*p.a, *p.b); });
 }
 
 // aten::mv has no CUDA kernel: it calls addmv. dot.out calls dot, addbmm calls addmm.

@@ -91,7 +91,11 @@ void* address_of(int alignment) {
 
 TensorView view_of(const HgemmTensor& t, const char* name) {
   if (t.ndim < 0 || t.ndim > 8) fail(std::string(name) + " has " + std::to_string(t.ndim) + " dimensions, not 0 to 8");
-  return {address_of(t.align), t.ndim, t.sizes, t.strides, checked(t.dtype, DType::kC128, "dtype")};
+  return {.data = address_of(t.align),
+          .ndim = t.ndim,
+          .sizes = t.sizes,
+          .strides = t.strides,
+          .dtype = checked(t.dtype, DType::kC128, "dtype")};
 }
 
 Problem problem_of(const HgemmQuery& q) {

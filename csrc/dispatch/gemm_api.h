@@ -24,16 +24,35 @@ typedef struct HgemmProduct {
   int32_t ordinal;     /* of the CUDA device that holds them all */
   int32_t in_backward; /* of autograd */
   int32_t allows_tf32; /* torch may compute a float32 product in TF32 */
+  int32_t left;        /* HgemmLeft: why the caller leaves the product to torch, where it does */
+  int32_t reserved;
 } HgemmProduct;
 
-/* A kernel that was chosen for a product. Only `sizes` and `workspace` are anybody else's business. */
+/* A contiguous copy that an operand needs: of the operand seen with these sizes and strides. */
+typedef struct HgemmCopy {
+  int32_t needed;
+  int32_t ndim;
+  int64_t sizes[3];
+  int64_t strides[3];
+} HgemmCopy;
+
+/* A kernel that was chosen for a product. The caller allocates by all but `state`. */
 typedef struct HgemmPlan {
   int64_t sizes[3]; /* of the result */
   int32_t ndim;
   int32_t reserved;
-  int64_t workspace; /* bytes */
-  uint64_t state[64];
+  HgemmCopy a, b;
+  int64_t workspace;  /* bytes */
+  uint64_t state[64]; /* hgemm::Job */
 } HgemmPlan;
+
+/* Memory of a launch. What the plan does not ask for is null. */
+typedef struct HgemmMemory {
+  void* d;
+  void* a_copy;
+  void* b_copy;
+  void* workspace;
+} HgemmMemory;
 
 /* Why a product was torch's without asking the dispatcher. */
 enum HgemmLeft {
@@ -53,15 +72,11 @@ typedef struct HgemmGemmApi {
   /* Whether a context holds for this thread. */
   int (*active)(void);
   /* Decides, counts the product, and where it is a kernel's fills in `plan`. HGEMM_REFUSED: a forced kernel cannot
-     serve it, or none with the numerics that are asked for; error() says why. Products that are errors are torch's: it
+     run it, or none with the numerics that are asked for; error() says why. Products that are errors are torch's: it
      raises them. */
   int (*plan)(const HgemmProduct* product, HgemmPlan* plan);
   /* Enqueues the kernel on `stream`. Not 0: it failed, error() says how. */
-  int (*launch)(const HgemmPlan* plan, void* d, void* workspace, void* stream);
-  /* Counts a product that is left to torch for another reason. HGEMM_REFUSED: it may not be. */
-  int (*leave)(const HgemmProduct* product, int why);
-  /* Whether float32 products of this thread may be ours, and then need unit strides. */
-  int (*splits_float32)(void);
+  int (*launch)(const HgemmPlan* plan, const HgemmMemory* memory, void* stream);
   /* This thread's message. */
   const char* (*error)(void);
 } HgemmGemmApi;

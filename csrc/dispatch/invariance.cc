@@ -31,10 +31,15 @@ void ask_for(NumericsMode numerics, Float32Mode float32, Problem* p) {
   p->bias = nullptr;
 }
 
-void ask_for_what_stands(bool allows_tf32, Problem* p) {
-  const HgemmSettings asked = context_settings();
-  const Float32Mode float32 = float32_of(asked);
-  ask_for(numerics_of(asked), float32 == Float32Mode::kStrict && allows_tf32 ? Float32Mode::kTf32 : float32, p);
+void ask_for_modes(int numerics, int float32, bool allows_tf32, Problem* p) {
+  const HgemmSettings settings = context_settings();
+  const NumericsMode numerics_mode = numerics == kAuto ? numerics_of(settings) : static_cast<NumericsMode>(numerics);
+  Float32Mode float32_mode = static_cast<Float32Mode>(float32);
+  if (float32 == kAuto) {
+    float32_mode = float32_of(settings);
+    if (float32_mode == Float32Mode::kStrict && allows_tf32) float32_mode = Float32Mode::kTf32;
+  }
+  ask_for(numerics_mode, float32_mode, p);
 }
 
 std::string unheld(const Problem& p, const std::string& why) {

@@ -43,9 +43,9 @@ inline bool must_be_ours(const Problem& p) {
 /// kernels may add one to alpha * sum in two roundings or in one.
 void ask_for(NumericsMode numerics, Float32Mode float32, Problem* problem);
 
-/// The same for a product of torch's, which asks for nothing itself: what stands (below), and torch's own float32 where
-/// its flags allow TF32 and strict stands.
-void ask_for_what_stands(bool allows_tf32, Problem* problem);
+/// The same for a call, whose modes may be kAuto: then the context and the defaults (below) decide, and a strict
+/// float32 product is torch's where torch may use TF32.
+void ask_for_modes(int numerics, int float32, bool allows_tf32, Problem* problem);
 
 /// The error text where must_be_ours() cannot be held.
 std::string unheld(const Problem& problem, const std::string& why);

@@ -1,4 +1,5 @@
-// The CUDA implementations of the ops in hgemm_ops/ops/schema.py: checks, output, Problem, decision, launch.
+// The CUDA implementations of the ops in hgemm_ops/ops/schema.py: torch's tensors to a request and back. What lies
+// between is dispatch/plan.h.
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 
@@ -6,10 +7,8 @@
 
 #include "core/activation.h"
 #include "core/device.h"
-#include "dispatch/choose.h"
 #include "dispatch/devices.h"
-#include "dispatch/explain.h"
-#include "dispatch/invariance.h"
+#include "dispatch/plan.h"
 #include "dispatch/registry.h"
 #include "torch/torch_gemm.h"
 
@@ -48,14 +47,6 @@ std::string prefix(const Call& call) {
 
 bool is_half(int32_t dtype) {
   return gemm_dtype(dtype).value_or(DType::kF32) != DType::kF32;
-}
-
-/// Whether the dispatcher is asked at all: a kernel that was asked for serves the half types, or what else it takes;
-/// everything else is torch's.
-bool is_for_kernels(const Call& call) {
-  const auto dtype = gemm_dtype(call.a.dtype);
-  if (!dtype || is_half(call.a.dtype) || call.variant < 0) return dtype.has_value();
-  return (variant(static_cast<int>(call.variant)).dtypes >> static_cast<int>(*dtype) & 1u) != 0;
 }
 
 /// Of two arguments that must be on one device and, unless their dtypes have a rule of their own, of one dtype.
@@ -127,66 +118,58 @@ class OnDevice {
   std::optional<torch::stable::accelerator::DeviceGuard> guard_;
 };
 
-void launch(const Call& call, Canonical& canonical, const DeviceFacts& facts, int id) {
-  Problem& p = canonical.problem;
+/// The plan for a call whose arguments were checked. Throws where the shapes do not fit, or nobody may run it.
+/// `out`: where the result is to go, if that is not new memory. Torch's flags for TF32 are not to be had here: unless a
+/// call or a context names a float32 mode, float32 is torch's.
+void plan_call(const Call& call, const TensorView* out, bool saves_pre_activation, Plan* plan) {
+  make_plan({.operands = call.operands(/*max_batch_dims=*/2),
+             .out = out,
+             .saves_pre_activation = saves_pre_activation,
+             .has_known_dtype = gemm_dtype(call.a.dtype).has_value(),
+             .ordinal = call.a.device.index,
+             .variant = static_cast<int>(call.variant),
+             .numerics = static_cast<int>(call.numerics),
+             .float32 = static_cast<int>(call.float32),
+             .allows_tf32 = true,
+            plan);
+  if (plan->outcome == Outcome::kInvalid || plan->outcome == Outcome::kRefused) fail(plan->message);
+}
+
+Handle copy_of(const Tensor& t, const Copy& copy) {
+  return copy.needed ? contiguous_copy(t, copy) : Handle();
+}
+
+void* data_of(const Handle& handle) {
+  return handle ? mutable_data(handle.get()) : nullptr;
+}
+
+void launch_kernel(const Call& call, const Plan& plan, Destination d, Destination pre_activation) {
   // May be freed after the launch: torch's allocator reuses memory in the order of the stream.
-  Handle a_copy, b_copy, workspace;
-  if (canonical.copy_a.needed) {
-    a_copy = contiguous_copy(call.a, canonical.copy_a);
-    p.a.data = mutable_data(a_copy.get());
+  const Handle a_copy = copy_of(call.a, plan.canonical.copy_a), b_copy = copy_of(call.b, plan.canonical.copy_b);
+  Handle workspace;
+  if (plan.workspace > 0) {
+    workspace = empty_contiguous(1, &plan.workspace, aoti_torch_dtype_uint8(), call.a.device);
   }
-  if (canonical.copy_b.needed) {
-    b_copy = contiguous_copy(call.b, canonical.copy_b);
-    p.b.data = mutable_data(b_copy.get());
-  }
-  const Variant& v = variant(id);
-  if (const auto bytes = static_cast<int64_t>(v.workspace(p, facts)); bytes > 0) {
-    workspace = empty_contiguous(1, &bytes, aoti_torch_dtype_uint8(), call.a.device);
-  }
-  void* const scratch = workspace ? mutable_data(workspace.get()) : nullptr;
-  if (const Status status = v.launch(p, facts, scratch, current_stream(call.a.device)); status != 0) {
-    fail(prefix(call) + v.name + " failed to launch: " + status_string(status));
+  const Memory memory{.d = d.data,
+                      .pre_activation = pre_activation.data,
+                      .a_copy = data_of(a_copy),
+                      .b_copy = data_of(b_copy),
+                      .workspace = data_of(workspace)};
+  const Job job = plan.job();
+  if (const Status status = launch(job, memory, current_stream(call.a.device)); status != 0) {
+    fail(launch_error(job, status));
   }
 }
 
-/// Who serves a call whose result is not empty: kTorch, or a kernel's id, for which `facts` is filled in. What the
-/// problem has no address of yet will be a new tensor, whose alignment is the best.
-int decide(const Call& call, const Problem& p, DeviceFacts* facts) {
-  if (!is_for_kernels(call)) {
-    if (must_be_ours(p)) fail(unheld(p, "no kernel of ours takes " + text_of_dtype(call.a.dtype)));
-    return kTorch;
-  }
-  const auto asked = static_cast<int>(call.variant);
-  const DeviceFacts* const usable = usable_device(call.a.device.index);
-  if (usable == nullptr) {
-    if (must_be_ours(p)) fail(unheld(p, fault_of_device(call.a.device.index)));
-    if (asked < 0) return kTorch;
-    fail(prefix(call) + variant_name(asked) + " cannot run on " + text_of_device(call.a.device) + ": " +
-         fault_of_device(call.a.device.index));
-  }
-  *facts = *usable;
-  const Decision decision = choose(p, *facts, call.a.device.index, asked);
-  if (decision.variant == kRefused) fail(refusal(p, *facts, asked == kAuto ? standing_choice(p) : asked));
-  return decision.variant;
-}
-
-/// Has `id`, which decide() named, write the result.
-void compute(const Call& call, Canonical& canonical, const DeviceFacts& facts, int id, Destination d,
-             Destination pre_activation) {
+/// Has the kernel of the plan, or torch, write the result.
+void compute(const Call& call, const Plan& plan, Destination d, Destination pre_activation) {
+  if (plan.canonical.empty()) return;
   const OnDevice on_device(call.a.device);
-  if (id == kTorch) return torch_gemm(call, canonical, d, pre_activation);
-  canonical.problem.d.data = d.data;
-  canonical.problem.pre_activation = pre_activation.data;
-  launch(call, canonical, facts, id);
-}
-
-void decide_and_compute(const Call& call, Canonical& canonical, Destination d, Destination pre_activation) {
-  if (canonical.empty()) return;
-  canonical.problem.d.data = d.data;
-  canonical.problem.pre_activation = pre_activation.data;
-  DeviceFacts facts;
-  const int id = decide(call, canonical.problem, &facts);
-  compute(call, canonical, facts, id, d, pre_activation);
+  if (plan.outcome == Outcome::kOurs) {
+    launch_kernel(call, plan, d, pre_activation);
+  } else {
+    torch_gemm(call, plan.canonical, d, pre_activation);
+  }
 }
 
 Handle allocate_result(const Call& call, const Canonical& canonical, Destination* d) {
@@ -195,27 +178,15 @@ Handle allocate_result(const Call& call, const Canonical& canonical, Destination
   return result;
 }
 
-/// What torch's flags say of TF32 is not to be had here: unasked, float32 is torch's.
-Float32Mode float32_of(const Call& call) {
-  if (call.float32 != kAuto) return static_cast<Float32Mode>(call.float32);
-  return standing_float32() == Float32Mode::kSplit ? Float32Mode::kSplit : Float32Mode::kTf32;
-}
-
-void check_and_canonicalize(const Call& call, Canonical* canonical) {
-  check_arguments(call);
-  if (!canonicalize(call.operands(/*max_batch_dims=*/2), canonical)) fail(canonical->error);
-  ask_for(call.numerics == kAuto ? standing_numerics() : static_cast<NumericsMode>(call.numerics), float32_of(call),
-          &canonical->problem);
-}
-
 /// `pre_activation`: receives the argument of the activation, if it is not null.
 Handle run(const Call& call, Handle* pre_activation = nullptr) {
-  Canonical canonical;
-  check_and_canonicalize(call, &canonical);
+  check_arguments(call);
+  Plan plan;
+  plan_call(call, nullptr, pre_activation != nullptr, &plan);
   Destination d, saved;
-  Handle result = allocate_result(call, canonical, &d);
-  if (pre_activation != nullptr) *pre_activation = allocate_result(call, canonical, &saved);
-  decide_and_compute(call, canonical, d, saved);
+  Handle result = allocate_result(call, plan.canonical, &d);
+  if (pre_activation != nullptr) *pre_activation = allocate_result(call, plan.canonical, &saved);
+  compute(call, plan, d, saved);
   return result;
 }
 
@@ -248,14 +219,16 @@ bool is_destination(const Call& call) {
 }
 
 void run_into_out(const Call& call) {
-  Canonical canonical;
-  check_and_canonicalize(call, &canonical);
-  check_out(call, canonical);
+  check_arguments(call);
+  const bool is_direct = is_destination(call);
+  Plan plan;
+  plan_call(call, is_direct ? &call.out.view : nullptr, false, &plan);
+  check_out(call, plan.canonical);
   const AtenTensorHandle out = call.out.handle.get();
-  if (is_destination(call)) return decide_and_compute(call, canonical, {out, mutable_data(out)}, {});
+  if (is_direct) return compute(call, plan, {out, mutable_data(out)}, {});
   Destination d;
-  const Handle result = allocate_result(call, canonical, &d);
-  decide_and_compute(call, canonical, d, {});
+  const Handle result = allocate_result(call, plan.canonical, &d);
+  compute(call, plan, d, {});
   check(aoti_torch_copy_(out, result.get(), 0), "copy_");
 }
 
@@ -351,30 +324,23 @@ void linear_gated(StableIValue* stack, uint64_t, uint64_t) {
     fail(prefix(call) + "weight " + shape_text(call.b.view.ndim, call.b.view.sizes) +
          " must be 2-D with an even number of rows");
   }
-  Canonical canonical;
-  check_and_canonicalize(call, &canonical);
-  // The product is decided on, and where need be computed, by itself.
-  Problem& p = canonical.problem;
-  const auto act = static_cast<Activation>(std::exchange(call.act, 0));
-  p.act = Activation::kNone;
-  const int ndim = canonical.out_ndim;
+  check_arguments(call);
+  Plan plan;
+  plan_call(call, nullptr, false, &plan);
+  const auto act = static_cast<Activation>(std::exchange(call.act, 0));  // torch computes the product alone
+  const int ndim = plan.canonical.out_ndim;
   int64_t sizes[kMaxDims], rows = 1;
-  for (int i = 0; i < ndim - 1; ++i) rows *= sizes[i] = canonical.out_sizes[i];
-  const int64_t n = sizes[ndim - 1] = canonical.out_sizes[ndim - 1] / 2;
+  for (int i = 0; i < ndim - 1; ++i) rows *= sizes[i] = plan.canonical.out_sizes[i];
+  const int64_t n = sizes[ndim - 1] = plan.canonical.out_sizes[ndim - 1] / 2;
   Handle result = empty_contiguous(ndim, sizes, call.a.dtype, call.a.device);
-  if (!canonical.empty()) {
+  if (!plan.canonical.empty()) {
     const Destination d{result.get(), mutable_data(result.get())};
-    DeviceFacts facts;
-    const int id = decide(call, p, &facts);
-    if (id >= 0 && variant(id).gates != nullptr && variant(id).gates(p)) {
-      p.gated = true;
-      p.act = act;
-      p.d.row_stride = n;
-      compute(call, canonical, facts, id, d, {});
+    if (plan.gates) {
+      compute(call, plan, d, {});
     } else {
       Destination y;
-      const Handle both = allocate_result(call, canonical, &y);
-      compute(call, canonical, facts, id, y, {});
+      const Handle both = allocate_result(call, plan.canonical, &y);
+      compute(call, plan, y, {});
       gate_product(call, act, y, d, rows, n);
     }
   }

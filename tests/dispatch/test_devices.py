@@ -102,6 +102,7 @@ class Product(ctypes.Structure):
         ("alpha", ctypes.c_double),
         ("beta", ctypes.c_double),
         *((name, ctypes.c_int32) for name in ("op", "act", "out_dtype", "ordinal", "in_backward", "allows_tf32")),
+        *((name, ctypes.c_int32) for name in ("left", "reserved")),
     ]
 
 
@@ -111,8 +112,6 @@ class Api(ctypes.Structure):
         ("active", ctypes.CFUNCTYPE(ctypes.c_int)),
         ("plan", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Product), ctypes.c_void_p)),
         ("launch", ctypes.c_void_p),
-        ("leave", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Product), ctypes.c_int)),
-        ("splits_float32", ctypes.CFUNCTYPE(ctypes.c_int)),
         ("error", ctypes.CFUNCTYPE(ctypes.c_char_p)),
     ]
 
@@ -180,21 +179,14 @@ def test_what_must_not_vary_is_refused_there(api: Api, numerics: Callable[[str],
 @pytest.mark.parametrize("why", range(1, 6))
 def test_what_torch_would_take_undecided_is_refused(api: Api, numerics: Callable[[str], object], why: int) -> None:
     reason = _native.lib().hgemm_left_reason(why).decode()
+    plan, left = ctypes.create_string_buffer(4096), product(MISSING)
+    left.left = why
     with counted() as tally:
-        assert api.leave(product(MISSING), why) == 0
+        assert api.plan(left, plan) == 0
         numerics("batch_invariant")
-        assert api.leave(product(MISSING), why) == -1
+        assert api.plan(left, plan) == -1
         assert (reason if why < 5 else _native.device_fault(MISSING)) in api.error().decode()
         assert sum(row.calls for row in tally.rows()) == 1
-
-
-def test_unit_strides_are_for_who_splits_float32(api: Api) -> None:
-    with counted():
-        answers = [api.splits_float32()]
-        for mode in (1, _native.AUTO):
-            with counted(_native.AUTO, _native.AUTO, mode):
-                answers.append(api.splits_float32())
-    assert answers == [0, 1, 0]
 
 
 # ---- What Python makes of it

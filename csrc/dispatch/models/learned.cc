@@ -48,7 +48,11 @@ Waves waves_of(const Problem& p, const DeviceFacts& facts, int bm, int bn, int c
   const auto up = [](int64_t x, int64_t by) { return static_cast<double>((x + by - 1) / by); };
   const double units = up(p.m, int64_t{bm} * cm) * up(p.n, int64_t{bn} * cn) * static_cast<double>(p.batches());
   const double slots = clusters_at_once(facts, cm * cn * ck);
-  return {up(p.m, bm), up(p.n, bn), units, units / slots, std::ceil(units / slots)};
+  return {.tiles_m = up(p.m, bm),
+          .tiles_n = up(p.n, bn),
+          .units = units,
+          .waves = units / slots,
+          .whole = std::ceil(units / slots)};
 }
 
 }  // namespace

@@ -1,0 +1,139 @@
+#include "dispatch/plan.h"
+
+#include <algorithm>
+#include <atomic>
+#include <type_traits>
+#include <utility>
+
+#include "core/device.h"
+#include "dispatch/c_api.h"
+#include "dispatch/choose.h"
+#include "dispatch/context.h"
+#include "dispatch/devices.h"
+#include "dispatch/explain.h"
+#include "dispatch/invariance.h"
+#include "dispatch/registry.h"
+#include "dispatch/stats.h"
+
+namespace hgemm {
+namespace {
+
+static_assert(std::is_trivially_copyable_v<Job>);
+
+/// Stands for memory that is still to be allocated, where null would mean that there is none. Allocators align to more
+/// than what anybody looks at.
+void* to_be_allocated() {
+  return reinterpret_cast<void*>(uintptr_t{16});
+}
+
+Outcome refuse(std::string message, Plan* plan) {
+  plan->message = std::move(message);
+  return plan->outcome = Outcome::kRefused;
+}
+
+Outcome leave_to_torch(Plan* plan) {
+  return plan->outcome = Outcome::kTorch;
+}
+
+/// Leaves a call to torch, and counts it, without a decision; refuses it where torch must not have it.
+Outcome leave_undecided(const Request& request, HgemmLeft why, Plan* plan) {
+  const Problem& p = plan->canonical.problem;
+  if (must_be_ours(p)) {
+    const bool no_device = why == HGEMM_LEFT_DEVICE;
+    return refuse(unheld(p, no_device ? fault_of_device(request.ordinal) : hgemm_left_reason(why)), plan);
+  }
+  if (context_holds()) {
+    const Decision torchs;
+    const int site = current_site(request.in_backward);
+    call_counter(p, request.ordinal, torchs, why, site).fetch_add(1, std::memory_order_relaxed);
+  }
+  return leave_to_torch(plan);
+}
+
+/// The operands and modes as a Problem. False where the shapes do not fit.
+bool read(const Request& request, Plan* plan) {
+  if (!canonicalize(request.operands, &plan->canonical)) {
+    plan->message = plan->canonical.error;
+    return false;
+  }
+  Problem& p = plan->canonical.problem;
+  if (request.out != nullptr) p.d.data = const_cast<void*>(request.out->data);
+  if (request.saves_pre_activation) p.pre_activation = to_be_allocated();
+  if (request.operands.op == Op::kLinearGated) p.act = Activation::kNone;
+  ask_for_modes(request.numerics, request.float32, request.allows_tf32, &p);
+  return true;
+}
+
+/// Whether the call names a kernel of ours that does not take float32: these calls are torch's.
+bool names_kernel_of_other_dtype(const Request& request, const Problem& p) {
+  return request.variant >= 0 && !p.is_half() &&
+         (variant(request.variant).dtypes >> static_cast<int>(p.dtype) & 1u) == 0;
+}
+
+/// Whether out= has the result's shape already.
+bool fits(const TensorView& out, const Canonical& result) {
+  return out.ndim == result.out_ndim && std::equal(out.sizes, out.sizes + out.ndim, result.out_sizes);
+}
+
+/// The kernel that the call names, or the context that holds; kAuto or kTorch where that is none.
+int asked_for(const Request& request, const Problem& p) {
+  return request.variant == kAuto ? standing_choice(p) : request.variant;
+}
+
+/// Has a kernel that can do so apply the gate of Op::kLinearGated to its result.
+void gate_where_possible(const Request& request, Plan* plan) {
+  Problem& p = plan->canonical.problem;
+  const Variant& v = variant(plan->variant);
+  if (request.operands.op != Op::kLinearGated || v.gates == nullptr || !v.gates(p)) return;
+  p.gated = true;
+  p.act = request.operands.act;
+  p.d.row_stride = p.n / 2;
+  plan->gates = true;
+}
+
+}  // namespace
+
+Outcome make_plan(const Request& request, Plan* plan) {
+  if (!read(request, plan)) return plan->outcome = Outcome::kInvalid;
+  const Problem& p = plan->canonical.problem;
+  if (!request.has_known_dtype || names_kernel_of_other_dtype(request, p)) {
+    return must_be_ours(p) ? refuse(unheld(p, "no kernel of ours takes its dtype"), plan) : leave_to_torch(plan);
+  }
+  if (request.left != HGEMM_LEFT_NOT || plan->canonical.empty()) return leave_undecided(request, request.left, plan);
+
+  const DeviceFacts* const facts = usable_device(request.ordinal);
+  if (facts == nullptr) {
+    const int asked = asked_for(request, p);
+    if (asked < 0) return leave_undecided(request, HGEMM_LEFT_DEVICE, plan);
+    return refuse(std::string("hgemm: ") + variant_name(asked) + " cannot run on cuda:" +
+                      std::to_string(request.ordinal) + ": " + fault_of_device(request.ordinal),
+                  plan);
+  }
+  if (request.out != nullptr && !fits(*request.out, plan->canonical)) {
+    return leave_undecided(request, HGEMM_LEFT_OUT, plan);
+  }
+
+  plan->facts = *facts;
+  plan->variant = choose(p, plan->facts, request.ordinal, request.variant, request.in_backward).variant;
+  if (plan->variant == kRefused) return refuse(refusal(p, plan->facts, asked_for(request, p)), plan);
+  if (plan->variant == kTorch) return leave_to_torch(plan);
+
+  gate_where_possible(request, plan);
+  plan->workspace = static_cast<int64_t>(variant(plan->variant).workspace(p, plan->facts));
+  return plan->outcome = Outcome::kOurs;
+}
+
+Status launch(const Job& job, const Memory& memory, Stream stream) {
+  Problem p = job.problem;
+  p.d.data = memory.d;
+  p.pre_activation = memory.pre_activation;
+  if (memory.a_copy != nullptr) p.a.data = memory.a_copy;
+  if (memory.b_copy != nullptr) p.b.data = memory.b_copy;
+  return variant(job.variant).launch(p, job.facts, memory.workspace, stream);
+}
+
+std::string launch_error(const Job& job, Status status) {
+  return std::string("hgemm: ") + variant(job.variant).name + " failed to launch: " + status_string(status);
+}
+
+}  // namespace hgemm

@@ -1,0 +1,332 @@
+// The steps of a decision and of a plan, called one by one. Linked with the library's objects, all but the one that
+// asks CUDA for devices, which is replaced here: an H200 is in the machine, as cuda:0, and nothing else.
+#include <cmath>
+#include <cstdio>
+#include <string>
+
+#include "core/chip.h"
+#include "dispatch/contenders.h"
+#include "dispatch/devices.h"
+#include "dispatch/estimates.h"
+#include "dispatch/margin.h"
+#include "dispatch/models/learned.h"
+#include "dispatch/plan.h"
+#include "dispatch/registry.h"
+#include "dispatch/select.h"
+#include "dispatch/verdict.h"
+
+namespace hgemm {
+
+const char* built_archs() {
+  return "";
+}
+bool is_built_for(int) {
+  return true;
+}
+std::string device_fault(const char*, int, Status) {
+  return "";
+}
+const DeviceFacts* usable_device(int ordinal) {
+  static const DeviceFacts h200 = chip_of(90).facts;
+  return ordinal == 0 ? &h200 : nullptr;
+}
+const std::string& fault_of_device(int) {
+  static const std::string fault = "it is not there";
+  return fault;
+}
+void set_warning(void (*)(const char*)) {}
+
+namespace {
+
+int failures = 0;
+
+#define CHECK(condition)                                                   \
+  do {                                                                     \
+    if (!(condition)) {                                                    \
+      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+      ++failures;                                                          \
+    }                                                                      \
+  } while (false)
+
+/// A row-major (m, k) times the transpose of a row-major (n, k), whole and aligned.
+Problem nt_problem(int64_t m, int64_t n, int64_t k) {
+  Problem p;
+  p.m = m;
+  p.n = n;
+  p.k = k;
+  p.a.row_stride = k;
+  p.a.col_stride = 1;
+  p.b.row_stride = 1;
+  p.b.col_stride = k;
+  p.d.row_stride = n;
+  p.d.col_stride = 1;
+  return p;
+}
+
+DeviceFacts facts_of(int cc) {
+  return chip_of(cc).facts;
+}
+
+bool has_family(const Contenders& contenders, Family family) {
+  for (const Contender& c : contenders) {
+    if (variant(c.id).family == family) return true;
+  }
+  return false;
+}
+
+void test_alignments() {
+  Problem p = nt_problem(64, 64, 64);
+  CHECK(alignments_of(p).least() == 16 && alignments_of(p).all_whole());
+  p.b.col_stride = 66;  // 132 bytes
+  p.d.data = reinterpret_cast<void*>(uintptr_t{8});
+  const Alignments alignments = alignments_of(p);
+  CHECK(alignments.a == 16 && alignments.b == 4 && alignments.d == 8);
+  CHECK(alignments.least() == 4 && !alignments.all_whole());
+}
+
+void test_contenders_depend_on_the_chip_and_on_the_mode() {
+  Problem p = nt_problem(4096, 4096, 4096);
+  for (int cc : {80, 90}) {
+    const DeviceFacts facts = facts_of(cc);
+    const Question question(p, facts);
+    Contenders contenders;
+    find_contenders(question, &contenders);
+    CHECK(has_family(contenders, Family::kSm80Mma));
+    CHECK(has_family(contenders, Family::kSm90Wgmma) == (cc == 90));
+    CHECK(!has_family(contenders, Family::kSkinny));  // no short side
+    for (const Contender& c : contenders) CHECK(c.product_us > 0 && c.epilogue_us == 0 && c.runs_as_timed);
+  }
+  const DeviceFacts facts = facts_of(90);
+  p.numerics = NumericsMode::kBatchInvariant;
+  const Question question(p, facts);
+  Contenders contenders;
+  find_contenders(question, &contenders);
+  CHECK(contenders.count > 0);
+  for (const Contender& c : contenders) CHECK(variant(c.id).sums == Sums::kInOrder);
+}
+
+void test_reasons_against_a_variant() {
+  const Problem p = nt_problem(4096, 4096, 4096);
+  std::string why;
+  const int id = find_variant("gemv_m1");
+  CHECK(id >= 0 && !can_run(variant(id), p, facts_of(90), &why));
+  CHECK(why.find("must be at most 1") != std::string::npos);
+  why.clear();
+  CHECK(can_run(variant(id), nt_problem(1, 4096, 4096), facts_of(90), &why) && why.empty());
+}
+
+void test_estimates_without_a_table_are_predictions() {
+  const Problem p = nt_problem(300, 4096, 4096);
+  for (int cc : {80, 90}) {  // what was learned corrects the second
+    const DeviceFacts facts = facts_of(cc);
+    const Question question(p, facts);
+    Contenders contenders;
+    find_contenders(question, &contenders);
+    Estimates estimates;
+    estimate(question, contenders, /*for_explanation=*/false, &estimates);
+    CHECK(!estimates.knows_anything());
+    CHECK(estimates.torch.used == estimates.torch.predicted && std::isnan(estimates.torch.measured));
+    CHECK((estimates.model_margin == kAnalyticMargin) == (cc == 80));
+    bool any_corrected = false;
+    for (int i = 0; i < contenders.count; ++i) {
+      any_corrected = any_corrected || estimates.ours[i].used != contenders.all[i].product_us;
+    }
+    CHECK(any_corrected == (cc == 90));
+  }
+}
+
+void test_measured_times_come_first() {
+  const Problem p = nt_problem(304, 4096, 4096);
+  const DeviceFacts facts = facts_of(80);
+  TableEntry entry;
+  CHECK(entry_of(p, facts, &entry));
+  const Question question(p, facts);
+  Contenders contenders;
+  find_contenders(question, &contenders);
+  entry.timings = {{kTorch, 50.0}, {contenders.all[0].id, 40.0}};
+  add_to_table(entry);
+  Estimates estimates;
+  estimate(question, contenders, /*for_explanation=*/false, &estimates);
+  CHECK(estimates.is_measured() && estimates.torch.used == 50.0 && estimates.ours[0].used == 40.0);
+  CHECK(std::isnan(estimates.ours[1].used));
+  CHECK(select(p, facts, kAuto).variant == contenders.all[0].id);
+  set_table({});
+}
+
+/// One contender that takes `us` where torch takes 100.
+struct Duel {
+  Duel(const Problem& p, const DeviceFacts& facts, double us, Knowledge::Kind known) : question(p, facts) {
+    contenders.all[contenders.count++] = {automatic_variants().front(), us, 0, true};
+    estimates.known.kind = known;
+    estimates.torch = {100, 100, 100};
+    estimates.ours[0] = {us, us, us};
+  }
+  double margin() const { return margin_of(question, contenders, estimates); }
+  Verdict verdict() const { return verdict_on(question, contenders, estimates, margin()); }
+
+  Question question;
+  Contenders contenders;
+  Estimates estimates;
+};
+
+void test_margins() {
+  constexpr auto kExact = Knowledge::Kind::kExact, kNothing = Knowledge::Kind::kNothing;
+  const DeviceFacts facts = facts_of(90);
+  Problem p = nt_problem(4096, 4096, 4096);
+  CHECK(Duel(p, facts, 90, kExact).margin() == 1.01);
+  CHECK(Duel(p, facts, 90, kNothing).margin() == kAnalyticMargin);
+  p.act = Activation::kGelu;
+  CHECK(Duel(p, facts, 90, kExact).margin() == 1.04);
+  CHECK(Duel(p, facts, 90, kNothing).margin() == 1.10);
+  p.m = 16;  // short: the epilogue takes next to nothing
+  CHECK(Duel(p, facts, 90, kExact).margin() == 1.01);
+  p.act = Activation::kNone;
+  p.bias = &p;  // free for torch and for us
+  p.m = 4096;
+  CHECK(Duel(p, facts, 90, kExact).margin() == 1.01);
+}
+
+void test_verdicts() {
+  constexpr auto kExact = Knowledge::Kind::kExact, kNothing = Knowledge::Kind::kNothing;
+  Problem p = nt_problem(4096, 4096, 4096);
+  const DeviceFacts h200 = facts_of(90), a100 = facts_of(80);
+  const Verdict faster = Duel(p, h200, 98.9, kExact).verdict();
+  CHECK(faster.decision.variant >= 0 && faster.decision.source == Source::kTable);
+  CHECK(faster.decision.us == 98.9f && faster.decision.torch_us == 100.0f);
+  const Verdict level = Duel(p, h200, 99.5, kExact).verdict();
+  CHECK(level.decision.variant == kTorch && level.decision.us == 100.0f);
+  CHECK(Duel(p, h200, 90, kNothing).verdict().decision.source == Source::kModel);
+
+  // Nobody measured an A100: an aligned product is torch's, however fast we believe to be.
+  const Verdict unknown = Duel(p, a100, 50, kNothing).verdict();
+  CHECK(unknown.decision.variant == kTorch && unknown.unmeasured_chip);
+  CHECK(Duel(p, a100, 50, kExact).verdict().decision.variant >= 0);
+  Problem ragged = p;
+  ragged.a.row_stride = 4097;
+  CHECK(Duel(ragged, a100, 50, kNothing).verdict().decision.variant >= 0);
+
+  // A batch-invariant kernel runs however slow it is, and nobody else may.
+  p.numerics = NumericsMode::kBatchInvariant;
+  CHECK(Duel(p, h200, 500, kNothing).verdict().decision.variant >= 0);
+  Duel nobody(p, h200, NAN, kNothing);
+  nobody.contenders.count = 0;
+  CHECK(nobody.verdict().decision.variant == kRefused);
+}
+
+/// The codes that the trees were fitted to.
+void test_the_learned_models_codes_never_change() {
+  CHECK(learned_code(Family::kLadder) == 0);
+  CHECK(learned_code(Family::kSm80Mma) == 1);
+  CHECK(learned_code(Family::kSm90Wgmma) == 2);
+  CHECK(learned_code(Family::kSkinny) == 3);
+  CHECK(learned_code(Family::kGemv) == 5);
+  CHECK(learned_code(Family::kBatchedMma) == 6);
+  CHECK(learned_code(Family::kSm90Split) == 7);
+  CHECK(learned_code(Family::kSimtSkinny) == 8);
+  CHECK(learned_code(Family::kSm80Split) == 9);
+  CHECK(learned_code(Family::kSimtGemv) == 10);
+}
+
+/// A contiguous (rows, cols) of float16.
+struct Operand {
+  Operand(int64_t rows, int64_t cols) : sizes{rows, cols}, strides{cols, 1} {}
+  TensorView view() const {
+    return {.data = reinterpret_cast<const void*>(uintptr_t{256}),
+            .ndim = 2,
+            .sizes = sizes,
+            .strides = strides,
+            .dtype = DType::kF16};
+  }
+
+  int64_t sizes[2], strides[2];
+};
+
+Request request_of(Op op, const Operand& a, const Operand& b) {
+  Request request;
+  request.operands.op = op;
+  request.operands.a = a.view();
+  request.operands.b = b.view();
+  return request;
+}
+
+void test_plans() {
+  const Operand a(16, 4096), b(4096, 4096), wrong(4095, 4096);
+  Request request = request_of(Op::kMm, a, b);
+  Plan ours;
+  CHECK(make_plan(request, &ours) == Outcome::kOurs && ours.outcome == Outcome::kOurs);
+  CHECK(ours.variant >= 0 && ours.facts.cc == 90 && ours.message.empty());
+  CHECK(ours.canonical.out_ndim == 2 && ours.canonical.out_sizes[0] == 16 && ours.canonical.out_sizes[1] == 4096);
+  CHECK(!ours.canonical.copy_a.needed && !ours.canonical.copy_b.needed);
+  CHECK(ours.workspace == static_cast<int64_t>(variant(ours.variant).workspace(ours.canonical.problem, ours.facts)));
+
+  request.variant = kTorch;
+  Plan torchs;
+  CHECK(make_plan(request, &torchs) == Outcome::kTorch);
+
+  Plan invalid;
+  CHECK(make_plan(request_of(Op::kMm, a, wrong), &invalid) == Outcome::kInvalid);
+  CHECK(invalid.message.find("(4095, 4096)") != std::string::npos);
+
+  request.variant = find_variant("gemv_m1");
+  Plan refused;
+  CHECK(make_plan(request, &refused) == Outcome::kRefused);
+  CHECK(refused.message.find("gemv_m1 cannot") != std::string::npos);
+
+  request.ordinal = 1;
+  Plan without_device;
+  CHECK(make_plan(request, &without_device) == Outcome::kRefused);
+  CHECK(without_device.message == "hgemm: gemv_m1 cannot run on cuda:1: it is not there");
+  request.variant = kAuto;
+  Plan left;
+  CHECK(make_plan(request, &left) == Outcome::kTorch);
+}
+
+void test_a_plan_says_which_operand_needs_a_copy() {
+  Operand a(512, 4097), b(4097, 512);
+  a.strides[0] = 2 * 4097;
+  a.strides[1] = 2;
+  Plan plan;
+  CHECK(make_plan(request_of(Op::kMm, a, b), &plan) == Outcome::kOurs);
+  CHECK(plan.canonical.copy_a.needed && !plan.canonical.copy_b.needed);
+  CHECK(plan.canonical.copy_a.ndim == 2 && plan.canonical.copy_a.strides[1] == 2);
+  CHECK(plan.job().problem.a.data == nullptr && plan.job().problem.a.row_stride == 4097);
+}
+
+void test_empty_results_are_torchs_even_where_a_kernel_is_named() {
+  const Operand a(0, 64), b(64, 64);
+  Request request = request_of(Op::kMm, a, b);
+  request.variant = find_variant("gemv_m1");
+  Plan plan;
+  CHECK(make_plan(request, &plan) == Outcome::kTorch && plan.canonical.empty());
+}
+
+void test_gated_plans_decide_on_the_product() {
+  const Operand x(16, 4096), weight(8192, 4096);
+  Request request = request_of(Op::kLinearGated, x, weight);
+  request.operands.act = Activation::kSilu;
+  Plan plan;
+  CHECK(make_plan(request, &plan) == Outcome::kOurs);
+  const Problem& p = plan.canonical.problem;
+  CHECK(p.gated == plan.gates && p.act == (plan.gates ? Activation::kSilu : Activation::kNone));
+  CHECK(plan.canonical.out_sizes[1] == 8192 && p.d.row_stride == (plan.gates ? 4096 : 8192));
+}
+
+}  // namespace
+}  // namespace hgemm
+
+int main() {
+  using namespace hgemm;
+  test_alignments();
+  test_contenders_depend_on_the_chip_and_on_the_mode();
+  test_reasons_against_a_variant();
+  test_estimates_without_a_table_are_predictions();
+  test_measured_times_come_first();
+  test_margins();
+  test_verdicts();
+  test_the_learned_models_codes_never_change();
+  test_plans();
+  test_a_plan_says_which_operand_needs_a_copy();
+  test_empty_results_are_torchs_even_where_a_kernel_is_named();
+  test_gated_plans_decide_on_the_product();
+  return failures == 0 ? 0 : 1;
+}
