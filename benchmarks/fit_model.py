@@ -1,5 +1,7 @@
-"""Fits what the dispatcher's analytic models miss (``csrc/dispatch/models/learned.h``) to measured shapes, and writes the
-trees to ``csrc/dispatch/models/learned_sm90.inc.xz``. Needs no GPU; needs numpy and catboost, which nothing else here does.
+"""Fits what the dispatcher's analytic models miss (``csrc/dispatch/models/learned.h``) to measured shapes.
+
+Writes the trees to ``csrc/dispatch/models/learned_sm90.inc.xz``. Needs no GPU; needs numpy and catboost, which nothing
+else here does.
 
 python benchmarks/fit_model.py [--check]
 
