@@ -53,7 +53,7 @@ class VariantInfo(Structure):
         *_each(c_char_p, "name", "family"),
         *_each(c_int32, "min_cc", "max_cc"),
         ("dtypes", ctypes.c_uint32),
-        ("numerics", c_int32),
+        ("arithmetic", c_int32),
         ("tile", c_int32 * 5),
         *_each(c_int32, "smem_bytes", "splits_k", "added", "sums"),
     ]

@@ -43,8 +43,8 @@ def _dtypes(info: _native.VariantInfo) -> tuple[torch.dtype, ...]:
     return tuple(dtype for bit, dtype in enumerate(_native.KERNEL_DTYPES) if info.dtypes >> bit & 1)
 
 
-#: By value of the enum Numerics in csrc/core/problem.h.
-_NUMERICS = ("float32 accumulation", "float16 accumulation", "float32 as three bfloat16 planes")
+#: By value of the enum Arithmetic in csrc/core/problem.h.
+_ARITHMETIC = ("float32 accumulation", "float16 accumulation", "float32 as three bfloat16 planes")
 
 # Square, with a row, small, tiny, off every alignment, and with rows of A and B alone off it.
 _SIZES = ((4096, 4096, 4096), (1, 4096, 4096), (128, 128, 4096), (16, 16, 64), (4097, 4097, 4097), (4096, 4096, 4097))
@@ -90,7 +90,7 @@ def _infos() -> tuple[VariantInfo, ...]:
             max_arch=None if info.max_cc > _NEWEST else f"sm_{info.max_cc}",
             dtypes=_dtypes(info),
             layouts=tuple(sorted(layouts)),
-            numerics=_NUMERICS[info.numerics],
+            numerics=_ARITHMETIC[info.arithmetic],
             tile=tuple(info.tile),
             forced_only=is_forced_only(id_),
             sums=_native.SUMS[info.sums],

@@ -37,7 +37,7 @@ enum class Major : int32_t { kK = 0, kMN = 1 };
 /// error.
 enum class NumericsMode : int32_t { kFast = 0, kBatchInvariant = 1, kBatchInvariantOrRaise = 2 };
 
-/// What may compute a float32 product. kSplit: also kernels of Numerics::kSplitF32. kTf32: torch alone, which may use
+/// What may compute a float32 product. kSplit: also kernels of Arithmetic::kSplitF32. kTf32: torch alone, which may use
 /// TF32, or for all that is known here may.
 enum class Float32Mode : int32_t { kStrict = 0, kSplit = 1, kTf32 = 2 };
 
@@ -135,7 +135,7 @@ enum class Family : int32_t {
   kSimtGemv,
 };
 // kSplitF32: float32 as bfloat16 planes on tensor cores, only where Problem::float32 asks for it.
-enum class Numerics : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1, kSplitF32 = 2 };
+enum class Arithmetic : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1, kSplitF32 = 2 };
 
 /// The class of a kernel's sums. Kernels of one class, but for kVaries, give the same bits for every element of alpha *
 /// A @ B + beta * C + bias, whatever else is in A and wherever it lies (tests/kernels/test_gpu_invariance.py).
@@ -183,7 +183,7 @@ struct Cut {
 struct Variant {
   const char* name;
   Family family;
-  Numerics numerics;
+  Arithmetic arithmetic;
   int min_cc;  // runs on min_cc <= cc <= max_cc
   int max_cc;
   uint32_t dtypes;  // bit 1 << DType

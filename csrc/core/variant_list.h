@@ -133,7 +133,7 @@ constexpr Variant variant_of(const Name& name, Family family, uint32_t dtypes, c
   Variant v{};
   v.name = name.text;
   v.family = family;
-  v.numerics = Numerics::kAccumulateF32;
+  v.arithmetic = Arithmetic::kAccumulateF32;
   v.min_cc = kAmpere;
   v.max_cc = kAnyNewer;
   v.dtypes = dtypes;

@@ -196,7 +196,7 @@ int hgemm_variant_info(int id, HgemmVariantInfo* info) {
              .min_cc = v.min_cc,
              .max_cc = v.max_cc,
              .dtypes = v.dtypes,
-             .numerics = static_cast<int32_t>(v.numerics),
+             .arithmetic = static_cast<int32_t>(v.arithmetic),
              .tile = {v.tile.bm, v.tile.bn, v.tile.bk, v.tile.stages, v.tile.threads},
              .smem_bytes = v.smem_bytes,
              .splits_k = v.splits_k,

@@ -38,9 +38,9 @@ typedef struct HgemmVariantInfo {
   const char* family;
   int32_t min_cc;
   int32_t max_cc;
-  uint32_t dtypes;  /* bit 1 << dtype */
-  int32_t numerics; /* 0 accumulates in float32, 1 in float16; 2 splits float32 */
-  int32_t tile[5];  /* BM, BN, BK, stages, threads */
+  uint32_t dtypes;    /* bit 1 << dtype */
+  int32_t arithmetic; /* 0 accumulates in float32, 1 in float16; 2 splits float32 */
+  int32_t tile[5];    /* BM, BN, BK, stages, threads */
   int32_t smem_bytes;
   int32_t splits_k;
   int32_t added; /* by hgemm_add_variants */

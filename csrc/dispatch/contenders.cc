@@ -49,7 +49,7 @@ void find_contenders(const Question& question, Contenders* out) {
 }
 
 bool splits_float32(const Contender& contender) {
-  return variant(contender.id).numerics == Numerics::kSplitF32;
+  return variant(contender.id).arithmetic == Arithmetic::kSplitF32;
 }
 
 bool can_run(const Variant& v, const Problem& p, const DeviceFacts& facts, std::string* why) {

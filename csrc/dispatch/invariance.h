@@ -30,7 +30,7 @@ inline bool keeps_promise(const Variant& v, const Problem& p, const DeviceFacts&
 /// Whether the dispatcher may choose a kernel that nobody named, as far as the problem's `float32` goes.
 inline bool may_be_chosen(const Variant& v, const Problem& p) {
   if (p.float32 == Float32Mode::kTf32) return false;
-  return v.numerics != Numerics::kSplitF32 || p.float32 == Float32Mode::kSplit;
+  return v.arithmetic != Arithmetic::kSplitF32 || p.float32 == Float32Mode::kSplit;
 }
 
 /// Whether torch, whose bits may vary with the batch, must not serve the problem.

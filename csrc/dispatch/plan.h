@@ -28,12 +28,12 @@ struct Request {
   bool saves_pre_activation = false;
   /// False where the operands have a dtype that DType has no name for. Then only their sizes and strides are looked at.
   bool has_known_dtype = true;
-  int ordinal = 0;           // of the CUDA device
-  int variant = kAuto;       // a kernel that the call names, or kTorch
-  int numerics = kAuto;      // a NumericsMode, or kAuto: what the context asks for
-  int float32 = kAuto;       // a Float32Mode, or kAuto: the same
-  bool allows_tf32 = false;  // torch may compute a float32 product in TF32, or the caller does not know
-  bool in_backward = false;  // the call is autograd's
+  int ordinal = 0;                  // of the CUDA device
+  int variant = kAuto;              // a kernel that the call names, or kTorch
+  int numerics = kAuto;             // a NumericsMode, or kAuto: what the context asks for
+  int float32 = kAuto;              // a Float32Mode, or kAuto: the same
+  bool allows_tf32 = false;         // torch may compute a float32 product in TF32, or the caller does not know
+  bool in_backward = false;         // the call is autograd's
   HgemmLeft left = HGEMM_LEFT_NOT;  // why the door leaves the call to torch, where it does
 };
 

@@ -60,7 +60,8 @@ const std::vector<int>& automatic_variants() {
   static const std::vector<int> ids = [] {
     std::vector<int> out;
     for (int id = 0; id < variant_count(); ++id) {
-      if (variant(id).family != Family::kAdded && variant(id).numerics != Numerics::kAccumulateF16) out.push_back(id);
+      if (variant(id).family != Family::kAdded && variant(id).arithmetic != Arithmetic::kAccumulateF16)
+        out.push_back(id);
     }
     return out;
   }();

@@ -38,9 +38,9 @@ Status launch(const Problem& p, Stream stream) {
 
 }  // namespace
 
-#define NAIVE(NAME, DTYPE, ACC, ...)                                                \
-  Status launch_##NAME(const StepProblem& p, Stream stream) {                       \
-    return launch<Element<DType::k##DTYPE, Numerics::kAccumulate##ACC>>(p, stream); \
+#define NAIVE(NAME, DTYPE, ACC, ...)                                                  \
+  Status launch_##NAME(const StepProblem& p, Stream stream) {                         \
+    return launch<Element<DType::k##DTYPE, Arithmetic::kAccumulate##ACC>>(p, stream); \
   }
 #include "ladder/variants.inc"
 

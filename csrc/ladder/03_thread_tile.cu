@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::blocks_per_sm(Tiling
 #define THREAD_TILE(NAME, DTYPE, ACC, UNIT, BM, BN, BK, STAGES, THREADS, SMEM, SWIZZLES, ...)                  \
   constexpr Shape kShape_##NAME = {BM, BN, BK, __VA_ARGS__};                                                   \
   Status launch_##NAME(const StepProblem& p, Stream stream) {                                                  \
-    using Rung = Tiling<Element<DType::k##DTYPE, Numerics::kAccumulate##ACC>, kShape_##NAME>;                  \
+    using Rung = Tiling<Element<DType::k##DTYPE, Arithmetic::kAccumulate##ACC>, kShape_##NAME>;                \
     static_assert(Rung::kThreads == THREADS && sizeof(Rung::Slices) * STAGES == SMEM, "variants.inc: " #NAME); \
     return launch_tiles<Rung>(thread_tile<Rung>, p, 0, stream);                                                \
   }

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::blocks_per_sm(Tiling
 #define DBUF(NAME, DTYPE, ACC, UNIT, BM, BN, BK, STAGES, THREADS, SMEM, SWIZZLES, COPY_B, TM, TN, WIDTH, PAD, ORDER_A) \
   constexpr Shape kShape_##NAME = {BM, BN, BK, TM, TN, WIDTH, WIDTH, PAD, ORDER_A};                                    \
   Status launch_##NAME(const StepProblem& p, Stream stream) {                                                          \
-    using Rung = Tiling<Element<DType::k##DTYPE, Numerics::kAccumulate##ACC>, kShape_##NAME>;                          \
+    using Rung = Tiling<Element<DType::k##DTYPE, Arithmetic::kAccumulate##ACC>, kShape_##NAME>;                        \
     static_assert(Rung::kThreads == THREADS && sizeof(Rung::Slices) * STAGES == SMEM, "variants.inc: " #NAME);         \
     return launch_tiles<Rung>(double_buffer<Rung, COPY_B>, p, 0, stream);                                              \
   }

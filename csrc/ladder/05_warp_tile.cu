@@ -73,7 +73,7 @@ Status launch(const Problem& p, Stream stream) {
 #define WARP_TILE(NAME, DTYPE, ACC, UNIT, BM, BN, BK, STAGES, THREADS, SMEM, SWIZZLES, TM, TN, WM, WN)         \
   constexpr Shape kShape_##NAME = {BM, BN, BK, TM, TN, 4, 4, 4, kCol, WM, WN};                                 \
   Status launch_##NAME(const StepProblem& p, Stream stream) {                                                  \
-    using Rung = Tiling<Element<DType::k##DTYPE, Numerics::kAccumulate##ACC>, kShape_##NAME>;                  \
+    using Rung = Tiling<Element<DType::k##DTYPE, Arithmetic::kAccumulate##ACC>, kShape_##NAME>;                \
     static_assert(Rung::kThreads == THREADS && sizeof(Rung::Slices) * STAGES == SMEM, "variants.inc: " #NAME); \
     return launch<Rung, STAGES>(p, stream);                                                                    \
   }

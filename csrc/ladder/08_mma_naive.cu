@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(32) mma_naive(const __grid_constant__ Gemm g) 
   const tile::TileCoord tile = panel_raster(blockIdx.x, g.tiles_m, g.tiles_n, g.panel);
   const int lane = threadIdx.x, pair = lane % 4 * 2;
   const int row = tile.m * 16 + lane / 4, col = tile.n * 8;
-  Sums<Numerics::kAccumulateF16> acc = {};
+  Sums<Arithmetic::kAccumulateF16> acc = {};
   for (int k = 0; k < g.k; k += 16) {
     uint32_t a[4], b[2];
 #pragma unroll

@@ -24,11 +24,11 @@ __device__ __forceinline__ __half2 mul_add(__half2 a, __half2 b, __half2 c) {
 }
 
 /// T is stored and Sum accumulates; one FMA instruction works on a Lane, kLanes neighbours of a row of C.
-template <DType kType, Numerics kNumerics>
+template <DType kType, Arithmetic kArithmetic>
 struct Element;
 
 template <>
-struct Element<DType::kF32, Numerics::kAccumulateF32> {
+struct Element<DType::kF32, Arithmetic::kAccumulateF32> {
   using T = float;
   using Sum = float;
   using Lane = float;
@@ -40,7 +40,7 @@ struct Element<DType::kF32, Numerics::kAccumulateF32> {
 
 /// HFMA2: twice the rate of FFMA, and a rounding to 11 bits with every term of a sum.
 template <>
-struct Element<DType::kF16, Numerics::kAccumulateF16> {
+struct Element<DType::kF16, Arithmetic::kAccumulateF16> {
   using T = __half;
   using Sum = __half;
   using Lane = __half2;
@@ -53,7 +53,7 @@ struct Element<DType::kF16, Numerics::kAccumulateF16> {
 
 /// Half in memory, FFMA in between: every operand is converted on its way from shared memory.
 template <>
-struct Element<DType::kF16, Numerics::kAccumulateF32> {
+struct Element<DType::kF16, Arithmetic::kAccumulateF32> {
   using T = __half;
   using Sum = float;
   using Lane = float;

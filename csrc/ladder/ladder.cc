@@ -17,7 +17,7 @@ enum class Unit { kFma, kMma, kWgmma };
 /// One line of variants.inc as values.
 struct Line {
   DType dtype;
-  Numerics numerics;
+  Arithmetic arithmetic;
   Unit unit;
   Tile tile;
   int smem_bytes;
@@ -65,7 +65,7 @@ size_t no_workspace(const Problem&, const DeviceFacts&) {
 /// FLOPs per clock of one SM. Two half FMAs go where one in fp32 does.
 double peak_of(const Line& line, const Chip& chip) {
   switch (line.unit) {
-    case Unit::kFma: return chip.simt_flops * (line.numerics == Numerics::kAccumulateF16 ? 2 : 1);
+    case Unit::kFma: return chip.simt_flops * (line.arithmetic == Arithmetic::kAccumulateF16 ? 2 : 1);
     case Unit::kMma: return chip.mma_flops;
     case Unit::kWgmma: return chip.peak_flops;
   }
@@ -76,7 +76,7 @@ double peak_of(const Line& line, const Chip& chip) {
 /// as far as its technique goes.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Tile& t = line.tile;
-  const int sum_bytes = line.numerics == Numerics::kAccumulateF16 ? 2 : 4;
+  const int sum_bytes = line.arithmetic == Arithmetic::kAccumulateF16 ? 2 : 4;
   const int registers = std::min(255, t.bm * t.bn / t.threads * sum_bytes / 4 + 40);
   const int resident = resident_ctas(facts, line.smem_bytes, t.threads, registers);
   return tiled_gemm_us(p, facts, {t, resident, peak_of(line, chip_of(facts.cc)), 1});
@@ -121,7 +121,7 @@ constexpr Variant make(const char* name, const Line& line) {
   const bool hopper_only = line.unit == Unit::kWgmma;
   return {name,
           Family::kAdded,
-          line.numerics,
+          line.arithmetic,
           hopper_only ? kHopper : 80,
           hopper_only ? kHopper : kAnyNewer,
           1u << static_cast<int>(line.dtype),
@@ -136,7 +136,7 @@ constexpr Variant make(const char* name, const Line& line) {
 
 #define RUNG(NAME, DTYPE, ACC, UNIT, BM, BN, BK, STAGES, THREADS, SMEM, ...) \
   constexpr Line kLine_##NAME = {                                            \
-      DType::k##DTYPE, Numerics::kAccumulate##ACC, UNIT, {BM, BN, BK, STAGES, THREADS}, SMEM};
+      DType::k##DTYPE, Arithmetic::kAccumulate##ACC, UNIT, {BM, BN, BK, STAGES, THREADS}, SMEM};
 #include "ladder/variants.inc"
 
 }  // namespace

@@ -14,8 +14,8 @@ namespace hgemm::ladder {
 enum class Epilogue { kDirect, kCoalesced };
 
 /// Lane l holds of a 16x8 accumulator the pairs (l / 4, 2 * (l % 4)) and, eight rows below, the same.
-template <Numerics kSums>
-using Sums = std::conditional_t<kSums == Numerics::kAccumulateF32, float[4], uint32_t[2]>;
+template <Arithmetic kSums>
+using Sums = std::conditional_t<kSums == Arithmetic::kAccumulateF32, float[4], uint32_t[2]>;
 
 __device__ __forceinline__ uint32_t pair_of(const float (&sums)[4], int half) {
   const __half2 pair = __floats2half2_rn(sums[2 * half], sums[2 * half + 1]);

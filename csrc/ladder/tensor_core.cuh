@@ -160,7 +160,7 @@ enum class Memory { kStatic, kDynamic };
     static constexpr int BM = BM_, BN = BN_, BK = BK_, STAGES = STAGES_, THREADS = THREADS_, SMEM = SMEM_;             \
     static constexpr int FRAG_M = FRAG_M_, FRAG_N = FRAG_N_, WARPS_M = WARPS_M_, WARPS_N = WARPS_N_;                   \
     static constexpr bool kSwizzles = SWIZZLES_ != 0, kDynamicSmem = Memory::k##MEMORY == Memory::kDynamic;            \
-    static constexpr Numerics kSums = Numerics::kAccumulate##ACC;                                                      \
+    static constexpr Arithmetic kSums = Arithmetic::kAccumulate##ACC;                                                  \
     template <int COLS>                                                                                                \
     using Layout = LAYOUT<COLS>;                                                                                       \
   }

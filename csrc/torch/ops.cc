@@ -130,7 +130,7 @@ void plan_call(const Call& call, const TensorView* out, bool saves_pre_activatio
              .variant = static_cast<int>(call.variant),
              .numerics = static_cast<int>(call.numerics),
              .float32 = static_cast<int>(call.float32),
-             .allows_tf32 = true,
+             .allows_tf32 = true},
             plan);
   if (plan->outcome == Outcome::kInvalid || plan->outcome == Outcome::kRefused) fail(plan->message);
 }

@@ -67,7 +67,7 @@ constexpr Name kName = name_of("sm80_split_", C::BM, "x", C::BN, "x", C::BK, "_s
 template <class C>
 constexpr auto variants_of(const sm80_split::Kernel<C>&) {
   Variant v = variant_of<Functions<C>>(kName<C>, Family::kSm80Split, kFloat32, kLine<C>);
-  v.numerics = Numerics::kSplitF32;
+  v.arithmetic = Arithmetic::kSplitF32;
   v.cut.pads = true;
   v.sums = Sums::kPlanesMma;
   return std::array{v};

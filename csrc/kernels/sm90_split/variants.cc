@@ -108,7 +108,7 @@ constexpr Name kName = name_of("sm90_split_", C::BM, "x", C::BN, "x", C::BK, "_c
 template <class C>
 constexpr auto variants_of(const sm90_split::Kernel<C>&) {
   Variant v = variant_of<Functions<C>>(kName<C>, Family::kSm90Split, kFloat32, kLine<C>);
-  v.numerics = Numerics::kSplitF32;
+  v.arithmetic = Arithmetic::kSplitF32;
   v.min_cc = kHopper;
   v.max_cc = kHopper;
   v.cut.cluster_m = C::CM;
