@@ -1,8 +1,10 @@
-// Step 0, c = a + b: nothing is reused, so only how bytes move matters.
-// From rung to rung: wider accesses (16 bytes a thread instead of 4 or 2: fewer instructions, more bytes in flight),
-// 16-bit elements (half the bytes), a grid that fits the chip and strides (_grid_stride) instead of one that covers c.
-// All start while the kernel before them drains; _serial shows what that is worth.
-// Expected: at 1 FLOP for 12 or 6 bytes, bound by DRAM where arrays leave L2, by L2 below, by the launch under 1 MB.
+// Step 0: c = a + b. No element is reused, so only the way in which bytes move matters.
+// Variants: wider accesses (16 bytes per thread instead of 4 or 2) need fewer instructions and keep more bytes in
+// flight. 16-bit elements halve the bytes. _grid_stride launches a grid that just fills the GPU and loops, instead of a
+// grid that covers c.
+// All variants start while the kernel before them drains, except _serial, which shows what that overlap is worth.
+// Expected: at 1 FLOP for 12 or 6 bytes, DRAM bandwidth is the limit where the arrays exceed L2, L2 bandwidth where
+// they fit, and the launch latency under 1 MB.
 // Source: NVIDIA, "CUDA Pro Tip: Increase Performance with Vectorized Memory Access", "CUDA Pro Tip: Write Flexible
 // Kernels with Grid-Stride Loops"; CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
 #include <algorithm>
@@ -20,7 +22,8 @@
 namespace hgemm::ladder {
 namespace {
 
-// Large blocks: those of a launch that overlaps its predecessor start at a lower rate, and narrow accesses need many.
+// The blocks are large because the blocks of a launch that overlaps its predecessor start at a lower rate, and kernels
+// with narrow accesses need many blocks.
 constexpr int kThreads = 512;
 constexpr int kBlocksPerSm = 2048 / kThreads;
 
@@ -28,14 +31,14 @@ enum Grid { kCovering, kStriding };
 /// Whether a launch may start while the kernel before it in the stream still runs.
 enum Start { kOverlapping, kSerial };
 
-/// A thread adds `width` neighbours in accesses of `access` elements.
+/// A thread adds `width` consecutive elements, in accesses of `access` elements.
 struct AddShape {
   int width, access;
   Grid grid;
   Start start = kOverlapping;
 };
 
-/// Pair: what one add instruction works on.
+/// T is the type in memory and Pair the operand of one add instruction.
 template <DType kType>
 struct Addend;
 template <>
@@ -54,7 +57,8 @@ struct Addend<DType::kBF16> {
   using Pair = __nv_bfloat162;
 };
 
-/// x + y as Units. The words in between keep an access whole: copies of __half2 would be loads of their own.
+/// Adds two words as values of type Unit. The kernel keeps an access in plain words because copies of __half2 would
+/// split the access into separate loads.
 template <class Unit, class Word>
 __device__ __forceinline__ Word add_as(Word x, Word y) {
   static_assert(sizeof(Unit) == sizeof(Word));
@@ -68,7 +72,7 @@ struct Adding {
   using Unit = std::conditional_t<S.access == 1, T, typename A::Pair>;
   using Word = std::conditional_t<sizeof(Unit) == 4, uint32_t, uint16_t>;
   static constexpr int kWidth = S.width, kAccesses = S.width / S.access;
-  static constexpr int kWords = S.access * sizeof(T) / sizeof(Word);  // of an access
+  static constexpr int kWords = S.access * sizeof(T) / sizeof(Word);  // per access
   static constexpr bool kStrides = S.grid == kStriding;
 };
 
@@ -78,10 +82,11 @@ __global__ void __launch_bounds__(kThreads) add(AddProblem p) {
   using Access = Pack<typename Adding::Word, Adding::kWords>;
   constexpr int kWidth = Adding::kWidth, kAccesses = Adding::kAccesses;
 
-  // Every thread waits, those without an element too: the next kernel counts on all that came before this one.
+  // Every thread waits, also one without an element: the next kernel relies on this one to end after all kernels before
+  // it.
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  // NOTE: no __restrict__. It would make ld.global.nc of the loads, which may rise above the wait.
+  // NOTE: no __restrict__. With it the compiler would use ld.global.nc for the loads, which may move above the wait.
   const auto* a = static_cast<const T*>(p.a);
   const auto* b = static_cast<const T*>(p.b);
   auto* c = static_cast<T*>(p.c);
@@ -125,7 +130,8 @@ cudaError_t blocks_for(int64_t count, const AddShape& shape, unsigned* blocks) {
   return cudaSuccess;
 }
 
-/// Whether the code that runs on this device was compiled for sm_90 or newer: older code does not wait by itself.
+/// Sets `waits` to whether the code that runs on this device was compiled for sm_90 or newer. Code for an older
+/// architecture does not wait by itself for the kernels before it.
 cudaError_t waits_by_itself(const void* kernel, bool* waits) {
   cudaFuncAttributes attributes;
   const cudaError_t e = cudaFuncGetAttributes(&attributes, kernel);

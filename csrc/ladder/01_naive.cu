@@ -1,6 +1,7 @@
 // Step 1: a thread computes one element of C straight from global memory.
-// Every FMA waits for two loads; a warp's loads of B are one line and those of A one word, and what is shared between
-// threads comes from L1 and L2. Expected: bound by the load/store units, a few percent of the FMA peak.
+// Every FMA waits for two loads. A warp's loads of B touch one line and its loads of A one word; reuse between threads
+// is left to L1 and L2.
+// Expected: the load/store units are the limit, at a few percent of the FMA peak.
 // Source: NVIDIA, CUDA C++ Programming Guide, matrix multiplication without shared memory.
 #include <cuda_runtime.h>
 
@@ -11,7 +12,7 @@
 namespace hgemm::ladder {
 namespace {
 
-constexpr int kSide = 32;  // a block's tile of C is square, a row of it belongs to a warp
+constexpr int kSide = 32;  // a block's tile of C is square; each warp computes one row of it
 
 template <class E>
 __global__ void __launch_bounds__(kSide* kSide) naive(Product<typename E::T> g) {

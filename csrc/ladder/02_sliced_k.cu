@@ -1,6 +1,6 @@
-// Step 2: a block walks K in slices of 32 and stages each slice of A and B in shared memory, so that a global load
-// serves 32 threads instead of one. A thread still owns one element of C and reads two words a FMA, now from shared
-// memory. Expected: a gain far below 32x, since L1 already caught most of the reuse and the load units stay the limit.
+// Step 2: a block walks K in slices of 32 and stages each slice of A and B in shared memory, so that 32 threads use a
+// global load instead of one. A thread still owns one element of C and reads two words per FMA, now from shared memory.
+// Expected: a gain far below 32x, since L1 already caught most of the reuse and the load/store units stay the limit.
 // Source: NVIDIA, CUDA C++ Programming Guide, matrix multiplication with shared memory.
 #include <cuda_runtime.h>
 
@@ -11,7 +11,7 @@
 namespace hgemm::ladder {
 namespace {
 
-constexpr int kSide = 32;  // of the tile of C and of both slices
+constexpr int kSide = 32;  // side of the tile of C and of both slices
 
 template <class E>
 __global__ void __launch_bounds__(kSide* kSide) sliced_k(Product<typename E::T> g) {
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kSide* kSide) sliced_k(Product<typename E::T> 
   const int m = corner.m + row, n = corner.n + col;
   Sum sum = 0.0f;
   for (int k0 = 0; k0 < g.k; k0 += kSide) {
-    // Threads outside C stay: they load for the others and meet them at the barriers.
+    // Threads outside C do not return early: they load for the others, and all threads must reach the barriers.
     const bool in_a = m < g.m && k0 + col < g.k, in_b = k0 + row < g.k && n < g.n;
     a[row][col] = in_a ? g.a[m * g.lda + k0 + col] : T(0.0f);
     b[row][col] = in_b ? g.b[(k0 + row) * g.ldb + n] : T(0.0f);

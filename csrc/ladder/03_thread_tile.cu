@@ -1,8 +1,9 @@
-// Step 3: a thread owns TM x TN elements of C. A column of A and a row of B, TM + TN words from shared memory, now feed
-// TM * TN FMAs: 4 FMAs a word at 8x8, where step 2 had half a one. Expected: the largest gain of the ladder.
-// From rung to rung: f16x4, f16x4_pack, f16x8_pack: an access moves 4, 8, 16 bytes; _bcf: A's slice is transposed, so
-// that a thread's rows are one vector, and its tile is cut into groups, so that the lanes of a warp read neighbours;
-// _offset: padding spreads the transposing stores over the banks.
+// Step 3: a thread owns TM x TN elements of C. A column of A and a row of B, which are TM + TN words from shared
+// memory, now feed TM * TN FMAs: 4 FMAs per word at 8x8, where step 2 had half an FMA per word.
+// Variants: f16x4, f16x4_pack and f16x8_pack move 4, 8 and 16 bytes per access. _bcf stores A's slice transposed, so
+// that a thread's rows form one vector, and splits the thread tile into groups, so that the lanes of a warp read
+// neighbouring vectors. _offset pads rows, which spreads the transposing stores over the banks.
+// Expected: the largest gain of the ladder.
 // Source: V. Volkov, J. Demmel, "Benchmarking GPUs to Tune Dense Linear Algebra" (2008); NVIDIA, "CUTLASS: Fast Linear
 // Algebra in CUDA C++".
 #include <cuda_runtime.h>

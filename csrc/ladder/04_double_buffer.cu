@@ -1,7 +1,9 @@
-// Step 4: two buffers a slice. The loads of slice i + 1 are in flight while slice i is multiplied and land in the other
-// buffer: one barrier a slice instead of two, and the latency of global memory behind BK * TM * TN FMAs of a thread.
-// From rung to rung: k16, k32: fewer, longer steps; t_8x16, t_16x8: more FMAs a word, fewer threads; _async: B's slice
-// by cp.async, without registers on the way (A's is transposed and keeps them); _splat: A's slice holds half2(x, x).
+// Step 4: double buffering. The loads of slice i + 1 are in flight while slice i is multiplied, and land in the other
+// of two buffers. There is one barrier per slice instead of two, and a thread has BK * TM * TN FMAs that hide the
+// latency of global memory.
+// Variants: k16 and k32 take longer slices, hence fewer iterations. t_8x16 and t_16x8 do more FMAs per word with fewer
+// threads. _async copies B's slice by cp.async, without registers in between; A's slice is transposed and still passes
+// through registers. _splat stores half2(x, x) in A's slice.
 // Expected: +5 to +20 % over step 3.
 // Source: NVIDIA, "CUTLASS: Fast Linear Algebra in CUDA C++" (software pipelining); CUDA C++ Programming Guide,
 // "Asynchronous Data Copies".
@@ -35,10 +37,10 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::blocks_per_sm(Tiling
     a.fetch(slices[next].a);
     b.fetch(slices[next].b);
     tile.multiply_slices(slices[current]);
-    // Behind the FMAs: issue is in order, and a store waits for its load.
+    // The stores come after the FMAs because a warp issues in order, and a store waits for its load.
     a.commit(slices[next].a);
     b.commit(slices[next].b);
-    // One barrier serves both directions: `next` is complete, and nobody reads `current` any more.
+    // One barrier covers both directions: `next` is complete, and no thread still reads `current`.
     __syncthreads();
     current = next;
   }

@@ -1,7 +1,8 @@
-// Step 5: between block and thread, a tile of a warp. Its 32 lanes form a near-square, so that a warp reads fewer bytes
-// of a slice than with 16 x 2 lanes. Both operands come by cp.async into a ring of STAGES slices, A's in 4-byte pieces:
-// that transposes it without registers and needs no alignment. The fragments of step k + 1 are read while those of step
-// k are multiplied, across the border of two slices too.
+// Step 5: a warp tile between the block tile and the thread tile. The 32 lanes of a warp form a grid that is nearly
+// square, so that a warp reads fewer bytes of a slice than with 16 x 2 lanes.
+// Both operands arrive by cp.async in a ring of STAGES slices. A is copied in 4-byte chunks, which transposes it
+// without registers and needs no alignment. The fragments of step k + 1 are read while those of step k are multiplied,
+// also across the boundary between two slices.
 // Expected: the FMA units are the limit, close to cuBLAS.
 // Source: NVIDIA, "CUTLASS: Fast Linear Algebra in CUDA C++" (warp tiles, pipelining of shared memory and registers).
 #include <cuda_runtime.h>
@@ -15,7 +16,7 @@ namespace {
 template <class Tiling, int STAGES>
 __global__ void __launch_bounds__(Tiling::kThreads, Tiling::blocks_per_sm(Tiling::kSums))
     warp_tile(Product<typename Tiling::T> g) {
-  static_assert(Tiling::kWarpTiles && Tiling::BK % 2 == 0);  // fragments alternate
+  static_assert(Tiling::kWarpTiles && Tiling::BK % 2 == 0);  // the two fragments alternate, across slices too
   extern __shared__ __align__(16) unsigned char shared[];
   auto* slices = reinterpret_cast<typename Tiling::Slices*>(shared);  // [STAGES]
   const Corner corner = block_corner<Tiling::BM, Tiling::BN>(g);
@@ -23,7 +24,7 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::blocks_per_sm(Tiling
   Async<typename Tiling::SliceB, Tiling::kWidthB, Tiling> b(g.b, g.ldb, 0, corner.n, g.k, g.n, g.wide_b);
   ThreadTile<Tiling> tile = thread_tile_of_block<Tiling>();
 
-  // Behind the last slice come zeros, of which a fragment is read and none multiplied.
+  // Slices beyond the last one are filled with zeros. One fragment of them is read, and none is multiplied.
   const auto fetch_next = [&](int slot) {
     a.fetch(slices[slot].a);
     b.fetch(slices[slot].b);
@@ -48,7 +49,8 @@ __global__ void __launch_bounds__(Tiling::kThreads, Tiling::blocks_per_sm(Tiling
     for (int k = 0; k < Tiling::BK; ++k) {
       const int next = (k + 1) % Tiling::BK;
       if (next == 0) {
-        wait_for_oldest();  // also: everybody has the last fragment of `reading`, which is written next
+        // After this barrier every thread also has its last fragment of `reading`, which is filled next.
+        wait_for_oldest();
         writing = reading;
         reading = reading + 1 == STAGES ? 0 : reading + 1;
       }

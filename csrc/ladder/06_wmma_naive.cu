@@ -1,7 +1,10 @@
-// Tensor cores: one warp multiplies 16x16x16 fragments of half at a time, a block of one warp to a fragment of D.
-// Changes: the FMA loops of the rungs before become one instruction of a whole warp, which owns the registers jointly.
-// Costs: every fragment comes straight from global memory (L1, L2): 16 FLOPs a byte, no reuse between warps.
-// Expected: a few times rung 01, far from the tensor cores' rate.
+// Tensor cores through WMMA: a warp multiplies 16x16x16 fragments of float16, and a block is one warp that computes one
+// fragment of D.
+// Changes: the FMA loops of the previous steps become one instruction of a whole warp, whose lanes hold the registers
+// of a fragment jointly.
+// Cost: every fragment comes straight from global memory (through L1 and L2). That is 16 FLOPs per byte, and warps
+// reuse nothing from each other.
+// Expected: a few times 01_naive, far from the tensor cores' peak.
 // Source: CUDA C++ Programming Guide, "Warp Matrix Functions".
 #include "ladder/ladder.h"
 #include "ladder/wmma_warp.cuh"
@@ -11,8 +14,8 @@ namespace {
 
 constexpr int kFragment = 16;
 
-/// Loads the 16x16 fragment at (row, col): straight from the matrix where it is whole and `direct`, else through
-/// shared memory with zeros for what lies outside.
+/// Loads the 16x16 fragment at (row, col). If `direct`, a fragment that lies wholly inside the matrix is loaded
+/// straight from it. Any other fragment goes through `scratch`, with zeros for elements outside the matrix.
 template <class Fragment>
 __device__ __forceinline__ void load_fragment(Fragment& fragment, const __half* matrix, int64_t ld, int row, int col,
                                               int rows, int cols, bool direct, __half* scratch) {
@@ -47,7 +50,7 @@ __global__ void __launch_bounds__(32) wmma_naive(const __grid_constant__ Gemm g,
   store_fragment<kFragment, kFragment>(g, acc, row, col, scratch);
 }
 
-/// WMMA wants its matrices on 32 bytes and rows on 16.
+/// True if WMMA can load from the matrix itself: it needs an address on 32 bytes and rows that start on 16 bytes.
 bool is_direct(const Matrix& x) {
   return is_aligned(x.data, 32) && x.row_stride % 8 == 0 && x.row_stride <= kMaxFragmentStride;
 }

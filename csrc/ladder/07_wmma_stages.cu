@@ -1,9 +1,10 @@
-// Copies run under the math: a ring of buffers that cp.async fills ahead of the tile being multiplied (stages.cuh).
-// Changes: dbuf and stage2 are two buffers, stage3 and stage4 keep two and three tiles in flight; rbuf also loads the
-// fragments of the next k16 early; dsmem asks for more than 48 KB, which 256x256 tiles need; swizzle walks D in column
-// panels, so that blocks which run together share A and B in L2; m32n8k16 is the flat fragment.
-// Expected (seeds): dbuf 1.1 times the single buffer, deeper rings the same within 1 %, swizzle 1.055 (1.2 where A and
-// B outgrow L2).
+// Copies run under the math: cp.async fills a ring of buffers ahead of the tile being multiplied (stages.cuh).
+// Changes: dbuf and stage2 have two buffers; stage3 and stage4 keep two and three tiles in flight. rbuf also loads the
+// fragments of the next k16 step early. dsmem takes dynamic shared memory, which may exceed 48 KB, as 256x256 tiles
+// need. swizzle walks D in column panels, so that blocks that run at the same time share A and B in L2. m32n8k16 takes
+// fragments of that shape instead of m16n16k16.
+// Expected (as published for other GPUs): dbuf is 1.1 times as fast as the single buffer, deeper rings are the same
+// within 1 %, and swizzle is worth a factor of 1.055 (1.2 where A and B exceed L2).
 // Source: CUDA C++ Programming Guide, "Asynchronous Data Copies"; CUTLASS, "Efficient GEMM in CUDA".
 #include "ladder/ladder.h"
 #include "ladder/stages.cuh"

@@ -1,7 +1,7 @@
-// mma.sync, the instruction under WMMA: one warp to a 16x8 piece of D, fragments read from global memory element by
-// element, where the PTX ISA says that each lane has to hold them.
-// Changes from 06_wmma_naive: nothing but the instruction; the layout of fragments, opaque there, is in the open.
-// Expected: below it, since ldmatrix's work is done by two-byte loads.
+// mma.sync, the instruction under WMMA: a warp computes a 16x8 tile of D. Each lane reads the elements of its fragments
+// one by one from global memory, at the positions that the PTX ISA gives.
+// Changes from 06_wmma_naive: only the instruction. The layout of fragments, which WMMA hides, is explicit.
+// Expected: slower than 06_wmma_naive, since two-byte loads do the work of ldmatrix.
 // Source: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
 #include "ladder/ladder.h"
 #include "ladder/mma_warp.cuh"
@@ -9,7 +9,8 @@
 namespace hgemm::ladder {
 namespace {
 
-/// Elements (row, col) and (row + next_row, col + next_col) as the two halves of a register; zeros outside.
+/// Returns the elements (row, col) and (row + next_row, col + next_col) as the low and the high 16 bits of a register;
+/// elements outside the matrix are zero.
 __device__ __forceinline__ uint32_t load_pair(const __half* matrix, int64_t ld, int row, int col, int rows, int cols,
                                               int next_row, int next_col) {
   const auto at = [&](int r, int c) -> uint32_t {

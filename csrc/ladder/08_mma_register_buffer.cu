@@ -1,9 +1,9 @@
-// Fragments are double-buffered in registers: ldmatrix runs one row of fragments (A) and 16 k (B) ahead of mma, across
-// the border of tiles.
-// Changes: the next tile must have arrived a whole tile of math early, so one stage less is under way, and no barrier
-// stands between ldmatrix and the mma that wants it. warp4x8 and warp8x8 are larger warp tiles (64x64, 128x64): fewer
-// reads of shared memory a FLOP, which is both time and power.
-// Expected: 1.05 times the stages alone, each larger warp tile 1.1 more.
+// Fragments are double-buffered in registers: ldmatrix runs one row of fragments (A) and one k16 step (B) ahead of mma,
+// also across the boundary between tiles.
+// Changes: the next tile must have arrived a whole tile of math early, so that one stage fewer is in flight. No barrier
+// lies between an ldmatrix and the mma that uses its fragment. warp4x8 and warp8x8 are larger warp tiles (64x64,
+// 128x64), which read shared memory less per FLOP; that saves both time and power.
+// Expected: 1.05 times the speed of the stages alone; each larger warp tile is worth another factor of 1.1.
 // Source: CUTLASS, "Efficient GEMM in CUDA: Warp-level GEMM, Pipelining".
 #include "ladder/ladder.h"
 #include "ladder/mma_warp.cuh"
@@ -22,9 +22,9 @@ struct MmaRegisters : Traits<Line> {
 template <class Traits, Fetch kFetch>
 __global__ void __launch_bounds__(Traits::kThreads) register_buffer(const __grid_constant__ Gemm g) {
   constexpr int STAGES = Traits::STAGES, kSteps = Traits::kSteps, MI = Traits::Warp::MI, NJ2 = Traits::Warp::NJ / 2;
-  // Copies queue up before ldmatrix. Where 16 k are math enough, those of B wait for the second 16: 0.65 instead of
-  // 0.61 of cuBLAS for warps of 128x64, but 0.49 instead of 0.53 for 64x32. One by one between the mma they are worse
-  // still.
+  // Copies delay the ldmatrix that are issued behind them. Where one k16 step has enough math, the copies of B are
+  // issued in the second step: that reaches 0.65 instead of 0.61 of cuBLAS for warp tiles of 128x64, but 0.49 instead
+  // of 0.53 for 64x32. Copies issued one by one between the mma are slower still.
   constexpr int kStepOfB = MI * NJ2 * 2 > 32 ? 1 : 0;
   using ShapeA = typename Traits::ShapeA;
   using ShapeB = typename Traits::ShapeB;
@@ -56,8 +56,8 @@ __global__ void __launch_bounds__(Traits::kThreads) register_buffer(const __grid
   const uint32_t ring_end = ring + STAGES * Traits::kStageBytes;
   uint32_t current = ring, next = ring + Traits::kStageBytes, vacant = ring_end - Traits::kStageBytes;
   for (int kt = 0; kt < k_tiles; ++kt) {
-    ptx::cp_async_wait<STAGES - 3>();  // the next tile has arrived
-    __syncthreads();                   // for everyone, and nobody reads the previous one any more
+    ptx::cp_async_wait<STAGES - 3>();  // this thread's copies of the next tile have arrived
+    __syncthreads();                   // so have those of all threads, and no thread still reads the previous tile
     const bool more = kt + STAGES - 1 < k_tiles;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {

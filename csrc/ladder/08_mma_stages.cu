@@ -1,9 +1,11 @@
 // The loops of 06_wmma_tiles and 07_wmma_stages with mma.sync and ldmatrix inside.
-// Changes: mma2x4_warp4x4 is one buffer of (128, 128, 16), then stages as before; x2 takes 32 k a tile; xor swizzles
-// shared memory instead of padding it, which WMMA's fixed row stride forbids; swizzle walks D in panels; coalesced
-// sends D through shared memory in 16-byte stores; f32acc sums in fp32, at twice the registers.
-// Expected: WMMA's speed at equal tiles (it is the same instruction). xor saves the padding's space, and copies: rows
-// padded by 16 bytes leave the grid of 32-byte sectors, and cp.async asks L2 for half of them twice.
+// Changes: mma2x4_warp4x4 has one buffer of (128, 128, 16); stage2 to stage4 have a ring as before. x2 takes 32 k per
+// tile. xor swizzles shared memory instead of padding it, which the fixed row stride of WMMA does not allow. swizzle
+// walks D in panels. coalesced writes D through shared memory in 16-byte stores. f32acc accumulates in float32, with
+// twice the accumulator registers.
+// Expected: WMMA's speed at equal tiles, since the instruction is the same. xor saves the space of the padding, and
+// copies get cheaper: rows padded by 16 bytes leave the grid of 32-byte sectors, and cp.async asks L2 for half of the
+// sectors twice.
 // Source: PTX ISA, "ldmatrix", "mma"; CUTLASS, "Efficient GEMM in CUDA".
 #include "ladder/ladder.h"
 #include "ladder/mma_warp.cuh"

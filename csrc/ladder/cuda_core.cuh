@@ -1,4 +1,4 @@
-// What every CUDA-core GEMM rung is launched with.
+// Kernel arguments and launch helpers of the CUDA-core GEMM steps.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace hgemm::ladder {
 
-/// D = A @ B, all row-major, rows of D without gaps. `wide_x`: rows of x are whole aligned packs of the kernel's width.
+/// The GEMM D = A @ B as a kernel takes it. All matrices are row-major, and D is contiguous. `wide_x`: each row of
+/// matrix x consists of whole aligned vectors of the kernel's width (Widths).
 template <class T>
 struct Product {
   const T* a;  // (m, k)
@@ -21,7 +22,7 @@ struct Product {
   bool wide_a, wide_b, wide_d;
 };
 
-/// Elements in one access to each matrix.
+/// Elements per memory access to each matrix.
 struct Widths {
   int a, b, d;
 };
@@ -50,13 +51,14 @@ constexpr __host__ __device__ int ceil_div(int a, int b) {
   return a / b + (a % b != 0);
 }
 
-/// Tiles of C; the grid is one-dimensional because gridDim.y ends at 65535.
+/// The number of tiles of C, one block each. The grid is one-dimensional because gridDim.y ends at 65535.
 template <int BM, int BN>
 unsigned grid_of(const Problem& p) {
   return static_cast<unsigned>(ceil_div(static_cast<int>(p.m), BM)) * ceil_div(static_cast<int>(p.n), BN);
 }
 
-/// First row and column of this block's (BM, BN) tile of C; tiles of a row follow each other.
+/// First row and column of this block's (BM, BN) tile of C. Consecutive blocks take neighbouring tiles of one row of
+/// tiles.
 struct Corner {
   int m, n;
 };

@@ -1,4 +1,4 @@
-// What the CUDA-core rungs compute in. The bodies are written once; an Element says what its numbers are.
+// Number types of the CUDA-core steps. Each kernel body is written once; its Element says what it computes in.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -7,7 +7,7 @@
 
 namespace hgemm::ladder {
 
-/// N consecutive elements that move in one access.
+/// N consecutive elements that one access moves.
 template <class T, int N>
 struct alignas(N * sizeof(T)) Pack {
   T x[N];
@@ -23,7 +23,8 @@ __device__ __forceinline__ __half2 mul_add(__half2 a, __half2 b, __half2 c) {
   return __hfma2(a, b, c);
 }
 
-/// T is stored and Sum accumulates; one FMA instruction works on a Lane, kLanes neighbours of a row of C.
+/// T is the type in memory and Sum the accumulator of a single element. One FMA instruction works on a Lane, which is
+/// kLanes consecutive elements of a row of C.
 template <DType kType, Arithmetic kArithmetic>
 struct Element;
 
@@ -38,7 +39,7 @@ struct Element<DType::kF32, Arithmetic::kAccumulateF32> {
   static __device__ __forceinline__ T element(Lane v, int) { return v; }
 };
 
-/// HFMA2: twice the rate of FFMA, and a rounding to 11 bits with every term of a sum.
+/// HFMA2 has twice the rate of FFMA, and rounds to 11 bits with every term that it adds.
 template <>
 struct Element<DType::kF16, Arithmetic::kAccumulateF16> {
   using T = __half;
@@ -51,7 +52,7 @@ struct Element<DType::kF16, Arithmetic::kAccumulateF16> {
   static __device__ __forceinline__ T element(Lane v, int i) { return i == 0 ? __low2half(v) : __high2half(v); }
 };
 
-/// Half in memory, FFMA in between: every operand is converted on its way from shared memory.
+/// float16 in memory, FFMA for the math: every operand is converted after it is read from shared memory.
 template <>
 struct Element<DType::kF16, Arithmetic::kAccumulateF32> {
   using T = __half;

@@ -11,7 +11,7 @@
 namespace hgemm {
 namespace {
 
-/// What the fake implementation (hgemm_ops/ops/ladder.py) checks too, in its words.
+/// Checks the operands as the fake implementation (hgemm_ops/ops/ladder.py) does, with the same messages.
 void check_operands(const ladder::Add& add, const Tensor& a, const Tensor& b) {
   const std::string prefix = std::string("hgemm::") + add.name + ": ";
   if (!(a.device == b.device)) fail(prefix + "a and b must be on one device");
@@ -26,7 +26,7 @@ void check_operands(const ladder::Add& add, const Tensor& a, const Tensor& b) {
   }
 }
 
-/// The tensor's own memory where its elements lie in order, else a copy's, which `copy` keeps.
+/// Returns the memory of a contiguous tensor, or of a contiguous copy, which `copy` then owns.
 const void* contiguous_data(const Tensor& t, Handle* copy) {
   bool contiguous = false;
   check(aoti_torch_is_contiguous(t.handle.get(), &contiguous), "is_contiguous");
@@ -54,13 +54,13 @@ Handle run(const ladder::Add& add, const Tensor& a, const Tensor& b) {
   return result;
 }
 
-// Positions in ladder::kAdds.
+// The index of each addition in ladder::kAdds.
 enum : int {
 #define RUNG_ADD(NAME, ...) kIndex_##NAME,
 #include "ladder/variants.inc"
 };
 
-/// One addition in the calling convention of the stable ABI.
+/// Runs one addition, in the calling convention of the stable ABI.
 template <int kIndex>
 void boxed(StableIValue* stack, uint64_t, uint64_t) {
   const auto take = [](StableIValue value) {

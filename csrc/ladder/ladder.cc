@@ -1,4 +1,5 @@
-// The list of the ladder's kernels. They serve plain row-major products and only run when they are asked for.
+// The list of the ladder's kernels. They compute row-major GEMMs without an epilogue, and run only when a caller names
+// them.
 #include "ladder/ladder.h"
 
 #include <algorithm>
@@ -11,10 +12,10 @@
 namespace hgemm {
 namespace {
 
-/// What multiplies.
+/// The instruction that multiplies: FMA on CUDA cores, mma.sync (also through WMMA), or wgmma.
 enum class Unit { kFma, kMma, kWgmma };
 
-/// One line of variants.inc as values.
+/// The values of one line of variants.inc.
 struct Line {
   DType dtype;
   Arithmetic arithmetic;
@@ -23,12 +24,13 @@ struct Line {
   int smem_bytes;
 };
 
-/// Rows one after the other, without overlap. Strides over an extent of one do not count.
+/// True if the elements of a row are contiguous and rows do not overlap. The stride of an extent of one is ignored.
 bool is_row_major(const Matrix& x, int64_t rows, int64_t cols) {
   return (cols <= 1 || x.col_stride == 1) && (rows <= 1 || x.row_stride >= cols);
 }
 
-/// Bytes that the address of every row is a multiple of, 16 at most. A row alone may be anywhere that its start is.
+/// The alignment that the addresses of all rows share, in bytes, 16 at most. With a single row, the row stride does not
+/// matter.
 int row_alignment(const Matrix& x, int64_t rows, DType dtype) {
   return alignment_of(x, dtype, rows > 1 ? x.row_stride : 0, 1, 1);
 }
@@ -62,7 +64,7 @@ size_t no_workspace(const Problem&, const DeviceFacts&) {
   return 0;
 }
 
-/// FLOPs per clock of one SM. Two half FMAs go where one in fp32 does.
+/// FLOPs per clock of one SM. An SM does two float16 FMAs in the time of one float32 FMA.
 double peak_of(const Line& line, const Chip& chip) {
   switch (line.unit) {
     case Unit::kFma: return chip.simt_flops * (line.arithmetic == Arithmetic::kAccumulateF16 ? 2 : 1);
@@ -72,8 +74,8 @@ double peak_of(const Line& line, const Chip& chip) {
   return chip.simt_flops;
 }
 
-/// The roofline of a tile: its unit's peak, its bytes from L2 and DRAM, whole waves. A bound, which a rung approaches
-/// as far as its technique goes.
+/// The predicted time in microseconds, by the roofline of a tile: the peak of its instruction, its bytes from L2 and
+/// DRAM, and whole waves. The time is a lower bound; how close a step comes depends on its technique.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Tile& t = line.tile;
   const int sum_bytes = line.arithmetic == Arithmetic::kAccumulateF16 ? 2 : 4;
@@ -84,18 +86,18 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
 
 using Launcher = Status (*)(const ladder::StepProblem&, Stream);
 
-/// What hgemm_ladder_set_swizzle_stride sets.
+/// The panel width that hgemm_ladder_set_swizzle_stride has set for this thread.
 thread_local int swizzle_stride_of_thread = 0;
 
-/// To whole 16-byte chunks of any dtype.
+/// Rounds up to a multiple of 8 elements, which are whole 16-byte chunks for every dtype.
 int64_t round_up(int64_t x) {
   return (x + 7) / 8 * 8;
 }
 
 Status launch(const Problem& p, Launcher launcher, Stream stream) {
   constexpr Status kNotSupported = 801;       // cudaErrorNotSupported
-  if (p.alpha != 1.0f) return kNotSupported;  // unknown to eligible(): decisions are cached without it
-  // Strides over an extent of one are the canonical form's choice; launchers take plain rows.
+  if (p.alpha != 1.0f) return kNotSupported;  // eligible() does not see alpha, since decisions are cached without it
+  // The canonical form may hold any stride over an extent of one. Launchers take rows that do not overlap.
   ladder::StepProblem plain{p, swizzle_stride_of_thread};
   plain.a.col_stride = plain.b.col_stride = 1;
   if (p.m == 1) plain.a.row_stride = round_up(p.k);
@@ -103,7 +105,8 @@ Status launch(const Problem& p, Launcher launcher, Stream stream) {
   return launcher(plain, stream);
 }
 
-/// The functions of a Variant for one line: compile-time arguments, so that they need no closure.
+/// The functions of a Variant for one line of the list. The line and its launcher are template arguments, so that plain
+/// function pointers suffice.
 template <const Line& kLine, Launcher kLauncher>
 struct Functions {
   static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine, why); }

@@ -1,5 +1,5 @@
-// One warp's share of a tile through mma.sync m16n8k16: what WMMA hides. ldmatrix fetches the fragments from any
-// layout, and the place of every accumulator is known.
+// A warp tile computed with mma.sync m16n8k16, the instruction under WMMA. Unlike WMMA, ldmatrix loads fragments from
+// any layout of the tile, and the position of every accumulator element is known.
 #pragma once
 
 #include <type_traits>
@@ -10,13 +10,16 @@
 
 namespace hgemm::ladder {
 
-/// How results leave the registers: each lane its own pairs, or whole rows by way of shared memory.
+/// How results leave the registers: each lane stores its own pairs, or the warp stores whole rows by way of shared
+/// memory.
 enum class Epilogue { kDirect, kCoalesced };
 
-/// Lane l holds of a 16x8 accumulator the pairs (l / 4, 2 * (l % 4)) and, eight rows below, the same.
+/// The registers of a 16x8 accumulator. Lane l holds the pair that starts at (l / 4, 2 * (l % 4)) and the pair eight
+/// rows below it.
 template <Arithmetic kSums>
 using Sums = std::conditional_t<kSums == Arithmetic::kAccumulateF32, float[4], uint32_t[2]>;
 
+/// This lane's pair of an accumulator as float16: the upper pair for `half` 0, the one eight rows below it for 1.
 __device__ __forceinline__ uint32_t pair_of(const float (&sums)[4], int half) {
   const __half2 pair = __floats2half2_rn(sums[2 * half], sums[2 * half + 1]);
   return *reinterpret_cast<const uint32_t*>(&pair);
@@ -25,7 +28,7 @@ __device__ __forceinline__ uint32_t pair_of(const uint32_t (&sums)[2], int half)
   return sums[half];
 }
 
-/// Writes the pair at (row, col), as far as it lies inside D.
+/// Writes the elements of the pair at (row, col) that lie inside D.
 __device__ __forceinline__ void store_pair(const Gemm& g, int row, int col, uint32_t pair) {
   __half* const d = g.d + static_cast<int64_t>(row) * g.n + col;
   if (row >= g.m || col >= g.n) return;
@@ -58,15 +61,17 @@ class MmaWarp {
     lane_b_ = LayoutB::offset(lane % 16, col_ / 8 + lane / 16);
   }
 
-  /// A's fragment of rows 16 i at k = 16 step of the tile at a shared address.
+  /// Loads A's fragment at row 16 i of the warp tile and k = 16 step. `tile`: the shared address of A's tile.
   __device__ __forceinline__ void load_a(FragmentsA& a, uint32_t tile, int i, int step) const {
     ptx::ldmatrix_x4(a, tile + LayoutA::move(lane_a_, i * 16, step * 2));
   }
-  /// B's fragments of columns 16 j and 16 j + 8. B lies row-major, mma wants columns: ldmatrix transposes.
+  /// Loads B's fragments at columns 16 j and 16 j + 8 of the warp tile and k = 16 step. B is row-major in shared memory
+  /// and mma takes columns, so ldmatrix transposes.
   __device__ __forceinline__ void load_b(FragmentsB& b, uint32_t tile, int j, int step) const {
     ptx::ldmatrix_x4_trans(b[j], tile + LayoutB::move(lane_b_, step * 16, j * 2));
   }
-  /// Multiplies a row of fragments; every second row from right to left: the B fragment at a turn is reused.
+  /// Multiplies row i of the warp tile's fragments. Odd rows go from right to left, so that the B fragment where the
+  /// direction changes is reused.
   __device__ __forceinline__ void multiply_row(int i, const FragmentsA& a, const FragmentsB& b) {
 #pragma unroll
     for (int jj = 0; jj < NJ; ++jj) {
@@ -75,7 +80,7 @@ class MmaWarp {
     }
   }
 
-  /// Adds the product of the tiles A (BM, BK) and B (BK, BN) in shared memory.
+  /// Accumulates A @ B for the tiles A (BM, BK) and B (BK, BN) in shared memory.
   __device__ __forceinline__ void multiply(const unsigned char* tile_a, const unsigned char* tile_b) {
     const uint32_t at_a = ptx::smem_addr(tile_a), at_b = ptx::smem_addr(tile_b);
 #pragma unroll
@@ -91,7 +96,7 @@ class MmaWarp {
     }
   }
 
-  /// Writes the result; the tile starts at (row, col). `scratch`: kScratchBytes for each warp.
+  /// Writes the warp's results; the block tile starts at (row, col). `scratch`: kScratchBytes for each warp.
   __device__ __forceinline__ void store(const Gemm& g, int row, int col, unsigned char* scratch) const {
     if constexpr (kEpilogue == Epilogue::kDirect) {
       store_pairs(g, row + row_, col + col_);
@@ -116,7 +121,8 @@ class MmaWarp {
     }
   }
 
-  /// Sixteen rows at a time through `scratch` (16, kScratchPitch), so that a warp writes WN neighbours at once.
+  /// Writes sixteen rows at a time through `scratch` (16, kScratchPitch), so that a warp writes WN consecutive elements
+  /// at once.
   __device__ __forceinline__ void store_rows(const Gemm& g, int row, int col, __half* scratch) const {
     constexpr int kLanesPerRow = Traits::WN / 8, kRowsPerPass = 32 / kLanesPerRow;
     const int lane = threadIdx.x % 32, r = lane / kLanesPerRow, c = lane % kLanesPerRow * 8;
@@ -148,7 +154,7 @@ class MmaWarp {
     }
   }
 
-  int row_, col_;             // of this warp in the tile
+  int row_, col_;             // of the warp tile in the block tile
   uint32_t lane_a_, lane_b_;  // offsets of this lane's ldmatrix row
   Sums<Traits::kSums> acc_[MI][NJ] = {};
 };

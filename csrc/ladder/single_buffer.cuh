@@ -1,4 +1,4 @@
-// The tiled loop with one buffer: fetch, barrier, multiply, barrier. What the warps do inside a tile is Traits::Warp's.
+// The tiled loop with one buffer: fetch, barrier, multiply, barrier. Traits::Warp defines what a warp does with a tile.
 #pragma once
 
 #include "ladder/tensor_core.cuh"

@@ -1,4 +1,5 @@
-// What the Hopper rungs share: tiles in 128-byte swizzle as TMA writes and wgmma reads them, and the way out of D.
+// Parts shared by the Hopper steps: tiles in the 128-byte swizzle that TMA writes and wgmma reads, the stores to D, and
+// the launch.
 #pragma once
 
 #include <cuda.h>
@@ -25,11 +26,11 @@ struct TmaGemm {
   __half* d;
   int m, n, k;
   uint32_t tiles_m, tiles_n;
-  bool pairs_fit_d;  // two neighbours at an even column may be stored together
+  bool pairs_fit_d;  // two elements at an even column may be stored in one access
 };
 
-/// A line of variants.inc as a type. A warpgroup multiplies 64 rows and BN columns; CLUSTER blocks, one below the
-/// other, share B.
+/// A line of variants.inc as a type. A warpgroup computes 64 rows and BN columns of D. The CLUSTER blocks of a cluster
+/// lie one below the other in D and share B.
 #define WGMMA_LINE(NAME, DTYPE, ACC, UNIT, BM_, BN_, BK_, STAGES_, THREADS_, SMEM_, SWIZZLES_, CLUSTER_)   \
   struct Line_##NAME {                                                                                     \
     static constexpr int BM = BM_, BN = BN_, BK = BK_, STAGES = STAGES_, THREADS = THREADS_, SMEM = SMEM_; \
@@ -38,16 +39,18 @@ struct TmaGemm {
     static_assert(BM % 64 == 0 && BN % 64 == 0 && BK == 64, "a row of the swizzle is 64 elements");        \
   }
 
-/// A tile of A is BM rows of 64 k: one box. wgmma finds the rows of a warpgroup 64 rows further.
+/// The descriptor of a warpgroup's rows of A for one k16 step. A tile of A is one box of BM rows of 64 k, and the rows
+/// of each warpgroup start 64 rows after those of the one before.
 __device__ __forceinline__ uint64_t descriptor_a(uint32_t tile, int warpgroup, int step) {
   return ptx::wgmma_descriptor(tile + warpgroup * 64 * 128 + step * 32, 0, 1024);
 }
-/// B's rows run along n: a tile is BN / 64 boxes of (64 k, 64 n), and wgmma transposes.
+/// The descriptor of B for one k16 step. The rows of B run along n: a tile is BN / 64 boxes of (64 k, 64 n), and wgmma
+/// transposes.
 __device__ __forceinline__ uint64_t descriptor_b(uint32_t tile, int step) {
   return ptx::wgmma_descriptor(tile + step * 16 * 128, 64 * 128, 1024);
 }
 
-/// Both operands' tiles, completing on `bar`.
+/// Starts the loads of both operands' tiles, which complete on `bar`.
 template <class Line>
 __device__ __forceinline__ void load_tiles(const TmaGemm& g, uint32_t stage, uint32_t bar, int row, int col, int k) {
   ptx::mbarrier_arrive_expect_tx(bar, Line::kStageBytes);
@@ -58,7 +61,8 @@ __device__ __forceinline__ void load_tiles(const TmaGemm& g, uint32_t stage, uin
   }
 }
 
-/// Starts the product of a stage's tiles: four k16 steps, one group. `keep`: add to the sums.
+/// Issues the wgmma of one stage: four k16 steps in one group. `keep`: adds to the accumulators instead of overwriting
+/// them.
 template <class Line>
 __device__ __forceinline__ void multiply_stage(float (&acc)[Line::BN / 2], uint32_t stage, int warpgroup, bool keep) {
   ptx::wgmma_fence();
@@ -70,8 +74,9 @@ __device__ __forceinline__ void multiply_stage(float (&acc)[Line::BN / 2], uint3
   ptx::wgmma_commit();
 }
 
-/// Lane l of warp w holds, for each eight columns j, the pairs at rows 16 w + l / 4 and 8 below, columns from
-/// 8 j + 2 (l % 4): stores of 16 bytes a row, which L2 merges. `row`, `col`: where the warpgroup's part starts.
+/// Writes a warpgroup's accumulators to D, where its tile starts at (row, col). For each group j of eight columns, lane
+/// l of warp w holds the pairs at rows 16 w + l / 4 and 8 below, columns from 8 j + 2 (l % 4). A store of the warp
+/// covers 16 bytes per row, and L2 merges these stores.
 template <int BN>
 __device__ __forceinline__ void store_sums(const TmaGemm& g, const float (&acc)[BN / 2], int row, int col) {
   const int lane = threadIdx.x % 32;
@@ -95,13 +100,15 @@ __device__ __forceinline__ void store_sums(const TmaGemm& g, const float (&acc)[
   }
 }
 
-/// Column after column inside panels of about 2048 rows, so that rows of A and columns of B are shared in L2.
+/// The tile with number `id`, column by column inside panels of about 2048 rows, so that rows of A and columns of B are
+/// shared in L2.
 template <int BM>
 __device__ __forceinline__ tile::TileCoord tile_at(const TmaGemm& g, uint32_t id) {
   return tile::grouped_raster<2048 / BM>(id, g.tiles_m, g.tiles_n);
 }
 
-/// Fills `g` and launches. `blocks` at most, in clusters; a block must then loop over its tiles.
+/// Builds the kernel's arguments and launches at most `blocks` blocks, in clusters. With fewer blocks than tiles, a
+/// block must loop over tiles.
 template <class Line>
 Status launch_tma(void (*kernel)(TmaGemm), const Problem& p, uint32_t blocks, Stream stream) {
   TmaGemm g{};
@@ -135,7 +142,7 @@ Status launch_tma(void (*kernel)(TmaGemm), const Problem& p, uint32_t blocks, St
   return cudaLaunchKernelEx(&config, kernel, g);
 }
 
-/// One block a tile.
+/// As `blocks` of launch_tma: one block per tile.
 constexpr uint32_t kEveryTile = ~0u;
 
 }  // namespace hgemm::ladder

@@ -1,8 +1,9 @@
-// Hopper's own matrix unit: a warpgroup multiplies (64, BN) at a time straight out of shared memory, which one thread
-// fills by TMA, a box of the tensor at a time.
-// Changes from 08: no fragments in registers but the sums, no addresses, no predicates: the tensor map knows the edges.
-// One buffer: copy, wait, multiply, wait. fp32 sums, which cost wgmma nothing.
-// Expected: the mma rungs' speed without any of their effort: nothing overlaps but the five blocks of an SM.
+// Hopper's wgmma: a warpgroup multiplies (64, BN) at a time straight out of shared memory, which one thread fills by
+// TMA, one box of the tensor per copy.
+// Changes from 08: registers hold only accumulators, no fragments. The kernel computes no addresses and no predicates,
+// since the tensor map knows the extents. There is one buffer: copy, wait, multiply, wait. Accumulators are float32,
+// which cost wgmma nothing.
+// Expected: the speed of the mma steps without any of their effort. Nothing overlaps but the five blocks of an SM.
 // Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "cp.async.bulk.tensor".
 #include "ladder/ladder.h"
 #include "ladder/sm90_09_wgmma.cuh"

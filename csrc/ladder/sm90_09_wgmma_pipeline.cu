@@ -1,8 +1,9 @@
-// A ring of stages between TMA and wgmma: a barrier each says that the stage is full, and one product stays in flight.
-// Changes: copies run STAGES - 1 tiles ahead; the wait for a product is for the one before the last, so that the tensor
-// cores find the next one queued; larger tiles (wg2: two warpgroups, 128 rows; n256: all of 256 columns) read fewer
-// bytes a FLOP from L2 and from shared memory.
-// Expected: little from the ring alone, where two blocks replace five; 1.4 times from the tiles.
+// A ring of stages between TMA and wgmma: each stage has a barrier that says that it is full, and the wgmma of one
+// stage stay in flight.
+// Changes: copies run STAGES - 1 tiles ahead. The loop waits for the wgmma of the previous stage, not for those just
+// issued, so that the tensor cores find the next wgmma queued. Larger tiles (wg2: two warpgroups, 128 rows; n256: all
+// of 256 columns) read fewer bytes per FLOP from L2 and from shared memory.
+// Expected: little from the ring alone, where two blocks of an SM replace five; 1.4 times from the tiles.
 // Source: PTX ISA, "mbarrier", "wgmma.wait_group"; CUTLASS 3, "sm90 pipelines".
 #include "ladder/ladder.h"
 #include "ladder/sm90_09_wgmma.cuh"
@@ -35,9 +36,9 @@ __global__ void __launch_bounds__(Line::THREADS) wgmma_pipeline(const __grid_con
     const int stage = kt % STAGES;
     ptx::mbarrier_wait(full + stage * 8, kt / STAGES % 2);
     multiply_stage<Line>(acc, ring + stage * Line::kStageBytes, warpgroup, kt > 0);
-    ptx::wgmma_wait<1>();  // the product before this one has read its stage
+    ptx::wgmma_wait<1>();  // the wgmma of the previous stage have read it
     __syncthreads();
-    fetch(kt + STAGES - 1);  // which is free now
+    fetch(kt + STAGES - 1);  // into the previous stage, which is free now
   }
   ptx::wgmma_wait<0>();
   ptx::wgmma_pin(acc);

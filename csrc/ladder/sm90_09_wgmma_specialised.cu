@@ -1,9 +1,11 @@
-// Warp specialisation: a warpgroup of its own copies, the others only multiply; they meet at two barriers a stage, full
-// and empty, and never at one of the whole block.
-// Changes: the copying thread runs ahead as far as the ring allows; it gives its registers to the others (setmaxnreg).
-// cluster2: two blocks, one below the other, need the same B: each loads half of it for both (multicast).
-// persistent: as many blocks as fit, each walks over tiles, so the ring fills for the next tile under the epilogue.
-// Expected: 1.05 to 1.1 each. kernels/sm90_wgmma/kernel.cuh goes on from here: pingpong, any layout, TMA stores.
+// Warp specialisation: a producer warpgroup copies, and the consumer warpgroups only multiply. They synchronise at two
+// barriers per stage, full and empty, and never at a barrier of the whole block.
+// Changes: the producer runs ahead as far as the ring allows, and gives its registers to the consumers (setmaxnreg).
+// cluster2: two blocks, one below the other in D, need the same B, so each loads one half of it for both (multicast).
+// persistent: the grid has as many blocks as fit on the GPU, and each block loops over tiles, so that the ring fills
+// for the next tile under the epilogue.
+// Expected: 1.05 to 1.1 each. kernels/sm90_wgmma/kernel.cuh goes on from here: pingpong consumers, any layout, TMA
+// stores.
 // Source: CUTLASS 3, "Warp-specialised kernel designs"; PTX ISA, "cp.async.bulk.tensor .multicast::cluster".
 #include "ladder/ladder.h"
 #include "ladder/sm90_09_wgmma.cuh"
@@ -12,14 +14,15 @@
 namespace hgemm::ladder {
 namespace {
 
-/// Row and column where block `rank` of the cluster that owns tile `id` writes.
+/// The first row and column of D that block `rank` writes, of the cluster that owns cluster tile `id`.
 template <class Line>
 __device__ __forceinline__ tile::TileCoord corner_of(const TmaGemm& g, uint32_t id, uint32_t rank) {
   const tile::TileCoord tile = tile_at<Line::BM * Line::CLUSTER>(g, id);
   return {(tile.m * Line::CLUSTER + static_cast<int>(rank)) * Line::BM, tile.n * Line::BN};
 }
 
-/// A block's share of its cluster's loads: its own rows of A, and its part of the B that all of them need.
+/// Starts the block's share of its cluster's loads: its own rows of A, and its part of B, which every block of the
+/// cluster receives.
 template <class Line>
 __device__ __forceinline__ void load_share(const TmaGemm& g, uint32_t stage, uint32_t bar, tile::TileCoord corner,
                                            int k, uint32_t rank) {
@@ -48,14 +51,14 @@ __global__ void __launch_bounds__(Line::THREADS, 1) wgmma_specialised(const __gr
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
       ptx::mbarrier_init(full + s * 8, 1);
-      ptx::mbarrier_init(empty + s * 8, kConsumers * 4 * CLUSTER);  // every warp that reads what this block loads
+      ptx::mbarrier_init(empty + s * 8, kConsumers * 4 * CLUSTER);  // one per warp that reads this block's loads
     }
     ptx::fence_mbarrier_init();
   }
   ptx::cluster_sync();
 
   tile::Ring<STAGES> at;
-  const uint32_t tiles = g.tiles_m * g.tiles_n;  // of a cluster
+  const uint32_t tiles = g.tiles_m * g.tiles_n;  // cluster tiles
   const uint32_t first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
   if (warpgroup == kConsumers) {
     ptx::release_registers<24>();

@@ -1,6 +1,6 @@
-// The tiled loop over a ring of STAGES buffers: while one tile is multiplied, STAGES - 1 are on their way. With two
-// stages this is the double buffer. One barrier a tile serves both ends: the tile to read has arrived for every thread,
-// and the tile before it, whose buffer is filled next, has been read by every thread.
+// The tiled loop over a ring of STAGES buffers: while one tile is multiplied, STAGES - 1 tiles are in flight. With two
+// stages this is double buffering. One barrier per tile is enough: after it, the tile to read has arrived for every
+// thread, and every thread has read the tile before it, whose buffer is filled next.
 #pragma once
 
 #include "ladder/tensor_core.cuh"
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(Traits::kThreads) stages(const __grid_constant
       fetch_a(at);
       fetch_b(at + ShapeA::kBytes);
     }
-    ptx::cp_async_commit();  // an empty group where there is nothing left: the count of groups stays right
+    ptx::cp_async_commit();  // an empty group beyond the last tile, so that cp_async_wait counts right
   };
   typename Traits::Warp warp;
 
@@ -34,8 +34,9 @@ __global__ void __launch_bounds__(Traits::kThreads) stages(const __grid_constant
   for (int kt = 0; kt < k_tiles; ++kt) {
     ptx::cp_async_wait<STAGES - 2>();
     __syncthreads();
-    // Two stages leave the copy only this tile's math to hide under, so it goes first. Deeper rings have time, and
-    // copies ahead of the loads from shared memory delay those: 0.43 of cuBLAS instead of 0.40 (256x256, 4 stages).
+    // With two stages the copy can hide only under the math of this tile, so it is issued first. Deeper rings have
+    // time, and copies issued ahead of the loads from shared memory delay these loads. Issuing the copies last reaches
+    // 0.43 of cuBLAS instead of 0.40 (256x256, 4 stages).
     if (STAGES == 2) fetch(free_stage, kt + 1);
     const unsigned char* at = ring + stage * Traits::kStageBytes;
     warp.multiply(at, at + ShapeA::kBytes);

@@ -1,5 +1,5 @@
-// What the tensor-core rungs 06 to 08 share: the product as kernels see it, layouts of tiles in shared memory, copies
-// into them, the order of blocks, launches.
+// Parts shared by the tensor-core steps 06 to 08: kernel arguments, layouts of tiles in shared memory, copies into
+// them, the raster order, and launches.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -19,21 +19,21 @@
 
 namespace hgemm::ladder {
 
-/// D (m, n) = A (m, k) @ B (k, n), all row-major; D has no gaps.
+/// D (m, n) = A (m, k) @ B (k, n), all row-major. D is contiguous.
 struct Gemm {
   const __half *a, *b;
   __half* d;
   int64_t lda, ldb;
   int m, n, k;
   uint32_t tiles_m, tiles_n;
-  uint32_t panel;        // tile columns that blocks walk before they start the next panel
+  uint32_t panel;        // width of a panel in tiles (panel_raster)
   bool fragments_fit_d;  // a WMMA fragment may be stored straight to D
-  bool pairs_fit_d;      // and so may two neighbours at an even column,
-  bool chunks_fit_d;     // and eight at a multiple of eight
+  bool pairs_fit_d;      // two elements at an even column may be stored in one access
+  bool chunks_fit_d;     // and so may eight at a column that is a multiple of 8
 };
 
-/// Tiles of COLS elements a row. `offset`: bytes to a chunk of 16 bytes; `move`: from there by rows, a multiple of 16,
-/// and by chunks that do not carry into the bits of the first one.
+/// A tile with COLS elements per row. `offset` returns the bytes to a 16-byte chunk. `move` adds rows, a multiple of
+/// 16, and chunks to such an offset; the chunks that it adds must not share bits with the first chunk's index.
 template <int COLS, int PAD>
 struct Rows {
   static constexpr int kPitch = COLS + PAD;  // elements
@@ -44,11 +44,12 @@ struct Rows {
 };
 template <int COLS>
 using Plain = Rows<COLS, 0>;
-/// Eight more elements a row shift the next one by four banks: the eight rows of an 8x8 matrix meet in no bank.
+/// Eight more elements per row shift each row by four banks, so that the eight rows of an 8x8 matrix lie in different
+/// banks.
 /// NOTE: every second row leaves the grid of 32-byte sectors, so that cp.async fetches 1.4 to 1.5 times the sectors.
 template <int COLS>
 using Padded = Rows<COLS, 8>;
-/// The same without the space: the chunks of a row trade places (tile/swizzle.cuh).
+/// Avoids the same conflicts without padding: an XOR permutes the chunks of a row (tile/swizzle.cuh).
 template <int COLS>
 struct Xor {
   static constexpr int kPitch = COLS;
@@ -60,11 +61,11 @@ struct Xor {
   }
 };
 
-/// How a thread moves its chunks from global to shared memory: 16 bytes through registers, 16 bytes past them
-/// (cp.async), or, where rows do not start on 16 bytes, element by element.
+/// How a thread copies its chunks from global to shared memory: 16 bytes through registers, 16 bytes that bypass
+/// registers (cp.async), or, where rows do not start on 16 bytes, element by element.
 enum class Fetch { kRegisters, kAsync, kElements };
 
-/// Copies (ROWS, COLS) tiles of a matrix; what lies outside of it arrives as zeros.
+/// Copies (ROWS, COLS) tiles of a matrix. Elements outside the matrix arrive as zeros.
 template <class Shape, Fetch kFetch>
 class TileFetch {
   static constexpr int kChunks = Shape::COLS / 8;  // per row
@@ -82,7 +83,7 @@ class TileFetch {
     cols_left_ = cols - col - chunk_ * 8;
   }
 
-  /// Copies the current tile to the shared address `dst` and goes on to the next one.
+  /// Copies the current tile to the shared address `dst` and advances to the next tile.
   __device__ __forceinline__ void operator()(uint32_t dst) {
     if (kAllCopy || row_ < kRowsPerPass) copy(dst);
     at_ += Shape::ROW_STEP * ld_ + Shape::COL_STEP;
@@ -106,7 +107,7 @@ class TileFetch {
 #pragma unroll
       for (int i = 0; i < kPasses; ++i) ptx::cp_async_16(dst + offset(i), chunk(i), is_inside(i));
     } else if constexpr (kFetch == Fetch::kRegisters) {
-      uint4 chunks[kPasses];  // all loads first: a store would wait for the load before it
+      uint4 chunks[kPasses];  // all loads come first, since a store would wait for the load before it
 #pragma unroll
       for (int i = 0; i < kPasses; ++i) {
         chunks[i] = is_inside(i) ? *reinterpret_cast<const uint4*>(chunk(i)) : uint4{};
@@ -135,12 +136,12 @@ class TileFetch {
 
   const __half* at_;  // this thread's first chunk
   int64_t ld_;
-  int row_, chunk_;            // its place in the tile
-  int rows_left_, cols_left_;  // from there to the end of the matrix
+  int row_, chunk_;            // position of that chunk in the tile
+  int rows_left_, cols_left_;  // from that chunk to the end of the matrix
 };
 
-/// Row by row inside panels of `panel` tile columns. Blocks that run together then cover a patch of C, not a stripe,
-/// and share rows of A and columns of B in L2.
+/// The tile of block `id`: row by row inside panels of `panel` tile columns. Blocks that run at the same time then
+/// cover a patch of C instead of a stripe, and share rows of A and columns of B in L2.
 __device__ __forceinline__ tile::TileCoord panel_raster(uint32_t id, uint32_t tiles_m, uint32_t tiles_n,
                                                         uint32_t panel) {
   const uint32_t first = id / (panel * tiles_m) * panel;
@@ -150,10 +151,12 @@ __device__ __forceinline__ tile::TileCoord panel_raster(uint32_t id, uint32_t ti
   return {static_cast<int>(row), static_cast<int>(first + in_panel - row * width)};
 }
 
-/// Where a block's shared memory is declared: up to 48 KB may be static, more needs the opt-in of cudaFuncSetAttribute.
+/// How a block's shared memory is declared. Up to 48 KB may be static; more must be dynamic and needs the opt-in of
+/// cudaFuncSetAttribute.
 enum class Memory { kStatic, kDynamic };
 
-/// A line of variants.inc as a type, Line_NAME. Warps of (BM / WARPS_M, BN / WARPS_N) are made of fragments.
+/// A line of variants.inc as a type, Line_NAME. A warp tile has (BM / WARPS_M, BN / WARPS_N) elements and consists of
+/// fragments of (FRAG_M, FRAG_N).
 #define TENSOR_CORE_LINE(NAME, DTYPE, ACC, UNIT, BM_, BN_, BK_, STAGES_, THREADS_, SMEM_, SWIZZLES_, FRAG_M_, FRAG_N_, \
                          WARPS_M_, WARPS_N_, LAYOUT, MEMORY)                                                           \
   struct Line_##NAME {                                                                                                 \
@@ -165,14 +168,14 @@ enum class Memory { kStatic, kDynamic };
     using Layout = LAYOUT<COLS>;                                                                                       \
   }
 
-/// What follows from a line.
+/// The constants that follow from a line.
 template <class Line>
 struct Traits : Line {
   using Line::BK;
   using Line::BM;
   using Line::BN;
   static constexpr int kThreads = Line::WARPS_M * Line::WARPS_N * 32;
-  static constexpr int WM = BM / Line::WARPS_M, WN = BN / Line::WARPS_N;  // of a warp
+  static constexpr int WM = BM / Line::WARPS_M, WN = BN / Line::WARPS_N;  // warp tile
   static constexpr int kSteps = BK / 16;
   struct ShapeA {
     using Layout = typename Line::template Layout<Line::BK>;
@@ -190,7 +193,7 @@ struct Traits : Line {
   static_assert(Line::kDynamicSmem || Line::SMEM <= 48 * 1024);
 };
 
-/// The block's shared memory, one ring of { A, B }; the epilogue's scratch lies over it.
+/// The block's shared memory: one ring of { A, B }, which the epilogue reuses as scratch.
 template <class Traits>
 __device__ __forceinline__ unsigned char* block_memory() {
   if constexpr (Traits::kDynamicSmem) {
@@ -206,16 +209,16 @@ inline bool is_aligned(const void* p, uintptr_t bytes) {
   return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
-/// Every 16-byte chunk of A, B and D is aligned and lies inside or outside its matrix as a whole.
+/// True if every 16-byte chunk of A, B and D is aligned and lies either wholly inside or wholly outside its matrix.
 inline bool has_whole_chunks(const Problem& p) {
   return is_aligned(p.a.data, 16) && is_aligned(p.b.data, 16) && is_aligned(p.d.data, 16) && p.k % 8 == 0 &&
          p.n % 8 == 0 && p.a.row_stride % 8 == 0 && p.b.row_stride % 8 == 0;
 }
 
-/// WMMA takes 32-bit strides; up to here the 32 rows of a fragment span at most 2^32 bytes.
+/// WMMA takes 32-bit strides. Up to this stride the 32 rows of a fragment span at most 2^32 bytes.
 constexpr int64_t kMaxFragmentStride = int64_t{1} << 26;
 
-/// Columns of a panel: what was asked for, by default a quarter of D. A step that does not swizzle has one panel.
+/// Columns of a panel: swizzle_stride where it is set, else a quarter of D. A step that does not swizzle has one panel.
 inline int64_t panel_columns(const StepProblem& p, bool swizzles) {
   if (!swizzles) return p.n;
   return p.swizzle_stride > 0 ? p.swizzle_stride : (p.n + 3) / 4;
@@ -241,7 +244,7 @@ inline Gemm gemm_of(const Problem& p, int bm, int bn, int64_t panel_columns) {
   return g;
 }
 
-/// Enqueues a kernel, one block a tile.
+/// Enqueues a kernel with one block per tile.
 inline Status launch_tiles(void (*kernel)(Gemm), const Gemm& g, int threads, int dynamic_smem, Stream stream) {
   if (dynamic_smem > 0) {
     const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic_smem);
@@ -250,7 +253,8 @@ inline Status launch_tiles(void (*kernel)(Gemm), const Gemm& g, int threads, int
   return enqueue(kernel, g.tiles_m * g.tiles_n, threads, dynamic_smem, static_cast<cudaStream_t>(stream), g);
 }
 
-/// The same for a body that is compiled for whole chunks and for single elements.
+/// Enqueues the kernel of a body that is compiled twice: `chunks` requires has_whole_chunks, `elements` takes any
+/// alignment.
 template <class Traits>
 Status launch_body(void (*chunks)(Gemm), void (*elements)(Gemm), const StepProblem& p, Stream stream) {
   const Gemm g = gemm_of(p, Traits::BM, Traits::BN, panel_columns(p, Traits::kSwizzles));

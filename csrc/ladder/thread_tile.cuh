@@ -1,4 +1,4 @@
-// The parts of rungs 3 to 5: a block's tile of C cut into thread tiles, slices of A and B in shared memory.
+// Parts of steps 3 to 5: thread tiles within a block's tile of C, and slices of A and B in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace hgemm::ladder {
 
-/// How A's slice lies in shared memory: as in global memory; transposed, so that a thread's rows are neighbours; or
-/// transposed with every element as often as a Lane has places.
+/// The layout of A's slice in shared memory: as in global memory; transposed, so that a thread's rows are contiguous;
+/// or transposed with every element repeated to fill a Lane.
 enum Order { kRow, kCol, kColLanes };
 
-/// The tail of a line in variants.inc, behind what all lines share.
+/// The tiles of a step. All fields after bk come from the columns of variants.inc that are specific to the body.
 struct Shape {
   int bm, bn, bk;
-  int tm, tn;  // tile of a thread
+  int tm, tn;  // thread tile
   int width;   // elements in one access, global or shared, where the slice is large enough
-  int group;   // neighbouring rows (and columns) of a thread; between its groups lie those of the other threads
+  int group;   // consecutive rows (and columns) of a thread; groups of the other threads lie between its own
   int pad;     // elements appended to each row of a slice
   Order order_a;
-  int wm = 0, wn = 0;  // tile of a warp; 0: the threads of the whole block are one grid
+  int wm = 0, wn = 0;  // warp tile; 0: the threads of the whole block form one grid
 };
 
 /// A (rows, cols) slice of an operand in shared memory: element (r, c) lies at r * kRowStep + c * kColStep.
@@ -36,7 +36,8 @@ struct TransposedSlice {
   static constexpr int kRows = ROWS, kCols = COLS, kRowStep = 1, kColStep = ROWS + PAD, kElements = (ROWS + PAD) * COLS;
 };
 
-/// One dimension of a thread's tile: COUNT rows in groups of GROUP neighbours, the groups of ACROSS threads apart.
+/// One dimension of a thread tile: COUNT rows in groups of GROUP consecutive ones. The groups of ACROSS threads
+/// alternate, so that the groups of one thread are GROUP * ACROSS rows apart.
 template <int COUNT, int GROUP, int ACROSS>
 struct Strip {
   static_assert(COUNT % GROUP == 0);
@@ -44,7 +45,7 @@ struct Strip {
   static constexpr __host__ __device__ int offset(int i) { return i / GROUP * (GROUP * ACROSS) + i % GROUP; }
 };
 
-/// Everything that follows from an element and a shape.
+/// Everything that follows from an Element and a Shape.
 template <class E, const Shape& S>
 struct Tiling {
   using Element = E;
@@ -52,7 +53,7 @@ struct Tiling {
   static constexpr int BM = S.bm, BN = S.bn, BK = S.bk, TM = S.tm, TN = S.tn;
   static constexpr int kWidth = S.width, kGroup = S.group;
   static constexpr int WM = S.wm > 0 ? S.wm : BM, WN = S.wn > 0 ? S.wn : BN;
-  static constexpr int kThreadsM = WM / TM, kThreadsN = WN / TN;  // that share a warp tile
+  static constexpr int kThreadsM = WM / TM, kThreadsN = WN / TN;  // threads that share a warp tile
   static constexpr int kThreads = (BM / TM) * (BN / TN);
   static constexpr bool kWarpTiles = S.wm > 0;
   static_assert(BM % WM == 0 && BN % WN == 0 && WM % TM == 0 && WN % TN == 0 &&
@@ -81,21 +82,21 @@ struct Tiling {
     }
   }
 
-  // Registers that live as long as the loop: sums, and words of slices on their way.
+  // Registers that stay in use for the whole loop: accumulators, and words of slices in flight.
   static constexpr int kSums = TM * TN / E::kLanes;
   static constexpr int kStaged = (BM + BN) * BK / kThreads * static_cast<int>(sizeof(T)) / 4;
-  /// Blocks that fit an SM when addresses and fragments get some 50 registers on top: 128 a thread (two blocks of 256
-  /// threads), 168 (three of 128), or all of 255.
+  /// Blocks that fit on an SM if addresses and fragments take some 50 registers in addition to `long_lived` ones. A
+  /// thread then gets 128 registers (two blocks of 256 threads), 168 (three blocks of 128), or the maximum of 255.
   static constexpr int blocks_per_sm(int long_lived) {
     const int registers = long_lived <= 80 ? 128 : long_lived <= 112 ? 168 : 255;
     return registers * kThreads <= 65536 ? 65536 / (registers * kThreads) : 1;
   }
-  // A row-major slice gives up a column of A element by element. Unrolled further, the compiler reads so far ahead
+  // A column of A is read element by element from a row-major slice. Unrolled further, the compiler reads so far ahead
   // along k that it spills.
   static constexpr int kUnroll = S.order_a == kRow ? 2 : BK;
 };
 
-/// N elements on their way from global to shared memory, as the registers that hold them.
+/// The registers that hold N elements in flight from global to shared memory.
 template <class T, int N>
 using Words = Pack<uint32_t, static_cast<int>(N * sizeof(T) / 4)>;
 
@@ -116,7 +117,8 @@ __device__ __forceinline__ __half from_bits<__half>(uint32_t bits) {
   return __ushort_as_half(static_cast<unsigned short>(bits));
 }
 
-/// `valid`: how many elements of the row start at p, at most 0 for none; the rest become zero.
+/// Loads N elements from p, as one access if `wide`. Only the first `valid` of them are inside the matrix (none if it
+/// is 0 or less); the rest become zero.
 template <int N, class T>
 __device__ __forceinline__ Words<T, N> load_words(const T* p, int valid, bool wide) {
   Words<T, N> v{};
@@ -144,7 +146,7 @@ __device__ __forceinline__ void store_pack(T* p, const Pack<T, N>& v, int valid,
 }
 
 /// Copies slices of one operand from global to shared memory through registers: `fetch` starts the loads of a slice,
-/// `commit` stores what arrived. What lies outside the matrix becomes zero.
+/// and `commit` stores what has arrived. Elements outside the matrix become zero.
 template <class Slice, int WIDTH, class Tiling>
 class Staged {
   using T = typename Tiling::T;
@@ -176,7 +178,7 @@ class Staged {
     for (int i = 0; i < kPasses; ++i) put(slice, i, staged_[i]);
   }
 
-  /// On to the slice that starts (rows, cols) further.
+  /// Advances to the slice that starts (rows, cols) further.
   __device__ __forceinline__ void advance(int rows, int cols) {
     rows_left_ -= rows;
     cols_left_ -= cols;
@@ -206,7 +208,7 @@ class Staged {
 
   const T* at_;  // this thread's first pack of the current slice
   int64_t ld_;
-  int in_row_, in_col_;  // its place in the slice
+  int in_row_, in_col_;  // position of that pack in the slice
   int rows_left_, cols_left_;
   bool wide_;
 
@@ -214,9 +216,9 @@ class Staged {
   Words<T, WIDTH> staged_[kPasses];
 };
 
-/// The same by cp.async: no registers in between, so nothing for commit to do but wait. Where rows are not whole
-/// aligned packs of 16 bytes, floats go one by one, which needs no alignment; halves, too small for cp.async, are
-/// copied at once.
+/// Copies slices by cp.async, without registers in between, so that `commit` only waits. Where rows are not whole
+/// aligned packs of 16 bytes, float32 elements are copied one by one, which needs no more alignment. float16 elements
+/// are too small for cp.async; `fetch` loads and stores them at once.
 template <class Slice, int WIDTH, class Tiling>
 class Async : public Staged<Slice, WIDTH, Tiling> {
   using Base = Staged<Slice, WIDTH, Tiling>;
@@ -246,7 +248,7 @@ class Async : public Staged<Slice, WIDTH, Tiling> {
   __device__ __forceinline__ void commit(T*) { ptx::cp_async_wait_all(); }
 };
 
-/// The running sums of a thread and where its tile lies in the block's.
+/// The accumulators of a thread, and the position of its tile in the block tile.
 template <class Tiling>
 class ThreadTile {
   using E = typename Tiling::Element;
@@ -265,7 +267,7 @@ class ThreadTile {
   /// (m, n): the thread's first element of the block's tile.
   __device__ __forceinline__ ThreadTile(int m, int n) : m_(m), n_(n) {}
 
-  /// Column k of A's slice and row k of B's, as far as the thread needs them.
+  /// Reads the thread's elements of column k of A's slice and of row k of B's slice.
   template <class Slices>
   __device__ __forceinline__ void read(Fragment& f, const Slices& s, int k) const {
     using SliceA = typename Tiling::SliceA;
@@ -274,9 +276,10 @@ class ThreadTile {
     read_strip<StripN, SliceB::kColStep>(f.b, s.b + n_ * SliceB::kColStep + k * SliceB::kRowStep);
   }
 
-  /// The outer product of a column of A and a row of B. In warp tiles row after row in a serpentine: neighbouring FMAs
-  /// share an operand, and an FMA whose three sources lie in one of the two register banks takes a cycle more.
-  /// Elsewhere, where slices on their way need registers too, column after column: the only order that never spills.
+  /// Adds the outer product of a column of A and a row of B. With warp tiles, the order is row by row in a serpentine,
+  /// so that consecutive FMAs share an operand: an FMA whose three sources lie in the same one of the two register
+  /// banks takes a cycle more. Without warp tiles, slices in flight need registers too, and the order is column by
+  /// column, the only one that never spills.
   __device__ __forceinline__ void multiply(const Fragment& f) {
     constexpr int kAcross = TN / E::kLanes;
 #pragma unroll
@@ -288,7 +291,7 @@ class ThreadTile {
     }
   }
 
-  /// All of a slice.
+  /// Multiplies all k of a slice.
   template <class Slices>
   __device__ __forceinline__ void multiply_slices(const Slices& s) {
 #pragma unroll Tiling::kUnroll
@@ -331,8 +334,9 @@ class ThreadTile {
   int m_, n_;
 };
 
-/// Threads of a block side by side, row after row. With warp tiles, the lanes of a warp go in pairs down, then across:
-/// where neighbouring lanes read the same address, the halves of a warp's 16-byte access share their wavefronts.
+/// The tile of this thread. Without warp tiles, the threads of a block lie side by side, row after row. With warp
+/// tiles, two neighbouring lanes lie one below the other, and these pairs go across, then down: where neighbouring
+/// lanes read the same address, the two halves of a warp's 16-byte access share their wavefronts.
 template <class Tiling>
 __device__ __forceinline__ ThreadTile<Tiling> thread_tile_of_block() {
   const int t = threadIdx.x;
@@ -346,7 +350,7 @@ __device__ __forceinline__ ThreadTile<Tiling> thread_tile_of_block() {
   return {m, n};
 }
 
-/// `smem_bytes`: dynamic shared memory.
+/// Enqueues a kernel with one block per tile of C. `smem_bytes`: dynamic shared memory.
 template <class Tiling, class T>
 Status launch_tiles(void (*kernel)(Product<T>), const Problem& p, int smem_bytes, Stream stream) {
   const Product<T> g = product_of<T>(p, {Tiling::kWidthA, Tiling::kWidthB, Tiling::kWidth});

@@ -1,4 +1,4 @@
-// The ladder's lists, filled by ladder.cc from variants.inc, and what Python asks of their library
+// The ladder's lists, which ladder.cc fills from variants.inc, and the functions of its library that Python calls
 // (hgemm_ops/ops/ladder.py).
 #pragma once
 
@@ -12,7 +12,7 @@ extern const int kLadderVariantCount;
 
 namespace ladder {
 
-/// An elementwise addition as data: an op of its own, not a variant of a GEMM.
+/// One elementwise addition. It is an op of its own, not a variant of a GEMM.
 struct Add {
   const char* name;
   DType dtype;
@@ -26,13 +26,16 @@ extern const int kAddCount;
 
 #define HGEMM_LADDER_API extern "C" __attribute__((visibility("default")))
 
-/* Hands the list to `add_variants`, which is hgemm_add_variants of dispatch/c_api.h, and returns what it returns. */
+/* Passes the list of GEMM steps to `add_variants`, which is hgemm_add_variants of dispatch/c_api.h, and returns its
+   result. */
 HGEMM_LADDER_API int hgemm_ladder_install(int (*add_variants)(const void* variants, int count, int variant_bytes,
                                                               const char* family));
-/* Whether a step, by its place in the list, walks C in panels. */
+/* Returns 1 if the step with this index in the list walks C in panels, else 0. */
 HGEMM_LADDER_API int hgemm_ladder_swizzles(int index);
-/* Sets how many columns the panels have in products that this thread launches from now on, 0 for each step's own
-   choice. Returns what was set before; 0 at first. A Problem has no such field, and no kernel but these needs one. */
+/* Sets the panel width, in columns, of the GEMMs that this thread launches from now on; 0 is each step's own choice,
+   and the default. Returns the previous value. The width is not a field of Problem because only these kernels need
+   it. */
 HGEMM_LADDER_API int hgemm_ladder_set_swizzle_stride(int columns);
-/* The dtype of an addition, an op of its own rather than a variant, and its name; -1 behind the last one. */
+/* Sets `name` to the name of the addition with this index, and returns its dtype; -1 if there is no such addition. An
+   addition is an op of its own, not a variant. */
 HGEMM_LADDER_API int hgemm_ladder_addition(int index, const char** name);

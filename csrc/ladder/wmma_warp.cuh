@@ -1,4 +1,4 @@
-// One warp's share of a tile through nvcuda::wmma, accumulated in half.
+// A warp tile computed through nvcuda::wmma, with float16 accumulators.
 #pragma once
 
 #include <mma.h>
@@ -7,7 +7,8 @@
 
 namespace hgemm::ladder {
 
-/// Writes a (ROWS, COLS) fragment to D at (row, col): straight where it fits, else through as much of `scratch`.
+/// Writes a (ROWS, COLS) fragment to D at (row, col): directly where it fits, else through `scratch`, which holds
+/// (ROWS, COLS) elements.
 template <int ROWS, int COLS, class Fragment>
 __device__ __forceinline__ void store_fragment(const Gemm& g, const Fragment& fragment, int row, int col,
                                                __half* scratch) {
@@ -25,8 +26,8 @@ __device__ __forceinline__ void store_fragment(const Gemm& g, const Fragment& fr
   __syncwarp();
 }
 
-/// (WM, WN) as fragments of FRAG_M x FRAG_N x 16. With two BUFFERS the fragments of the next 16 k are loaded before the
-/// current ones are multiplied.
+/// Computes a (WM, WN) warp tile from fragments of FRAG_M x FRAG_N x 16. With two BUFFERS the fragments of the next k16
+/// step are loaded before the current ones are multiplied.
 template <class Traits, int BUFFERS>
 class WmmaWarp {
   static constexpr int FRAG_M = Traits::FRAG_M, FRAG_N = Traits::FRAG_N;
@@ -49,7 +50,7 @@ class WmmaWarp {
     }
   }
 
-  /// Adds the product of the tiles A (BM, BK) and B (BK, BN) in shared memory.
+  /// Accumulates A @ B for the tiles A (BM, BK) and B (BK, BN) in shared memory.
   __device__ __forceinline__ void multiply(const unsigned char* tile_a, const unsigned char* tile_b) {
     const __half* a = reinterpret_cast<const __half*>(tile_a) + row_ * kPitchA;
     const __half* b = reinterpret_cast<const __half*>(tile_b) + col_;
@@ -70,7 +71,7 @@ class WmmaWarp {
     }
   }
 
-  /// Writes the result; the tile starts at (row, col). `scratch`: kScratchBytes for each warp.
+  /// Writes the warp's results; the block tile starts at (row, col). `scratch`: kScratchBytes for each warp.
   __device__ __forceinline__ void store(const Gemm& g, int row, int col, unsigned char* scratch) {
     __half* own = reinterpret_cast<__half*>(scratch + threadIdx.x / 32 * kScratchBytes);
 #pragma unroll
@@ -90,7 +91,7 @@ class WmmaWarp {
     for (int j = 0; j < NJ; ++j) nvcuda::wmma::load_matrix_sync(b_[buffer][j], b + j * FRAG_N, kPitchB);
   }
 
-  int row_, col_;  // of this warp in the tile
+  int row_, col_;  // of the warp tile in the block tile
   Fragment<nvcuda::wmma::matrix_a, nvcuda::wmma::row_major> a_[BUFFERS][MI];
   Fragment<nvcuda::wmma::matrix_b, nvcuda::wmma::row_major> b_[BUFFERS][NJ];
   Fragment<nvcuda::wmma::accumulator> acc_[MI][NJ];
