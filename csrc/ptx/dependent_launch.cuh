@@ -1,20 +1,21 @@
-// Programmatic dependent launch: a kernel starts while the one before it in the stream still runs. Without the launch
+// Programmatic dependent launch: a kernel starts while its predecessor in the stream still runs. Without the launch
 // attribute, and before sm_90, both instructions do nothing.
 // PTX ISA, "Parallel Synchronization and Communication Instructions: griddepcontrol".
 #pragma once
 
 namespace hgemm::ptx {
 
-/// griddepcontrol.wait: the kernels before this one have completed and what they wrote is visible.
-/// NOTE: nothing that a kernel before may have written can be read, and nothing that it may read can be written, before
-/// this. ld.global.nc may not be used for such data at all: ptxas moves it above the wait.
+/// griddepcontrol.wait: returns once the preceding kernels have completed and their writes are visible.
+/// NOTE: before this wait a kernel may neither read what a preceding kernel may have written, nor write what a
+/// preceding kernel may read. It may not use ld.global.nc for such data at all, because ptxas moves that load above the
+/// wait.
 __device__ __forceinline__ void grid_dependency_wait() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;\n" ::: "memory");
 #endif
 }
 
-/// griddepcontrol.launch_dependents: as far as this block is concerned, the next kernel may start.
+/// griddepcontrol.launch_dependents: allows the next kernel to start, as far as this block is concerned.
 __device__ __forceinline__ void grid_launch_dependents() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");

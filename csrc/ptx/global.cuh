@@ -1,13 +1,12 @@
-// Loads from global memory that are ordered behind griddepcontrol.wait: `ld.global.nc` is not (dependent_launch.cuh).
-// PTX ISA, "Data Movement and Conversion Instructions: ld".
+// Loads from global memory that stay behind griddepcontrol.wait, which `ld.global.nc` does not (dependent_launch.cuh).
 #pragma once
 
 #include <cstdint>
 
 namespace hgemm::ptx {
 
-/// ld.global.L1::no_allocate.L2::128B.v4.b32: 16 aligned bytes that are read once. L2 fetches whole lines: without that
-/// a large matrix is read 15 % slower.
+/// ld.global.L1::no_allocate.L2::128B.v4.b32: loads 16 aligned bytes that are read only once. L2 fetches whole lines;
+/// without that hint a large matrix is read 15 % slower.
 __device__ __forceinline__ uint4 ld_once_16(const void* p) {
   uint4 v;
   asm volatile("ld.global.L1::no_allocate.L2::128B.v4.b32 {%0, %1, %2, %3}, [%4];\n"
@@ -17,7 +16,7 @@ __device__ __forceinline__ uint4 ld_once_16(const void* p) {
   return v;
 }
 
-/// ld.global.v4.b32: 16 aligned bytes.
+/// ld.global.v4.b32: loads 16 aligned bytes.
 __device__ __forceinline__ uint4 ld_16(const void* p) {
   uint4 v;
   asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];\n"
@@ -27,14 +26,14 @@ __device__ __forceinline__ uint4 ld_16(const void* p) {
   return v;
 }
 
-/// ld.global.cg.f32: from L2, past an L1 that may not know what other SMs have written.
+/// ld.global.cg.f32: loads 4 bytes from L2. It bypasses L1, which may hold values from before other SMs wrote.
 __device__ __forceinline__ float ld_l2_4(const float* p) {
   float v;
   asm volatile("ld.global.cg.f32 %0, [%1];\n" : "=f"(v) : "l"(p) : "memory");
   return v;
 }
 
-/// ld.global.cg.v4.f32: the same of 16 aligned bytes.
+/// ld.global.cg.v4.f32: loads 16 aligned bytes from L2, bypassing L1 like ld_l2_4.
 __device__ __forceinline__ float4 ld_l2_16(const float* p) {
   float4 v;
   asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n"
@@ -44,14 +43,14 @@ __device__ __forceinline__ float4 ld_l2_16(const float* p) {
   return v;
 }
 
-/// ld.global.b32: two elements.
+/// ld.global.b32: loads 4 aligned bytes, two 16-bit elements.
 __device__ __forceinline__ uint32_t ld_4(const void* p) {
   uint32_t v;
   asm volatile("ld.global.b32 %0, [%1];\n" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
 
-/// ld.global.u16: one element.
+/// ld.global.u16: loads one 16-bit element.
 __device__ __forceinline__ uint16_t ld_2(const void* p) {
   uint16_t v;
   asm volatile("ld.global.u16 %0, [%1];\n" : "=h"(v) : "l"(p) : "memory");

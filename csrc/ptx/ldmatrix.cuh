@@ -1,13 +1,12 @@
-// Warp-wide loads of 8x8 matrices of 16-bit elements, shaped as mma.sync wants its fragments.
-// PTX ISA, "Warp Level Matrix Instructions: ldmatrix".
+// Warp-wide loads of 8x8 matrices of 16-bit elements into the registers that mma.sync takes as fragments.
 #pragma once
 
 #include <cstdint>
 
 namespace hgemm::ptx {
 
-/// Four 8x8 matrices; lane l supplies the address of row l % 8 of matrix l / 8. Lane l receives, of each matrix, the
-/// elements (l / 4, 2 * (l % 4)) and the one right of it.
+/// Loads four 8x8 matrices. Lane l supplies the address of row l % 8 of matrix l / 8. Of each matrix, lane l receives
+/// element (l / 4, 2 * (l % 4)) and its right neighbour.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t addr) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -15,7 +14,7 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t addr) {
                : "memory");
 }
 
-/// The same with every 8x8 matrix transposed on the way.
+/// Loads like ldmatrix_x4, but transposes each 8x8 matrix.
 __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t addr) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

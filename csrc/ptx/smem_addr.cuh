@@ -5,7 +5,7 @@
 
 namespace hgemm::ptx {
 
-/// Generic address of shared memory -> the 32-bit address PTX wants.
+/// Converts a generic address of shared memory to the 32-bit address that PTX instructions take.
 __device__ __forceinline__ uint32_t smem_addr(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }

@@ -1,5 +1,4 @@
-// Asynchronous matrix multiply-accumulate of a warpgroup, operands in shared memory, accumulators in registers.
-// PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
+// Asynchronous matrix multiply-accumulate of a warpgroup, with operands in shared memory and accumulators in registers.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,7 +8,7 @@
 
 namespace hgemm::ptx {
 
-/// setmaxnreg: what one warpgroup gives up, another may take. Whole warpgroups, uniformly.
+/// setmaxnreg: a warpgroup releases registers that another warpgroup can claim. All warps of a warpgroup execute it.
 template <int kRegisters>
 __device__ __forceinline__ void release_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
@@ -19,9 +18,10 @@ __device__ __forceinline__ void claim_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 
-/// Shared-memory matrix descriptor of a tile of kLine-byte lines, swizzled over as many, eight of which are aligned.
-/// Offsets are in bytes; `stride` leads to the next eight lines, `leading` (MN-major only) to the next kLine bytes of
-/// outer indices; without a swizzle, lines of 16 bytes, it is `leading` that leads to the next eight lines.
+/// Returns the matrix descriptor of a tile in shared memory. A tile consists of lines of kLine bytes, which are
+/// swizzled over kLine bytes, and groups of eight lines are aligned. Offsets are in bytes. With a swizzle, `stride`
+/// leads to the next eight lines, and `leading`, which only MN-major tiles use, to the next kLine bytes along the outer
+/// index. Without a swizzle (kLine 16), `leading` leads to the next eight lines.
 template <int kLine = 128>
 __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t addr, uint32_t leading, uint32_t stride) {
   static_assert(kLine == 128 || kLine == 64 || kLine == 32 || kLine == 16);
@@ -35,30 +35,31 @@ __device__ __forceinline__ uint64_t wgmma_advance(uint64_t descriptor, uint32_t 
   return descriptor + (bytes >> 4);
 }
 
-/// wgmma.fence: registers written so far may be accumulated into.
+/// wgmma.fence: orders earlier writes to registers before the wgmma that accumulate into them.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
 
-/// wgmma.commit_group: closes the group of all wgmma issued since the last one.
+/// wgmma.commit_group: closes the group of all wgmma issued since the last group.
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
 
-/// wgmma.wait_group: at most kPending of the youngest groups are still running.
+/// wgmma.wait_group: returns when at most the kPending youngest groups are still running.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
 
-/// Keeps the compiler from moving reads of the accumulators above the wait they depend on.
+/// Keeps the compiler from moving reads of the accumulators above the wait that they depend on.
 template <int kCount>
 __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Accumulators of m64nNk16 as asm operands: their names in the text, and their constraints.
+// The accumulators of m64nNk16 as asm operands: HGEMM_NAMES_N are their names in the text, HGEMM_OPERANDS_N their
+// constraints.
 #define HGEMM_NAMES_8 "%0, %1, %2, %3"
 #define HGEMM_NAMES_16 HGEMM_NAMES_8 ", %4, %5, %6, %7"
 #define HGEMM_NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
@@ -94,7 +95,7 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
 #define HGEMM_OPERANDS_224 HGEMM_OPERANDS_192, HGEMM_F16(96)
 #define HGEMM_OPERANDS_248 HGEMM_OPERANDS_224, HGEMM_F4(112), HGEMM_F4(116), HGEMM_F4(120)
 #define HGEMM_OPERANDS_256 HGEMM_OPERANDS_224, HGEMM_F16(112)
-// A, B, KEEP, TRANS_A, TRANS_B: the names of the operands that follow the accumulators.
+// A, B, KEEP, TRANS_A and TRANS_B are the names of the operands that follow the accumulators.
 #define HGEMM_WGMMA(N, TYPE, A, B, KEEP, TRANS_A, TRANS_B)                                                        \
   asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N        \
                "k16.f32." TYPE "." TYPE " {" HGEMM_NAMES_##N "}, " A ", " B ", keep, 1, 1, " TRANS_A ", " TRANS_B \
@@ -105,9 +106,10 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
 template <class T>
 struct Wgmma;
 
-/// m64k16<N, kTransA, kTransB>(d, a, b, keep): D (64 x N, fp32) = A (64 x 16) * B (16 x N) + (keep ? D : 0). Lane l of
-/// warp w holds of D, for each group j of eight columns: d[4 j], d[4 j + 1] at row 16 w + l / 4, columns 8 j + 2 (l %
-/// 4) and the next one; d[4 j + 2], d[4 j + 3] eight rows below. A transposed operand is MN-major in shared memory.
+/// m64k16<N, kTransA, kTransB>(d, a, b, keep): D (64 x N, float32) = A (64 x 16) * B (16 x N) + (keep ? D : 0). For
+/// each group j of eight columns, lane l of warp w holds d[4 j] and d[4 j + 1] at row 16 w + l / 4, columns 8 j + 2 (l
+/// % 4) and the next one, and d[4 j + 2] and d[4 j + 3] eight rows below. A transposed operand is MN-major in shared
+/// memory.
 #define HGEMM_WGMMA_OF(CLASS, TYPE)                                                                           \
   template <>                                                                                                 \
   struct Wgmma<CLASS> {                                                                                       \
