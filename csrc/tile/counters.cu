@@ -1,16 +1,19 @@
-// Who counts where. The workspace cannot hold counters: it comes with anything in it, and to set it to zero would be a
-// launch. So they are static memory of a kernel, zero from the start, and whoever counts to the end sets its counter
-// back to zero. What is left is that no two launches may use a counter at the same time.
+// The assignment of counters to launches. Counters cannot live in the workspace: its contents are arbitrary, and
+// setting it to zero would take a launch of its own. Counters are therefore static memory of a kernel. They start at
+// zero, and the block that counts to the end sets its counter back to zero. It remains to ensure that no two launches
+// use a counter at the same time.
 //
-// A launch on a stream has the slot of the stream, by cudaStreamGetId, which never gives an id twice. Kernels on it
-// follow one another; where they overlap by programmatic dependent launch, the later one touches no counter before
-// griddepcontrol.wait: by then the earlier one has ended and left its counters at zero.
+// A launch on a stream uses the slot of the stream. Streams are told apart by cudaStreamGetId, which never gives an id
+// twice. The kernels on a stream follow one another. Where they overlap by programmatic dependent launch, the later
+// kernel touches no counter before griddepcontrol.wait. By then the earlier kernel has ended and has left its counters
+// at zero.
 //
-// A launch that is captured gets a slot of its own, for as long as the graph or an executable of it lives: replays may
-// run on any stream, beside any other launch. Of one graph only one replay runs at a time: two would write the same D.
+// A launch that is captured gets a slot of its own for as long as the graph or an executable of it lives, because
+// replays may run on any stream, beside any other launch. Only one replay of a graph runs at a time: two would write
+// the same D.
 //
-// Where no slot is left there are no counters: one block goes through all slices of its tile and adds up what it left
-// in the workspace. That is slower, and gives the same bits.
+// If no slot is free, the launch has no counters. One block then goes through all slices of its tile and adds up its
+// own results from the workspace. That is slower and gives the same bits.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -23,14 +26,14 @@
 namespace hgemm::tile {
 namespace {
 
-/// One numbering for all devices: each has its own counters, so that it may be sparse.
+/// All devices share one numbering of slots. Each device has its own counters, and may leave some of them unused.
 struct Slots {
   std::mutex mutex;
   std::unordered_map<unsigned long long, int> of_stream;
   std::vector<int> returned;
   int used = 0;
 
-  int take() {  // under the mutex
+  int take() {  // the caller holds the mutex
     if (!returned.empty()) {
       const int slot = returned.back();
       returned.pop_back();
@@ -40,13 +43,14 @@ struct Slots {
   }
 };
 
-/// Never destroyed: graphs may outlive static objects.
+/// The slots are never destroyed, because graphs may outlive static objects.
 Slots& slots() {
   static Slots& all = *new Slots;
   return all;
 }
 
-/// Runs on a thread of CUDA's when the last graph that holds the slot is gone and none of its launches is left.
+/// Returns a slot. CUDA calls this function on a thread of its own when the last graph that holds the slot is gone and
+/// no launch of it is left.
 void CUDART_CB give_back(void* slot) {
   const std::lock_guard<std::mutex> lock(slots().mutex);
   slots().returned.push_back(static_cast<int>(reinterpret_cast<intptr_t>(slot)));
@@ -85,7 +89,7 @@ int slot_for(Stream stream_) {
 #endif
   unsigned long long id = 0;
   if (e != cudaSuccess || (status == cudaStreamCaptureStatusNone && cudaStreamGetId(stream, &id) != cudaSuccess)) {
-    cudaGetLastError();  // clears it: the launch that follows reports what is wrong
+    cudaGetLastError();  // clears the error: the launch that follows reports what is wrong
     return -1;
   }
   if (status != cudaStreamCaptureStatusNone) return slot_for_capture(graph);

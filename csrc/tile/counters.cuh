@@ -1,13 +1,13 @@
-// What the blocks of a launch do at their counters (counters.h).
+// Device side of the counters (counters.h): how the blocks of a launch count arrivals.
 #pragma once
 
 #include "tile/counters.h"
 
 namespace hgemm::tile {
 
-/// Whether this block is the last of the gridDim.y that share a tile, of gridDim.x in each batch: what the others left
-/// in the workspace can be read then. `counters`: the kernel's own, zero whenever nobody counts; the last sets its own
-/// back.
+/// Returns true in the last block to arrive of the gridDim.y blocks that share a tile. The others' results in the
+/// workspace can then be read. There are gridDim.x tiles in each batch, and gridDim.z batches. `counters` is the
+/// kernel's own array. A counter is zero whenever no block counts with it, since the last block resets it.
 __device__ __forceinline__ bool arrives_last(unsigned* counters, int slot) {
   __shared__ bool last;
   __threadfence();

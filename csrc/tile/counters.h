@@ -1,4 +1,5 @@
-// Slots of device memory in which the blocks of a launch learn which of them is the last: who has which, counters.cu.
+// Slots of counters in device memory, by which the blocks of a launch find out which of them is the last. counters.cu
+// explains which launch gets which slot.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +8,15 @@
 
 namespace hgemm::tile {
 
-// Tiles whose slices of K may meet at counters, batches included; launches that have counters at a time.
+// kMaxCounted: tiles per launch, batches included, whose slices of K may count. kSlots: launches that can have counters
+// at the same time.
 constexpr int kMaxCounted = 256, kSlots = 1024;
 
-/// The slot of counters for a launch on `stream`, now; -1 for none. Thread-safe.
+/// Returns the slot of counters for a launch on `stream` that is made now, or -1 if there is none. Thread-safe.
 int slot_for(Stream stream);
 
-/// The same for one whose `tiles`, batches included, are cut into `slices` of K; -1 also where nothing is to be
-/// counted.
+/// Returns the slot for a launch of `tiles` tiles, batches included, that splits K into `slices`; -1 if no slot is free
+/// or the launch needs no counters or has too many tiles for them.
 inline int slot_for(Stream stream, int slices, int64_t tiles) {
   return slices > 1 && tiles <= kMaxCounted ? slot_for(stream) : -1;
 }

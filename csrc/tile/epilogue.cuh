@@ -1,4 +1,4 @@
-// What happens to an accumulator on its way to memory: D = act(alpha * acc + beta * C + bias), in fp32.
+// The epilogue: D = act(alpha * acc + beta * C + bias), computed in float32.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@
 
 namespace hgemm::tile {
 
-/// The run-time side of the epilogue. Every flag is uniform over the grid, so the branches cost an instruction each.
+/// The parameters of the epilogue that are known at run time. Every flag is uniform over the grid, so each branch costs
+/// one instruction.
 struct EpilogueParams {
   int64_t m, n;
   int64_t batch_inner;
@@ -21,9 +22,9 @@ struct EpilogueParams {
   float alpha, beta;
   Activation act;
   bool out_f32, c_f32;
-  bool wide_d, wide_c, wide_bias;  // 16-byte accesses are legal at columns that are multiples of 8
-  bool pre_in_phase;               // pre_activation is as far off the 16-byte grid as D
-  float* partial;                  // split-K: raw sums go here, (splits, batches, m, n); nothing else is applied
+  bool wide_d, wide_c, wide_bias;  // 16-byte accesses are allowed at columns that are multiples of 8
+  bool pre_in_phase;               // pre_activation and D have the same address modulo 16
+  float* partial;                  // split-K: (splits, batches, m, n) for raw accumulators; then no epilogue is applied
 };
 
 inline bool aligned16(const void* p) {
@@ -60,7 +61,7 @@ inline EpilogueParams epilogue_params(const Problem& p, float* partial) {
   return e;
 }
 
-/// torch's definitions, in fp32. NaN passes through every one of them.
+/// Applies an activation by torch's definition, in float32. NaN stays NaN in every activation.
 __device__ __forceinline__ float activate(float x, Activation act) {
   switch (act) {
     case Activation::kRelu: return x <= 0.0f ? 0.0f : x;  // -0 becomes 0, as by max
@@ -71,15 +72,15 @@ __device__ __forceinline__ float activate(float x, Activation act) {
   }
 }
 
-/// Elements lo..hi-1 of a group of eight.
+/// The elements lo..hi-1 of a group of eight.
 struct Span {
   int lo, hi;
   __device__ __forceinline__ bool whole() const { return lo == 0 && hi == 8; }
   __device__ __forceinline__ bool holds(int i) const { return lo <= i && i < hi; }
 };
 
-/// Adds scale * src to v over the span; `wide`: a whole one in 16-byte accesses. In one rounding, whatever came before:
-/// left to the compiler, it might be the product that made v that goes without.
+/// Adds scale * src to the elements of v in `span`, in 16-byte accesses if `wide` and the span is whole. The explicit
+/// fmaf rounds once, whatever computed v. Without it, the compiler might fuse the multiplication that made v instead.
 template <class T>
 __device__ __forceinline__ void add_scaled(float (&v)[8], const T* src, int64_t stride, Span span, bool wide,
                                            float scale) {
@@ -110,7 +111,8 @@ __device__ __forceinline__ void store(T* dst, const float (&v)[8], Span span, bo
   }
 }
 
-/// Where a batch starts in D and C, in elements. Kept apart: a 64-bit division is too much for every row.
+/// The offsets of a batch in D and C, in elements. They are computed once, since a 64-bit division is too expensive for
+/// every row.
 struct BatchOffset {
   int64_t d, c;
 };
@@ -120,8 +122,8 @@ __device__ __forceinline__ BatchOffset batch_offset(const EpilogueParams& e, int
   return {outer * e.d_batch[0] + inner * e.d_batch[1], outer * e.c_batch[0] + inner * e.c_batch[1]};
 }
 
-/// Finishes columns col + span of one row: `acc` holds A @ B there. `on_grid`: col is a multiple of 8; otherwise D's
-/// address at (row, col) is one of 16 bytes.
+/// Applies the epilogue to columns col + span of one row and stores them. `acc` holds A @ B of these columns.
+/// `on_grid`: col is a multiple of 8. Otherwise D's address at (row, col) is a multiple of 16 bytes.
 template <class T>
 __device__ __forceinline__ void finish(const EpilogueParams& e, BatchOffset offset, int64_t row, int64_t col, Span span,
                                        bool on_grid, float (&acc)[8]) {
@@ -159,7 +161,7 @@ __device__ __forceinline__ void finish(const EpilogueParams& e, BatchOffset offs
   }
 }
 
-/// How many elements D's address at (row, col) lies behind a multiple of 16 bytes.
+/// The number of elements from the preceding multiple of 16 bytes to D's address at (row, col).
 template <class T>
 __device__ __forceinline__ int elements_off_grid(const EpilogueParams& e, BatchOffset offset, int64_t row,
                                                  int64_t col) {
@@ -168,9 +170,9 @@ __device__ __forceinline__ int elements_off_grid(const EpilogueParams& e, BatchO
   return static_cast<int>((reinterpret_cast<uint64_t>(e.d) + at * size) % 16) / size;
 }
 
-/// Takes a (ROWS, COLS) piece of the accumulators that a warp has put into shared memory, `stride` floats a row, to
-/// where it belongs: its corner is (row0, col0), col0 a multiple of 8. Under split-K raw sums are parked in `partial`,
-/// (m, n), instead.
+/// Applies the epilogue to a (ROWS, COLS) slice of accumulators that a warp has put into shared memory, with `stride`
+/// floats per row. The slice starts at (row0, col0) of D, and col0 is a multiple of 8. Under split-K the raw
+/// accumulators are stored in `partial`, (m, n), instead.
 template <class T, int ROWS, int COLS>
 __device__ __forceinline__ void emit_slice(const EpilogueParams& e, BatchOffset offset, float* partial, int64_t row0,
                                            int64_t col0, const float* slice, int stride) {
@@ -195,8 +197,8 @@ __device__ __forceinline__ void emit_slice(const EpilogueParams& e, BatchOffset 
       }
     }
   } else {
-    // Rows of D start anywhere. Groups of eight follow D's 16-byte grid instead of the tile's: all but a row's first
-    // and last are stored whole.
+    // The rows of D may start at any address. Groups of eight follow D's 16-byte grid instead of the tile's, so that
+    // all groups of a row but the first and the last are stored whole.
     constexpr int kGroups = COLS / 8 + 1;
     for (int i = lane; i < ROWS * kGroups; i += 32) {
       const int r = i / kGroups;
@@ -212,7 +214,7 @@ __device__ __forceinline__ void emit_slice(const EpilogueParams& e, BatchOffset 
   }
 }
 
-/// The same of slice `split` of K of one batch.
+/// emit_slice for one batch, and under split-K for slice `split` of K.
 template <class T, int ROWS, int COLS>
 __device__ __forceinline__ void emit_slice(const EpilogueParams& e, int64_t batch, int64_t batches, int split,
                                            int64_t row0, int64_t col0, const float* slice, int stride) {

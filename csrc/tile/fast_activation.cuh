@@ -1,5 +1,6 @@
-// Activations for results that are rounded to 16 bits: torch's definitions from the special function unit, without
-// branches. At most 1e-6 of the result, or 1e-7 of the argument, from exact; NaN and infinities as in torch.
+// Activations for results that are rounded to 16 bits. They evaluate torch's definitions on the special function unit,
+// without branches. The error is at most 1e-6 of the result, or 1e-7 of the argument; NaN and infinities are as in
+// torch.
 #pragma once
 
 #include "core/problem.h"
@@ -7,7 +8,7 @@
 
 namespace hgemm::tile {
 
-/// The normal distribution function of -|x|, at most 7.5e-8 off (Abramowitz and Stegun, 7.1.26).
+/// The cumulative normal distribution at -|x|, at most 7.5e-8 off (Abramowitz and Stegun, 7.1.26).
 __device__ __forceinline__ float normal_tail(float x) {
   constexpr float kHalfLog2E = 0.72134752044f, kInvSqrt2 = 0.70710678119f;
   const float t = ptx::reciprocal_approx(fmaf(0.3275911f * kInvSqrt2, fabsf(x), 1.0f));
@@ -18,7 +19,7 @@ __device__ __forceinline__ float normal_tail(float x) {
   return t * poly * ptx::exp2_approx(x * x * -kHalfLog2E);
 }
 
-/// x / (1 + exp(-y)), with y in units of log 2.
+/// Returns x / (1 + 2^-y), which is x times the logistic function of y * log 2.
 __device__ __forceinline__ float times_logistic(float x, float y) {
   return x * ptx::reciprocal_approx(1.0f + ptx::exp2_approx(-y));
 }

@@ -1,4 +1,4 @@
-// The TMA tensor map of an operand of a Problem.
+// TMA tensor maps of the operands of a Problem.
 #pragma once
 
 #include <cuda.h>
@@ -8,8 +8,9 @@
 
 namespace hgemm::tile {
 
-/// The map of `x` as it lies, (rows, cols), rows `ld` apart, in boxes of (box_rows, box_cols); `plain`: without a
-/// swizzle. `moves`, outer and inner: 0 where a batch index leaves the operand in place, else ~0.
+/// Encodes the tensor map of operand `x`, which has `rows` rows of `cols` elements with row pitch `ld`, in boxes of
+/// (box_rows, box_cols). `plain`: without a swizzle. Sets `moves`, outer and inner, to ~0 if that batch index moves the
+/// operand, and to 0 if the operand is broadcast along it.
 inline Status operand_map(const Problem& p, const Matrix& x, int64_t rows, int64_t cols, int64_t ld, int box_rows,
                           CUtensorMap* map, int32_t (&moves)[2], int box_cols = 64, bool plain = false) {
   TmaView view{};

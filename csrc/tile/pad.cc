@@ -7,16 +7,16 @@ int64_t round_up(int64_t x, int64_t to) {
   return (x + to - 1) / to * to;
 }
 
-/// A dense copy of one operand: `rows` rows of `ld` elements per batch.
+/// The extents of a padded copy of one operand: `rows` rows of `ld` elements per batch.
 struct Copy {
   int64_t rows, ld, batch[2];
   int64_t elements() const { return batch[0] * batch[1] * rows * ld; }
-  // A multiple of 16 bytes, so that what follows in the workspace is aligned too.
+  // This is a multiple of 16 bytes, so that the next copy in the workspace is aligned too.
   size_t bytes() const { return static_cast<size_t>(elements()) * 2; }
 };
 
 Copy copy_of(const Problem& p, const Matrix& x, int64_t rows, int64_t cols) {
-  // Long rows start on whole 128-byte lines, which TMA reads faster; short ones would grow too much.
+  // Long rows start on whole 128-byte lines, which TMA reads faster. Short rows would grow too much.
   const int64_t ld = round_up(cols, cols >= 512 ? 64 : 8);
   return {rows, ld, {x.batch_stride[0] == 0 ? 1 : p.batch[0], x.batch_stride[1] == 0 ? 1 : p.batch[1]}};
 }

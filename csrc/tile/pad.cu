@@ -1,5 +1,5 @@
-// The copy itself: bandwidth-bound. One launch serves both operands; a thread moves a few 16-byte chunks of the copy,
-// each read as two aligned 16-byte words and shifted into place.
+// The kernel that pads operands. It is bound by bandwidth. One launch copies both operands. A thread moves a few
+// 16-byte chunks of the copy: it reads each as two aligned 16-byte words and shifts them into place.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -16,8 +16,8 @@ namespace hgemm {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kManyChunks = 4;  // of a thread, in flight together
-constexpr int kManyBlocks = 2;  // for each SM; where there are fewer, a thread moves one chunk
+constexpr int kManyChunks = 4;  // chunks of a thread that are in flight together
+constexpr int kManyBlocks = 2;  // per SM; with fewer blocks, a thread moves one chunk
 
 struct Operand {
   const uint16_t* src;
@@ -26,8 +26,8 @@ struct Operand {
   int64_t chunks;  // of all matrices
   int32_t rows, cols;
   uint32_t dst_ld;         // in chunks
-  uint32_t near_ld_bytes;  // of src_ld; 0 if those have more bits
-  uint32_t gap_chunks;     // behind each tile of a row
+  uint32_t near_ld_bytes;  // src_ld in bytes; 0 if that does not fit 32 bits
+  uint32_t gap_chunks;     // after each tile of a row
   FastDivisor by_row, by_matrix, by_inner, by_tile;
 };
 
@@ -36,13 +36,13 @@ struct Params {
   uint32_t blocks_a;  // the first blocks copy A
 };
 
-/// Clears what lies beyond `valid` elements.
+/// Returns the first `valid` elements of a chunk; all others are zero.
 __device__ __forceinline__ uint4 first_elements(const uint4& x, int valid) {
   const auto keep = [valid](uint32_t word, int at) { return valid > at + 1 ? word : valid > at ? word & 0xffffu : 0u; };
   return make_uint4(keep(x.x, 0), keep(x.y, 2), keep(x.z, 4), keep(x.w, 6));
 }
 
-/// The chunks of a block, in the order of an operand's rows: where the first one lies.
+/// The position of a block's first chunk. Chunks are numbered in the order of the operand's rows.
 struct Start {
   int64_t chunk;
   uint32_t batch, row, in_row;
@@ -56,7 +56,8 @@ __device__ __forceinline__ const uint16_t* matrix_of(const Operand& o, uint32_t 
   return o.src + outer * o.src_batch[0] + inner * o.src_batch[1];
 }
 
-/// kInside: they lie in one matrix, and so far from its ends that the aligned words around them do, too.
+/// Copies a block's chunks. kInside: the chunks lie in one matrix, and so far from its ends that the aligned words
+/// around them lie inside it too.
 template <int kChunks, bool kInside>
 __device__ __forceinline__ void copy(const Operand& o, const Start& start) {
   const auto* const first_row = address_of(matrix_of(o, start.batch) + start.row * o.src_ld);
@@ -80,7 +81,7 @@ __device__ __forceinline__ void copy(const Operand& o, const Start& start) {
       const uint32_t row = start.row + rows_on, matrices_on = o.by_matrix.quotient(row);
       const uint16_t* const matrix = matrix_of(o, start.batch + matrices_on);
       const uint16_t* const x = matrix + (row - matrices_on * o.by_matrix.divisor()) * o.src_ld + chunk * 8;
-      // Aligned words around the matrix's ends may hold what is not there to be read.
+      // At the ends of the matrix, the aligned words around a chunk may cover memory that cannot be read.
       const uint16_t* const word = x - tile::off_grid(x);
       wide[i] = valid[i] > 0 && word >= matrix && word + 16 <= matrix + (o.rows - 1) * o.src_ld + o.cols;
       src[i] = address_of(x);
@@ -125,8 +126,8 @@ __global__ void __launch_bounds__(kThreads) pad_kernel(const __grid_constant__ P
                     static_cast<uint32_t>(row_id - batch * rows),
                     static_cast<uint32_t>(chunk - row_id * o.by_row.divisor())};
   const int64_t last_row = start.row + o.by_row.quotient(start.in_row + kBlockChunks - 1);
-  // A chunk's two words begin less than 16 bytes before it, and end less than 16 behind it; the last chunk of a row
-  // sticks out of it by less than 16 bytes.
+  // The two words of a chunk begin less than 16 bytes before it and end less than 16 bytes behind it. The last chunk of
+  // a row extends less than 16 bytes beyond the row.
   if (int64_t{start.row} * o.near_ld_bytes >= 16 && (o.rows - 1 - last_row) * int64_t{o.near_ld_bytes} >= 32) {
     copy<kChunks, true>(o, start);
   } else {

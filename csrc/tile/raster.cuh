@@ -1,4 +1,4 @@
-// Order in which blocks walk the tiles of C (thread-block swizzle).
+// The raster order in which blocks walk the tiles of C (thread-block swizzle).
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@ struct TileCoord {
   int m, n;
 };
 
-/// Column-major inside panels of kGroup tile rows: the blocks that run together cover a square-ish patch of C and share
-/// A and B slices in L2 instead of streaming the whole of B for every row of tiles.
+/// The tile with number `id`, in column-major order inside panels of kGroup tile rows. Blocks that run at the same time
+/// then cover a nearly square patch of C and share slices of A and B in L2, instead of streaming all of B for every row
+/// of tiles.
 template <int kGroup = 16>
 __device__ __forceinline__ TileCoord grouped_raster(uint32_t id, uint32_t tiles_m, uint32_t tiles_n) {
   const uint32_t per_panel = kGroup * tiles_n;

@@ -1,5 +1,5 @@
-// The order of grouped_raster (raster.cuh) for kernels that find many tiles each, and batches: what it divides by is
-// known at launch.
+// The raster order of grouped_raster (raster.cuh) for kernels whose blocks compute many tiles each, with batches. The
+// divisors are known at launch.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,11 @@
 
 namespace hgemm::tile {
 
-/// Column-major inside panels of `group` units of M; a unit is a tile or what one cluster has of them.
+/// Column-major order inside panels of `group` units of M. A unit is a work tile, or the cluster tile if a cluster
+/// shares several tiles.
 struct Raster {
   FastDivisor per_batch, per_panel;
-  FastDivisor group, last_group;  // units of M in a panel, and in the last one
+  FastDivisor group, last_group;  // units of M in a panel, and in the last panel
   uint32_t last_panel;
 };
 struct RasterUnit {
@@ -22,7 +23,8 @@ struct RasterUnit {
 
 inline Raster raster_of(uint32_t units_m, uint32_t units_n, uint32_t group) {
   const uint32_t last_panel = (units_m - 1) / group;
-  // Of one panel alone the height does not matter: it is the last one, and no unit lies beyond it.
+  // With a single panel the height of a full panel does not matter: the panel is the last one, and no unit lies beyond
+  // it.
   const uint64_t per_panel = std::min(uint64_t{group} * units_n, uint64_t{units_m} * units_n);
   Raster raster{};
   raster.per_batch = FastDivisor(units_m * units_n);

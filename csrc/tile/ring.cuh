@@ -1,11 +1,12 @@
-// A ring of shared-memory stages between threads that fill them and threads that use them.
+// A ring of shared-memory stages between producer and consumer threads.
 #pragma once
 
 #include <cstdint>
 
 namespace hgemm::tile {
 
-/// Position in the ring; `parity`, of the phase of the stage's barriers, flips with every turn.
+/// A position in the ring. `parity` is the phase parity of the stage's barriers, which flips each time the position
+/// wraps around.
 template <int STAGES>
 struct Ring {
   uint32_t stage = 0, parity = 0;

@@ -1,4 +1,4 @@
-// A product with a short side as kernels take it that read W and x where they lie.
+// Kernel arguments of a GEMM with a short side, for kernels that read W and x in place.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace hgemm::tile {
 
-/// What a kernel's Params have of W and x: addresses, strides in elements, extents.
+/// Sets the fields of a kernel's Params that describe W and x: addresses, strides in elements, and extents.
 template <class Params>
 void set_operands(const Problem& p, const ShortSide& sides, Params* params) {
   params->w = sides.w->data;

@@ -1,4 +1,4 @@
-// Tiles in shared memory as mma.sync's fragments see them.
+// Operand tiles in shared memory, from which ldmatrix loads the fragments of mma.sync.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace hgemm::tile {
 
-/// One operand's tile in shared memory, seen by a warp: fragments for ldmatrix.
-/// K-major tiles are (EXTENT, BK), MN-major ones (BK, EXTENT); EXTENT is BM or BN.
+/// The tile of one operand in shared memory, from which a warp loads fragments by ldmatrix. K-major tiles are (EXTENT,
+/// BK), MN-major tiles (BK, EXTENT); EXTENT is BM or BN.
 template <int EXTENT, int BK, Major kMajor>
 struct SmemOperand {
   static constexpr bool kIsKMajor = kMajor == Major::kK;
@@ -21,14 +21,14 @@ struct SmemOperand {
   template <class T, int THREADS, bool kNarrow>
   using Copy = TileCopy<T, kRows, kCols, kIsKMajor ? 0 : BK, kIsKMajor ? BK : 0, THREADS, kNarrow>;
 
-  /// Offset of this lane's ldmatrix row for the 16 (outer) x 16 (k) block at the warp's origin. `outer8`, `k8`: which
-  /// of the block's halves the lane addresses.
+  /// The offset of this lane's ldmatrix row in the 16 (outer) x 16 (k) block at the warp's origin. `outer8` and `k8` (0
+  /// or 1) select the 8x8 matrix of the block that the lane addresses.
   static __device__ __forceinline__ uint32_t lane_offset(int origin, int outer8, int k8) {
     const int r = threadIdx.x % 8;
     return kIsKMajor ? Layout::offset(origin + outer8 * 8 + r, k8) : Layout::offset(k8 * 8 + r, origin / 8 + outer8);
   }
-  /// Moves by i blocks along the outer index and s along k. Steps along the contiguous index touch only chunk bits that
-  /// are zero in the origin, so they commute with the swizzle's XOR.
+  /// Moves an offset by i blocks along the outer index and s blocks along k. Steps along the contiguous index change
+  /// only chunk bits that are zero at the origin, so they commute with the swizzle's XOR.
   static __device__ __forceinline__ uint32_t at(uint32_t lane, int i, int s) {
     const int row16 = kIsKMajor ? i : s, chunk2 = kIsKMajor ? s : i;
     return (lane ^ (chunk2 * 32)) + row16 * 16 * (kCols * 2);

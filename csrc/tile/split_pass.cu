@@ -1,4 +1,4 @@
-// The pass that makes planes of float32 operands (split_planes.h), at the speed of memory.
+// The pass that writes the planes of float32 operands (split_planes.h). It is bound by memory bandwidth.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -13,17 +13,18 @@
 namespace hgemm::tile::split {
 namespace {
 
-constexpr int kSplitThreads = 256, kSplitRows = 32;  // of a block, and kPiece of K
-constexpr int kLaneK = kPiece / 32;                  // of a lane
+constexpr int kSplitThreads = 256, kSplitRows = 32;  // of a block; its chunk of K has kPiece elements
+constexpr int kLaneK = kPiece / 32;                  // elements of K per lane
 
-// Magnitudes, as bits: what is smaller than kTiny may lose bits of its last plane; where a piece of a row has some, and
-// nothing of at least kPlain beside which they do not matter, its products are left to float32 arithmetic.
+// Magnitudes, as bits of a float32. A value smaller than kTiny may lose bits of its last plane. A segment of a row is
+// flagged if it contains such a value and no value of at least kPlain, beside which the lost bits would not matter.
+// Results that depend on a flagged segment are not taken from the planes but recomputed (mend in split_product.cuh).
 constexpr uint32_t kTiny = (127 - 110) << 23, kPlain = (127 - 80) << 23;
 
-/// One operand as it lies, and where its planes go.
+/// One operand in its original memory, and the addresses of its planes.
 struct SplitOperand {
   const float* src;
-  int64_t row, k_stride, batch[2];  // strides
+  int64_t row, k_stride, batch[2];  // strides, in elements
   __nv_bfloat16* planes;
   unsigned char* tiny;
   int32_t rows, k, ld, pieces;
@@ -38,8 +39,8 @@ struct SplitParams {
   int count;
 };
 
-/// Eight k of a row, in the shared tile of an operand whose rows are neighbours in memory: elements that the lanes of a
-/// warp read together lie in different banks.
+/// The position of k in a row of the shared tile, which is used for operands whose rows are neighbours in memory. Each
+/// group of eight k is permuted, so that elements that the lanes of a warp read together lie in different banks.
 __device__ __forceinline__ int place_of(int k) {
   return (k & ~7) | ((k ^ k >> 5) & 7);
 }

@@ -1,7 +1,7 @@
-// Float32 operands as sums of three bfloat16 matrices each, and where these lie in a kernel's workspace.
+// Float32 operands as sums of three bfloat16 matrices (planes), and the layout of the planes in a kernel's workspace.
 //
-// x = x1 + x2 + x3, each the bfloat16 nearest to what is left: three times 8 bits hold the 24 of a float32, exactly, as
-// long as the last plane's are not below the smallest bfloat16, 2^-133.
+// x = x1 + x2 + x3, where each term is the bfloat16 nearest to the remainder. Three times 8 bits represent the 24 bits
+// of a float32 exactly, as long as the bits of the last plane are not below the smallest bfloat16, 2^-133.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,20 @@
 namespace hgemm::tile::split {
 
 constexpr int kPlanes = 3;
-constexpr int kPiece = 256;  // of K: what a warp splits of a row
+/// Elements of K in one segment of a row ("piece" in the code). A warp splits one segment, and each has one flag.
+constexpr int kPiece = 256;
 
-/// One operand's planes, K-major whatever the operand's order: (matrices, planes, rows, ld), and (matrices, rows,
-/// pieces) bytes that say whether a piece of a row is too small for planes. Matrices that broadcast are there once.
+/// The planes of one operand, (matrices, planes, rows, ld), always K-major, and behind them the flags, (matrices, rows,
+/// pieces): one byte per segment of a row, nonzero if the segment is too small for planes. A matrix that is broadcast
+/// is stored once.
 struct Planes {
   int64_t batch[2];  // outer, inner
   int64_t rows, k, ld, pieces;
-  size_t tiny_at, bytes;  // of the workspace, from this operand's start
+  size_t tiny_at, bytes;  // offset of the flags and size of both, in bytes from the operand's start in the workspace
 };
 
 inline Planes planes_of(const Problem& p, const Matrix& x, int64_t rows) {
-  constexpr int64_t kLine = 64, kChunk = 8;  // elements of 128 and 16 bytes: rows start on the former where K is long
+  constexpr int64_t kLine = 64, kChunk = 8;  // elements in 128 and 16 bytes: rows start on 128 if K is long
   constexpr size_t kAlign = 256;
   const auto round_up = [](auto value, auto to) { return (value + to - 1) / to * to; };
   Planes out{};
@@ -43,12 +45,12 @@ inline size_t workspace_bytes(const Problem& p) {
   return planes_of(p, p.a, p.m).bytes + planes_of(p, p.b, p.n).bytes;
 }
 
-/// An operand as rows of K: those of A, or B's columns.
+/// An operand as a list of rows along K: the rows of A, or the columns of B.
 struct Side {
   Matrix x;
   int64_t row, k_stride;
   Planes planes;
-  unsigned char* memory;  // of the workspace, for the planes
+  unsigned char* memory;  // start of the planes in the workspace
 };
 inline Side side_a(const Problem& p, void* workspace) {
   Side side{};
@@ -69,8 +71,9 @@ inline Side side_b(const Problem& p, void* workspace) {
   return side;
 }
 
-/// The problem with the rows that its numerics speak of: what is summed first depends on which operand is A, and a
-/// vector that is multiplied by a matrix is a row, as `linear` has it, wherever it stands.
+/// Returns the problem with the rows to which its numerics refer. The order of summation depends on which operand is A.
+/// A vector that is multiplied by a matrix counts as a row, as in `linear`, so a problem whose B is a vector is
+/// transposed.
 inline Problem by_rows(const Problem& p) {
   if (!p.b_is_vector || p.n != 1 || p.batches() != 1 || p.d.row_stride != 1) return p;
   const auto transposed = [](Matrix x) {
@@ -88,7 +91,7 @@ inline Problem by_rows(const Problem& p) {
   return q;
 }
 
-/// What the pass reads and writes.
+/// The bytes that the pass reads and writes.
 inline double pass_bytes(const Problem& p) {
   const auto elements = [](const Planes& x) {
     return static_cast<double>(x.batch[0] * x.batch[1] * x.rows) * static_cast<double>(x.k);
@@ -96,7 +99,7 @@ inline double pass_bytes(const Problem& p) {
   return (elements(planes_of(p, p.a, p.m)) + elements(planes_of(p, p.b, p.n))) * (4 + 2 * kPlanes);
 }
 
-/// Whether the extents, and the number of tiles, fit the integers that kernels over planes count with.
+/// True if the extents and the number of tiles fit the integer types that kernels over planes count with.
 inline bool is_countable(const Problem& p, const Tile& tile, Reason* why) {
   constexpr int64_t kMaxExtent = int64_t{1} << 30, kMaxTiles = int64_t{1} << 29;
   if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
@@ -109,7 +112,7 @@ inline bool is_countable(const Problem& p, const Tile& tile, Reason* why) {
   return true;
 }
 
-/// Enqueues the pass that makes the planes, at the speed of memory, and sets so many counters to zero.
+/// Enqueues the pass that writes the planes, at the speed of memory, and sets the `count` counters to zero.
 HGEMM_IN_CUDA(launch_pass(const Problem& p, void* workspace, unsigned* counters, int count, Stream stream))
 
 }  // namespace hgemm::tile::split

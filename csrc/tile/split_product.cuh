@@ -1,6 +1,6 @@
-// What kernels over planes of float32 operands (split_planes.h) share beside their main loops: sums in two registers,
-// what planes cannot hold, and the way to memory. A thread's part of a tile is what mma.sync and wgmma give it: of 16
-// rows two, eight apart, and of each eight columns two neighbours.
+// Parts shared by kernels over planes of float32 operands (split_planes.h), apart from their main loops: sums in two
+// registers, results that planes cannot represent, and the epilogue. A thread's accumulators are those of mma.sync and
+// wgmma: two of each 16 rows, eight rows apart, and two neighbours of each eight columns.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,10 @@
 
 namespace hgemm::tile::split {
 
-/// One operand: where its matrices of planes are, and itself, for what they cannot hold.
+/// One operand: the position of its matrices among the planes, and the operand itself, for values that planes cannot
+/// represent.
 struct Operand {
-  int32_t step[2];  // from one batch to the next, in matrices of planes: outer, inner
+  int32_t step[2];  // from one batch to the next, in matrices of the planes: outer, inner
   const unsigned char* tiny;
   const float* x;
   int64_t row, k_stride, batch[2];
@@ -53,7 +54,7 @@ inline Product product_of(const Problem& p, const Side& a, const Side& b) {
   return product;
 }
 
-/// A block's tile.
+/// The output tile of a block.
 struct Work {
   int m0, n0, outer, inner;
 };
@@ -62,7 +63,7 @@ __device__ __forceinline__ int matrix_of(const Operand& o, const Work& work) {
   return work.outer * o.step[0] + work.inner * o.step[1];
 }
 
-/// Whether a row of A, or a column of B, has pieces that are too small for planes.
+/// True if a row of A, or a column of B, has a segment that is too small for planes.
 __device__ __forceinline__ bool is_tiny(const Operand& o, int matrix, int row) {
   if (row >= o.rows) return false;
   const unsigned char* const pieces = o.tiny + (int64_t{matrix} * o.rows + row) * o.pieces;
@@ -72,51 +73,52 @@ __device__ __forceinline__ bool is_tiny(const Operand& o, int matrix, int row) {
   return any != 0;
 }
 
-/// Whether a sum is what it seems: finite, and not so small that its terms' last planes were below the smallest float.
+/// True if a sum is reliable: it is finite, and not so small that the last planes of its terms were below the smallest
+/// float.
 __device__ __forceinline__ bool is_held(float sum) {
   constexpr uint32_t kSmallest = (127 - 100) << 23, kInfinity = 0x7f800000;
   const uint32_t magnitude = __float_as_uint(sum) & 0x7fffffff;
   return magnitude == 0 || (magnitude >= kSmallest && magnitude < kInfinity);
 }
 
-/// sum += x, which becomes what the sum loses by its rounding. Dekker's, half as many additions as Knuth's: exact
-/// unless x exceeds the sum, as it may at first.
+/// Adds x to `sum` and sets x to the rounding error of that addition. This is Dekker's method, with half as many
+/// additions as Knuth's; it is exact unless x exceeds the sum, as x may at first.
 __device__ __forceinline__ void add_keeping_rest(float& sum, float& x) {
   const float old = sum;
   sum = __fadd_rn(old, x);
   x = __fsub_rn(x, __fsub_rn(sum, old));
 }
 
-/// high += low, which keeps what `high` cannot take (Knuth's two-sum). NaN where anything was not finite.
+/// Adds `low` to `high` and sets `low` to the rounding error (Knuth's two-sum). NaN if an operand was not finite.
 __device__ __forceinline__ void carry(float& high, float& low) {
   const float sum = __fadd_rn(high, low), of_low = __fsub_rn(sum, high);
   low = __fadd_rn(__fsub_rn(high, __fsub_rn(sum, of_low)), __fsub_rn(low, of_low));
   high = sum;
 }
 
-/// Of a thread's first element.
+/// The row and column in D of the first element of a thread or a warp.
 struct Place {
   int row, col;
 };
 
-/// A row of A, or a column of B, as it lies.
+/// The original float32 values of a row of A, or of a column of B.
 __device__ __forceinline__ const float* row_of(const Operand& o, const Work& work, int row) {
   return o.x + work.outer * o.batch[0] + work.inner * o.batch[1] + min(row, o.rows - 1) * o.row;
 }
 
-/// Computes in float64, in K's order, what the planes cannot hold: results that are not finite (infinities, NaN and
-/// what rounds to them leave NaN in the planes) or tiny, and rows that the pass has found too small. A sum beyond the
-/// largest float32 becomes infinite as one in float32 does. Seldom, and slow, and so one piece of code for all of the
-/// sums.
+/// Recomputes in float64, in K's order, results that the planes cannot represent: results that are not finite
+/// (infinities, NaN and values that round to infinity leave NaN in the planes), tiny results, and results of rows that
+/// the pass has flagged as too small. A sum beyond the largest float32 becomes infinite, as it does in float32. The
+/// case is rare and slow, so one loop over groups serves all accumulators.
 template <int COLS>
 __device__ __forceinline__ void mend(const Product& p, const Work& work, Place at, float (&sums)[COLS / 2]) {
-  constexpr int kAtOnce = 4, kGroups = COLS / 16;  // columns of this thread; of each row
+  constexpr int kAtOnce = 4, kGroups = COLS / 16;  // columns of this thread per group; groups per row
   constexpr double kLargest = 3.40282346638528859811704183484516925440e+38;
   const int matrix_a = matrix_of(p.a, work), matrix_b = matrix_of(p.b, work);
 #pragma unroll 1
   for (int group = 0; group < 2 * kGroups; ++group) {
     const int half = group / kGroups, first = group % kGroups * 16;
-    // Visits this group's sums, which registers hold: their numbers have to be known to the compiler.
+    // Visits the accumulators of this group. They are in registers, so their indices must be known to the compiler.
     const auto visit = [&](const auto& function) {
 #pragma unroll
       for (int i = 0; i < COLS / 2; ++i) {
@@ -153,8 +155,8 @@ __device__ __forceinline__ void mend(const Product& p, const Work& work, Place a
   }
 }
 
-/// Whether this lane of a warp finds a piece that is too small for planes in so many rows of A, or columns of B: all of
-/// their bytes at once, since every tile asks.
+/// True if this lane of a warp finds a flagged segment in `rows` rows of A, or columns of B, from `row` on. The warp
+/// reads all flags of these rows together, since every tile needs the answer.
 __device__ __forceinline__ bool finds_tiny(const Operand& o, int matrix, int row, int rows) {
   const int count = max(min(rows, o.rows - row), 0) * o.pieces, lane = threadIdx.x % 32;
   const unsigned char* const pieces = o.tiny + (int64_t{matrix} * o.rows + row) * o.pieces;
@@ -171,7 +173,7 @@ __device__ __forceinline__ bool finds_tiny(const Operand& o, int matrix, int row
   return any != 0;
 }
 
-/// Whether this warp, which has 16 rows and COLS columns from the first on, has anything to mend.
+/// True if any of the warp's 16 rows and COLS columns from `first` on must be recomputed.
 template <int COLS>
 __device__ __forceinline__ bool needs_mending(const Product& p, const Work& work, Place first,
                                               const float (&sums)[COLS / 2]) {
@@ -182,8 +184,7 @@ __device__ __forceinline__ bool needs_mending(const Product& p, const Work& work
   return __any_sync(~0u, any);
 }
 
-/// Computes again what is not to be taken from the planes, of a warp's sums of 16 rows and COLS columns from `first`
-/// on.
+/// Recomputes those of a warp's accumulators, 16 rows and COLS columns from `first` on, that planes cannot represent.
 template <int COLS>
 __device__ __forceinline__ void mend_if_needed(const Product& p, const Work& work, Place first,
                                                float (&sums)[COLS / 2]) {
@@ -192,10 +193,11 @@ __device__ __forceinline__ void mend_if_needed(const Product& p, const Work& wor
   mend<COLS>(p, work, {first.row + lane / 4, first.col + lane % 4 * 2}, sums);
 }
 
-constexpr int kScratchRow = 40;  // floats: 32 columns, and a pad that keeps the stores of sums free of conflicts
-constexpr int kScratchBytes = 8 * kScratchRow * 4;  // of a warp
+constexpr int kScratchRow = 40;  // floats: 32 columns and a pad that keeps stores free of bank conflicts
+constexpr int kScratchBytes = 8 * kScratchRow * 4;  // per warp
 
-/// Elements of D, and what an activation is computed of, from `to` on: as many as are inside.
+/// Writes up to four elements from offset `to` on, of D or of the matrix of pre-activations. Only the first `inside` of
+/// them lie inside the matrix.
 __device__ __forceinline__ void write_row(void* matrix, int64_t to, const float (&v)[4], int inside, bool wide) {
   float* const at = static_cast<float*>(matrix) + to;
   if (wide && inside >= 4) {
@@ -208,8 +210,8 @@ __device__ __forceinline__ void write_row(void* matrix, int64_t to, const float 
   }
 }
 
-/// alpha * sums + bias of a warp's 16 rows and COLS columns, all of them inside, to D, as they lie in registers.
-/// Without the branches of `emit`, which took a quarter of a product with K = 768 (sm90_split/NOTES.md).
+/// Writes alpha * sums + bias to D, straight from the registers, for a warp's 16 rows and COLS columns, all of which
+/// lie inside D. It avoids the branches of `emit`, which took a quarter of a GEMM with K = 768 (sm90_split/NOTES.md).
 template <int COLS>
 __device__ __forceinline__ void emit_plain(const EpilogueParams& e, int64_t d0, Place at,
                                            const float (&sums)[COLS / 2]) {
@@ -218,7 +220,7 @@ __device__ __forceinline__ void emit_plain(const EpilogueParams& e, int64_t d0, 
   const float* const bias = static_cast<const float*>(e.bias) + at.col;
 #pragma unroll
   for (int j = 0; j < COLS / 8; ++j) {
-    float2 add = {-0.0f, -0.0f};  // which leaves a zero its sign
+    float2 add = {-0.0f, -0.0f};  // adding -0 keeps the sign of a zero
     if (e.bias != nullptr) add = {bias[j * 8], bias[j * 8 + 1]};
     const float* const v = sums + j * 4;
     const float2 x = {v[0] * e.alpha + add.x, v[1] * e.alpha + add.y};
@@ -233,8 +235,9 @@ __device__ __forceinline__ void emit_plain(const EpilogueParams& e, int64_t d0, 
   }
 }
 
-/// act(alpha * sums + beta * C + bias) of a warp's 16 rows and COLS columns from `first` on, to D. Unless it is plain,
-/// through `scratch`: what a warp writes at once are whole lines then, not parts of eight rows.
+/// Writes act(alpha * sums + beta * C + bias) to D for a warp's 16 rows and COLS columns from `first` on. Unless
+/// emit_plain applies, the results go through `scratch`, so that a warp writes whole lines at once, not parts of eight
+/// rows.
 template <int COLS>
 __device__ __forceinline__ void emit(const Product& p, const Work& work, Place first, const float (&sums)[COLS / 2],
                                      float* scratch) {

@@ -1,8 +1,9 @@
-// XOR swizzle of 16-byte chunks inside a shared-memory tile: bank conflicts vanish without padding.
+// XOR swizzle of 16-byte chunks inside a tile in shared memory, which avoids bank conflicts without padding.
 //
-// ldmatrix reads 8 rows of 16 bytes at a time and a 128-byte line holds all 32 banks once, so the 8 chunks must lie in
-// 8 different sixteenths of a line. Rows of COLS elements would put them all in one; XOR-ing the chunk index with the
-// line index spreads them, and the stores (8 threads filling one line) stay conflict-free too.
+// ldmatrix reads 8 rows of 16 bytes at a time, and a 128-byte line covers all 32 banks once. The 8 chunks must
+// therefore lie in 8 different 16-byte columns of a line. In plain rows of COLS elements all 8 would lie in the same
+// column. XOR of the chunk index with the line index spreads them, and the stores, where 8 threads fill one line, stay
+// free of conflicts too.
 #pragma once
 
 namespace hgemm::tile {
@@ -17,7 +18,7 @@ struct Swizzle {
   static_assert(kChunks >= 2 && (kChunks & (kChunks - 1)) == 0, "COLS must be a power of two of at least 16");
 
   static __device__ __forceinline__ int phase(int row) { return (row / kRowsPerLine) % kPhases; }
-  /// Byte offset of a chunk.
+  /// The byte offset of a chunk.
   static __device__ __forceinline__ int offset(int row, int chunk) {
     return row * (COLS * 2) + ((chunk ^ phase(row)) * 16);
   }

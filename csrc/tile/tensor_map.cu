@@ -10,7 +10,8 @@ namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
-/// The driver's function, looked up once: the library does not link libcuda, so that it loads without a driver.
+/// Returns the driver's cuTensorMapEncodeTiled, looked up once. The library does not link libcuda, so that it loads
+/// without a driver.
 Encode encode_function() {
   static const Encode function = [] {
     void* entry = nullptr;
@@ -39,14 +40,14 @@ Status encode(const TmaView& view, CUtensorMap* map) {
   constexpr uint32_t kRank = 4;
   const Encode function = encode_function();
   if (function == nullptr) return cudaErrorNotSupported;
-  // The driver wants a context that is current. In a thread whose first CUDA call this is (torch starts one for each
-  // device's backward) there is none yet: torch leaves out a cudaSetDevice that changes nothing.
+  // The driver needs a current context. A thread whose first CUDA call this is has none yet: torch starts one such
+  // thread for the backward pass of each device, and leaves out a cudaSetDevice that changes nothing.
   int device = 0;
   if (const cudaError_t e = cudaGetDevice(&device); e != cudaSuccess) return e;
   if (const cudaError_t e = cudaSetDevice(device); e != cudaSuccess) return e;
   const cuuint64_t extents[kRank] = {static_cast<cuuint64_t>(view.cols), static_cast<cuuint64_t>(view.rows),
                                      static_cast<cuuint64_t>(view.batch[1]), static_cast<cuuint64_t>(view.batch[0])};
-  // The stride of an extent of one is never used but must still be a multiple of 16.
+  // The stride of an extent of one is never used, but must still be a multiple of 16.
   const auto bytes = [](int64_t extent, int64_t stride) {
     return static_cast<cuuint64_t>(extent > 1 ? stride * 2 : 16);
   };
@@ -64,7 +65,7 @@ Status encode(const TmaView& view, CUtensorMap* map) {
   return static_cast<cudaError_t>(result);  // both APIs number their errors alike
 }
 
-/// What a map depends on, without padding, so that it can be compared and hashed as words.
+/// Everything that a tensor map depends on, without padding, so that keys can be compared and hashed as words.
 struct Key {
   uint64_t words[10];
   explicit Key(const TmaView& v)
@@ -89,7 +90,7 @@ struct Key {
 };
 
 struct Entry {
-  Key key;  // all zero: empty; the last word of a view's key is not
+  Key key;  // all zero if the entry is empty; the last word of a view's key is never zero
   CUtensorMap map;
 };
 

@@ -1,4 +1,4 @@
-// Global -> shared copy of one operand tile, any alignment, any ragged edge.
+// Copies the tiles of one operand from global to shared memory, for any alignment and any extents.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace hgemm::tile {
 
-/// Moves (ROWS, COLS) tiles of 16-bit elements, whose rows are contiguous in global memory, into swizzled shared
-/// memory; each fetch advances along k by (ROW_STEP, COL_STEP), one of which is zero. Elements beyond the end of k
-/// arrive as zeros; rows or columns beyond the matrix's outer extent repeat its last ones, as nobody stores what comes
-/// of them.
+/// Copies (ROWS, COLS) tiles of 16-bit elements, whose rows are contiguous in global memory, into swizzled shared
+/// memory. Each fetch advances along k by (ROW_STEP, COL_STEP), one of which is zero. Elements beyond the end of k
+/// arrive as zeros. Rows or columns beyond the outer extent of the matrix repeat the last one: results computed from
+/// them are never stored.
 ///
-/// `fetch` starts a transfer and `commit` finishes it. Where every 16-byte chunk of the matrix is aligned and whole,
-/// the copy is cp.async and commit has nothing to do. Elsewhere a chunk straddles aligned words: fetch loads the 32-bit
-/// words that cover it into registers (4, or 5 when the chunk starts in the middle of a word) and commit funnel-shifts
-/// them into place, so the latency hides behind whatever runs in between.
+/// `fetch` starts a transfer and `commit` finishes it. If every 16-byte chunk of the matrix is aligned and whole, the
+/// copy is cp.async, and commit has nothing to do. Otherwise a chunk is not aligned: fetch loads the 32-bit words that
+/// cover the chunk into registers (4, or 5 if the chunk starts in the middle of a word), and commit funnel-shifts them
+/// into place. The latency hides behind the work between the two calls.
 template <class T, int ROWS, int COLS, int ROW_STEP, int COL_STEP, int THREADS, bool kNarrow>
 class TileCopy {
   static_assert(sizeof(T) == 2);
@@ -27,13 +27,14 @@ class TileCopy {
   static constexpr bool kRowsAreOuter = ROW_STEP == 0;
   static constexpr int kChunks = COLS / 8;
   static constexpr int kRowsPerPass = THREADS / kChunks;
-  static constexpr int kCopies = ROWS / kRowsPerPass;  // of a thread in a tile
+  static constexpr int kCopies = ROWS / kRowsPerPass;  // chunks that a thread copies per tile
   static_assert(THREADS % kChunks == 0 && ROWS % kRowsPerPass == 0, "every thread must move the same number of chunks");
 
  public:
   static constexpr int kBytes = ROWS * COLS * 2;
 
-  /// `origin`: element (0, 0) of the matrix; (row, col): the first tile's corner; (rows, cols): the matrix's extent.
+  /// `origin`: element (0, 0) of the matrix; (row, col): first element of the first tile; (rows, cols): extents of the
+  /// matrix. `wide`: all chunks are aligned and whole.
   __device__ __forceinline__ TileCopy(const T* origin, int64_t ld, int row, int col, int rows, int cols, bool wide)
       : step_((ROW_STEP * ld + COL_STEP) * 2), rows_(rows), cols_(cols), wide_(wide) {
     const int first_row = threadIdx.x / kChunks, chunk = threadIdx.x % kChunks;
@@ -45,10 +46,10 @@ class TileCopy {
     smem_offset_ = Layout::offset(first_row, chunk);
   }
 
-  /// Starts copying the next tile to the stage at shared address `dst`.
+  /// Starts to copy the next tile to the stage at shared address `dst`.
   __device__ __forceinline__ void fetch(uint32_t dst) {
-    // NOTE: advances before it copies, not after: a copy in flight still reads its address register, and an addition
-    // behind it would wait for that.
+    // NOTE: the address advances before the copy, not after it. A copy in flight still reads its address register, and
+    // an addition after the copy would wait for that.
     row_ += ROW_STEP;
     col_ += COL_STEP;
 #pragma unroll
@@ -64,7 +65,7 @@ class TileCopy {
     }
   }
 
-  /// Finishes the last fetch into the stage at `dst`.
+  /// Finishes the last fetch, into the stage at shared address `dst`.
   __device__ __forceinline__ void commit(uint32_t dst) {
     if (wide_path()) return;
     if constexpr (kNarrow) {
@@ -79,7 +80,7 @@ class TileCopy {
 
  private:
   __device__ __forceinline__ bool wide_path() const { return !kNarrow || wide_; }
-  /// The row that this thread's i-th chunk comes from.
+  /// The row of the matrix that this thread's i-th chunk comes from.
   __device__ __forceinline__ int row_of(int i) const {
     const int row = row_ + i * kRowsPerPass;
     return kRowsAreOuter ? min(row, rows_ - 1) : row;
@@ -100,13 +101,13 @@ class TileCopy {
       }
     }
   }
-  /// Elements of a staged chunk inside the matrix.
+  /// The number of elements of a staged chunk that lie inside the matrix.
   __device__ __forceinline__ int valid() const { return min(max(cols_ - col_, 0), 8); }
 
   uint64_t at_[kCopies];         // addresses of this thread's chunks
   int64_t step_;                 // bytes to the next tile
-  int row_, col_, rows_, cols_;  // row_, col_: of its first chunk in the matrix
-  uint32_t smem_offset_;         // and in the tile
+  int row_, col_, rows_, cols_;  // row_, col_: of this thread's first chunk
+  uint32_t smem_offset_;         // offset of that chunk in the tile
   bool wide_;
   uint32_t skew_ = 0;  // bit i: chunk i starts in the middle of a word
   uint32_t staged_[kNarrow ? kCopies : 1][5];
