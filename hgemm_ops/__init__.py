@@ -4,12 +4,15 @@
         y = model(x)
     print(report)
 
-Environment, read at import: ``HGEMM_OPS_DISABLE`` (torch serves every op), ``HGEMM_OPS_VARIANT`` (the kernel to take
-where neither an argument nor the context manager names one), ``HGEMM_OPS_NUMERICS`` and ``HGEMM_OPS_FLOAT32``
-(likewise, ``numerics`` and ``float32``),
-``HGEMM_OPS_TUNE`` (shapes that no table holds are timed at their first product, if the context manager does not say),
-``HGEMM_OPS_LOG`` (a level of the logger ``hgemm_ops``; info prints a line per new decision), ``HGEMM_OPS_CACHE_DIR``
-(where measured shapes are kept).
+These environment variables are read when the package is imported:
+
+- ``HGEMM_OPS_DISABLE``: torch runs every op.
+- ``HGEMM_OPS_VARIANT``: the kernel to run where neither an argument nor the context manager names one.
+- ``HGEMM_OPS_NUMERICS`` and ``HGEMM_OPS_FLOAT32``: the defaults of ``numerics`` and ``float32``.
+- ``HGEMM_OPS_TUNE``: whether an untuned shape is timed at its first matmul, where the context manager does not say.
+- ``HGEMM_OPS_LOG``: the level of the logger ``hgemm_ops``. At ``info`` it prints one line for each new decision.
+
+``HGEMM_OPS_CACHE_DIR`` names the directory that holds measured times and compiled libraries. It is read at each use.
 """
 
 from hgemm_ops import _library, _native, _tables, _tuning, _variants

@@ -1,4 +1,4 @@
-"""``python -m hgemm_ops``: the command line without the installed script."""
+"""``python -m hgemm_ops``: the ``hgemm`` command line, without the installed script."""
 
 from hgemm_ops.cli import main
 

@@ -1,4 +1,7 @@
-"""The functions ``hgemm_ops.matmul`` and ``hgemm_ops.linear``: the ops with names in place of numbers."""
+"""The functions ``hgemm_ops.matmul`` and ``hgemm_ops.linear``.
+
+They call the ops of ``torch.ops.hgemm``, and take names of kernels, modes and activations where the ops take numbers.
+"""
 
 from collections.abc import Mapping
 
@@ -22,6 +25,7 @@ def _require_types(function: str, tensors: Mapping[str, object], out_dtype: obje
 
 
 def _require_activation(function: str, activation: object) -> int:
+    """Returns the number that the ops take for an activation's name. ValueError if there is no such activation."""
     if activation not in _ACT:
         raise ValueError(
             f"hgemm_ops.{function}: activation must be one of {', '.join(ACTIVATIONS)} or None, got {activation!r}"
@@ -38,35 +42,39 @@ def matmul(
     float32: str | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Matrix product with the semantics of :func:`torch.matmul`, through this package's kernels.
+    """Computes a matmul with the semantics of :func:`torch.matmul` on the kernels of this package.
 
-    Equivalent to ``torch.matmul(a, b)``; with ``out_dtype=torch.float32`` to ``torch.matmul(a.float(), b.float())``,
-    without the conversions of the inputs.
+    Equivalent to ``torch.matmul(a, b)``. With ``out_dtype=torch.float32`` it is equivalent to
+    ``torch.matmul(a.float(), b.float())``, without converting the inputs.
 
     Args:
-        a: ``(..., m, k)``, or ``(k,)``. Any strides and storage offset; no copy is made while one of the last two
-            dimensions has stride 1.
-        b: ``(..., k, n)``, or ``(k,)``; same dtype and device as ``a``. Batch dimensions broadcast.
-        variant: the name of a kernel (see :func:`hgemm_ops.variants`), ``"torch"`` for torch's own, or None to let the
-            context manager, the environment or the dispatcher choose. It is for float16 and bfloat16 CUDA tensors;
-            everything else always runs through torch. The gradients choose their own kernels.
+        a: ``(..., m, k)`` or ``(k,)``, with any strides and storage offset. An operand is copied if neither of its last
+            two dimensions has stride 1, or if the batch dimensions do not merge into two.
+        b: ``(..., k, n)`` or ``(k,)``, with the dtype and device of ``a``. Batch dimensions broadcast.
+        variant: the name of a kernel (see :func:`hgemm_ops.variants`), or ``"torch"`` for torch's own. None lets the
+            context manager, the environment or the dispatcher choose. A named kernel applies to CUDA tensors of float16
+            and bfloat16, and to those of float32 if the kernel takes float32. Torch computes all others. The gradients
+            choose their own kernels.
         numerics: ``"fast"``, ``"batch_invariant"`` or ``"batch_invariant_or_raise"``, as for
-            :class:`hgemm_ops.use_custom_gemm`, also of the gradients; None for what the context manager or the
-            environment says. It is for CUDA tensors; those of the CPU are torch's.
-        float32: ``"strict"`` or ``"split"``, as for :class:`hgemm_ops.use_custom_gemm`, also of the gradients; None for
-            what the context manager or the environment says. With ``"split"``, float32 CUDA tensors may be multiplied
-            as three bfloat16 matrices each: the error against float64 is at most strict's plus one rounding.
-        out_dtype: dtype of the result: that of the inputs (None), or float32 for float16 and bfloat16 inputs. Gradients
-            are computed in the inputs' dtype.
+            :class:`hgemm_ops.use_custom_gemm`. The gradients are computed in the same mode. None takes the mode of the
+            context manager or the environment. The mode applies to CUDA tensors; torch computes tensors on the CPU.
+        float32: ``"strict"`` or ``"split"``, as for :class:`hgemm_ops.use_custom_gemm`. The gradients are computed in
+            the same mode. With ``"split"``, a matmul of float32 CUDA tensors may run on tensor cores, with each operand
+            as the sum of three bfloat16 matrices. The error against float64 is then at most that of ``"strict"`` plus
+            one rounding. None means ``"split"`` where the context manager or the environment asks for it. Otherwise
+            torch computes float32, with TF32 if its flags allow that, unless a kernel is named.
+        out_dtype: the dtype of the result. None means the dtype of the inputs; float32 is allowed for float16 and
+            bfloat16 inputs. Gradients are computed in the inputs' dtype.
 
     Returns:
-        ``(..., m, n)``, without ``m`` or ``n`` where ``a`` or ``b`` is 1-D; row-major. With ``k = 0``, zeros.
+        ``(..., m, n)``, row-major, without ``m`` or ``n`` where ``a`` or ``b`` is 1-D. With ``k = 0`` it is all zeros.
 
     Raises:
-        TypeError: ``a`` or ``b`` is not a tensor, or ``out_dtype`` not a dtype.
-        RuntimeError: shapes, dtypes or devices do not match, ``out_dtype`` is another dtype, ``variant`` cannot
-            serve these operands (the message lists why), or ``numerics`` cannot be held for them.
-        ValueError: no kernel has the name ``variant``, or ``numerics`` or ``float32`` is none of its modes.
+        TypeError: ``a`` or ``b`` is not a tensor, or ``out_dtype`` is not a dtype.
+        RuntimeError: the shapes, dtypes or devices do not match; ``out_dtype`` is not allowed for these inputs; the
+            kernel ``variant`` cannot run these operands (the message says why); or ``numerics`` cannot be guaranteed
+            for them.
+        ValueError: no kernel has the name ``variant``, or ``numerics`` or ``float32`` is not one of the modes.
     """
     _require_types("matmul", {"a": a, "b": b}, out_dtype)
     choice = _variants.resolve_choice(variant, numerics, float32)
@@ -84,26 +92,28 @@ def linear(
     float32: str | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Linear layer with an optional activation in the same kernel: ``act(x @ weight.T + bias)``.
+    """Computes a linear layer and an optional activation: ``act(x @ weight.T + bias)``.
 
-    Equivalent to ``F.linear(x, weight, bias)``, then ``F.relu``, ``F.gelu``, ``F.gelu(approximate="tanh")`` or
-    ``F.silu``; on a GPU the activation sees the float32 sum, before it is rounded to the result's dtype.
+    Equivalent to ``F.linear(x, weight, bias)``, followed by ``F.relu``, ``F.gelu``, ``F.gelu(approximate="tanh")`` or
+    ``F.silu``. The kernels of this package apply bias and activation to the float32 accumulator, before they round to
+    the result's dtype. Where torch computes the matmul, the activation is applied to torch's rounded result.
 
     Args:
-        x: ``(..., in_features)``. Any strides and storage offset.
-        weight: ``(out_features, in_features)``, or ``(in_features,)`` for one feature; same dtype and device as ``x``.
-        bias: ``(out_features,)``, or one value for all; same dtype and device as ``x``.
+        x: ``(..., in_features)``, with any strides and storage offset.
+        weight: ``(out_features, in_features)``, or ``(in_features,)`` for one feature, with the dtype and device of
+            ``x``.
+        bias: ``(out_features,)``, or one value for all features, with the dtype and device of ``x``.
         activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"none"`` or None.
         variant, numerics, float32: as for :func:`matmul`.
         out_dtype: as for :func:`matmul`.
 
     Returns:
-        ``(..., out_features)``, without the last dimension where ``weight`` is 1-D; row-major.
+        ``(..., out_features)``, row-major, without the last dimension where ``weight`` is 1-D.
 
     Raises:
-        TypeError: ``x``, ``weight`` or ``bias`` is not a tensor, or ``out_dtype`` not a dtype.
+        TypeError: ``x``, ``weight`` or ``bias`` is not a tensor, or ``out_dtype`` is not a dtype.
         RuntimeError: as for :func:`matmul`.
-        ValueError: unknown ``activation``, ``variant``, ``numerics`` or ``float32``.
+        ValueError: ``activation``, ``variant``, ``numerics`` or ``float32`` is unknown.
     """
     _require_types("linear", {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias}), out_dtype)
     act = _require_activation("linear", activation)

@@ -1,4 +1,4 @@
-"""``use_custom_gemm()``: has the matrix products of any PyTorch code run on the kernels of this package."""
+"""``use_custom_gemm()``: makes the matmuls of any PyTorch code run on the kernels of this package."""
 
 from contextlib import ContextDecorator
 
@@ -13,8 +13,9 @@ _PLAIN = _native.Settings()
 
 
 class use_custom_gemm(ContextDecorator):
-    """While it is active, torch's matrix products on CUDA run on our kernels where these are faster; a context manager
-    and a decorator.
+    """Makes torch's CUDA matmuls use the kernels of this package where they are expected to be faster.
+
+    It is a context manager and a decorator.
 
     Example::
 
@@ -27,49 +28,59 @@ class use_custom_gemm(ContextDecorator):
         @use_custom_gemm(variant="torch")
         def train_step(batch): ...
 
-    It changes what torch itself calls for aten::mm, bmm, addmm, baddbmm, addmv, dot, vdot and ``_addmm_activation``
-    (``csrc/aten``), below autograd, autocast, functorch, tensor subclasses and compiled graphs. So every function that
-    ends there is served, ``nn.Linear``, ``@``, ``einsum``, attention's own products and gradients among them; shapes,
-    dtypes, errors, gradients and graphs are torch's. Other dtypes than float16, bfloat16 and float32, CPU tensors,
-    and what no kernel of ours would do faster, run torch's kernels; the report says why.
+    The context replaces the CUDA implementations of aten::mm, bmm, addmm, baddbmm, addmv, dot, vdot and
+    ``_addmm_activation`` (``csrc/aten``). They are below autograd, autocast, functorch, tensor subclasses and compiled
+    graphs. Every function that ends in one of them is covered, such as ``nn.Linear``, ``@``, ``einsum``, unfused
+    attention and gradients. Shapes, dtypes, errors, gradients and graphs are torch's. Torch's kernels run on the CPU,
+    for dtypes other than float16, bfloat16 and float32, and wherever no kernel of this package is expected to be
+    faster. For a matmul on CUDA, the report says why torch ran it. The first context registers the override with torch.
+    It stays registered, and calls torch's own kernels while no context is active.
 
-    It holds for the thread that enters it, and for every thread that has entered none: autograd's, for instance, and a
-    data-parallel wrapper's. Contexts nest: the innermost one's ``variant`` holds, and of those that have a ``numerics``
-    or a ``float32`` the innermost one's. One object may be entered again, also while it is active, and by several
-    threads. Compiled graphs look at it when they run: they need no recompilation. Entering it inside a function that
-    torch.compile compiles breaks the graph there. Replays of a CUDA graph run what was captured.
+    The context applies to the thread that enters it, and to all threads outside any context of their own, such as
+    autograd's or those of a data-parallel wrapper. Contexts nest. The inner ``variant`` counts, even when it is None;
+    ``numerics`` and ``float32`` are inherited from the outer context where the inner one leaves them None. One object
+    may be entered again, also while it is active, and by several threads. A compiled graph looks at the context when it
+    runs, so entering one never recompiles the graph. Entering it inside a function that torch.compile compiles breaks
+    the graph there. A replay of a CUDA graph runs the kernels that were captured.
 
     Args:
-        variant: a kernel's name (see :func:`hgemm_ops.variants`) for all float16 and bfloat16 products, ``"torch"`` for
-            torch's own, or None to let the environment or the dispatcher choose. A product that a named kernel cannot
-            serve raises RuntimeError, with the reasons and the kernels that can.
-        numerics: ``"batch_invariant"``: the bits of row i of a float16 or bfloat16 product depend on row i of A, on B,
-            on N, K, dtype, layout and epilogue alone; not on other rows, on how many there are, on the batch, or on
-            where anything lies. Where ``float32="split"`` holds, so of a float32 one. Only kernels that keep that are
-            taken, however slow; what torch would have to serve raises RuntimeError. Other products are torch's, and the
+        variant: the name of a kernel (see :func:`hgemm_ops.variants`) for every float16 and bfloat16 matmul, and for
+            every float32 matmul if the kernel takes float32. ``"torch"`` means torch's own kernels. None lets the
+            environment or the dispatcher choose. A matmul that the named kernel cannot run raises RuntimeError, with
+            the reasons and the names of the kernels that can.
+        numerics: With ``"batch_invariant"``, the bits of row i of a float16 or bfloat16 matmul depend only on row i of
+            A, on B, and on N, K, dtype, layout and epilogue. They do not depend on the other rows or their number, on
+            the batch and the place in it, or on addresses and alignment. While ``float32="split"`` is active, float32
+            matmuls are batch-invariant too. Only kernels that guarantee these bits run, even where torch is faster.
+            Such a matmul raises RuntimeError if only torch could compute it. All other matmuls are torch's, and the
             report says that their bits may vary; with ``"batch_invariant_or_raise"`` they raise RuntimeError.
-            ``"fast"``: any kernel. None: as outside of this context, else by ``HGEMM_OPS_NUMERICS``, else fast.
-        float32: ``"split"``: float32 products may run on tensor cores, each operand as the sum of three bfloat16
-            matrices. The error against float64 is at most strict's plus one rounding. What that would not make faster
-            stays torch's, unless ``numerics`` asks for its bits. Where torch's flags allow TF32, ours still come first,
-            and are more exact. ``"strict"``: torch's kernels, or ours for few rows in the same arithmetic; with TF32
-            allowed, torch's. None: as outside of this context, else by ``HGEMM_OPS_FLOAT32``, else strict.
-        tune: whether the first product of a shape that no table holds, and that kernels of ours can serve, has kernels
-            timed on its operands: torch's, and up to seven of ours, those predicted to be the fastest. This takes at
-            most 20 ms, beside loading kernels, finishing what the stream holds and storing the times; of products of
-            more than 5 ms, two calls of torch's kernel and two of one of ours. The fastest is taken as from any table,
-            and stored for later processes with this GPU, driver, CUDA, torch and package; processes that time at once
-            may choose differently. While a CUDA graph is captured nothing is timed: run a step before. None: what
-            ``HGEMM_OPS_TUNE`` says, which is no by default.
-        sites: whether the report names the module that each product belongs to. Hooks on all modules take 2 to 4 µs of
-            host time for each call of a module; while they are registered, torch.compile compiles anew.
+            ``"fast"`` allows any kernel. None inherits the mode of the outer context, else of ``HGEMM_OPS_NUMERICS``,
+            else fast.
+        float32: With ``"split"``, float32 matmuls may run on tensor cores, each operand as the sum of three bfloat16
+            matrices. The error against float64 is at most that of ``"strict"`` plus one rounding. Torch keeps a matmul
+            that splitting is not expected to make faster, unless ``numerics`` asks for batch-invariant bits. Where
+            torch's flags allow TF32, split still applies and is more accurate than TF32. ``"strict"`` computes in
+            float32 arithmetic: on torch's kernels, or for few rows or columns on ours. Where torch's flags allow TF32,
+            strict leaves every float32 matmul to torch, unless a kernel is named. None inherits the mode of the outer
+            context, else of ``HGEMM_OPS_FLOAT32``, else strict.
+        tune: whether the first matmul of an untuned shape times kernels on its operands, if any kernel of this package
+            can run it. Torch's kernel is timed, and at most seven of ours, those predicted to be the fastest. Timing
+            takes at most 20 ms per shape, in addition to loading kernels, waiting for the work already on the stream,
+            and storing the times. Of a matmul of more than 5 ms, it runs two calls of torch's kernel and two of one
+            kernel of ours. The times then count as those of any tuning table, and are stored for later processes with
+            this GPU, driver, CUDA, torch and package. Processes that tune at the same time may choose different
+            kernels. Nothing is timed while a CUDA graph is captured, so run one step before the capture. Nothing is
+            timed where a kernel is named, or where ``numerics`` is not fast. None means the value of
+            ``HGEMM_OPS_TUNE``, which is off by default.
+        sites: whether the report names the module that each matmul belongs to. Hooks on all modules take 2 to 4 µs of
+            host time per call of a module. Registering them makes torch.compile compile anew.
 
     Raises:
-        ValueError: no kernel has the name ``variant``, or ``numerics`` or ``float32`` is none of these.
-        RuntimeError: on entering, ``numerics`` is not fast and this library does not run on this machine's GPUs.
+        ValueError: no kernel has the name ``variant``, or ``numerics`` or ``float32`` is not one of the modes.
+        RuntimeError: on entering, ``numerics`` is not fast and this library cannot run on this machine's GPUs.
 
     Attributes:
-        report: a :class:`Report` of the products since the first entry, also what ``with`` gives.
+        report: a :class:`Report` of the matmuls since the first entry. ``with`` returns the same object.
     """
 
     def __init__(
@@ -91,7 +102,7 @@ class use_custom_gemm(ContextDecorator):
 
     def __enter__(self) -> Report:
         if torch.compiler.is_compiling():
-            return torch.compiler.disable(self.__enter__)()  # breaks the graph, here rather than somewhere below
+            return torch.compiler.disable(self.__enter__)()  # breaks the graph here, not in a call below
         if not _override.start():
             asked = self._settings.numerics
             mode = _variants.standing_numerics() if asked == _native.AUTO else _native.NUMERICS[asked]
@@ -102,7 +113,7 @@ class use_custom_gemm(ContextDecorator):
         if self._tune:
             _tuning.tuner()
         context = self.report._context
-        if context is None:  # one object, whichever thread comes first
+        if context is None:  # setdefault() is atomic: threads that enter at the same time share one object
             context = vars(self.report).setdefault("_context", _native.Context(self._settings))
         if self._sites:
             _sites.start()
@@ -114,7 +125,7 @@ class use_custom_gemm(ContextDecorator):
             return torch.compiler.disable(self.__exit__)(*error)
         context = self.report._context
         if context is None or not context.exit():
-            return  # the override did not start
+            return  # the override did not start, or no entry is left to end
         if self._sites:
             _sites.stop()
         if self._tune:

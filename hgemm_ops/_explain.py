@@ -1,4 +1,4 @@
-"""``explain``: which kernel a product gets, why, and what became of every other candidate."""
+"""``explain``: which kernel a matmul gets, why, and the times and eligibility of every other candidate."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -13,8 +13,11 @@ from hgemm_ops.ops.activation import ACTIVATIONS
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel (or "torch"). Times are microseconds, None where there is none; ``reason`` says why not eligible;
-    ``forced_only``: it never runs unless it is asked for."""
+    """A kernel, or "torch", as a candidate for one matmul.
+
+    ``predicted_us`` and ``measured_us`` are microseconds, or None where there is no such time. ``reason`` says why a
+    kernel is not eligible. A ``forced_only`` kernel runs only when it is named.
+    """
 
     name: str
     eligible: bool
@@ -26,13 +29,17 @@ class Candidate:
 
     @property
     def us(self) -> float:
-        """The measured time, else the predicted one, else infinity."""
+        """The measured time, else the predicted one, else infinity, in microseconds."""
         return self.measured_us or self.predicted_us or math.inf
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The dispatcher's answer. ``source`` is "forced", "table", "model" or "fallback" (only torch can serve it)."""
+    """The dispatcher's decision for one matmul.
+
+    ``source`` is "forced", "table" (measured times decide), "model" (predicted times decide) or "fallback" (only torch
+    can run it). ``reason`` is the explanation in words.
+    """
 
     chosen: str
     source: str
@@ -42,15 +49,18 @@ class Explanation:
     device: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Returns the explanation as plain data, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
         return self.table()
 
     def table(self, every: bool = False) -> str:
-        """The decision as text: the choice, then what else can serve it, by time. ``every``: also what cannot, and why,
-        and what only runs when it is asked for; otherwise one line counts them."""
+        """Returns the decision as text: the choice, then the other eligible candidates, ordered by time.
+
+        With ``every``, the table also lists the kernels that cannot run the matmul, with the reasons, and those that
+        run only when they are named. Otherwise one line counts them.
+        """
         able = [c for c in self.candidates if c.name == self.chosen or (c.eligible and not c.forced_only)]
         able.sort(key=lambda c: (c.name != self.chosen, c.us))
         others = [c for c in self.candidates if c not in able]
@@ -91,22 +101,26 @@ def explain(
     numerics: str | None = None,
     float32: str | None = None,
 ) -> Explanation:
-    """Explains ``torch.matmul(a, b)``, or the product that the sizes describe. Nothing is computed, no GPU is needed.
+    """Explains which kernel ``torch.matmul(a, b)``, or the matmul that the sizes describe, would run on.
+
+    It computes nothing and needs no GPU.
 
     Args:
         a, b: the operands, with their own sizes, strides, dtype and device.
-        M, N, K, dtype, layout, batch: instead of tensors, contiguous ones: ``layout`` says whether A and B are stored
-            (N) as they are or (T) transposed, so a linear layer is "NT".
-        alignment: bytes, what the addresses of A and B are multiples of.
-        arch: the GPU to decide for, "sm_80", "sm_86", "sm_89", "sm_90" or "sm_100". By default the tensors' own device;
-            without tensors the current GPU, or "sm_90" where there is none.
+        M, N, K, dtype, layout, batch: describe contiguous operands where no tensors are given. ``layout`` has one
+            letter each for A and B: N if the matrix is stored as it is, T if its transpose is stored. A linear layer is
+            "NT".
+        alignment: the number of bytes that the addresses of A and B are multiples of.
+        arch: the GPU to decide for: "sm_80", "sm_86", "sm_89", "sm_90" or "sm_100". The default is the tensors' own
+            device; without tensors it is the current GPU, or "sm_90" where there is none.
         activation, bias, out_dtype: the epilogue.
-        variant, numerics, float32: a kernel's name and modes, as the ops take them. Contexts are not looked at.
+        variant, numerics, float32: the name of a kernel and the modes, as for :func:`hgemm_ops.matmul`. Contexts are
+            ignored.
 
     Raises:
-        RuntimeError: the op would refuse the operands, the forced variant cannot serve them, or ``numerics`` cannot be
-            held.
-        ValueError, TypeError: an argument is not understood.
+        RuntimeError: the op would refuse the operands, the named kernel cannot run them, or ``numerics`` cannot be
+            guaranteed.
+        ValueError, TypeError: an argument is not valid.
     """
     act = activation or "none"
     if act not in ACTIVATIONS:
@@ -164,7 +178,7 @@ def _explain_tensors(
 def _ask(
     query: _native.Query, problem: str, device: str, out_dtype: torch.dtype | None, asked: dict[str, int]
 ) -> Explanation:
-    """``asked``: further fields of the query."""
+    """Asks the dispatcher. ``asked`` holds further fields of the query, by name."""
     for name, value in asked.items():
         setattr(query, name, value)
     if out_dtype is not None:
@@ -198,7 +212,7 @@ def _ask(
 
 
 def _fallback(problem: str, device: str, why: str, asked: dict[str, int]) -> Explanation:
-    """torch serves it and no kernel of ours was considered."""
+    """Returns the explanation of a matmul that torch runs without any kernel of ours being considered."""
     numerics = _native.NUMERICS[max(asked["numerics"], 0)]
     if numerics != "fast" and device != "cpu":
         if numerics == "batch_invariant_or_raise":
@@ -238,7 +252,10 @@ def _unsupported(t: Tensor) -> str:
 
 
 def _address(t: Tensor) -> int:
-    """Where the data starts; tensors without data (meta, fake) are taken to be as aligned as fresh storage is."""
+    """Returns the address of a tensor's data.
+
+    For a meta tensor it returns the storage offset in bytes: its storage counts as aligned as a new allocation.
+    """
     return int(t.storage_offset()) * t.element_size() if t.device.type == "meta" else t.data_ptr()
 
 

@@ -1,4 +1,4 @@
-"""Files that several processes write and read at once."""
+"""Files that several processes read and write at the same time."""
 
 import fcntl
 import math
@@ -10,8 +10,12 @@ from pathlib import Path
 
 
 def replace(path: Path, text: str, suffix: str = ".new") -> None:
-    """Puts ``text`` in the place of ``path``, at once: who reads it finds the old file or the new one, also where this
-    process is killed. Writers that may meet there need a lock, or a ``suffix`` each, of the file that is renamed."""
+    """Replaces the file ``path`` by ``text`` atomically.
+
+    A reader finds either the old file or the new one, even if this process is killed. The text is first written to a
+    temporary file, named ``path`` plus ``suffix``, and then renamed. Processes that may write ``path`` at the same time
+    need a lock, or a different ``suffix`` each.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(path.name + suffix)
     with open(new, "w") as file:
@@ -23,8 +27,11 @@ def replace(path: Path, text: str, suffix: str = ".new") -> None:
 
 @contextmanager
 def locked(path: Path, patience: float = math.inf) -> Iterator[None]:
-    """Other processes wait before this block, for ``patience`` seconds at most; then TimeoutError. The lock is a file
-    beside ``path``; the system takes it back from a process that dies."""
+    """Holds an exclusive lock while the block runs, so that other processes wait before theirs.
+
+    The lock is a file beside ``path``. The operating system releases it if the process dies. TimeoutError if another
+    process still holds it after ``patience`` seconds.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + patience
     with open(path.with_name(f"{path.name}.lock"), "w") as lock:

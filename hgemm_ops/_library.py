@@ -1,4 +1,4 @@
-"""Finds and loads the native library, and says why where there is none."""
+"""Finds and loads the native library, and gives the reason where there is none."""
 
 import functools
 import logging
@@ -9,13 +9,15 @@ import torch
 
 logger = logging.getLogger("hgemm_ops")
 
-#: Where the library is, or would be.
+#: The path of the library, whether or not it was built.
 PATH = Path(__file__).with_name("_C.so")
 
 
 def configure_logging() -> None:
-    """Applies ``HGEMM_OPS_LOG`` (a level name): without it the package adds no handler and sets no level. To be called
-    once."""
+    """Applies the level that ``HGEMM_OPS_LOG`` names to the logger, and gives it a handler. Call it once.
+
+    Without the variable, the package adds no handler and sets no level. ValueError if the level is unknown.
+    """
     level = os.environ.get("HGEMM_OPS_LOG", "").upper()
     if not level:
         return
@@ -24,25 +26,32 @@ def configure_logging() -> None:
     logger.setLevel(level)
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-    # To stderr until the application configures logging itself, so that no line appears twice.
+    # This handler writes to stderr only until the application configures logging itself. Otherwise every line would
+    # appear twice.
     handler.addFilter(lambda record: not logging.getLogger().handlers)
     logger.addHandler(handler)
 
 
 def flag(name: str) -> bool:
-    """Whether a variable of the environment is set, and not to 0 or false."""
+    """Whether an environment variable is set to anything but an empty string, 0 or false."""
     return os.environ.get(name, "").lower() not in ("", "0", "false")
 
 
 def cache_dir() -> Path:
-    """Where tables and compiled libraries are kept: ``HGEMM_OPS_CACHE_DIR``, or the user's cache directory."""
+    """Returns the directory of tuning tables and compiled libraries.
+
+    It is ``HGEMM_OPS_CACHE_DIR``, or "hgemm_ops" in the user's cache directory.
+    """
     root = os.environ.get("HGEMM_OPS_CACHE_DIR")
     return Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hgemm_ops"
 
 
 @functools.cache
 def reason() -> str | None:
-    """Why the library is not loaded, logged once; None when it is. The first call loads it."""
+    """Returns why the library is not loaded, or None if it is.
+
+    The first call loads it, and logs a warning if that fails.
+    """
     if flag("HGEMM_OPS_DISABLE"):
         return "HGEMM_OPS_DISABLE is set"
     if not PATH.is_file():
@@ -58,5 +67,5 @@ def reason() -> str | None:
 
 
 def load() -> bool:
-    """Loads the library if it is not yet; False where it cannot be."""
+    """Loads the library if it is not loaded yet. Returns False if it cannot be loaded."""
     return reason() is None

@@ -1,4 +1,7 @@
-"""The dispatcher's C API (``csrc/dispatch/c_api.h``) through ctypes: structs, prototypes, errors as exceptions."""
+"""ctypes bindings of the dispatcher's C API (``csrc/dispatch/c_api.h``): structs, prototypes and error handling.
+
+The structs mirror those of the header, which documents their fields.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,20 @@ from hgemm_ops import _library
 MAX_DIMS = 8
 AUTO, TORCH, UNKNOWN = -1, -2, -3
 
-#: The enums of csrc/core/problem.h and csrc/dispatch, by value.
+#: The enums of csrc/core/problem.h and csrc/dispatch. The index of a name is its value there.
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 KERNEL_DTYPES = DTYPES[:3]
 SOURCES = ("forced", "table", "model", "fallback")
 NUMERICS = ("fast", "batch_invariant", "batch_invariant_or_raise")
 FLOAT32 = ("strict", "split")
+#: The summation orders of kernels (the enum Sums).
 SUMS = ("vary", "in order", "two slices", "four slices", "planes", "planes by mma.sync")
 OPS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear")
 LAYOUTS = {(0, 1): "NN", (0, 0): "NT", (1, 1): "TN", (1, 0): "TT"}  # (major of a, major of b)
 
 
 def _each(ctype: Any, *names: str) -> list[tuple[str, Any]]:
-    """Fields of one type."""
+    """Returns fields of one type, as ``Structure._fields_`` takes them."""
     return [(name, ctype) for name in names]
 
 
@@ -101,6 +105,7 @@ class TableEntry(Structure):
 
 
 class CallCount(Structure):
+    # `left` is the reason why torch ran the matmul without asking the dispatcher (HgemmLeft), 0 where it was asked.
     _fields_ = [
         *_each(c_int32, "dtype", "out_dtype", "a_major", "b_major", "act", "has_bias", "has_c", "align"),
         *_each(c_int64, "batch", "m", "n", "k"),
@@ -110,7 +115,7 @@ class CallCount(Structure):
 
 
 class Settings(Structure):
-    """What a context asks for; without arguments, nothing in particular."""
+    """The settings of a context. Without arguments, it asks for nothing in particular."""
 
     _fields_ = [("variant", c_int32), *_each(c_int8, "numerics", "float32", "tunes", "reserved")]
 
@@ -129,7 +134,7 @@ class Tuning(Structure):
     ]
 
 
-#: In the order of c_api.h, whose hgemm_abi() gives their sizes.
+#: In the order of c_api.h. The library's hgemm_abi() returns their sizes, for comparison.
 _STRUCTS = (Tensor, Facts, VariantInfo, Query, Candidate, Decision, Timing, TableEntry, CallCount, Settings, Tuning)
 _LogFn = ctypes.CFUNCTYPE(None, c_char_p)
 _FirstUseFn = ctypes.CFUNCTYPE(None)
@@ -182,7 +187,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
 
 
 def declare(library: ctypes.CDLL, names: Iterable[str]) -> None:
-    """Gives functions of a library with this API, or a part of it, their prototypes."""
+    """Gives functions of a library their prototypes. The library has this API, or a part of it."""
     for name in names:
         function = getattr(library, name)
         function.restype, function.argtypes = _PROTOTYPES[name]
@@ -190,7 +195,7 @@ def declare(library: ctypes.CDLL, names: Iterable[str]) -> None:
 
 @functools.cache
 def lib() -> ctypes.CDLL:
-    """The loaded library with its prototypes. RuntimeError where there is none."""
+    """Returns the loaded library with its prototypes. RuntimeError if it cannot be loaded."""
     if not _library.load():
         raise RuntimeError(f"hgemm_ops: no native library: {_library.reason()}")
     library = ctypes.CDLL(str(_library.PATH))
@@ -206,14 +211,14 @@ def lib() -> ctypes.CDLL:
 
 
 def check(status: int, error: type[Exception] = RuntimeError) -> None:
-    """Raises the library's message for a status other than 0."""
+    """Raises ``error`` with the library's message if ``status`` is not 0."""
     if status != 0:
         raise error(lib().hgemm_last_error().decode())
 
 
 @functools.cache
 def variant_infos() -> tuple[VariantInfo, ...]:
-    """Every kernel, by id; none where there is no library."""
+    """Returns the description of every kernel, by id. It is empty if there is no library."""
     if not _library.load():
         return ()
     infos = (VariantInfo * lib().hgemm_variant_count())()
@@ -228,7 +233,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 @functools.cache
 def chips() -> tuple[int, ...]:
-    """The compute capabilities of the chips that decisions can be made for; none where there is no library."""
+    """Returns the compute capabilities of the chips that a decision can be made for. It is empty if there is no
+    library."""
     if not _library.load():
         return ()
     ccs = (c_int32 * lib().hgemm_chips(None, 0))()
@@ -237,7 +243,7 @@ def chips() -> tuple[int, ...]:
 
 
 def preset_facts(cc: int) -> Facts:
-    """The facts of one of these chips. ValueError for any other."""
+    """Returns the facts of one of these chips. ValueError for any other chip."""
     facts = Facts()
     check(lib().hgemm_preset_facts(cc, facts), ValueError)
     return facts
@@ -250,17 +256,17 @@ def device_facts(ordinal: int) -> Facts:
 
 
 def device_fault(ordinal: int) -> str:
-    """Why this library cannot run on a device, and what to do about it; "" where it can."""
+    """Returns why this library cannot run on a device, and what to do about it; "" if it can."""
     return lib().hgemm_device_fault(ordinal).decode()
 
 
 def alignment(address: int) -> int:
-    """The largest power of two, at most 16, that divides an address."""
+    """Returns the largest power of two, at most 16, that divides an address."""
     return min(address & -address, 16) if address else 16
 
 
 def view(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype, align: int = 16) -> Tensor:
-    """A strided view as the library takes it."""
+    """Returns a strided view as the library takes it. ValueError if it has more than ``MAX_DIMS`` dimensions."""
     if len(sizes) > MAX_DIMS:
         raise ValueError(f"at most {MAX_DIMS} dimensions can be explained, got {len(sizes)}")
     pad = [0] * (MAX_DIMS - len(sizes))
@@ -272,12 +278,12 @@ NO_TENSOR = Tensor(ndim=-1)
 
 
 def query(a: Tensor, b: Tensor, facts: Facts) -> Query:
-    """The question that ``a @ b`` asks."""
+    """Returns the query for ``a @ b``, without epilogue."""
     return Query(a=a, b=b, c=NO_TENSOR, out_dtype=-1, variant=AUTO, facts=facts)
 
 
 def explain(query: Query) -> tuple[Decision, list[Candidate]]:
-    """The decision and every candidate, torch last. RuntimeError for operands that the op refuses."""
+    """Returns the decision and every candidate, torch last. RuntimeError if the op would refuse the operands."""
     candidates = (Candidate * (lib().hgemm_variant_count() + 1))()
     decision = Decision()
     check(lib().hgemm_explain(query, decision, candidates))
@@ -285,30 +291,33 @@ def explain(query: Query) -> tuple[Decision, list[Candidate]]:
 
 
 def set_table(entries: Sequence[TableEntry], timings: Sequence[Timing]) -> str:
-    """Replaces the tuned table; returns what is wrong with the entries that it skips, "" where it skips none."""
+    """Replaces the tuning table. Returns why entries were skipped, or "" if none was."""
     arrays = (TableEntry * len(entries))(*entries), len(entries), (Timing * len(timings))(*timings), len(timings)
     skipped: int = lib().hgemm_table_set(*arrays)
     return f"{skipped} entries skipped: {lib().hgemm_last_error().decode()}" if skipped else ""
 
 
 def add_to_table(entry: TableEntry, timings: Sequence[Timing]) -> None:
-    """Adds an entry, in the place of one of the same product. RuntimeError where no product can have such times."""
+    """Adds an entry to the tuning table, and replaces the one of the same matmul if there is one.
+
+    RuntimeError if no matmul can have such an entry.
+    """
     check(lib().hgemm_table_add(entry, (Timing * len(timings))(*timings), len(timings)))
 
 
 class Context:
-    """A context of the library: settings, and what is counted while it holds."""
+    """A context of the library: its settings, and the matmuls that are counted while it is active."""
 
     def __init__(self, settings: Settings) -> None:
         library = lib()
         self._handle = library.hgemm_context_new(settings)
         self._enter, self._exit = library.hgemm_context_enter, library.hgemm_context_exit
-        self._delete = library.hgemm_context_delete  # modules may be gone before the last context
+        self._delete = library.hgemm_context_delete  # kept here: at exit, modules may be gone before the last context
 
     def __del__(self) -> None:
         self._delete(self._handle)
 
-    def __copy__(self) -> Context:  # a module that holds one may be copied
+    def __copy__(self) -> Context:  # a module that has a context as an attribute may be copied
         return self
 
     def __deepcopy__(self, memo: Any) -> Context:
@@ -318,11 +327,11 @@ class Context:
         self._enter(self._handle)
 
     def exit(self) -> bool:
-        """False where no entry was left to end."""
+        """Ends this thread's last entry of the context, else another thread's. Returns False if there was none."""
         return bool(self._exit(self._handle))
 
     def rows(self) -> list[CallCount]:
-        """What was counted at least once, in the order of first calls."""
+        """Returns every kind of matmul that was counted at least once, in the order of their first calls."""
         room = 256
         while True:
             rows = (CallCount * room)()
@@ -332,11 +341,13 @@ class Context:
             room = count
 
 
-# Callbacks that the library holds, kept alive here and taken back before the interpreter goes.
+# The callbacks that the library may call. ctypes requires that somebody keeps them alive. The library must not call
+# them after the interpreter has exited.
 _callbacks: list[Any] = []
 
 
 def _hold(setter: str, callback: Any) -> None:
+    """Registers ``callback`` with the library by its function ``setter``, and removes it when the interpreter exits."""
     _callbacks.append(callback)
     getattr(lib(), setter)(callback)
     atexit.register(getattr(lib(), setter), None)
@@ -348,13 +359,19 @@ def on_first_use(action: Callable[[], None]) -> None:
 
 
 def on_tuning(tuner: Callable[[Tuning], bool]) -> None:
-    """Has ``tuner`` time the shapes that the table lacks, where that is asked for; False: it cannot now. It is given
-    what it may keep."""
+    """Registers ``tuner``, which times untuned shapes where tuning is on.
+
+    It is given a copy of the request, which it may keep. It returns False if it cannot time the shape now; the
+    dispatcher then asks again at the next call.
+    """
     _hold("hgemm_set_tuner", _TunerFn(lambda tuning: int(not tuner(Tuning.from_buffer_copy(tuning.contents)))))
 
 
 def tuning_candidates(tuning: Tuning, most: int) -> list[tuple[int, float]]:
-    """torch and at most so many kernels that may be the fastest: ids and predicted microseconds."""
+    """Returns the ids and predicted microseconds of torch and of the kernels that may be the fastest.
+
+    Torch is the first. The list has at most ``most`` kernels.
+    """
     timings = (Timing * (1 + most))()
     count: int = lib().hgemm_tuning_candidates(tuning, timings, len(timings))
     if count < 0:
@@ -363,8 +380,10 @@ def tuning_candidates(tuning: Tuning, most: int) -> list[tuple[int, float]]:
 
 
 def log() -> None:
-    """A WARNING for each device that is used and cannot be, and one INFO line per new decision: nothing is hooked, and
-    nothing spent, while that level is off."""
+    """Logs a WARNING for each device in use that this library cannot run on, and an INFO line for each new decision.
+
+    While the level INFO is off, no callback is registered for decisions, so they cost nothing.
+    """
     _hold("hgemm_set_warning", _LogFn(lambda line: _library.logger.warning("%s", line.decode())))
     if _library.logger.isEnabledFor(logging.INFO):
         _hold("hgemm_set_log", _LogFn(lambda line: _library.logger.info("%s", line.decode())))

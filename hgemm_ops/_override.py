@@ -1,4 +1,4 @@
-"""Starts the override of torch's products (``csrc/aten``): finds the library for this torch, or compiles it once."""
+"""Starts the override of torch's matmuls (``csrc/aten``): finds the library for this torch, or compiles it once."""
 
 import ctypes
 import functools
@@ -18,7 +18,7 @@ _PACKAGE = Path(__file__).parent
 
 
 def _compile() -> Path:
-    """The library in the cache directory, compiled if it is not there. RuntimeError where it cannot be."""
+    """Returns the library in the cache directory, and compiles it if it is not there. RuntimeError if that fails."""
     installed, checkout = _PACKAGE / "_csrc", _PACKAGE.parent / "csrc"
     csrc, torch_root = installed if installed.is_dir() else checkout, Path(torch.__file__).parent
     missing = [name for name in _aten_build.SOURCES if not (csrc / name).is_file()]
@@ -40,13 +40,16 @@ def _compile() -> Path:
         if run.returncode:
             errors = [line for line in run.stderr.splitlines() if "error" in line] or run.stderr.splitlines()[-1:]
             raise RuntimeError(f"{cxx[0]} failed: {errors[0] if errors else run.returncode}")
-        made.replace(library)  # several processes may do so
+        made.replace(library)  # atomic: several processes may compile it at once
     return library
 
 
 @functools.cache
 def reason() -> str | None:
-    """Why the override does not run, a failure logged once; None where it does. The first call starts it."""
+    """Returns why the override does not run, or None if it does.
+
+    The first call starts it, and logs a warning if it cannot be compiled or loaded.
+    """
     if not _library.load():
         return f"no native library: {_library.reason()}"
     if not torch.cuda.is_available():
@@ -69,5 +72,5 @@ def reason() -> str | None:
 
 
 def start() -> bool:
-    """Registers the kernels of ``csrc/aten`` with torch, once; False where it cannot."""
+    """Registers the kernels of ``csrc/aten`` with torch, once. Returns False if that is not possible."""
     return reason() is None

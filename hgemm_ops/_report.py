@@ -1,7 +1,8 @@
-"""The report of ``use_custom_gemm()``: which products ran, and by which kernel.
+"""The report of ``use_custom_gemm()``: which matmuls ran, and on which kernel.
 
-The library counts (``csrc/dispatch/stats.h``); nothing is done in Python until the report is read. The dispatcher is a
-pure function, so asking it again gives the reason of each choice.
+The library counts the calls (``csrc/dispatch/stats.h``). Nothing is done in Python until the report is read. The
+counters do not keep the reason of a choice. The report asks the dispatcher for it again, which is possible because a
+decision is a pure function of the matmul, the device and the tables.
 """
 
 import itertools
@@ -17,15 +18,16 @@ from typing import Any
 from hgemm_ops import _files, _native, _override, _sites, _variants
 from hgemm_ops.ops.activation import ACTIVATIONS
 
-SCHEMA = 1  # of the files of Report.save
+SCHEMA = 1  # the version of the files that Report.save writes
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line: ``batch`` products of (m, k) and (k, n) per call; sizes are 0 for what is not one matrix product.
+    """One kind of matmul, with its calls: ``batch`` matmuls of (m, k) and (k, n) per call.
 
-    ``layout`` says of A and B whether they are stored as they are (N) or transposed (T). ``variant`` is the kernel, or
-    "torch"; ``reason`` says why.
+    The sizes are 0 where a row is not one kind of matmul. ``layout`` has one letter each for A and B: N if the matrix
+    is stored as it is, T if its transpose is stored. ``variant`` is the kernel, or "torch". ``reason`` says why it was
+    chosen.
     """
 
     site: str
@@ -42,37 +44,46 @@ class Row:
 
     @property
     def flops(self) -> int:
-        """Of all calls together."""
+        """The floating-point operations of all calls together."""
         return 2 * self.batch * self.m * self.n * self.k * self.calls
 
 
 class Report:
-    """What happened while a ``use_custom_gemm()`` context held; may be read inside it and after it, at any time.
+    """The matmuls that ran while a ``use_custom_gemm()`` context was active.
 
-    It counts the products of the process: those of every thread, other contexts' included.
+    It may be read at any time, inside the context and after it. It counts matmuls of the whole process, including those
+    of other threads and other contexts.
     """
 
-    _context: _native.Context | None = None  # none where the override did not start
+    _context: _native.Context | None = None  # None if the override did not start
 
     @property
     def rows(self) -> list[Row]:
-        """Every kind of product, in the order of first calls; alignment and device alone do not tell kinds apart."""
+        """Every kind of matmul, in the order of first calls.
+
+        Rows that differ only in alignment or device are merged.
+        """
         calls: Counter[Row] = Counter()
         for count in self._context.rows() if self._context is not None else ():
             calls[_row(count)] += count.calls
         return [replace(row, calls=n) for row, n in calls.items()]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Returns the report as plain data, for JSON."""
         rows = self.rows
         return {"rows": [asdict(row) | {"flops": row.flops} for row in rows], **_totals(rows)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes every kind of product as JSON, for ``hgemm tune --report``. Readers find the old file or the new one.
+        """Writes every kind of matmul to a file, as JSON for ``hgemm tune --report``.
 
-        ``{"schema": 1, "products": [{"dtype": "float16", "out_dtype": …, "layout": "NT", "align": 16, "batch": 1,
-        "m": …, "n": …, "k": …, "calls": …, "variant": …, "source": "table", "left": ""}, …]}``. ``align`` is the least
-        alignment of A, B and the result in bytes; ``left`` says why no kernel was considered.
+        The file is replaced atomically: a reader finds either the old file or the new one. Its content is::
+
+            {"schema": 1,
+             "products": [{"dtype": "float16", "out_dtype": …, "layout": "NT", "align": 16, "batch": 1,
+                           "m": …, "n": …, "k": …, "calls": …, "variant": …, "source": "table", "left": ""}, …]}
+
+        ``align`` is the least alignment of A, B and the result in bytes. ``left`` says why torch ran the matmul without
+        asking the dispatcher, and is empty if it was asked.
 
         Raises:
             OSError: the file cannot be written.
@@ -93,7 +104,7 @@ class Report:
 
 
 def _row(count: _native.CallCount) -> Row:
-    """A counted kind as a line, without its calls."""
+    """Returns a counted kind of matmul as a row, still without its calls."""
     has_addend = bool(count.has_bias or count.has_c)
     op = ("baddbmm" if has_addend else "bmm") if count.batch > 1 else ("addmm" if has_addend else "mm")
     return Row(
@@ -112,7 +123,7 @@ def _row(count: _native.CallCount) -> Row:
 
 
 def _product(count: _native.CallCount) -> dict[str, Any]:
-    """A counted kind in a file of ``Report.save``."""
+    """Returns a counted kind of matmul as an entry of the file that ``Report.save`` writes."""
     return {
         **{name: _native.dtype_name(_native.DTYPES[getattr(count, name)]) for name in ("dtype", "out_dtype")},
         "layout": _native.LAYOUTS[count.a_major, count.b_major],
@@ -124,7 +135,7 @@ def _product(count: _native.CallCount) -> dict[str, Any]:
 
 
 def _left(count: _native.CallCount) -> str:
-    """Why a product was left to torch without a decision, "" where there was one."""
+    """Returns why torch ran a matmul without asking the dispatcher, or "" if it was asked."""
     return _native.lib().hgemm_left_reason(count.left).decode()
 
 
@@ -136,7 +147,7 @@ def _reason(count: _native.CallCount) -> str:
     source = _native.SOURCES[count.source]
     layout, dtype = _native.LAYOUTS[count.a_major, count.b_major], _native.DTYPES[count.dtype]
     facts = _native.device_facts(count.ordinal)
-    for align in (16, count.align):  # the counters know the least of all operands', which may be the result's alone
+    for align in (16, count.align):  # the counted alignment is the least of A, B and the result: A and B may have more
         query = _variants.matmul_query(count.m, count.n, count.k, dtype, layout, facts, count.batch, align)
         query.has_bias, query.act, query.out_dtype = count.has_bias, count.act, count.out_dtype
         query.numerics, query.float32 = count.numerics, count.float32
@@ -144,11 +155,14 @@ def _reason(count: _native.CallCount) -> str:
         decision, _ = _native.explain(query)
         if (decision.variant, decision.align) == (count.variant, count.align):
             return f"{source}: {decision.reason.decode()}"
-    return source  # what they do not know, such as the strides of a batch, mattered
+    return source  # the choice depended on something that is not counted, such as the strides of a batch
 
 
 def _totals(rows: Iterable[Row]) -> dict[str, Any]:
-    """Of all rows and of our kernels; ``torch_calls`` maps why calls ran through torch to how many."""
+    """Returns the calls and FLOPs of all rows, and of those on our kernels.
+
+    ``torch_calls`` maps each reason for running on torch to its number of calls.
+    """
     totals: Counter[str] = Counter(calls=0, flops=0, kernel_calls=0, kernel_flops=0)
     reasons: Counter[str] = Counter()
     for row in rows:
@@ -160,14 +174,15 @@ def _totals(rows: Iterable[Row]) -> dict[str, Any]:
     return {**totals, "torch_calls": dict(reasons.most_common())}
 
 
-# Printing. A group of rows becomes one line: rows that differ in layer numbers, then those that differ in sizes.
+# Printing. One printed line represents a group of rows: first, rows that differ only in layer numbers are grouped, and
+# then groups that differ only in sizes.
 
-# A part of a dotted name that is a number.
+# Matches a component of a dotted name that is a number.
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^. ])")
 
 
 def _merge_layers(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows equal but for the numbers in a dotted name: ``model.layers.{0-31}.mlp.up_proj``."""
+    """Groups rows that differ only in the numbers of a dotted name: ``model.layers.{0-31}.mlp.up_proj``."""
     groups: dict[tuple[str, Row], list[Row]] = {}
     for row in rows:
         template = _NUMBER.sub("#", row.site)
@@ -176,7 +191,7 @@ def _merge_layers(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def _site(group: Iterable[Row]) -> str:
-    """The rows' sites as one, with the numbers of all in braces, and how many there are."""
+    """Returns the sites of the rows as one name: the numbers of all in braces, then how many sites there are."""
     sites = list(dict.fromkeys(row.site for row in group))
     if len(sites) == 1:
         return sites[0]
@@ -187,7 +202,7 @@ def _site(group: Iterable[Row]) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """[0, 1, 2, 5] -> "{0-2,5}"."""
+    """Formats sorted numbers as ranges: [0, 1, 2, 5] -> "{0-2,5}"."""
     if len(numbers) == 1:
         return str(numbers[0])
     runs = itertools.groupby(enumerate(numbers), lambda item: item[1] - item[0])
@@ -195,7 +210,8 @@ def _ranges(numbers: Sequence[int]) -> str:
     return "{" + ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ends) + "}"
 
 
-#: More shapes of one site than this become one line: a growing cache gives a new one per token.
+#: If a site has more shapes than this, one line represents all of them: a growing key-value cache gives a new shape
+#: with every token.
 _MOST_SHAPES = 4
 
 
@@ -213,7 +229,7 @@ _SIZES = frozenset(("batch", "m", "n", "k"))
 
 
 def _cells(group: Sequence[Row]) -> tuple[str, ...]:
-    """One printed line."""
+    """Returns the cells of one printed line."""
     texts = {name: str(getattr(group[0], name)) for name in _COLUMNS}
     texts |= {name: _span(getattr(row, name) for row in group) for name in _SIZES}
     texts |= {"site": _site(group), "calls": str(sum(row.calls for row in group))}

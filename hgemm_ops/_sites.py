@@ -1,4 +1,4 @@
-"""Names for products: the module that they belong to, as ``model.layers.0.mlp.up_proj``, by hooks on all modules."""
+"""Finds the module that each matmul belongs to, such as ``model.layers.0.mlp.up_proj``, by hooks on all modules."""
 
 import threading
 import weakref
@@ -11,22 +11,25 @@ from torch.utils.hooks import RemovableHandle
 
 from hgemm_ops import _native
 
-# Where torch.compile(module) keeps the module: no part of a name that people know it by.
+# The attribute in which torch.compile(module) keeps the module. It is left out of names.
 _COMPILED = "_orig_mod"
 
-#: The names of the library's sites, by number. The first two are its own: none, and autograd.
+#: The names of the library's sites, by number. The library itself defines the first two: no site, and autograd.
 _names: list[str] = ["", "(backward)"]
 _numbers: dict[str, int] = {}
-_MOST_NAMES = 65536  # classes and modules that are made without end must not fill the memory
+_MOST_NAMES = 65536  # bounds the memory where a program makes new modules and classes without end
 
-# root -> each of its modules -> name
+# For each outermost module: the names of its modules.
 _of_modules: weakref.WeakKeyDictionary[nn.Module, weakref.WeakKeyDictionary[nn.Module, str]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 class _Running(threading.local):
-    """The modules whose forward runs on this thread: the site before each, and the outermost."""
+    """The modules whose forward is running on this thread.
+
+    ``before`` has, for each of them, the site that was current when it started. ``root`` is the outermost module.
+    """
 
     root: nn.Module | None = None
 
@@ -41,12 +44,12 @@ _hooks: list[RemovableHandle] = []
 
 
 def name_of(site: int) -> str:
-    """The module's name; "" where no module ran, "(backward)" for the gradient's products."""
+    """Returns the name of a site: "" if no module was running, "(backward)" for the matmuls of autograd."""
     return _names[site]
 
 
 def start() -> None:
-    """Has products counted by site until as many calls of :func:`stop`."""
+    """Starts counting matmuls by site, until :func:`stop` has been called as often as this function."""
     global _users
     with _lock:
         _users += 1
@@ -57,6 +60,7 @@ def start() -> None:
 
 
 def stop() -> None:
+    """Ends one call of :func:`start`."""
     global _users
     with _lock:
         _users -= 1
@@ -75,7 +79,7 @@ def _enter(module: nn.Module, args: Any) -> None:
 
 
 def _leave(module: nn.Module, args: Any, output: Any) -> None:
-    if torch.compiler.is_compiling() or not _running.before:  # or hooked since it was entered
+    if torch.compiler.is_compiling() or not _running.before:  # empty if the hooks are newer than this forward
         return
     _native.lib().hgemm_site_set(_running.before.pop())
     if not _running.before:
@@ -83,6 +87,7 @@ def _leave(module: nn.Module, args: Any, output: Any) -> None:
 
 
 def _number(name: str) -> int:
+    """Returns the number of the site with this name, and adds it if it is new; 0 if there is no place for another."""
     number = _numbers.get(name)
     if number is None:
         if len(_names) >= _MOST_NAMES:
@@ -95,6 +100,7 @@ def _number(name: str) -> int:
 
 
 def _name(module: nn.Module) -> str:
+    """Returns the dotted name of a module below the outermost module that is running."""
     root = _running.root
     assert root is not None
     names = _of_modules.get(root)

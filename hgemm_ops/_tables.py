@@ -1,7 +1,9 @@
-"""Measured times per GPU as data: ``hgemm_ops/tables/*.json``, and on top of them the user's own: what was timed as it
-came (``tune=True``), and what ``hgemm tune`` measured.
+"""Tuning tables: measured times of each GPU, as files.
 
-A file holds the times of plain products on one GPU::
+The package ships ``hgemm_ops/tables/*.json``. The user's own tables override them: first the shapes that ``tune=True``
+timed at their first matmul, then the shapes that ``hgemm tune`` measured.
+
+A file has the times of plain matmuls, without epilogue, on one GPU::
 
     {
       "schema": 1,
@@ -15,14 +17,20 @@ A file holds the times of plain products on one GPU::
       ]
     }
 
-``cc``, ``sm_count`` and ``l2_bytes`` decide whether a GPU is meant (an H100 has less L2 than an H200); the name is for
-people. Predictions at a table's shapes take the memory for one of ``dram_gbs`` GB/s, where the file says so, and else
-for the chip's. ``align`` is the least alignment of A, B and the result in bytes, 2 to 16. ``us`` maps kernels, by
-their place in ``kernels`` or by name, to microseconds and must hold torch's; a kernel this build does not have is
-skipped.
-``measured`` says where numbers come from and is not interpreted. What is not valid, an entry or a file, is skipped,
-with one line in the log. Where a shape is in a table, the fastest measured kernel is taken if it beats torch by 1 %;
-where neighbours are (within 1.5x in batch, m, n and k), they correct the model.
+- ``device``: ``cc``, ``sm_count`` and ``l2_bytes`` decide whether a table applies to a GPU (an H100 has less L2 than an
+  H200). The name is for people. ``dram_gbs`` is the bandwidth in GB/s that predictions at the table's shapes assume.
+  Without it they assume that of the chip.
+- ``measured``: the environment that the times were measured in. It is not interpreted.
+- ``align``: the least alignment of A, B and the result in bytes, from 2 to 16.
+- ``us``: microseconds by kernel. A key is the kernel's index in ``kernels``, or its name. Torch's time is required.
+  Kernels that this build does not have are skipped.
+
+A file or an entry that is not valid is skipped, with one line in the log.
+
+For a shape in a table, the dispatcher takes the fastest measured kernel if it beats torch by 1 %. With an activation or
+an added matrix the margin is 4 %, unless exactly one of m and n is at most 64. Where the model has learned nothing of
+the GPU and dtype, measured neighbours correct its predictions: shapes within a factor of 1.5 in each of batch, m, n and
+k.
 """
 
 from __future__ import annotations
@@ -42,18 +50,23 @@ import torch
 from hgemm_ops import _files, _library, _native, _variants
 
 SCHEMA = 1
-_TUNED = "tuned"  # in the user's directory
+_TUNED = "tuned"  # a directory in user_dir()
 _DTYPES = {_native.dtype_name(dtype): index for index, dtype in enumerate(_native.KERNEL_DTYPES)}
 _MAJORS = {layout: majors for majors, layout in _native.LAYOUTS.items()}
 
 
 @dataclass(frozen=True)
 class Device:
+    """A GPU, as tables identify it.
+
+    ``dram_gbs`` is the peak bandwidth of its memory in GB/s; 0 means unknown.
+    """
+
     name: str
     cc: int
     sm_count: int
     l2_bytes: int
-    dram_gbs: int = field(default=0, compare=False)  # of its memory at most; 0: not known
+    dram_gbs: int = field(default=0, compare=False)
 
     @property
     def slug(self) -> str:
@@ -61,7 +74,7 @@ class Device:
 
 
 def device_of(ordinal: int = 0) -> Device:
-    """A GPU of this machine, as tables name it."""
+    """Returns the description of a GPU of this machine."""
     facts = _native.device_facts(ordinal)
     name = torch.cuda.get_device_name(ordinal)
     return Device(name=name, cc=facts.cc, sm_count=facts.sm_count, l2_bytes=facts.l2_bytes, dram_gbs=facts.dram_gbs)
@@ -69,6 +82,8 @@ def device_of(ordinal: int = 0) -> Device:
 
 @dataclass(frozen=True)
 class Entry:
+    """The times of one shape: ``us`` maps the names of kernels, and "torch", to microseconds."""
+
     dtype: str
     layout: str
     align: int
@@ -84,7 +99,7 @@ class Entry:
 
     @classmethod
     def parse(cls, data: Any, kernels: Sequence[str]) -> Entry | None:
-        """None where a file's ``data`` is not a measured product."""
+        """Returns the entry in a file's ``data``, or None if it is not valid."""
         try:
             us = {kernels[int(name)] if name.isdecimal() else name: value for name, value in data["us"].items()}
             entry = cls(**{**data, "us": us})
@@ -97,13 +112,13 @@ class Entry:
 
 
 def _whole(*values: Any) -> bool:
-    """Whether these are positive integers of 32 bits."""
+    """Whether all values are positive integers of 32 bits."""
     return all(type(value) is int and 0 < value < 1 << 31 for value in values)
 
 
 @dataclass
 class Table:
-    """``skipped``: what of the file was not valid, "" for nothing."""
+    """The content of a file. ``skipped`` describes the entries that were not valid, "" if all were."""
 
     device: Device
     entries: list[Entry]
@@ -112,7 +127,7 @@ class Table:
 
     @classmethod
     def read(cls, path: Path) -> Table:
-        """ValueError, naming the file, where it is not a table."""
+        """Reads a file. ValueError, with the file's name, if it is not a table."""
         try:
             data = json.loads(path.read_bytes())
             if data["schema"] != SCHEMA:
@@ -134,7 +149,10 @@ class Table:
 
 
 def of_device(path: Path, device: Device) -> Table:
-    """The table in ``path``, an empty one where there is none. ValueError where it is broken, or another GPU's."""
+    """Returns the table in ``path``, or an empty one if there is no file.
+
+    ValueError if the file is not a table, or is the table of another GPU.
+    """
     table = Table.read(path) if path.exists() else Table(device, [])
     if replace(table.device, name=device.name) != device:
         raise ValueError(f"{path} is the table of another GPU, {table.device.name}: this is {device.name}")
@@ -142,8 +160,10 @@ def of_device(path: Path, device: Device) -> Table:
 
 
 def write(table: Table, path: Path) -> None:
-    """Puts a table in the place of ``path``, for one process at a time. One entry a line, so that a change of one shape
-    is one line of a diff."""
+    """Replaces the file ``path`` by a table. Only one process may write it at a time.
+
+    Each entry is one line, so that a change of one shape is one line of a diff.
+    """
     names = dict.fromkeys(name for entry in table.entries for name in entry.us)
     places = {name: str(index) for index, name in enumerate(names)}
 
@@ -158,8 +178,11 @@ def write(table: Table, path: Path) -> None:
 
 @contextmanager
 def updating(path: Path, device: Device, patience: float = math.inf) -> Iterator[Table]:
-    """The table in ``path``, to be changed in the block, behind which it is written; other processes wait, and this one
-    for them, ``patience`` seconds at most (TimeoutError). ValueError as of ``of_device``."""
+    """Yields the table in ``path``, and writes it when the block ends.
+
+    The block may change the table. A lock keeps other processes from updating the file meanwhile. TimeoutError if
+    another process still holds the lock after ``patience`` seconds; ValueError as for ``of_device``.
+    """
     with _files.locked(path, patience):
         table = of_device(path, device)
         yield table
@@ -171,16 +194,16 @@ def shipped_dir() -> Path:
 
 
 def user_dir() -> Path:
-    """Where ``hgemm tune`` writes."""
+    """The directory that ``hgemm tune`` writes to."""
     return _library.cache_dir() / "tables"
 
 
 @functools.cache
 def driver() -> str:
-    """The driver's version as nvidia-smi prints it, "" where nothing says so."""
+    """Returns the driver's version as nvidia-smi prints it, or "" if it cannot be found out."""
     try:
         nvml, version = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.create_string_buffer(80)
-        if nvml.nvmlInitWithFlags(2) == 0:  # NVML_INIT_FLAG_NO_ATTACH: the GPUs are not asked for
+        if nvml.nvmlInitWithFlags(2) == 0:  # NVML_INIT_FLAG_NO_ATTACH: does not attach to the GPUs
             nvml.nvmlSystemGetDriverVersion(version, len(version))
             nvml.nvmlShutdown()
     except (AttributeError, OSError):
@@ -189,7 +212,7 @@ def driver() -> str:
 
 
 def environment() -> dict[str, str]:
-    """What times depend on beside the GPU."""
+    """Returns the versions that times depend on, in addition to the GPU."""
     from hgemm_ops import __version__
 
     return {
@@ -201,16 +224,23 @@ def environment() -> dict[str, str]:
 
 
 def tuned_dir() -> Path:
-    """Where the shapes are kept that were timed as they came, in this environment: in another they are timed again."""
+    """The directory of the shapes that ``tune=True`` timed in this environment.
+
+    Other versions have directories of their own, and time the shapes again.
+    """
     return user_dir() / _TUNED / "_".join(f"{name}-{value}" for name, value in environment().items())
 
 
 def tuned_file(device: Device) -> Path:
+    """The file of the shapes that ``tune=True`` timed on a GPU."""
     return tuned_dir() / f"{device.slug}-{device.sm_count}-{device.l2_bytes}.json"
 
 
 def _ever_tuned() -> bool:
-    """Where not, the driver's version need not be asked for. False, too, where one cannot look."""
+    """Whether ``tune=True`` has ever stored a time; False also if the directory cannot be read.
+
+    If it has not, there is no need to ask for the driver's version.
+    """
     try:
         return (user_dir() / _TUNED).is_dir()
     except (OSError, RuntimeError):
@@ -218,14 +248,17 @@ def _ever_tuned() -> bool:
 
 
 def files(broken: list[str] | None = None) -> Iterator[Path]:
-    """Every table there is; a later file overrides an earlier one's shapes. ``broken`` receives why one cannot look."""
+    """Yields the path of every table. The shapes of a later file override those of an earlier one.
+
+    ``broken``, if given, receives a line for each directory that cannot be read.
+    """
 
     def tables_in(directory: Callable[[], Path]) -> list[Path]:
         try:
             return sorted(path for path in directory().iterdir() if path.suffix == ".json" and path.is_file())
         except FileNotFoundError:
             return []
-        except (OSError, RuntimeError) as error:  # the latter where there is no home directory
+        except (OSError, RuntimeError) as error:  # RuntimeError if there is no home directory
             if broken is not None:
                 broken.append(f"tables: {error}")
             return []
@@ -235,30 +268,33 @@ def files(broken: list[str] | None = None) -> Iterator[Path]:
 
 
 def _key(device: Device, entry: Entry) -> tuple[int, ...]:
-    """What the dispatcher looks an entry up by."""
+    """Returns the values by which the dispatcher looks an entry up."""
     dtype, layout, *sizes = entry.shape
     return (device.cc, device.sm_count, device.l2_bytes, _DTYPES[dtype], *_MAJORS[layout], *sizes)
 
 
 def _timings(us: dict[str, float]) -> list[_native.Timing]:
-    """Of the kernels that this build has."""
+    """Returns the times of the kernels that this build has."""
     ids = _variants.ids()
     return [_native.Timing(ids[name], 0, value) for name, value in us.items() if name in ids]
 
 
-#: Entries that this process measured. A file may not hold them.
+#: The entries that this process measured. They may not be in any file.
 _kept: dict[Device, list[Entry]] = {}
 
 
 def keep(device: Device, entry: Entry) -> None:
-    """Adds an entry to what the dispatcher has. RuntimeError where no product can have such times."""
+    """Adds an entry to the dispatcher's table for as long as this process lives.
+
+    RuntimeError if no matmul can have such an entry.
+    """
     timings = _timings(entry.us)
     _native.add_to_table(_native.TableEntry(*_key(device, entry), 0, len(timings), device.dram_gbs), timings)
     _kept.setdefault(device, []).append(entry)
 
 
 def install(tables: list[Table]) -> int:
-    """Gives the dispatcher these tables instead of what it has; returns the number of shapes."""
+    """Replaces the dispatcher's table by these. Returns the number of shapes."""
     shapes = {_key(t.device, entry): (entry.us, t.device.dram_gbs) for t in tables for entry in t.entries}
     entries: list[_native.TableEntry] = []
     timings: list[_native.Timing] = []
@@ -273,7 +309,7 @@ def install(tables: list[Table]) -> int:
 
 
 def read_all() -> tuple[list[Table], list[str]]:
-    """Every table that can be read, and a line for what is wrong with the others or with parts of these."""
+    """Returns every table that can be read, and a line for each file and for each table with parts that cannot."""
     tables: list[Table] = []
     broken: list[str] = []
     for path in files(broken):
@@ -286,7 +322,10 @@ def read_all() -> tuple[list[Table], list[str]]:
 
 
 def reload() -> int:
-    """Reads every table again, after tuning; returns the number of shapes. What is broken is reported and skipped."""
+    """Reads every table again, for example after tuning. Returns the number of shapes.
+
+    What cannot be read is logged and skipped.
+    """
     tables, broken = read_all()
     for line in broken:
         _library.logger.warning("%s", line)
@@ -296,5 +335,5 @@ def reload() -> int:
 
 @functools.cache
 def ensure() -> None:
-    """Loads the tables once: with the first decision, so that importing the package does not pay for it."""
+    """Loads the tables once. The first decision calls it, so that importing the package costs no time for it."""
     reload()

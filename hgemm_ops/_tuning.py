@@ -1,15 +1,19 @@
-"""Shapes that no table holds, timed at their first product: ``use_custom_gemm(tune=True)`` and ``HGEMM_OPS_TUNE=1``.
+"""Times untuned shapes at their first matmul: ``use_custom_gemm(tune=True)`` and ``HGEMM_OPS_TUNE=1``.
 
-The dispatcher (``csrc/dispatch/tuning.h``) calls the tuner on the thread of the product, with the kernels that may be
-the fastest. They and torch are timed on the product's operands and copies of them, into memory of the tuner's. The
-times become an entry of the table, by which the product in hand is decided as any other.
+The dispatcher (``csrc/dispatch/tuning.h``) calls the tuner on the thread of the matmul, and names the kernels that may
+be the fastest. The tuner times them and torch on the matmul's operands and on copies of them. Results go to memory of
+the tuner's own. The times become an entry of the tuning table, by which the dispatcher then decides this matmul and all
+later ones.
 
-- The timing has a thread of its own: no context holds there, and nothing of the product's thread reaches it (modes,
-  autocast, tracing). The product's thread waits without the GIL. One shape is timed at a time.
-- A sample is a CUDA graph of several calls, each on operands of its own, after a read of twice the L2: no launch from
-  the host and no operand in the L2 is part of it. Contenders run in rounds, in a new order each; a kernel's time is
-  torch's over the median of the rounds' ratios.
-- Nothing raises. What fails is one line of the log, and the shape is the model's for as long as the process lives.
+- The timing runs on a thread of its own. No context is active there, and nothing of the matmul's thread reaches it,
+  such as dispatch modes, autocast or tracing. The matmul's thread waits without the GIL. One shape is timed at a time.
+- A sample is the replay of a CUDA graph. The graph has several calls, each on operands of its own. Before a sample, a
+  read of twice the L2 evicts the operands. A sample therefore includes no launch from the host, and no operand is in
+  the L2.
+- Contenders run in rounds, each round in a new order. A kernel's time is torch's median time divided by the median,
+  over the rounds, of torch's time over the kernel's.
+- Tuning never raises. A failure is one line of the log, and the cost model decides the shape for as long as the process
+  lives.
 """
 
 from __future__ import annotations
@@ -34,35 +38,35 @@ from hgemm_ops import _library, _native, _tables, _variants
 
 TORCH = "torch"
 
-#: Seconds that a shape may take. Loading a kernel, once a process, is not counted.
+#: Seconds that timing one shape may take. Loading a kernel, which happens once per process, does not count.
 BUDGET = 0.02
 _MOST_KERNELS = 7
 _MOST_ROUNDS = 15
-_WANTED_ROUNDS = 3  # for which the candidates become fewer
-_MOST_CALLS = 48  # of a sample
-_SAMPLE_US = 300.0  # after which it gets no further call
-_FLUSH_SECONDS = 50e-6  # what emptying the L2 is taken to need; the clock knows better
-_CAPTURE_SECONDS = 400e-6  # the same of a graph
-_LAUNCH_US = 20.0  # that a call from the host may take longer than within a graph
-_FLUSH = 2  # times the L2
-_LINE = 128  # bytes
-_OPERANDS = 1.5  # times the L2: all operands and results of a sample, unless one call's are more
-_PATIENCE = 1.0  # seconds that the file of another process is waited for
-_STORE_EVERY = 1.0  # seconds
+_WANTED_ROUNDS = 3  # candidates are dropped until so many rounds fit the budget
+_MOST_CALLS = 48  # in a sample
+_SAMPLE_US = 300.0  # a sample gets no further call once its calls take so long
+_FLUSH_SECONDS = 50e-6  # an estimate of the time to evict the L2, to plan with; the clock ends the rounds
+_CAPTURE_SECONDS = 400e-6  # an estimate of the time to capture a graph
+_LAUNCH_US = 20.0  # how much longer a call from the host may take than a call in a graph
+_FLUSH = 2  # the size of the read that evicts the L2, in L2 sizes
+_LINE = 128  # bytes of a cache line
+_OPERANDS = 1.5  # L2 sizes that all operands and results of a sample may take, unless one call needs more
+_PATIENCE = 1.0  # seconds to wait while another process has the file locked
+_STORE_EVERY = 1.0  # seconds between writes of the file
 
-#: Enqueues a sample of a contender, "torch" or a kernel; the function returned waits for it and gives microseconds per
-#: call.
+#: Enqueues a sample of a contender, which is "torch" or a kernel. The function that it returns waits for the sample,
+#: and returns microseconds per call.
 Start = Callable[[str], Callable[[], float]]
 
 
 def calls_of_sample(torch_us: float) -> int:
-    """Of a product that torch needs so long for."""
+    """Returns how many calls a sample of a matmul has, for which torch takes ``torch_us``."""
     return min(_MOST_CALLS, 1 + int(_SAMPLE_US / torch_us))
 
 
 def affordable(torch_us: float, kernels_us: Sequence[float]) -> int:
-    """How many of the kernels, predicted to take so long, are timed beside torch: at least one."""
-    runs = 1 + _WANTED_ROUNDS  # with the one that warms up
+    """Returns how many of the kernels fit the budget beside torch, by their predicted times: at least one."""
+    runs = 1 + _WANTED_ROUNDS  # one warms up
     calls = calls_of_sample(torch_us)
 
     def seconds(us: float) -> float:
@@ -79,11 +83,14 @@ def affordable(torch_us: float, kernels_us: Sequence[float]) -> int:
 def measure(
     start: Start, names: Sequence[str], until: float, clock: Callable[[], float] = time.monotonic
 ) -> tuple[dict[str, float], int]:
-    """Microseconds of torch and each kernel, and how many rounds: one, and more while another ends by ``until``."""
+    """Times torch and the kernels. Returns the microseconds of each, and the number of rounds.
+
+    There is always one round. Another one follows if it is expected to end by ``until``.
+    """
     shuffler = random.Random(0)
     samples: dict[str, list[float]] = {name: [] for name in (TORCH, *names)}
     rounds = 0
-    for name in samples:  # a first sample takes longer
+    for name in samples:  # warms up: a first sample takes longer
         start(name)()
     first = clock()
     while True:
@@ -103,28 +110,35 @@ def measure(
     return {TORCH: torch_us, **ours}, rounds
 
 
-Line = tuple[int, str]  # of the log, with its level
+Line = tuple[int, str]  # a line of the log: level and text
 
 
 class Tuner:
-    """Times shapes as the dispatcher asks for them, on any thread. ``open_session`` gives None where it cannot now."""
+    """Times shapes when the dispatcher asks for them, on any thread.
+
+    ``open_session`` returns None if a shape cannot be timed now.
+    """
 
     def __init__(
         self, open_session: Callable[[_native.Tuning], _CudaSession | None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._open, self._clock = open_session, clock
-        self._lock = threading.Lock()  # of all below, and for one shape at a time; not held by who waits for a worker
+        # The lock protects all attributes below, and has one shape timed at a time. A thread that waits for a worker
+        # does not hold it.
+        self._lock = threading.Lock()
         self._settled: set[bytes] = set()
-        self._pending: list[tuple[_tables.Device, _tables.Entry]] = []  # in no file yet
+        self._pending: list[tuple[_tables.Device, _tables.Entry]] = []  # not in a file yet
         self._stored = -_STORE_EVERY
-        self._done: list[tuple[str, float]] = []  # who was the fastest, and the seconds it took to know
+        self._done: list[tuple[str, float]] = []  # the fastest contender of each shape, and the seconds taken
         self._warned: set[str] = set()
 
     def __call__(self, request: _native.Tuning) -> bool:
-        """Whether the request is settled: by an entry in the table, or for good without."""
+        """Times the shape. Returns True if the dispatcher need not ask again, which includes failures."""
         if bytes(request.entry) in self._settled:
             return True
-        lines: list[Line] = []  # logged on this thread: it may hold a handler's lock, for which a worker would wait
+        # This thread may hold the lock of a log handler, so that a worker that logs would wait for it forever: the
+        # worker only collects its lines.
+        lines: list[Line] = []
         try:
             session = self._open(request)
             if session is None:
@@ -134,7 +148,7 @@ class Tuner:
             try:
                 worker.join()
             finally:
-                worker.join()  # also where an interrupt ended the first: it uses the product's operands
+                worker.join()  # waits even if an interrupt ended the first join: the worker uses the matmul's operands
         except Exception as error:
             self._settled.add(bytes(request.entry))
             lines.append(_failure(error))
@@ -142,9 +156,10 @@ class Tuner:
         return True
 
     def _work(self, request: _native.Tuning, session: _CudaSession, lines: list[Line]) -> None:
+        """Runs on the worker thread."""
         with self._lock:
             if bytes(request.entry) in self._settled:
-                return  # a thread came before
+                return  # another thread has timed it meanwhile
             try:
                 lines.append(self._tune(request, session))
             except Exception as error:
@@ -155,6 +170,7 @@ class Tuner:
                 lines += self._store()
 
     def _tune(self, request: _native.Tuning, session: _CudaSession) -> Line:
+        """Times one shape and adds it to the dispatcher's table. Returns the line for the log."""
         (_, torch_us), *kernels = _native.tuning_candidates(request, _MOST_KERNELS)
         kernels = kernels[: affordable(torch_us, [us for _, us in kernels])]
         names = [_variants.name_of(id_) for id_, _ in kernels]
@@ -178,7 +194,10 @@ class Tuner:
         return logging.INFO, f"tuned {where} in {took * 1e3:.1f} ms, {rounds} rounds: {times}"
 
     def _store(self) -> list[Line]:
-        """Adds what was measured to this environment's files; what cannot be stored stays in this process."""
+        """Adds the new times to the files of this environment.
+
+        Times that cannot be stored stay in this process alone.
+        """
         self._stored = self._clock()
         pending, self._pending = self._pending, []
         lines: list[Line] = []
@@ -188,12 +207,15 @@ class Tuner:
                 with _tables.updating(_tables.tuned_file(device), device, _PATIENCE) as table:
                     held = {entry.shape: entry for entry in (*table.entries, *entries)}
                     table.entries, table.measured = list(held.values()), dict(_tables.environment())
-            except (OSError, RuntimeError, ValueError) as error:  # the second where there is no home directory
+            except (OSError, RuntimeError, ValueError) as error:  # RuntimeError if there is no home directory
                 lines.append((logging.WARNING, f"tuned shapes are kept for this process alone: {error}"))
         return lines
 
     def finish(self) -> None:
-        """At the end of a context, or of the process: stores what is in no file, says what was done since the last."""
+        """Stores the times that are in no file yet, and logs a summary since the last call.
+
+        It is called at the end of a context and at the end of the process.
+        """
         with self._lock:
             lines = self._store()
             done, self._done = self._done, []
@@ -205,7 +227,7 @@ class Tuner:
         self._log(lines)
 
     def _log(self, lines: Iterable[Line]) -> None:
-        """A warning once, however often its cause comes back."""
+        """Logs the lines; a warning only once, however often its cause returns."""
         for level, text in lines:
             if level == logging.WARNING and text in self._warned:
                 continue
@@ -218,19 +240,21 @@ def _failure(error: Exception) -> Line:
     return logging.WARNING, f"tuning failed, the model decides: {type(error).__name__}: {error}"
 
 
-# On a GPU.
+# ---- Timing on a GPU
 
 
 @functools.cache
 def _stream_of(device: torch.device) -> torch.cuda.Stream:
-    """One for all shapes: torch keeps a workspace of cuBLAS for every stream that products ran on."""
+    """Returns the stream for all shapes of a device. Torch keeps a cuBLAS workspace for each stream that a matmul ran
+    on."""
     return torch.cuda.Stream(device)
 
 
 class _CudaSession:
-    """One product, timed on a stream of the tuner's once the product's own has done what came before.
+    """One matmul, timed on the tuner's stream after the work that was before the matmul on its own stream.
 
-    ``aside``: seconds of ``contenders`` that were not the shape's: waiting for the product's stream, loading kernels.
+    ``aside`` is the time in seconds that ``contenders`` spent on other work than timing the shape: waiting for the
+    matmul's stream, and loading kernels.
     """
 
     def __init__(self, request: _native.Tuning, stream: torch.cuda.Stream) -> None:
@@ -238,12 +262,12 @@ class _CudaSession:
         self._request, self._stream, self.aside = request, stream, 0.0
         self._device = torch.device("cuda", request.ordinal)
         self._dtype = _native.DTYPES[request.entry.dtype]
-        # Batch dimensions that the product does not have, of the two that a request has.
+        # A request always has two batch dimensions: how many of them the matmul does not have.
         self._absent = 0 if request.batch[0] > 1 else 1 if request.batch[1] > 1 else 2
 
     @classmethod
     def open(cls, request: _native.Tuning) -> _CudaSession | None:
-        """On the thread of the product. None while its stream is captured."""
+        """Opens a session, on the thread of the matmul. Returns None while its stream is being captured."""
         if request.ordinal < 0:
             return None
         with torch.cuda.device(request.ordinal):
@@ -253,7 +277,7 @@ class _CudaSession:
 
     @contextlib.contextmanager
     def contenders(self, names: Sequence[str]) -> Iterator[Start]:
-        """Loaded, with nothing before them."""
+        """Yields a function that starts samples of torch and of the kernels, all of which are loaded."""
         request, entry, library = self._request, self._request.entry, _native.lib()
         library.hgemm_context_leave_all()
         stream = _stream_of(self._device)
@@ -293,7 +317,7 @@ class _CudaSession:
                 return microseconds
 
             begin = time.monotonic()
-            for name in (*names, TORCH):  # loads what there is to load
+            for name in (*names, TORCH):  # the first call of a kernel loads it
                 call(name, a, b, out)
             stream.synchronize()
             self.aside += time.monotonic() - begin
@@ -301,7 +325,7 @@ class _CudaSession:
             calls = calls_of_sample(max(1.0, alone - _LAUNCH_US))
             bytes_of_call = sum(x.untyped_storage().nbytes() for x in (a, b, out))
             sets = [(a, b, out)]
-            with contextlib.suppress(torch.cuda.OutOfMemoryError):  # then it is fewer
+            with contextlib.suppress(torch.cuda.OutOfMemoryError):  # then the sample has fewer calls
                 for _ in range(1, min(calls, int(_OPERANDS * entry.l2_bytes / bytes_of_call))):
                     sets.append((self._copy(a), self._copy(b), self._result((entry.m, entry.n))))
             pool = torch.cuda.graph_pool_handle()
@@ -309,7 +333,7 @@ class _CudaSession:
             @functools.cache
             def sample(name: str) -> torch.cuda.CUDAGraph:
                 graph = torch.cuda.CUDAGraph()
-                graph.capture_begin(pool, capture_error_mode="thread_local")  # other threads go on
+                graph.capture_begin(pool, capture_error_mode="thread_local")  # other threads may go on calling CUDA
                 try:
                     for operands in sets:
                         call(name, *operands)
@@ -324,58 +348,60 @@ class _CudaSession:
             yield start
 
     def _sizes(self, matrix: tuple[int, int]) -> tuple[int, ...]:
+        """Returns the sizes of a matrix with the batch dimensions that the matmul has."""
         return (*self._request.batch, *matrix)[self._absent :]
 
     def _operand(self, address: int | None, matrix: tuple[int, int], strides_of: Sequence[int]) -> Tensor:
-        """The product's own; where that would be a copy still to be made, N(0, 1) in its place."""
+        """Returns the matmul's own operand. If it would be a copy that is yet to be made, returns values of N(0, 1)
+        instead."""
         sizes, strides = self._sizes(matrix), tuple(strides_of)[self._absent :]
         extent = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-        if address:  # as torch takes somebody else's memory: integers as wide as the elements
+        if address:  # torch takes foreign memory by this interface: here as integers of the elements' size
             kind = {"shape": (extent,), "typestr": f"<i{self._dtype.itemsize}", "version": 3}
             memory = SimpleNamespace(__cuda_array_interface__={"data": (address, False), **kind})
             values = torch.as_tensor(memory, device=self._device).view(self._dtype)
         else:
-            generator = torch.Generator(self._device).manual_seed(0)  # not the user's, which goes on as if nothing were
+            generator = torch.Generator(self._device).manual_seed(0)  # leaves the state of the user's generator alone
             values = torch.randn(extent, dtype=self._dtype, device=self._device, generator=generator)
         return values.as_strided(sizes, strides)
 
     def _copy(self, x: Tensor) -> Tensor:
-        """With the gaps between rows, and as aligned."""
+        """Returns a copy with the same gaps between rows and the same alignment."""
         flat = x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,))
         return self._aligned(flat.numel(), x.data_ptr()).copy_(flat).as_strided(x.shape, x.stride())
 
     def _result(self, matrix: tuple[int, int]) -> Tensor:
-        """As aligned as the product's own."""
+        """Returns memory for a result, with the alignment of the matmul's own."""
         sizes = self._sizes(matrix)
         return self._aligned(math.prod(sizes), self._request.d or 0).view(sizes)
 
     def _aligned(self, count: int, address: int) -> Tensor:
-        """So many elements, as far into a line as the address is."""
+        """Returns ``count`` elements in new memory, at the same offset within a cache line as ``address``."""
         offset = address % _LINE // self._dtype.itemsize
         return torch.empty(offset + count, dtype=self._dtype, device=self._device)[offset:]
 
 
-# What the process has.
+# ---- The tuner of the process
 
 
 @functools.cache
 def by_default() -> bool:
-    """What ``HGEMM_OPS_TUNE`` said at import."""
+    """Returns what ``HGEMM_OPS_TUNE`` said at import."""
     return _library.flag("HGEMM_OPS_TUNE")
 
 
 @functools.cache
 def tuner() -> Tuner:
-    """The process's, which the dispatcher asks from now on."""
+    """Returns the tuner of the process. The first call registers it with the dispatcher."""
     made = Tuner(_CudaSession.open)
-    # torch.compile's tracing, where it is in use, stays out of what happens within a product.
+    # Where torch.compile is in use, it must not trace what the tuner does.
     _native.on_tuning(torch.compiler.disable(made.__call__) if "torch._dynamo" in sys.modules else made)
     atexit.register(made.finish)
     return made
 
 
 def apply_environment() -> None:
-    """Has products be tuned where no context says otherwise, if ``HGEMM_OPS_TUNE`` asks for it."""
+    """Turns tuning on where no context says otherwise, if ``HGEMM_OPS_TUNE`` asks for it."""
     if by_default() and _library.load():
         _native.lib().hgemm_tuning_default(1)
         tuner()

@@ -1,4 +1,4 @@
-"""The kernels of the library: what there is, and the id behind a name."""
+"""The kernels of the library: their descriptions, and the ids behind their names."""
 
 import functools
 import itertools
@@ -9,22 +9,26 @@ import torch
 
 from hgemm_ops import _library, _native, ops
 
-#: No kernel gives up on newer architectures than this; beyond it a limit means "none".
+#: A kernel whose limit is a newer architecture than this has no limit.
 _NEWEST = 999
 
 
-#: Why there is no kernel of a name, by name: kernels of libraries that could be there but were not built.
+#: For each kernel of a library that was not built: the reason that an error message gives.
 NOT_BUILT: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
 class VariantInfo:
-    """One kernel. ``tile`` is (BM, BN, BK, stages, threads); ``max_arch`` is None where any newer chip runs it;
-    ``forced_only``: it never runs unless it is asked for.
+    """One kernel.
 
-    ``sums``: kernels whose sums are "in order" give the same bits for an element, whatever else they compute; those of
-    "two slices" and of "four slices" of K likewise, and in float32 those of "planes" and of "planes by mma.sync";
-    others "vary"."""
+    ``tile`` is (BM, BN, BK, stages, threads). ``max_arch`` is None if every newer chip runs the kernel. ``numerics``
+    says in what precision it accumulates. A ``forced_only`` kernel runs only when it is named.
+
+    ``sums`` is the summation order. Two kernels with the same order give the same bits for an element, whatever else
+    they compute: "in order", "two slices" and "four slices" (of K), and in float32 "planes" and "planes by mma.sync".
+    The bits of kernels with "vary" may depend on M, the batch, the alignment or the device. A kernel keeps to its order
+    only where ``numerics`` is batch-invariant.
+    """
 
     name: str
     id: int
@@ -46,18 +50,22 @@ def _dtypes(info: _native.VariantInfo) -> tuple[torch.dtype, ...]:
 #: By value of the enum Arithmetic in csrc/core/problem.h.
 _ARITHMETIC = ("float32 accumulation", "float16 accumulation", "float32 as three bfloat16 planes")
 
-# Square, with a row, small, tiny, off every alignment, and with rows of A and B alone off it.
+# A square, a single row, a small and a tiny matmul, one without any alignment, and one in which only the rows of A and
+# B are not aligned.
 _SIZES = ((4096, 4096, 4096), (1, 4096, 4096), (128, 128, 4096), (16, 16, 64), (4097, 4097, 4097), (4096, 4096, 4097))
 
 
 def _layouts() -> list[set[str]]:
-    """The layouts each kernel serves for at least one of a few sizes: kernels declare a predicate, not a list."""
+    """Returns the layouts that each kernel can run, for at least one of a few sizes.
+
+    Kernels declare a predicate and no list of layouts, so this function tries them.
+    """
     served: list[set[str]] = [set() for _ in range(_native.lib().hgemm_variant_count())]
     chips = map(_native.preset_facts, _native.chips())
     cases = itertools.product(chips, _native.KERNEL_DTYPES, _SIZES, _native.LAYOUTS.values())
     for facts, dtype, (m, n, k), layout in cases:
         if m == 1 and layout[0] == "T":
-            continue  # a single row lies as its transpose does
+            continue  # a contiguous single row is also its own transpose
         query = matmul_query(m, n, k, dtype, layout, facts)
         query.float32 = _native.FLOAT32.index("split")
         for c in _native.explain(query)[1][:-1]:
@@ -69,7 +77,7 @@ def _layouts() -> list[set[str]]:
 def matmul_query(
     m: int, n: int, k: int, dtype: torch.dtype, layout: str, facts: _native.Facts, batch: int = 1, alignment: int = 16
 ) -> _native.Query:
-    """The question a contiguous (batch of) m x k times k x n asks."""
+    """Returns the query for contiguous matrices, ``batch`` times (m, k) @ (k, n)."""
     strides_a = (k, 1) if layout[0] == "N" else (1, m)
     strides_b = (n, 1) if layout[1] == "N" else (1, k)
     a = _native.view((batch, m, k), (m * k, *strides_a), dtype, alignment)
@@ -100,47 +108,54 @@ def _infos() -> tuple[VariantInfo, ...]:
 
 
 def variants() -> list[VariantInfo]:
-    """Every kernel in the library, in the order of their ids; empty where no library was built."""
+    """Returns every kernel in the library, in the order of their ids. The list is empty if no library was built."""
     return list(_infos())
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """Every kernel's name, by id."""
+    """Returns the name of every kernel, by id."""
     return tuple(info.name.decode() for info in _native.variant_infos())
 
 
 @functools.cache
 def ids() -> dict[str, int]:
-    """Every kernel's id, and that of torch's, by name."""
+    """Returns the id of every kernel, and of "torch", by name."""
     return {"torch": _native.TORCH} | {name: id_ for id_, name in enumerate(names())}
 
 
 def family_of(id_: int) -> str:
-    """The family of an id; "torch" of torch's."""
+    """Returns the family of the kernel with this id; "torch" for torch."""
     return "torch" if id_ == _native.TORCH else _native.variant_infos()[id_].family.decode()
 
 
 def is_forced_only(id_: int) -> bool:
-    """Whether a kernel never runs unless it is asked for; False of torch's."""
+    """Whether a kernel runs only when it is named. False for torch."""
     return id_ != _native.TORCH and bool(_native.variant_infos()[id_].added)
 
 
 def define_ops() -> None:
-    """Gives every kernel of the loaded library its op. To be called once, after other libraries have added theirs and
-    have given them their ops."""
+    """Defines an op for every kernel of the loaded library.
+
+    Call it once, after other libraries have added their kernels and have defined the ops of those.
+    """
     for id_, (name, info) in enumerate(zip(names(), _native.variant_infos(), strict=True)):
         if not info.added:
             ops.variants.define_kernel(ops.LIB, name, id_)
 
 
 def name_of(id_: int) -> str:
-    """The name of an id, "auto" and "torch" included."""
+    """Returns the name of an id; "auto" and "torch" are names, too."""
     return {_native.AUTO: "auto", _native.TORCH: "torch"}.get(id_) or names()[id_]
 
 
 def resolve(name: str | None) -> int:
-    """The id of a kernel's name: -1 for None or "auto", -2 for "torch". ValueError, with the names, for others."""
+    """Returns the id of a kernel's name: -1 for None and "auto", -2 for "torch".
+
+    Raises:
+        ValueError: there is no such kernel. The message lists the names.
+        TypeError: ``name`` is not a string.
+    """
     if name is None or name == "auto":
         return _native.AUTO
     if name == "torch":
@@ -156,7 +171,7 @@ def resolve(name: str | None) -> int:
 
 
 def resolve_mode(argument: str, modes: tuple[str, ...], name: str | None) -> int:
-    """The number of a mode; -1 for None. ValueError, with the names, for others."""
+    """Returns the number of a mode, -1 for None. ValueError, with the names of the modes, for others."""
     if name is None:
         return _native.AUTO
     if name not in modes:
@@ -167,7 +182,7 @@ def resolve_mode(argument: str, modes: tuple[str, ...], name: str | None) -> int
 def resolve_choice(
     variant: str | None = None, numerics: str | None = None, float32: str | None = None
 ) -> dict[str, int]:
-    """The arguments with which a caller chooses among kernels, as the ops take them."""
+    """Returns the arguments ``variant``, ``numerics`` and ``float32`` as the ops take them: as numbers."""
     return {
         "variant": resolve(variant),
         "numerics": resolve_mode("numerics", _native.NUMERICS, numerics),
@@ -176,13 +191,17 @@ def resolve_choice(
 
 
 def standing_numerics() -> str:
-    """What a call that asks for nothing gets, now and on this thread."""
+    """Returns the default ``numerics`` of a call on this thread: the context's if one is active, else the
+    environment's."""
     return _native.NUMERICS[_native.lib().hgemm_standing_numerics()] if _library.load() else "fast"
 
 
 def apply_environment() -> None:
-    """Makes ``HGEMM_OPS_VARIANT``, ``HGEMM_OPS_NUMERICS`` and ``HGEMM_OPS_FLOAT32`` what the ops take when neither an
-    argument nor the context manager says otherwise."""
+    """Sets the defaults of ``variant``, ``numerics`` and ``float32`` to the values of ``HGEMM_OPS_VARIANT``,
+    ``HGEMM_OPS_NUMERICS`` and ``HGEMM_OPS_FLOAT32``.
+
+    An argument or the context manager overrides them. ValueError if a value is not valid.
+    """
     for argument in ("variant", "numerics", "float32"):
         variable = f"HGEMM_OPS_{argument.upper()}"
         value = os.environ.get(variable)

@@ -1,6 +1,7 @@
-"""Layers that share an input as one product: modules that hold their weights together.
+"""Modules that compute the linear layers of one input in one matmul, by keeping their weights in one parameter.
 
-``fuse_projections(model)`` puts the modules in, ``unfuse_projections(model)`` takes them out again.
+``fuse_projections(model)`` replaces a model's layers by such modules. ``unfuse_projections(model)`` restores the
+layers.
 """
 
 import copy
@@ -26,7 +27,7 @@ __all__ = [
     "unfuse_projections",
 ]
 
-#: Names of sibling layers that are given the same input, as transformers and diffusers spell them.
+#: Names, in transformers and diffusers, of sibling layers that get the same input.
 PROJECTIONS = (
     ("q_proj", "k_proj", "v_proj"),
     ("query", "key", "value"),
@@ -37,7 +38,7 @@ PROJECTIONS = (
     ("wi_0", "wi_1"),
 )
 
-#: Classes of transformers whose forward is ``down_proj(act_fn(gate_proj(x)) * up_proj(x))``.
+#: Classes in transformers whose forward is ``down_proj(act_fn(gate_proj(x)) * up_proj(x))``.
 GATED_MLPS = frozenset(
     f"{name}MLP"
     for name in (
@@ -47,18 +48,19 @@ GATED_MLPS = frozenset(
     )
 )
 
-#: Classes of activations that ``linear_gated`` computes, by name: torch's, and transformers' of the same function.
+#: The activations that ``linear_gated`` computes, by class name: those of torch, and those of transformers for the same
+#: functions.
 GATES = {"ReLU": "relu", "GELUActivation": "gelu", "GELUTanh": "gelu_tanh", "SiLU": "silu", "SiLUActivation": "silu"}
 
 
 def linear_gated(x: Tensor, weight: Tensor, activation: str | None = "silu", *, variant: str | None = None) -> Tensor:
-    """Gated linear unit: ``gate, up = F.linear(x, weight).chunk(2, -1)``, then ``act(gate) * up``.
+    """Computes a gated linear unit: ``gate, up = F.linear(x, weight).chunk(2, -1)``, then ``act(gate) * up``.
 
-    Where no gradient is wanted, one launch with the kernels that can (those for at most 64 rows on Hopper), else a
-    product and one that gates it.
+    Without gradients and with at most 64 rows on Hopper, one kernel computes all of it where one supports the operands.
+    Otherwise a matmul runs, and then a kernel that applies activation and gate.
 
     Args:
-        x: ``(..., in_features)``. Any strides and storage offset.
+        x: ``(..., in_features)``, with any strides and storage offset.
         weight: ``(2 * out_features, in_features)``, the rows of the gate first.
         activation, variant: as for :func:`hgemm_ops.linear`.
 
@@ -74,7 +76,7 @@ def linear_gated(x: Tensor, weight: Tensor, activation: str | None = "silu", *, 
 
 
 def _is_traced(*tensors: Tensor) -> bool:
-    """Whether what is done with ``tensors`` is compiled, transformed, or a subclass's business."""
+    """Whether the tensors are compiled, transformed by functorch, or instances of a subclass."""
     return (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
@@ -82,11 +84,14 @@ def _is_traced(*tensors: Tensor) -> bool:
     )
 
 
-# Modules
+# ---- Modules
 
 
 class _Results(threading.local):
-    """What projections computed for their siblings: for each parent whose forward runs on this thread, by group."""
+    """The results that projections have computed for their siblings.
+
+    There is one dictionary, by group, for each parent module whose forward is running on this thread.
+    """
 
     def __init__(self) -> None:
         self.of_parents: list[dict[ProjectionGroup, tuple[Tensor, tuple[int, int, bool], tuple[Tensor, ...]]]] = []
@@ -106,15 +111,16 @@ def _end(module: nn.Module, args: Any, output: Any) -> None:
 
 
 class ProjectionGroup(nn.Module):
-    """Linear layers of one input, their weights one behind another in one parameter.
+    """The weights of several linear layers with one input, concatenated in one parameter.
 
     Args:
-        layers: of one in_features, dtype and device, all or none with a bias. Their values are copied.
+        layers: with the same in_features, dtype and device, and either all or none with a bias. Their values are
+            copied.
 
     Attributes:
         weight: ``(sum of out_features, in_features)``.
         bias: ``(sum of out_features,)``, or None.
-        sizes: the layers' out_features.
+        sizes: the out_features of each layer.
     """
 
     bias: nn.Parameter | None
@@ -128,14 +134,17 @@ class ProjectionGroup(nn.Module):
         self.register_parameter("bias", nn.Parameter(torch.cat(biases), wanted) if biases else None)
 
     def rows(self, index: int) -> slice:
-        """Where the layer ``index`` lies in ``weight`` and ``bias``."""
+        """Returns the rows of ``weight`` and ``bias`` that belong to the layer ``index``."""
         start = sum(self.sizes[:index])
         return slice(start, start + self.sizes[index])
 
     def project(self, x: Tensor, index: int) -> Tensor:
-        """The layer ``index`` of ``x``. In one forward of the layers' parent the first that is called computes all, and
-        the others, called with the same tensor, take theirs."""
-        if _is_traced(x) or x.is_inference() or not _results.of_parents:  # no sibling may take a result of x
+        """Returns the result of the layer ``index`` for ``x``.
+
+        The first layer that is called in a forward of the parent computes the results of all layers. The others take
+        theirs if they are called with the same tensor.
+        """
+        if _is_traced(x) or x.is_inference() or not _results.of_parents:  # then nothing is kept for siblings
             rows = self.rows(index)
             return F.linear(x, self.weight[rows], None if self.bias is None else self.bias[rows])
         memo = _results.of_parents[-1]
@@ -147,16 +156,16 @@ class ProjectionGroup(nn.Module):
         return found[2][index]
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        """The projections save the rows, under the names of their layers."""
+        """Saves nothing: the projections save their rows, under the names of their layers."""
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """The projections load them."""
+        """Loads nothing: the projections load their rows."""
 
 
 class Projection(nn.Module):
     """One layer of a :class:`ProjectionGroup`: ``F.linear(x, self.weight, self.bias)``.
 
-    ``weight`` and ``bias`` are views of the group's; a state dict has them under these names.
+    ``weight`` and ``bias`` are views of the group's parameters. A state dict has them under these names.
     """
 
     def __init__(self, group: ProjectionGroup, index: int) -> None:
@@ -187,11 +196,11 @@ class Projection(nn.Module):
             destination[prefix + name] = value if keep_vars else value.detach()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
-        in_place = {**local_metadata, "assign_to_params_buffers": False}  # what is assigned would be no view
+        in_place = {**local_metadata, "assign_to_params_buffers": False}  # an assigned tensor would not be a view
         self.linear()._load_from_state_dict(state_dict, prefix, in_place, *rest)
 
     def linear(self) -> nn.Linear:
-        """A plain layer on the group's memory."""
+        """Returns an ``nn.Linear`` layer that shares the group's memory."""
         layer = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
         for name, value in self._values().items():
             setattr(layer, name, nn.Parameter(value.detach(), self.group.weight.requires_grad))
@@ -199,13 +208,16 @@ class Projection(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """``down_proj(act_fn(gate_proj(x)) * up_proj(x))``, gate, up, activation and product as one operator. Shares the
-    layers of the module it stands for."""
+    """Computes ``down_proj(act_fn(gate_proj(x)) * up_proj(x))``.
+
+    Both projections, the activation and the multiplication are one operator. The module shares the layers of the module
+    that it replaces.
+    """
 
     def __init__(self, mlp: nn.Module) -> None:
         super().__init__()
         self._modules.update(mlp._modules)
-        self._original = (mlp,)  # not a child
+        self._original = (mlp,)  # in a tuple, so that it is not registered as a child
 
     def forward(self, x: Tensor) -> Tensor:
         group: ProjectionGroup = self.gate_proj.group  # type: ignore[union-attr, assignment]
@@ -214,7 +226,7 @@ class GatedMLP(nn.Module):
 
 
 def _fusible(parent: nn.Module, names: Sequence[str]) -> list[nn.Linear] | None:
-    """The parent's layers of these names, where one product may stand for them."""
+    """Returns the parent's layers of these names, or None if one matmul cannot replace them."""
     layers = [parent._modules.get(name) for name in names]
     if any(type(layer) is not nn.Linear for layer in layers):
         return None
@@ -223,7 +235,7 @@ def _fusible(parent: nn.Module, names: Sequence[str]) -> list[nn.Linear] | None:
         (layer.in_features, layer.weight.dtype, layer.weight.device, layer.weight.requires_grad, layer.bias is None)
         for layer in found
     }
-    # Hooks, parametrizations, own forwards: the layer is more than its weight.
+    # A layer with hooks, a parametrization or a forward of its own does more than multiply by its weight.
     plain = all(
         type(layer.weight) is nn.Parameter
         and "forward" not in vars(layer)
@@ -234,19 +246,24 @@ def _fusible(parent: nn.Module, names: Sequence[str]) -> list[nn.Linear] | None:
 
 
 def fuse_projections(model: nn.Module) -> list[str]:
-    """Swaps in modules that compute layers of one input together; returns what they are, as "layers.0.q_proj+k_proj".
+    """Replaces the linear layers of one input by modules that compute them together.
 
-    Query, key and value, or gate and up, told by the names of :data:`PROJECTIONS`, become :class:`Projection` modules
-    that share a :class:`ProjectionGroup`: in one forward of their parent, the first one computes all. Gated MLPs of
-    transformers (:data:`GATED_MLPS`) become a :class:`GatedMLP`. Outside of their parent's forward, with another
-    input, in ``torch.inference_mode``, under ``torch.func`` and ``torch.compile``, each layer computes its own rows.
-    Results are those of the layers, up to rounding; state dicts have the same names and shapes.
+    Query, key and value, or gate and up, are found by the names in :data:`PROJECTIONS`. They become :class:`Projection`
+    modules that share a :class:`ProjectionGroup`. In one forward of their parent, the first of them computes the
+    results of all. Gated MLPs of transformers (:data:`GATED_MLPS`) become a :class:`GatedMLP`. Each layer computes only
+    its own rows if it is called outside of its parent's forward, with another input, in ``torch.inference_mode``, under
+    ``torch.func`` or under ``torch.compile``. The results are those of the original layers, up to rounding. State dicts
+    keep their names and shapes.
 
-    The layers' parameters are replaced by the group's: make an optimizer, a CUDA graph or a DDP wrapper afterwards.
-    Layers that are tied, hooked, parametrized or of a subclass stay. Undone by :func:`unfuse_projections`.
+    The group's parameters replace those of the layers: make an optimizer, a CUDA graph or a DDP wrapper afterwards.
+    Layers that are tied, hooked, parametrized or of a subclass stay as they are. :func:`unfuse_projections` restores
+    the layers.
 
     Args:
-        model: with weights of any dtype on any device.
+        model: with weights of any dtype on any device. It is changed in place.
+
+    Returns:
+        What was fused, as "layers.0.q_proj+k_proj".
     """
     fused = []
     owners = Counter(parameter for module in model.modules() for parameter in module._parameters.values())
@@ -268,6 +285,7 @@ def fuse_projections(model: nn.Module) -> list[str]:
 
 
 def _is_gated(parent: nn.Module, group: ProjectionGroup) -> bool:
+    """Whether a :class:`GatedMLP` can replace ``parent``, whose gate and up projections are in ``group``."""
     kind = type(parent)
     return (
         kind.__name__ in GATED_MLPS
@@ -279,7 +297,11 @@ def _is_gated(parent: nn.Module, group: ProjectionGroup) -> bool:
 
 
 def unfuse_projections(model: nn.Module) -> list[str]:
-    """Puts plain ``nn.Linear`` layers back, with the values of now; returns what :func:`fuse_projections` had."""
+    """Restores plain ``nn.Linear`` layers, with the current values of the weights.
+
+    Returns:
+        What had been fused, in the form that :func:`fuse_projections` returns.
+    """
     unfused = []
     for path, parent in list(model.named_modules()):
         for by_name in _groups(parent):
@@ -298,7 +320,7 @@ def unfuse_projections(model: nn.Module) -> list[str]:
 
 
 def _groups(parent: nn.Module) -> Iterable[dict[str, Projection]]:
-    """Each group's projections among the children of ``parent``, by name."""
+    """Returns the projections among the children of ``parent``, by name, for each group."""
     by_group: dict[ProjectionGroup, dict[str, Projection]] = {}
     for name, child in parent.named_children():
         if isinstance(child, Projection):
