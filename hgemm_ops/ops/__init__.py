@@ -1,7 +1,7 @@
-"""Defines ``torch.ops.hgemm`` and registers everything of it that is written in Python.
+"""Defines ``torch.ops.hgemm``, and registers the implementations that are written in Python.
 
-``csrc/torch`` adds the CUDA kernels when the shared library is loaded, before or after; ``hgemm_ops._variants`` the ops
-of its kernels.
+``csrc/torch`` adds the CUDA kernels when the shared library is loaded, before or after this module.
+``hgemm_ops._variants`` adds an op for each kernel.
 """
 
 from torch import library
@@ -10,7 +10,7 @@ from hgemm_ops.ops import aten, autograd, keys, schema, variants
 
 __all__ = ["LIB", "variants"]
 
-# A FRAGMENT, because the shared library holds another; kept alive, because registrations die with it.
+# A FRAGMENT, because the shared library defines another one. It is kept alive, because the registrations die with it.
 LIB = library.Library(schema.NAMESPACE, "FRAGMENT")
 schema.define(LIB)
 for _module in (aten, autograd, keys):

@@ -1,9 +1,10 @@
-"""Every op by torch's functions, whose shape rules and errors are therefore the ops' own.
+"""Every op, computed by torch's functions. Its shape rules and errors are therefore torch's.
 
-They serve CPU tensors, devices without a kernel of ours and CUDA without the shared library; fake and meta tensors; and
-forward mode, vmap and the rest of torch.func, since torch knows how to transform its own. Results are row-major.
-``variant``, ``numerics`` and ``float32`` are for CUDA kernels. ``csrc/torch`` takes precedence where it has registered
-one.
+These implementations run for CPU tensors, on devices without kernels of this package, and on CUDA without the shared
+library. They also run for fake and meta tensors, and in forward mode, vmap and the other transforms of torch.func,
+because torch can transform its own functions. Results are row-major. ``variant`` and ``float32`` have no effect here.
+``numerics`` has none on the CPU; for CUDA tensors, a batch-invariant mode raises RuntimeError. Where ``csrc/torch`` has
+registered an implementation, it takes precedence.
 """
 
 import functools
@@ -21,7 +22,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def require(condition: bool, message: str) -> None:
-    """Raises ``RuntimeError(message)`` unless ``condition`` holds."""
+    """Raises ``RuntimeError(message)`` unless ``condition`` is true."""
     if not condition:
         raise RuntimeError(message)
 
@@ -35,9 +36,12 @@ def _compute(
     numerics: int | None = None,
     float32: int | None = None,
 ) -> Tensor:
-    """``function`` of the operands in the result's dtype, after the checks that torch has no counterpart for. What has
-    another dtype than ``factor`` stays as it is: that of an addend may be the result's, for any other torch has an
-    error. Row-major, and in ``out_dtype`` even where autocast had the last word (under vmap)."""
+    """Applies ``function`` to the operands, converted to the result's dtype, and returns a row-major result.
+
+    It first makes the checks that torch has no counterpart for. An operand of another dtype than ``factor`` is not
+    converted: an addend may have the result's dtype, and torch raises an error for any other. The result is converted
+    to ``out_dtype`` at the end as well, because under vmap autocast may have changed its dtype.
+    """
     dtype = factor.dtype
     require(
         variant is None or variant >= -2,
@@ -81,7 +85,7 @@ def _linear_gated(x: Tensor, weight: Tensor, act: int, **choice: Any) -> Tensor:
     return activation.gate(_compute(F.linear, x, weight, **choice), act)
 
 
-#: op name -> the op by torch's functions, differentiable
+#: The differentiable implementation of each op by torch's functions, by name.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "matmul": functools.partial(_compute, torch.matmul),
     "mm": functools.partial(_compute, torch.mm),
@@ -98,7 +102,7 @@ def _out(name: str) -> Callable[..., Tensor]:
     def op(*args: Any, out: Tensor, **options: Any) -> Tensor:
         result: Tensor = FUNCTIONS[name](*args, **options)
         given, wanted = ((tuple(t.shape), t.dtype, t.device) for t in (out, result))
-        # NOTE: never resized, as torch's is: compiled graphs count on the buffer they have planned.
+        # NOTE: unlike torch's, `out` is never resized: compiled graphs rely on the buffer that they have planned.
         require(given == wanted, f"hgemm::{name}: out must have the result's {wanted}, got {given}")
         return out.copy_(result)
 
@@ -114,15 +118,17 @@ def _fake(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def register_op(lib: library.Library, name: str, function: Callable[..., Any]) -> None:
-    """Registers ``function``, written with torch's functions, as an op's implementation on ``lib``, the fake one
-    included."""
+    """Registers ``function``, which uses torch's functions, as the implementation of an op on ``lib``.
+
+    It also registers it as the op's fake implementation.
+    """
     lib.impl(name, function, "CompositeExplicitAutograd")
     lib.impl(name, function, "FuncTorchBatched")
     library.register_fake(f"{NAMESPACE}::{name}", _fake(function), lib=lib)
 
 
 def register(lib: library.Library) -> None:
-    """Registers the implementations of every op on ``lib``, fake ones included."""
+    """Registers the implementations of every op on ``lib``, and their fake implementations."""
     functions = FUNCTIONS | {f"{name}.out": _out(name) for name in SIGNATURES}
     for name, function in functions.items():
         register_op(lib, name, function)

@@ -1,10 +1,13 @@
-"""Autograd of the ops: kernels at the Autograd key, since ``register_autograd`` has no forward mode and no functorch.
+"""Autograd of the ops.
 
-* Gradients are written with torch's functions, so torch differentiates them again, and they run as torch's own products
-  do. They are computed in the inputs' dtype.
+The kernels are registered at the Autograd key, because ``register_autograd`` supports neither forward mode nor
+functorch.
+
+* Gradients are written with torch's functions. Torch can therefore differentiate them again, and they run as torch's
+  own matmuls do. They are computed in the inputs' dtype.
 * In forward mode, and under the transforms of torch.func, torch computes the whole op (``aten.py``) and transforms it.
-* A forced ``variant`` is that of the forward product alone: its gradients have other layouts and shapes. ``numerics``
-  and ``float32`` are those of the gradients, too.
+* A forced ``variant`` applies only to the forward matmul, because the gradients have other layouts and shapes.
+  ``numerics`` and ``float32`` apply to the gradients, too.
 """
 
 import functools
@@ -29,8 +32,11 @@ _OPS = getattr(torch.ops, NAMESPACE)
 
 
 class _Formula(NamedTuple):
-    """y = act(alpha * a @ b + beta * c); a and b at least 2-D. ``dims``: what y lacks where a or b is a vector;
-    ``transposed``: b is a view of a row-major (n, k); ``modes``: of the gradients' products."""
+    """y = act(alpha * a @ b + beta * c), with a and b at least 2-D.
+
+    ``dims`` are the dimensions that y lacks where a or b is a vector. ``transposed`` means that b is a view of a
+    row-major (n, k). ``modes`` are the modes of the gradients' matmuls.
+    """
 
     act: int
     alpha: float
@@ -41,7 +47,7 @@ class _Formula(NamedTuple):
 
 
 class _Product(Function):
-    """y of a formula, with the argument of act where the op returns it."""
+    """Computes y of a formula, and also the argument of act where the op returns it."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, formula: _Formula, a: Tensor, b: Tensor, c: Tensor | None) -> Any:
@@ -73,7 +79,7 @@ class _Product(Function):
         grad = grad.to(ctx.dtype)
         for dim in dims:
             grad = grad.unsqueeze(dim)
-        shared = len(ctx.b_shape) == 2  # then one product over all rows, not a batch of them that is summed
+        shared = len(ctx.b_shape) == 2  # then one matmul over all rows replaces a batch of them and a sum
         if shared:
             grad = _rows(grad)
         if needs_a:
@@ -81,7 +87,7 @@ class _Product(Function):
             grad_a = grad_a.reshape(ctx.a_shape) if shared else grad_a.sum_to_size(ctx.a_shape)
         if needs_b:
             a = _rows(a) if shared else a
-            # In the memory layout of b, which is what accumulates without a copy.
+            # The gradient has the memory layout of b, so that autograd accumulates it without a copy.
             grad_b = ctx.matmul(grad.mT, a.conj()).mT if transposed else ctx.matmul(a.mH, grad)
             grad_b = _scaled(grad_b, alpha).sum_to_size(ctx.b_shape)
         return (None,) * 2 + (grad_a, grad_b, grad_c)
@@ -92,11 +98,14 @@ def _scaled(t: Tensor, factor: float) -> Tensor:
 
 
 def _rows(t: Tensor) -> Tensor:
-    """(..., n) -> (rows, n). Not ``flatten``, for which autograd's own vmap (``is_grads_batched``) has no rule."""
+    """Reshapes (..., n) to (rows, n).
+
+    It does not call ``flatten``, for which autograd's own vmap (``is_grads_batched``) has no rule.
+    """
     return t if t.dim() == 2 else t.reshape(math.prod(t.shape[:-1]), t.size(-1))
 
 
-# What each op records: the arguments are the op itself, and those of its schema.
+# ---- How each op is recorded. The arguments are the op itself, and then those of its schema.
 
 
 def _record(
@@ -140,7 +149,7 @@ def _record_linear_save(
 def _record_linear(
     call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None, act: int = 0, **options: Any
 ) -> Any:
-    if act > 1:  # relu's derivative follows from its result
+    if act > 1:  # only relu's derivative follows from its result; others need the argument as well
         return _OPS.linear_save.default(x, weight, bias, act, **options)[0]
     return _record_linear_save(call, x, weight, bias, act, **options)
 
@@ -157,11 +166,14 @@ def has_tangent(*args: Any) -> bool:
 
 
 def kernel(op: OpOverload, in_torch: Callable[..., Any], record: Callable[..., Any]) -> Callable[..., Any]:
-    """The Autograd kernel of ``op``: ``record`` where a gradient is wanted, ``in_torch`` where more is."""
+    """Returns the Autograd kernel of ``op``.
+
+    It calls ``record`` where a gradient is needed, and ``in_torch`` in forward mode and under functorch.
+    """
 
     def run(keyset: DispatchKeySet, *args: Any, **options: Any) -> Any:
         def call() -> Any:
-            with torch._C._AutoDispatchBelowADInplaceOrView():  # or torch's implementations would return views
+            with torch._C._AutoDispatchBelowADInplaceOrView():  # otherwise torch's implementations would return views
                 return op.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *args, **options)
 
         if torch._C._are_functorch_transforms_active() or has_tangent(*args):
@@ -174,7 +186,7 @@ def kernel(op: OpOverload, in_torch: Callable[..., Any], record: Callable[..., A
 
 
 def _out_kernel(op: OpOverload) -> Callable[..., Tensor]:
-    """As torch's: an out= overload has no gradient, and says so."""
+    """Returns the Autograd kernel of an out= overload. Like torch's, it has no gradient and raises if one is needed."""
 
     def run(keyset: DispatchKeySet, *args: Any, out: Tensor, **options: Any) -> Tensor:
         if has_tangent(*args, out):
@@ -190,7 +202,7 @@ def _out_kernel(op: OpOverload) -> Callable[..., Tensor]:
 
 
 def _out_version_kernel(op: OpOverload) -> Callable[..., Tensor]:
-    """Tells autograd that ``out`` was written to."""
+    """Returns the kernel that tells autograd that ``out`` was written to."""
 
     def run(keyset: DispatchKeySet, *args: Any, out: Tensor, **options: Any) -> Tensor:
         with torch._C._AutoDispatchBelowADInplaceOrView():
@@ -204,8 +216,11 @@ def _out_version_kernel(op: OpOverload) -> Callable[..., Tensor]:
 def register_op(
     lib: library.Library, name: str, function: Callable[..., Any], record: Callable[..., Any] = _record
 ) -> None:
-    """Registers the Autograd kernel of an op on ``lib``. ``function``: the op by torch's functions; ``record``: what it
-    records, by default a product of its two arguments."""
+    """Registers the Autograd kernel of an op on ``lib``.
+
+    ``function`` is the op by torch's functions. ``record`` records it for the backward, by default as a matmul of its
+    two arguments.
+    """
     lib.impl(name, kernel(getattr(_OPS, name).default, function, record), "Autograd", with_keyset=True)
 
 

@@ -1,10 +1,11 @@
-"""The ops at two more of torch's dispatch keys.
+"""Registers the ops at two more of torch's dispatch keys.
 
-* Autocast: they run in the dtype of the enclosing torch.autocast, as torch.matmul and F.linear do. torch's
-  ``register_autocast`` fixes one dtype per device; these kernels ask torch at each call.
-  NOTE: torch keeps the casts of leaf parameters in a cache that Python cannot reach, so a weight is cast at every call.
-* Functionalize, of the ``.out`` overloads, so that torch.compile traces them: the functional op, then a write. torch
-  does this by itself only for ops that return nothing or a fresh tensor, and torch's own ``out=`` returns ``out``.
+* Autocast: the ops run in the dtype of the enclosing torch.autocast, as torch.matmul and F.linear do. Torch's
+  ``register_autocast`` fixes one dtype per device, whereas these kernels ask torch at each call. NOTE: torch keeps the
+  casts of leaf parameters in a cache that Python cannot reach, so a weight is cast at every call.
+* Functionalize, for the ``.out`` overloads: torch.compile can then trace them, as the functional op and a write. Torch
+  does this by itself only for ops that return nothing or a fresh tensor, and the ``.out`` overloads return ``out``, as
+  torch's do.
 """
 
 from collections.abc import Callable
@@ -52,7 +53,7 @@ def register_autocast(lib: library.Library, name: str) -> None:
 
 
 def register(lib: library.Library) -> None:
-    """Registers both on ``lib``, of every op that has them."""
+    """Registers the Autocast and Functionalize kernels of every op on ``lib``."""
     for name in (*SIGNATURES, *OTHERS):
         register_autocast(lib, name)
         if name in SIGNATURES:

@@ -1,15 +1,16 @@
 """The ladder (``csrc/ladder``): kernels for learning and comparing, in a library of their own, ``_ladder.so``.
 
-Every step is an op. A step that multiplies is ``torch.ops.hgemm.<step>(a, b)``, torch.matmul through that kernel alone.
-It takes row-major matrices of one dtype, and its op copies operands that are not row-major. Some steps walk the result
-in panels: ``torch.ops.hgemm.<step>(a, b, swizzle_stride=0)``, where ``swizzle_stride`` is the width of a panel in
-columns, and 0 leaves it to the step.
+Every step is an op. A step that multiplies is ``torch.ops.hgemm.<step>(a, b)``: torch.matmul on that kernel alone. Its
+kernel takes row-major matrices of one dtype, and its op copies operands that are not row-major. Some steps walk over
+the result in panels: ``torch.ops.hgemm.<step>(a, b, swizzle_stride=0)``. ``swizzle_stride`` is the width of a panel in
+columns; with 0 the step chooses it.
 
-The first steps of the course add: ``a + b`` of two tensors of one shape and dtype, row-major. On CUDA the kernel of the
-step's name does (``csrc/ladder/elementwise.cc``); elsewhere, and where a gradient is wanted, torch does.
+The first steps of the course compute ``a + b`` for two row-major tensors of one shape and dtype. On CUDA the kernel
+with the step's name runs (``csrc/ladder/elementwise.cc``). On other devices, and where a gradient is needed, torch
+computes the sum.
 
-The rest of the package knows of the ladder by one call, ``define_ops``. Kernels of the ladder never run unless they are
-asked for. Where the library was not built, its ops say so.
+The rest of the package calls only ``define_ops`` of this module. Kernels of the ladder run only when they are named. If
+the library was not built, the ops exist and raise an error that says so.
 """
 
 import ctypes
@@ -28,14 +29,16 @@ from hgemm_ops.ops.schema import NAMESPACE, TAGS
 
 _NOT_BUILT = "is a step of the ladder, whose library was not built: install with HGEMM_LADDER=1"
 
-#: matmul through a kernel that walks the result in panels of ``swizzle_stride`` columns, 0: of its own choice.
+#: The op for kernels that walk over the result in panels of ``swizzle_stride`` columns. With 0, the kernel chooses.
 _SWIZZLED = "matmul_swizzled"
 _INT32_MAX = 2**31 - 1
 
 
 class Step(NamedTuple):
-    """A kernel that multiplies. ``variant``: its id; ``row_bytes``: what it wants the address of every row of its
-    operands to be a multiple of."""
+    """A kernel that multiplies.
+
+    ``variant`` is its id. The address of every row of its operands must be a multiple of ``row_bytes``.
+    """
 
     name: str
     variant: int
@@ -45,7 +48,7 @@ class Step(NamedTuple):
 
 
 class Addition(NamedTuple):
-    """A kernel that adds two tensors of one dtype. It is no variant of a product."""
+    """A kernel that adds two tensors of one dtype. It is not a variant of a matmul."""
 
     name: str
     dtype: torch.dtype
@@ -56,8 +59,10 @@ class Addition(NamedTuple):
 
 @functools.cache
 def _load() -> tuple[ctypes.CDLL, int] | None:
-    """The library and the id of its first kernel. The first call adds its kernels behind those of ``_C.so``. None where
-    it was not built or does not load."""
+    """Returns the library and the id of its first kernel; None if it was not built or cannot be loaded.
+
+    The first call appends its kernels to those of ``_C.so``.
+    """
     path = _library.PATH.with_name("_ladder.so")
     if not _library.load() or not path.is_file():
         return None
@@ -72,13 +77,13 @@ def _load() -> tuple[ctypes.CDLL, int] | None:
 
 
 def is_built() -> bool:
-    """Whether the ladder's kernels are there."""
+    """Whether the ladder's kernels are available."""
     return _load() is not None
 
 
 @functools.cache
 def steps() -> tuple[Step, ...]:
-    """The kernels that multiply, in the order of their ids."""
+    """Returns the kernels that multiply, in the order of their ids."""
     found = _load()
     if found is None:
         return ()
@@ -97,7 +102,7 @@ def steps() -> tuple[Step, ...]:
 
 @functools.cache
 def additions() -> tuple[Addition, ...]:
-    """The kernels that add."""
+    """Returns the kernels that add."""
     found = _load()
     if found is None:
         return ()
@@ -110,7 +115,7 @@ def additions() -> tuple[Addition, ...]:
 
 
 def _declared() -> list[str]:
-    """The names of all steps, from the list that the library is compiled from."""
+    """Returns the names of all steps, from the list that the library is compiled from."""
     package = Path(__file__).resolve().parents[1]
     for csrc in (package / "_csrc", package.parent / "csrc"):
         if (declarations := csrc / "ladder" / "variants.inc").is_file():
@@ -123,9 +128,9 @@ def _declared() -> list[str]:
 
 
 def _plain(t: Tensor, row_bytes: int) -> Tensor:
-    """``t``, or a copy: row-major, its rows starting on ``row_bytes``."""
+    """Returns ``t``, or a copy, as a row-major tensor whose rows start on multiples of ``row_bytes``."""
     if t.dim() == 0:
-        return t  # for the op to refuse
+        return t  # the op refuses it
     columns, chunk = t.size(-1), max(1, row_bytes // t.element_size())
     pitch = t.stride(-2) if t.dim() > 1 and t.size(-2) > 1 else -(-columns // chunk) * chunk
     starts_on_chunks = pitch % chunk == 0 and t.storage_offset() % chunk == 0
@@ -137,8 +142,11 @@ def _plain(t: Tensor, row_bytes: int) -> Tensor:
 
 
 def _define_step(lib: library.Library, step: Step) -> None:
-    """Defines the op of a step. Composite: gradients, vmap, fake tensors and autocast are those of ``hgemm::matmul`` or
-    of ``hgemm::matmul_swizzled``. The op copies operands that are not row-major; ``variant=`` refuses them."""
+    """Defines the op of a step.
+
+    It is composite: its gradients, vmap, fake tensors and autocast are those of ``hgemm::matmul`` or of
+    ``hgemm::matmul_swizzled``. The op copies operands that are not row-major, whereas ``variant=`` refuses them.
+    """
 
     def operands(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         for argument, t in {"a": a, "b": b}.items():
@@ -158,8 +166,11 @@ def _define_step(lib: library.Library, step: Step) -> None:
 
 
 def _define_swizzled(lib: library.Library, loaded: ctypes.CDLL) -> None:
-    """Defines ``hgemm::matmul_swizzled``: an op of its own, because the width of a panel is no argument of matmul and
-    must reach the kernel from compiled graphs and from below autograd."""
+    """Defines ``hgemm::matmul_swizzled``.
+
+    It is an op of its own because matmul has no argument for the width of a panel, which must reach the kernel from
+    compiled graphs and from below autograd.
+    """
 
     def check(swizzle_stride: int) -> None:
         require(
@@ -174,7 +185,8 @@ def _define_swizzled(lib: library.Library, loaded: ctypes.CDLL) -> None:
 
     def on_cuda(a: Tensor, b: Tensor, *, variant: int, swizzle_stride: int) -> Tensor:
         check(swizzle_stride)
-        # The launch is on this thread, within the call.
+        # The stride is a thread-local variable of the library. It is enough to set it around the call, because the call
+        # launches the kernel on this thread.
         before = loaded.hgemm_ladder_set_swizzle_stride(swizzle_stride)
         try:
             product: Tensor = torch.ops.hgemm.matmul.default(a, b, variant=variant)
@@ -190,7 +202,7 @@ def _define_swizzled(lib: library.Library, loaded: ctypes.CDLL) -> None:
 
 
 def _define_addition(lib: library.Library, name: str, dtype: torch.dtype) -> None:
-    """Defines the op of an addition, with everything of it but the CUDA kernel."""
+    """Defines the op of an addition, and everything of it except the CUDA kernel."""
 
     def add(a: Tensor, b: Tensor) -> Tensor:
         prefix = f"hgemm::{name}: a"
@@ -206,7 +218,7 @@ def _define_addition(lib: library.Library, name: str, dtype: torch.dtype) -> Non
 
 
 def _define_missing(lib: library.Library, name: str) -> None:
-    """Defines an op that says that its step was not built."""
+    """Defines an op that raises an error: its step was not built."""
 
     def op(a: Tensor, b: Tensor, swizzle_stride: int = 0) -> Tensor:
         raise RuntimeError(f"hgemm::{name} {_NOT_BUILT}")
@@ -216,8 +228,10 @@ def _define_missing(lib: library.Library, name: str) -> None:
 
 
 def define_ops() -> None:
-    """Adds the ladder's kernels to those of ``_C.so``, which is loaded, and gives every step its op. To be called once,
-    before anything asks which kernels there are."""
+    """Adds the ladder's kernels to those of ``_C.so``, which must be loaded, and defines the op of every step.
+
+    Call it once, before anything asks which kernels there are.
+    """
     found = _load()
     if found is None:
         for name in _declared():

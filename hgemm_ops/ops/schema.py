@@ -1,8 +1,8 @@
-"""The operator schemas, with their tags: the one place that says what ``torch.ops.hgemm`` holds.
+"""The schemas and tags of the operators: the one place that says what ``torch.ops.hgemm`` contains.
 
-Implementations are registered elsewhere: CUDA in ``csrc/torch``, every other device in ``aten.py``; autograd, autocast,
-vmap and the rest in the files beside this one. Ops exist, and run through torch, even where no shared library could be
-built.
+The implementations are registered elsewhere: those for CUDA in ``csrc/torch``, those for every other device in
+``aten.py``, and autograd, autocast, vmap and the rest in the modules beside this one. The ops exist, and torch computes
+them, even where no shared library could be built.
 """
 
 import torch
@@ -10,16 +10,19 @@ from torch import library
 
 NAMESPACE = "hgemm"
 
-# Arguments every GEMM op takes: the result's dtype (float32 for half inputs), and a forced kernel (an index into
-# ``hgemm_ops.variants()``; None or -1 lets the dispatcher choose, -2 is torch's own kernel); and numerics (0 fast, 1
-# batch_invariant, 2 batch_invariant_or_raise; None or -1 is what the context or the environment says); and float32
-# (0 strict, 1 split, None or -1 likewise).
-# NOTE: not `int variant=-1`: AOTInductor passes a keyword-only int that has its default at run time, but leaves it out
-# of the arguments it expects. A None is left out by both sides.
+# The arguments that every GEMM op takes:
+# - out_dtype: the result's dtype. float32 is allowed for 16-bit inputs.
+# - variant: a forced kernel, as an index into ``hgemm_ops.variants()``. None or -1 lets the dispatcher choose, -2 is
+#   torch's own kernel.
+# - numerics: 0 fast, 1 batch_invariant, 2 batch_invariant_or_raise. None or -1 is the default of the context or the
+#   environment.
+# - float32: 0 strict, 1 split. None or -1 is the default of the context or the environment.
+# NOTE: the default is None and not -1, because of AOTInductor. At run time it passes a keyword-only int even if it has
+# its default, but it leaves it out of the arguments that it expects. It leaves a None out on both sides.
 _CHOICE = "int? variant=None, int? numerics=None, int? float32=None"
 _OPTIONS = f"ScalarType? out_dtype=None, {_CHOICE}"
 
-#: op name -> arguments of its functional overload
+#: The arguments of the functional overload of each op, by name.
 SIGNATURES: dict[str, str] = {
     "matmul": f"Tensor a, Tensor b, *, {_OPTIONS}",
     "mm": f"Tensor a, Tensor b, *, {_OPTIONS}",
@@ -29,17 +32,17 @@ SIGNATURES: dict[str, str] = {
     "linear": f"Tensor x, Tensor weight, Tensor? bias=None, int act=0, *, {_OPTIONS}",
 }
 
-#: op name -> the rest of its schema, for ops without a ``.out`` overload
+#: The schema behind the name, for ops without a ``.out`` overload.
 OTHERS: dict[str, str] = {
-    # (act(x @ weight.T + bias), the argument of act), for a backward that needs the latter
+    # Returns act(x @ weight.T + bias) and the argument of act, for a backward that needs the argument.
     "linear_save": f"(Tensor x, Tensor weight, Tensor? bias, int act, *, {_OPTIONS}) -> (Tensor, Tensor)",
-    # act(gate) * up of gate, up = (x @ weight.T).chunk(2, -1)
+    # Returns act(gate) * up, with gate, up = (x @ weight.T).chunk(2, -1).
     "linear_gated": f"(Tensor x, Tensor weight, int act, *, {_CHOICE}) -> Tensor",
 }
 
 TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
-# NOTE: the `.out` overloads do without torch 2.13's `Tag.out`, which would let inductor plan the buffer: its lowering
-# (FallbackKernel.create) passes keyword-only arguments twice and fails on symbolic sizes.
+# NOTE: the `.out` overloads do not have torch 2.13's `Tag.out`, which would let inductor plan the buffer. Inductor's
+# lowering (FallbackKernel.create) passes keyword-only arguments twice, and fails on symbolic sizes.
 
 
 def define(lib: library.Library) -> None:

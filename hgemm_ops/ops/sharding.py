@@ -1,8 +1,9 @@
-"""DTensor: which placements of the operands give which placement of the result, on one dimension of the mesh.
+"""DTensor sharding rules: which placements of the operands give which placement of the result, on one mesh dimension.
 
-``register_sharding`` lives in ``torch.distributed.tensor``, which ``import hgemm_ops`` must not import. DTensor runs an
-op's fake implementation, for the result's metadata, before it looks for the op's strategy: the fake implementations
-call ``register_if_loaded``, so the strategies are there when the first DTensor arrives. ``register()`` does it by hand.
+``register_sharding`` is in ``torch.distributed.tensor``, which ``import hgemm_ops`` must not import. DTensor runs the
+fake implementation of an op, for the metadata of the result, before it looks for the op's strategy. The fake
+implementations call ``register_if_loaded``, so the strategies are registered when the first DTensor arrives.
+``register()`` registers them explicitly.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from hgemm_ops.ops.schema import NAMESPACE
 if TYPE_CHECKING:
     from torch.distributed.tensor.placement_types import Placement
 
-# Placements of the results and of the positional arguments (None: not a tensor).
+# The placements of the results, and those of the positional arguments (None for one that is not a tensor).
 Strategy = tuple[list["Placement | None"], list["Placement | None"]]
-# What a dimension of an operand is: "m", "n", "k", or a batch dimension's position from the right.
+# The meaning of each dimension of an operand: "m", "n", "k", or a batch dimension's position from the right.
 Labels = list["int | str"]
 
 
 def register_if_loaded() -> None:
-    """Registers the strategies once ``torch.distributed.tensor`` has been imported by somebody else."""
+    """Registers the strategies if ``torch.distributed.tensor`` has already been imported."""
     if "torch.distributed.tensor" in sys.modules:
         register()
 
@@ -57,7 +58,10 @@ def _labels(operand: Any, *matrix: str) -> Labels:
 def _placements(
     a: Any, b: Any, c: Any, *, b_matrix: tuple[str, str] = ("k", "n"), is_sum: bool = True
 ) -> list[list[Placement]]:
-    """Every [y, a, b, c] placement of y = a @ b + c. ``is_sum``: as a sum of the ranks' products, too."""
+    """Returns every [y, a, b, c] placement of y = a @ b + c.
+
+    ``is_sum``: includes those in which y is the sum of the ranks' matmuls.
+    """
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     a_labels, b_labels = _labels(a, "m", "k"), _labels(b, *b_matrix)
@@ -90,9 +94,9 @@ def _add_product(input: Any, a: Any, b: Any, **options: Any) -> list[Strategy]:
 
 
 def _linear(x: Any, weight: Any, *others: Any, **options: Any) -> list[Strategy]:
-    """``others`` are bias and act; the dispatcher drops trailing defaults."""
+    """Returns the strategies of ``linear``. ``others`` are bias and act; the dispatcher drops trailing defaults."""
     bias, act = others + (None, 0)[len(others) :]
-    placements = _placements(x, weight, bias, b_matrix=("n", "k"), is_sum=act == 0)  # an activation wants the whole sum
+    placements = _placements(x, weight, bias, b_matrix=("n", "k"), is_sum=act == 0)  # act needs the complete sum
     return [([y], [px, pw, None if bias is None else pb, None][: 2 + len(others)]) for y, px, pw, pb in placements]
 
 
@@ -101,6 +105,10 @@ def _linear_save(*args: Any, **options: Any) -> list[Strategy]:
 
 
 def _linear_gated(x: Any, weight: Any, act: int, **options: Any) -> list[Strategy]:
-    """Whole weights alone: a shard's rows are not the rows that belong together, and the gate needs the whole sum."""
+    """Returns the strategies with the whole weight on every rank.
+
+    If the rows of the weight were sharded, a rank would not have the rows of gate and up that belong together. If k
+    were sharded, the activation would see a part of the sum.
+    """
     placements = _placements(x, weight, None, b_matrix=("n", "k"), is_sum=False)
     return [([y], [px, pw, None]) for y, px, pw, _ in placements if pw.is_replicate()]

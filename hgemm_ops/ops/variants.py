@@ -1,4 +1,4 @@
-"""One op per kernel: ``torch.ops.hgemm.<variant>(a, b)`` is torch.matmul through that kernel alone."""
+"""One op per kernel: ``torch.ops.hgemm.<variant>(a, b)`` is torch.matmul on that kernel alone."""
 
 import torch
 from torch import Tensor, library
@@ -7,8 +7,10 @@ from hgemm_ops.ops.schema import TAGS
 
 
 def define_kernel(lib: library.Library, name: str, variant: int) -> None:
-    """Defines the op of the kernel with the id ``variant``. Composite: gradients, vmap, fake tensors and autocast are
-    those of ``hgemm::matmul``."""
+    """Defines the op of the kernel with the id ``variant``.
+
+    It is composite: its gradients, vmap, fake tensors and autocast are those of ``hgemm::matmul``.
+    """
 
     def op(a: Tensor, b: Tensor) -> Tensor:
         return torch.ops.hgemm.matmul.default(a, b, variant=variant)
