@@ -1,4 +1,4 @@
-"""The ``hgemm`` command. Each subcommand is a file of its own, imported when it is called."""
+"""The ``hgemm`` command. Each subcommand is a module of its own, which is imported when the subcommand is called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-#: Every subcommand, and the module in which it is an attribute of its own name.
+#: The module of every subcommand. The subcommand is an attribute of the module, with its own name.
 _MODULES = {
     "bench": "hgemm_ops.cli.bench",
     "doctor": "hgemm_ops.cli.doctor",
@@ -20,12 +20,12 @@ _MODULES = {
     "tune": "hgemm_ops.cli.tune",
 }
 _CHECKOUT = Path(__file__).resolve().parents[2]
-#: Parts of the package, and of a checkout, that an installation may lack; the subcommands that need them then say so.
+#: Parts of the package and of a checkout that an installation may lack. The subcommands that need them then say so.
 _OPTIONAL = ("benchmarks", "hgemm_ops.bench")
 
 
 def _load(name: str) -> click.Command:
-    """The subcommand. ModuleNotFoundError where this installation lacks what it needs."""
+    """Imports a subcommand. ModuleNotFoundError if this installation lacks what it needs."""
     module = _MODULES[name]
     if module.startswith("benchmarks."):
         if not (_CHECKOUT / "benchmarks" / "course").is_dir():
@@ -37,7 +37,7 @@ def _load(name: str) -> click.Command:
 
 
 def _unavailable(name: str, missing: str) -> click.Command:
-    """A subcommand that only says what it lacks, whatever its arguments are."""
+    """Returns a subcommand that raises an error about what is missing, whatever its arguments are."""
     if missing == "benchmarks":
         reason = f"runs from a checkout of hgemm_ops, with benchmarks/ and csrc/; {_CHECKOUT} is none"
     else:
@@ -76,4 +76,4 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="hgemm_ops", prog_name="hgemm")
 def main() -> None:
-    """Hand-written GEMM kernels behind torch.matmul: what is there, what runs, how fast."""
+    """Hand-written GEMM kernels behind torch.matmul: list them, explain the choice, measure, tune."""

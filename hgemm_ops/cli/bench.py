@@ -1,4 +1,4 @@
-"""``hgemm bench``: our kernels against torch on a suite of shapes."""
+"""``hgemm bench``: compares our kernels with torch on a suite of shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from hgemm_ops.bench import console, record, runner, survey
 from hgemm_ops.bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, parse_shapes, with_dtype
 
-_SHAPES = "shapes"  # what results of --shapes are called
+_SHAPES = "shapes"  # the suite's name in results of --shapes
 
 
 @click.command("bench", short_help="Time our kernels against torch on a suite of shapes.")
@@ -67,19 +67,20 @@ def bench(
 ) -> None:
     """Time the dispatcher's choice, and any kernels and peers named, against torch.
 
-    Every timed configuration is checked against float64 first. Contenders run interleaved, from CUDA graphs, over
-    buffers that do not fit the L2. The ratio is the median over rounds of torch's time over ours, above 1 where we are
-    faster, with its 95 % interval. With few rows, "of stream" is the time of only reading the weights over the
-    contender's. Ends with status 1 if a result was wrong.
+    Every timed configuration is first checked against float64. Contenders run interleaved, from CUDA graphs, on buffers
+    that do not fit the L2. The ratio is the median, over rounds, of torch's time divided by ours, with its 95 %
+    interval: above 1, we are faster. With few rows, "of stream" is the time to only read the weights, divided by the
+    contender's time: 1.0 is the memory limit. The exit status is 1 if a result was wrong.
 
-    random (shapes that no table and no suite holds, new ones each time) and zoo (what published models multiply,
-    without what the table holds of the model in question) time every kernel that may be the fastest, in a fifth of a
-    second a shape: the choice and the best of them, over torch.
+    The suites random and zoo have many shapes. random draws new ones each time, which no tuning table and no other
+    suite has. zoo has the matmuls of published models, and ignores the entries of the tuning table for the model in
+    question. Both time every kernel that may be the fastest, for a fifth of a second per shape, and report the speed
+    over torch of the dispatcher's choice and of the fastest kernel.
 
-    Peers: cublaslt (the best of 16 heuristics), triton (torch.compile, max-autotune), cutlass (needs nvcc and
-    pip install 'hgemm_ops[peers]'), quack (needs quack-kernels); and two whose bits do not depend on the number of
-    rows, to be timed under HGEMM_OPS_NUMERICS=batch_invariant: cublaslt_fixed (one algorithm, no split-K), triton_fixed
-    (one tile). One that is not available is reported as such.
+    Peers: cublaslt (the best of 16 heuristics), triton (torch.compile, max-autotune), cutlass (needs nvcc and pip
+    install 'hgemm_ops[peers]'), quack (needs quack-kernels). The bits of two more do not depend on the number of rows,
+    so time them under HGEMM_OPS_NUMERICS=batch_invariant: cublaslt_fixed (one algorithm, no split-K) and triton_fixed
+    (one tile). A peer that is not available is reported as such.
     """
     cases = with_dtype(SUITES[suite], dtype) if suite in SUITES and dtype else SUITES.get(suite or "", ())
     if shapes:
@@ -93,7 +94,7 @@ def bench(
         raise click.UsageError(f"{suite} has shapes, types and kernels of its own")
     console.require_kernels("hgemm bench")
     if plot_path:
-        from hgemm_ops.bench import plots  # before the measurement: matplotlib may be missing
+        from hgemm_ops.bench import plots  # fails before the measurement if matplotlib is missing
 
     screen = Console()
     if suite in survey.NAMES:

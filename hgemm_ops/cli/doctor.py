@@ -1,4 +1,4 @@
-"""``hgemm doctor``: is this installation sound? Exits with 1 where something is broken."""
+"""``hgemm doctor``: checks the installation. The exit status is 1 if something is broken."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _OLDEST_TORCH = (2, 10)
 
 @dataclass(frozen=True)
 class Finding:
-    """``status``: "ok"; "note", where something is absent by choice or circumstance; "broken"."""
+    """The result of one check.
+
+    ``status`` is "ok", "broken", or "note" where something is absent by choice or circumstance.
+    """
 
     check: str
     status: str
@@ -40,10 +43,10 @@ def _native_library() -> Finding:
         text = f"{_library.PATH}, {automatic} kernels, {forced_only} more that only run when they are asked for"
         if _native.lib().hgemm_has_device_code():
             return Finding("library", "ok", text)
-        # What `make demo` builds without a GPU; beside one it serves nothing.
+        # `make demo` builds such a library without a GPU, where it is enough. With a GPU it runs no matmul.
         text += ", without device code (HGEMM_CUDA_ARCHS=none): torch serves every product"
         return Finding("library", "broken" if torch.cuda.is_available() else "note", text)
-    # Torch serves everything where nothing was built; a library that is there and does not load is another matter.
+    # An installation without a library is sound: torch runs every op. A library that does not load is broken.
     expected = _library.flag("HGEMM_OPS_DISABLE") or not _library.PATH.is_file()
     return Finding("library", "note" if expected else "broken", str(_library.reason()))
 
@@ -90,7 +93,10 @@ def _table() -> Finding:
 
 
 def _correctness() -> Finding:
-    """A ragged product against float64, held to twice torch's own error; on the GPU where there is one."""
+    """Compares a matmul with sizes that no tile divides with float64. The error may be at most twice torch's own.
+
+    It runs on the GPU if there is one.
+    """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator(device).manual_seed(0)
     a = torch.randn(257, 333, generator=generator, device=device).half()
@@ -114,7 +120,7 @@ _CHECKS: tuple[Callable[[], Finding], ...] = (
 
 
 def examine() -> list[Finding]:
-    """Every check, in order; one that raises is broken."""
+    """Runs every check, in order. A check that raises is reported as broken."""
     findings = []
     for check in _CHECKS:
         try:
@@ -127,7 +133,7 @@ def examine() -> list[Finding]:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> None:
-    """Check the installation; exit with 1 if something is broken."""
+    """Check the installation. The exit status is 1 if something is broken."""
     findings = examine()
     if as_json:
         click.echo(json.dumps([asdict(f) for f in findings], indent=2))

@@ -1,4 +1,4 @@
-"""``hgemm explain M N K``: every kernel, eligible or why not, the choice and where it came from."""
+"""``hgemm explain M N K``: lists every kernel, why it is or is not eligible, and the choice with its source."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def explain(
     every: bool,
     as_json: bool,
 ) -> None:
-    """Which kernel an M x K times K x N product gets, and why. Needs no GPU."""
+    """Explain which kernel an (M, K) @ (K, N) matmul gets, and why. Needs no GPU."""
     try:
         explanation = hgemm_ops.explain(
             M=m,

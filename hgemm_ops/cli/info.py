@@ -1,4 +1,4 @@
-"""``hgemm info``: versions, devices, kernels and tables."""
+"""``hgemm info``: lists versions, devices, kernels and tuning tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hgemm_ops import _library, _native, _override, _tables, _tuning
 
 
 def devices() -> list[dict[str, Any]]:
-    """Every visible GPU that kernels run on, as the dispatcher sees it, with the number of tuned shapes it has."""
+    """Returns every visible GPU that kernels can run on, as the dispatcher sees it, with its number of tuned shapes."""
     if not (torch.cuda.is_available() and _library.load()):
         return []
     _tables.ensure()
@@ -30,7 +30,7 @@ def devices() -> list[dict[str, Any]]:
 
 
 def collect() -> dict[str, Any]:
-    """Everything that the command prints."""
+    """Returns everything that the command prints."""
     kernels = []
     for v in hgemm_ops.variants():
         dtypes = [str(dtype).removeprefix("torch.") for dtype in v.dtypes]
@@ -54,7 +54,7 @@ def collect() -> dict[str, Any]:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(as_json: bool) -> None:
-    """Versions, devices, kernels and tuned tables."""
+    """List versions, devices, kernels and tuning tables."""
     data = collect()
     if as_json:
         click.echo(json.dumps(data, indent=2))

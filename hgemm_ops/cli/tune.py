@@ -1,4 +1,4 @@
-"""``hgemm tune``: measures shapes on this GPU, so that the dispatcher need not predict them."""
+"""``hgemm tune``: measures shapes on this GPU, so that the dispatcher need not predict their times."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from hgemm_ops.bench import console, record, runner, sampling, survey
 from hgemm_ops.bench import shapes as model_data
 from hgemm_ops.bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, Case, parse_shapes, with_dtype
 
-_WHOLE_CHUNK = 16  # bytes
+_WHOLE_CHUNK = 16  # bytes; rows that start on such multiples have the best alignment
 _LAYOUT_HELP = "Of --shapes; repeatable.  [default: NT, a linear layer's]"
 _VARIANT_HELP = "Which kernels, beside torch; repeatable.  [default: all eligible]"
 
 
 def read(path: Path, device: _tables.Device) -> _tables.Table:
-    """The table in ``path``, an empty one where there is none. ClickException where it is broken, or another GPU's."""
+    """Returns the table in ``path``, or an empty one if there is no file.
+
+    ClickException if the file is not a table, or is the table of another GPU.
+    """
     try:
         return _tables.of_device(path, device)
     except ValueError as error:
@@ -33,8 +36,11 @@ def read(path: Path, device: _tables.Device) -> _tables.Table:
 
 
 def blended(entry: _tables.Entry, earlier: _tables.Entry) -> _tables.Entry:
-    """The times of a run and those of an earlier one: torch's of the former, and each kernel's by the geometric mean of
-    how many times as fast it was. A kernel that only one run timed keeps what it had there."""
+    """Averages the times of a run with those of an earlier run.
+
+    Torch's time is that of this run. A kernel's speed over torch is the geometric mean of its speeds in both runs. A
+    kernel that only one run timed keeps its speed in that run.
+    """
     torch_us = entry.us["torch"]
     us = {"torch": torch_us}
     for name in {**entry.us, **earlier.us}:
@@ -45,8 +51,11 @@ def blended(entry: _tables.Entry, earlier: _tables.Entry) -> _tables.Entry:
 
 
 def reported(path: Path) -> tuple[list[Case], list[str]]:
-    """The plain products of a report (``Report.save``), and a line for each that no table can hold. ClickException
-    where the file is none."""
+    """Reads the plain matmuls of a report (``Report.save``).
+
+    Returns those that can be tuned, and a line for each one that no table can contain. ClickException if the file is
+    not a report.
+    """
     try:
         document = json.loads(path.read_bytes())
         if document["schema"] != _report.SCHEMA:
@@ -61,7 +70,7 @@ def reported(path: Path) -> tuple[list[Case], list[str]]:
 def _reported(
     *, dtype: str, out_dtype: str, layout: str, align: int, batch: int, m: int, n: int, k: int, left: str, **_: Any
 ) -> tuple[Case, str]:
-    """A product of a report, and why it cannot be tuned."""
+    """Returns a matmul of a report, and why it cannot be tuned, or "" if it can."""
     if min(batch, m, n, k) < 1:
         return Case(1, 1, 1), f"nothing to multiply in {batch} x {m} x {n} x {k}"
     if dtype not in ELEMENT_BYTES:
@@ -83,9 +92,10 @@ def _cases(
     layouts: tuple[str, ...],
     more: Sequence[Case] = (),
 ) -> list[Case]:
-    """The plain products asked for, each once: the only thing a table holds.
+    """Returns the plain matmuls that were asked for, each once. A tuning table contains nothing else.
 
-    Of padded rows it holds those that no kernel reads without a copy: what is copied is contiguous.
+    A case with padded rows is included only if the rows do not start on 16 bytes. No kernel then reads the operands
+    without a copy, and the copy is contiguous, as the operands of a table are.
     """
     cases = list(more)
     for suite in suites:
@@ -107,7 +117,7 @@ def _cases(
 
 
 def table_key(case: Case) -> dict[str, Any]:
-    """What the dispatcher looks the case up by: the problem as kernels see it."""
+    """Returns the key by which the dispatcher looks a case up: the matmul in the canonical form that kernels get."""
     facts = _native.device_facts(torch.cuda.current_device())
     dtype: torch.dtype = getattr(torch, case.dtype)
     query = _variants.matmul_query(case.m, case.n, case.k, dtype, case.layout, facts, case.batch)
@@ -120,11 +130,12 @@ def table_key(case: Case) -> dict[str, Any]:
 
 
 def to_entry(row: runner.Row) -> _tables.Entry | None:
-    """The table entry of a row; None where torch or every kernel of ours went without a time."""
+    """Returns the table entry of a row; None if torch, or every kernel of ours, has no time."""
     torch_us = row.results[runner.TORCH].us
     if torch_us is None:
         return None
-    # Torch's time over the paired ratio: two medians of one run still differ by the drift of clocks between rounds.
+    # A kernel's time is torch's median divided by the paired ratio: two medians also differ by the drift of the clock
+    # between rounds.
     ours = {name: torch_us / result.ratio.value for name, result in row.results.items() if result.ratio}
     if not ours:
         return None
@@ -135,7 +146,7 @@ def to_entry(row: runner.Row) -> _tables.Entry | None:
 def _output(given: Path | None, default: Callable[[], Path]) -> Path:
     try:
         return (given or default()).resolve()
-    except RuntimeError as error:  # there is no home directory
+    except RuntimeError as error:  # raised if there is no home directory
         raise click.ClickException(f"{error} Set HGEMM_OPS_CACHE_DIR, or give --output") from None
 
 
@@ -150,7 +161,7 @@ def _measure_random(
     screen: Console,
     as_json: bool,
 ) -> None:
-    """Adds random shapes to the model's data, by way of a journal beside it."""
+    """Adds random shapes to the data that the model is fitted to. A journal beside the file lets a run be resumed."""
     console.require_kernels("hgemm tune")
     slug = record.gpu_slug(torch.cuda.get_device_name())
     path = _output(output, lambda: _library.cache_dir() / "shapes" / f"{slug}.tsv.xz")
@@ -247,16 +258,17 @@ def tune(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Time every eligible kernel and torch, and write the times to a table.
+    """Time every eligible kernel and torch, and write the times to a tuning table.
 
-    Where a table holds a shape, the dispatcher takes the fastest kernel measured; near such shapes, it corrects its
-    predictions. All kernels run in turn first; then the fastest run again, each alone with torch, as it will be used:
-    at the clocks of a crowd other kernels lead. Shapes already in the table are replaced, or averaged with
-    ``--blend``, others kept. The table is written after every shape, so an interrupted run loses nothing, and several
-    processes may tune at once. Ends with status 1 if a kernel gave a wrong result; its time is not written.
+    For a shape in a table, the dispatcher takes the fastest measured kernel. On a GPU of which its model has learned
+    nothing, measured shapes also correct the predictions for shapes nearby. First, all kernels run interleaved. Then
+    the fastest are timed again, each alone with torch, because the clock under mixed load can favour other kernels.
+    Shapes that are already in the table are replaced, or averaged with ``--blend``; others are kept. The table is
+    written after every shape, so an interrupted run loses nothing, and several processes may tune at once. The exit
+    status is 1 if a kernel gave a wrong result, whose time is not written.
 
     --random measures shapes that no suite scores, as the suite random of hgemm bench does, and merges them into a file
-    of benchmarks/fit_model.py. A run that is interrupted goes on, with the same N, where it ended.
+    for benchmarks/fit_model.py. An interrupted run is resumed by running it again with the same N.
     """
     screen = Console(stderr=as_json)
     if random is not None:
@@ -273,7 +285,7 @@ def tune(
     device = _tables.device_of(torch.cuda.current_device())
     path = _output(output, lambda: _tables.user_dir() / f"{device.slug}.json")
     measured = record.environment()
-    read(path, device)  # what is wrong with it is said before anything is measured
+    read(path, device)  # raises if the file is not valid, before anything is measured
 
     def keep(row: runner.Row) -> None:
         entry = to_entry(row)
