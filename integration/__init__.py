@@ -1,11 +1,13 @@
-"""End-to-end checks: transformers models, built from configs with random weights, through ``use_custom_gemm()``.
+"""End-to-end checks: transformers models with ``use_custom_gemm()``, built from configs with random weights.
 
-``python -m integration`` runs them, ``python -m integration.demo`` (``make demo``) shows one. Nothing is downloaded.
+``python -m integration`` runs them, and ``python -m integration.demo`` (``make demo``) shows one. Nothing is
+downloaded.
 """
 
 import os
 
-# Models come from configs alone: a mistake that asks the hub for a file must fail, not wait for a network.
+# Models are built from configs alone. If a mistake requests a file from the hub, the run must fail and not wait for a
+# network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Its notes on generation defaults say nothing about a result.
+# Silences warnings about generation defaults, which do not concern the results.
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -1,4 +1,4 @@
-"""``python -m integration``: the whole suite, or one case of it."""
+"""``python -m integration``: runs the whole suite, or one case of it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from integration import check, models
 
 
 def console() -> Console:
-    """A console wide enough for the table where the output is a file or a pipe."""
+    """Returns a console that is wide enough for the table if the output is a file or a pipe."""
     probe = Console()
     return probe if probe.is_terminal else Console(width=180)
 
 
 def save(results: list[check.Result], path: Path, *, whole: bool) -> None:
-    """Writes the results; of a part of the suite, beside what the file has of other cases."""
+    """Writes the results to a file. If they are a part of the suite, the file keeps its results of other cases."""
     records = [result.record() for result in results]
     if not whole and path.exists():
         labels = {entry["label"] for entry in records}
@@ -65,7 +65,7 @@ def main(
     only: str | None,
     path: Path | None,
 ) -> None:
-    """Checks transformers models end to end: use_custom_gemm() against torch and a wide reference."""
+    """Check transformers models end to end: use_custom_gemm() against torch and a wide reference."""
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     gpu = where.type == "cuda"
     if model is None:
@@ -95,7 +95,7 @@ def main(
     view, results = console(), []
     for result in check.run(cases, device=where, timed=timed):
         results.append(result)
-        if path is not None:  # after each case: a run may be cut off
+        if path is not None:  # saved after each case, because a run may be interrupted
             save(results, path, whole=only is None)
         verdict = "FAIL" if result.problems else "ok"
         view.print(f"{verdict:4} {result.case}", highlight=False)

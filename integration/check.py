@@ -1,4 +1,4 @@
-"""Runs scenarios three ways (a wide reference, torch, ``use_custom_gemm()``), judges, times and tabulates them."""
+"""Runs each scenario three ways (wide reference, torch, ``use_custom_gemm()``), compares and times them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,23 @@ from integration import models, scenarios, timing
 from integration.compare import Comparison, compare, disagreement, error, rounding_unit
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
-#: scenarios by what a model is
+#: The scenarios for each kind of model.
 SCENARIOS: dict[models.Kind, tuple[str, ...]] = {
     "decoder": ("prefill", "generate", "generate-static", "decode", "train"),
     "masked": ("forward", "train"),
     "vision": ("forward", "train"),
 }
-# Steps of one timed round of decoding, and rounds: their product, and the warm-up, must fit the cache.
+# The steps of one timed round of decoding, and the number of rounds. The key-value cache must have room for the steps
+# of all rounds, and for the warm-up.
 _DECODE_ITERATIONS, _DECODE_ROUNDS = 20, 11
 
 
 @dataclass(frozen=True)
 class Case:
-    """One check. ``variant`` forces a kernel on our side (None: the dispatcher chooses); ``float32`` as the context
-    manager has it."""
+    """One check.
+
+    ``variant`` forces a kernel on our side; None lets the dispatcher choose. ``float32`` is the context's argument.
+    """
 
     model: str
     scenario: str
@@ -61,7 +64,7 @@ class Case:
                 raise ValueError(f"{argument} must be one of {', '.join(allowed)} for {self.model}, got {value!r}")
 
     def context(self) -> use_custom_gemm:
-        """A new one, for our side."""
+        """Returns a new context for our side."""
         return use_custom_gemm(variant=self.variant, float32=self.float32)
 
     @property
@@ -70,7 +73,7 @@ class Case:
 
     @property
     def shape(self) -> str:
-        """batch x tokens; images have no token count to choose."""
+        """batch x tokens, or the batch alone for images, which have no token count to choose."""
         shape = f"{self.batch}" if models.FAMILIES[self.model].kind == "vision" else f"{self.batch}x{self.seq}"
         return f"{shape}+{self.new_tokens}" if self.generates else shape
 
@@ -85,13 +88,13 @@ class Case:
 
 
 def finite(value: float) -> float | None:
-    """JSON has no NaN and no infinity; the case's ``problems`` name them."""
+    """Returns None for a NaN or an infinity, which JSON does not have. The case's ``problems`` report them."""
     return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a case. ``report`` is the context manager's: its rows say which kernel served which call."""
+    """The result of a case. ``report`` is the context's: its rows say which kernel ran which calls."""
 
     case: Case
     device: torch.device
@@ -104,12 +107,12 @@ class Result:
 
     @property
     def _products(self) -> list[Any]:
-        """The report's rows that are one matrix product: not fused attention, not a convolution."""
+        """The rows of the report that are matmuls, and not, for example, fused attention or a convolution."""
         return [row for row in self.report.rows if row.flops]
 
     @property
     def calls(self) -> dict[str, int]:
-        """GEMM calls by what served them: a kernel's name, or ``torch``."""
+        """GEMM calls by the kernel that ran them, or ``torch``."""
         calls: dict[str, int] = {}
         for row in self._products:
             calls[row.variant] = calls.get(row.variant, 0) + row.calls
@@ -117,7 +120,7 @@ class Result:
 
     @property
     def our_share(self) -> float:
-        """The part of the GEMMs' floating-point operations that kernels of ours served."""
+        """The share of the GEMMs' floating-point operations that ran on our kernels."""
         rows = self._products
         ours = sum(row.flops for row in rows if row.variant != "torch")
         return ours / sum(row.flops for row in rows) if rows else 0.0
@@ -128,7 +131,7 @@ class Result:
 
     @property
     def problems(self) -> list[str]:
-        """Why the case fails; empty if it passes."""
+        """Why the case fails. It is empty if the case passes."""
         problems = [
             f"{item.name}: error rms {item.ours.rms:.3g} max {item.ours.max:.3g}, "
             f"torch's rms {item.torch.rms:.3g} max {item.torch.max:.3g}"
@@ -145,7 +148,7 @@ class Result:
         return problems
 
     def record(self) -> dict[str, Any]:
-        """As plain data for a results file."""
+        """Returns the result as plain data, for a results file."""
         logits = next(item for item in self.comparisons if item.name == "logits")
         return {
             "label": str(self.case),
@@ -168,7 +171,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Setup:
-    """A model in the case's type and its reference, shared by the cases that differ in what is done with them."""
+    """A model in the case's dtype, and its reference. Cases that differ only in the scenario share them."""
 
     model: Any
     reference: Any
@@ -189,7 +192,10 @@ def set_up(case: Case, device: torch.device) -> Setup:
 
 
 def _reference_dtype(model: Any, device: torch.device) -> torch.dtype:
-    """float64, or float32 where a GPU cannot hold float64 weights and gradients, and a third for what passes by."""
+    """Returns the dtype of the reference: float64, or float32 if the GPU's memory is too small for that.
+
+    float64 needs memory for the weights, for the gradients, and for about as much again during a step.
+    """
     if device.type != "cuda":
         return torch.float64
     free, _ = torch.cuda.mem_get_info(device)
@@ -198,7 +204,7 @@ def _reference_dtype(model: Any, device: torch.device) -> torch.dtype:
 
 
 def _runner(case: Case) -> Callable[[Any, scenarios.Inputs], scenarios.Outputs]:
-    """The case's scenario as a function of model and inputs."""
+    """Returns the case's scenario as a function of model and inputs."""
     match case.scenario:
         case "forward":
             return scenarios.forward
@@ -219,14 +225,14 @@ def _runner(case: Case) -> Callable[[Any, scenarios.Inputs], scenarios.Outputs]:
 
 
 def _like(inputs: scenarios.Inputs, dtype: torch.dtype) -> scenarios.Outputs:
-    """``inputs`` with floating-point tensors (images) in ``dtype``."""
+    """Returns ``inputs`` with floating-point tensors (images) converted to ``dtype``."""
     return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in inputs.items()}
 
 
 def judge_generation(
     reference: Any, inputs: scenarios.Inputs, torch_out: scenarios.Outputs, our_out: scenarios.Outputs, unit: float
 ) -> tuple[Comparison, bool, str]:
-    """Each side's logits against the reference's along the tokens of that side, then the tokens."""
+    """Compares each side's logits with the reference's along the tokens of that side, and then the tokens."""
     exact_torch, exact_ours = (scenarios.along(reference, inputs, side["tokens"]) for side in (torch_out, our_out))
     logits = Comparison("logits", error(torch_out["logits"], exact_torch), error(our_out["logits"], exact_ours), unit)
     allowed = sum(
@@ -247,15 +253,15 @@ def _time(case: Case, model: Any, inputs: scenarios.Inputs) -> timing.Timing:
 
     def our_side(iterations: int) -> None:
         for _ in range(iterations):
-            with case.context():  # a new one at every step, as training loops have it
+            with case.context():  # a new context at every step, as in training loops
                 run(model, inputs)
 
-    # A whole generation is long and bound by the host: one an interleaved round is enough.
+    # A whole generation is long and limited by the host: one per interleaved round is enough.
     return timing.paired(torch_side, our_side, iterations=1 if case.generates else None)
 
 
 def _time_decode(case: Case, model: Any, inputs: scenarios.Inputs) -> timing.Timing:
-    """One step of decoding, as the replay of a CUDA graph where it can be captured."""
+    """Times one step of decoding. The step is the replay of a CUDA graph where it can be captured."""
     prompt, graph = inputs["input_ids"], case.attention == "sdpa"
     capacity = prompt.shape[1] + _DECODE_ITERATIONS * (_DECODE_ROUNDS + 1)
     theirs = scenarios.Decoder(model, prompt, capacity=capacity, graph=graph)
@@ -266,7 +272,7 @@ def _time_decode(case: Case, model: Any, inputs: scenarios.Inputs) -> timing.Tim
             theirs.step()
 
     def our_side(iterations: int) -> None:
-        with case.context():  # matters until the graph is captured, in the untimed round
+        with case.context():  # has an effect until the graph is captured, which is in the untimed round
             for _ in range(iterations):
                 ours.step()
 
@@ -301,7 +307,7 @@ def _run_case(case: Case, setup: Setup, device: torch.device, timed: bool) -> Re
 
 
 def run(cases: Iterable[Case], *, device: torch.device | str | None = None, timed: bool = True) -> Iterator[Result]:
-    """Runs the cases in order, on a GPU if there is one. Neighbours that share a model share the building of it.
+    """Runs the cases in order, on a GPU if there is one. Consecutive cases with the same weights share the model.
 
     ``timed``: also time both sides, on a GPU.
     """
@@ -321,8 +327,11 @@ def run(cases: Iterable[Case], *, device: torch.device | str | None = None, time
 
 
 def suite(device: torch.device | str) -> list[Case]:
-    """What ``python -m integration`` runs: tiny models on a CPU, published layer shapes in both half types, and in
-    float32 split into bfloat16, on a GPU."""
+    """Returns the cases that ``python -m integration`` runs.
+
+    On a CPU they are tiny models. On a GPU they have the layer shapes of published models, in float16, in bfloat16, and
+    in float32 with ``float32="split"``.
+    """
     if torch.device(device).type != "cuda":
         return [
             Case(model, scenario, batch=2, attention=attention)
@@ -366,7 +375,7 @@ def suite(device: torch.device | str) -> list[Case]:
 
 
 def summary(results: Iterable[Result]) -> str:
-    """The eager cases in one line: speed over torch, and how many are slower."""
+    """Summarises the eager cases in one line: the speed over torch, and how many are slower."""
     eager = [result.timing for result in results if result.timing and result.case.scenario != "decode"]
     if not eager:
         return ""
@@ -380,7 +389,7 @@ def summary(results: Iterable[Result]) -> str:
 
 
 def forced_kernel(family: str) -> str | None:
-    """The first kernel of a production family that takes any size and alignment; None where the build has none."""
+    """Returns the first kernel of a family that takes any size and alignment; None if the build has none."""
     able: set[str] = {variant.name for variant in hgemm_ops.variants()}
     for size, alignment in ((33, 2), (1024, 16)):
         explanation = hgemm_ops.explain(M=size, N=size, K=size, dtype=torch.float16, arch="sm_90", alignment=alignment)
@@ -389,7 +398,7 @@ def forced_kernel(family: str) -> str | None:
 
 
 def table(results: Sequence[Result]) -> Table:
-    """The results, one row each."""
+    """Returns a table of the results, with one row each."""
     timed = any(result.timing for result in results)
     view = Table(title="End to end, against the reference: error at most 2x torch's", title_justify="left")
     view.add_column("case", overflow="fold")

@@ -1,4 +1,4 @@
-"""How far a result is from the reference, and the bound: at most twice as far as torch's own, plus one rounding."""
+"""Compares a result with the reference. Its error may be at most twice torch's own, plus one rounding."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from torch import Tensor
 
 #: An error may be this many times torch's.
 FACTOR = 2.0
-# Elements compared at a time: the float64 copies of a Llama embedding gradient would take 4 GiB each.
+# Tensors are compared in chunks of so many elements. Otherwise the float64 copies of a Llama embedding gradient would
+# take 4 GiB each.
 _CHUNK = 1 << 25
 
 
 @dataclass(frozen=True)
 class Error:
-    """Root-mean-square and largest error of a tensor, each relative to the same norm of the reference."""
+    """The root-mean-square and the largest error of a tensor, each relative to the same norm of the reference."""
 
     rms: float
     max: float
@@ -25,7 +26,7 @@ class Error:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One tensor of both sides against the reference."""
+    """One tensor of both sides, compared with the reference."""
 
     name: str
     torch: Error
@@ -34,7 +35,10 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Our RMS error over torch's; 1 where both are below a hundredth of a rounding (a loss is a mean)."""
+        """Our RMS error over torch's.
+
+        It is 1 if both are below a hundredth of a rounding, as they may be for a loss, which is a mean.
+        """
         negligible = self.unit / 100
         if self.ours.rms <= negligible and self.torch.rms <= negligible:
             return 1.0
@@ -42,7 +46,7 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        # A NaN in ours makes both comparisons false.
+        # A NaN in our result makes both comparisons false.
         return (
             self.ours.rms <= FACTOR * self.torch.rms + self.unit
             and self.ours.max <= FACTOR * self.torch.max + self.unit
@@ -50,12 +54,12 @@ class Comparison:
 
 
 def rounding_unit(dtype: torch.dtype) -> float:
-    """Half the distance from 1 to the next number of ``dtype``: the relative error of one rounding."""
+    """Returns half the distance from 1 to the next number of ``dtype``: the relative error of one rounding."""
     return torch.finfo(dtype).eps / 2
 
 
 def error(result: Tensor, reference: Tensor, floor: float = 0.0) -> Error:
-    """The error of ``result``; norms of the reference below ``floor`` count as ``floor``."""
+    """Returns the error of ``result``. A norm of the reference below ``floor`` counts as ``floor``."""
     if result.shape != reference.shape:
         raise ValueError(f"result {tuple(result.shape)} and reference {tuple(reference.shape)} must have one shape")
     zero = torch.zeros((), dtype=torch.float64, device=reference.device)
@@ -78,11 +82,12 @@ def error(result: Tensor, reference: Tensor, floor: float = 0.0) -> Error:
 def compare(
     torch_side: Mapping[str, Tensor], our_side: Mapping[str, Tensor], reference: Mapping[str, Tensor], unit: float
 ) -> list[Comparison]:
-    """Every tensor of both sides against the reference; the three must hold the same names.
+    """Compares every tensor of both sides with the reference. The three must have the same names.
 
-    Some gradients vanish (the bias of an attention key shifts every score of a row alike, and softmax ignores it), and
-    what is left of them is rounding of terms that cancel: their norm counts as at least one rounding of the typical
-    gradient's, so that noise is not compared with zero.
+    Some gradients are zero in exact arithmetic. The bias of an attention key, for example, adds the same to every score
+    of a row, which softmax ignores. Such a gradient consists of the rounding errors of terms that cancel. The norm of a
+    gradient therefore counts as at least one rounding of the largest gradient's norm, so that noise is not compared
+    with zero.
     """
     sides = (torch_side, our_side, reference)
     lacking = {name for side in sides for name in side if not all(name in other for other in sides)}
@@ -102,11 +107,14 @@ def compare(
 
 
 def disagreement(torch_tokens: Tensor, our_tokens: Tensor, exact: Tensor, allowed: float) -> tuple[bool, str]:
-    """Judges greedy generations (batch, steps) that may differ where two tokens are nearly equal.
+    """Compares greedy generations (batch, steps). They may differ where two tokens are nearly equal.
 
-    ``exact``: the reference's logits (batch, steps, vocabulary) along our tokens. Up to the first difference of a row
-    both sides read the same tokens, so there the reference's gap between the two choices has to be within ``allowed``,
-    the sum of both sides' logit errors; what follows depends on that choice. Returns the verdict and an explanation.
+    ``exact`` are the reference's logits (batch, steps, vocabulary) along our tokens. Up to the first difference in a
+    row, both sides have read the same tokens. At that step the gap in the reference between the two choices must be
+    within ``allowed``, the sum of both sides' logit errors. All later steps depend on that choice and are not compared.
+
+    Returns:
+        Whether the difference is allowed, and an explanation.
     """
     notes, legitimate = [], True
     for row in range(our_tokens.shape[0]):

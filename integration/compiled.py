@@ -1,7 +1,7 @@
 """``python -m integration.compiled``: whole models under torch.compile, torch against ``use_custom_gemm()``.
 
-``torch``: compiled and run outside of any context. ``ours``: compiled and run in a new context at every step. The two
-take turns round by round; what dynamo compiles after the first steps is counted.
+The side ``torch`` is compiled and run outside of any context. The side ``ours`` is compiled and run in a new context at
+every step. The two sides alternate round by round. Graphs that dynamo compiles after the first steps are counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ROUNDS, _ROUND_MS = 21, 60.0
 
 @dataclass(frozen=True)
 class Case:
-    """``train``: a step is forward and backward, else a forward. ``float32``: as the context takes it."""
+    """``train``: a step is forward and backward; otherwise it is a forward. ``float32`` is the context's argument."""
 
     model: str
     batch: int
@@ -58,12 +58,14 @@ CASES = (
 
 
 def compiled(model: Any, side: str) -> Any:
-    # Inductor's default, spelled out: or dynamo, to which both models are one, gives ours torch's graph.
+    # The value is inductor's default, set explicitly for one side. Otherwise dynamo, to which both models are the same,
+    # gives our side torch's graph.
     return torch.compile(model, options={"shape_padding": True} if side == "ours" else None)
 
 
 def measure(case: Case, device: torch.device) -> dict[str, Any]:
-    """Milliseconds and speed over torch of each side, and what was compiled after its first steps."""
+    """Returns the milliseconds and the speed over torch of each side, and how many graphs were compiled after the first
+    steps."""
     dtype = getattr(torch, case.dtype)
     original = models.build(case.model, case.size, dtype=dtype, device=device)
     inputs = models.sample(original, case.model, batch=case.batch, seq=case.seq)
@@ -120,7 +122,7 @@ def main(only: str | None, path: Path | None) -> None:
             f"{k} {v['value']:.3f} ({v['low']:.3f} to {v['high']:.3f})" for k, v in result["speed"].items()
         )
         click.echo(f"{case}: {shown} of torch's speed; {result['compiled_later']} graphs compiled later")
-        if path is not None:  # after each case: a run may be cut off
+        if path is not None:  # saved after each case, because a run may be interrupted
             record.save(record.document(transformers=transformers.__version__, results=results), path)
 
 

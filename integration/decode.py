@@ -1,15 +1,15 @@
-"""``python -m integration.decode``: tokens a second of decoding, torch against ``use_custom_gemm()``.
+"""``python -m integration.decode``: tokens per second of decoding, torch against ``use_custom_gemm()``.
 
-Layers of Llama 3 8B with its head, random weights and a static key-value cache. A step appends one token to every row
-of the batch; it is the replay of a CUDA graph, and for some batches also the model under
-``torch.compile(mode="reduce-overhead")``. The sides take turns round by round on one set of weights:
+The model has layers of Llama 3 8B and its head, random weights, and a static key-value cache. A step appends one token
+to every row of the batch. It is the replay of a CUDA graph, and for some batch sizes also a call of the model under
+``torch.compile(mode="reduce-overhead")``. The sides alternate round by round, on one set of weights:
 
 - ``torch``: plain;
 - ``ours``: in ``use_custom_gemm()``;
-- ``fused``: in ``use_custom_gemm()``, a copy of the model that ``hgemm_ops.fuse_projections`` changed.
+- ``fused``: in ``use_custom_gemm()``, on a copy of the model that ``hgemm_ops.fuse_projections`` changed.
 
-First each side's logits and tokens are compared with those of a wider reference. Without a GPU a tiny model takes the
-same way, its steps run eagerly.
+First, each side's logits and tokens are compared with those of a wider reference. Without a GPU, a tiny model takes the
+same steps, but eagerly.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SIDES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """``checked``: steps whose results are compared; ``iterations``: steps a round."""
+    """``checked``: steps whose results are compared. ``iterations``: steps per round."""
 
     size: str
     layers: int
@@ -63,15 +63,17 @@ class Settings:
 
     @property
     def capacity(self) -> int:
-        """Tokens of the cache: the prompt, and the steps that are compared, run untimed and timed."""
+        """Tokens of the cache: the prompt, the steps that are compared, and the untimed and timed rounds."""
         return self.prompt + self.checked + self.iterations * (self.rounds + 1)
 
 
 @dataclass(frozen=True)
 class Side:
-    """Times are medians; ``speedup`` over torch, with its 95 % interval, ``logits`` and ``tokens`` are None for torch.
+    """Times are medians. ``speedup`` is over torch, with its 95 % interval. It is None for torch, as are ``logits`` and
+    ``tokens``.
 
-    ``calls`` says by what the GEMMs of the steps were served: a kernel's name, or ``torch``. Replays are no calls.
+    ``calls`` counts the GEMMs of the steps by the kernel that ran them, or ``torch``. Replays of a graph are not
+    counted.
     """
 
     ms: float
@@ -95,8 +97,12 @@ class Row:
 
 
 def compiled_step(model: Any, side: str) -> Callable[..., Any]:
-    """``model`` for steps of one token, compiled for one side: CUDA graphs hold the kernels of who recorded them."""
-    # Inductor's default, spelled out for one side: or dynamo gives both the same compiled code, and so the same graphs.
+    """Returns ``model`` compiled for steps of one token. Each side needs code and graphs of its own.
+
+    A CUDA graph contains the kernels of the side that recorded it.
+    """
+    # The value is inductor's default, set explicitly for one side. Otherwise dynamo gives both sides the same compiled
+    # code, and so the same graphs.
     apart = {"shape_padding": True} if side == "ours" else {}
     function: Any = torch.compile(model, options={**list_mode_options("reduce-overhead"), **apart}, dynamic=False)
 
@@ -108,7 +114,7 @@ def compiled_step(model: Any, side: str) -> Callable[..., Any]:
 
 
 def measure(setup: check.Setup, batch: int, settings: Settings, *, compiled: bool) -> Row:
-    """Compares and times the sides for one batch."""
+    """Compares and times the sides for one batch size."""
     inputs = models.sample(setup.model, MODEL, batch=batch, seq=settings.prompt)
     prompt = inputs["input_ids"]
     graph = prompt.is_cuda and not compiled
@@ -154,7 +160,7 @@ def measure(setup: check.Setup, batch: int, settings: Settings, *, compiled: boo
 
 
 def _calls(context: use_custom_gemm, batch: int) -> dict[str, int]:
-    """The GEMMs of the steps, which have a row for each of the batch, by what served them."""
+    """Returns the GEMM calls of the steps, which have one row for each of the batch, by the kernel that ran them."""
     calls: dict[str, int] = {}
     for row in context.report.rows:
         if row.flops and row.m == batch:
@@ -189,7 +195,10 @@ def _too_far(logits: Comparison) -> str:
 def run(
     settings: Settings, batches: Sequence[int], compiled: Sequence[int], device: torch.device
 ) -> Iterator[tuple[str, Row | None]]:
-    """What is next, with None, and then its result; every batch by graph, then those of ``compiled``."""
+    """Yields the name of each measurement with None before it starts, and then with its result.
+
+    It measures every batch size by CUDA graph, and then those of ``compiled`` under torch.compile.
+    """
     yield "building the model and its reference", None
     case = check.Case(MODEL, "decode", size=settings.size, dtype=settings.dtype, layers=settings.layers)
     setup = check.set_up(case, device)
@@ -223,7 +232,7 @@ def table(rows: Sequence[Row], settings: Settings) -> Table:
 
 
 def document(rows: Sequence[Row], settings: Settings) -> dict[str, Any]:
-    """As a results file."""
+    """Returns the content of a results file."""
     return record.document(
         transformers=transformers.__version__,
         decode={"model": MODEL, "fused": "fused projections", **dataclasses.asdict(settings)},
@@ -266,7 +275,7 @@ def main(
     device: str | None,
     path: Path | None,
 ) -> None:
-    """Tokens a second of decoding: torch, use_custom_gemm(), and the same with fused projections."""
+    """Measure tokens per second of decoding: torch, use_custom_gemm(), and the same with fused projections."""
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     gpu = where.type == "cuda"
     settings = Settings(

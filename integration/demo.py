@@ -1,9 +1,11 @@
-"""``python -m integration.demo`` (``make demo``): a real model goes through ``use_custom_gemm()``, with its report.
+"""``python -m integration.demo`` (``make demo``): runs a real model in ``use_custom_gemm()`` and prints the report.
 
-On a GPU: two layers of Llama 3 8B and GPT-2 with its vocabulary of 50257, against a float64 reference and against
-torch's time; Llama once with the dispatcher's choices and once with the project's own tensor-core kernel forced.
-Without one: the products of a training step of one layer of Llama 3 8B and of GPT-2 (only shapes are computed), and
-what the dispatcher would pick for each on an H200.
+On a GPU, it runs two layers of Llama 3 8B, and GPT-2 with its vocabulary of 50257. They are compared with a float64
+reference and timed against torch. Llama runs once with the dispatcher's choices, and once with the project's own
+tensor-core kernel forced.
+
+Without a GPU, it lists the matmuls of a training step of one layer of Llama 3 8B and of GPT-2, of which only the shapes
+are computed. For each it shows the kernel that the dispatcher would choose on an H200.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ FAMILY = "sm80_mma"
 
 
 def show(view: Console, title: str, cases: Iterable[Case], device: str) -> bool:
-    """Runs ``cases``, prints each one's report and then the results; on a GPU also times them. True if all passed."""
+    """Runs ``cases``, and prints each one's report and then the results. On a GPU it also times them.
+
+    Returns True if all passed.
+    """
     view.rule(title)
     results = []
     for result in check.run(cases, device=device):
@@ -44,7 +49,7 @@ def show(view: Console, title: str, cases: Iterable[Case], device: str) -> bool:
 
 
 class Products(TorchDispatchMode):
-    """Lists the matrix products that torch runs, with the modules that they are of."""
+    """Lists the matmuls that torch runs, with the modules that they belong to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +78,7 @@ class Products(TorchDispatchMode):
 
 
 def picks(arch: str, products: Products) -> Table:
-    """What the dispatcher picks for products in float16."""
+    """Returns a table of the dispatcher's choices for matmuls in float16."""
     view = Table(title=f"float16 on {arch}: what the dispatcher picks, expected times in µs", title_justify="left")
     view.add_column("module", overflow="fold")
     view.add_column("product")

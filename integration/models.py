@@ -1,7 +1,7 @@
 """The models under test: transformers classes, built from configs with random weights and fixed seeds.
 
-Sizes: ``tiny`` runs on a CPU in a second and has odd sizes (a vocabulary of 257, 150 hidden units), so that ragged
-and misaligned operands are met; ``mid`` is for the GPU tests; ``real`` has the layer shapes of the published model.
+Sizes: ``tiny`` runs on a CPU in a second and has odd sizes (a vocabulary of 257, 150 hidden units), so that it has
+ragged and misaligned operands; ``mid`` is for the GPU tests; ``real`` has the layer shapes of the published model.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 Kind = Literal["decoder", "masked", "vision"]
 
-#: No special tokens: generation stops at the length asked for, and no embedding row is treated as padding. Scenarios
-#: ask for a cache themselves, as a training step has no use for one.
+#: Without special tokens, generation stops at the requested length, and no embedding row is treated as padding.
+#: Scenarios turn the cache on themselves, because a training step has no use for one.
 _TEXT: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "use_cache": False}
 
 
 @dataclass(frozen=True)
 class Family:
-    """One architecture: its transformers classes, what its outputs are, and its configs by size."""
+    """One architecture: the kind of its outputs, its transformers classes, and its configs by size."""
 
     kind: Kind
     config: type[Any]
@@ -34,7 +34,7 @@ class Family:
 
 
 def _stack(hidden: int, intermediate: int, layers: int, heads: int, **others: int) -> dict[str, int]:
-    """The config names that all families but GPT-2 share."""
+    """Returns config values under the names that all families except GPT-2 share."""
     return {
         "hidden_size": hidden,
         "intermediate_size": intermediate,
@@ -45,7 +45,7 @@ def _stack(hidden: int, intermediate: int, layers: int, heads: int, **others: in
 
 
 FAMILIES: dict[str, Family] = {
-    # Real: Llama 3 8B. Two layers, as every layer has the same shapes; `layers` asks for more.
+    # Real: Llama 3 8B. Two layers are enough, because every layer has the same shapes; `layers` sets another number.
     "llama": Family(
         "decoder",
         transformers.LlamaConfig,
@@ -69,7 +69,7 @@ FAMILIES: dict[str, Family] = {
             "real": _stack(3584, 18944, 2, 28, num_key_value_heads=4, vocab_size=152064, max_position_embeddings=8192),
         },
     ),
-    # Its Conv1D layers are addmm with a row-major weight; its tied head has 50257 rows, which no tile divides.
+    # GPT-2's Conv1D layers are addmm with a row-major weight. Its tied head has 50257 rows, which no tile divides.
     "gpt2": Family(
         "decoder",
         transformers.GPT2Config,
@@ -117,9 +117,9 @@ def build(
     layers: int | None = None,
     seed: int = 0,
 ) -> Any:
-    """The model ``name`` at ``size`` with random weights in ``dtype``, in eval mode.
+    """Returns the model ``name`` at ``size`` with random weights in ``dtype``, in eval mode.
 
-    ``device="meta"`` gives the shapes alone. ``layers`` replaces the config's number of layers.
+    ``device="meta"`` gives a model of shapes without values. ``layers`` replaces the config's number of layers.
     """
     family = FAMILIES[name]
     config = family.config(**family.common, **family.sizes[size], attn_implementation=attention)
@@ -134,9 +134,9 @@ def build(
 
 
 def cast_parameters(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Casts the parameters of ``model`` in place, ties between them kept.
+    """Casts the parameters of ``model`` in place, and keeps ties between them.
 
-    ``model.to(dtype)`` would cast buffers too, and rotary frequencies rounded to half make another function.
+    ``model.to(dtype)`` would also cast buffers. Rotary frequencies rounded to 16 bits would make it another function.
     """
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
@@ -144,16 +144,21 @@ def cast_parameters(model: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def reference_of(model: nn.Module, dtype: torch.dtype) -> Any:
-    """The same function in a wider type: a copy of ``model`` whose parameters hold the same (rounded) values.
+    """Returns the same function in a wider dtype: a copy of ``model`` whose parameters have the same (rounded) values.
 
-    transformers computes norms, rotary angles and eager softmax in float32 whatever the model's type, so even a float64
-    copy is exact to about 1e-7: far below the half-precision errors it judges, and common to every side.
+    transformers computes norms, rotary angles and eager softmax in float32 whatever the model's dtype. Even a float64
+    copy is therefore exact only to about 1e-7. That is far below the errors of 16-bit arithmetic that it judges, and
+    common to every side.
     """
     return cast_parameters(copy.deepcopy(model), dtype)
 
 
 def sample(model: Any, name: str, *, batch: int, seq: int, seed: int = 1) -> dict[str, Tensor]:
-    """Random inputs for ``model`` with ``labels``: tokens (batch, seq), or images (batch, 3, H, W) and classes."""
+    """Returns random inputs for ``model``, with ``labels``: tokens (batch, seq), or images (batch, 3, H, W) and
+    classes.
+
+    The labels of a decoder are its tokens.
+    """
     parameter = next(model.parameters())
     generator = torch.Generator(device=parameter.device).manual_seed(seed)
     config = model.config
@@ -172,7 +177,8 @@ def sample(model: Any, name: str, *, batch: int, seq: int, seed: int = 1) -> dic
 
 @dataclass(frozen=True)
 class LinearShape:
-    """``out_features`` and ``in_features`` of the linear layers of one name in a model, and how many there are."""
+    """The ``out_features`` and ``in_features`` of the linear layers of one name in a model, and the number of such
+    layers."""
 
     name: str
     n: int
@@ -181,7 +187,10 @@ class LinearShape:
 
 
 def linear_shapes(name: str, size: str, *, layers: int = 1) -> list[LinearShape]:
-    """The linear layers of a model by their last name (``q_proj``, ``lm_head``), in order; allocates no weights."""
+    """Returns the linear layers of a model by their last name (``q_proj``, ``lm_head``), in order.
+
+    It allocates no weights.
+    """
     model = build(name, size, dtype=torch.float16, device="meta", layers=layers)
     shapes: dict[tuple[str, int, int], int] = {}
     for path, module in model.named_modules():

@@ -1,6 +1,6 @@
-"""What is done with a model: one function per scenario, called alike for the reference, torch and ours.
+"""The scenarios: what is done with a model. The reference, torch and our side all call the same functions.
 
-A scenario returns named tensors; the caller decides under which context it runs.
+A scenario returns named tensors. The caller decides in which context it runs.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ def _without_labels(inputs: Inputs) -> Outputs:
 
 @torch.no_grad()
 def forward(model: Any, inputs: Inputs) -> Outputs:
-    """Encoders: one pass over the batch."""
+    """Encoders: runs one pass over the batch."""
     return {"logits": model(**_without_labels(inputs)).logits}
 
 
 @torch.no_grad()
 def prefill(model: Any, inputs: Inputs) -> Outputs:
-    """Decoders: one pass over the prompt that fills a key-value cache, the logits of every token kept."""
+    """Decoders: runs one pass over the prompt that fills a key-value cache, and returns the logits of every token."""
     return {"logits": model(**_without_labels(inputs), use_cache=True).logits}
 
 
 def train(model: Any, inputs: Inputs) -> Outputs:
-    """Forward and backward: logits, loss and the gradient of every parameter (no optimizer step).
+    """Runs forward and backward. Returns the logits, the loss and the gradient of every parameter (no optimizer step).
 
-    The loss is scaled by 128 for every label: unscaled, the gradient of a logit is about 1 / (labels * vocabulary) and
-    vanishes in float16. But by 2**15 at most: models whose loss is float16 (BERT) get the factor as its gradient.
-    Gradients stay scaled, by the same factor on all sides.
+    The loss is scaled by 128 times the number of labels. Without that, the gradient of a logit is about 1 / (labels *
+    vocabulary) and vanishes in float16. The factor is at most 2**15, because models whose loss is float16 (BERT) get it
+    as the loss's gradient. Gradients stay scaled, by the same factor on all sides.
     """
     model.train()
     output = model(**inputs)
@@ -49,9 +49,12 @@ def train(model: Any, inputs: Inputs) -> Outputs:
 
 
 def generate(model: Any, inputs: Inputs, *, new_tokens: int, cache: str | None) -> Outputs:
-    """transformers' own greedy ``generate``: ``tokens`` (batch, steps) and ``logits`` (batch, steps, vocabulary).
+    """Runs transformers' own greedy ``generate``.
 
     ``cache``: None for the dynamic cache, ``"static"`` for the static one.
+
+    Returns:
+        ``tokens`` (batch, steps) and ``logits`` (batch, steps, vocabulary).
     """
     prompt = inputs["input_ids"]
     output = model.generate(
@@ -61,7 +64,7 @@ def generate(model: Any, inputs: Inputs, *, new_tokens: int, cache: str | None) 
         do_sample=False,
         use_cache=True,
         cache_implementation=cache,
-        disable_compile=True,  # with a static cache generate would compile the model, which takes minutes
+        disable_compile=True,  # otherwise generate compiles the model for a static cache, which takes minutes
         return_dict_in_generate=True,
         output_logits=True,
         pad_token_id=0,
@@ -70,15 +73,18 @@ def generate(model: Any, inputs: Inputs, *, new_tokens: int, cache: str | None) 
 
 
 class Decoder:
-    """Greedy decoding over a static cache, a token a step.
+    """Decodes greedily with a static cache, one token per step.
 
-    ``capacity``: tokens the cache holds, prompt included. ``graph``: make the steps replays of one CUDA graph; not for
-    eager attention, whose mask takes a scalar from the host, which a capture refuses. ``compiled``: what runs the steps
-    in place of ``model``, which then runs the prompt alone. ``token`` (batch, 1) and
-    ``logits`` (batch, vocabulary) are buffers: the latest choice and what it was chosen from.
+    ``capacity`` is the number of tokens in the cache, including the prompt. With ``graph``, the steps are replays of
+    one CUDA graph. That is not possible with eager attention, whose mask takes a scalar from the host, which a capture
+    refuses. ``compiled``, if given, runs the steps in place of ``model``, which then runs only the prompt.
+
+    ``token`` (batch, 1) and ``logits`` (batch, vocabulary) are buffers: the latest token, and the logits it was chosen
+    from.
     """
 
-    # Steps run eagerly before the capture: they create what a capture must not (library handles, autotuned choices).
+    # The number of eager steps before the capture. They create what must not be created during a capture, such as
+    # library handles and autotuned choices.
     _EAGER_STEPS = 2
 
     @torch.no_grad()
@@ -114,13 +120,13 @@ class Decoder:
 
 
 def decode(model: Any, inputs: Inputs, *, new_tokens: int, graph: bool) -> Outputs:
-    """``generate`` by way of :class:`Decoder`."""
+    """Does the same as ``generate``, with a :class:`Decoder`."""
     prompt = inputs["input_ids"]
     return follow(Decoder(model, prompt, capacity=prompt.shape[1] + new_tokens, graph=graph), new_tokens)
 
 
 def follow(decoder: Decoder, steps: int) -> Outputs:
-    """What ``generate`` returns, of the next ``steps`` of ``decoder``."""
+    """Runs ``steps`` steps of ``decoder``. Returns what ``generate`` returns."""
     tokens, logits = [], []
     for _ in range(steps):
         tokens.append(decoder.token.clone())
@@ -131,9 +137,9 @@ def follow(decoder: Decoder, steps: int) -> Outputs:
 
 @torch.no_grad()
 def along(model: Any, inputs: Inputs, tokens: Tensor) -> Tensor:
-    """The logits (batch, steps, vocabulary) of ``model`` along the ``tokens`` that another generation chose.
+    """Returns the logits (batch, steps, vocabulary) of ``model`` along ``tokens``, which another generation chose.
 
-    In one pass without a cache, so that it judges either kind of cache.
+    It runs in one pass without a cache, so that it is a reference for either kind of cache.
     """
     prompt = inputs["input_ids"]
     sequence = torch.cat([prompt, tokens[:, :-1]], dim=1)

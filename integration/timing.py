@@ -1,4 +1,4 @@
-"""The time of several sides: interleaved rounds, CUDA events (a clock on a CPU), the median of paired ratios."""
+"""Times several sides: interleaved rounds, CUDA events (a clock on a CPU), and the median of paired ratios."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 from hgemm_ops.bench.statistics import paired_ratio
 from hgemm_ops.bench.timing import interleave
 
-#: Runs the body so many times.
+#: Runs the body as many times as its argument says.
 Side = Callable[[int], object]
 
-# Eager steps scatter by several percent from round to round.
+# The times of eager steps vary by several percent from round to round.
 _ROUNDS = 25
 _ROUND_MS = 30.0
 _MOST_ITERATIONS = 50
@@ -23,7 +23,7 @@ _MOST_ITERATIONS = 50
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one body on each side (medians), and how many times faster ours is: with the 95 % interval."""
+    """The median milliseconds of one body on each side, and our speed over torch with its 95 % interval."""
 
     torch_ms: float
     ours_ms: float
@@ -35,13 +35,14 @@ class Timing:
 
 
 def start(side: Side, iterations: int, gpu: bool = True) -> Callable[[], float]:
+    """Runs a side. Returns a function that waits for its end and returns the milliseconds of one body."""
     if not gpu:
         seconds = time.perf_counter()
         side(iterations)
         seconds = time.perf_counter() - seconds
         return lambda: 1e3 * seconds / iterations
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    # An eager model may be bound by the host: work still queued would hide what a side costs there.
+    # An eager model may be limited by the host. Work that is still queued would hide the host time of a side.
     torch.cuda.synchronize()
     begin.record()
     side(iterations)
@@ -56,16 +57,20 @@ def start(side: Side, iterations: int, gpu: bool = True) -> Callable[[], float]:
 
 
 def timed(sides: Mapping[str, Side], *, rounds: int, iterations: int, gpu: bool = True) -> dict[str, list[float]]:
-    """Milliseconds of one body, by side and round, all sides in every round; each first runs one untimed round."""
+    """Returns the milliseconds of one body, by side and round. Every round runs all sides.
+
+    Each side first runs one untimed round.
+    """
     for side in sides.values():
         side(iterations)
     return interleave(list(sides), rounds, 0, lambda name: start(sides[name], iterations, gpu))
 
 
 def paired(torch_side: Side, our_side: Side, *, rounds: int = _ROUNDS, iterations: int | None = None) -> Timing:
-    """Times the sides round by round.
+    """Times the two sides round by round.
 
-    ``iterations`` a round; by default as many as fill 30 ms. Each side first runs one untimed round.
+    ``iterations`` is the number of bodies per round, by default as many as fill 30 ms. Each side first runs one untimed
+    round.
     """
     sides = {"torch": torch_side, "ours": our_side}
     if iterations is None:

@@ -1,11 +1,16 @@
-"""``python -m integration.train``: a GPT-2 training loop as people write it, torch against ``use_custom_gemm()``.
+"""``python -m integration.train``: an ordinary GPT-2 training loop, torch against ``use_custom_gemm()``.
 
-GPT-2 small with random weights, float16 autocast, GradScaler, AdamW with a warm-up, and gradients of norm 1 at most, on
-the sequences of a random Markov chain of 512 of its words. Without warm-up and norm the loss stays on a plateau, which
-rounding has a run leave after 80 steps or not within 200, torch's own runs too. Five models start alike and take turns,
-ten steps each:
-``torch``, ``ours`` (a new context around every step), ``again`` (torch, the sequences of each batch in another order:
-what rounding alone does to the loss), and the first two under torch.compile, each compiled as it runs.
+The model is GPT-2 small with random weights. It trains with float16 autocast, GradScaler, AdamW with a warm-up, and
+gradients clipped to norm 1. The data are sequences of a random Markov chain of 512 of its words. Without warm-up and
+clipping the loss stays on a plateau. Rounding then decides whether a run leaves it after 80 steps or not within 200;
+that is also true of torch's own runs.
+
+Five models start with the same weights and take turns, ten steps each:
+
+- ``torch``;
+- ``ours``: in a new context at every step;
+- ``again``: torch, with the sequences of each batch in another order, which shows what rounding alone does to the loss;
+- ``torch compiled`` and ``ours compiled``: the first two under torch.compile, each compiled as it runs.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from hgemm_ops.bench import record
 from hgemm_ops.bench.statistics import paired_ratio
 from integration import models, timing
 
-BLOCK = 10  # steps of one side in a row
+BLOCK = 10  # consecutive steps of one side
 WARM_UP = 60  # steps
 SIDES = ("torch", "ours", "again", "torch compiled", "ours compiled")
 
@@ -46,7 +51,7 @@ class Settings:
 
 
 def batches(settings: Settings, device: torch.device) -> Tensor:
-    """(steps, batch, tokens): each word has four successors, the first ones of which are likelier."""
+    """Returns tokens (steps, batch, tokens). Each word has four successors, with decreasing likelihood."""
     generator = torch.Generator(device).manual_seed(0)
     successors = torch.randint(settings.words, (settings.words, 4), generator=generator, device=device)
     likelihood = torch.tensor([0.55, 0.25, 0.15, 0.05], device=device)
@@ -70,7 +75,8 @@ class Side:
         self._model = model
         self._run: Callable[..., Any] = model
         if "compiled" in name:
-            # Inductor's default, spelled out: or dynamo, to which both models are one, gives ours torch's graph.
+            # The value is inductor's default, set explicitly for one side. Otherwise dynamo, to which both models are
+            # the same, gives our side torch's graph.
             self._run = torch.compile(model, options={"shape_padding": True} if "ours" in name else None)
         self._optimizer = torch.optim.AdamW(model.parameters(), 3e-4, fused=device.type == "cuda")
         self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, lambda step: min(1.0, (step + 1) / WARM_UP))
@@ -93,7 +99,7 @@ class Side:
 
 
 def train(settings: Settings, device: torch.device) -> dict[str, Any]:
-    """Milliseconds a step by block, losses by step, and what they say."""
+    """Returns the milliseconds per step by block, the losses by step, and the comparisons of both."""
     family = models.FAMILIES["gpt2"]
     sizes = {**family.sizes["real"], "n_layer": settings.layers, "n_embd": settings.width}
     sizes |= {"vocab_size": settings.vocabulary, "n_positions": settings.tokens}
@@ -113,7 +119,7 @@ def train(settings: Settings, device: torch.device) -> dict[str, Any]:
 
             ms[name].append(timing.start(block, 1, device.type == "cuda")() / len(data[start : start + BLOCK]))
     losses = {name: torch.stack(side.losses).float().tolist() for name, side in sides.items()}
-    kept = {name: blocks[2:] or blocks for name, blocks in ms.items()}  # compilation and warm-up
+    kept = {name: blocks[2:] or blocks for name, blocks in ms.items()}  # without compilation and warm-up
 
     def apart(one: str, other: str) -> float:
         return max(abs(a - b) for a, b in zip(losses[one], losses[other], strict=True))
