@@ -208,7 +208,8 @@ class Tuner:
                     held = {entry.shape: entry for entry in (*table.entries, *entries)}
                     table.entries, table.measured = list(held.values()), dict(_tables.environment())
             except (OSError, RuntimeError, ValueError) as error:  # RuntimeError if there is no home directory
-                lines.append((logging.WARNING, f"tuned shapes are kept for this process alone: {error}"))
+                text = f"cannot write the tuning cache, so these timings are lost at exit: {error}"
+                lines.append((logging.WARNING, text))
         return lines
 
     def finish(self) -> None:

@@ -41,11 +41,11 @@ def save(results: list[check.Result], path: Path, *, whole: bool) -> None:
 @click.option("--new-tokens", type=click.IntRange(min=1), default=8)
 @click.option("--layers", type=click.IntRange(min=1), help="Default: the config's.")
 @click.option("--variant", help="Force this kernel on our side.")
-@click.option("--float32", type=click.Choice(["strict", "split"]), help="How our side multiplies it.")
+@click.option("--float32", type=click.Choice(["strict", "split"]), help="The float32 mode of our side.")
 @click.option("--device", help="Default: cuda if there is one.")
 @click.option("--time/--no-time", "timed", default=True, help="Time both sides on a GPU.")
 @click.option("--report", "reports", is_flag=True, help="Print the report of use_custom_gemm() for every case.")
-@click.option("--only", help="Of the suite, the cases whose names hold this.")
+@click.option("--only", help="Of the suite, only the cases whose names contain this.")
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
 def main(
     model: str | None,

@@ -110,7 +110,7 @@ def run(cases: tuple[Case, ...], device: torch.device) -> Iterator[tuple[Case, d
 
 
 @click.command(context_settings={"show_default": True}, help=__doc__)
-@click.option("--only", help="The cases whose names hold this.")
+@click.option("--only", help="Only the cases whose names contain this.")
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
 def main(only: str | None, path: Path | None) -> None:
     if not torch.cuda.is_available():

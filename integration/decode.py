@@ -260,7 +260,7 @@ def _numbers(context: click.Context, parameter: click.Parameter, value: str | No
 @click.option("--size", type=click.Choice(list(models.FAMILIES[MODEL].sizes)), help="Default: real, on a CPU tiny.")
 @click.option("--prompt", type=click.IntRange(min=1), help="Tokens. Default: 128 on a GPU, 16 on a CPU.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Default: 15 on a GPU, 3 on a CPU.")
-@click.option("--iterations", type=click.IntRange(min=1), help="Steps a round. Default: 20 on a GPU, 2 on a CPU.")
+@click.option("--iterations", type=click.IntRange(min=1), help="Steps per round. Default: 20 on a GPU, 2 on a CPU.")
 @click.option("--device", help="Default: cuda if there is one.")
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
 def main(

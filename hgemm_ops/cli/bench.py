@@ -24,7 +24,7 @@ _SHAPES = "shapes"  # the suite's name in results of --shapes
     type=click.Choice(LAYOUTS),
     multiple=True,
     default=("NT",),
-    help="Of --shapes; repeatable.  [default: NT, a linear layer's]",
+    help="Layout of --shapes; repeatable.  [default: NT, a linear layer's]",
 )
 @click.option(
     "--variant",
@@ -42,7 +42,7 @@ _SHAPES = "shapes"  # the suite's name in results of --shapes
     "--journal",
     "journal_path",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Of random and zoo: write each shape here, and go on from what is there.",
+    help="With random and zoo: write each shape to this file, and resume from it.",
 )
 @console.measuring_options("Draw speed over torch by shape here, as SVG, and beside it the roofline.")
 def bench(

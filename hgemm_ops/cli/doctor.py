@@ -84,9 +84,9 @@ def _table() -> Finding:
     _tables.ensure()
     shapes = _native.lib().hgemm_table_size(_native.device_facts(torch.cuda.current_device()))
     if shapes == 0:
-        return Finding(
-            "table", "note", "no tuned shapes for this GPU: the model decides; see `hgemm tune` and HGEMM_OPS_TUNE"
-        )
+        text = "no tuned shapes for this GPU: on Hopper the cost model decides, elsewhere matmuls of 16-byte-aligned "
+        text += "operands stay on torch until they are measured; see `hgemm tune` and HGEMM_OPS_TUNE"
+        return Finding("table", "note", text)
     own = [str(path) for path in _tables.files() if path.parent != _tables.shipped_dir()]
     text = f"{shapes} tuned shapes for this GPU" + (f", with the user's own in {', '.join(own)}" if own else "")
     return Finding("table", "ok", text)

@@ -28,7 +28,7 @@ def _known_arch(context: click.Context, parameter: click.Parameter, arch: str | 
 @click.argument("k", type=click.IntRange(min=0))
 @click.option("--dtype", type=_DTYPE, default="float16", show_default=True)
 @click.option(
-    "--layout", type=click.Choice(["NN", "NT", "TN", "TT"]), default="NN", show_default=True, help="NT: linear."
+    "--layout", type=click.Choice(["NN", "NT", "TN", "TT"]), default="NN", show_default=True, help="NT: a linear layer."
 )
 @click.option("--batch", type=click.IntRange(min=0), default=1, show_default=True)
 @click.option("--alignment", type=click.Choice(["2", "4", "8", "16"]), default="16", show_default=True, help="Bytes.")
@@ -40,7 +40,7 @@ def _known_arch(context: click.Context, parameter: click.Parameter, arch: str | 
 @click.option("--numerics", type=click.Choice(_native.NUMERICS), help="Default: HGEMM_OPS_NUMERICS, or fast.")
 @click.option("--float32", type=click.Choice(_native.FLOAT32), help="Default: HGEMM_OPS_FLOAT32, or strict.")
 @click.option(
-    "--all", "every", is_flag=True, help="Also list what cannot serve it, and why, and what only runs if asked for."
+    "--all", "every", is_flag=True, help="Also list kernels that cannot run it, with reasons, or run only if named."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(

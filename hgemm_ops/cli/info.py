@@ -62,7 +62,7 @@ def info(as_json: bool) -> None:
     click.echo(f"hgemm_ops {data['hgemm_ops']}, torch {data['torch']} (CUDA {data['cuda']}), Python {data['python']}")
     click.echo(f"library   {data['library']}" + ("" if data["loaded"] else f" not loaded: {data['reason']}"))
     click.echo(f"override  {data['override']}")
-    click.echo(f"tuning    {'of shapes in no table' if data['tunes'] else 'where a context asks for it'}")
+    click.echo(f"tuning    {'on, for untuned shapes' if data['tunes'] else 'off (tune=True or HGEMM_OPS_TUNE=1)'}")
     for d in data["devices"]:
         click.echo(
             f"cuda:{d['ordinal']}    {d['name']}, sm_{d['cc']}, {d['sm_count']} SMs, {d['l2_bytes'] >> 20} MB L2, "

@@ -20,8 +20,8 @@ from hgemm_ops.bench import shapes as model_data
 from hgemm_ops.bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, Case, parse_shapes, with_dtype
 
 _WHOLE_CHUNK = 16  # bytes; rows that start on such multiples have the best alignment
-_LAYOUT_HELP = "Of --shapes; repeatable.  [default: NT, a linear layer's]"
-_VARIANT_HELP = "Which kernels, beside torch; repeatable.  [default: all eligible]"
+_LAYOUT_HELP = "Layout of --shapes; repeatable.  [default: NT, a linear layer's]"
+_VARIANT_HELP = "Kernel to time, besides torch; repeatable.  [default: all eligible]"
 
 
 def read(path: Path, device: _tables.Device) -> _tables.Table:
@@ -189,7 +189,7 @@ def _measure_random(
 @click.option(
     "--report",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The products of a report that was saved: report.save(FILE).",
+    help="Tune the matmuls of a report that report.save(FILE) wrote.",
 )
 @click.option(
     "--random",
@@ -198,22 +198,22 @@ def _measure_random(
     help="Instead of a table: add N random shapes to the data that the dispatcher's model is fitted to.",
 )
 @click.option(
-    "--rows", "most_rows", type=click.IntRange(min=1), help="Of --random: at most so many rows, as decoding has them."
+    "--rows", "most_rows", type=click.IntRange(min=1), help="With --random: the largest M to draw, for decoding."
 )
 @click.option(
     "--sizes",
     type=click.Choice(sampling.DRAWS),
     default=sampling.DRAWS[0],
     show_default=True,
-    help="Of --random. mixed: 6 % ragged, the others multiples of 8; whole: rows a power of two, features multiples of "
-    "64, as in models; ragged: each of some odd length.",
+    help="With --random: the kind of sizes. mixed: 6 % ragged, the others multiples of 8; whole: rows a power of two, "
+    "features multiples of 64, as in models; ragged: each of some odd length.",
 )
-@click.option("--seed", type=int, help="Of --random.  [default: a new one, or that of a run to go on with]")
+@click.option("--seed", type=int, help="With --random: the seed.  [default: a new one, or that of the run to resume]")
 @click.option("--variant", "variants", metavar="NAME", multiple=True, default=("all",), help=_VARIANT_HELP)
 @click.option(
     "--candidates",
     type=click.IntRange(min=1),
-    help="Time so many kernels, those predicted to be fastest, and the one that the dispatcher takes.",
+    help="Time only so many kernels, those predicted to be the fastest, and the dispatcher's choice.",
 )
 @click.option("--rounds", type=click.IntRange(min=5), default=20, show_default=True, help="Timed passes of each.")
 @click.option(
@@ -221,23 +221,23 @@ def _measure_random(
     type=click.IntRange(min=0),
     default=4,
     show_default=True,
-    help="Time so many, the fastest, again, each alone with torch.",
+    help="Time so many of the fastest kernels again, each alone with torch.",
 )
 @console.soak_option
 @click.option(
     "--most-sets",
     type=click.IntRange(min=2),
     metavar="N",
-    help="Rotate at most N sets of operands, which then may stay in L2: for many small shapes.",
+    help="Rotate at most N sets of operands, which may then stay in the L2: for many small shapes.",
 )
-@click.option("--blend", is_flag=True, help="Average with the table's own times: another day, another GPU of the kind.")
+@click.option("--blend", is_flag=True, help="Average with times in the table, of another day or GPU of the kind.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     help="File to write to. Default: in HGEMM_OPS_CACHE_DIR, this GPU's table, which is read from there on the next "
-    "import; of --random, shapes/<gpu>.tsv.xz.",
+    "import; with --random, shapes/<gpu>.tsv.xz.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the table written; of --random, what was done.")
+@click.option("--json", "as_json", is_flag=True, help="Print the table written; with --random, a summary.")
 def tune(
     suites: tuple[str, ...],
     shapes: str | None,

@@ -559,7 +559,7 @@ def test_what_cannot_be_stored_stays_in_the_process(timer: Timer, own: Path, cap
         timer.now += 2
         multiply(asked(512, 1024, 1328))
     (line,) = lines(caplog, logging.WARNING)
-    assert line.startswith("tuned shapes are kept for this process alone: ")
+    assert line.startswith("cannot write the tuning cache, so these timings are lost at exit: ")
     _tables.reload()
     assert decision(query)[1] == "table" and len(timer.shapes) == 2
 
