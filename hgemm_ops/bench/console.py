@@ -1,4 +1,4 @@
-"""What ``hgemm bench`` and ``hgemm tune`` show and check."""
+"""Options, checks and tables of ``hgemm bench``, ``hgemm tune`` and the scripts in ``benchmarks/``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from .suites import Case
 
 
 def require_kernels(command: str) -> None:
-    """Ends the command where there is no CUDA GPU to time on, or nothing of ours to time."""
+    """Ends the command with an error where no kernel of ours can be timed.
+
+    Raises:
+        click.ClickException: there is no CUDA GPU, or this package has no kernels for it.
+    """
     if not torch.cuda.is_available():
         raise click.ClickException(f"{command} times kernels on a CUDA GPU, and torch {torch.__version__} sees none")
     if not _library.load():
@@ -31,7 +35,11 @@ def require_kernels(command: str) -> None:
 
 
 def known_variants(names: Sequence[str]) -> tuple[str, ...]:
-    """``names``, each once; "all" stands alone. Rejects what no kernel is called."""
+    """Returns ``names`` without duplicates, or only "all" if it is among them.
+
+    Raises:
+        click.BadParameter: no kernel has one of the names.
+    """
     known = [v.name for v in hgemm_ops.variants()]
     for name in names:
         if name != runner.ALL and name not in known:
@@ -40,7 +48,7 @@ def known_variants(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def known_peers(names: Sequence[str]) -> tuple[str, ...]:
-    """``names``, each once; "all" is every peer."""
+    """Returns ``names`` without duplicates, or all peers if "all" is among them."""
     return peers.NAMES if runner.ALL in names else tuple(dict.fromkeys(names))
 
 
@@ -85,8 +93,10 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def set_modes(numerics: str | None, float32: str | None) -> str:
-    """Makes a ``numerics_option`` and a ``float32_option`` this process's defaults. What result files add to their name
-    for what stands then."""
+    """Makes the modes that were asked for the defaults of this process; None leaves a default as it is.
+
+    Returns what the names of result files end with: "-<mode>" for each default that is neither fast nor strict.
+    """
     if numerics is not None:
         _native.check(_native.lib().hgemm_set_default_numerics(_native.NUMERICS.index(numerics)))
     if float32 is not None:
@@ -105,7 +115,7 @@ def _all(options: Sequence[Callable[[_Command], _Command]]) -> Callable[[_Comman
 
 
 def survey_options() -> Callable[[_Command], _Command]:
-    """What the suites ``random`` and ``zoo`` take: ``count``, ``models``, ``candidates``, ``limit``."""
+    """The options of the suites ``random`` and ``zoo``: ``count``, ``models``, ``candidates``, ``limit``."""
     return _all(
         (
             click.option(
@@ -134,7 +144,7 @@ def survey_options() -> Callable[[_Command], _Command]:
 
 
 def measuring_options(plot_help: str) -> Callable[[_Command], _Command]:
-    """What every command that measures takes: ``rounds``, ``inputs``, ``seed``, ``json_path``, ``plot_path``."""
+    """The options of all commands that measure: ``rounds``, ``inputs``, ``seed``, ``json_path``, ``plot_path``."""
     path = click.Path(dir_okay=False, path_type=Path)
     inputs = click.Choice(["normal", "uniform"])
     options = (
@@ -153,7 +163,7 @@ def measuring_options(plot_help: str) -> Callable[[_Command], _Command]:
 
 
 def report_peers(names: Sequence[str], console: Console) -> None:
-    """Says, before the measurement, what each peer is, or why it is not available."""
+    """Prints the version of each peer, or why it is not available. Called before the measurement."""
     for name, version in peers.versions(names).items():
         console.print(f"{name}: {version}", markup=False, highlight=False)
 
@@ -174,7 +184,13 @@ def survey_rows(
     soak: float,
     journal_path: Path | None,
 ) -> tuple[int, list[survey.Planned], list[survey.Row]]:
-    """Goes on with the journal's run, or starts one with a new seed where none is given; the seed and what there is."""
+    """Runs a survey under a progress bar.
+
+    Without a seed, the journal's unfinished run is continued. If there is none, a new seed is drawn.
+
+    Returns:
+        The seed, all planned shapes, and the rows that have been measured.
+    """
     if suite != "zoo" and seed is None:
         asked = survey.header_of(suite, 0, count, options)
         seed = survey.unfinished_seed(journal_path, asked)
@@ -195,7 +211,7 @@ def survey_rows(
 
 
 def survey_table(document: Mapping[str, Any]) -> Table:
-    """The figures of ``random`` or ``zoo`` by rows, and of zoo by model."""
+    """The figures of a survey as a table: for all shapes, by M, by layout, and for ``zoo`` by model."""
     of = f"{len(document['shapes'])} of {document['planned']} shapes"
     table = Table(title=f"{document['survey']}: {of}", header_style="bold")
     for i, heading in enumerate(("", *survey_figures.HEADINGS)):
@@ -206,7 +222,7 @@ def survey_table(document: Mapping[str, Any]) -> Table:
 
 
 def survey_wrong(document: Mapping[str, Any]) -> list[str]:
-    """Kernels that were not right, one line each."""
+    """One line for each kernel whose result was wrong."""
     return [
         f"{survey_figures.label(row)}, {name}: {text}"
         for row in document["shapes"]
@@ -220,7 +236,7 @@ def run_with_progress(
     console: Console,
     on_row: Callable[[runner.Row], None] = lambda row: None,
 ) -> list[runner.Row]:
-    """Runs the cases under a progress bar that names the one in hand; ``on_row`` sees each result as it comes."""
+    """Runs the cases under a progress bar that names the current one. Each result is passed to ``on_row``."""
     rows = []
     with _progress(console) as progress:
         task = progress.add_task(cases[0].label, total=len(cases))
@@ -232,7 +248,7 @@ def run_with_progress(
 
 
 def comparison(rows: Sequence[runner.Row], title: str) -> Table:
-    """One line for each contender of each case."""
+    """A table with one line for each contender of each case."""
     table = Table(title=title, header_style="bold")
     table.add_column("case", no_wrap=True)
     table.add_column("contender", no_wrap=True)
@@ -274,7 +290,11 @@ def comparison(rows: Sequence[runner.Row], title: str) -> Table:
 
 
 def against_peers(rows: Sequence[runner.Row], names: Sequence[str], title: str) -> Table:
-    """A column per peer: its speed over torch, beside ours; and ours over the best of them."""
+    """A table with one line for each case, which compares us with the peers.
+
+    Its columns are the speed over torch of our choice and of each peer, our speed over the fastest peer, and the name
+    of the fastest peer.
+    """
     table = Table(title=f"{title}: speed over torch", header_style="bold")
     table.add_column("case", no_wrap=True)
     for heading in (runner.DISPATCHED, *names, "ours / best", "best"):
@@ -300,7 +320,7 @@ def against_peers(rows: Sequence[runner.Row], names: Sequence[str], title: str) 
 
 
 def summary(rows: Sequence[runner.Row]) -> str:
-    """How the dispatcher's choices did: "52 cases: 1.01x torch (geometric mean), ...", or "" where none was timed."""
+    """Sums up the dispatcher's choices: "52 cases: 1.010x torch (geometric mean), ...". "" where none was timed."""
     timed = [(row, result.ratio) for row in rows if (result := row.results.get(runner.DISPATCHED)) and result.ratio]
     if not timed:
         return ""
@@ -320,7 +340,10 @@ def summary(rows: Sequence[runner.Row]) -> str:
 
 
 def fail_if_wrong(rows: Sequence[runner.Row], more: Sequence[str] = ()) -> None:
-    """Ends the command with status 1 if a contender gave a wrong result; ``more``: of surveys, in words."""
+    """Ends the command with status 1 if a contender gave a wrong result.
+
+    ``more`` has lines on further wrong results, which surveys found.
+    """
     wrong = [f"{row.case.label}, {name}: {text}" for row in rows for name, text in row.wrong.items()] + list(more)
     if wrong:
         raise click.ClickException("wrong results, not timed:\n" + "\n".join(wrong))

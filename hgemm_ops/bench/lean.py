@@ -1,11 +1,12 @@
-"""The form of result files: they leave out what follows from the rest, and keep five digits of a number.
+"""The form of result files: values that follow from others are left out, and numbers keep five digits.
 
 ``lean`` brings a document into this form and ``complete`` restores it:
 
 - A row with a case leaves out its label, FLOP, bytes and alignment, the case's defaults, and the rates that follow from
   the times. An interval becomes a list of its ``ENDS``.
 - A step of the ladder also leaves out the first values of its result, which are not restored.
-- A shape of a survey becomes a list of the values of ``SHAPE``, with kernels by their place in the list ``kernels``.
+- A shape of a survey becomes a list of the values that ``SHAPE`` names. A kernel is given by its index in the list
+  ``kernels``.
 
 ``text`` writes a document with as many values on a line as fit.
 """
@@ -21,12 +22,13 @@ from .suites import KEY, Case
 
 STREAM = "stream"  # the contender that only reads the weights
 _DIGITS = 5
-_LINE = 240  # characters, of values that share a line
+_LINE = 240  # characters; a longer list or object is written on several lines
 ENDS = ("value", "low", "high")
 _INTERVALS = ("ratio", "ours", "of_stream")  # of a result
 _CASE = {field.name: field.default for field in fields(Case)}
 _STEP = {"swizzle": None}
-#: ``chosen``: [model, kernel, source, ratio] of each; ``wrong``: kernels with what was wrong, where there are any.
+#: ``chosen`` has [model, kernel, source, ratio] for each choice. ``wrong`` maps kernels to what was wrong with their
+#: results, and is missing where all were right.
 SHAPE = (*KEY, "torch_us", "best", "best_by", "chosen", "wrong")
 
 
@@ -44,12 +46,12 @@ def _rates(case: Case, name: str, result: Mapping[str, Any]) -> dict[str, float]
 
 
 def _without(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that ``known`` does not have, or has otherwise."""
+    """The values that ``known`` lacks, or for which it has another value."""
     return {name: value for name, value in values.items() if name not in known or known[name] != value}
 
 
 def _with(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """``values``, and those of ``known`` that they lack."""
+    """``values``, and the values of ``known`` under the names that ``values`` lacks."""
     return {**values, **{name: value for name, value in known.items() if name not in values}}
 
 
@@ -100,7 +102,7 @@ def _lean_step(case: Case, step: Mapping[str, Any]) -> dict[str, Any]:
 
 def _complete_row(row: dict[str, Any]) -> dict[str, Any]:
     case = Case(**row["case"])
-    # Rows of suites have an alignment, tables of the ladder do not.
+    # Rows of suites have an alignment. Tables of the ladder have none.
     names = ("label", "flops", "bytes", "align") if "results" in row else ("label", "flops", "bytes")
     found = _with(row, _facts(case, names))
     found["case"] = {name: getattr(case, name) for name in _CASE}
@@ -115,7 +117,7 @@ def _complete_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_case(row: Any) -> bool:
-    """Whether this is a row of a suite or of the ladder. Other scripts have cases of another kind."""
+    """Whether this is a row of a suite or of the ladder. The cases of other scripts have other fields."""
     case = row.get("case") if isinstance(row, Mapping) else None
     return isinstance(case, Mapping) and case.keys() <= _CASE.keys()
 

@@ -15,7 +15,7 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-# Text as text, and no date or random ids: the same results give the same file.
+# Text stays text, and there is no date and no random id, so that the same results give the same file.
 matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "hgemm_ops", "font.size": 8})
 
 from matplotlib.figure import Figure  # noqa: E402
@@ -108,7 +108,7 @@ def ratio_by_shape(document: Mapping[str, Any], path: Path, contender: str = "hg
         values,
         color=[colour(row, value) for row, value in zip(rows, values, strict=True)],
         xerr=[
-            # A percentile interval need not hold its median.
+            # A percentile interval need not contain its median.
             [max(0.0, ratio["value"] - ratio["low"]) for ratio in ratios],
             [max(0.0, ratio["high"] - ratio["value"]) for ratio in ratios],
         ],
@@ -130,7 +130,7 @@ def ratio_by_shape(document: Mapping[str, Any], path: Path, contender: str = "hg
 def roofline(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> Path:
     """Draws TFLOP/s over arithmetic intensity.
 
-    The roof is the highest rate that was measured, and the highest bandwidth: a copy's, or that of a row if it is
+    The roof is the highest rate that was measured, and the highest bandwidth: a copy's bandwidth, or a row's if that is
     higher.
     """
     rows = timed(document, contender)

@@ -1,4 +1,4 @@
-"""Runs cases: our kernels against torch, verified, interleaved."""
+"""Runs the cases of a suite: verifies every contender, and times our kernels interleaved with torch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .suites import Case
 TORCH = "torch"
 TORCH_FUSED = "torch._addmm_activation"
 DISPATCHED = "hgemm"  # what the dispatcher picks
-FAST = "hgemm:fast"  # where other numerics stand: what it picks without them
+FAST = "hgemm:fast"  # what it picks in fast numerics, timed where another mode is the default
 ALL = "all"
 STREAM = lean.STREAM
-PEER = "peer:"  # before a peer's name
+PEER = "peer:"  # prefix of a peer's name
 
 _SELECTION_ROUNDS = 8
-_DUEL_ROUNDS = 5  # of one duel, before the next kernel's turn
-_PREFIXES = 64  # partial sums of an element that half_rounding() looks at
+_DUEL_ROUNDS = 5  # rounds with one kernel before the duel of the next one
+_PREFIXES = 64  # points along k at which half_rounding() computes the partial sums
 
 Call = Callable[[workload.Operands], torch.Tensor]
 
@@ -35,15 +35,15 @@ Call = Callable[[workload.Operands], torch.Tensor]
 class Options:
     """How to run a case.
 
-    variants: kernels to force beside the dispatcher's choice; "all" is every eligible one that the
-        dispatcher may choose.
-    candidates: of "all", only so many that the model predicts to be fastest, and what the dispatcher takes.
+    variants: the kernels to time beside the dispatcher's choice. "all" is every eligible kernel that the dispatcher may
+        choose.
+    candidates: limits "all" to this many kernels, those with the shortest predicted times, and the dispatcher's choice.
     dispatched: whether to time the dispatcher's choice.
     peers: which of ``peers.NAMES`` to time beside them.
-    duels: so many of the fastest kernels are timed again, each alone with torch, as the dispatcher's choice will run:
-        a crowd keeps the chip at another clock, at which other kernels may lead.
-    most_sets: rotate at most so many sets of operands, even if these stay in L2.
-    soak: seconds of large products before the first case, so that it meets the chip as warm as the last one does.
+    duels: how many of the fastest kernels are timed again, each alone with torch, as the dispatcher's choice will run.
+        While many contenders run, the GPU has another clock, which can favour other kernels.
+    most_sets: the largest number of operand sets in the rotation, even if they then stay in L2.
+    soak: seconds of large matmuls before the first case, so that the GPU is as warm for it as for the last one.
     warmup: seconds for which the contenders of a case run before they are timed.
     """
 
@@ -62,12 +62,15 @@ class Options:
 
 @dataclass(frozen=True)
 class Result:
-    """One contender of a row: measured, or ``refused`` (it cannot serve the case) or ``wrong``, with why.
+    """The result of one contender. It was measured, ``refused`` (it cannot run the case) or ``wrong``, with the reason.
 
-    us: median microseconds per call. ratio: how many times as fast as torch. gbps: of the least possible traffic.
-    error: against float64, in the 2-norm, relative; largest_error: in the maximum norm.
-    configuration: of a peer, the one that was timed. ours: how many times as fast as this peer, or FAST, the
-        dispatcher's choice is. of_stream: the time of reading the weights over this contender's.
+    us: median microseconds per call.
+    ratio: the speed over torch; 2 is twice as fast.
+    gbps: the rate at which the least possible memory traffic was moved.
+    error: the error against float64 in the 2-norm, relative. ``largest_error`` is the same in the maximum norm.
+    configuration: of a peer, the configuration that was timed.
+    ours: of a peer or FAST, the speed of the dispatcher's choice over its speed.
+    of_stream: the time of only reading the weights over this contender's time.
     """
 
     us: float | None = None
@@ -88,17 +91,17 @@ class Row:
     case: Case
     sets: int
     served_by: str | None  # the kernel behind DISPATCHED, or "torch"
-    source: str | None  # of that choice: table, model, ...
+    source: str | None  # what made that choice: table, model, ...
     results: dict[str, Result] = field(default_factory=dict)
 
     @property
     def wrong(self) -> dict[str, str]:
-        """Contenders whose result was not right, and how far off."""
+        """Each contender whose result was wrong, with how far off it was."""
         return {name: result.wrong for name, result in self.results.items() if result.wrong}
 
     @property
     def best_peer(self) -> str | None:
-        """The fastest of the peers that were timed, as it is called in ``results``."""
+        """The fastest of the peers that were timed, by its name in ``results``; None where no peer was timed."""
         timed = {name: result.us for name, result in self.results.items() if name.startswith(PEER) and result.us}
         return min(timed, key=lambda name: timed[name]) if timed else None
 
@@ -113,29 +116,30 @@ class Row:
 
 
 def error_limits(case: Case, torch_errors: tuple[float, float], accumulates_in_half: bool) -> tuple[float, float]:
-    """The errors a contender may have: twice torch's own, and what rounding explains.
+    """The largest errors that a contender may have: twice torch's own error, and what rounding explains.
 
-    Kernels that accumulate in half are asked for on purpose: theirs may grow with the square root of k, as a random
-    walk of roundings does. Their largest error is held to ``half_rounding``, which knows each element's own.
+    Kernels that accumulate in float16 run only where they are asked for. Their error in the 2-norm may grow with the
+    square root of k, as a random walk of roundings does. Their largest error has no limit here, because
+    ``half_rounding`` bounds each element.
     """
     eps = torch.finfo(getattr(torch, case.dtype)).eps
     two_norm = 2 * torch_errors[0] + torch.finfo(torch.float32).eps
     if accumulates_in_half:
-        # The two-norm of independent roundings of sums that walk at random: eps sqrt(k / 24), or less.
+        # For sums that walk at random, independent roundings have a 2-norm of at most eps sqrt(k / 24).
         return max(two_norm, 0.25 * eps * case.k**0.5), math.inf
     return two_norm, 2 * torch_errors[1] + eps
 
 
 def half_rounding(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """How far each element of ``a @ b`` may be off whose sum was held in half, in the order of k.
+    """Bounds the error of each element of ``a @ b`` whose sum was accumulated in float16, in the order of k.
 
-    Rounding a partial sum s errs by at most u |s|, u = 2**-11, with a variance of at most (u s)**2 / 3; roundings are
-    independent, so those of an element have a variance of u**2 / 3 times the sum of its squared partial sums, which are
-    computed here in float64, at ``_PREFIXES`` points of the way. The bound is six standard deviations, which one normal
-    variable in 5e8 exceeds, and the rounding of the result.
+    Rounding a partial sum s errs by at most u |s|, u = 2**-11, with a variance of at most (u s)**2 / 3. The roundings
+    are independent. So their sum in one element has a variance of u**2 / 3 times the sum of its squared partial sums,
+    which are computed here in float64, at ``_PREFIXES`` points along k. The bound is six standard deviations, which one
+    normal variable in 5e8 exceeds, and the rounding of the result.
 
-    One limit for all elements must let most err too much: where a sum walks five times as far as the others do, as the
-    farthest of a million does, so does its error.
+    A single limit for all elements would be too wide for most of them. Where a sum walks five times as far as the
+    others, as the farthest of a million does, its error is five times as large.
     """
     u = torch.finfo(torch.float16).eps / 2
     k = a.size(-1)
@@ -179,7 +183,7 @@ def _contenders(case: Case, operands: workload.Operands, options: Options) -> _C
         explanation = hgemm_ops.explain(
             operands.a, operands.b, bias=operands.bias is not None, activation=case.activation
         )
-        # Those that can serve first, by their predicted time.
+        # By predicted time. Candidates without a prediction come last.
         by_model = sorted(
             explanation.candidates, key=lambda c: c.predicted_us if c.predicted_us is not None else float("inf")
         )
@@ -194,7 +198,7 @@ def _contenders(case: Case, operands: workload.Operands, options: Options) -> _C
     names = options.variants
     if everything:
         names = tuple(name for name, reason in reasons.items() if not reason and name not in forced_only)
-        # A table that is written from this would else forget a kernel that the model underrates.
+        # The choice is kept: a tuning table written from these times must not lose a kernel that the model underrates.
         names = tuple(
             n for i, n in enumerate(names) if i < (options.candidates or len(names)) or n == explanation.chosen
         )
@@ -209,10 +213,12 @@ def _contenders(case: Case, operands: workload.Operands, options: Options) -> _C
 def verify(
     case: Case, sets: Sequence[workload.Operands], bodies: Mapping[str, timing.Body], half: Collection[str] = ()
 ) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
-    """Runs the very graphs that will be timed over poisoned results.
+    """Checks the graphs that will be timed against float64. Each one is replayed over poisoned results.
 
-    ``half``: contenders that accumulate in half, beside our kernels that do. Returns the worst errors of each
-    contender, and of those that are not right why, in words.
+    ``half`` names contenders that accumulate in float16, beside our kernels that do.
+
+    Returns:
+        The worst errors of each contender, and for each contender whose result was wrong, the reason in words.
     """
     accumulates_in_half = {v.name for v in hgemm_ops.variants() if v.numerics == "float16 accumulation"}
     half = bodies.keys() & accumulates_in_half.union(half)
@@ -220,7 +226,7 @@ def verify(
         body.poison()
         body.replay()
     found: dict[str, list[torch.Tensor]] = {name: [] for name in bodies}
-    excess = dict.fromkeys(half, 0.0)  # of an error over its bound, at worst
+    excess = dict.fromkeys(half, 0.0)  # the largest ratio of an error to its bound
     for i, operands in enumerate(sets):
         expected = workload.reference(case, operands)
         for name, body in bodies.items():
@@ -234,7 +240,7 @@ def verify(
     wrong = {}
     for name, (two_norm, largest) in errors.items():
         limits = error_limits(case, errors[TORCH], name in half)
-        if not (two_norm <= limits[0] and largest <= limits[1]):  # nor where one is NaN
+        if not (two_norm <= limits[0] and largest <= limits[1]):  # true for NaN as well
             wrong[name] = f"errors {two_norm:.2e} and {largest:.2e}, allowed {limits[0]:.2e} and {limits[1]:.2e}"
         elif name in half and not excess[name] <= 1:
             wrong[name] = f"an element is off by {excess[name]:.2f} times what rounding in half explains"
@@ -242,10 +248,12 @@ def verify(
 
 
 def _choose(case: Case, sets: Sequence[workload.Operands], peer: str, options: Options) -> tuple[str, Call]:
-    """The configuration of a peer to time: the fastest right one in a few rounds, whose times are then forgotten.
+    """Finds the fastest right configuration of a peer, and returns its name and its call.
+
+    A few rounds decide, whose times are not kept.
 
     Raises:
-        peers.Unavailable: there is none.
+        peers.Unavailable: the peer has no configuration for the case.
     """
     calls, failure = {}, "offers no configuration"
     for name, call in peers.load(peer).configurations(case, sets[0]).items():
@@ -262,7 +270,7 @@ def _choose(case: Case, sets: Sequence[workload.Operands], peer: str, options: O
     bodies = {name: timing.Body.capture(call, sets) for name, call in calls.items()}
     base = {TORCH: timing.Body.capture(workload.torch_call(case), sets[:1])}
     _, wrong = verify(case, sets[:1], base | bodies)
-    # If none is right, whoever is fastest goes on to the verification of all contenders, which reports it.
+    # If none is right, the fastest goes on to the verification of all contenders, which reports it.
     right = {name: body for name, body in bodies.items() if name not in wrong} or bodies
     times = timing.time_bodies(right, _SELECTION_ROUNDS, options.seed)
     fastest = min(times, key=lambda name: statistics.median(times[name]))
@@ -272,10 +280,10 @@ def _choose(case: Case, sets: Sequence[workload.Operands], peer: str, options: O
 def duel(
     bodies: Mapping[str, timing.Body], ratios: Mapping[str, statistics.Interval], options: Options
 ) -> dict[str, statistics.Interval]:
-    """``ratios`` to torch corrected by timing the best of them again, each alone with torch.
+    """Corrects the ``ratios`` to torch by timing the best kernels again, each alone with torch.
 
-    They take turns, a few rounds each, so that what changes in the course of a run, as some ratios do by 4 %, meets all
-    of them. The others are taken to lose as much by that as the one of these that loses most.
+    These kernels take turns, a few rounds each, so that a change in the course of a run affects all of them. Some
+    ratios change by 4 % in this way. The ratios of the other kernels are reduced by the largest loss among these.
     """
     best = sorted(ratios, key=lambda name: -ratios[name].value)[: options.duels]
     times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in best}
@@ -291,7 +299,7 @@ def duel(
 
 
 def run_case(case: Case, options: Options, device: torch.device) -> Row:
-    """Times one case."""
+    """Verifies and times the contenders of one case."""
     generator = torch.Generator(device).manual_seed(options.seed)
     count = timing.set_count(case.bytes, timing.rotation_bytes(device))
     if options.most_sets is not None:
@@ -349,19 +357,20 @@ def run_case(case: Case, options: Options, device: torch.device) -> Row:
 
 
 def run(cases: Sequence[Case], options: Options) -> Iterator[Row]:
-    """Runs cases on the current CUDA device, giving each back as it is done."""
+    """Runs cases on the current CUDA device, and yields each row when it is done."""
     device = torch.device("cuda", torch.cuda.current_device())
     timing.soak(options.soak, device)
     for case in cases:
         row = run_case(case, options, device)
-        torch.cuda.empty_cache()  # of a graph's own pool, which the next case cannot use
+        torch.cuda.empty_cache()  # frees graphs' own memory pools, which the next case cannot use
         yield row
 
 
 def copy_gbps(rounds: int = 20) -> float:
-    """GB/s of a large device-to-device copy, bytes read plus bytes written: the roof of what moves memory.
+    """GB/s of a large device-to-device copy, bytes read plus bytes written: the roof for memory-bound kernels.
 
-    By a kernel: a plain copy becomes a memcpy node of the graph, which reaches two thirds of that.
+    A kernel copies the data. A plain copy would become a memcpy node of the graph, which reaches two thirds of the
+    rate.
     """
     source = torch.randn(1 << 29, device="cuda")
     body = timing.Body.capture(torch.neg, [source, source])

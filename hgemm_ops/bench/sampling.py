@@ -1,4 +1,4 @@
-"""The suite ``random``: shapes that no table and no other suite holds, drawn anew for each record."""
+"""The suite ``random``: shapes that are in no tuning table and in no other suite. Each record draws new ones."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from . import record, shapes, zoo
 from .suites import SUITES, Case
 
 _LAYOUTS = ("NT", "NT", "NT", "NN", "TN", "TT")
-_GRANULE = 8  # elements, whose 16 bytes every kernel wants
-_FEATURES = 64  # what sizes of a model's layers are multiples of
-_RAGGED = 0.06  # of the shapes: no multiple of that
-_BATCHED = 0.06
+_GRANULE = 8  # elements; in a 16-bit type these are 16 bytes, the alignment that every kernel wants
+_FEATURES = 64  # the sizes of a model's layers are multiples of this
+_RAGGED = 0.06  # share of the shapes that are no multiple of _GRANULE
+_BATCHED = 0.06  # share of the shapes
 _SIZES = ((1, 12_000), (512, 24_000), (256, 16_000))  # m, n, k
 _BATCHED_SIZES = ((1, 2048), (16, 2048), (16, 2048))
-_MOST_PRODUCTS = 512
+_MOST_PRODUCTS = 512  # the largest batch
 DRAWS = ("mixed", "whole", "ragged")
-# Of few rows, as in decoding: weights, most of them (n, k) in memory.
+# Shapes with few rows, as in decoding. B is a weight, and most weights are stored as (n, k).
 _DECODING_LAYOUTS = ("NT", "NT", "NT", "NT", "NN")
 _DECODING_SIZES = ((512, 32_000), (512, 20_000))  # n, k
 
@@ -35,7 +35,10 @@ def new_seed() -> int:
 
 @functools.cache
 def scored_shapes() -> frozenset[Shape]:
-    """(batch, m, n, k) of every product of the zoo and of the fixed suites: what is scored must not be fitted to."""
+    """(batch, m, n, k) of every matmul of the zoo and of the fixed suites.
+
+    The model must not be fitted to these shapes, because it is scored on them.
+    """
     cases = [
         *zoo.models_of(),
         *(case for suite in SUITES.values() for case in suite if case.op in ("matmul", "linear")),
@@ -48,19 +51,21 @@ def shape_of(case: Case) -> Shape:
 
 
 def is_scored(case: Case) -> bool:
-    """Whether the model must not be fitted to the case: a scored shape, or a matrix (n, k) of one of the zoo's
-    models with any number of rows."""
+    """Whether the model must not be fitted to the case.
+
+    These are the scored shapes, and every matrix (n, k) of one of the zoo's models with any number of rows.
+    """
     return (case.n, case.k) in zoo.matrices() or shape_of(case) in scored_shapes()
 
 
 @functools.cache
 def shipped_tables() -> tuple[_tables.Table, ...]:
-    """The tables that come with the package, without the user's."""
+    """The tuning tables that come with the package, without the user's."""
     return tuple(_tables.Table.read(path) for path in sorted(_tables.shipped_dir().glob("*.json")))
 
 
 def shipped_shapes() -> frozenset[Shape]:
-    """(batch, m, n, k) of every entry of the shipped tables."""
+    """(batch, m, n, k) of every entry of the shipped tuning tables."""
     return frozenset((entry.batch, entry.m, entry.n, entry.k) for table in shipped_tables() for entry in table.entries)
 
 
@@ -69,16 +74,18 @@ def _log_uniform(source: random.Random, low: int, high: int) -> int:
 
 
 def _draw(source: random.Random, rows: int | None = None, kind: str = DRAWS[0]) -> Case:
-    """Log-uniform sizes; n and k, and m where A is stored transposed, are multiples of 8 unless the shape is ragged.
+    """Draws one case with log-uniform sizes.
 
-    ``kind``: "whole": m is a power of two, n and k are multiples of 64; "ragged": every shape is.
+    n and k, and m where A is stored transposed, are multiples of 8 unless the shape is ragged.
+
+    ``kind`` is "whole" for an m that is a power of two and multiples of 64 for n and k, or "ragged" for a ragged shape.
     """
     layouts, plain = (_LAYOUTS, _SIZES) if rows is None else (_DECODING_LAYOUTS, ((1, rows), *_DECODING_SIZES))
     layout, dtype = source.choice(layouts), source.choice(("float16", "bfloat16"))
     batched = source.random() < (_BATCHED if rows is None else 0)
     sizes = [_log_uniform(source, *bounds) for bounds in (_BATCHED_SIZES if batched else plain)]
     granular = [max(_GRANULE, size // _GRANULE * _GRANULE) for size in sizes]
-    strided = [1, 2] if layout[0] == "N" else [0, 1, 2]  # which of m, n and k are lengths of rows
+    strided = [1, 2] if layout[0] == "N" else [0, 1, 2]  # which of m, n and k are row lengths, by index
     for i in strided:
         sizes[i] = granular[i]
     if kind == "whole":
@@ -94,12 +101,14 @@ def _draw(source: random.Random, rows: int | None = None, kind: str = DRAWS[0]) 
 def draw(
     seed: int, count: int, excluded: Callable[[Case], bool], rows: int | None = None, kind: str = DRAWS[0]
 ) -> tuple[Case, ...]:
-    """``count`` different shapes, the same for the same seed.
+    """Draws ``count`` different shapes, the same for the same seed.
 
-    Half are NT, the others NN, TN and TT; half are in float16, half in bfloat16; 6 % are batched, 6 % ragged. None is
-    ``excluded``, or too large for a survey. With ``rows`` none has more of them, or is batched, and most are NT.
-    ``kind``: of "whole" none is ragged, rows are powers of two, n and k multiples of 64, as in models; of "ragged" all
-    are.
+    Half are NT, the others NN, TN and TT. Half are in float16, half in bfloat16. 6 % are batched, and 6 % are ragged.
+    No shape is ``excluded``, or too large for a survey.
+
+    rows: the largest m. With it no shape is batched, and most are NT.
+    kind: with "whole", no shape is ragged, m is a power of two, and n and k are multiples of 64, as in models. With
+        "ragged", all shapes are ragged.
     """
     source, found = random.Random(seed), dict[Case, None]()
     while len(found) < count:
@@ -111,18 +120,21 @@ def draw(
 
 @functools.cache
 def fitted_shapes() -> frozenset[Shape]:
-    """(batch, m, n, k) of all that the model was fitted to, where this is a checkout, which holds the data."""
+    """(batch, m, n, k) of all shapes that the model was fitted to.
+
+    The data are in a checkout. Outside of one the set is empty.
+    """
     root = record.repository()
     paths = (root / "benchmarks" / "results").glob("*/shapes*.tsv.xz") if root else ()
     return frozenset(shape_of(shape.case) for path in paths for shape in shapes.read(path)[1])
 
 
 def off_table(seed: int, count: int) -> tuple[Case, ...]:
-    """The suite: shapes that neither the shipped tables, the model's data nor other suites hold."""
+    """Draws the suite: shapes that are not in the shipped tuning tables, the model's data or another suite."""
     known = scored_shapes() | shipped_shapes() | fitted_shapes()
     return draw(seed, count, lambda case: shape_of(case) in known)
 
 
 def unscored(seed: int, count: int, rows: int | None = None, kind: str = DRAWS[0]) -> tuple[Case, ...]:
-    """Shapes for the dispatcher's model: none that a suite or the zoo scores."""
+    """Draws shapes to fit the dispatcher's model to. Neither a suite nor the zoo scores them."""
     return draw(seed, count, is_scored, rows, kind)

@@ -27,7 +27,11 @@ class Interval:
 
 
 def median_interval(samples: Sequence[float]) -> Interval:
-    """The median of ``samples`` and the percentile interval of the medians of their resamples. Deterministic."""
+    """The median of ``samples`` with its percentile bootstrap interval. Deterministic.
+
+    Raises:
+        ValueError: ``samples`` is empty.
+    """
     if not samples:
         raise ValueError("median_interval: samples must not be empty")
     values = torch.tensor(samples, dtype=torch.float64)
@@ -39,10 +43,13 @@ def median_interval(samples: Sequence[float]) -> Interval:
 
 
 def paired_ratio(baseline: Sequence[float], other: Sequence[float]) -> Interval:
-    """How many times faster ``other`` is: the median over rounds of that round's ``baseline / other``.
+    """How many times as fast ``other`` is: the median over rounds of that round's ``baseline / other``.
 
-    Both of a pair ran within one round, under the same temperature and clocks, which drift by more than what separates
-    two good kernels: the ratio of two medians would carry the drift.
+    Both times of a pair were taken within one round, at the same temperature and clock. These drift by more than the
+    difference between two good kernels, and a ratio of two medians would contain the drift.
+
+    Raises:
+        ValueError: the numbers of times differ.
     """
     if len(baseline) != len(other):
         raise ValueError(f"paired_ratio: the times must pair up, got {len(baseline)} and {len(other)}")

@@ -10,22 +10,22 @@ from math import gcd
 LAYOUTS = ("NN", "NT", "TN", "TT")
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
-KEY = ("dtype", "layout", "batch", "m", "n", "k")  # what tells plain products apart
+KEY = ("dtype", "layout", "batch", "m", "n", "k")  # the fields that identify a matmul without an epilogue
 
 _WIDEST_COPY = 16  # bytes
-_DECODE_ROWS = 64  # up to which reading the weights is all that counts
+_DECODE_ROWS = 64  # up to this many rows, reading the weights takes nearly all of the time
 
 
 @dataclass(frozen=True)
 class Case:
     """One timed problem.
 
-    op: ``matmul`` (m, k) @ (k, n), batched where ``batch`` > 1; ``linear``, the same through a weight (n, k), with
-        ``bias`` and ``activation``; ``add``, the elementwise sum of two (m, n) tensors (``k`` is 1); ``chain``, m rows
-        through the linear layers of ``depth`` decoder blocks of width k and MLP width n, each layer given what the one
-        before it wrote.
-    layout: how A and B are stored: N row-major, T column-major. A weight (n, k) is a T.
-    padding: elements between the end of a row of storage and the next, of A and of B.
+    op: ``matmul`` is (m, k) @ (k, n), batched where ``batch`` > 1. ``linear`` is the same through a weight (n, k), with
+        ``bias`` and ``activation``. ``add`` is the elementwise sum of two (m, n) tensors; its ``k`` is 1. ``chain``
+        sends m rows through the linear layers of ``depth`` decoder blocks of width k and MLP width n, where each
+        layer's input is the output of the layer before it.
+    layout: how A and B are stored. N is row-major, T is column-major. A weight (n, k) is a T.
+    padding: the elements between the end of a row in memory and the start of the next, for A and B.
     """
 
     m: int
@@ -62,19 +62,25 @@ class Case:
 
     @property
     def fused(self) -> bool:
-        """Whether more than the product is asked for."""
+        """Whether the case has a bias or an activation."""
         return self.bias or self.activation != "none"
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
-        """Of a chain, (n, k) of every layer: qkv with a quarter of the heads for keys and for values, attention output,
-        gate and up in one, down. A layer takes the first k of the features that the one before it wrote."""
+        """(n, k) of every layer of a chain.
+
+        The layers of a block are qkv with a quarter of the heads for keys and for values, the attention output, gate
+        and up in one, and down. A layer takes the first k of the features that the layer before it wrote.
+        """
         block = ((self.k + self.k // 2, self.k), (self.k, self.k), (2 * self.n, self.k), (self.k, self.n))
         return block * self.depth
 
     @property
     def weight_bytes(self) -> int:
-        """Of decode cases, those with so few rows that little else is read; otherwise 0."""
+        """The bytes of the weights in a decode case, which has so few rows that little else is read.
+
+        0 for all other cases.
+        """
         if self.m > _DECODE_ROWS or self.batch > 1 or self.op == "add" or self.padding:
             return 0
         elements = sum(n * k for n, k in self.layers) if self.op == "chain" else self.n * self.k
@@ -82,14 +88,14 @@ class Case:
 
     @property
     def flops(self) -> float:
-        """Additions and multiplications of the product (or sum); the epilogue's are not counted."""
+        """Additions and multiplications of the matmul (or of the sum). The epilogue's are not counted."""
         if self.op == "chain":
             return 2.0 * self.m * sum(n * k for n, k in self.layers)
         return float(self.m * self.n) if self.op == "add" else 2.0 * self.batch * self.m * self.n * self.k
 
     @property
     def bytes(self) -> int:
-        """The least traffic to memory: every input read once, the output written once."""
+        """The least memory traffic: every input is read once, and the output is written once."""
         if self.op == "add":
             elements = 3 * self.m * self.n
         elif self.op == "chain":
@@ -100,7 +106,7 @@ class Case:
 
     @property
     def align(self) -> int:
-        """Bytes of the widest copy legal at the start of every row of A, B and the output, at most 16."""
+        """The bytes of the widest copy that is legal at the start of every row of A, B and the output, at most 16."""
         if self.op == "add":
             stored = [(self.m, self.n)]
         elif self.op == "chain":
@@ -119,7 +125,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """What distinguishes the case within its suite: ``NT 4096x4096x4096``."""
+        """The name of the case within its suite: ``NT 4096x4096x4096``."""
         if self.op == "add":
             return f"{self.dtype} {self.m}x{self.n}"
         if self.op == "chain":
@@ -138,15 +144,15 @@ class Case:
 
 
 def with_dtype(cases: Iterable[Case], dtype: str) -> tuple[Case, ...]:
-    """The same problems in another dtype, each once."""
+    """The same problems in another dtype, without duplicates."""
     return tuple(dict.fromkeys(replace(case, dtype=dtype) for case in cases))
 
 
 def parse_shapes(text: str, *, dtype: str, layouts: Sequence[str]) -> tuple[Case, ...]:
-    """Cases of ``MxNxK`` or ``BxMxNxK`` shapes, separated by commas, in each layout.
+    """The cases of ``MxNxK`` or ``BxMxNxK`` shapes, separated by commas, in each layout.
 
     Raises:
-        ValueError: a shape that does not read so.
+        ValueError: a shape has another form.
     """
     cases = []
     for shape in text.split(","):
@@ -161,11 +167,12 @@ def parse_shapes(text: str, *, dtype: str, layouts: Sequence[str]) -> tuple[Case
     return tuple(cases)
 
 
-# (m, n, k); Llama-3-8B's layers as (n, k): qkv, attention output, gate and up in one, down.
+# Shapes are (m, n, k). The layers of Llama-3-8B are (n, k): qkv, attention output, gate and up in one, down.
 _LLAMA_LAYERS = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
 _LLM_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
-# (n, k) of Llama-3-70B's layers cut for eight GPUs (qkv, attention output, gate and up, down, q); of Qwen2-7B's MLP.
+# (n, k) of Llama-3-70B's layers split across eight GPUs (qkv, attention output, gate and up, down, q), and of
+# Qwen2-7B's MLP.
 _SLICED_LAYERS = (
     (1280, 8192),
     (8192, 1024),
@@ -198,7 +205,7 @@ _RAGGED_SHAPES = (
     (8191, 2049, 1023),
     (2047, 2049, 2051),
     (1023, 8193, 511),
-    # Divisible by 8, 4 and 2 elements, by no tile.
+    # Divisible by 8, 4 and 2 elements, but by no tile size.
     (1000, 1000, 1000),
     (3000, 5000, 7000),
     (4100, 4100, 4100),
@@ -215,7 +222,7 @@ _RAGGED_SHAPES = (
     (16, 32001, 4096),
     (2048, 32001, 4096),
 )
-_RAGGED_PADDING = (1, 2, 4, 8)  # of rows of 4096 elements: 2-, 4-, 8- and 16-byte aligned
+_RAGGED_PADDING = (1, 2, 4, 8)  # elements after rows of 4096, which are then 2-, 4-, 8- and 16-byte aligned
 
 _BATCHES = (
     # (batch, m, n, k)
@@ -256,11 +263,11 @@ _FLOAT32 = (
     *((m, n, k, layout) for m, n, k in ((4097, 4097, 4097), (1001, 1003, 1007)) for layout in ("NN", "NT")),
     (3000, 5000, 7000, "NN"),
     (1024, 50257, 768, "NT"),
-    # Rows as in decoding.
+    # As many rows as in decoding.
     *((m, n, 4096, layout) for m in (1, 4, 16, 64) for n in (4096, 14336) for layout in ("NN", "NT")),
 )
 
-# For every peer: Triton tunes itself for each.
+# Timed with every peer. There are few, because Triton is autotuned for each.
 _PEER_SHAPES = ((1024, 6144, 4096), (2048, 28672, 4096), (4096, 4096, 4096), (8192, 8192, 4096))
 
 SUITES: dict[str, tuple[Case, ...]] = {

@@ -1,14 +1,15 @@
-"""Many shapes in little time: the suites ``random`` and ``zoo``, and the data of the dispatcher's model.
+"""Times many shapes in little time: the suites ``random`` and ``zoo``, and the data of the dispatcher's model.
 
-The protocol of ``timing``, leaner, so that a shape with all its kernels takes a fifth of a second:
+The protocol is the one of ``timing``, with less work. A shape with all its kernels takes a fifth of a second:
 
-- Operands and results are views of buffers that are filled once, in a rotation past the L2, ``most_sets`` at most.
-- Every kernel runs over poisoned results first. Sampled elements of two sets are held to float64 by the limits of the
-  other suites, and every element of all sets to torch's result.
-- All kernels are timed in one round, from CUDA graphs; the fastest ones, torch and what the dispatcher chose in more,
-  interleaved. Times are torch's over the median of paired ratios.
-- Which kernel is best is found in half of the rounds and timed in the others: the fastest of many equal ones looks
-  faster than it is.
+- Operands and results are views of buffers that are filled once. A rotation goes past the L2, with at most
+  ``most_sets`` sets.
+- Every kernel first runs over poisoned results. Sampled elements of two sets are compared with float64, within the
+  limits of the other suites. Every element of all sets is compared with torch's result.
+- All kernels are timed in one round, from CUDA graphs. Then the fastest ones, torch and the dispatcher's choice are
+  timed in more rounds, interleaved. A kernel's time is torch's time over the median of paired ratios.
+- The best kernel is found in half of the rounds and timed in the others, because the fastest of many equal kernels
+  looks faster than it is.
 """
 
 from __future__ import annotations
@@ -34,20 +35,27 @@ from .zoo import Model
 
 TORCH = runner.TORCH
 NAMES = ("random", "zoo")
-RECORDS = (*NAMES, "tuned")  # and what benchmarks/tuned.py writes
+RECORDS = (*NAMES, "tuned")  # benchmarks/tuned.py writes the last one
 MODEL = "model"  # shapes to fit the dispatcher's model to (shapes.py)
 
-_SAMPLED = 64  # rows, and columns, of what is held to float64
-_ALIGNMENT = 128  # elements: views start where a fresh allocation could
+_SAMPLED = 64  # rows, and columns, of the result that are compared with float64
+_ALIGNMENT = 128  # elements; a view starts where a new allocation could start
 _WHOLE = 16  # bytes
-_SLACK = 4  # of a result's largest difference from torch's, over torch's own error or one rounding
+_SLACK = 4  # limit of a result's largest difference from torch's, in multiples of torch's error or one rounding
 
 
 @dataclass(frozen=True)
 class Options:
-    """within, candidates: of the eligible kernels, those predicted to take at most so many times as long as the
-    fastest, and at most so many. finalists: how many of them are timed in ``rounds`` after the ``screening`` of all.
-    rows, sizes: of the model's data, at most so many, and one of ``sampling.DRAWS``."""
+    """How to run a survey.
+
+    within: only kernels that are predicted to take at most this many times as long as the fastest are timed.
+    candidates: the largest number of such kernels; None is no limit.
+    screening: the rounds in which all of them are timed.
+    finalists: how many of the fastest are then timed in ``rounds``.
+    most_sets: the largest number of operand sets in the rotation.
+    rows: the largest m in the model's data.
+    sizes: one of ``sampling.DRAWS``, for the model's data.
+    """
 
     within: float = 2.0
     candidates: int | None = None
@@ -62,7 +70,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Set:
-    """A (batch, m, k), B (batch, k, n) and the result, without the batch where it is 1."""
+    """A (batch, m, k), B (batch, k, n) and the result (batch, m, n), without the batch where it is 1."""
 
     a: Tensor
     b: Tensor
@@ -70,7 +78,10 @@ class Set:
 
 
 class Memory:
-    """Buffers of which the operands and results of every case are views; N(0, 1), drawn when one has to grow."""
+    """The buffers of which the operands and results of every case are views.
+
+    Operands are N(0, 1). They are drawn when a buffer has to grow.
+    """
 
     def __init__(self, device: torch.device, seed: int) -> None:
         self.device = device
@@ -80,7 +91,7 @@ class Memory:
         self._results: dict[str, Tensor] = {}
 
     def sets(self, case: Case, count: int) -> tuple[list[Set], Tensor]:
-        """So many sets of the case, and their results as one tensor (count, elements)."""
+        """``count`` sets of the case, and their results as one tensor (count, elements)."""
         sizes = (case.batch * case.m * case.k, case.batch * case.k * case.n)
         starts = [0]
         for _ in range(count):
@@ -130,8 +141,14 @@ def kernel_call(name: str) -> Callable[[Set], Tensor]:
 
 @dataclass(frozen=True)
 class Measurement:
-    """us: of torch and each kernel that was right. best: torch's time over that of the fastest of all, torch included;
-    best_by: its name. wrong: kernels whose result was not right, and how far off."""
+    """The measurement of a case.
+
+    sets: how many operand sets the rotation had.
+    us: microseconds of torch and of each kernel whose result was right.
+    best: the speed over torch of the fastest contender. It is at least 1 without noise, because torch counts too.
+    best_by: the name of the fastest contender.
+    wrong: each kernel whose result was wrong, with how far off it was.
+    """
 
     sets: int
     us: dict[str, float]
@@ -141,9 +158,13 @@ class Measurement:
 
 
 def best_of(ratios: Mapping[str, Sequence[float]]) -> tuple[float, str]:
-    """How many times as fast as torch the best is, and who: found in every other round, and timed in those between.
+    """The speed over torch of the fastest contender, and its name.
 
-    ``ratios``: to torch, by round; torch need not be among them.
+    The fastest contender is found in every other round and timed in the rounds between, because the fastest of many
+    equal contenders looks faster than it is. This is done both ways round: each set of rounds is used once to find it
+    and once to time it.
+
+    ``ratios`` has the speed over torch in each round. Torch itself need not be in it.
     """
     every = {TORCH: [1.0] * min(map(len, ratios.values()), default=1), **ratios}
 
@@ -160,20 +181,20 @@ def best_of(ratios: Mapping[str, Sequence[float]]) -> tuple[float, str]:
     return (even[fastest(odd)] * odd[fastest(even)]) ** 0.5, name
 
 
-@torch.inference_mode()  # a call past autograd's keys costs the host less
+@torch.inference_mode()  # a call that skips autograd's dispatch keys costs the host less
 def measure(
     case: Case, names: Sequence[str], memory: Memory, options: Options, kept: Collection[str] = ()
 ) -> Measurement:
-    """Checks and times torch and the kernels ``names`` on a plain product (op ``matmul``, no padding).
+    """Checks and times torch and the kernels ``names`` on a plain matmul (op ``matmul``, no padding).
 
-    ``kept``: kernels that are timed in all rounds however slow they are.
+    ``kept`` names kernels that are timed in all rounds however slow they are.
     """
     device = memory.device
     rotation = timing.rotation_bytes(device)
     count = 1 if case.bytes >= rotation else min(options.most_sets, timing.set_count(case.bytes, rotation))
     sets, results = memory.sets(case, count)
     calls: dict[str, Callable[[Set], Tensor]] = {TORCH: torch_call, **{name: kernel_call(name) for name in names}}
-    # They all write to the same results, one after the other: one stream and one pool of scratch do for them.
+    # All contenders write to the same results, one after the other, so that one stream and one memory pool are enough.
     pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
     bodies = {name: timing.Body.capture(call, sets, memory.stream, pool) for name, call in calls.items()}
     wrong = verify(case, sets, results, bodies)
@@ -197,9 +218,12 @@ def measure(
 
 
 def verify(case: Case, sets: Sequence[Set], results: Tensor, bodies: Mapping[str, timing.Body]) -> dict[str, str]:
-    """Runs the graphs that will be timed over poisoned results; the contenders that are not right, and why, in words.
+    """Checks the graphs that will be timed, and returns the wrong contenders with the reason in words.
 
-    RuntimeError where torch itself is wrong: there is nothing to compare with.
+    Each graph is replayed over poisoned results.
+
+    Raises:
+        RuntimeError: torch's own result is wrong, so that there is nothing to compare with.
     """
     chosen = torch.Generator().manual_seed(case.m * case.n + case.k)
     rows = torch.randint(case.m, (_SAMPLED,), generator=chosen).to(results.device)
@@ -211,7 +235,7 @@ def verify(case: Case, sets: Sequence[Set], results: Tensor, bodies: Mapping[str
     checked = (sets[0], sets[-1])
     exact = [x.a.index_select(-2, rows).double() @ x.b.index_select(-1, columns).double() for x in checked]
     expected, found = None, []
-    for body in bodies.values():  # torch first
+    for body in bodies.values():  # torch comes first
         results.fill_(float("nan"))
         body.replay()
         sampled = torch.stack([timing.errors(sample(x.out), y) for x, y in zip(checked, exact, strict=True)]).amax(0)
@@ -225,14 +249,14 @@ def verify(case: Case, sets: Sequence[Set], results: Tensor, bodies: Mapping[str
     wrong = {
         name: "errors {:.2e} and {:.2e}, {:.2e} from torch's; allowed {:.2e}, {:.2e}, {:.2e}".format(a, b, c, *limits)
         for name, (a, b, c) in errors.items()
-        if not (a <= limits[0] and b <= limits[1] and c <= limits[2])  # nor where one is NaN
+        if not (a <= limits[0] and b <= limits[1] and c <= limits[2])  # true for NaN as well
     }
     if TORCH in wrong:
         raise RuntimeError(f"{case}: torch's own result is wrong: {wrong[TORCH]}")
     return wrong
 
 
-# A survey: cases, what the dispatcher chooses for them, and their measurements as they come.
+# A survey: its cases, the dispatcher's choices for them, and their measurements as they are taken.
 
 
 @dataclass(frozen=True)
@@ -243,8 +267,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Planned:
-    """A case with kernels to time, by predicted time, and the dispatcher's choices: of the zoo one for each model that
-    has the case, made without what the table holds of that model; else one, for ""."""
+    """A case, the kernels to time in the order of their predicted times, and the dispatcher's choices.
+
+    A case of the zoo has a choice for each model that has the case, made without the tuning table's entries for that
+    model. Any other case has one choice, for "".
+    """
 
     case: Case
     names: tuple[str, ...]
@@ -288,7 +315,7 @@ def _explain(case: Case) -> hgemm_ops.Explanation:
 
 
 def without(tables: Sequence[_tables.Table], model: Model) -> list[_tables.Table]:
-    """The tables less every entry of one of the model's matrices, with any number of rows."""
+    """The tuning tables without the entries of the model's matrices (n, k), with any number of rows."""
     matrices = model.matrices
     return [
         replace(table, entries=[entry for entry in table.entries if (entry.n, entry.k) not in matrices])
@@ -297,11 +324,12 @@ def without(tables: Sequence[_tables.Table], model: Model) -> list[_tables.Table
 
 
 def plan(cases: Mapping[Case, Sequence[str]] | Sequence[Case], options: Options) -> list[Planned]:
-    """Asks the dispatcher about every case, with the shipped tables alone.
+    """Asks the dispatcher about every case, with the shipped tuning tables alone.
 
-    About the zoo's, which come with their models, it is asked without what the tables hold of the model in question.
+    The cases of the zoo come with their models. For each model the dispatcher is asked without the tables' entries for
+    it.
     """
-    _tables.ensure()  # or it would come later, and undo this
+    _tables.ensure()  # a later first call would load the tables and undo what is installed below
     tables, models = (
         sampling.shipped_tables(),
         dict(cases) if isinstance(cases, Mapping) else dict.fromkeys(cases, ("",)),
@@ -337,7 +365,10 @@ def cases_of(
     rows: int | None = None,
     sizes: str = sampling.DRAWS[0],
 ) -> Mapping[Case, Sequence[str]] | Sequence[Case]:
-    """The cases of ``random`` or ``zoo``, or of the model's data, in an order that a run may be cut off in."""
+    """The cases of ``random``, of ``zoo``, or of the model's data.
+
+    They are in random order, so that a run may end before all of them are measured.
+    """
     if suite == "random":
         return sampling.off_table(seed, count)
     if suite == MODEL:
@@ -348,15 +379,15 @@ def cases_of(
 
 
 def tables_id() -> str:
-    """Which shipped tables the choices were made with."""
+    """A hash of the shipped tuning tables, with which the choices were made."""
     text = "".join(path.read_text() for path in sorted(_tables.shipped_dir().glob("*.json")))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Journal:
-    """Measurements in a file, a line each, after one with what they depend on.
+    """A file of measurements, one line each, after a line with all that they depend on.
 
-    A run that finds such a file goes on where that ended, if all that they depend on is as it was.
+    A run that finds such a file continues it, if all that the measurements depend on is unchanged.
     """
 
     def __init__(self, path: Path | None, header: Mapping[str, Any]) -> None:
@@ -385,7 +416,7 @@ class Journal:
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a")
-            self._file.write("\n" if self._path.stat().st_size else "")  # a line may have been cut off
+            self._file.write("\n" if self._path.stat().st_size else "")  # the last line may have been cut off
             if self._fresh:
                 self._file.write(json.dumps({"header": self._header}) + "\n")
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
@@ -420,7 +451,7 @@ _DEPENDS = ("gpu", "driver", "torch", "cuda", "hgemm_ops", "csrc")
 
 
 def header_of(suite: str, seed: int, count: int, options: Options) -> dict[str, Any]:
-    """What the measurements of a survey depend on."""
+    """All that the measurements of a survey depend on."""
     facts = record.environment()
     return {
         "suite": suite,
@@ -433,7 +464,10 @@ def header_of(suite: str, seed: int, count: int, options: Options) -> dict[str, 
 
 
 def unfinished_seed(path: Path | None, header: Mapping[str, Any]) -> int | None:
-    """The seed of a journal that a run with this header, but for the seed, would complete."""
+    """The seed of the journal's last run, if a run with this header would complete it.
+
+    None if the run is complete, or if the headers differ in more than the seed.
+    """
     last, held = last_part(path) if path else (None, [])
     if last is None or len(held) >= last.get("count", 0) or {**last, "seed": None} != {**header, "seed": None}:
         return None
@@ -448,7 +482,10 @@ def run(
     soak: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Row]:
-    """Measures what the journal does not hold until the limit, in seconds, has passed; gives every row there is."""
+    """Yields a row for each planned case, from the journal or, if it has none, measured now.
+
+    No measurement starts once ``limit`` seconds have passed.
+    """
     device = _device()
     memory, begin, warm = Memory(device, options.seed), clock(), False
     for one in planned:

@@ -24,23 +24,29 @@ _MIN_SETS = 2
 
 
 def rotation_bytes(device: torch.device) -> int:
-    """How much memory a body must go through: ten times the L2, which is not LRU and still hits at three times."""
+    """The memory that a body must go through: ten times the L2.
+
+    The L2 is not LRU. At three times its size there are still hits.
+    """
     if device.type != "cuda":
         return _MIN_ROTATION
     return max(_MIN_ROTATION, 10 * int(torch.cuda.get_device_properties(device).L2_cache_size))
 
 
 def set_count(bytes_per_set: int, total: int) -> int:
-    """Buffer sets needed to go through ``total`` bytes; at least two, so that no input stays in place."""
+    """The buffer sets needed to go through ``total`` bytes.
+
+    They are at least two, so that no call has the input of the call before it.
+    """
     return max(_MIN_SETS, -(-total // bytes_per_set))
 
 
-#: How often each contender is timed: all alike, or by name.
+#: How often each contender is timed: one number for all, or a number for each name.
 Rounds = int | Mapping[str, int]
 
 
 def schedule(names: Sequence[str], rounds: Rounds, seed: int) -> Iterator[list[str]]:
-    """The order of the contenders, round by round. Those with fewer rounds take part in the first ones."""
+    """The order of the contenders in each round. Contenders with fewer rounds take part in the first ones."""
     shuffler = random.Random(seed)
     each = dict.fromkeys(names, rounds) if isinstance(rounds, int) else rounds
     for i in range(max((each[name] for name in names), default=0)):
@@ -51,10 +57,10 @@ def schedule(names: Sequence[str], rounds: Rounds, seed: int) -> Iterator[list[s
 def interleave(
     names: Sequence[str], rounds: Rounds, seed: int, measure: Callable[[str], Callable[[], float]]
 ) -> dict[str, list[float]]:
-    """Times every contender once a round, as long as it has rounds left.
+    """Times every contender once a round, until it has had all its rounds.
 
-    ``measure(name)`` runs one contender and returns a function that gives its time; these are called after the last
-    round, so that reading a clock need not wait between contenders.
+    ``measure(name)`` runs one contender and returns a function that gives its time. These functions are called after
+    the last round, so that no contender waits until the time of another one is known.
     """
     pending: dict[str, list[Callable[[], float]]] = {name: [] for name in names}
     for order in schedule(names, rounds, seed):
@@ -74,8 +80,11 @@ class Body:
     def capture(
         cls, call: Callable[[S], Tensor], sets: Sequence[S], stream: torch.cuda.Stream | None = None, pool: Any = None
     ) -> Body:
-        """``stream``, ``pool`` (of torch.cuda.graph_pool_handle): for bodies that may share them because each writes to
-        results of the caller's."""
+        """Captures a pass of ``call`` over the sets.
+
+        ``stream`` and ``pool`` (from torch.cuda.graph_pool_handle) can be shared by bodies whose calls write to results
+        that the caller owns.
+        """
         stream = stream or torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         graph = torch.cuda.CUDAGraph()
@@ -88,7 +97,7 @@ class Body:
         return cls(graph, outputs)
 
     def poison(self) -> None:
-        """Overwrites the results, so that an element the pass does not write is seen."""
+        """Overwrites the results with NaN, so that an element that the pass does not write is noticed."""
         for output in self.outputs:
             output.fill_(float("nan"))
 
@@ -96,7 +105,7 @@ class Body:
         self.graph.replay()
 
     def start(self) -> Callable[[], float]:
-        """Enqueues one timed pass; the function returned waits for it and gives microseconds per set."""
+        """Enqueues one timed pass. The returned function waits for its end and gives microseconds per set."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         self.graph.replay()
@@ -110,7 +119,7 @@ class Body:
 
 
 def soak(seconds: float, device: torch.device, size: int = 8192, clock: Callable[[], float] = time.monotonic) -> None:
-    """Multiplies matrices of size x size for so long: large products slow down while a chip warms up."""
+    """Multiplies size x size matrices for ``seconds``, because large matmuls slow down while the GPU warms up."""
     if seconds <= 0:
         return
     x = torch.randn(size, size, dtype=torch.float16, device=device)
@@ -122,10 +131,10 @@ def soak(seconds: float, device: torch.device, size: int = 8192, clock: Callable
 
 
 def warm_up(bodies: Mapping[str, Body], seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-    """Replays all bodies in turn, ``WARMUP_REPLAYS`` times and for so long.
+    """Replays all bodies in turn, ``WARMUP_REPLAYS`` times and until ``seconds`` have passed.
 
-    Large products that follow a pause are faster for some tenths of a second, by all signs until the power limit has
-    taken notice, and differ by other ratios than from then on.
+    After a pause, large matmuls are faster for some tenths of a second, most likely until the power limit takes effect.
+    In this time their ratios are different, too.
     """
     replays, end = 0, clock() + seconds
     while replays < WARMUP_REPLAYS or clock() < end:
@@ -156,6 +165,6 @@ def errors(output: Tensor, reference: Tensor) -> Tensor:
 
 
 def worst(rows: Iterable[Tensor]) -> tuple[float, float]:
-    """The largest of each kind of error; NaN wins."""
+    """The largest error of each kind. NaN counts as larger than any number."""
     two_norm, maximum = torch.stack(list(rows)).amax(0).tolist()
     return two_norm, maximum

@@ -30,7 +30,7 @@ _APPLY: dict[str, Callable[[Tensor], Tensor]] = {
 class Operands:
     """A (batch, m, k) and B (batch, k, n), without the batch where it is 1, and the bias (n,).
 
-    ``add`` has two (m, n) tensors; ``chain`` the input, the last weight transposed, and all weights, (n, k) each.
+    ``add`` has two (m, n) tensors. ``chain`` has the input, the last weight transposed, and all weights, each (n, k).
     """
 
     a: Tensor
@@ -59,7 +59,7 @@ def make_operands(case: Case, generator: torch.Generator, inputs: str = "normal"
     if case.op == "add":
         return Operands(draw(case.m, case.n), draw(case.m, case.n), None)
     if case.op == "chain":
-        # By the square root of k, so that sums neither grow nor vanish along the chain.
+        # Divided by the square root of k, so that the values neither grow nor vanish along the chain.
         chain = tuple(draw(n, k).div_(k**0.5) for n, k in case.layers)
         return Operands(draw(case.m, case.k), chain[-1].mT, None, chain)
     a, b = matrix(case.m, case.k, case.layout[0]), matrix(case.k, case.n, case.layout[1])
@@ -67,7 +67,7 @@ def make_operands(case: Case, generator: torch.Generator, inputs: str = "normal"
 
 
 def torch_call(case: Case) -> Callable[[Operands], Tensor]:
-    """What a user of torch alone would write."""
+    """The call that a user of torch alone would write."""
     if case.op == "add":
         return lambda x: torch.add(x.a, x.b)
     if case.op == "matmul":
@@ -89,7 +89,10 @@ def _chain_call(linear: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Operand
 
 
 def torch_fused_call(case: Case) -> Callable[[Operands], Tensor] | None:
-    """The one-kernel form inductor uses (cuBLASLt's epilogue), for the activations it has."""
+    """The one-kernel form that inductor uses (cuBLASLt's epilogue).
+
+    None for cases without a bias, and for activations that this form does not have.
+    """
     if case.op != "linear" or not case.bias or case.activation not in ("relu", "gelu_tanh"):
         return None
     gelu = case.activation == "gelu_tanh"
@@ -102,12 +105,19 @@ def torch_fused_call(case: Case) -> Callable[[Operands], Tensor] | None:
 
 
 def standing_float32() -> str:
-    """How float32 products are computed here: as in the context, and not as in an op that names no mode."""
+    """The float32 mode that is in effect on this thread.
+
+    A context follows this mode as it is. An op that names no mode follows only "split", and else leaves float32 to
+    torch.
+    """
     return _native.FLOAT32[_native.lib().hgemm_standing_float32()] if _library.load() else "strict"
 
 
 def hgemm_call(case: Case, variant: str | None, numerics: str | None = None) -> Callable[[Operands], Tensor]:
-    """Through kernel ``variant``, or the dispatcher's choice for None; ``numerics``: None for those that stand."""
+    """A call of the kernel ``variant``, or of the dispatcher's choice if it is None.
+
+    ``numerics`` is the mode of the call. None is the mode in effect.
+    """
     if case.op == "add":
         if variant is None:
             raise ValueError("the elementwise sum has no dispatcher: name a variant")
@@ -124,12 +134,15 @@ def hgemm_call(case: Case, variant: str | None, numerics: str | None = None) -> 
 
 
 def chain_call() -> Callable[[Operands], Tensor]:
-    """A chain through the dispatcher's choices."""
+    """A call of a chain in which the dispatcher chooses every kernel."""
     return _chain_call(hgemm_ops.linear)
 
 
 def stream_call(case: Case, device: torch.device) -> Callable[[Operands], Tensor] | None:
-    """A kernel that reads the weights and does nothing else, one launch a weight; None where that says nothing."""
+    """A call of a kernel that only reads the weights, with one launch for each weight.
+
+    None where the case is no decode case, or the device is no GPU.
+    """
     if not case.weight_bytes or device.type != "cuda":
         return None
 
@@ -143,7 +156,10 @@ def stream_call(case: Case, device: torch.device) -> Callable[[Operands], Tensor
 
 
 def _read(data: Tensor, sink: Tensor) -> None:
-    """Reads a contiguous CUDA tensor, up to a rest of less than 16 bytes, on the current stream. ``sink``: 4 bytes."""
+    """Reads a contiguous CUDA tensor on the current stream, but for a remainder of less than 16 bytes.
+
+    ``sink`` is a tensor of 4 bytes.
+    """
     stream = torch.cuda.current_stream(data.device).cuda_stream
     with torch.cuda.device(data.device):
         _native.check(_native.lib().hgemm_read(data.data_ptr(), data.nbytes // 16 * 16, sink.data_ptr(), stream))

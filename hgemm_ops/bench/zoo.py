@@ -1,7 +1,8 @@
-"""The suite ``zoo``: what published models multiply, each layer's shapes from its configuration in ``zoo.csv``.
+"""The suite ``zoo``: the matmuls of published models. The shapes follow from the configurations in ``zoo.csv``.
 
-Layers are as the model's code in transformers has them: in one weight or in several, stored as (n, k), which is NT, or,
-GPT-2's, as (k, n). Biases are left out: tables hold plain products, and a bias costs torch and us alike.
+Layers are as in the model's code in transformers. They have one weight or several, stored as (n, k), which is layout
+NT, or as (k, n) in GPT-2. Biases are left out: tuning tables have matmuls without a bias, and a bias costs torch and us
+alike.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from .suites import Case
 #: Tokens in a batch: decoding, an image of 196 patches, prompts, training.
 TOKENS = (1, 4, 16, 64, 197, 256, 512, 1000, 2048, 4096, 8192)
 
-#: A shape is left out where one set of operands and result, or its work, is larger: it would take most of the time.
+#: A shape is left out if its work, or one set of its operands and result, is larger than this. It would take most of
+#: the time.
 MOST_BYTES = 2_000_000_000
 MOST_FLOPS = 2.2e12
 
 
 def fits(case: Case) -> bool:
-    """Whether a survey takes the case."""
+    """Whether a survey times the case."""
     return case.bytes <= MOST_BYTES and case.flops <= MOST_FLOPS
 
 
@@ -31,9 +33,12 @@ def fits(case: Case) -> bool:
 class Model:
     """A row of ``zoo.csv``.
 
-    parameters: 10**9, as published, which layers, cross_layers (those that attend to an encoder as well) and tied (the
-        head is the embedding) let a test add up.
-    dtype: of the published weights; float16 for those of float32. sequence: at which attention is timed.
+    parameters: in units of 10**9, as published. A test adds them up from the sizes.
+    layers: the number of layers.
+    cross_layers: how many layers attend to an encoder as well.
+    dtype: the dtype of the published weights; float16 where that is float32.
+    tied: whether the head is the embedding.
+    sequence: the length at which attention is timed.
     """
 
     name: str
@@ -57,7 +62,7 @@ class Model:
 
     @property
     def weights(self) -> tuple[tuple[int, int], ...]:
-        """(n, k) of every linear layer, each once, the head last."""
+        """(n, k) of every linear layer without duplicates. The head is the last one."""
         queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
         found = (
             [(queries + 2 * keys, self.hidden)] if self.qkv_in_one else [(queries, self.hidden), (keys, self.hidden)]
@@ -71,7 +76,10 @@ class Model:
 
     @property
     def attention(self) -> tuple[Case, ...]:
-        """Scores and their product with the values, of a whole sequence and of one more token."""
+        """The matmuls of attention, for a whole sequence and for one more token.
+
+        These are the scores, and the matmul of the scores with the values.
+        """
         length, width = self.sequence, self.head_dim
         return tuple(
             Case(rows, n, k, batch=self.heads, layout=layout, dtype=self.dtype)
@@ -81,7 +89,7 @@ class Model:
 
     @property
     def cases(self) -> tuple[Case, ...]:
-        """All its products that fit."""
+        """All matmuls of the model that fit into a survey."""
         linear = (
             Case(m, n, k, layout=layout, dtype=self.dtype)
             for n, k in self.weights
@@ -92,7 +100,7 @@ class Model:
 
     @property
     def matrices(self) -> frozenset[tuple[int, int]]:
-        """(n, k) of all its products, attention's among them."""
+        """(n, k) of all matmuls of the model, including attention."""
         return frozenset((case.n, case.k) for case in self.cases)
 
 
@@ -103,12 +111,12 @@ def _read() -> dict[str, Model]:
     return {row["name"]: Model(**row) for row in rows}
 
 
-#: name -> the model
+#: The models by name.
 MODELS = _read()
 
 
 def models_of(names: Sequence[str] = ()) -> dict[Case, tuple[str, ...]]:
-    """Every case of these models (all of them, where none is named), with the models that have it."""
+    """Every case of the named models, with the models that have it. Without a name, the cases of all models."""
     found: dict[Case, tuple[str, ...]] = {}
     for name in names or MODELS:
         for case in MODELS[name].cases:
@@ -118,6 +126,6 @@ def models_of(names: Sequence[str] = ()) -> dict[Case, tuple[str, ...]]:
 
 @functools.cache
 def matrices() -> frozenset[tuple[int, int]]:
-    """(n, k) of all models, either way round: a layer's gradients swap them."""
+    """(n, k) of the matmuls of all models, and (k, n), because the gradients of a layer swap them."""
     pairs = {pair for model in MODELS.values() for pair in model.matrices}
     return frozenset(pairs | {(k, n) for n, k in pairs})

@@ -1,8 +1,8 @@
-"""Other people's GEMMs, which ``hgemm bench --peer`` times beside torch and ours.
+"""The GEMMs of other libraries, which ``hgemm bench --peer`` times beside torch and our kernels.
 
-A module per peer, imported when it is asked for; nothing of this is needed to install or to use the package. A peer
-offers configurations of itself for a case, and ``runner`` times the fastest one that is right: chosen by measurement,
-per case, as torch's heuristics and our dispatcher choose without.
+Each peer is a module, imported when it is asked for. Neither installing nor using the package needs any of them. A peer
+offers several configurations for a case, and ``runner`` times the fastest one that is right. The choice is made by
+measurement for each case, while torch's heuristics and our dispatcher choose without one.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Unavailable(Exception):
 
 
 class Peer(Protocol):
-    """What a peer's module gives back from ``load()``, which raises ``Unavailable`` where the peer cannot run."""
+    """What ``load()`` of a peer's module returns. It raises ``Unavailable`` where the peer cannot run."""
 
     version: str
 
     def configurations(self, case: Case, operands: Operands) -> Mapping[str, Call]:
-        """Ways to compute ``case``, whose buffer sets all have the shapes and strides of ``operands``, by name.
+        """The ways to compute ``case``, by name. All its buffer sets have the shapes and strides of ``operands``.
 
-        A call raises ``Unavailable`` where its configuration does not take the case after all.
+        A call raises ``Unavailable`` if its configuration does not take the case after all.
 
         Raises:
             Unavailable: the peer does not take the case.
@@ -52,10 +52,10 @@ def _load(name: str) -> Peer | str:
 
 
 def load(name: str) -> Peer:
-    """The peer, looked for once.
+    """Returns the peer. It is looked for only once.
 
     Raises:
-        Unavailable: it cannot run here.
+        Unavailable: the peer cannot run here.
     """
     found = _load(name)
     if isinstance(found, str):
@@ -64,6 +64,6 @@ def load(name: str) -> Peer:
 
 
 def versions(names: Sequence[str]) -> dict[str, str]:
-    """For a result file: the version of each peer, or why it is not available."""
+    """The version of each peer, or why it is not available. For result files."""
     found = {name: _load(name) for name in names}
     return {name: f"unavailable: {peer}" if isinstance(peer, str) else peer.version for name, peer in found.items()}

@@ -1,6 +1,6 @@
-"""The kernel of ``triton_fixed``: a file of its own, as it needs Triton to be imported."""
+"""The kernel of ``triton_fixed``. It has a file of its own because importing it needs Triton."""
 
-# Triton reads the source: annotations must be its own objects.
+# Triton reads the source, in which annotations must be Triton's own objects.
 # mypy: allow-untyped-decorators, disable-error-code="no-untyped-def"
 import triton
 import triton.language as tl
@@ -12,7 +12,7 @@ def product(
     HAS_BIAS: tl.constexpr, GROUP: tl.constexpr, BLOCKS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """out (m, n), contiguous, = a @ b + bias; a block takes every BLOCKS-th tile."""
+    """Writes a @ b + bias to out (m, n), which is contiguous. A block computes every BLOCKS-th tile."""
     tiles_m = tl.cdiv(m, BM)
     tiles_n = tl.cdiv(n, BN)
     in_group = GROUP * tiles_n
@@ -22,8 +22,10 @@ def product(
         rows = (first + tile % in_group % height) * BM + tl.arange(0, BM)
         cols = (tile % in_group // height) * BN + tl.arange(0, BN)
         steps = tl.arange(0, BK)
-        # What comes of the others is not stored. Triton is told that neighbours are neighbours, or it would load them
-        # one by one: a vector of them, which whole rows and columns allow, lies within the matrix or not at all.
+        # Rows and columns outside the matrix are replaced by the first ones, and their results are not stored.
+        # max_contiguous and multiple_of tell Triton that neighbouring indices are consecutive. Otherwise it would load
+        # the elements one by one. It loads vectors only where whole rows and columns allow it, and then a vector is
+        # either inside the matrix or outside.
         a_rows = tl.max_contiguous(tl.multiple_of(tl.where(rows < m, rows, 0), BM), BM).to(tl.int64)
         b_cols = tl.max_contiguous(tl.multiple_of(tl.where(cols < n, cols, 0), BN), BN).to(tl.int64)
         a = a_ptr + a_rows[:, None] * a_row + steps[None, :] * a_col

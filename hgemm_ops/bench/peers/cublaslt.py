@@ -1,7 +1,7 @@
 """cuBLASLt: the best of the heuristic's first 16 algorithms. torch takes the first.
 
-Through ctypes, from the library that torch itself has loaded. Numbers of enumerations are those of ``cublasLt.h``
-(https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api), part of its ABI.
+It is called through ctypes, from the library that torch itself has loaded. The values of enumerations are from
+``cublasLt.h`` (https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api), and are part of its ABI.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Heuristic(ctypes.Structure):
 
 
 class _Library:
-    """The functions used, with their status checked."""
+    """The cuBLASLt functions that are used. A status other than 0 raises ``Unavailable``."""
 
     def __init__(self, path: str) -> None:
         self._functions = ctypes.CDLL(path)
@@ -80,7 +80,7 @@ class _Library:
 class _Product:
     """One case, described to the library. cuBLASLt is column-major, so it computes D^T = B^T A^T.
 
-    The descriptors, a few hundred bytes a case, live as long as the process.
+    The descriptors take a few hundred bytes for each case, and live as long as the process.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class _Product:
             library.set("MatmulDesc", self._matmul, attribute, c_int32(transposed[name]))
         epilogue = _EPILOGUES[case.bias, case.activation]
         library.set("MatmulDesc", self._matmul, _EPILOGUE, c_int32(epilogue))
-        self._set_bias(bias)  # the heuristic looks at its alignment
+        self._set_bias(bias)  # the heuristic looks at the alignment of the bias
 
         def layout(rows: int, columns: int, padding: int) -> c_void_p:
-            """Of a matrix stored row by row, as the column-major one that it is to cuBLASLt."""
+            """Describes a matrix that is stored row by row. To cuBLASLt it is a column-major matrix."""
             leading = columns + padding
             made = library.create("MatrixLayout", c_int(data_type), c_uint64(columns), c_uint64(rows), c_int64(leading))
             library.set("MatrixLayout", made, _BATCH_COUNT, c_int32(case.batch))
@@ -162,7 +162,10 @@ class _CublasLt:
 
 
 class Fixed(_CublasLt):
-    """The heuristic's first algorithm for many rows, whatever the case has, and none that splits K."""
+    """Uses one algorithm for any number of rows, which does not split K.
+
+    It is the first one that the heuristic gives for ``ROWS`` rows.
+    """
 
     ROWS = 4096
 
@@ -174,7 +177,7 @@ class Fixed(_CublasLt):
 def load(kind: type[_CublasLt] = _CublasLt) -> _CublasLt:
     if torch.version.cuda is None or not torch.cuda.is_available():
         raise Unavailable("needs a torch built for CUDA, and a GPU")
-    torch.cuda.synchronize()  # makes the context that the next line asks for
+    torch.cuda.synchronize()  # creates the CUDA context, which the next line needs
     torch.cuda.current_blas_handle()  # loads the library, from wherever this torch has it
     name = f"libcublasLt.so.{torch.version.cuda.split('.')[0]}"
     try:

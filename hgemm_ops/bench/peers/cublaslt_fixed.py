@@ -1,5 +1,7 @@
-"""cuBLASLt for results that do not depend on the number of rows: for each N, K, dtype, layout and epilogue one
-algorithm, which does not split K."""
+"""cuBLASLt for results that do not depend on the number of rows.
+
+For each N, K, dtype, layout and epilogue there is one algorithm, which does not split K.
+"""
 
 from __future__ import annotations
 

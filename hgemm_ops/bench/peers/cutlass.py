@@ -1,7 +1,7 @@
 """CUTLASS, from the headers in the ``nvidia-cutlass`` wheel: three Hopper kernels, each with three raster swizzles.
 
-Compiled by nvcc on first use, half a minute a kernel, into the directory of the user's tables; ``cutlass_gemm.cu``
-beside this is the kernel.
+The source is ``cutlass_gemm.cu`` in this directory. nvcc compiles it on first use, into a directory beside the user's
+tuning tables. Each kernel takes half a minute.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ELEMENTS = {"float16": "cutlass::half_t", "bfloat16": "cutlass::bfloat16_t"}
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile (m, n, 64) on a cluster of 2x1, and how its warps take turns."""
+    """A tile (m, n, 64) on a cluster of 2x1, and its schedule: pingpong or cooperative."""
 
     m: int
     n: int
@@ -55,7 +55,7 @@ TILES = (Tile(128, 192, True), Tile(128, 128, True), Tile(128, 256, False))
 
 
 def macros(tile: Tile, dtype: str, layout: str) -> tuple[str, ...]:
-    """What selects the kernel in the source."""
+    """The flags that select a kernel in the source."""
     return (
         f"-DPEER_ELEMENT={_ELEMENTS[dtype]}",
         f"-DPEER_M={tile.m}",
@@ -82,12 +82,12 @@ class _Cutlass:
         self._functions: dict[Path, Any] = {}
 
     def path(self, arguments: Sequence[str]) -> Path:
-        """Where the kernel of these macros is kept: named for everything that goes into it."""
+        """The file of the kernel with these macros. Its name is a hash of all that goes into it."""
         content = "\0".join([self.version, _SOURCE.read_text(), *_FLAGS, *arguments])
         return _tables.user_dir().with_name("peers") / f"cutlass-{hashlib.sha256(content.encode()).hexdigest()[:16]}.so"
 
     def build(self, arguments: Sequence[str]) -> Path:
-        """Compiles the kernel of these macros, unless an earlier run did."""
+        """Compiles the kernel with these macros, unless an earlier run did."""
         path = self.path(arguments)
         if path.exists():
             return path
@@ -98,7 +98,7 @@ class _Cutlass:
             result = subprocess.run(command, capture_output=True, text=True)
             if result.returncode:
                 raise Unavailable(f"nvcc failed: {result.stderr.strip().splitlines()[-1:]}")
-            made.replace(path)  # whole or not at all, whoever else is compiling
+            made.replace(path)  # atomic, so that another process that compiles it never sees a part of the file
         return path
 
     def _function(self, path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""QuACK's GEMM (CuTe DSL), from the ``quack-kernels`` wheel where it is installed; written against 0.6.5."""
+"""QuACK's GEMM (CuTe DSL), from the ``quack-kernels`` wheel where it is installed. Written for version 0.6.5."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Quack:
                     x.a, x.b.mT, out, None, None, config.m, config.n, *config.cluster,
                     pingpong=config.pingpong, max_swizzle_size=8,
                 )  # fmt: skip
-            except Exception as error:  # of a compiler: there is no common base
+            except Exception as error:  # the compilers' errors have no common base class
                 raise Unavailable(f"{config.name}: {type(error).__name__}: {str(error).splitlines()[:1]}") from None
             return out
 
@@ -78,6 +78,6 @@ def load() -> _Quack:
         raise Unavailable("its configurations here are for Hopper")
     try:
         from quack.gemm import gemm
-    except Exception as error:  # its own imports load compilers and drivers
+    except Exception as error:  # importing it loads compilers and drivers
         raise Unavailable(f"cannot import quack {version}: {type(error).__name__}: {error}") from None
     return _Quack(version, gemm)

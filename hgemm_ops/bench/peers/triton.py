@@ -1,6 +1,6 @@
-"""Triton, as torch.compile writes and tunes it: ``max-autotune-no-cudagraphs`` without ATen's kernels.
+"""Triton as torch.compile writes and autotunes it: ``max-autotune-no-cudagraphs`` without ATen's kernels.
 
-Tuning compiles some twenty kernels a case: 10 to 30 seconds on 16 cores.
+Autotuning compiles some twenty kernels for each case, which takes 10 to 30 seconds on 16 cores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MODE = "max-autotune-no-cudagraphs"
 
 
 def describe(code: str) -> str:
-    """What inductor's code runs: the template's tile, or that it is no template."""
+    """What inductor's code runs: the tile, stages and warps of its template, or that it uses no template."""
     tile = dict(re.findall(r"BLOCK_([MNK])\s*: tl\.constexpr = (\d+)", code))
     if len(tile) < 3:
         return "no template"
@@ -36,7 +36,7 @@ class _Compiled:
     def configurations(self, case: Case, operands: Operands) -> Mapping[str, Call]:
         from torch._inductor.utils import run_and_get_code
 
-        torch._dynamo.reset()  # every case is a compilation of its own
+        torch._dynamo.reset()  # every case is compiled anew
         eager = workload.torch_call(case)
 
         def program(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
@@ -47,7 +47,7 @@ class _Compiled:
         try:
             with torch.no_grad():
                 _, codes = run_and_get_code(compiled, operands.a, operands.b, operands.bias)
-        except Exception as error:  # of a compiler: there is no common base
+        except Exception as error:  # the compilers' errors have no common base class
             raise Unavailable(f"torch.compile failed: {type(error).__name__}: {str(error).splitlines()[0]}") from None
         code = "\n".join(codes)
         if re.search(r"extern_kernels\.\w+\(", code):
@@ -63,5 +63,5 @@ def load() -> _Compiled:
     import triton
     from torch._inductor import select_algorithm
 
-    select_algorithm.PRINT_AUTOTUNE = False  # a table for each case, into the progress bar
+    select_algorithm.PRINT_AUTOTUNE = False  # it would print a table for each case into the progress bar
     return _Compiled(f"triton {triton.__version__}, torch {torch.__version__}")

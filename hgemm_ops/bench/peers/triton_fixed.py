@@ -1,6 +1,7 @@
-"""Triton for results that do not depend on the number of rows: persistent blocks, one tile for every shape, K in order.
+"""Triton for results that do not depend on the number of rows.
 
-The kind of kernel that thinking-machines-lab's batch_invariant_ops puts in place of torch.mm.
+The kernel has persistent blocks and one tile for every shape, and adds up K in order. thinking-machines-lab's
+batch_invariant_ops puts a kernel of this kind in place of torch.mm.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from ..suites import Case
 from ..workload import Operands
 from . import Call, Unavailable
 
-#: By dtype: columns of a tile, whose other sides are 128 rows and 64 of K.
+#: The columns of a tile, by dtype. A tile has 128 rows, and 64 elements of K.
 COLUMNS = {"float16": 256, "bfloat16": 128}
-_GROUP = 8  # rows of tiles that follow each other column by column
+_GROUP = 8  # rows of tiles in a group, which is walked column by column
 
 
 def multiply(kernel: Any, blocks: int, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
@@ -43,7 +44,7 @@ class _Fixed:
         def run(x: Operands) -> Tensor:
             try:
                 return multiply(self._kernel, self._blocks, x.a, x.b, x.bias)
-            except Exception as error:  # of a compiler: there is no common base
+            except Exception as error:  # the compilers' errors have no common base class
                 raise Unavailable(f"{type(error).__name__}: {str(error).splitlines()[:1]}") from None
 
         return {f"128x{COLUMNS[case.dtype]}x64": run}
