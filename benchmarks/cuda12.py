@@ -1,12 +1,12 @@
-"""Whether the sources hold to what CUDA 12 has: its headers take the host code, its assembler the kernels' PTX.
+"""Checks the sources against CUDA 12: its headers compile the host code, and its assembler takes the kernels' PTX.
 
 The package index has CUDA 12's headers and ptxas as wheels, but no nvcc before 13. So the C++ compiler compiles the
-host code of launchers and tensor maps against the old headers, and the toolkit at hand compiles files of kernels to
-PTX, which the old ptxas assembles as of its own PTX ISA: an instruction or a function that CUDA 12 lacks is an error.
-Everything is downloaded to a directory that is thrown away.
+host code of launchers and tensor maps against the old headers. The toolkit at hand compiles files of kernels to PTX,
+and the old ptxas assembles this PTX as its own PTX ISA. An instruction or a function that CUDA 12 lacks is an error.
+Everything is downloaded to a temporary directory.
 
-12.0 lacks st.async. 12.1 to 12.8 take everything, but serialise wgmma (C7515) in every kernel of sm90_skinny;
-12.9 does not.
+12.0 lacks st.async. 12.1 to 12.8 take everything, but serialise wgmma (C7515) in every kernel of sm90_skinny. 12.9 does
+not.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from build_tools import CSRC, archs, ninja, toolkit  # noqa: E402
 
-#: PTX ISA of each release, by the CUDA Toolkit's release notes.
+#: The PTX ISA of each release, from the CUDA Toolkit's release notes.
 PTX_ISA = {"12.0": "8.0", "12.1": "8.1", "12.2": "8.2", "12.3": "8.3", "12.4": "8.4", "12.5": "8.5", "12.6": "8.5"}
 PTX_ISA |= {"12.8": "8.7", "12.9": "8.8"}
 HOST = ("tile/tensor_map.cu", "tile/counters.cu")
-# Launchers are templates: this instantiates them.
+# Launchers are templates, which this source instantiates.
 LAUNCHES = """\
 #define __CUDA_ARCH_LIST__ 800, 900
 #include "core/launch.cuh"
@@ -48,7 +48,7 @@ def install(release: str, directory: Path) -> Path:
 
 
 def compile_host(cuda: Path, directory: Path) -> list[str]:
-    """The files that do not compile against CUDA's headers."""
+    """The files that do not compile against these CUDA headers."""
     launches = directory / "launches.cc"
     launches.write_text(LAUNCHES)
     includes = [f"-I{path}" for path in (CSRC, cuda / "cuda_runtime" / "include", cuda / "cuda_nvcc" / "include")]
@@ -58,7 +58,10 @@ def compile_host(cuda: Path, directory: Path) -> list[str]:
 
 
 def assemble(name: str, ptxas: Path, isa: str, directory: Path) -> str:
-    """What ptxas says against a file of kernels; "" where it assembles it."""
+    """Compiles a file of kernels to PTX and assembles it with ``ptxas``.
+
+    Returns the assembler's error, or "" where there is none.
+    """
     home, why = toolkit.find_toolkit()
     if home is None:
         raise click.ClickException(why)

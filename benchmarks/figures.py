@@ -137,7 +137,7 @@ def decoding_by_batch(document: Mapping[str, Any], path: Path) -> Path:
                     batches,
                     [ratio["value"] for ratio in ratios],
                     yerr=[
-                        # A percentile interval need not hold its median.
+                        # A percentile interval need not contain its median.
                         [max(0.0, ratio["value"] - ratio["low"]) for ratio in ratios],
                         [max(0.0, ratio["high"] - ratio["value"]) for ratio in ratios],
                     ],

@@ -1,32 +1,35 @@
-"""Fits what the dispatcher's analytic models miss (``csrc/dispatch/models/learned.h``) to measured shapes.
+"""Fits corrections of the dispatcher's analytic models (``csrc/dispatch/models/learned.h``) to measured shapes.
 
-Writes the trees to ``csrc/dispatch/models/learned_sm90.inc.xz``. Needs no GPU; needs numpy and catboost, which nothing
-else here does.
+Run it as ``python benchmarks/fit_model.py [--check]``. It writes the trees to
+``csrc/dispatch/models/learned_sm90.inc.xz``. It needs no GPU, but numpy and catboost, which nothing else here needs.
 
-python benchmarks/fit_model.py [--check]
+The data are ``results/<gpu>/shapes*.tsv.xz``: thousands of random shapes, each a row with the microseconds of torch and
+of kernels. `hgemm tune --random N --output FILE` adds shapes to a file. The files, with the other options of that
+command:
 
-The data, ``results/<gpu>/shapes*.tsv.xz``: microseconds of torch and of kernels at thousands of random shapes, each a
-row. `hgemm tune --random N --output FILE` adds some, and names what else is said here:
+- ``shapes``: every kernel that is worth trying.
+- ``shapes-leaders``, `--candidates 3`: the kernels that are predicted to be fastest, at nearly three times as many
+  shapes a second. Many shapes are needed because torch's time is harder to predict than the times of our kernels.
+- ``shapes-whole``, `--candidates 3 --sizes whole`: sizes as the layers of models have them.
+- ``shapes-few-rows``, `--rows 24`: matmuls of decoding.
+- ``shapes-clusters``: with the kernels in clusters of four and the kernels for few rows in any layout, which the other
+  files lack. 2,000 shapes were measured with `--candidates 10`, and 2,400 with `--candidates 4`.
+- ``shapes-earlier``: measured before kernels changed, so that each shape counts a quarter. Every second one was kept.
+- An H100's ``shapes``, `--candidates 4`, and ``shapes-ragged``, with `--sizes ragged` as well: the same kernels with a
+  slower memory. The memory's speed is a feature of the forests.
 
-- ``shapes``: every kernel worth trying;
-- ``shapes-leaders``, `--candidates 3`: those predicted to be fastest, at nearly three times as many shapes a second:
-  what torch takes is harder to predict than what kernels take;
-- ``shapes-whole``, `--candidates 3 --sizes whole`: sizes as the layers of models have them;
-- ``shapes-few-rows``, `--rows 24`: products of decoding;
-- ``shapes-clusters``: with the kernels in clusters of four and those of few rows for any layout, which the others lack;
-  2,000 shapes with `--candidates 10`, 2,400 with `--candidates 4`;
-- ``shapes-earlier``: measured before kernels changed, so each shape counts a quarter; every second one was kept;
-- an H100's ``shapes``, `--candidates 4`, and ``shapes-ragged``, with `--sizes ragged` as well: the same kernels beside
-  a slower memory, of which the forests are told.
+Shapes of the suites and of the zoo are left out, because the model must not be fitted to what it is scored on.
 
-Shapes of the suites and of the zoo are left out: what is scored must not be fitted to.
+The corrections are forests of oblivious trees. A prediction is multiplied by two to the power of a forest's output:
 
-Forests of oblivious trees, as powers of two by which a prediction is multiplied. That of the kernels has one row for
-each kernel and shape; kernels are told apart by what they are (tile, cluster, ...), not by their names, so a new one
-needs no new fit. That of torch is told the best learned time of ours, on the same shape left out of its fit. The third
-learns from shapes left out of both how far their ratio is off: so much faster than torch a kernel has to be.
+- The forest of the kernels has one row for each kernel and shape. Its features describe a kernel (tile, cluster, ...)
+  and do not name it, so that a new kernel needs no new fit.
+- The forest of torch has the best learned time of our kernels among its features. For the fit, this time comes from a
+  forest that has not seen the shape.
+- The third forest learns how far the ratio of the two is off, from shapes that neither of them has seen. A kernel has
+  to be faster than torch by a margin that grows with this error.
 
-``--check`` scores the choice by cross-validation: four times, on the quarter that the fit has not seen.
+``--check`` scores the choice by cross-validation: four times, on the quarter of the shapes that the fit has not seen.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ from hgemm_ops import _native, _variants
 from hgemm_ops.bench import shapes as measured_shapes
 from hgemm_ops.bench.sampling import scored_shapes
 
-#: The weight of each shape, by file.
+#: The weight of each file's shapes.
 WEIGHTS = {
     "h200/shapes": 1.0,
     "h200/shapes-leaders": 1.0,
@@ -62,13 +65,14 @@ WEIGHTS = {
 DATA = tuple(Path(__file__).parent / "results" / f"{name}.tsv.xz" for name in WEIGHTS)
 OUTPUT = Path(__file__).parents[1] / "csrc" / "dispatch" / "models" / "learned_sm90.inc.xz"
 TORCH = "torch"
-PREDICTED = 20  # learned.h's kShapeFeatures: the first question about a kernel or torch, log2 of what is predicted
-UNIT, MOST = 4096, 127  # leaves are whole numbers of 2^shift / UNIT, at most so many
+#: learned.h's kShapeFeatures: the index of the first feature of a kernel or of torch, log2 of its predicted time.
+PREDICTED = 20
+UNIT, MOST = 4096, 127  # leaves are integers, at most MOST, in units of 2^shift / UNIT
 BORDERS, MOST_DEPTH = 129, 8  # learned.h's kBorders and kMostDepth
 MARGIN, DOUBTED = 1.02, 0.4  # kLearnedMargin and kLearnedDoubt of csrc/dispatch/estimates.cc
 FOLDS = 4
 
-# Fewer trees than would still gain: a decision is to take at most 50 us, the library less than 12 MB.
+# More trees would still help, but a decision should take at most 50 us, and the library less than 12 MB.
 KERNELS = {"depth": 7, "iterations": 700, "learning_rate": 0.17, "l2_leaf_reg": 1}
 BESIDE = {"depth": 6, "iterations": 1200, "learning_rate": 0.1, "l2_leaf_reg": 3}
 DOUBT = {"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5}
@@ -92,7 +96,10 @@ def features(query: _native.Query, variant: int, best_us: float = 0.0) -> list[f
 
 
 def facts_of(head: dict[str, Any]) -> _native.Facts:
-    """Of the GPU that a file's shapes were measured on; the earliest files name no more than an H200."""
+    """The facts of the GPU that a file's shapes were measured on.
+
+    The earliest files, which were measured on an H200, lack them.
+    """
     facts = _native.preset_facts(90)
     for name in ("sm_count", "l2_bytes", "dram_gbs"):
         setattr(facts, name, head.get(name, getattr(facts, name)))
@@ -100,7 +107,12 @@ def facts_of(head: dict[str, Any]) -> _native.Facts:
 
 
 def read(paths: Sequence[Path]) -> tuple[dict[str, Any], list[Shape]]:
-    """Which GPUs and how many shapes, and the shapes that are not scored with what the analytic models say."""
+    """Reads the files.
+
+    Returns:
+        The names of the GPUs and the number of shapes in all files; and the shapes that are not scored, with the
+        predictions of the analytic models.
+    """
     scored, ids = scored_shapes(), _variants.ids()
     files = [measured_shapes.read(path) for path in paths]
     weights = [WEIGHTS.get(f"{path.parent.name}/{path.name.removesuffix('.tsv.xz')}", 1.0) for path in paths]
@@ -113,9 +125,9 @@ def read(paths: Sequence[Path]) -> tuple[dict[str, Any], list[Shape]]:
         query = _variants.matmul_query(
             case.m, case.n, case.k, getattr(torch, case.dtype), case.layout, facts, case.batch
         )
-        able = {_variants.name_of(c.variant) for c in _native.explain(query)[1] if c.eligible}  # torch among them
+        able = {_variants.name_of(c.variant) for c in _native.explain(query)[1] if c.eligible}  # also torch
         us = {name: value for name, value in shape.us.items() if name in able}
-        # Not explain's, which are of the model that is there now.
+        # explain's predictions are not used, because they contain the corrections of the present forests.
         predicted = {name: 2 ** features(query, ids[name], 1.0)[PREDICTED] for name in us}
         kind = f"{measured_on['gpu'].removeprefix('NVIDIA ').split()[0]} {shape.kind}"
         shapes.append(Shape(kind, weight, us, query, predicted))
@@ -131,7 +143,7 @@ def fit(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, weights: np.ndar
 
 
 class Kernels:
-    """Rows of the kernels' forest: every kernel that was measured, at every shape."""
+    """The rows of the kernels' forest: every kernel that was measured, at every shape."""
 
     def __init__(self, shapes: Sequence[Shape]) -> None:
         ids = _variants.ids()
@@ -145,10 +157,10 @@ class Kernels:
         best = np.full(len(shapes), np.inf)
         np.minimum.at(best, self.shape, measured)
         of_shape = np.array([shape.weight for shape in shapes])
-        self.weights = of_shape[self.shape] * 8.0 ** (best[self.shape] - measured)  # who is slow needs no exact time
+        self.weights = of_shape[self.shape] * 8.0 ** (best[self.shape] - measured)  # slow kernels need no exact time
 
     def best(self, correction: np.ndarray, rows: np.ndarray) -> dict[int, tuple[float, str]]:
-        """Of every shape among ``rows``, log2 of the least corrected time, and whose it is."""
+        """For every shape among ``rows``: log2 of the shortest corrected time, and the kernel that has it."""
         found: dict[int, tuple[float, str]] = {}
         for row, us in zip(rows, (self.predicted + correction)[rows], strict=True):
             if us < found.get(self.shape[row], (np.inf, ""))[0]:
@@ -168,7 +180,7 @@ def out_of_fold(
 
 
 def score(shapes: Sequence[Shape], chosen: Sequence[str]) -> str:
-    """What a user of these choices would get."""
+    """The figures of a user of these choices, as text."""
     torch_us = np.array([shape.us[TORCH] for shape in shapes])
     us = np.array([shape.us[name] for shape, name in zip(shapes, chosen, strict=True)])
     best = np.array([min(shape.us.values()) for shape in shapes])
@@ -183,7 +195,7 @@ def score(shapes: Sequence[Shape], chosen: Sequence[str]) -> str:
 
 @dataclass
 class Trees:
-    """A forest as learned.h has it. ``borders``: of each feature, without those that no tree asks about."""
+    """A forest in the form of learned.h. ``borders`` has, for each feature, the borders that some tree asks about."""
 
     bias: float
     depth: int
@@ -207,7 +219,8 @@ def trees_of(model: CatBoostRegressor, path: Path) -> Trees:
         for i in range(1 + max(feature for feature, _ in asked))
     ]
     trees = Trees(bias, max(len(tree["splits"]) for tree in every), borders)
-    if trees.depth > MOST_DEPTH or max(map(len, borders)) >= BORDERS:  # one place is for what is always false
+    # One border is for a question that is always false.
+    if trees.depth > MOST_DEPTH or max(map(len, borders)) >= BORDERS:
         raise ValueError(f"{trees.depth} levels, up to {max(map(len, borders))} borders")
     for tree in every:
         missing = trees.depth - len(tree["splits"])

@@ -1,5 +1,8 @@
-"""Errors of float32 products against float64, as torch computes them without TF32 (strict) and with it, and split into
-bfloat16 planes: over K, and on values that planes find hard. Writes ``results/<gpu>/float32_errors.json``."""
+"""Measures errors of float32 matmuls against float64, and writes ``results/<gpu>/float32_errors.json``.
+
+torch computes them without TF32 (strict) and with TF32, and our kernels split them into bfloat16 planes. The inputs are
+random matrices with increasing K, and values that are hard to represent in planes.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ HARD: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
 
 
 def errors(out: Tensor, exact: Tensor, magnitude: Tensor) -> dict[str, float]:
-    """The largest error beside |A||B|, and its root mean square beside the result's."""
+    """The largest error relative to |A||B|, and the rms error relative to the rms of the result."""
     error = (out.double() - exact).abs()
     return {
         "most": (error / magnitude).nan_to_num(0).max().item(),

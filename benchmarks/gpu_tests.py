@@ -1,7 +1,8 @@
-"""Runs the GPU tests and records the outcome in ``results/<gpu>/tests.json``; further arguments go to pytest.
+"""Runs the GPU tests and records the outcome in ``results/<gpu>/tests.json``. Further arguments go to pytest.
 
-With ``--limit`` what is not done by then is stopped; the record says whether every test had ended. This module is also
-the pytest plugin that writes every outcome down as soon as it is known: a run that dies has still said what it found.
+With ``--limit``, tests that have not ended by then are stopped. The record says whether every test had ended. This
+module is also the pytest plugin that writes down every outcome as soon as it is known, so that a run that dies still
+says what it found.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ import torch
 from hgemm_ops.bench import record
 
 ROOT = Path(__file__).resolve().parent.parent
-OUTCOMES = ("passed", "skipped", "errors", "failed")  # of two reported for one test, the later counts
+#: Where two outcomes are reported for one test, the later one in this list counts.
+OUTCOMES = ("passed", "skipped", "errors", "failed")
 _GRACE = 10  # seconds that an interrupted pytest gets to end
 
 
-_LINES = "HGEMM_TEST_OUTCOMES"  # the plugin's file, one JSON object a line
+# The environment variable that names the plugin's file, which has a JSON object on each line.
+_LINES = "HGEMM_TEST_OUTCOMES"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -57,9 +60,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def summarize(lines: Path) -> dict[str, Any]:
-    """Outcomes written by the plugin: counts in all and per file, failures, reasons for skips.
+    """Sums up the outcomes that the plugin wrote: counts in total and by file, failures, and reasons for skips.
 
-    A test whose teardown raised is reported twice and counts once; an expected failure counts as skipped.
+    A test whose teardown raised is reported twice and counts once. An expected failure counts as skipped.
     """
     tests: dict[str, tuple[str, str]] = {}  # name -> (outcome, message)
     collected = 0
@@ -87,11 +90,14 @@ def summarize(lines: Path) -> dict[str, Any]:
 
 
 def run(arguments: Sequence[str], lines: Path, limit: float | None) -> int:
-    """Runs pytest with outcomes written to ``lines``, interrupted after ``limit`` seconds as by Ctrl-C."""
+    """Runs pytest and returns its status. Outcomes are written to ``lines``.
+
+    After ``limit`` seconds pytest is interrupted as by Ctrl-C.
+    """
     lines.touch()
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, _LINES: str(lines), "PYTHONPATH": os.pathsep.join(paths)}
-    environment.pop("PYTEST_XDIST_WORKER", None)  # of a run around this one
+    environment.pop("PYTEST_XDIST_WORKER", None)  # this may run inside of another pytest
     command = [sys.executable, "-m", "pytest", "-p", "benchmarks.gpu_tests", *arguments]
     with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
         try:

@@ -1,13 +1,13 @@
-"""What an eager call costs the host: nanoseconds until it returns.
+"""Measures what an eager call costs the host: the nanoseconds until it returns.
 
-Three products, all as the dispatcher decides: ``a @ b`` is the smallest square one that it leaves to torch, ``x @ y``
-the smallest that it gives to a kernel of ours, ``u @ v`` the smallest to one that is given tensor maps (launches queue
-up, so a round must stay below what the queue holds).
+There are three matmuls, and the dispatcher decides on each. ``a @ b`` is the smallest square one that it leaves to
+torch. ``x @ y`` is the smallest one that it gives to a kernel of ours. ``u @ v`` is the smallest one that it gives to a
+kernel with tensor maps. Launches queue up, so a round must have fewer calls than the queue holds.
 
-Contenders run interleaved like every other benchmark (``hgemm_ops.bench.timing``), by the host's clock; costs over a
-baseline are medians of paired differences. The baseline is the call outside of any context, with the override of
-torch's products in place; what that costs is measured in processes of their own, before it is and after.
-Writes ``results/<gpu>/host_cost.json``.
+Contenders run interleaved as in every other benchmark (``hgemm_ops.bench.timing``), and are timed by the host's clock.
+Costs over a baseline are medians of paired differences. The baseline is the call outside of any context, with the
+override of torch's matmuls installed. The cost of the override itself is measured in separate processes, before and
+after it is installed. Writes ``results/<gpu>/host_cost.json``.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Call:
     """One contender: a statement over ``a``, ``b`` (or ``x``, ``y``, or ``u``, ``v``) and where it runs.
 
     gradients: "off" (no_grad), "on" (grad mode, no input requires a gradient) or "required" (an input does).
-    inside: ROUTED, or nothing.
-    baseline: the statement, outside any context and with the same gradients, whose cost to compare with.
+    inside: ROUTED, or "" outside of any context.
+    baseline: the statement whose cost is compared, outside of any context and with the same gradients.
     """
 
     statement: str
@@ -79,14 +79,14 @@ def measure(
     contexts: Mapping[str, AbstractContextManager[Any]],
     synchronize: Callable[[], None],
 ) -> list[dict[str, Any]]:
-    """Median nanoseconds of each call, and over its baseline."""
+    """The median nanoseconds of each call, and of its difference from its baseline."""
     by_name = {call.name: call for call in contenders}
     timers = {call.name: timeit.Timer(call.statement, globals=dict(names)) for call in contenders}
     leaves: list[Tensor] = [names[name] for name in ("a", "x", "u") if name in names]
 
     def run(name: str) -> Callable[[], float]:
         call = by_name[name]
-        synchronize()  # an empty queue: a full one would make a launch wait for the device
+        synchronize()  # empties the queue; with a full queue a launch waits for the device
         for leaf in leaves:
             leaf.requires_grad_(call.gradients == "required")
         context = contexts[call.inside] if call.inside else nullcontext()
@@ -109,8 +109,9 @@ def measure(
     return rows
 
 
-# Prints nanoseconds of torch.mm of two small matrices and of torch.add, without and with a gradient wanted, before the
-# override is in place and after; arguments: rounds, calls a round, and whether it is put in place at all.
+# Prints the nanoseconds of torch.mm of two small matrices and of torch.add, without and with a required gradient,
+# before the override is installed and afterwards. Arguments: rounds, calls in a round, and whether it is installed at
+# all.
 _PROCESS = """
 import json, sys, timeit, statistics, torch, hgemm_ops
 
@@ -139,8 +140,11 @@ print(json.dumps([before, phase()]))
 
 
 def inactive(processes: int, rounds: int, calls_per_round: int) -> dict[str, Any]:
-    """What torch.mm costs more once the override is in place and no context holds: its change within a process, less
-    that of torch.add, which nothing overrides. ``control_ns``: the same in processes where nothing changes."""
+    """What torch.mm costs more once the override is installed, while no context is active.
+
+    This is the change of its time within a process, less the change of torch.add's time, which nothing overrides.
+    ``control_ns`` is the same in processes in which nothing is installed.
+    """
     found: dict[bool, list[Any]] = {True: [], False: []}
     for _ in range(processes):
         for placed, runs in found.items():
@@ -159,7 +163,7 @@ def inactive(processes: int, rounds: int, calls_per_round: int) -> dict[str, Any
 
 
 def entering(rounds: int, calls_per_round: int) -> dict[str, Any]:
-    """Nanoseconds of making, entering and leaving a context, as around each step of a loop."""
+    """Nanoseconds to make, enter and leave a context, as around each step of a loop."""
     timer = timeit.Timer("with use_custom_gemm():\n    pass", globals={"use_custom_gemm": hgemm_ops.use_custom_gemm})
     costs = [timer.timeit(calls_per_round) / calls_per_round * 1e9 for _ in range(rounds)]
     return asdict(statistics.median_interval(costs))
@@ -220,7 +224,7 @@ def square(size: int, device: str) -> tuple[Tensor, Tensor]:
 
 
 def product(a: Tensor, b: Tensor) -> dict[str, Any]:
-    """What a result file says of one."""
+    """The shape of a matmul and the kernel that the dispatcher chooses for it."""
     return {"shape": [a.size(0), b.size(1), a.size(1)], "by": hgemm_ops.explain(a, b).chosen}
 
 

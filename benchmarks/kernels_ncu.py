@@ -1,7 +1,7 @@
 """Profiles production kernels beside torch's own with Nsight Compute and writes ``results/<gpu>/kernels_ncu.json.xz``.
 
-One launch of each, with cold caches and the clocks as they are: what a kernel does with its cycles, what it moves, and
-the clock that its power allows.
+One launch of each is profiled, with cold caches and the clocks as they are. The results show how a kernel spends its
+cycles, how many bytes it moves, and at which clock its power lets it run.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ DECODE_KERNELS = (
 )
 KERNELS = LARGE_KERNELS + DECODE_KERNELS
 
-#: key of the record -> ncu's metric
+#: ncu's metric for each key of a record.
 METRICS = {
     "ns": "gpu__time_duration.sum",
     "cycles": "sm__cycles_elapsed.max",
@@ -73,11 +73,11 @@ METRICS = {
     "registers": "launch__registers_per_thread",
 }
 _SUMS = ("ns", "cycles", "l2_bytes", "dram_bytes")
-_OURS = re.compile(r"\b(sm90_wgmma|sm90_skinny|skinny)::kernel\b")  # of KERNELS
+_OURS = re.compile(r"\b(sm90_wgmma|sm90_skinny|skinny)::kernel\b")  # the functions of KERNELS
 
 
 def launches() -> list[tuple[Case, str]]:
-    """Every case with torch, then with each kernel that serves it."""
+    """Every case with torch, and then with each kernel that can run it."""
     found = []
     for case in CASES:
         candidates = hgemm_ops.explain(M=case.m, N=case.n, K=case.k, layout=case.layout).candidates
@@ -88,7 +88,7 @@ def launches() -> list[tuple[Case, str]]:
 
 
 def launch_all() -> None:
-    """What ncu watches."""
+    """The process that ncu watches: it runs all launches once."""
     generator = torch.Generator("cuda").manual_seed(0)
     ids = {v.name: v.id for v in hgemm_ops.variants()}
     operands = {case: workload.make_operands(case, generator) for case in CASES}
@@ -101,10 +101,10 @@ def launch_all() -> None:
 
 
 def grouped(expected: Sequence[tuple[Case, str]], rows: Sequence[ncu.Row]) -> list[list[ncu.Row]]:
-    """The rows of each launch. Ours is one kernel; a product of torch may be several (a sum split along K).
+    """The rows of each launch. Ours is one kernel. A matmul of torch may be several kernels, for split-K.
 
     Raises:
-        click.ClickException: the rows are not those of ``expected``.
+        click.ClickException: the rows do not match ``expected``.
     """
     left, groups = list(rows), []
     for case, name in expected:
@@ -122,7 +122,10 @@ def grouped(expected: Sequence[tuple[Case, str]], rows: Sequence[ncu.Row]) -> li
 
 
 def entry(case: Case, name: str, rows: Sequence[ncu.Row]) -> dict[str, Any]:
-    """Of several kernels: their sums, and what is not a sum of the longest."""
+    """The record of one launch.
+
+    If it ran several kernels, their values are summed. What cannot be summed is taken from the longest kernel.
+    """
     counted = [{key: ncu.number(row[metric]) or 0.0 for key, metric in METRICS.items()} for row in rows]
     longest = max(range(len(rows)), key=lambda i: counted[i]["ns"])
     found = counted[longest] | {key: sum(x[key] for x in counted) for key in _SUMS}

@@ -1,7 +1,7 @@
-"""Writes what the ladder's steps measured into their course, benchmarks/ladder.md, from the ``ladder_*.json`` results.
+"""Writes the measurements in the ``ladder_*.json`` results into the ladder's course, benchmarks/ladder.md.
 
-A part lies between ``<!-- ladder: NAME -->`` and ``<!-- end of NAME -->``. ``--check`` changes nothing and fails where
-the course is not up to date.
+A generated part is between ``<!-- ladder: NAME -->`` and ``<!-- end of NAME -->``. ``--check`` changes nothing, and
+fails if the course is not up to date.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEPS = "../csrc/ladder"  # as the course links them
 PUBLISHED_RATIOS = ROOT / "benchmarks" / "course" / "published_ratios.csv"
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 
-#: table of published_ratios.csv -> its heading
+#: The heading of each table in published_ratios.csv.
 PUBLISHED = {
     "rtx3080ti": "Sums, RTX 3080 Ti",
     "ada_sgemm": "float32, Ada",
@@ -42,7 +42,7 @@ PUBLISHED = {
 }
 CUBE, LARGE = "NN 4096x4096x4096", "NN 8192x8192x8192"
 ADDS = ("256x256", "1024x1024", "4096x4096")
-#: A step that gains less than this share of what was published, or of nothing, is explained.
+#: A step is explained if its gain is less than this share of the published gain, or less than this factor.
 LEAST_GAIN = 0.9
 LIBRARIES = {
     TORCH: "torch",
@@ -59,13 +59,13 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[st
 
 
 class Results:
-    """What the result files of one GPU say of steps."""
+    """The measurements of steps in the result files of one GPU."""
 
     def __init__(self, directory: Path) -> None:
         self.tables: list[Table] = []
         self.profiles: dict[str, Table] = {}
         self.copy_gbps = 0.0
-        self.timed: Table = {}  # on what, and on which sources
+        self.timed: Table = {}  # the environment of the timings
         self.profiled: Table = {}
         for path in record.files(directory, "ladder_*").values():
             document = record.load(path)
@@ -78,7 +78,10 @@ class Results:
                 self.profiled = document["environment"]
 
     def find(self, name: str, label: str) -> Table | None:
-        """The result of a step or library on the shape of that label. A library's, beside any family."""
+        """The result of a step or a library on the shape with this label.
+
+        A library's result is taken from the table of any family.
+        """
         for table in self.tables:
             for step in table["steps"] if table["label"] == label else ():
                 if step["name"] == name and "us" in step["result"]:
@@ -87,19 +90,24 @@ class Results:
         return None
 
     def ratio(self, name: str, label: str) -> float | None:
-        """Speed over torch's on that shape."""
+        """The speed over torch on that shape."""
         found = self.find(name, label)
         return found["ratio"]["value"] if found and "ratio" in found else None
 
     def gain(self, rung: Rung, label: str) -> float | None:
-        """Speed over that of the step it changes."""
+        """The speed over the step that this one changes."""
         before = self.find(rung.after, label) if rung.after else None
         return _over(_value(before, "us"), _value(self.find(rung.name, label), "us"))
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a step stands: its line in the list; its body's file, and there the line of the kernel or of its macro."""
+    """Where a step is written.
+
+    line: its line in the list of steps.
+    file: the file of its body.
+    body: the line of the kernel, or of the kernel's macro, in that file.
+    """
 
     line: int
     file: str
@@ -120,7 +128,7 @@ def places() -> dict[str, Place]:
 
 
 def repeated_share(files: Sequence[str], window: int = 6) -> float:
-    """The share of code lines that lie in a window of lines that occurs more than once."""
+    """The share of code lines that are in a window of lines that occurs more than once."""
     lines: list[str] = []
     for text in files:
         code = [line.strip() for line in text.splitlines()]
@@ -133,7 +141,7 @@ def repeated_share(files: Sequence[str], window: int = 6) -> float:
 
 
 def bodies() -> list[str]:
-    """How much of the ladder is written twice."""
+    """A sentence that says how much of the ladder's code is repeated."""
     files = sorted(LIST.parent.glob("*.cu*"))
     share = repeated_share([file.read_text() for file in files])
     return [
@@ -147,13 +155,13 @@ def _link(rung: Rung, where: Mapping[str, Place]) -> str:
 
 
 def _body(place: Place) -> tuple[str, str]:
-    """The number of a body's file, and what its link is called."""
+    """The number of a body's file, and the key of the link to the body."""
     number = re.sub(r"^sm90_|_.*", "", place.file)
     return number, f"{number}_{place.file.removesuffix('.cu').rpartition('_')[2]}:{place.body}"
 
 
 def links(where: Mapping[str, Place]) -> list[str]:
-    """What ``_link`` refers to: each step's line in the list, and the bodies."""
+    """The targets of the links that ``_link`` makes: each step's line in the list, and the bodies."""
     steps = [f"[{name}]: {STEPS}/variants.inc#L{place.line}" for name, place in where.items()]
     bodies = [f"[{_body(place)[1]}]: {STEPS}/{place.file}#L{place.body}" for place in where.values()]
     return [*steps, *dict.fromkeys(bodies)]
@@ -172,7 +180,7 @@ def _over(a: float | None, b: float | None) -> float | None:
 
 
 def _profile(entry: Table | None) -> list[str]:
-    """Columns of what the profiler counted."""
+    """The columns with what the profiler counted."""
     if entry is None:
         return ["-"] * 6
     wavefronts, conflicts = entry.get("shared_wavefronts"), entry.get("bank_conflicts")
@@ -191,7 +199,7 @@ _PROFILED = ["memory %", "compute %", "occupancy %", "waits for", "conflicts %",
 
 
 def products(family: str, results: Results, where: Mapping[str, Place]) -> list[str]:
-    """A family's steps at 4096 and at 8192, and what the profiler counted."""
+    """A family's table: its steps at 4096 and at 8192, and what the profiler counted."""
     rows = []
     for rung in FAMILIES[family]:
         at = results.find(rung.name, CUBE)
@@ -215,7 +223,7 @@ def products(family: str, results: Results, where: Mapping[str, Place]) -> list[
 
 
 def _libraries(results: Results, family: str) -> list[list[str]]:
-    """The lines of a family's table that are no steps: torch's, cuBLAS's, and the production kernel's."""
+    """The lines of a family's table for torch, for cuBLAS and for the production kernel."""
     found: dict[str, dict[str, Table]] = {}  # line, shape -> result
     for table in results.tables:
         for step in table["steps"] if table["family"] == family and table["label"] in (CUBE, LARGE) else ():
@@ -239,7 +247,7 @@ def _dtype(name: str) -> str:
 
 
 def sums(results: Results, where: Mapping[str, Place]) -> list[str]:
-    """The additions in three sizes: GB/s, the share of a copy's rate, and of torch."""
+    """The table of the additions in three sizes: GB/s, the share of a copy's rate, and the speed over torch."""
     rows = []
     for rung in FAMILIES["elementwise"]:
         cells = []
@@ -273,7 +281,7 @@ def seeds() -> dict[str, dict[tuple[str, Shape], float]]:
 
 
 class Comparison:
-    """A published table beside what was measured, both as geometric means over the shapes that both have."""
+    """A published table beside our measurements, as geometric means over the shapes that both have."""
 
     def __init__(self, ratios: Mapping[tuple[str, Shape], float], results: Results) -> None:
         self.published = list(dict.fromkeys(shape for _, shape in ratios))
@@ -288,7 +296,10 @@ class Comparison:
             self.ours[name] = geometric_mean([ours[name, shape] or 0.0 for shape in self.shapes])
 
     def gains(self, name: str) -> tuple[float, float] | None:
-        """A step's gain over the one that it changes: published and measured."""
+        """A step's gain over the step that it changes: published and measured.
+
+        None for the first step of a family, and where the table lacks the step before.
+        """
         before = RUNGS[name].after
         if before is None or before not in self.theirs:
             return None
@@ -301,12 +312,12 @@ def _label(name: str, shape: Shape) -> str:
 
 
 def _places(values: Mapping[str, float]) -> dict[str, int]:
-    """The place of each in the order of speed."""
+    """The rank of each step by speed. The fastest one has rank 1."""
     return {name: i for i, name in enumerate(sorted(values, key=lambda name: -values[name]), 1)}
 
 
 def published(results: Results) -> list[str]:
-    """Each published ratio to torch beside the one measured on the same shapes, their order, and what steps gain."""
+    """Each published ratio to torch beside ours on the same shapes, the ranks of the steps, and their gains."""
     lines: list[str] = []
     for table, ratios in seeds().items():
         both = Comparison(ratios, results)
@@ -338,8 +349,9 @@ def published(results: Results) -> list[str]:
 
 
 def losses(results: Results, where: Mapping[str, Place]) -> list[str]:
-    """The steps that gain less than LEAST_GAIN of what was published, or lose as much, with the profiler's reason."""
-    found: dict[str, tuple[float, float | None, float, str]] = {}  # how bad, published gain, gain, on what
+    """The steps whose gain is too small (``LEAST_GAIN``), with the reason that the profiler shows."""
+    # For each step: its share of the published gain, the published gain, its gain, and the shapes.
+    found: dict[str, tuple[float, float | None, float, str]] = {}
 
     def consider(name: str, theirs: float | None, ours: float, on: str) -> None:
         share = ours / (theirs or 1.0)
@@ -378,7 +390,7 @@ def losses(results: Results, where: Mapping[str, Place]) -> list[str]:
 
 
 def _rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Spearman's, of two orders of the same steps."""
+    """Spearman's rank correlation of two orders of the same steps; None for fewer than three steps."""
     n = len(pairs)
     if n < 3:
         return None
@@ -395,7 +407,7 @@ def _rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 
 def measured(results: Results) -> list[str]:
-    """On what the tables were measured and profiled."""
+    """Sentences on the GPU, the versions and the sources of the timings and profiles."""
     if not results.timed:
         return ["Not measured yet."]
     facts = results.timed
@@ -430,7 +442,7 @@ def course(page: str, results: Results) -> str:
     """The page with its generated parts replaced.
 
     Raises:
-        ValueError: a part's markers are not there once each.
+        ValueError: a marker of a part is missing, or occurs more than once.
     """
     for name, lines in parts(results).items():
         begin, end = f"<!-- ladder: {name} -->", f"<!-- end of {name} -->"

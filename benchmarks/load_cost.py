@@ -1,8 +1,9 @@
-"""What loading the library costs: ``python benchmarks/load_cost.py [--json FILE] CHECKOUT...``, by turns.
+"""Measures what loading the library costs: ``python benchmarks/load_cost.py [--json FILE] CHECKOUT...``
 
-A checkout is a directory that holds hgemm_ops with its built libraries: two of one revision, or of two, are compared.
-In a fresh process each time: opening _C.so by itself, importing the package behind torch, and on a GPU the first and
-the second call of products that different kernels serve, until they are done. Medians, in milliseconds.
+A checkout is a directory that holds hgemm_ops with its built libraries. Several checkouts, of one revision or of
+several, are measured in turn. Each measurement is made in a new process. It opens _C.so alone, imports the package
+after torch, and on a GPU times the first and the second call of matmuls that different kernels run, until their results
+are complete. The printed times are medians, in milliseconds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Measures everything that ``results/<gpu>`` holds, in the order in which one thing needs another.
+"""Measures everything in ``results/<gpu>``, in the order in which one result needs another.
 
-Steps named as arguments run alone. One that fails or takes too long does not stop the others, and what it wrote stays.
+If steps are named as arguments, only these run. A step that fails or takes too long does not stop the others, and the
+files that it wrote stay.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ SHIPPED = HERE.parent / "hgemm_ops" / "tables"
 
 @dataclass(frozen=True)
 class Step:
-    """command: arguments of python, in which RESULTS and TABLE stand for paths. limit: seconds."""
+    """A command with its limit.
+
+    command: the arguments of python, in which RESULTS and TABLE are replaced by paths.
+    limit: seconds.
+    """
 
     command: tuple[str, ...]
     limit: int
@@ -43,19 +48,24 @@ def _suites(*names: str) -> tuple[str, ...]:
 
 
 def _soak(suite: str) -> tuple[str, ...]:
-    """Where many products are large, a chip that warms up would give the first ones other ratios."""
+    """The options that warm up the GPU before suites with many large matmuls.
+
+    While the GPU warms up, the ratios of the first cases would differ from later ones.
+    """
     return ("--soak", "5") if suite in ("seeds-large", "seeds-large-nt", "layouts", "llm") else ()
 
 
 _PRODUCTS = tuple(name for name in SUITES if name not in ("seeds-sgemm", "seeds-add", "float32"))
-#: Of the fused suite the plain products, which a table holds, and a few sizes between those of the suites.
+#: The matmuls of the fused suite without their epilogues, as tuning tables have them, and a few sizes between those of
+#: the suites.
 _BETWEEN = (
     "16x16384x4096,512x16384x4096,4096x16384x4096,8192x3072x768,1x1024x4096,4x1024x4096,8x1024x4096,16x1024x4096,"
     "32x1024x4096,1x14336x4096,4x14336x4096,8x14336x4096,16x14336x4096,32x14336x4096,1x128256x4096,8x128256x4096,"
     "32x128256x4096,2048x14336x4096,512x512x512,1024x1024x1024,2048x2048x2048"
 )
 
-#: The tests first; then the ladder and its page; tables before what they decide; what other files do not need last.
+#: The tests come first, then the ladder and its course. Tuning tables come before the suites whose choices they decide.
+#: Files that no other step needs come last.
 STEPS = {
     "tests": Step(_script("gpu_tests", "--limit", "280", "--output", "RESULTS/tests.json", "-q", "-n", "auto"), 300),
     "ladder": Step(_script("ladder", "--output", "RESULTS"), 300),
@@ -102,7 +112,7 @@ STEPS = {
     "suite-bfloat16": Step(
         _script("run", "seeds-large", "llm", "--dtype", "bfloat16", *_soak("seeds-large"), "--output", "RESULTS"), 120
     ),
-    # New shapes, a fifth of a second each; cut off at its limit, either goes on where it ended.
+    # New shapes, a fifth of a second each. If a run is cut off at its limit, the next one continues it.
     "random": Step(_script("run", "random", "--soak", "5", "--limit", "500", "--output", "RESULTS"), 580),
     "zoo": Step(_script("run", "zoo", "--soak", "5", "--limit", "500", "--output", "RESULTS"), 580),
     "tuned": Step(_script("tuned", "--soak", "5", "--output", "RESULTS/tuned.json.xz"), 120),
@@ -129,7 +139,7 @@ def run(step: Step, results: Path, table: Path) -> str:
 
 
 def choose(names: Sequence[str]) -> dict[str, Step]:
-    """The steps of these names, or all of them, in their order."""
+    """The steps of these names in their order, or all steps without a name."""
     return {name: step for name, step in STEPS.items() if not names or name in names}
 
 

@@ -26,7 +26,7 @@ def suites(documents: Mapping[str, Document]) -> dict[str, Document]:
 
 
 def measured(document: Document) -> str:
-    """When, and on which sources: "2025-01-31, csrc 0123abcd"."""
+    """The date and the sources of a measurement, such as "2025-01-31, csrc 0123abcd"."""
     facts = document["environment"]
     return f"{facts['date'][:10]}, csrc {facts['csrc'][:8] if facts['csrc'] else 'unknown'}"
 
@@ -37,18 +37,21 @@ def machine(document: Document) -> str:
 
 
 def peer_names(document: Document) -> list[str]:
-    """The peers that were asked for, as the rows call them."""
+    """The peers that were asked for, by their names in the rows."""
     return [PEER + name for name in document["protocol"].get("peers", ())]
 
 
 def best_peer(row: Document) -> str | None:
-    """The fastest of the peers that were timed."""
+    """The name of the fastest peer that was timed."""
     timed = {name: result["us"] for name, result in row["results"].items() if name.startswith(PEER) and "us" in result}
     return min(timed, key=lambda name: timed[name]) if timed else None
 
 
 def peer_line(suite: str, title: str, rows: Sequence[Document], results: Sequence[Document | None]) -> list[object]:
-    """What one peer, or the best one, did in a suite; ``results`` holds its result in each row, or None."""
+    """The line of one peer, or of the best one, for a suite.
+
+    ``results`` has its result in each row, or None.
+    """
     timed = [(row, result) for row, result in zip(rows, results, strict=True) if result and "ratio" in result]
     ours = [(result["ours"], row["label"]) for row, result in timed if "ours" in result]
     lowest, label = min(ours, key=lambda pair: pair[0]["value"], default=({"value": 0.0}, ""))
@@ -64,7 +67,7 @@ def peer_line(suite: str, title: str, rows: Sequence[Document], results: Sequenc
 
 
 def peer_lines(name: str, document: Document) -> list[list[object]]:
-    """The lines of a suite in the summary of peers: each of them, then the best in each row."""
+    """The lines of a suite in the summary of peers: one for each peer, then one for the best peer of each row."""
     rows, names = document["rows"], peer_names(document)
     lines = [
         peer_line(name, peer.removeprefix(PEER), rows, [row["results"].get(peer) for row in rows]) for peer in names
@@ -89,7 +92,7 @@ def peer_summary(documents: Mapping[str, Document]) -> list[str]:
 
 
 def peer_section(document: Document) -> list[str]:
-    """Every row of a suite, a column per peer."""
+    """Every row of a suite, with a column for each peer."""
     names = peer_names(document)
     if not names:
         return []
@@ -116,7 +119,10 @@ def peer_section(document: Document) -> list[str]:
 
 
 def host_cost_section(document: Document) -> list[str]:
-    """Calls in the context, and the ops, one column a product, without and with a gradient wanted."""
+    """The costs of calls in the context and of the ops, without and with a required gradient.
+
+    There is one column for each matmul.
+    """
     products = document["products"]
     lines: dict[tuple[str, str, str], dict[str, str]] = {}
     for row in document["calls"]:
@@ -171,7 +177,11 @@ def decode_title(document: Document) -> str:
 
 
 def decode_rows(document: Document) -> list[list[object]]:
-    """Batch, how the steps run, torch's speed; ours and fused: speed, and over torch."""
+    """The rows of the decoding table.
+
+    The columns are the batch, how the steps run, torch's speed, and for ours and for fused projections the speed and
+    the speed over torch.
+    """
     rows = []
     for row in document["results"]:
         cells: list[object] = [row["batch"], row["runner"], number(row["sides"][TORCH]["tokens_per_second"])]
@@ -183,18 +193,21 @@ def decode_rows(document: Document) -> list[list[object]]:
 
 
 def bold(ratio: Mapping[str, float] | None) -> str:
-    """A ratio of speeds, bold where it is slower."""
+    """A ratio of speeds, in bold where its interval lies below 1."""
     mark = "**" if ratio and ratio["high"] < 1 else ""
     return f"{mark}{ratio['value']:.3f}{mark}" if ratio else "-"
 
 
 def over_torch(ratio: Mapping[str, float]) -> str:
-    """The ratio with its interval."""
+    """A ratio with its interval."""
     return f"{bold(ratio)} ({ratio['low']:.3f} to {ratio['high']:.3f})"
 
 
 def decode_header(document: Document) -> list[str]:
-    """Records of before the projections' modules also promised that nothing writes the weights."""
+    """The header of the decoding table.
+
+    Older records have no key "fused". In them, fused projections also promised that nothing writes the weights.
+    """
     fused = document["decode"].get("fused", "fused, static weights")
     return ["batch", "steps by", "torch", "ours", "over torch", fused, "over torch", "results"]
 
@@ -204,7 +217,7 @@ def surveys(documents: Mapping[str, Document]) -> dict[str, Document]:
 
 
 def survey_title(document: Document) -> str:
-    """Where the shapes are from."""
+    """Where the shapes of a survey come from."""
     if document["survey"] != "zoo":
         tuned = ", each tuned at its first product by `tune=True`" if document["survey"] == "tuned" else ""
         return f"shapes that no table and no suite holds, drawn with seed {document['seed']}{tuned}"
@@ -226,7 +239,7 @@ def survey_line(name: str, document: Document) -> str:
 
 
 def survey_summary(documents: Mapping[str, Document]) -> list[str]:
-    """The figures of shapes off the table, a line for each survey."""
+    """The figures of untuned shapes, one line for each survey."""
     found = surveys(documents)
     rows = [[name, *survey_figures.lines(document, by_model=False)[0][1:]] for name, document in found.items()]
     said = [f"- {survey_line(name, document)}" for name, document in found.items()]
@@ -234,7 +247,7 @@ def survey_summary(documents: Mapping[str, Document]) -> list[str]:
 
 
 def survey_lines(documents: Mapping[str, Document]) -> list[str]:
-    """The same by rows and by model, one table for each survey."""
+    """The same figures by M, layout and model, with one table for each survey."""
     lines = [*_SURVEYED, ""]
     for name, document in surveys(documents).items():
         rows = survey_figures.lines(document)
@@ -248,7 +261,7 @@ def number(value: float) -> str:
 
 
 def best_forced(row: Document) -> str:
-    """The fastest of the kernels that were forced, and its ratio."""
+    """The ratio and the name of the fastest kernel that was forced."""
     forced = {
         name: result["ratio"]["value"]
         for name, result in row["results"].items()
@@ -313,13 +326,13 @@ def suite_section(name: str, document: Document, directory: Path) -> list[str]:
 
 
 def first_of(text: str) -> str:
-    """Of several findings the first, and how many more there are."""
+    """The first of several findings, and the number of the others."""
     first, *more = text.split("; ")
     return f"{first}; {len(more)} more" if more else first
 
 
 def decode_section(document: Document, directory: Path) -> list[str]:
-    """Every batch, with what served our steps."""
+    """Every batch, with the kernels that ran in our steps."""
     served = []
     for row in document["results"]:
         for name in ("ours", "fused"):
@@ -385,7 +398,7 @@ def models_section(document: Document) -> list[str]:
 
 
 def compiled_section(document: Document) -> list[str]:
-    """Compiled models, each step in a context of its own."""
+    """Compiled models, with a new context at each step."""
     rows = [
         [
             result["label"],
@@ -407,7 +420,7 @@ def compiled_section(document: Document) -> list[str]:
 
 
 def train_section(document: Document, directory: Path) -> list[str]:
-    """A training loop as people write it."""
+    """A training loop as a user would write it."""
     settings, results = document["train"], document["results"]
     speeds = [f"{side} {over_torch(ratio)}" for side, ratio in results["speed"].items()]
     apart = [f"{pair} {loss:.4f}" for pair, loss in results["largest_loss_difference"].items()]
@@ -427,7 +440,7 @@ def train_section(document: Document, directory: Path) -> list[str]:
 
 
 def profile_section(document: Document) -> list[str]:
-    """What Nsight Compute counts of production kernels, and of torch's for the same product."""
+    """What Nsight Compute counts for production kernels, and for torch's kernels of the same matmul."""
     rows = []
     for launch in document["ncu"]:
         waits = ", ".join(f"{reason.replace('_', ' ')} {warps:.1f}" for reason, warps in launch["stalls"].items())

@@ -1,8 +1,8 @@
-"""Runs suites and writes ``results/<gpu>/<suite>.json``, with the modes asked for in its name
-(``float32-split.json``): ``python benchmarks/run.py [--variant all] [SUITE...]``.
+"""Runs suites and writes ``results/<gpu>/<suite>.json``: ``python benchmarks/run.py [--variant all] [SUITE...]``
 
-``random`` and, with fast numerics, ``zoo`` also write every shape to ``<suite>.jsonl`` as it comes, and go on from
-there after ``--limit``.
+The file's name contains the modes that were asked for (``float32-split.json``). ``random`` and, in fast numerics,
+``zoo`` also write every shape to ``<suite>.jsonl`` as soon as it is measured. The next run after ``--limit`` continues
+from there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hgemm_ops.bench import console, record, runner, survey
 from hgemm_ops.bench.suites import ELEMENT_BYTES, SUITES, with_dtype
 
 RESULTS = Path(__file__).parent / "results"
-_ZOO_ROWS = 4096  # of M, at most, where zoo's first --count shapes are timed as those of other suites
+_ZOO_ROWS = 4096  # the largest M where zoo's shapes are timed like those of other suites
 
 
 @click.command(
@@ -60,7 +60,7 @@ def main(
     if "batch_invariant" in modes:
         if "random" in surveyed:
             raise click.UsageError("random times the kernels of fast numerics alone")
-        surveyed = []  # zoo as the other suites: what is compared is the dispatcher's choice in either mode
+        surveyed = []  # zoo is timed like the other suites, to compare the dispatcher's choices in both modes
     directory = output or RESULTS / record.gpu_slug(torch.cuda.get_device_name())
     options = runner.Options(
         variants=console.known_variants(variants),

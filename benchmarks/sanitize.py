@@ -1,9 +1,8 @@
-"""Runs compute-sanitizer's tools over every production kernel (tests/sanitizer_smoke.py) and records what they found in
-``results/<gpu>/sanitizer.json``.
+"""Runs compute-sanitizer's tools over every production kernel and writes ``results/<gpu>/sanitizer.json``.
 
-A few kernels go to a process, ``--jobs`` processes run at once, and the record is written after each: with ``--limit``
-what is left is for the next run, which goes on where the record is of the same device code (``rooms``: its tree ids).
-Ends with status 1 where a tool found something.
+The kernels run in tests/sanitizer_smoke.py, a few in each process, and ``--jobs`` processes run at once. The record is
+written after each process. What remains after ``--limit`` is left to the next run, which continues the record if that
+is of the same device code (``rooms``: the tree ids of its directories). Ends with status 1 if a tool found something.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ import hgemm_ops
 from hgemm_ops.bench import record
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("core", "kernels", "ptx", "tile")  # of csrc: all that kernels are compiled from
+ROOMS = ("core", "kernels", "ptx", "tile")  # the directories of csrc that kernels are compiled from
 SMOKE = ROOT / "tests" / "sanitizer_smoke.py"
-#: Each tool's own options. initcheck does not see what TMA stores: results that were copied to the host would all be
-#: called uninitialised. They are compared there, and what kernels read is checked all the same. Stacks of the host's
-#: frames take it most of its time.
+#: Each tool's own options. initcheck does not see what TMA stores, so it would call all results that are copied to the
+#: host uninitialised. It does not check these copies: the results are compared on the host, and the reads of kernels
+#: are still checked. It also prints no stacks of host frames, which take most of its time.
 TOOLS: dict[str, tuple[str, ...]] = {
     "memcheck": (),
     "racecheck": (),
     "synccheck": (),
     "initcheck": ("--check-api-memory-access", "no", "--show-backtrace", "no", "--print-limit", "0"),
 }
-#: (tool, kernels by a part of their names, where they read, why that is meant).
+#: Findings that are intended: (tool, part of the kernels' names, function that reads, why it is intended).
 MEANT = (
     (
         "initcheck",
@@ -48,7 +47,7 @@ MEANT = (
 )
 SETTLED = ("clean", "meant", "skipped")
 _FOUND = 99  # the status of a process in which a tool found something
-_LINES_KEPT = 20  # at either end
+_LINES_KEPT = 20  # of the output, at either end
 
 
 def find_sanitizer() -> str | None:
@@ -57,7 +56,10 @@ def find_sanitizer() -> str | None:
 
 
 def meant(tool: str, kernels: Sequence[str], output: str) -> tuple[str, str] | None:
-    """The part of names, and why, where all that a tool found is meant."""
+    """The part of the kernels' names and the reason, if all findings of a tool are intended.
+
+    None if some finding is not.
+    """
     sites = re.findall(r"^=========     at (?:\w+ )*([\w:]+)", output, re.MULTILINE)
     errors = sum(map(int, re.findall(r"ERROR SUMMARY: (\d+) errors?$", output, re.MULTILINE)))
     if len(sites) != errors:
@@ -69,7 +71,10 @@ def meant(tool: str, kernels: Sequence[str], output: str) -> tuple[str, str] | N
 
 
 def run(tool: str, command: Sequence[str], kernels: Sequence[str], limit: float) -> dict[str, dict[str, Any]]:
-    """What one process says of each kernel. A kernel without launches was not reached, and the run's end says why."""
+    """The outcome of one process for each of its kernels.
+
+    A kernel without launches was not reached. The end of the output says why.
+    """
     start = time.perf_counter()
     try:
         process = subprocess.run(
@@ -108,7 +113,7 @@ def run(tool: str, command: Sequence[str], kernels: Sequence[str], limit: float)
 
 
 def totals(tools: dict[str, dict[str, dict[str, Any]]], kernels: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """For each tool: how many kernels had which outcome, and whether all were looked at."""
+    """For each tool, the number of kernels with each outcome, and whether it has run on all kernels."""
     counted = {}
     for tool, found in tools.items():
         outcomes = [entry["outcome"] for entry in found.values()]

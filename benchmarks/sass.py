@@ -42,7 +42,7 @@ class Kernel(NamedTuple):
     code: bytes  # a digest
 
 
-#: Name -> kernels of it, one for each architecture and object, with the object.
+#: The kernels of each name, one for each architecture and object, with their objects.
 Kernels = dict[str, list[tuple[Kernel, Path]]]
 
 
@@ -90,7 +90,7 @@ def sections(cubin: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def digests(cubin: bytes) -> dict[str, bytes]:
-    """Of the code and the constants of each kernel, by name."""
+    """A digest of the code and the constants of each kernel, by the kernel's name."""
     parts = dict(sections(cubin))
     kernels = [name.removeprefix(".text.") for name in parts if name.startswith(".text.")]
     return {
@@ -140,13 +140,13 @@ def count(kernels: Kernels) -> Counter[Kernel]:
 
 
 def disassembly(file: Path, arch: str, name: str, cuobjdump: str) -> list[str]:
-    """A kernel's instructions, a line each."""
+    """The instructions of a kernel, one on each line."""
     listing = run([cuobjdump, "--dump-sass", "--gpu-architecture", arch, "--function", name, file])
     return [" ".join(line.split()) for _, _, lines in functions(listing) for line in lines if INSTRUCTION.match(line)]
 
 
 def readable(names: Iterable[str]) -> dict[str, str]:
-    """Demangled names, where there is a c++filt."""
+    """The demangled names. Without c++filt, the names as they are."""
     names = sorted(names)
     if shutil.which("c++filt") is None or not names:
         return {name: name for name in names}
@@ -157,7 +157,10 @@ def readable(names: Iterable[str]) -> dict[str, str]:
 def differences(
     before: Kernels, after: Kernels, show: Callable[[Path, str, str], list[str]], most_lines: int = 12
 ) -> list[str]:
-    """What to print of two sides that differ; nothing where they are the same. ``show`` disassembles a kernel."""
+    """The lines to print about two sides, none if they are the same.
+
+    ``show`` disassembles a kernel.
+    """
     lost, new = count(before) - count(after), count(after) - count(before)
     names = {
         name for side, of in ((before, lost), (after, new)) for name in side if any(k in of for k, _ in side[name])

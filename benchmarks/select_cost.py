@@ -1,6 +1,6 @@
-"""What a decision costs on the host: with the thread's cache in front, and computed. Needs no GPU.
+"""Measures what a decision costs on the host, from the thread's cache and computed. Needs no GPU.
 
-python benchmarks/select_cost.py [--json]
+Run it as ``python benchmarks/select_cost.py [--json]``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _SHAPES = ((1, 1, 4096, 4096), (1, 16, 4096, 4096), (1, 4097, 4097, 4097), (1, 8
 
 
 def measure(iterations: int = 5_000, rounds: int = 50) -> list[dict[str, object]]:
-    """Nanoseconds per decision for an H200: the least of many short rounds, free of what other processes take."""
+    """Nanoseconds per decision for an H200.
+
+    The shortest of many short rounds is taken, because other processes disturb it least.
+    """
     _tables.ensure()
     facts = _native.preset_facts(90)
     rows: list[dict[str, object]] = []

@@ -1,13 +1,16 @@
-"""Random products on this GPU, each element held to twice torch's own error against float64.
+"""Runs random matmuls on this GPU. No element may have more than twice torch's own error against float64.
 
-Sizes are log-uniform from 1 to 5,000, and half of them multiples of 8. Operands have any order of dimensions, padding
-after rows, no unit stride, misaligned addresses, expanded batches, and lie in memory full of NaN; results go to new
-tensors or into ``out=``, also surrounded by NaN. One third of the products run as torch's functions in
-``use_custom_gemm()``, one third as ``torch.ops.hgemm``, both as dispatched, and one third on a kernel drawn from those
-that ``explain`` calls eligible. What torch serves in the context must be torch's, bit for bit. torch's reductions in
-half precision are off: with them its error depends on whether cuBLAS splits K, which may differ with the layout of the
-result. The seed draws the same products again. Writes ``results/<gpu>/stress_products.json``;
-ends with status 1 where an element is beyond its bound.
+Sizes are log-uniform from 1 to 5,000, and half of them are multiples of 8. Operands have any order of dimensions,
+padding after rows, no unit stride, misaligned addresses and expanded batches, and they lie in memory full of NaN.
+Results go to new tensors or into ``out=``, which is also surrounded by NaN.
+
+One third of the matmuls run as torch's functions in ``use_custom_gemm()``, and one third as ``torch.ops.hgemm``. The
+dispatcher decides on both. One third run on a kernel that is drawn from those that ``explain`` calls eligible. Where
+the dispatcher leaves a matmul in the context to torch, the result must equal torch's, bit for bit.
+
+torch's reductions in reduced precision are off. With them its error depends on whether cuBLAS splits K, which may
+differ with the layout of the result. The same seed draws the same matmuls. Writes
+``results/<gpu>/stress_products.json``; ends with status 1 if an element is beyond its bound.
 """
 
 from __future__ import annotations
@@ -41,16 +44,22 @@ ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda x: F.gelu(x, approximate="tanh"),
     F.silu,
 )
-_STEEPEST = 1.2  # the slope of these is nowhere larger
-_ACCUMULATION = 4.0  # of float32's eps times |a| @ |b|: tests/helpers.py says where it comes from
-_TENSOR_CORE_STEP = 16  # terms of a half product that a tensor core adds at once
+_STEEPEST = 1.2  # no activation has a larger slope anywhere
+_ACCUMULATION = 4.0  # in units of float32's eps times |a| @ |b|; tests/helpers.py says where it comes from
+_TENSOR_CORE_STEP = 16  # 16-bit products that a tensor core adds at once
 _MOST_LISTED = 50
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor in memory: dimensions from the innermost out, the stride of the innermost, elements after each of its
-    rows and before the first, and the dimensions that are expanded (stride 0)."""
+    """A tensor in memory.
+
+    order: its dimensions from the innermost out.
+    step: the stride of the innermost dimension.
+    padding: elements after each row of the innermost dimension.
+    offset: elements before the first one.
+    expanded: the dimensions that are expanded (stride 0).
+    """
 
     shape: tuple[int, ...]
     order: tuple[int, ...]
@@ -60,7 +69,7 @@ class Operand:
     expanded: tuple[int, ...] = ()
 
     def make(self, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-        """U[-1, 1] values surrounded by NaN."""
+        """Creates the tensor. Its values are U[-1, 1], surrounded by NaN."""
         shape = [1 if dim in self.expanded else size for dim, size in enumerate(self.shape)]
         strides, stride = [0] * len(shape), self.step
         for level, dim in enumerate(self.order):
@@ -75,7 +84,11 @@ class Operand:
 
 @dataclass(frozen=True)
 class Case:
-    """``activation(alpha * a @ b + beta * c)``. ``out``: padding and offset of where it goes, or a new tensor."""
+    """``activation(alpha * a @ b + beta * c)``.
+
+    wide: whether 16-bit operands have a float32 result.
+    out: the padding and the offset of the tensor that is given for the result; None for a new tensor.
+    """
 
     op: str
     route: str
@@ -91,7 +104,7 @@ class Case:
 
     @property
     def features(self) -> Iterator[str]:
-        """What is out of the ordinary about it."""
+        """The op, the route and the dtype of the case, and all that is unusual about it."""
         yield from (f"op {self.op}", f"route {self.route}", self.dtype)
         for x in (self.a, self.b, *([self.c] if self.c else [])):
             yield from ["misaligned address"] * (x.offset % 8 != 0) + ["padded rows"] * (x.padding > 0)
@@ -120,7 +133,7 @@ def _size(rng: random.Random, most: int) -> int:
 
 
 def _operand(rng: random.Random, shape: Sequence[int], expandable: int = 0) -> Operand:
-    """``expandable``: so many leading dimensions may be."""
+    """Draws an operand, in which the first ``expandable`` dimensions may be expanded."""
     dims = list(range(len(shape)))[::-1]
     if len(dims) > 1 and rng.random() < 0.5:
         dims[0], dims[1] = dims[1], dims[0]
@@ -174,7 +187,7 @@ def _torch_functions(case: Case) -> Callable[..., Tensor]:
 
 
 def _by_torch(case: Case, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor | None = None) -> Tensor:
-    """As a user of torch would write it."""
+    """The call that a user of torch would write."""
     options: dict[str, Any] = {} if out is None else {"out": out}
     function = _torch_functions(case)
     if case.op == "linear":
@@ -201,7 +214,7 @@ def _by_op(case: Case, a: Tensor, b: Tensor, c: Tensor | None, out: Tensor | Non
 
 
 def _torchs(case: Case, a: Tensor, b: Tensor, c: Tensor | None) -> Iterator[Tensor]:
-    """torch's results by the routes it takes to this product: fused, or one step after the other."""
+    """torch's results by the routes that it takes to this one: fused, or one step after the other."""
     dtype = torch.float32 if case.wide else a.dtype
     b_as_factor = b.mT if case.op == "linear" else b
     if case.wide:
@@ -224,12 +237,14 @@ def _wide_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _exact(case: Case, a: Tensor, b: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The result in float64, and how far from it an element may be for what happens before its last rounding.
+    """The result in float64, and the error that an element may have from what happens before its last rounding.
 
     Sums in float32 lose ``_ACCUMULATION`` units of their terms' magnitude. A tensor core also truncates the partial sum
-    at each of K / 16 steps, by half a unit of it in the mean: where the sum is large, of half the sum. torch's own
-    error shows none of that where cuBLAS splits K. A result with an activation was rounded before it too, at most twice
-    (product, bias), and torch's two may cancel where those of the result under test add up.
+    at each of K / 16 steps, by half a unit of it in the mean. Where the sum is large, the partial sum is half of it in
+    the mean. torch's own error shows none of that where cuBLAS splits K.
+
+    With an activation, the result was rounded before it too, at most twice (after the matmul, after the bias). torch's
+    two roundings may cancel where those of the result under test add up.
     """
     a64, b64 = a.double(), (b.mT if case.op == "linear" else b).double()
     product, magnitude = case.alpha * (a64 @ b64), abs(case.alpha) * (a64.abs() @ b64.abs())
@@ -247,9 +262,12 @@ def _exact(case: Case, a: Tensor, b: Tensor, c: Tensor | None) -> tuple[Tensor, 
 
 
 def excess(out: Tensor, exact: Tensor, theirs: Tensor, noise: Tensor) -> float:
-    """The largest ratio of an element's error to what it may be: twice torch's own, one rounding of the result, and
-    ``noise`` (the bound of ``assert_close_to_torch`` in tests/helpers.py). Infinite where torch gives NaN or an
-    infinity and this does not, or the other way round."""
+    """The largest ratio of an element's error to its bound.
+
+    The bound is twice torch's own error, one rounding of the result, and ``noise``, as in ``assert_close_to_torch`` of
+    tests/helpers.py. The ratio is infinite where torch gives NaN or an infinity and this result does not, or the other
+    way round.
+    """
     if out.shape != exact.shape or out.dtype != theirs.dtype:
         return math.inf
     info, other, got = torch.finfo(out.dtype), theirs.double(), out.double()
@@ -265,11 +283,14 @@ def excess(out: Tensor, exact: Tensor, theirs: Tensor, noise: Tensor) -> float:
 class Outcome:
     kernel: str
     excess: float
-    outside: bool = False  # something around the result was written
+    outside: bool = False  # whether memory around the result was written
 
 
 def run_case(case: Case, generator: torch.Generator, rng: random.Random) -> Outcome | None:
-    """None where the kernel that was drawn refuses what is around the product."""
+    """Runs one case.
+
+    None if the kernel that was drawn does not support something that the case asks for beside the matmul.
+    """
     dtype: torch.dtype = getattr(torch, case.dtype)
     a, b = case.a.make(dtype, generator), case.b.make(dtype, generator)
     c = None if case.c is None else case.c.make(dtype, generator)
@@ -308,7 +329,7 @@ def run_case(case: Case, generator: torch.Generator, rng: random.Random) -> Outc
 def _guarded(
     shape: torch.Size, dtype: torch.dtype, padding: int, offset: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """A NaN-filled allocation, and the view of it that is to be written."""
+    """An allocation full of NaN, and the view of it that the result is written to."""
     strides, step = [], 1
     for level, size in enumerate(reversed(shape)):
         strides.append(step)
@@ -325,7 +346,7 @@ def _is_intact(storage: Tensor, view: Tensor | None) -> bool:
 
 
 def stress(count: int, seed: int, limits: Limits, device: torch.device) -> dict[str, Any]:
-    """What a result file holds."""
+    """Runs ``count`` random cases, and returns the content of a result file."""
     rng, generator = random.Random(seed), torch.Generator(device).manual_seed(seed)
     kernels: Counter[str] = Counter()
     features: Counter[str] = Counter()

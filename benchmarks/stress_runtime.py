@@ -1,8 +1,10 @@
-"""Long runs and awkward orders of events on this GPU: memory that must not grow, memory that is used again, graphs
-captured beside eager calls, and kernels that read what the kernel right before them wrote in place.
+"""Stresses the runtime on this GPU with long runs and unusual orders of events.
 
-Values are small integers that matrices of zeros and ones select, so that every sum is exact and a stale or overwritten
-operand shows in equality. Writes ``results/<gpu>/stress_runtime.json``; ends with status 1 where something is wrong.
+It checks memory that must not grow, memory that is used again, graphs captured beside eager calls, and kernels that
+read what the kernel right before them wrote in place.
+
+Values are small integers, which matrices of zeros and ones select. So every sum is exact, and a stale or overwritten
+operand makes results unequal. Writes ``results/<gpu>/stress_runtime.json``; ends with status 1 if something is wrong.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ from hgemm_ops.bench import record
 
 RESULTS = Path(__file__).parent / "results"
 _PAGE = 4096
-_MOST_GROWTH = 4 << 20  # bytes; less is how allocators breathe
+_MOST_GROWTH = 4 << 20  # bytes; the sizes of allocators vary by less
 _SYNCHRONIZE_EVERY = 500  # calls of a thread, so that no queue grows
-_MOST = 100  # of the integers, either way: exact in bfloat16, and after a few additions still
+_MOST = 100  # the largest absolute value: exact in bfloat16, even after a few additions
 
 
 class Machine:
-    """A CUDA device, or the CPU, on which streams are nothing and the logic can be tried."""
+    """A CUDA device, or the CPU, on which streams do nothing and the logic can be tried."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -56,7 +58,10 @@ class Machine:
         return torch.randint(-_MOST, _MOST + 1, shape, device=self.device, generator=generator).to(dtype)
 
     def selection(self, k: int, n: int, dtype: torch.dtype = torch.float16) -> tuple[Tensor, Tensor]:
-        """(k, n) with a single 1 in each column, and the rows that these are in: x @ it is x[:, rows]."""
+        """A matrix (k, n) with a single 1 in each column, and the rows of these ones.
+
+        x @ matrix is x[:, rows].
+        """
         rows = torch.randint(k, (n,), device=self.device)
         matrix = torch.zeros(k, n, dtype=dtype, device=self.device)
         matrix[rows, torch.arange(n, device=self.device)] = 1
@@ -75,7 +80,10 @@ class Machine:
 
 
 def count_calls(machine: Machine, calls: int, shapes: int, threads: int, streams: int, samples: int) -> dict[str, Any]:
-    """Threads that multiply on shared streams in one context, stopped ``samples`` times to look at the memory."""
+    """Threads multiply on shared streams in one context.
+
+    They are stopped ``samples`` times to look at the memory.
+    """
     rng = random.Random(0)
     sizes = set()
     while len(sizes) < shapes:
@@ -153,8 +161,10 @@ def count_calls(machine: Machine, calls: int, shapes: int, threads: int, streams
 
 
 def reuse_buffers(machine: Machine, rounds: int) -> dict[str, Any]:
-    """Operands and results that are freed while their kernels are queued, on two streams, and whose memory the next
-    tensors get."""
+    """Frees operands and results while their kernels are queued, on two streams.
+
+    The next tensors get their memory.
+    """
     streams = [machine.stream(), machine.stream()]
     wrong = products = 0
     with hgemm_ops.use_custom_gemm():
@@ -172,7 +182,7 @@ def reuse_buffers(machine: Machine, rounds: int) -> dict[str, Any]:
                         noise.append(torch.full((size, size), 3.0, dtype=y.dtype, device=machine.device))
                         kept.append((stream, y, expected, noise))
             first, second = streams
-            if machine.on_gpu:  # a product of one stream that the other uses, and that is freed while it does
+            if machine.on_gpu:  # the second stream uses a result of the first one, which is freed meanwhile
                 second.wait_stream(first)
             _, y, expected, _ = kept[0]
             with machine.on(second):
@@ -193,8 +203,10 @@ def reuse_buffers(machine: Machine, rounds: int) -> dict[str, Any]:
 
 
 def capture_beside_calls(machine: Machine, graphs: int) -> dict[str, Any]:
-    """One thread captures and replays graphs of products, first calls of their shapes among them, while another one
-    multiplies."""
+    """One thread captures and replays graphs of matmuls while another one multiplies.
+
+    Some captured calls are the first ones of their shapes.
+    """
     done = threading.Event()
     wrong: Counter[str] = Counter()
     calls: Counter[str] = Counter()
@@ -207,7 +219,8 @@ def capture_beside_calls(machine: Machine, graphs: int) -> dict[str, Any]:
                 weight, rows = machine.selection(512, 515)
                 while not done.is_set() or calls["eager"] == 0:
                     calls["eager"] += 1
-                    x = machine.integers(48, 512, seed=calls["eager"])  # no capture may meet the default generator
+                    # The default generator must not be used during a capture.
+                    x = machine.integers(48, 512, seed=calls["eager"])
                     if not torch.equal(x @ weight, x[:, rows]):
                         wrong["eager"] += 1
         except BaseException as error:
@@ -254,7 +267,10 @@ def _captured(machine: Machine, body: Callable[[], Tensor]) -> tuple[Any, Tensor
 
 @dataclass(frozen=True)
 class Link:
-    """A product of a chain: (batch) m x k times k x n. Off 8, operands are copied or read narrowly."""
+    """A matmul of a chain: (batch) m x k times k x n.
+
+    If a row is no multiple of 8 elements, operands are copied or read with narrow loads.
+    """
 
     m: int
     n: int
@@ -279,8 +295,10 @@ _STEPS = 6
 
 
 def chain_links(machine: Machine, repeats: int, links: tuple[Link, ...] = LINKS) -> dict[str, Any]:
-    """Every kernel that serves a link reads operands that the kernel right before it wrote: an addition to A in place,
-    a copy into B, or a product of its own; eagerly, and in a graph."""
+    """Every kernel that can run a link reads operands that the kernel right before it wrote.
+
+    That kernel adds to A in place, copies into B, or is a matmul itself. The chains run eagerly, and in a graph.
+    """
     chains: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     for link in links:
@@ -303,7 +321,7 @@ def chain_links(machine: Machine, repeats: int, links: tuple[Link, ...] = LINKS)
 
 
 def _kernels(machine: Machine, link: Link, dtype: torch.dtype) -> Iterator[str]:
-    """The production kernels that serve a link; torch's where there is no GPU."""
+    """The production kernels that can run a link; torch's where there is no GPU."""
     if not machine.on_gpu:
         yield "torch"
         return

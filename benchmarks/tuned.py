@@ -1,7 +1,7 @@
-"""What ``use_custom_gemm(tune=True)`` chooses on random shapes, beside the best: ``results/<gpu>/tuned.json.xz``.
+"""Measures what ``use_custom_gemm(tune=True)`` chooses on random shapes: ``results/<gpu>/tuned.json.xz``.
 
-Every shape is off the tables, and drawn as those of the suite ``random``. Its first product in such a context tunes it;
-then torch, the kernels that may be the fastest and the one that was chosen are timed as that suite times them.
+The shapes are in no tuning table, and are drawn like those of the suite ``random``. The first matmul of a shape in such
+a context tunes it. Then torch, the kernels that may be the fastest, and the chosen kernel are timed as in that suite.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from hgemm_ops.bench import console, record, sampling, survey, survey_figures, t
 RESULTS = Path(__file__).parent / "results"
 
 
-@torch.inference_mode()  # in which survey's buffers are
+@torch.inference_mode()  # survey's buffers are inference tensors
 def tuned_choice(x: survey.Set) -> tuple[survey.Choice, float]:
-    """What is chosen once a product of these operands has tuned its shape, and the seconds until it was done."""
+    """The choice after a matmul of these operands has tuned its shape, and the seconds that this took."""
     begin = time.perf_counter()
     with hgemm_ops.use_custom_gemm(tune=True):
         survey.torch_call(x).cpu()
@@ -37,7 +37,7 @@ def tuned_choice(x: survey.Set) -> tuple[survey.Choice, float]:
 def rows(
     planned: Sequence[survey.Planned], memory: survey.Memory, options: survey.Options
 ) -> Iterator[tuple[survey.Row, float]]:
-    """Each shape with the choice that tuning made, and the seconds it took."""
+    """Each shape with the choice that tuning made, and the seconds that tuning took."""
     for one in planned:
         (x,), _ = memory.sets(one.case, 1)
         choice, seconds = tuned_choice(x)
@@ -56,11 +56,11 @@ def main(count: int, seed: int | None, soak: float, output: Path | None) -> None
     seed = sampling.new_seed() if seed is None else seed
     options, device = survey.Options(), torch.device("cuda", torch.cuda.current_device())
     planned = survey.plan(sampling.off_table(seed, count), options)
-    with hgemm_ops.use_custom_gemm():  # compiles the override where it has to
+    with hgemm_ops.use_custom_gemm():  # compiles the override if there is none for this torch
         torch.ones(8, 8, device=device, dtype=torch.float16).mm(torch.ones(8, 8, device=device, dtype=torch.float16))
     timing.soak(soak, device)
     with tempfile.TemporaryDirectory() as scratch:
-        os.environ["HGEMM_OPS_CACHE_DIR"] = scratch  # nobody else's tuned shapes, and none left behind
+        os.environ["HGEMM_OPS_CACHE_DIR"] = scratch  # uses no shapes that were tuned before, and leaves none behind
         found, seconds = zip(*rows(planned, survey.Memory(device, options.seed), options), strict=True)
     document = survey.document("tuned", seed, planned, found, options, soak)
     document["milliseconds"] = {"median": 1e3 * median(seconds), "most": 1e3 * max(seconds)}

@@ -1,6 +1,6 @@
-"""The ladder's course: its steps in order (``rungs``), how they are timed (``measure``, ``cublas``), the plots of the
-results (``plots``), and the command ``hgemm ladder`` (``command``).
+"""The ladder's course.
 
-``published_kernels.csv`` lists the 69 published kernels that the ladder follows, ``published_ratios.csv`` their
-published speeds over torch.
+``rungs`` lists its steps in order. ``measure`` and ``cublas`` time them. ``plots`` draws the results. ``command`` is
+the command ``hgemm ladder``. ``published_kernels.csv`` lists the 69 published kernels that the ladder follows, and
+``published_ratios.csv`` their published speeds over torch.
 """

@@ -18,7 +18,7 @@ _SUITES = sorted({suite for family in FAMILIES for suite in measure.suites_of(fa
 
 
 def _cases(families: tuple[str, ...], suites: tuple[str, ...], shapes: str | None) -> list[tuple[str, Case]]:
-    """Each family with its default shapes, or with those of the suites and shapes asked for that it can compute."""
+    """Each family with its default shapes, or with the requested suites and shapes that it can compute."""
     if not suites and not shapes:
         return [(family, case) for family in families for case in measure.default_cases(family)]
     asked = [case for suite in suites for case in SUITES[suite]]

@@ -62,7 +62,7 @@ class Table:
     contenders: tuple[Contender, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The table as result files hold it, where a contender is called a step."""
+        """The table in the form of result files, where a contender is called a step."""
         table = asdict(self)
         table |= {"label": self.case.label, "flops": self.case.flops, "bytes": self.case.bytes}
         table["steps"] = table.pop("contenders")
@@ -78,7 +78,10 @@ class Table:
 
 
 def default_cases(family: str) -> tuple[Case, ...]:
-    """One shape that fills the GPU. Additions have three sizes: launches, caches and DRAM decide them in turn."""
+    """One shape that fills the GPU, and three sizes for additions.
+
+    The time of a small addition is that of the launch, then the caches decide, and then DRAM.
+    """
     if family == "elementwise":
         sizes = (256, 1024, 4096)
         return tuple(Case(n, n, 1, op="add", dtype=dtype) for dtype in ELEMENT_BYTES for n in sizes)

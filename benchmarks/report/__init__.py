@@ -1,1 +1,1 @@
-"""The page that ``hgemm report`` writes: its data and its HTML (``page``), its charts (``charts``), and the command."""
+"""The page that ``hgemm report`` writes: its data and HTML (``page``), its charts (``charts``), and the command."""

@@ -242,7 +242,7 @@ def _steps(table: Document, waits: Mapping[str, str]) -> Iterator[Row]:
         before = timed.get(rung.after or "") if rung else None
         library = name in LIBRARIES
         if library and case["op"] == "add" and case["dtype"] != "float16":
-            continue  # a line a shape
+            continue  # one line for each shape
         yield {
             "step": rung.label if rung else name if library else "production",
             "place": list(RUNGS).index(name) if rung else len(RUNGS),
@@ -257,7 +257,7 @@ def _steps(table: Document, waits: Mapping[str, str]) -> Iterator[Row]:
 
 
 def data(documents: Mapping[str, Document]) -> dict[str, Any]:
-    """What the charts show."""
+    """The rows of all charts."""
     return {
         "speed": speed_rows(documents),
         "stream": stream_rows(documents),
