@@ -1,17 +1,24 @@
-"""Builds three libraries through ninja: hgemm_ops/_C.so; hgemm_ops/_ladder.so, of csrc/ladder; and
-hgemm_ops/_aten_torch_<version>.so, of csrc/aten, for the torch that is installed. How is in build_tools.
+"""Builds the native libraries with ninja. ``build_tools`` has the details.
 
-torch.utils.cpp_extension refuses to compile CUDA beside a CPU-only torch. This build takes only headers and link names
-of LibTorch's stable ABI for _C.so, so that it runs on every torch from 2.10 on, CPU or CUDA. csrc/aten needs more than
-the stable ABI: for a torch other than the build's, hgemm_ops/_override.py compiles it when it is first wanted, from the
-sources that the package carries. None is a Python module: torch.ops.load_library and ctypes open them, hence the
-abi3 tag.
+- hgemm_ops/_C.so has the kernels, the dispatcher and the ops.
+- hgemm_ops/_ladder.so is csrc/ladder.
+- hgemm_ops/_aten_torch_<version>.so is csrc/aten, for the torch that is installed.
 
-Without a CUDA toolkit (build_tools/toolkit.py) the package installs as pure Python, and torch serves every op.
+None of them is a Python module. torch.ops.load_library and ctypes open them, hence the abi3 tag.
 
-Environment: CUDA_HOME, CUDA_PATH, CXX, CXXFLAGS, MAX_JOBS; HGEMM_OPS_TORCHES, more releases of torch to compile
-csrc/aten for, as "2.10.0 2.11.0"; HGEMM_LADDER=0, which leaves out the ladder; and HGEMM_CUDA_ARCHS, the architectures
-(build_tools/archs.py).
+torch.utils.cpp_extension refuses to compile CUDA beside a CPU-only torch. For _C.so, this build needs only the headers
+and link names of LibTorch's stable ABI, so that it works with every torch from 2.10 on, CPU or CUDA. csrc/aten needs
+more than the stable ABI. For a torch other than the build's, hgemm_ops/_override.py compiles it when it is first
+needed, from sources in the package.
+
+Without a CUDA toolkit (build_tools/toolkit.py) the package installs as pure Python, and torch runs every op.
+
+Environment:
+
+- CUDA_HOME, CUDA_PATH, CXX, CXXFLAGS, MAX_JOBS.
+- HGEMM_CUDA_ARCHS: the architectures (build_tools/archs.py).
+- HGEMM_LADDER=0: leaves out the ladder.
+- HGEMM_OPS_TORCHES: more releases of torch to compile csrc/aten for, such as "2.10.0 2.11.0".
 """
 
 from __future__ import annotations
@@ -26,19 +33,22 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # an isolated build does not have it there
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # an isolated build lacks this directory
 
 from build_tools import BUILD, CSRC, aten, toolkit
 from build_tools.archs import wanted_archs, wants_ladder
 from build_tools.ninja import build_libraries
 
-#: The list that says which steps a ladder that was not built would have.
+#: The list of the ladder's steps. A package without the ladder's library reads there which steps there would be.
 LADDER_LIST = "ladder/variants.inc"
 
 
 class Library(Extension):
-    """``home``: the CUDA toolkit, if there is device code. ``torch``: for the override of a torch that is not the
-    installed one, its version."""
+    """A native library.
+
+    home: the CUDA toolkit, if there is device code.
+    torch: for the override of a torch other than the installed one, the version of that torch.
+    """
 
     def __init__(self, name: str, home: Path | None, torch: str | None = None) -> None:
         super().__init__(name, sources=[], py_limited_api=True)
@@ -47,7 +57,7 @@ class Library(Extension):
 
 
 class NinjaBuildExt(build_ext):
-    """Builds in BUILD, which outlives pip's temporary directories, and copies from there."""
+    """Builds in BUILD, which outlives pip's temporary directories, and copies the libraries from there."""
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split("."))) + ".so"
@@ -56,19 +66,19 @@ class NinjaBuildExt(build_ext):
         if ext.torch:
             aten.build_for_other_torch(ext.torch, BUILD)
         else:
-            build_libraries(ext.home, BUILD)  # ninja knows that there is nothing left to do for the next ones
+            build_libraries(ext.home, BUILD)  # all libraries; for the next ones ninja finds nothing to do
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(BUILD / target.name, target)
 
 
 class BuildPyWithSources(build_py):
-    """Adds what _override.py compiles."""
+    """Adds the sources that _override.py compiles, and the list of the ladder's steps."""
 
     def run(self) -> None:
         super().run()
         if self.editable_mode:
-            return  # the checkout has it
+            return  # the checkout has these files
         for name in (*aten.SOURCES, LADDER_LIST):
             target = Path(self.build_lib) / "hgemm_ops" / "_csrc" / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +86,10 @@ class BuildPyWithSources(build_py):
 
 
 class BuildPyWithoutKernels(build_py):
-    """Says why there are no kernels: here, because pip runs setup.py several times and the build once."""
+    """Says why there are no kernels.
+
+    It says so here because pip runs setup.py several times, but the build once.
+    """
 
     reason: ClassVar[str]
 

@@ -1,7 +1,7 @@
-"""How the native libraries are built: what ``setup.py`` calls, and what tests ask. No wheel carries it.
+"""Builds the native libraries. ``setup.py`` and tests use this package, and no wheel contains it.
 
 ``toolkit`` finds a CUDA toolkit that can build them. ``archs`` says which architectures each source is compiled for.
-``ninja`` writes build.ninja and runs it. ``nvcc`` is the program that ninja starts for each CUDA source. ``aten``
+``ninja`` writes build.ninja and runs ninja. ``nvcc`` is the program that ninja starts for each CUDA source. ``aten``
 compiles ``csrc/aten`` for other releases of torch. Nothing here imports torch or setuptools.
 """
 
@@ -9,5 +9,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
-#: What a build leaves behind and the next one starts from: objects, build.ninja, and ptxas.txt, ptxas's report.
+#: The build directory, which the next build continues from. It has the objects, build.ninja, and ptxas.txt, the report
+#: of ptxas.
 BUILD = ROOT / "build" / "native"

@@ -1,14 +1,17 @@
 """Which architectures a build is for, and which of them each CUDA source is compiled for.
 
-HGEMM_CUDA_ARCHS is a list, "native" for what this machine's GPUs run, or "none"; "80 90 90a" unless set:
-  - A .cu whose name, or whose directory's name, starts with sm90_ is compiled for 90a (OWN_ARCHS).
-  - Every other .cu is compiled for each architecture without a letter, and to PTX for the highest of them. A .cu that
-    does not ask for __CUDA_ARCH__, nor does what it includes, is compiled once, to PTX for the lowest, which all run.
-  - Where that leaves a .cu without an architecture, it is compiled for what the list does hold. A list without 90a also
-    defines HGEMM_NO_SM90A in every source. The sm90_ sources then keep their launchers, without device code, and report
-    their kernels as not built.
-  - "none", and "native" without a GPU, compile no .cu and need no nvcc. _C.so then holds the dispatcher and the ops,
-    which decide and explain as a full build would, and torch serves every product (core/problem.h).
+HGEMM_CUDA_ARCHS is a list, or "native" for the architectures of this machine's GPUs, or "none". The default is "80 90
+90a".
+
+- A .cu whose name, or whose directory's name, starts with sm90_ is compiled for 90a (OWN_ARCHS).
+- Every other .cu is compiled for each architecture without a letter, and to PTX for the highest of them. If neither the
+  .cu nor a file that it includes uses __CUDA_ARCH__, it is compiled to PTX only once, for the lowest of them. This PTX
+  is assembled for each architecture, and is also the one that is kept.
+- If this leaves a .cu without an architecture, it is compiled for the architectures that the list has. A list without
+  90a also defines HGEMM_NO_SM90A in every source. The sm90_ sources then keep their launchers, without device code, and
+  report their kernels as not built.
+- "none", and "native" without a GPU, compile no .cu and need no nvcc. _C.so then has the dispatcher and the ops, which
+  decide and explain as in a full build, and torch runs every matmul (core/problem.h).
 """
 
 from __future__ import annotations
@@ -21,13 +24,13 @@ from pathlib import Path
 from build_tools import CSRC
 
 DEFAULT_ARCHS = "80 90 90a"
-#: Names of files and rooms with kernels for one architecture alone start so: a line for each such architecture.
+#: The architecture of files and directories with kernels for one architecture alone, by the prefix of their names.
 OWN_ARCHS = {"sm90_": "90a"}
 MIN_ARCH = 80
 
 
 def native_archs() -> str:
-    """The architectures of this machine's GPUs, by nvidia-smi; "none" without a GPU that kernels are for."""
+    """The architectures of this machine's GPUs, by nvidia-smi. "none" without a GPU that can run the kernels."""
     command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True).stdout
@@ -39,7 +42,11 @@ def native_archs() -> str:
 
 
 def parse_archs(text: str) -> list[str]:
-    """The architectures of a list, lowest first; none for "none"."""
+    """The architectures of a list, lowest first; an empty list for "none".
+
+    Raises:
+        SystemExit: the list has another form, or an architecture below MIN_ARCH.
+    """
     archs = (native_archs() if text.strip() == "native" else text).replace(",", " ").replace(";", " ").split()
     if archs == ["none"]:
         return []
@@ -60,10 +67,10 @@ def wants_ladder(archs: list[str]) -> bool:
 
 
 def asks_for_arch(source: Path, csrc: Path = CSRC) -> bool:
-    """Whether a source, or one of csrc/ that it includes, has code for some architectures only.
+    """Whether a source, or a file of csrc/ that it includes, has code for some architectures only.
 
-    CUDA's headers have as well: without asking, a source converts bfloat16 as the lowest architecture does, on sm_90 by
-    as many instructions.
+    CUDA's headers have such code as well. A source that does not use __CUDA_ARCH__ itself converts bfloat16 as on the
+    lowest architecture, which takes as many instructions on sm_90.
     """
     seen, left = set(), [source]
     while left:
@@ -80,13 +87,16 @@ def asks_for_arch(source: Path, csrc: Path = CSRC) -> bool:
 
 
 def own_arch(source: Path, csrc: Path = CSRC) -> str | None:
-    """The one architecture that a source under csrc/ has kernels for, by its name or a directory's; None for all."""
+    """The one architecture that a source under csrc/ has kernels for, by its name or a directory's.
+
+    None for a source for all architectures.
+    """
     parts = source.relative_to(csrc).parts
     return next((arch for prefix, arch in OWN_ARCHS.items() if any(part.startswith(prefix) for part in parts)), None)
 
 
 def gencode(source: Path, archs: list[str], csrc: Path = CSRC) -> list[str]:
-    """nvcc's -gencode flags for one .cu; the rule is in this file's docstring."""
+    """nvcc's -gencode flags for one .cu, by the rules in this file's docstring."""
     portable = [a for a in archs if not a.endswith("a")]
     own = own_arch(source, csrc)
     chosen = [own] if own in archs else portable or archs

@@ -1,7 +1,8 @@
 """Compiles ``csrc/aten`` for releases of torch, whose headers it needs.
 
-The command is ``hgemm_ops/_aten_build.py``'s. The package owns it, as an installed package compiles ``csrc/aten`` too,
-for a torch that no library was built for. It is loaded by its path: importing the package would import torch.
+The command comes from ``hgemm_ops/_aten_build.py``. The package owns that file, because an installed package also
+compiles ``csrc/aten``, for a torch that no library was built for. The file is loaded by its path, because importing the
+package would import torch.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SOURCES, stem, command = _aten_build.SOURCES, _aten_build.stem, _aten_build.comm
 
 
 def torch_root() -> Path:
-    """torch's directory, without importing it."""
+    """The directory of torch, which is found without importing it."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise SystemExit("hgemm_ops: building the kernels needs torch >= 2.10")
@@ -47,7 +48,10 @@ def torch_version(root: Path) -> str:
 
 
 def build_for_other_torch(version: str, build: Path) -> None:
-    """Compiles csrc/aten for a torch that is installed, without what it depends on, into a directory thrown away."""
+    """Compiles csrc/aten for another version of torch.
+
+    That torch is installed into a temporary directory, without its dependencies.
+    """
     with tempfile.TemporaryDirectory() as directory:
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", directory]
         subprocess.run([*pip, f"torch=={version}"], check=True)

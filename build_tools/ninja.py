@@ -1,8 +1,8 @@
-"""Writes build.ninja, and runs ninja: csrc's .cu files are compiled by nvcc, its .cc files by the C++ compiler.
+"""Writes build.ninja and runs ninja: nvcc compiles csrc's .cu files, and the C++ compiler its .cc files.
 
-The file that instantiates a family becomes one object for each line of the family's list. An object holds both element
+The file that instantiates a family becomes one object for each kernel of the family's list. An object has both element
 types: no object takes long, and what the types have in common compresses well. Device code is compressed as far as nvcc
-can, which from nvcc 12.8 on needs a driver of CUDA 12.4 (550.54) or newer.
+can. From nvcc 12.8 on, such code needs a driver of CUDA 12.4 (550.54) or newer.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from build_tools.toolkit import COMPRESSING_NVCC, MIN_NVCC, cudart_dir, nvcc_rel
 
 #: The program that ninja starts for each .cu.
 COMPILE = Path(__file__).resolve().with_name("nvcc.py")
-#: What the ladder's library holds of the other rooms; _C.so exports none of it.
+#: The sources outside of csrc/ladder that the ladder's library contains, because _C.so does not export them.
 LADDER_TOO = ("core/chip.cc", "core/problem.cc", "dispatch/canonical.cc", "kernels/device.cu", "tile/tensor_map.cu")
 TORCH_TARGET_VERSION = "0x020a000000000000"  # LibTorch stable ABI as of torch 2.10
 
 
 def units(source: Path, build: Path, csrc: Path = CSRC) -> list[tuple[str, Path]]:
-    """What a .cu is compiled as: names of objects, and the file that nvcc gets for each.
+    """The objects that a .cu is compiled to: the name of each, and the file that nvcc gets for it.
 
-    A file that asks for HGEMM_CONFIG is compiled once for each kernel of the list.h beside it, through a file of two
-    lines in ``build``.
+    A file that uses HGEMM_CONFIG is compiled once for each kernel of the list.h beside it. Each time nvcc gets a file
+    of two lines in ``build``.
     """
     name = source.relative_to(csrc)
     if "HGEMM_CONFIG" not in source.read_text():
@@ -51,7 +51,7 @@ def units(source: Path, build: Path, csrc: Path = CSRC) -> list[tuple[str, Path]
 
 
 def expand(build: Path, csrc: Path = CSRC) -> None:
-    """Writes what is kept as .inc.xz, large data that nobody reads, to ``build``."""
+    """Decompresses the .inc.xz files, which hold large generated data, into ``build``."""
     for packed in csrc.rglob("*.inc.xz"):
         file, content = build / packed.relative_to(csrc).with_suffix(""), lzma.decompress(packed.read_bytes())
         if not file.is_file() or file.read_bytes() != content:
@@ -119,9 +119,9 @@ def build_file(
     ladder: bool = True,
     csrc: Path = CSRC,
 ) -> str:
-    """build.ninja for the sources under csrc/: makes the libraries and ptxas.txt in ``build``, where it is to run.
+    """The text of build.ninja for the sources under csrc/.
 
-    ``toolkit``: None where ``archs`` is empty.
+    ninja runs in ``build``, and makes the libraries and ptxas.txt there. ``toolkit`` is None where ``archs`` is empty.
     """
     expand(build, csrc)
     cxx = shlex.split(environ.get("CXX", "c++"))
@@ -137,14 +137,14 @@ def build_file(
 
     lines = [RULES, f"cxx = {ninja_flags(cxx)}"]
     override = Path(f"{aten.stem(aten.torch_version(torch))}.so")
-    # First: by far the longest where there is no device code.
+    # This comes first, because without device code it takes by far the longest.
     lines.append(f"build {override}: aten {ninja_path(csrc / aten.SOURCES[0])}")
     lines.append(f"  command = {ninja_flags(aten.command(cxx, csrc, torch, override))}")
     built: dict[str, list[str]] = {"_C.so": [], "_ladder.so": []}  # library -> objects
     reports = []
 
     def assign(source: Path, target: str) -> bool:
-        """Adds an object to the libraries that want it; False where none does."""
+        """Adds an object to the libraries that contain it. False if there is none."""
         is_rung = source.is_relative_to(csrc / "ladder")
         if not is_rung:
             built["_C.so"].append(target)
@@ -157,7 +157,8 @@ def build_file(
         compresses = (nvcc_release(toolkit) or MIN_NVCC) >= COMPRESSING_NVCC
         cu_flags += ["--compress-mode=size" if compresses else "-Xfatbin=-compress-all"]
         cu_flags += [*(f"-Xcompiler={flag}" for flag in common), *defines]
-        # Any Python will do, and another environment's is no reason to compile again.
+        # Any Python can run the program. This Python's path would make a build from another environment compile
+        # everything again.
         lines.append(f"compile = {ninja_flags(['python3' if shutil.which('python3') else sys.executable, COMPILE])}")
         lines.append(f"nvcc = {ninja_flags([toolkit / 'bin' / 'nvcc'])}")
         for source in sorted(csrc.rglob("*.cu")):
@@ -177,7 +178,7 @@ def build_file(
 
     link_flags = [f"-L{cudart_dir(toolkit)}", "-lcudart_static", "-lrt", "-lpthread", "-ldl"] if toolkit else []
     link_flags += [f"-L{torch / 'lib'}", "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10"]
-    link_flags += ["-Wl,--exclude-libs,ALL", "-Wl,-z,defs", "-Wl,-s"]  # no names of local symbols: 1.1 MB
+    link_flags += ["-Wl,--exclude-libs,ALL", "-Wl,-z,defs", "-Wl,-s"]  # without names of local symbols: 1.1 MB less
     for library, parts in built.items():
         if parts:
             lines.append(f"build {library}: link {' '.join(parts)}\n  flags = {ninja_flags(link_flags)}")
@@ -187,7 +188,7 @@ def build_file(
 
 
 def build_libraries(toolkit: Path | None, build: Path, csrc: Path = CSRC) -> None:
-    """Compiles what changed since the last build in ``build``, where the libraries then are."""
+    """Compiles what has changed since the last build in ``build``, which then has the libraries."""
     archs = wanted_archs()
     build.mkdir(parents=True, exist_ok=True)
     text = build_file(toolkit, aten.torch_root(), archs, os.environ, build, wants_ladder(archs), csrc)

@@ -1,12 +1,14 @@
-"""nvcc for ninja, without the text of the PTX in the line info: ``python nvcc.py DEPFILE NVCC ARGUMENT...``
+"""Runs nvcc for ninja, and leaves the text of the PTX out of the line info: ``python nvcc.py DEPFILE NVCC ARGUMENT...``
 
-With -lineinfo ptxas puts the whole PTX into each cubin, and which SASS is of which of its lines, for tools that show
-both: half of a compressed library. Which SASS is of which line of the source stays, but for the PTX that is kept to be
-compiled on a newer GPU: a quarter of that are the lines' numbers. nvcc has no option for this, so that its steps, which
---dryrun prints, run here one by one, and their files are changed in between.
+With -lineinfo, ptxas puts the whole PTX into each cubin, and also which SASS belongs to which line of the PTX, for
+tools that show both. These sections are half of a compressed library. The mapping from SASS to lines of the source
+stays. The PTX that is kept for newer GPUs loses the numbers of the source's lines, which are a quarter of it.
 
-The preprocessor, which is a step for the host and one for each architecture, also writes which files it read. DEPFILE
-holds what any of them read. ``nvcc -M`` would preprocess once more for it.
+nvcc has no option for this. So its steps, which --dryrun prints, run here one by one, and their files are changed in
+between.
+
+The preprocessor is one step for the host and one for each architecture. It also writes which files it read. DEPFILE
+gets all files that any of these steps read. ``nvcc -M`` would need one more run of the preprocessor.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ SECTIONS = (b".nv_debug_ptx_txt", b".nv_debug_line_sass")
 
 
 def blank_ptx(cubin: Path) -> None:
-    """Zeroes the sections in place: they keep their sizes, and zeros compress to nothing."""
+    """Overwrites the sections with zeros, which compress to nothing. The sections keep their sizes."""
     elf = bytearray(cubin.read_bytes())
     assert elf[:5] == b"\x7fELF\x02", f"{cubin}: not a 64-bit ELF file"
     (table,) = struct.unpack_from("<Q", elf, 0x28)
@@ -39,12 +41,15 @@ def blank_ptx(cubin: Path) -> None:
 
 
 def strip_lines(ptx: Path) -> None:
-    """Takes the numbers of the source's lines out."""
+    """Removes the numbers of the source's lines from a file of PTX."""
     ptx.write_bytes(re.sub(rb"^\t\.loc\t.*\n", b"", ptx.read_bytes(), flags=re.MULTILINE))
 
 
 def write_depfile(depfile: Path, target: str, parts: Iterable[Path]) -> None:
-    """One rule for ``target`` of what any of several depfiles names. A space in a path is escaped, and stays so."""
+    """Writes one rule for ``target``, with all files that several depfiles name.
+
+    A space in a path is escaped, and stays so.
+    """
     names: dict[str, None] = {}
     for part in parts:
         _, _, prerequisites = part.read_text().replace("\\\n", " ").partition(": ")
@@ -60,11 +65,11 @@ def main(depfile: str, command: list[str]) -> int:
         dry_run = subprocess.run([*command, "--dryrun"], env=environ, stderr=subprocess.PIPE, text=True)
         steps = re.findall(r"^#\$ (.+)$", dry_run.stderr, re.MULTILINE)
         if dry_run.returncode or not any(step.startswith("ptxas ") for step in steps):
-            return subprocess.run(in_one_step).returncode  # nvcc says what is wrong, or has no such steps
+            return subprocess.run(in_one_step).returncode  # nvcc reports the error, or it has no such steps
         dependencies: list[Path] = []
         for step in steps:
             if step.startswith("rm "):
-                continue  # of files in the directory, which goes as a whole
+                continue  # the directory is removed as a whole
             if variable := re.match(r"(\w+)=(.*)$", step):
                 environ[variable[1]] = variable[2].strip()
                 continue

@@ -1,7 +1,7 @@
-"""Finds a CUDA toolkit: in CUDA_HOME, CUDA_PATH, PATH, the nvidia-cuda-nvcc wheels (requirements/nvcc.txt), and
-/usr/local/cuda.
+"""Finds a CUDA toolkit.
 
-``python -m build_tools.toolkit`` says which one a build would take. It fails where the build needs one and none is
+The places are CUDA_HOME, CUDA_PATH, PATH, the nvidia-cuda-nvcc wheels (requirements/nvcc.txt), and /usr/local/cuda.
+``python -m build_tools.toolkit`` prints the toolkit that a build would use. It fails if the build needs one and none is
 usable.
 """
 
@@ -20,10 +20,10 @@ from pathlib import Path
 from build_tools import archs
 
 DEFAULT_HOME = Path("/usr/local/cuda")
-MIN_NVCC = (12, 1)  # the first with st.async: benchmarks/cuda12.py
+MIN_NVCC = (12, 1)  # the first with st.async; benchmarks/cuda12.py shows it
 COMPRESSING_NVCC = (12, 8)  # the first with --compress-mode
-#: The wheels that make up a toolkit, as in requirements/nvcc.txt. pip alone takes the newest of those that it may
-#: choose, and an nvcc does not work with parts of another release.
+#: The wheels that make up a toolkit, as in requirements/nvcc.txt. Without pins, pip takes the newest version that each
+#: allows, and an nvcc does not work with parts of another release.
 WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-runtime", "nvidia-cuda-cccl")
 
 
@@ -35,7 +35,7 @@ def nvcc_home(nvcc: str) -> Path | None:
 
 
 def toolkit_homes(environ: Mapping[str, str], site_dirs: Iterable[str]) -> Iterator[Path]:
-    """Where a CUDA toolkit may be, best first; the paths need not exist."""
+    """The directories in which a CUDA toolkit may be, best first. They need not exist."""
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if environ.get(name):
             yield Path(environ[name])
@@ -49,7 +49,7 @@ def toolkit_homes(environ: Mapping[str, str], site_dirs: Iterable[str]) -> Itera
 
 
 def cudart_dir(home: Path) -> Path | None:
-    """The directory of libcudart_static.a: distributions, cross toolkits and the wheels each have their own."""
+    """The directory of libcudart_static.a. Distributions, cross toolkits and the wheels have different ones."""
     candidates = [home / "lib64", *sorted(home.glob("targets/*-linux/lib")), home / "lib"]
     return next((d for d in candidates if (d / "libcudart_static.a").is_file()), None)
 
@@ -61,7 +61,7 @@ def nvcc_release(home: Path) -> tuple[int, int] | None:
 
 
 def compile_error(home: Path, cxx: str) -> str | None:
-    """What a toolkit says against an empty kernel, None where it compiles it."""
+    """The toolkit's error for an empty kernel; None if it compiles the kernel."""
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory, "empty.cu")
         source.write_text("__global__ void empty() {}\n")
@@ -75,7 +75,7 @@ def compile_error(home: Path, cxx: str) -> str | None:
 
 
 def defect(home: Path, cxx: str = "c++") -> str | None:
-    """Why a toolkit that has an nvcc cannot build this library, None if it can. ``cxx``: the host compiler."""
+    """Why a toolkit that has an nvcc cannot build this library; None if it can. ``cxx`` is the host compiler."""
     if cudart_dir(home) is None:
         return "no libcudart_static.a"
     release = nvcc_release(home)
@@ -87,7 +87,7 @@ def defect(home: Path, cxx: str = "c++") -> str | None:
     if error is None:
         return None
     advice = ""
-    if home.parent.name == "nvidia":  # of wheels
+    if home.parent.name == "nvidia":  # the toolkit consists of wheels
         pins = " ".join(f"'{wheel}=={release[0]}.{release[1]}.*'" for wheel in WHEELS)
         advice = f"; its parts have to be of one release: pip install {pins}"
     return f"nvcc {release[0]}.{release[1]} does not compile an empty kernel ({error}){advice}"
