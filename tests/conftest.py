@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-# Inductor's FX cache does not see op registrations: a stale entry would hide a broken one. Read when torch is imported.
+# Inductor's FX cache does not see op registrations: a stale entry would hide a broken one. torch reads this variable
+# when it is imported.
 os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
 os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")  # compiles sooner
-# Processes of xdist share the cores: with threads for all of them each, tiny products take ten times as long.
+# The processes of xdist share the cores. If each had threads for all cores, tiny matmuls would take ten times as long.
 if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
-# Tests import ``helpers``, and ``benchmarks``, ``integration`` and ``build_tools`` of the checkout, whatever pytest's
-# import mode and working directory.
+# Tests import ``helpers`` and, from the checkout, ``benchmarks``, ``integration`` and ``build_tools``, whatever
+# pytest's import mode and working directory.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -24,7 +25,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-# The same examples in every run: a failure belongs to the change that brought it. HYPOTHESIS_PROFILE=default explores.
+# Every run has the same examples, so that a failure belongs to the change that caused it. HYPOTHESIS_PROFILE=default
+# explores.
 settings.register_profile("fixed", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
@@ -38,10 +40,10 @@ MARKS = {
 
 @cache
 def missing(mark: str) -> str | None:
-    """What this machine lacks for tests under ``mark``, None if nothing."""
+    """What this machine lacks for tests with this mark; None if it lacks nothing."""
     if mark not in ("gpu", "sm90", "multi_gpu"):
         return None
-    if os.environ.get("HGEMM_TEST_DEVICE") == "cpu" and mark != "sm90":  # of helpers.py: a dry run
+    if os.environ.get("HGEMM_TEST_DEVICE") == "cpu" and mark != "sm90":  # helpers.py: a run that tries the tests
         return None
     if not torch.cuda.is_available():
         return "no CUDA GPU"

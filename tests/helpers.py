@@ -1,4 +1,4 @@
-"""What tests share: tolerance relative to torch's own error, poisoned memory, problems, processes."""
+"""Helpers that tests share: tolerance relative to torch's own error, poisoned memory, problems, processes."""
 
 from __future__ import annotations
 
@@ -25,21 +25,25 @@ from hgemm_ops import _library, _native
 from hgemm_ops._report import Report
 from hgemm_ops._tables import Device
 
-#: The checkout, of which not everything that is tested is installed.
+#: The checkout. Some of what is tested is not installed.
 ROOT = Path(__file__).resolve().parent.parent
-#: Where tests of ``use_custom_gemm()`` run. "cpu" tries the tests themselves: there nothing is ours, nothing counted.
+#: Where tests of ``use_custom_gemm()`` run. "cpu" tries the tests themselves: there torch runs every matmul, and no
+#: report counts any.
 DEVICE = os.environ.get("HGEMM_TEST_DEVICE", "cuda")
 ON_GPU = DEVICE == "cuda"
 
-# Written around and under results before an op runs: NaN payloads spread through any arithmetic that reads them.
+# Written under and around results before an op runs. NaN payloads spread through any arithmetic that reads them.
 POISON = float("nan")
-# The error of a sum in fp32, in units of eps(fp32) times the sum of absolute values. Tensor cores add 16 products at a
-# time and truncate: after each of K / 16 steps the partial sum loses eps / 2 of itself on average, always towards zero.
-# Terms of random sign: partial sums grow like sqrt(k / K) of sqrt(K) terms, together K / 16 * 1/2 * 2/3 / sqrt(K) =
-# sqrt(K) / 48 units, four of them at K = 36,000. Terms of one sign: K / 64 units, four at K = 256: such inputs are kept
-# short. Only float32 results are near this bound; half results are dominated by the rounding of the store.
+# The error of a sum in float32, in units of eps(float32) times the sum of absolute values. Tensor cores add 16 products
+# at a time and truncate: after each of K / 16 steps the partial sum loses eps / 2 of itself on average, always towards
+# zero.
+# For terms of random sign, partial sums grow like sqrt(k / K) of sqrt(K) terms. The loss is K / 16 * 1/2 * 2/3 /
+# sqrt(K) = sqrt(K) / 48 units, which is four units at K = 36,000. For terms of one sign it is K / 64 units, four at K =
+# 256, so such inputs are kept short.
+# Only float32 results come near this bound. In float16 and bfloat16 results the rounding of the store is most of the
+# error.
 ACCUMULATION = 4.0
-#: M, N and K of small problems; every kernel serves one of them: ``unserved``.
+#: M, N and K of small problems. Every kernel can run at least one of them, which ``unserved`` checks.
 SHAPES = [
     (64, 64, 2048),
     (257, 130, 96),
@@ -50,16 +54,16 @@ SHAPES = [
     (16, 16, 72),
     (9, 15, 67),
     (40, 72, 1031),
-    (24, 17000, 72),  # these for edged kernels
+    (24, 17000, 72),  # the last three are for edged kernels
     (17000, 24, 72),
     (24, 17000, 67),
 ]
-#: What opcheck looks at.
+#: The checks that opcheck makes.
 OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 H200 = Device("NVIDIA H200", 90, 132, 62914560)
-# Why a kernel serves no problem at all.
+# The reasons for which a kernel can run no problem at all.
 NOT_HERE = re.compile(r"needs sm_\d+ or newer|runs up to sm_|bytes of shared memory|not built")
-#: By the values of ``act``, whose names are ``hgemm_ops.ops.activation.ACTIVATIONS``.
+#: The activations by the values of ``act``. Their names are in ``hgemm_ops.ops.activation.ACTIVATIONS``.
 ACTIVATIONS: dict[int, Callable[[Tensor], Tensor]] = {
     0: lambda x: x,
     1: F.relu,
@@ -78,7 +82,10 @@ def rand(*shape: int, dtype: torch.dtype = torch.float16, device: str = DEVICE) 
 
 
 def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, which has no variable of ours but those of ``environment``."""
+    """Runs code in a new process.
+
+    Its only HGEMM_OPS_* variables are the ones in ``environment``.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HGEMM_OPS_")}
     return subprocess.run([sys.executable, "-c", code], env=inherited | environment, capture_output=True, text=True)
 
@@ -88,12 +95,12 @@ def production() -> list[hgemm_ops.VariantInfo]:
 
 
 def serving(a: Tensor, b: Tensor) -> set[str]:
-    """Names of the kernels that can serve ``a @ b``, and torch's."""
+    """The names of the kernels that can run ``a @ b``, and of torch."""
     return {c.name for c in hgemm_ops.explain(a, b, float32="split").candidates if c.eligible}
 
 
 def half_candidates(a: Tensor, b: Tensor) -> list[hgemm_ops.Candidate]:
-    """What is said for ``a @ b`` of the kernels that take float16."""
+    """The candidates for ``a @ b`` that take float16, as ``explain`` gives them."""
     names = {v.name for v in hgemm_ops.variants() if torch.float16 in v.dtypes}
     return [c for c in hgemm_ops.explain(a, b).candidates if c.name in names]
 
@@ -103,7 +110,7 @@ def serves(variant: hgemm_ops.VariantInfo, a: Tensor, b: Tensor) -> bool:
 
 
 def unserved(arch: str | None = None) -> list[str]:
-    """Names of the kernels that run on this GPU, or on ``arch``, and serve nothing that ``SHAPES`` has."""
+    """The names of the kernels that run on this GPU, or on ``arch``, and can run none of ``SHAPES``."""
     names = {v.name for v in production()}
     for m, n, k in SHAPES:
         for layout, dtype in product(("NN", "NT"), (torch.float16, torch.float32)):
@@ -127,17 +134,17 @@ def assert_close_to_torch(
 
     Args:
         out: the result under test.
-        ref64: the same product in float64 (complex128 for complex), from the same (already rounded) inputs.
+        ref64: the same result in float64 (complex128 for complex), from the same (already rounded) inputs.
         torch_out: torch's own result in ``out.dtype``.
         magnitude: ``|a| @ |b|`` in float64 (a tensor or a bound), the size of the sums that were accumulated. Where
-            terms cancel the error follows it, not ``ref64``. Default: the largest ``|ref64|``.
+            terms cancel, the error is in proportion to this and not to ``ref64``. Default: the largest ``|ref64|``.
         factor: how much worse than torch an element may be.
-        units: of ``eps(out.dtype) * |ref64|``, half a one for each rounding where there are more than two: torch's may
-            cancel where those of the result under test add up.
+        units: how many times ``eps(out.dtype) * |ref64|`` is allowed. If there are more than two roundings, give half a
+            unit for each: torch's roundings may cancel where those of the result under test add up.
 
     The rounding unit of an element is ``units * eps(out.dtype) * |ref64|`` (the store) plus ``ACCUMULATION`` times
-    ``eps(accumulator) * magnitude``; fp16, bf16 and fp32 accumulate in fp32. Where torch gives NaN or an infinity,
-    ``out`` must give the same. The comparison runs on the device of ``ref64``.
+    ``eps(accumulator) * magnitude``. float16, bfloat16 and float32 accumulate in float32. Where torch gives NaN or an
+    infinity, ``out`` must give the same. The comparison runs on the device of ``ref64``.
     """
     __tracebackhide__ = True
     assert out.shape == ref64.shape == torch_out.shape, f"shapes {out.shape}, {ref64.shape}, {torch_out.shape}"
@@ -179,14 +186,17 @@ def assert_close_to_torch(
 
 
 def assert_half_accumulated(out: Tensor, a: Tensor, b: Tensor) -> None:
-    """Asserts that ``out``, a product of half matrices whose sums were held in half, is off by roundings alone.
+    """Asserts that ``out``, a matmul of float16 matrices that was accumulated in float16, is off by roundings alone.
 
-    Each of K additions rounds its partial sum by at most u = 2**-11 of it (products are exact, or round alike), so an
-    element is off by at most gamma(K) * sum|a||b|, gamma(K) = K u / (1 - K u). That says nothing beyond a few hundred
-    terms. But for inputs of random sign partial sums stay near q = sqrt(sum (a b)**2), the standard deviation of the
-    whole sum, and roundings are independent: the error's own deviation is at most u q sqrt(K / 6). The bound is ten of
-    these, ``4 u sqrt(K) q``, where that is below the first, and one more rounding of the result. For inputs of random
-    sign; small integers, which sum up exactly, are the sharper test.
+    Each of K additions rounds its partial sum by at most u = 2**-11 of it. (The products are exact, or round alike.) So
+    an element is off by at most gamma(K) * sum|a||b|, gamma(K) = K u / (1 - K u). Beyond a few hundred terms, this
+    bound says nothing.
+
+    For inputs of random sign, partial sums stay near q = sqrt(sum (a b)**2), the standard deviation of the whole sum,
+    and roundings are independent. So the standard deviation of the error is at most u q sqrt(K / 6). The bound is ten
+    of these, ``4 u sqrt(K) q``, where that is below the first bound, and one more rounding of the result.
+
+    Use it for inputs of random sign. Small integers, which sum up exactly, are the sharper test.
     """
     __tracebackhide__ = True
     assert out.dtype == a.dtype == b.dtype == torch.float16
@@ -209,8 +219,9 @@ def assert_half_accumulated(out: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def assert_as_good(out: Tensor, theirs: Tensor, exact: Tensor, *, units: float = 1.0) -> None:
-    """Asserts that the largest error is at most twice torch's, and ``units`` roundings of the largest result: for what
-    several roundings lead to, where elements of two results cannot be compared one by one.
+    """Asserts that the largest error is at most twice torch's, and ``units`` roundings of the largest result.
+
+    It is for results of several roundings, where elements of two results cannot be compared one by one.
     """
     __tracebackhide__ = True
     assert out.shape == theirs.shape == exact.shape, f"shapes {out.shape}, {theirs.shape}, {exact.shape}"
@@ -229,20 +240,20 @@ def assert_as_good(out: Tensor, theirs: Tensor, exact: Tensor, *, units: float =
 
 
 def calls(report: Report, variant: str | None = None) -> int:
-    """How many products a report has, of all kernels or one; "ours" are all but torch's."""
+    """The number of matmuls in a report, of all kernels or of one. "ours" are all kernels but torch's."""
     rows = [r for r in report.rows if variant in (None, r.variant) or (variant == "ours" and r.variant != "torch")]
     return sum(row.calls for row in rows)
 
 
 def expect_calls(report: Report, number: int, variant: str | None = None) -> None:
-    """Asserts it on a GPU; elsewhere a report is empty."""
+    """Asserts the number of calls on a GPU. Elsewhere a report must be empty."""
     __tracebackhide__ = True
     found = calls(report, variant)
     assert found == (number if ON_GPU else 0), f"{found} calls of {variant or 'any kernel'}, not {number}:\n{report}"
 
 
 def a_kernel(*products: tuple[Tensor, Tensor]) -> str:
-    """A production kernel that serves all of these, whatever is around them; torch's where no kernel runs."""
+    """A production kernel that can run all of these matmuls, with any epilogue; "torch" where no kernel runs."""
     if not ON_GPU:
         return "torch"
     names = [v.name for v in hgemm_ops.variants() if v.family != "ladder" and v.id not in limited_kernels()]
@@ -254,10 +265,10 @@ def a_kernel(*products: tuple[Tensor, Tensor]) -> str:
 
 
 def less_accurate(ref64: Tensor, *routes: Tensor) -> Tensor:
-    """Element by element, the one of torch's own results that is farther from ``ref64``; NaN counts as farthest.
+    """Element by element, the one of torch's own results that is farther from ``ref64``. NaN counts as farthest.
 
-    For results that torch computed for us: it reaches one product by several routes (a fused addition or one behind the
-    product, vector or matrix kernels), and which one it takes is its affair.
+    It is for results that torch computed for us. torch computes one matmul by several routes (with a fused addition or
+    one after the matmul, with vector or matrix kernels), and it is free to take any of them.
     """
     worst = routes[0]
     for route in routes[1:]:
@@ -274,7 +285,7 @@ def reference_matmul(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def limited_kernels() -> frozenset[int]:
-    """Ids of the kernels that serve a product, but not with everything around it: not with a float32 result."""
+    """Ids of the kernels that can run a matmul, but not with everything around it: not with a float32 result."""
 
     def serving(layout: str, size: int, k: int, out_dtype: torch.dtype) -> set[str]:
         candidates = hgemm_ops.explain(M=size, N=size, K=k, layout=layout, out_dtype=out_dtype).candidates
@@ -283,7 +294,7 @@ def limited_kernels() -> frozenset[int]:
     names = {
         name
         for layout in ("NN", "NT", "TN", "TT")
-        for size in (512, 4096)  # edged kernels serve large C alone
+        for size in (512, 4096)  # edged kernels run large C alone
         for k in (512, 513)
         for name in serving(layout, size, k, torch.float16) - serving(layout, size, k, torch.float32)
     }
@@ -292,7 +303,10 @@ def limited_kernels() -> frozenset[int]:
 
 @contextmanager
 def refusal_allowed(variant: int) -> Iterator[None]:
-    """Around a forced kernel that is asked for more than a product: a limited one may say that it cannot serve it."""
+    """For a forced kernel that is asked for more than a matmul.
+
+    A limited kernel may raise the error that it cannot run it.
+    """
     try:
         yield
     except RuntimeError as error:
@@ -301,7 +315,7 @@ def refusal_allowed(variant: int) -> Iterator[None]:
 
 
 class GuardedBuffer:
-    """A poisoned tensor inside a larger poisoned allocation, to catch unwritten elements and writes outside.
+    """A poisoned tensor inside a larger poisoned allocation, to find unwritten elements and writes outside.
 
     ``tensor`` has ``shape``, row-major with ``row_padding`` extra elements after each row, and starts ``offset``
     elements into the allocation. After the op, ``check()`` asserts that nothing around it changed.
@@ -346,10 +360,10 @@ def poisoned_cuda_memory(num_bytes: int = 1 << 28) -> Iterator[None]:
 
 @contextmanager
 def counted(*settings: int, elsewhere: bool = False) -> Iterator[_native.Context]:
-    """A context of the library, as ``use_custom_gemm()`` has one; needs no GPU.
+    """A context of the library, like that of ``use_custom_gemm()``. It needs no GPU.
 
-    ``settings``: as :class:`_native.Settings` takes them.
-    ``elsewhere``: another thread enters it, and it holds here as far as this one has entered none.
+    settings: as :class:`_native.Settings` takes them.
+    elsewhere: another thread enters the context. It is active here while this thread has entered none.
     """
     context = _native.Context(_native.Settings(*settings))
     if elsewhere:
@@ -365,7 +379,7 @@ def counted(*settings: int, elsewhere: bool = False) -> Iterator[_native.Context
 
 
 class Names(TorchDispatchMode):
-    """``seen``: every op that runs, by name."""
+    """Records the name of every op that runs, in ``seen``."""
 
     def __init__(self) -> None:
         super().__init__()

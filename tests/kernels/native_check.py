@@ -1,4 +1,7 @@
-"""C++ checks of headers that need no CUDA: a program that prints what is wrong, or counts of what it saw."""
+"""C++ checks of headers that need no CUDA.
+
+A check is a program that prints what is wrong, or counts of what it saw.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a
 
 
 def counts(source: str, folder: Path) -> list[int]:
-    """Compiles ``source`` in ``folder``, runs it, and gives the numbers it prints. It must end with status 0."""
+    """Compiles ``source`` in ``folder``, runs it, and returns the numbers that it prints. Its status must be 0."""
     path, program = folder / "check.cc", folder / "check"
     path.write_text(source)
     subprocess.run(["c++", *FLAGS, f"-I{CSRC}", str(path), "-o", str(program)], check=True)
