@@ -48,7 +48,6 @@ LARGE_KERNELS = tuple(
         "pingpong_128x200x64_c2x1x1_swapped",
         "pingpong_128x128x64_c1x1x1",
         "cooperative_128x256x64_c2x1x1",
-        "cooperative_128x248x64_c2x1x1_edged",
         "cooperative_128x248x64_c2x1x1_edged_swapped",
     )
 )

@@ -289,13 +289,14 @@ def test_killed_writers_leave_a_table(tmp_path: Path) -> None:
                 table.entries = many(200, table.entries[0].us["torch"] + 1).entries
 
     generator = random.Random(0)
-    for _ in range(100):
+    kills = 0
+    while kills < 100 or Table.read(path).entries[0].us["torch"] <= 20:  # on a busy machine most die before they write
         child = forked(rewrite_forever)
         time.sleep(generator.uniform(0, 0.05))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         assert is_whole(Table.read(path))
-    assert Table.read(path).entries[0].us["torch"] > 20  # they did write
+        kills += 1
     assert len(list(tmp_path.iterdir())) <= 3  # the table, its lock, and a new one that was never finished
 
 
