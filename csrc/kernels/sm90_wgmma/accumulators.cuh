@@ -1,4 +1,4 @@
-// The accumulators of a consumer warpgroup, and where they belong in D.
+// The accumulators of a consumer warpgroup, and their positions in D.
 #pragma once
 
 #include <type_traits>
@@ -7,22 +7,24 @@
 
 namespace hgemm::sm90_wgmma {
 
-/// What a consumer thread has of a tile.
+/// The accumulators of one consumer thread for a tile.
 template <class Traits>
 using Accumulators = float[Traits::WM / 64][Traits::BN / 2];
 
-/// What a consumer thread has of an edge: twice 64 rows of 128 columns.
+/// The accumulators of one consumer thread for a residue tile: twice 64 rows of 128 columns.
 using EdgeAccumulators = float[2][64];
 template <class Acc>
 constexpr bool is_edge = std::is_same_v<std::remove_const_t<Acc>, EdgeAccumulators>;
 
-/// Accumulators by halves: 32 columns of 64 rows, of which each warp has 16. Two halves make a piece.
+/// Maps a warpgroup's accumulators to D, one 32-column slice (a half in identifiers) at a time. A slice has 64 rows, 16
+/// for each warp. Two slices make an epilogue tile of 64 columns (a piece in identifiers).
 template <class Traits>
 struct Halves {
   static constexpr int BN = Traits::BN;
   static constexpr int kPiecesPerRow = (BN + 63) / 64;
 
-  /// Of a piece of 64 columns; the last one of a row may overlap its neighbour and write the same values again.
+  /// The first column, in the tile, of an epilogue tile. The last epilogue tile of a row may overlap its neighbour, and
+  /// writes the same values again.
   static __device__ __forceinline__ constexpr int first_column(int piece) {
     return piece * 64 < BN - 64 ? piece * 64 : BN - 64;
   }
@@ -40,7 +42,8 @@ struct Halves {
     if constexpr (Traits::kEdged && is_edge<Acc>) return acc[half / 4] + half % 4 * 16;
     return acc[half / 2 / kPiecesPerRow] + first_column(half / 2 % kPiecesPerRow) / 2 + half % 2 * 16;
   }
-  /// Registers cannot be indexed at run time: comparisons pick the half's accumulators out of first..last-1.
+  /// Copies slice `half` of the accumulators, with kFirst <= half < kLast, to `v`. Registers cannot be indexed at run
+  /// time, so comparisons find the slice.
   template <int kFirst, int kLast, class Acc>
   static __device__ __forceinline__ void take(float (&v)[16], const Acc& acc, int half) {
     if constexpr (kFirst + 1 < kLast) {

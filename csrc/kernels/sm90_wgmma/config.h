@@ -1,4 +1,4 @@
-// What the host side of sm90_wgmma (list.h, variants.cc) and its CUDA side share: configurations and the launcher.
+// Shared by the host side of sm90_wgmma (list.h, variants.cc) and its CUDA side: configurations and the launcher.
 #pragma once
 
 #include <algorithm>
@@ -12,54 +12,56 @@ namespace hgemm::sm90_wgmma {
 
 /// How the two consumer warpgroups share the work.
 enum class Consumers {
-  kPingpong,     // a whole tile each: one is in its epilogue while the other multiplies
-  kCooperative,  // half of the rows of one tile each
+  kPingpong,     // each computes whole tiles: one is in its epilogue while the other multiplies
+  kCooperative,  // each computes half of the rows of every tile
 };
 
-/// What a kernel is made for: block tile, ring depth, cluster. `kSwapped_`: SwapAB.
+/// The compile-time parameters of a kernel: how the consumers share the work, the output tile of a block, the number of
+/// pipeline stages, and the shape of the cluster. `kSwapped_`: see SwapAB.
 template <Consumers kConsumers_, int BM_, int BN_, int STAGES_, int CM_, int CN_, int CK_, bool kSwapped_ = false>
 struct Config {
   static constexpr Consumers kConsumers = kConsumers_;
   static constexpr bool kPingpong = kConsumers == Consumers::kPingpong;
   static constexpr int BM = BM_, BN = BN_, BK = 64, STAGES = STAGES_;
   static constexpr int CM = CM_, CN = CN_, CK = CK_;  // blocks of a cluster along M, N and K
-  // Blocks that compute different tiles of C. Those in one row of the cluster share tiles of A and load them together;
-  // those in one column share tiles of B.
+  // Blocks of the cluster that compute different tiles of C. The blocks of one row of the cluster need the same tiles
+  // of A and load them together; the blocks of one column do so with tiles of B.
   static constexpr int kSharers = CM * CN;
-  static constexpr int kPeers = CM + CN - 1;  // blocks that need what one of them loads, itself included
+  static constexpr int kPeers = CM + CN - 1;  // blocks that need what one block loads, itself included
   static constexpr int kCluster = CM * CN * CK;
   static constexpr int WM = kPingpong ? BM : BM / 2;  // rows of a consumer warpgroup
-  // Halves of epilogue tiles in a consumer warpgroup's result: an epilogue tile is 64 x 64, a half has 32 columns.
+  // Number of 32-column slices in a consumer warpgroup's result. An epilogue tile is 64 x 64; identifiers call each of
+  // its two 64 x 32 slices a half.
   static constexpr int kHalves = 2 * (WM / 64) * ((BN + 63) / 64);
-  // Whether warps can write a D that TMA cannot write: larger accumulators leave too few registers for that.
+  // True if warps can write a D that TMA cannot write. Larger accumulators leave too few registers for it.
   static constexpr bool kCopies = WM / 64 * BN / 2 <= 192;
-  // Whether the kernel has the general epilogue (Finish::kAny). It takes a third of a kernel's compile time and of its
-  // bytes, so only tiles that are a multiple of 64 columns wide have it, and clusters of four do not.
+  // True if the kernel has the general epilogue (Finish::kAny). That epilogue takes a third of a kernel's compile time
+  // and of its bytes, so only tiles whose width is a multiple of 64 columns have it, and clusters of four do not.
   static constexpr bool kStoresAny = kCopies && BN % 64 == 0 && kSharers <= 2;
-  // Whether the stores of a tile are deferred into the main loop of the next one.
+  // True if the stores of a tile may be deferred into the main loop of the next tile.
   static constexpr bool kDefers = !kPingpong && CK == 1;
   static constexpr bool kStreamK = false, kEdged = false, kSwapped = kSwapped_;
-  static constexpr int kEdge = 128;  // columns of Edged's other tiles
+  static constexpr int kEdge = 128;  // columns of a residue tile (Edged)
   static constexpr int kWarpgroupThreads = 128;
   static constexpr int kConsumerThreads = 2 * kWarpgroupThreads;
-  static constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;                  // and the producer's
-  static constexpr int kTileThreads = kPingpong ? kWarpgroupThreads : kConsumerThreads;  // that share a tile
+  static constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;                  // with the producer's
+  static constexpr int kTileThreads = kPingpong ? kWarpgroupThreads : kConsumerThreads;  // consumers of one tile
   // Arrivals that complete a phase of the mbarriers (the table in kernel.cuh).
-  static constexpr int kFullArrivals = 1;                            // the producer thread's, with the bytes to come
-  static constexpr int kEmptyArrivals = kTileThreads / 32 * kPeers;  // a warp's that has read the stage, of each peer
+  static constexpr int kFullArrivals = 1;                            // of the producer thread, with the bytes to come
+  static constexpr int kEmptyArrivals = kTileThreads / 32 * kPeers;  // of each consumer warp of the tile, in each peer
   static constexpr int kSummedArrivals = 1;
   static constexpr int kStageBytesA = BM * BK * 2;
-  // Split K: each block of the cluster finishes kOwnHalves of the tile. The sums that the other blocks send for these
-  // have a buffer of their own.
+  // Split-K: each block of the cluster finishes kOwnHalves of the tile's 32-column slices. A separate buffer receives
+  // the sums that the other blocks send for these slices.
   static constexpr int kOwnHalves = kHalves / CK;
   static constexpr int kHalfSumBytes = 2 * 128 * 64;
   static constexpr int kSumBytes = (CK - 1) * kOwnHalves * kHalfSumBytes;
   static constexpr int kBarrierBytes = (2 * STAGES + (CK > 1 ? 1 : 0)) * 8;
-  static constexpr int kStagingWarpBytes = 16 * 128;  // staging of a warp's results: 16 rows of 128 bytes
+  static constexpr int kStagingWarpBytes = 16 * 128;  // one warp stages 16 rows of 128 bytes
   static constexpr int kStagingBytes = 8 * kStagingWarpBytes;
   static constexpr int kMaxSmemBytes = 232448;
-  // TMA loads an MN-major B in boxes of 64 columns, so its stages are rounded up to 64 columns and may not fit the
-  // ring. Its tiles must also start at a multiple of 32 bytes.
+  // TMA loads an MN-major B in boxes of 64 columns, so the stages of such a B are rounded up to a multiple of 64
+  // columns and may not fit in shared memory. The tiles of an MN-major B must also start at a multiple of 32 bytes.
   static constexpr int kRoundedBytesB = (BN + 63) / 64 * 64 * BK * 2;
   static constexpr bool kTakesMnMajorB =
       !kSwapped && BN % 16 == 0 &&
@@ -68,7 +70,7 @@ struct Config {
   static constexpr int kStageBytesB = kTakesMnMajorB ? kRoundedBytesB : BN * BK * 2;
   static constexpr int kStageBytes = kStageBytesA + kStageBytesB;
   static constexpr int kRestBytes = STAGES * kStageBytes + kSumBytes + kBarrierBytes;
-  // Split K stages results in the buffer of the sums, once these have been added.
+  // Split-K stages results in the buffer of the sums, once the sums have been added.
   static constexpr int kStagingBuffers = CK > 1 ? 0 : kRestBytes + 2 * kStagingBytes <= kMaxSmemBytes ? 2 : 1;
   static constexpr int kSmemBytes = kRestBytes + kStagingBuffers * kStagingBytes;
   static_assert(WM % 64 == 0 && BN % 8 == 0 && BN >= 64 && BN <= 256);
@@ -80,15 +82,16 @@ struct Config {
   static_assert(CK == 1 || kSumBytes >= kStagingBytes);
 };
 
-/// A Config whose kernel computes D^T = B^T A^T, for row-major A. BN then counts rows of A, of which a K-major tile may
-/// have as many as it likes; a tile of an MN-major B begins on a line only where BN is a multiple of 64.
+/// A Config whose kernel computes D^T = B^T A^T, for row-major A. BN then counts rows of A. The K-major tile of A may
+/// have any number of rows, whereas a tile of an MN-major B begins on a line only if BN is a multiple of 64.
 template <Consumers kConsumers, int BM, int BN, int STAGES, int CM, int CN, int CK>
 using SwapAB = Config<kConsumers, BM, BN, STAGES, CM, CN, CK, true>;
 
-/// A Config whose kernel covers the last columns of C, the residue, by tiles of another shape: twice as high and kEdge
-/// columns wide, one for each cluster that would have no tile in the last wave. Example: 4096 x 4096 in 256 clusters'
-/// tiles of 256 x 256 takes four waves of 66 clusters, almost exactly. In 256 tiles of 256 x 248 and eight of 512 x 128
-/// it takes four waves as well, of tiles that are 3 % smaller.
+/// A Config whose kernel covers the last columns of C, the residue, by residue tiles (an `edge` in identifiers). A
+/// residue tile is twice as high as the other tiles and kEdge columns wide. Clusters that would have no tile in the
+/// last wave compute one each. Example: for 4096 x 4096, 256 work tiles (one per cluster) of 256 x 256 take four waves
+/// of 66 clusters, almost exactly. 256 work tiles of 256 x 248 and eight residue tiles of 512 x 128 take four waves as
+/// well, but of tiles that are 3 % smaller.
 template <class Base>
 struct Edged : Base {
   static constexpr bool kEdged = true;
@@ -100,16 +103,17 @@ struct Edged : Base {
   static_assert(kStageBytes >= Base::kStageBytes && kSmemBytes <= Base::kMaxSmemBytes);
 };
 
-/// A Config whose kernel splits some tiles along K between clusters (stream-K).
+/// A Config whose kernel splits some work tiles along K between clusters (stream-K).
 template <class Base>
 struct StreamK : Base {
   static constexpr bool kStreamK = true;
   static constexpr int kReaders = Base::kTileThreads;
-  // Threads that meet once partial sums are written: those of the tile and the warp that announces them.
+  // Threads of the named barrier that follows the stores of partial sums: the consumers of the tile, and the warp that
+  // sets the flag.
   static constexpr int kPartialsThreads = kReaders + 32;
-  static constexpr int kHalfBytes = kReaders * 16 * 4;  // of partial sums: a half of each of their warps
+  static constexpr int kHalfBytes = kReaders * 16 * 4;  // partial sums of one 32-column slice of every warp
   static constexpr int kPartialBytes = Base::kHalves * kHalfBytes;
-  // Partial sums are loaded through the ring, as many halves in a stage as fit.
+  // Partial sums are loaded through the ring, as many 32-column slices in a stage as fit.
   static constexpr int kStageHalves = std::min(Base::kStageBytes / kHalfBytes, Base::kHalves);
   static constexpr int kPartialStages = (Base::kHalves + kStageHalves - 1) / kStageHalves;
   static constexpr int kSmemBytes = Base::kSmemBytes + 16;
@@ -118,7 +122,7 @@ struct StreamK : Base {
   static_assert(!Base::kDefers || Base::kHalves <= kSplitSteps);
 };
 
-/// Whether TMA can read an operand where it lies: rows on 16 bytes and not overlapping.
+/// True if TMA can read the operand in place: its rows start at multiples of 16 bytes and do not overlap.
 inline bool is_tma_a(const Problem& p) {
   return alignment_a(p) == 16 && p.lda() >= (p.a_major() == Major::kK ? p.k : p.m);
 }
@@ -126,16 +130,17 @@ inline bool is_tma_b(const Problem& p) {
   return alignment_b(p) == 16 && p.ldb() >= (p.b_major() == Major::kK ? p.k : p.n);
 }
 
-/// What the epilogue does. All but kAny write D in 16 bits, by TMA; kScale and kBiasRelu also where TMA cannot write D.
+/// What the epilogue computes. All kinds but kAny write a 16-bit D by TMA. kScale and kBiasRelu can also write a 16-bit
+/// D that TMA cannot write.
 enum class Finish : int32_t {
   kScale,           // D = alpha * A @ B
-  kBiasRelu,        // D = relu(alpha * A @ B + bias), without either or both
+  kBiasRelu,        // D = relu(alpha * A @ B + bias), where relu, bias or both may be absent
   kBiasActivation,  // the same with another activation, where A and B are K-major: linear layers
   kAny,
 };
 
-/// TMA stores whole 16-byte chunks, so it would write past the end of a row that is not a multiple of them
-/// (ptx/tma.cuh).
+/// True if TMA can write D. TMA stores whole 16-byte chunks, so it would write past the end of a row whose length is
+/// not a multiple of 16 bytes (ptx/tma.cuh).
 inline bool stores_by_tma(const Problem& p) {
   return p.out_dtype != DType::kF32 && alignment_d(p) == 16 && p.n % 8 == 0 && p.d.row_stride >= p.n;
 }
@@ -161,7 +166,7 @@ inline Stores stores_of(const Problem& p) {
   return {stores_by_tma(p), finish_of(p)};
 }
 
-/// D^T = B^T A^T, D still in its place.
+/// The problem D^T = B^T A^T. q.d still describes D, not its transpose.
 inline Problem swapped_problem(const Problem& p) {
   const auto transposed = [](Matrix x) {
     std::swap(x.row_stride, x.col_stride);
@@ -174,8 +179,8 @@ inline Problem swapped_problem(const Problem& p) {
   return q;
 }
 
-/// Enqueues the GEMM. `workspace` holds stream-K's partial sums and flags; the other kernels need none. launch.cuh
-/// defines it, instances.cu instantiates it for each kernel of list.h.
+/// Enqueues the GEMM. `workspace` holds the partial sums and flags of a stream-K kernel; other kernels need none.
+/// launch.cuh defines the function, instances.cu instantiates it for each kernel of list.h.
 template <class Config, DType kDType>
 Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream);
 

@@ -1,4 +1,4 @@
-// How the clusters of an edged launch (Edged in config.h) share C.
+// Edged (config.h): how the clusters of a launch share the tiles of C, residue tiles included.
 #pragma once
 
 #include <algorithm>
@@ -8,19 +8,22 @@
 
 namespace hgemm::sm90_wgmma {
 
-/// How the clusters of an edged launch share C, counted in units (the tiles of a cluster).
+/// How the clusters of an Edged launch share C. A unit is a whole work tile (the output tiles of one cluster); an edge
+/// is a residue tile; a turn is one iteration of a cluster's persistent loop.
 struct Edges {
   uint32_t clusters;
-  uint32_t columns;        // whole units in a row of units; 0: there is nothing to gain
-  uint32_t turns, longer;  // the first `longer` clusters do that many whole units, the others one less and an edge
-  uint32_t rows, edges;    // of edges in a column, and all of them
+  uint32_t columns;  // whole work tiles in a row of C; 0: residue tiles save no time
+  // The first `longer` clusters compute `turns` whole work tiles each, the others one less and then a residue tile.
+  uint32_t turns, longer;
+  uint32_t rows, edges;  // residue tiles in a column, and altogether
 };
 
-/// Whether a cluster's turn is a whole unit: the `turn * clusters + cluster`-th.
+/// True if a cluster computes a whole work tile in iteration `turn`, namely number `turn * clusters + cluster`.
 HGEMM_HOST_DEVICE inline bool is_whole(const Edges& e, uint32_t cluster, uint32_t turn) {
   return turn + (cluster < e.longer ? 0 : 1) < e.turns;
 }
-/// If not: the edge that a cluster has in its last turn, one of those behind the last if it has none.
+/// Otherwise: the residue tile that the cluster computes in its last iteration. A result of Edges::edges or more means
+/// that it has none.
 HGEMM_HOST_DEVICE inline uint32_t edge_of(const Edges& e, uint32_t cluster) {
   return cluster - e.longer;
 }
@@ -28,7 +31,8 @@ HGEMM_HOST_DEVICE inline bool has_turn(const Edges& e, uint32_t cluster, uint32_
   return is_whole(e, cluster, turn) || (turn < e.turns && edge_of(e, cluster) < e.edges);
 }
 
-/// For units of `bn` columns against whole ones of `width`.
+/// The decomposition into work tiles of `bn` columns and residue tiles of `edge` columns, if it is predicted to be
+/// faster than work tiles of `width` columns alone; otherwise `columns` is 0.
 inline Edges edges_of(int64_t units_m, int64_t n, int64_t clusters, int64_t bn, int64_t edge, int64_t width = 256) {
   const auto count = [](int64_t x) { return static_cast<uint32_t>(x); };
   const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };

@@ -28,19 +28,20 @@
 
 namespace hgemm::sm90_wgmma {
 
-/// The result of a consumer warpgroup on its way to memory, 32 columns (a half) at a time, of which each warp has 16
-/// rows. 16-bit results pass through swizzled staging, where two halves make a piece that TMA writes, one for each
-/// warp; where D is not aligned for TMA, the warp copies it out itself. fp32 results are stored from registers. Warps
-/// work alone, but in swapped kernels, whose lines of D begin in one warp and end in another: there the four share a
-/// piece.
+/// Stores the result of a consumer warpgroup, one 32-column slice (`half`) at a time; each warp has 16 of its rows.
+/// 16-bit results pass through swizzled staging in shared memory. There two slices make an epilogue tile of 64 columns
+/// (`piece`), and TMA writes each warp's rows of it. If D is not aligned for TMA, the warp copies its rows out itself.
+/// float32 results are stored from registers. Warps work independently, except in SwapAB kernels: there a line of D
+/// begins in one warp and ends in another, so the four warps share an epilogue tile.
 ///
-/// A cooperative tile has no other one to hide its epilogue under, but registers to spare: its results are only rounded
-/// at once, and go to memory half by half between the first steps of the next tile.
+/// A cooperative kernel has no other tile whose main loop could hide the epilogue, but it has registers to spare. So
+/// the epilogue only rounds the results at once, and the slices go to memory one by one between the first k-tiles of
+/// the next tile (deferred stores).
 template <class Traits>
 class Epilogue {
   using T = typename Traits::T;
   using Halves = sm90_wgmma::Halves<Traits>;
-  static constexpr int kLine = 128;  // bytes of a staging row
+  static constexpr int kLine = 128;  // bytes of a row of the staging buffer
   static constexpr int kHalves = Traits::kHalves;
 
  public:
@@ -49,14 +50,15 @@ class Epilogue {
   /// `staging`: this warp's buffers, kStagingBytes apart.
   __device__ __forceinline__ Epilogue(const Params& p, uint32_t staging)
       : p_(p), staging_(staging), lane_(threadIdx.x % 32) {}
-  /// For the block's last tile: a ring into which nothing comes any more has a buffer for each of its pieces.
+  /// Called before the block's last tile: stages its results in the ring, which receives no more loads. The ring has a
+  /// buffer for each of the epilogue tiles, so none is used twice.
   __device__ __forceinline__ void stage_in_ring(uint32_t ring) {
     staging_ = ring;
     sent_ = 0;
     reuses_ = false;
   }
 
-  /// store() or, where the blocks of a cluster split K, reduce().
+  /// Calls store() or, in split-K kernels, reduce().
   __device__ __forceinline__ void finish_tile(Accumulators& acc, const SharedMemory<Traits>& smem, int row0,
                                               const Work& work, bool defer) {
     if constexpr (Traits::CK > 1) {
@@ -66,13 +68,14 @@ class Epilogue {
     }
   }
 
-  /// Takes the warpgroup's accumulators to memory; this warp's rows of the first 64 start at row0. With `defer` the
-  /// last step may be left to send_deferred().
+  /// Applies the epilogue to the warpgroup's accumulators and stores the results. `row0` is this warp's first row among
+  /// the tile's first 64. With `defer` all slices but the first may be left to send_deferred().
   template <class Acc>
   __device__ __forceinline__ void store(const Acc& acc, int row0, const Work& work, bool defer) {
     if constexpr (Traits::kSwapped) return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
     if constexpr (Traits::kCopies) {
-      // Chosen once a tile: between its pieces the code of the other way would have to be jumped over.
+      // The choice between TMA and copies is made once a tile. Made for each epilogue tile, it would jump over the code
+      // of the other way every time.
       if (!p_.store_tma && p_.finish == Finish::kScale) {
         return store_unrolled<false, Activation::kNone, true>(acc, row0, work, false);
       }
@@ -98,19 +101,20 @@ class Epilogue {
     }
   }
 
-  /// From the second half on; TMA clips what lies outside of D.
+  /// Stages deferred slice `half`, 1 or more, and stores the epilogue tile that it completes. TMA clips the part
+  /// outside of D.
   __device__ __forceinline__ void send_deferred(int half) {
     send<false>(packed_[half], half, deferred_row0_, deferred_work_);
   }
 
-  /// Split K: adds up the cluster's sums (exchange_halves), and takes this block's halves to memory.
+  /// Split-K: adds up the cluster's sums (exchange_halves), then finishes and stores this block's slices.
   __device__ __forceinline__ void reduce(Accumulators& acc, uint32_t sums, uint32_t summed, int row0,
                                          const Work& work) {
     const uint32_t rank = block_rank<Traits>();
     uint32_t ahead = load_bias(static_cast<int>(rank), work);
     exchange_halves<Traits>(acc, sums, summed, rank);
     ptx::barrier_sync(NamedBarrier::kSumsRead,
-                      Traits::kConsumerThreads);  // results are staged in the place of the sums
+                      Traits::kConsumerThreads);  // results are staged where the sums are
 #pragma unroll 1
     for (int half = static_cast<int>(rank); half < kHalves; half += Traits::CK) {
       const uint32_t bias = ahead;
@@ -123,18 +127,18 @@ class Epilogue {
     }
   }
 
-  /// The staging buffers may go.
+  /// Waits until TMA has read the staging buffers, so that the block may exit.
   __device__ __forceinline__ void drain() {
     if (lane_ == 0) ptx::tma_store_wait_read<0>();
   }
 
  private:
-  /// Two neighbouring elements as they lie in memory.
+  /// Two elements that are adjacent in memory.
   template <class C>
   struct alignas(2 * sizeof(C)) Pair {
     C x[2];
   };
-  /// The first of this lane's columns of a half.
+  /// This lane's first column in a slice.
   __device__ __forceinline__ int lane_col(int half, const Work& work) const {
     return Halves::col_of(half, work) + lane_ % 4 * 2;
   }
@@ -142,8 +146,8 @@ class Epilogue {
     return Halves::row_of(half, row0, work) < p_.m && Halves::piece_col(half, work) < p_.n;
   }
 
-  /// The common epilogues: alpha * v, or act(alpha * v + bias) where kRelu stands for no activation too. By TMA, which
-  /// clips what lies outside of D, or, `kCopies`, by the warps.
+  /// The common epilogues: alpha * v, or act(alpha * v + bias). kAct = kRelu also covers no activation, by a lower
+  /// bound of -infinity. TMA stores the results and clips the part outside of D; with `kCopies` the warps store them.
   template <bool kHasBias, Activation kAct, bool kCopies = false, class Acc>
   __device__ __forceinline__ void store_unrolled(const Acc& acc, int row0, const Work& work, bool defer) {
     const float lowest = p_.epilogue.act == Activation::kRelu ? 0.0f : -INFINITY;
@@ -173,7 +177,7 @@ class Epilogue {
     if constexpr (Traits::kDefers) deferred_row0_ = row0, deferred_work_ = work;
   }
 
-  /// Every epilogue, not unrolled: what happens to a half is long.
+  /// Any epilogue. The loop is not unrolled, because its body is long.
   template <class Acc>
   __device__ __forceinline__ void store_any(const Acc& acc, int row0, const Work& work) {
     uint32_t bias = 0, ahead = load_bias(0, work);
@@ -197,7 +201,7 @@ class Epilogue {
     }
   }
 
-  /// act(alpha * v + beta * C + bias); the argument of act goes to pre_activation, if asked for.
+  /// v = act(alpha * v + beta * C + bias). The argument of act is stored to pre_activation, if the caller asked for it.
   __device__ __forceinline__ void finish(float (&v)[16], uint32_t bias, int half, int row0, const Work& work) {
     const tile::EpilogueParams& e = p_.epilogue;
 #pragma unroll
@@ -229,15 +233,16 @@ class Epilogue {
     for (int i = 0; i < 16; ++i) v[i] = tile::fast_activate<kAct>(v[i]);
   }
 
-  /// Two elements of a row from column `col` on. Columns beyond the last one give some element before it: what becomes
-  /// of it is not stored, and so no load needs a branch.
+  /// Two elements of a row from column `col` on. A column beyond the last is clamped, so that no load needs a branch;
+  /// results of such columns are not stored.
   template <class C>
   __device__ __forceinline__ Pair<C> load_pair(const C* row, int64_t stride, int col) const {
     const int last = p_.n - 1;
     if (p_.c_pairs) return *reinterpret_cast<const Pair<C>*>(row + min(col, last - 1));
     return {{row[min(col, last) * stride], row[min(col + 1, last) * stride]}};
   }
-  /// The bias of a piece's columns, spread over the warp: two neighbours a lane. 0 without pairs.
+  /// The bias of an epilogue tile's columns, distributed over the warp: each lane has two adjacent elements. Returns 0
+  /// if the bias cannot be read in pairs.
   __device__ __forceinline__ uint32_t load_bias(int half, const Work& work) const {
     if (!p_.bias_pairs) return 0;
     const int col = min(Halves::piece_col(half, work) + 2 * lane_, p_.n - 2);
@@ -275,7 +280,7 @@ class Epilogue {
         float& x = v[i / 2 * 4 + 2 * h + i % 2];
         x = fmaf(e.beta, to_float(pairs[i / 2].x[i % 2]), x);
       }
-      __syncwarp();  // the second row's addresses need the first one's registers
+      __syncwarp();  // so that the second row's addresses reuse the registers of the first row's
     }
   }
   static __device__ __forceinline__ uint32_t bits_of(const Pair<T>& pair) {
@@ -288,7 +293,7 @@ class Epilogue {
     for (int i = 0; i < 8; ++i) packed[i] = bits_of({from_float<T>(v[2 * i]), from_float<T>(v[2 * i + 1])});
   }
 
-  /// Stages a half; with the second one TMA writes both, or, `kCopies`, the warp does.
+  /// Stages a slice. After the second slice of an epilogue tile TMA stores both; with `kCopies` the warp does.
   template <bool kCopies>
   __device__ __forceinline__ void send(const uint32_t (&packed)[8], int half, int row0, const Work& work) {
     if constexpr (Traits::kSwapped) return send_transposed(packed, half, row0, work);
@@ -312,8 +317,8 @@ class Epilogue {
     }
     next_buffer();
   }
-  /// D^T: a piece is 64 rows of D, in each of which a warp has 32 bytes. The warpgroup's four warps write it together,
-  /// whole lines.
+  /// SwapAB: an epilogue tile is 64 rows of D, and a warp has 32 bytes of each row. The warpgroup's four warps stage it
+  /// together, so that TMA stores whole lines.
   __device__ __forceinline__ void send_transposed(const uint32_t (&packed)[8], int half, int row0, const Work& work) {
     const int group = static_cast<int>(threadIdx.x) / 128, warp = static_cast<int>(threadIdx.x) / 32 % 4;
     const uint32_t piece = buffer() - warp * Traits::kStagingWarpBytes;
@@ -337,12 +342,12 @@ class Epilogue {
   }
   __device__ __forceinline__ void next_buffer() { sent_ = reuses_ ? (sent_ + 1) % Traits::kStagingBuffers : sent_ + 1; }
   __device__ __forceinline__ uint32_t buffer() const { return staging_ + sent_ * Traits::kStagingBytes; }
-  /// Where 16 bytes of a half lie in the buffer's 16 swizzled lines.
+  /// The address of a 16-byte chunk of a slice in the buffer's 16 swizzled lines.
   __device__ __forceinline__ uint32_t chunk_at(int half, int row, int chunk) const {
     return buffer() + row * kLine + ((half % 2 * 4 + chunk) ^ (row % 8)) * 16;
   }
   __device__ __forceinline__ void stage(const uint32_t (&packed)[8], int half) {
-    // The swizzle flips bits, and so do steps by even chunks.
+    // The swizzle is an XOR, and so is a step by an even number of chunks.
     const uint32_t first = ptx::opaque(chunk_at(0, lane_ % 16, lane_ / 16));
 #pragma unroll
     for (int j = 0; j < 4; j += 2) {
@@ -351,14 +356,14 @@ class Epilogue {
     }
   }
 
-  /// Without TMA: a half to its place in a matrix with D's type and strides, any alignment.
+  /// Stores a slice without TMA to a matrix of D's type and strides, which may have any alignment.
   __device__ __forceinline__ void write(void* matrix, const float (&v)[16], int half, int row0, const Work& work) {
     const int row = Halves::row_of(half, row0, work), col = Halves::col_of(half, work);
     const int64_t at = offset_of(row, col, work);
     if (p_.epilogue.out_f32) {
       write_f32(static_cast<float*>(matrix) + at, v, row, col);
     } else {
-      if (p_.store_tma) {  // earlier halves may still be leaving
+      if (p_.store_tma) {  // TMA may still be reading earlier slices
         if (lane_ == 0) ptx::tma_store_wait_read<0>();
         __syncwarp();
       }
@@ -394,7 +399,7 @@ class Epilogue {
       }
     }
   }
-  /// Copies staged halves, from `first` on, out to rows that may start anywhere.
+  /// Copies HALVES staged slices, from `first` on, to rows of D that may start at any address.
   template <int HALVES>
   __device__ __forceinline__ void copy_out(T* dst, int first, int row, int col) {
     constexpr int kBatch = Traits::WM / 64 * Traits::BN / 2 > 160 ? 1 : 2;
@@ -405,9 +410,9 @@ class Epilogue {
   const Params& p_;
   uint32_t staging_;  // (kStagingBuffers, 16, 128 bytes)
   int lane_;
-  bool reuses_ = true;                                 // the staging buffers, in turn
-  uint32_t sent_ = 0;                                  // which buffer is next
-  uint32_t packed_[Traits::kDefers ? kHalves : 1][8];  // results of a tile, rounded, as stmatrix takes them
+  bool reuses_ = true;                                 // false where every epilogue tile has a buffer of its own
+  uint32_t sent_ = 0;                                  // the next buffer
+  uint32_t packed_[Traits::kDefers ? kHalves : 1][8];  // rounded results of a tile, in the order of stmatrix
   int deferred_row0_;
   Work deferred_work_;
 };

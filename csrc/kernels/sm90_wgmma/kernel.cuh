@@ -1,51 +1,89 @@
-// The tensor-core GEMM for Hopper (sm_90a): TMA feeds a ring of shared-memory stages, wgmma multiplies out of them.
+// The tensor-core GEMM for Hopper (sm_90a): TMA fills a ring of shared-memory stages, and wgmma reads its operands
+// there.
 //
-// A block of three warpgroups stays on its SM and computes one work tile of C after another. One thread of the producer
-// warpgroup runs ahead and keeps the ring full, across the ends of tiles; two consumer warpgroups multiply, with one
-// group of wgmma in flight, and write their results. In pingpong form each consumer owns every other tile, so that the
-// epilogue of one runs under the main loop of the other; in cooperative form they share the rows of a tile that would
-// not fit one warpgroup's registers. In a cluster along M or N each block loads a part of the operand tiles that others
-// need as well, and multicasts it: A to its row of blocks, B to its column; in a cluster along K the blocks split the
-// sum of one tile and reduce it through distributed shared memory.
+// The kernel is persistent: a block of three warpgroups stays on its SM and computes one output tile of C after
+// another. One thread of the producer warpgroup runs ahead and keeps the ring full, across the ends of tiles. Two
+// consumer warpgroups multiply, with one group of wgmma in flight, and write the results. In a pingpong kernel the
+// consumers take the tiles alternately, so that the epilogue of one runs under the main loop of the other. In a
+// cooperative kernel they share the rows of each tile, which would not fit the registers of one warpgroup. In a cluster
+// along M or N each block loads a part of the operand tiles that its peers need as well and multicasts it: A to its row
+// of blocks, B to its column. In a cluster along K the blocks split the sum of one tile (split-K) and reduce it through
+// distributed shared memory.
 //
-// Both operands may be K-major or MN-major: stages hold what lies in memory, in 128-byte swizzle, and wgmma transposes.
+// Both operands may be K-major or MN-major: a stage keeps the order that the operand has in memory, in 128-byte
+// swizzle, and wgmma transposes.
 //
 // Early PDL trigger: a launch may start while its predecessor in the stream drains (programmatic dependent launch).
-// Blocks set up their barriers, find their first tile and have its first step brought to L2, then wait for everything
-// before them. Partial sums and flags, too, may lie where that one still reads and writes its own.
+// Blocks make their barriers, find their first tile and prefetch its first k-tile to L2. Then they wait until
+// everything before them in the stream has finished. Stream-K's partial sums and flags need that wait as well:
+// the predecessor may still read and write its own in the same memory.
 //
-// Barriers. Peers are the blocks of a cluster that one block loads for, itself included (Config::kPeers).
+// Barriers. The peers of a block are the blocks of its cluster that load for it, and that it loads for, itself included
+// (Config::kPeers). g is a consumer warpgroup, 0 or 1.
 //
-//   mbarrier        arrivals of a phase    who arrives                              who waits
-//   full[STAGES]    kFullArrivals          the producer thread, with the stage's    the consumer warps of the tile,
-//                   and all bytes          bytes; TMA of all peers completes them   before they read the stage
-//   empty[STAGES]   kEmptyArrivals         each consumer warp of each peer that     the producer thread, before it
-//                                          has read the stage                       loads; at its end, for all stages
-//   summed          kSummedArrivals        thread 0 when it makes the barrier; the  all consumer threads, once
-//   (split K)       and kSumBytes          other blocks' st.async completes bytes
+//   mbarrier        completes a phase      who arrives                            who waits
+//   full[STAGES]    kFullArrivals and      the producer thread, which announces   the consumer threads of the tile,
+//                   the announced bytes    the stage's bytes; the TMA loads of    before they read the stage
+//                                          all peers complete the bytes
+//   empty[STAGES]   kEmptyArrivals         one lane of each consumer warp of      the producer thread, before it loads
+//                                          the tile, in each peer, once the       the stage; in a cluster along M or N
+//                                          warp has read the stage                also at its end, for every stage
+//   summed          kSummedArrivals and    thread 0, when it makes the barrier;   all consumer threads, once
+//   (split-K)       kSumBytes              st.async of the other blocks
+//                                          completes the bytes
 //
-//   named barrier               threads            who arrives                      who waits
-//   kMathOrder + g (pingpong)   kConsumerThreads   warpgroup 1 - g, which has       warpgroup g, before its tile's
-//                                                  waited for its last stage        main loop
-//   kPartialsWritten (stream-K) kPartialsThreads   the tile's consumers             warp 9, which then sets the flag
-//   kStagesRead + g (pingpong)  kWarpgroupThreads  warpgroup g, before its last epilogue uses the ring
-//   kEpilogueTile + g (SwapAB)  kWarpgroupThreads  warpgroup g, around the staging of an epilogue tile
-//   kSumsRead (split K)         kConsumerThreads   all consumers, before results take the place of the sums
+//   named barrier              threads            who arrives                     who waits
+//   kMathOrder + g             kConsumerThreads   warpgroup 1 - g, once it has    warpgroup g, before the main loop of
+//   (pingpong)                                    waited for the last stage of    each of its tiles but the block's
+//                                                 its tile, if there is a next    first
+//   kPartialsWritten           kPartialsThreads   the consumers of the tile,      warp 9, which then sets the flag
+//   (stream-K)                                    once they have stored their
+//                                                 partial sums
+//   kStagesRead + g            kWarpgroupThreads  warpgroup g                     warpgroup g, before its last epilogue
+//   (pingpong, no stream-K)                                                       stages results in the ring
+//   kEpilogueTile + g          kWarpgroupThreads  warpgroup g                     warpgroup g, before and after it
+//   (SwapAB)                                                                      writes an epilogue tile to staging
+//   kSumsRead (split-K)        kConsumerThreads   all consumers                   all consumers, before results replace
+//                                                                                 the sums in shared memory
 //
-//   The barrier of the cluster is used once: every thread arrives, relaxed, when the block's mbarriers are made. Who
-//   loads or multiplies for peers waits at the start; with split K only the consumers do, before they send sums.
+//   The barrier of the cluster is used once. Every thread arrives, relaxed, thread 0 after it has made the mbarriers.
+//   In a cluster along M or N all threads then wait before the first load. With split-K only the consumers wait, before
+//   they send sums. Without a cluster along M or N, and in every stream-K kernel, the block also meets once at
+//   __syncthreads, before the first load.
 //
 // Timeline of each role:
 //
-//   producer thread (warp 8, lane 0)      for each tile: for each step of K: wait empty, announce bytes on full, load;
-//                                         stream-K: bring other clusters' partial sums through the same ring;
-//                                         at the end, in clusters, wait until every stage has been given back
-//   warp 9 (stream-K)                     wait kPartialsWritten, set the flag of this block's partial sums
-//   warps 10, 11                          leave at once
-//   consumer warpgroup, pingpong          for every other tile: wait kMathOrder | wait full, start wgmma, give back the
-//                                         stage before: for each step | let the other one multiply | epilogue
-//   consumer warpgroups, cooperative      for each tile: wait full, start wgmma, give back the stage before, store a
-//                                         part of the tile before: for each step | round the results, store the first
+//   producer thread (warp 8, lane 0)
+//     before the first load: wait for the kernels before this one
+//     for each tile:
+//       for each k-tile: wait empty; announce the bytes on full; start the TMA loads
+//       stream-K, for each cluster that left partial sums of the tile: wait for its flag;
+//                        load the sums through the ring, with the same two barriers
+//     in a cluster along M or N: wait until every stage is empty
+//   warp 9, if the block leaves partial sums (stream-K)
+//     wait kPartialsWritten; set the flag of the block's partial sums
+//   all other threads of the producer warpgroup
+//     exit at once
+//   consumer warpgroup g, pingpong
+//     wait for the kernels before this one
+//     for every second tile:
+//       wait kMathOrder + g
+//       for each k-tile: wait full; start wgmma; wait for the wgmma group before; release the stage before
+//       arrive at kMathOrder + 1 - g
+//       wait for the last wgmma group; release the last stage
+//       epilogue
+//   consumer warpgroups, cooperative
+//     wait for the kernels before this one
+//     for each tile:
+//       for each k-tile: wait full; start wgmma; wait for the wgmma group before; release the stage before;
+//                        with deferred stores, in the first kHalves - 1 k-tiles: stage or store 32 columns of the tile
+//                        before
+//       wait for the last wgmma group; release the last stage
+//       epilogue; with deferred stores it rounds all results, and stages the first 32 columns only
+//
+//   A stream-K consumer that leaves partial sums stores its accumulators in place of the epilogue. One that finishes a
+//   tile for other clusters adds their partial sums before the epilogue, and a pingpong warpgroup arrives at
+//   kMathOrder + 1 - g only after that.
 #pragma once
 
 #include <cstdint>
@@ -66,8 +104,10 @@
 
 namespace hgemm::sm90_wgmma {
 
-/// NOTE: what starts a block and both loops over turns stand here, not in functions of their own: as functions ptxas
-/// gets them in another order, and gives edged and stream-K kernels other registers.
+/// `turn` counts the iterations of the persistent loop, and so the tiles that the block computes.
+///
+/// NOTE: the start of a block and both loops over its tiles are written here, not in functions of their own. As
+/// functions they reach ptxas in another order, and it allocates other registers to Edged and stream-K kernels.
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_constant__ ParamsOf<Traits> p) {
   extern __shared__ __align__(1024) unsigned char bytes[];
@@ -83,17 +123,18 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   }
   if (threadIdx.x == 0) smem.init_barriers();
   if (Traits::kCluster > 1) ptx::cluster_arrive_relaxed();
-  // What a kernel before may still write cannot be read yet, but brought to L2.
+  // The kernel before this one may still write the operands: they cannot be read yet, but they can be prefetched to L2.
   if (threadIdx.x == kProducerThread) {
     tiles.start();
     const Work work = tiles.work(0);
     Operands<Traits>::each(p, work, work.k_first,
                            [](auto operand, int, const auto&... at) { operand.prefetch(at...); });
   }
-  // Nobody has waited for that kernel yet: the first load does, and whoever reads C or the bias or writes D.
+  // No thread has waited for the kernel before this one so far. The producer thread does so at its first load, and the
+  // consumers before they read C or the bias or write D.
   StageSharing<Traits>::meet();
 
-  tile::Ring<Traits::STAGES> ring;  // each side's own position in it
+  tile::Ring<Traits::STAGES> ring;  // the position of this thread's role in the ring
   if (warp >= kConsumerWarps) {
     ptx::release_registers<24>();
     if (warp == kConsumerWarps && lane == 0) {  // not ptx::elect_one(): slower here (NOTES.md)
@@ -136,7 +177,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       turns.before_last_epilogue(p, turn, rehearses, smem, warp, epilogue);
       epilogue.finish_tile(acc, smem, row0, work, p.defers && tiles.has(turn + 1));
     }
-    if constexpr (Traits::kEdged) {  // accumulators of its own: shared ones would have ptxas serialise wgmma
+    if constexpr (Traits::kEdged) {  // with its own accumulators: if they were shared, ptxas would serialise wgmma
       if (tiles.has(turn)) {
         const Work work = tiles.work(turn);
         EdgeAccumulators edge;

@@ -30,8 +30,8 @@ Status launch(const Problem&, const DeviceFacts&, void*, Stream) {
 
 #else
 
-/// Rows of C in a panel of the raster: with about as many columns in flight, the blocks that run together read a
-/// square patch of C.
+/// Rows of C in a panel of the raster order. About as many columns are in flight at a time, so the blocks that run
+/// together compute a square patch of C.
 constexpr int kRasterRows = 2048;
 
 template <class Traits>
@@ -56,7 +56,7 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
 
   static std::atomic<uint64_t> smem_allowed{0};
   if (const cudaError_t e = allow_smem(kernel<Traits>, Traits::kSmemBytes, smem_allowed); e != cudaSuccess) return e;
-  // A cluster that splits K computes one tile: it uses the ring for the reduction, so no second tile may be loaded.
+  // A split-K cluster computes one tile only: its barrier for the sums is armed for a single phase.
   uint32_t clusters = Traits::CK > 1
                           ? params.units
                           : std::min(params.units, static_cast<uint32_t>(clusters_at_once(facts, Traits::kCluster)));
@@ -76,7 +76,7 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
   return cudaLaunchKernelEx(&config, kernel<Traits>, params);
 }
 
-/// All but the tensor maps.
+/// All parameters of a launch but the tensor maps.
 template <class Config>
 ParamsOf<Config> params_of(const Problem& p, const DeviceFacts& facts, const Stores& stores, void* workspace) {
   const auto units = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
@@ -113,7 +113,7 @@ ParamsOf<Config> params_of(const Problem& p, const DeviceFacts& facts, const Sto
   return params;
 }
 
-/// D = A B.
+/// Launches D = A B.
 template <class Config, class T>
 Status launch_as_given(const Problem& p, const DeviceFacts& facts, void* workspace, cudaStream_t stream) {
   ParamsOf<Config> params = params_of<Config>(p, facts, stores_of(p), workspace);
@@ -132,11 +132,11 @@ Status launch_as_given(const Problem& p, const DeviceFacts& facts, void* workspa
             : launch_traits<Traits<Config, T, Major::kMN, Major::kK> >(p, facts, params, stream);
 }
 
-/// D^T = B^T A^T (SwapAB).
+/// Launches D^T = B^T A^T (SwapAB).
 template <class Config, class T>
 Status launch_swapped(const Problem& p, const DeviceFacts& facts, void* workspace, cudaStream_t stream) {
   const Problem q = swapped_problem(p);
-  ParamsOf<Config> params = params_of<Config>(q, facts, stores_of(p), workspace);  // D lies as p says
+  ParamsOf<Config> params = params_of<Config>(q, facts, stores_of(p), workspace);  // p describes D
   int32_t moves[2];
   if (const Status e = tile::operand_map(p, p.d, p.m, p.n, p.d.row_stride, 64, &params.d, moves)) return e;
   return p.b_major() == Major::kK ? launch_traits<Traits<Config, T, Major::kK, Major::kK> >(q, facts, params, stream)

@@ -1,42 +1,56 @@
 // The kernels of sm90_wgmma, one line each: this is where a kernel is declared.
 //
-// A line holds a Config: how the two consumer warpgroups share the work (config.h), block tile, ring depth, cluster
-// shape (along M the blocks share B, along N they share A, along K they split the sum).
+// A line holds a Config: how the two consumer warpgroups share the work (config.h), the block tile, the number of
+// pipeline stages, and the cluster shape. Blocks of a cluster share B along M and A along N, and split the sum along K.
 //
-// STAGES is as many as find room: until its ring is deep enough a kernel waits for L2. Stages of a K-major B are as
-// large as its tile, those of an MN-major one are rounded to 64 columns; a kernel whose ring has no room for the
-// latter takes the former alone (Config::kTakesMnMajorB).
+// STAGES is as large as shared memory allows: with too few stages a kernel waits for L2. A stage of a K-major B is as
+// large as the tile, a stage of an MN-major B is rounded up to a multiple of 64 columns. A kernel whose rounded stages
+// do not fit takes a K-major B only (Config::kTakesMnMajorB).
 //
-// Swapped 128x200 leads on most large C with row-major A. 128x192 and 192x128 move as few bytes per FLOP and take any
-// layout; 128x176 and 128x160 take their place where their waves come out better (4097 x 4097, 28672
-// columns), 128x128 where there are few, and without a cluster it starts sooner. Cooperative 128x256 leads where C is a
-// whole number of its waves. Of the tiles that have clusters of both shapes 2x1 leads, which shares B, but where the
-// rows of tiles are odd in number (4097, or 128). The smaller ones fill the chip when C is small: 64x96 for 128 x 6144,
-// 128x96 for 256 x 6144. Cooperative 128x224 serves C of about one wave: it fits 28672 columns. The split-K lines serve
-// C that is smaller still: 128x64 for 128 x 4096, four slices for a very long K.
+// Which kernel is the fastest where, on the H200:
 //
-// Clusters of four run on 120 of the H200's 132 SMs and read half as much through L2, or less: they lead where that
-// decides, at C of few tiles and rows of A and B that do not start on 128 bytes. Swapped 64xBN in 4x1 serve 65 to 200
-// rows, which are a tile's columns or two's; 64x64 and 128x128 in 2x2 C of up to a wave in any layout.
+// - Swapped 128x200: most large C with row-major A.
+// - 128x192 and 192x128 move as few bytes per FLOP, and take any layout.
+// - 128x176 and 128x160 replace them where their number of waves fits C better (4097 x 4097, 28672 columns).
+// - 128x128: C of few waves. Without a cluster it starts sooner.
+// - Cooperative 128x256: C that is a whole number of its waves.
+// - Of the tiles that have clusters of both shapes 2x1 leads, which shares B, unless C has an odd number of rows of
+//   tiles (M = 4097, or 128).
+// - The smaller tiles fill the chip when C is small: 64x96 for 128 x 6144, 128x96 for 256 x 6144.
+// - Cooperative 128x224: C of about one wave. It fits 28672 columns.
+// - The split-K kernels: C that is smaller still. 128x64 for 128 x 4096, four slices for a very long K.
+// - Clusters of four run on 120 of the H200's 132 SMs, but read at most half as much through L2. They lead where that
+//   decides: at C of few tiles, and where rows of A and B do not start at multiples of 128 bytes. Swapped 64xBN in 4x1
+//   fit 65 to 200 rows, which are the columns of one tile or of two. 64x64 and 128x128 in 2x2 fit C of up to a wave in
+//   any layout.
 //
-// Left out after timing: 128x144, 192x112 and clusters of eight (64x144 in 4x2), other tiles in 2x2 (64x96, 64x128,
-// 64x176, 128x96) and 4x1 (swapped 64x112, 64x144, 128x80 to 128x144), each ahead by more than 1 % on at most 8 of the
-// 611 to 1,610 shapes that it was timed on; stream-K of 64x64 and 64x128 in 2x2 (on 7 of 414); 256x192, 256x128 and
-// 128x208 (never ahead by more than 1 %), 128x112, 64x192, 64x256, 64x96 and 128x96 in clusters of 1x2, 128x192,
-// 128x128 and 128x256 swapped, clusters of four for large C (fewer than 32 of them find room at the same time),
-// cooperative 128x128 and 128x192 (never ahead of the pingpong ones by more than 0.3 %), 128x128 with two slices (on
-// none of the table's shapes the fastest) and, for their bytes, 128x224 in 1x2 (ahead by more than 1 % on 15 of 3,041
-// shapes) and 128x200 that is not swapped (on 69 of 2,712).
+// Left out after timing:
 //
-// SwapAB, for row-major A alone, computes D^T, in a quarter of the bytes of another line.
+//   kernels                                                 ahead of the others
+//   128x144, 192x112, clusters of eight (64x144 in 4x2),    each by more than 1 % on at most 8 of the 611 to 1,610
+//   other tiles in 2x2 (64x96, 64x128, 64x176, 128x96),     shapes that it was timed on
+//   other tiles in 4x1 (swapped 64x112, 64x144, 128x80
+//   to 128x144)
+//   stream-K of 64x64 and 64x128 in 2x2                     on 7 of 414 shapes
+//   256x192, 256x128, 128x208                               never by more than 1 %
+//   128x112, 64x192, 64x256, 64x96 and 128x96 in clusters   -
+//   of 1x2, 128x192, 128x128 and 128x256 swapped
+//   clusters of four for large C                            (fewer than 32 of them fit the GPU at a time)
+//   cooperative 128x128, 128x192                            of the pingpong ones never by more than 0.3 %
+//   128x128 with two slices of K                            on no shape of the tuning table
+//   128x224 in 1x2, for the bytes of its code               by more than 1 % on 15 of 3,041 shapes
+//   128x200 not swapped, for the bytes of its code          by more than 1 % on 69 of 2,712 shapes
+//   edged 128x248 not swapped, for its time to compile      by more than 1 % on 22 of 715 shapes, by 1.6 % at most on
+//                                                           the tuning table's
 //
-// StreamK: the same tiles with stream-K, for C that is no whole number of waves (no CK). Within 2 % of the best other
-// kernel on most large C, ahead of it on some (NOTES.md): to be asked for, or chosen where a table has it as the
-// fastest.
+// SwapAB kernels take row-major A only and compute D^T. Each has a quarter of the code of another kernel.
 //
-// Edged: tiles of BN columns, but for the last columns of C. For C whose tiles of 256 columns leave a few clusters of
-// the last wave without work. Only the swapped form: the other one was ahead by more than 1 % on 22 of 715 random shapes
-// and on 1 of the table's 642, by 1.6 %, and took 83 s of a build's CPU time.
+// StreamK kernels use the same tiles with stream-K, for C that is not a whole number of waves. CK must be 1. They are
+// within 2 % of the best other kernel on most large C, and ahead of it on some (NOTES.md). They run when a caller
+// forces them, or where a tuning table has them as the fastest.
+//
+// Edged kernels use tiles of BN columns, and residue tiles for the last columns of C. They are for C whose tiles of 256
+// columns would leave a few clusters of the last wave without work.
 #pragma once
 
 #include <tuple>

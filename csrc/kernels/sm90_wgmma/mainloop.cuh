@@ -1,4 +1,4 @@
-// The main loop: one thread loads the stages of the ring, two warpgroups multiply out of them.
+// The main loop: one thread loads the stages of the ring, and two warpgroups multiply their contents.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@
 
 namespace hgemm::sm90_wgmma {
 
-/// The producer thread: loads a step of K of both operands into the ring's next stage. `is_first`: the launch's first.
+/// Called by the producer thread: loads k-tile `kt` of both operands into the ring's next stage. `is_first`: this is
+/// the block's first load, which has to wait for the kernels before this one.
 template <class Traits>
 __device__ __forceinline__ void load_step(const ParamsOf<Traits>& p, const SharedMemory<Traits>& smem,
                                           const tile::Ring<Traits::STAGES>& ring, const Work& work, int kt,
@@ -30,17 +31,17 @@ __device__ __forceinline__ void load_step(const ParamsOf<Traits>& p, const Share
       p, work, kt, [&](auto operand, int offset, const auto&... from) { operand.load(at + offset, bar, from...); });
 }
 
-/// A consumer warpgroup's way through the ring, with one group of wgmma in flight.
+/// The main loop of a consumer warpgroup, with one group of wgmma in flight.
 template <class Traits>
 class MainLoop {
  public:
-  /// `row_in_tile`: where the warpgroup's rows start.
+  /// `row_in_tile`: the warpgroup's first row in the tile.
   __device__ __forceinline__ MainLoop(const Params& p, const SharedMemory<Traits>& smem,
                                       const TileScheduler<Traits>& tiles, tile::Ring<Traits::STAGES>& ring,
                                       int row_in_tile, int lane)
       : p_(p), smem_(smem), tiles_(tiles), ring_(ring), row_in_tile_(row_in_tile), lane_(lane) {}
 
-  /// Starts the products of the next stage, and gives back the one before.
+  /// Starts the wgmma of the next stage, and releases the stage before.
   template <class Acc>
   __device__ __forceinline__ void multiply(Acc& acc, bool is_first) {
     using A = SmemA<Traits>;
@@ -67,7 +68,8 @@ class MainLoop {
     previous_ = ring_.stage;
     ring_.advance();
   }
-  /// Starts all products of a tile. `epilogue`: may have deferred some of the tile before, and writes them meanwhile.
+  /// Runs over all k-tiles of a tile; the last group of wgmma is still in flight afterwards. If `epilogue` has deferred
+  /// stores of the tile before, they are issued between the first k-tiles.
   template <class Acc, class Epilogue>
   __device__ __forceinline__ void run(Acc& acc, const Work& work, uint32_t turn, Epilogue& epilogue) {
     int kt = work.k_first;
@@ -83,7 +85,7 @@ class MainLoop {
     for (; kt < work.k_last; ++kt) multiply(acc, kt == work.k_first);
   }
   __device__ __forceinline__ void release(uint32_t stage) const { StageSharing<Traits>::release(smem_, stage, lane_); }
-  /// Waits for a tile's products; `releases` the last stage.
+  /// Waits for the last group of wgmma and, with `releases`, releases the last stage.
   template <class Acc>
   __device__ __forceinline__ void finish(Acc& acc, bool releases) const {
     ptx::wgmma_wait<0>();

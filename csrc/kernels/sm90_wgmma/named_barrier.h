@@ -1,16 +1,16 @@
-// Named barriers of a block.
+// Ids of a block's named barriers.
 #pragma once
 
 namespace hgemm::sm90_wgmma {
 
-/// Ids of named barriers; 0 is that of __syncthreads. (2): one for each consumer warpgroup. kernel.cuh says who meets
-/// at each.
+/// Ids of named barriers. Id 0 belongs to __syncthreads. (2): one barrier for each consumer warpgroup. The table in
+/// kernel.cuh says which threads arrive and wait at each.
 struct NamedBarrier {
-  static constexpr int kMathOrder = 1;        // (2) pingpong: the warpgroup may multiply
-  static constexpr int kPartialsWritten = 3;  // stream-K: a tile's partial sums are in memory
-  static constexpr int kStagesRead = 4;       // (2) pingpong: its warps have read the last stage
-  static constexpr int kEpilogueTile = 6;     // (2) SwapAB: its warps share the staging of an epilogue tile
-  static constexpr int kSumsRead = 8;         // split K: all sums have been read
+  static constexpr int kMathOrder = 1;        // (2) pingpong: the warpgroup may start its main loop
+  static constexpr int kPartialsWritten = 3;  // stream-K: the block's partial sums have been stored
+  static constexpr int kStagesRead = 4;       // (2) pingpong: the warpgroup has read its last stage
+  static constexpr int kEpilogueTile = 6;     // (2) SwapAB: the warpgroup stages an epilogue tile together
+  static constexpr int kSumsRead = 8;         // split-K: the sums of the other blocks have been added
 };
 
 }  // namespace hgemm::sm90_wgmma

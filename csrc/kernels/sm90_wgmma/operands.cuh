@@ -1,4 +1,4 @@
-// What a block loads of A and B for a step of K.
+// The parts of A and B that a block loads for a k-tile.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ template <class Traits>
 using SmemA = WgmmaOperand<Traits::BM, Traits::BK, Traits::kMajorA, Traits::CN>;
 template <class Traits>
 using SmemB = WgmmaOperand<Traits::BN, Traits::BK, Traits::kMajorB, Traits::CM>;
-/// B of an edge.
+/// B of a residue tile.
 template <class Traits>
 using SmemEdge = WgmmaOperand<Traits::kEdge, Traits::BK, Traits::kMajorB, Traits::CM>;
 
-/// The blocks of a cluster, as bits, that need the same tile of A as block `rank`: its row of blocks; and of B: its
-/// column.
+/// Multicast masks. The blocks of the cluster that need the same tile of A as block `rank` are its row of blocks; those
+/// that need the same tile of B are its column.
 template <class Traits>
 __device__ __forceinline__ uint16_t sharers_of_a(uint32_t rank) {
   constexpr uint32_t kRow = ((1u << Traits::kSharers) - 1) / ((1u << Traits::CM) - 1);  // every CM-th bit
@@ -30,7 +30,8 @@ __device__ __forceinline__ uint16_t sharers_of_b(uint32_t rank) {
   return static_cast<uint16_t>(Traits::CN == 1 ? kColumn : kColumn << rank / Traits::CM * Traits::CM);
 }
 
-/// This block's part of step `kt` of both operands: visit(WgmmaOperand, bytes into the stage, what its load takes...).
+/// This block's part of k-tile `kt` of both operands. each() calls visit(WgmmaOperand, offset in the stage in bytes,
+/// arguments of WgmmaOperand::load...) for each operand.
 template <class Traits, bool = Traits::kEdged>
 struct Operands {
   static __device__ __forceinline__ int loaded_bytes(const Work&) {
@@ -46,7 +47,7 @@ struct Operands {
 
  protected:
   static __device__ __forceinline__ int column_of_b(const Params& p, const Work& work) {
-    constexpr bool kFollowsC = SmemB<Traits>::kIsKMajor || Traits::BN % 64 == 0;  // tiles start at the columns of C's
+    constexpr bool kFollowsC = SmemB<Traits>::kIsKMajor || Traits::BN % 64 == 0;  // tiles start at C's columns
     return kFollowsC ? work.n0 : work.n0 / Traits::BN * p.pitch_b;
   }
   template <class Visit>
@@ -63,7 +64,7 @@ struct Operands {
   }
 };
 
-/// An edge takes two tiles of A and one of B.
+/// A residue tile takes two tiles of A and one of B.
 template <class Traits>
 struct Operands<Traits, true> : Operands<Traits, false> {
   using Whole = Operands<Traits, false>;

@@ -1,4 +1,4 @@
-// Partial sums of tiles that stream-K splits: one cluster leaves them to another.
+// Stream-K: the partial sums of a split tile, which one cluster stores to global memory and another adds.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@
 
 namespace hgemm::sm90_wgmma {
 
-/// Of kernels whose clusters do whole tiles: none.
+/// Kernels whose clusters compute whole tiles have no partial sums.
 template <class Traits, bool = Traits::kStreamK>
 struct PartialSums {
   using Ring = tile::Ring<Traits::STAGES>;
-  /// Stages that a turn takes.
+  /// The number of stages that the tile of iteration `turn` takes.
   static __device__ __forceinline__ uint32_t stages(const Params& p, const TileScheduler<Traits>&, uint32_t) {
     return p.k_tiles;
   }
@@ -39,15 +39,15 @@ struct PartialSums<Traits, true> {
     return work.k_last - work.k_first + work.helpers * Traits::kPartialStages;
   }
 
-  /// The producer thread: brings in what other clusters have left of the tile.
+  /// Called by the producer thread: loads the partial sums that other clusters have stored for the tile.
   static __device__ __forceinline__ void load(const StreamKParams& p, const Work& work,
                                               const SharedMemory<Traits>& smem, Ring& ring) {
     for (uint32_t h = 1; h <= work.helpers; ++h) {
-      const uint32_t block = blockIdx.x - h * Traits::kCluster;  // of the same rank
+      const uint32_t block = blockIdx.x - h * Traits::kCluster;  // the block of the same rank
       while (ptx::flag_load(p.flags + block) != p.tag) {
       }
-      p.flags[block] = 0;               // nobody else reads it; the next replay of a graph finds it so
-      ptx::fence_proxy_async_global();  // written by ordinary stores, read by bulk copies
+      p.flags[block] = 0;               // for the next replay of a graph; no other thread reads it
+      ptx::fence_proxy_async_global();  // ordinary stores wrote the sums, bulk copies read them
       const unsigned char* from = p.partials + size_t{block} * Traits::kPartialBytes;
       int left = Traits::kPartialBytes;
       for (int i = 0; i < Traits::kPartialStages; ++i, ring.advance()) {
@@ -61,8 +61,9 @@ struct PartialSums<Traits, true> {
     }
   }
 
-  /// What the consumers have left is announced by a warp that can wait for it to arrive: theirs come before its flag by
-  /// the barrier, and, since a release covers all that its thread knows of, before whatever follows the flag.
+  /// Warp 9: waits until the consumers have stored the block's partial sums, and sets the flag. The named barrier
+  /// orders the consumers' stores before the flag. A release is cumulative: it covers all that its thread has observed,
+  /// so whoever acquires the flag sees these stores.
   static __device__ __forceinline__ void announce(const StreamKParams& p, const TileScheduler<Traits>& tiles, int warp,
                                                   int lane) {
     if (warp == kConsumerWarps + 1 && tiles.partials() > 0) {
@@ -71,7 +72,7 @@ struct PartialSums<Traits, true> {
     }
   }
 
-  /// Leaves the accumulators in this block's (kHalves * 4, kReaders, 16 bytes).
+  /// Called by the consumers: stores the accumulators to this block's partial sums, (kHalves * 4, kReaders, 16 bytes).
   static __device__ __forceinline__ void leave(const StreamKParams& p, const Accumulators<Traits>& acc) {
     unsigned char* own = p.partials + size_t{blockIdx.x} * Traits::kPartialBytes + threadIdx.x % Traits::kReaders * 16;
 #pragma unroll
@@ -86,7 +87,7 @@ struct PartialSums<Traits, true> {
     ptx::barrier_arrive(NamedBarrier::kPartialsWritten, Traits::kPartialsThreads);
   }
 
-  /// Adds what the producer has brought in, and gives the stages back.
+  /// Called by the consumers: adds the partial sums that the producer has loaded, and releases their stages.
   template <class MainLoop>
   static __device__ __forceinline__ void add(Accumulators<Traits>& acc, const Work& work,
                                              const SharedMemory<Traits>& smem, Ring& ring, const MainLoop& main_loop) {
@@ -98,8 +99,8 @@ struct PartialSums<Traits, true> {
         if (half % kInStage == 0) ptx::mbarrier_wait(smem.full(ring.stage), ring.parity);
         add_half(acc, half, smem.stage(ring.stage) + half % kInStage * Traits::kHalfBytes);
         if (half % kInStage == kInStage - 1 || half == Traits::kHalves - 1) {
-          // An arrival in the cluster overtakes ordinary loads before it, and what TMA brings next is not ordered with
-          // them.
+          // An arrival at another block's barrier may overtake the ordinary loads before it, and the bytes that TMA
+          // writes next are not ordered with these loads.
           ptx::fence_proxy_async();
           __syncwarp();
           main_loop.release(ring.stage);

@@ -1,4 +1,4 @@
-// What the warps of a block, and of a cluster, share: memory and barriers.
+// The shared memory and mbarriers of a block, and how the blocks of a cluster share pipeline stages.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace hgemm::sm90_wgmma {
 constexpr int kConsumerWarps = 8;
 constexpr int kProducerThread = kConsumerWarps * 32;
 
-/// STAGES x { A, B }, staging (split K: sums, then staging), barriers: full, empty, and of the sums, or stream-K's
-/// share.
+/// The layout of shared memory: STAGES x { A, B }; staging buffers, or with split-K a buffer for sums that later serves
+/// as staging; the mbarriers full, empty and, with split-K, summed; with stream-K, 16 bytes of the tile scheduler.
 template <class Traits>
 class SharedMemory {
  public:
@@ -25,16 +25,16 @@ class SharedMemory {
   __device__ __forceinline__ uint32_t sums() const {
     return staging() + Traits::kStagingBuffers * Traits::kStagingBytes;
   }
-  /// A stage has been loaded.
+  /// Completes when a stage has been loaded.
   __device__ __forceinline__ uint32_t full(uint32_t s) const { return sums() + Traits::kSumBytes + s * 8; }
-  /// A stage has been multiplied by all that read it.
+  /// Completes when all warps that read a stage have done so.
   __device__ __forceinline__ uint32_t empty(uint32_t s) const { return full(Traits::STAGES) + s * 8; }
-  /// Split K: the other blocks' sums are there.
+  /// Split-K: completes when the other blocks' sums have arrived.
   __device__ __forceinline__ uint32_t summed() const { return empty(Traits::STAGES); }
-  /// Stream-K: 16 bytes of the tile scheduler's.
+  /// Stream-K: the cluster's Share, 16 bytes that the tile scheduler writes and reads.
   __device__ __forceinline__ uint32_t share() const { return empty(Traits::STAGES); }
 
-  /// By one thread.
+  /// Called by one thread.
   __device__ __forceinline__ void init_barriers() const {
     for (int s = 0; s < Traits::STAGES; ++s) {
       ptx::mbarrier_init(full(s), Traits::kFullArrivals);
@@ -51,19 +51,20 @@ class SharedMemory {
   uint32_t stages_;
 };
 
-/// Stages that no other block fills or reads.
+/// How the blocks of a cluster share stages. Here: no other block fills or reads this block's stages.
 template <class Traits, bool = (Traits::kSharers > 1)>
 struct StageSharing {
-  /// All of the block. Split K: the others' barriers are only needed for the sums.
+  /// Called by all threads, once the mbarriers are made. Split-K: the mbarriers of other blocks are only needed for the
+  /// sums, so the consumers wait for these later.
   static __device__ __forceinline__ void meet() { __syncthreads(); }
-  /// By each warp that has read the stage.
+  /// Called by each warp that has read the stage.
   static __device__ __forceinline__ void release(const SharedMemory<Traits>& smem, uint32_t stage, int lane) {
     if (lane == 0) ptx::mbarrier_arrive(smem.empty(stage));
   }
   static __device__ __forceinline__ void outlive(const SharedMemory<Traits>&, tile::Ring<Traits::STAGES>&) {}
 };
 
-/// Stages that the blocks of a cluster along M or N fill for one another.
+/// The blocks of a cluster along M or N fill stages for one another.
 template <class Traits>
 struct StageSharing<Traits, true> {
   static __device__ __forceinline__ void meet() {
@@ -73,8 +74,8 @@ struct StageSharing<Traits, true> {
   static __device__ __forceinline__ void release(const SharedMemory<Traits>& smem, uint32_t stage, int lane) {
     if (lane < Traits::kPeers) ptx::mbarrier_arrive_cluster(smem.empty(stage), peer(lane));
   }
-  /// A block must outlive its peers' arrivals: when every stage has been given back, there is none on its way. What the
-  /// block sends to its peers, they have waited for.
+  /// Keeps the block alive until its peers' arrivals have come: once every stage is empty, no arrival is on its way.
+  /// The block's own multicasts need no wait, because their receivers have waited for them.
   static __device__ __forceinline__ void outlive(const SharedMemory<Traits>& smem, tile::Ring<Traits::STAGES>& ring) {
     for (int s = 0; s < Traits::STAGES; ++s, ring.advance()) {
       ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
@@ -82,8 +83,8 @@ struct StageSharing<Traits, true> {
   }
 
  private:
-  /// The block of the cluster that the `i`-th arrival goes to: those of this block's column, then the others of its
-  /// row.
+  /// The block of the cluster to which the `i`-th arrival goes: first the blocks of this block's column, then the other
+  /// blocks of its row.
   static __device__ __forceinline__ uint32_t peer(uint32_t i) {
     if constexpr (Traits::CM == 1 || Traits::CN == 1) return i;
     const uint32_t rank = ptx::cluster_rank(), column = rank / Traits::CM;

@@ -1,4 +1,4 @@
-// Split K: a cluster's blocks add up their sums of one tile through distributed shared memory.
+// Split-K: the blocks of a cluster reduce their sums of one tile through distributed shared memory.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,20 @@
 
 namespace hgemm::sm90_wgmma {
 
-/// The blocks of the cluster share out the halves. Each sends the sums of the others' halves to them, and adds to its
-/// own, in a fixed order, what it is sent: `sums` (CK - 1, kOwnHalves, 4, kConsumerThreads, 16 bytes), complete on
-/// `summed`.
+/// Reduces the accumulators of the cluster's blocks. Block `half` % CK finishes 32-column slice `half`. Each block
+/// sends its sums of the other blocks' slices to them, and adds the sums that it receives to its own slices, in a fixed
+/// order. `sums`: the buffer that receives them, (CK - 1, kOwnHalves, 4, kConsumerThreads, 16 bytes), whose bytes
+/// complete on `summed`.
 template <class Traits>
 __device__ __forceinline__ void exchange_halves(Accumulators<Traits>& acc, uint32_t sums, uint32_t summed,
                                                 uint32_t rank) {
   constexpr int kThreads = Traits::kConsumerThreads, CK = Traits::CK;
   const auto is_own = [rank](int half) { return half % CK == rank; };
-  // Of the block that sends to the s-th before it in the cluster.
+  // Where the sums arrive that a block sends to the block `s` before it in the cluster.
   const auto place = [sums](int s, int half) {
     return sums + ((s - 1) * Traits::kOwnHalves + half / CK) * Traits::kHalfSumBytes + threadIdx.x * 16;
   };
-  ptx::cluster_wait();  // since the kernel's first lines
+  ptx::cluster_wait();  // all threads have arrived at the kernel's start
 #pragma unroll
   for (int half = 0; half < Traits::kHalves; ++half) {
     if (is_own(half)) continue;

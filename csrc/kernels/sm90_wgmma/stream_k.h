@@ -8,25 +8,27 @@
 
 namespace hgemm::sm90_wgmma {
 
-/// What marks the partial sums of one launch. Flags lie in memory that holds anything: bits drawn at random keep it
-/// from passing for a tag. Replays of a graph use one tag again and again, but every flag is set once in a launch and
-/// cleared once, by the only block that waits for it.
+/// A tag that marks the partial sums of one launch. The memory of the flags is not initialised. Because the tag is
+/// drawn at random, old contents do not pass for it. Replays of a graph use one tag again and again, but every flag is
+/// set once in a launch and cleared once, by the only block that waits for it.
 uint64_t next_tag();
 
-/// A cluster begins and ends a share of a tile at least this many steps from the tile's ends, or there: to write and
-/// add partial sums takes as long as a few steps. At least the steps under which a cooperative tile is stored.
+/// The least number of k-tiles (a step in identifiers) between the point where a tile is split and either end of its K.
+/// Storing and adding partial sums takes as long as a few k-tiles. It is at least the number of k-tiles under which a
+/// cooperative kernel issues deferred stores.
 constexpr int kSplitSteps = 8;
 
-/// How the clusters of a stream-K launch share the work, counted in units (the tiles of a cluster) and steps of K.
+/// How the clusters of a stream-K launch share the work. A unit is a work tile (the output tiles of one cluster); a
+/// step is a k-tile.
 struct Split {
   uint32_t clusters;
-  uint32_t units;         // the first ones are split: of 0, nothing is
-  uint32_t waves;         // whole units that every cluster does after its share of the split ones
-  uint32_t share, extra;  // steps of a share; that many clusters do one more
+  uint32_t units;         // the first `units` work tiles are split; 0: none
+  uint32_t waves;         // whole work tiles that every cluster computes after its share of the split ones
+  uint32_t share, extra;  // k-tiles of a share; the first `extra` clusters have one more
 };
 
-/// What does not fill a wave is shared out, with one of the whole waves if there is one: no tile then has more than two
-/// parts, and all clusters are equally late.
+/// Splits the work tiles that do not fill a wave, together with one whole wave if there is one. With that wave no tile
+/// has more than two parts, and all clusters finish at about the same time.
 inline Split split_of(int64_t units, int64_t steps, int64_t max_clusters) {
   const int64_t clusters = std::max<int64_t>(max_clusters, 1);
   const int64_t rest = units % clusters, waves = units / clusters;
@@ -45,21 +47,22 @@ inline Split split_of(int64_t units, int64_t steps, int64_t max_clusters) {
   return out;
 }
 
-/// A cluster's share of the split units, in steps from the first unit's first one on.
+/// A cluster's share of the split work tiles: a range of k-tiles, counted from the first k-tile of the first one.
 struct Share {
   uint32_t first, last;  // half-open
-  uint32_t pieces;       // units of which it has some
-  uint32_t partials;     // 1 where it does not reach the end of the last of them, else 0
+  uint32_t pieces;       // work tiles that the range touches
+  uint32_t partials;     // 1 if the range ends before the last of these does, else 0
 };
 
-/// What a cluster does of a unit in one turn.
+/// A segment: the k-tiles of one work tile that a cluster computes in one iteration.
 struct Piece {
   uint32_t unit;
-  uint32_t k_first, k_last;  // steps, half-open
-  uint32_t helpers;          // clusters right before this one that leave partial sums of the unit to it
+  uint32_t k_first, k_last;  // k-tiles, half-open
+  uint32_t helpers;          // the number of clusters right before this one that leave partial sums of the tile to it
 };
 
-/// Where a cluster's share begins.
+/// The first k-tile of a cluster's share. A border less than kSplitSteps from an end of its work tile moves to that
+/// end.
 HGEMM_HOST_DEVICE inline uint32_t border_of(const Split& split, uint32_t steps, uint32_t cluster) {
   const uint32_t at = cluster * split.share + (cluster < split.extra ? cluster : split.extra);
   const uint32_t in_unit = at % steps;
@@ -73,7 +76,8 @@ HGEMM_HOST_DEVICE inline Share share_of(const Split& split, uint32_t steps, uint
   return {first, last, (last - 1) / steps - first / steps + 1, last % steps > 0};
 }
 
-/// A cluster's n-th turn in its share, n < pieces: it goes from its last unit to its first.
+/// The segment of iteration `turn` of a cluster, turn < Share::pieces. A cluster goes from its last work tile to its
+/// first.
 HGEMM_HOST_DEVICE inline Piece piece_of(const Split& split, uint32_t steps, uint32_t cluster, uint32_t first,
                                         uint32_t last, uint32_t turn) {
   const uint32_t unit = (last - 1) / steps - turn, begin = unit * steps, end = begin + steps;

@@ -1,19 +1,24 @@
-// The tile scheduler: which tiles a cluster computes, in which order, and of which steps of K.
+// The tile scheduler: which work tiles a cluster computes, in which order, and which k-tiles of each.
 //
-// A stream-K kernel first shares out the steps of the tiles that do not fill a wave, evenly among all clusters: the
-// part of a tile that a cluster does not end goes to memory as partial sums, and the cluster that ends the tile adds
-// them, from its neighbour's on to those of smaller index: always in the same order, whoever is done first.
+// A work tile is the output tiles of one cluster (a unit in identifiers). An iteration of a cluster's persistent loop
+// computes one work tile or, with stream-K, a segment of one (a turn in identifiers is the iteration's index).
 //
-// Deadlock freedom: a cluster goes through its share from the last tile to the first. So the one part that it may have
-// to leave is its first turn, in which it waits for no other cluster, and if it has to wait for parts that others
-// leave, then in the last turn of its share, for clusters before it. By then the thread that waits has loaded all of
-// the first turn, which other threads multiply, write and announce. Hence it is enough that the clusters before have
-// started: GPUs start those of a launch in the order of their indices (CUDA does not promise it), and a cluster that
-// has started keeps its SMs, whatever other launches, on any stream, hold or want. A launch that starts early, by
-// programmatic dependent launch, waits in all its blocks for one whose blocks have all started.
+// A stream-K kernel first distributes the k-tiles of the work tiles that do not fill a wave evenly over all clusters. A
+// cluster that computes a part of a tile without its last k-tile stores its accumulators to memory as partial sums. The
+// cluster that computes the last k-tile adds them, first those of the cluster right before it, then those of smaller
+// indices. So the order of summation does not depend on which cluster finishes first.
 //
-// An edged kernel covers the last columns of C by tiles of another shape, for the clusters that have no tile in the
-// last wave.
+// Deadlock freedom: a cluster goes through its share from the last work tile to the first. Hence the only partial sums
+// that it may have to leave are those of its first iteration, in which it waits for no other cluster. It can only have
+// to wait for other clusters in the last iteration of its share, and then for clusters before it. By that time the
+// thread that waits has issued all loads of the first iteration, and other threads multiply, store and announce it. So
+// it is enough that the clusters before have started. GPUs start the clusters of a launch in the order of their indices
+// (CUDA does not promise it), and a cluster that has started keeps its SMs, whatever other launches, on any stream,
+// occupy or wait for. A launch that starts early, by programmatic dependent launch, waits in all its blocks for a
+// launch whose blocks have all started.
+//
+// An Edged kernel covers the last columns of C by residue tiles, which the clusters compute that have no other tile in
+// the last wave.
 #pragma once
 
 #include <cstdint>
@@ -28,22 +33,22 @@
 
 namespace hgemm::sm90_wgmma {
 
-/// One cluster's work as one of its blocks sees it.
+/// A cluster's work in one iteration, as seen by one of its blocks.
 struct Work {
-  int m0, n0;
-  int k_first, k_last;   // tiles of K, half-open
-  int outer, inner;      // batch
-  uint32_t helpers = 0;  // clusters right before this one that leave partial sums of the tile to it
-  bool is_edge = false;  // one of Edged's other tiles
+  int m0, n0;            // first row and column of the block's output tile
+  int k_first, k_last;   // k-tiles, half-open
+  int outer, inner;      // batch indices
+  uint32_t helpers = 0;  // the number of clusters right before this one that leave partial sums of the tile to it
+  bool is_edge = false;  // a residue tile (Edged)
 };
 
-/// Read where it is needed: it is not worth a register.
+/// The block's rank in its cluster. It is read wherever it is needed, because it is not worth a register.
 template <class Traits>
 __device__ __forceinline__ uint32_t block_rank() {
   return Traits::kCluster == 1 ? 0 : ptx::cluster_rank();
 }
 
-/// Blocks that run together share slices of A and B in L2.
+/// The work of work tile `id` in raster order, in which blocks that run together share slices of A and B in L2.
 template <class Traits>
 __device__ __forceinline__ Work work_at(const Params& p, uint32_t id) {
   const uint32_t rank = block_rank<Traits>();
@@ -60,7 +65,7 @@ __device__ __forceinline__ Work work_at(const Params& p, uint32_t id) {
 
 enum class Order { kWhole, kStreamK, kEdged };
 
-/// What a cluster does, turn by turn.
+/// The work of a cluster, iteration by iteration. Here: every cluster computes whole work tiles.
 template <class Traits, Order = Traits::kStreamK ? Order::kStreamK
                                 : Traits::kEdged ? Order::kEdged
                                                  : Order::kWhole>
@@ -79,7 +84,7 @@ class TileScheduler {
   const Params& p_;
 };
 
-/// Whole units, and for the last clusters an edge at the end instead of another of those.
+/// Edged: whole work tiles; in the last wave the clusters that have none compute residue tiles.
 template <class Traits>
 class TileScheduler<Traits, Order::kEdged> {
  public:
@@ -105,19 +110,20 @@ class TileScheduler<Traits, Order::kEdged> {
   const EdgedParams& p_;
 };
 
-/// Stream-K: the share of the split units, then whole units. The head of this file says why it cannot deadlock.
+/// Stream-K: a cluster's share of the split work tiles, then whole work tiles. The head of this file says why the
+/// kernel cannot deadlock.
 template <class Traits>
 class TileScheduler<Traits, Order::kStreamK> {
  public:
   __device__ __forceinline__ TileScheduler(const StreamKParams& p, uint32_t smem) : p_(p), smem_(smem) {}
-  /// By one thread, before the block's first barrier. What follows is read where it is needed: consumers have no
-  /// registers to keep it in.
+  /// Called by one thread before the block's first barrier: writes the share to shared memory. The other functions read
+  /// it wherever they need it, because consumers have no registers to keep it in.
   __device__ __forceinline__ void start() const {
     const Share share = share_of(p_.split, p_.k_tiles, cluster());
     ptx::st_shared_16(smem_, {share.first, share.last, share.pieces, share.partials});
   }
   __device__ __forceinline__ bool has(uint32_t turn) const { return turn < read(kPieces) + p_.split.waves; }
-  /// Turns that end before their unit does: the first one, if any.
+  /// The number of iterations that end before their work tile does: 1 if the first one does, else 0.
   __device__ __forceinline__ uint32_t partials() const { return read(kPartials); }
 
   __device__ __forceinline__ Work work(uint32_t turn) const {
@@ -137,7 +143,7 @@ class TileScheduler<Traits, Order::kStreamK> {
   enum Word { kFirst, kLast, kPieces, kPartials };  // of the Share in shared memory
 
   static __device__ __forceinline__ uint32_t cluster() { return blockIdx.x / Traits::kCluster; }
-  /// Volatile: the compiler would keep what it has read.
+  /// Volatile, because the compiler would otherwise keep the words in registers.
   __device__ __forceinline__ uint32_t read(Word word) const {
     return *static_cast<const volatile uint32_t*>(__cvta_shared_to_generic(smem_ + word * sizeof(uint32_t)));
   }

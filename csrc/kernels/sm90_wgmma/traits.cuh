@@ -1,4 +1,4 @@
-// What a kernel of sm90_wgmma is compiled for, and what a launch hands it.
+// The compile-time traits of a kernel of sm90_wgmma, and its launch parameters.
 #pragma once
 
 #include <cuda.h>
@@ -15,12 +15,12 @@
 
 namespace hgemm::sm90_wgmma {
 
-/// What the kernel is compiled for.
+/// Everything that a kernel is compiled for: its Config, the element type, and the operands' orders.
 template <class Config_, class T_, Major kMajorA_, Major kMajorB_>
 struct Traits : Config_ {
   using T = T_;
   static constexpr Major kMajorA = kMajorA_, kMajorB = kMajorB_;
-  /// The layout of linear layers, where activations are worth unrolled code.
+  /// True for the layout of linear layers, for which every activation has unrolled code.
   static constexpr bool kIsLinear = kMajorA == Major::kK && kMajorB == Major::kK;
 };
 
@@ -28,27 +28,27 @@ struct Params {
   CUtensorMap a, b, d;
   int32_t a_batch[2], b_batch[2];  // outer, inner: 0 where a batch index does not move the operand, else ~0
   int k_tiles;
-  uint32_t units;  // of work: the tiles of one cluster
+  uint32_t units;  // work tiles: each is the output tiles of one cluster
   tile::Raster raster;
   FastDivisor batch_inner;
   int m, n;
-  int pitch_b;     // columns of an MN-major B from tile to tile, where BN does not say it
+  int pitch_b;     // columns from one tile of an MN-major B to the next, if BN is not a multiple of 64
   bool store_tma;  // D is 16-bit and TMA can write it
   Finish finish;
-  bool defers;               // a tile's results are written under the next one's main loop
-  bool bias_pairs, c_pairs;  // there is one, and it can be read two elements at a time
+  bool defers;               // a tile's results are stored under the main loop of the next tile
+  bool bias_pairs, c_pairs;  // the bias, or C, exists and can be read two elements at a time
   tile::EpilogueParams epilogue;
 };
 
-/// What stream-K needs beside that.
+/// The parameters of a stream-K kernel.
 struct StreamKParams : Params {
   Split split;
   unsigned char* partials;  // (blocks, kPartialBytes)
-  uint64_t* flags;          // (blocks): `tag` once the block's partial sums are complete, 0 once they have been used
-  uint64_t tag;             // no other launch has it
+  uint64_t* flags;          // (blocks): `tag` once a block's partial sums are complete, 0 once they have been read
+  uint64_t tag;             // unique to the launch
 };
 
-/// What Edged needs beside that; the raster is that of the whole units.
+/// The parameters of an Edged kernel. `raster` covers the whole work tiles only.
 struct EdgedParams : Params {
   CUtensorMap b_edge;
   Edges edges;

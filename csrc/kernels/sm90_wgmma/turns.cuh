@@ -1,4 +1,4 @@
-// How the two consumer warpgroups share the tiles of a block.
+// How the two consumer warpgroups share the tiles of a block: the pingpong and the cooperative schedule.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,11 @@
 
 namespace hgemm::sm90_wgmma {
 
-constexpr uint32_t kRehearsal = ~0u;  // the turn before the first
+constexpr uint32_t kRehearsal = ~0u;  // the iteration before the first; ++ makes it 0
 
-/// Cooperative: both take every tile, each half of its rows.
+/// The schedule of the consumer warpgroups: which iterations of the block's persistent loop (a turn in identifiers) a
+/// warpgroup takes part in, and how it synchronises with the other one. Cooperative: both take every tile, each half of
+/// its rows.
 template <class Traits, bool = Traits::kPingpong>
 class Turns {
  public:
@@ -36,11 +38,11 @@ class Turns {
   int group_;
 };
 
-/// Pingpong: every other tile is a warpgroup's own; while one multiplies, the other writes.
+/// Pingpong: the warpgroups take the tiles alternately, so that one multiplies while the other is in its epilogue.
 ///
-/// A block with a single tile runs its epilogue once, while its instructions come from L2. The warpgroup that has no
-/// tile runs it before, on rows beyond D, of which TMA stores nothing: a rehearsal. Tiles of 64 rows are sooner through
-/// without.
+/// A block with a single tile runs the epilogue only once, and its instructions then have to come from L2. So the
+/// warpgroup without a tile runs the epilogue beforehand, on rows beyond D, of which TMA stores nothing. This rehearsal
+/// warms the instruction cache. Blocks with tiles of 64 rows finish sooner without it.
 template <class Traits>
 class Turns<Traits, true> {
  public:
@@ -51,7 +53,8 @@ class Turns<Traits, true> {
     return kRehearses && group_ == 1 && !tiles_.has(1) ? kRehearsal : 0;
   }
   static __device__ __forceinline__ void rehearse(Work& work) { work.m0 = kBeyondD, work.k_last = work.k_first; }
-  /// Waits for the warpgroup's turn. False where it is the other one's, whose stages are passed over.
+  /// Waits until the warpgroup may start the tile of iteration `turn`. Returns false if the tile is the other
+  /// warpgroup's, and skips its stages.
   template <class Ring>
   __device__ __forceinline__ bool begin(const ParamsOf<Traits>& p, uint32_t turn, Ring& ring, bool rehearses) const {
     if (turn % 2 != group_) {
@@ -61,26 +64,28 @@ class Turns<Traits, true> {
     if (turn > 0 && !rehearses) ptx::barrier_sync(NamedBarrier::kMathOrder + group_, Traits::kConsumerThreads);
     return true;
   }
-  /// A parity tells a stage's use from the one before, not from the last but one: the other warpgroup must not go on
-  /// until this one has waited for all that comes before in the ring, partial sums included.
+  /// Lets the other warpgroup start its next tile. A phase's parity distinguishes a use of a stage from the use before,
+  /// but not from the last but one. So the other warpgroup must not go on before this one has waited for everything
+  /// that precedes its stages in the ring, partial sums included.
   __device__ __forceinline__ void hand_over(uint32_t turn) const {
     if (tiles_.has(turn + 1)) ptx::barrier_arrive(NamedBarrier::kMathOrder + 1 - group_, Traits::kConsumerThreads);
   }
-  /// Has the last tile staged in the ring. Stream-K has no registers for it.
+  /// Makes the epilogue of the block's last tile stage its results in the ring. Stream-K kernels have no registers for
+  /// it.
   __device__ __forceinline__ void before_last_epilogue(const Params& p, uint32_t turn, bool rehearses,
                                                        const SharedMemory<Traits>& smem, int warp,
                                                        Epilogue<Traits>& epilogue) const {
-    // Every stage has been refilled for this tile, and so been given back by the other warpgroup.
+    // Every stage has been refilled for this tile, so the other warpgroup has released all of them.
     if (!Traits::kStreamK && p.k_tiles >= Traits::STAGES && !rehearses && !tiles_.has(turn + 1)) {
       static_assert(Traits::kHalves / 2 * Traits::kStagingBytes <= Traits::STAGES * Traits::kStageBytes);
-      // The other warps must have read the stages, too.
+      // The other warps of this warpgroup must have read the stages, too.
       ptx::barrier_sync(NamedBarrier::kStagesRead + group_, Traits::kWarpgroupThreads);
       epilogue.stage_in_ring(smem.stage(0) + warp * Traits::kStagingWarpBytes);
     }
   }
 
  private:
-  static constexpr int kBeyondD = 1 << 30;  // no row of D
+  static constexpr int kBeyondD = 1 << 30;  // a row that D does not have
 
   const TileScheduler<Traits>& tiles_;
   int group_;

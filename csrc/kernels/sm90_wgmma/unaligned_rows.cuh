@@ -1,4 +1,4 @@
-// Rows of D that TMA cannot write: they may start anywhere.
+// Copies results to rows of D that TMA cannot write, because they may start at any address.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace hgemm::sm90_wgmma {
 
-/// The first `count` elements, fewer than eight: 1, 2 and 4 of them if they end on the grid, 4, 2 and 1 if they begin
-/// there.
+/// Stores the first `count` elements of `x`, fewer than eight. They end at a multiple of 16 bytes if `ends`, and are
+/// then stored as 1, 2 and 4 elements. Otherwise they begin at a multiple of 16 bytes, and are stored as 4, 2 and 1.
 template <class T>
 __device__ __forceinline__ void store_end(T* to, const uint4& x, int count, bool ends) {
   const int at4 = ends ? count & 3 : 0, at2 = ends ? count & 1 : count & 4, at1 = ends ? 0 : count & 6;
@@ -24,22 +24,23 @@ __device__ __forceinline__ void store_end(T* to, const uint4& x, int count, bool
   if (count & 1) *reinterpret_cast<uint16_t*>(to + at1) = static_cast<uint16_t>(one);
 }
 
-/// Copies staged rows, 16 at most of HALVES * 32 columns, out to where `dst`, the first one's place, and `ldd` say:
-/// 16-byte chunks on the grid of their addresses, each shifted out of two staged ones, then what is before and behind
-/// them. One warp, alone on its scheduler, runs this: loads come kBatch at a time, as registers allow, and stores are
-/// predicated, not branched around. `chunk_at(row, chunk)`: where 16 bytes are staged, in lines of 128 bytes whose
-/// swizzle is that of eight rows.
+/// Copies at most 16 staged rows of HALVES * 32 columns to memory. `dst` is the address of the first row's first
+/// element, `ldd` the row pitch. Stores are 16-byte chunks at addresses that are multiples of 16 bytes, each shifted
+/// out of two staged chunks; then come the elements before and behind these chunks. One warp, alone on its scheduler,
+/// runs this function. So loads are issued kBatch at a time, as many as registers allow, and stores are predicated, not
+/// branched around. `chunk_at(row, chunk)`: the address of a staged 16-byte chunk, in lines of 128 bytes whose swizzle
+/// repeats every eight rows.
 template <int HALVES, int kBatch, class T, class ChunkAt>
 __device__ __forceinline__ void copy_staged_rows(T* dst, int64_t ldd, int rows_left, int cols_left, int lane_id,
                                                  const ChunkAt& chunk_at) {
   constexpr int kLine = 128;
-  constexpr int kChunks = 4 * HALVES, kRows = 32 / kChunks;  // of a row; at a time
+  constexpr int kChunks = 4 * HALVES, kRows = 32 / kChunks;  // chunks of a row; rows at a time
   constexpr int kUnroll = kBatch == 1 ? 1 : 16;
   const int left = min(cols_left, 8 * kChunks), rows = min(rows_left, 16);
   const auto before_grid = [](const T* line) { return -tile::off_grid(line) & 7; };
   const auto load_16 = [](uint32_t at) { return *static_cast<const uint4*>(__cvta_shared_to_generic(at)); };
   const auto next_to = [](int chunk) { return min(chunk + 1, kChunks - 1); };
-  // Computed twice from what is in a register anyway.
+  // opaque() makes the compiler compute what follows from the lane twice, instead of keeping it in registers.
   const auto lane = [lane_id] { return static_cast<int>(ptx::opaque(static_cast<uint32_t>(lane_id))); };
   const int of_chunk = lane(), r0 = of_chunk / kChunks, c = of_chunk % kChunks;
   const uint32_t low_at = chunk_at(r0, c), high_at = chunk_at(r0, next_to(c));
@@ -48,7 +49,7 @@ __device__ __forceinline__ void copy_staged_rows(T* dst, int64_t ldd, int rows_l
     uint4 low[kBatch], high[kBatch];
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int r = i + j * kRows;  // the swizzle of row r0 + r
+      const int r = i + j * kRows;  // low_at is swizzled for row r0; XOR gives the swizzle of row r0 + r
       low[j] = load_16((low_at ^ r % 8 * 16) + r * kLine);
       high[j] = load_16((high_at ^ r % 8 * 16) + r * kLine);
     }

@@ -1,4 +1,4 @@
-// The variants of sm90_wgmma: which problems each one takes, and how long it is predicted to run.
+// The variants of sm90_wgmma: which problems each one takes, and its predicted time.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -18,43 +18,44 @@
 namespace hgemm {
 namespace {
 
-/// A kernel of list.h as values.
+/// The parameters of a kernel of list.h, as run-time values.
 struct Line {
   Tile tile;
   int smem_bytes;
   bool pingpong, copies, stores_any, takes_mn_major_b;
   int cm, cn, ck;  // cluster
   double rate;
-  size_t partial_bytes;  // stream-K: of a block; else 0
-  int edge;              // Edged: columns of its other tiles; else 0
+  size_t partial_bytes;  // stream-K: bytes of a block's partial sums; else 0
+  int edge;              // Edged: columns of a residue tile; else 0
 };
 
-/// How a kernel gets its operands; each way is a variant.
+/// How a kernel reads its operands. Each form of a kernel is a variant of its own.
 enum class Form {
-  kDirect,   // from where they are
-  kPad,      // from padded copies, which are made first
-  kSwapped,  // from where they are, A and B exchanged (SwapAB)
+  kDirect,   // in place
+  kPad,      // from padded copies, which a kernel before makes
+  kSwapped,  // in place, with A and B exchanged (SwapAB)
 };
 
-// Fitted to a thousand timings on the H200, back to back: each kernel starts while its predecessor drains.
+// Fitted to a thousand timings on the H200. Launches were back to back: each kernel starts while its predecessor
+// drains.
 constexpr double kPadBandwidth = 0.6;  // share of the read bandwidth that a padding copy reaches
-constexpr double kFeed = 72;         // bytes per clock that an SM gets from L2 while all read; a multicast counts once
-constexpr double kFill = 75;         // bytes per clock into the shared memory of one SM
-constexpr double kStartUs = 1.2;     // launch, first barriers, first stages
-constexpr double kClusterUs = 0.3;   // until as many SMs as the cluster has blocks are free
-constexpr double kPadUs = 1.5;       // launch of the padding copy
-constexpr double kStoreUs = 0.5;     // a warpgroup's plain epilogue of 128 x 128 results
-constexpr double kCopyFactor = 4;    // where warps, not TMA, write them
-constexpr double kRoundShare = 0.3;  // of it, where the stores wait for the next tile
-constexpr double kReduceUs = 3.0;    // split K: exchange through distributed shared memory
-constexpr double kReadShare = 0.82;  // of the read bandwidth, at best
-// Stream-K. Its rates were fitted to the 15 shapes of NOTES.md, such that no prediction is below that of the best other
-// kernel.
-constexpr double kLeaveUs = 6.0;  // 128 x 256 partial sums to memory
-constexpr double kAddUs = 3.0;    // and as many added to a tile
-constexpr double kEdgedUs = 3.0;  // Edged: rows of tiles that begin inside of sectors, most of it at the end
+constexpr double kFeed = 72;           // bytes per clock from L2 to an SM while all SMs read; a multicast counts once
+constexpr double kFill = 75;           // bytes per clock into the shared memory of one SM
+constexpr double kStartUs = 1.2;       // launch, first barriers, first stages
+constexpr double kClusterUs = 0.3;     // wait until SMs for all blocks of the cluster are free
+constexpr double kPadUs = 1.5;         // launch of the padding copy
+constexpr double kStoreUs = 0.5;       // a warpgroup's plain epilogue of 128 x 128 results
+constexpr double kCopyFactor = 4;      // the epilogue's factor where warps, not TMA, store D
+constexpr double kRoundShare = 0.3;    // share of the epilogue that remains where stores are deferred
+constexpr double kReduceUs = 3.0;      // split-K: exchange through distributed shared memory
+constexpr double kReadShare = 0.82;    // share of the read bandwidth that a kernel reaches at best
+// Stream-K. The rates of its kernels were fitted to the 15 shapes of NOTES.md, such that no prediction is below the
+// prediction of the best other kernel.
+constexpr double kLeaveUs = 6.0;  // to store 128 x 256 partial sums to memory
+constexpr double kAddUs = 3.0;    // to add as many to a tile
+constexpr double kEdgedUs = 3.0;  // Edged: rows of tiles begin inside of sectors; most of it at the end
 
-/// Work tiles of C, each the tiles of a whole cluster.
+/// The number of work tiles of C. A work tile is the output tiles of one cluster.
 int64_t cluster_tiles_of(const Problem& p, const Line& line) {
   return ceil_div(p.m, int64_t{line.tile.bm} * line.cm) * ceil_div(p.n, int64_t{line.tile.bn} * line.cn) * p.batches();
 }
@@ -63,7 +64,7 @@ sm90_wgmma::Split split_of(const Problem& p, const DeviceFacts& facts, const Lin
   return sm90_wgmma::split_of(cluster_tiles_of(p, line), ceil_div(p.k, line.tile.bk),
                               clusters_at_once(facts, line.cm * line.cn));
 }
-/// Edged: how its clusters share C.
+/// Edged: how the clusters share the tiles of C.
 sm90_wgmma::Edges edges_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
   return sm90_wgmma::edges_of(ceil_div(p.m, int64_t{line.tile.bm} * line.cm), p.n,
                               std::max(1, facts.sm_count / line.cm), line.tile.bn, line.edge);
@@ -78,7 +79,7 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   }
   if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
   const int64_t tiles = ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches();
-  constexpr int64_t kMaxTiles = int64_t{1} << 29;  // clusters round up, and tiles are counted in 32 bits
+  constexpr int64_t kMaxTiles = int64_t{1} << 29;  // tiles are counted in 32 bits, and clusters round their number up
   if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, at most 2^29", static_cast<long long>(tiles));
   if (line.ck > 1 && p.k < 2 * int64_t{line.ck} * line.tile.bk) {
     return refuse(why, "K = %lld is too short for %d slices", static_cast<long long>(p.k), line.ck);
@@ -119,14 +120,15 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   return true;
 }
 
-/// Tiles of B that would start inside of a 128-byte line are copied to lines of their own.
+/// The operands that the padding kernel copies. In the copy of B every tile starts on a 128-byte line of its own, if
+/// tiles would otherwise start inside of one.
 Pads pads_of(const Problem& p, const Line& line) {
   return {!sm90_wgmma::is_tma_a(p), !sm90_wgmma::is_tma_b(p), line.tile.bn % 32 == 0 ? 0 : line.tile.bn};
 }
 size_t pad_bytes(const Problem& p, const Line& line, Form form) {
   return form == Form::kPad ? padded_bytes(p, pads_of(p, line)) : 0;
 }
-/// Stream-K: bytes of the partial sums and flags of all blocks.
+/// Stream-K: bytes of all blocks' partial sums and flags; 0 for other kernels.
 size_t stream_k_bytes(const Problem& p, const DeviceFacts& facts, const Line& line) {
   if (line.partial_bytes == 0) return 0;
   const size_t blocks = size_t{split_of(p, facts, line).clusters} * line.cm * line.cn;
@@ -134,9 +136,9 @@ size_t stream_k_bytes(const Problem& p, const DeviceFacts& facts, const Line& li
   return blocks * line.partial_bytes + (blocks * sizeof(uint64_t) + kAlign - 1) / kAlign * kAlign;
 }
 
-/// The time of the epilogue as a multiple of a plain one. Where D goes through TMA, bias and relu are unrolled for
-/// every layout, and the other activations for the layout of linear layers. Everything else runs in a loop over 32
-/// columns at a time.
+/// The time of the epilogue as a multiple of a plain one's. Where TMA stores D, the code for bias and relu is unrolled
+/// in every layout, and the code for other activations in the layout of linear layers. Every other epilogue is a loop
+/// over 32-column slices.
 double epilogue_factor(const Problem& p) {
   const bool is_linear = p.a_major() == Major::kK && p.b_major() == Major::kK;
   const bool cheap = p.act == Activation::kNone || p.act == Activation::kRelu;
@@ -147,13 +149,14 @@ double epilogue_factor(const Problem& p) {
   return p.act == Activation::kNone && p.bias == nullptr ? 1 : 1.5;
 }
 
-/// The time in whole waves of clusters. A step of K takes the longest of its math, its bytes from L2 and the bytes that
-/// its SM takes in. The epilogue of a pingpong kernel runs under the main loop of the next tile, or the other way round
-/// where K is short. Compute and memory overlap, but not fully where both take about the same time. Stream-K takes as
-/// many waves as its steps amount to, and the time to write and to add partial sums.
+/// The predicted time of the GEMM, counted in whole waves of clusters. A k-tile takes the longest of three times: its
+/// math, its bytes from L2, and its bytes into the SM's shared memory. The epilogue of a pingpong kernel runs under the
+/// main loop of the next tile, or, where K is short, the main loop under the epilogue. Compute and memory overlap, but
+/// not fully where both take about the same time. Stream-K takes as many waves as its k-tiles amount to, and the time
+/// to store and to add partial sums.
 double gemm_us(const Problem& given, const DeviceFacts& facts, const Line& line, Form form) {
   const Problem p = form == Form::kSwapped ? sm90_wgmma::swapped_problem(given) : given;
-  const double epilogue = epilogue_factor(given);  // D lies as it is given, swapped or not
+  const double epilogue = epilogue_factor(given);  // D has the same layout, swapped or not
   const bool whole_lines = form == Form::kPad || (p.lda() % 64 == 0 && p.ldb() % 64 == 0);
   const Chip& chip = chip_of(facts.cc);
   const Tile& t = line.tile;
@@ -225,7 +228,7 @@ constexpr Line kLine = {
     .edge = C::kEdged ? C::kEdge : 0,
 };
 
-/// The functions of a Variant for one kernel and form.
+/// The functions of the Variant for one kernel and form.
 template <class C, Form kForm>
 struct Functions {
   static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
@@ -255,6 +258,7 @@ struct Functions {
   }
 };
 
+/// How the variant tiles the problem (Cut in core/problem.h).
 template <class C, Form kForm>
 constexpr Cut cut_of() {
   Cut cut;
@@ -269,7 +273,8 @@ constexpr Cut cut_of() {
   return cut;
 }
 
-/// Stream-K's borders follow the number of tiles and of SMs, those of a cluster's slices K alone.
+/// The order of summation. Where stream-K splits K depends on the number of tiles and of SMs; where a split-K cluster
+/// does so depends on K only.
 template <class C>
 constexpr Sums sums_of() {
   if (C::kStreamK) return Sums::kVaries;

@@ -1,4 +1,4 @@
-// Operands' tiles in shared memory, as TMA writes and wgmma reads them.
+// An operand's tile in shared memory, in the layout that TMA writes and wgmma reads.
 #pragma once
 
 #include <cuda.h>
@@ -11,8 +11,9 @@
 
 namespace hgemm::sm90_wgmma {
 
-/// One operand's tile of EXTENT outer indices by BK in a stage, and how SHARERS blocks load it together.
-/// K-major: EXTENT lines of 64 k. MN-major: for each 64 outer indices, BK lines of them.
+/// One operand's tile of EXTENT outer indices (rows of A, columns of B) by BK in a stage, and how SHARERS blocks load
+/// it together. K-major: EXTENT lines of 64 k each. MN-major: for each 64 outer indices a chunk of BK lines, each of
+/// which holds these 64 indices for one k.
 template <int EXTENT, int BK, Major kMajor, int SHARERS>
 struct WgmmaOperand {
   static_assert(BK == 64, "a K-major line is one swizzle span of 64 elements");
@@ -21,25 +22,26 @@ struct WgmmaOperand {
   static constexpr int kLine = 128, kChunkBytes = BK * kLine;
   static constexpr int kChunks = (EXTENT + 63) / 64;
   static constexpr int kLines = kIsKMajor ? EXTENT : BK;  // of a chunk
-  // A box starts and ends on a swizzle atom: those of sharers may overlap, and write the same there.
+  // A box starts and ends on a swizzle atom (8 lines). So the boxes of the sharing blocks may overlap, where they write
+  // the same values.
   static constexpr int kBoxRows = (kLines / SHARERS + 7) / 8 * 8;
   static constexpr int kLoadedBytes = SHARERS * kBoxRows * kLine * (kIsKMajor ? 1 : kChunks);
   static constexpr int kStepBytes = kIsKMajor ? 32 : 16 * kLine;  // to the next 16 k
   static_assert(kLines % 8 == 0 && kBoxRows <= kLines);
 
-  /// Loads this block's share of the tile at (outer, k) for the blocks of the cluster in `sharers`.
+  /// Loads this block's share of the tile at (outer, k), and multicasts it to the blocks in the mask `sharers`.
   static __device__ __forceinline__ void load(uint32_t dst, uint32_t bar, const CUtensorMap& map, int outer, int k,
                                               int batch_inner, int batch_outer, uint32_t share, uint16_t sharers) {
     each_box(outer, k, batch_inner, batch_outer, share,
              [&](int offset, ptx::TmaCoord at) { load_box(dst + offset, map, bar, at, sharers); });
   }
-  /// Brings it to L2.
+  /// Prefetches the same share to L2.
   static __device__ __forceinline__ void prefetch(const CUtensorMap& map, int outer, int k, int batch_inner,
                                                   int batch_outer, uint32_t share, uint16_t) {
     each_box(outer, k, batch_inner, batch_outer, share,
              [&](int, ptx::TmaCoord at) { ptx::tma_prefetch_box(&map, at); });
   }
-  /// Descriptor of the tile from outer index `first`, a multiple of 64, on.
+  /// The wgmma descriptor of the tile from outer index `first`, a multiple of 64, on.
   static __device__ __forceinline__ uint64_t descriptor(uint32_t tile, int first) {
     static_assert(64 * kLine == kChunkBytes, "64 outer indices take the same space in both orders");
     return ptx::wgmma_descriptor(tile + first * kLine, kChunkBytes, 8 * kLine);
