@@ -1,4 +1,4 @@
-// The epilogue: from a warp's sums to D, through the cluster where it splits K.
+// The epilogue: from a warp's sums to D. With slices of K the sums are first reduced over the cluster.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ namespace hgemm::sm90_skinny {
 template <Activation kAct>
 using Act = std::integral_constant<Activation, kAct>;
 
-/// Gates the sums of eight neighbouring rows of W, from `row` on, four of either half, for row `col` of x.
+/// Stores act(gate) * value for eight adjacent rows of a gated tile, from `row` on, and row `col` of x. The first four
+/// rows belong to the gate's matrix, the other four to the values'.
 template <class T>
 __device__ __forceinline__ void finish_gated(const Params& p, const float (&v)[8], int col, int row) {
   float gate[kGateRows];
@@ -49,9 +50,9 @@ __device__ __forceinline__ void finish_gated(const Params& p, const float (&v)[8
   }
 }
 
-/// Takes a warp's sums, of 16 rows of W from `row0` on, of which `rows` exist, to memory: eight neighbours in D at a
-/// time, which run along W's rows or, swapped, along x's. They change lanes in `patch`, kPatchCols lines of
-/// kPatchStride.
+/// Finishes and stores a warp's sums: 16 rows of W from `row0` on, of which `rows` exist. A lane stores eight elements
+/// that are adjacent in D. They run along the rows of W or, if swapped, along the rows of x. The sums are transposed
+/// between lanes in `patch`, kPatchCols lines of kPatchStride floats.
 template <class Traits>
 __device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[Traits::COLS / 2], float* patch,
                                             int row0, int rows, tile::BatchOffset offset) {
@@ -92,14 +93,15 @@ __device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[
   }
 }
 
-/// Sends a warp's sums to block `owner` of the cluster; there, adds up what the others send, the slices in order behind
-/// its own. False where it has sent. `sums`: shared memory for (splits - 1, COLS / 8, 32 lanes, 4) floats, whose bytes
+/// Reduces a warp's sums over the slices of K. In block `owner` of the cluster it adds the sums that the other blocks
+/// send, in the order of the slices, to the block's own, and returns true. In the other blocks it sends their sums to
+/// the owner and returns false. `sums`: shared memory for (splits - 1, COLS / 8, 32 lanes, 4) floats, whose bytes
 /// complete on `bar`.
 template <class Traits>
 __device__ __forceinline__ bool add_slices(const Params& p, float (&acc)[Traits::COLS / 2], int owner,
                                            const float* sums, uint32_t bar) {
   const int slice = blockIdx.y, lane = threadIdx.x % 32;
-  const int groups = (p.cols + 7) / 8;  // of eight rows of x; what is beyond x is not sent
+  const int groups = (p.cols + 7) / 8;  // of eight rows of x; groups beyond x are not sent
   if (slice != owner) {
     const int mine = slice - (slice > owner);
     const uint32_t to = ptx::cluster_map(ptx::smem_addr(sums) + mine * Traits::kSumBytes + lane * 16, owner);

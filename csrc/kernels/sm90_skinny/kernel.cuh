@@ -1,39 +1,53 @@
-// Products with a short side on Hopper (sm_90a), at the speed of reading the long operand once.
+// GEMMs with a short side on Hopper (sm_90a), at the speed of reading the long operand once.
 //
-// W, the long operand, is on the M side of wgmma: D^T = W x^T, with all rows of x, at most 64, as the N of the
-// instruction. A block owns up to 64 rows of W for each of its warpgroups, and a slice of K; what it owns is one tile
-// after another where there is more than a tile for each SM. One thread keeps a ring of shared-memory stages full by
-// TMA, across the ends of tiles; the warpgroups multiply, and each warp takes its sums to memory by itself. What counts
-// is bytes in flight. Where two blocks fit an SM, the next kernel of a chain of dependent launches is resident,
-// barriers and all, when this one ends, and has the first of W in L2 (in its ring, if nobody writes W). The slices of a
-// tile form a cluster: its blocks finish some of the tile's warps each, and send them the sums of the others.
+// W, the long operand, is on the M side of wgmma: D^T = W x^T. All rows of x, at most 64, are the N of the instruction.
+// A block owns up to 64 rows of W for each of its warpgroups, and a slice of K. If there are more tiles than SMs, the
+// block is persistent and computes one tile after another. One thread keeps a ring of shared-memory stages full by TMA,
+// across the ends of tiles. The warpgroups multiply, and each warp stores its sums independently.
 //
-// Gated, W consists of two matrices, one above the other, and a tile has four rows of the one, the same four of the
-// other, and so on: what belongs together is in the sums of one warp.
+// Speed depends on the bytes in flight. If two blocks fit an SM, a block of the next kernel in a chain of dependent
+// launches is resident when this kernel ends. It has already made its barriers and prefetched the first stages of W to
+// L2.
 //
-// Barriers. `finishes` is the number of warps whose sums a block finishes (finished_warps).
+// With several slices of K (split-K) the blocks of a tile form a cluster. The sums of each of the tile's warps are
+// finished by one of the blocks, to which the other blocks send theirs.
 //
-//   mbarrier             arrivals of a phase    who arrives                              who waits
-//   full[stages]         kFullArrivals          the loading thread, with the bytes of    the warps that multiply,
-//   before
-//                        and stage_bytes        W and x; TMA completes them              they read the stage
-//   empty[stages]        kEmptyArrivals         lane 0 of each warp that has read the    the loading thread, before it
-//                                               stage                                    loads the stage again
-//   summed[finishes]     kSummedArrivals        lane 0 of the warp that finishes, with   that warp, once
-//   (slices of K)        and the others' bytes  the bytes that it expects; the other
-//                                               blocks' st.async completes them
+// Gated: W consists of two matrices, one above the other. A tile has four rows of the first matrix, the same four rows
+// of the second, and so on, so that the two values of a gate are among the sums of one warp.
 //
-//   __syncthreads comes once, when the mbarriers are made. Then, with slices, every thread arrives at the barrier of
-//   the cluster, relaxed; the warps that multiply wait there before they send sums or add them.
+// Barriers. `stages` is Params::stages. `finishes` is the number of warps whose sums a block finishes (finished_warps).
 //
-// Timeline of each role:
+//   mbarrier             completes a phase      who arrives                            who waits
+//   full[stages]         kFullArrivals and      the loading thread, which announces    the multiplying warps, before
+//                        stage_bytes            the bytes of W and x; their TMA        they read the stage
+//                                               loads complete the bytes
+//   empty[stages]        kEmptyArrivals         lane 0 of each multiplying warp,       the loading thread, before it
+//                                               once the warp has read the stage       loads the stage again
+//   summed[finishes]     kSummedArrivals and    lane 0 of the warp that finishes,      all lanes of that warp, once
+//   (slices of K)        the announced bytes    which announces the bytes to come;
+//                                               st.async of the other blocks
+//                                               completes the bytes
 //
-//   loading thread (warp kWarps)      make barriers | first stages of W to L2 | wait for the kernels before | fill the
-//                                     ring, W and x stage by stage | for each further step: wait empty, load |
-//                                     Release::kWithLastLoads: let the next kernel start
-//   warps that multiply               wait for the kernels before | for each tile: wait full, start wgmma, give a stage
-//                                     back: for each step | with slices: send the sums and leave, or add the others' |
-//                                     activate, round and store
+//   All threads of the block meet once at __syncthreads, when the mbarriers are made. With slices every thread then
+//   arrives at the barrier of the cluster, relaxed, and the multiplying warps wait there before they send or add sums.
+//
+// Timeline of each role. "Trigger" is griddepcontrol.launch_dependents, which lets the next kernel start.
+//
+//   loading thread (of warp kWarps)
+//     make the mbarriers; prefetch the first stages of W to L2 (Schedule::prefetch); __syncthreads
+//     wait for the kernels before this one; Release::kAtOnce: trigger
+//     for each stage of the ring: announce the bytes on full; start the TMA loads of W and x
+//     for each further k-tile: wait empty; announce the bytes on full; start the TMA loads of W and x
+//     Release::kWithLastLoads: trigger when the k-tiles that are left to load fit the ring
+//   multiplying warps
+//     __syncthreads; wait for the kernels before this one; Release::kAtOnce: trigger
+//     for each tile:
+//       for each k-tile: wait full; start wgmma; wait until at most kInFlight groups of wgmma are in flight; release
+//                        this stage (kInFlight = 0) or the stage before (kInFlight = 1)
+//       kInFlight = 1: wait for the last group; release its stage
+//       Release::kWithLastSums, after the block's last tile: trigger
+//       with slices: wait for the cluster's barrier; send the sums and exit, or wait summed and add the others' sums
+//       activate, round and store
 #pragma once
 
 #include <cuda.h>
@@ -53,7 +67,7 @@
 
 namespace hgemm::sm90_skinny {
 
-/// Where a block is: on a tile, at a step along K.
+/// A position of the block: the tile, by its first row of W, and the k-tile.
 struct Cursor {
   int row0, step;
 };
@@ -68,8 +82,8 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
   const uint32_t full = ring + Traits::kRingBytes, empty = full + 8 * Traits::kMaxStages;
   const uint32_t summed = empty + 8 * Traits::kMaxStages;
   const int stage_bytes = Stage::bytes(p.tile_rows), panel_w = Stage::panel_w(p.tile_rows);
-  // An elected lane loads sooner (ptx/elect.cuh). Where two blocks fit an SM, those of the next kernel then crowd on
-  // some SMs (NOTES.md).
+  // An elected lane starts its loads sooner (ptx/elect.cuh). But where two blocks fit an SM, the blocks of the next
+  // kernel would then crowd on some SMs (NOTES.md), so only kernels that fill an SM elect one.
   const int warp =
       Traits::kFillsSm ? __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0) : static_cast<int>(threadIdx.x / 32);
   const int lane = threadIdx.x % 32;
@@ -79,7 +93,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
   const int split = blockIdx.y;
   const int first = p.k_steps * split / p.splits, last = p.k_steps * (split + 1) / p.splits;
   const int outer = blockIdx.z / p.batch_inner, inner = blockIdx.z - outer * p.batch_inner;
-  const int row_stride = gridDim.x * p.tile_rows;  // from one tile of the block to its next
+  const int row_stride = gridDim.x * p.tile_rows;  // from one tile of the block to the next
   const Cursor begin{static_cast<int>(blockIdx.x) * p.tile_rows, first};
 
   if (loads()) {
@@ -127,7 +141,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
     }
   };
 
-  // Tiles beyond the last one of W are nobody's.
+  // A block may have no tile: its first one may lie beyond the end of W.
   const int my_tiles = begin.row0 < p.rows ? (p.rows - begin.row0 + row_stride - 1) / row_stride : 0;
   const int steps = my_tiles * (last - first), ahead = min(steps, p.stages);
   if (loads()) {
@@ -137,14 +151,15 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
     }
   }
   __syncthreads();
-  if (p.splits > 1) ptx::cluster_arrive_relaxed();  // this block's barriers are there
+  if (p.splits > 1) ptx::cluster_arrive_relaxed();  // this block's mbarriers are made
   ptx::grid_dependency_wait();
   if (p.release == Release::kAtOnce) ptx::grid_launch_dependents();
 
   if (warp == kWarps) {
     if (loads()) {
       Cursor next = begin;
-      // x not behind all of W, but stage by stage: the first one can be used, and loaded again, as soon as it is there.
+      // Each stage loads its part of x right behind its part of W, not behind all of W. So the first stage can be used,
+      // and loaded again, as soon as it has arrived.
       for (int s = 0; s < ahead; ++s, advance(next)) {
         load_w(s, next);
         load_x(s, next);

@@ -27,7 +27,8 @@ Status launch(const Problem&, const Schedule&, Stream) {
 
 #else
 
-/// The map of a gated W, (rows, k), K-major: four rows of its first half, the same four of its second half, and so on.
+/// The tensor map of a gated W, (rows, k), K-major: four rows of its first matrix, the same four rows of its second
+/// matrix, and so on.
 inline Status gated_map(const Problem& p, const ShortSide& sides, int tile_rows, CUtensorMap* map) {
   const int64_t half = sides.rows / 2;
   TmaView view{};
@@ -46,13 +47,14 @@ inline Status gated_map(const Problem& p, const ShortSide& sides, int tile_rows,
   return tensor_map(view, map);
 }
 
-/// The map of x as it lies.
+/// The tensor map of x in its own order.
 template <class Traits>
 Status x_map(const Problem& p, const ShortSide& sides, Params* params) {
   if (Traits::kMajorX == Major::kK) {
     return tile::operand_map(p, *sides.x, sides.cols, p.k, sides.ldx, Traits::COLS, &params->x, params->x_batch);
   }
-  // Lines of 16 bytes that follow one another are read eight at a time: they lie in a panel as in memory.
+  // If the lines of x are 16 bytes and contiguous, eight of them are read as one row of the map: a panel has the same
+  // layout as memory.
   constexpr int kShift = 3, kLines = 1 << kShift;
   if (Traits::COLS == 8 && sides.cols == 8 && sides.ldx == 8 && p.k % kLines == 0) {
     params->x_shift = kShift;

@@ -1,11 +1,12 @@
 // The kernels of sm90_skinny, one line each: this is where a kernel is declared.
 //
-// A line holds a Config: rows of a tile of the long operand, at most, 64 for each warpgroup; rows of the short operand
-// that the instruction holds; 64-wide panels of K in a stage; KB of ring.
+// A line holds a Config: the most rows that a tile of the long operand has, 64 for each warpgroup; the rows of the
+// short operand, which are the N of the instruction; the 64-wide panels of K in a stage; the size of the ring in KB.
 //
-// Two blocks share an SM, so that the next kernel of a chain is resident before this one ends, unless 64 rows of x
-// would then leave the ring three stages, or nothing is sliced (Deep). Tiles of 128 rows read x half as often, which
-// counts from COLS = 32 on, and need most of an SM.
+// Two blocks share an SM, so that the next kernel of a chain is resident before this one ends. There are two
+// exceptions: with 64 rows of x the ring would then have only three stages, and without slices of K a deep ring is
+// faster (Deep). Tiles of 128 rows read x half as often, which matters from COLS = 32 on. They need most of an SM's
+// shared memory.
 #pragma once
 
 #include <tuple>

@@ -1,4 +1,4 @@
-// What a kernel of sm90_skinny is compiled for, and what a launch hands it.
+// The compile-time traits of a kernel of sm90_skinny, and its launch parameters.
 #pragma once
 
 #include <cuda.h>
@@ -11,12 +11,13 @@
 
 namespace hgemm::sm90_skinny {
 
-/// What the kernel is compiled for.
+/// Everything that a kernel is compiled for.
 template <class Config_, class T_, Major kMajor_, Major kMajorX_ = Major::kK, bool kGated_ = false>
 struct Traits : Config_ {
   using T = T_;
   static constexpr Major kMajor = kMajor_, kMajorX = kMajorX_;  // of W and of x
-  // D = act(first half of W x^T) * second half; W and x K-major, D as it lies, no batch.
+  // D = act(x W1^T) * (x W2^T), where W1 and W2 are the upper and the lower half of W's rows. W and x are K-major, D is
+  // not swapped, and there is no batch.
   static constexpr bool kGated = kGated_;
 };
 
@@ -27,26 +28,26 @@ struct Params {
   int rows, cols;  // of W and of x
   int tile_rows;   // of W in a tile, a multiple of 8
   int k_steps, splits, stages;
-  int x_shift;      // log2 of the lines of an MN-major x in a row of its map
+  int x_shift;      // log2 of the number of lines of an MN-major x in a row of its tensor map
   int finishes;     // finished_warps
   int prefetch;     // Schedule::prefetch
   Release release;  // Schedule::release
-  bool swapped;     // D's rows are W's
-  Activation gate;  // gated: the epilogue has none
+  bool swapped;     // D's rows are those of W
+  Activation gate;  // gated: the gate's activation; the epilogue then has none
   tile::EpilogueParams epilogue;
 };
 
-constexpr int kGateRows = 4;  // of a gated W's halves, in turn
+constexpr int kGateRows = 4;  // rows of W1 and rows of W2 that alternate in a tile of a gated W
 
-/// A stage: x's panels of (COLS, 64 k) or, MN-major, (64 k, COLS), then W's, of (tile rows, 64 k) or one (64 k, 64
-/// rows) for each warpgroup, all in swizzle of a line's bytes. A panel of fewer rows takes less space; wgmma still
-/// reads 64, and what it makes of the rest is not used.
+/// The layout of a stage. First come x's panels: (COLS, 64 k) or, MN-major, (64 k, COLS). Then come W's panels: (tile
+/// rows, 64 k) or, MN-major, one (64 k, 64 rows) for each warpgroup. The swizzle of a panel spans the bytes of a line.
+/// A panel of fewer rows takes less space; wgmma still reads 64 rows, and the results of the surplus rows are not used.
 template <class Traits>
 struct Stage {
   static constexpr bool kKMajor = Traits::kMajor == Major::kK, kKMajorX = Traits::kMajorX == Major::kK;
   static constexpr int kLine = 128, kGroup = 64 * kLine;
   static constexpr int kPanelX = Traits::COLS * kLine, kLineX = kKMajorX ? kLine : 2 * Traits::COLS;
-  // To the next 16 k of a panel of W and of x.
+  // Bytes to the next 16 k, in a panel of W and of x.
   static constexpr int kStepBytes = kKMajor ? 32 : 16 * kLine, kStepBytesX = kKMajorX ? 32 : 16 * kLineX;
 
   static __host__ __device__ constexpr int panel_w(int tile_rows) {
@@ -55,7 +56,7 @@ struct Stage {
   static __host__ __device__ constexpr int bytes(int tile_rows) {
     return Traits::PANELS * (kPanelX + panel_w(tile_rows));
   }
-  /// Stages that fit the ring when the last panel is read as if it were whole.
+  /// The number of stages that fit the ring, given that wgmma reads the last panel as if it had all rows.
   static __host__ __device__ constexpr int count(int tile_rows) {
     const int fit = (Traits::kRingBytes - Traits::kGroups * kGroup + panel_w(tile_rows)) / bytes(tile_rows);
     return fit < Traits::kMaxStages ? fit : Traits::kMaxStages;

@@ -1,4 +1,4 @@
-// The variants of sm90_skinny: which problems each one takes, its schedule, and how long it is predicted to run.
+// The variants of sm90_skinny: which problems each one takes, its schedule, and its predicted time.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace {
 using sm90_skinny::Release;
 using sm90_skinny::Schedule;
 
-/// A kernel of list.h as values.
+/// The parameters of a kernel of list.h, as run-time values.
 struct Line {
   Tile tile;  // bm: rows of W, bn: rows of x
   int smem_bytes;
@@ -27,23 +27,23 @@ struct Line {
 };
 
 // Measured on the H200.
-constexpr double kFixedUs = 1.65, kFixedColUs = 0.012;  // start, first bytes, drain; for each row of x, results as well
-constexpr double kSumUs = 0.3;                          // slices added up
-constexpr double kStepUs = 0.26, kStepColUs = 0.0018;   // 128 k of 64 rows of W, or of fewer, in a block; the same
-constexpr double kDeepStepUs = 0.155, kDeepStepColUs = 0.001;  // with a ring that fills an SM
-constexpr int kStepsPerSplit = 4;                              // of K, at least
-constexpr double kBlockUs = 2.1;                               // of one that waits for room: its first bytes, its drain
-constexpr int kPrefetch = 2;                                   // stages
-constexpr int64_t kLeastDeepRows = 16;                         // of a deep tile: lower ones take as long
-constexpr int64_t kLongK = 6144;                               // from here on blocks end at different times
+constexpr double kFixedUs = 1.65, kFixedColUs = 0.012;  // start, first bytes, drain; more for each row of x
+constexpr double kSumUs = 0.3;                          // to add up the slices
+constexpr double kStepUs = 0.26, kStepColUs = 0.0018;   // 128 k of up to 64 rows of W in a block; for each row of x
+constexpr double kDeepStepUs = 0.155, kDeepStepColUs = 0.001;  // the same with a ring that fills an SM
+constexpr int kStepsPerSplit = 4;                              // k-tiles of a slice, at least
+constexpr double kBlockUs = 2.1;                               // a block that waits for an SM: first bytes, drain
+constexpr int kPrefetch = 2;                                   // stages of W
+constexpr int64_t kLeastDeepRows = 16;                         // of a deep tile: tiles with fewer rows take as long
+constexpr int64_t kLongK = 6144;                               // from this K on blocks end at different times
 
-/// What a block takes for 128 k of a tile.
+/// The time that a block takes for 128 k of a tile.
 double step_us(const Line& line, int64_t tile_rows, bool deep) {
   if (deep) return kDeepStepUs + kDeepStepColUs * std::max(line.tile.bn, 16);
   return (kStepUs + kStepColUs * line.tile.bn) * static_cast<double>(std::max<int64_t>(tile_rows, 64)) / 64;
 }
 
-/// Reading W by so many blocks at once, of tiles of so many rows, and adding up slices.
+/// The time that `blocks` blocks at once take to read W in tiles of `tile_rows` rows, and to add up the slices.
 double read_us(const Problem& p, const DeviceFacts& facts, const Line& line, int64_t blocks, int64_t tile_rows,
                int splits, bool deep = false) {
   const double block_gbs = static_cast<double>(tile_rows) * 128 * 2 / (step_us(line, tile_rows, deep) * 1e3);
@@ -51,14 +51,13 @@ double read_us(const Problem& p, const DeviceFacts& facts, const Line& line, int
   return dram_bytes(p) / (gbs * 1e3) + (splits > 1 ? kSumUs : 0.0);
 }
 
-/// Blocks that fit an SM at a time (CUDA takes 1 KB for each).
+/// The number of blocks that fit an SM at a time. CUDA reserves 1 KB of shared memory for each.
 int resident(const DeviceFacts& facts, const Line& line) {
   return std::max(1, facts.smem_per_sm / (line.smem_bytes + sm90_skinny::kReservedSmem));
 }
 
-/// The number of slices of K with which the tiles are read in the least time. The GPU puts two blocks of a cluster of
-/// more than two blocks on one SM, and other blocks then wait; clusters of eight gain only where almost nothing else
-/// runs.
+/// The number of slices of K with the least time to read the tiles. The GPU puts two blocks of a cluster of more than
+/// two blocks on one SM, and other blocks then wait. Clusters of eight gain only where almost nothing else runs.
 int splits_for(const Problem& p, const DeviceFacts& facts, const Line& line, int64_t tiles, int64_t steps) {
   const int64_t all = tiles * p.batches();
   int best = 1;
@@ -79,17 +78,17 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const bool k_major = sides.w_major == Major::kK;
   const int64_t steps = ceil_div(p.k, line.tile.bk), batches = p.batches();
   int64_t tile_rows = line.tile.bm, tiles = ceil_div(sides.rows, tile_rows);
-  // How many slices pay off depends on the number of tiles, and so on M or N. Batch-invariant results take no slices:
-  // their sums are then those of larger products.
+  // How many slices pay off depends on the number of tiles, and so on M or N. Batch-invariant results use no slices:
+  // they are then summed in the same order as those of larger GEMMs.
   const int splits = p.numerics == NumericsMode::kFast ? splits_for(p, facts, line, tiles, steps) : 1;
-  // Without slices, few tiles leave SMs idle. Lower tiles keep half of the SMs busy, and the blocks of the next kernel
-  // get the others.
+  // Without slices, few tiles leave SMs idle. Tiles with fewer rows keep half of the SMs busy, and the blocks of the
+  // next kernel get the others.
   const bool is_deep = p.numerics != NumericsMode::kFast && line.tile.bm == 64;
   if (is_deep && batches == 1 && k_major && tiles * 2 < facts.sm_count) {
     tile_rows = std::clamp(ceil_div(ceil_div(sides.rows * 2, facts.sm_count), 8) * 8, kLeastDeepRows, tile_rows);
     tiles = ceil_div(sides.rows, tile_rows);
   } else if (splits <= 2 && batches == 1 && k_major && tiles * splits * 2 >= facts.sm_count) {
-    // Lower tiles fill the last wave, at the price of reading x more often.
+    // Tiles with fewer rows fill the last wave, at the price of reading x more often.
     const int64_t wave = facts.sm_count / splits, waves = ceil_div(tiles, wave);
     tile_rows = std::clamp(ceil_div(ceil_div(sides.rows, waves * wave), 8) * 8, tile_rows - 56, tile_rows);
     tiles = ceil_div(sides.rows, tile_rows);
@@ -102,14 +101,15 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
       .prefetch = 0,
       .release = Release::kAtOnce,
   };
-  // Without slices a block has more to read, and often an SM to itself. All kernels then use the deep ring: a kernel of
-  // which two blocks fit an SM, started beside one whose blocks fill theirs, would put two on one SM while others idle.
+  // Without slices a block has more to read, and often an SM to itself. All kernels then use the deep ring. If a kernel
+  // of which two blocks fit an SM started beside a kernel whose blocks fill an SM each, the GPU would put two blocks of
+  // the former on one SM while other SMs idle.
   s.deep = is_deep && (batches == 1 || tiles * batches <= facts.sm_count);
   if (batches > 1) return s;
   s.prefetch = kPrefetch;
   const bool waves = tiles * splits > facts.sm_count;
-  // Persistent blocks load their next tile without a gap, if they have enough stages. Every SM gets one: on an SM
-  // without, two blocks of the next kernel would start.
+  // Persistent blocks load their next tile without a gap, if they have enough stages. Every SM gets one such block: on
+  // an SM without one, two blocks of the next kernel would start.
   if (waves && (s.deep || line.tile.stages > 4)) s.blocks = facts.sm_count;
   // The next kernel starts late, so that it loads while the last blocks of this one finish, and every SM is in the same
   // state: it still runs a block of this kernel and has room for one more. Where blocks end at different times, the
@@ -141,8 +141,8 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   return true;
 }
 
-/// Whether the kernels take a gated problem: a tile holds four rows of one of W's matrices, the same four of the other,
-/// and so on. No other kernels do. None gates a result before it has been rounded.
+/// True if the kernels of this family take the gated problem. A tile has four rows of one of W's matrices, the same
+/// four rows of the other, and so on. Only these kernels gate results, and they do so before the results are rounded.
 bool gates(const Problem& p) {
   const ShortSide sides = short_side_of(p);
   return p.numerics == NumericsMode::kFast && !sides.swapped && sides.w_major == Major::kK &&
@@ -150,8 +150,9 @@ bool gates(const Problem& p) {
          p.pre_activation == nullptr && p.alpha == 1.0f;
 }
 
-/// The time of the bytes at the kernel's rate, or at a lower one where too few blocks or too short slices load them;
-/// where not all blocks fit the device, at least the time of the blocks of an SM, one after the other.
+/// The predicted time: the bytes at the kernel's rate, or at a lower rate if too few blocks or too short slices load
+/// them. If not all blocks fit the device at a time, it is at least the time that an SM takes for its blocks, one after
+/// the other.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const int64_t blocks = int64_t{s.blocks} * s.splits * p.batches();
