@@ -1,50 +1,61 @@
-// Float32 products on tensor cores (sm_90a): each operand is the sum of three bfloat16 planes, and of their nine
-// products the six that matter are added up.
+// Float32 GEMMs on tensor cores (sm_90a). Each operand is the sum of three bfloat16 planes. A plane product is the GEMM
+// of one plane of A and one plane of B; of the nine plane products the six that matter are added up.
 //
-// A tensor core truncates as it accumulates, so one accumulator drifts as K grows. Here an accumulator holds 64 of K of
-// the first planes' product, and is then added to a sum in a float32 register, which rounds to nearest. A second
-// register beside each sum takes the five other products, and what the sum's own roundings lose (Sums): the error stays
-// that of a few roundings, however long K is, where float32 arithmetic's grows (NOTES.md).
+// A tensor core truncates as it accumulates, so a single accumulator drifts as K grows. Here an accumulator holds 64 of
+// K of the product of the first planes. It is then added to a sum in a float32 register, which rounds to nearest. A
+// second register beside each sum takes the five other plane products, and what the roundings of the sum lose (Sums).
+// So the error stays that of a few roundings, however long K is, whereas the error of float32 arithmetic grows with K
+// (NOTES.md).
 //
-// A block of three warpgroups stays on its SM and computes one work tile of C after another. One thread of the producer
-// warpgroup loads stages of all six planes; the two consumer warpgroups have half of the tile's rows each, and
-// alternate (pingpong within a tile): while one adds up the other multiplies. In a cluster along M each block loads
-// half of B's rows and multicasts them.
+// The kernel is persistent: a block of three warpgroups stays on its SM and computes one output tile of C after
+// another. One thread of the producer warpgroup loads stages of all six planes. The two consumer warpgroups have half
+// of the tile's rows each, and alternate (pingpong within a tile): while one adds up its accumulators, the other
+// multiplies. In a cluster along M each block loads a part of B's rows and multicasts it.
 //
-// K of the tiles that do not fill a wave may be cut into slices (Schedule), whose blocks leave their sums in the
-// workspace. Each warp has its own part of a tile, and its own counter there: the last of its kind adds up what all
-// have left, in the slices' order.
+// K of the tiles that do not fill a wave may be split into slices (Schedule), whose blocks store their sums in the
+// workspace (split-K). Each warp has its own part of a tile, and a counter for that part. The last warp to store its
+// sums of a part adds up the sums of all slices, in the slices' order.
 //
-// What planes cannot hold is computed again, element by element (tile/split_product.cuh). No element's value depends on
-// other rows of A or other columns of B.
+// Elements that the planes cannot represent are computed again, one by one (tile/split_product.cuh). No element's value
+// depends on other rows of A or other columns of B.
 //
-// Barriers:
+// Barriers. g is a consumer warpgroup, 0 or 1.
 //
-//   mbarrier          arrivals of a phase    who arrives                              who waits
-//   full[STAGES]      kFullArrivals          the producer thread, with kStageBytes;   the consumer warps, before they
-//                     and kStageBytes        TMA of all blocks of the cluster         read the stage
-//                                            completes them
-//   empty[STAGES]     kEmptyArrivals         a lane of each consumer warp of each     the producer thread, before it
-//                                            block of the cluster that has read the   loads; at its end, in clusters,
-//                                            stage                                    for all stages
+//   mbarrier          completes a phase      who arrives                              who waits
+//   full[STAGES]      kFullArrivals and      the producer thread, which announces     the consumer threads, before they
+//                     kStageBytes            kStageBytes; the TMA loads of all        read the stage
+//                                            blocks of the cluster complete them
+//   empty[STAGES]     kEmptyArrivals         one lane of each consumer warp, in       the producer thread, before it
+//                                            each block of the cluster, once the      loads the stage; in clusters also
+//                                            warp has read the stage                  at its end, for every stage
 //
 //   named barrier     threads                who arrives                              who waits
-//   kMathOrder + g    kConsumerThreads       warpgroup 1 - g, once it has started     warpgroup g, before it starts
-//                                            all products of a stage; at first        those of its next stage
-//                                            warpgroup 1, so that 0 begins
+//   kMathOrder + g    kConsumerThreads       warpgroup 1 - g, once it has started     warpgroup g, before it starts the
+//                                            all wgmma of a stage; warpgroup 1 also   wgmma of a stage
+//                                            once at first, so that warpgroup 0
+//                                            begins, but not after its last stage
 //
-//   All threads of the cluster, or of a block alone, meet once, when the mbarriers are made.
+//   All threads of the cluster, or of a block without one, meet once, when the mbarriers are made.
 //
 // Timeline of each role:
 //
-//   producer thread (warp 8, lane 0)   wait for the pass that makes the planes | for each tile: for each stage: wait
-//                                      empty, announce bytes on full, load | at the end, in clusters, wait until every
-//                                      stage has been given back
-//   warps 9 to 11                      leave at once
-//   consumer warpgroup                 wait for that pass | for each tile: wait full, wait kMathOrder, start wgmma, let
-//                                      the other one start, wait for wgmma, add up, give the stage back: for each stage
-//                                      | with slices: leave the sums, and go on if another block is the last | compute
-//                                      again what planes cannot hold | epilogue
+//   producer thread (warp 8, lane 0)
+//     wait for the kernel that makes the planes
+//     for each work tile (or slice of one):
+//       for each stage of K: wait empty; announce the bytes on full; start the TMA loads
+//     in clusters: wait until every stage is empty
+//   all other threads of the producer warpgroup
+//     exit at once
+//   consumer warpgroup g
+//     wait for the kernel that makes the planes
+//     warpgroup 1: arrive at kMathOrder
+//     for each work tile (or slice of one):
+//       for each stage of K: wait full; wait kMathOrder + g; start wgmma; arrive at kMathOrder + 1 - g; wait for wgmma
+//                            and add up; release the stage
+//       a slice: store the sums; if this warp is the last of its part of the tile, add up all slices,
+//                otherwise go on to the next work tile
+//       compute again the elements that planes cannot represent
+//       epilogue
 #pragma once
 
 #include <cuda.h>
@@ -73,26 +84,27 @@ namespace split = tile::split;
 struct Params {
   CUtensorMap planes_a, planes_b;
   split::Product product;
-  uint32_t units;  // of work: the tiles of one cluster, or a slice of them
+  uint32_t units;  // work tiles (the output tiles of one cluster) that are not sliced, and slices of the others
   tile::Raster raster;
-  uint32_t whole;    // units that are not sliced, the first ones
-  FastDivisor rest;  // tiles of one cluster that are
+  uint32_t whole;    // the first `whole` units are work tiles that are not sliced
+  FastDivisor rest;  // the number of work tiles that are sliced
   uint32_t slices;
   int slice_steps;
-  float* sums;         // Schedule
-  unsigned* counters;  // zero
+  float* sums;         // of the slices (Schedule)
+  unsigned* counters;  // zero at the start
 };
 
-constexpr int kMathOrder = 1;    // (2) named barriers: the consumer warpgroup may start a stage's products
-constexpr int kCarrySteps = 16;  // of the main loop, from one Sums::carry() to the next
+constexpr int kMathOrder = 1;    // (2) named barriers: the consumer warpgroup may start the wgmma of a stage
+constexpr int kCarrySteps = 16;  // stages from one Sums::carry() to the next
 
-/// Of this block in its cluster.
+/// The rank of this block in its cluster.
 template <class Config>
 __device__ __forceinline__ uint32_t block_rank() {
   return Config::CM > 1 ? ptx::cluster_rank() : 0;
 }
 
-/// What a unit is: which tiles of a cluster, and which slice of them.
+/// A unit of work of a cluster: number `tiles` of the work tiles, and the slice of K. Work tiles that are not sliced
+/// have slice 0.
 struct Piece {
   uint32_t tiles, slice;
 };
@@ -102,6 +114,7 @@ __device__ __forceinline__ Piece piece_at(const Params& p, uint32_t unit) {
   return {unit - slice * p.rest.divisor(), slice};
 }
 
+/// This block's output tile in work tile `tiles`.
 template <class Config>
 __device__ __forceinline__ split::Work work_at(const Params& p, uint32_t tiles) {
   const uint32_t rank = block_rank<Config>();
@@ -111,7 +124,7 @@ __device__ __forceinline__ split::Work work_at(const Params& p, uint32_t tiles) 
           static_cast<int>(outer), static_cast<int>(at.batch - outer * p.product.batch_inner.divisor())};
 }
 
-/// Of K: a unit's first stage, and how many there are.
+/// The stages of K of a unit: the first one, and their number.
 struct Steps {
   int first, count;
 };
@@ -127,9 +140,9 @@ __device__ __forceinline__ Steps steps_of(const Params& p, uint32_t unit) {
 template <class Config>
 struct Barriers {
   uint32_t at;
-  /// A stage has been loaded.
+  /// Completes when a stage has been loaded.
   __device__ __forceinline__ uint32_t full(uint32_t s) const { return at + s * 8; }
-  /// A stage has been multiplied by all that read it.
+  /// Completes when all warps that read a stage have done so.
   __device__ __forceinline__ uint32_t empty(uint32_t s) const { return at + (Config::STAGES + s) * 8; }
   __device__ __forceinline__ void init() const {
     for (int s = 0; s < Config::STAGES; ++s) {
@@ -140,8 +153,9 @@ struct Barriers {
   }
 };
 
-/// The producer thread: the planes of 64 k of both operands. A's lie in the stage one after the other; B's too, and of
-/// each plane every block of the cluster loads as many rows for all.
+/// Called by the producer thread: loads the planes of 64 k of both operands. In a stage the planes of A come one after
+/// the other, then the planes of B. Every block of the cluster loads an equal part of the rows of each plane of B, and
+/// multicasts it to all blocks.
 template <class Config>
 __device__ __forceinline__ void load_stage(const Params& p, const split::Work& work, int k, uint32_t stage,
                                            uint32_t full) {
@@ -162,7 +176,8 @@ __device__ __forceinline__ void load_stage(const Params& p, const split::Work& w
   }
 }
 
-/// Starts the products of planes kFirst..kLast-1 of kPairs of a stage, added to `acc`, or `anew`.
+/// Starts the wgmma of a stage for the pairs of planes kFirst..kLast-1 of kPairs. They add to `acc` or, with `anew`,
+/// overwrite it.
 template <class Config, int kFirst, int kLast>
 __device__ __forceinline__ void multiply(float (&acc)[Config::BN / 2], uint32_t stage, int group, bool anew) {
   constexpr int kPairs[6][2] = {{0, 0}, {2, 0}, {1, 1}, {0, 2}, {1, 0}, {0, 1}};
@@ -182,8 +197,9 @@ __device__ __forceinline__ void multiply(float (&acc)[Config::BN / 2], uint32_t 
   ptx::wgmma_commit();
 }
 
-/// A consumer thread's part of a tile. `low`: what is too small to be seen in `high`; the tensor core adds five of the
-/// products to it, of at most 2^-8 of the sixth, so that its truncation does not show.
+/// A consumer thread's part of a tile, as `high` + `low`. `low` takes what is too small to change `high`. The tensor
+/// core adds five of the six plane products to `low`. Each is at most 2^-8 of the sixth, so the tensor core's
+/// truncation of `low` does not show.
 template <class Config>
 struct Sums {
   static constexpr int kCount = Config::BN / 2;
@@ -193,7 +209,7 @@ struct Sums {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) high[i] = low[i] = 0;
   }
-  /// A stage. `hand_over`: called once the tensor cores have all of the stage's work.
+  /// Adds the six plane products of a stage. `hand_over` is called once all wgmma of the stage have been started.
   template <class HandOver>
   __device__ __forceinline__ void add(uint32_t stage, int group, const HandOver& hand_over) {
     float x[kCount];
@@ -210,15 +226,15 @@ struct Sums {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) low[i] += x[i];
   }
-  /// Every now and then, so that `low` stays small.
+  /// Moves what it can from `low` to `high`. Called every kCarrySteps stages, so that `low` stays small.
   __device__ __forceinline__ void carry() {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) split::carry(high[i], low[i]);
   }
 };
 
-/// Leaves a warp's sums of a slice in the workspace. The last one to do so for its part of the tile gets the sums over
-/// all slices, and true.
+/// Stores a warp's sums of a slice in the workspace. The last warp to do so for its part of the tile gets the sums over
+/// all slices in `sums.high`, and true; the others get false.
 template <class Config>
 __device__ __forceinline__ bool add_slices(const Params& p, const Piece& piece, int warp, Sums<Config>& sums) {
   constexpr int kCount = Sums<Config>::kCount;
@@ -266,7 +282,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
     __syncthreads();
   }
 
-  tile::Ring<Config::STAGES> ring;  // each side's own position in it
+  tile::Ring<Config::STAGES> ring;  // the position of this thread's role in the ring
   if (warp >= 8) {
     ptx::release_registers<24>();
     if (warp == 8 && lane == 0) {
@@ -282,7 +298,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
                              barriers.full(ring.stage));
         }
       }
-      if constexpr (Config::CM > 1) {  // a block must outlive its peers' arrivals
+      if constexpr (Config::CM > 1) {  // the block must stay alive until its peers' arrivals have come
         for (int s = 0; s < Config::STAGES; ++s, ring.advance()) {
           ptx::mbarrier_wait(barriers.empty(ring.stage), ring.parity ^ 1);
         }

@@ -26,8 +26,9 @@ Status launch(const Problem&, const DeviceFacts&, const Schedule&, void*, Stream
 
 #else
 
-constexpr int kRasterRows = 2048;  // of C in a panel of the raster, as in sm90_wgmma
+constexpr int kRasterRows = 2048;  // rows of C in a panel of the raster order, as in sm90_wgmma
 
+/// The tensor map of one operand's planes.
 inline Status map_planes(const split::Side& side, int box_rows, int box_planes, CUtensorMap* map) {
   const split::Planes& planes = side.planes;
   const int64_t plane = planes.rows * planes.ld;

@@ -1,10 +1,10 @@
 // The kernels of sm90_split, one line each: this is where a kernel is declared.
 //
-// A line holds a Config: columns of a block's tile, which has 128 rows; ring depth; blocks of a cluster along M, which
-// share B.
+// A line holds a Config: the columns of a block's tile, which has 128 rows; the number of pipeline stages; the blocks
+// of a cluster along M, which share B.
 //
-// A stage holds three planes of 64 k of both operands, 98 KB for 128 columns: two of them fill an SM, and are enough,
-// since six products are made of each. 64 columns are for C of few tiles.
+// A stage holds three planes of 64 k of both operands, 98 KB for 128 columns. Two stages fill an SM's shared memory.
+// They are enough, because six plane products are computed from each. Tiles of 64 columns are for C of few tiles.
 #pragma once
 
 #include <tuple>

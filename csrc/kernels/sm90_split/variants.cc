@@ -1,4 +1,4 @@
-// The variants of sm90_split: which problems each one takes, its schedule, and how long it is predicted to run.
+// The variants of sm90_split: which problems each one takes, its schedule, and its predicted time.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace {
 
 using sm90_split::Schedule;
 
-/// A kernel of list.h as values.
+/// The parameters of a kernel of list.h, as run-time values.
 struct Line {
   Tile tile;
   int smem_bytes;
@@ -26,14 +26,14 @@ struct Line {
   double rate;
 };
 
-// Fitted to 168 times on an H200, 3.8 % off on average (root mean square).
+// Fitted to 168 timings on an H200. The predictions are 3.8 % off (root mean square).
 constexpr double kStartUs = 2.5;      // both launches, first barriers, first stages
-constexpr double kSplitShare = 0.90;  // of the read bandwidth that the pass over the operands reaches
-constexpr double kColumnUs = 0.027;   // of a tile, once: its last wait, what is done to its sums, their stores
-constexpr int kProducts = 6;
-constexpr double kPartUs = 9.0;  // of a tile in a slice: a new start, its sums to the workspace
-constexpr double kSumUs = 2.0;   // of a slice, once: what the last block of a tile reads
-constexpr int kLeastSteps = 8;   // of a slice
+constexpr double kSplitShare = 0.90;  // share of the read bandwidth that making the planes reaches
+constexpr double kColumnUs = 0.027;   // per column of a tile: the last wait, the epilogue, the stores
+constexpr int kProducts = 6;          // pairs of planes that are multiplied
+constexpr double kPartUs = 9.0;       // per wave of slices: a new start, the sums to the workspace
+constexpr double kSumUs = 2.0;        // per slice: what the last block of a tile reads
+constexpr int kLeastSteps = 8;        // stages of a slice, at least
 constexpr int kMostSlices = 16;
 
 bool eligible(const Problem& p, const Line& line, Reason* why) {
@@ -45,9 +45,8 @@ struct Plan {
   double gemm_us;
 };
 
-/// The number of slices of K with the least predicted time, and that time. Only where A's rows are neighbours in
-/// memory, as in a weight's gradient, whose K is the batch: in all other products a row's bits do not depend on the
-/// number of rows.
+/// The number of slices of K with the least predicted time, and that time. K is sliced only if A is MN-major, as in a
+/// weight's gradient, whose K is the batch. In all other GEMMs a row's bits do not depend on the number of rows.
 Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Chip& chip = chip_of(facts.cc);
   const Tile& t = line.tile;
