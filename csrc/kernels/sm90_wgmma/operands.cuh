@@ -31,7 +31,7 @@ __device__ __forceinline__ uint16_t sharers_of_b(uint32_t rank) {
 }
 
 /// This block's part of k-tile `kt` of both operands. each() calls visit(WgmmaOperand, offset in the stage in bytes,
-/// arguments of WgmmaOperand::load...) for each operand.
+/// the arguments of WgmmaOperand::load behind `bar`...) for each operand.
 template <class Traits, bool = Traits::kEdged>
 struct Operands {
   static __device__ __forceinline__ int loaded_bytes(const Work&) {
