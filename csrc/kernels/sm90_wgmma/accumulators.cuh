@@ -16,8 +16,8 @@ using EdgeAccumulators = float[2][64];
 template <class Acc>
 constexpr bool is_edge = std::is_same_v<std::remove_const_t<Acc>, EdgeAccumulators>;
 
-/// Maps a warpgroup's accumulators to D, one 32-column slice (a half in identifiers) at a time. A slice has 64 rows, 16
-/// for each warp. Two slices make an epilogue tile of 64 columns (a piece in identifiers).
+/// Maps a warpgroup's accumulators to D, one 32-column subtile (a half in identifiers) at a time. A subtile has 64
+/// rows, 16 for each warp. Two subtiles make an epilogue tile of 64 columns (a piece in identifiers).
 template <class Traits>
 struct Halves {
   static constexpr int BN = Traits::BN;
@@ -42,8 +42,8 @@ struct Halves {
     if constexpr (Traits::kEdged && is_edge<Acc>) return acc[half / 4] + half % 4 * 16;
     return acc[half / 2 / kPiecesPerRow] + first_column(half / 2 % kPiecesPerRow) / 2 + half % 2 * 16;
   }
-  /// Copies slice `half` of the accumulators, with kFirst <= half < kLast, to `v`. Registers cannot be indexed at run
-  /// time, so comparisons find the slice.
+  /// Copies subtile `half` of the accumulators, with kFirst <= half < kLast, to `v`. Registers cannot be indexed at run
+  /// time, so comparisons find the subtile.
   template <int kFirst, int kLast, class Acc>
   static __device__ __forceinline__ void take(float (&v)[16], const Acc& acc, int half) {
     if constexpr (kFirst + 1 < kLast) {

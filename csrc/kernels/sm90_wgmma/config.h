@@ -30,8 +30,8 @@ struct Config {
   static constexpr int kPeers = CM + CN - 1;  // blocks that need what one block loads, itself included
   static constexpr int kCluster = CM * CN * CK;
   static constexpr int WM = kPingpong ? BM : BM / 2;  // rows of a consumer warpgroup
-  // Number of 32-column slices in a consumer warpgroup's result. An epilogue tile is 64 x 64; identifiers call each of
-  // its two 64 x 32 slices a half.
+  // Number of 32-column subtiles in a consumer warpgroup's result. An epilogue tile is 64 x 64; identifiers call each
+  // of its two 64 x 32 subtiles a half.
   static constexpr int kHalves = 2 * (WM / 64) * ((BN + 63) / 64);
   // True if warps can write a D that TMA cannot write. Larger accumulators leave too few registers for it.
   static constexpr bool kCopies = WM / 64 * BN / 2 <= 192;
@@ -51,8 +51,8 @@ struct Config {
   static constexpr int kEmptyArrivals = kTileThreads / 32 * kPeers;  // of each consumer warp of the tile, in each peer
   static constexpr int kSummedArrivals = 1;
   static constexpr int kStageBytesA = BM * BK * 2;
-  // Split-K: each block of the cluster finishes kOwnHalves of the tile's 32-column slices. A separate buffer receives
-  // the sums that the other blocks send for these slices.
+  // Split-K: each block of the cluster finishes kOwnHalves of the tile's 32-column subtiles. A separate buffer receives
+  // the sums that the other blocks send for these subtiles.
   static constexpr int kOwnHalves = kHalves / CK;
   static constexpr int kHalfSumBytes = 2 * 128 * 64;
   static constexpr int kSumBytes = (CK - 1) * kOwnHalves * kHalfSumBytes;
@@ -111,9 +111,9 @@ struct StreamK : Base {
   // Threads of the named barrier that follows the stores of partial sums: the consumers of the tile, and the warp that
   // sets the flag.
   static constexpr int kPartialsThreads = kReaders + 32;
-  static constexpr int kHalfBytes = kReaders * 16 * 4;  // partial sums of one 32-column slice of every warp
+  static constexpr int kHalfBytes = kReaders * 16 * 4;  // partial sums of one 32-column subtile of every warp
   static constexpr int kPartialBytes = Base::kHalves * kHalfBytes;
-  // Partial sums are loaded through the ring, as many 32-column slices in a stage as fit.
+  // Partial sums are loaded through the ring, as many 32-column subtiles in a stage as fit.
   static constexpr int kStageHalves = std::min(Base::kStageBytes / kHalfBytes, Base::kHalves);
   static constexpr int kPartialStages = (Base::kHalves + kStageHalves - 1) / kStageHalves;
   static constexpr int kSmemBytes = Base::kSmemBytes + 16;

@@ -28,14 +28,14 @@
 
 namespace hgemm::sm90_wgmma {
 
-/// Stores the result of a consumer warpgroup, one 32-column slice (`half`) at a time; each warp has 16 of its rows.
-/// 16-bit results pass through swizzled staging in shared memory. There two slices make an epilogue tile of 64 columns
-/// (`piece`), and TMA writes each warp's rows of it. If D is not aligned for TMA, the warp copies its rows out itself.
-/// float32 results are stored from registers. Warps work independently, except in SwapAB kernels: there a line of D
-/// begins in one warp and ends in another, so the four warps share an epilogue tile.
+/// Stores the result of a consumer warpgroup, one 32-column subtile (`half`) at a time; each warp has 16 of its rows.
+/// 16-bit results pass through swizzled staging in shared memory. There two subtiles make an epilogue tile of 64
+/// columns (`piece`), and TMA writes each warp's rows of it. If D is not aligned for TMA, the warp copies its rows out
+/// itself. float32 results are stored from registers. Warps work independently, except in SwapAB kernels: there a line
+/// of D begins in one warp and ends in another, so the four warps share an epilogue tile.
 ///
 /// A cooperative kernel has no other tile whose main loop could hide the epilogue, but it has registers to spare. So
-/// the epilogue only rounds the results at once, and the slices go to memory one by one between the first k-tiles of
+/// the epilogue only rounds the results at once, and the subtiles go to memory one by one between the first k-tiles of
 /// the next tile (deferred stores).
 template <class Traits>
 class Epilogue {
@@ -69,7 +69,7 @@ class Epilogue {
   }
 
   /// Applies the epilogue to the warpgroup's accumulators and stores the results. `row0` is this warp's first row among
-  /// the tile's first 64. With `defer` all slices but the first may be left to send_deferred().
+  /// the tile's first 64. With `defer` all subtiles but the first may be left to send_deferred().
   template <class Acc>
   __device__ __forceinline__ void store(const Acc& acc, int row0, const Work& work, bool defer) {
     if constexpr (Traits::kSwapped) return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
@@ -101,13 +101,13 @@ class Epilogue {
     }
   }
 
-  /// Stages deferred slice `half`, 1 or more, and stores the epilogue tile that it completes. TMA clips the part
+  /// Stages deferred subtile `half`, 1 or more, and stores the epilogue tile that it completes. TMA clips the part
   /// outside of D.
   __device__ __forceinline__ void send_deferred(int half) {
     send<false>(packed_[half], half, deferred_row0_, deferred_work_);
   }
 
-  /// Split-K: adds up the cluster's sums (exchange_halves), then finishes and stores this block's slices.
+  /// Split-K: adds up the cluster's sums (exchange_halves), then finishes and stores this block's subtiles.
   __device__ __forceinline__ void reduce(Accumulators& acc, uint32_t sums, uint32_t summed, int row0,
                                          const Work& work) {
     const uint32_t rank = block_rank<Traits>();
@@ -138,7 +138,7 @@ class Epilogue {
   struct alignas(2 * sizeof(C)) Pair {
     C x[2];
   };
-  /// This lane's first column in a slice.
+  /// This lane's first column in a subtile.
   __device__ __forceinline__ int lane_col(int half, const Work& work) const {
     return Halves::col_of(half, work) + lane_ % 4 * 2;
   }
@@ -293,7 +293,7 @@ class Epilogue {
     for (int i = 0; i < 8; ++i) packed[i] = bits_of({from_float<T>(v[2 * i]), from_float<T>(v[2 * i + 1])});
   }
 
-  /// Stages a slice. After the second slice of an epilogue tile TMA stores both; with `kCopies` the warp does.
+  /// Stages a subtile. After the second subtile of an epilogue tile TMA stores both; with `kCopies` the warp does.
   template <bool kCopies>
   __device__ __forceinline__ void send(const uint32_t (&packed)[8], int half, int row0, const Work& work) {
     if constexpr (Traits::kSwapped) return send_transposed(packed, half, row0, work);
@@ -342,7 +342,7 @@ class Epilogue {
   }
   __device__ __forceinline__ void next_buffer() { sent_ = reuses_ ? (sent_ + 1) % Traits::kStagingBuffers : sent_ + 1; }
   __device__ __forceinline__ uint32_t buffer() const { return staging_ + sent_ * Traits::kStagingBytes; }
-  /// The address of a 16-byte chunk of a slice in the buffer's 16 swizzled lines.
+  /// The address of a 16-byte chunk of a subtile in the buffer's 16 swizzled lines.
   __device__ __forceinline__ uint32_t chunk_at(int half, int row, int chunk) const {
     return buffer() + row * kLine + ((half % 2 * 4 + chunk) ^ (row % 8)) * 16;
   }
@@ -356,14 +356,14 @@ class Epilogue {
     }
   }
 
-  /// Stores a slice without TMA to a matrix of D's type and strides, which may have any alignment.
+  /// Stores a subtile without TMA to a matrix of D's type and strides, which may have any alignment.
   __device__ __forceinline__ void write(void* matrix, const float (&v)[16], int half, int row0, const Work& work) {
     const int row = Halves::row_of(half, row0, work), col = Halves::col_of(half, work);
     const int64_t at = offset_of(row, col, work);
     if (p_.epilogue.out_f32) {
       write_f32(static_cast<float*>(matrix) + at, v, row, col);
     } else {
-      if (p_.store_tma) {  // TMA may still be reading earlier slices
+      if (p_.store_tma) {  // TMA may still be reading earlier subtiles
         if (lane_ == 0) ptx::tma_store_wait_read<0>();
         __syncwarp();
       }
@@ -399,7 +399,7 @@ class Epilogue {
       }
     }
   }
-  /// Copies HALVES staged slices, from `first` on, to rows of D that may start at any address.
+  /// Copies HALVES staged subtiles, from `first` on, to rows of D that may start at any address.
   template <int HALVES>
   __device__ __forceinline__ void copy_out(T* dst, int first, int row, int col) {
     constexpr int kBatch = Traits::WM / 64 * Traits::BN / 2 > 160 ? 1 : 2;

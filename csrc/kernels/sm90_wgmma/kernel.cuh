@@ -41,8 +41,8 @@
 //                                                 partial sums
 //   kStagesRead + g            kWarpgroupThreads  warpgroup g                     warpgroup g, before its last epilogue
 //   (pingpong, no stream-K)                                                       stages results in the ring
-//   kEpilogueTile + g          kWarpgroupThreads  warpgroup g                     warpgroup g, before and after it
-//   (SwapAB)                                                                      writes an epilogue tile to staging
+//   kEpilogueTile + g          kWarpgroupThreads  warpgroup g                     warpgroup g, before it reuses a
+//   (SwapAB)                                                                      staging buffer and after it fills one
 //   kSumsRead (split-K)        kConsumerThreads   all consumers                   all consumers, before results replace
 //                                                                                 the sums in shared memory
 //

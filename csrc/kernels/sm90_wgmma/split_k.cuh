@@ -9,9 +9,9 @@
 
 namespace hgemm::sm90_wgmma {
 
-/// Reduces the accumulators of the cluster's blocks. Block `half` % CK finishes 32-column slice `half`. Each block
-/// sends its sums of the other blocks' slices to them, and adds the sums that it receives to its own slices, in a fixed
-/// order. `sums`: the buffer that receives them, (CK - 1, kOwnHalves, 4, kConsumerThreads, 16 bytes), whose bytes
+/// Reduces the accumulators of the cluster's blocks. Block `half` % CK finishes 32-column subtile `half`. Each block
+/// sends its sums of the other blocks' subtiles to them, and adds the sums that it receives to its own subtiles, in a
+/// fixed order. `sums`: the buffer that receives them, (CK - 1, kOwnHalves, 4, kConsumerThreads, 16 bytes), whose bytes
 /// complete on `summed`.
 template <class Traits>
 __device__ __forceinline__ void exchange_halves(Accumulators<Traits>& acc, uint32_t sums, uint32_t summed,

@@ -138,7 +138,7 @@ size_t stream_k_bytes(const Problem& p, const DeviceFacts& facts, const Line& li
 
 /// The time of the epilogue as a multiple of a plain one's. Where TMA stores D, the code for bias and relu is unrolled
 /// in every layout, and the code for other activations in the layout of linear layers. Every other epilogue is a loop
-/// over 32-column slices.
+/// over 32-column subtiles.
 double epilogue_factor(const Problem& p) {
   const bool is_linear = p.a_major() == Major::kK && p.b_major() == Major::kK;
   const bool cheap = p.act == Activation::kNone || p.act == Activation::kRelu;
