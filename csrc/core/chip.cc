@@ -3,12 +3,12 @@
 namespace hgemm {
 namespace {
 
-/// The chip on which the rates in the lists of kernels were measured.
+/// The compute capability of the chip on which the rates in the lists of kernels were measured.
 constexpr int kRatedCc = 90;
 
-// The rates of the H200 were measured on one, at fixed power. cuBLAS holds 600-690 TFLOP/s there: a model needs the
+// The rates of the H200 were measured on one, at fixed power. cuBLAS sustains 600-690 TFLOP/s there. A model needs the
 // clock under that load, not the boost clock. The other chips' rates come from public datasheets and are unmeasured.
-// mma.sync reaches 62 % of wgmma's rate on Hopper; its rate on Blackwell is a guess from there.
+// On Hopper, mma.sync reaches 62 % of wgmma's rate. Its rate on Blackwell is a guess from that figure.
 constexpr Chip kChips[] = {
     {.name = "A100",
      .facts = {.cc = 80,

@@ -1,4 +1,4 @@
-// The chips that this library knows, and what depends on a device's architecture.
+// The GPU chips that this library knows, and properties that follow from a device's architecture.
 #pragma once
 
 #include <algorithm>
@@ -7,39 +7,63 @@
 
 namespace hgemm {
 
-/// One chip. This table is the only place that lists chips: cost models take their rates from it, and decisions for a
-/// device that is not in the machine take its facts.
+/// One chip and its rates, for the cost models. The table in chip.cc is the only place that lists chips. Decisions for
+/// a device that is not in the machine take the facts from there.
 struct Chip {
+  /// The name of a GPU with this chip: "H200".
   const char* name = "";
-  DeviceFacts facts;            // of a device with this chip, as CUDA would report them
-  double clock_ghz = 0;         // sustained in a large GEMM
-  double mma_flops = 0;         // per clock and SM: mma.sync, 16-bit inputs, float32 accumulation
-  double peak_flops = 0;        // per clock and SM: the chip's widest 16-bit tensor instruction (wgmma, tcgen05)
-  double simt_flops = 0;        // per clock and SM: float32 FMA
-  double dram_gbs = 0;          // what a read stream gets of facts.dram_gbs
-  double l2_bytes_per_clk = 0;  // one SM's share when all of them read
-  bool measured = false;     // by this project. On other chips the models only rank our own kernels against each other.
-  bool own_kernels = false;  // Some kernels are compiled for this chip alone (build_tools/archs.py).
+
+  /// What CUDA reports for that GPU.
+  DeviceFacts facts;
+
+  /// The clock in GHz that the chip sustains in a large GEMM.
+  double clock_ghz = 0;
+
+  /// Floating-point operations per clock and SM of mma.sync with 16-bit operands and float32 accumulation. As in the
+  /// two fields below, a multiply-add counts as two.
+  double mma_flops = 0;
+
+  /// The same of the chip's fastest tensor-core instruction for 16-bit operands: mma.sync, wgmma or tcgen05.
+  double peak_flops = 0;
+
+  /// The same of float32 FMA on CUDA cores.
+  double simt_flops = 0;
+
+  /// The DRAM bandwidth in GB/s that a read stream reaches. facts.dram_gbs is the peak.
+  double dram_gbs = 0;
+
+  /// One SM's share of the L2 bandwidth when all SMs read, in bytes per clock.
+  double l2_bytes_per_clk = 0;
+
+  /// This project measured the rates. On other chips the cost models only rank our own kernels against each other.
+  bool measured = false;
+
+  /// Some kernels are compiled for this chip alone (build_tools/archs.py).
+  bool own_kernels = false;
 };
 
+/// The number of chips in the table.
 int chip_count();
 
 /// The chips in the order of their compute capabilities. Requires 0 <= index < chip_count().
 const Chip& chip_at(int index);
 
-/// The chip that stands for a compute capability: the newest one that is not newer (the A100 below all).
+/// The chip whose rates are used for a compute capability: the newest chip of the table that is not newer than `cc`,
+/// and the A100 for anything older than all of them.
 const Chip& chip_of(int cc);
 
-/// The facts of the chip with exactly this compute capability. Returns false, and leaves `facts` alone, where the table
-/// has none.
+/// Copies the facts of the chip with exactly this compute capability to `facts`. Returns false, and leaves `facts` as
+/// it is, if the table has no such chip.
 bool preset_facts(int cc, DeviceFacts* facts);
 
-/// Whether the chip's constants rest on measurements, and with them a comparison of our models with torch's.
+/// True if the table has a chip of exactly this compute capability and this project measured its rates. Only then can
+/// the predictions for our kernels be compared with those for torch.
 bool is_measured(int cc);
 
+/// True if some kernels are compiled for chips of exactly this compute capability alone.
 bool has_own_kernels(int cc);
 
-/// What sm_90 brought, and newer architectures have.
+/// True if the architecture has thread block clusters and programmatic dependent launch: sm_90 and newer.
 constexpr bool has_clusters(int cc) {
   return cc >= 90;
 }
@@ -47,17 +71,18 @@ constexpr bool has_dependent_launch(int cc) {
   return cc >= 90;
 }
 
-/// Clusters of so many blocks that run at the same time, a block to an SM. Those of more than two need SMs of one GPC:
-/// on the H200 30 of 33 clusters of four find room.
+/// The number of clusters of `blocks` blocks that are resident at the same time, with one block per SM. A cluster of
+/// more than two blocks needs SMs of one GPC, which leaves some SMs idle: on the H200, 30 clusters of four are resident
+/// instead of 33.
 constexpr int clusters_at_once(const DeviceFacts& facts, int blocks) {
   return std::max(1, blocks > 2 ? facts.sm_count * 10 / (11 * blocks) : facts.sm_count / blocks);
 }
 
-/// What a read stream gets of a device's DRAM: its chip's share of the peak. GPUs of one architecture differ in their
-/// memory more than in all else (H100 and H200: 3.35 and 4.9 TB/s).
+/// The DRAM bandwidth in GB/s that a read stream reaches on a device: the device's peak times the share of the peak
+/// that its chip reaches. GPUs of one architecture differ most in their memory (H100: 3.35 TB/s, H200: 4.9 TB/s).
 double dram_gbs(const DeviceFacts& facts);
 
-/// The device's DRAM bandwidth over that of the chip on which the rates in the lists of kernels were measured.
+/// The device's dram_gbs() divided by that of the H200, on which the rates in the lists of kernels were measured.
 double dram_share(const DeviceFacts& facts);
 
 }  // namespace hgemm

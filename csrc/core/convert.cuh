@@ -1,4 +1,4 @@
-// 16-bit floating point types: conversion, and eight of them as one 16-byte register group.
+// Conversions between float32 and the element types, and vectors of eight 16-bit elements.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,6 +10,7 @@
 
 namespace hgemm {
 
+/// Converts an element to float32, exactly.
 __device__ __forceinline__ float to_float(__half x) {
   return __half2float(x);
 }
@@ -20,6 +21,7 @@ __device__ __forceinline__ float to_float(float x) {
   return x;
 }
 
+/// Converts to T, rounding to nearest even.
 template <class T>
 __device__ __forceinline__ T from_float(float x);
 template <>
@@ -35,12 +37,13 @@ __device__ __forceinline__ float from_float<float>(float x) {
   return x;
 }
 
-/// Eight consecutive elements, aligned so that the compiler moves them with 16-byte accesses.
+/// Eight consecutive elements of 16 bits, aligned so that the compiler moves them with one 16-byte access.
 template <class T>
 struct alignas(16) Vec8 {
   T x[8];
 };
 
+/// The DType of an element type.
 template <class T>
 struct DTypeOf;
 template <>
@@ -52,7 +55,7 @@ struct DTypeOf<__nv_bfloat16> {
   static constexpr DType value = DType::kBF16;
 };
 
-/// The type of the elements of a half dtype.
+/// The element type of a 16-bit DType, kF16 or kBF16.
 template <DType kDType>
 using ElementOf = std::conditional_t<kDType == DType::kF16, __half, __nv_bfloat16>;
 

@@ -1,4 +1,5 @@
-// Time of a tiled GEMM from wave quantisation, main loop rates and memory floors: what Variant::predict_us is made of.
+// The analytic cost model of a tiled GEMM: wave quantisation, main loop rates and DRAM traffic. sm80_mma predicts its
+// times by it; other families use parts of it.
 #pragma once
 
 #include <algorithm>
@@ -8,15 +9,22 @@
 
 namespace hgemm {
 
-/// How a tiled kernel uses an SM.
+/// A tiled kernel, as the cost model sees it.
 struct TileCost {
   Tile tile;
-  int ctas_per_sm = 1;       // resident at once
-  double flops_per_clk = 0;  // of one SM with all of them resident, in the steady state of the main loop
-  int splits = 1;            // of K, reduced through fp32 workspace
+
+  /// Blocks (CTAs) that are resident on an SM at the same time.
+  int ctas_per_sm = 1;
+
+  /// Floating-point operations per clock of one SM with all of these blocks resident, in the main loop's steady state.
+  double flops_per_clk = 0;
+
+  /// Slices of K, each computed by a block of its own. Above one, the float32 partial sums go through the workspace.
+  int splits = 1;
 };
 
-/// CTAs of a kernel that fit on one SM at a time, by shared memory and threads (1 KB a CTA is the system's).
+/// The number of blocks (CTAs) of a kernel that fit on one SM at a time, at least 1: its occupancy by shared memory,
+/// registers and threads. CUDA reserves 1 KB of shared memory per block.
 inline int resident_ctas(const DeviceFacts& facts, int smem_bytes, int threads, int registers_per_thread) {
   const int max_threads = facts.cc == 86 || facts.cc == 89 ? 1536 : 2048;
   const int by_smem = facts.smem_per_sm / (smem_bytes + 1024);
@@ -24,7 +32,7 @@ inline int resident_ctas(const DeviceFacts& facts, int smem_bytes, int threads, 
   return std::max(1, std::min({by_smem, by_registers, max_threads / threads}));
 }
 
-/// Bytes that must cross DRAM once: operands (a broadcast batch counts once) and results.
+/// Bytes that must cross DRAM: operands and results. A matrix that is broadcast over the batch counts once.
 inline double dram_bytes(const Problem& p) {
   const auto distinct = [&p](const Matrix& x) {
     return static_cast<double>((x.batch_stride[0] == 0 ? 1 : p.batch[0]) * (x.batch_stride[1] == 0 ? 1 : p.batch[1]));
@@ -41,18 +49,21 @@ inline double dram_bytes(const Problem& p) {
 }
 
 namespace cost {
-constexpr double kLaunchUs = 2.6;    // a kernel in a CUDA graph: start, ramp, drain
-constexpr double kLatencyUs = 0.9;   // global memory to shared memory
-constexpr double kEpilogueUs = 0.8;  // barriers around the stores
-// Address arithmetic and shared memory of a tile's stores, per thousand results; rows of D that do not start on 16
-// bytes cost more.
+// Times in microseconds.
+constexpr double kLaunchUs = 2.6;    // a kernel in a CUDA graph: start, ramp-up and drain
+constexpr double kLatencyUs = 0.9;   // latency of a load from global to shared memory
+constexpr double kEpilogueUs = 0.8;  // the barriers around the stores
+// Address arithmetic and shared-memory traffic of an output tile's stores, per thousand elements. Rows of D that do not
+// start on 16 bytes cost more.
 constexpr double kStoreUs = 0.12;
 constexpr double kUnalignedStoreUs = 0.5;
-constexpr double kStreamShare = 0.85;  // of the read bandwidth: cuBLAS gets 0.89 from weights that it reads once
+// The share of the read bandwidth that a GEMM reaches. cuBLAS reaches 0.89 with weights that it reads once.
+constexpr double kStreamShare = 0.85;
 }  // namespace cost
 
-/// Predicted microseconds. Whole waves run at the steady rate; the last one with as many CTAs per SM as it has. A step
-/// of the main loop takes the longest of its math, its bytes from L2 and the load latency that `stages` cannot hide.
+/// Returns the predicted time of the GEMM in microseconds. Full waves run at the steady rate. The last wave has fewer
+/// blocks per SM, and runs at the rate that these reach. One k-tile of the main loop takes the longest of three times:
+/// its math, its bytes from L2, and the load latency that the pipeline stages do not hide.
 inline double tiled_gemm_us(const Problem& p, const DeviceFacts& facts, const TileCost& kernel) {
   const Chip& chip = chip_of(facts.cc);
   const Tile& t = kernel.tile;
@@ -72,13 +83,14 @@ inline double tiled_gemm_us(const Problem& p, const DeviceFacts& facts, const Ti
   const double stores_us = 1e-3 * t.bm * t.bn * (alignment_d(p) >= 16 ? cost::kStoreUs : cost::kUnalignedStoreUs);
   const double edges_us = cost::kLatencyUs + cost::kEpilogueUs + stores_us;
   const auto wave_us = [&](int resident) {
-    // Fewer CTAs than fit leave latencies uncovered.
+    // With fewer blocks than fit, latencies are not hidden.
     const double share = kernel.ctas_per_sm == 1 ? 1.0 : 0.5 + 0.5 * resident / kernel.ctas_per_sm;
     const double math = resident * step_flops / (kernel.flops_per_clk * share * clk_per_us);
     const double loads = resident * step_bytes / feed;
     const double steady = steps * std::max({math, loads, latency_us}) + resident * tile_out_bytes / feed;
     if (kernel.ctas_per_sm == 1) return steady + edges_us;
-    // A neighbour on the SM hides most of a CTA's fill and drain, unless K is so short that there is little else.
+    // Another block on the SM hides most of a block's pipeline fill and epilogue, unless K is so short that the block
+    // does little else.
     const double alone = edges_us + steps * std::max(math / resident, latency_us);
     return std::max(steady + 0.3 * edges_us, alone);
   };
@@ -90,7 +102,7 @@ inline double tiled_gemm_us(const Problem& p, const DeviceFacts& facts, const Ti
   const double dram_us = dram_bytes(p) / (dram_gbs(facts) * 1e3 * cost::kStreamShare);
   double us = cost::kLaunchUs + std::max(sm_us, dram_us);
   if (kernel.splits > 1) {
-    // Partial sums are read back once, mostly from L2, and the last arrivers wait for each other.
+    // The partial sums are read back once, mostly from L2, and the blocks that arrive last wait for each other.
     const double partial = 4.0 * static_cast<double>(p.m) * p.n * p.batches() * kernel.splits;
     us += 1.5 + partial / (feed * facts.sm_count);
   }

@@ -1,4 +1,4 @@
-// What the host rooms may ask of CUDA without its headers. Implemented in kernels/device.cu.
+// Queries of the CUDA runtime for host code that does not include CUDA's headers. Implemented in kernels/device.cu.
 #pragma once
 
 #include <string>
@@ -7,14 +7,16 @@
 
 namespace hgemm {
 
-/// Reads a device's attributes once and hands out the copy afterwards (no CUDA call, no lock). Thread-safe.
-/// Returns a cudaError_t; 0 is success.
+/// Fills `facts` with the attributes of the device with this CUDA ordinal. The first call for a device reads them;
+/// later calls return the copy, without a CUDA call or a lock. Thread-safe. Returns a cudaError_t; 0 is success, and
+/// otherwise `facts` stays as it is.
 HGEMM_IN_CUDA(query_device_facts(int ordinal, DeviceFacts* facts))
 
-/// What CUDA says when asked for a kernel of this library on a device: 0 where it could be launched.
+/// Loads an empty kernel of this library on the device with this CUDA ordinal, without launching it. Returns 0 if
+/// kernels of this build can run there, else the cudaError_t of the attempt. Allowed while a stream is being captured.
 HGEMM_IN_CUDA(load_a_kernel(int ordinal))
 
-// Values of cudaError_t.
+// Values of cudaError_t: the driver is older than the toolkit; no code for the device; PTX newer than the driver.
 constexpr Status kInsufficientDriver = 35, kNoKernelImage = 209, kUnsupportedPtx = 222;
 
 #ifdef HGEMM_NO_DEVICE_CODE
@@ -25,10 +27,10 @@ inline const char* status_string(Status) {
   return "built without device code (HGEMM_CUDA_ARCHS=none)";
 }
 #else
-/// The toolkit that this library was built with, as "13.0".
+/// The version of the CUDA toolkit that this library was built with: "13.0".
 std::string cuda_version();
 
-/// The CUDA runtime's text for a status.
+/// The CUDA runtime's description of a cudaError_t.
 const char* status_string(Status status);
 #endif
 

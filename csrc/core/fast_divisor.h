@@ -1,4 +1,4 @@
-// Division by a number that is known at launch.
+// Division by a divisor that the host knows at launch.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace hgemm {
 
-/// A multiplication and a shift, where the division of two variables takes a GPU some 150 cycles. Dividends are below
-/// 2^31, the divisor in 1..2^31.
+/// Divides by a multiplication and a shift. A GPU needs some 150 cycles to divide two variables. The divisor must be in
+/// 1..2^31 and dividends below 2^31.
 /// T. Granlund, P. Montgomery, "Division by Invariant Integers using Multiplication", 1994.
 class FastDivisor {
  public:
@@ -23,7 +23,7 @@ class FastDivisor {
   HGEMM_HOST_DEVICE uint32_t divisor() const { return divisor_; }
 
  private:
-  /// 31 and the bits of divisor - 1, so that the multiplier has exactly 32 bits.
+  /// 31 plus the number of bits of divisor - 1, which makes the multiplier exactly 32 bits wide.
   static uint32_t shift_of(uint32_t divisor) {
     return divisor == 1 ? 31 : 63 - static_cast<uint32_t>(__builtin_clz(divisor - 1));
   }

@@ -1,4 +1,4 @@
-// printf into a string.
+// printf into a std::string.
 #pragma once
 
 #include <cstdio>
@@ -6,6 +6,7 @@
 
 namespace hgemm {
 
+/// Returns the text that printf would write.
 template <class... Args>
 std::string format(const char* pattern, Args... args) {
   std::string text(static_cast<size_t>(std::snprintf(nullptr, 0, pattern, args...)), '\0');

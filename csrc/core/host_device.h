@@ -1,4 +1,4 @@
-// Functions that both sides run, so that they can be tested without a GPU.
+// HGEMM_HOST_DEVICE marks functions that run on host and device, so that tests can call them without a GPU.
 #pragma once
 
 #ifdef __CUDACC__

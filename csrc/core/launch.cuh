@@ -1,4 +1,4 @@
-// How kernels are launched: shared memory, clusters, programmatic dependent launch.
+// Kernel launches: dynamic shared memory, thread block clusters, programmatic dependent launch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,8 +9,8 @@
 
 namespace hgemm {
 
-/// kernel<<<grid, threads, smem_bytes, stream>>>(arguments...), with the launch's own status. cudaGetLastError() would
-/// also give what an earlier call, anybody's on this thread, left behind.
+/// Launches kernel<<<grid, threads, smem_bytes, stream>>>(arguments...) and returns the status of this launch.
+/// cudaGetLastError() would also return the error that an earlier call on this thread left behind.
 template <class... Params, class... Arguments>
 cudaError_t enqueue(void (*kernel)(Params...), dim3 grid, int threads, int smem_bytes, cudaStream_t stream,
                     Arguments&&... arguments) {
@@ -22,7 +22,8 @@ cudaError_t enqueue(void (*kernel)(Params...), dim3 grid, int threads, int smem_
   return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 
-/// Opts a kernel into more than 48 KB of shared memory, once per device; `done` belongs to the kernel.
+/// Opts a kernel into `bytes` of dynamic shared memory, which may exceed 48 KB, on the current device. `done` belongs
+/// to this kernel, and has one bit per device on which it has opted in: later calls cost no CUDA call there.
 template <class Kernel>
 cudaError_t allow_smem(Kernel* kernel, int bytes, std::atomic<uint64_t>& done) {
   int device = 0;
@@ -34,7 +35,7 @@ cudaError_t allow_smem(Kernel* kernel, int bytes, std::atomic<uint64_t>& done) {
   return e;
 }
 
-/// Whether a stream capture may hold programmatic dependent launches: drivers before CUDA 12.3 refuse them.
+/// True if a stream capture may contain programmatic dependent launches. Drivers older than CUDA 12.3 refuse them.
 inline bool can_launch_dependents() {
   static const bool can = [] {
     int version = 0;
@@ -43,11 +44,11 @@ inline bool can_launch_dependents() {
   return can;
 }
 
-// What depends on the architectures that a file is compiled for is the file's own (static): files differ in them, and
-// the linker would keep one function for all.
+// The functions below depend on the architectures that the including file is compiled for. They are static because the
+// files differ in these, while the linker would keep only one copy of an inline function.
 
-/// Whether this file's code for sm_90 and newer was compiled for sm_90: PTX of an older architecture neither waits for
-/// the kernels before it nor knows clusters.
+/// True if this file has code for sm_90 or newer. Otherwise such devices run the PTX of an older architecture, which
+/// has no clusters and does not wait for the preceding kernel of the stream.
 [[maybe_unused]] static bool has_sm90_code() {
   for (int arch : {__CUDA_ARCH_LIST__}) {
     if (arch >= 900) return true;
@@ -55,8 +56,11 @@ inline bool can_launch_dependents() {
   return false;
 }
 
-/// Lets a kernel for sm_90 and newer that waits by itself for those before it (ptx/dependent_launch.cuh) start early,
-/// where its code does wait. No other function asks for that. `config.attrs` has room for one more.
+/// Adds programmatic dependent launch to the configuration: the kernel may start while the preceding kernel of the
+/// stream is still running. The kernel must therefore execute griddepcontrol.wait (ptx/dependent_launch.cuh) before it
+/// touches memory that earlier kernels use. The function does nothing where this file has no code that waits, or where
+/// the driver cannot capture such launches. It is the only place that sets the attribute. `config->attrs` must have
+/// space for one more attribute.
 [[maybe_unused]] static void allow_early_start(cudaLaunchConfig_t* config) {
   if (!has_sm90_code() || !can_launch_dependents()) return;
   cudaLaunchAttribute& attribute = config->attrs[config->numAttrs++];
@@ -64,7 +68,8 @@ inline bool can_launch_dependents() {
   attribute.val.programmaticStreamSerializationAllowed = 1;
 }
 
-/// The same as enqueue() in clusters of (1, cluster, 1) blocks. `dependent`: allow_early_start.
+/// The same as enqueue(), in clusters of (1, cluster, 1) blocks; 1 is a launch without clusters. If `dependent`, the
+/// kernel may start early, see allow_early_start().
 template <class Params>
 static cudaError_t enqueue_clusters(void (*kernel)(Params), dim3 grid, int threads, int smem_bytes, unsigned cluster,
                                     bool dependent, cudaStream_t stream, const Params& params) {

@@ -1,5 +1,7 @@
-// Plain data shared by every room: what is to be multiplied, on what device, by which kernel.
-// No torch, no CUDA: the dispatcher compiles and runs on a machine without a GPU.
+// Plain data that every directory of this library shares: the GEMM to compute (Problem), the device that runs it
+// (DeviceFacts), and a kernel that may run it (Variant).
+//
+// This header includes neither torch nor CUDA, so the dispatcher compiles, and is tested, on a machine without a GPU.
 #pragma once
 
 #include <cstddef>
@@ -7,75 +9,156 @@
 
 namespace hgemm {
 
-// No kernel takes what follows kF32: these are torch's, and reported by their names.
+/// The element type of a matrix. Kernels take kF16, kBF16 and kF32. Torch runs all matmuls of the other types; they are
+/// listed so that explanations and reports can name them.
 enum class DType : int32_t { kF16 = 0, kBF16 = 1, kF32 = 2, kF64 = 3, kC64 = 4, kC128 = 5 };
+
+/// The activation of the epilogue, by torch's names: relu, gelu (by erf), gelu with approximate="tanh", silu.
 enum class Activation : int32_t { kNone = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3, kSilu = 4 };
 
+/// Bytes of one element.
 constexpr int dtype_bytes(DType t) {
   constexpr int kBytes[] = {2, 2, 4, 8, 8, 16};
   return kBytes[static_cast<int>(t)];
 }
+
+/// The dtype's name in torch: "float16".
 constexpr const char* dtype_name(DType t) {
   constexpr const char* kNames[] = {"float16", "bfloat16", "float32", "float64", "complex64", "complex128"};
   return kNames[static_cast<int>(t)];
 }
 
-/// A batch of matrices. Strides count elements; 0 broadcasts. Two batch dimensions {outer, inner} serve
-/// (B, H, S, D) views whose heads do not collapse into one stride.
+/// A batch of strided matrices in device memory. The extents are Problem's.
+///
+/// Element (row, col) of matrix {outer, inner} of the batch lies at
+/// data[outer * batch_stride[0] + inner * batch_stride[1] + row * row_stride + col * col_stride].
+/// Strides count elements, not bytes. A stride of 0 broadcasts. There are two batch dimensions because the heads of a
+/// (B, H, S, D) view need not collapse into one stride.
 struct Matrix {
+  /// The address of the first element.
   void* data = nullptr;
+
+  /// Elements from one row to the next.
   int64_t row_stride = 0;
+
+  /// Elements from one column to the next.
   int64_t col_stride = 0;
+
+  /// Elements from one matrix of the batch to the next, along the outer and the inner batch dimension.
   int64_t batch_stride[2] = {0, 0};
 };
 
-/// Memory order of an operand: the reduction index k or the outer index (m for A, n for B) is contiguous.
+/// The memory order of A or B, by the index that is contiguous. kK (K-major): the reduction index k. kMN (MN-major):
+/// the outer index, m for A and n for B.
 enum class Major : int32_t { kK = 0, kMN = 1 };
 
-/// What may decide how a product is summed up. kBatchInvariant: not the number of A's rows, not the batch, not where a
-/// row stands or how it is aligned; where no kernel takes the dtype it is torch's, or, kBatchInvariantOrRaise, an
-/// error.
+/// What the summation order of a GEMM, and hence the bits of its result, may depend on.
+///
+/// kFast: on anything.
+/// kBatchInvariant: not on M, on the batch size, on the position of a row in A or on the alignment. Torch runs the
+/// matmuls of a dtype that no batch-invariant kernel takes, such as strict float32.
+/// kBatchInvariantOrRaise: the same, but a matmul that torch would run is an error.
 enum class NumericsMode : int32_t { kFast = 0, kBatchInvariant = 1, kBatchInvariantOrRaise = 2 };
 
-/// What may compute a float32 product. kSplit: also kernels of Arithmetic::kSplitF32. kTf32: torch alone, which may use
-/// TF32, or for all that is known here may.
+/// Which kernels may run a float32 GEMM.
+///
+/// kStrict: torch's, and those that multiply and add in float32 (Arithmetic::kAccumulateF32).
+/// kSplit: also those that split the operands into bfloat16 planes (Arithmetic::kSplitF32).
+/// kTf32: TF32 is allowed (or the caller did not say), so the GEMM is left to torch.
 enum class Float32Mode : int32_t { kStrict = 0, kSplit = 1, kTf32 = 2 };
 
-/// D = act(alpha * A @ B + beta * C + bias), A (m, k), B (k, n), C and D (m, n), bias (n).
-/// Invariants (see dispatch/canonical.h): A and B each have one unit stride; D has unit column stride; C is any-strided
-/// and may broadcast. `pre_activation`, when set, receives the argument of act with D's strides.
+/// One (batched) GEMM and its epilogue, D = act(alpha * A @ B + beta * C + bias), with the shapes
+///
+///   A (m, k)    B (k, n)    C and D (m, n)    bias (n)
+///
+/// in each of the batch[0] * batch[1] matrices. In PyTorch: act(torch.baddbmm(C, A, B, beta=beta, alpha=alpha) + bias).
+/// Kernels accumulate in float32, except those of Arithmetic::kAccumulateF16, and the epilogue works in float32: only D
+/// is rounded to its type.
+///
+/// Invariants, which dispatch/canonical.h establishes:
+///  - A and B each have a unit stride, along their rows or their columns (a_major(), b_major());
+///  - D is row-major: d.col_stride is 1;
+///  - C may have any strides and may broadcast;
+///  - no stride is negative.
 struct Problem {
+  /// Rows of A and D; columns of B and D; columns of A and rows of B.
   int64_t m = 0, n = 0, k = 0;
-  int64_t batch[2] = {1, 1};  // outer, inner
-  Matrix a, b, c, d;          // c.data == nullptr: no C
-  const void* bias = nullptr;
-  void* pre_activation = nullptr;
-  float alpha = 1.0f, beta = 0.0f;
-  DType dtype = DType::kF16;      // of A and B (and bias)
-  DType out_dtype = DType::kF16;  // of D and pre_activation: dtype, or kF32
-  DType c_dtype = DType::kF16;    // of C
-  Activation act = Activation::kNone;
-  int32_t b_tile = 0;  // of a padded copy (tile/pad.h): not 0 where tiles of B start on lines of their own
-  // B's columns are two halves: D = act(A @ first) * (A @ second), (m, n / 2). Only where Variant::gates says so.
-  bool gated = false;
-  bool b_is_vector = false;  // its only column: so D is that row times A's transpose as well
-  NumericsMode numerics = NumericsMode::kFast;
-  Float32Mode float32 = Float32Mode::kStrict;  // of other dtypes always that
 
+  /// The extents of the batch dimensions, outer and inner. A single batch dimension is the inner one.
+  int64_t batch[2] = {1, 1};
+
+  /// The operands and the result. Without a C, c.data is null.
+  Matrix a, b, c, d;
+
+  /// n contiguous elements of `dtype` that are added to every row; null without a bias.
+  const void* bias = nullptr;
+
+  /// Where not null, the kernel also stores the argument of `act` here, in out_dtype and with the strides of D. The
+  /// backward pass of an activation needs it.
+  void* pre_activation = nullptr;
+
+  /// Factors of A @ B and of C. With beta = 0 the kernel does not read C.
+  float alpha = 1.0f, beta = 0.0f;
+
+  /// The element type of A, B and bias.
+  DType dtype = DType::kF16;
+
+  /// The element type of D and pre_activation: `dtype`, or kF32.
+  DType out_dtype = DType::kF16;
+
+  /// The element type of C.
+  DType c_dtype = DType::kF16;
+
+  /// The function that the epilogue applies last, elementwise.
+  Activation act = Activation::kNone;
+
+  /// 0, unless B is a padded copy (tile/pad.h) in which every tile of this many columns starts on a 128-byte line.
+  int32_t b_tile = 0;
+
+  /// B holds two matrices of n / 2 columns side by side, and D, (m, n / 2), is act(A @ first) * (A @ second). Only
+  /// kernels whose Variant::gates returns true for the problem compute this.
+  bool gated = false;
+
+  /// The caller's B was a vector, which is the only column here (n is 1). The same D is that vector, as a row, times
+  /// the transpose of A; kernels whose bits depend on which operand is A compute it in that form (tile/split_planes.h).
+  bool b_is_vector = false;
+
+  /// What the caller requires of the summation order.
+  NumericsMode numerics = NumericsMode::kFast;
+
+  /// Which kernels the caller allows for float32; kStrict unless `dtype` is kF32.
+  Float32Mode float32 = Float32Mode::kStrict;
+
+  /// True for the 16-bit types, float16 and bfloat16.
   constexpr bool is_half() const { return dtype == DType::kF16 || dtype == DType::kBF16; }
+
+  /// True if there is nothing to multiply: some extent is 0. With k = 0 alone, D still has elements.
   constexpr bool empty() const { return m == 0 || n == 0 || k == 0 || batches() == 0; }
+
+  /// The number of matrices in the batch.
   constexpr int64_t batches() const { return batch[0] * batch[1]; }
+
+  /// Floating-point operations of A @ B over the whole batch; a multiply-add counts as two.
   constexpr double flops() const { return 2.0 * static_cast<double>(m) * n * k * batches(); }
+
+  /// The memory orders of A and B.
   constexpr Major a_major() const { return a.col_stride == 1 ? Major::kK : Major::kMN; }
   constexpr Major b_major() const { return b.row_stride == 1 ? Major::kK : Major::kMN; }
+
+  /// The leading dimensions of A and B: the stride, in elements, along the index that is not contiguous.
   constexpr int64_t lda() const { return a_major() == Major::kK ? a.row_stride : a.col_stride; }
   constexpr int64_t ldb() const { return b_major() == Major::kK ? b.col_stride : b.row_stride; }
 };
 
-/// Largest power of two (at most 16) that divides the address and every stride of the matrix, in bytes: the widest copy
-/// that is legal at the start of every row. `ld` is the non-unit stride; strides over an extent of one do not count. A
-/// null address stands for memory that is still to be allocated, and is aligned.
+/// The alignment of a matrix in bytes: the largest power of two, at most 16, that divides its address and all its
+/// strides. An access of that width is legal at the start of every row.
+///
+/// `ld` is the leading dimension, in elements. `batch_outer` and `batch_inner` are the extents of the batch: the stride
+/// over an extent of one does not count. A null address stands for memory that is not allocated yet; it counts as
+/// aligned.
 int alignment_of(const Matrix& x, DType dtype, int64_t ld, int64_t batch_outer, int64_t batch_inner);
+
+/// The alignments of A, B and D in bytes, each 1 to 16.
 inline int alignment_a(const Problem& p) {
   return alignment_of(p.a, p.dtype, p.lda(), p.batch[0], p.batch[1]);
 }
@@ -86,43 +169,61 @@ inline int alignment_d(const Problem& p) {
   return alignment_of(p.d, p.out_dtype, p.d.row_stride, p.batch[0], p.batch[1]);
 }
 
-/// The alignments of A, B and D, for code that asks for them more than once.
+/// The alignments of A, B and D in bytes, for code that needs them more than once.
 struct Alignments {
   int a = 16, b = 16, d = 16;
 
+  /// The smallest of the three.
   constexpr int least() const { return a < b ? (a < d ? a : d) : (b < d ? b : d); }
-  /// Whether every row of A, B and D starts on 16 bytes. Where one does not, cuBLAS leaves its fast kernels.
+
+  /// True if every row of A, B and D starts on a multiple of 16 bytes. Otherwise cuBLAS does not use its fast
+  /// kernels.
   constexpr bool all_whole() const { return least() >= 16; }
 };
 inline Alignments alignments_of(const Problem& p) {
   return {alignment_a(p), alignment_b(p), alignment_d(p)};
 }
 
-/// "NT", "NN", "TN", "TT": whether A and B are stored transposed (row-major A is N; a row-major weight (n, k) is T).
+/// "NT", "NN", "TN" or "TT": for A and then for B, N if the operand is row-major and T if it is stored transposed. A
+/// row-major weight (n, k), as torch.nn.Linear has it, is a transposed B.
 const char* layout_name(const Problem& problem);
 
-/// The product without its epilogue (activation, bias, C): what tables hold and models of time are fitted to.
+/// A copy of the problem without its epilogue (activation, bias, C and pre_activation). Tuning tables hold the times of
+/// such problems, and cost models are fitted to them.
 Problem without_epilogue(const Problem& problem);
 
-/// What the dispatcher knows of a device; constants of a known chip, or read once through cudaDeviceGetAttribute.
+/// What the dispatcher knows about a device. The values come from cudaDeviceGetAttribute, which is asked once
+/// (core/device.h), or from the table of known chips, for a device that is not in the machine (core/chip.h).
 struct DeviceFacts {
-  int cc = 0;  // 10 * major + minor: 80, 86, 89, 90, 100
+  /// The compute capability, 10 * major + minor: 80, 86, 89, 90, 100.
+  int cc = 0;
+
+  /// The number of streaming multiprocessors (SMs).
   int sm_count = 0;
-  int smem_optin = 0;   // bytes of shared memory one block may use
-  int smem_per_sm = 0;  // bytes
+
+  /// Bytes of shared memory that one block may use after it has opted in.
+  int smem_optin = 0;
+
+  /// Bytes of shared memory of an SM, which its blocks share.
+  int smem_per_sm = 0;
+
+  /// The size of the L2 cache in bytes.
   int64_t l2_bytes = 0;
-  int64_t dram_gbs = 0;  // at most, by its memory's clock and width; 0: not known
+
+  /// The peak DRAM bandwidth in GB/s, from the memory's clock and bus width; 0 if unknown.
+  int64_t dram_gbs = 0;
 };
 
-/// Why a variant cannot serve a problem. Formatting is skipped when nobody asks.
+/// Why a variant cannot run a problem, for explanations. Callers that do not need the text pass a null Reason*, which
+/// saves its formatting.
 struct Reason {
-  char text[192] = {0};
+  char text[192] = {0};  // null-terminated; a longer text is cut off
 };
 
-/// Kernels with one main loop. Nothing depends on the values: the learned model of time has codes of its own
-/// (dispatch/models/learned.h).
+/// A kernel family: the kernels that share a main loop and a directory of kernels/. Nothing depends on the numeric
+/// values; the learned cost model has codes of its own (dispatch/models/learned.h).
 enum class Family : int32_t {
-  kAdded,  // of a library that adds its kernels (dispatch/registry.h): they only run when they are asked for
+  kAdded,  // kernels that another library registers (dispatch/registry.h); they run only when a caller names them
   kSm80Mma,
   kSm80Split,
   kSm90Wgmma,
@@ -134,26 +235,38 @@ enum class Family : int32_t {
   kSimtSkinny,
   kSimtGemv,
 };
-// kSplitF32: float32 as bfloat16 planes on tensor cores, only where Problem::float32 asks for it.
+
+/// How a kernel multiplies and adds. kAccumulateF32 and kAccumulateF16: products of the operands' elements, accumulated
+/// in float32 or in float16. kSplitF32: float32 operands, each split into bfloat16 planes, on tensor cores; the
+/// dispatcher chooses these kernels only where Problem::float32 is kSplit.
 enum class Arithmetic : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1, kSplitF32 = 2 };
 
-/// The class of a kernel's sums. Kernels of one class, but for kVaries, give the same bits for every element of alpha *
-/// A @ B + beta * C + bias, whatever else is in A and wherever it lies (tests/kernels/test_gpu_invariance.py).
+/// The class of a kernel's sums, by their summation order. Any two kernels of one class, except kVaries, give the same
+/// bits for an element of alpha * A @ B + beta * C + bias. The bits depend neither on the other rows of A nor on where
+/// A lies in memory (tests/kernels/test_gpu_invariance.py).
 enum class Sums : int32_t {
-  kVaries = 0,      // M, the batch, the alignment or the device has a say in their order; or nobody has looked
-  kInOrder = 1,     // one float32 sum on tensor cores, 16 k at a time in K's order
-  kTwoSlices = 2,   // one such sum for each half of K's tiles of 64, added
-  kFourSlices = 3,  // for each quarter, added in an order that the column decides
-  kPlanes = 4,      // float32 out of bfloat16 planes, by wgmma: 64 k at a time in K's order (tile/split_planes.h)
-  kPlanesMma = 5,   // the same by mma.sync, which adds the small products in another order
+  /// The order depends on M, the batch, the alignment or the device, or was never examined.
+  kVaries = 0,
+  /// One float32 accumulator on tensor cores, which takes 16 k at a time in ascending order of k.
+  kInOrder = 1,
+  /// One such accumulator for each of two slices of K, which are halves of its k-tiles of 64. The two are added.
+  kTwoSlices = 2,
+  /// The same with four slices, quarters of the k-tiles. The column of the element decides the order in which the four
+  /// are added.
+  kFourSlices = 3,
+  /// A float32 sum from bfloat16 planes by wgmma, 64 k at a time in ascending order of k (tile/split_planes.h).
+  kPlanes = 4,
+  /// The same by mma.sync, which adds the five smaller products of planes in another order.
+  kPlanesMma = 5,
 };
 
-// cudaStream_t and cudaError_t without the CUDA headers.
+// cudaStream_t and cudaError_t (0 is success) without the CUDA headers.
 using Stream = void*;
 using Status = int;
 
-/// Declares a function that a .cu file defines. A build without device code (HGEMM_CUDA_ARCHS=none) compiles none of
-/// those: decisions and explanations are the same there, and each of these functions says that it is not built.
+/// Declares a function that a .cu file defines and that returns a Status. A build without device code
+/// (HGEMM_CUDA_ARCHS=none) compiles no .cu files. Its decisions and explanations are the same, and each of these
+/// functions returns kNotBuilt.
 #ifdef HGEMM_NO_DEVICE_CODE
 constexpr Status kNotBuilt = 209;  // cudaErrorNoKernelImageForDevice
 #define HGEMM_IN_CUDA(...)    \
@@ -164,49 +277,102 @@ constexpr Status kNotBuilt = 209;  // cudaErrorNoKernelImageForDevice
 #define HGEMM_IN_CUDA(...) Status __VA_ARGS__;
 #endif
 
+/// A kernel's tile configuration: an output tile of bm x bn elements that one block computes, k-tiles of bk elements,
+/// pipeline stages, threads per block. A family whose blocks work otherwise says in its `Line` what the fields mean.
 struct Tile {
   int bm, bn, bk, stages, threads;
 };
 
-/// How a kernel shares a product out, beyond its tile: what a model of its time has to know.
+/// How a kernel divides a GEMM among blocks, beyond its Tile. The learned cost model takes these as features
+/// (dispatch/models/learned.h).
 struct Cut {
-  int cluster_m = 1, cluster_n = 1;  // tiles of a cluster, side by side
-  int slices = 1;                    // of K, each a block of the cluster
-  bool pingpong = false;             // one tile's epilogue runs beside the next one's main loop
-  bool pads = false;                 // operands are copied first
-  bool swaps = false;                // computes D's transpose: the tile's rows are D's columns
-  bool edges = false;                // the last columns have smaller tiles
-  bool shares_k = false;             // blocks share tiles: stream-K, or split-K through memory
+  /// The blocks of a cluster, which compute neighbouring output tiles: cluster_m along M by cluster_n along N.
+  int cluster_m = 1, cluster_n = 1;
+
+  /// Slices of K. Each is computed by a block of its own, in the same cluster.
+  int slices = 1;
+
+  /// Two consumer warpgroups alternate: the epilogue of one output tile overlaps the main loop of the next.
+  bool pingpong = false;
+
+  /// Another kernel first writes the operands to the workspace, as padded copies or as bfloat16 planes.
+  bool pads = false;
+
+  /// The kernel computes the transpose of D: the rows of an output tile are columns of D.
+  bool swaps = false;
+
+  /// Tiles of another shape cover the last columns of D (the residue).
+  bool edges = false;
+
+  /// Several blocks compute parts of K of one output tile and combine them through the workspace: stream-K or split-K.
+  bool shares_k = false;
 };
 
-/// One kernel as data. A variant is declared once, by one line in its family's list; everything else iterates.
+/// One kernel, as constant data. A variant is declared once, by one line in the list of its family
+/// (kernels/<family>/list.h). Everything else, such as the dispatcher, the ops and the tests, iterates over the
+/// variants (dispatch/registry.h).
 struct Variant {
+  /// The name by which users force the variant and reports show it, such as "sm80_mma_128x128x64_w64x64_s3".
   const char* name;
+
+  /// The family whose list declares the variant.
   Family family;
+
+  /// How the kernel multiplies and adds.
   Arithmetic arithmetic;
-  int min_cc;  // runs on min_cc <= cc <= max_cc
+
+  /// The variant runs on devices with min_cc <= DeviceFacts::cc <= max_cc.
+  int min_cc;
   int max_cc;
-  uint32_t dtypes;  // bit 1 << DType
+
+  /// The dtypes of A and B that the variant takes, a bit set: bit 1 << static_cast<int>(DType).
+  uint32_t dtypes;
+
+  /// The tile configuration.
   Tile tile;
+
+  /// Bytes of shared memory per block, at most. The variant runs only where DeviceFacts::smem_optin allows as much.
   int smem_bytes;
+
+  /// The kernel always splits K across blocks that do not form a cluster. It is false for kernels that split K for some
+  /// problems only.
   bool splits_k;
-  /// The one validity predicate beyond architecture, dtype and shared memory. `why` may be null.
+
+  /// Returns true if the variant can run the problem on the device. Architecture, dtype and shared memory are checked
+  /// beforehand, from the fields above. Where the function returns false and `why` is not null, it names the
+  /// requirement and the actual value in `why`.
+  ///
+  /// NOTE: The function must not depend on alpha and beta, nor on more of an address than its alignment, because
+  /// decisions are cached without them.
   bool (*eligible)(const Problem&, const DeviceFacts&, Reason* why);
-  /// Bytes of scratch the launch needs for this problem; 0 for none.
+
+  /// Returns the size in bytes of the workspace, scratch memory on the device, that `launch` needs; 0 for none.
   size_t (*workspace)(const Problem&, const DeviceFacts&);
-  /// Predicted device time in microseconds.
+
+  /// Returns the predicted time on the device in microseconds, comparable across variants and with the predictions for
+  /// torch (dispatch/models/torch_model.h).
   double (*predict_us)(const Problem&, const DeviceFacts&);
-  /// Enqueues on `stream`; returns a cudaError_t. Never synchronises, never allocates.
+
+  /// Enqueues the GEMM on `stream` and returns a cudaError_t. It neither synchronises nor allocates. `workspace` has
+  /// the size that the function above returns, with undefined contents.
   Status (*launch)(const Problem&, const DeviceFacts&, void* workspace, Stream stream);
-  /// Whether `launch` takes this problem, which is eligible, `gated` as well. Null: never.
+
+  /// Returns true if `launch` also runs the problem, which is eligible, with `gated` set. Null if it never does.
   bool (*gates)(const Problem&) = nullptr;
+
+  /// How the kernel divides the GEMM among blocks, for the learned cost model.
   Cut cut = {};
-  Sums sums = Sums::kVaries;      // of problems whose `numerics` is not kFast
-  bool fast_activations = false;  // approximates those beyond relu (tile/fast_activation.cuh)
+
+  /// The class of the kernel's sums for problems whose `numerics` is not kFast.
+  Sums sums = Sums::kVaries;
+
+  /// The kernel approximates the activations other than relu (tile/fast_activation.cuh), so their bits differ from
+  /// those of kernels that do not.
+  bool fast_activations = false;
 };
 
-/// Variant ids index variants(); these two stand beside them wherever an id is accepted.
-constexpr int kAuto = -1;   // let the dispatcher choose
-constexpr int kTorch = -2;  // torch's own kernel (cuBLAS)
+// A variant's id is its index in dispatch/registry.h, from 0 on. Wherever an id is accepted, so are these two values.
+constexpr int kAuto = -1;   // the dispatcher chooses
+constexpr int kTorch = -2;  // torch's own kernel, usually cuBLAS
 
 }  // namespace hgemm

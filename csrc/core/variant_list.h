@@ -1,4 +1,11 @@
-// What the families' lists of variants (kernels/*/variants.cc) are written with.
+// Tools that every family uses to build its list of variants (kernels/<family>/variants.cc) at compile time.
+//
+// A family's variants.cc turns each kernel of its list.h into one Variant or more:
+//  - its `Line` holds the kernel's constants as plain values: tile, shared memory, measured rates;
+//  - `eligible`, `predict_us` and, where a launch has choices, `schedule` take a Problem, DeviceFacts and a Line;
+//  - ScheduledFunctions, SlicedFunctions or a `Functions` of the family's own binds them to one kernel, since Variant
+//    holds plain function pointers;
+//  - variant_of() fills the Variant, and variants_of_list() makes one array of them all.
 #pragma once
 
 #include <array>
@@ -11,43 +18,48 @@
 
 namespace hgemm {
 
+// Values of Variant::dtypes. kHalfTypes are the 16-bit types, float16 and bfloat16.
 constexpr uint32_t kHalfTypes = 1u << static_cast<int>(DType::kF16) | 1u << static_cast<int>(DType::kBF16);
 constexpr uint32_t kFloat32 = 1u << static_cast<int>(DType::kF32);
-// Compute capabilities.
+
+// Compute capabilities, as DeviceFacts::cc counts them; kAnyNewer is above all of them.
 constexpr int kAmpere = 80, kHopper = 90;
 constexpr int kAnyNewer = 9999;
 
-/// False where HGEMM_CUDA_ARCHS=none: the build compiles no .cu file then, and no launcher is defined.
+/// False in a build with HGEMM_CUDA_ARCHS=none, which compiles no .cu files: launchers are declared but not defined.
 #ifdef HGEMM_NO_DEVICE_CODE
 constexpr bool kHasDeviceCode = false;
 #else
 constexpr bool kHasDeviceCode = true;
 #endif
-/// False where HGEMM_CUDA_ARCHS leaves out 90a: kernels for it are then reported as not built.
+
+/// False in a build whose HGEMM_CUDA_ARCHS leaves out 90a. Kernels for sm_90a are then reported as not built.
 #ifdef HGEMM_NO_SM90A
 constexpr bool kHasSm90aCode = false;
 #else
 constexpr bool kHasSm90aCode = true;
 #endif
 
+/// a / b, rounded up. Requires a >= 0 and b > 0.
 inline int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// False, with the reason if it is wanted: how Variant::eligible refuses.
+/// Formats the reason into `why`, unless it is null, and returns false. Variant::eligible refuses a problem by
+/// returning this. `format` is printf's.
 template <class... Values>
 bool refuse(Reason* why, const char* format, Values... values) {
   if (why != nullptr) std::snprintf(why->text, sizeof(why->text), format, values...);
   return false;
 }
 
-/// Refuses every problem where the build has no code for sm_90a.
+/// Returns true if the build has code for sm_90a; otherwise refuses.
 inline bool is_built_for_sm90a(Reason* why) {
   return kHasSm90aCode || refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
 }
 
-/// Refuses what kernels for a short side of at most `cols` do not take: larger extents, a K above 2^log2_k, and more
-/// batches than blockIdx.z counts.
+/// Returns true if the extents suit a kernel for a short side of at most `cols` elements; otherwise refuses. M or N
+/// must be at most `cols`, K at most 2^log2_k, and the batch no larger than gridDim.z can be.
 inline bool has_short_side(const Problem& p, int cols, int log2_k, Reason* why) {
   constexpr int64_t kMaxExtent = int64_t{1} << 30, kMaxBatches = 65535;
   const auto m = static_cast<long long>(p.m), n = static_cast<long long>(p.n), k = static_cast<long long>(p.k);
@@ -62,15 +74,17 @@ inline bool has_short_side(const Problem& p, int cols, int log2_k, Reason* why) 
   return true;
 }
 
-/// A variant's name, which the compiler puts together out of text and numbers.
+/// A variant's name, which the compiler assembles from text and numbers.
 struct Name {
-  char text[64] = {};
-  int length = 0;
+  char text[64] = {};  // null-terminated
+  int length = 0;      // without the terminator
 
   constexpr void append(const char* part) {
     for (; *part != '\0'; ++part) text[length++] = *part;
     text[length] = '\0';
   }
+
+  /// Appends a number in decimal. Requires number >= 0.
   constexpr void append(int number) {
     if (number >= 10) append(number / 10);
     text[length++] = static_cast<char>('0' + number % 10);
@@ -78,6 +92,7 @@ struct Name {
   }
 };
 
+/// Joins text and numbers: name_of("gemv_m", 1) is "gemv_m1".
 template <class... Parts>
 constexpr Name name_of(Parts... parts) {
   Name name;
@@ -85,8 +100,9 @@ constexpr Name name_of(Parts... parts) {
   return name;
 }
 
-/// Calls a launcher of a .cu file, or says that the build has none. `kLauncher` is a template argument so that a build
-/// without device code does not refer to it.
+/// Calls a launcher that a .cu file defines, and returns its status. In a build without device code, returns
+/// cudaErrorNoKernelImageForDevice. `kLauncher` is a template argument so that such a build does not refer to it, which
+/// the linker could not resolve.
 template <auto kLauncher, class... Arguments>
 Status call(const Arguments&... arguments) {
   if constexpr (kHasDeviceCode) {
@@ -97,8 +113,15 @@ Status call(const Arguments&... arguments) {
   }
 }
 
-/// The functions of a Variant whose kernel needs no workspace, made of its family's for one kernel: `kLine` is the
-/// kernel's line of the family's list. They are compile-time arguments because Variant holds plain function pointers.
+/// The functions of a Variant whose kernel needs no workspace. They bind the functions of its family to one kernel:
+///
+///   kLine              the kernel's constants
+///   kEligible          bool (Problem, Line, Reason*), see Variant::eligible
+///   kPredictUs         double (Problem, DeviceFacts, Line), in microseconds
+///   kSchedule          Schedule (Problem, DeviceFacts, Line): how the GEMM is divided among blocks
+///   kF16, kBF16        Status (Problem, Schedule, Stream): the launchers for float16 and bfloat16
+///
+/// All of them are template arguments because Variant holds plain function pointers.
 template <const auto& kLine, auto kEligible, auto kPredictUs, auto kSchedule, auto kF16, auto kBF16>
 struct ScheduledFunctions {
   static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return kEligible(p, kLine, why); }
@@ -110,8 +133,11 @@ struct ScheduledFunctions {
   }
 };
 
-/// The same for a kernel whose blocks leave partial sums of slices of K in the workspace: slices x tiles x tile_rows x
-/// line.tile.bn floats for each batch. `kBF16` is the launcher for bfloat16, `kLaunch` that for the other types.
+/// The same for a kernel that may cut K into slices, whose partial sums its blocks leave in the workspace: for each
+/// matrix of the batch, (tiles, slices, tile.bn, tile_rows) floats, unless there is only one slice.
+///
+/// The kernel's Schedule has the members slices, tiles and tile_rows. The launchers take the workspace as well:
+/// `kBF16` runs bfloat16, and `kLaunch` the other dtypes.
 template <const auto& kLine, auto kEligible, auto kPredictUs, auto kSchedule, auto kLaunch, auto kBF16 = kLaunch>
 struct SlicedFunctions {
   static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return kEligible(p, kLine, why); }
@@ -127,7 +153,11 @@ struct SlicedFunctions {
   }
 };
 
-/// A variant that runs on every architecture and adds up in float32. What differs is set by name afterwards.
+/// Returns a Variant that runs on every architecture from sm_80 on and accumulates in float32. The caller then sets the
+/// fields that differ.
+///
+/// `Functions` has the four static functions of a Variant. `name` must have static storage duration, since the Variant
+/// points to its text. `line` has the members `tile` and `smem_bytes`.
 template <class Functions, class Line>
 constexpr Variant variant_of(const Name& name, Family family, uint32_t dtypes, const Line& line) {
   Variant v{};
@@ -146,6 +176,7 @@ constexpr Variant variant_of(const Name& name, Family family, uint32_t dtypes, c
   return v;
 }
 
+/// One array of the elements of all arrays, in order.
 template <size_t... kCounts>
 constexpr auto concatenate(const std::array<Variant, kCounts>&... parts) {
   std::array<Variant, (kCounts + ...)> all{};
@@ -157,7 +188,7 @@ constexpr auto concatenate(const std::array<Variant, kCounts>&... parts) {
   return all;
 }
 
-/// An array of a variant that there is, or an empty one.
+/// An array with this one variant if kExists, else an empty array.
 template <bool kExists>
 constexpr std::array<Variant, kExists> array_if(const Variant& variant) {
   std::array<Variant, kExists> out{};
@@ -165,7 +196,8 @@ constexpr std::array<Variant, kExists> array_if(const Variant& variant) {
   return out;
 }
 
-/// The variants of a family: an array from `variants_of` for each kernel of the family's list, one after the other.
+/// The variants of a family in one array. `list` is kKernels of the family's list.h; `variants_of(kernel)` returns the
+/// array of one kernel's variants.
 template <class... Kernels, class VariantsOf>
 constexpr auto variants_of_list(const std::tuple<Kernels...>& list, VariantsOf variants_of) {
   return std::apply([&](const auto&... kernels) { return concatenate(variants_of(kernels)...); }, list);
