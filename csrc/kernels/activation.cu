@@ -14,6 +14,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kPerThread = 8;
 
+/// One thread per eight consecutive elements. `wide`: x and y may be accessed 16 bytes at a time.
 template <class T>
 __global__ void __launch_bounds__(kThreads) activate_all(const T* x, T* y, int64_t count, Activation act, bool wide) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kPerThread;
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(kThreads) activate_all(const T* x, T* y, int64
   }
 }
 
-/// One thread per eight neighbours of a row.
+/// One thread per eight consecutive columns of a row of y. `wide`: x and y may be accessed 16 bytes at a time.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     gate_rows(const T* x, T* y, int64_t rows, int64_t n, Activation act, bool wide) {

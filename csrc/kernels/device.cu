@@ -12,6 +12,7 @@ constexpr int kMaxDevices = 64;
 static_assert(kInsufficientDriver == cudaErrorInsufficientDriver && kNoKernelImage == cudaErrorNoKernelImageForDevice &&
               kUnsupportedPtx == cudaErrorUnsupportedPtxVersion);
 
+/// An empty kernel, which load_a_kernel() loads.
 __global__ void nothing() {}
 
 struct Entry {
@@ -40,7 +41,7 @@ cudaError_t read_facts(int ordinal, DeviceFacts* facts) {
   if (cudaError_t status = cudaDeviceGetAttribute(&dram_bits, cudaDevAttrGlobalMemoryBusWidth, ordinal)) return status;
   facts->cc = 10 * major + minor;
   facts->l2_bytes = l2_bytes;
-  facts->dram_gbs = int64_t{dram_khz} * 2 * dram_bits / 8 / 1000000;  // two words a clock
+  facts->dram_gbs = int64_t{dram_khz} * 2 * dram_bits / 8 / 1000000;  // double data rate
   return cudaSuccess;
 }
 
@@ -56,7 +57,8 @@ Status query_device_facts(int ordinal, DeviceFacts* facts) {
 }
 
 Status load_a_kernel(int ordinal) {
-  // Legal while a stream is being captured, as loading is at a kernel's first launch.
+  // Relaxed mode makes these calls legal while a stream is being captured. The first launch of a kernel loads it then,
+  // too.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);
   int before = 0;

@@ -9,10 +9,10 @@ namespace hgemm {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kLoads = 8;  // of 16 bytes a thread has in flight
+constexpr int kLoads = 8;  // loads of 16 bytes that a thread has in flight
 
-/// A block reads one piece of kThreads * kLoads * 16 bytes: as many blocks as there are pieces were never slower, on
-/// the H200, than a few that walk.
+/// Each block reads one chunk of kThreads * kLoads * 16 bytes. On the H200, one block per chunk was never slower than
+/// fewer blocks that loop over chunks.
 __global__ void __launch_bounds__(kThreads) read(const uint4* data, int64_t count, uint32_t* sink) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kLoads + threadIdx.x;
   uint4 v[kLoads];
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) read(const uint4* data, int64_t coun
   uint32_t bits = 0;
 #pragma unroll
   for (const uint4& x : v) bits ^= x.x ^ x.y ^ x.z ^ x.w;
-  if (bits == 0x9e3779b9) *sink = bits;  // hardly ever, which the compiler cannot know
+  if (bits == 0x9e3779b9) *sink = bits;  // hardly ever; it keeps the compiler from dropping the loads
 }
 
 }  // namespace

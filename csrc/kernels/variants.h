@@ -1,4 +1,5 @@
-// The lists of variants, one for each family. A family's variants.cc fills its list; dispatch/registry.cc numbers them.
+// The lists of variants, one for each family. A family's variants.cc defines its list. dispatch/registry.cc gives every
+// variant its id.
 #pragma once
 
 #include <array>
@@ -8,6 +9,7 @@
 
 namespace hgemm {
 
+/// An array of variants, which it does not own: static data of the family.
 struct VariantList {
   constexpr VariantList(const Variant* variants, int count) : variants(variants), count(count) {}
   template <size_t kCount>

@@ -7,13 +7,14 @@
 
 namespace hgemm::sm80_mma {
 
-/// How a kernel takes operands whose rows are not whole aligned 16-byte chunks.
+/// How a kernel handles operands whose rows do not consist of whole aligned 16-byte chunks.
 enum class Unaligned {
-  kPad,     // not at all: a variant of its own makes padded copies first (tile/pad.h)
-  kNarrow,  // as they are, through registers
+  kPad,     // it does not take them; a separate variant, `_pad`, first makes padded copies (tile/pad.h)
+  kNarrow,  // it reads them where they lie, in 32-bit words, through registers
 };
 
-/// What a kernel is made for: block tile, warp tile, ring depth.
+/// The constants of a kernel: output tile (BM, BN) and k-tile BK of a block, the part (WM, WN) of the output tile that
+/// a warp computes, and pipeline stages.
 template <int BM_, int BN_, int BK_, int WM_, int WN_, int STAGES_, Unaligned kUnaligned_>
 struct Config {
   static constexpr Unaligned kUnaligned = kUnaligned_;
@@ -21,9 +22,10 @@ struct Config {
   static constexpr int kWarpsM = BM / WM, kWarpsN = BN / WN;
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
   static constexpr int kStageBytes = (BM + BN) * BK * 2;
-  static constexpr int kEpilogueRow = WN + 8;  // floats; the pad keeps the fragment stores conflict-free
+  // Row pitch of the epilogue's scratch in floats. The padding keeps the fragment stores free of bank conflicts.
+  static constexpr int kEpilogueRow = WN + 8;
   static constexpr int epilogue_bytes(int rows) { return kWarpsM * kWarpsN * rows * kEpilogueRow * 4; }
-  /// Rows of its tile that a warp hands over at a time.
+  /// Rows of its accumulators that a warp passes through shared memory at a time in the epilogue.
   static constexpr int kEpilogueRows = WM % 64 == 0 && epilogue_bytes(64) <= STAGES * kStageBytes   ? 64
                                        : WM % 32 == 0 && epilogue_bytes(32) <= STAGES * kStageBytes ? 32
                                                                                                     : 16;
@@ -33,7 +35,7 @@ struct Config {
   static_assert(STAGES >= 3, "one stage is read, one is freed, the rest are in flight");
 };
 
-/// Whether an operand consists of whole 16-byte chunks, each aligned: the copies can then be cp.async.
+/// True if A (or B) consists of whole aligned 16-byte chunks, so that the kernel can copy it with 16-byte cp.async.
 inline bool is_wide_a(const Problem& p) {
   return alignment_a(p) == 16 && (p.a_major() == Major::kK ? p.k : p.m) % 8 == 0;
 }
@@ -41,12 +43,17 @@ inline bool is_wide_b(const Problem& p) {
   return alignment_b(p) == 16 && (p.b_major() == Major::kK ? p.k : p.n) % 8 == 0;
 }
 
+/// The choices of one launch.
 struct Schedule {
-  int splits = 1;       // slices of K; above one, `workspace` holds splits * batches * m * n floats
-  bool padded = false;  // operands that were not wide have been replaced by padded copies (tile/pad.h)
+  /// Slices of K (split-K). Above one, the workspace is (splits, batches, m, n) floats.
+  int splits = 1;
+
+  /// Operands that were not wide have been replaced by padded copies (tile/pad.h).
+  bool padded = false;
 };
 
-/// Enqueues the GEMM. launch.cuh defines it, instances.cu instantiates it for each kernel of list.h.
+/// Enqueues the GEMM and returns a cudaError_t. `workspace` is not used where splits is 1. launch.cuh defines the
+/// function; instances.cu instantiates it for each kernel of list.h.
 template <class Config, DType kDType>
 Status launch(const Problem& p, Schedule schedule, void* workspace, Stream stream);
 

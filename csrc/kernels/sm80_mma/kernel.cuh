@@ -1,10 +1,12 @@
-// The tensor-core GEMM for sm_80 and everything after it: mma.sync m16n8k16 with fp32 accumulation.
+// The tensor-core GEMM for sm_80 and newer: mma.sync m16n8k16 with float32 accumulation.
 //
-// A block owns a (BM, BN) tile of C and walks K through a ring of STAGES shared-memory tiles that cp.async keeps full.
-// Each warp owns a (WM, WN) piece; its fragments are double-buffered in registers, so the ldmatrix of one k16 step runs
-// under the mma of the previous one. Shared memory is XOR-swizzled (tile/swizzle.cuh), not padded. All four operand
-// layouts are served in place: an operand whose outer index is contiguous is stored as it lies and transposed by
-// ldmatrix.
+// A block computes a (BM, BN) output tile. It iterates over the k-tiles of A and B with a pipeline of STAGES stages in
+// shared memory, which cp.async fills. Each warp computes a (WM, WN) part of the output tile. Its fragments are
+// double-buffered in registers, so that the ldmatrix of one k16 step overlaps the mma of the previous one. Shared
+// memory is XOR-swizzled (tile/swizzle.cuh), not padded.
+//
+// The kernel reads all four operand layouts in place. An MN-major operand is stored in shared memory in its own order,
+// and ldmatrix transposes it.
 #pragma once
 
 #include "core/convert.cuh"
@@ -19,23 +21,24 @@
 
 namespace hgemm::sm80_mma {
 
-/// What the kernel is compiled for.
+/// The compile-time parameters of the kernel: Config, element type, memory orders of A and B.
 template <class Config_, class T_, Major kMajorA_, Major kMajorB_, bool kNarrow_>
 struct Traits : Config_ {
   using T = T_;
   static constexpr Major kMajorA = kMajorA_, kMajorB = kMajorB_;
-  static constexpr bool kNarrow = kNarrow_;  // an operand's rows need not start on 16 bytes
+  static constexpr bool kNarrow = kNarrow_;  // operands need not consist of whole aligned 16-byte chunks
 };
 
+/// The run-time parameters. Strides count elements.
 struct Params {
   const void *a, *b;
   int64_t lda, ldb;
-  int64_t a_batch[2], b_batch[2];
+  int64_t a_batch[2], b_batch[2];  // batch strides, outer and inner
   int m, n, k;
-  uint32_t tiles_m, tiles_n, splits;
+  uint32_t tiles_m, tiles_n, splits;  // output tiles along M and N; slices of K
   int k_tiles_per_split;
   int64_t batches;
-  bool wide_a, wide_b;
+  bool wide_a, wide_b;  // the operand consists of whole aligned 16-byte chunks
   tile::EpilogueParams epilogue;
 };
 
@@ -55,7 +58,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = (warp % Traits::kWarpsM) * WM, warp_n = (warp / Traits::kWarpsM) * WN;
 
-  // Which tile of which batch, and which slice of K.
+  // This block's output tile, matrix of the batch, and slice of K.
   const uint32_t tiles = p.tiles_m * p.tiles_n;
   const int64_t z = blockIdx.x / tiles;
   const tile::TileCoord tile =
@@ -68,7 +71,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   const int m0 = tile.m * BM, n0 = tile.n * BN;
   const int k_tile0 = split * p.k_tiles_per_split;
   const int k_tiles = max(0, min((p.k + BK - 1) / BK - k_tile0, p.k_tiles_per_split));
-  const int k0 = k_tile0 * BK, k1 = min(p.k, k0 + k_tiles * BK);  // fetches beyond k1 read nothing
+  const int k0 = k_tile0 * BK, k1 = min(p.k, k0 + k_tiles * BK);  // a fetch beyond k1 reads nothing
 
   CopyA copy_a(a, p.lda, kKMajorA ? m0 : k0, kKMajorA ? k0 : m0, kKMajorA ? p.m : k1, kKMajorA ? k1 : p.m, p.wide_a);
   CopyB copy_b(b, p.ldb, kKMajorB ? n0 : k0, kKMajorB ? k0 : n0, kKMajorB ? p.n : k1, kKMajorB ? k1 : p.n, p.wide_b);
@@ -83,8 +86,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     copy_b.commit(stage_b(stage));
   };
 
-  // mma's A fragment wants (outer 0, k 0), (outer 8, k 0), (outer 0, k 8), (outer 8, k 8) in this order; two B
-  // fragments side by side want (n 0, k 0), (n 0, k 8), (n 8, k 0), (n 8, k 8).
+  // The A fragment of mma.sync consists of the 8x8 matrices at (m 0, k 0), (m 8, k 0), (m 0, k 8), (m 8, k 8), in this
+  // order. Two B fragments side by side consist of those at (n 0, k 0), (n 0, k 8), (n 8, k 0), (n 8, k 8).
   const uint32_t lane_a = SmemA::lane_offset(warp_m, lane / 8 % 2, lane / 16);
   const uint32_t lane_b = SmemB::lane_offset(warp_n, lane / 16, lane / 8 % 2);
   uint32_t frag_a[2][MI][4];
@@ -110,21 +113,21 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
 
   int stage = 0, next_stage = 1, free_stage = STAGES - 1;
   for (int kt = 0; kt < k_tiles; ++kt) {
-    // The next tile has arrived, a whole tile of math before its first fragments are wanted: waiting any later would
-    // put the barrier between those loads and the mma that should hide them. The tile before this one is no longer
-    // read.
+    // Waits for the next k-tile, a whole k-tile of math before its first fragments are needed. If the wait came later,
+    // the barrier would stand between the loads of these fragments and the mma that should hide them. After the barrier
+    // no warp reads the previous k-tile any more, so its stage is free.
     ptx::cp_async_wait<STAGES - 3>();
     __syncthreads();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       load_fragments((step + 1) % 2, step + 1 < kSteps ? stage : next_stage, (step + 1) % kSteps);
-      // Behind the fragments, whose loads take the same queue and are wanted first.
+      // After the fragment loads: these go through the same queue and are needed first.
       if (step == 0) fetch(free_stage);
 #pragma unroll
       for (int j = 0; j < 2 * NJ; ++j) {
 #pragma unroll
         for (int ii = 0; ii < MI; ++ii) {
-          const int i = j % 2 == 0 ? ii : MI - 1 - ii;  // serpentine: the A fragment at a turn is reused
+          const int i = j % 2 == 0 ? ii : MI - 1 - ii;  // serpentine order: consecutive columns share an A fragment
           ptx::Mma<T>::m16n8k16(acc[i][j], frag_a[step % 2][i], frag_b[step % 2][j / 2][j % 2 * 2],
                                 frag_b[step % 2][j / 2][j % 2 * 2 + 1]);
         }
@@ -137,9 +140,9 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     next_stage = next_stage + 1 == STAGES ? 0 : next_stage + 1;
   }
   ptx::cp_async_wait<0>();
-  __syncthreads();  // the ring becomes the epilogue's scratch
+  __syncthreads();  // the epilogue reuses the stages' shared memory as scratch
 
-  // Each warp hands over its fragments through shared memory, as many rows at a time as fit there, so that stores are
+  // Each warp rearranges its accumulators through shared memory, as many rows at a time as fit there, so that it stores
   // whole rows.
   constexpr int kRows = Traits::kEpilogueRows, kRow = Traits::kEpilogueRow;
   float* scratch = reinterpret_cast<float*>(smem) + warp * kRows * kRow;  // (kRows, WN + 8)
@@ -162,7 +165,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   }
 }
 
-/// Sums the slices of a split-K launch in order and finishes them. One thread per eight columns.
+/// Adds the partial sums of a split-K launch in the order of the slices and applies the epilogue. One thread per eight
+/// consecutive columns of a row. Launched with 256 threads per block.
 template <class T>
 __global__ void __launch_bounds__(256)
     reduce_splits(const __grid_constant__ tile::EpilogueParams e, int splits, int64_t batches) {

@@ -1,4 +1,4 @@
-// Host side of sm80_mma: from a Problem to a launch.
+// The host side of sm80_mma: turns a Problem into a launch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,6 +12,7 @@
 
 namespace hgemm::sm80_mma {
 
+/// Enqueues the kernel for these Traits.
 template <class Traits>
 cudaError_t launch_traits(const Params& params, cudaStream_t stream) {
   static std::atomic<uint64_t> smem_allowed{0};
@@ -21,6 +22,7 @@ cudaError_t launch_traits(const Params& params, cudaStream_t stream) {
   return enqueue(k, static_cast<unsigned>(blocks), Traits::kThreads, Traits::kSmemBytes, stream, params);
 }
 
+/// Chooses between the kernels for wide and for other operands.
 template <class Config, class T, Major kMajorA, Major kMajorB>
 cudaError_t launch_majors(const Params& params, cudaStream_t stream) {
   if (params.wide_a && params.wide_b) {

@@ -1,12 +1,16 @@
 // The kernels of sm80_mma, one line each: this is where a kernel is declared.
 //
-// A line holds a Config (block tile, warp tile, ring depth, how unaligned operands are taken) and what Kernel says.
+// A line holds a Config (BM, BN, BK, WM, WN, stages, how unaligned operands are read) and the fields of Kernel.
 //
-// 128x128 with four warps of 64x64 is the fastest on a warm H200: two blocks share an SM and cover each other's
-// barriers and epilogues; 96 KB also fit one block on sm_86/89. K steps of 64: every row of a K-major tile is a whole
-// 128-byte line. With warps of 64x32 half the accumulators leave room for the registers that unaligned operands pass
-// through (at 64x64 they spill). 64x64 fills the chip when C is small. 16x128 and 128x16 waste no tensor work on skinny
-// outputs (decode, small N) and live off split-K.
+// Why these tiles:
+//  - 128x128 with four warps of 64x64 is the fastest on a warm H200. Two blocks share an SM and hide each other's
+//    barriers and epilogues. Its 96 KB of shared memory also fit one block on sm_86 and sm_89. With k-tiles of 64 every
+//    row of a K-major tile is a whole 128-byte line.
+//  - Warps of 64x32 have half as many accumulators, which leaves enough registers for the words of unaligned operands.
+//    At 64x64 these spill.
+//  - 64x64 gives enough blocks to fill the chip when C is small.
+//  - 16x128 and 128x16 do not waste tensor-core work on skinny outputs (decode, small N). They depend on split-K for
+//    enough blocks.
 #pragma once
 
 #include <tuple>
@@ -17,8 +21,12 @@ namespace hgemm::sm80_mma {
 
 template <class Config>
 struct Kernel {
-  bool splits_k;  // there is a split-K variant as well
-  double rate;    // steady-state share of the chip's mma.sync rate, measured on the H200 at 8192^3
+  /// There is a split-K variant of the kernel as well.
+  bool splits_k;
+
+  /// The share of the chip's mma.sync rate (Chip::mma_flops) that the main loop reaches in the steady state, measured
+  /// on the H200 at 8192^3.
+  double rate;
 };
 
 constexpr std::tuple kKernels{

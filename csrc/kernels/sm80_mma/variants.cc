@@ -1,4 +1,4 @@
-// The variants of sm80_mma: which problems each one takes, and how long it is predicted to run.
+// The variants of sm80_mma: which problems each one can run, and its predicted time.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -14,16 +14,16 @@
 namespace hgemm {
 namespace {
 
-/// A kernel of list.h as values.
+/// A kernel of list.h as plain values.
 struct Line {
   Tile tile;
   int smem_bytes;
-  int registers;  // a thread's, about
+  int registers;  // per thread, estimated
   sm80_mma::Unaligned unaligned;
   double rate;
 };
 
-// Accumulators, two sets of fragments, and about 70 for addresses and the loop.
+// The registers of a thread: accumulators, two sets of fragments, and about 70 for addresses and the loop.
 constexpr int registers(int wm, int wn) {
   return std::min(255, wm * wn / 32 + 2 * (wm + wn) / 16 * 4 + 70);
 }
@@ -38,10 +38,11 @@ constexpr Line kLine = {
 };
 
 constexpr int kMaxSplits = 32;
-constexpr int kMinTilesPerSplit = 4;   // fewer and the ring never fills
-constexpr double kNarrowRate = 0.32;   // measured share of the aligned rate when operands pass through registers
-constexpr double kPadBandwidth = 0.6;  // measured share of the read stream that a padding copy reaches
+constexpr int kMinTilesPerSplit = 4;   // k-tiles per slice; with fewer the pipeline never fills
+constexpr double kNarrowRate = 0.32;   // share of the aligned rate when operands pass through registers; measured
+constexpr double kPadBandwidth = 0.6;  // share of the read bandwidth that a padding copy reaches; measured
 
+/// Output tiles of the whole batch.
 int64_t tile_count(const Problem& p, const Tile& t) {
   return ceil_div(p.m, t.bm) * ceil_div(p.n, t.bn) * p.batches();
 }
@@ -50,7 +51,8 @@ int ctas_per_sm(const DeviceFacts& facts, const Line& line) {
   return resident_ctas(facts, line.smem_bytes, line.tile.threads, line.registers);
 }
 
-/// Slices of K that fill the chip once, each deep enough to be worth its epilogue.
+/// The number of slices of K with which the blocks fill the chip once. It is smaller where a slice would otherwise have
+/// fewer than kMinTilesPerSplit k-tiles, which would not pay for its epilogue.
 int split_count(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const int64_t tiles = std::max<int64_t>(tile_count(p, line.tile), 1);
   const int64_t k_tiles = ceil_div(p.k, line.tile.bk);
@@ -64,7 +66,7 @@ bool is_wide(const Problem& p) {
   return sm80_mma::is_wide_a(p) && sm80_mma::is_wide_b(p);
 }
 
-/// How a kernel is run; each way is a variant.
+/// The ways to run a kernel. Each is a variant of its own.
 enum class Form { kDirect, kSplitK, kPad };
 
 int splits_of(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
@@ -96,6 +98,7 @@ Pads pads_of(const Problem& p) {
   return {!sm80_mma::is_wide_a(p), !sm80_mma::is_wide_b(p)};
 }
 
+/// Bytes of the workspace: the slices' partial sums or the padded copies.
 size_t workspace(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
   switch (form) {
     case Form::kSplitK:
@@ -115,7 +118,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, 
   return gemm + cost::kLaunchUs + copied / (kPadBandwidth * dram_gbs(facts) * 1e3);
 }
 
-/// The functions of a Variant for one kernel and form.
+/// The functions of a Variant, bound to one kernel and form.
 template <class C, Form kForm>
 struct Functions {
   static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
@@ -151,7 +154,7 @@ constexpr Cut cut_of(Form form) {
   return cut;
 }
 
-/// How many slices there are depends on M, the batch and the device.
+/// With split-K the summation order varies: the number of slices depends on M, the batch and the device.
 constexpr Sums sums_of(Form form) {
   return form == Form::kSplitK ? Sums::kVaries : Sums::kInOrder;
 }

@@ -6,8 +6,8 @@
 
 namespace hgemm::sm80_split {
 
-/// What a kernel is made for: block tile, ring depth. A warp has 32 x 32 of the tile: three float32 registers an
-/// element.
+/// The constants of a kernel: output tile (BM, BN) and k-tile BK of a block, and pipeline stages. A warp computes 32 x
+/// 32 of the output tile, with three float32 registers per element.
 template <int BM_, int BN_, int STAGES_>
 struct Config {
   static constexpr int BM = BM_, BN = BN_, BK = 32, STAGES = STAGES_, WM = 32, WN = 32;
@@ -20,8 +20,9 @@ struct Config {
   static_assert(STAGES >= 3, "one stage is read, one is freed, the rest are in flight");
 };
 
-/// Enqueues the pass that makes planes, and the GEMM. `workspace`: tile/split_planes.h. launch.cuh defines it,
-/// instances.cu instantiates it for each kernel of list.h.
+/// Enqueues the kernel that splits the operands into planes, and then the GEMM. Returns a cudaError_t. `workspace`
+/// holds the planes (tile/split_planes.h). launch.cuh defines the function; instances.cu instantiates it for each
+/// kernel of list.h.
 template <class Config>
 Status launch(const Problem& p, void* workspace, Stream stream);
 

@@ -1,10 +1,11 @@
-// Float32 products on tensor cores for sm_80 and everything after it: mma.sync on three bfloat16 planes of each
-// operand. What is added to what, and why, is as in sm90_split (its kernel.cuh): an accumulator of 64 k of the first
-// planes' product, added to a sum in a float32 register, and a second register beside each sum for the five other
-// products and for what the sum's roundings lose.
+// Float32 GEMM on tensor cores for sm_80 and newer: mma.sync on three bfloat16 planes of each operand.
 //
-// A block owns a (BM, BN) tile of C and walks K through a ring of stages that cp.async keeps full, as sm80_mma does; a
-// stage has all six planes, K-major whatever the operands' order.
+// The summation is the same as in sm90_split (its kernel.cuh gives the reasons). One accumulator takes 64 k of the
+// product of the first planes and is then added to a sum in a float32 register. A second register beside each sum takes
+// the five other products and the rounding errors of the sum.
+//
+// A block computes a (BM, BN) output tile with a pipeline of stages that cp.async fills, as in sm80_mma. A stage holds
+// all six planes. They are K-major, whatever the memory order of the operands.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -24,25 +25,27 @@ namespace hgemm::sm80_split {
 
 namespace split = tile::split;
 
-/// An operand's planes: (matrices, planes, rows, ld), of `plane` elements each.
+/// The planes of an operand: (matrices, planes, rows, ld) elements. A plane has `plane` elements, rows * ld.
 struct PlanesParams {
   const __nv_bfloat16* planes;
   int64_t plane, ld;
 };
 
+/// The run-time parameters.
 struct Params {
   PlanesParams a, b;
   split::Product product;
   tile::Raster raster;
 };
 
-constexpr int kAloneTiles = 2;   // of 32 k, that an accumulator takes before a sum in a register takes it
-constexpr int kCarryTiles = 32;  // from one carry to the next
+constexpr int kAloneTiles = 2;   // k-tiles (of 32) after which the accumulator is added to the sum in a register
+constexpr int kCarryTiles = 32;  // k-tiles from one carry to the next
 
-/// One operand's way through shared memory.
+/// The copies of an operand's planes to shared memory, and the loads of a warp's fragments from there.
+/// EXTENT is BM or BN.
 template <class Config, int EXTENT>
 struct PlanesOperand {
-  static constexpr int kPlanes = split::kPlanes, kBlocks = 2;  // of 16 rows, in a warp's 32
+  static constexpr int kPlanes = split::kPlanes, kBlocks = 2;  // blocks of 16 rows in a warp's 32
   using Smem = tile::SmemOperand<EXTENT, Config::BK, Major::kK>;
   using Copy = typename Smem::template Copy<__nv_bfloat16, Config::kThreads, false>;
   using Fragments = uint32_t[kPlanes][kBlocks][4];
@@ -52,10 +55,12 @@ struct PlanesOperand {
   __device__ __forceinline__ PlanesOperand(const PlanesParams& p, int64_t matrix, int row, int rows)
       : copies{copy(p, matrix * kPlanes, row, rows), copy(p, matrix * kPlanes + 1, row, rows),
                copy(p, matrix * kPlanes + 2, row, rows)} {}
+  /// Starts copying the next k-tile of all planes to the stage at shared address `stage`.
   __device__ __forceinline__ void fetch(uint32_t stage) {
 #pragma unroll
     for (int plane = 0; plane < kPlanes; ++plane) copies[plane].fetch(stage + plane * Copy::kBytes);
   }
+  /// Loads the fragments of k16 step `step`. `lane`: this lane's offset, from Smem::lane_offset.
   static __device__ __forceinline__ void load(Fragments& to, uint32_t stage, uint32_t lane, int step) {
 #pragma unroll
     for (int plane = 0; plane < kPlanes; ++plane) {
@@ -101,8 +106,8 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
     ptx::cp_async_commit();
   };
 
-  // As in sm80_mma: an A fragment is (outer 0, k 0), (outer 8, k 0), (outer 0, k 8), (outer 8, k 8), two B fragments
-  // side by side (n 0, k 0), (n 0, k 8), (n 8, k 0), (n 8, k 8).
+  // As in sm80_mma, an A fragment consists of the 8x8 matrices at (m 0, k 0), (m 8, k 0), (m 0, k 8), (m 8, k 8), and
+  // two B fragments side by side of those at (n 0, k 0), (n 0, k 8), (n 8, k 0), (n 8, k 8).
   const uint32_t lane_a = A::Smem::lane_offset(warp_m, lane / 8 % 2, lane / 16);
   const uint32_t lane_b = B::Smem::lane_offset(warp_n, lane / 16, lane / 8 % 2);
   typename A::Fragments frag_a[2];
@@ -112,8 +117,10 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
     B::load(frag_b[buffer], stage_b(stage), lane_b, step);
   };
 
+  // `alone` is the accumulator of the first planes' product, `high` the sum that takes it, and `low` the register
+  // beside the sum.
   float high[MI][kCount] = {}, low[MI][kCount] = {}, alone[MI][kCount] = {};
-  // The product of a plane of A and one of B, added to `sums`.
+  // Adds the product of one plane of A and one plane of B to `sums`.
   const auto multiply = [&](float (&sums)[MI][kCount], int buffer, int plane_a, int plane_b) {
 #pragma unroll
     for (int j = 0; j < NJ; ++j) {
@@ -140,14 +147,15 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
   int stage = 0, next_stage = 1, free_stage = STAGES - 1;
   for (int kt = 0; kt < k_tiles; ++kt) {
     if (kt % kCarryTiles == kCarryTiles - 2) carry();
-    ptx::cp_async_wait<STAGES - 3>();  // the next tile has arrived, and the one before this is no longer read
+    // Afterwards the next k-tile has arrived for all warps, and none of them reads the previous one any more.
+    ptx::cp_async_wait<STAGES - 3>();
     __syncthreads();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       load_fragments((step + 1) % 2, step + 1 < kSteps ? stage : next_stage, (step + 1) % kSteps);
       if (step == 0) fetch(free_stage);
-      // The five from small to large.
       multiply(alone, step % 2, 0, 0);
+      // The five smaller products, in ascending order of magnitude.
       multiply(low, step % 2, 2, 0);
       multiply(low, step % 2, 1, 1);
       multiply(low, step % 2, 0, 2);
@@ -169,11 +177,11 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
   }
   carry();
   ptx::cp_async_wait_all();
-  __syncthreads();  // the ring becomes the epilogue's scratch
+  __syncthreads();  // the epilogue reuses the stages' shared memory as scratch
 
-  // All of a warp's sums at first, so that what follows is one piece of code for both blocks of 16 rows.
+  // All sums of the warp are stored first, so that one loop body can handle both of its blocks of 16 rows.
   float* const scratch = reinterpret_cast<float*>(smem) + warp * Config::WM * split::kScratchRow;
-  const auto place = [&](int i, int j) {  // of two neighbouring sums of this thread
+  const auto place = [&](int i, int j) {  // where two neighbouring sums of this thread go
     const int row = i * 16 + lane / 4 + j / 2 % 2 * 8;
     return reinterpret_cast<float2*>(scratch + row * split::kScratchRow + j / 4 * 8 + lane % 4 * 2);
   };

@@ -1,4 +1,4 @@
-// Host side of sm80_split: from a Problem to its two launches.
+// The host side of sm80_split: turns a Problem into two launches, the pass that makes the planes and the GEMM.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,7 @@
 
 namespace hgemm::sm80_split {
 
-constexpr int kRasterRows = 2048;  // of C in a panel of the raster
+constexpr int kRasterRows = 2048;  // rows of C in a panel of the raster order
 
 inline PlanesParams planes_params(const split::Side& side) {
   const split::Planes& planes = side.planes;

@@ -1,4 +1,4 @@
-// The variants of sm80_split: which problems each one takes, and how long it is predicted to run.
+// The variants of sm80_split: which problems each one can run, and its predicted time.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -15,24 +15,24 @@
 namespace hgemm {
 namespace {
 
-/// A kernel of list.h as values.
+/// A kernel of list.h as plain values.
 struct Line {
   Tile tile;
   int smem_bytes;
   double rate;
 };
 
-// Fitted to 90 times on an H200, 6 % off on average (root mean square).
-constexpr double kStartUs = 2.5;     // both launches, first stages
-constexpr double kPassShare = 0.90;  // of the read stream that the pass over the operands reaches
-constexpr double kWaveUs = 1.7;      // of a wave of blocks, once: their last wait, their stores
-constexpr int kMostBlocks = 2;       // that registers leave room for
-constexpr int kProducts = 6;
+// Fitted to 90 times on an H200, with an error of 6 % (root mean square).
+constexpr double kStartUs = 2.5;     // both launches and the first stages
+constexpr double kPassShare = 0.90;  // share of the read bandwidth that the pass that makes the planes reaches
+constexpr double kWaveUs = 1.7;      // once per wave of blocks: their last wait and their stores
+constexpr int kMostBlocks = 2;       // blocks per SM, as limited by registers
+constexpr int kProducts = 6;         // products of a plane of A and a plane of B
 
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Chip& chip = chip_of(facts.cc);
   const Tile& t = line.tile;
-  // Blocks that an SM holds at once share its tensor cores; one alone does not keep them busy, and takes as long.
+  // Resident blocks of an SM share its tensor cores. A single block does not keep them busy and takes as long as two.
   const int64_t together = std::clamp(facts.smem_per_sm / (line.smem_bytes + 1024), 1, kMostBlocks);
   const int64_t tiles = ceil_div(p.m, t.bm) * ceil_div(p.n, t.bn) * p.batches();
   const double waves = static_cast<double>(ceil_div(tiles, std::max(1, facts.sm_count) * together));
