@@ -1,13 +1,19 @@
-// Products with a short side, at most 16 rows of x against a long operand W: any alignment, any architecture.
+// GEMM with a short side: at most 16 rows of x against a long operand W, in any alignment, on sm_80 and newer.
 //
-// W goes from global memory straight into mma.sync fragments, as the 16 rows of the instruction: a lane's 16 bytes are
-// eight k of one row (or, MN-major, eight rows at one k, interleaved with its neighbours in registers), and x follows
-// the same permutation of k. Nothing is shared but the sums: the warps of a block split K, and so may the blocks of a
-// cluster. DEPTH units of loads are in flight in registers.
+// W goes from global memory straight into the A fragments of mma.sync, without shared memory: its rows are the 16 rows
+// of the instruction. With a K-major W, the 16 bytes that a lane loads are eight k of one row. With an MN-major W they
+// are eight rows at one k, and the lane interleaves the loads of neighbouring k in registers. Either way the k of a
+// fragment are permuted, and x is loaded in the same permutation.
 //
-// Unaligned, chunks are still 16 aligned bytes, and what shifts is the other operand. Along a K-major W the rows of a
-// tile lie eight apart, so that they share their offset from the grid, and x is read as much earlier. In an MN-major W
-// each warp takes the k of one residue modulo 8, and its fragments begin as many rows earlier.
+// The warps of a block split K, and the blocks of a cluster may split it as well. Only their sums go through shared
+// memory. Each warp keeps DEPTH units of loads in flight, in registers. A unit is what a warp loads at a time: 64 k by
+// 16 rows of a K-major W, 32 k by 64 rows of an MN-major W.
+//
+// Unaligned operands: W is still loaded in aligned 16-byte chunks, and the other index is shifted to match.
+//  - In a K-major W, the rows of a tile are eight rows apart, so that they all have the same offset from a 16-byte
+//    boundary. x is read from as many elements earlier.
+//  - In an MN-major W, each warp takes the k of one residue modulo 8, which have the same offset. Its fragments begin
+//    that many rows earlier.
 #pragma once
 
 #include "core/convert.cuh"
@@ -25,48 +31,50 @@ namespace hgemm::skinny {
 
 using tile::off_grid, tile::word;
 
-/// What the kernel is compiled for.
+/// The compile-time parameters of the kernel: Config, element type, memory order of W, alignment.
 template <class Config_, class T_, Major kMajor_, bool kNarrow_>
 struct Traits : Config_ {
   using T = T_;
   static constexpr Major kMajor = kMajor_;   // of W
-  static constexpr bool kNarrow = kNarrow_;  // not ShortSide::wide
+  static constexpr bool kNarrow = kNarrow_;  // the operands are not ShortSide::wide
   static constexpr bool kKMajor = kMajor == Major::kK;
-  static constexpr int TILES = kKMajor ? 1 : 4;   // of 16 rows, the mma's
-  static constexpr int kSteps = kKMajor ? 2 : 1;  // of 32 k in a unit
+  static constexpr int TILES = kKMajor ? 1 : 4;   // blocks of 16 rows (one mma.sync) in a unit
+  static constexpr int kSteps = kKMajor ? 2 : 1;  // steps of 32 k in a unit
   static constexpr int kRows = 16 * TILES, kBlocks = Config_::COLS / 8;
   static constexpr int kLoads = 2 * TILES * kSteps;  // 16-byte chunks of W that a lane loads in a unit
-  // Unaligned, x takes twice the registers: less of it is in flight, and along a K-major W two blocks an SM make up for
-  // that.
+  // Unaligned chunks of x take twice the registers. With a K-major W, fewer of them are therefore in flight, and two
+  // blocks per SM compensate for that.
   static constexpr int DEPTH = kKMajor ? Config_::kDepthK : Config_::kDepthMN;
   static constexpr int DEPTH_X = kNarrow && kKMajor ? 1 : DEPTH;
   static constexpr int kMinBlocks = kNarrow && kKMajor ? 2 : 1;
-  static constexpr int kSumStride = kRows + (kKMajor ? 4 : 1);  // floats; few bank conflicts when fragments are stored
+  // Pitch, in floats, of the sums in shared memory. The padding avoids most bank conflicts when fragments are stored.
+  static constexpr int kSumStride = kRows + (kKMajor ? 4 : 1);
   static constexpr int kSmemBytes = Config_::WARPS * Config_::COLS * kSumStride * 4;
 };
 
+/// The run-time parameters. Strides count elements.
 struct Params {
   const void *w, *x;
-  int64_t ldw, x_row, x_k;
-  int64_t w_batch[2], x_batch[2];
-  uint32_t batch_inner;
-  int rows, cols, k;
-  int tile_rows, splits;
-  bool swapped;  // D's rows are W's
-  bool interleaved;
-  bool releases_early;  // Schedule::releases_early
+  int64_t ldw, x_row, x_k;         // leading dimension of W; strides of x from row to row and along k
+  int64_t w_batch[2], x_batch[2];  // batch strides, outer and inner
+  uint32_t batch_inner;            // extent of the inner batch dimension
+  int rows, cols, k;               // W is (rows, k), x is (cols, k)
+  int tile_rows, splits;           // as in Schedule
+  bool swapped;                    // the rows of D are those of W; otherwise its columns are
+  bool interleaved;                // as in Schedule
+  bool releases_early;             // as in Schedule
   tile::EpilogueParams epilogue;
 };
 
-/// Keeps the compiler from computing an address again wherever it is used.
+/// Returns `p`, but hides its value from the compiler, which would otherwise compute the address again at every use.
 template <class T>
 __device__ __forceinline__ const T* opaque(const T* p) {
   asm("" : "+l"(p));
   return p;
 }
 
-/// Elements lo..hi-1 of the aligned chunk at `p`, zeros around them; the others are not touched. kOnce: nobody will
-/// read them again.
+/// Loads elements lo..hi-1 of the aligned 16-byte chunk at `p`. The other elements become zeros; their memory is not
+/// accessed. kOnce: the data is read only once (ptx::ld_once_16).
 template <bool kOnce>
 __device__ __forceinline__ uint4 load_part(const uint16_t* p, int lo, int hi) {
   if (lo <= 0 && hi >= 8) return kOnce ? ptx::ld_once_16(p) : ptx::ld_16(p);
@@ -78,18 +86,26 @@ __device__ __forceinline__ uint4 load_part(const uint16_t* p, int lo, int hi) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/// The warp's part of a tile of W: chunks of a unit, and fragments made of them.
+/// The warp's part of a tile of W: loads the chunks of a unit, and forms fragments of them.
+///
+///   shift()         elements by which chunks begin before a row's first element (unaligned, K-major)
+///   row_shift()     rows by which fragments begin before the tile's first row (unaligned, MN-major)
+///   units()         the number of units along K
+///   position(u)     where unit u begins along K
+///   load()          loads the chunks of the unit that begins at k
+///   fragment()      forms the A fragment of one mma.sync
+///   row_of(), kHalf which rows of the tile the fragment's rows are
 template <class Traits, Major kMajor = Traits::kMajor>
 class Weights;
 
-/// A lane loads eight k, from 8 (lane % 4) on, of rows lane / 4 and lane / 4 + 8 of the tile.
+/// K-major: a lane loads eight k, starting at 8 * (lane % 4), of rows lane / 4 and lane / 4 + 8 of the tile.
 template <class Traits>
 class Weights<Traits, Major::kK> {
   static constexpr bool kNarrow = Traits::kNarrow;
   using Chunks = uint4[Traits::kLoads];
 
  public:
-  /// `step`: from one row of the tile to the next.
+  /// `row0`: the tile's first row; `step`: rows of W from one row of the tile to the next.
   __device__ __forceinline__ Weights(const uint16_t* w, const Params& p, int row0, int step)
       : shift_(kNarrow ? off_grid(w + row0 * p.ldw) : 0) {
     const int lane = threadIdx.x % 32;
@@ -101,16 +117,17 @@ class Weights<Traits, Major::kK> {
     }
     end_ = p.k + shift_ - first_;
   }
-  /// K seen from the grid: a row's first element is `shift` behind it.
+  /// Elements from the 16-byte boundary to a row's first element. Positions along K count from that boundary.
   __device__ __forceinline__ int shift() const { return shift_; }
   __device__ __forceinline__ int row_shift() const { return 0; }
-  /// Units of this block's warps: the position of unit u, and how many there are.
+  /// Where unit u begins along K.
   static __device__ __forceinline__ int position(int u) { return u * 32 * Traits::kSteps; }
   __device__ __forceinline__ int units(const Params& p) const {
     return (p.k + shift_ + 32 * Traits::kSteps - 1) / (32 * Traits::kSteps);
   }
-  /// The end of the units, from the second on, all of whose chunks, and those of an unaligned x, lie inside of rows.
+  /// Units 1 to inner_end() - 1 are inner units: all their chunks, and those of an unaligned x, lie within rows.
   __device__ __forceinline__ int inner_end(const Params& p) const { return (p.k + shift_ - 8) / (32 * Traits::kSteps); }
+  /// kInner: the unit is an inner unit, whose chunks need no bounds checks.
   template <bool kInner>
   __device__ __forceinline__ void load(Chunks& to, int k) const {
 #pragma unroll
@@ -137,7 +154,8 @@ class Weights<Traits, Major::kK> {
     a[2] = half ? low.w : low.y;
     a[3] = half ? high.w : high.y;
   }
-  /// The tile's row that row lane / 4 of fragment i is; row lane / 4 + 8 is kHalf further.
+  /// The row of the tile that this lane's first fragment row, lane / 4, of block i is. Its second one, lane / 4 + 8, is
+  /// kHalf rows further.
   static constexpr int kHalf = 8;
   static __device__ __forceinline__ int row_of(int i) { return 16 * i + threadIdx.x % 32 / 4; }
 
@@ -146,11 +164,11 @@ class Weights<Traits, Major::kK> {
   int shift_, first_, end_;
 };
 
-/// A lane loads eight rows, from 8 (lane / 4) on, at each of the eight k of its unit.
+/// MN-major: a lane loads eight rows, starting at 8 * (lane / 4), at each of its eight k of the unit.
 template <class Traits>
 class Weights<Traits, Major::kMN> {
   static constexpr bool kNarrow = Traits::kNarrow;
-  static constexpr int kStride = kNarrow ? 8 : 1;  // of the warp's k
+  static constexpr int kStride = kNarrow ? 8 : 1;  // between consecutive k of a warp
   using Chunks = uint4[Traits::kLoads];
 
  public:
@@ -196,15 +214,17 @@ class Weights<Traits, Major::kMN> {
   int row_shift_, lo_, hi_, end_;
 };
 
-/// The warp's part of x, in the order of W's k: row lane / 4 of each block of eight.
+/// The warp's part of x, with the k in the same order as in W's fragments. A lane loads row lane / 4 of each block of
+/// eight rows.
 template <class Traits>
 class Activations {
   static constexpr bool kNarrow = Traits::kNarrow;
   static constexpr int kStride = kNarrow && !Traits::kKMajor ? 8 : 1;
 
  public:
-  /// Eight k of a row. Unaligned, the two chunks that hold them, or one element a word: they are put together when they
-  /// are used, as doing it at once would wait for them.
+  /// Eight k of a row. Where x is aligned, `low` holds them. Otherwise `low` and `high` hold the two aligned
+  /// chunks that cover the eight elements, or one element in each of their words. They are combined only when they are
+  /// used (take()), as combining them earlier would wait for the loads.
   struct Chunk {
     uint4 low, high;
   };
@@ -216,11 +236,12 @@ class Activations {
     at_ = opaque(x + lane / 4 * p.x_row + k0 * p.x_k);
     begin_ = -k0;
     end_ = p.k - k0;
-    skew_ = tile::off_grid(at_);  // of every eighth row, too
+    skew_ = tile::off_grid(at_);  // the same in every eighth row
   }
-  /// Whether elements lie side by side.
+  /// True if the elements of a row that a warp needs are contiguous in memory.
   __device__ __forceinline__ bool in_chunks() const { return kStride == 1 && p_.x_k == 1; }
-  /// kInner: no chunk reaches beyond a row's ends; rows that x does not have give zeros.
+  /// Loads the chunks of the unit that begins at k. Rows beyond the last one of x give zeros. kInner: no chunk reaches
+  /// beyond the ends of a row.
   template <bool kInner>
   __device__ __forceinline__ void load(Chunks& to, int k) const {
     const int row = threadIdx.x % 32 / 4;
@@ -254,6 +275,8 @@ class Activations {
       }
     }
   }
+
+  /// The eight elements of a loaded chunk, in order.
   __device__ __forceinline__ uint4 take(const Chunk& chunk) const {
     if (!kNarrow) return chunk.low;
     const uint4 &low = chunk.low, &high = chunk.high;
@@ -264,8 +287,8 @@ class Activations {
  private:
   const Params& p_;
   const uint16_t* at_;
-  int begin_, end_;  // of the row, from at_ on
-  int skew_;
+  int begin_, end_;  // where the row begins and ends along k, relative to at_
+  int skew_;         // elements from a 16-byte boundary to at_
 };
 
 template <class Traits>
@@ -282,17 +305,20 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks) kernel(c
 
   const int tile = blockIdx.x, split = blockIdx.y, row_step = p.interleaved ? 8 : 1;
   const int row0 = p.interleaved ? tile / 8 * 8 * p.tile_rows + tile % 8 : tile * p.tile_rows;
-  if (row0 >= p.rows) return;  // the whole cluster: an interleaved neighbourhood of fewer than eight rows
+  // All blocks of the cluster return here, so none waits for another. Of the last eight interleaved tiles some may have
+  // no rows.
+  if (row0 >= p.rows) return;
   const Weights weights(w_origin, p, row0, row_step);
   const Activations activations(x_origin, p, weights.shift());
 
-  // Warps take turns along K; where each has its own residue, they all take the same turn.
+  // The units along K go to the warps of all splits in turn. Where each of eight warps has its own residue of k, these
+  // eight take the same unit.
   constexpr bool kByResidue = Traits::kNarrow && !Traits::kKMajor;
   const int units = weights.units(p);
   const int stride = kByResidue ? p.splits * (WARPS / 8) : p.splits * WARPS;
   const int first = kByResidue ? split * (WARPS / 8) + warp / 8 : split * WARPS + warp;
 
-  // Unaligned and K-major, the ends of rows take many instructions: their units come last, one by one.
+  // In an unaligned K-major W, loads at the ends of rows take many instructions. The units there come last, one by one.
   constexpr bool kInner = Traits::kNarrow && Traits::kKMajor;
   int begin = first, end = units;
   if constexpr (kInner) {
@@ -405,7 +431,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks) kernel(c
     for (int r = 0; r < p.splits; ++r) sum += ptx::cluster_load_4(ptx::cluster_map(at, r));
     finish(row0 + row * row_step, col, sum);
   }
-  // The others have read this block's sums, and made use of what they read.
+  // Waits until the other blocks of the cluster have read this block's sums from its shared memory. A relaxed arrival
+  // is enough: a block arrives after it has used what it read.
   ptx::cluster_arrive_relaxed();
   ptx::cluster_wait();
 #endif

@@ -1,4 +1,4 @@
-// Host side of skinny: from a Problem to a launch.
+// The host side of skinny: turns a Problem into a launch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,6 +13,7 @@
 
 namespace hgemm::skinny {
 
+/// Enqueues the kernel for these Traits.
 template <class Traits>
 cudaError_t launch_traits(const Problem& p, const Schedule& s, const Params& params, cudaStream_t stream) {
   static std::atomic<uint64_t> smem_allowed{0};

@@ -1,7 +1,8 @@
 // The kernels of skinny, one line each: this is where a kernel is declared.
 //
-// A line holds a Config: rows of the short operand; warps of a block, which share K; loads in flight, in units of 64 k
-// by 16 rows (W K-major) and of 32 k by 64 rows (MN-major).
+// A line holds a Config: rows of the short operand; warps of a block, which split K among them; loads of W that a warp
+// keeps in flight. The loads are counted in units of 64 k by 16 rows for a K-major W, and of 32 k by 64 rows for an
+// MN-major W.
 #pragma once
 
 #include <tuple>
@@ -10,10 +11,11 @@
 
 namespace hgemm::skinny {
 
-/// Rates are measured on the H200.
 template <class Config>
 struct Kernel {
-  double rate, narrow_k, narrow_mn;  // GB/s at which a large W is read: aligned, unaligned and K-major, and MN-major
+  /// GB/s at which the kernel reads a large W, measured on the H200: an aligned W, an unaligned K-major W, an unaligned
+  /// MN-major W.
+  double rate, narrow_k, narrow_mn;
 };
 
 constexpr std::tuple kKernels{

@@ -1,4 +1,4 @@
-// The variants of skinny: which problems each one takes, its schedule, and how long it is predicted to run.
+// The variants of skinny: which problems each one can run, its schedule, and its predicted time.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace {
 
 using skinny::Schedule;
 
-/// A kernel of list.h as values.
+/// A kernel of list.h as plain values.
 struct Line {
   Tile tile;  // bm: rows of W, bn: rows of x
   int smem_bytes;
@@ -25,24 +25,25 @@ struct Line {
 };
 
 // Measured on the H200.
-constexpr double kFixedUs = 3.5;                     // start, first bytes, sums, drain
-constexpr double kSplitUs = 0.6;                     // sums through the cluster
-constexpr double kBlockRate = 45;                    // GB/s that one block takes in
-constexpr double kBlockUs = 0.94, kBlockMnUs = 2.5;  // of an SM for each of its blocks of a batch, W K- and MN-major
-constexpr int kStepsPerWarp = 2;                     // of 64 k (32, MN-major), at least
+constexpr double kFixedUs = 3.5;   // launch, first loads, sums, drain
+constexpr double kSplitUs = 0.6;   // sums through the cluster
+constexpr double kBlockRate = 45;  // GB/s that one block reads
+// Microseconds of an SM for each of its blocks, in a batch: W K-major and MN-major.
+constexpr double kBlockUs = 0.94, kBlockMnUs = 2.5;
+constexpr int kStepsPerWarp = 2;  // steps of 64 k (MN-major: 32) that each warp has at least where K is split
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const ShortSide sides = short_side_of(p);
   const bool k_major = sides.w_major == Major::kK;
   Schedule s{};
-  // Unaligned and MN-major, a tile begins up to seven rows before its first.
+  // In an unaligned MN-major W, the loads of a tile begin up to seven rows before its first row.
   s.tile_rows = k_major ? 16 : sides.wide ? 64 : 56;
   s.interleaved = k_major && !sides.wide;
   const int64_t tiles = s.interleaved ? ceil_div(sides.rows, 8 * s.tile_rows) * 8 : ceil_div(sides.rows, s.tile_rows);
   s.tiles = static_cast<int>(tiles);
   s.dependent = has_dependent_launch(facts.cc);
-  // These blocks need little of an SM. If a kernel of sm90_skinny started beside them, two of its blocks would share
-  // one SM and leave others idle.
+  // These blocks use few resources of an SM. If a kernel of sm90_skinny started while they run, two of its blocks would
+  // share one SM while other SMs stay idle.
   s.releases_early = (s.dependent && !has_own_kernels(facts.cc)) || !sides.wide;
   const int64_t steps = ceil_div(p.k, k_major ? 64 : 32) / (line.tile.threads / 32 * kStepsPerWarp);
   s.splits = 1;
@@ -57,8 +58,8 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   return has_short_side(p, line.tile.bn, 30, why);
 }
 
-/// The time of the bytes at the kernel's rate, or at a lower one where too few blocks load them; in batches at least
-/// the time of an SM's blocks, one after the other.
+/// Returns the time to read and write the bytes at the kernel's rate, or at a lower rate where there are too few blocks
+/// to reach it. For a batch it is at least the time of an SM's blocks one after the other.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const double blocks = static_cast<double>(s.tiles) * s.splits * static_cast<double>(p.batches());
