@@ -1,4 +1,4 @@
-// Chunks of W in registers: four of 16 aligned bytes, loaded together.
+// Chunks of W in registers. A thread loads kLoads (four) aligned chunks of 16 bytes together.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,6 +11,7 @@
 
 namespace hgemm::gemv {
 
+/// Converts two 16-bit elements of the second argument's type to float32.
 __device__ __forceinline__ float2 unpack(uint32_t pair, __half) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
@@ -20,8 +21,9 @@ __device__ __forceinline__ float2 unpack(uint32_t pair, __nv_bfloat16) {
 
 using Chunks = uint4[kLoads];
 
-/// The aligned words that hold elements 2 Q and 2 Q + 1 of chunks, where one of these lies in lo..hi-1. Of the others
-/// only the one before lo is read: allocations start on whole words, but do not end on them.
+/// Loads word Q of each chunk, which holds elements 2 Q and 2 Q + 1, if one of these is in lo..hi-1. Of the elements
+/// outside that range only the one right before lo may be read. It is in the same allocation, because allocations start
+/// on whole words. They need not end on whole words.
 template <int Q>
 __device__ __forceinline__ void load_words(Chunks& to, const uint16_t* from, int64_t stride, int left, int apart,
                                            int lo, int hi) {
@@ -38,8 +40,9 @@ __device__ __forceinline__ void load_words(Chunks& to, const uint16_t* from, int
   }
 }
 
-/// Chunks `stride` elements apart, zeros from the first one on that is `left / apart` or more behind. Only elements
-/// lo..hi-1 of them mean anything; `ends`: there may be no memory around these.
+/// Loads chunks that are `stride` elements apart. Chunk i is loaded only if i * apart < left, and zero otherwise. Only
+/// elements lo..hi-1 of a chunk are valid; the others may be anything. `ends`: the memory of the others may not exist,
+/// so only valid elements are read.
 template <bool kNarrow>
 __device__ __forceinline__ void load(Chunks& to, const uint16_t* from, int64_t stride, int left, int apart, bool ends,
                                      int lo, int hi) {
@@ -58,7 +61,8 @@ __device__ __forceinline__ void load(Chunks& to, const uint16_t* from, int64_t s
   }
 }
 
-/// Clears all but elements lo..hi-1 of chunks: what lies beside a row of W, NaN for instance, must not meet x's zeros.
+/// Sets all elements of the chunks except lo..hi-1 to zero. What lies next to a row of W may be NaN or infinite, and
+/// multiplying it by the zeros of x would give NaN.
 __device__ __forceinline__ void clear_around(Chunks& chunks, int lo, int hi) {
   if (lo <= 0 && hi >= 8) return;
   uint32_t mask[4];

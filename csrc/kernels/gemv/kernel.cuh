@@ -1,16 +1,20 @@
-// Products of a row or a few, x, with a long operand W, on CUDA cores: any alignment, any architecture.
+// GEMV: one row, or a few, of x with a long operand W, on CUDA cores, in any alignment, on sm_80 and newer.
 //
-// A thread loads 16-byte chunks of W, four to a unit and DEPTH units in flight, and multiplies them with x, which the
-// block has in shared memory, in fp32. Along a K-major W the lanes of a warp share rows, of which it takes four at a
-// time, and shuffles add their sums; a warp goes from rows to rows without a pause in its loads. In an MN-major W a
-// thread owns eight columns and walks along k. Warps that share rows or columns meet in shared memory.
+// A thread loads 16-byte chunks of W, four to a unit, with DEPTH units in flight. It multiplies them with x, which the
+// block keeps in shared memory, and accumulates in float32.
+//  - K-major W: the lanes of a warp share rows, four at a time, and shuffles add their sums. A warp continues with its
+//    next rows without a pause in its loads.
+//  - MN-major W: a thread computes eight rows of W, which are contiguous, and iterates along k.
+// The sums of warps that share rows are added in shared memory.
 //
-// Slices of K may go to different blocks. They leave sums in the workspace, and the last one to arrive, as a counter
-// tells it, adds them all up in an order that depends on nothing: the same bits every time.
+// Slices of K may go to different blocks. Each block leaves its sums in the workspace. The last block to arrive, which
+// a counter identifies, adds them all in a fixed order, so the result has the same bits every time.
 //
-// Unaligned, chunks are still 16 aligned bytes, and what shifts is the other operand. Along a K-major W the rows of a
-// tile lie eight apart, so that they share their offset from the grid, and x lies as much later in shared memory. In an
-// MN-major W each warp takes the k of one residue modulo 8, and its columns begin as many earlier.
+// Unaligned operands: W is still loaded in aligned 16-byte chunks, and the other index is shifted to match.
+//  - In a K-major W, the rows of a tile are eight rows apart, so that they all have the same offset from a 16-byte
+//    boundary. x is stored as many elements later in shared memory.
+//  - In an MN-major W, each warp takes the k of one residue modulo 8, which have the same offset. Its rows begin that
+//    many rows earlier.
 #pragma once
 
 #include "core/convert.cuh"
@@ -27,12 +31,13 @@
 
 namespace hgemm::gemv {
 
-// Zero whenever no kernel runs that uses them: the last of those that count at one sets it back. Which are whose:
-// tile/counters.cu. Each element type has its own.
+// The arrival counters of output tiles whose slices of K go to different blocks. They are all zero whenever no kernel
+// that uses them is running: the last block to arrive at a counter resets it. tile/counters.cu assigns them to
+// launches.
 static __device__ unsigned counters[tile::kSlots * tile::kMaxCounted];
 
-/// Puts slice_k elements of every row of x, from k = `first` on, into shared memory, zeros where it has none. For an
-/// unaligned MN-major W, whose warps take every eighth k, those of one warp lie together.
+/// Copies slice_k elements of every row of x, starting at k = `first`, to shared memory, with zeros where x has no
+/// elements. For an unaligned MN-major W, whose warps take every eighth k, the elements of one warp are contiguous.
 template <class Traits>
 __device__ __forceinline__ void stage_x(const Params& p, const uint16_t* x, int first, uint16_t* xs) {
   constexpr int COLS = Traits::COLS;
@@ -112,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks) kernel(const __grid
     }
   };
 
-  // A block to a slice, or one to them all (tile/counters.cu says when).
+  // One block per slice, or one block for all slices of a tile (tile/counters.cu says when).
 #pragma unroll 1
   for (int slice = blockIdx.y; slice < p.slices; slice += gridDim.y) {
     const int slice0 = slice * p.slice_k;
@@ -122,7 +127,7 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks) kernel(const __grid
     ptx::grid_dependency_wait();
 #pragma unroll
     for (int d = 0; d < DEPTH; ++d) walk.next(chunks[d]);
-    if (slice != static_cast<int>(blockIdx.y)) __syncthreads();  // the slice before is added up
+    if (slice != static_cast<int>(blockIdx.y)) __syncthreads();  // the sums of the previous slice have been read
     stage_x<Traits>(p, x, slice0 - Walk::shift_of(p, w, row0), xs);
     if constexpr (Traits::kNarrow && !Traits::kKMajor) {
       if (threadIdx.x < kWarps) shifts[threadIdx.x] = Walk::shift_of(p, w, row0, threadIdx.x);
@@ -166,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks) kernel(const __grid
       for (int i = 0; i < p.slices; ++i) sum += ptx::ld_l2_4(partial + i * outputs + o);
       finish(o, sum);
     }
-  } else {  // a warp to a sum
+  } else {  // one warp per sum
     for (int o = threadIdx.x / 32; o < outputs; o += kWarps) {
       float sum = 0.0f;
 #pragma unroll 4

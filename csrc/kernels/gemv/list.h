@@ -1,8 +1,8 @@
 // The kernels of gemv, one line each: this is where a kernel is declared.
 //
-// A line holds a Config: rows of the short operand; units of four 16-byte loads that a thread has in flight and blocks
-// that an SM has registers for, W K-major and MN-major; k of x that a block keeps in shared memory, the rest are other
-// blocks'.
+// A line holds a Config: rows of the short operand; for a K-major and then for an MN-major W, units of four 16-byte
+// loads that a thread has in flight, and blocks per SM that its registers are limited for; k of x that a block keeps in
+// shared memory. Other blocks take the rest of K.
 #pragma once
 
 #include <tuple>
@@ -13,7 +13,8 @@ namespace hgemm::gemv {
 
 template <class Config>
 struct Kernel {
-  double rate_k, rate_mn;  // GB/s at which a large aligned W is read, K-major and MN-major, measured on the H200
+  /// GB/s at which the kernel reads a large aligned W, K-major and MN-major, measured on the H200.
+  double rate_k, rate_mn;
 };
 
 constexpr std::tuple kKernels{

@@ -1,4 +1,4 @@
-// The variants of gemv: which problems each one takes, its schedule, and how long it is predicted to run.
+// The variants of gemv: which problems each one can run, its schedule, and its predicted time.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -17,26 +17,29 @@ namespace {
 
 using gemv::Schedule;
 
-/// A kernel of list.h as values.
+/// A kernel of list.h as plain values.
 struct Line {
-  Tile tile;  // bm: rows of W that a warp takes at a time, at least; bn: rows of x; bk: of x, in shared memory
+  Tile tile;  // bm: rows of W that a warp takes at a time, at least; bn: rows of x; bk: k of x in shared memory
   int smem_bytes;
   int sum_floats;
   double rate_k, rate_mn;
 };
 
 // From a sweep on the H200 (NOTES.md).
-constexpr double kFixedUs = 3.5;   // start, x, first bytes, sums, drain
+constexpr double kFixedUs = 3.5;   // launch, x, first loads, sums, drain
 constexpr double kSplitUs = 1.5;   // sums through the workspace
-constexpr double kBlockRate = 40;  // GB/s that one block takes in
-constexpr double kBlockUs = 1.5;   // a block with next to nothing to read
+constexpr double kBlockRate = 40;  // GB/s that one block reads
+constexpr double kBlockUs = 1.5;   // a block with almost nothing to read
 constexpr int kBlocksPerSm = 4;
-constexpr double kNarrowRateK = 0.7;    // of the aligned rate
-constexpr double kNarrowRateMN = 0.65;  // the same of an MN-major W: a warp's rows begin anywhere in a line
+// The shares of the aligned rates that are reached with an unaligned W. In an MN-major W, a warp's rows begin anywhere
+// in a 128-byte line.
+constexpr double kNarrowRateK = 0.7;
+constexpr double kNarrowRateMN = 0.65;
 constexpr int kMaxPasses = 16;
-constexpr int kFewSlices = 8;  // more only where SMs have no work otherwise
+constexpr int kFewSlices = 8;  // more slices only where SMs would otherwise be idle
 
-/// Divides K into slices of at most line.tile.bk and of whole units: `wanted` slices if each has two units or more.
+/// Divides K into slices of whole units (of `unit` k), at most line.tile.bk each: `wanted` slices if each then has two
+/// units or more, else fewer.
 void slice(Schedule* s, int64_t k, int unit, int64_t wanted, const Line& line) {
   const int64_t most = line.tile.bk / unit * unit, units = std::max<int64_t>(ceil_div(k, unit), 1);
   wanted = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(units / 2, 1));
@@ -47,7 +50,7 @@ void slice(Schedule* s, int64_t k, int unit, int64_t wanted, const Line& line) {
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const ShortSide sides = short_side_of(p);
   const int64_t batches = p.batches(), sms = facts.sm_count;
-  const int64_t wanted = sms * 15 / 8;  // blocks: two an SM, or nearly
+  const int64_t wanted = sms * 15 / 8;  // blocks: almost two per SM
   Schedule s{};
   s.dependent = has_dependent_launch(facts.cc);
   s.releases_early = true;
@@ -70,13 +73,13 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
            tiles_of(2 * s.tile_rows) * batches >= wanted) {
       cut(s.warps, 2 * s.passes);
     }
-    // A tile that all warps share is small: two blocks for it gain only where SMs would be idle otherwise.
+    // A tile that all warps share is small. Slicing its K gains only where SMs would otherwise be idle.
     slice(&s, k, gemv::unit_k(true, s.lanes, s.warps), 2 * s.tiles * batches > sms ? 1 : sms / (s.tiles * batches),
           line);
   } else {
     const auto cut = [&](int lanes) {
       s.lanes = lanes;
-      s.tile_rows = 8 * lanes - (sides.wide ? 0 : 8);  // unaligned, a chunk begins up to seven rows before its first
+      s.tile_rows = 8 * lanes - (sides.wide ? 0 : 8);  // unaligned: chunks begin up to seven rows earlier
       s.tiles = ceil_div(sides.rows, s.tile_rows);
     };
     s.warps = s.passes = 1;
@@ -94,8 +97,8 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   return has_short_side(p, line.tile.bn, 28, why);
 }
 
-/// The time of the bytes at the kernel's rate, or at a lower one where too few blocks load them; at least the time of
-/// the blocks, one wave after the other.
+/// Returns the time to read and write the bytes at the kernel's rate, or at a lower rate where there are too few blocks
+/// to reach it. It is at least the time of the blocks, one wave after the other.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const ShortSide sides = short_side_of(p);

@@ -1,4 +1,4 @@
-// A warp's way through W: what it loads when, and multiplies with what of x.
+// The iteration of a warp over W: which chunks it loads next, and with which part of x it multiplies them.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,21 @@
 
 namespace hgemm::gemv {
 
-/// A warp's way through its part of a tile of W, unit by unit: next() loads one, add() multiplies one with x.
+/// The iteration of a warp over its part of a tile of W, unit by unit. next() loads the next unit into registers, and
+/// add() multiplies a loaded unit with x and accumulates. next() runs DEPTH units ahead of add(). end() leaves the
+/// warp's sums in shared memory, from where total() adds those of all warps.
 template <class Traits, Major kMajor = Traits::kMajor>
 class Walk;
 
-/// A lane loads eight k of four rows, 32 / lanes apart in the tile.
+/// K-major: a lane loads eight k of four rows, which are 32 / lanes rows apart in the tile.
 template <class Traits>
 class Walk<Traits, Major::kK> {
   static constexpr int COLS = Traits::COLS;
   using T = typename Traits::T;
 
  public:
-  /// `slice0`: where the slice begins, counted like the tile's rows from the grid.
+  /// `w`: the matrix of this batch; `row0`: the tile's first row; `slice0`: where the slice begins along K, counted
+  /// from the 16-byte boundary before the rows' first elements; `xs` and `sums`: x and the sums in shared memory.
   __device__ __forceinline__ Walk(const Params& p, const uint16_t* w, int row0, int slice0, const uint16_t* xs,
                                   float* sums)
       : p_(p), sums_(sums) {
@@ -37,13 +40,16 @@ class Walk<Traits, Major::kK> {
     row_stride_ = static_cast<int64_t>(apart_) * Traits::kRowStep * p.ldw;
     at_ = w + (row0 + static_cast<int64_t>(row_) * Traits::kRowStep) * p.ldw - shift + slice0 + first;
     begin_ = shift - slice0 - first;
-    // Some row is W's first or last, or as good as that.
+    // True if the tile may have W's first or last row, so that the words around its rows may not be readable. The
+    // same holds where rows are less than eight elements apart.
     ends_ = row0 == 0 || row0 + p.tile_rows * Traits::kRowStep >= p.rows || p.ldw < 8;
     x_ = xs + first;
   }
+  /// Elements from a 16-byte boundary to the first element of the tile's rows.
   static __device__ __forceinline__ int shift_of(const Params& p, const uint16_t* w, int row0) {
     return Traits::kNarrow ? tile::off_grid(w + row0 * p.ldw) : 0;
   }
+  /// The number of units that this warp loads and adds.
   __device__ __forceinline__ int units() const { return p_.passes * p_.units; }
 
   __device__ __forceinline__ void next(Chunks& to) {
@@ -80,7 +86,7 @@ class Walk<Traits, Major::kK> {
   }
   __device__ __forceinline__ void end() {}
 
-  /// The sum of all warps for a row of the tile.
+  /// The sum over all warps for one row of the tile and one row of x.
   static __device__ __forceinline__ float total(const Params& p, const float* sums, const int*, int row, int col) {
     float sum = sums[col * p.tile_rows + row];
     for (int i = 1; i < p.warps; ++i) sum += sums[(i * COLS + col) * p.tile_rows + row];
@@ -88,12 +94,13 @@ class Walk<Traits, Major::kK> {
   }
 
  private:
-  /// This lane's and the other's sum of `low`, or of `high` where `mine` says so.
+  /// Exchanges with the lane `apart` lanes away: returns the two lanes' sum of `high` if `mine`, else of `low`.
   static __device__ __forceinline__ float exchange(float low, float high, bool mine, int apart) {
     return (mine ? high : low) + __shfl_xor_sync(~0u, mine ? low : high, apart);
   }
   __device__ __forceinline__ void end_pass() {
-    // Four rows' sums over as many lanes: two halvings leave each lane one row, whose remaining lanes add up.
+    // Adds the sums of four rows over the lanes. Two exchanges, each of which halves the rows of a lane, leave one row
+    // per lane. Then the lanes of the same row add theirs.
     const int lane = threadIdx.x % p_.lanes;
     const bool high = lane & p_.lanes / 2, odd = lane & p_.lanes / 4;
     float* const to = sums_ + (threadIdx.x / 32 % p_.warps * COLS) * p_.tile_rows + row_ + (2 * high + odd) * apart_;
@@ -113,20 +120,22 @@ class Walk<Traits, Major::kK> {
   }
 
   const Params& p_;
-  const uint16_t *at_, *x_;
+  const uint16_t *at_, *x_;  // where this lane begins in W and in x
   float* sums_;
-  int64_t row_stride_;
+  int64_t row_stride_;  // elements of W from one of this lane's rows to the next
+  // Rows of the tile between this lane's rows, its first row, rows from there to the tile's end; k from one unit to the
+  // next; where rows begin along K, relative to this lane's first k.
   int apart_, row_, rows_left_, step_, begin_;
   bool ends_;
-  int unit_ = 0, used_ = 0;
+  int unit_ = 0, used_ = 0;  // units of the current pass that next() has loaded, and that add() has used
   float acc_[kLoads][COLS] = {};
 };
 
-/// A lane loads eight rows at each of four k.
+/// MN-major: a lane loads eight rows at each of four k.
 template <class Traits>
 class Walk<Traits, Major::kMN> {
   static constexpr int COLS = Traits::COLS;
-  static constexpr int kStride = Traits::kNarrow ? 8 : 1;  // of the warp's k
+  static constexpr int kStride = Traits::kNarrow ? 8 : 1;  // between consecutive k of a warp
   using T = typename Traits::T;
 
  public:
@@ -148,7 +157,7 @@ class Walk<Traits, Major::kMN> {
   __device__ __forceinline__ int units() const { return p_.units; }
 
   __device__ __forceinline__ void next(Chunks& to) {
-    const bool ends = first_ || left_ <= kLoads * kStride || p_.ldw < 8;  // some k is W's first or last, perhaps
+    const bool ends = first_ || left_ <= kLoads * kStride || p_.ldw < 8;  // perhaps W's first or last k
     load<Traits::kNarrow>(to, at_, kStride * p_.ldw, left_, kStride, ends, lo_, p_.rows + lo_);
     first_ = false;
     at_ += step_ * p_.ldw;
@@ -179,7 +188,8 @@ class Walk<Traits, Major::kMN> {
     x_ += x_step_;
   }
 
-  /// Sums lie in planes of one of a chunk's eight rows: lanes and rows alike fall into different banks.
+  /// Stores the sums as (warps, COLS, 8, pitch): one plane for each of a chunk's eight rows, in which neighbouring
+  /// lanes are neighbours. That avoids bank conflicts both here and in total().
   __device__ __forceinline__ void end() {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, pitch = p_.lanes + 4;
     for (int apart = p_.lanes; apart < 32; apart *= 2) {
@@ -215,6 +225,7 @@ class Walk<Traits, Major::kMN> {
   const Params& p_;
   const uint16_t *at_, *x_;
   float* sums_;
+  // k from one unit to the next, in W and in x; the first valid row of a chunk; k that are left from this lane's first.
   int step_, x_step_, lo_, left_;
   bool first_ = true;
   float acc_[8][COLS] = {};
