@@ -1,12 +1,15 @@
-// float32 products of a few rows, x, with a long operand W, on CUDA cores, where both consist of aligned 16-byte
-// chunks: simt_skinny has the others.
+// float32 GEMV: a few rows of x with a long operand W, on CUDA cores, where both consist of aligned 16-byte chunks.
+// simt_skinny runs the other alignments.
 //
-// What W's bytes take decides, so nothing stands between two loads of it: a thread loads them straight into registers,
-// a few units ahead, and reads x, which all blocks share, through L1. No barrier comes before the sums. Along a K-major
-// W the lanes of a warp share four rows, and shuffles add their sums. In an MN-major W a lane owns four columns and
-// walks along k, beside others with the same columns. Warps that share rows meet in shared memory, and slices of K,
-// which only an MN-major W has, in the workspace, where the last block to arrive adds them up in an order that depends
-// on nothing: the same bits every time.
+// The kernel is limited by reading W, so nothing interrupts its loads. A thread loads W straight into registers, a few
+// units ahead, and reads x, which all blocks share, through L1. There is no barrier before the sums.
+//  - K-major W: the lanes of a warp share four rows, and shuffles add their sums.
+//  - MN-major W: a lane computes four rows of W, which are contiguous, and iterates along k. Other lanes may
+//    take other k of the same rows.
+//
+// The sums of warps that share rows are added in shared memory. An MN-major W may also be cut into slices of K, whose
+// sums go through the workspace. The last block to arrive adds them in a fixed order, so the result has the same bits
+// every time.
 #pragma once
 
 #include <cstdint>
@@ -19,37 +22,39 @@
 
 namespace hgemm::simt_gemv {
 
-/// What the kernel is compiled for.
+/// The compile-time parameters of the kernel: Config and the memory order of W.
 template <class Config, Major kMajor>
 struct Traits : Config {
-  static constexpr bool kKMajor = kMajor == Major::kK;  // W
-  static constexpr int kRows = kKMajor ? kRowsK : 4;    // of W, of a lane
-  static constexpr int kLoads = kKMajor ? kRowsK : kStepMN;
-  static constexpr int kStep = kKMajor ? kStepK : kStepMN;
+  static constexpr bool kKMajor = kMajor == Major::kK;       // W is K-major
+  static constexpr int kRows = kKMajor ? kRowsK : 4;         // rows of W that a lane computes
+  static constexpr int kLoads = kKMajor ? kRowsK : kStepMN;  // 16-byte loads in a unit
+  static constexpr int kStep = kKMajor ? kStepK : kStepMN;   // k of a lane in a unit
 };
 
+/// The run-time parameters. Strides count elements.
 struct Params {
   const void *w, *x;
-  int64_t ldw, x_row, x_k;
-  int64_t w_batch[2], x_batch[2];
-  uint32_t batch_inner;
-  int rows, cols, k;
-  int lanes, warps, log2_rows, slice_k, slices;
-  bool swapped;    // D's rows are W's
-  int slot;        // of counters
-  float* partial;  // (batches, tiles, slices, COLS, rows of a tile)
+  int64_t ldw, x_row, x_k;                       // leading dimension of W; strides of x from row to row and along k
+  int64_t w_batch[2], x_batch[2];                // batch strides, outer and inner
+  uint32_t batch_inner;                          // extent of the inner batch dimension
+  int rows, cols, k;                             // W is (rows, k), x is (cols, k)
+  int lanes, warps, log2_rows, slice_k, slices;  // as in Schedule; 1 << log2_rows is its tile_rows
+  bool swapped;                                  // the rows of D are those of W; otherwise its columns are
+  int slot;                                      // slot of the arrival counters, -1 for none (tile/counters.h)
+  float* partial;                                // partial sums, (batches, tiles, slices, COLS, rows of a tile)
   tile::EpilogueParams epilogue;
 };
 
-// Zero whenever no kernel runs that uses them: the last of those that count at one sets it back. Which are whose:
-// tile/counters.cu.
+// The arrival counters of output tiles whose slices of K go to different blocks. They are all zero whenever no kernel
+// that uses them is running: the last block to arrive at a counter resets it. tile/counters.cu assigns them to
+// launches.
 static __device__ unsigned counters[tile::kSlots * tile::kMaxCounted];
 
 __device__ __forceinline__ float4 four(const uint4& v) {
   return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
 }
 
-/// A warp's sums of its rows and of its share of k.
+/// The part of one warp: the sums of products of its rows of W and all rows of x, over its share of k.
 template <class Traits>
 class Products {
   static constexpr int COLS = Traits::COLS, kRows = Traits::kRows, kLoads = Traits::kLoads;
@@ -57,6 +62,7 @@ class Products {
   static constexpr int kSums = COLS * kRows;
 
  public:
+  /// `row0`: the tile's first row; begin..end-1: the k of the slice.
   __device__ __forceinline__ Products(const Params& p, int row0, int begin, int end) : p_(p) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % p.warps;
     const int across = kKMajor ? 1 : 32 / p.lanes;  // lanes along the rows
@@ -68,7 +74,7 @@ class Products {
     end_ = end;
   }
 
-  /// From the slice's first k to its last.
+  /// Accumulates over all k of the slice.
   __device__ __forceinline__ void run(const float* w, const float* x, int row0) {
     constexpr int kDepth = Traits::DEPTH;
     const int64_t row = row0 + row_;
@@ -90,12 +96,13 @@ class Products {
     }
   }
 
-  /// Leaves the warp's sums at (warps, COLS, rows of a tile).
+  /// Adds the sums over the lanes that share rows, and stores the warp's sums to its part of `to`, (warps, COLS, rows
+  /// of a tile).
   __device__ __forceinline__ void store(float* to) {
     const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % p_.warps;
     to += (part * COLS << p_.log2_rows) + row_;
     if constexpr (kKMajor) {
-      int first = 0;  // of this lane's sums: lanes halve them, as long as there are two
+      int first = 0;  // this lane's first sum: each exchange halves a lane's sums, as long as it has two or more
       exchange<16, kSums>(lane, &first);
       constexpr int kLeft = kSums >= 32 ? kSums / 32 : 1, kAlike = kSums >= 32 ? 1 : 32 / kSums;
       if (lane % kAlike == 0) {
@@ -118,7 +125,7 @@ class Products {
   }
 
  private:
-  /// The next unit of W, that of the warp's k, with zeros beyond W's end.
+  /// Loads the next unit of W, whose first k of the warp is `k`, with zeros beyond the end of W, and advances `at`.
   __device__ __forceinline__ void load(uint4 (&unit)[kLoads], const float** at, int k) {
     const int left = kKMajor ? (k + lane_k_ < end_ ? rows_left_ : 0) : (rows_left_ > 0 ? end_ - k - lane_k_ : 0);
     const float* from = *at;
@@ -130,7 +137,8 @@ class Products {
     *at += kKMajor ? step_ : step_ * p_.ldw;
   }
 
-  /// Rows of x that are not there are the last one again: nobody reads their sums.
+  /// Multiplies a unit of W with x and accumulates. In place of rows that x does not have, its last row is read again;
+  /// their sums are never used.
   __device__ __forceinline__ void add(const uint4 (&unit)[kLoads], const float* x) {
     if (k_ + lane_k_ >= end_) return;
 #pragma unroll
@@ -163,6 +171,9 @@ class Products {
     }
   }
 
+  /// Adds this lane's first kCount sums over the lanes that differ in bits kApart and below. At each step a lane passes
+  /// half of its sums to the lane kApart away and receives that lane's other half; with one sum left, both keep the
+  /// total. `first`: the index of the first sum that this lane ends up with.
   template <int kApart, int kCount>
   __device__ __forceinline__ void exchange(int lane, int* first) {
     if constexpr (kApart > 0) {
@@ -183,17 +194,18 @@ class Products {
   }
 
   const Params& p_;
-  int row_, rows_left_, step_, end_;
-  int k_, lane_k_;  // of the next unit to add, this lane's place in it
+  int row_, rows_left_, step_, end_;  // this lane's first row in the tile; rows to W's end; k of a unit of all warps
+  int k_, lane_k_;                    // the warp's first k of the next unit to add; this lane's k in it
   float sums_[kSums] = {};
 };
 
 template <class Traits>
 __global__ void __launch_bounds__(kThreads, kBlocks) kernel(const __grid_constant__ Params p) {
   constexpr int COLS = Traits::COLS;
-  // What a thread finishes of a tile, at most; of smaller ones several threads add up the slices of a result.
+  // Results of a tile that one thread sums over slices, at most. In smaller tiles, several threads share the slices of
+  // a result.
   constexpr int kMost = (COLS * (Traits::kKMajor ? kWarps * kRowsK : kRowsMN) + kThreads - 1) / kThreads;
-  extern __shared__ __align__(16) float smem[];  // the warps' sums, then those of slices
+  extern __shared__ __align__(16) float smem[];  // first the warps' sums, later those of slices
 
   const int slices = Traits::kKMajor ? 1 : p.slices;
   const int64_t outer = blockIdx.z / p.batch_inner, inner = blockIdx.z - outer * p.batch_inner;
@@ -205,18 +217,19 @@ __global__ void __launch_bounds__(kThreads, kBlocks) kernel(const __grid_constan
   const int row0 = blockIdx.x << p.log2_rows, outputs = COLS << p.log2_rows;
   float* const partial = p.partial + (static_cast<int64_t>(blockIdx.z) * gridDim.x + blockIdx.x) * slices * outputs;
 
-  // The next kernel's blocks shorten small launches, and take places from this one's in large ones.
+  // Starting the next kernel early shortens small launches. In large launches, its blocks would take the place of
+  // blocks of this kernel.
   const bool releases_early = !Traits::kKMajor && p.lanes == kMostLanesMN;
 
   ptx::grid_dependency_wait();
-  // A block to a slice, or one to them all (tile/counters.cu says when).
+  // One block per slice, or one block for all slices of a tile (tile/counters.cu says when).
 #pragma unroll 1
   for (int slice = blockIdx.y; slice < slices; slice += gridDim.y) {
     const int begin = slice * p.slice_k;
     Products<Traits> products(p, row0, begin, min(begin + p.slice_k, p.k));
     products.run(w, x, row0);
     if (releases_early) ptx::grid_launch_dependents();
-    if (slice != static_cast<int>(blockIdx.y)) __syncthreads();  // the slice before is added up
+    if (slice != static_cast<int>(blockIdx.y)) __syncthreads();  // the sums of the previous slice have been read
     products.store(smem);
     __syncthreads();
     if (slices == 1) break;
@@ -228,7 +241,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) kernel(const __grid_constan
     }
   }
   if (!releases_early) ptx::grid_launch_dependents();
-  int parts = p.warps;  // that are left to add up in shared memory
+  int parts = p.warps;  // partial sums per result that are still to be added in shared memory
   if (slices > 1) {
     if (gridDim.y > 1 && !tile::arrives_last(counters, p.slot)) return;
     __syncthreads();

@@ -1,7 +1,7 @@
 // The kernels of simt_gemv, one line each: this is where a kernel is declared.
 //
-// A line holds a Config: rows of the short operand; loads in flight, in units of four of 16 bytes (W K-major) and of
-// eight (MN-major).
+// A line holds a Config: rows of the short operand; units of loads that a thread keeps in flight. A unit is four
+// 16-byte loads of a K-major W, or eight of an MN-major W.
 #pragma once
 
 #include <tuple>
@@ -12,7 +12,8 @@ namespace hgemm::simt_gemv {
 
 template <class Config>
 struct Kernel {
-  double rate;  // GB/s at which an H200 reads a large W
+  /// GB/s at which the kernel reads a large W, measured on the H200.
+  double rate;
 };
 
 constexpr std::tuple kKernels{

@@ -1,4 +1,4 @@
-// The variants of simt_gemv: which problems each one takes, its schedule, and how long it is predicted to run.
+// The variants of simt_gemv: which problems each one can run, its schedule, and its predicted time.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -18,22 +18,27 @@ namespace {
 
 using simt_gemv::Schedule;
 
-/// A kernel of list.h as values.
+/// A kernel of list.h as plain values.
 struct Line {
-  Tile tile;  // bm: rows of W that a block takes at least; bn: rows of x
+  Tile tile;  // bm: rows of W that a block takes, at least; bn: rows of x
   int smem_bytes;
   double rate;
 };
 
 // From sweeps on an H100 and an H200 (NOTES.md).
-constexpr double kFixedUs = 1.7, kFixedMnUs = 2.0, kColUs = 0.2;  // start, first bytes, sums; more for each row of x
-constexpr double kSplitUs = 1.5;                                  // sums through the workspace
-constexpr double kRampUs = 1.0, kRampBytes = 16e6;                // until all of the memory is busy
-constexpr double kBlockRate = 27, kBlockRateMn = 70;              // GB/s that one block takes in
-constexpr double kLeastBytes = 0.5e6, kLeastUs = 3.0;             // W of 128x1024 was the smallest to be timed,
-constexpr double kUntimed = 1.5;                                  // and batches were not
-constexpr int kFullWaveTenths = 7;                                // of the blocks that fit
-constexpr int kBlockUnits = 3;  // what a block takes beside its loads, in units of them
+//
+// Microseconds of the launch, the first loads and the sums, with a K-major and with an MN-major W. The latter takes
+// kColUs more for each row of x.
+constexpr double kFixedUs = 1.7, kFixedMnUs = 2.0, kColUs = 0.2;
+constexpr double kSplitUs = 1.5;                      // sums through the workspace
+constexpr double kRampUs = 1.0, kRampBytes = 16e6;    // until the whole memory system is busy
+constexpr double kBlockRate = 27, kBlockRateMn = 70;  // GB/s that one block reads, K-major and MN-major
+// The smallest W that was timed has 128x1024 elements, and batches were not timed. The predictions for those are at
+// least kLeastUs, and are multiplied by kUntimed.
+constexpr double kLeastBytes = 0.5e6, kLeastUs = 3.0;
+constexpr double kUntimed = 1.5;
+constexpr int kFullWaveTenths = 7;  // a wave counts as full if it has this many tenths of the blocks that fit
+constexpr int kBlockUnits = 3;      // what a block takes besides its loads, expressed in units of loads
 constexpr int kLeastSliceK = 1024;
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
@@ -54,8 +59,9 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
       s.warps = warps;
       return cut(simt_gemv::kRowsK * simt_gemv::kWarps / warps);
     };
-    // Fewer warps to a row make fewer, longer blocks. With loads enough in flight one wave of them is best, if it is
-    // full; else what takes the fewest units, one wave after the other.
+    // With fewer warps per row there are fewer blocks, which run longer. With more than one unit of loads in flight, a
+    // single wave is best, if it is full. Otherwise the choice is the number of warps with which the waves, one after
+    // the other, take the fewest units.
     int64_t least = std::numeric_limits<int64_t>::max();
     int best = 1;
     for (int warps = 1; warps <= simt_gemv::kWarps; warps *= 2) {
@@ -70,7 +76,8 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
     s.warps = simt_gemv::kWarps;
     s.lanes = simt_gemv::kMostLanesMN;
     while (cut(simt_gemv::kRowsMN / s.lanes) > 2 * sms && s.lanes > 1) s.lanes /= 2;
-    // More than two rows of x, which L1 does not have at first, take more warps to wait for.
+    // L1 does not have x at first. With more than two rows of x, more warps are needed to hide the latency of its
+    // loads.
     const int64_t wanted = sms * (sides.cols > 2 ? 2 : 1) / std::max<int64_t>(s.tiles * batches, 1);
     const int64_t slices = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(p.k / kLeastSliceK, 1));
     const int unit = simt_gemv::kStepMN * s.lanes * s.warps;
@@ -92,8 +99,9 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   return true;
 }
 
-/// The bytes at the line's rate, less where too few blocks ask for them. What nobody has timed is left to torch, unless
-/// that is expected to be far behind.
+/// Returns the time to read and write the bytes at the line's rate, or at a lower rate where there are too few blocks
+/// to reach it. Shapes outside the timed range get a longer prediction, so that they are left to torch unless torch is
+/// expected to be much slower.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const bool k_major = short_side_of(p).w_major == Major::kK;
