@@ -1,13 +1,14 @@
-// float32 products with a short side, x, and a long operand W, on CUDA cores: any alignment, any architecture.
+// float32 GEMM with a short side, x, and a long operand W, on CUDA cores, in any alignment, on sm_80 and newer.
 //
-// A block owns a tile of W's rows and a slice of K. Stages of W and of x come through a ring in shared memory, by
-// cp.async: what is in flight takes no registers, so that there is enough of it for the memory's full rate. Chunks are
-// of 16 bytes where an operand allows it and of 4 elsewhere: all else is the same. The ends of W and x arrive as zeros.
+// A block computes a tile of W's rows over a slice of K. cp.async loads the stages of W and x through a pipeline in
+// shared memory. Loads in flight then take no registers, so that there are enough of them for the full memory
+// bandwidth. The copies are 16 bytes wide where the operand's alignment allows it, and 4 bytes otherwise; everything
+// else is the same. Elements beyond the ends of W and x arrive as zeros.
 //
-// A warp multiplies as SGEMM kernels do, a block of x's rows by W's rows in each lane, but its lanes may also share k,
-// and so may warps: a short side has too few results for all of them. What they have is added up by shuffles, then in
-// shared memory, then, where slices of K went to different blocks, by the last of these to arrive: in an order that
-// depends on nothing.
+// A lane computes a block of x's rows by W's rows, as in other SGEMM kernels. A short side has too few results for all
+// lanes and warps, so these may also split k. Their sums are added by shuffles, then in shared memory, and, where
+// slices of K go to different blocks, by the last block to arrive. The order of the additions is fixed, so the result
+// has the same bits every time.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@
 
 namespace hgemm::simt_skinny {
 
-/// What the kernel is compiled for. kNarrow: W is not made of aligned 16-byte chunks.
+/// The compile-time parameters of the kernel: Config, the memory order of W, and kNarrow, which is true if W does not
+/// consist of aligned 16-byte chunks.
 template <class Config, Major kMajor, bool kNarrow_>
 struct Traits : Layout<Config, kMajor> {
   static constexpr bool kNarrow = kNarrow_;
@@ -34,41 +36,45 @@ struct Traits : Layout<Config, kMajor> {
 #endif
 };
 
+/// The run-time parameters. Strides count elements.
 struct Params {
   const void *w, *x;
-  int64_t ldw, x_row, x_k;
-  int64_t w_batch[2], x_batch[2];
-  uint32_t batch_inner;
-  int rows, cols, k;
-  int slice_k, slices;
-  bool swapped;    // D's rows are W's
-  bool wide_x;     // x consists of aligned 16-byte chunks along K
-  int slot;        // of counters
-  float* partial;  // (batches, tiles, slices, COLS, BN)
+  int64_t ldw, x_row, x_k;         // leading dimension of W; strides of x from row to row and along k
+  int64_t w_batch[2], x_batch[2];  // batch strides, outer and inner
+  uint32_t batch_inner;            // extent of the inner batch dimension
+  int rows, cols, k;               // W is (rows, k), x is (cols, k)
+  int slice_k, slices;             // as in Schedule
+  bool swapped;                    // the rows of D are those of W; otherwise its columns are
+  bool wide_x;                     // x is K-major and consists of aligned 16-byte chunks
+  int slot;                        // slot of the arrival counters, -1 for none (tile/counters.h)
+  float* partial;                  // partial sums, (batches, tiles, slices, COLS, BN)
   tile::EpilogueParams epilogue;
 };
 
-// Zero whenever no kernel runs that uses them: the last of those that count at one sets it back. Which are whose:
-// tile/counters.cu.
+// The arrival counters of output tiles whose slices of K go to different blocks. They are all zero whenever no kernel
+// that uses them is running: the last block to arrive at a counter resets it. tile/counters.cu assigns them to
+// launches.
 static __device__ unsigned counters[tile::kSlots * tile::kMaxCounted];
 
-/// Copies (ROWS, WIDTH) pieces of a matrix to shared memory, kFloats at a time: 4, or 1, which may be `step` apart.
+/// Copies (ROWS, WIDTH) tiles of a matrix to shared memory, with a row pitch of PITCH floats. A copy is of kFloats
+/// floats: 4 contiguous ones, or 1. In the latter case the elements of a row may be `step` elements apart.
 template <int ROWS, int WIDTH, int PITCH, int kFloats>
 class Copy {
-  static constexpr int kPerRow = WIDTH / kFloats, kAtOnce = kThreads / kPerRow;
-  static constexpr int kTurns = (ROWS + kAtOnce - 1) / kAtOnce;
+  static constexpr int kPerRow = WIDTH / kFloats, kAtOnce = kThreads / kPerRow;  // copies per row; rows per iteration
+  static constexpr int kTurns = (ROWS + kAtOnce - 1) / kAtOnce;                  // iterations
   static_assert(kThreads % kPerRow == 0);
   static __device__ __forceinline__ int row(uint32_t thread) { return thread / kPerRow; }
   static __device__ __forceinline__ int column(uint32_t thread) { return thread % kPerRow * kFloats; }
 
  public:
-  /// Where this thread begins in the matrix and, in bytes, in shared memory.
+  /// Where this thread's copies begin: an address in the matrix, and a byte offset in shared memory.
   static __device__ __forceinline__ const float* from(const float* matrix, int64_t ld, int64_t step) {
     return matrix + row(threadIdx.x) * ld + column(threadIdx.x) * step;
   }
   static __device__ __forceinline__ uint32_t to() { return (row(threadIdx.x) * PITCH + column(threadIdx.x)) * 4; }
 
-  /// Of the piece only rows_left and width_left are inside; zeros elsewhere.
+  /// Starts copying a tile. Only rows_left of its rows and width_left of its columns lie in the matrix; elsewhere zeros
+  /// are written.
   static __device__ __forceinline__ void run(uint32_t to, const float* from, int64_t ld, int rows_left,
                                              int width_left) {
     if (kFloats == 4 && ROWS % kAtOnce == 0 && rows_left >= ROWS && width_left >= WIDTH) {
@@ -79,7 +85,7 @@ class Copy {
       }
       return;
     }
-    const uint32_t thread = ptx::opaque(threadIdx.x);  // computed each time: registers are the sums'
+    const uint32_t thread = ptx::opaque(threadIdx.x);  // recomputed each time, to leave registers for the sums
     const uint32_t bytes = 4 * max(min(width_left - column(thread), kFloats), 0);
     const int rows = min(rows_left, ROWS);
     int at = row(thread);
@@ -100,7 +106,7 @@ class Copy {
   }
 };
 
-/// A lane's sums, and what it reads of a stage.
+/// The part of one lane: its sums, and the part of a stage that it reads.
 template <class Traits>
 class Products {
   static constexpr int TM = Traits::TM, TN = Traits::TN, GM = Traits::GM, GN = Traits::GN, LK = Traits::LK;
@@ -113,7 +119,7 @@ class Products {
     x_ = Traits::kStageW + at.m * Traits::kPitchX + k;
   }
 
-  /// `stage`: W, (BN, BK) or (BK, BN), then x, (COLS, BK).
+  /// Multiplies the lane's parts of a stage and accumulates. A stage holds W, (BN, BK) or (BK, BN), then x, (COLS, BK).
   __device__ __forceinline__ void add(const float* stage) {
     const float *from_w = stage + w_, *from_x = stage + x_;
 #pragma unroll 1
@@ -153,10 +159,12 @@ class Products {
     }
   }
 
-  /// Leaves the warp's sums at (WK, COLS, BN), and this lane's at zero.
+  /// Adds the sums over the lanes that share k, stores the warp's sums to its part of `to`, (WK, COLS, BN), and sets
+  /// this lane's sums to zero.
   __device__ __forceinline__ void store(float* to) {
-    const Place at(ptx::opaque(threadIdx.x));  // not kept since the constructor
-    int first = 0;  // of this lane's rows of W: lanes that share k halve them, as long as there are two
+    const Place at(ptx::opaque(threadIdx.x));  // recomputed, to save registers
+    // This lane's first row of W: each exchange halves a lane's rows, as long as it has two or more.
+    int first = 0;
     exchange<LK / 2, TN>(at.lk, &first);
     constexpr int kLeft = LK >= TN ? 1 : TN / LK, kAlike = LK >= TN ? LK / TN : 1;
     to += (at.wk * Traits::COLS + at.m) * Traits::kPitchSums + at.n;
@@ -175,7 +183,8 @@ class Products {
   }
 
  private:
-  /// Which part of a stage is a lane's.
+  /// The position of a lane: its index along k in the warp, its first row of x, its warp's index along k, and its first
+  /// row of W in the tile.
   struct Place {
     int lk, m, wk, n;
     __device__ __forceinline__ explicit Place(int thread) {
@@ -194,9 +203,12 @@ class Products {
     const float2 v = *reinterpret_cast<const float2*>(from);
     to[0] = v.x, to[1] = v.y;
   }
-  /// Where the i-th row of W of a lane lies behind its first one.
+  /// Rows of W from a lane's first row to its i-th row.
   static __device__ __forceinline__ int row(int i) { return Traits::kKMajor ? GN * i : i / 4 * 4 * GN + i % 4; }
 
+  /// Adds kCount sums per row of x over the lanes that share k. At each step a lane passes half of its sums to the lane
+  /// kApart away along k and receives that lane's other half; with one sum left, both keep the total. `first`: the
+  /// index of the first row of W that this lane ends up with.
   template <int kApart, int kCount>
   __device__ __forceinline__ void exchange(int lk, int* first) {
     if constexpr (kApart > 0) {
@@ -219,7 +231,7 @@ class Products {
     }
   }
 
-  int w_, x_;  // where a lane reads in a stage
+  int w_, x_;  // where the lane's part of W and of x begins in a stage, in floats
   float sums_[TM][TN] = {};
 };
 
@@ -234,21 +246,21 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks) kernel(const __grid
   using CopyW = Copy<kKMajor ? BN : BK, kKMajor ? BK : BN, Traits::kPitchW, Traits::kNarrow ? 1 : 4>;
   using CopyX = Copy<COLS, BK, Traits::kPitchX, 4>;
   using CopyNarrowX = Copy<COLS, BK, Traits::kPitchX, 1>;
-  extern __shared__ __align__(16) float smem[];  // (STAGES, kStage); at the end the warps' sums
+  extern __shared__ __align__(16) float smem[];  // (STAGES, kStage) floats; afterwards the sums
 
   const int64_t outer = blockIdx.z / p.batch_inner, inner = blockIdx.z - outer * p.batch_inner;
   const int row0 = blockIdx.x * BN, rows_left = static_cast<int>(ptx::opaque(static_cast<uint32_t>(p.rows - row0)));
   const float* const w =
       static_cast<const float*>(p.w) + outer * p.w_batch[0] + inner * p.w_batch[1] + row0 * (kKMajor ? p.ldw : 1);
   const float* const x = static_cast<const float*>(p.x) + outer * p.x_batch[0] + inner * p.x_batch[1];
-  // Each four neighbouring rows of the tile, for each row of x.
+  // Visits every group of four neighbouring rows of the tile, for every row of x.
   const auto for_fours = [&](const auto& visit) {
     for (int q = threadIdx.x; q < p.cols * (BN / 4); q += kThreads) visit(q / (BN / 4), q % (BN / 4) * 4);
   };
   const auto four = [&](int row, int n) -> float4& {
     return *reinterpret_cast<float4*>(smem + row * Traits::kPitchSums + n);
   };
-  // Computed when it is wanted: until then its registers are the sums'.
+  // Computed only when it is needed, to leave registers for the sums until then.
   const auto partial_sums = [&] {
     const int64_t tile = static_cast<int64_t>(ptx::opaque(blockIdx.z)) * gridDim.x + blockIdx.x;
     return p.partial + tile * p.slices * (COLS * BN);
@@ -258,7 +270,7 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks) kernel(const __grid
   const uint32_t to_x = ptx::opaque(4 * Traits::kStageW + (p.wide_x ? CopyX::to() : CopyNarrowX::to()));
   Products<Traits> products;
   ptx::grid_dependency_wait();
-  // A block to a slice, or one to them all (tile/counters.cu says when).
+  // One block per slice, or one block for all slices of a tile (tile/counters.cu says when).
 #pragma unroll 1
   for (int slice = blockIdx.y; slice < p.slices; slice += gridDim.y) {
     const int begin = slice * p.slice_k, end = min(begin + p.slice_k, p.k);
@@ -279,7 +291,7 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks) kernel(const __grid
       }
       ptx::cp_async_commit();
     };
-    if (slice != static_cast<int>(blockIdx.y)) __syncthreads();  // the sums of the slice before are read
+    if (slice != static_cast<int>(blockIdx.y)) __syncthreads();  // the sums of the previous slice have been read
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) fetch(s, end - begin - s * BK);
     int stage = 0;
@@ -325,7 +337,7 @@ __global__ void __launch_bounds__(kThreads, Traits::kBlocks) kernel(const __grid
 
   const tile::BatchOffset offset = tile::batch_offset(p.epilogue, ptx::opaque(blockIdx.z));
   const int outputs = p.cols * BN;
-  for (int o = threadIdx.x; o < outputs; o += kThreads) {  // in the order that D has them
+  for (int o = threadIdx.x; o < outputs; o += kThreads) {  // in D's memory order
     const int m = p.swapped ? o % p.cols : o / BN, n = p.swapped ? o / p.cols : o % BN;
     if (n >= rows_left) continue;
     float v[8] = {smem[m * Traits::kPitchSums + n]};

@@ -1,4 +1,4 @@
-// Host side of simt_skinny: from a Problem to a launch.
+// The host side of simt_skinny: turns a Problem into a launch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,6 +13,7 @@
 
 namespace hgemm::simt_skinny {
 
+/// Enqueues the kernel for these Traits.
 template <class Traits>
 cudaError_t launch_traits(const Problem& p, const Schedule& s, Params params, cudaStream_t stream) {
   static std::atomic<uint64_t> smem_allowed{0};

@@ -1,7 +1,7 @@
 // The kernels of simt_skinny, one line each: this is where a kernel is declared.
 //
-// A line holds a Config: rows of the short operand; stages of the ring; blocks that an SM has registers and shared
-// memory for. NOTES.md says why none has 1, 2, 4, 48 or 64 rows.
+// A line holds a Config: rows of the short operand; pipeline stages; blocks per SM that its registers and shared memory
+// are limited for. NOTES.md says why no kernel has 1, 2, 4, 48 or 64 rows.
 #pragma once
 
 #include <tuple>
@@ -12,7 +12,8 @@ namespace hgemm::simt_skinny {
 
 template <class Config>
 struct Kernel {
-  double share;  // of the fp32 FMA peak that full SMs reach, where memory does not decide
+  /// The share of the float32 FMA peak (Chip::simt_flops) that fully occupied SMs reach where memory is not the limit.
+  double share;
 };
 
 constexpr std::tuple kKernels{

@@ -1,4 +1,4 @@
-// The variants of simt_skinny: which problems each one takes, its schedule, and how long it is predicted to run.
+// The variants of simt_skinny: which problems each one can run, its schedule, and its predicted time.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -20,36 +20,37 @@ namespace {
 
 using simt_skinny::Schedule;
 
-/// A kernel of list.h as values.
+/// A kernel of list.h as plain values.
 struct Line {
-  Tile tile;  // of a K-major W; bm: rows of W, bn: rows of x
+  Tile tile;  // for a K-major W; bm: rows of W, bn: rows of x
   int smem_bytes;
-  int tile_rows_mn, step_mn;  // the same of an MN-major W
-  int blocks;
+  int tile_rows_mn, step_mn;  // bm and bk for an MN-major W
+  int blocks;                 // per SM
   double share;
 };
 
 // Fitted to 218 times of the H200 (1024..32000 x 4096 and 4096 x 14336, NT and NN, in 1 to 32 slices of K): mean error
-// 5.5 %, worst 26 %. All blocks of a wave count as equally fast, and the wave the faster the more of them there are, as
-// they hide each other's latency: whole waves are best by far.
-constexpr double kFixedUs = 1.0;      // start, drain
-constexpr double kWaveUs = 2.8;       // fill of the ring, sums and results of a block
-constexpr double kSplitUs = 3.0;      // sums through the workspace, besides
+// 5.5 %, worst 26 %. The model assumes that all blocks of a wave are equally fast, and that a wave is the faster the
+// more blocks it has, since they hide each other's latency. Full waves are therefore best by far.
+constexpr double kFixedUs = 1.0;      // launch and drain
+constexpr double kWaveUs = 2.8;       // pipeline fill, sums and results of a block
+constexpr double kSplitUs = 3.0;      // fixed cost of sums through the workspace
 constexpr double kSumRate = 52;       // GB/s at which the last block of a tile reads the sums of its slices
-constexpr double kFewShare = 0.27;    // of a full wave's speed, what does not depend on its blocks
-constexpr double kSpread = 1.4;       // how the end of each full wave spreads: the rest begins before it
-constexpr double kWeightX = 0.5;      // a byte of x, from L2, beside one of W
-constexpr double kStreamGbs = 3500;   // W from memory, of the H200's 4600
-constexpr double kNarrowShare = 0.8;  // 4-byte copies of W (NOTES.md)
-constexpr int kManySlices = 16;       // more do not pay if they leave a block for most SMs
+constexpr double kFewShare = 0.27;    // the part of a full wave's speed that does not depend on its number of blocks
+constexpr double kSpread = 1.4;       // how the end of each full wave spreads: the last wave begins before it
+constexpr double kWeightX = 0.5;      // cost of a byte of x, from L2, against a byte of W
+constexpr double kStreamGbs = 3500;   // GB/s of W from DRAM, of the H200's 4600
+constexpr double kNarrowShare = 0.8;  // share of the rate of 16-byte copies that 4-byte copies of W reach (NOTES.md)
+constexpr int kManySlices = 16;       // more slices do not pay where these already give most SMs a block
 constexpr int kSlices[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32};
 
+/// A schedule and its predicted time in microseconds.
 struct Plan {
   Schedule schedule;
   double us;
 };
 
-/// The number of slices of K with the least predicted time, and that time.
+/// Returns the schedule whose number of slices of K has the shortest predicted time, and that time.
 Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const ShortSide sides = short_side_of(p);
   const Chip& chip = chip_of(facts.cc);
@@ -62,7 +63,7 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const double narrow = (sides.swapped ? alignment_a(p) : alignment_b(p)) == 16 ? 1.0 : kNarrowShare;
   const double rate = kStreamGbs * dram_share(facts) * narrow * 1e3;
   const double peak = chip.simt_flops * line.share * narrow * chip.clock_ghz * static_cast<double>(sms) * 1e3;
-  // All of `blocks` at once, by as many k as a stage has.
+  // The time in which `blocks` concurrent blocks all advance by one stage, in microseconds.
   const auto step_us = [&](double blocks) {
     const double at_least = std::max(blocks, static_cast<double>(sms) / 2);
     const double flops_us = at_least * tile_flops / (peak * (kFewShare + (1 - kFewShare) * at_least / most));
