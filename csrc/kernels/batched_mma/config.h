@@ -1,21 +1,26 @@
-// What the host side of batched_mma (list.h, variants.cc) and its CUDA side share: configurations, how a problem is
-// scheduled, the launcher.
+// What the host side of batched_mma (list.h, variants.cc) and its CUDA side share: configurations, the schedule of a
+// launch, the launcher.
 #pragma once
 
 #include "core/problem.h"
 
 namespace hgemm::batched_mma {
 
-/// What a kernel is made for: the largest M and N, step of K, warp tile, stages, problems of a block, blocks of an SM.
+/// The constants of a kernel: the largest M and N (BM, BN), the k-tile BK, the part (WM, WN) of D that a warp computes,
+/// pipeline stages, problems (matrices of the batch) that a block works on at a time, and blocks per SM that the
+/// registers are limited for.
 template <int BM_, int BN_, int BK_, int WM_, int WN_, int STAGES_, int PROBLEMS_, int RESIDENT_>
 struct Config {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, WM = WM_, WN = WN_, STAGES = STAGES_;
   static constexpr int PROBLEMS = PROBLEMS_, RESIDENT = RESIDENT_;
-  static constexpr int kWarpsM = BM / WM, kWarps = kWarpsM * (BN / WN);  // of one problem
+  static constexpr int kWarpsM = BM / WM, kWarps = kWarpsM * (BN / WN);  // warps per problem
   static constexpr int kThreads = 32 * kWarps * PROBLEMS;
-  static constexpr int kSumRows = 16, kSumRow = WN + 8;  // floats; the pad keeps the fragment stores conflict-free
+  // The epilogue's scratch of a warp: rows, and their pitch in floats. The padding keeps the fragment stores free of
+  // bank conflicts.
+  static constexpr int kSumRows = 16, kSumRow = WN + 8;
   static constexpr int kSumBytes = kSumRows * kSumRow * 4;
-  /// Bytes of an operand's step in shared memory; unaligned, rows keep their offset from whole words.
+  /// Bytes of an operand's k-tile in shared memory. `narrow`: the operands are not wide; rows then need more space,
+  /// since they keep their offset from a 32-bit word boundary.
   static constexpr int step_bytes(int extent, Major major, bool narrow) {
     return 2 * extent * BK + (narrow ? 16 * (major == Major::kK ? extent : BK) : 0);
   }
@@ -27,18 +32,23 @@ struct Config {
   static_assert(PROBLEMS == 1 || kWarps == 1, "the warps of a problem meet at the block's barrier");
 };
 
-/// Whether both operands consist of whole aligned 16-byte chunks.
+/// True if both operands consist of whole aligned 16-byte chunks.
 inline bool is_wide(const Problem& p) {
   return alignment_a(p) == 16 && alignment_b(p) == 16 && (p.a_major() == Major::kK ? p.k : p.m) % 8 == 0 &&
          (p.b_major() == Major::kK ? p.k : p.n) % 8 == 0;
 }
 
+/// The choices of one launch.
 struct Schedule {
-  int blocks;      // each takes every blocks-th PROBLEMS of the batch
-  bool dependent;  // the device has programmatic dependent launch
+  /// Blocks of the grid. Together they work on blocks * PROBLEMS consecutive problems at a time.
+  int blocks;
+
+  /// The device has programmatic dependent launch.
+  bool dependent;
 };
 
-/// Enqueues the GEMM. launch.cuh defines it, instances.cu instantiates it for each kernel of list.h.
+/// Enqueues the GEMM and returns a cudaError_t. launch.cuh defines the function; instances.cu instantiates it for each
+/// kernel of list.h.
 template <class Config, DType kDType>
 Status launch(const Problem& p, const Schedule& s, Stream stream);
 

@@ -1,13 +1,13 @@
-// Batches of products that fit in one tile each: mma.sync m16n8k16, any alignment, any architecture from sm_80 on.
+// Batched GEMM whose matrices D fit in one tile each: mma.sync m16n8k16, in any alignment, on sm_80 and newer.
 //
-// A warp (or, for the largest tile, the warps of a block) takes one problem after another through a ring of STAGES
-// shared-memory steps that cp.async keeps full: behind the last step of K comes the first one of its next problem, so
-// that neither a short K nor an epilogue leaves the memory idle. Rows and columns beyond M and N are not loaded, what
-// comes of them is not stored; only K is filled up with zeros.
+// A problem is one matrix of the batch. A warp (in some Configs, all warps of a block) computes one problem after
+// another with a pipeline of STAGES k-tiles in shared memory, which cp.async fills. The last k-tile of a problem is
+// followed by the first one of the next, so that neither a short K nor an epilogue leaves the memory idle. Rows and
+// columns beyond M and N are not loaded, and their results are not stored. Only K is padded with zeros.
 //
-// Unaligned operands are copied as the 32-bit words that cover their rows, each row keeping its offset from a whole
-// word, and fragments are put together from single elements: several times the instructions, and still no copy to
-// another layout first.
+// Unaligned operands are copied as the 32-bit words that cover their rows. Each row keeps its offset from a word
+// boundary, and fragments are assembled from single elements. That takes several times the instructions, but no copy to
+// another layout beforehand.
 #pragma once
 
 #include "core/convert.cuh"
@@ -25,31 +25,32 @@
 
 namespace hgemm::batched_mma {
 
-/// What the kernel is compiled for.
+/// The compile-time parameters of the kernel: Config, element type, memory orders of A and B, alignment.
 template <class Config_, class T_, Major kMajorA_, Major kMajorB_, bool kNarrow_>
 struct Traits : Config_ {
   using T = T_;
   static constexpr Major kMajorA = kMajorA_, kMajorB = kMajorB_;
-  static constexpr bool kNarrow = kNarrow_;            // not is_wide()
+  static constexpr bool kNarrow = kNarrow_;            // the operands are not is_wide()
   static constexpr int kGroup = 32 * Config_::kWarps;  // threads that share a problem
   static constexpr int kBytesA = Config_::step_bytes(Config_::BM, kMajorA, kNarrow);
   static constexpr int kStageBytes = kBytesA + Config_::step_bytes(Config_::BN, kMajorB, kNarrow);
   static constexpr int kSmemBytes = Config_::smem_bytes(kMajorA, kMajorB, kNarrow);
 };
 
+/// The run-time parameters. Strides count elements.
 struct Params {
   const void *a, *b;
   int64_t lda, ldb;
-  int64_t a_batch[2], b_batch[2];
-  uint32_t a_last, b_last;  // the low half of the last element's address
-  uint32_t batches, batch_inner;
+  int64_t a_batch[2], b_batch[2];  // batch strides, outer and inner
+  uint32_t a_last, b_last;         // the lower 32 bits of the address of the operand's last element
+  uint32_t batches, batch_inner;   // matrices in the batch; extent of the inner batch dimension
   int m, n, k;
-  bool plain;   // D = A @ B in T, nothing else
+  bool plain;   // D is A @ B in T, without any epilogue
   bool wide_d;  // D consists of whole aligned 16-byte chunks
   tile::EpilogueParams epilogue;
 };
 
-/// Goes through the batch in steps of what the grid works on at a time.
+/// Iterates over the batch, by the number of problems that the grid works on at a time.
 class Cursor {
  public:
   __device__ __forceinline__ Cursor(const Params& p, uint32_t first, uint32_t step)
@@ -69,7 +70,7 @@ class Cursor {
       ++outer_;
     }
   }
-  /// Elements before the problem's matrix.
+  /// Elements from the operand's first matrix to that of this problem, for its batch strides.
   __device__ __forceinline__ int64_t offset(const int64_t (&stride)[2]) const {
     return outer_ * stride[0] + inner_ * stride[1];
   }
@@ -83,12 +84,16 @@ __device__ __forceinline__ int round_up_16(int k) {
   return (k + 15) / 16 * 16;
 }
 
-/// One operand: its way into shared memory, step by step, and the fragments of a warp whose piece starts at `origin`.
-/// kIsA: in the order of mma's A fragment, (outer 0, k 0), (outer 8, k 0), (outer 0, k 8), (outer 8, k 8); otherwise
-/// two B fragments, (outer 0, k 0), (outer 0, k 8), (outer 8, k 0), (outer 8, k 8).
+/// One operand: copies its k-tiles to shared memory, and loads the fragments of a warp from there. `origin` is the
+/// first row of A, or column of B, of the warp's part of D. THREADS threads share a problem.
+///
+/// kIsA: a fragment of A for mma.sync, which consists of the 8x8 matrices at (outer 0, k 0), (outer 8, k 0),
+/// (outer 0, k 8), (outer 8, k 8). Otherwise two fragments of B, with (outer 0, k 0), (outer 0, k 8), (outer 8, k 0),
+/// (outer 8, k 8). The outer index is m of A, or n of B.
 template <int EXTENT, int BK, Major kMajor, int THREADS, bool kIsA, bool kNarrow>
 class Operand;
 
+/// Wide operands: 16-byte cp.async into swizzled shared memory, and ldmatrix.
 template <int EXTENT, int BK, Major kMajor, int THREADS, bool kIsA>
 class Operand<EXTENT, BK, kMajor, THREADS, kIsA, false> {
   using Tile = tile::SmemOperand<EXTENT, BK, kMajor>;
@@ -105,7 +110,7 @@ class Operand<EXTENT, BK, kMajor, THREADS, kIsA, false> {
     lane_ = kIsA ? Tile::lane_offset(origin, half, other) : Tile::lane_offset(origin, other, half);
   }
 
-  /// Starts copying k0..k0+BK-1 of the matrix at `from` to the step at `to`.
+  /// Starts copying k0..k0+BK-1 of the matrix at `from` to the k-tile at `to`.
   __device__ __forceinline__ void fetch(unsigned char* to, const uint16_t* from, int k0) const {
     const int left = k_ - k0;
     const uint32_t dst = ptx::smem_addr(to);
@@ -121,10 +126,10 @@ class Operand<EXTENT, BK, kMajor, THREADS, kIsA, false> {
     }
   }
 
-  /// What comes is the matrix at `from`.
+  /// Called before the fragments of the matrix at `from` are loaded.
   __device__ __forceinline__ void begin(const uint16_t*) {}
 
-  /// The fragments of block i along the outer index and step s along k.
+  /// Loads the fragments of block i of 16 along the outer index, and k16 step s.
   __device__ __forceinline__ void load(uint32_t (&r)[4], const unsigned char* stage, int i, int s) const {
     Tile::load(r, ptx::smem_addr(stage) + Tile::at(lane_, i, s));
   }
@@ -136,10 +141,13 @@ class Operand<EXTENT, BK, kMajor, THREADS, kIsA, false> {
   uint32_t lane_;
 };
 
+/// Unaligned operands: 32-bit cp.async into padded rows, and fragments assembled from single elements. The functions
+/// are those of the wide case.
 template <int EXTENT, int BK, Major kMajor, int THREADS, bool kIsA>
 class Operand<EXTENT, BK, kMajor, THREADS, kIsA, true> {
   static constexpr bool kIsKMajor = kMajor == Major::kK;
-  static constexpr int kRow = (kIsKMajor ? BK : EXTENT) + 8;  // elements; no bank conflicts between fragments' words
+  // Row pitch in elements. The padding avoids bank conflicts between the words of a fragment.
+  static constexpr int kRow = (kIsKMajor ? BK : EXTENT) + 8;
 
  public:
   __device__ __forceinline__ Operand(int extent, int k, int64_t ld, uint32_t last, int origin)
@@ -163,16 +171,16 @@ class Operand<EXTENT, BK, kMajor, THREADS, kIsA, true> {
 #pragma unroll 4
     for (int row = row_, word = word_; row < rows;) {
       const uint64_t at = reinterpret_cast<uint64_t>(corner + row * ld_);
-      // The word holds this element of the row and the next. The one before the row's first lies in memory, as
-      // allocations start on whole words; the one behind its last may not.
+      // The word holds element `element` of the row and the next one. The element before the row's first may be read,
+      // since allocations start on whole words. The element after its last may be outside the allocation.
       const int element = 2 * word - tile::word_skew(at);
       const int valid = kIsKMajor ? left : row < left ? extent_ : -1;
       const uint32_t bytes = element + 1 < valid ? 4 : element < valid ? 2 : 0;
       const uint32_t to_word = dst + row * kRow * 2 + word * 4;
       const uint64_t from_word = at / 4 * 4 + word * 4;
-      // compute-sanitizer takes half a word for all of it. Its other half is a part of the operand too, of whatever
-      // row, matrix or gap, but for the last element's. (Words whose addresses share that one's low half are read at
-      // once in vain.)
+      // compute-sanitizer treats a cp.async of half a word as a read of the whole word. The other half belongs to the
+      // operand too, to another row, matrix or gap, except in the word of the operand's last element. That one is
+      // loaded without cp.async. (So are, needlessly, words whose addresses have the same lower 32 bits.)
       if (bytes == 4 || (bytes == 2 && static_cast<uint32_t>(from_word) != last_)) {
         ptx::cp_async_part_4(to_word, from_word, bytes);
       } else {
@@ -188,7 +196,7 @@ class Operand<EXTENT, BK, kMajor, THREADS, kIsA, true> {
   }
 
   __device__ __forceinline__ void begin(const uint16_t* from) {
-    // Steps of eight rows and of BK do not change a row's offset, as both are even.
+    // The offset from a word boundary is the same eight rows further, and one k-tile further, since 8 and BK are even.
     const int row = kIsKMajor ? outer_ : k_in_step_;
     const int skew = tile::word_skew(reinterpret_cast<uint64_t>(from + row * ld_));
     const int next = tile::word_skew(reinterpret_cast<uint64_t>(from + (row + 1) * ld_));
@@ -210,12 +218,13 @@ class Operand<EXTENT, BK, kMajor, THREADS, kIsA, true> {
   int extent_, k_;
   int64_t ld_;
   uint32_t last_;
-  int words_, row_, word_, row_step_, word_step_;  // words of a row; this thread's first one, and from one to the next
-  int outer_, k_in_step_;
-  int first_, second_;  // where the elements of a fragment's first pair lie
+  // Words of a row; the row and index of this thread's first word; rows and words from one of its words to the next.
+  int words_, row_, word_, row_step_, word_step_;
+  int outer_, k_in_step_;  // this lane's first outer index and k in a fragment
+  int first_, second_;     // where the two elements of the fragment's first pair are in the k-tile
 };
 
-/// All threads of a problem have come here.
+/// A barrier for the threads that share a problem.
 template <int WARPS>
 __device__ __forceinline__ void group_sync() {
   if constexpr (WARPS == 1) {
@@ -225,17 +234,19 @@ __device__ __forceinline__ void group_sync() {
   }
 }
 
+/// Two elements, stored as one 32-bit word.
 template <class T>
 struct alignas(4) Pair {
   T x, y;
 };
 
-/// Stores a warp's (WM, WN) sums, of which `rows` and `cols` are wanted, by way of `scratch`, (WM, WN + 8): the general
-/// epilogue takes ten times the instructions, which count where problems are this small.
+/// Stores a warp's (WM, WN) sums to D without an epilogue, by way of `scratch`, (WM, WN + 8) elements. Only `rows` x
+/// `cols` of them are in D. `wide`: D consists of whole aligned 16-byte chunks. The general epilogue takes ten times
+/// the instructions, which matters for problems this small.
 template <class T, int WM, int WN>
 __device__ __forceinline__ void store_product(T* d, int64_t ldd, int rows, int cols, bool wide,
                                               const float (&acc)[WM / 16][WN / 8][4], T* scratch) {
-  constexpr int kRow = WN + 8;  // no bank conflicts
+  constexpr int kRow = WN + 8;  // the padding avoids bank conflicts
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < WM / 16; ++i) {
@@ -274,7 +285,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::RESIDENT) kernel(con
   using T = typename Traits::T;
   constexpr int BM = Traits::BM, BN = Traits::BN, BK = Traits::BK, WM = Traits::WM, WN = Traits::WN;
   constexpr int STAGES = Traits::STAGES, kWarps = Traits::kWarps, MI = WM / 16, NJ = WN / 16;
-  extern __shared__ __align__(128) unsigned char smem[];  // PROBLEMS x { STAGES x { A, B } }, sums of every warp
+  extern __shared__ __align__(128) unsigned char smem[];  // PROBLEMS x { STAGES x { A, B } }, scratch of every warp
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp % kWarps % Traits::kWarpsM * WM, warp_n = warp % kWarps / Traits::kWarpsM * WN;
   unsigned char* const ring = smem + warp / kWarps * STAGES * Traits::kStageBytes;
@@ -286,7 +297,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::RESIDENT) kernel(con
   const auto* const all_a = static_cast<const uint16_t*>(p.a);
   const auto* const all_b = static_cast<const uint16_t*>(p.b);
   Cursor problem(p, blockIdx.x * Traits::PROBLEMS + warp / kWarps, gridDim.x * Traits::PROBLEMS);
-  Cursor fetched = problem;  // whose steps are being fetched
+  Cursor fetched = problem;  // the problem whose k-tiles are being fetched
   int fetched_k = 0;
   const uint16_t *from_a = all_a + fetched.offset(p.a_batch), *from_b = all_b + fetched.offset(p.b_batch);
   const auto fetch = [&](int stage) {
@@ -320,7 +331,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::RESIDENT) kernel(con
     int left = p.k;
     do {
       ptx::cp_async_wait<STAGES - 2>();
-      group_sync<kWarps>();  // this step has arrived, and nobody reads the one before any more
+      group_sync<kWarps>();  // this k-tile has arrived for all, and no thread reads the previous one any more
       fetch(stage == 0 ? STAGES - 1 : stage - 1);
       const unsigned char* const at = ring + stage * Traits::kStageBytes;
 #pragma unroll

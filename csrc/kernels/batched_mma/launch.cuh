@@ -1,4 +1,4 @@
-// Host side of batched_mma: from a Problem to a launch.
+// The host side of batched_mma: turns a Problem into a launch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,6 +12,7 @@
 
 namespace hgemm::batched_mma {
 
+/// Enqueues the kernel for these Traits.
 template <class Traits>
 cudaError_t launch_traits(const Schedule& s, const Params& params, cudaStream_t stream) {
   static std::atomic<uint64_t> smem_allowed{0};
@@ -20,6 +21,7 @@ cudaError_t launch_traits(const Schedule& s, const Params& params, cudaStream_t 
   return enqueue_clusters(k, dim3(s.blocks), Traits::kThreads, Traits::kSmemBytes, 1, s.dependent, stream, params);
 }
 
+/// Chooses the kernel for the memory orders of A and B.
 template <class Config, class T, bool kNarrow>
 cudaError_t launch_majors(const Problem& p, const Schedule& s, const Params& params, cudaStream_t stream) {
   const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
@@ -29,8 +31,8 @@ cudaError_t launch_majors(const Problem& p, const Schedule& s, const Params& par
   return launch_traits<Traits<Config, T, Major::kMN, Major::kMN, kNarrow>>(s, params, stream);
 }
 
-/// The low half of the address of an operand's last element, the highest of all batches as no stride is negative.
-/// `rows` are `ld` apart.
+/// Returns the lower 32 bits of the address of an operand's last element. That is the last element of the last matrix,
+/// since no stride is negative. A matrix is `rows` rows of `cols` contiguous elements, which are `ld` elements apart.
 inline uint32_t last_element(const Matrix& x, int64_t rows, int64_t cols, int64_t ld, const int64_t (&batch)[2]) {
   const int64_t at =
       (batch[0] - 1) * x.batch_stride[0] + (batch[1] - 1) * x.batch_stride[1] + (rows - 1) * ld + cols - 1;

@@ -1,8 +1,8 @@
 // The kernels of batched_mma, one line each: this is where a kernel is declared.
 //
-// A line holds a Config: the largest M and N; K of a step; what a warp computes of it; steps in shared memory; problems
-// that a block works on at a time, more than one only where a warp has each to itself; blocks that the registers of an
-// SM are limited for.
+// A line holds a Config: the largest M and N; the k-tile; the part of D that a warp computes; pipeline stages; problems
+// that a block works on at a time, which is more than one only where one warp computes a whole problem; blocks per SM
+// that the registers are limited for.
 #pragma once
 
 #include <tuple>

@@ -1,5 +1,4 @@
-// The variants of batched_mma: which problems each one takes, how many blocks it runs, and how long it is predicted to
-// run.
+// The variants of batched_mma: which problems each one can run, with how many blocks, and its predicted time.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -18,26 +17,27 @@ namespace {
 
 using batched_mma::Schedule;
 
-/// A kernel of list.h as values.
+/// A kernel of list.h as plain values.
 struct Line {
-  Tile tile;
-  int smem_bytes;  // at most
-  int wide_smem_bytes;
-  int problems;  // of a block at a time
-  int resident;  // blocks that an SM's registers hold
+  Tile tile;            // bm and bn: the largest M and N
+  int smem_bytes;       // at most, over all memory orders and alignments
+  int wide_smem_bytes;  // where both operands are wide
+  int problems;         // problems that a block works on at a time
+  int resident;         // blocks per SM, as limited by registers
 };
 
 constexpr int64_t kMaxExtent = int64_t{1} << 30;
 // Measured on the H200.
-constexpr double kFixedUs = 2.0;      // start, first bytes, drain
-constexpr double kStreamShare = 0.9;  // of the read bandwidth
-constexpr double kStepUs = 0.5;       // a step of K behind the first with one in flight
-// What an SM takes for a problem, for a step of 16 k of 16 rows and 16 columns of the tile, and for as much of
-// unaligned operands.
+constexpr double kFixedUs = 2.0;      // launch, first loads, drain
+constexpr double kStreamShare = 0.9;  // share of the read bandwidth that the kernel reaches
+constexpr double kStepUs = 0.5;       // each k-tile after the first, if one is in flight
+// Microseconds of an SM for each problem, for 16 k of 16 rows and 16 columns of the tile, and for as much of unaligned
+// operands in addition.
 constexpr double kProblemUs = 0.03;
 constexpr double kTileUs = 0.02;
 constexpr double kNarrowUs = 0.1;
 
+/// Blocks that are resident on the device at the same time.
 int64_t block_slots(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const int smem_bytes = batched_mma::is_wide(p) ? line.wide_smem_bytes : line.smem_bytes;
   return int64_t{facts.sm_count} * std::min(line.resident, resident_ctas(facts, smem_bytes, line.tile.threads, 64));
@@ -60,7 +60,8 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   return true;
 }
 
-/// What memory takes, or what instructions take, and K's steps, which only their neighbours on an SM hide.
+/// Returns the longer of the time of memory and that of instructions, plus the latency of the k-tiles, which only the
+/// other blocks of an SM hide.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const double k16 = static_cast<double>(ceil_div(p.k, 16)), extents = static_cast<double>(p.m + p.n);
   const double steps = static_cast<double>(std::max<int64_t>(0, ceil_div(p.k, line.tile.bk) - 1));
