@@ -215,10 +215,11 @@ void test_verdicts() {
 
 /// The codes that the trees were fitted to.
 void test_the_learned_models_codes_never_change() {
-  CHECK(learned_code(Family::kLadder) == 0);
+  CHECK(learned_code(Family::kAdded) == 0);
   CHECK(learned_code(Family::kSm80Mma) == 1);
   CHECK(learned_code(Family::kSm90Wgmma) == 2);
   CHECK(learned_code(Family::kSkinny) == 3);
+  CHECK(learned_code(Family::kSm90Skinny) == 3);
   CHECK(learned_code(Family::kGemv) == 5);
   CHECK(learned_code(Family::kBatchedMma) == 6);
   CHECK(learned_code(Family::kSm90Split) == 7);
