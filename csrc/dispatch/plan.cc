@@ -61,6 +61,8 @@ bool read(const Request& request, Plan* plan) {
   if (request.saves_pre_activation) p.pre_activation = to_be_allocated();
   if (request.operands.op == Op::kLinearGated) p.act = Activation::kNone;
   ask_for_modes(request.numerics, request.float32, request.allows_tf32, &p);
+  // The problem's dtype is then a placeholder, which may read kF32: a float32 mode means nothing for it.
+  if (!request.has_known_dtype) p.float32 = Float32Mode::kStrict;
   return true;
 }
 

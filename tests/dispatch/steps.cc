@@ -282,6 +282,20 @@ void test_plans() {
   CHECK(make_plan(request, &left) == Outcome::kTorch);
 }
 
+void test_a_float32_mode_means_nothing_for_a_dtype_without_a_name() {
+  const Operand a(64, 64), b(64, 64);
+  Request request = request_of(Op::kMm, a, b);
+  request.operands.a.dtype = request.operands.b.dtype = request.operands.out_dtype = DType::kF32;
+  request.float32 = static_cast<int>(Float32Mode::kSplit);
+  request.numerics = static_cast<int>(NumericsMode::kBatchInvariant);
+  request.has_known_dtype = false;  // csrc/torch has float32 stand for float64, say
+  Plan torchs;
+  CHECK(make_plan(request, &torchs) == Outcome::kTorch);
+  request.numerics = static_cast<int>(NumericsMode::kBatchInvariantOrRaise);
+  Plan refused;
+  CHECK(make_plan(request, &refused) == Outcome::kRefused);
+}
+
 void test_a_plan_says_which_operand_needs_a_copy() {
   Operand a(512, 4097), b(4097, 512);
   a.strides[0] = 2 * 4097;
@@ -326,6 +340,7 @@ int main() {
   test_verdicts();
   test_the_learned_models_codes_never_change();
   test_plans();
+  test_a_float32_mode_means_nothing_for_a_dtype_without_a_name();
   test_a_plan_says_which_operand_needs_a_copy();
   test_empty_results_are_torchs_even_where_a_kernel_is_named();
   test_gated_plans_decide_on_the_product();
