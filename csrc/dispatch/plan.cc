@@ -50,10 +50,21 @@ Outcome leave_undecided(const Request& request, HgemmLeft why, Plan* plan) {
   return leave_to_torch(plan);
 }
 
+/// Whether out= has the result's shape already.
+bool fits(const TensorView& out, const Canonical& result) {
+  return out.ndim == result.out_ndim && std::equal(out.sizes, out.sizes + out.ndim, result.out_sizes);
+}
+
 /// The operands and modes as a Problem. False where the shapes do not fit.
 bool read(const Request& request, Plan* plan) {
   if (!canonicalize(request.operands, &plan->canonical)) {
     plan->message = plan->canonical.error;
+    return false;
+  }
+  if (request.fixed_out != nullptr && !fits(*request.fixed_out, plan->canonical)) {
+    plan->message = std::string("hgemm::") + op_name(request.operands.op) + ": out " +
+                    shape_text(request.fixed_out->ndim, request.fixed_out->sizes) + " must have the result's shape " +
+                    shape_text(plan->canonical.out_ndim, plan->canonical.out_sizes);
     return false;
   }
   Problem& p = plan->canonical.problem;
@@ -70,11 +81,6 @@ bool read(const Request& request, Plan* plan) {
 bool names_kernel_of_other_dtype(const Request& request, const Problem& p) {
   return request.variant >= 0 && !p.is_half() &&
          (variant(request.variant).dtypes >> static_cast<int>(p.dtype) & 1u) == 0;
-}
-
-/// Whether out= has the result's shape already.
-bool fits(const TensorView& out, const Canonical& result) {
-  return out.ndim == result.out_ndim && std::equal(out.sizes, out.sizes + out.ndim, result.out_sizes);
 }
 
 /// The kernel that the call names, or the context that holds; kAuto or kTorch where that is none.

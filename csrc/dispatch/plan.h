@@ -24,6 +24,9 @@ struct Request {
   Operands operands;
   /// Where the result is to go; null: to new memory. Its dtype and device are the door's business.
   const TensorView* out = nullptr;
+  /// The caller's out=, for an op that never resizes it: its shape must be the result's, else the outcome is kInvalid.
+  /// It may be set where `out` is null, because the result is first written to new memory.
+  const TensorView* fixed_out = nullptr;
   /// The argument of the activation is wanted as well, in new memory.
   bool saves_pre_activation = false;
   /// False where the operands have a dtype that DType has no name for. Then only their sizes and strides are looked at.

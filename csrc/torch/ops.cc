@@ -88,13 +88,8 @@ void check_arguments(const Call& call) {
   }
 }
 
-/// `out` is never resized.
-void check_out(const Call& call, const Canonical& canonical) {
-  const TensorView& out = call.out.view;
-  if (out.ndim != canonical.out_ndim || !std::equal(out.sizes, out.sizes + out.ndim, canonical.out_sizes)) {
-    fail(prefix(call) + "out " + shape_text(out.ndim, out.sizes) + " must have the result's shape " +
-         shape_text(canonical.out_ndim, canonical.out_sizes));
-  }
+/// The dtype and device of `out`. The plan checks its shape.
+void check_out(const Call& call) {
   const auto refuse = [&](const std::string& out, const char* requirement, const std::string& wanted) {
     fail(prefix(call) + "out (" + out + ") must " + requirement + " " + wanted);
   };
@@ -124,6 +119,7 @@ class OnDevice {
 void plan_call(const Call& call, const TensorView* out, bool saves_pre_activation, Plan* plan) {
   make_plan({.operands = call.operands(/*max_batch_dims=*/2),
              .out = out,
+             .fixed_out = call.out ? &call.out.view : nullptr,
              .saves_pre_activation = saves_pre_activation,
              .has_known_dtype = gemm_dtype(call.a.dtype).has_value(),
              .ordinal = call.a.device.index,
@@ -220,10 +216,10 @@ bool is_destination(const Call& call) {
 
 void run_into_out(const Call& call) {
   check_arguments(call);
+  check_out(call);
   const bool is_direct = is_destination(call);
   Plan plan;
   plan_call(call, is_direct ? &call.out.view : nullptr, false, &plan);
-  check_out(call, plan.canonical);
   const AtenTensorHandle out = call.out.handle.get();
   if (is_direct) return compute(call, plan, {out, mutable_data(out)}, {});
   Destination d;

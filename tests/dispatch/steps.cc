@@ -282,6 +282,23 @@ void test_plans() {
   CHECK(make_plan(request, &left) == Outcome::kTorch);
 }
 
+void test_an_out_that_is_not_resized_must_have_the_results_shape() {
+  const Operand a(16, 4096), b(4096, 4096), wrong(16, 4095), right(16, 4096);
+  Request request = request_of(Op::kMm, a, b);
+  request.numerics = static_cast<int>(NumericsMode::kBatchInvariantOrRaise);
+  const TensorView wrong_out = wrong.view(), right_out = right.view();
+  request.fixed_out = &wrong_out;
+  Plan through_new_memory;
+  CHECK(make_plan(request, &through_new_memory) == Outcome::kInvalid);
+  CHECK(through_new_memory.message == "hgemm::mm: out (16, 4095) must have the result's shape (16, 4096)");
+  request.out = &wrong_out;
+  Plan direct;
+  CHECK(make_plan(request, &direct) == Outcome::kInvalid);
+  request.fixed_out = request.out = &right_out;
+  Plan ours;
+  CHECK(make_plan(request, &ours) == Outcome::kOurs);
+}
+
 void test_a_float32_mode_means_nothing_for_a_dtype_without_a_name() {
   const Operand a(64, 64), b(64, 64);
   Request request = request_of(Op::kMm, a, b);
@@ -340,6 +357,7 @@ int main() {
   test_verdicts();
   test_the_learned_models_codes_never_change();
   test_plans();
+  test_an_out_that_is_not_resized_must_have_the_results_shape();
   test_a_float32_mode_means_nothing_for_a_dtype_without_a_name();
   test_a_plan_says_which_operand_needs_a_copy();
   test_empty_results_are_torchs_even_where_a_kernel_is_named();
