@@ -1,21 +1,25 @@
-/* The dispatcher as a plain C API, for ctypes (hgemm_ops/_native.py mirrors every struct; hgemm_abi() lets it check).
-   Only hgemm_device_facts, hgemm_device_fault and hgemm_read need a GPU. Enums are those of core/problem.h and
-   dispatch/select.h:
-     dtype   0 float16, 1 bfloat16, 2 float32, 3 float64, 4 complex64, 5 complex128
-     major   0 k is contiguous, 1 m or n is
-     act     0 none, 1 relu, 2 gelu, 3 gelu_tanh, 4 silu
-     variant an index below hgemm_variant_count(), -1 auto, -2 torch, -3 unknown or refused
-     source  0 forced, 1 table, 2 model, 3 fallback
-     numerics of a call: 0 fast, 1 batch-invariant, 2 the same and an error where that cannot be; -1 as by default
-     float32 of a call: 0 strict, 1 split, 2 torch's alone, which may use TF32; -1 as by default
-   Functions returning int give 0 for success; otherwise hgemm_last_error() holds this thread's message. */
+/* The dispatcher as a plain C API, for ctypes. hgemm_ops/_native.py mirrors every struct, and checks their sizes with
+   hgemm_abi(). Only hgemm_device_facts, hgemm_device_fault, hgemm_read and hgemm_tuning_launch need a GPU.
+
+   Values of the enums, which core/problem.h and dispatch/decision.h define:
+     dtype     0 float16, 1 bfloat16, 2 float32, 3 float64, 4 complex64, 5 complex128
+     major     0 k is the contiguous index of an operand, 1 m (of a) or n (of b) is
+     act       0 none, 1 relu, 2 gelu, 3 gelu_tanh, 4 silu
+     variant   an index below hgemm_variant_count(), -1 auto, -2 torch, -3 unknown or refused
+     source    0 forced, 1 table, 2 model, 3 fallback
+     numerics  0 fast, 1 batch-invariant, 2 batch-invariant or an error; -1 the default
+     float32   0 strict, 1 split, 2 torch alone, which may use TF32; -1 the default
+
+   Unless its comment says otherwise, a function that returns int returns 0 on success. On failure it returns another
+   value, and hgemm_last_error() has the message. */
 #pragma once
 
 #include <stdint.h>
 
 #define HGEMM_API extern "C" __attribute__((visibility("default")))
 
-/* A strided view. `align` is the largest power of two (at most 16) that divides the address. */
+/* A strided tensor, described without its memory. `align` is the largest power of two, at most 16, that divides its
+   address. */
 typedef struct HgemmTensor {
   int32_t ndim;
   int32_t dtype;
@@ -24,58 +28,62 @@ typedef struct HgemmTensor {
   int32_t align;      /* bytes */
 } HgemmTensor;
 
+/* What the dispatcher knows of a device. */
 typedef struct HgemmFacts {
-  int32_t cc; /* 10 * major + minor */
+  int32_t cc; /* compute capability: 10 * major + minor */
   int32_t sm_count;
-  int32_t smem_optin;
-  int32_t smem_per_sm;
+  int32_t smem_optin;  /* bytes of shared memory that one block may use */
+  int32_t smem_per_sm; /* bytes */
   int64_t l2_bytes;
-  int64_t dram_gbs; /* 0: not known */
+  int64_t dram_gbs; /* peak memory bandwidth in GB/s; 0: not known */
 } HgemmFacts;
 
+/* One kernel. The strings live as long as the library. */
 typedef struct HgemmVariantInfo {
   const char* name;
   const char* family;
-  int32_t min_cc;
+  int32_t min_cc; /* the kernel runs on min_cc <= cc <= max_cc */
   int32_t max_cc;
-  uint32_t dtypes;    /* bit 1 << dtype */
-  int32_t arithmetic; /* 0 accumulates in float32, 1 in float16; 2 splits float32 */
+  uint32_t dtypes;    /* the operand dtypes that it takes: bit 1 << dtype */
+  int32_t arithmetic; /* 0: accumulates in float32; 1: in float16; 2: splits float32 into bfloat16 planes */
   int32_t tile[5];    /* BM, BN, BK, stages, threads */
-  int32_t smem_bytes;
-  int32_t splits_k;
-  int32_t added; /* by hgemm_add_variants */
-  int32_t sums;  /* hgemm::Sums */
+  int32_t smem_bytes; /* of one block */
+  int32_t splits_k;   /* not 0: it splits K across blocks */
+  int32_t added;      /* not 0: hgemm_add_variants added it */
+  int32_t sums;       /* a hgemm::Sums: its order of summation */
 } HgemmVariantInfo;
 
-/* One call of an op, with alpha = beta = 1. */
+/* One call of an op, with alpha = beta = 1, on a device with the given facts. */
 typedef struct HgemmQuery {
   HgemmTensor a;
-  HgemmTensor b; /* linear: the weight, (n, k) */
-  HgemmTensor c; /* what addmm and baddbmm add; ndim < 0: none */
-  int32_t op;    /* 0 matmul, 1 mm, 2 bmm, 3 addmm, 4 baddbmm, 5 linear */
-  int32_t has_bias;
+  HgemmTensor b;    /* linear: the weight, (n, k) */
+  HgemmTensor c;    /* the input of addmm and baddbmm; ndim < 0: none */
+  int32_t op;       /* 0 matmul, 1 mm, 2 bmm, 3 addmm, 4 baddbmm, 5 linear */
+  int32_t has_bias; /* not 0: a bias vector (n,) is added */
   int32_t act;
-  int32_t out_dtype; /* -1: that of a */
-  int32_t variant;   /* -1: the default variant, then the dispatcher */
+  int32_t out_dtype; /* -1: the dtype of a */
+  int32_t variant;   /* -1: the default variant; where that is -1 as well, the dispatcher chooses */
   int32_t numerics;
   int32_t float32;
   HgemmFacts facts;
 } HgemmQuery;
 
+/* A kernel, or torch, as a candidate for a call. */
 typedef struct HgemmCandidate {
   int32_t variant;
-  int32_t eligible;
-  double predicted_us; /* NaN: not eligible */
-  double measured_us;  /* NaN: this shape is not in the table */
-  char reason[512];    /* why not eligible */
+  int32_t eligible;    /* not 0: it may be chosen for the call */
+  double predicted_us; /* microseconds by the cost model; NaN: not eligible */
+  double measured_us;  /* microseconds in the tuning table; NaN: the table does not have this shape */
+  char reason[512];    /* why it is not eligible; "" where it is */
 } HgemmCandidate;
 
+/* The answer of hgemm_explain. */
 typedef struct HgemmDecision {
-  int32_t variant; /* -3: the forced variant cannot serve it, `reason` is the error text */
+  int32_t variant; /* -3: the call is refused, and `reason` is the error text */
   int32_t source;
-  double us; /* of the choice */
-  double torch_us;
-  /* The problem as kernels see it. */
+  double us;       /* microseconds of the choice, predicted or measured; NaN: not needed */
+  double torch_us; /* microseconds of torch, likewise */
+  /* The problem as kernels see it: batch dimensions that can be are folded into m. */
   int64_t batch;
   int64_t m;
   int64_t n;
@@ -87,13 +95,15 @@ typedef struct HgemmDecision {
   char reason[4096];
 } HgemmDecision;
 
-/* One measured time; entries index a flat array of them. */
+/* The time of one variant. */
 typedef struct HgemmTiming {
-  int32_t variant;
+  int32_t variant; /* or -2: torch */
   int32_t reserved;
   double us;
 } HgemmTiming;
 
+/* One shape of a tuning table: a matmul without epilogue, of contiguous operands, on one kind of GPU. Its times are
+   timing_count elements, from first_timing on, of the array of timings that is passed along with the entries. */
 typedef struct HgemmTableEntry {
   int32_t cc;
   int32_t sm_count;
@@ -101,16 +111,17 @@ typedef struct HgemmTableEntry {
   int32_t dtype;
   int32_t a_major;
   int32_t b_major;
-  int32_t align;
+  int32_t align; /* the least alignment of a, b and the result, in bytes: 2, 4, 8 or 16 */
   int64_t batch;
   int64_t m;
   int64_t n;
   int64_t k;
   int32_t first_timing;
   int32_t timing_count;
-  int64_t dram_gbs; /* 0: that of the chip */
+  int64_t dram_gbs; /* 0: the bandwidth that core/chip.cc has for the chip */
 } HgemmTableEntry;
 
+/* How many calls of one kind were made. Two calls are of one kind if all fields but `calls` are equal. */
 typedef struct HgemmCallCount {
   int32_t dtype;
   int32_t out_dtype;
@@ -119,16 +130,16 @@ typedef struct HgemmCallCount {
   int32_t act;
   int32_t has_bias;
   int32_t has_c;
-  int32_t align;
+  int32_t align; /* the least alignment of a, b and the result, in bytes */
   int64_t batch;
   int64_t m;
   int64_t n;
   int64_t k;
-  int32_t ordinal;
+  int32_t ordinal; /* of the CUDA device */
   int32_t variant;
   int32_t source;
-  int32_t left; /* HgemmLeft of gemm_api.h: why torch's without a decision */
-  int32_t site;
+  int32_t left; /* a HgemmLeft of gemm_api.h: why torch computed them without a decision */
+  int32_t site; /* of hgemm_site_set; 0: none */
   int32_t numerics;
   int32_t float32;
   int32_t reserved;
@@ -137,122 +148,191 @@ typedef struct HgemmCallCount {
 
 /* What a context asks for. */
 typedef struct HgemmSettings {
-  int32_t variant; /* its id, -1 auto, -2 torch, -4: no context holds, and the rest says nothing */
-  int8_t numerics; /* -1: nothing is said of it */
-  int8_t float32;  /* -1: the same */
-  int8_t tunes;    /* whether shapes that the table lacks are timed at their first product; -1: as by default */
+  int32_t variant; /* its id, -1 auto, -2 torch. -4: no context is active, and the other fields have no meaning */
+  int8_t numerics; /* -1: the context leaves it to an outer context, or to the default */
+  int8_t float32;  /* -1: likewise */
+  int8_t tunes;    /* 1: an untuned shape is timed at its first call; 0: it is not; -1: the default */
   int8_t reserved;
 } HgemmSettings;
 
-/* A plain product that is to be timed (dispatch/tuning.h). Strides count elements. */
+/* A matmul without epilogue that is to be timed (dispatch/tuning.h). Strides count elements. */
 typedef struct HgemmTuning {
-  HgemmTableEntry entry; /* under which it will be looked up, without times */
+  HgemmTableEntry entry; /* the table's entry of this shape, still without times */
   int32_t ordinal;       /* of the CUDA device */
   int32_t reserved;
   int64_t batch[2]; /* outer, inner */
-  const void* a;    /* the operands' addresses; null: it would be a copy that is still to be made */
+  const void* a;    /* the operands' addresses; null: the kernel would read a copy that does not exist yet */
   const void* b;
-  const void* d;        /* where the result is to go, of which only the alignment counts; null: to new memory */
-  int64_t a_strides[4]; /* batch, batch, row, column */
+  const void* d;        /* the address of the result, which only tells its alignment; null: new memory */
+  int64_t a_strides[4]; /* outer batch, inner batch, row, column */
   int64_t b_strides[4];
-  uint64_t state[64];
+  uint64_t state[64]; /* opaque */
 } HgemmTuning;
 
-/* sizeof of each struct above, in order of declaration; returns how many there are and fills at most `capacity`. */
+/* Writes the sizeof of each struct above, in order of declaration, to the first `capacity` elements of `sizes`. Returns
+   how many structs there are. */
 HGEMM_API int hgemm_abi(int32_t* sizes, int capacity);
+
+/* Returns this thread's last message. It is valid until the thread's next failure. */
 HGEMM_API const char* hgemm_last_error(void);
-HGEMM_API int hgemm_has_device_code(void); /* 0: built with HGEMM_CUDA_ARCHS=none, no kernel can be launched */
 
+/* Returns 1, or 0 for a build with HGEMM_CUDA_ARCHS=none, which can launch no kernel. */
+HGEMM_API int hgemm_has_device_code(void);
+
+/* Returns the number of kernels. Their ids are the integers below it. */
 HGEMM_API int hgemm_variant_count(void);
-HGEMM_API int hgemm_variant_info(int id, HgemmVariantInfo* info);
-HGEMM_API int hgemm_find_variant(const char* name); /* "auto" -1, "torch" -2, unknown -3 */
 
-/* Appends kernels of another library, an array of hgemm::Variant, behind those that there are: before the first
-   decision. They only run when they are asked for. `variant_bytes`: sizeof(hgemm::Variant) there; `family`: what their
-   family is called. Neither is copied. */
+/* Fills `info` for the kernel `id`. Fails where there is no such kernel. */
+HGEMM_API int hgemm_variant_info(int id, HgemmVariantInfo* info);
+
+/* Returns the id of the kernel called `name`; -1 for "auto", -2 for "torch", -3 for an unknown name. */
+HGEMM_API int hgemm_find_variant(const char* name);
+
+/* Appends `count` kernels of another library, an array of hgemm::Variant, to the list of kernels. They only run where
+   they are named. To be called before the first decision. `variant_bytes` is the other library's
+   sizeof(hgemm::Variant); the call fails where this library's differs. `family` is the name of the kernels' family.
+   Neither the array nor the name is copied: both must live as long as this library. */
 HGEMM_API int hgemm_add_variants(const void* variants, int count, int variant_bytes, const char* family);
 
-/* The compute capabilities of the chips that decisions can be made for without one in the machine (core/chip.cc).
-   Returns how many there are and fills at most `capacity`. */
+/* Writes the compute capabilities of the known chips (core/chip.cc) to the first `capacity` elements of `ccs`. The
+   dispatcher can decide for such a chip without one in the machine. Returns how many chips there are. */
 HGEMM_API int hgemm_chips(int32_t* ccs, int capacity);
-HGEMM_API int hgemm_preset_facts(int cc, HgemmFacts* facts); /* of one of them */
+
+/* Fills `facts` for the known chip with compute capability `cc`. Fails where no chip is known. */
+HGEMM_API int hgemm_preset_facts(int cc, HgemmFacts* facts);
+
+/* Fills `facts` for a CUDA device of this machine. Fails where CUDA does. */
 HGEMM_API int hgemm_device_facts(int ordinal, HgemmFacts* facts);
 
-/* Why this library cannot run on a device, and what to do about it; "" where it can. */
+/* Returns why this library cannot run on a CUDA device, and what to do about it; "" where it can. The text lives as
+   long as the library. */
 HGEMM_API const char* hgemm_device_fault(int ordinal);
-/* The same of a build for `archs`, as HGEMM_CUDA_ARCHS has them (null: this build's), for a compute capability and what
-   CUDA answered (a cudaError_t). Until this thread's next call of it. */
+
+/* Returns the text of hgemm_device_fault for any build and device. `archs`: the build's HGEMM_CUDA_ARCHS (null: this
+   build's). `cc`: the device's compute capability. `status`: the cudaError_t that the device's queries returned. The
+   text is valid until this thread's next call of this function. */
 HGEMM_API const char* hgemm_fault_of(const char* archs, int cc, int status);
-/* `warn` is called once for each device that is used and cannot be, with one line of text; null turns it off. */
+
+/* Sets the function that is called, with one line of text, once for each device that a call uses and this library
+   cannot run on. Null turns it off. */
 HGEMM_API void hgemm_set_warning(void (*warn)(const char* line));
 
-/* For benchmarks: enqueues a kernel on `stream` (a cudaStream_t) of the current device that reads `bytes` of its
-   memory, address and size multiples of 16, and keeps nothing of them. `sink`: 4 bytes that may be written. */
+/* For benchmarks: enqueues a kernel on `stream` (a cudaStream_t) of the current device. The kernel reads `bytes` bytes
+   of device memory at `data` and discards them; address and size must be multiples of 16. `sink`: 4 bytes of device
+   memory that the kernel may write. Fails where the sizes do not fit or the launch fails. */
 HGEMM_API int hgemm_read(const void* data, int64_t bytes, void* sink, void* stream);
 
-/* `candidates` has room for hgemm_variant_count() + 1; torch is the last. Null: only the decision is wanted. */
+/* Decides on a call as its query says, and fills `decision`. Contexts, the decision cache and the counters take no
+   part. `candidates` is null, or has hgemm_variant_count() + 1 elements, which are filled in the order of ids, torch
+   last. Fails where the shapes do not fit or the query has an unknown value; a refusal is a decision. */
 HGEMM_API int hgemm_explain(const HgemmQuery* query, HgemmDecision* decision, HgemmCandidate* candidates);
 
-/* What the learned model of time is asked about the product of a query: of `variant`, or of torch (-2), beside which
-   the best kernel takes `best_us`. Fills `features`, returns how many there are, or -1. benchmarks/fit_model.py. */
+/* For benchmarks/fit_model.py: writes the inputs of the learned cost model for a query to the first `capacity` elements
+   of `features`. They describe the shape and the kernel `variant`, or the shape and torch (-2); `best_us` is then the
+   predicted time of the best kernel. Returns how many features there are; -1 on failure. */
 HGEMM_API int hgemm_features(const HgemmQuery* query, int variant, double best_us, float* features, int capacity);
 
-/* Mean nanoseconds of one decision over `iterations`: with the cache in front, or (cached = 0) computed every time.
-   Negative on error. */
+/* Returns the mean host time of one decision, in nanoseconds, over `iterations` decisions. They come from the decision
+   cache, or with cached = 0 are computed each time. Returns a negative number on failure. */
 HGEMM_API double hgemm_select_ns(const HgemmQuery* query, int cached, int iterations);
 
-/* Replaces the tuned table (nothing given: clears it). Returns how many entries were skipped because no product can
-   have been measured so, hgemm_last_error() saying why of the first; negative on failure. */
+/* Replaces the whole tuning table by the entries; without entries it clears the table. Entries with impossible values
+   are skipped. Returns how many were skipped, with the reason for the first of them in hgemm_last_error(); a negative
+   number on failure. */
 HGEMM_API int hgemm_table_set(const HgemmTableEntry* entries, int entry_count, const HgemmTiming* timings,
                               int timing_count);
-/* Adds one entry, in the place of one of the same product. */
+
+/* Adds one entry to the table, and replaces the entry of the same shape if there is one. Fails on impossible values. */
 HGEMM_API int hgemm_table_add(const HgemmTableEntry* entry, const HgemmTiming* timings, int timing_count);
+
+/* Returns how many entries the table has for GPUs with these facts. */
 HGEMM_API int hgemm_table_size(const HgemmFacts* facts);
 
+/* Sets the variant of calls for which neither the call nor a context names one: an id, -1 auto or -2 torch. Fails where
+   there is no such variant. */
 HGEMM_API int hgemm_set_default_variant(int id);
+
+/* Returns that variant. */
 HGEMM_API int hgemm_default_variant(void);
+
+/* Sets the numerics of calls for which neither the call nor a context says anything: 0, 1 or 2. Fails on another
+   value. */
 HGEMM_API int hgemm_set_default_numerics(int numerics);
+
+/* Sets the float32 mode of such calls: 0 or 1. Fails on another value. */
 HGEMM_API int hgemm_set_default_float32(int float32);
 
-/* `log` is called once per new decision with one line of text, on the thread that made it; null turns it off. */
+/* Sets the function that is called once for each new decision, with one line of text, on the thread that made the
+   decision. Null turns it off. */
 HGEMM_API void hgemm_set_log(void (*log)(const char* line));
 
-/* `action` runs once, within the first decision that an op asks for (Python loads the tables there, so that importing
-   does not pay for it). Other threads do not wait: they decide without, and forget that decision. Null: no action. */
+/* Sets a function that runs once, within the first decision that an op asks for. Python loads the tuning tables in it,
+   so that importing the package does not take the time. Other threads do not wait for it: they decide without the
+   tables, and do not cache that decision. Null: nothing runs. */
 HGEMM_API void hgemm_set_first_use(void (*action)(void));
 
-/* A context and what is counted while it holds, for use_custom_gemm(). It may be entered again, also while it holds and
-   by several threads; leaving it ends this thread's last entry of it that has not ended, else another thread's. On a
-   thread that has entered contexts, these hold; on the others all that hold anywhere. Of several the innermost one's
-   variant and tuning hold, and of numerics and float32 the innermost that is said. */
+/* A context of use_custom_gemm(): its settings, and the calls that are counted while it is active.
+
+   A context may be entered several times, also while it is active, and by several threads. On a thread that has entered
+   contexts, those contexts are active. On every other thread all contexts are active that any thread has entered. Of
+   several active contexts, the innermost one gives the variant and the tuning; numerics and float32 come from the
+   innermost context that sets them. */
+
+/* Returns a new context, which the caller deletes. */
 HGEMM_API struct HgemmContext* hgemm_context_new(HgemmSettings settings);
+
+/* Deletes the handle. Entries that have not ended keep the context active. */
 HGEMM_API void hgemm_context_delete(struct HgemmContext* context);
+
+/* Enters the context on this thread. */
 HGEMM_API void hgemm_context_enter(struct HgemmContext* context);
-HGEMM_API int hgemm_context_exit(struct HgemmContext* context); /* 0: there was no such entry */
-/* Returns how many rows there are and copies at most `capacity` of them. */
+
+/* Ends the last entry of the context that this thread made and that has not ended; without one, the last such entry of
+   any thread. Returns 1, or 0 where there was no entry. */
+HGEMM_API int hgemm_context_exit(struct HgemmContext* context);
+
+/* Copies what was counted, one row for each kind of call, to the first `capacity` elements of `rows`. Returns how many
+   rows there are. */
 HGEMM_API int hgemm_context_rows(const struct HgemmContext* context, HgemmCallCount* rows, int capacity);
-/* This thread is outside of all contexts, until it enters or leaves one. */
+
+/* Puts this thread outside of all contexts, until it enters or exits one. */
 HGEMM_API void hgemm_context_leave_all(void);
-HGEMM_API int hgemm_standing_numerics(void); /* of this thread, now */
+
+/* Returns the numerics of a call that this thread would make now without naming any. */
+HGEMM_API int hgemm_standing_numerics(void);
+
+/* Returns the float32 mode of such a call. */
 HGEMM_API int hgemm_standing_float32(void);
-HGEMM_API void hgemm_tuning_default(int tunes); /* where no context says anything: 0 or 1 */
-/* `tuner` times such a shape and adds it to the table, on the thread of the product, which waits. Not 0: it could not
-   now, and is asked again at the next product. Null: nothing is timed. */
+
+/* Sets whether untuned shapes are timed where no context says anything: 0 or 1. */
+HGEMM_API void hgemm_tuning_default(int tunes);
+
+/* Sets the function that times an untuned shape and adds it to the table. It runs on the thread of the call, which
+   waits for it. It returns 0, or another value where it could not time the shape now; it is then asked again at the
+   shape's next call. Null: nothing is timed. */
 HGEMM_API void hgemm_set_tuner(int (*tuner)(const HgemmTuning* tuning));
-/* torch, then the kernels that may be the fastest, with predicted times: the one that would be chosen, then by time.
-   Fills at most `capacity`, returns how many it did, or -1. */
+
+/* Writes the candidates to time, with predicted times, to the first `capacity` elements of `candidates`: torch, then
+   the kernel that would be chosen, then the other kernels that may be the fastest, in the order of their times. Returns
+   how many it wrote; -1 on failure. */
 HGEMM_API int hgemm_tuning_candidates(const HgemmTuning* tuning, HgemmTiming* candidates, int capacity);
-/* What a kernel needs, in bytes, and its launch on these operands. Null, or how it failed. */
+
+/* Returns the bytes of workspace that a kernel needs for the shape. */
 HGEMM_API int64_t hgemm_tuning_workspace(const HgemmTuning* tuning, int variant);
+
+/* Enqueues a kernel on `stream` (a cudaStream_t) for the shape, with operands a and b, result d and workspace at these
+   addresses of the device. Returns null, or the text of the CUDA error. */
 HGEMM_API const char* hgemm_tuning_launch(const HgemmTuning* tuning, int variant, const void* a, const void* b, void* d,
                                           void* workspace, void* stream);
 
-/* Whether products are counted by site; this thread's site from now on (0: none), and which it was. */
+/* Sets whether calls are counted by site: by the module, say, that makes them. */
 HGEMM_API void hgemm_sites_enable(int on);
+
+/* Sets the site of this thread's calls from now on (0: none), and returns the one before. */
 HGEMM_API int hgemm_site_set(int site);
 
-/* The text of a HgemmLeft. */
+/* Returns the text of a fallback reason, which must be a HgemmLeft; "" for HGEMM_LEFT_NOT. */
 HGEMM_API const char* hgemm_left_reason(int why);
 
-/* What csrc/aten is started with: csrc/dispatch/gemm_api.h. */
+/* Returns the functions that csrc/aten calls (gemm_api.h). The table lives as long as the library. */
 HGEMM_API const struct HgemmGemmApi* hgemm_gemm_api(void);

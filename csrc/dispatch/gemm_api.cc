@@ -1,4 +1,4 @@
-// The plain C surface over plan.h.
+// The plain C functions through which csrc/aten calls plan.h.
 #include "dispatch/gemm_api.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ TensorView view_of(const HgemmOperand& x) {
   return {.data = x.data, .ndim = x.ndim, .sizes = x.sizes, .strides = x.strides, .dtype = static_cast<DType>(x.dtype)};
 }
 
-/// `c` and `out` are the views of operands that the request points to.
+/// `c` and `out` are views of the product's c and d. The request points to them, so they must outlive it.
 Request request_of(const HgemmProduct& product, const TensorView& c, const TensorView& out) {
   return {.operands = {.op = static_cast<Op>(product.op),
                        .a = view_of(product.a),

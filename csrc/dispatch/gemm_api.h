@@ -1,52 +1,55 @@
-/* What csrc/aten asks of this library: a table of plain C functions, so that one _C.so serves the override of every
-   torch. Enums are those of core/problem.h and dispatch/canonical.h. */
+/* The interface between csrc/aten and this library: a table of plain C functions. It has no C++ types, so that one
+   _C.so works with the override compiled for any torch. Enums are those of core/problem.h and dispatch/canonical.h. */
 #pragma once
 
 #include <stdint.h>
 
-/* A tensor, borrowed. Strides count elements. */
+/* A tensor, borrowed for the time of a call. Strides count elements. */
 typedef struct HgemmOperand {
   const void* data;
   const int64_t* sizes;
   const int64_t* strides;
-  int32_t ndim; /* < 0: there is none */
-  int32_t dtype;
+  int32_t ndim;  /* negative: the call has no such tensor */
+  int32_t dtype; /* a DType */
 } HgemmOperand;
 
-/* d = act(alpha * a @ b + beta * c) */
+/* One matmul: d = act(alpha * a @ b + beta * c), by the shape rules of torch's `op`. No tensor has more than three
+   dimensions. */
 typedef struct HgemmProduct {
   HgemmOperand a, b, c;
-  HgemmOperand d; /* where the result is to go; none: to new memory */
+  HgemmOperand d; /* the caller's out=; absent: the result goes to new memory */
   double alpha, beta;
-  int32_t op;
-  int32_t act;
-  int32_t out_dtype;
-  int32_t ordinal;     /* of the CUDA device that holds them all */
-  int32_t in_backward; /* of autograd */
-  int32_t allows_tf32; /* torch may compute a float32 product in TF32 */
-  int32_t left;        /* HgemmLeft: why the caller leaves the product to torch, where it does */
+  int32_t op;          /* an Op */
+  int32_t act;         /* an Activation */
+  int32_t out_dtype;   /* a DType */
+  int32_t ordinal;     /* of the CUDA device that all tensors are on */
+  int32_t in_backward; /* not 0: autograd's backward pass makes this call */
+  int32_t allows_tf32; /* not 0: torch's flags allow TF32 in a float32 matmul */
+  int32_t left;        /* a HgemmLeft: why the caller leaves the matmul to torch; HGEMM_LEFT_NOT where it does not */
   int32_t reserved;
 } HgemmProduct;
 
-/* A contiguous copy that an operand needs: of the operand seen with these sizes and strides. */
+/* The contiguous copy of an operand that a kernel needs. The caller views the operand with these sizes and strides, and
+   copies the view. */
 typedef struct HgemmCopy {
-  int32_t needed;
+  int32_t needed; /* 0: the kernel reads the operand itself, and the other fields are not set */
   int32_t ndim;
   int64_t sizes[3];
   int64_t strides[3];
 } HgemmCopy;
 
-/* A kernel that was chosen for a product. The caller allocates by all but `state`. */
+/* The kernel that was chosen for a matmul. The caller allocates what the first fields say; `state` is opaque. */
 typedef struct HgemmPlan {
-  int64_t sizes[3]; /* of the result */
+  int64_t sizes[3]; /* of the result, which is contiguous */
   int32_t ndim;
   int32_t reserved;
   HgemmCopy a, b;
   int64_t workspace;  /* bytes */
-  uint64_t state[64]; /* hgemm::Job */
+  uint64_t state[64]; /* the bytes of a hgemm::Job */
 } HgemmPlan;
 
-/* Memory of a launch. What the plan does not ask for is null. */
+/* The device memory that a launch writes or reads beside the operands. A pointer is null where the plan needs no such
+   memory. */
 typedef struct HgemmMemory {
   void* d;
   void* a_copy;
@@ -54,29 +57,35 @@ typedef struct HgemmMemory {
   void* workspace;
 } HgemmMemory;
 
-/* Why a product was torch's without asking the dispatcher. */
+/* The fallback reason of a matmul that torch computes without a decision of the dispatcher. */
 enum HgemmLeft {
   HGEMM_LEFT_NOT = 0,
-  HGEMM_LEFT_OUT = 1,    /* out= is resized, converted, not contiguous, or overlaps an operand */
-  HGEMM_LEFT_ALPHA = 2,  /* alpha is 0: the product is not looked at, NaN included */
-  HGEMM_LEFT_TENSOR = 3, /* a tensor with names, a lazy conjugation or negation, or no memory */
-  HGEMM_LEFT_GELU = 4,   /* torch's gelu of _addmm_activation is not one of the kernels' */
+  HGEMM_LEFT_OUT = 1,    /* out= would be resized or converted, is not contiguous, or overlaps an operand */
+  HGEMM_LEFT_ALPHA = 2,  /* alpha is 0: torch then ignores a @ b, even where it is NaN */
+  HGEMM_LEFT_TENSOR = 3, /* a tensor has names, a lazy conjugation or negation, or no memory */
+  HGEMM_LEFT_GELU = 4,   /* the kernels do not compute gelu as torch's _addmm_activation does */
   HGEMM_LEFT_DEVICE = 5  /* this library cannot run on the device */
 };
 
+/* The outcome of HgemmGemmApi::plan. */
 enum HgemmPlanned { HGEMM_REFUSED = -1, HGEMM_TORCH = 0, HGEMM_OURS = 1 };
 
 typedef struct HgemmGemmApi {
-  int32_t sizes[3]; /* of this struct, HgemmProduct and HgemmPlan: both sides are of one version */
+  /* sizeof of this struct, HgemmProduct and HgemmPlan. The override compares them with its own, and refuses to be
+     installed where they differ. */
+  int32_t sizes[3];
   int32_t reserved;
-  /* Whether a context holds for this thread. */
+  /* Returns 1 if a context is active on this thread, else 0. */
   int (*active)(void);
-  /* Decides, counts the product, and where it is a kernel's fills in `plan`. HGEMM_REFUSED: a forced kernel cannot
-     run it, or none with the numerics that are asked for; error() says why. Products that are errors are torch's: it
-     raises them. */
+  /* Decides who computes `product`, counts the call, and returns a HgemmPlanned:
+     HGEMM_OURS     a kernel of this library; `plan` is filled in.
+     HGEMM_TORCH    torch. Operands whose shapes do not fit come here too, so that torch raises its own error.
+     HGEMM_REFUSED  neither may: a forced kernel cannot run it, no kernel has the numerics that are asked for, or
+                    something failed. error() has the message. */
   int (*plan)(const HgemmProduct* product, HgemmPlan* plan);
-  /* Enqueues the kernel on `stream`. Not 0: it failed, error() says how. */
+  /* Enqueues the kernel of `plan` on `stream`, a cudaStream_t of the plan's device, which must be the current one.
+     Returns 0, or a cudaError_t where the launch failed; error() then has the message. */
   int (*launch)(const HgemmPlan* plan, const HgemmMemory* memory, void* stream);
-  /* This thread's message. */
+  /* Returns this thread's last message. It stays valid until the thread's next call of plan() or launch(). */
   const char* (*error)(void);
 } HgemmGemmApi;

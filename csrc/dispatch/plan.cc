@@ -20,8 +20,8 @@ namespace {
 
 static_assert(std::is_trivially_copyable_v<Job>);
 
-/// Stands for memory that is still to be allocated, where null would mean that there is none. Allocators align to more
-/// than what anybody looks at.
+/// A placeholder for memory that is still to be allocated, where null would mean that no memory is wanted. Its
+/// alignment is 16 bytes: allocators align to more than that, and the dispatcher distinguishes no more.
 void* to_be_allocated() {
   return reinterpret_cast<void*>(uintptr_t{16});
 }
@@ -35,7 +35,8 @@ Outcome leave_to_torch(Plan* plan) {
   return plan->outcome = Outcome::kTorch;
 }
 
-/// Leaves a call to torch, and counts it, without a decision; refuses it where torch must not have it.
+/// Leaves a call to torch for the reason `why`, without asking for a decision, and counts it. Refuses the call instead
+/// where torch must not compute it.
 Outcome leave_undecided(const Request& request, HgemmLeft why, Plan* plan) {
   const Problem& p = plan->canonical.problem;
   if (must_be_ours(p)) {
@@ -50,12 +51,12 @@ Outcome leave_undecided(const Request& request, HgemmLeft why, Plan* plan) {
   return leave_to_torch(plan);
 }
 
-/// Whether out= has the result's shape already.
+/// Whether out= already has the result's shape.
 bool fits(const TensorView& out, const Canonical& result) {
   return out.ndim == result.out_ndim && std::equal(out.sizes, out.sizes + out.ndim, result.out_sizes);
 }
 
-/// The operands and modes as a Problem. False where the shapes do not fit.
+/// Turns the operands and modes into plan->canonical. Returns false, with the message set, where shapes do not fit.
 bool read(const Request& request, Plan* plan) {
   if (!canonicalize(request.operands, &plan->canonical)) {
     plan->message = plan->canonical.error;
@@ -72,23 +73,25 @@ bool read(const Request& request, Plan* plan) {
   if (request.saves_pre_activation) p.pre_activation = to_be_allocated();
   if (request.operands.op == Op::kLinearGated) p.act = Activation::kNone;
   ask_for_modes(request.numerics, request.float32, request.allows_tf32, &p);
-  // The problem's dtype is then a placeholder, which may read kF32: a float32 mode means nothing for it.
+  // Where DType has no name for the dtype, the problem's is a placeholder. It may be kF32, but no float32 mode applies.
   if (!request.has_known_dtype) p.float32 = Float32Mode::kStrict;
   return true;
 }
 
-/// Whether the call names a kernel of ours that does not take float32: these calls are torch's.
+/// Whether the call names a kernel that does not take the operands' dtype, which is neither float16 nor bfloat16. Such
+/// a call goes to torch instead of being refused.
 bool names_kernel_of_other_dtype(const Request& request, const Problem& p) {
   return request.variant >= 0 && !p.is_half() &&
          (variant(request.variant).dtypes >> static_cast<int>(p.dtype) & 1u) == 0;
 }
 
-/// The kernel that the call names, or the context that holds; kAuto or kTorch where that is none.
+/// The kernel that the call names, else the one that the active context or the default names. It is kAuto or kTorch
+/// where none of them names a kernel.
 int asked_for(const Request& request, const Problem& p) {
   return request.variant == kAuto ? standing_choice(p) : request.variant;
 }
 
-/// Has a kernel that can do so apply the gate of Op::kLinearGated to its result.
+/// Op::kLinearGated: makes the kernel apply the gate in its epilogue, if it can.
 void gate_where_possible(const Request& request, Plan* plan) {
   Problem& p = plan->canonical.problem;
   const Variant& v = variant(plan->variant);

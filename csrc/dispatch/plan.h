@@ -1,14 +1,14 @@
-// From the operands of a call to a kernel that is ready to be launched, or to torch: the one sequence behind both
-// doors, csrc/aten (through gemm_api.h) and csrc/torch.
+// The plan of a call: from its operands to a kernel that is ready to be launched, to torch, or to a refusal. Both entry
+// points share this one sequence: csrc/aten (through gemm_api.h) and csrc/torch.
 //
-//   canonicalize   the operands become a Problem            canonical.h
-//   modes          numerics and float32                     invariance.h
-//   device         can this library run there               devices.h
-//   choose         a kernel, torch, or a refusal            choose.h
-//   workspace      how much memory the kernel needs
+//   canonicalize   turns the operands into a Problem                canonical.h
+//   modes          resolves numerics and float32                    invariance.h
+//   device         asks whether this library can run there          devices.h
+//   choose         decides on a kernel, torch, or a refusal         choose.h
+//   workspace      asks the kernel how much memory it needs
 //
-// A door turns torch's tensors into a Request, allocates what the plan says (the result, copies of operands, the
-// workspace), and calls launch().
+// An entry point turns torch's tensors into a Request, allocates what the plan says (the result, copies of operands,
+// the workspace), and calls launch().
 #pragma once
 
 #include <string>
@@ -19,35 +19,37 @@
 
 namespace hgemm {
 
-/// One call of an op, and what it asks for.
+/// One call of an op: its operands, and the kernel and modes that it asks for.
 struct Request {
   Operands operands;
-  /// Where the result is to go; null: to new memory. Its dtype and device are the door's business.
+  /// The caller's out=, where the kernel may write to it directly; null: the result goes to new memory. The entry point
+  /// has checked its dtype and device.
   const TensorView* out = nullptr;
   /// The caller's out=, for an op that never resizes it: its shape must be the result's, else the outcome is kInvalid.
   /// It may be set where `out` is null, because the result is first written to new memory.
   const TensorView* fixed_out = nullptr;
-  /// The argument of the activation is wanted as well, in new memory.
+  /// The kernel is to write the argument of the activation as well, to new memory.
   bool saves_pre_activation = false;
-  /// False where the operands have a dtype that DType has no name for. Then only their sizes and strides are looked at.
+  /// False where DType has no name for the operands' dtype. Torch then computes the call, and the plan only reads sizes
+  /// and strides.
   bool has_known_dtype = true;
   int ordinal = 0;                  // of the CUDA device
-  int variant = kAuto;              // a kernel that the call names, or kTorch
+  int variant = kAuto;              // the kernel that the call names, kTorch, or kAuto: what the context names
   int numerics = kAuto;             // a NumericsMode, or kAuto: what the context asks for
-  int float32 = kAuto;              // a Float32Mode, or kAuto: the same
-  bool allows_tf32 = false;         // torch may compute a float32 product in TF32, or the caller does not know
-  bool in_backward = false;         // the call is autograd's
-  HgemmLeft left = HGEMM_LEFT_NOT;  // why the door leaves the call to torch, where it does
+  int float32 = kAuto;              // a Float32Mode, or kAuto: what the context asks for
+  bool allows_tf32 = false;         // torch may compute a float32 matmul in TF32, or the caller does not know
+  bool in_backward = false;         // autograd's backward pass makes the call
+  HgemmLeft left = HGEMM_LEFT_NOT;  // why the entry point leaves the call to torch, where it does
 };
 
 enum class Outcome : int {
-  kInvalid = -2,  // The shapes do not fit; Plan::message says why. torch says so in its own words.
-  kRefused = -1,  // Neither a kernel nor torch may run it; Plan::message says why.
-  kTorch = 0,
-  kOurs = 1,
+  kInvalid = -2,  // The shapes do not fit; Plan::message says why. csrc/aten lets torch raise its own error instead.
+  kRefused = -1,  // Neither a kernel nor torch may compute the call; Plan::message says why.
+  kTorch = 0,     // Torch computes the call.
+  kOurs = 1,      // A kernel of this library does.
 };
 
-/// A kernel and its problem: all that a launch needs but memory. Plain data, which may be copied as bytes.
+/// A kernel and its problem: everything that a launch needs, except memory. Plain data, which may be copied as bytes.
 struct Job {
   Problem problem;
   DeviceFacts facts;
@@ -56,23 +58,26 @@ struct Job {
 
 struct Plan {
   Outcome outcome = Outcome::kInvalid;
-  std::string message;  // of kInvalid and kRefused
+  std::string message;  // set where the outcome is kInvalid or kRefused
   /// The result's shape, and which operands have to be copied. Final unless the outcome is kInvalid.
   Canonical canonical;
-  DeviceFacts facts;  // of kOurs, as what follows
+
+  // The fields below are only set where the outcome is kOurs.
+  DeviceFacts facts;
   int variant = kTorch;
   int64_t workspace = 0;  // bytes
-  /// Of Op::kLinearGated: the kernel applies the gate itself, and its result has half as many columns.
+  /// Op::kLinearGated only. True: the kernel applies the gate itself, and the result has half the columns that
+  /// canonical.out_sizes says. False: the kernel computes x @ weight.T, and the caller applies the gate.
   bool gates = false;
 
   Job job() const { return {canonical.problem, facts, variant}; }
 };
 
-/// Fills `plan`, which must be fresh, and returns its outcome. Counts the call while a context holds. Of
-/// Op::kLinearGated the product is decided on by itself, without activation.
+/// Fills `plan`, which must be newly constructed, and returns its outcome. Counts the call while a context is active on
+/// this thread. For Op::kLinearGated it decides on the matmul alone, without the activation and the gate.
 Outcome make_plan(const Request& request, Plan* plan);
 
-/// Memory of a launch, on the problem's device. What the plan does not ask for stays null.
+/// The memory of a launch, on the problem's device. A pointer stays null where the plan needs no such memory.
 struct Memory {
   void* d = nullptr;
   void* pre_activation = nullptr;
@@ -81,11 +86,11 @@ struct Memory {
   void* workspace = nullptr;
 };
 
-/// Enqueues the kernel of a job on `stream`. Returns a cudaError_t. The memory may be given back to an allocator that
-/// reuses it in the order of the stream.
+/// Enqueues the kernel of a job on `stream`, and returns a cudaError_t. The caller may give the memory back at once to
+/// an allocator that reuses it in stream order.
 Status launch(const Job& job, const Memory& memory, Stream stream);
 
-/// The error text for a launch that failed.
+/// Returns the error text for a launch that failed with `status`.
 std::string launch_error(const Job& job, Status status);
 
 }  // namespace hgemm
