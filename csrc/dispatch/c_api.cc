@@ -31,7 +31,7 @@ using namespace hgemm;
 
 thread_local std::string last_error;
 
-/// Runs `body`; exceptions end here, as a status and this thread's message.
+/// Runs `body` and returns 0. Turns an exception into this thread's message and returns 1.
 template <class Body>
 int guarded(const Body& body) {
   try {
@@ -84,7 +84,7 @@ HgemmFacts facts_of(const DeviceFacts& f) {
           .dram_gbs = f.dram_gbs};
 }
 
-/// Nobody reads through it: an address is its alignment.
+/// An address with this alignment, for descriptions of tensors without memory. Nothing dereferences it.
 void* address_of(int alignment) {
   return reinterpret_cast<void*>(static_cast<uintptr_t>(std::max(alignment, 1)));
 }
@@ -99,7 +99,7 @@ TensorView view_of(const HgemmTensor& t, const char* name) {
 }
 
 Problem problem_of(const HgemmQuery& q) {
-  constexpr int kFresh = 16;  // what the allocator promises, and more
+  constexpr int kFresh = 16;  // alignment of new memory: allocators promise more
   Operands operands;
   operands.op = checked(q.op, Op::kLinear, "op");
   operands.a = view_of(q.a, "a");
@@ -123,7 +123,7 @@ Problem problem_of(const HgemmQuery& q) {
   return p;
 }
 
-/// Throws std::invalid_argument, with what the entry has, where it cannot be one.
+/// The table's form of an entry. Throws std::invalid_argument, with the fault, where the entry has impossible values.
 TableEntry table_entry(const HgemmTableEntry& e, const HgemmTiming* timings, int timing_count) {
   const auto require = [](bool holds, const char* otherwise) {
     if (!holds) throw std::invalid_argument(otherwise);

@@ -6,13 +6,13 @@
 namespace hgemm {
 namespace {
 
-/// One batch dimension of the output, and the step of each operand along it (0: broadcast).
+/// One batch dimension of the output, and the stride of each operand along it (0: broadcast).
 struct BatchDim {
   int64_t size;
   int64_t a, b, c;
 };
 
-/// All operands over the output's dimensions: batch, outermost first, then rows and columns.
+/// The strides of all operands over the output's dimensions: batch dimensions, outermost first, then rows and columns.
 struct Gemm {
   int64_t m, n, k;
   int64_t a_row, a_col, b_row, b_col;
@@ -25,7 +25,7 @@ std::string shape_of(const TensorView& t) {
   return shape_text(t.ndim, t.sizes);
 }
 
-/// "a (4, 5) and b (6, 3)"
+/// The operands' names and shapes: "a (4, 5) and b (6, 3)".
 std::string shapes_of(const Operands& o) {
   const ArgumentNames names = argument_names(o.op);
   return std::string(names.a) + " " + shape_of(o.a) + " and " + names.b + " " + shape_of(o.b);
@@ -60,7 +60,7 @@ bool check_ranks(const Operands& o, Canonical* out) {
               out);
 }
 
-/// Reads the matrices of a and b: the last two dimensions, a vector being a row of a or a column of b.
+/// Reads the matrices of a and b, which are their last two dimensions. A 1-D a is a row, a 1-D b is a column.
 bool read_matrices(const Operands& o, Gemm* g, Canonical* out) {
   const TensorView &a = o.a, &b = o.b;
   const bool a_is_vector = a.ndim == 1, b_is_vector = b.ndim == 1;
@@ -82,7 +82,7 @@ bool read_matrices(const Operands& o, Gemm* g, Canonical* out) {
       out);
 }
 
-/// Reads the batch dimensions and with them the shape of the output.
+/// Reads the batch dimensions, and sets the shape of the output.
 bool read_batch(const Operands& o, Gemm* g, Canonical* out) {
   const TensorView &a = o.a, &b = o.b;
   const int a_batch = std::max(a.ndim - 2, 0);
@@ -138,8 +138,8 @@ bool read_c(const Operands& o, Gemm* g, Canonical* out) {
               out);
 }
 
-/// Replaces an operand (`stride` selects it, `row` and `col` are its matrix strides) by a contiguous copy. Dimensions
-/// that it broadcasts along stay broadcast, unless they are to be written out.
+/// Replaces an operand by a contiguous copy. `stride` selects the operand, `row` and `col` are its matrix strides. The
+/// copy still broadcasts along dimensions that the operand broadcasts along, unless `write_out_broadcasts` is set.
 void replace_by_copy(Gemm* g, int64_t BatchDim::* stride, int64_t rows, int64_t* row, int64_t cols, int64_t* col,
                      bool write_out_broadcasts, Copy* copy) {
   copy->needed = true;
@@ -172,14 +172,16 @@ bool read(const Operands& o, Gemm* g, Canonical* out) {
   return check_ranks(o, out) && read_matrices(o, g, out) && read_batch(o, g, out) && read_c(o, g, out);
 }
 
-/// Whether the rows of a (and c) go on along batch dimension `d`, which must be the innermost, while b stays the same.
+/// Whether batch dimension `d`, which must be the innermost, can be folded into m: b does not vary along it, and the
+/// rows of a and c continue along it with the same stride.
 bool folds_into_rows(const Gemm& g, const BatchDim& d) {
   if (d.b != 0 || d.a == 0 || g.m * d.size > std::numeric_limits<int32_t>::max()) return false;
   if (g.m != 1) return d.a == g.m * g.a_row && d.c == g.m * g.c_row;
-  return g.a_col == 1 || d.a == 1 || g.k <= 1;  // a single row has no stride of its own yet
+  return g.a_col == 1 || d.a == 1 || g.k <= 1;  // the stride of a single row is still free
 }
 
-/// Drops batch dimensions of one, folds what it can into m, and merges neighbours that one stride describes.
+/// Drops batch dimensions of size one, folds the innermost dimensions into m where possible, and merges neighbouring
+/// dimensions that one stride can describe.
 void merge(Gemm* g) {
   BatchDim kept[kMaxDims];  // innermost first
   int count = 0;
@@ -207,12 +209,12 @@ void merge(Gemm* g) {
   std::reverse_copy(kept, kept + count, g->dims);
 }
 
-/// Neither stride of a rows x cols matrix is or may be set to one.
+/// Whether a (rows, cols) matrix has no unit stride, and has none that may be set to one because its extent is one.
 bool lacks_unit_stride(int64_t rows, int64_t row, int64_t cols, int64_t col) {
   return row != 1 && col != 1 && rows > 1 && cols > 1;
 }
 
-/// Chooses the stride of an extent of one (or none), so that either stride is one and the other suits vector loads.
+/// Sets strides over an extent of at most one: one of the two strides becomes one, and the other allows vector loads.
 void settle_strides(int64_t outer, int64_t* outer_stride, int64_t k, int64_t* k_stride) {
   if (outer <= 1 && (k <= 1 || *k_stride == 1)) {
     *k_stride = 1;
@@ -309,7 +311,8 @@ bool canonicalize(const Operands& o, Canonical* out) {
   if (copy_b) replace_b(&g, false, out);
   merge(&g);
 
-  // More batch dimensions than a problem holds: write out a's, else b's, else both (one stride then describes each).
+  // More batch dimensions than a problem has: write out the broadcasts of a, else of b, else of both. With both written
+  // out, one stride describes each operand.
   for (int attempt = 1; g.ndim > o.max_batch_dims && attempt <= 3; ++attempt) {
     const bool write_out_a = (attempt & 1) != 0, write_out_b = (attempt & 2) != 0;
     read(o, &g, out);
@@ -318,7 +321,7 @@ bool canonicalize(const Operands& o, Canonical* out) {
     if (copy_b || write_out_b) replace_b(&g, write_out_b, out);
     merge(&g);
   }
-  if (g.ndim > o.max_batch_dims) {  // no op has such a c
+  if (g.ndim > o.max_batch_dims) {  // only c can be the cause, and no op of torch's has such a c
     return fail(o, argument_names(o.op).c + (" " + shape_of(*o.c)) + " varies over too many batch dimensions", out);
   }
   fill_problem(o, g, out);

@@ -1,4 +1,5 @@
-// Operands of an op -> Problem: torch's shape rules, then the strides that kernels like. No torch, no CUDA.
+// Turns the operands of an op into a Problem: applies torch's shape rules, then gives the matrices the strides that
+// kernels need. Without torch and without CUDA.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +9,10 @@
 
 namespace hgemm {
 
-/// The most dimensions that torch's own iterators take.
+/// The largest number of dimensions that torch's own iterators take.
 constexpr int kMaxDims = 64;
 
-/// A strided tensor, borrowed. Strides count elements and are not negative.
+/// A strided tensor, borrowed for the time of a call. Strides count elements and are not negative.
 struct TensorView {
   const void* data = nullptr;
   int32_t ndim = 0;
@@ -35,31 +36,31 @@ constexpr bool is_linear(Op op) {
   return op == Op::kLinear || op == Op::kLinearSave || op == Op::kLinearGated;
 }
 
-/// "matmul", "mm", …
+/// The op's name: "matmul", "mm", …
 const char* op_name(Op op);
 
-/// The names an op's schema gives a, b and c.
+/// The names that the op's schema gives to a, b and c.
 struct ArgumentNames {
   const char *a, *b, *c;
 };
 ArgumentNames argument_names(Op op);
 
-/// "(4, 5)", as Python prints a tuple.
+/// Sizes as Python prints a tuple: "(4, 5)".
 std::string shape_text(int ndim, const int64_t* sizes);
 
-/// out = act(alpha * a @ b + beta * c); for linear, out = act(a @ b.T + c).
+/// The operands of one call: out = act(alpha * a @ b + beta * c); for linear, out = act(a @ b.T + c).
 struct Operands {
   Op op = Op::kMatmul;
   TensorView a, b;
-  const TensorView* c = nullptr;  // broadcasts to the output (of linear: to the rows of weight); may be null
+  const TensorView* c = nullptr;  // may be null; broadcasts to the output, or for linear to the rows of weight
   double alpha = 1.0, beta = 1.0;
   Activation act = Activation::kNone;
   DType out_dtype = DType::kF16;
-  int max_batch_dims = 2;  // 1: for a GEMM that knows one batch stride (torch.bmm)
+  int max_batch_dims = 2;  // 1: for a GEMM that takes a single batch stride, such as torch.bmm
 };
 
-/// A contiguous copy that an operand needs before the problem can run: of the operand seen with these sizes and strides
-/// (a broadcast that no pair of batch strides can express is written out).
+/// The contiguous copy of an operand that a kernel needs. The caller views the operand with these sizes and strides,
+/// and copies the view. A broadcast that two batch strides cannot express is written out in the copy.
 struct Copy {
   bool needed = false;
   int32_t ndim;
@@ -68,7 +69,8 @@ struct Copy {
 };
 
 struct Canonical {
-  /// As it is once the copies are made. The caller sets the data of copied operands and of d; everything else is final.
+  /// The problem after the copies are made. The caller sets the data of copied operands and of d; everything else is
+  /// final.
   Problem problem;
   Copy copy_a, copy_b;
   int32_t out_ndim = 0;
@@ -78,19 +80,25 @@ struct Canonical {
   bool empty() const { return problem.m == 0 || problem.n == 0 || problem.batches() == 0; }
 };
 
-/// The stride over an extent of one, past `extent` elements: whole 16-byte accesses of the narrowest type.
+/// A row pitch for the only row of a matrix, which has `extent` elements. No address depends on it, but alignment is
+/// read from it: so it is a multiple of 8 elements, which is 16 bytes of the narrowest type.
 constexpr int64_t lone_stride(int64_t extent) {
   constexpr int64_t kVector = 8;
   return extent > kVector ? (extent + kVector - 1) / kVector * kVector : kVector;
 }
 
-/// Checks shapes and fills `out`, which must be fresh. Beyond what Problem promises:
-///  - batch dimensions that share a stride are merged, and rows of a that follow each other across the batch are folded
-///    into m where b does not vary: (B, S, K) @ (K, N) is one GEMM of B * S rows;
-///  - at most max_batch_dims batch dimensions remain; a single one is batch[1];
-///  - a stride over an extent of one is 0 (batch, c) or whatever suits vector loads (a, b, d);
-///  - leading strides of a and b may be smaller than the extent they step over, even 0 (expanded or overlapping views);
-///  - c is dropped where beta is 0, and becomes `bias` where it is one contiguous row of dtype and beta is 1.
+/// Checks the shapes and fills `out`, which must be newly constructed. Returns false, with out->error set, where they
+/// do not fit. Beyond the invariants of Problem, the result has these properties:
+///  - Batch dimensions that one stride can describe are merged. Where b does not vary over the batch, and the rows of a
+///    continue across it, the batch is folded into m: (B, S, K) @ (K, N) is one GEMM of B * S rows.
+///  - At most max_batch_dims batch dimensions remain. A single one is batch[1].
+///  - A stride over an extent of one is 0 for batch dimensions and for c. For a, b and d it is a stride that allows
+///    vector loads.
+///  - The leading dimension of a or b may be smaller than the extent that it steps over, and may be 0: the operand may
+///  be
+///    an expanded or overlapping view.
+///  - c is dropped where beta is 0. It becomes `bias` where it is one contiguous row of the operands' dtype and beta
+///  is 1.
 bool canonicalize(const Operands& operands, Canonical* out);
 
 }  // namespace hgemm

@@ -21,10 +21,11 @@ namespace {
 std::atomic<int> the_default{kAuto};
 std::atomic<LogFn> the_log{nullptr};
 std::atomic<FirstUseFn> first_use{nullptr};
-// Decisions cached under an older number are stale.
+// A cached decision with an older number is stale.
 std::atomic<uint64_t> generation{1};
 
-/// Everything a decision may depend on: the problem without alpha and beta, with the last four bits of its addresses.
+/// Everything that a decision may depend on: the problem without alpha and beta, and with only the last four bits of
+/// each address.
 struct Key {
   using Words = std::array<uint64_t, 21>;
   Words words;
@@ -64,7 +65,7 @@ struct Key {
 };
 
 struct Hash {
-  size_t operator()(const Key& key) const {  // a sum of products, none of which waits for another
+  size_t operator()(const Key& key) const {  // the multiplications do not depend on each other
     uint64_t h = 0, factor = 0x9e3779b97f4a7c15u;
     for (uint64_t w : key.words) {
       h += (w ^ w >> 32) * factor;
@@ -77,10 +78,11 @@ struct Hash {
 struct Cached {
   uint64_t generation = 0;
   Decision decision;
-  std::atomic<int64_t>* calls = nullptr;  // null until they are counted
+  std::atomic<int64_t>* calls = nullptr;  // the counter; null until the first counted call
 };
 
-// Distinct products of a model are a few dozen; those of a growing sequence have no end.
+// A model has a few dozen distinct shapes, but a growing sequence has a new one at each step. The cache is cleared when
+// it is full.
 constexpr size_t kMostCached = 1024;
 thread_local std::unordered_map<Key, Cached, Hash> cache;
 
@@ -104,7 +106,7 @@ void log_decision(LogFn log, const Problem& p, const DeviceFacts& facts, int ord
   log(line.c_str());
 }
 
-/// What a context's variant means for a problem.
+/// The variant that these settings name for a problem.
 int choice_of(const HgemmSettings& asked, const Problem& p) {
   const int id = asked.variant == kNoContext || asked.variant == kAuto ? default_variant() : asked.variant;
   return id < 0 || p.is_half() || (variant(id).dtypes >> static_cast<int>(p.dtype) & 1u) != 0 ? id : kAuto;
@@ -125,11 +127,12 @@ Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int for
   auto found = cache.find(key);
   if (found == cache.end() || found->second.generation != generation.load(std::memory_order_acquire)) {
     if (first_use.load(std::memory_order_relaxed)) {
-      // Taken by one thread; nobody waits for it, since the action may need a lock (Python's) that a waiter holds.
+      // One thread takes the action. The others do not wait for it: it may need a lock (Python's) that they hold.
       if (const FirstUseFn action = first_use.exchange(nullptr)) action();
     }
     const bool settled = !tunes || tune(p, facts, ordinal);
-    // What ran here may have changed the generation, and the cache.
+    // The action and the tuner may have changed the generation, and may have decided on calls of their own. A decision
+    // without the timing that was asked for gets number 0, which is always stale.
     const uint64_t now = settled ? generation.load(std::memory_order_acquire) : 0;
     const Decision decision = select(p, facts, forced);
     if (LogFn log = the_log.load(std::memory_order_relaxed)) log_decision(log, p, facts, ordinal, forced, decision);

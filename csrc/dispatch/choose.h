@@ -1,34 +1,37 @@
-// The decision of a call: select() behind a cache of its thread, with what the context and the environment ask for.
+// The decision of a call: select() behind a cache for each thread, with the settings of the context and the
+// environment.
 #pragma once
 
 #include "dispatch/decision.h"
 
 namespace hgemm {
 
-/// select(), cached, with `forced` == kAuto replaced by standing_choice(). Counts the call while a context holds. Has a
-/// shape that no table holds timed first, where that is asked for (dispatch/tuning.h).
+/// Returns the decision of select(), from this thread's cache if it is there. `forced` == kAuto is replaced by
+/// standing_choice(). Counts the call while a context is active. Where tuning is on, an untuned shape is timed first
+/// (dispatch/tuning.h).
 ///
-/// The cache's key holds every field of the problem except alpha, beta and the addresses, of which it holds the
-/// alignment: Variant::eligible and predict_us must not look at more than that.
+/// The cache's key has every field of the problem except alpha and beta, and of each address only its alignment.
+/// Variant::eligible and predict_us must therefore not read alpha, beta or more of an address.
 Decision choose(const Problem& problem, const DeviceFacts& facts, int ordinal, int forced, bool in_backward = false);
 
-/// What a call that names no kernel gets: the choice of the context that holds, else the default variant. A kernel
-/// named there is for the half types, or for what it takes: else kAuto.
+/// The variant of a call that names none: the active context's, else the default. A kernel that is named there applies
+/// to float16, bfloat16 and the other dtypes that it takes; for any other dtype the result is kAuto.
 int standing_choice(const Problem& problem);
 
-/// What kAuto means: kAuto itself, kTorch or a variant's id (the environment's choice).
+/// The variant of calls for which neither the call nor a context names one: kAuto, kTorch or a variant's id. The
+/// environment sets it.
 void set_default_variant(int id);
 int default_variant();
 
-/// Called once per new decision, from the thread that made it; null turns it off.
+/// Called with one line of text for each new decision, on the thread that made it. Null turns it off.
 using LogFn = void (*)(const char* line);
 void set_log(LogFn log);
 
-/// Runs once, within the first decision that choose() makes; null takes it back.
+/// Runs once, within the first decision that choose() makes. Null withdraws it.
 using FirstUseFn = void (*)();
 void set_first_use(FirstUseFn action);
 
-/// Makes every thread's cache forget: what decisions depend on has changed.
+/// Invalidates the cached decisions of all threads. To be called when something that decisions depend on has changed.
 void invalidate_decisions();
 
 }  // namespace hgemm

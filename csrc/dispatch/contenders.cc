@@ -13,7 +13,7 @@ bool takes(const Variant& v, DType dtype) {
   return (v.dtypes >> static_cast<int>(dtype) & 1u) != 0;
 }
 
-/// All conditions but the variant's own predicate.
+/// Whether a variant meets all conditions except its own predicate, Variant::eligible.
 bool fits_device_and_modes(const Variant& v, const Problem& p, const DeviceFacts& facts) {
   return v.min_cc <= facts.cc && facts.cc <= v.max_cc && is_built_for(facts.cc) && takes(v, p.dtype) &&
          v.smem_bytes <= facts.smem_optin && keeps_promise(v, p, facts);
@@ -33,7 +33,7 @@ void find_contenders(const Question& question, Contenders* out) {
   const Problem &p = question.problem, &product = question.product;
   const DeviceFacts& facts = question.facts;
   const bool has_epilogue = p.act != Activation::kNone || p.bias || p.pre_activation || p.c.data;
-  Problem timed = product;  // as tables hold it
+  Problem timed = product;  // as it was when a table's times were measured
   timed.numerics = NumericsMode::kFast;
   for (int id : automatic_variants()) {
     const Variant& v = variant(id);

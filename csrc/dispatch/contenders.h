@@ -1,4 +1,4 @@
-// The first step of a decision: which kernels can run a problem.
+// The first step of a decision: finds the kernels that can run a problem.
 #pragma once
 
 #include <string>
@@ -8,15 +8,16 @@
 
 namespace hgemm {
 
-/// One kernel that can run a problem, with the times that its analytic model predicts.
+/// One kernel that can run a problem, with the microseconds that its analytic cost model predicts.
 struct Contender {
   int id;
-  double product_us;   // of the product alone
+  double product_us;   // the matmul alone
   double epilogue_us;  // what the epilogue adds
-  bool runs_as_timed;  // The kernel cuts K into as many slices as it did when it was timed for a table.
+  bool runs_as_timed;  // The kernel splits K into as many slices as it did when it was timed for a table.
 };
 
-/// In the order of ids. Left uninitialised beyond `count`, as decisions are made on the stack.
+/// The contenders, in the order of ids. Elements from `count` on stay uninitialised: a decision has this struct on its
+/// stack, and would pay for the initialisation each time.
 struct Contenders {
   int count = 0;
   Contender all[kMaxVariants];
@@ -25,14 +26,14 @@ struct Contenders {
   const Contender* end() const { return all + count; }
 };
 
-/// Fills `out`, which must be fresh, with the kernels that may be chosen without being named.
+/// Fills `out`, which must be newly constructed, with the kernels that the dispatcher may choose for the problem.
 void find_contenders(const Question& question, Contenders* out);
 
-/// Whether a contender computes float32 out of bfloat16 planes.
+/// Whether a contender computes a float32 matmul from bfloat16 planes of its operands.
 bool splits_float32(const Contender& contender);
 
-/// Whether a variant, named or not, can run a problem. `why`, when given and it cannot, receives every reason, with
-/// "; " between them.
+/// Whether a variant can run a problem, whether or not the call names it. Where it cannot and `why` is not null, every
+/// reason is appended to `why`, separated by "; ".
 bool can_run(const Variant& v, const Problem& problem, const DeviceFacts& facts, std::string* why);
 
 }  // namespace hgemm

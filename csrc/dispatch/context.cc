@@ -30,12 +30,12 @@ struct Context {
 /// One entry of a context, which may be entered many times and by several threads.
 struct Entry {
   std::shared_ptr<Context> context;
-  bool left = false;  // maybe by another thread: a generator's, say, that ends there
+  bool left = false;  // it has ended, maybe on another thread: a generator may be closed there
 };
 
 using Entries = std::vector<std::shared_ptr<Entry>>;
 
-/// Of all threads, in the order of entering.
+/// The entries of all threads that have not ended, in the order of entering.
 struct Everyone {
   std::mutex mutex;
   Entries entries;
@@ -46,10 +46,10 @@ Everyone& everyone() {
   return instance;
 }
 
-thread_local Entries own;  // this thread's
+thread_local Entries own;  // the entries that this thread made
 
-/// What these ask for together: the innermost one's variant and tuning, and of numerics and float32 the innermost that
-/// is said.
+/// The settings of nested entries, outermost first: variant and tuning are the innermost entry's, numerics and float32
+/// those of the innermost entry that sets them.
 HgemmSettings together(const Entries& entries) {
   if (entries.empty()) return kNoSettings;
   HgemmSettings settings = entries.back()->context->settings;
@@ -61,14 +61,14 @@ HgemmSettings together(const Entries& entries) {
   return settings;
 }
 
-/// Under the mutex.
+/// Recomputes this thread's settings and the shared ones after a change. The caller holds the mutex.
 void apply(const Everyone& all) {
   own.erase(std::remove_if(own.begin(), own.end(), [](const auto& entry) { return entry->left; }), own.end());
   detail::thread_settings = together(own);
   detail::shared_settings.store(together(all.entries), std::memory_order_relaxed);
 }
 
-/// The last of these entries that is one of `context` and was not left; null where there is none.
+/// The last of these entries that is of `context` and has not ended; null where there is none.
 std::shared_ptr<Entry> last_of(const Entries& entries, const Context* context) {
   const auto found = std::find_if(entries.rbegin(), entries.rend(),
                                   [&](const auto& entry) { return entry->context.get() == context && !entry->left; });
@@ -112,7 +112,7 @@ HgemmContext* hgemm_context_new(HgemmSettings settings) {
 }
 
 void hgemm_context_delete(HgemmContext* handle) {
-  delete handle;  // an entry that was not left keeps the context
+  delete handle;  // an entry that has not ended keeps the context alive
 }
 
 void hgemm_context_enter(HgemmContext* handle) {

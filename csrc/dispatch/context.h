@@ -1,4 +1,5 @@
-// What use_custom_gemm() asks for: settings of this thread, and those for the threads that have entered no context.
+// The settings that contexts of use_custom_gemm() ask for: those of this thread, and those that apply to threads
+// without a context of their own. c_api.h says which contexts are active where.
 #pragma once
 
 #include <atomic>
@@ -8,14 +9,15 @@
 
 namespace hgemm {
 
-/// HgemmSettings::variant: no context holds.
+/// A value of HgemmSettings::variant: no context is active.
 constexpr int kNoContext = -4;
-/// The same of a thread's own, whatever others have entered.
+/// A value of a thread's own HgemmSettings::variant: this thread is outside every context, whatever contexts other
+/// threads have entered.
 constexpr int kOutside = -5;
 constexpr HgemmSettings kNoSettings = {
     .variant = kNoContext, .numerics = kAuto, .float32 = kAuto, .tunes = kAuto, .reserved = 0};
 
-/// The site of products that autograd computes; 0 is none.
+/// The site of calls that autograd's backward pass makes. Site 0 is none.
 constexpr int kBackwardSite = 1;
 
 namespace detail {
@@ -27,8 +29,8 @@ extern std::atomic<bool> sites_on;
 static_assert(std::atomic<HgemmSettings>::is_always_lock_free);
 }  // namespace detail
 
-/// What holds on this thread. numerics and float32: a NumericsMode or a Float32Mode, or kAuto where no context says
-/// anything of it; tunes: 0 or 1.
+/// The settings that apply to this thread. numerics is a NumericsMode, and float32 a Float32Mode; each is kAuto where
+/// no context sets it. tunes is 0 or 1.
 inline HgemmSettings context_settings() {
   HgemmSettings settings = detail::thread_settings;
   if (settings.variant == kNoContext) settings = detail::shared_settings.load(std::memory_order_relaxed);
@@ -39,13 +41,14 @@ inline HgemmSettings context_settings() {
   return settings;
 }
 
+/// Whether a context is active on this thread.
 inline bool context_holds() {
   int variant = detail::thread_settings.variant;
   if (variant == kNoContext) variant = detail::shared_settings.load(std::memory_order_relaxed).variant;
   return variant != kNoContext && variant != kOutside;
 }
 
-/// Where a product belongs, while somebody wants to know.
+/// The site of a call that this thread makes now; 0 while calls are not counted by site.
 inline int current_site(bool in_backward) {
   if (!detail::sites_on.load(std::memory_order_relaxed)) return 0;
   const int site = detail::thread_site;

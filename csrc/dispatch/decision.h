@@ -1,4 +1,4 @@
-// What the steps of a decision hand to each other: the question, and its answer.
+// The question that the steps of a decision answer, and the answer.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,27 @@ namespace hgemm {
 
 enum class Source : int32_t {
   kForced = 0,    // an argument, the context manager or the environment named the kernel
-  kTable = 1,     // this very shape was measured on this GPU
-  kModel = 2,     // predicted, where possible corrected by measured shapes nearby
+  kTable = 1,     // the tuning table has this shape for this GPU
+  kModel = 2,     // predicted by the cost model, which measured shapes nearby correct where there are any
   kFallback = 3,  // no kernel of ours can run the problem
 };
 
-/// "forced", "table", "model" or "fallback".
+/// The source's name: "forced", "table", "model" or "fallback".
 const char* source_name(Source source);
 
-/// Decision::variant where a forced kernel, or none at all, can do what was asked for: see refusal() in explain.h.
+/// Decision::variant of a refused call: the forced kernel cannot run it, or nothing can run it with the numerics that
+/// are asked for. refusal() in explain.h has the error text.
 constexpr int kRefused = -3;
 
 struct Decision {
   int32_t variant = kTorch;  // a variant's id, kTorch, or kRefused
   Source source = Source::kFallback;
-  float us = 0;        // predicted or measured time of the choice; NaN where it was not needed
+  float us = 0;        // predicted or measured microseconds of the choice; NaN where they were not needed
   float torch_us = 0;  // and of torch
 };
 
-/// The question that a decision answers. What several steps ask of the problem is computed once, here.
+/// The question that a decision answers. Properties of the problem that several steps need are computed once, here. It
+/// refers to the problem and the facts, which must outlive it.
 struct Question {
   Question(const Problem& problem, const DeviceFacts& facts)
       : problem(problem), facts(facts), product(without_epilogue(problem)), alignments(alignments_of(problem)) {}
@@ -35,7 +37,7 @@ struct Question {
   const Problem& problem;
   const DeviceFacts& facts;
   const Problem product;        // the problem without its epilogue
-  const Alignments alignments;  // of both
+  const Alignments alignments;  // of the problem; its product has the same
 
   bool is_batch_invariant() const { return problem.numerics != NumericsMode::kFast; }
 };

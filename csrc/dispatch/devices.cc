@@ -24,14 +24,14 @@ std::atomic<void (*)(const char*)> the_warning{nullptr};
 
 struct Device {
   std::once_flag once;
-  std::atomic<bool> known{false};  // is cheaper to ask than the flag
+  std::atomic<bool> known{false};  // cheaper to read than the flag
   DeviceFacts facts;
   std::string fault;
   std::atomic<bool> logged{false};
 };
 
 Device& device(int ordinal) {
-  static auto& all = *new std::array<Device, kMaxDevices + 1>;  // the last stands for what cannot be
+  static auto& all = *new std::array<Device, kMaxDevices + 1>;  // the last one stands for every ordinal out of range
   const bool there = ordinal >= 0 && ordinal < kMaxDevices;
   Device& d = all[static_cast<size_t>(there ? ordinal : kMaxDevices)];
   if (d.known.load(std::memory_order_acquire)) return d;

@@ -13,8 +13,8 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// How much faster than torch a kernel has to be by the learned model: the factor by which that model tends to be off at
-// such shapes, to this power, times this (benchmarks/fit_model.py --check).
+// How much faster than torch the learned model has to predict a kernel to be: kLearnedMargin times the factor by which
+// the model tends to be off at such shapes, to the power of kLearnedDoubt (benchmarks/fit_model.py --check).
 constexpr double kLearnedMargin = 1.02;
 constexpr double kLearnedDoubt = 0.4;
 
@@ -22,13 +22,14 @@ size_t torch_slot() {
   return static_cast<size_t>(variant_count());
 }
 
-/// What the table says and the decision may use.
+/// What the table has for the shape, as far as the decision may use it.
 Knowledge usable_knowledge(const Question& question, const Contenders& contenders, bool nearby, double* scratch) {
   const Knowledge known = table_lookup(question.problem, question.facts, question.alignments, scratch, nearby);
   if (known.kind == Knowledge::Kind::kNothing) return known;
   // Without torch's time there is nothing to compare with.
   if (std::isnan(known.value[torch_slot()])) return {};
-  // A mode that allows some kernels alone needs a measured time of one of these, run as it was timed.
+  // Where a mode allows only some kernels, the table counts only if it has a time of one of them, measured as the
+  // kernel would now run.
   const bool splits = std::any_of(contenders.begin(), contenders.end(), splits_float32);
   if (!question.is_batch_invariant() && !splits) return known;
   const bool any_timed = std::any_of(contenders.begin(), contenders.end(), [&](const Contender& c) {
@@ -37,14 +38,14 @@ Knowledge usable_knowledge(const Question& question, const Contenders& contender
   return any_timed ? known : Knowledge{};
 }
 
-/// Predictions of the products alone.
+/// Predicted microseconds of the matmul without its epilogue.
 struct Predictions {
-  double ours[kMaxVariants];  // in the order of the contenders; NaN: not to be considered
+  double ours[kMaxVariants];  // in the order of the contenders; NaN: not considered
   double torch;
 };
 
-/// Corrects the analytic predictions of the kernels by the learned model. The forest answers for many kernels at once.
-/// Kernels too slow to have been measured for it become NaN. Returns the least corrected time.
+/// Corrects the analytic predictions `us` of the kernels by the learned model, several kernels at once. A kernel that
+/// is predicted to be too slow to have been measured for the model becomes NaN. Returns the least corrected time.
 double correct_kernels(const Learned& learned, const Question& question, const Contenders& contenders, float* features,
                        double* us) {
   double fastest = kInfinity, best = kInfinity;
@@ -72,7 +73,7 @@ double correct_kernels(const Learned& learned, const Question& question, const C
   return best;
 }
 
-/// Corrects all predictions by what was learned on this chip. Returns how much faster than torch a kernel then has to
+/// Corrects all predictions by the learned model of this chip. Returns how much faster than torch a kernel then has to
 /// be.
 double apply_learned(const Learned& learned, const Question& question, const Contenders& contenders,
                      Predictions* predictions) {
@@ -89,13 +90,15 @@ double apply_learned(const Learned& learned, const Question& question, const Con
   return kLearnedMargin * std::pow(doubt, kLearnedDoubt);
 }
 
-/// `product_us`: the product by the best model there is, NaN where that says nothing.
+/// The times of one candidate. `product_us`: the matmul alone by the best model that there is; NaN where that model
+/// gives no answer. `slot`: the candidate's place in known.value.
 Times times_of(double product_us, double epilogue_us, const Knowledge& known, size_t slot) {
   const double predicted = product_us + epilogue_us;
   switch (known.kind) {
     case Knowledge::Kind::kNothing: return {predicted, kNaN, predicted};
     case Knowledge::Kind::kExact: return {predicted, known.value[slot], known.value[slot] + epilogue_us};
-    // A kernel that nobody measured nearby does not compete on an uncorrected prediction: its value is NaN.
+    // A kernel without a measured time nearby has the value NaN, so that it does not compete by an uncorrected
+    // prediction.
     case Knowledge::Kind::kNearby: return {predicted, kNaN, product_us * known.value[slot] + epilogue_us};
   }
   return {kNaN, kNaN, kNaN};
@@ -110,7 +113,8 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
   Predictions predictions;
   for (int i = 0; i < contenders.count; ++i) predictions.ours[i] = contenders.all[i].product_us;
   predictions.torch = torch_product_us(question.problem, question.facts, question.alignments);
-  // Measured times need no prediction, unless a mode leaves some of the kernels without one.
+  // Where the shape is measured, predictions are only needed if a mode changes some kernels so that their measured
+  // times do not apply.
   if (learned_here && (!out->is_measured() || question.is_batch_invariant() || for_explanation)) {
     out->model_margin = apply_learned(*learned_here, question, contenders, &predictions);
   }

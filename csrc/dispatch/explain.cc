@@ -28,8 +28,8 @@ bool leaves_to_tf32(const Problem& p) {
   return p.float32 == Float32Mode::kTf32;
 }
 
-/// A kernel as a candidate, still without times. `unasked` becomes true where it could run the problem, and only its
-/// float32 mode rules it out.
+/// A kernel as a candidate, still without times. Sets `unasked` where the kernel could run the problem, and only the
+/// problem's float32 mode rules it out.
 Candidate candidate_of(int id, const Problem& p, const DeviceFacts& facts, bool is_forced, bool* unasked) {
   Candidate c{.variant = id, .eligible = true, .predicted_us = kNaN, .measured_us = kNaN, .reason = ""};
   c.eligible = can_run(variant(id), p, facts, &c.reason);
@@ -63,7 +63,7 @@ std::string fallback_reason(const Problem& p, const DeviceFacts& facts, bool una
   return format("%sno kernel of ours serves %s on sm_%d%s", promise, describe(p).c_str(), facts.cc, way_out);
 }
 
-/// The reason for a decision that times were compared for.
+/// The reason for a decision that compared times.
 std::string comparison_reason(const Problem& p, const Estimates& estimates, const Verdict& verdict) {
   const Decision& d = verdict.decision;
   const char* basis = d.source == Source::kTable ? "measured" : "predicted";
@@ -102,7 +102,7 @@ Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
     for (int i = 0; i < contenders.count; ++i) {
       note_times(estimates.ours[i], &out.candidates[static_cast<size_t>(contenders.all[i].id)]);
     }
-    for (Candidate& c : out.candidates) {  // kernels that only run where they are named
+    for (Candidate& c : out.candidates) {  // kernels that only run where a call names them are no contenders
       if (c.eligible && std::isnan(c.predicted_us)) c.predicted_us = variant(c.variant).predict_us(p, facts);
     }
   }
@@ -131,7 +131,7 @@ std::string refusal(const Problem& p, const DeviceFacts& facts, int forced) {
   std::string why, able;
   can_run(variant(forced), p, facts, &why);
   for (int id = 0; id < variant_count(); ++id) {
-    if (variant(id).family == Family::kAdded) continue;  // slower, and many
+    if (variant(id).family == Family::kAdded) continue;  // there are many, and they are slower
     if (can_run(variant(id), p, facts, nullptr)) able += std::string(variant(id).name) + ", ";
   }
   return format("hgemm: variant %s cannot serve %s on sm_%d: %s. Able to: %s%s", variant_name(forced),

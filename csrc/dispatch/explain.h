@@ -1,4 +1,4 @@
-// Decisions in words: every candidate with its times or the reasons against it, and the texts of refusals.
+// Decisions in words: every candidate with its times or the reasons against it, and the error texts of refusals.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@ namespace hgemm {
 struct Candidate {
   int variant = kTorch;
   bool eligible = true;
-  double predicted_us = 0;  // by the model; NaN when not eligible
-  double measured_us = 0;   // in the table; NaN when it does not hold this shape
-  std::string reason;       // why not eligible
+  double predicted_us = 0;  // by the cost model; NaN where it is not eligible
+  double measured_us = 0;   // in the tuning table; NaN where the table does not have this shape
+  std::string reason;       // why it is not eligible
 };
 
 struct Explanation {
@@ -23,11 +23,11 @@ struct Explanation {
   std::vector<Candidate> candidates;  // every variant in id order, then torch
 };
 
-/// The decision of select() with everything that went into it.
+/// The decision of select() for the same arguments, with its reason and all candidates.
 Explanation explain(const Problem& problem, const DeviceFacts& facts, int forced);
 
-/// The error text for kRefused: the problem, the reasons, and the variants that can run it. `forced` is kAuto where no
-/// kernel has the problem's `numerics`.
+/// The error text of a refused call: the problem, the reasons, and the variants that can run it. `forced` is the
+/// variant that was asked for; kAuto where none was, and no kernel has the problem's `numerics`.
 std::string refusal(const Problem& problem, const DeviceFacts& facts, int forced);
 
 }  // namespace hgemm

@@ -1,7 +1,12 @@
-// numerics="batch_invariant": the bits of a row that depend on that row of A, on B, on N, K, dtype, layout and epilogue
-// alone, whoever shares the batch. It is a choice among kernels of one class (Sums): of halves those that sum in K's
-// order, the only class of theirs with a kernel for every M; of float32 those over planes, where float32="split" allows
-// them. Beside it that mode, which adds kernels to choose among.
+// The modes of a call, numerics and float32, and which kernels they allow.
+//
+// With numerics="batch_invariant" the bits of a result's row depend only on that row of A, on B, and on N, K, the
+// dtype, the layout and the epilogue. They do not depend on what else is in the batch. The dispatcher achieves this by
+// choosing only among kernels with one order of summation (Sums). For float16 and bfloat16 these are the kernels that
+// sum in K's order: no other class has a kernel for every M. For float32 they are the kernels over bfloat16 planes,
+// where float32="split" allows those.
+//
+// float32="split" adds these kernels to the ones that the dispatcher may choose.
 #pragma once
 
 #include <string>
@@ -11,15 +16,16 @@
 
 namespace hgemm {
 
-/// The sums that all rows of a product have. In float32 a chip with kernels of its own has those of wgmma.
+/// The order of summation of every batch-invariant kernel for this problem. In float32 it is that of wgmma on a chip
+/// with kernels of its own, and that of mma.sync elsewhere.
 inline Sums promised_sums(const Problem& p, const DeviceFacts& facts) {
   if (p.dtype != DType::kF32) return Sums::kInOrder;
   return has_own_kernels(facts.cc) ? Sums::kPlanes : Sums::kPlanesMma;
 }
 
-/// Whether a kernel may serve the problem as far as its `numerics` go. Of activations beyond relu a chip with kernels
-/// of its own takes the fast ones, another one those that every kernel has: on either, all rows have the same. In
-/// float32 there are no fast ones.
+/// Whether a kernel may run the problem under the problem's `numerics`. Batch-invariant kernels must also agree on the
+/// formula of activations other than relu: on a chip with kernels of its own they use the fast formulas, elsewhere
+/// those that every kernel has. In float32 there are no fast formulas.
 inline bool keeps_promise(const Variant& v, const Problem& p, const DeviceFacts& facts) {
   if (p.numerics == NumericsMode::kFast) return true;
   const bool activates = p.act == Activation::kNone || p.act == Activation::kRelu || p.dtype == DType::kF32 ||
@@ -27,30 +33,30 @@ inline bool keeps_promise(const Variant& v, const Problem& p, const DeviceFacts&
   return v.sums == promised_sums(p, facts) && activates;
 }
 
-/// Whether the dispatcher may choose a kernel that nobody named, as far as the problem's `float32` goes.
+/// Whether the dispatcher may choose a kernel that the call does not name, under the problem's `float32` mode.
 inline bool may_be_chosen(const Variant& v, const Problem& p) {
   if (p.float32 == Float32Mode::kTf32) return false;
   return v.arithmetic != Arithmetic::kSplitF32 || p.float32 == Float32Mode::kSplit;
 }
 
-/// Whether torch, whose bits may vary with the batch, must not serve the problem.
+/// Whether torch must not compute the problem, because its bits may vary with the batch.
 inline bool must_be_ours(const Problem& p) {
   return p.numerics != NumericsMode::kFast && !p.empty() &&
          (p.is_half() || p.float32 == Float32Mode::kSplit || p.numerics == NumericsMode::kBatchInvariantOrRaise);
 }
 
-/// Sets Problem::numerics and Problem::float32. Where the first is not kFast, a bias beside an alpha then becomes a C:
-/// kernels may add one to alpha * sum in two roundings or in one.
+/// Sets Problem::numerics and Problem::float32. Where numerics is not kFast and alpha is not 1, a bias then becomes a
+/// C: some kernels add a bias to alpha * sum in two roundings, others in one.
 void ask_for(NumericsMode numerics, Float32Mode float32, Problem* problem);
 
-/// The same for a call, whose modes may be kAuto: then the context and the defaults (below) decide, and a strict
-/// float32 product is torch's where torch may use TF32.
+/// Sets the same fields for a call, whose modes may be kAuto. The context and the defaults (below) then decide. If they
+/// give float32 the mode kStrict, and torch may use TF32, the mode becomes kTf32: torch computes the call.
 void ask_for_modes(int numerics, int float32, bool allows_tf32, Problem* problem);
 
-/// The error text where must_be_ours() cannot be held.
+/// The error text for a problem that must_be_ours(), where no kernel can run it: `why` says what stands in the way.
 std::string unheld(const Problem& problem, const std::string& why);
 
-/// What a call that asks for nothing gets: what the context asks for that holds, else the default.
+/// The modes of a call that names none: the active context's, else the defaults.
 NumericsMode standing_numerics();
 void set_default_numerics(NumericsMode numerics);
 NumericsMode default_numerics();

@@ -7,18 +7,20 @@
 namespace hgemm {
 namespace {
 
-// Measured ratios are medians of paired rounds and repeat within 1 %.
+// For measured times. Their ratios are medians of paired rounds, and repeat within 1 %.
 constexpr double kMeasuredMargin = 1.01;
-// With an activation or a C two more models are in play, of which nothing is in the table, unless a few rows make it
-// short. A bias costs torch and us alike: the same ratios with and without at 25 shapes of GPT-2, BERT, ViT and Qwen2.
+// For calls with an activation or a C. Their times depend on two more models, that of our epilogue and that of torch's
+// extra passes, and tables have no times of either. With few rows or columns the epilogue is too short to matter. A
+// bias needs no such margin, because it costs torch and us alike: ratios with and without a bias are the same at 25
+// shapes of GPT-2, BERT, ViT and Qwen2.
 constexpr double kFusedMeasuredMargin = 1.04;
 constexpr double kFusedModelMargin = 1.10;
-constexpr int64_t kFewRows = 64;  // or columns, not both
-// Of float32="split" on a chip that nobody measured: by their datasheets, tensor cores are so far ahead of CUDA cores
-// on some chips (A100), and not on others (A10, L40S).
+constexpr int64_t kFewRows = 64;  // or columns, but not both
+// For float32="split" on a chip without measured times. By the datasheets, tensor cores are this far ahead of CUDA
+// cores on some chips (A100), and not on others (A10, L40S).
 constexpr double kUnmeasuredSplitMargin = 1.25;
 
-/// Whether only one side has many rows or columns: the epilogue then takes next to nothing.
+/// Whether the result has few rows or few columns, but not both. The epilogue then takes next to no time.
 bool is_short(const Problem& p) {
   return std::min(p.m, p.n) <= kFewRows && std::max(p.m, p.n) > kFewRows;
 }

@@ -1,15 +1,15 @@
-// The third step of a decision: how much faster than torch a kernel has to be before it is chosen.
+// The third step of a decision: computes how much faster than torch a kernel has to be before it is chosen.
 #pragma once
 
 #include "dispatch/estimates.h"
 
 namespace hgemm {
 
-/// Torch's time over the kernel's time must exceed this.
+/// The margin: a kernel is chosen where torch's time divided by its own exceeds this.
 double margin_of(const Question& question, const Contenders& contenders, const Estimates& estimates);
 
-/// Whether torch's time is known well enough to be compared with: the table has the shape or its neighbours, or this
-/// project measured the chip.
+/// Whether the estimate of torch's time is good enough for a comparison: the table has the shape or shapes nearby, or
+/// the models were fitted to times of this chip.
 bool knows_torch(const Question& question, const Estimates& estimates);
 
 }  // namespace hgemm

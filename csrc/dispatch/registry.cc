@@ -8,7 +8,7 @@
 namespace hgemm {
 namespace {
 
-/// A list that another library added.
+/// A list of kernels that another library added.
 struct Added {
   int first_id;
   const char* family;

@@ -1,4 +1,5 @@
-// Every kernel under one numbering: the families' lists, one after the other, and then those that other libraries add.
+// All kernels under one numbering: the families' lists, one after the other, and then the lists that other libraries
+// add.
 #pragma once
 
 #include <vector>
@@ -7,34 +8,36 @@
 
 namespace hgemm {
 
-/// The lists together are not longer: lets decisions keep their scratch on the stack.
+/// The largest number of kernels. The limit lets decisions keep their working memory on the stack.
 constexpr int kMaxVariants = 255;
 
 /// Returned by find_variant for a name that no kernel has.
 constexpr int kUnknownVariant = -3;
 
+/// The number of kernels. Their ids are the integers below it.
 int variant_count();
 
-/// Appends the list of another library, whose kernels have Family::kAdded and the name `family` for it. Before the
-/// first decision; ids of what is there stay. The list and the name are not copied.
+/// Appends the list of another library. Its kernels have Family::kAdded, for which `family` is the name. To be called
+/// before the first decision; the ids of other kernels do not change. Neither the list nor the name is copied.
 void add_variants(const Variant* variants, int count, const char* family);
 
-/// Requires 0 <= id < variant_count().
+/// The kernel with an id. Requires 0 <= id < variant_count().
 const Variant& variant(int id);
 
-/// The variants that kAuto chooses among: this library's with float32 accumulation. Those that another library added,
-/// and half accumulation, only run when they are asked for.
+/// The ids that kAuto chooses among: the kernels of this library that do not accumulate in float16. Kernels that do,
+/// and kernels that another library added, only run where they are named.
 const std::vector<int>& automatic_variants();
 
-/// The id of a name. "auto" is kAuto, "torch" is kTorch; kUnknownVariant when nothing has that name.
+/// The id of a name: kAuto for "auto", kTorch for "torch", and kUnknownVariant where no kernel has the name.
 int find_variant(const char* name);
 
-/// The name of an id, "auto" and "torch" included.
+/// The name of an id: "auto" for kAuto, "torch" for kTorch, and "unknown" where there is no such kernel.
 const char* variant_name(int id);
 
+/// The name of a family; "added" for Family::kAdded.
 const char* family_name(Family family);
 
-/// The name of a variant's family, which for Family::kAdded is what its library calls it. Requires
+/// The name of a kernel's family. For Family::kAdded it is the name that the kernel's library gave. Requires
 /// 0 <= id < variant_count().
 const char* family_name(int id);
 

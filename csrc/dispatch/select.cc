@@ -11,7 +11,7 @@
 namespace hgemm {
 namespace {
 
-/// The kernel that was named, or torch, unless it cannot do what was asked for.
+/// The decision where a kernel or torch is named: it, or a refusal where it must not or cannot run the problem.
 Decision forced_decision(const Problem& p, const DeviceFacts& facts, int forced) {
   const bool possible = forced == kTorch ? !must_be_ours(p) : can_run(variant(forced), p, facts, nullptr);
   return {.variant = possible ? forced : kRefused, .source = Source::kForced, .us = NAN, .torch_us = NAN};

@@ -1,11 +1,11 @@
-// Which kernel runs a problem: a pure function of the problem, the device's facts and the tuning table.
+// Decides which kernel runs a problem: a pure function of the problem, the device's facts and the tuning table.
 //
-//   find_contenders  which kernels can run it             contenders.h
-//   estimate         how long they and torch would take   estimates.h
-//   margin_of        how much faster than torch to be     margin.h
-//   verdict_on       ours, torch's, or refused            verdict.h
+//   find_contenders  finds the kernels that can run it                          contenders.h
+//   estimate         estimates how long they and torch would take               estimates.h
+//   margin_of        computes how much faster than torch a kernel has to be     margin.h
+//   verdict_on       chooses a kernel or torch, or refuses the problem          verdict.h
 //
-// explain.h tells the same in words.
+// explain.h has the same decision in words.
 #pragma once
 
 #include "dispatch/decision.h"

@@ -25,7 +25,7 @@ struct Counter {
 
 struct Counters {
   std::mutex mutex;
-  std::deque<Counter> all;  // in the order of first calls; never erased from
+  std::deque<Counter> all;  // in the order of first calls; nothing is ever erased
   std::map<const CallKind*, Counter*, ByKey> by_kind;
 };
 

@@ -1,4 +1,4 @@
-// Products counted per distinct decision, while a context holds.
+// Counts calls by kind while a context is active.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace hgemm {
 
-/// What tells counted products apart.
+/// The kind of a call: two calls with equal fields share a counter.
 struct CallKind {
   DType dtype, out_dtype;
   Major a_major, b_major;
@@ -22,20 +22,21 @@ struct CallKind {
   int ordinal;
   int variant;
   Source source;
-  int left;  // HgemmLeft
+  int left;  // a HgemmLeft
   int site;
   NumericsMode numerics;
   Float32Mode float32;
 };
 
-/// The counter of such products. It lives as long as the process: who counts many of them looks for it once. Beyond
-/// kMostKinds kinds, the rest share one, whose sizes are 0.
+/// The counter of calls of this kind. It lives as long as the process, so that a caller with many such calls may keep
+/// the reference. Beyond kMostKinds kinds all further kinds share one counter, whose sizes are 0.
 std::atomic<int64_t>& call_counter(const Problem& problem, int ordinal, const Decision& decision, int left, int site);
 
-/// Far more than models have; shapes that differ at every call must not fill the memory.
+/// The largest number of kinds, far more than any model has. It bounds the memory where every call has a new shape.
 constexpr size_t kMostKinds = 65536;
 
-/// What is counted between start() and stop(), any number of times; not thread-safe by itself.
+/// The calls that are counted between start() and stop(), which may be called any number of times. Not thread-safe by
+/// itself.
 class Tally {
  public:
   void start();
@@ -45,12 +46,13 @@ class Tally {
     CallKind kind;
     int64_t calls;
   };
-  /// What was counted at least once, in the order of first calls, up to now where it is started.
+  /// The kinds that were counted at least once, in the order of their first calls. While the tally is started, calls up
+  /// to now are included.
   std::vector<Row> rows() const;
 
  private:
   bool started_ = false;
-  std::vector<int64_t> start_, total_;  // by kind, in the order of first calls; what is missing is 0
+  std::vector<int64_t> start_, total_;  // by kind, in the order of first calls; kinds past the end have 0
 };
 
 }  // namespace hgemm

@@ -22,9 +22,9 @@ namespace {
 
 using TunerFn = int (*)(const HgemmTuning*);
 
-constexpr double kReach = 2.0;  // of the fastest prediction: what is farther off is not worth its runs
+constexpr double kReach = 2.0;  // kernels that are predicted to take longer than this times the fastest are not timed
 
-/// HgemmTuning::state.
+/// The contents of HgemmTuning::state.
 struct State {
   Problem problem;
   DeviceFacts facts;
@@ -39,7 +39,7 @@ State state_of(const HgemmTuning& tuning) {
   return state;
 }
 
-/// Whether the table holds this very product, in its own dtype.
+/// Whether the table has this shape in the product's own dtype.
 bool is_known(const Problem& product, const DeviceFacts& facts) {
   double scratch[kMaxVariants + 1];
   const Knowledge known = table_lookup(product, facts, alignments_of(product), scratch, /*nearby=*/false);
@@ -53,7 +53,8 @@ bool any_can_run(const Problem& product, const DeviceFacts& facts) {
   });
 }
 
-/// Torch, then the kernels to time: the one that would be chosen, and those that are predicted to be the fastest.
+/// The candidates to time: torch, then the kernel that would be chosen, then the others within kReach of the fastest
+/// prediction, the fastest first.
 std::vector<Timing> candidates_of(const Problem& product, const DeviceFacts& facts) {
   const Explanation explanation = explain(product, facts, kAuto);
   std::vector<Timing> able;

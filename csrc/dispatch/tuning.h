@@ -1,13 +1,14 @@
-// Shapes that no table holds, timed at their first product. Whoever does so is registered from outside
-// (hgemm_set_tuner), as timing needs torch: here is what is to be timed, and how a kernel is launched for it.
+// Times an untuned shape at its first call. Timing needs torch, so a function from outside does it, the tuner, which
+// hgemm_set_tuner registers. This file tells the tuner what to time, and launches kernels for it.
 #pragma once
 
 #include "core/problem.h"
 
 namespace hgemm {
 
-/// Has the plain product of `problem` timed and added to the table, unless that holds it, no kernel serves it, or it
-/// cannot be looked up (entry_of). False: it could not be timed now, and should be at its next call.
+/// Has the tuner time the matmul of `problem` without its epilogue, and add the times to the table. Does nothing where
+/// the table already has the shape, no kernel can run it, or no entry would describe it (entry_of). Returns false where
+/// the shape could not be timed now, and should be at its next call.
 bool tune(const Problem& problem, const DeviceFacts& facts, int ordinal);
 
 }  // namespace hgemm

@@ -9,7 +9,7 @@
 namespace hgemm {
 namespace {
 
-/// The contender with the least time, and that time; kTorch and infinity where none may be considered.
+/// The contender with the least time, and that time; kTorch and infinity where no contender is considered.
 struct Fastest {
   int id = kTorch;
   double us = std::numeric_limits<double>::infinity();
@@ -35,8 +35,8 @@ Verdict verdict_on(const Question& question, const Contenders& contenders, const
   const Fastest fastest = fastest_of(contenders, estimates);
   const double torch_us = estimates.torch.used;
   const bool invariant = question.is_batch_invariant();
-  // On a chip that nobody measured, our models and torch's may only be compared where torch is known to be slow: on
-  // unaligned operands, and in float32 against kernels on tensor cores.
+  // On a chip without measured times, predictions for kernels and for torch are only compared where torch is known to
+  // be slow: on unaligned operands, and in float32 against kernels on tensor cores.
   const bool comparable = knows_torch(question, estimates) ||
                           std::any_of(contenders.begin(), contenders.end(), splits_float32) ||
                           !question.alignments.all_whole();

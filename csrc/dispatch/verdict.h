@@ -1,4 +1,4 @@
-// The last step of a decision: ours, torch's, or refused.
+// The last step of a decision: chooses a kernel or torch, or refuses the problem.
 #pragma once
 
 #include "dispatch/estimates.h"
@@ -8,10 +8,10 @@ namespace hgemm {
 struct Verdict {
   Decision decision;
   double margin = 1.0;           // how much faster than torch a kernel had to be
-  bool unmeasured_chip = false;  // Torch was preferred because nobody measured this chip.
+  bool unmeasured_chip = false;  // torch was chosen because there are no measured times of this chip
 };
 
-/// Requires `margin` of margin_of().
+/// The verdict. `margin` is that of margin_of().
 Verdict verdict_on(const Question& question, const Contenders& contenders, const Estimates& estimates, double margin);
 
 }  // namespace hgemm

@@ -11,12 +11,13 @@
 namespace hgemm {
 namespace {
 
-#include "dispatch/models/learned_sm90.inc"  // which the build expands
+#include "dispatch/models/learned_sm90.inc"  // the build decompresses it
 
-/// A line for each architecture that has one.
+/// One line for each compute capability that has a learned model.
 constexpr std::pair<int, const Learned*> kModels[] = {{90, &kLearnedSm90}};
 
-// Of cuBLAS's kernels, which tile fits best decides; which it takes is not known, so all are asked about.
+// cuBLAS's time depends on how well its tile fits the shape. Which tile it takes is not known, so there are features of
+// all of these.
 constexpr int kTorchTiles[][2] = {{128, 256}, {256, 128}, {128, 128}, {64, 256},  {64, 128},
                                   {128, 192}, {192, 128}, {64, 64},   {128, 160}, {128, 96},
                                   {256, 64},  {128, 176}, {128, 144}, {128, 112}, {64, 192}};
@@ -25,7 +26,8 @@ float log2f_of(double x) {
   return static_cast<float>(std::log2(x));
 }
 
-/// Trailing zero bits of a pitch, at most 8, or what the alignment leaves of them: 6 are whole lines of 128 bytes.
+/// The number of trailing zero bits of the row pitch and the batch stride, in elements: at most 8, and fewer where the
+/// alignment is less. With 6, rows start on whole lines of 128 bytes.
 float pitch_bits(int64_t pitch, int64_t rows, int64_t batch_stride, int64_t batches, int alignment) {
   constexpr int kMost = 8;
   int bits = kMost;
@@ -107,7 +109,7 @@ void shape_features(const Problem& p, const Alignments& alignments, float* out) 
 
 void kernel_features(const Variant& v, const Problem& p, const DeviceFacts& facts, double predicted_us, float* out) {
   int bm = v.tile.bm, bn = v.tile.bn, cm = v.cut.cluster_m, cn = v.cut.cluster_n;
-  // Columns of its tile are the short side.
+  // The columns of its tile lie along the short side of the result.
   const bool is_skinny = v.family == Family::kSkinny || v.family == Family::kSm90Skinny || v.family == Family::kGemv;
   if (v.cut.swaps || (is_skinny && p.m <= p.n)) std::swap(bm, bn), std::swap(cm, cn);
   const Waves w = waves_of(p, facts, bm, bn, cm, cn, v.cut.slices);

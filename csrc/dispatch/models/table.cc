@@ -16,18 +16,19 @@
 namespace hgemm {
 namespace {
 
-// A neighbour is within this factor in each of batch, m, n and k. Farther off, wave quantisation differs too much for
-// the ratio of measured to predicted to carry over.
+// A neighbour is within this factor in each of batch, m, n and k. For shapes farther away, wave quantisation differs
+// too much for the ratio of measured to predicted time to carry over.
 const float kReach = std::log2(1.5f);
-// Up to so many rows or columns the other operand is streamed past them: their number hardly counts (llm.json: 14.3 us
-// for 1x6144x4096, 14.5 for 16), and counts for so much less.
+// With at most this many rows or columns a kernel streams the other operand past them, and their number hardly matters
+// (llm.json: 14.3 us for 1x6144x4096, 14.5 us for 16 rows). Distances in that number are multiplied by the share.
 constexpr int64_t kSkinny = 16;
 constexpr float kSkinnyShare = 0.25f;
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
-/// What must be equal for two problems to inform each other, in one word. TMA brings rows that start on 128 bytes about
-/// twice as fast as others, so a contiguous product tells nothing of a slice of wider matrices that breaks this. Not so
-/// of rows that TMA cannot read at all: the copies of those do start on 128 bytes.
+/// The properties of a problem that must be equal before the times of one apply to another, in one word. TMA loads rows
+/// that start on 128 bytes about twice as fast as others. So the times of contiguous operands do not apply to slices of
+/// wider matrices whose rows start elsewhere. Rows that TMA cannot read at all do not count: kernels copy them, and the
+/// rows of the copies start on 128 bytes.
 uint64_t class_of(const Problem& p, DType dtype, const Alignments& alignments) {
   const auto whole = [](int64_t rows, int64_t ld, int alignment) {
     return rows <= 1 || ld % 64 == 0 || alignment < 16;
@@ -39,6 +40,7 @@ uint64_t class_of(const Problem& p, DType dtype, const Alignments& alignments) {
          static_cast<uint64_t>(alignments.least());
 }
 
+/// A point in the space of sizes, where distances between shapes are measured.
 struct Place {
   int64_t dims[4];  // batch, m, n, k
   float log2[4];
@@ -62,7 +64,7 @@ struct Gpu {
 
 using Snapshot = std::vector<Gpu>;
 
-/// What lookups go to, by std::atomic_load. Never destroyed: threads may outlive static objects.
+/// The snapshot that lookups read, by std::atomic_load. It is never destroyed: threads may outlive static objects.
 std::shared_ptr<const Snapshot>& current() {
   static auto& snapshot = *new std::shared_ptr<const Snapshot>;
   return snapshot;
@@ -80,7 +82,7 @@ typename Container::value_type& find_or_add(Container& items, const Match& match
   return items.back();
 }
 
-/// The facts an entry was measured under. Shared memory is not part of a table's key: it is the chip's.
+/// The facts of the device that an entry was measured on. Entries do not have its shared memory, which is the chip's.
 DeviceFacts facts_of(const TableEntry& e) {
   DeviceFacts facts = chip_of(e.cc).facts;
   facts.cc = e.cc;
@@ -90,9 +92,9 @@ DeviceFacts facts_of(const TableEntry& e) {
   return facts;
 }
 
-/// A contiguous problem with an entry's sizes, in which a single row or column has a stride that suits loads, as
-/// canonicalize() gives it. Where these alone would be better aligned than the entry says, the addresses (which nobody
-/// reads) are not.
+/// A contiguous problem with an entry's sizes. A single row or column has the stride that canonicalize() gives it.
+/// Where the strides alone would be better aligned than the entry says, the addresses, which nothing dereferences, are
+/// less aligned.
 Problem problem_of(const TableEntry& e) {
   const auto matrix = [&](int64_t rows, int64_t cols, bool row_major, uintptr_t address) {
     Matrix x;
@@ -147,7 +149,7 @@ Group& group_for(Snapshot& snapshot, const TableEntry& e) {
       [&] { return Group{problem_class, {}}; });
 }
 
-/// Held by whoever replaces the snapshot.
+/// A thread that replaces the snapshot holds this mutex.
 std::mutex& changing() {
   static auto& mutex = *new std::mutex;
   return mutex;
@@ -158,7 +160,7 @@ void publish(std::shared_ptr<const Snapshot> snapshot) {
   invalidate_decisions();
 }
 
-/// Keeps the snapshot that it is of.
+/// The entries of a device; null where there are none. The pointer keeps the snapshot that they belong to alive.
 std::shared_ptr<const Gpu> find_gpu(const DeviceFacts& facts) {
   const std::shared_ptr<const Snapshot> snapshot = std::atomic_load(&current());
   if (!snapshot) return nullptr;
@@ -168,7 +170,8 @@ std::shared_ptr<const Gpu> find_gpu(const DeviceFacts& facts) {
   return nullptr;
 }
 
-/// Fills `scratch` with measured over predicted times of the nearest points; returns how many there are, 0 for none.
+/// Fills `scratch` with the ratios of measured to predicted time, averaged over the nearest points with more weight on
+/// the nearer ones. Returns how many points there are; 0 for none, and `scratch` is then not filled.
 int correct_by_neighbours(const Group& group, const Place& place, double* scratch) {
   const size_t slots = static_cast<size_t>(variant_count()) + 1;
   constexpr size_t kMaxNeighbours = 8;
@@ -186,7 +189,7 @@ int correct_by_neighbours(const Group& group, const Place& place, double* scratc
       farthest = std::max(farthest, d);
     }
     if (farthest > kReach) continue;
-    // Insertion into a short sorted list, whose farthest drops out when it is full.
+    // Insertion into a short sorted list. When the list is full, its farthest point drops out.
     if (found == kMaxNeighbours && nearest[found - 1].distance <= distance) continue;
     size_t at = found < kMaxNeighbours ? found++ : kMaxNeighbours - 1;
     while (at > 0 && nearest[at - 1].distance > distance) {
@@ -208,7 +211,7 @@ int correct_by_neighbours(const Group& group, const Place& place, double* scratc
     }
     scratch[slot] = weights > 0 ? std::exp2(weighted / weights) : kNothing;
   };
-  for (int id : automatic_variants()) correct(static_cast<size_t>(id));  // nobody asks for the others
+  for (int id : automatic_variants()) correct(static_cast<size_t>(id));  // other variants are no contenders
   correct(slots - 1);
   return static_cast<int>(found);
 }
@@ -221,7 +224,7 @@ const char* fault_of(const TableEntry& e) {
   if (e.cc < 10 || e.cc > kMost / 10 || e.sm_count < 1 || !size(e.l2_bytes) || e.dram_gbs < 0 || e.dram_gbs > kMost) {
     return "is of a device that cannot be";
   }
-  constexpr double kMostElements = 1ll << 45;  // of one operand; beyond any memory, and below what would overflow
+  constexpr double kMostElements = 1ll << 45;  // of one operand: more than any memory, and less than would overflow
   const double m = static_cast<double>(e.m), n = static_cast<double>(e.n), k = static_cast<double>(e.k);
   if (!size(e.batch) || !size(e.m) || !size(e.n) || !size(e.k) ||
       std::max({m * k, k * n, m * n}) * static_cast<double>(e.batch) > kMostElements) {
@@ -277,11 +280,12 @@ bool entry_of(const Problem& p, const DeviceFacts& facts, TableEntry* entry) {
 Knowledge table_lookup(const Problem& p, const DeviceFacts& facts, const Alignments& alignments, double* scratch,
                        bool nearby) {
   const auto gpu = find_gpu(facts);
-  // Entries are of products stored in their own dtype.
+  // Entries are only of matmuls whose result has the operands' dtype.
   if (!gpu || p.out_dtype != p.dtype) return {};
   Place place{{p.batches(), p.m, p.n, p.k}, {}};
   for (int i = 0; i < 4; ++i) place.log2[i] = std::log2(static_cast<float>(place.dims[i]));
-  // Both half types go through the same instructions at the same rate, in cuBLAS too: bfloat16 learns from float16.
+  // float16 and bfloat16 run through the same instructions at the same rate, in cuBLAS too: where there are no times of
+  // bfloat16, those of float16 apply.
   const DType dtypes[] = {p.dtype, DType::kF16};
   const int count = p.dtype == DType::kBF16 ? 2 : 1;
   const Group* groups[2] = {};

@@ -12,47 +12,52 @@ namespace hgemm {
 namespace {
 
 // Fitted to the 294 aligned shapes of more than 64 rows and columns in the H200's table: mean error 6.7 %, worst 28 %.
-// cuBLAS has tiles of almost any multiple of 8, as its kernels' names show; these leave as little of a wave unused,
-// which decides between 129 and 511 rows.
+// cuBLAS has tiles of almost any multiple of 8, as its kernels' names show. The tiles below leave as little of a wave
+// unused as cuBLAS's do, which decides the time between 129 and 511 rows.
 constexpr int kTileRows[] = {64, 128, 192}, kTileColumns[] = {64, 96, 128, 144, 160, 176, 192, 256};
 constexpr int kTallTile[] = {256, 128};
 constexpr int kSplits[] = {1, 2, 4, 8};
-constexpr double kSustained = 0.85;    // of the tensor peak at the sustained clock, in an endless tile
-constexpr double kEdge = 6.2;          // a side of BM * BN / (BM + BN) that reaches half of it
-constexpr double kStartUs = 2.2;       // launch, fill, drain
+constexpr double kSustained = 0.85;    // share of the tensor peak at the sustained clock, for an infinitely large tile
+constexpr double kEdge = 6.2;          // the BM * BN / (BM + BN) of a tile that reaches half of that rate
+constexpr double kStartUs = 2.2;       // launch, pipeline fill and drain
 constexpr double kTileUs = 0.52;       // prologue and epilogue of one tile
-constexpr double kSplitUs = 0.6;       // a reduction
-constexpr double kSplitWeight = 1.7;   // a byte of partial sums against one of a read stream
-constexpr int64_t kLeastSplitK = 512;  // K left to one split
-constexpr double kWriteWeight = 1.15;  // a written byte against a read one
-constexpr double kStreamShare = 0.89;  // of the read bandwidth: 4.1 of 4.6 TB/s
+constexpr double kSplitUs = 0.6;       // the reduction of split-K
+constexpr double kSplitWeight = 1.7;   // cost of a byte of partial sums, relative to a byte of a read stream
+constexpr int64_t kLeastSplitK = 512;  // the least K of one split
+constexpr double kWriteWeight = 1.15;  // cost of a written byte, relative to a read byte
+constexpr double kStreamShare = 0.89;  // share of the read bandwidth: 4.1 of 4.6 TB/s
 
-// Misaligned operands: kernels of an older generation with narrow loads, 94-150 TFLOP/s on the H200. FLOPs per clock
-// and SM, from 4095^3, 4097^3, 4096x4097x4096, 1024x50257x768.
+// For misaligned operands cuBLAS takes kernels of an older generation with narrow loads, 94-150 TFLOP/s on the H200.
+// These are FLOPs per clock and SM, from 4095^3, 4097^3, 4096x4097x4096, 1024x50257x768.
 constexpr double kRaggedK = 645;       // B is K-major (NT, TT)
 constexpr double kRaggedMN = 740;      // B is N-major (NN, TN)
-constexpr double kRaggedResult = 465;  // only D is misaligned
+constexpr double kRaggedResult = 465;  // A and B are aligned, D is not
 constexpr double kRaggedStreamShare = 0.65;
 
-// float32 with few rows or columns: GB/s at which torch reads the long operand, by the rows that it serves at most.
-// From torch 2.11's times on the H200 (1024..32000 x 4096, 4096 x 14336; NT, NN; 1 to 64 rows). cuBLAS's choice among
-// its kernels jumps, up to threefold: of three times measured, two lie above what these predict, so that no kernel of
-// ours wins for a bad choice that another version of torch may not make. Few columns, or few rows that lie along M,
-// were not timed: the faster of both.
+// float32 with few rows or columns: the GB/s at which torch reads the long operand, for at most `rows` rows. Fitted to
+// torch 2.11's times on the H200 (1024..32000 x 4096, 4096 x 14336; NT, NN; 1 to 64 rows). cuBLAS's choice among its
+// kernels jumps, which changes the time up to threefold. The model underestimates two of three measured times, on
+// purpose: a kernel of ours must not win because of a bad choice that another version of torch may not make. Few
+// columns, and few rows that lie along M, were not timed. For these the model takes the faster of the two rates.
 struct FloatRates {
   int64_t rows;
-  double k_major, mn_major;  // the long operand
+  double k_major, mn_major;  // by the layout of the long operand
 };
 constexpr FloatRates kFloatRates[] = {{1, 4200, 4300},  {2, 3450, 2800},  {4, 3000, 2700}, {8, 2050, 2400},
                                       {16, 1950, 2110}, {32, 1770, 2270}, {64, 1420, 1420}};
 constexpr int64_t kFewRows = 64;
 constexpr double kFloatStartUs = 3.0;
-constexpr double kFloatPerK = 1.2e-3;       // us, of all but matrix-vector products: a block's way along K,
-constexpr double kMostFloatK = 8192;        // which split K ends
-constexpr int64_t kManyLongRows = 16384;    // MN-major, at most 4 rows: 32000 x 4096 goes at 4.0 TB/s,
-constexpr double kManyLongRowsShare = 1.4;  // so much more than fewer rows
-// A K-major matrix times a vector, unless K is longer than that: so much more, in full from so many bytes on. It takes
-// 22.4 us at 4096 x 4096 and 29.5 at 6144 x 4096 (float32-rows.json); with this, 21.4 and 29.4 are predicted.
+// Microseconds for each k of a block's loop along K, except in matrix-vector products. From kMostFloatK on cuBLAS
+// splits K, and the loop gets no longer.
+constexpr double kFloatPerK = 1.2e-3;
+constexpr double kMostFloatK = 8192;
+// With 2 to 4 rows and an MN-major long operand of more than kManyLongRows rows, the rate is higher by
+// kManyLongRowsShare: 32000 x 4096 is read at 4.0 TB/s.
+constexpr int64_t kManyLongRows = 16384;
+constexpr double kManyLongRowsShare = 1.4;
+// A K-major matrix times a vector takes kVectorUs longer from kVectorBytes on, and proportionally less below. This does
+// not apply where K is longer than kMostFloatK. torch takes 22.4 us at 4096 x 4096 and 29.5 us at 6144 x 4096
+// (float32-rows.json); the model then predicts 21.4 and 29.4.
 constexpr double kVectorUs = 2.4, kVectorBytes = 64e6;
 
 double us_per_flop(double flops_per_clk, const Chip& chip) {
@@ -75,12 +80,12 @@ double stream_us(const Problem& p, const DeviceFacts& facts, double share) {
   return 2.6 + 1.4 * std::min(1.0, bytes / 16e6) + bytes / (dram_gbs(facts) * 1e3 * share);
 }
 
-/// Tiles of `tile_us` each, in the number of slices of K that is the fastest.
+/// The time of `tiles` tiles of `tile_us` each, with the number of splits of K that is the fastest.
 double sliced_us(const Problem& p, const DeviceFacts& facts, const Chip& chip, int64_t tiles, double tile_us) {
   const double results = static_cast<double>(p.m) * p.n * p.batches();
   double best = std::numeric_limits<double>::infinity();
   for (int splits : kSplits) {
-    // Four waves are even enough without.
+    // With four waves the SMs are evenly loaded without split-K.
     if (splits > 1 && (p.k < splits * kLeastSplitK || tiles * splits > 4 * facts.sm_count)) break;
     double us = waves(tiles * splits, facts) * (tile_us / splits + kTileUs);
     if (splits > 1) us += kSplitUs + kSplitWeight * results * 4 * splits / (dram_gbs(facts) * 1e3 * kStreamShare);
@@ -114,7 +119,7 @@ double flat_rate_us(const Problem& p, const DeviceFacts& facts, const Chip& chip
   return kStartUs + best;
 }
 
-/// On CUDA cores, without TF32; not fitted to anything.
+/// float32 on CUDA cores, without TF32. This model is not fitted to measured times.
 double float32_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
   const double per_flop = us_per_flop(0.95 * chip.simt_flops, chip);
   double best = std::numeric_limits<double>::infinity();
@@ -154,7 +159,7 @@ double few_rows_us(const Problem& p, const DeviceFacts& facts, const Chip& chip)
   return std::max(us, 2.0 * results * k * us_per_flop(0.95 * chip.simt_flops, chip) / facts.sm_count);
 }
 
-/// A matrix-vector kernel: no tile of which all but one row is waste.
+/// A matrix-vector kernel, which has no tiles that compute rows beyond the one that is needed.
 double vector_us(const Problem& p, const DeviceFacts& facts, bool aligned) {
   return std::max(stream_us(p, facts, aligned ? kStreamShare : kRaggedStreamShare), kStartUs + kTileUs);
 }
