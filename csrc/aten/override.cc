@@ -1,9 +1,11 @@
-// torch's matrix products at aten's CUDA key, below autograd, autocast, functorch and subclasses: while a context of
-// use_custom_gemm() holds and the dispatcher names a kernel of ours, that kernel; else torch's own, called directly.
+// Overrides torch's matmul operators (aten::mm, bmm, addmm, …) at the CUDA dispatch key. The key is below autograd,
+// autocast, functorch and tensor subclasses, which all work as before. While a context of use_custom_gemm() is active
+// and the dispatcher chooses a kernel of ours, that kernel computes the call. In all other cases the override calls
+// torch's own CUDA implementation directly.
 //
-// The one file on torch's C++ headers (the stable ABI does not take the Scalar arguments of addmm): it is compiled once
-// for each torch, in seconds, and meets the rest in plain C, dispatch/gemm_api.h. Loading it changes nothing;
-// hgemm_aten_install() registers the kernels.
+// This is the only file that includes torch's C++ headers, because the stable ABI does not take the Scalar arguments of
+// addmm. It is compiled once for each torch, in seconds, and calls the rest of the library through plain C functions
+// (dispatch/gemm_api.h). Loading it changes nothing; hgemm_aten_install() registers the overrides.
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
@@ -30,7 +32,8 @@
 #include "dispatch/canonical.h"
 #include "dispatch/gemm_api.h"
 
-// Of torch's stable C API; declared here because its header is for builds with CUDA's. Only a torch with CUDA has it.
+// A function of torch's stable C API. It is declared here because its header needs CUDA's headers, and it is weak
+// because only a torch with CUDA has it.
 extern "C" __attribute__((weak)) int32_t aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream);
 
 namespace hgemm {
@@ -44,7 +47,7 @@ constexpr auto kKey = c10::DispatchKey::CUDA;
 
 const HgemmGemmApi* api = nullptr;
 
-/// act(alpha * a @ b + beta * c), by torch's rules for `op`.
+/// The arguments of one call: act(alpha * a @ b + beta * c), by torch's rules for `op`.
 struct Product {
   Op op = Op::kMm;
   const Tensor* a = nullptr;
@@ -56,7 +59,8 @@ struct Product {
   std::optional<ScalarType> out_dtype = std::nullopt;
 };
 
-/// -1 where torch has no product of such tensors, or the report no name for it.
+/// The DType of a torch dtype, or -1: either torch has no matmul of such tensors, or the report has no name for the
+/// dtype.
 int32_t dtype_of(ScalarType type) {
   switch (type) {
     case ScalarType::Half: return static_cast<int32_t>(DType::kF16);
@@ -81,7 +85,7 @@ HgemmOperand operand(const Tensor& t) {
           .dtype = dtype_of(t.scalar_type())};
 }
 
-/// Tensors had names up to torch 2.12.
+/// Whether a tensor has named dimensions. Torch had these up to 2.12.
 template <class AnyTensor>
 bool has_names(const AnyTensor& t) {
   if constexpr (requires { t.unsafeGetTensorImpl()->has_named_tensor_meta(); }) {
@@ -91,29 +95,33 @@ bool has_names(const AnyTensor& t) {
   }
 }
 
-/// Whether a tensor is what its memory and strides say.
+/// Whether a tensor's values are what its memory and strides say: not lazily conjugated or negated, and not a tensor of
+/// zeros without memory. Tensors with named dimensions are not plain either.
 bool is_plain(const Tensor& t) {
   constexpr c10::DispatchKeySet kLazy{c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
                                       c10::DispatchKey::ZeroTensor};
   return !t.key_set().has_any(kLazy) && !has_names(t);
 }
 
-/// matmul stands for the products with vectors, and its rules are wider than theirs.
+/// Whether the operands of an Op::kMatmul are those of dot or addmv. Op::kMatmul stands for these ops here, but its own
+/// shape rules accept more than theirs.
 bool has_vectors(const Product& p) {
   return p.b->dim() == 1 && (p.a->dim() == 1 || p.a->dim() == 2);
 }
 
+/// Whether torch's flags allow TF32 in float32 matmuls.
 bool allows_tf32() {
   return at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
          at::Float32Precision::TF32;
 }
 
+/// Whether `out` may share memory with an operand.
 bool overlaps(const Tensor& out, const Tensor& operand) {
   return out.is_alias_of(operand) && at::get_overlap_status(out, operand) != at::MemOverlapStatus::No;
 }
 
-/// Whether these are operands that torch's own kernel for them would take: the rest are errors of the caller, which
-/// torch raises, and products that no report has a name for.
+/// Whether torch's own kernel would accept the devices and dtypes of the operands, and the report has a name for the
+/// dtype. All other calls go to torch, uncounted: most are errors of the caller, which torch raises.
 bool is_product(const Product& p, const Tensor& out) {
   const c10::Device device = p.a->device();
   const ScalarType type = p.a->scalar_type(), out_type = p.out_dtype.value_or(type);
@@ -127,12 +135,13 @@ bool is_product(const Product& p, const Tensor& out) {
          (!out.defined() || fits(out, out_type, out_type)) && (p.op != Op::kMatmul || has_vectors(p));
 }
 
-/// Whether kernels of ours take the dtype: only then are alpha and beta looked at.
+/// Whether the call has an alpha and a beta that the plan needs: those of dtypes that a kernel may take.
 bool has_scalars(const Product& p) {
   return p.c != nullptr && dtype_of(p.a->scalar_type()) <= static_cast<int32_t>(DType::kF32);
 }
 
-/// Why torch must compute the product, whatever the dispatcher would say.
+/// The reason why torch must compute the call, whatever the dispatcher would decide; HGEMM_LEFT_NOT where there is
+/// none.
 HgemmLeft reason_for_torch(const Product& p, const Tensor& out, double alpha, double beta) {
   if (!is_plain(*p.a) || !is_plain(*p.b) || (p.c != nullptr && !is_plain(*p.c)) || (out.defined() && !is_plain(out))) {
     return HGEMM_LEFT_TENSOR;
@@ -146,7 +155,7 @@ HgemmLeft reason_for_torch(const Product& p, const Tensor& out, double alpha, do
   return HGEMM_LEFT_NOT;
 }
 
-/// What the dispatcher is asked. It reads the tensors' sizes and strides where they lie.
+/// The call as the plan takes it. It points to the tensors' own sizes and strides.
 HgemmProduct question_of(const Product& p, const Tensor& out) {
   const ScalarType type = p.a->scalar_type();
   HgemmProduct product;
@@ -167,7 +176,7 @@ HgemmProduct question_of(const Product& p, const Tensor& out) {
   return product;
 }
 
-/// The copy of an operand that a kernel needs; undefined where it needs none.
+/// The contiguous copy of an operand that a kernel needs; undefined where it needs none.
 Tensor copy_of(const Tensor& t, const HgemmCopy& copy) {
   if (copy.needed == 0) return {};
   return t.as_strided(at::IntArrayRef(copy.sizes, copy.ndim), at::IntArrayRef(copy.strides, copy.ndim)).contiguous();
@@ -175,7 +184,7 @@ Tensor copy_of(const Tensor& t, const HgemmCopy& copy) {
 
 void launch(const Product& p, const HgemmPlan& plan, const Tensor& d) {
   const c10::DeviceGuard on_device(d.device());
-  // All of these may be freed after the launch: torch's allocator reuses memory in the order of the stream.
+  // All of these may be freed right after the launch: torch's allocator reuses memory in stream order.
   const Tensor a_copy = copy_of(*p.a, plan.a), b_copy = copy_of(*p.b, plan.b);
   c10::DataPtr workspace;
   if (plan.workspace > 0) workspace = c10::GetAllocator(c10::DeviceType::CUDA)->allocate(plan.workspace);
@@ -188,8 +197,8 @@ void launch(const Product& p, const HgemmPlan& plan, const Tensor& d) {
   TORCH_CHECK(api->launch(&plan, &memory, stream) == 0, api->error());
 }
 
-/// Has a kernel of ours compute the product where the dispatcher names one; false: it is torch's. `out` is the
-/// caller's, or undefined, and then becomes a new tensor.
+/// Computes the call with a kernel of ours, if the plan names one; returns false where torch is to compute it. `out` is
+/// the caller's tensor. If it is undefined, it becomes a new tensor.
 bool compute(const Product& p, Tensor& out) {
   if (!is_product(p, out) || (has_scalars(p) && (p.beta->isComplex() || p.alpha->isComplex()))) return false;
   const HgemmProduct product = question_of(p, out);
@@ -206,18 +215,21 @@ bool compute(const Product& p, Tensor& out) {
   return true;
 }
 
+/// Computes a call into a new tensor. `torchs` is torch's own implementation.
 template <class Torch>
 Tensor make(const Product& p, const Torch& torchs) {
   Tensor d;
   return api->active() && compute(p, d) ? d : torchs(p);
 }
 
+/// Computes a call into `out`.
 template <class Torch>
 Tensor& write(const Product& p, Tensor& out, const Torch& torchs) {
   return api->active() && compute(p, out) ? out : torchs(p);
 }
 
-/// torch 2.12 and newer put a kernel of Python's in front of outer products, which at::cuda::bmm does not know.
+/// The implementation of aten::bmm before the override. torch 2.12 and newer run outer products through a Python kernel
+/// that is registered for this op, and that at::cuda::bmm does not call.
 std::optional<c10::SafeKernelFunction> bmm_before;
 
 Tensor torch_mm(const Tensor& a, const Tensor& b) {
@@ -231,7 +243,7 @@ Tensor torch_bmm(const Tensor& a, const Tensor& b) {
   return std::move(stack[0]).toTensor();
 }
 
-// The kernels, by op: functional, out=, in place, and the first two with the result's dtype.
+// The overrides of each op: functional, out=, in place, and the first two with a dtype for the result.
 
 #define HGEMM_PRODUCT(name, kOp)                                                                             \
   Tensor name(const Tensor& a, const Tensor& b) {                                                            \
@@ -253,7 +265,7 @@ HGEMM_PRODUCT(mm, Op::kMm)
 HGEMM_PRODUCT(bmm, Op::kBmm)
 #undef HGEMM_PRODUCT
 
-/// addmm, baddbmm and addmv are alike.
+// addmm, baddbmm and addmv have the same arguments.
 #define HGEMM_ADD_PRODUCT(name, kOp)                                                                                  \
   Tensor name(const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {           \
     return make({.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha},                               \
@@ -315,7 +327,7 @@ Tensor vdot(const Tensor& a, const Tensor& b) {
   return make({.op = Op::kMatmul, .a = &a, .b = &b}, [](const Product& p) { return at::cuda::vdot(*p.a, *p.b); });
 }
 
-// aten::mv has no CUDA kernel: it calls addmv. dot.out calls dot, addbmm calls addmm.
+// Other operators need no override: aten::mv has no CUDA kernel and calls addmv, dot.out calls dot, addbmm calls addmm.
 void implement(torch::Library& library) {
   library.impl("mm", TORCH_FN(mm));
   library.impl("mm.out", TORCH_FN(mm_out));
@@ -344,7 +356,7 @@ void implement(torch::Library& library) {
   library.impl("vdot", TORCH_FN(vdot));
 }
 
-/// Drops torch's note that a kernel is overridden, which here is meant; every other warning goes on.
+/// Drops torch's warning that a registered kernel is overridden, which is intended here. Passes every other warning on.
 class ExpectOverriding : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
@@ -362,15 +374,15 @@ void install() {
   ExpectOverriding handler;
   const c10::WarningUtils::WarningHandlerGuard guard(&handler);
   const c10::WarningUtils::WarnAlways
-      always;  // torch's note comes once a process: leaves that to who does not expect it
-  // Never taken back: a kernel may be running in another thread.
+      always;  // torch warns only once in a process: this keeps the warning for another library's override
+  // The registration is never undone: another thread may be running one of these functions.
   implement(*new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__));
 }
 
 }  // namespace
 }  // namespace hgemm
 
-/// Registers the kernels; to be called once. Null, or why nothing was registered.
+/// Registers the overrides; to be called once. Returns null, or the reason why nothing was registered.
 extern "C" __attribute__((visibility("default"))) const char* hgemm_aten_install(const HgemmGemmApi* table) {
   using namespace hgemm;
   if (table->sizes[0] != sizeof(HgemmGemmApi) || table->sizes[1] != sizeof(HgemmProduct) ||

@@ -1,5 +1,5 @@
-// The CUDA implementations of the ops in hgemm_ops/ops/schema.py: torch's tensors to a request and back. What lies
-// between is dispatch/plan.h.
+// The CUDA implementations of the ops in hgemm_ops/ops/schema.py: they turn torch's tensors into a request, and
+// allocate and launch what the plan for it says (dispatch/plan.h).
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 
@@ -49,7 +49,7 @@ bool is_half(int32_t dtype) {
   return gemm_dtype(dtype).value_or(DType::kF32) != DType::kF32;
 }
 
-/// Of two arguments that must be on one device and, unless their dtypes have a rule of their own, of one dtype.
+/// Fails unless two arguments are on one device and, if `dtypes`, have one dtype.
 void check_alike(const Call& call, const Tensor& x, const char* x_name, const Tensor& y, const char* y_name,
                  bool dtypes = true) {
   const auto differ = [&](const char* what, const std::string& of_x, const std::string& of_y) {
@@ -59,7 +59,7 @@ void check_alike(const Call& call, const Tensor& x, const char* x_name, const Te
   if (dtypes && x.dtype != y.dtype) differ("dtypes", text_of_dtype(x.dtype), text_of_dtype(y.dtype));
 }
 
-/// All that does not depend on shapes.
+/// Checks everything that does not depend on shapes.
 void check_arguments(const Call& call) {
   const auto [a_name, b_name, c_name] = argument_names(call.op);
   check_alike(call, call.a, a_name, call.b, b_name);
@@ -88,7 +88,7 @@ void check_arguments(const Call& call) {
   }
 }
 
-/// The dtype and device of `out`. The plan checks its shape.
+/// Checks the dtype and device of `out`. The plan checks its shape.
 void check_out(const Call& call) {
   const auto refuse = [&](const std::string& out, const char* requirement, const std::string& wanted) {
     fail(prefix(call) + "out (" + out + ") must " + requirement + " " + wanted);
@@ -100,7 +100,8 @@ void check_out(const Call& call) {
   }
 }
 
-/// Makes the tensors' device the current one for the time of a call, without cost where it is already.
+/// Makes the tensors' device the current one for the time of a call. It costs nothing where the device is current
+/// already.
 class OnDevice {
  public:
   explicit OnDevice(Device device) {
@@ -113,9 +114,11 @@ class OnDevice {
   std::optional<torch::stable::accelerator::DeviceGuard> guard_;
 };
 
-/// The plan for a call whose arguments were checked. Throws where the shapes do not fit, or nobody may run it.
-/// `out`: where the result is to go, if that is not new memory. Torch's flags for TF32 are not to be had here: unless a
-/// call or a context names a float32 mode, float32 is torch's.
+/// Fills `plan` for a call whose arguments were checked. Throws where the shapes do not fit, or neither a kernel nor
+/// torch may compute the call. `out`: where the kernel is to write the result; null: to new memory.
+///
+/// The stable ABI does not have torch's flags for TF32, so the plan assumes that they allow it: torch computes a
+/// float32 call unless the call names a float32 mode, or the context or the default asks for split.
 void plan_call(const Call& call, const TensorView* out, bool saves_pre_activation, Plan* plan) {
   make_plan({.operands = call.operands(/*max_batch_dims=*/2),
              .out = out,
@@ -140,7 +143,7 @@ void* data_of(const Handle& handle) {
 }
 
 void launch_kernel(const Call& call, const Plan& plan, Destination d, Destination pre_activation) {
-  // May be freed after the launch: torch's allocator reuses memory in the order of the stream.
+  // All of these may be freed right after the launch: torch's allocator reuses memory in stream order.
   const Handle a_copy = copy_of(call.a, plan.canonical.copy_a), b_copy = copy_of(call.b, plan.canonical.copy_b);
   Handle workspace;
   if (plan.workspace > 0) {
@@ -157,7 +160,7 @@ void launch_kernel(const Call& call, const Plan& plan, Destination d, Destinatio
   }
 }
 
-/// Has the kernel of the plan, or torch, write the result.
+/// Computes the result with the plan's kernel, or with torch.
 void compute(const Call& call, const Plan& plan, Destination d, Destination pre_activation) {
   if (plan.canonical.empty()) return;
   const OnDevice on_device(call.a.device);
@@ -174,7 +177,7 @@ Handle allocate_result(const Call& call, const Canonical& canonical, Destination
   return result;
 }
 
-/// `pre_activation`: receives the argument of the activation, if it is not null.
+/// Computes a call into a new tensor. If `pre_activation` is not null, it receives the argument of the activation.
 Handle run(const Call& call, Handle* pre_activation = nullptr) {
   check_arguments(call);
   Plan plan;
@@ -186,7 +189,7 @@ Handle run(const Call& call, Handle* pre_activation = nullptr) {
   return result;
 }
 
-/// The bytes from a tensor's first to its last element.
+/// The range of addresses from a tensor's first to its last element.
 struct Extent {
   uintptr_t begin, end;
 };
@@ -206,7 +209,7 @@ bool overlap(const Tensor& x, const Tensor& y) {
   return ex.begin < ey.end && ey.begin < ex.end;
 }
 
-/// Whether `out` can be written directly: contiguous, and no operand is read from it.
+/// Whether a kernel can write to `out` directly: it is contiguous, and overlaps no operand.
 bool is_destination(const Call& call) {
   bool contiguous = false;
   check(aoti_torch_is_contiguous(call.out.handle.get(), &contiguous), "is_contiguous");
@@ -228,7 +231,7 @@ void run_into_out(const Call& call) {
   check(aoti_torch_copy_(out, result.get(), 0), "copy_");
 }
 
-/// Takes the arguments off the stack in the order of the schema. Every tensor there is an owned reference.
+/// Takes the arguments off the stack, in the order of the schema. Every tensor on the stack is an owned reference.
 class Arguments {
  public:
   explicit Arguments(StableIValue* stack) : next_(stack) {}
@@ -275,8 +278,8 @@ StableIValue give(Handle handle) {
   return torch::stable::detail::from(handle.release());
 }
 
-// Kernels in the calling convention of the stable ABI. Written out rather than made by TORCH_BOX, whose shared_ptr
-// tensors cost two allocations each.
+// The ops in the calling convention of the stable ABI. They are written out, because TORCH_BOX makes tensors with
+// shared_ptr, which cost two allocations each.
 
 template <Op kOp>
 void functional(StableIValue* stack, uint64_t, uint64_t) {
@@ -296,7 +299,8 @@ void linear_save(StableIValue* stack, uint64_t, uint64_t) {
   stack[1] = give(std::move(saved));
 }
 
-/// The gate as passes over a product `y` (rows, 2 n), by which the kernel that computed it had no way to gate.
+/// Applies the gate in passes of its own: d (rows, n) = act(y[:, :n]) * y[:, n:], for y (rows, 2 n) of a kernel that
+/// could not apply the gate itself.
 void gate_product(const Call& call, Activation act, Destination y, Destination d, int64_t rows, int64_t n) {
   const auto dtype = gemm_dtype(call.a.dtype);
   if (!dtype || usable_device(call.a.device.index) == nullptr) return torch_gate(act, y, d, rows, n);
@@ -323,7 +327,7 @@ void linear_gated(StableIValue* stack, uint64_t, uint64_t) {
   check_arguments(call);
   Plan plan;
   plan_call(call, nullptr, false, &plan);
-  const auto act = static_cast<Activation>(std::exchange(call.act, 0));  // torch computes the product alone
+  const auto act = static_cast<Activation>(std::exchange(call.act, 0));  // torch computes only the matmul
   const int ndim = plan.canonical.out_ndim;
   int64_t sizes[kMaxDims], rows = 1;
   for (int i = 0; i < ndim - 1; ++i) rows *= sizes[i] = plan.canonical.out_sizes[i];

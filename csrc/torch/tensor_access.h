@@ -1,4 +1,5 @@
-// Tensors across torch's C shim: handles that free themselves, and what a call needs to know of a tensor, fetched once.
+// Access to tensors through torch's C shim: owning handles, and the properties of a tensor that a call needs, which are
+// fetched once.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -14,8 +15,8 @@
 #include "core/problem.h"
 #include "dispatch/canonical.h"
 
-// Symbols that not every torch has: weak, so that the library loads without them. The first lives in the CUDA part of
-// torch, the second came with 2.13.
+// Not every torch has these symbols. They are weak, so that the library loads without them. The first is in the CUDA
+// part of torch, the second came with 2.13.
 extern "C" {
 __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream);
 __attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
@@ -27,8 +28,8 @@ namespace hgemm {
   throw std::runtime_error(message);
 }
 
-/// Turns a failed shim call into a RuntimeError, with torch's own message where torch hands it out. The stable ABI
-/// drops the exception's type.
+/// Turns the failure of a shim call into a RuntimeError, with torch's own message where this torch can return it. The
+/// stable ABI drops the exception's type.
 inline void check(AOTITorchError status, const char* call) {
   if (status == AOTI_TORCH_SUCCESS) return;
   const bool has_text = torch_exception_get_what_without_backtrace != nullptr;
@@ -47,7 +48,7 @@ struct Device {
   bool operator==(const Device& other) const { return type == other.type && index == other.index; }
 };
 
-/// A tensor of a call. `view.dtype` only stands for `dtype` where gemm_dtype() knows it.
+/// A tensor of a call. `view.dtype` is a placeholder where gemm_dtype() does not know `dtype`.
 struct Tensor {
   Handle handle;
   TensorView view;
@@ -57,7 +58,7 @@ struct Tensor {
   explicit operator bool() const { return handle != nullptr; }
 };
 
-/// The DType behind torch's code of a dtype; none where kernels have none.
+/// The DType for torch's code of a dtype; none for dtypes that no kernel takes.
 inline std::optional<DType> gemm_dtype(int32_t code) {
   if (code == aoti_torch_dtype_float16()) return DType::kF16;
   if (code == aoti_torch_dtype_bfloat16()) return DType::kBF16;
@@ -65,6 +66,7 @@ inline std::optional<DType> gemm_dtype(int32_t code) {
   return std::nullopt;
 }
 
+/// Fetches the properties of a tensor.
 inline Tensor inspect(Handle owned) {
   Tensor t;
   AtenTensorHandle handle = owned.get();
@@ -84,12 +86,14 @@ inline Tensor inspect(Handle owned) {
   return t;
 }
 
+/// A tensor's memory, for writing. A copy-on-write tensor gets memory of its own first.
 inline void* mutable_data(AtenTensorHandle handle) {
   void* data = nullptr;
   check(torch_get_mutable_data_ptr(handle, &data), "get_mutable_data_ptr");
   return data;
 }
 
+/// A new contiguous tensor, whose memory is not initialised.
 inline Handle empty_contiguous(int64_t ndim, const int64_t* sizes, int32_t dtype, Device device) {
   int64_t strides[kMaxDims];
   int64_t step = 1;
@@ -102,7 +106,7 @@ inline Handle empty_contiguous(int64_t ndim, const int64_t* sizes, int32_t dtype
   return Handle(handle);
 }
 
-/// The same memory seen with other sizes and strides. Carries no autograd state.
+/// A view of the same memory with other sizes and strides. It has no autograd state.
 inline Handle reinterpret(AtenTensorHandle base, int64_t ndim, const int64_t* sizes, const int64_t* strides,
                           int64_t offset = 0) {
   AtenTensorHandle handle = nullptr;
@@ -110,6 +114,7 @@ inline Handle reinterpret(AtenTensorHandle base, int64_t ndim, const int64_t* si
   return Handle(handle);
 }
 
+/// The contiguous copy of an operand that a kernel, or torch, needs.
 inline Handle contiguous_copy(const Tensor& t, const Copy& copy) {
   const Handle source = reinterpret(t.handle.get(), copy.ndim, copy.sizes, copy.strides);
   Handle result = empty_contiguous(copy.ndim, copy.sizes, t.dtype, t.device);
@@ -117,6 +122,7 @@ inline Handle contiguous_copy(const Tensor& t, const Copy& copy) {
   return result;
 }
 
+/// torch's current CUDA stream of a device.
 inline Stream current_stream(Device device) {
   if (aoti_torch_get_current_cuda_stream == nullptr) fail("hgemm: this PyTorch has no CUDA support");
   Stream stream = nullptr;

@@ -10,7 +10,8 @@
 #include "core/device.h"
 #include "dispatch/devices.h"
 
-// torch's CUDA implementations without the dispatcher in front. Present in every torch with CUDA.
+// torch's CUDA implementations, called without torch's dispatcher. Every torch with CUDA has them. They are weak, so
+// that this library also loads in one without.
 #pragma weak aoti_torch_cuda_mm_out
 #pragma weak aoti_torch_cuda_bmm_out
 #pragma weak aoti_torch_cuda_addmm_out
@@ -23,21 +24,22 @@ namespace {
 
 namespace stable = torch::stable::detail;
 
-/// A further reference to a tensor, for the stack of a dispatcher call (which consumes it).
+/// A new reference to a tensor, for the stack of a dispatcher call, which consumes it.
 StableIValue reference(AtenTensorHandle handle) {
   AtenTensorHandle copy = nullptr;
   check(aoti_torch_new_tensor_handle(handle, &copy), "new_tensor_handle");
   return stable::from(copy);
 }
 
-/// Calls an aten op that writes its one result into its last argument.
+/// Calls an aten op that writes its only result into its last argument.
 template <size_t N>
 void call_aten_out(const char* name, const char* overload, std::array<StableIValue, N> stack) {
   check(torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION), name);
   const Handle out(stable::to<AtenTensorHandle>(stack[0]));
 }
 
-/// A tensor as an argument of a 2-D or 3-D GEMM: itself where it already has these sizes and strides, else a view.
+/// A tensor as an argument of a 2-D or 3-D GEMM: the tensor itself where it already has these sizes and strides, else a
+/// view of it or of its contiguous copy.
 class Argument {
  public:
   Argument(const Tensor& t, const Copy* copy, int rank, const int64_t* sizes, const int64_t* strides) {
@@ -59,14 +61,14 @@ class Argument {
   AtenTensorHandle handle_;
 };
 
-/// Sizes or strides as {batch, rows, cols}; a 2-D GEMM takes the last two.
+/// Sizes or strides as {batch, rows, columns}. A 2-D GEMM takes the last two.
 using Triple = std::array<int64_t, 3>;
 
 Triple strides_of(const Matrix& x) {
   return {x.batch_stride[1], x.row_stride, x.col_stride};
 }
 
-/// torch's definitions, by torch, from `x` to `y` (which may be x).
+/// Applies an activation with torch's own ops, from `x` to `y`, which may be x.
 void aten_activate(Activation act, AtenTensorHandle x, AtenTensorHandle y) {
   switch (act) {
     case Activation::kNone: break;
@@ -74,7 +76,7 @@ void aten_activate(Activation act, AtenTensorHandle x, AtenTensorHandle y) {
     case Activation::kSilu: call_aten_out<2>("aten::silu", "out", {reference(x), reference(y)}); break;
     case Activation::kGelu:
     case Activation::kGeluTanh: {
-      // NOTE: torch up to 2.13 leaks the 32 bytes of a str argument. Only float64 comes here.
+      // NOTE: torch up to 2.13 leaks the 32 bytes of a str argument. Only float64 takes this path.
       const std::string approximate = act == Activation::kGelu ? "none" : "tanh";
       call_aten_out<3>("aten::gelu", "out", {reference(x), stable::from(approximate), reference(y)});
       break;
@@ -82,7 +84,7 @@ void aten_activate(Activation act, AtenTensorHandle x, AtenTensorHandle y) {
   }
 }
 
-/// The same by a kernel where there is one; both contiguous.
+/// Applies the call's activation to `count` elements, with a kernel of ours where there is one; x and y are contiguous.
 void activate(const Call& call, Destination x, Destination y, int64_t count) {
   const auto act = static_cast<Activation>(call.act);
   if (const auto dtype = gemm_dtype(call.result_dtype()); dtype && usable_device(call.a.device.index) != nullptr) {
@@ -93,8 +95,8 @@ void activate(const Call& call, Destination x, Destination y, int64_t count) {
   aten_activate(act, x.handle, y.handle);
 }
 
-/// alpha * a @ b + beta * c in float32 from half operands. torch has no such GEMM that the stable ABI can call (Scalar
-/// arguments do not cross it), only the product: c costs two more passes.
+/// Computes alpha * a @ b + beta * c in float32 from 16-bit operands. Of torch's ops for this, the stable ABI can only
+/// call the plain matmul, because Scalar arguments do not cross it. So alpha and c cost further passes.
 void gemm_with_out_dtype(const Call& call, int rank, AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle c,
                          AtenTensorHandle d) {
   call_aten_out<4>(rank == 2 ? "aten::mm" : "aten::bmm", "dtype_out",
@@ -130,7 +132,7 @@ void torch_gemm(const Call& call, const Canonical& canonical, Destination d, Des
   const Argument a(call.a, &canonical.copy_a, rank, &a_sizes[skip], &a_strides[skip]);
   const Argument b(call.b, &canonical.copy_b, rank, &b_sizes[skip], &b_strides[skip]);
 
-  // torch takes another route for a vector (cuBLASLt's bias) than for the same row expanded, and rounds differently.
+  // torch takes another path for a vector (cuBLASLt's bias) than for the same row expanded, and rounds differently.
   std::optional<Argument> c;
   if (p.bias != nullptr && call.c.view.ndim == 1) {
     c.emplace(call.c, nullptr, 1, &d_sizes[2], &d_strides[2]);
@@ -154,7 +156,7 @@ void torch_gemm(const Call& call, const Canonical& canonical, Destination d, Des
                     : aoti_torch_cuda_bmm_out(result, a.get(), b.get()),
           op_name(call.op));
   } else {
-    const AtenTensorHandle addend = c ? c->get() : result;  // ignored where beta is 0
+    const AtenTensorHandle addend = c ? c->get() : result;  // torch ignores it where beta is 0
     const double beta = c ? call.beta : 0.0;
     check(rank == 2 ? aoti_torch_cuda_addmm_out(result, addend, a.get(), b.get(), beta, call.alpha)
                     : aoti_torch_cuda_baddbmm_out(result, addend, a.get(), b.get(), beta, call.alpha),

@@ -1,5 +1,5 @@
-// One call of an op, as its schema gives it, and its way to torch's own GEMM: what the dispatcher leaves to torch, and
-// every dtype that kernels do not know.
+// One call of an op, with the arguments of its schema, and torch's own GEMM for it. Torch computes the calls that the
+// dispatcher leaves to it, and those of dtypes that no kernel takes.
 #pragma once
 
 #include <optional>
@@ -8,12 +8,13 @@
 
 namespace hgemm {
 
+/// The arguments of a call.
 struct Call {
   Op op = Op::kMatmul;
   Tensor a, b, c, out;  // c and out may be empty
   double alpha = 1.0, beta = 1.0;
   int64_t act = 0;
-  std::optional<int32_t> out_dtype;  // torch's code
+  std::optional<int32_t> out_dtype;  // torch's code of a dtype
   int64_t variant = kAuto;
   int64_t numerics = kAuto;  // a NumericsMode
   int64_t float32 = kAuto;   // a Float32Mode
@@ -22,16 +23,18 @@ struct Call {
   Operands operands(int max_batch_dims) const;
 };
 
-/// Where results go: contiguous, of the output's shape and dtype.
+/// A tensor that a result is written to: contiguous, with the output's shape and dtype.
 struct Destination {
-  AtenTensorHandle handle = nullptr;  // null: not wanted
+  AtenTensorHandle handle = nullptr;  // null: this result is not wanted
   void* data = nullptr;
 };
 
-/// `canonical` is that of the call, with a result that is not empty; the device of the call must be the current one.
+/// Computes a call with torch. `canonical` is that of the call; its result must not be empty. If `pre_activation` is
+/// wanted, it receives the argument of the activation. The device of the call must be the current one.
 void torch_gemm(const Call& call, const Canonical& canonical, Destination d, Destination pre_activation);
 
-/// d = act(y[:, :n]) * y[:, n:]: y (rows, 2 n), d (rows, n), both contiguous and of a dtype that kernels do not know.
+/// Computes d = act(y[:, :n]) * y[:, n:] with torch: y (rows, 2 n), d (rows, n), both contiguous. It is for dtypes, and
+/// for devices, that no kernel of ours runs with.
 void torch_gate(Activation act, Destination y, Destination d, int64_t rows, int64_t n);
 
 }  // namespace hgemm
