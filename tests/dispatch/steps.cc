@@ -1,5 +1,6 @@
-// The steps of a decision and of a plan, called one by one. Linked with the library's objects, all but the one that
-// asks CUDA for devices, which is replaced here: an H200 is in the machine, as cuda:0, and nothing else.
+// Calls the steps of a decision and of a plan one by one. The program is linked with the library's objects, except
+// devices.cc, which asks CUDA for the machine's devices. This file replaces it: there is one device, an H200, as
+// cuda:0.
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -48,7 +49,7 @@ int failures = 0;
     }                                                                      \
   } while (false)
 
-/// A row-major (m, k) times the transpose of a row-major (n, k), whole and aligned.
+/// A row-major (m, k) times the transpose of a row-major (n, k), both contiguous and aligned.
 Problem nt_problem(int64_t m, int64_t n, int64_t k) {
   Problem p;
   p.m = m;
@@ -117,7 +118,7 @@ void test_reasons_against_a_variant() {
 
 void test_estimates_without_a_table_are_predictions() {
   const Problem p = nt_problem(300, 4096, 4096);
-  for (int cc : {80, 90}) {  // what was learned corrects the second
+  for (int cc : {80, 90}) {  // only the second has a learned model
     const DeviceFacts facts = facts_of(cc);
     const Question question(p, facts);
     Contenders contenders;
@@ -153,7 +154,7 @@ void test_measured_times_come_first() {
   set_table({});
 }
 
-/// One contender that takes `us` where torch takes 100.
+/// A decision between torch, which takes 100 us, and one contender, which takes `us`.
 struct Duel {
   Duel(const Problem& p, const DeviceFacts& facts, double us, Knowledge::Kind known) : question(p, facts) {
     contenders.all[contenders.count++] = {automatic_variants().front(), us, 0, true};
@@ -178,10 +179,10 @@ void test_margins() {
   p.act = Activation::kGelu;
   CHECK(Duel(p, facts, 90, kExact).margin() == 1.04);
   CHECK(Duel(p, facts, 90, kNothing).margin() == 1.10);
-  p.m = 16;  // short: the epilogue takes next to nothing
+  p.m = 16;  // few rows: the epilogue takes next to no time
   CHECK(Duel(p, facts, 90, kExact).margin() == 1.01);
   p.act = Activation::kNone;
-  p.bias = &p;  // free for torch and for us
+  p.bias = &p;  // a bias is free for torch and for our kernels
   p.m = 4096;
   CHECK(Duel(p, facts, 90, kExact).margin() == 1.01);
 }
@@ -197,7 +198,7 @@ void test_verdicts() {
   CHECK(level.decision.variant == kTorch && level.decision.us == 100.0f);
   CHECK(Duel(p, h200, 90, kNothing).verdict().decision.source == Source::kModel);
 
-  // Nobody measured an A100: an aligned product is torch's, however fast we believe to be.
+  // An A100 has no measured times: torch computes an aligned matmul, however fast a kernel is predicted to be.
   const Verdict unknown = Duel(p, a100, 50, kNothing).verdict();
   CHECK(unknown.decision.variant == kTorch && unknown.unmeasured_chip);
   CHECK(Duel(p, a100, 50, kExact).verdict().decision.variant >= 0);
@@ -205,7 +206,7 @@ void test_verdicts() {
   ragged.a.row_stride = 4097;
   CHECK(Duel(ragged, a100, 50, kNothing).verdict().decision.variant >= 0);
 
-  // A batch-invariant kernel runs however slow it is, and nobody else may.
+  // A batch-invariant kernel runs however slow it is. Without one the problem is refused.
   p.numerics = NumericsMode::kBatchInvariant;
   CHECK(Duel(p, h200, 500, kNothing).verdict().decision.variant >= 0);
   Duel nobody(p, h200, NAN, kNothing);
@@ -213,7 +214,7 @@ void test_verdicts() {
   CHECK(nobody.verdict().decision.variant == kRefused);
 }
 
-/// The codes that the trees were fitted to.
+/// The learned model's trees were fitted to these codes.
 void test_the_learned_models_codes_never_change() {
   CHECK(learned_code(Family::kAdded) == 0);
   CHECK(learned_code(Family::kSm80Mma) == 1);
@@ -228,7 +229,7 @@ void test_the_learned_models_codes_never_change() {
   CHECK(learned_code(Family::kSimtGemv) == 10);
 }
 
-/// A contiguous (rows, cols) of float16.
+/// A contiguous (rows, cols) matrix of float16.
 struct Operand {
   Operand(int64_t rows, int64_t cols) : sizes{rows, cols}, strides{cols, 1} {}
   TensorView view() const {
@@ -305,7 +306,7 @@ void test_a_float32_mode_means_nothing_for_a_dtype_without_a_name() {
   request.operands.a.dtype = request.operands.b.dtype = request.operands.out_dtype = DType::kF32;
   request.float32 = static_cast<int>(Float32Mode::kSplit);
   request.numerics = static_cast<int>(NumericsMode::kBatchInvariant);
-  request.has_known_dtype = false;  // csrc/torch has float32 stand for float64, say
+  request.has_known_dtype = false;  // csrc/torch uses float32 as the placeholder for such dtypes
   Plan torchs;
   CHECK(make_plan(request, &torchs) == Outcome::kTorch);
   request.numerics = static_cast<int>(NumericsMode::kBatchInvariantOrRaise);

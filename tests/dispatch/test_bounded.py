@@ -1,4 +1,4 @@
-"""What a process keeps of products, modules and tables stays within bounds, whatever passes through it."""
+"""The memory that a process keeps for calls, modules and tables is bounded, however many it sees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hgemm_ops import _sites
 
 
 def numbers(code: str) -> list[int]:
-    """What ``code`` prints in a process of its own."""
+    """The integers that ``code`` prints, run in a process of its own."""
     done = run_python(textwrap.dedent(code))
     assert done.returncode == 0, done.stderr
     return list(map(int, done.stdout.split()))
@@ -29,7 +29,7 @@ def test_names_of_sites(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_library
 @pytest.mark.slow
 def test_kinds_of_products() -> None:
-    """Of 70,000 shapes 65,536 have a counter, and the rest one together."""
+    """Of 70,000 shapes, 65,536 get a counter each, and the rest share one."""
     found = numbers(
         """
         import torch
@@ -53,7 +53,7 @@ def test_kinds_of_products() -> None:
 @needs_library
 @pytest.mark.slow
 def test_replaced_tables_are_freed() -> None:
-    """A hundred tables of 2,000 shapes leave no more behind than one."""
+    """A hundred tables of 2,000 shapes, each replaced by the next, leave no more memory behind than one."""
     found = numbers(
         """
         import pathlib

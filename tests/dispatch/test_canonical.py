@@ -1,4 +1,4 @@
-"""What the native library makes of an op's operands: the GEMM that kernels see, and the errors. Needs no GPU."""
+"""How the native library canonicalizes an op's operands: the GEMM that kernels see, and the errors. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def half(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.float16)
 
 
-# name -> (op, a, b, ((batch, m, n, k), (major of a, of b), bytes of alignment))
+# name -> (op, a, b, ((batch, m, n, k), (major of a, major of b), alignment in bytes))
 CASES: dict[str, tuple[str, Tensor, Tensor, tuple[tuple[int, int, int, int], tuple[int, int], int]]] = {
     "rows fold into m": ("matmul", half(3, 4, 5, 64), half(64, 8), ((1, 60, 8, 64), (K, MN), 16)),
     "rows of a linear layer": ("linear", half(3, 4, 64), half(8, 64), ((1, 12, 8, 64), (K, K), 16)),
@@ -54,7 +54,7 @@ CASES: dict[str, tuple[str, Tensor, Tensor, tuple[tuple[int, int, int, int], tup
         "matmul",
         half(2, 6, 4, 64).transpose(1, 2),
         half(2, 6, 4, 64).transpose(1, 2).mT,
-        ((8, 6, 6, 64), (K, K), 4),  # rows of the result are 12 bytes
+        ((8, 6, 6, 64), (K, K), 4),  # rows of the result have 12 bytes
     ),
     "broadcast on both sides": ("matmul", half(3, 1, 4, 8), half(5, 8, 16), ((15, 4, 16, 8), (K, MN), 16)),
     "transposed": ("mm", half(8, 16).t(), half(24, 8).t(), ((1, 16, 24, 8), (MN, K), 16)),

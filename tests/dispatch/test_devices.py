@@ -1,4 +1,4 @@
-"""Machines on which the library cannot run: what is said, once, and that torch serves them."""
+"""Devices on which the library cannot run: it warns once for each, and torch computes every call there."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def fault(archs: str, cc: int, status: int = 0) -> str:
         ("80 90a", [80, 86, 89, 90, 100, 120], []),  # PTX of sm_80
         ("86", [86, 87, 89, 90, 100], [80]),
         ("89 90a", [89, 90, 100], [80, 86]),
-        ("80 100", [80, 86, 89, 100, 103, 120], [90]),  # neither machine code nor PTX: that is sm_100's
-        ("90a", [90], [80, 86, 89, 100, 120]),  # a letter: machine code for one chip, no PTX
+        ("80 100", [80, 86, 89, 100, 103, 120], [90]),  # no machine code, and the PTX is for sm_100
+        ("90a", [90], [80, 86, 89, 100, 120]),  # with a letter: machine code for one chip, and no PTX
         ("90a 100a", [90, 100], [80, 89, 103, 120]),
         ("90 90a", [90, 100, 120], [80, 86, 89]),
         ("", [80, 90, 120], []),
@@ -76,14 +76,14 @@ def test_no_kernel_is_eligible_on_sm_75() -> None:
 
 
 def test_the_library_knows_what_it_was_built_for() -> None:
-    """The dispatcher goes by the build's architectures, not by those that kernels are written for."""
+    """Eligibility depends on the build's architectures, not on those that kernels are written for."""
     for cc in (70, 75, 80, 86, 89, 90, 100, 120):
         query = _variants.matmul_query(64, 64, 64, torch.float16, "NN", facts(cc))
         able = any(c.eligible for c in _native.explain(query)[1][:-1])
         assert able == (_native.lib().hgemm_fault_of(None, cc, 0) == b""), cc
 
 
-# ---- A product on a device that cannot be used, without one: that is what this machine's driver answers
+# ---- A call on a device that cannot be used. No GPU is needed: this machine's driver has no such device
 
 
 class Operand(ctypes.Structure):
@@ -154,7 +154,7 @@ def test_a_kernel_that_was_asked_for_there_is_refused_with_the_reason(api: Api) 
 
 @pytest.fixture
 def numerics() -> Iterator[Callable[[str], object]]:
-    """Enters a context that asks for a mode, inside of those that hold."""
+    """A function that enters a context with these numerics, inside the active ones."""
     with contextlib.ExitStack() as stack:
         yield lambda mode: stack.enter_context(counted(_native.AUTO, _native.NUMERICS.index(mode)))
 
@@ -167,7 +167,9 @@ def test_what_must_not_vary_is_refused_there(api: Api, numerics: Callable[[str],
         text = api.error().decode()
         assert "batch_invariant" in text and "float16 NN 64x64x64" in text
         assert _native.device_fault(MISSING) in text
-        assert api.plan(single, plan) == 0  # a dtype without kernels is reported
+        assert (
+            api.plan(single, plan) == 0
+        )  # float32 has no batch-invariant kernels: torch computes it, and the report says so
         numerics("batch_invariant_or_raise")
         assert api.plan(single, plan) == -1 and "float32" in api.error().decode()
         numerics("fast")
@@ -194,7 +196,7 @@ def test_what_torch_would_take_undecided_is_refused(api: Api, numerics: Callable
 
 @pytest.fixture
 def unusable(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A GPU that torch can use and this library cannot."""
+    """A GPU that torch can use and this library cannot. The value is the reason."""
     reason = fault("80 90 90a", 0, INSUFFICIENT_DRIVER)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -213,7 +215,7 @@ def test_explain_says_why_it_is_torch(unusable: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(_native, "device_facts", refuse)
     explanation = hgemm_ops.explain(M=64, N=64, K=64)
     assert (explanation.chosen, explanation.source, explanation.reason) == ("torch", "fallback", unusable)
-    assert hgemm_ops.explain(M=64, N=64, K=64, arch="sm_90").source != "fallback"  # that is another device
+    assert hgemm_ops.explain(M=64, N=64, K=64, arch="sm_90").source != "fallback"  # explains for another device
 
 
 def test_doctor_says_what_to_do(unusable: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Decisions of the dispatcher for GPUs that are not here: eligibility, sources, tables, the cache, the environment."""
+"""Decisions for GPUs that are not in the machine: eligibility, sources, tables, the cache, the environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hgemm_ops._tables import Device, Entry, Table, write
 pytestmark = needs_library
 
 ARCHS = [f"sm_{cc}" for cc in _native.chips()]
-A100 = Device("NVIDIA A100", 80, 108, 41943040)  # of which nothing was learned: tables correct its models
+A100 = Device("NVIDIA A100", 80, 108, 41943040)  # has no learned model: tables correct its analytic models
 
 
 def production() -> list[hgemm_ops.VariantInfo]:
@@ -41,7 +41,7 @@ def entry(us: dict[str, float], m: int, n: int, k: int, layout: str = "NT", alig
 
 @pytest.fixture
 def tables() -> Iterator[None]:
-    """Starts without a table and puts the installed ones back."""
+    """Removes all tables for the test, and loads them again afterwards."""
     _tables.ensure()
     _tables.install([])
     yield
@@ -50,7 +50,7 @@ def tables() -> Iterator[None]:
 
 @pytest.fixture
 def counting() -> Iterator[_native.Context]:
-    """What the dispatcher decides through the cache, as in a context."""
+    """A context is active, so that calls are counted. The value has the counts."""
     with counted() as tally:
         yield tally
 
@@ -120,7 +120,7 @@ def test_the_preset_is_what_an_h200_says_of_itself() -> None:
         pytest.skip(f"this is an {device.name}")
     assert device == H200
     facts, preset = _native.device_facts(0), _native.preset_facts(90)
-    # The boards differ in their memory's clock: 4,814 and 4,916 GB/s were seen.
+    # Boards differ in the clock of their memory: 4,814 and 4,916 GB/s were seen.
     assert facts.dram_gbs == pytest.approx(preset.dram_gbs, rel=0.03)
     preset.dram_gbs = facts.dram_gbs
     assert bytes(facts) == bytes(preset)
@@ -132,7 +132,7 @@ def test_the_preset_is_what_an_h200_says_of_itself() -> None:
 @pytest.mark.parametrize("shape", [(4097, 4097, 4097), (1024, 50257, 768), (4096, 4097, 4096), (511, 4099, 2047)])
 @pytest.mark.parametrize("layout", ["NN", "NT"])
 def test_ragged_on_hopper_is_ours(shape: tuple[int, int, int], layout: str, tables: None) -> None:
-    """By the model alone, and by what was measured."""
+    """Both the cost model alone and the measured times choose a kernel."""
     m, n, k = shape
     modelled = hgemm_ops.explain(M=m, N=n, K=k, layout=layout, arch="sm_90")
     assert modelled.chosen != "torch"
@@ -180,7 +180,7 @@ def test_predictions_are_sane(m: int, n: int, k: int, arch: str, layout: str, ba
         if one.predicted_us is None or two.predicted_us is None:
             continue
         assert 1 < one.predicted_us < 1e7, one
-        # A split of K that one batch needs and two do not costs something; otherwise more work is not faster.
+        # One batch may need a split of K that two do not, and the split costs time. Otherwise more work is not faster.
         assert two.predicted_us > 0.75 * one.predicted_us, (one, two)
     automatic = [v.name for v in hgemm_ops.variants() if v.family != "ladder" and v.numerics.startswith("float32")]
     assert explanation.chosen in [*automatic, "torch"]
@@ -219,10 +219,10 @@ def test_forced_kernel_is_taken_or_refused_with_every_reason(v: hgemm_ops.Varian
 
 
 def test_who_serves_a_product_but_not_every_epilogue() -> None:
-    """What a kernel is not built for it refuses; what it does take it must not (``refusal_allowed``).
+    """A kernel refuses the epilogues that it is not built with, and only those (``refusal_allowed``).
 
-    Tiles of columns that are no whole pieces of 64, and clusters of four along M and N, have the plain epilogues alone,
-    swapped kernels none.
+    Tiles whose columns are no multiple of 64, and clusters of four tiles along M and N, have only the plain epilogues.
+    Swapped kernels have none.
     """
     serving = {name: set[str]() for name in ("plain", "wide", "bias", "gelu", "relu and bias")}
     options: dict[str, dict[str, Any]] = {
@@ -247,7 +247,7 @@ def test_who_serves_a_product_but_not_every_epilogue() -> None:
 
 
 def test_a_swapped_kernel_is_predicted_to_take_as_long_for_the_transposed_shape() -> None:
-    """D lies as it is given. TMA writes it for both shapes, also where D^T would not fit its rows (m > n)."""
+    """TMA writes D in the layout that is given for both shapes, also where D^T would not fit its rows (m > n)."""
 
     def predicted(m: int, n: int) -> dict[str, float]:
         candidates = hgemm_ops.explain(M=m, N=n, K=2048, layout="NT", arch="sm_90").candidates
@@ -260,10 +260,11 @@ def test_a_swapped_kernel_is_predicted_to_take_as_long_for_the_transposed_shape(
 
 
 def test_hopper_rings_are_as_deep_as_they_fit() -> None:
-    """Until its ring is deep enough a kernel waits for L2: no line of sm90_wgmma leaves room for one more stage.
+    """A kernel with too few pipeline stages waits for L2: no variant of sm90_wgmma has memory for one more stage.
 
-    Beside the ring a block has its staging or, where slices of K meet in a cluster, the sums of the others. A ring
-    that has no room for tiles rounded to 64 columns takes no MN-major B.
+    Beside the ring of stages, a block's shared memory has the epilogue's staging buffer. Where a cluster splits K, it
+    has the partial sums of the other blocks instead. A kernel whose ring would not fit with tiles rounded to 64 columns
+    takes no MN-major B.
     """
     most, staging = 227 * 1024, 16 * 1024
     lines = [v for v in hgemm_ops.variants() if v.family == "sm90_wgmma"]
@@ -293,7 +294,7 @@ def test_unknown_names_list_what_there_is() -> None:
 
 
 def test_blocks_of_a_batch_wait_for_room(tables: None) -> None:
-    """Thousands of small products take the kernels for decoding many turns, by the H200's table."""
+    """Thousands of small matmuls take the kernels for decoding many waves: predictions agree with the H200's table."""
     measured = Table.read(_tables.shipped_dir() / f"{H200.slug}.json")
     found = 0
     for e in measured.entries:
@@ -319,7 +320,7 @@ def test_a_measured_shape_beats_the_model(tables: None) -> None:
     assert (explanation.chosen, explanation.source) == (name, "table")
     measured = {c.name: c.measured_us for c in explanation.candidates if c.measured_us is not None}
     assert measured == {name: 1500.0, "torch": 1700.0}
-    # Another layout was not measured.
+    # The table has no times of another layout.
     assert hgemm_ops.explain(M=8192, N=8192, K=8192, layout="TT", arch="sm_90").source == "model"
 
 
@@ -378,7 +379,7 @@ def test_a_slice_off_whole_lines_is_another_problem(tables: None) -> None:
 
 
 def test_rows_that_are_copied_find_the_entry_of_contiguous_ones(tables: None) -> None:
-    """The copies have the same rows, whatever the distance of those that they are made from."""
+    """A kernel copies these operands, and the rows of the copies are the same for every row pitch of the originals."""
     name = next(v.name for v in production() if v.family == "sm90_wgmma" and v.name.endswith("_pad"))
     times = {"torch": 1000.0, name: 500.0}
     _tables.install([Table(H200, [entry(times, 4096, 4096, 4096, align=align) for align in (2, 4)])])
@@ -415,7 +416,7 @@ def test_neighbours_correct_the_model(tables: None) -> None:
     before, far_before = ask(4096), ask(8192)
     predicted = {c.name: c.predicted_us for c in before.candidates if c.predicted_us is not None}
     name = min((n for n in predicted if n != "torch"), key=lambda n: predicted[n] or math.inf)
-    # Half of what the model says, torch twice: near this shape, that is what to expect.
+    # Ours takes half of what the model predicts, torch twice as long: near this shape, the same is to be expected.
     us = {name: (predicted[name] or 0) / 2, "torch": (predicted["torch"] or 0) * 2}
     _tables.install([Table(A100, [entry(us, 4096, 4096, 4096)])])
     near, far = ask(5120), ask(8192)
@@ -442,16 +443,17 @@ def test_the_nearest_neighbours_count_most(tables: None) -> None:
     _tables.install([Table(A100, entries)])
     assert plain[3200] * 1.2 < torch_us(3200) < plain[3200] * 2
     assert plain[4480] / 2 < torch_us(4480) < plain[4480] / 1.2
-    # Twenty distant entries do not push the near one out.
+    # Twenty distant entries do not displace the near one.
     crowd = [entry({"torch": plain[4608] / 2, name: 1e6}, 4608, 4096 + 8 * i, 4096) for i in range(20)]
     _tables.install([Table(A100, [*crowd, *entries])])
     assert torch_us(3080) > plain[3072] * 1.2
 
 
 def test_choices_hold_on_shapes_that_nothing_was_learned_from(tables: None) -> None:
-    """Those of the H200's table, which fit_model.py leaves out, as if there were no table: what is chosen was measured.
+    """The shapes of the H200's table, decided without a table. fit_model.py does not learn from them.
 
-    Not the products of a few microseconds, which the table has with operands in L2.
+    The table tells how fast the choice and the alternatives are. Matmuls of a few microseconds do not count, because
+    the table has their times with operands in L2.
     """
     names, facts = _variants.names(), _native.preset_facts(90)
     against_torch, against_best = [], []
@@ -471,10 +473,10 @@ def test_choices_hold_on_shapes_that_nothing_was_learned_from(tables: None) -> N
 
 
 def test_choices_are_near_the_best_on_random_shapes() -> None:
-    """On shapes that were learned from: the trees and their questions belong together.
+    """On shapes that the model was fitted to, its choices are near the best: trees and features belong together.
 
-    The first 2,000 of the file, of which ten kernels each were timed. A kernel that is newer than the file has no time
-    in it: where one is chosen, what would be chosen without it has to be near the best.
+    Every fifth of the file's first 2,000 shapes is decided; ten kernels were timed for each. A kernel that is newer
+    than the file has no time in it. Where one is chosen, the choice without the newer kernels has to be near the best.
     """
     facts, names = _native.preset_facts(90), _variants.names()
     path = ROOT / "benchmarks" / "results" / "h200" / "shapes-clusters.tsv.xz"
@@ -509,7 +511,7 @@ def test_the_questions_of_the_learned_model() -> None:
 
 @pytest.mark.parametrize(("m", "near"), [(1, False), (2, True), (4, True), (16, True), (17, False), (32, False)])
 def test_few_rows_learn_from_other_numbers_of_rows(tables: None, m: int, near: bool) -> None:
-    """Reading the weights takes as long for two rows as for sixteen."""
+    """Reading the weights takes as long for two rows as for sixteen, so that the times of eight rows apply to both."""
     _tables.install([Table(A100, [entry({"torch": 30.0, "skinny_mma_16x16": 15.0}, 8, 4096, 4096)])])
     explanation = hgemm_ops.explain(M=m, N=4096, K=4096, layout="NT", arch="sm_80")
     assert ("corrected by 1 measured shape nearby" in explanation.reason) == near
@@ -535,7 +537,9 @@ def test_tables_survive_a_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "h200.json"
     write(table, path)
     assert Table.read(path) == table
-    assert sum(line.startswith('    {"dtype": ') for line in path.read_text().splitlines()) == 2  # one a line
+    assert (
+        sum(line.startswith('    {"dtype": ') for line in path.read_text().splitlines()) == 2
+    )  # one entry on each line
     assert json.loads(path.read_text())["kernels"] == ["torch", "x"]
     write(Table(H200, []), path)
     assert Table.read(path) == Table(H200, [])
@@ -571,7 +575,7 @@ def test_shipped_tables_can_be_read() -> None:
 
 
 def decide(q: _native.Query, times: int = 1) -> None:
-    """Asks the cached dispatcher, as an op does, `times` times."""
+    """Has the dispatcher decide `times` times through its cache, as the calls of an op do."""
     assert _native.lib().hgemm_select_ns(q, 1, times - 1) >= 0
 
 
@@ -767,7 +771,7 @@ print(before, _native.lib().hgemm_table_size(facts) > 0)
 
 
 def test_memory_decides_what_streams_take() -> None:
-    """Of two chips that differ in their memory alone, an H200 and an H100, by what the driver says of it."""
+    """An H200 and an H100 differ only in the bandwidth of their memory, which the driver reports."""
     h200, h100, unknown = (_native.preset_facts(90) for _ in range(3))
     h100.dram_gbs, unknown.dram_gbs = 3352, 0
 
@@ -787,8 +791,10 @@ def test_memory_decides_what_streams_take() -> None:
 
 
 def test_a_table_keeps_the_memory_that_it_was_measured_with(tables: None) -> None:
-    """What was measured at a shape nearby corrects what is predicted, on the memory of then. Times that are as
-    predicted correct nothing, and those of a table that does not name its memory are taken for the chip's."""
+    """Measured times nearby correct a prediction, relative to predictions for the memory that they were measured with.
+
+    Times that are as predicted correct nothing. If a table does not name its memory, it has the chip's.
+    """
     facts = _native.preset_facts(90)
     facts.dram_gbs //= 2
 

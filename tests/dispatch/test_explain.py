@@ -1,4 +1,4 @@
-"""``hgemm_ops.explain`` and ``hgemm_ops.variants``: what is said about tensors and about sizes."""
+"""``hgemm_ops.explain`` and ``hgemm_ops.variants``, for tensors and for sizes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_without_a_library_torch_serves_and_the_reason_is_given(monkeypatch: pyt
 
 
 def problem_of(a: Tensor, b: Tensor) -> tuple[str, int, int, int, int, int]:
-    """What the dispatcher makes of two tensors: layout, batch, m, n, k, alignment."""
+    """The problem that the dispatcher makes of two tensors: layout, batch, m, n, k, alignment."""
     query = _native.Query(
         a=_native.view(a.shape, a.stride(), a.dtype, _native.alignment(a.data_ptr())),
         b=_native.view(b.shape, b.stride(), b.dtype, _native.alignment(b.data_ptr())),
@@ -92,7 +92,7 @@ def test_views_are_seen_as_they_are() -> None:
     assert problem_of(half(64 * 128 + 1)[1:].view(64, 128), b)[-1] == 2
     assert problem_of(half(64, 132)[:, :128], b)[-1] == 8
     assert problem_of(a, half(128, 257))[-1] == 2
-    # Rows of a batch are folded where B does not vary; heads are not.
+    # Batch dimensions are folded into the rows where B does not vary. Heads are not.
     assert problem_of(half(4, 64, 128), b)[1:5] == (1, 256, 256, 128)
     assert problem_of(half(4, 64, 128), half(4, 128, 256))[1:5] == (4, 64, 256, 128)
     assert problem_of(half(128), b)[1:5] == (1, 1, 256, 128)
@@ -208,10 +208,10 @@ def test_variants_describe_every_kernel() -> None:
     assert len({v.name for v in variants}) == len(variants)
     for v in variants:
         assert v.dtypes and v.layouts
-        if v.family == "ladder":  # keeps its published names; its first steps stage nothing
+        if v.family == "ladder":  # has names of its own, and its first kernels have no pipeline stages
             assert min(*v.tile[:3], v.tile[4]) > 0 and v.tile[3] >= 0
         else:
-            # Kernels of sm90_skinny keep the names of the time when they counted as skinny.
+            # Kernels of sm90_skinny keep their names from the time when they belonged to the family skinny.
             assert v.name.startswith("skinny" if v.family == "sm90_skinny" else v.family)
             assert min(v.tile) > 0
         numerics = ("float32 accumulation", "float16 accumulation", "float32 as three bfloat16 planes")

@@ -1,6 +1,6 @@
-"""float32="split" without a GPU: who asks for it, what it chooses, and that nothing chooses it unasked.
+"""float32="split" without a GPU: how it is asked for, which kernels it chooses, and that nothing chooses them unasked.
 
-``tests/context/test_gpu_float32.py`` computes.
+``tests/context/test_gpu_float32.py`` tests the results.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ def test_the_reason_for_torch_names_the_way_out() -> None:
 
 @pytest.mark.parametrize(("arch", "chosen"), [("sm_80", "sm80_split"), ("sm_86", "torch"), ("sm_89", "torch")])
 def test_chips_without_wgmma_split_where_their_tensor_cores_are_far_ahead(arch: str, chosen: str) -> None:
-    """By datasheet: 312 TFLOP/s beside 19.5 on an A100, 125 beside 31 on an A10, where six products cannot win."""
+    """Of tensor and CUDA cores, by datasheet: 312 and 19.5 TFLOP/s on an A100; 125 and 31 on an A10.
+
+    Split needs six bfloat16 matmuls, which cannot win on the A10.
+    """
     asked = explain(*LARGE, "split", arch=arch)
     assert family(asked) == chosen and asked.candidates[MMA_SPLIT[0].id].eligible
     assert family(explain(*LARGE, arch=arch)) == "torch"
@@ -138,12 +141,15 @@ def test_a_table_decides_by_the_kernels_that_it_has() -> None:
     assert family(explain(*LARGE)) != "sm90_split"
     install(torch=700.0, **{first: 900.0})
     assert (explain(*LARGE, "split").chosen, explain(*LARGE, "split").source) == ("torch", "table")
-    install(torch=1.0)  # measured without: as if it were not there
+    install(torch=1.0)  # the entry has no time of a split kernel, so it does not count
     assert (family(explain(*LARGE, "split")), explain(*LARGE, "split").source) == ("sm90_split", "model")
 
 
 def test_what_torch_may_compute_in_tf32_is_torchs() -> None:
-    """2 is what csrc/aten says where torch's flags allow TF32, and the ops where nobody asked for a mode."""
+    """Mode 2 stands for float32 that torch may compute in TF32.
+
+    csrc/aten asks for it where torch's flags allow TF32, and the ops where neither the call nor a context names a mode.
+    """
     query = _variants.matmul_query(16, 4096, 4096, torch.float32, "NT", _native.preset_facts(90))
     found = []
     for query.float32 in (0, 2):
@@ -152,7 +158,7 @@ def test_what_torch_may_compute_in_tf32_is_torchs() -> None:
     assert found == ["simt_skinny", "torch"]
     assert not any(c.eligible for c in candidates[:-1])
     query.variant = next(v.id for v in hgemm_ops.variants() if v.name == "simt_skinny_m16")
-    assert _native.explain(query)[0].variant == query.variant  # by name in any mode
+    assert _native.explain(query)[0].variant == query.variant  # a named kernel runs in any mode
 
 
 @pytest.mark.parametrize(
@@ -161,7 +167,7 @@ def test_what_torch_may_compute_in_tf32_is_torchs() -> None:
         (2, 4096, 16, ("NT", "NN"), "simt_gemv_m4"),
         (4, 4096, 16, ("NT", "NN"), "simt_gemv_m4"),
         (8, 4096, 16, ("NT", "NN"), "simt_gemv_m8"),
-        (4096, 8, 16, ("NT", "TT"), "simt_gemv_m8"),  # B is the short operand, which lies along K
+        (4096, 8, 16, ("NT", "TT"), "simt_gemv_m8"),  # B is the short operand, and is K-major
         (9, 4096, 16, ("NT", "NN"), "simt_skinny_m16"),
         (8, 4096, 4, ("NT", "NN"), "simt_skinny_m8"),
     ],
@@ -174,7 +180,7 @@ def test_few_rows_are_served_in_strict_float32(
 
 
 def test_what_nobody_has_timed_is_torchs() -> None:
-    """simt_gemv's times are of single products, and of half a megabyte or more."""
+    """simt_gemv was only timed without a batch, and on half a megabyte or more. Other shapes stay with torch."""
     for m, n, k, batch in ((3, 6, 8, 1), (3, 6, 8, 16), (72, 1, 136, 1), (4, 96, 136, 1), (1, 64, 512, 144)):
         query = _variants.matmul_query(m, n, k, torch.float32, "NT", _native.preset_facts(90), batch)
         assert _variants.name_of(_native.explain(query)[0].variant) == "torch", (m, n, k, batch)
@@ -200,7 +206,7 @@ def test_contexts_nest_and_each_thread_has_its_own(monkeypatch: pytest.MonkeyPat
 
     with use_custom_gemm(float32="split"):
         assert standing() == "split"
-        with use_custom_gemm(numerics="fast"):  # says nothing of it
+        with use_custom_gemm(numerics="fast"):  # does not set float32
             assert standing() == "split"
             with use_custom_gemm(float32="strict"):
                 assert standing() == "strict"
@@ -210,7 +216,7 @@ def test_contexts_nest_and_each_thread_has_its_own(monkeypatch: pytest.MonkeyPat
                     thread.join()
             assert standing() == "split"
     assert standing() == "strict"
-    # Of the thread without a context the last one anywhere, of the others their own.
+    # The thread without a context has the last one of any thread; the others have their own.
     assert seen == ["strict", "strict", "split"]
 
 
@@ -266,7 +272,7 @@ def test_decisions_are_remembered_by_what_is_asked_for() -> None:
     assert rows[2, "strict"].calls == 2 * rows[2, "split"].calls > 0
     assert _variants.family_of(rows[2, "split"].variant) == "sm90_split"
     assert _variants.family_of(rows[2, "strict"].variant) != "sm90_split"
-    assert rows[0, "strict"].calls == 3 * rows[2, "split"].calls  # a half product has no such mode
+    assert rows[0, "strict"].calls == 3 * rows[2, "split"].calls  # float16 calls have no float32 mode
 
 
 # ---- the ops --------------------------------------------------------------------------------------
@@ -300,7 +306,7 @@ def test_gradients_are_asked_for_in_the_same_mode() -> None:
 
 
 def test_torch_may_compute_what_might_be_split() -> None:
-    """Under torch.func, say: it is more exact than what was asked for."""
+    """It does so under torch.func, for example: the result is more exact than what was asked for."""
     with FakeTensorMode():
         a = torch.empty(4, 4, device="cuda")
         for name, arguments in {"matmul": (a, a), "addmm": (a, a, a), "linear_gated": (a, a, 4)}.items():

@@ -1,6 +1,6 @@
-"""numerics="batch_invariant" without a GPU: which kernels it takes, what it refuses, and who asks for it.
+"""numerics="batch_invariant" without a GPU: which kernels it takes, what it refuses, and how it is asked for.
 
-``tests/kernels/test_gpu_invariance.py`` compares bits.
+``tests/kernels/test_gpu_invariance.py`` compares the bits of results.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def chosen(query: _native.Query) -> hgemm_ops.VariantInfo:
-    """The kernel that a query gets; AssertionError for torch's and for a refusal."""
+    """The kernel that a query gets. Raises AssertionError where it gets torch, or is refused."""
     decision, _ = _native.explain(query)
     assert decision.variant >= 0, decision.reason.decode()
     return hgemm_ops.variants()[decision.variant]
@@ -75,7 +75,7 @@ def test_the_class_never_changes_and_torch_never_serves(cc: int, dtype: torch.dt
             )
             query.act, query.has_bias, query.out_dtype = act, bias, out_dtype
             v = chosen(asking(query))
-            # Activations beyond relu are computed in two ways, by the kernels of sm90_wgmma and by all others.
+            # Kernels of sm90_wgmma compute activations other than relu by other formulas than all other kernels.
             classes.add((v.sums, v.family == "sm90_wgmma" if act > 1 else None))
         assert classes == {("in order", (cc == 90) if act > 1 else None)}, (n, k, layout, act)
 
@@ -192,7 +192,7 @@ def test_contexts_nest_and_each_thread_has_its_own(monkeypatch: pytest.MonkeyPat
 
     with use_custom_gemm(numerics="batch_invariant"):
         assert standing() == "batch_invariant"
-        with use_custom_gemm():  # says nothing of it
+        with use_custom_gemm():  # does not set numerics
             assert standing() == "batch_invariant"
             with use_custom_gemm(numerics="fast"):
                 assert standing() == "fast"
@@ -202,7 +202,7 @@ def test_contexts_nest_and_each_thread_has_its_own(monkeypatch: pytest.MonkeyPat
                     thread.join()
             assert standing() == "batch_invariant"
     assert standing() == "fast"
-    # Of the thread without a context the last one anywhere, of the others their own.
+    # The thread without a context has the last one of any thread; the others have their own.
     assert seen == ["fast", "fast", "batch_invariant_or_raise"]
 
 
@@ -216,7 +216,7 @@ def test_a_context_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch)
             assert standing() == "batch_invariant"
         with use_custom_gemm(numerics="fast"):
             assert standing() == "fast"
-        assert hgemm_ops.explain(M=1, N=4096, K=4096, arch="sm_80").chosen != "torch"  # a chip that nobody measured
+        assert hgemm_ops.explain(M=1, N=4096, K=4096, arch="sm_80").chosen != "torch"  # a chip without measured times
         fast = hgemm_ops.explain(M=4096, N=4096, K=4096, arch="sm_80", numerics="fast")
         assert fast.chosen == "torch"
     finally:
@@ -312,7 +312,7 @@ def test_cuda_tensors_that_torch_would_compute_are_refused() -> None:
             with pytest.raises(RuntimeError, match="numerics cannot be held where torch computes the op"):
                 aten.FUNCTIONS[name](*arguments, numerics=1)
             aten.FUNCTIONS[name](*arguments, numerics=0)
-        # Tracing is not computing.
+        # Tracing computes nothing, so nothing is refused.
         assert torch.ops.hgemm.matmul(a, a, numerics=1).shape == (4, 4)
 
 

@@ -1,4 +1,4 @@
-"""The steps of a decision and of a plan, each called by itself: ``steps.cc``, linked with the objects of the build."""
+"""Runs ``steps.cc``, which calls the steps of a decision and of a plan one by one, linked with the build's objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_every_step(tmp_path: Path) -> None:
     sources = [s.relative_to(ROOT / "csrc") for s in (ROOT / "csrc").rglob("*.cc")]
     wanted = [s for s in sources if s.parts[0] in ("core", "dispatch", "kernels", "tile") and s.name != "devices.cc"]
     program = tmp_path / "steps"
-    # Kernels are in other objects, which need CUDA's runtime. Nothing is launched, so their addresses do not matter.
+    # Kernels are in other objects, which need CUDA's runtime. Nothing is launched, so the symbols may be unresolved.
     flags = ["-std=c++20", "-Wall", "-Wextra", f"-I{ROOT / 'csrc'}", "-DHGEMM_NO_DEVICE_CODE"]
     link = ["-no-pie", "-Wl,--unresolved-symbols=ignore-all"]
     objects = [OBJECTS / f"{source}.o" for source in wanted]

@@ -35,7 +35,7 @@ def text(*entries: Any, device: Any = None, **changes: Any) -> str:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The user's own tables, of this test alone."""
+    """The directory of the user's own tables, which only this test uses."""
     monkeypatch.setenv("HGEMM_OPS_CACHE_DIR", str(tmp_path))
     directory = _tables.user_dir()
     directory.mkdir(parents=True)
@@ -143,7 +143,7 @@ def native_entry(**changes: Any) -> _native.TableEntry:
 @pytest.mark.parametrize(
     ("changes", "us", "fault"),
     [
-        ({"sm_count": 0}, 1.0, "is of a device that cannot be"),  # was a division by zero, which ended the process
+        ({"sm_count": 0}, 1.0, "is of a device that cannot be"),  # once divided by zero, which ended the process
         ({"cc": 0}, 1.0, "is of a device that cannot be"),
         ({"l2_bytes": 0}, 1.0, "is of a device that cannot be"),
         ({"dram_gbs": -1}, 1.0, "is of a device that cannot be"),
@@ -171,7 +171,7 @@ def test_the_library_skips_what_no_product_can_have(own: Path, changes: dict[str
 
 @needs_library
 def test_the_library_takes_every_kernel_at_any_size(own: Path) -> None:
-    """Predictions of kernels that would not even be eligible must not divide by zero."""
+    """Predictions must not divide by zero, not even for kernels that are not eligible."""
     generator = random.Random(0)
     sizes = [1, 7, 8, 64, 65, 4096, 2**15 + 1, 2**20, 2**22]
     kernels = [_native.TORCH, *range(_native.lib().hgemm_variant_count())]
@@ -211,7 +211,7 @@ def test_a_file_in_the_place_of_the_directory_is_named(tmp_path: Path, monkeypat
 
 def test_what_only_looks_like_a_table_is_left_alone(own: Path) -> None:
     (own / "directory.json").mkdir()
-    os.mkfifo(own / "pipe.json")  # whose reader would wait
+    os.mkfifo(own / "pipe.json")  # a reader of it would block
     (own / "gone.json").symlink_to("nowhere")
     assert _tables.read_all()[1] == []
 
@@ -267,7 +267,7 @@ def test_readers_never_see_half_a_table(tmp_path: Path) -> None:
 
 
 def forked(work: Callable[[], None]) -> int:
-    """A process with this one's memory that only does ``work``; returns its id."""
+    """Forks a process that only does ``work``, and returns its id."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -297,7 +297,7 @@ def test_killed_writers_leave_a_table(tmp_path: Path) -> None:
         os.waitpid(child, 0)
         assert is_whole(Table.read(path))
         kills += 1
-    assert len(list(tmp_path.iterdir())) <= 3  # the table, its lock, and a new one that was never finished
+    assert len(list(tmp_path.iterdir())) <= 3  # the table, its lock, and an unfinished new table
 
 
 def test_processes_that_tune_at_once_keep_each_others_entries(tmp_path: Path) -> None:
@@ -350,7 +350,7 @@ def test_shipped_tables_are_whole() -> None:
 @pytest.mark.slow
 @needs_library
 def test_nothing_raises_out_of_an_import_or_a_product(tmp_path: Path) -> None:
-    """A whole process, with every broken file, and without a home directory."""
+    """One process with all the broken files, and without a home directory."""
     directory = tmp_path / "tables"
     directory.mkdir()
     for i, content in enumerate(BROKEN.values()):

@@ -1,4 +1,4 @@
-"""``tune=True`` with a timer that a test gives: what is timed, when, how often, what becomes of it. Needs no GPU."""
+"""``tune=True`` with a timer of the test: what is timed, when, how often, and how the times are used. Needs no GPU."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ TORCH_US, OURS_US = 10.0, 8.0
 
 @dataclass
 class Timer:
-    """Stands for the GPU: ``us`` by contender, by which ``clock`` moves; ``names`` and ``calls`` (samples) by shape.
+    """Stands in for the GPU.
 
-    A sample is of ``each`` calls.
+    ``us`` has the time of each contender, by which a call advances the ``clock``. ``names`` and ``calls`` have one list
+    for each shape: the contenders, and the contender of each sample. A sample consists of ``each`` calls.
     """
 
     us: dict[str, float] = field(default_factory=dict)
@@ -77,7 +78,7 @@ class Timer:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """No tables but those of this test, and its own cache directory."""
+    """Gives the test a cache directory of its own, without any tables. The value is the directory."""
     monkeypatch.setenv("HGEMM_OPS_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(_tables, "_kept", {})
     _tables.ensure()
@@ -91,7 +92,7 @@ _asked = contextlib.ExitStack()
 
 
 def ask(own: int, shared: int = UNSAID) -> None:
-    """Has contexts hold that ask for it or against it, in the place of those before: of this thread, and of another."""
+    """Replaces the contexts of this thread (``own``) and of another (``shared``), which turn tuning on or off."""
     _asked.close()
     for tunes, elsewhere in ((shared, True), (own, False)):
         if tunes != UNSAID:
@@ -100,7 +101,7 @@ def ask(own: int, shared: int = UNSAID) -> None:
 
 @pytest.fixture
 def timer(own: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Timer]:
-    """A timer that the dispatcher asks, on this thread, as in a context with ``tune=True``."""
+    """A timer that the dispatcher uses, with a context of this thread active that has ``tune=True``."""
     made = Timer()
     tuner = _tuning.Tuner(made.open, made.clock)
     monkeypatch.setattr(_tuning, "tuner", lambda: tuner)
@@ -116,7 +117,7 @@ def asked(m: int, n: int, k: int, dtype: torch.dtype = torch.float16, layout: st
 
 
 def multiply(query: _native.Query) -> None:
-    """What a product does before its kernel runs."""
+    """Decides on a matmul, as its call does before the kernel runs."""
     assert _native.lib().hgemm_select_ns(query, 1, 0) >= 0
 
 
@@ -126,7 +127,7 @@ def decision(query: _native.Query) -> tuple[str, str]:
 
 
 def predictions(query: _native.Query) -> list[tuple[float, int]]:
-    """Microseconds and id of the kernels that a choice is among, the fastest first."""
+    """Predicted microseconds and id of the kernels that the dispatcher chooses among, the fastest first."""
     return sorted(
         (c.predicted_us, c.variant)
         for c in _native.explain(query)[1][:-1]
@@ -146,7 +147,7 @@ def test_the_first_product_of_a_shape_is_timed_and_decided_by_its_times(
     timer: Timer, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = asked(512, 1024, 768)
-    assert decision(query) == ("torch", "model")  # nobody measured this chip
+    assert decision(query) == ("torch", "model")  # the chip has no measured times
     (_, _), (_, second) = predictions(query)[:2]
     timer.us = {_variants.name_of(second): 7.0}
     with caplog.at_level(logging.INFO, "hgemm_ops"):
@@ -186,7 +187,7 @@ def test_candidates_are_the_kernels_predicted_to_be_the_fastest(timer: Timer) ->
 
 
 def test_the_kernel_that_would_be_chosen_is_a_candidate(timer: Timer) -> None:
-    """However slow the model thinks it is: measured neighbours know better."""
+    """It is, however slow the model predicts it to be: measured shapes nearby count for more."""
     query = asked(512, 2048, 2112)
     slow = _variants.name_of(predictions(query)[-1][1])
     near = Entry("float16", "NT", 16, 1, 512, 2048, 2048, {"torch": 100.0, slow: 1.0})
@@ -201,7 +202,7 @@ def test_a_known_shape_is_not_timed(timer: Timer) -> None:
     _tables.install([Table(A100, [entry])])
     multiply(asked(512, 512, 512))
     assert timer.shapes == []
-    multiply(asked(512, 512, 512, torch.bfloat16))  # which float16's times would decide
+    multiply(asked(512, 512, 512, torch.bfloat16))  # without times of its own, float16's would apply
     assert [request.entry.dtype for request in timer.shapes] == [1]
     assert decision(asked(512, 512, 512, torch.bfloat16))[1] == "table"
 
@@ -237,7 +238,7 @@ def test_never_where_a_kernel_is_named(timer: Timer) -> None:
 
 
 def strided(query: _native.Query, ld: int) -> _native.Query:
-    """Rows of A that are ``ld`` apart."""
+    """Sets the row pitch of A to ``ld`` elements."""
     query.a.strides[1], query.a.strides[0] = ld, ld * query.a.sizes[1]
     return query
 
@@ -245,7 +246,9 @@ def strided(query: _native.Query, ld: int) -> _native.Query:
 def test_what_no_entry_can_stand_for_is_left_to_the_model(timer: Timer) -> None:
     empty, wide = asked(512, 0, 64), asked(512, 512, 64)
     wide.out_dtype = 2
-    unlike = strided(asked(64, 512, 128), 136)  # rows that do not start on whole lines, as those of its sizes would
+    unlike = strided(
+        asked(64, 512, 128), 136
+    )  # its rows do not start on whole lines of memory; contiguous rows of this size would
     for query in (empty, asked(512, 512, 0), wide, unlike, asked(512, 512, 64, torch.float32)):
         multiply(query)
     assert timer.shapes == []
@@ -286,7 +289,7 @@ def test_contenders_run_in_turns(timer: Timer) -> None:
     each = len(timer.names[0]) + 1
     rounds = [calls[i : i + each] for i in range(0, len(calls), each)]
     assert len(rounds) == 1 + 11 and all(sorted(r) == sorted(rounds[0]) for r in rounds)
-    assert len({tuple(r) for r in rounds}) > 5  # in ever new orders
+    assert len({tuple(r) for r in rounds}) > 5  # in a new order each time
 
 
 def test_a_kernels_time_is_by_the_ratios_of_rounds() -> None:
@@ -314,7 +317,7 @@ def test_a_kernels_time_is_by_the_ratios_of_rounds() -> None:
     ],
 )
 def test_the_budget_holds(timer: Timer, us: float, calls: int, kernels: int, rounds: int) -> None:
-    """As far as torch and one kernel, with two samples each, can hold it."""
+    """Tuning stays within its budget, unless torch and one kernel with two samples each already exceed it."""
     assert _tuning.calls_of_sample(us) == calls
     assert _tuning.affordable(us, [us] * 8) == kernels
     begin, timer.each = timer.now, calls
@@ -331,10 +334,10 @@ def test_a_shape_that_is_slower_than_predicted_gets_fewer_rounds(timer: Timer) -
     timer.us = dict.fromkeys(("torch", *_variants.names()), 1500.0)
     multiply(asked(512, 1024, 968))
     each = len(timer.names[0]) + 1
-    assert len(timer.calls[0]) == (1 + 1) * each  # the clock ends it: two rounds need 20 ms
+    assert len(timer.calls[0]) == (1 + 1) * each  # the clock ends the rounds: two need 20 ms
 
 
-# When it cannot be, or fails
+# When timing is impossible, or fails
 
 
 def test_nothing_is_timed_while_a_graph_is_captured(timer: Timer) -> None:
@@ -349,7 +352,7 @@ def test_nothing_is_timed_while_a_graph_is_captured(timer: Timer) -> None:
 
 
 def test_capture_is_asked_for_on_the_device_of_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the session that times on a GPU."""
+    """The session that times on a GPU makes the matmul's device the current one, and then asks."""
     devices: list[int] = []
     monkeypatch.setattr(torch.cuda, "device", lambda ordinal: contextlib.nullcontext(devices.append(ordinal)))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
@@ -365,17 +368,17 @@ def refuse(request: _native.Tuning) -> None:
 def test_a_failure_is_one_line_and_the_models_choice(timer: Timer, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "hgemm_ops"):
         timer.error = RuntimeError("out of everything")
-        for k in (1096, 1104):  # two shapes, one cause
+        for k in (1096, 1104):  # two shapes that fail for the same reason
             for _ in range(2):
                 multiply(asked(512, 512, k))
-            ask(OFF)  # another key of the cache
+            ask(OFF)  # the cache has another key then
             multiply(asked(512, 512, k))
             ask(ON)
-            _tables.install([])  # all that is cached is forgotten
+            _tables.install([])  # invalidates the cache
             multiply(asked(512, 512, k))
             assert decision(asked(512, 512, k))[1] == "model"
         timer.error, timer.us = None, {"torch": 0.0}
-        multiply(asked(512, 512, 1112))  # a time that nothing takes
+        multiply(asked(512, 512, 1112))  # an impossible time
     assert len(timer.shapes) == 3
     assert lines(caplog, logging.INFO) == []
     first, second = lines(caplog, logging.WARNING)
@@ -408,7 +411,7 @@ def run_threads(work: Callable[[], None], count: int) -> None:
 
 def test_threads_that_meet_at_a_shape_time_it_once(timer: Timer) -> None:
     gate = threading.Barrier(4)
-    timer.within = lambda: threading.Event().wait(0.05)  # time for the others to come
+    timer.within = lambda: threading.Event().wait(0.05)  # gives the other threads time to arrive
 
     def work() -> None:
         gate.wait()
@@ -439,11 +442,11 @@ def test_one_shape_is_timed_at_a_time(timer: Timer) -> None:
 
 
 def test_the_timing_thread_is_outside_of_every_context(timer: Timer) -> None:
-    """Its own products are torch's, not counted and not tuned, while a context of all threads holds."""
+    """Torch computes its matmuls, uncounted and untuned, while a context is active on all other threads."""
     lib = _native.lib()
 
     def within() -> None:
-        lib.hgemm_context_leave_all()  # as a session on a GPU does
+        lib.hgemm_context_leave_all()  # as the session on a GPU does
         multiply(asked(256, 256, 264))
 
     timer.within = within
@@ -506,7 +509,7 @@ def test_another_environment_measures_anew(timer: Timer, monkeypatch: pytest.Mon
     multiply(query)
     known = _tables.environment()
     here = _tables.tuned_file(A100)
-    monkeypatch.setattr(_tables, "_kept", {})  # another process
+    monkeypatch.setattr(_tables, "_kept", {})  # as in another process
     _tables.reload()
     assert here in _tables.files() and decision(query)[1] == "table"
     monkeypatch.setattr(_tables, "environment", lambda: known | {changed: "another"})
@@ -518,7 +521,7 @@ def test_another_gpu_of_the_name_has_a_file_of_its_own(timer: Timer) -> None:
     multiply(asked(512, 1024, 1256))
     half = asked(512, 1024, 1256)
     half.facts.sm_count //= 2
-    _tables.reload()  # the thread's cache tells devices apart by their number
+    _tables.reload()  # the cache distinguishes devices only by their number
     multiply(half)
     _tuning.tuner().finish()
     tables = [Table.read(path) for path in _tables.tuned_dir().glob("*.json")]
@@ -546,13 +549,13 @@ def test_files_are_written_now_and_then_and_at_the_end(timer: Timer, caplog: pyt
             assert stored() == expected
         _tuning.tuner().finish()
         assert stored() == 5
-        _tuning.tuner().finish()  # nothing new: nothing to say
+        _tuning.tuner().finish()  # nothing is new, so nothing is logged
     summary = lines(caplog, logging.INFO)[5:]
     assert summary == ["tuned 5 shapes in 0.10 s: a kernel of ours was the fastest in 5"]
 
 
 def test_what_cannot_be_stored_stays_in_the_process(timer: Timer, own: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (own / "tables").write_text("")  # where the directory should be
+    (own / "tables").write_text("")  # in the place of the directory
     query = asked(512, 1024, 1320)
     with caplog.at_level(logging.WARNING, "hgemm_ops"):
         multiply(query)
@@ -600,14 +603,14 @@ def test_a_careful_measurement_beats_one_in_passing(timer: Timer) -> None:
 
 @pytest.fixture
 def context(timer: Timer, monkeypatch: pytest.MonkeyPatch) -> Timer:
-    """Contexts that hold without a GPU."""
+    """Makes contexts work without a GPU. The value is the timer."""
     monkeypatch.setattr(_override, "start", lambda: True)
     ask(UNSAID)
     return timer
 
 
 def tunes(timer: Timer) -> bool:
-    """Whether a new shape is timed here and now."""
+    """Whether the call of a new shape would be timed now."""
     before = len(timer.shapes)
     multiply(asked(264, 256 + 8 * next(_sizes), 512))
     return len(timer.shapes) > before
@@ -649,7 +652,7 @@ def test_the_context_beats_the_environment(context: Timer, monkeypatch: pytest.M
     monkeypatch.setattr(_tuning, "by_default", lambda: True)
     _native.lib().hgemm_tuning_default(1)
     try:
-        assert tunes(context)  # the operators' calls, outside of any
+        assert tunes(context)  # calls of the operators, outside of any context
         with use_custom_gemm():
             assert tunes(context)
         with use_custom_gemm(tune=False):
@@ -683,7 +686,7 @@ print(_tuning.by_default(), len(asked))
 
 
 def test_a_known_shape_asks_nobody(timer: Timer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither from the thread's cache, nor from the table once that is forgotten."""
+    """The decision comes from the thread's cache, and after that is invalidated from the table."""
     query = asked(512, 1024, 1360)
     multiply(query)
     calls: list[Any] = []
