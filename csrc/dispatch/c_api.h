@@ -268,7 +268,7 @@ HGEMM_API void hgemm_set_log(void (*log)(const char* line));
 
 /* Sets a function that runs once, within the first decision that an op asks for. Python loads the tuning tables in it,
    so that importing the package does not take the time. Other threads do not wait for it: they decide without the
-   tables, and do not cache that decision. Null: nothing runs. */
+   tables, and decide again once the tables are there. Null: nothing runs. */
 HGEMM_API void hgemm_set_first_use(void (*action)(void));
 
 /* A context of use_custom_gemm(): its settings, and the calls that are counted while it is active.

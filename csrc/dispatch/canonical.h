@@ -94,11 +94,10 @@ constexpr int64_t lone_stride(int64_t extent) {
 ///  - At most max_batch_dims batch dimensions remain. A single one is batch[1].
 ///  - A stride over an extent of one is 0 for batch dimensions and for c. For a, b and d it is a stride that allows
 ///    vector loads.
-///  - The leading dimension of a or b may be smaller than the extent that it steps over, and may be 0: the operand may
-///  be
-///    an expanded or overlapping view.
-///  - c is dropped where beta is 0. It becomes `bias` where it is one contiguous row of the operands' dtype and beta
-///  is 1.
+///  - The leading dimension of a or b may be smaller than the extent that it steps over, even 0: the operand may be an
+///    expanded or overlapping view.
+///  - c is dropped where beta is 0. It becomes `bias` where beta is 1 and c is one contiguous row of the operands'
+///    dtype.
 bool canonicalize(const Operands& operands, Canonical* out);
 
 }  // namespace hgemm

@@ -50,7 +50,8 @@ inline bool must_be_ours(const Problem& p) {
 void ask_for(NumericsMode numerics, Float32Mode float32, Problem* problem);
 
 /// Sets the same fields for a call, whose modes may be kAuto. The context and the defaults (below) then decide. If they
-/// give float32 the mode kStrict, and torch may use TF32, the mode becomes kTf32: torch computes the call.
+/// give float32 the mode kStrict, and torch may use TF32, the mode becomes kTf32: torch computes the call, unless a
+/// kernel is named.
 void ask_for_modes(int numerics, int float32, bool allows_tf32, Problem* problem);
 
 /// The error text for a problem that must_be_ours(), where no kernel can run it: `why` says what stands in the way.

@@ -191,7 +191,7 @@ def test_what_torch_would_take_undecided_is_refused(api: Api, numerics: Callable
         assert sum(row.calls for row in tally.rows()) == 1
 
 
-# ---- What Python makes of it
+# ---- The same device in Python
 
 
 @pytest.fixture
