@@ -1,5 +1,5 @@
-// The plan of a call: from its operands to a kernel that is ready to be launched, to torch, or to a refusal. Both entry
-// points share this one sequence: csrc/aten (through gemm_api.h) and csrc/torch.
+// The plan of a call: from its operands to a kernel that is ready to be launched, to torch, or to a refusal. All doors,
+// the ways into the library from torch, share this one sequence: csrc/aten (through gemm_api.h) and csrc/torch.
 //
 //   canonicalize   turns the operands into a Problem                canonical.h
 //   modes          resolves numerics and float32                    invariance.h
@@ -7,8 +7,8 @@
 //   choose         decides on a kernel, torch, or a refusal         choose.h
 //   workspace      asks the kernel how much memory it needs
 //
-// An entry point turns torch's tensors into a Request, allocates what the plan says (the result, copies of operands,
-// the workspace), and calls launch().
+// A door turns torch's tensors into a Request, allocates what the plan says (the result, copies of operands, the
+// workspace), and calls launch().
 #pragma once
 
 #include <string>
@@ -22,8 +22,8 @@ namespace hgemm {
 /// One call of an op: its operands, and the kernel and modes that it asks for.
 struct Request {
   Operands operands;
-  /// The caller's out=, where the kernel may write to it directly; null: the result goes to new memory. The entry point
-  /// has checked its dtype and device.
+  /// The caller's out=, where the kernel may write to it directly; null: the result goes to new memory. The door has
+  /// checked its dtype and device.
   const TensorView* out = nullptr;
   /// The caller's out=, for an op that never resizes it: its shape must be the result's, else the outcome is kInvalid.
   /// It may be set where `out` is null, because the result is first written to new memory.
@@ -39,7 +39,7 @@ struct Request {
   int float32 = kAuto;              // a Float32Mode, or kAuto: what the context asks for
   bool allows_tf32 = false;         // torch may compute a float32 matmul in TF32, or the caller does not know
   bool in_backward = false;         // autograd's backward pass makes the call
-  HgemmLeft left = HGEMM_LEFT_NOT;  // why the entry point leaves the call to torch, where it does
+  HgemmLeft left = HGEMM_LEFT_NOT;  // why the door leaves the call to torch, where it does
 };
 
 enum class Outcome : int {
