@@ -15,6 +15,7 @@
 #include "dispatch/explain.h"
 #include "dispatch/invariance.h"
 #include "dispatch/models/table.h"
+#include "dispatch/plan.h"
 #include "dispatch/registry.h"
 
 namespace hgemm {
@@ -24,19 +25,15 @@ using TunerFn = int (*)(const HgemmTuning*);
 
 constexpr double kReach = 2.0;  // kernels that are predicted to take longer than this times the fastest are not timed
 
-/// The contents of HgemmTuning::state.
-struct State {
-  Problem problem;
-  DeviceFacts facts;
-};
-static_assert(sizeof(State) <= sizeof(HgemmTuning::state) && std::is_trivially_copyable_v<State>);
+// HgemmTuning::state holds a Job whose kernel is still to be named.
+static_assert(sizeof(Job) <= sizeof(HgemmTuning::state) && std::is_trivially_copyable_v<Job>);
 
 std::atomic<TunerFn> the_tuner{nullptr};
 
-State state_of(const HgemmTuning& tuning) {
-  State state;
-  std::memcpy(&state, tuning.state, sizeof(state));
-  return state;
+Job job_of(const HgemmTuning& tuning) {
+  Job job;
+  std::memcpy(&job, tuning.state, sizeof(job));
+  return job;
 }
 
 /// Whether the table has this shape in the product's own dtype.
@@ -109,8 +106,8 @@ bool tune(const Problem& p, const DeviceFacts& facts, int ordinal) {
   describe_operand(product.a, &tuning.a, tuning.a_strides);
   describe_operand(product.b, &tuning.b, tuning.b_strides);
   tuning.d = product.d.data;
-  const State state{product, facts};
-  std::memcpy(tuning.state, &state, sizeof(state));
+  const Job job{product, facts};
+  std::memcpy(tuning.state, &job, sizeof(job));
   return tuner(&tuning) == 0;
 }
 
@@ -122,8 +119,8 @@ void hgemm_set_tuner(int (*tuner)(const HgemmTuning*)) {
 
 int hgemm_tuning_candidates(const HgemmTuning* tuning, HgemmTiming* candidates, int capacity) {
   try {
-    const hgemm::State state = hgemm::state_of(*tuning);
-    const std::vector<hgemm::Timing> all = hgemm::candidates_of(state.problem, state.facts);
+    const hgemm::Job job = hgemm::job_of(*tuning);
+    const std::vector<hgemm::Timing> all = hgemm::candidates_of(job.problem, job.facts);
     const int count = std::min(static_cast<int>(all.size()), capacity);
     for (int i = 0; i < count; ++i)
       candidates[i] = {all[static_cast<size_t>(i)].variant, 0, all[static_cast<size_t>(i)].us};
@@ -134,16 +131,19 @@ int hgemm_tuning_candidates(const HgemmTuning* tuning, HgemmTiming* candidates, 
 }
 
 int64_t hgemm_tuning_workspace(const HgemmTuning* tuning, int id) {
-  const hgemm::State state = hgemm::state_of(*tuning);
-  return static_cast<int64_t>(hgemm::variant(id).workspace(state.problem, state.facts));
+  const hgemm::Job job = hgemm::job_of(*tuning);
+  return static_cast<int64_t>(hgemm::variant(id).workspace(job.problem, job.facts));
 }
 
 const char* hgemm_tuning_launch(const HgemmTuning* tuning, int id, const void* a, const void* b, void* d,
                                 void* workspace, void* stream) {
-  hgemm::State state = hgemm::state_of(*tuning);
-  state.problem.a.data = const_cast<void*>(a);
-  state.problem.b.data = const_cast<void*>(b);
-  state.problem.d.data = d;
-  const hgemm::Status status = hgemm::variant(id).launch(state.problem, state.facts, workspace, stream);
+  hgemm::Job job = hgemm::job_of(*tuning);
+  job.variant = id;
+  const hgemm::Memory memory{.d = d,
+                             .pre_activation = nullptr,
+                             .a_copy = const_cast<void*>(a),
+                             .b_copy = const_cast<void*>(b),
+                             .workspace = workspace};
+  const hgemm::Status status = hgemm::launch(job, memory, stream);
   return status == 0 ? nullptr : hgemm::status_string(status);
 }
