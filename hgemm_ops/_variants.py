@@ -25,7 +25,8 @@ class VariantInfo:
     says in what precision it accumulates. A ``forced_only`` kernel runs only when it is named.
 
     ``sums`` is the summation order. Two kernels with the same order give the same bits for an element, whatever else
-    they compute: "in order", "two slices" and "four slices" (of K), and in float32 "planes" and "planes by mma.sync".
+    they compute: "in order", "two slices" and "four slices" (of K), "chain", and in float32 "planes" and "planes by
+    mma.sync".
     The bits of kernels with "vary" may depend on M, the batch, the alignment or the device. A kernel keeps to its order
     only where ``numerics`` is batch-invariant.
     """
@@ -51,8 +52,16 @@ def _dtypes(info: _native.VariantInfo) -> tuple[torch.dtype, ...]:
 _ARITHMETIC = ("float32 accumulation", "float16 accumulation", "float32 as three bfloat16 planes")
 
 # A square, a single row, a small and a tiny matmul, one without any alignment, and one in which only the rows of A and
-# B are not aligned.
-_SIZES = ((4096, 4096, 4096), (1, 4096, 4096), (128, 128, 4096), (16, 16, 64), (4097, 4097, 4097), (4096, 4096, 4097))
+# B are not aligned. The cubes are all that some kernels of tiny_batch take.
+_SIZES = (
+    (4096, 4096, 4096),
+    (1, 4096, 4096),
+    (128, 128, 4096),
+    (16, 16, 64),
+    (4097, 4097, 4097),
+    (4096, 4096, 4097),
+    *((size, size, size) for size in range(2, 7)),
+)
 
 
 def _layouts() -> list[set[str]]:

@@ -57,6 +57,7 @@ SHAPES = [
     (24, 17000, 72),  # the last three are for edged kernels
     (17000, 24, 72),
     (24, 17000, 67),
+    *((size, size, size) for size in range(2, 7)),  # and these for those of tiny_batch that take nothing else
 ]
 #: The checks that opcheck makes.
 OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")

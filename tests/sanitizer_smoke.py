@@ -46,6 +46,9 @@ SHAPES = [
     (136, 1, 520, ("NN",)),
     (8, 16, 72, LAYOUTS),
     (9, 15, 67, LAYOUTS),
+    (12, 20, 24, LAYOUTS),  # from here on tiny_batch
+    (9, 7, 5, LAYOUTS),
+    *((size, size, size, LAYOUTS) for size in range(2, 7)),
 ]
 # Stream-K besides: one tile of 256 rows more than an H200 has clusters, so that most tiles come in two parts.
 STREAM_K_SHAPES = [(17096, 72, 1032, ("NN",)), (17096, 72, 1031, ("NT",))]
@@ -59,6 +62,10 @@ BATCHES = [
     (5, 15, 13, 67, "NN"),
     (5, 15, 13, 67, "TT"),
     (5, 15, 13, 67, "NH"),
+    (131, 12, 20, 24, "NN"),
+    (67, 9, 7, 5, "TT"),
+    (67, 9, 7, 5, "NH"),
+    *((301, size, size, size, "NT") for size in range(2, 7)),
 ]
 # M, N and K of the ladder's steps: a whole tile of most, and the ragged edge of every tile, of vectors and of slices.
 LADDER_SHAPES = [(128, 128, 32), (131, 139, 37), (16, 264, 72)]
@@ -143,8 +150,8 @@ def run(variant: VariantInfo) -> int:
 
 def run_batched(variant: VariantInfo) -> int:
     """Batches whose first operand is broadcast, and K = 0 where the kernel takes it."""
-    dtype = variant.dtypes[0]
-    return sum(run_batch(variant, dtype, *problem) for problem in BATCHES)
+    dtypes = variant.dtypes if variant.family == "tiny_batch" else variant.dtypes[:1]
+    return sum(run_batch(variant, dtype, *problem) for dtype in dtypes for problem in BATCHES)
 
 
 def run_batch(variant: VariantInfo, dtype: torch.dtype, batch: int, m: int, n: int, k: int, layout: str) -> int:

@@ -55,8 +55,9 @@ struct DTypeOf<__nv_bfloat16> {
   static constexpr DType value = DType::kBF16;
 };
 
-/// The element type of a 16-bit DType, kF16 or kBF16.
+/// The element type of a DType that kernels take: kF16, kBF16 or kF32.
 template <DType kDType>
-using ElementOf = std::conditional_t<kDType == DType::kF16, __half, __nv_bfloat16>;
+using ElementOf =
+    std::conditional_t<kDType == DType::kF32, float, std::conditional_t<kDType == DType::kF16, __half, __nv_bfloat16>>;
 
 }  // namespace hgemm

@@ -48,6 +48,19 @@ inline double dram_bytes(const Problem& p) {
   return bytes;
 }
 
+/// Whether the problem is a batch of many tiny products. Time is then a matter of each matrix: cuBLAS's, and that of
+/// kernels which were made for larger ones, has its own measurements.
+inline bool is_tiny_batch(const Problem& p) {
+  constexpr int64_t kMostExtent = 32, kLeastBatch = 1000;
+  return std::max({p.m, p.n, p.k}) <= kMostExtent && p.batches() >= kLeastBatch;
+}
+
+/// Whether all problems of a batch have one operand in common.
+inline bool shares_operand(const Problem& p) {
+  const auto is_one = [](const Matrix& x) { return x.batch_stride[0] == 0 && x.batch_stride[1] == 0; };
+  return is_one(p.a) || is_one(p.b);
+}
+
 namespace cost {
 // Times in microseconds.
 constexpr double kLaunchUs = 2.6;    // a kernel in a CUDA graph: start, ramp-up and drain

@@ -234,6 +234,7 @@ enum class Family : int32_t {
   kBatchedMma,
   kSimtSkinny,
   kSimtGemv,
+  kTinyBatch,
 };
 
 /// How a kernel multiplies and adds. kAccumulateF32 and kAccumulateF16: products of the operands' elements, accumulated
@@ -258,6 +259,8 @@ enum class Sums : int32_t {
   kPlanes = 4,
   /// The same by mma.sync, which adds the five smaller products of planes in another order.
   kPlanesMma = 5,
+  /// One float32 fma after the other on CUDA cores, in ascending order of k.
+  kChain = 6,
 };
 
 // cudaStream_t and cudaError_t (0 is success) without the CUDA headers.

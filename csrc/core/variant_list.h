@@ -119,17 +119,23 @@ Status call(const Arguments&... arguments) {
 ///   kEligible          bool (Problem, Line, Reason*), see Variant::eligible
 ///   kPredictUs         double (Problem, DeviceFacts, Line), in microseconds
 ///   kSchedule          Schedule (Problem, DeviceFacts, Line): how the GEMM is divided among blocks
-///   kF16, kBF16        Status (Problem, Schedule, Stream): the launchers for float16 and bfloat16
+///   kF16, kBF16, kF32  Status (Problem, Schedule, Stream): the launchers for float16, bfloat16 and, where the kernel
+///   takes
+///                      it, float32
 ///
 /// All of them are template arguments because Variant holds plain function pointers.
-template <const auto& kLine, auto kEligible, auto kPredictUs, auto kSchedule, auto kF16, auto kBF16>
+template <const auto& kLine, auto kEligible, auto kPredictUs, auto kSchedule, auto kF16, auto kBF16, auto kF32 = kF16>
 struct ScheduledFunctions {
   static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return kEligible(p, kLine, why); }
   static size_t workspace(const Problem&, const DeviceFacts&) { return 0; }
   static double predict_us(const Problem& p, const DeviceFacts& facts) { return kPredictUs(p, facts, kLine); }
   static Status launch(const Problem& p, const DeviceFacts& facts, void*, Stream stream) {
     const auto s = kSchedule(p, facts, kLine);
-    return p.dtype == DType::kF16 ? call<kF16>(p, s, stream) : call<kBF16>(p, s, stream);
+    switch (p.dtype) {
+      case DType::kBF16: return call<kBF16>(p, s, stream);
+      case DType::kF32: return call<kF32>(p, s, stream);
+      default: return call<kF16>(p, s, stream);
+    }
   }
 };
 

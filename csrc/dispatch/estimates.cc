@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/cost.h"
 #include "dispatch/models/learned.h"
 #include "dispatch/models/torch_model.h"
 
@@ -20,6 +21,11 @@ constexpr double kLearnedDoubt = 0.4;
 
 size_t torch_slot() {
   return static_cast<size_t>(variant_count());
+}
+
+/// Whether the learned model was fitted to times of this kernel's family. tiny_batch came later.
+bool is_learned(const Contender& contender) {
+  return variant(contender.id).family != Family::kTinyBatch;
 }
 
 /// What the table has for the shape, as far as the decision may use it.
@@ -44,12 +50,14 @@ struct Predictions {
   double torch;
 };
 
-/// Corrects the analytic predictions `us` of the kernels by the learned model, several kernels at once. A kernel that
-/// is predicted to be too slow to have been measured for the model becomes NaN. Returns the least corrected time.
+/// Corrects the analytic predictions `us` by the learned model, of the kernels that it knows, several at once. A kernel
+/// that is predicted to be too slow to have been measured for the model becomes NaN. Returns the least corrected time.
 double correct_kernels(const Learned& learned, const Question& question, const Contenders& contenders, float* features,
                        double* us) {
   double fastest = kInfinity, best = kInfinity;
-  for (int i = 0; i < contenders.count; ++i) fastest = std::min(fastest, us[i]);
+  for (int i = 0; i < contenders.count; ++i) {
+    if (is_learned(contenders.all[i])) fastest = std::min(fastest, us[i]);
+  }
   Rows rows{};
   double* of_row[kRows];
   int row = 0;
@@ -60,6 +68,7 @@ double correct_kernels(const Learned& learned, const Question& question, const C
     row = 0;
   };
   for (int i = 0; i < contenders.count; ++i) {
+    if (!is_learned(contenders.all[i])) continue;
     if (us[i] > learned_reach(fastest) * fastest) {
       us[i] = kNaN;
       continue;
@@ -77,10 +86,11 @@ double correct_kernels(const Learned& learned, const Question& question, const C
 /// be.
 double apply_learned(const Learned& learned, const Question& question, const Contenders& contenders,
                      Predictions* predictions) {
-  if (contenders.count == 0) return kAnalyticMargin;
+  if (std::none_of(contenders.begin(), contenders.end(), is_learned)) return kAnalyticMargin;
   float features[std::max(kKernelFeatures, kDoubtFeatures)];
   shape_features(question.product, question.alignments, features);
   const double best = correct_kernels(learned, question, contenders, features, predictions->ours);
+  if (is_tiny_batch(question.product)) return kAnalyticMargin;
   const double torch_us = torch_product_us(question.product, question.facts, question.alignments);
   torch_features(question.product, question.facts, torch_us, best, features);
   const double correction = factor(learned.torch, features);
@@ -108,7 +118,8 @@ Times times_of(double product_us, double epilogue_us, const Knowledge& known, si
 
 void estimate(const Question& question, const Contenders& contenders, bool for_explanation, Estimates* out) {
   const Learned* const learned_here = learned(question.facts, question.problem.dtype);
-  out->known = usable_knowledge(question, contenders, /*nearby=*/learned_here == nullptr, out->table_values);
+  const bool nearby = learned_here == nullptr && !is_tiny_batch(question.product);
+  out->known = usable_knowledge(question, contenders, nearby, out->table_values);
 
   Predictions predictions;
   for (int i = 0; i < contenders.count; ++i) predictions.ours[i] = contenders.all[i].product_us;

@@ -24,8 +24,9 @@ void append(std::vector<const Variant*>* all, const VariantList& list) {
 std::vector<const Variant*>& all() {
   static std::vector<const Variant*> variants = [] {
     const VariantList lists[] = {
-        kSm80MmaVariants,    kSm90WgmmaVariants, kSkinnyVariants,     kSm90SkinnyVariants, kGemvVariants,
-        kBatchedMmaVariants, kSm90SplitVariants, kSimtSkinnyVariants, kSm80SplitVariants,  kSimtGemvVariants,
+        kSm80MmaVariants,   kSm90WgmmaVariants,  kSkinnyVariants,    kSm90SkinnyVariants,
+        kGemvVariants,      kBatchedMmaVariants, kSm90SplitVariants, kSimtSkinnyVariants,
+        kSm80SplitVariants, kSimtGemvVariants,   kTinyBatchVariants,
     };
     std::vector<const Variant*> out;
     out.reserve(kMaxVariants);
@@ -96,6 +97,7 @@ const char* family_name(Family family) {
     case Family::kSm80Split: return "sm80_split";
     case Family::kSimtSkinny: return "simt_skinny";
     case Family::kSimtGemv: return "simt_gemv";
+    case Family::kTinyBatch: return "tiny_batch";
   }
   return "unknown";
 }

@@ -29,5 +29,6 @@ extern const VariantList kSimtGemvVariants;
 extern const VariantList kSm90SplitVariants;
 extern const VariantList kSm80SplitVariants;
 extern const VariantList kBatchedMmaVariants;
+extern const VariantList kTinyBatchVariants;
 
 }  // namespace hgemm

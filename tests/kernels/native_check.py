@@ -18,11 +18,14 @@ FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefin
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 
 
-def counts(source: str, folder: Path) -> list[int]:
-    """Compiles ``source`` in ``folder``, runs it, and returns the numbers that it prints. Its status must be 0."""
+def counts(source: str, folder: Path, *files: str) -> list[int]:
+    """Compiles ``source`` in ``folder`` together with ``files`` of csrc, runs it, and returns the numbers that it prints.
+    Its status must be 0."""
     path, program = folder / "check.cc", folder / "check"
     path.write_text(source)
-    subprocess.run(["c++", *FLAGS, f"-I{CSRC}", str(path), "-o", str(program)], check=True)
+    subprocess.run(
+        ["c++", *FLAGS, f"-I{CSRC}", str(path), *(str(CSRC / file) for file in files), "-o", str(program)], check=True
+    )
     run = subprocess.run([program], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     return [int(word) for word in run.stdout.split()]

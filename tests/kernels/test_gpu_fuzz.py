@@ -129,6 +129,14 @@ class Output:
 # Around the tile sizes of kernels and the vectors they copy.
 EDGES = [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 191, 255, 256, 257, 384, 511, 513, 700]
 sizes = st.one_of(st.sampled_from(EDGES), st.integers(1, 700), st.integers(1, 87).map(lambda n: 8 * n))
+# M, N and K; one in eight as small as tiny_batch takes them, one in eight a whole product of it.
+extents = st.sampled_from(["any"] * 6 + ["tiny", "cube"]).flatmap(
+    lambda kind: {
+        "any": st.tuples(sizes, sizes, sizes),
+        "tiny": st.tuples(*[st.integers(1, 32)] * 3),
+        "cube": st.integers(2, 6).map(lambda size: (size, size, size)),
+    }[kind]
+)
 batches = st.sampled_from([0, 0, 1, 1, 2, 2, 2]).flatmap(lambda n: st.tuples(*[st.integers(1, 4)] * n))
 offsets = st.sampled_from([0, 0, 0, 8, 1, 2, 4])
 outputs = st.builds(Output, padding=st.sampled_from([0, 0, 0, 0, 8, 5]), offset=offsets, float32=st.booleans())
@@ -193,7 +201,7 @@ class Product:
 
 @st.composite
 def products(draw: st.DrawFn) -> Product:
-    m, n, k = draw(sizes), draw(sizes), draw(sizes)
+    m, n, k = draw(extents)
     batch = draw(batches)
     a, b = (*draw(broadcast(batch)), m, k), (*draw(broadcast(batch)), k, n)
     vector = draw(st.sampled_from([None] * 10 + ["a", "b"]))
@@ -251,7 +259,7 @@ class Linear:
 
 @st.composite
 def linears(draw: st.DrawFn) -> Linear:
-    m, n, k = draw(sizes), draw(sizes), draw(sizes)
+    m, n, k = draw(extents)
     batch = draw(batches)
     return Linear(
         x=draw(operands((*batch, m, k))),
@@ -306,7 +314,7 @@ class Sum:
 @st.composite
 def sums(draw: st.DrawFn) -> Sum:
     """beta * C + alpha * A @ B, with or without one batch dimension; C takes every form that broadcasts."""
-    m, n, k = draw(sizes), draw(sizes), draw(sizes)
+    m, n, k = draw(extents)
     batch = draw(st.sampled_from([(), (1,), (2,), (5,)]))
     return Sum(
         c=draw(broadcast((*batch, m, n)).flatmap(operands)),
@@ -443,6 +451,7 @@ def test_every_kernel_serves_some_of_these(variant: VariantInfo) -> None:
     sizes = [(64, 64, 700), (8, 640, 512), (640, 8, 512), (257, 130, 640), (700, 700, 64), (1, 1000, 1000), (16, 9, 80)]
     sizes.append((130, 258, 1030))  # deep enough, and off 16 bytes, for stream-K with a padded copy
     sizes += [(24, 17000, 72), (17000, 24, 72), (24, 17000, 67)]  # long enough for edged kernels
+    sizes += [(size, size, size) for size in range(2, 7)]
     for m, n, k in sizes:
         for a_rows, b_rows in [((m, k), (k, n)), ((m, k), (n, k)), ((k, m), (k, n)), ((k, m), (n, k))]:
             a, b = (torch.randn(rows, device=DEVICE, dtype=dtype) for rows in (a_rows, b_rows))

@@ -72,6 +72,7 @@ int learned_code(Family family) {
     case Family::kSimtSkinny: return 8;
     case Family::kSm80Split: return 9;
     case Family::kSimtGemv: return 10;
+    case Family::kTinyBatch: return 11;
   }
   return -1;
 }

@@ -1,6 +1,7 @@
 #include "dispatch/models/torch_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -59,6 +60,19 @@ constexpr double kManyLongRowsShare = 1.4;
 // not apply where K is longer than kMostFloatK. torch takes 22.4 us at 4096 x 4096 and 29.5 us at 6144 x 4096
 // (float32-rows.json); the model then predicts 21.4 and 29.4.
 constexpr double kVectorUs = 2.4, kVectorBytes = 64e6;
+
+// Tiny batches: nanoseconds of one matrix, by its k. The rates are close to the lowest that were measured on an H100
+// and an H200 with torch 2.11 in float32 and float16 (kernels/tiny_batch/NOTES.md). At sizes between them torch takes
+// up to 2.5 times as long, because cuBLAS's choice among its kernels jumps. For other chips the rates are scaled by the
+// number of SMs and the clock.
+constexpr double kTinyStartUs = 2.5, kTinyStreamShare = 0.93;
+struct TinyRates {
+  int64_t k;  // the largest k that the rates hold for
+  double f32, whole, even,
+      odd;  // The last three are for 16-bit rows that are aligned to 16 bytes, to 4 or 8, and to 2.
+};
+constexpr TinyRates kTinyRates[] = {{8, 1.72, 3.0, 0.72, 1.64}, {16, 2.3, 3.0, 0.72, 1.64}, {32, 3.0, 3.0, 1.55, 3.5}};
+constexpr double kTinyVectorF32 = 0.83, kTinyVectorHalf = 0.65;  // one row or column
 
 double us_per_flop(double flops_per_clk, const Chip& chip) {
   return 1.0 / (flops_per_clk * chip.clock_ghz * 1e3);
@@ -159,6 +173,21 @@ double few_rows_us(const Problem& p, const DeviceFacts& facts, const Chip& chip)
   return std::max(us, 2.0 * results * k * us_per_flop(0.95 * chip.simt_flops, chip) / facts.sm_count);
 }
 
+/// A batch of many tiny products. cuBLAS takes a time per matrix, which memory traffic hides in part.
+double tiny_batch_us(const Problem& p, const DeviceFacts& facts, const Chip& chip, const Alignments& alignments) {
+  const bool is_half = p.is_half();
+  const TinyRates* rates = kTinyRates;
+  while (rates->k < p.k) ++rates;
+  const int aligned = alignments.least();
+  double ns = !is_half ? rates->f32 : aligned >= 16 ? rates->whole : aligned >= 4 ? rates->even : rates->odd;
+  if (p.m == 1 || p.n == 1) ns = is_half ? kTinyVectorHalf : kTinyVectorF32;
+  const Chip& timed = chip_of(90);
+  const double speed = facts.sm_count * chip.clock_ghz / (timed.facts.sm_count * timed.clock_ghz);
+  const double matrices_us = ns * 1e-3 * static_cast<double>(p.batches()) / speed;
+  const double memory_us = dram_bytes(p) / (dram_gbs(facts) * 1e3 * kTinyStreamShare);
+  return kTinyStartUs + std::hypot(matrices_us, memory_us);
+}
+
 /// A matrix-vector kernel, which has no tiles that compute rows beyond the one that is needed.
 double vector_us(const Problem& p, const DeviceFacts& facts, bool aligned) {
   return std::max(stream_us(p, facts, aligned ? kStreamShare : kRaggedStreamShare), kStartUs + kTileUs);
@@ -168,6 +197,7 @@ double vector_us(const Problem& p, const DeviceFacts& facts, bool aligned) {
 
 double torch_product_us(const Problem& p, const DeviceFacts& facts, const Alignments& alignments) {
   const Chip& chip = chip_of(facts.cc);
+  if (is_tiny_batch(p)) return tiny_batch_us(p, facts, chip, alignments);
   if (p.dtype == DType::kF32 && std::min(p.m, p.n) <= kFewRows) return few_rows_us(p, facts, chip);
   const bool aligned = alignments.all_whole();
   if (p.m == 1 || p.n == 1) return vector_us(p, facts, aligned);

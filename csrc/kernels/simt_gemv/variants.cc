@@ -37,6 +37,8 @@ constexpr double kBlockRate = 27, kBlockRateMn = 70;  // GB/s that one block rea
 // least kLeastUs, and are multiplied by kUntimed.
 constexpr double kLeastBytes = 0.5e6, kLeastUs = 3.0;
 constexpr double kUntimed = 1.5;
+// Microseconds of a block that reads next to nothing, as in gemv. It matters in tiny batches alone.
+constexpr double kBlockUs = 1.5;
 constexpr int kFullWaveTenths = 7;  // a wave counts as full if it has this many tenths of the blocks that fit
 constexpr int kBlockUnits = 3;      // what a block takes besides its loads, expressed in units of loads
 constexpr int kLeastSliceK = 1024;
@@ -112,7 +114,9 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const double us =
       fixed + (s.slices > 1 ? kSplitUs : 0.0) + kRampUs * std::min(bytes / kRampBytes, 1.0) + bytes / (rate * 1e3);
   const bool was_timed = p.batches() == 1 && bytes >= kLeastBytes;
-  return was_timed ? us : kUntimed * std::max(us, kLeastUs);
+  if (was_timed) return us;
+  const double blocks_us = is_tiny_batch(p) ? kBlockUs * blocks / (facts.sm_count * simt_gemv::kBlocks) : 0.0;
+  return kUntimed * std::max({us, blocks_us, kLeastUs});
 }
 
 template <class C>

@@ -1,0 +1,141 @@
+// The variants of tiny_batch: which problems each one takes, and how long it is predicted to run. How a batch is cut
+// into chunks is in config.h.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <tuple>
+
+#include "core/chip.h"
+#include "core/cost.h"
+#include "core/problem.h"
+#include "core/variant_list.h"
+#include "kernels/tiny_batch/config.h"
+#include "kernels/tiny_batch/list.h"
+#include "kernels/variants.h"
+
+namespace hgemm {
+namespace {
+
+using tiny_batch::Copy;
+using tiny_batch::Layout;
+using tiny_batch::Schedule;
+
+/// A kernel of list.h as values.
+struct Line {
+  Tile tile;
+  int smem_bytes;  // at most
+  tiny_batch::Shape shape;
+};
+
+// Fitted to the measured times of an H100 (NOTES.md).
+constexpr double kFixedUs = 2.0;      // start, first bytes, drain
+constexpr double kStreamShare = 0.9;  // of the read bandwidth
+constexpr double kOverlap = 2.5;  // how well memory and instructions hide each other; infinite: the longer hides all
+constexpr double kIssued = 2.3;   // warp instructions that an SM issues in a clock
+// What threads take, in instructions: for a tile, and for each k of it; more for each k where groups of four elements
+// of one operand, or of both, are not aligned.
+constexpr double kTile = 200, kStepF32 = 3, kStepHalf = 11, kNarrowStepF32 = 3.5, kNarrowStepHalf = 5.5;
+// For a whole product, for each multiplication of it, and for each element of A, B and D; more in halves.
+constexpr double kWhole = 20, kFma = 1.35, kElement = 1, kHalfElement = 1.5;
+// For a copy between global and shared memory: in a chunk that is one piece of memory, as it lies there or with
+// padding, or in one that has runs of its own, and in single 16-bit elements.
+constexpr double kFlatCopy = 16, kPaddedCopy = 35, kRunCopy = 14, kElementCopy = 62;
+constexpr double kEpilogue = 80;  // for a result with a C, a bias or an activation
+// The models of batched_mma are up to 30 % too high where that is ahead: of 16^3 and more in aligned halves, and of
+// smaller ones in short batches. This much is added here instead, so that they compare.
+constexpr double kBesideTensorCores = 1.35;
+constexpr int64_t kManyFma = 4096, kFewForTensorCores = 4000;
+// Shorter batches were not timed: they are left to torch, unless that is expected to be far behind.
+constexpr double kUntimed = 1.5, kLeastUs = 3.0;
+
+Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  return tiny_batch::schedule(p, facts, line.shape);
+}
+
+bool eligible(const Problem& p, const Line& line, Reason* why) {
+  const auto m = static_cast<long long>(p.m), n = static_cast<long long>(p.n), k = static_cast<long long>(p.k);
+  if (line.shape.whole && !tiny_batch::fits(p, line.shape)) {
+    return refuse(why, "M, N and K must be %d, got %lld, %lld and %lld", line.shape.tm, m, n, k);
+  }
+  if (!tiny_batch::fits(p, line.shape)) {
+    return refuse(why, "M, N and K must be at most %d, got %lld, %lld and %lld", tiny_batch::kMostExtent, m, n, k);
+  }
+  if (p.batches() > INT32_MAX) {
+    return refuse(why, "at most 2^31 - 1 batches, got %lld", static_cast<long long>(p.batches()));
+  }
+  return true;
+}
+
+/// What the threads that copy a matrix take.
+double copying(const Layout& l, int element_bytes) {
+  if (l.shared) return 0;
+  const double bytes = static_cast<double>(l.matrix) * element_bytes;
+  if (l.copy == Copy::kFlat) return kFlatCopy * bytes / 16;
+  return (l.piece == 2 ? kElementCopy : l.copy == Copy::kPadded ? kPaddedCopy : kRunCopy) * bytes / l.piece;
+}
+
+/// What the threads that multiply take for a product.
+double multiplying(const Problem& p, const Schedule& s, const Line& line) {
+  const double k = static_cast<double>(p.k);
+  if (line.shape.whole) return kWhole + kFma * k * k * k + 3 * k * k * (kElement + (p.is_half() ? kHalfElement : 0));
+  const int narrow = !s.a.wide + !s.b.wide;
+  const double step = p.is_half() ? kStepHalf + narrow * kNarrowStepHalf : kStepF32 + narrow * kNarrowStepF32;
+  return s.tiles_m * s.tiles_n * (kTile + k * step);
+}
+
+/// Halves of which tensor cores were measured to be faster: large ones, or few.
+bool suits_tensor_cores(const Problem& p) {
+  if (!p.is_half() || alignment_a(p) < 16 || alignment_b(p) < 16) return false;
+  if ((p.a_major() == Major::kK ? p.k : p.m) % 8 != 0 || (p.b_major() == Major::kK ? p.k : p.n) % 8 != 0) return false;
+  return !shares_operand(p) && (p.m * p.n * p.k >= kManyFma || p.batches() < kFewForTensorCores);
+}
+
+/// What memory and instructions take, which only partly hide each other.
+double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  Problem for_any_beta = p;
+  for_any_beta.beta = 1.0f;
+  const Schedule s = schedule(for_any_beta, facts, line);
+  const int bytes = dtype_bytes(p.dtype);
+  double instructions = multiplying(p, s, line) + copying(s.a, bytes) + copying(s.b, bytes);
+  instructions += s.plain ? copying(s.d, dtype_bytes(p.out_dtype)) : kEpilogue * static_cast<double>(p.m * p.n);
+  const double rate = facts.sm_count * chip_of(facts.cc).clock_ghz * 1e3 * kIssued;
+  const double issue_us = instructions * static_cast<double>(p.batches()) / 32 / rate;
+  const double memory_us = dram_bytes(p) / (dram_gbs(facts) * 1e3 * kStreamShare);
+  double us = kFixedUs + std::pow(std::pow(memory_us, kOverlap) + std::pow(issue_us, kOverlap), 1 / kOverlap);
+  if (suits_tensor_cores(p)) us *= kBesideTensorCores;
+  return is_tiny_batch(p) ? us : kUntimed * std::max(us, kLeastUs);
+}
+
+template <class C>
+constexpr Line kLine = {
+    .tile = {C::TM, C::TN, C::K_STEP, 1, tiny_batch::kMostThreads},
+    .smem_bytes = tiny_batch::kMostSmemBytes,
+    .shape = {C::TM, C::TN, C::WHOLE, C::BLOCKS},
+};
+
+template <class C>
+using Functions = ScheduledFunctions<kLine<C>, eligible, predict_us, schedule, &tiny_batch::launch<C, DType::kF16>,
+                                     &tiny_batch::launch<C, DType::kBF16>, &tiny_batch::launch<C, DType::kF32>>;
+
+template <class C>
+constexpr Name name() {
+  return C::WHOLE ? name_of("tiny_batch_", C::TM, "x", C::TM, "x", C::TM) : name_of("tiny_batch_t", C::TM, "x", C::TN);
+}
+template <class C>
+constexpr Name kName = name<C>();
+
+template <class C>
+constexpr auto variants_of(const tiny_batch::Kernel<C>&) {
+  Variant v = variant_of<Functions<C>>(kName<C>, Family::kTinyBatch, kHalfTypes | kFloat32, kLine<C>);
+  v.sums = Sums::kChain;
+  return std::array{v};
+}
+
+constexpr auto kVariants = variants_of_list(tiny_batch::kKernels, [](auto kernel) { return variants_of(kernel); });
+
+}  // namespace
+
+const VariantList kTinyBatchVariants = kVariants;
+
+}  // namespace hgemm

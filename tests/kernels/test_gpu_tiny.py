@@ -1,0 +1,303 @@
+"""tiny_batch: every size up to 32, layout, alignment and epilogue, batches longer than a grid has rows, operands that a
+batch shares, and the ways by which torch's functions reach it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import (
+    ACTIVATIONS,
+    POISON,
+    GuardedBuffer,
+    assert_as_good,
+    assert_close_to_torch,
+    calls,
+    rand,
+    reference_matmul,
+)
+from torch import Tensor
+
+import hgemm_ops
+from hgemm_ops import VariantInfo
+
+pytestmark = pytest.mark.gpu
+
+hgemm = torch.ops.hgemm
+KERNELS = [v for v in hgemm_ops.variants() if v.family == "tiny_batch"]
+VARIANTS = pytest.mark.parametrize("variant", KERNELS, ids=lambda v: v.name)
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+LAYOUTS = pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+# Of the kernel for all sizes: cubes, edges of its tile on each side, one row, column or k, the largest.
+SIZES = [
+    (1, 1, 1),
+    (4, 4, 4),
+    (5, 5, 5),
+    (7, 7, 7),
+    (8, 8, 8),
+    (16, 16, 16),
+    (17, 17, 17),
+    (31, 31, 31),
+    (32, 32, 32),
+    (1, 32, 8),
+    (32, 1, 7),
+    (6, 1, 6),
+    (9, 20, 1),
+    (2, 8, 5),
+    (13, 4, 32),
+    (17, 23, 31),
+    (12, 28, 2),
+]
+
+
+def sizes_of(variant: VariantInfo) -> list[tuple[int, int, int]]:
+    size = variant.tile[0]
+    return SIZES if variant.name.endswith("t4x4") else [(size, size, size)]
+
+
+def matrices(
+    batch: int, rows: int, cols: int, order: str, dtype: torch.dtype, row_gap: int = 0, gap: int = 0, offset: int = 0
+) -> Tensor:
+    """(batch, rows, cols), row-major (N) or column-major (T), ``row_gap`` elements after each row of memory and ``gap``
+    after each matrix, all of them NaN, ``offset`` behind a multiple of 16 bytes. The storage ends with the last
+    element."""
+    lines, length = (rows, cols) if order == "N" else (cols, rows)
+    ld = length + row_gap
+    step = lines * ld + gap
+    extent = (batch - 1) * step + (lines - 1) * ld + length
+    storage = torch.full((64 + offset + extent,), POISON, device="cuda", dtype=dtype)
+    strides = (step, ld, 1) if order == "N" else (step, 1, ld)
+    view = storage.as_strided((batch, rows, cols), strides, 64 + offset)
+    view.copy_(rand(batch, rows, cols, dtype=torch.float32).to(dtype))
+    return view
+
+
+def check(variant: VariantInfo, a: Tensor, b: Tensor, row_padding: int = 0, offset: int = 64) -> Tensor:
+    """Forced into a result that lies in NaN, twice."""
+    __tracebackhide__ = True
+    exact, magnitude = reference_matmul(a, b)
+    buffer = GuardedBuffer(tuple(exact.shape), a.dtype, "cuda", row_padding=row_padding, offset=offset)
+    hgemm.bmm.out(a, b, variant=variant.id, out=buffer.tensor)
+    again = hgemm.bmm(a, b, variant=variant.id)
+    buffer.check()
+    assert_close_to_torch(buffer.tensor, exact, torch.bmm(a, b), magnitude=magnitude)
+    torch.testing.assert_close(again, buffer.tensor, rtol=0, atol=0, equal_nan=True)
+    return again
+
+
+@pytest.mark.parametrize("batch", [1, 7, 1000, 4099])
+@LAYOUTS
+@DTYPES
+@VARIANTS
+def test_sizes(variant: VariantInfo, dtype: torch.dtype, layout: str, batch: int) -> None:
+    for m, n, k in sizes_of(variant):
+        check(variant, matrices(batch, m, k, layout[0], dtype), matrices(batch, k, n, layout[1], dtype))
+
+
+@LAYOUTS
+@DTYPES
+@VARIANTS
+def test_every_alignment(variant: VariantInfo, dtype: torch.dtype, layout: str) -> None:
+    """Rows apart, matrices apart, any start, of the operands and of the result."""
+    places = [(0, 0, 1), (0, 0, 3), (1, 0, 0), (3, 5, 7), (0, 1, 0), (4, 4, 4), (8, 8, 0), (0, 2, 2)]
+    for m, n, k in sizes_of(variant):
+        for (gap_a, step_a, offset_a), (gap_b, step_b, offset_b) in zip(places, places[3:] + places[:3], strict=True):
+            a = matrices(133, m, k, layout[0], dtype, gap_a, step_a, offset_a)
+            b = matrices(133, k, n, layout[1], dtype, gap_b, step_b, offset_b)
+            check(variant, a, b, row_padding=gap_b, offset=61 + offset_a)
+
+
+@DTYPES
+@VARIANTS
+def test_every_number_of_rows_columns_and_k(variant: VariantInfo, dtype: torch.dtype) -> None:
+    if not variant.name.endswith("t4x4"):
+        pytest.skip("takes one size")
+    for extent in range(1, 33):
+        for m, n, k in ((extent, 6, 5), (6, extent, 5), (6, 5, extent), (extent, extent, extent)):
+            check(variant, matrices(37, m, k, "N", dtype), matrices(37, k, n, "N", dtype))
+
+
+@DTYPES
+@VARIANTS
+def test_shared_and_strided_batches(variant: VariantInfo, dtype: torch.dtype) -> None:
+    """One matrix for the batch, for all inner or for all outer batches; heads between rows, whose two batch strides are
+    no one stride; matrices that overlap."""
+    for m, n, k in sizes_of(variant):
+        for order in ("N", "T"):
+            a = matrices(30 * 41, m, k, order, dtype).unflatten(0, (30, 41))
+            b = matrices(30 * 41, k, n, order, dtype).unflatten(0, (30, 41))
+            for x, y in ((a[0, 0], b), (a[:, :1], b), (a, b[:1]), (a[:1], b), (a[:, :1], b[:1]), (a[0, :1], b[:, :1])):
+                exact, magnitude = reference_matmul(x, y)
+                out = hgemm.matmul(x, y, variant=variant.id)
+                assert_close_to_torch(out, exact, torch.matmul(x, y), magnitude=magnitude)
+        q, key = (rand(7, rows, 11, k, dtype=dtype).transpose(1, 2) for rows in (m, n))
+        exact, magnitude = reference_matmul(q, key.mT)
+        assert_close_to_torch(hgemm.matmul(q, key.mT, variant=variant.id), exact, q @ key.mT, magnitude=magnitude)
+        a = rand(3000 + m * k, dtype=dtype).as_strided((1000, m, k), (3, k, 1))
+        check(variant, a, matrices(1000, k, n, "T", dtype))
+
+
+@pytest.mark.parametrize("batch", [65_537, (1 << 21) + 3])
+@DTYPES
+@VARIANTS
+def test_long_batches(variant: VariantInfo, dtype: torch.dtype, batch: int) -> None:
+    m, n, k = (3, 5, 2) if variant.name.endswith("t4x4") else sizes_of(variant)[0]
+    check(variant, matrices(batch, m, k, "N", dtype), matrices(batch, k, n, "T", dtype))
+
+
+@pytest.mark.parametrize("out_dtype", [None, torch.float32], ids=str)
+@DTYPES
+@VARIANTS
+def test_epilogue(variant: VariantInfo, dtype: torch.dtype, out_dtype: torch.dtype | None) -> None:
+    for (m, n, k), gap in itertools.product(sizes_of(variant), (0, 3)):
+        a, b = matrices(301, m, k, "N", dtype, gap), matrices(301, k, n, "T", dtype, gap)
+        c = matrices(301, m, n, "N", dtype, gap)
+        exact, magnitude = reference_matmul(a, b)
+        out = hgemm.bmm(a, b, out_dtype=out_dtype, variant=variant.id)
+        assert out.dtype == (out_dtype or dtype)
+        assert_close_to_torch(out.to(dtype), exact, torch.bmm(a, b), magnitude=magnitude)
+        for addend in (c, c[:1], c[:, :, :1], c[0, 0], c.mT.contiguous().mT):
+            theirs = torch.baddbmm(addend, a, b, beta=0.5, alpha=2.0)
+            out = hgemm.baddbmm(addend, a, b, beta=0.5, alpha=2.0, out_dtype=out_dtype, variant=variant.id)
+            size = 2 * magnitude + addend.double().abs()
+            assert_close_to_torch(out.to(dtype), 0.5 * addend.double() + 2 * exact, theirs, magnitude=size)
+        out = hgemm.baddbmm(torch.full_like(c, POISON), a, b, beta=0, variant=variant.id)
+        assert_close_to_torch(out, exact, torch.bmm(a, b), magnitude=magnitude)
+
+
+@DTYPES
+@VARIANTS
+def test_bias_and_activation(variant: VariantInfo, dtype: torch.dtype) -> None:
+    for m, n, k in sizes_of(variant):
+        x, weight, bias = (rand(*shape, dtype=dtype) for shape in ((m, k), (n, k), (n,)))
+        product, magnitude = reference_matmul(x, weight.t())
+        size, wide, theirs = magnitude + bias.double().abs(), product + bias.double(), F.linear(x, weight, bias)
+        for act, function in ACTIVATIONS.items():
+            y, pre = hgemm.linear_save(x, weight, bias, act, variant=variant.id)
+            assert_close_to_torch(pre, wide, theirs, magnitude=size)
+            assert_close_to_torch(y, function(wide), function(theirs), magnitude=size)
+
+
+@DTYPES
+@VARIANTS
+def test_no_k_gives_the_epilogue_of_zero(variant: VariantInfo, dtype: torch.dtype) -> None:
+    if not variant.name.endswith("t4x4"):
+        pytest.skip("takes one size")
+    for m, n in ((3, 3), (32, 17), (8, 8)):
+        a, b, c = (rand(1001, *shape, dtype=dtype) for shape in ((m, 0), (0, n), (m, n)))
+        assert torch.equal(hgemm.bmm(a, b, variant=variant.id), torch.zeros_like(c))
+        assert torch.equal(hgemm.baddbmm(c, a, b, beta=2, variant=variant.id), 2 * c)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@DTYPES
+@VARIANTS
+def test_special_values_stay_in_their_product(variant: VariantInfo, dtype: torch.dtype, value: float) -> None:
+    for m, n, k in sizes_of(variant):
+        a, b = matrices(41, m, k, "N", dtype), matrices(41, k, n, "N", dtype)
+        a[7, m // 2, k - 1] = b[11, 0, 0] = b[40, k - 1, n - 1] = value
+        check(variant, a, b)
+
+
+@DTYPES
+def test_all_kernels_give_the_same_bits_wherever_a_product_lies(dtype: torch.dtype) -> None:
+    """Layouts, neighbours, the rest of the matrix and the length of the batch have no say."""
+    for size in range(2, 7):
+        a, b = rand(1003, size, size, dtype=dtype), rand(1003, size, size, dtype=dtype)
+        able = [v for v in KERNELS if v.tile[0] == size or v.name.endswith("t4x4")]
+        results = [hgemm.bmm(a, b, variant=v.id) for v in able]
+        for transposed_a, transposed_b in itertools.product((False, True), repeat=2):
+            x = a.mT.contiguous().mT if transposed_a else a
+            y = b.mT.contiguous().mT if transposed_b else b
+            results += [hgemm.bmm(x, y, variant=v.id) for v in able]
+        parts = list(zip(a.split(17), b.split(17), strict=True))
+        results += [torch.cat([hgemm.bmm(x, y, variant=v.id) for x, y in parts]) for v in able]
+        assert len(able) == 2
+        for out in results[1:]:
+            assert torch.equal(out, results[0])
+    tile = next(v for v in KERNELS if v.name.endswith("t4x4"))
+    a, b = rand(501, 19, 27, dtype=dtype), rand(501, 27, 30, dtype=dtype)
+    whole = hgemm.bmm(a, b, variant=tile.id)
+    for m, n in ((1, 30), (5, 7), (19, 4)):
+        part = hgemm.bmm(a[:, :m], b[:, :, -n:], variant=tile.id)
+        assert torch.equal(part, whole[:, :m, -n:])
+
+
+@DTYPES
+def test_torchs_functions_reach_it(dtype: torch.dtype) -> None:
+    a, b, c = (rand(2000, 5, 5, dtype=dtype) for _ in range(3))
+    weight = rand(5, 5, dtype=dtype)
+    functions = {
+        "bmm": lambda: torch.bmm(a, b),
+        "matmul": lambda: a @ b,
+        "einsum": lambda: torch.einsum("bij,bjk->bik", a, b),
+        "einsum, transposed": lambda: torch.einsum("bij,bkj->bik", a, b),
+        "baddbmm": lambda: torch.baddbmm(c, a, b, beta=0.5),
+        "vmap": lambda: torch.func.vmap(torch.matmul)(a, b),
+        "vmap, shared": lambda: torch.func.vmap(lambda x: weight @ x)(a),
+    }
+    for name, function in functions.items():
+        theirs = function()
+        exact, magnitude = reference_matmul(
+            *{"vmap, shared": (weight, a), "einsum, transposed": (a, b.mT)}.get(name, (a, b))
+        )
+        if name == "baddbmm":
+            exact, magnitude = exact + 0.5 * c.double(), magnitude + c.double().abs()
+        with hgemm_ops.use_custom_gemm() as report:
+            out = function()
+        assert_close_to_torch(out, exact, theirs, magnitude=magnitude)
+        ours = sum(calls(report, v.name) for v in KERNELS)
+        if name != "vmap, shared":  # which torch may fold into one product
+            assert ours == 1, f"{name}: {report}"
+
+
+@DTYPES
+def test_gradients_are_tiny_batches_too(dtype: torch.dtype) -> None:
+    def run(a: Tensor, b: Tensor) -> list[Tensor]:
+        a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
+        out = torch.bmm(a, b)
+        seed = torch.linspace(-1, 1, out.numel(), device="cuda").to(dtype).view(out.shape).to(out.dtype)
+        return [out.detach(), *torch.autograd.grad(out, (a, b), seed)]
+
+    for m, n, k in ((3, 3, 3), (7, 5, 6), (4, 4, 4)):
+        a, b = rand(3000, m, k, dtype=dtype), rand(3000, k, n, dtype=dtype)
+        theirs, exact = run(a, b), run(a.double(), b.double())
+        with hgemm_ops.use_custom_gemm() as report:
+            ours = run(a, b)
+        for got, other, ref in zip(ours, theirs, exact, strict=True):
+            assert_as_good(got, other, ref, units=4)
+        assert sum(calls(report, v.name) for v in KERNELS) == 3, str(report)
+
+
+@VARIANTS
+def test_a_chain_of_products(variant: VariantInfo) -> None:
+    """Kernels overlap their predecessors' ends, whose results they read."""
+    size = variant.tile[0]
+    factors = [rand(20_000, size, size) * (3 / size) ** 0.5 for _ in range(6)]  # sums neither grow nor vanish
+
+    def chain(wait: bool) -> Tensor:
+        y = factors[0]
+        for factor in factors * 4:
+            y = hgemm.bmm(y, factor, variant=variant.id)
+            if wait:
+                torch.cuda.synchronize()
+        return y
+
+    expected = chain(True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = chain(False)
+    for _ in range(20):
+        out.fill_(POISON)
+        graph.replay()
+        assert torch.equal(out, expected)
+
+
+@VARIANTS
+def test_other_sizes_are_refused_with_the_limit(variant: VariantInfo) -> None:
+    limit = "at most 32" if variant.name.endswith("t4x4") else str(variant.tile[0])
+    for m, n, k in ((33, 2, 2), (2, 33, 2), (2, 2, 33)):
+        with pytest.raises(RuntimeError, match=rf"M, N and K must be {limit}, got {m}, {n} and {k}"):
+            hgemm.bmm(rand(2, m, k), rand(2, k, n), variant=variant.id)
