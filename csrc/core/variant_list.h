@@ -120,8 +120,7 @@ Status call(const Arguments&... arguments) {
 ///   kPredictUs         double (Problem, DeviceFacts, Line), in microseconds
 ///   kSchedule          Schedule (Problem, DeviceFacts, Line): how the GEMM is divided among blocks
 ///   kF16, kBF16, kF32  Status (Problem, Schedule, Stream): the launchers for float16, bfloat16 and, where the kernel
-///   takes
-///                      it, float32
+///                      takes it, float32
 ///
 /// All of them are template arguments because Variant holds plain function pointers.
 template <const auto& kLine, auto kEligible, auto kPredictUs, auto kSchedule, auto kF16, auto kBF16, auto kF32 = kF16>

@@ -67,9 +67,10 @@ constexpr double kVectorUs = 2.4, kVectorBytes = 64e6;
 // number of SMs and the clock.
 constexpr double kTinyStartUs = 2.5, kTinyStreamShare = 0.93;
 struct TinyRates {
-  int64_t k;  // the largest k that the rates hold for
-  double f32, whole, even,
-      odd;  // The last three are for 16-bit rows that are aligned to 16 bytes, to 4 or 8, and to 2.
+  int64_t k;   // the largest k that the rates hold for
+  double f32;  // float32
+  // 16-bit operands whose rows are aligned to 16 bytes, to 4 or 8, and to 2.
+  double whole, even, odd;
 };
 constexpr TinyRates kTinyRates[] = {{8, 1.72, 3.0, 0.72, 1.64}, {16, 2.3, 3.0, 0.72, 1.64}, {32, 3.0, 3.0, 1.55, 3.5}};
 constexpr double kTinyVectorF32 = 0.83, kTinyVectorHalf = 0.65;  // one row or column
