@@ -93,6 +93,8 @@ bool suits_tensor_cores(const Problem& p) {
 
 /// What memory and instructions take, which only partly hide each other.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const double memory_us = dram_bytes(p) / (dram_gbs(facts) * 1e3 * kStreamShare);
+  if (!tiny_batch::fits(p, line.shape)) return kFixedUs + memory_us;  // a table may ask for problems that are refused
   Problem for_any_beta = p;
   for_any_beta.beta = 1.0f;
   const Schedule s = schedule(for_any_beta, facts, line);
@@ -101,7 +103,6 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   instructions += s.plain ? copying(s.d, dtype_bytes(p.out_dtype)) : kEpilogue * static_cast<double>(p.m * p.n);
   const double rate = facts.sm_count * chip_of(facts.cc).clock_ghz * 1e3 * kIssued;
   const double issue_us = instructions * static_cast<double>(p.batches()) / 32 / rate;
-  const double memory_us = dram_bytes(p) / (dram_gbs(facts) * 1e3 * kStreamShare);
   double us = kFixedUs + std::pow(std::pow(memory_us, kOverlap) + std::pow(issue_us, kOverlap), 1 / kOverlap);
   if (suits_tensor_cores(p)) us *= kBesideTensorCores;
   return is_tiny_batch(p) ? us : kUntimed * std::max(us, kLeastUs);
