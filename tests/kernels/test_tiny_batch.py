@@ -212,6 +212,22 @@ def test_float32_up_to_32_is_chosen() -> None:
 
 @needs_library
 @pytest.mark.usefixtures("no_table")
+def test_problems_where_they_were_measured_to_lose_are_torchs() -> None:
+    """Few matrices that need many instructions, and large odd ones of 16 bits."""
+    for batch, size, dtype, layout in (
+        (1000, 28, torch.float32, "NN"),
+        (1000, 31, torch.float32, "NN"),
+        (1260, 32, torch.float32, "TT"),
+        (1000, 27, torch.bfloat16, "TT"),
+        (7014, 27, torch.bfloat16, "NN"),
+        (5504, 25, torch.bfloat16, "TT"),
+        (1574, 22, torch.float16, "TT"),
+    ):
+        assert chosen(batch, size, size, size, dtype, layout, **H100) == "torch", (batch, size, dtype, layout)
+
+
+@needs_library
+@pytest.mark.usefixtures("no_table")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 def test_other_problems_are_not_theirs(dtype: torch.dtype) -> None:
     for batch, m, n, k in ((1, 3, 3, 3), (100, 3, 3, 3), (999, 8, 8, 8), (100_000, 33, 3, 3), (100_000, 3, 3, 33)):

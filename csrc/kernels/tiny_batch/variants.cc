@@ -46,6 +46,8 @@ constexpr double kEpilogue = 80;  // for a result with a C, a bias or an activat
 // smaller ones in short batches. This much is added here instead, so that they compare.
 constexpr double kBesideTensorCores = 1.35;
 constexpr int64_t kManyFma = 4096, kFewForTensorCores = 4000;
+// Keeps problems of was_slower() away from this family: predictions are off by less.
+constexpr double kSlower = 2.0;
 // Shorter batches were not timed: they are left to torch, unless that is expected to be far behind.
 constexpr double kUntimed = 1.5, kLeastUs = 3.0;
 
@@ -91,6 +93,23 @@ bool suits_tensor_cores(const Problem& p) {
   return !shares_operand(p) && (p.m * p.n * p.k >= kManyFma || p.batches() < kFewForTensorCores);
 }
 
+/// Problems of which torch, or another kernel, was measured to be faster than this family (an H100, float32 and both
+/// 16-bit types, 674 shapes). The kernels are limited by the instructions that their warps issue, which grow with M * N
+/// * K and for 16-bit elements; and few matrices do not fill the chip.
+bool was_slower(const Problem& p, const Schedule& s) {
+  const int64_t multiplications = p.m * p.n * p.k;
+  const bool has_c = p.c.data != nullptr;
+  if (!p.is_half()) {
+    const int64_t most = has_c || shares_operand(p) ? 3000 : 13000;
+    return p.batches() < 1600 && multiplications >= most;
+  }
+  const bool copies_elements = (!s.a.shared && s.a.copy != Copy::kFlat && s.a.piece == 2) ||
+                               (!s.b.shared && s.b.copy != Copy::kFlat && s.b.piece == 2);
+  const bool is_even = p.m % 2 == 0 && p.n % 2 == 0 && p.k % 2 == 0;
+  return multiplications >= 13500 || (p.batches() < 2500 && multiplications >= 10000) ||
+         (copies_elements && multiplications >= 4000) || (has_c && is_even && multiplications >= 900);
+}
+
 /// What memory and instructions take, which only partly hide each other.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const double memory_us = dram_bytes(p) / (dram_gbs(facts) * 1e3 * kStreamShare);
@@ -105,6 +124,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const double issue_us = instructions * static_cast<double>(p.batches()) / 32 / rate;
   double us = kFixedUs + std::pow(std::pow(memory_us, kOverlap) + std::pow(issue_us, kOverlap), 1 / kOverlap);
   if (suits_tensor_cores(p)) us *= kBesideTensorCores;
+  if (was_slower(p, s)) us *= kSlower;
   return is_tiny_batch(p) ? us : kUntimed * std::max(us, kLeastUs);
 }
 
