@@ -248,7 +248,9 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
 
 def in_short(documents: Mapping[str, Document], gpu: str) -> list[str]:
     """The README's lines for a GPU other than the one on which most was measured."""
-    newest = max(documents.values(), key=lambda document: document["environment"]["date"])
+    shown = [*surveys(documents).values(), *suites(documents).values()]
+    shown += [documents["integration"]] if "integration" in documents else []
+    newest = max(shown or documents.values(), key=lambda document: document["environment"]["date"])
     said = []
     for name, document in surveys(documents).items():
         figures = survey_figures.lines(document, by_model=False)[0]

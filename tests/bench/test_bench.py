@@ -348,7 +348,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     predicted = {"unwritten": 3.0, "inaccurate": 2.0, "fast": 1.0}
     candidates = [Candidate(name, True, "", predicted[name]) for name in kernels if name]
     candidates.append(Candidate("picky", False, "needs k % 64 == 0"))
-    candidates.append(Candidate("step", True, "", 0.5, family="ladder"))
+    candidates.append(Candidate("step", True, "", 0.5, family="ladder", forced_only=True))
     candidates.append(Candidate("torch", True, "", 4.0, family="torch"))
     explanation = SimpleNamespace(chosen="fast", source="model", candidates=candidates)
     monkeypatch.setattr(hgemm_ops, "explain", lambda *_, **__: explanation)

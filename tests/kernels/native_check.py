@@ -19,8 +19,10 @@ needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a
 
 
 def counts(source: str, folder: Path, *files: str) -> list[int]:
-    """Compiles ``source`` in ``folder`` together with ``files`` of csrc, runs it, and returns the numbers that it prints.
-    Its status must be 0."""
+    """Compiles ``source`` in ``folder`` together with ``files`` of csrc and runs the program.
+
+    Returns the numbers that the program prints. Its status must be 0.
+    """
     path, program = folder / "check.cc", folder / "check"
     path.write_text(source)
     subprocess.run(
