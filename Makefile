@@ -15,8 +15,8 @@ LIGHT_DEPS := $(if $(VENV),$(VENV)/.deps-light)
 BUILT := $(or $(VENV),build)/.built
 LIGHT_BUILT := $(BUILT)-light
 CPP := $(shell find csrc -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name '*.h')
-RECIPE := setup.py pyproject.toml $(wildcard build_tools/*.py)
-LISTS := $(shell find csrc -name '*.inc')
+RECIPE := setup.py pyproject.toml hgemm_ops/_aten_build.py $(wildcard build_tools/*.py)
+LISTS := $(shell find csrc -name '*.inc' -o -name '*.inc.xz')
 
 .PHONY: demo test lint bench build wheel
 
@@ -32,7 +32,7 @@ build: $(BUILT)
 
 wheel: build
 	$(PY) -m pip install -q -r requirements/wheel.txt
-	rm -rf build/wheel
+	rm -rf build/wheel build/lib.* build/lib build/bdist.*
 	HGEMM_OPS_TORCHES="$(TORCHES)" $(PY) -m pip wheel -q --no-deps --no-build-isolation -w build/wheel .
 	PATH="$(abspath $(BIN)):$$PATH" $(PY) -m auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' -w dist build/wheel/*.whl
 

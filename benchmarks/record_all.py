@@ -124,6 +124,7 @@ STEPS = {
     "stress-products": Step(_script("stress_products", "--output", "RESULTS/stress_products.json"), 400),
     "stress-runtime": Step(_script("stress_runtime", "--output", "RESULTS/stress_runtime.json"), 500),
     "sanitizer": Step(_script("sanitize", "--limit", "580", "--output", "RESULTS/sanitizer.json"), 600),
+    "tiny-batches": Step(_script("tiny_batches", "--output", "RESULTS/tiny_batches.json.xz"), 120),
     "kernels-ncu": Step(_script("kernels_ncu", "--output", "RESULTS/kernels_ncu.json.xz"), 120),
 }
 

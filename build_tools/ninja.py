@@ -1,6 +1,6 @@
 """Writes build.ninja and runs ninja: nvcc compiles csrc's .cu files, and the C++ compiler its .cc files.
 
-The file that instantiates a family becomes one object for each kernel of the family's list. An object has both element
+The file that instantiates a family becomes one object for each kernel of the family's list. An object has all element
 types: no object takes long, and what the types have in common compresses well. Device code is compressed as far as nvcc
 can. From nvcc 12.8 on, such code needs a driver of CUDA 12.4 (550.54) or newer.
 """

@@ -23,9 +23,9 @@ size_t torch_slot() {
   return static_cast<size_t>(variant_count());
 }
 
-/// Whether the learned model was fitted to times of this kernel's family. tiny_batch came later.
+/// Whether the learned model was fitted to times of this kernel's family.
 bool is_learned(const Contender& contender) {
-  return variant(contender.id).family != Family::kTinyBatch;
+  return learned_code(variant(contender.id).family) <= kLastLearnedCode;
 }
 
 /// What the table has for the shape, as far as the decision may use it.

@@ -122,19 +122,19 @@ constexpr int kHopper = 90;
 template <class F>
 constexpr Variant make(const char* name, const Line& line) {
   const bool hopper_only = line.unit == Unit::kWgmma;
-  return {name,
-          Family::kAdded,
-          line.arithmetic,
-          hopper_only ? kHopper : 80,
-          hopper_only ? kHopper : kAnyNewer,
-          1u << static_cast<int>(line.dtype),
-          line.tile,
-          line.smem_bytes,
-          false,
-          F::eligible,
-          no_workspace,
-          F::predict_us,
-          F::launch};
+  return {.name = name,
+          .family = Family::kAdded,
+          .arithmetic = line.arithmetic,
+          .min_cc = hopper_only ? kHopper : 80,
+          .max_cc = hopper_only ? kHopper : kAnyNewer,
+          .dtypes = 1u << static_cast<int>(line.dtype),
+          .tile = line.tile,
+          .smem_bytes = line.smem_bytes,
+          .splits_k = false,
+          .eligible = F::eligible,
+          .workspace = no_workspace,
+          .predict_us = F::predict_us,
+          .launch = F::launch};
 }
 
 #define RUNG(NAME, DTYPE, ACC, UNIT, BM, BN, BK, STAGES, THREADS, SMEM, ...) \

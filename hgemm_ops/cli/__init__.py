@@ -68,9 +68,11 @@ class _LazyGroup(click.Group):
         try:
             return _load(cmd_name)
         except ModuleNotFoundError as error:
-            if error.name not in _OPTIONAL:
+            # Another package of the name `benchmarks` may come first on sys.path.
+            missing = "benchmarks" if (error.name or "").startswith("benchmarks.") else error.name
+            if missing not in _OPTIONAL:
                 raise
-            return _unavailable(cmd_name, error.name)
+            return _unavailable(cmd_name, missing)
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

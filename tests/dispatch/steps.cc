@@ -227,6 +227,7 @@ void test_the_learned_models_codes_never_change() {
   CHECK(learned_code(Family::kSimtSkinny) == 8);
   CHECK(learned_code(Family::kSm80Split) == 9);
   CHECK(learned_code(Family::kSimtGemv) == 10);
+  CHECK(learned_code(Family::kTinyBatch) == 11 && 11 > kLastLearnedCode);
 }
 
 /// A contiguous (rows, cols) matrix of float16.

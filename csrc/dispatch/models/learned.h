@@ -46,6 +46,10 @@ void torch_features(const Problem& product, const DeviceFacts& facts, double pre
 /// change. A new family takes the next free number. No family has the number 4 any more, and it is not used again.
 int learned_code(Family family);
 
+/// The highest code that the trees were fitted to. A family with a higher code came later: its kernels keep their
+/// analytic predictions until the trees are fitted again.
+constexpr int kLastLearnedCode = 10;
+
 /// The features of at most kRows kernels, which go through the trees together: each question is asked of all of them at
 /// once, with one or a few vector instructions.
 constexpr int kRows = 16;
