@@ -629,18 +629,20 @@ def test_environment_says_what_was_measured() -> None:
 )
 def test_tf32_is_read_whichever_setting_of_torch_allows_it(settings: dict[str, Any], allowed: bool) -> None:
     matmul = torch.backends.cuda.matmul
-    before = torch.backends.fp32_precision, matmul.fp32_precision
-    torch.backends.fp32_precision = matmul.fp32_precision = "none"
-    try:
-        for name, value in settings.items():
-            owner, _, setting = name.rpartition(".")
-            setattr(matmul if owner else torch.backends, setting, value)
-        assert record.allows_tf32() is allowed
-    finally:
-        if "cuda.matmul.allow_tf32" in settings:
-            matmul.allow_tf32 = False
-        torch.backends.fp32_precision, matmul.fp32_precision = before
-    assert not record.allows_tf32() and not matmul.allow_tf32, "as before"
+    # torch.testing forbids tests to set these flags: another test of this process may have imported it.
+    with torch.backends.__allow_nonbracketed_mutation():
+        before = torch.backends.fp32_precision, matmul.fp32_precision
+        torch.backends.fp32_precision = matmul.fp32_precision = "none"
+        try:
+            for name, value in settings.items():
+                owner, _, setting = name.rpartition(".")
+                setattr(matmul if owner else torch.backends, setting, value)
+            assert record.allows_tf32() is allowed
+        finally:
+            if "cuda.matmul.allow_tf32" in settings:
+                matmul.allow_tf32 = False
+            torch.backends.fp32_precision, matmul.fp32_precision = before
+        assert not record.allows_tf32() and not matmul.allow_tf32, "as before"
 
 
 def test_commit_comes_from_the_environment_where_there_is_no_git(

@@ -200,7 +200,8 @@ def test_nothing_to_multiply() -> None:
 def test_forced_kernel_is_taken_or_refused_with_every_reason(v: hgemm_ops.VariantInfo) -> None:
     taken = refused = 0
     shapes = ((4096, 4096, 4096), (1, 4096, 4096), (4097, 4097, 4097), (4097, 4096, 4097), (64, 64, 4096), (1, 1, 1))
-    for (m, n, k), layout in itertools.product(shapes, ("NN", "NT")):
+    cubes = [(size, size, size) for size in range(2, 7)]  # the only shapes that some kernels of tiny_batch take
+    for (m, n, k), layout in itertools.product([*shapes, *cubes], ("NN", "NT")):
         free = hgemm_ops.explain(M=m, N=n, K=k, layout=layout, arch=v.min_arch)
         candidate = free.candidates[v.id]
         if candidate.eligible:

@@ -20,6 +20,8 @@ PACKAGE = ROOT / "hgemm_ops"
 PROGRAM = textwrap.dedent(
     """
     import json, sys
+    # An editable installation finds what this copy lacks in the checkout.
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
     import torch, hgemm_ops
     from click.testing import CliRunner
     from hgemm_ops.cli import main
