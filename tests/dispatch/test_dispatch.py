@@ -257,7 +257,7 @@ def test_a_swapped_kernel_is_predicted_to_take_as_long_for_the_transposed_shape(
     tall, wide = predicted(8192, 4096), predicted(4096, 8192)
     assert tall.keys() == wide.keys() and len(tall) > 2
     for name in tall:
-        assert tall[name] == pytest.approx(wide[name], rel=0.15), name
+        assert tall[name] == pytest.approx(wide[name], rel=0.1), name
 
 
 def test_hopper_rings_are_as_deep_as_they_fit() -> None:
@@ -469,7 +469,7 @@ def test_choices_hold_on_shapes_that_nothing_was_learned_from(tables: None) -> N
             against_best.append(min(e.us.values()) / e.us[chosen])
     assert len(against_best) > 400
     assert math.exp(sum(map(math.log, against_best)) / len(against_best)) > 0.97
-    assert sum(ratio < 0.97 for ratio in against_torch) < 0.012 * len(against_torch)
+    assert sum(ratio < 0.97 for ratio in against_torch) < 0.01 * len(against_torch)
     assert min(against_torch) > 0.85
 
 

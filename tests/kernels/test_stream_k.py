@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -159,12 +158,9 @@ def test_it_is_chosen_where_it_was_measured_to_lead_and_not_where_it_loses(no_ta
     chosen = [ask(m, n, k, layout).chosen for layout, m, n, k in MEASURED]
     assert sum(map(is_stream_k, chosen)) <= len(chosen) / 4
     measured = list(leads())
-    ahead = [(lead, shape) for lead, shape in measured if lead > 1.1]
+    ahead = [shape for lead, shape in measured if lead > 1.1]
     behind = [shape for lead, shape in measured if lead < 0.95]
-    assert len(ahead) > 20
-    offered = sum(math.log(lead) for lead, _ in ahead)
-    taken = sum(math.log(lead) for lead, shape in ahead if is_stream_k(ask(*shape).chosen))
-    assert taken > 0.55 * offered  # of the time that stream-K saves where it leads by more than 10 %
+    assert sum(is_stream_k(ask(*shape).chosen) for shape in ahead) > len(ahead) / 2 > 10
     assert sum(is_stream_k(ask(*shape).chosen) for shape in behind) < 0.004 * len(behind)  # all, not a sample
 
 
