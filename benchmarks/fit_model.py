@@ -18,9 +18,9 @@ command:
 - An H100's ``shapes``, `--candidates 4`, and ``shapes-ragged``, with `--sizes ragged` as well: the same kernels with a
   slower memory. The memory's speed is a feature of the forests.
 
-NOTE: the committed forests were fitted to the H200's files alone, before the memory's speed was a feature, which they
-do not ask for. Forests of both GPUs chose 6 of 517 shapes of the H200's table below 0.97 of torch, and stream-K at 18 of
-the 38 shapes where it leads by more than 10 %: tests/dispatch and tests/kernels allow 5, and ask for more than half.
+NOTE: the committed forests were fitted to the H200's files alone, before the memory's speed was a feature, for which
+they do not ask. Forests of both GPUs chose 6 of 517 shapes of the H200's table below 0.97 of torch, and stream-K at 18
+of the 38 shapes where it leads by more than 10 %. The tests allow 5, and ask for more than half.
 
 Shapes of the suites and of the zoo are left out, because the model must not be fitted to what it is scored on.
 
