@@ -219,6 +219,28 @@ def assert_half_accumulated(out: Tensor, a: Tensor, b: Tensor) -> None:
         )
 
 
+def check_a_chain_of_products(variant: int, factors: list[Tensor]) -> None:
+    """Multiplies batches of square matrices one after the other by a kernel, 24 in a CUDA graph: launches that overlap
+    give the same bits as launches that wait for each other."""
+
+    def chain(wait: bool) -> Tensor:
+        y = factors[0]
+        for factor in factors * 4:
+            y = torch.ops.hgemm.bmm(y, factor, variant=variant)
+            if wait:
+                torch.cuda.synchronize()
+        return y
+
+    expected = chain(True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = chain(False)
+    for _ in range(20):
+        out.fill_(POISON)
+        graph.replay()
+        assert torch.equal(out, expected)
+
+
 def assert_as_good(out: Tensor, theirs: Tensor, exact: Tensor, *, units: float = 1.0) -> None:
     """Asserts that the largest error is at most twice torch's, and ``units`` roundings of the largest result.
 

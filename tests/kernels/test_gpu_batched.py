@@ -8,7 +8,14 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import POISON, GuardedBuffer, assert_close_to_torch, rand, reference_matmul
+from helpers import (
+    POISON,
+    GuardedBuffer,
+    assert_close_to_torch,
+    check_a_chain_of_products,
+    rand,
+    reference_matmul,
+)
 from torch import Tensor
 
 import hgemm_ops
@@ -186,23 +193,7 @@ def test_a_chain_of_products(variant: VariantInfo) -> None:
     """Kernels overlap their predecessors' ends, whose results they read."""
     size = min(variant.tile[:2])
     factors = [rand(1500, size, size) * (3 / size) ** 0.5 for _ in range(6)]  # sums neither grow nor vanish
-
-    def chain(wait: bool) -> Tensor:
-        y = factors[0]
-        for factor in factors * 4:
-            y = hgemm.bmm(y, factor, variant=variant.id)
-            if wait:
-                torch.cuda.synchronize()
-        return y
-
-    expected = chain(True)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = chain(False)
-    for _ in range(20):
-        out.fill_(POISON)
-        graph.replay()
-        assert torch.equal(out, expected)
+    check_a_chain_of_products(variant.id, factors)
 
 
 @VARIANTS

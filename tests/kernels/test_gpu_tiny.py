@@ -15,6 +15,7 @@ from helpers import (
     assert_as_good,
     assert_close_to_torch,
     calls,
+    check_a_chain_of_products,
     rand,
     reference_matmul,
 )
@@ -276,23 +277,7 @@ def test_a_chain_of_products(variant: VariantInfo) -> None:
     """Kernels overlap their predecessors' ends, whose results they read."""
     size = variant.tile[0]
     factors = [rand(20_000, size, size) * (3 / size) ** 0.5 for _ in range(6)]  # sums neither grow nor vanish
-
-    def chain(wait: bool) -> Tensor:
-        y = factors[0]
-        for factor in factors * 4:
-            y = hgemm.bmm(y, factor, variant=variant.id)
-            if wait:
-                torch.cuda.synchronize()
-        return y
-
-    expected = chain(True)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = chain(False)
-    for _ in range(20):
-        out.fill_(POISON)
-        graph.replay()
-        assert torch.equal(out, expected)
+    check_a_chain_of_products(variant.id, factors)
 
 
 @VARIANTS
