@@ -681,6 +681,8 @@ def test_wheel_serves_every_python(tmp_path: Path) -> None:
     assert libraries | {"hgemm_ops/__init__.py", "hgemm_ops/py.typed"} <= set(files)
     assert [f for f in files if re.fullmatch(r"hgemm_ops/_aten_torch_\w+\.so", f)]
     assert {f"hgemm_ops/_csrc/{source}" for source in aten.SOURCES} <= set(files)
+    data = ("_csrc/ladder/variants.inc", "bench/zoo.csv", "bench/peers/cutlass_gemm.cu", "tables/nvidia_h200.json")
+    assert {f"hgemm_ops/{name}" for name in data} <= set(files)
     assert not [f for f in files if not f.startswith(("hgemm_ops/", "hgemm_ops-"))]
 
 
