@@ -1,8 +1,10 @@
 """Writes build.ninja and runs ninja: nvcc compiles csrc's .cu files, and the C++ compiler its .cc files.
 
 The file that instantiates a family becomes one object for each kernel of the family's list. An object has all element
-types: no object takes long, and what the types have in common compresses well. Device code is compressed as far as nvcc
-can. From nvcc 12.8 on, such code needs a driver of CUDA 12.4 (550.54) or newer.
+types: no object takes long, and what the types have in common compresses well. Device code is compressed.
+
+HGEMM_LINEINFO=1 adds line info (nvcc -lineinfo), with which ncu and compute-sanitizer show the lines of the source. It
+is off by default, because it is half of a compressed library.
 """
 
 from __future__ import annotations
@@ -14,16 +16,13 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from build_tools import BUILD, CSRC, aten
 from build_tools.archs import OWN_ARCHS, gencode, wanted_archs, wants_ladder
-from build_tools.toolkit import COMPRESSING_NVCC, MIN_NVCC, cudart_dir, nvcc_release
+from build_tools.toolkit import cudart_dir
 
-#: The program that ninja starts for each .cu.
-COMPILE = Path(__file__).resolve().with_name("nvcc.py")
 #: The sources outside of csrc/ladder that the ladder's library contains, because _C.so does not export them.
 LADDER_TOO = ("core/chip.cc", "core/problem.cc", "dispatch/canonical.cc", "kernels/device.cu", "tile/tensor_map.cu")
 TORCH_TARGET_VERSION = "0x020a000000000000"  # LibTorch stable ABI as of torch 2.10
@@ -74,7 +73,7 @@ RULES = """\
 ninja_required_version = 1.10
 
 rule nvcc
-  command = $compile $out.d $nvcc $flags -c $in -o $out 2> $out.ptxas || { cat $out.ptxas >&2; exit 1; }; $
+  command = $nvcc $flags -MD -MT $out -MF $out.d -c $in -o $out 2> $out.ptxas || { cat $out.ptxas >&2; exit 1; }; $
     grep -A 4 -i warning $out.ptxas >&2; true
   depfile = $out.d
   deps = gcc
@@ -153,19 +152,15 @@ def build_file(
         return ladder or not is_rung
 
     if toolkit is not None:
-        cu_flags = ["-std=c++17", "-O2", "-lineinfo", "-Xptxas=-v", f"-ccbin={cxx[-1]}"]
-        compresses = (nvcc_release(toolkit) or MIN_NVCC) >= COMPRESSING_NVCC
-        cu_flags += ["--compress-mode=size" if compresses else "-Xfatbin=-compress-all"]
+        cu_flags = ["-std=c++17", "-O2", "-Xptxas=-v", "-Xfatbin=-compress-all", f"-ccbin={cxx[-1]}"]
+        cu_flags += ["-lineinfo"] if environ.get("HGEMM_LINEINFO", "0") != "0" else []
         cu_flags += [*(f"-Xcompiler={flag}" for flag in common), *defines]
-        # Any Python can run the program. This Python's path would make a build from another environment compile
-        # everything again.
-        lines.append(f"compile = {ninja_flags(['python3' if shutil.which('python3') else sys.executable, COMPILE])}")
         lines.append(f"nvcc = {ninja_flags([toolkit / 'bin' / 'nvcc'])}")
         for source in sorted(csrc.rglob("*.cu")):
             for target, unit in units(source, build, csrc):
                 if assign(source, target):
                     reports.append(f"{target}.ptxas")
-                    lines.append(f"build {target} | {target}.ptxas: nvcc {ninja_path(unit)} | {ninja_path(COMPILE)}")
+                    lines.append(f"build {target} | {target}.ptxas: nvcc {ninja_path(unit)}")
                     lines.append(f"  flags = {ninja_flags([*cu_flags, *gencode(source, archs, csrc)])}")
     for source in sorted(csrc.rglob("*.cc")):
         if source.is_relative_to(csrc / "aten"):

@@ -21,7 +21,6 @@ from build_tools import archs
 
 DEFAULT_HOME = Path("/usr/local/cuda")
 MIN_NVCC = (12, 1)  # the first with st.async; benchmarks/cuda12.py shows it
-COMPRESSING_NVCC = (12, 8)  # the first with --compress-mode
 #: The wheels that make up a toolkit, as in requirements/nvcc.txt. Without pins, pip takes the newest version that each
 #: allows, and an nvcc does not work with parts of another release.
 WHEELS = ("nvidia-cuda-nvcc", "nvidia-cuda-crt", "nvidia-nvvm", "nvidia-cuda-runtime", "nvidia-cuda-cccl")

@@ -6,7 +6,6 @@ import lzma
 import os
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import sysconfig
@@ -20,7 +19,7 @@ import pytest
 from helpers import ROOT
 from test_toolkit import make_toolkit, script
 
-from build_tools import CSRC, aten, ninja, nvcc, toolkit
+from build_tools import CSRC, aten, ninja, toolkit
 from build_tools.archs import OWN_ARCHS, asks_for_arch, gencode, parse_archs, wants_ladder
 
 LIBRARY = ROOT / "hgemm_ops" / "_C.so"
@@ -257,12 +256,12 @@ class Tree:
     def toolkit(self) -> Path:
         return self.root / "cuda"
 
-    def build_file(self, archs: str, *, toolkit: Path | None = None, ladder: bool = True) -> str:
+    def build_file(self, archs: str, *, ladder: bool = True, **environ: str) -> str:
         """build.ninja for a torch that there is no more of than its version."""
         torch = self.root / "torch"
         torch.mkdir(exist_ok=True)
         (torch / "version.py").write_text("__version__ = '2.99.0+cpu'\n")
-        return ninja.build_file(toolkit or self.toolkit, torch, parse_archs(archs), {}, self.build, ladder, self.csrc)
+        return ninja.build_file(self.toolkit, torch, parse_archs(archs), environ, self.build, ladder, self.csrc)
 
 
 @pytest.fixture
@@ -321,13 +320,12 @@ def test_sources_see_only_their_rooms_flags(tree: Tree) -> None:
     assert "HGEMM_NO_SM90A" not in "".join(edges)
     built_for = """'-DHGEMM_ARCHS="80 90 90a"'"""
     assert built_for in flags["torch/ops.cc"] and built_for not in flags["kernels/sm80_a/instances.cu"]
-    assert "".join(edges).count("--compress-mode=size") == 5
+    assert "".join(edges).count("-Xfatbin=-compress-all") == 5 and "-lineinfo" not in "".join(edges)
     without = tree.build_file("80 90")
     assert without.count("-DHGEMM_NO_SM90A") == 8
     no_ladder = tree.build_file("80 90", ladder=False)
     assert "_ladder.so" in without and "ladder" not in no_ladder.replace(str(tree.root), "")
-    older = tree.build_file("80", toolkit=make_toolkit(tree.root / "older", release="12.6"))
-    assert older.count("-Xfatbin=-compress-all") == 5 and "compress-mode" not in older
+    assert tree.build_file("80", HGEMM_LINEINFO="1").count("-lineinfo") == 5
 
 
 def test_a_family_is_one_object_for_each_line_of_its_list(tree: Tree) -> None:
@@ -421,13 +419,6 @@ def test_a_family_is_compiled_again_for_its_own_headers_alone() -> None:
     assert {family: of for family, of in read.items() if of != {family}} == {}
 
 
-def test_an_object_depends_on_what_any_pass_of_the_preprocessor_read(tmp_path: Path) -> None:
-    (tmp_path / "0.d").write_text("target: a.cu \\\n a\\ b.cuh \\\n host.h\n")
-    (tmp_path / "1.d").write_text("target: a.cu device.h a\\ b.cuh\n")
-    nvcc.write_depfile(tmp_path / "all.d", "a.cu.o", [tmp_path / "0.d", tmp_path / "1.d"])
-    assert (tmp_path / "all.d").read_text() == "a.cu.o: a.cu a\\ b.cuh host.h device.h\n"
-
-
 @pytest.mark.slow
 def test_nvcc_names_what_it_read_for_each_architecture(tmp_path: Path) -> None:
     home, why = toolkit.find_toolkit()
@@ -441,36 +432,11 @@ def test_nvcc_names_what_it_read_for_each_architecture(tmp_path: Path) -> None:
         '#include "old.cuh"\n#endif\n__global__ void k() {}\n'
     )
     flags = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in (80, 90)]
-    assert nvcc.main(str(depfile), [str(home / "bin" / "nvcc"), *flags, "-c", str(source), "-o", str(target)]) == 0
+    command = [home / "bin" / "nvcc", *flags, "-MD", "-MT", target, "-MF", depfile, "-c", source, "-o", target]
+    subprocess.run(command, check=True)
     assert target.is_file()
     rule = depfile.read_text()
-    assert rule.startswith(f"{target}: ") and {"old.cuh", "new.cuh", "both.cuh"} <= set(re.findall(r"\w+\.cuh", rule))
-
-
-def test_line_info_leaves_out_the_ptx(tmp_path: Path) -> None:
-    """The text and its lines go, the rest stays where it was, in a file of the layout that ptxas writes."""
-    text, lines, of_ptx = b".version 9.0 // what nobody reads", b"\x01line table", b"\x02lines of the PTX"
-    names = b"\0.debug_line\0.nv_debug_ptx_txt\0.nv_debug_line_sass\0.shstrtab\0"
-    contents = {b".debug_line": lines, b".nv_debug_ptx_txt": text, b".nv_debug_line_sass": of_ptx, b".shstrtab": names}
-    sections = [(names.index(b"\0" + name) + 1, content) for name, content in contents.items()]
-    head, at, headers = b"\x7fELF\x02\x01\x01" + bytes(57), 64, bytes(64)
-    for name, content in sections:
-        headers += struct.pack("<IIQQQQIIQQ", name, 1, 0, 0, at, len(content), 0, 0, 1, 0)
-        at += len(content)
-    elf = bytearray(head + b"".join(content for _, content in sections) + headers)
-    struct.pack_into("<Q", elf, 0x28, at)
-    struct.pack_into("<HHH", elf, 0x3A, 64, 5, 4)
-    cubin = tmp_path / "k.cubin"
-    cubin.write_bytes(elf)
-    nvcc.blank_ptx(cubin)
-    assert cubin.read_bytes() == elf.replace(text, bytes(len(text))).replace(of_ptx, bytes(len(of_ptx)))
-
-
-def test_ptx_for_newer_gpus_has_no_lines(tmp_path: Path) -> None:
-    ptx = tmp_path / "k.ptx"
-    ptx.write_text('.version 9.0\n\t.loc\t1 20 3, function_name $L__info_string0\n\tret;\n\t.file\t1 "k.cu"\n')
-    nvcc.strip_lines(ptx)
-    assert ptx.read_text() == '.version 9.0\n\tret;\n\t.file\t1 "k.cu"\n'
+    assert re.match(rf"{target}\s*:", rule) and {"old.cuh", "new.cuh", "both.cuh"} <= set(re.findall(r"\w+\.cuh", rule))
 
 
 # ---- What the built library holds
