@@ -4,7 +4,7 @@ from contextlib import ContextDecorator
 
 import torch
 
-from hgemm_ops import _native, _override, _sites, _tables, _tuning, _variants
+from hgemm_ops import _devices, _native, _override, _sites, _tables, _tuning, _variants
 from hgemm_ops._report import Report
 
 __all__ = ["use_custom_gemm"]
@@ -34,7 +34,9 @@ class use_custom_gemm(ContextDecorator):
     attention and gradients. Shapes, dtypes, errors, gradients and graphs are torch's. Torch's kernels run on the CPU,
     for dtypes other than float16, bfloat16 and float32, and wherever no kernel of this package is expected to be
     faster. For a matmul on CUDA, the report says why torch ran it. The first context registers the override with torch.
-    It stays registered, and calls torch's own kernels while no context is active.
+    It stays registered, and calls torch's own kernels while no context is active. Entering a context does not
+    initialise CUDA, so a process may still fork. The first matmul on a device finds out about it. If no kernel of this
+    package can run there, all its matmuls are left to torch, with one line in the log.
 
     The context applies to the thread that enters it, and to all threads outside any context of their own, such as
     autograd's or those of a data-parallel wrapper. Contexts nest. The inner ``variant`` counts, even when it is None;
@@ -77,7 +79,8 @@ class use_custom_gemm(ContextDecorator):
 
     Raises:
         ValueError: no kernel has the name ``variant``, or ``numerics`` or ``float32`` is not one of the modes.
-        RuntimeError: on entering, ``numerics`` is not fast and this library cannot run on this machine's GPUs.
+        RuntimeError: on entering, ``numerics`` is not fast and the override cannot start, on a machine with a GPU. On
+            a GPU that this library cannot run on, the matmul raises it.
 
     Attributes:
         report: a :class:`Report` of the matmuls since the first entry. ``with`` returns the same object.
@@ -106,7 +109,7 @@ class use_custom_gemm(ContextDecorator):
         if not _override.start():
             asked = self._settings.numerics
             mode = _variants.standing_numerics() if asked == _native.AUTO else _native.NUMERICS[asked]
-            if mode != "fast" and torch.cuda.is_available():
+            if mode != "fast" and _devices.may_exist():
                 raise RuntimeError(f"use_custom_gemm: numerics={mode!r} cannot be held: {_override.reason()}")
             return self.report
         _tables.ensure()

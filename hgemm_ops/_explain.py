@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hgemm_ops import _library, _native, _tables, _variants
+from hgemm_ops import _devices, _library, _native, _tables, _variants
 from hgemm_ops.ops.activation import ACTIVATIONS
 
 
@@ -103,7 +103,8 @@ def explain(
 ) -> Explanation:
     """Explains which kernel ``torch.matmul(a, b)``, or the matmul that the sizes describe, would run on.
 
-    It computes nothing and needs no GPU.
+    It computes nothing, needs no GPU, and does not initialise CUDA. For a graph that torch.compile makes, it explains
+    the matmuls that are left in the graph: inductor replaces those with a vector by code of its own.
 
     Args:
         a, b: the operands, with their own sizes, strides, dtype and device.
@@ -112,7 +113,8 @@ def explain(
             "NT".
         alignment: the number of bytes that the addresses of A and B are multiples of.
         arch: the GPU to decide for: "sm_80", "sm_86", "sm_89", "sm_90" or "sm_100". The default is the tensors' own
-            device; without tensors it is the current GPU, or "sm_90" where there is none.
+            device. Without tensors it is the current GPU, or "sm_90" where there is none. Before this process has
+            initialised CUDA, that is the first visible GPU: a process of its own asks the driver for it, once.
         activation, bias, out_dtype: the epilogue.
         variant, numerics, float32: the name of a kernel and the modes, as for :func:`hgemm_ops.matmul`. Contexts are
             ignored.
@@ -143,11 +145,11 @@ def explain(
         raise ValueError(f"explain: alignment must be 1, 2, 4, 8 or 16 bytes, got {alignment}")
     problem = f"{_native.dtype_name(dtype)} {layout} {f'{batch}x' if batch != 1 else ''}{M}x{N}x{K}"
     why = _unsupported_dtype(dtype) or _no_library()
-    here = arch is None and torch.cuda.is_available()
-    why = why or (_native.device_fault(torch.cuda.current_device()) if here else "")
+    gpu = None if why or arch is not None else _devices.current()
+    why = why or (gpu.fault if gpu else "")
     if why:
         return _fallback(problem, arch or "any device", why, asked)
-    facts, device = _device_facts(torch.cuda.current_device()) if here else _preset_facts(arch or "sm_90")
+    facts, device = _named(gpu.ordinal, gpu.facts) if gpu else _preset_facts(arch or "sm_90")
     query = _variants.matmul_query(M, N, K, dtype, layout, facts, batch, alignment)
     return _ask(query, problem, device, out_dtype, asked)
 
@@ -169,7 +171,7 @@ def _explain_tensors(
         why = _native.device_fault(a.device.index) if on_cuda else elsewhere
     if why:
         return _fallback(problem, device, why, asked)
-    facts, device = _preset_facts(arch) if arch else _device_facts(a.device.index)
+    facts, device = _preset_facts(arch) if arch else _named(a.device.index, _native.device_facts(a.device.index))
     views = [_native.view(t.shape, t.stride(), t.dtype, _native.alignment(_address(t))) for t in (a, b)]
     query = _native.query(views[0], views[1], facts)
     return _ask(query, problem, device, out_dtype, asked)
@@ -266,8 +268,7 @@ def _preset_facts(arch: str) -> tuple[_native.Facts, str]:
     return _native.preset_facts(known[arch]), arch
 
 
-def _device_facts(ordinal: int) -> tuple[_native.Facts, str]:
-    facts = _native.device_facts(ordinal)
+def _named(ordinal: int, facts: _native.Facts) -> tuple[_native.Facts, str]:
     return facts, f"cuda:{ordinal} (sm_{facts.cc})"
 
 

@@ -260,6 +260,11 @@ def device_fault(ordinal: int) -> str:
     return lib().hgemm_device_fault(ordinal).decode()
 
 
+def fault_of_arch(cc: int) -> str:
+    """Returns why this library cannot run on devices of a compute capability; "" if it can. It asks no driver."""
+    return lib().hgemm_fault_of(None, cc, 0).decode()
+
+
 def alignment(address: int) -> int:
     """Returns the largest power of two, at most 16, that divides an address."""
     return min(address & -address, 16) if address else 16

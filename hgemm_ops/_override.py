@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from hgemm_ops import _aten_build, _library, _native
+from hgemm_ops import _aten_build, _devices, _library, _native
 
 _PACKAGE = Path(__file__).parent
 
@@ -48,12 +48,13 @@ def _compile() -> Path:
 def reason() -> str | None:
     """Returns why the override does not run, or None if it does.
 
-    The first call starts it, and logs a warning if it cannot be compiled or loaded.
+    The first call starts it, and logs a warning if it cannot be compiled or loaded. It does not ask the driver for a
+    device, which would initialise CUDA.
     """
     if not _library.load():
         return f"no native library: {_library.reason()}"
-    if not torch.cuda.is_available():
-        return "there is no CUDA device"
+    if why := _devices.no_cuda():
+        return why
     if not _native.lib().hgemm_has_device_code():
         return "the library was built without device code (HGEMM_CUDA_ARCHS=none)"
     try:

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hgemm_ops import _files, _native, _override, _sites, _variants
 from hgemm_ops.ops.activation import ACTIVATIONS
 
@@ -95,7 +97,7 @@ class Report:
     def __str__(self) -> str:
         rows = self.rows
         if not rows:
-            why = _override.reason()
+            why = _override.reason() or ("" if torch.cuda.is_initialized() else "nothing has used CUDA")
             return "no matrix products were seen" + (f": {why}" if why else "")
         return "\n".join((*_table(_merge_sizes(_merge_layers(rows))), "", *_footer(rows)))
 

@@ -11,7 +11,7 @@ import click
 import torch
 
 import hgemm_ops
-from hgemm_ops import _library, _native, _override, _tables
+from hgemm_ops import _devices, _library, _native, _override, _tables
 
 _OLDEST_TORCH = (2, 10)
 
@@ -45,7 +45,7 @@ def _native_library() -> Finding:
             return Finding("library", "ok", text)
         # `make demo` builds such a library without a GPU, where it is enough. With a GPU it runs no matmul.
         text += ", without device code (HGEMM_CUDA_ARCHS=none): torch serves every product"
-        return Finding("library", "broken" if torch.cuda.is_available() else "note", text)
+        return Finding("library", "broken" if _devices.may_exist() else "note", text)
     # An installation without a library is sound: torch runs every op. A library that does not load is broken.
     expected = _library.flag("HGEMM_OPS_DISABLE") or not _library.PATH.is_file()
     return Finding("library", "note" if expected else "broken", str(_library.reason()))
@@ -54,7 +54,7 @@ def _native_library() -> Finding:
 def _override_of_torch() -> Finding:
     if _override.start():
         return Finding("override", "ok", "torch's products on CUDA are taken over while a context holds")
-    expected = not (_library.load() and torch.cuda.is_available())
+    expected = not (_library.load() and _devices.may_exist())
     return Finding("override", "note" if expected else "broken", str(_override.reason()))
 
 
@@ -63,7 +63,7 @@ def _dispatcher() -> Finding:
     return Finding("dispatcher", "ok" if _library.load() else "note", f"4097^3 on sm_90: {choice.chosen}")
 
 
-def _devices() -> Finding:
+def _device() -> Finding:
     if not torch.cuda.is_available():
         return Finding("device", "note", "no GPU: the ops run through torch on the CPU")
     names, faults = [], []
@@ -113,7 +113,7 @@ _CHECKS: tuple[Callable[[], Finding], ...] = (
     _native_library,
     _override_of_torch,
     _dispatcher,
-    _devices,
+    _device,
     _table,
     _correctness,
 )

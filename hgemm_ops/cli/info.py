@@ -11,21 +11,21 @@ import click
 import torch
 
 import hgemm_ops
-from hgemm_ops import _library, _native, _override, _tables, _tuning
+from hgemm_ops import _devices, _library, _native, _override, _tables, _tuning
 
 
 def devices() -> list[dict[str, Any]]:
     """Returns every visible GPU that kernels can run on, as the dispatcher sees it, with its number of tuned shapes."""
-    if not (torch.cuda.is_available() and _library.load()):
+    if not _library.load():
         return []
     _tables.ensure()
     found = []
-    for ordinal in range(torch.cuda.device_count()):
-        if _native.device_fault(ordinal):
+    for gpu in _devices.visible():
+        if gpu.fault:
             continue
-        device = _tables.device_of(ordinal)
-        tuned = _native.lib().hgemm_table_size(_native.device_facts(ordinal))
-        found.append({"ordinal": ordinal, **asdict(device), "tuned_shapes": tuned})
+        facts = {name: getattr(gpu.facts, name) for name in ("cc", "sm_count", "l2_bytes", "dram_gbs")}
+        tuned = _native.lib().hgemm_table_size(gpu.facts)
+        found.append({"ordinal": gpu.ordinal, "name": gpu.name, **facts, "tuned_shapes": tuned})
     return found
 
 

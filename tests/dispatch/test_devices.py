@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from helpers import counted, needs_library
 
 import hgemm_ops
-from hgemm_ops import _native, _override, _variants
+from hgemm_ops import _devices, _native, _override, _variants
 from hgemm_ops.cli import main
 
 pytestmark = needs_library
@@ -198,6 +198,8 @@ def test_what_torch_would_take_undecided_is_refused(api: Api, numerics: Callable
 def unusable(monkeypatch: pytest.MonkeyPatch) -> str:
     """A GPU that torch can use and this library cannot. The value is the reason."""
     reason = fault("80 90 90a", 0, INSUFFICIENT_DRIVER)
+    monkeypatch.setattr(_devices, "no_cuda", lambda: "")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

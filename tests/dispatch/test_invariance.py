@@ -19,7 +19,7 @@ from helpers import counted, needs_library
 from torch._subclasses import FakeTensorMode
 
 import hgemm_ops
-from hgemm_ops import _native, _override, _tables, _variants, use_custom_gemm
+from hgemm_ops import _devices, _native, _override, _tables, _variants, use_custom_gemm
 from hgemm_ops._tables import Device, Entry, Table
 from hgemm_ops.cli import main
 from hgemm_ops.ops import aten
@@ -264,7 +264,7 @@ def test_a_context_that_cannot_hold_raises_where_there_is_a_gpu(
 ) -> None:
     monkeypatch.setattr(_override, "start", lambda: False)
     monkeypatch.setattr(_override, "reason", lambda: reason or "there is no CUDA device")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: reason is not None)
+    monkeypatch.setattr(_devices, "may_exist", lambda: reason is not None)
     if reason is None:
         with use_custom_gemm(numerics="batch_invariant"):
             pass
