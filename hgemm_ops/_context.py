@@ -1,13 +1,17 @@
 """``use_custom_gemm()``: makes the matmuls of any PyTorch code run on the kernels of this package."""
 
-from contextlib import ContextDecorator
+from collections.abc import Callable, Iterator
+from contextlib import ContextDecorator, contextmanager
+from typing import Any, TypeVar
 
 import torch
 
-from hgemm_ops import _devices, _native, _override, _sites, _tables, _tuning, _variants
+from hgemm_ops import _decorate, _devices, _native, _override, _sites, _tables, _tuning, _variants
 from hgemm_ops._report import Report
 
 __all__ = ["use_custom_gemm"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _PLAIN = _native.Settings()
 
@@ -15,7 +19,7 @@ _PLAIN = _native.Settings()
 class use_custom_gemm(ContextDecorator):
     """Makes torch's CUDA matmuls use the kernels of this package where they are expected to be faster.
 
-    It is a context manager and a decorator.
+    It is a context manager, and a decorator of functions, methods, and generator and coroutine functions.
 
     Example::
 
@@ -40,10 +44,20 @@ class use_custom_gemm(ContextDecorator):
 
     The context applies to the thread that enters it, and to all threads outside any context of their own, such as
     autograd's or those of a data-parallel wrapper. Contexts nest. The inner ``variant`` counts, even when it is None;
-    ``numerics`` and ``float32`` are inherited from the outer context where the inner one leaves them None. One object
-    may be entered again, also while it is active, and by several threads. A compiled graph looks at the context when it
-    runs, so entering one never recompiles the graph. Entering it inside a function that torch.compile compiles breaks
-    the graph there. A replay of a CUDA graph runs the kernels that were captured.
+    ``numerics`` and ``float32`` are inherited from the outer context where the inner one leaves them None. Contexts may
+    be left in any order, as coroutines on one thread do: leaving one leaves the others active, and the one entered last
+    counts as the innermost. One object may be entered again, also while it is active, and by several threads; leaving
+    it ends its last entry on this thread.
+
+    A ``with`` stays active on its thread while the generator or coroutine around it is suspended. The decorator does
+    not: it applies to a generator function, coroutine function or async generator function while the body runs, and
+    not while it is suspended at a ``yield`` or ``await``. Nor do contexts that the body itself has entered apply then.
+
+    A compiled graph looks at the context when it runs, so entering one never recompiles the graph. Entering it inside a
+    function that torch.compile compiles breaks the graph there. A replay of a CUDA graph runs the kernels that were
+    captured. The context serves the matmuls that the graph has: inductor replaces ``mv``, ``addmv``, ``dot``, ``vdot``
+    and ``matrix @ vector``, and with ``mode="max-autotune"`` others too, by code of its own. These are torch's, in no
+    report, and ``numerics`` does not apply to them. :func:`hgemm_ops.matmul` stays a matmul in a compiled graph.
 
     Args:
         variant: the name of a kernel (see :func:`hgemm_ops.variants`) for every float16 and bfloat16 matmul, and for
@@ -79,6 +93,7 @@ class use_custom_gemm(ContextDecorator):
 
     Raises:
         ValueError: no kernel has the name ``variant``, or ``numerics`` or ``float32`` is not one of the modes.
+        TypeError: a class is decorated.
         RuntimeError: on entering, ``numerics`` is not fast and the override cannot start, on a machine with a GPU. On
             a GPU that this library cannot run on, the matmul raises it.
 
@@ -103,21 +118,60 @@ class use_custom_gemm(ContextDecorator):
         self._sites = sites
         self.report = Report()
 
-    def __enter__(self) -> Report:
-        if torch.compiler.is_compiling():
-            return torch.compiler.disable(self.__enter__)()  # breaks the graph here, not in a call below
+    def __call__(self, func: _Function) -> _Function:
+        """Returns ``func`` with its body inside the context. TypeError if it is a class."""
+        if isinstance(func, (staticmethod, classmethod)):
+            return type(func)(self(func.__func__))
+        _decorate.refuse(func)
+        return _decorate.decorate(func, self, self._open)  # type: ignore[return-value]
+
+    def _native_context(self) -> _native.Context | None:
+        """Returns what is to be entered; None if the override of torch's products does not start.
+
+        RuntimeError if ``numerics`` then cannot be held.
+        """
+        if torch.compiler.is_compiling():  # a decorated generator is traced
+            return torch.compiler.disable(self._native_context)()
         if not _override.start():
             asked = self._settings.numerics
             mode = _variants.standing_numerics() if asked == _native.AUTO else _native.NUMERICS[asked]
             if mode != "fast" and _devices.may_exist():
                 raise RuntimeError(f"use_custom_gemm: numerics={mode!r} cannot be held: {_override.reason()}")
-            return self.report
+            return None
         _tables.ensure()
         if self._tune:
             _tuning.tuner()
-        context = self.report._context
-        if context is None:  # setdefault() is atomic: threads that enter at the same time share one object
-            context = vars(self.report).setdefault("_context", _native.Context(self._settings))
+        if self.report._context is None:  # setdefault() is atomic: threads that enter at the same time share one object
+            vars(self.report).setdefault("_context", _native.Context(self._settings))
+        return self.report._context
+
+    def _ended(self) -> None:
+        """Ends what begins beside an entry of the context."""
+        if self._sites:
+            _sites.stop()
+        if self._tune:
+            _tuning.tuner().finish()
+
+    @contextmanager
+    def _open(self) -> Iterator[_decorate.Pieces]:
+        """For the time of one call of a decorated generator or coroutine function."""
+        context = self._native_context()
+        if context is None:
+            yield _decorate.Pieces(None)
+            return
+        if self._sites:
+            _sites.start()
+        try:
+            yield _decorate.Pieces(context.span())
+        finally:
+            self._ended()
+
+    def __enter__(self) -> Report:
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(self.__enter__)()  # breaks the graph here, not in a call below
+        context = self._native_context()
+        if context is None:
+            return self.report
         if self._sites:
             _sites.start()
         context.enter()
@@ -127,9 +181,5 @@ class use_custom_gemm(ContextDecorator):
         if torch.compiler.is_compiling():
             return torch.compiler.disable(self.__exit__)(*error)
         context = self.report._context
-        if context is None or not context.exit():
-            return  # the override did not start, or no entry is left to end
-        if self._sites:
-            _sites.stop()
-        if self._tune:
-            _tuning.tuner().finish()
+        if context is not None and context.exit():  # else the override did not start, or no entry is left to end
+            self._ended()

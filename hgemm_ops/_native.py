@@ -170,6 +170,10 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_context_delete": (None, [c_void_p]),
     "hgemm_context_enter": (None, [c_void_p]),
     "hgemm_context_exit": (c_int, [c_void_p]),
+    "hgemm_span_new": (c_void_p, [c_void_p]),
+    "hgemm_span_resume": (None, [c_void_p]),
+    "hgemm_span_suspend": (None, [c_void_p]),
+    "hgemm_span_delete": (None, [c_void_p]),
     "hgemm_context_rows": (c_int, [c_void_p, POINTER(CallCount), c_int]),
     "hgemm_standing_numerics": (c_int, []),
     "hgemm_standing_float32": (c_int, []),
@@ -335,6 +339,10 @@ class Context:
         """Ends this thread's last entry of the context, else another thread's. Returns False if there was none."""
         return bool(self._exit(self._handle))
 
+    def span(self) -> Span:
+        """Returns a new span of the context, suspended."""
+        return Span(self._handle)
+
     def rows(self) -> list[CallCount]:
         """Returns every kind of matmul that was counted at least once, in the order of their first calls."""
         room = 256
@@ -344,6 +352,29 @@ class Context:
             if count <= room:
                 return list(rows[:count])
             room = count
+
+
+class Span:
+    """Code that runs piece by piece inside a context, as the body of a generator does.
+
+    While it is suspended, neither the context nor any context that the code itself has entered and not left is active
+    because of it.
+    """
+
+    def __init__(self, context: int) -> None:
+        library = lib()
+        self._handle = library.hgemm_span_new(context)
+        self._resume, self._suspend = library.hgemm_span_resume, library.hgemm_span_suspend
+        self._delete = library.hgemm_span_delete
+
+    def __del__(self) -> None:
+        self._delete(self._handle)
+
+    def resume(self) -> None:
+        self._resume(self._handle)
+
+    def suspend(self) -> None:
+        self._suspend(self._handle)
 
 
 # The callbacks that the library may call. ctypes requires that somebody keeps them alive. The library must not call

@@ -275,8 +275,8 @@ HGEMM_API void hgemm_set_first_use(void (*action)(void));
 
    A context may be entered several times, also while it is active, and by several threads. On a thread that has entered
    contexts, those contexts are active. On every other thread all contexts are active that any thread has entered. Of
-   several active contexts, the innermost one gives the variant and the tuning; numerics and float32 come from the
-   innermost context that sets them. */
+   several active contexts, the innermost one (the one entered last) gives the variant and the tuning; numerics and
+   float32 come from the innermost context that sets them. Contexts may be left in any order: the others stay active. */
 
 /* Returns a new context, which the caller deletes. */
 HGEMM_API struct HgemmContext* hgemm_context_new(HgemmSettings settings);
@@ -288,8 +288,23 @@ HGEMM_API void hgemm_context_delete(struct HgemmContext* context);
 HGEMM_API void hgemm_context_enter(struct HgemmContext* context);
 
 /* Ends the last entry of the context that this thread made and that has not ended; without one, the last such entry of
-   any thread. Returns 1, or 0 where there was no entry. */
+   any thread, and at last one of a suspended span. Returns 1, or 0 where there was no entry. */
 HGEMM_API int hgemm_context_exit(struct HgemmContext* context);
+
+/* A span is code that runs piece by piece inside a context, as the body of a generator or coroutine does. While it is
+   suspended, neither the context nor any context that this code has entered itself and not left is active because of
+   it. A new span is suspended; the caller deletes it. Pieces may run on different threads, but not at the same time. */
+HGEMM_API struct HgemmSpan* hgemm_span_new(struct HgemmContext* context);
+
+/* Enters the span's context on this thread, and inside of it again those that the span's code has not left. */
+HGEMM_API void hgemm_span_resume(struct HgemmSpan* span);
+
+/* Ends what the last hgemm_span_resume() entered, and suspends what this thread has entered since. It is called on the
+   same thread. */
+HGEMM_API void hgemm_span_suspend(struct HgemmSpan* span);
+
+/* Deletes a suspended span. Contexts that its code has not left are left. */
+HGEMM_API void hgemm_span_delete(struct HgemmSpan* span);
 
 /* Copies what was counted, one row for each kind of call, to the first `capacity` elements of `rows`. Returns how many
    rows there are. */

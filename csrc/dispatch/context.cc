@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include <pthread.h>
+
 #include "dispatch/stats.h"
 
 namespace hgemm {
@@ -30,7 +32,8 @@ struct Context {
 /// One entry of a context, which may be entered many times and by several threads.
 struct Entry {
   std::shared_ptr<Context> context;
-  bool left = false;  // it has ended, maybe on another thread: a generator may be closed there
+  bool left = false;       // it has ended, maybe on another thread: a generator may be closed there
+  bool suspended = false;  // it belongs to a span that is suspended: it has no effect now
 };
 
 using Entries = std::vector<std::shared_ptr<Entry>>;
@@ -42,19 +45,26 @@ struct Everyone {
 };
 
 Everyone& everyone() {
-  static Everyone& instance = *new Everyone;  // threads may outlive static destructors
+  static Everyone& instance = *[] {
+    // A process may fork while another thread enters a context. The child must not find the mutex locked.
+    pthread_atfork([] { everyone().mutex.lock(); }, [] { everyone().mutex.unlock(); },
+                   [] { everyone().mutex.unlock(); });
+    return new Everyone;  // threads may outlive static destructors
+  }();
   return instance;
 }
 
-thread_local Entries own;  // the entries that this thread made
+/// The entries that this thread made, in the order of entering, without those of suspended spans.
+thread_local Entries own;
 
 /// The settings of nested entries, outermost first: variant and tuning are the innermost entry's, numerics and float32
-/// those of the innermost entry that sets them.
+/// those of the innermost entry that sets them. Suspended entries do not count.
 HgemmSettings together(const Entries& entries) {
-  if (entries.empty()) return kNoSettings;
-  HgemmSettings settings = entries.back()->context->settings;
+  HgemmSettings settings = kNoSettings;
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    if ((*entry)->suspended) continue;
     const HgemmSettings& outer = (*entry)->context->settings;
+    if (settings.variant == kNoContext) settings = outer;
     if (settings.numerics == kAuto) settings.numerics = outer.numerics;
     if (settings.float32 == kAuto) settings.float32 = outer.float32;
   }
@@ -68,11 +78,32 @@ void apply(const Everyone& all) {
   detail::shared_settings.store(together(all.entries), std::memory_order_relaxed);
 }
 
-/// The last of these entries that is of `context` and has not ended; null where there is none.
-std::shared_ptr<Entry> last_of(const Entries& entries, const Context* context) {
-  const auto found = std::find_if(entries.rbegin(), entries.rend(),
-                                  [&](const auto& entry) { return entry->context.get() == context && !entry->left; });
+/// The last of these entries that is of `context`, has not ended, and is suspended or not; null where there is none.
+std::shared_ptr<Entry> last_of(const Entries& entries, const Context* context, bool suspended = false) {
+  const auto found = std::find_if(entries.rbegin(), entries.rend(), [&](const auto& entry) {
+    return entry->context.get() == context && !entry->left && entry->suspended == suspended;
+  });
   return found == entries.rend() ? nullptr : *found;
+}
+
+// The functions from here on change the entries of this thread and of all threads. The caller holds the mutex, and
+// calls apply() afterwards.
+
+/// Makes an entry the innermost one of this thread, and starts to count for its context.
+void push(Everyone& all, const std::shared_ptr<Entry>& entry) {
+  own.push_back(entry);
+  all.entries.push_back(entry);
+  Context& context = *entry->context;
+  if (context.entered++ == 0) context.tally.start();
+}
+
+/// Removes an entry, whatever entries were made after it, and stops to count for its context.
+void remove(Everyone& all, Entry& entry) {
+  const auto is_entry = [&](const auto& other) { return other.get() == &entry; };
+  all.entries.erase(std::find_if(all.entries.begin(), all.entries.end(), is_entry));
+  if (entry.suspended) return;
+  Context& context = *entry.context;
+  if (--context.entered == 0) context.tally.stop();
 }
 
 HgemmCallCount count_of(const Tally::Row& row) {
@@ -107,6 +138,12 @@ struct HgemmContext {
   std::shared_ptr<hgemm::Context> context;
 };
 
+struct HgemmSpan {
+  std::shared_ptr<hgemm::Context> context;
+  std::shared_ptr<hgemm::Entry> entry;  // of the context; null while the span is suspended
+  hgemm::Entries inner;                 // while it is suspended: the entries that its code made and has not ended
+};
+
 HgemmContext* hgemm_context_new(HgemmSettings settings) {
   return new HgemmContext{std::make_shared<hgemm::Context>(hgemm::Context{settings, {}, 0})};
 }
@@ -119,11 +156,7 @@ void hgemm_context_enter(HgemmContext* handle) {
   using namespace hgemm;
   Everyone& all = everyone();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  const std::shared_ptr<Context>& context = handle->context;
-  const auto entry = std::make_shared<Entry>(Entry{context});
-  own.push_back(entry);
-  all.entries.push_back(entry);
-  if (context->entered++ == 0) context->tally.start();
+  push(all, std::make_shared<Entry>(Entry{handle->context}));
   apply(all);
 }
 
@@ -131,15 +164,64 @@ int hgemm_context_exit(HgemmContext* handle) {
   using namespace hgemm;
   Everyone& all = everyone();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  Context& context = *handle->context;
-  std::shared_ptr<Entry> entry = last_of(own, &context);
-  if (!entry) entry = last_of(all.entries, &context);
+  const Context* const context = handle->context.get();
+  std::shared_ptr<Entry> entry = last_of(own, context);
+  if (!entry) entry = last_of(all.entries, context);
+  if (!entry) entry = last_of(all.entries, context, true);
   if (!entry) return 0;
   entry->left = true;
-  all.entries.erase(std::find(all.entries.begin(), all.entries.end(), entry));
-  if (--context.entered == 0) context.tally.stop();
+  remove(all, *entry);
   apply(all);
   return 1;
+}
+
+HgemmSpan* hgemm_span_new(HgemmContext* handle) {
+  return new HgemmSpan{.context = handle->context, .entry = nullptr, .inner = {}};
+}
+
+void hgemm_span_resume(HgemmSpan* span) {
+  using namespace hgemm;
+  Everyone& all = everyone();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  span->entry = std::make_shared<Entry>(Entry{span->context});
+  push(all, span->entry);
+  for (const std::shared_ptr<Entry>& entry : span->inner) {
+    if (entry->left) continue;
+    remove(all, *entry);  // from its old place in the order of entering
+    entry->suspended = false;
+    push(all, entry);
+  }
+  span->inner.clear();
+  apply(all);
+}
+
+void hgemm_span_suspend(HgemmSpan* span) {
+  using namespace hgemm;
+  Everyone& all = everyone();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto first = std::find(own.begin(), own.end(), span->entry);
+  for (auto entry = first; entry != own.end(); ++entry) {
+    if ((*entry)->left) continue;
+    remove(all, **entry);
+    if (entry == first) continue;
+    (*entry)->suspended = true;
+    all.entries.push_back(*entry);  // its context may be left meanwhile
+    span->inner.push_back(*entry);
+  }
+  own.erase(first, own.end());
+  span->entry.reset();
+  apply(all);
+}
+
+void hgemm_span_delete(HgemmSpan* span) {
+  using namespace hgemm;
+  Everyone& all = everyone();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  for (const std::shared_ptr<Entry>& entry : span->inner) {
+    if (!entry->left) remove(all, *entry);
+    entry->left = true;
+  }
+  delete span;
 }
 
 int hgemm_context_rows(const HgemmContext* handle, HgemmCallCount* rows, int capacity) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -169,6 +170,64 @@ def test_generators() -> None:
     expect_calls(exhausted.report, 2)
     expect_calls(closed.report, 2)
     expect_calls(elsewhere.report, 1)
+
+
+def test_a_decorated_generator_lets_go_at_each_yield() -> None:
+    a, name = square(), kernel()
+    context, inner = use_custom_gemm(variant=name), use_custom_gemm(variant="torch")
+
+    @context
+    def steps() -> Iterator[Tensor]:
+        yield a @ a
+        with inner:
+            yield a @ a
+            yield a @ a
+        yield a @ a
+
+    for _ in steps():
+        a @ a  # outside
+    expect_used(context.report, {name: 2, "torch": 2})
+    expect_used(inner.report, {"torch": 2})
+    expect_calls(context.report, 4)
+
+
+def test_decorated_coroutines_have_settings_of_their_own() -> None:
+    a, name = square(), kernel()
+    contexts = {variant: use_custom_gemm(variant=variant) for variant in (name, "torch")}
+
+    async def work() -> None:
+        for _ in range(5):
+            a @ a
+            await asyncio.sleep(0)
+
+    async def both() -> None:
+        await asyncio.gather(*(context(work)() for context in contexts.values()), work())
+
+    asyncio.run(both())
+    for variant, context in contexts.items():
+        expect_used(context.report, {variant: 5})
+
+
+def test_coroutines_leave_in_any_order() -> None:
+    a, name = square(), kernel()
+    reports: dict[str, Report] = {}
+
+    async def work(variant: str, turns: int) -> None:
+        with use_custom_gemm(variant=variant) as report:
+            reports[variant] = report
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+    async def both() -> None:
+        first, second = asyncio.create_task(work(name, 2)), asyncio.create_task(work("torch", 9))
+        await first
+        a @ a  # in the second one's `with`
+        await second
+        a @ a
+
+    asyncio.run(both())
+    expect_calls(reports[name], 0)
+    expect_used(reports["torch"], {"torch": 1})
 
 
 # Threads
@@ -580,6 +639,28 @@ def test_a_decorated_function_is_compiled(backend: str, fresh_dynamo: None) -> N
     for n in range(1, 4):
         assert_close_to_torch(compiled(a), a.double() @ a.double(), a @ a)
         expect_calls(context.report, n)
+
+
+@pytest.mark.slow
+def test_products_with_a_vector_are_inductors_own(fresh_dynamo: None) -> None:
+    """It writes them as a multiplication and a sum, so that no product is left: the documentation says so. The ops
+    stay."""
+    a, v = square(), rand(256)
+    products: dict[str, Callable[[], Tensor]] = {
+        "mv": lambda: torch.mv(a, v),
+        "addmv": lambda: torch.addmv(v, a, v),
+        "dot": lambda: torch.dot(v, v),
+        "vdot": lambda: torch.vdot(v, v),
+        "@": lambda: a @ v,
+    }
+    for name, product in products.items():
+        with use_custom_gemm(numerics="batch_invariant_or_raise") as report:
+            torch.compile(product, fullgraph=True)()
+        assert calls(report) == 0, f"{name} is served now: say so in README.md\n{report}"
+    with use_custom_gemm() as report:
+        out = torch.compile(lambda: hgemm_ops.matmul(a, v), fullgraph=True)()
+    assert_close_to_torch(out, a.double() @ v.double(), a @ v)
+    expect_calls(report, 1)
 
 
 @pytest.mark.slow
