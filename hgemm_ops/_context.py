@@ -130,8 +130,6 @@ class use_custom_gemm(ContextDecorator):
 
         RuntimeError if ``numerics`` then cannot be held.
         """
-        if torch.compiler.is_compiling():  # a decorated generator is traced
-            return torch.compiler.disable(self._native_context)()
         if not _override.start():
             asked = self._settings.numerics
             mode = _variants.standing_numerics() if asked == _native.AUTO else _native.NUMERICS[asked]
@@ -155,7 +153,8 @@ class use_custom_gemm(ContextDecorator):
     @contextmanager
     def _open(self) -> Iterator[_decorate.Pieces]:
         """For the time of one call of a decorated generator or coroutine function."""
-        context = self._native_context()
+        begin = self._native_context
+        context = torch.compiler.disable(begin)() if torch.compiler.is_compiling() else begin()
         if context is None:
             yield _decorate.Pieces(None)
             return
