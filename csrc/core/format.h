@@ -9,9 +9,12 @@ namespace hgemm {
 /// Returns the text that printf would write.
 template <class... Args>
 std::string format(const char* pattern, Args... args) {
-  std::string text(static_cast<size_t>(std::snprintf(nullptr, 0, pattern, args...)), '\0');
-  std::snprintf(text.data(), text.size() + 1, pattern, args...);
-  return text;
+  char text[256];  // most texts fit
+  const auto length = static_cast<size_t>(std::snprintf(text, sizeof(text), pattern, args...));
+  if (length < sizeof(text)) return std::string(text, length);
+  std::string longer(length, '\0');
+  std::snprintf(longer.data(), length + 1, pattern, args...);
+  return longer;
 }
 
 }  // namespace hgemm

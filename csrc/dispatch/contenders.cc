@@ -48,6 +48,13 @@ void find_contenders(const Question& question, Contenders* out) {
   }
 }
 
+bool is_unasked(const Problem& p, const DeviceFacts& facts) {
+  if (p.dtype != DType::kF32) return false;
+  const std::vector<int>& ids = automatic_variants();
+  return std::any_of(ids.begin(), ids.end(),
+                     [&](int id) { return !may_be_chosen(variant(id), p) && can_run(variant(id), p, facts, nullptr); });
+}
+
 bool splits_float32(const Contender& contender) {
   return variant(contender.id).arithmetic == Arithmetic::kSplitF32;
 }

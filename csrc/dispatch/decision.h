@@ -21,11 +21,24 @@ const char* source_name(Source source);
 /// are asked for. refusal() in explain.h has the error text.
 constexpr int kRefused = -3;
 
+/// What the words for a decision must mention besides its source.
+enum class Remark : int8_t {
+  kNone = 0,
+  kUnasked = 1,         // a kernel could run the float32 problem, and only the problem's float32 mode rules it out
+  kUnmeasuredChip = 2,  // torch was chosen because there are no measured times of this chip
+};
+
+/// A decision, with everything that its reason in words is made of (reason_of() in explain.h). Reports keep it, so that
+/// nothing has to be decided again when they are read.
 struct Decision {
   int32_t variant = kTorch;  // a variant's id, kTorch, or kRefused
   Source source = Source::kFallback;
-  float us = 0;        // predicted or measured microseconds of the choice; NaN where they were not needed
-  float torch_us = 0;  // and of torch
+  float us = 0;                // predicted or measured microseconds of the choice; NaN where they were not needed
+  float torch_us = 0;          // and of torch
+  float margin = 1;            // how much faster than torch a kernel had to be
+  int16_t neighbours = 0;      // the number of measured shapes nearby that corrected the predictions
+  int8_t measured_dtype = -1;  // a DType: what the table was measured in, where that is not the problem's dtype
+  Remark remark = Remark::kNone;
 };
 
 /// The question that a decision answers. Properties of the problem that several steps need are computed once, here. It

@@ -28,13 +28,11 @@ bool leaves_to_tf32(const Problem& p) {
   return p.float32 == Float32Mode::kTf32;
 }
 
-/// A kernel as a candidate, still without times. Sets `unasked` where the kernel could run the problem, and only the
-/// problem's float32 mode rules it out.
-Candidate candidate_of(int id, const Problem& p, const DeviceFacts& facts, bool is_forced, bool* unasked) {
+/// A kernel as a candidate, still without times.
+Candidate candidate_of(int id, const Problem& p, const DeviceFacts& facts, bool is_forced) {
   Candidate c{.variant = id, .eligible = true, .predicted_us = kNaN, .measured_us = kNaN, .reason = ""};
   c.eligible = can_run(variant(id), p, facts, &c.reason);
   if (p.dtype == DType::kF32 && !is_forced && !may_be_chosen(variant(id), p)) {
-    *unasked = *unasked || c.eligible;
     c.eligible = false;
     append(&c.reason, leaves_to_tf32(p) ? "torch may use TF32" : "float32=\"split\" was not asked for");
   }
@@ -55,49 +53,57 @@ void note_times(const Times& times, Candidate* candidate) {
   candidate->measured_us = times.measured;
 }
 
-std::string fallback_reason(const Problem& p, const DeviceFacts& facts, bool unasked) {
+std::string fallback_reason(const Problem& p, int cc, bool unasked) {
   const char* const promise = p.numerics == NumericsMode::kFast ? "" : "torch's, whose bits may vary with the batch: ";
   const char* const way_out = !unasked            ? ""
                               : leaves_to_tf32(p) ? " where torch may use TF32"
                                                   : " without float32=\"split\"";
-  return format("%sno kernel of ours serves %s on sm_%d%s", promise, describe(p).c_str(), facts.cc, way_out);
+  return format("%sno kernel of ours serves %s on sm_%d%s", promise, describe(p).c_str(), cc, way_out);
 }
 
 /// The reason for a decision that compared times.
-std::string comparison_reason(const Problem& p, const Estimates& estimates, const Verdict& verdict) {
-  const Decision& d = verdict.decision;
+std::string comparison_reason(const Problem& p, const Decision& d) {
   const char* basis = d.source == Source::kTable ? "measured" : "predicted";
   std::string reason = d.variant == kTorch ? format("no kernel of ours is %s to be %.3g %% faster than torch's %.1f us",
-                                                    basis, 100 * (verdict.margin - 1), d.torch_us)
+                                                    basis, 100 * (d.margin - 1), d.torch_us)
                                            : format("%s %.1f us against torch's %.1f us", basis, d.us, d.torch_us);
   if (p.numerics != NumericsMode::kFast) reason += ", the fastest whose bits do not vary with the batch";
-  const Knowledge& known = estimates.known;
-  if (known.kind == Knowledge::Kind::kNearby) {
-    reason += format(" (model corrected by %d measured %s nearby)", known.neighbours,
-                     known.neighbours == 1 ? "shape" : "shapes");
+  if (d.neighbours > 0) {
+    reason +=
+        format(" (model corrected by %d measured %s nearby)", d.neighbours, d.neighbours == 1 ? "shape" : "shapes");
   }
-  if (estimates.knows_anything() && known.dtype != p.dtype) reason += format(" (in %s)", dtype_name(known.dtype));
+  if (d.measured_dtype >= 0) reason += format(" (in %s)", dtype_name(static_cast<DType>(d.measured_dtype)));
   return reason;
 }
 
 }  // namespace
 
+std::string reason_of(const Problem& p, int cc, const Decision& decision) {
+  if (decision.source == Source::kForced) return format("%s was asked for", variant_name(decision.variant));
+  if (p.empty()) return "nothing to multiply: no kernel runs";
+  if (decision.source == Source::kFallback) return fallback_reason(p, cc, decision.remark == Remark::kUnasked);
+  if (decision.remark == Remark::kUnmeasuredChip) {
+    return format(
+        "sm_%d is not measured: an aligned product is left to torch until `hgemm tune` or tune=True measures it", cc);
+  }
+  return comparison_reason(p, decision);
+}
+
 Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
   Explanation out;
-  bool unasked = false;
   for (int id = 0; id < variant_count(); ++id) {
-    out.candidates.push_back(candidate_of(id, p, facts, id == forced, &unasked));
+    out.candidates.push_back(candidate_of(id, p, facts, id == forced));
   }
   out.candidates.push_back(torch_candidate(p));
 
   const Question question(p, facts);
   Contenders contenders;
   Estimates estimates;
-  Verdict verdict;
+  Decision decision;
   if (!p.empty()) {
     find_contenders(question, &contenders);
     estimate(question, contenders, /*for_explanation=*/true, &estimates);
-    verdict = verdict_on(question, contenders, estimates, margin_of(question, contenders, estimates));
+    decision = verdict_on(question, contenders, estimates, margin_of(question, contenders, estimates));
     note_times(estimates.torch, &out.candidates.back());
     for (int i = 0; i < contenders.count; ++i) {
       note_times(estimates.ours[i], &out.candidates[static_cast<size_t>(contenders.all[i].id)]);
@@ -107,22 +113,8 @@ Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
     }
   }
 
-  out.decision = forced == kAuto ? verdict.decision : select(p, facts, forced);
-  if (out.decision.variant == kRefused) {
-    out.reason = refusal(p, facts, forced);
-  } else if (forced != kAuto) {
-    out.reason = format("%s was asked for", variant_name(forced));
-  } else if (p.empty()) {
-    out.reason = "nothing to multiply: no kernel runs";
-  } else if (out.decision.source == Source::kFallback) {
-    out.reason = fallback_reason(p, facts, unasked);
-  } else if (verdict.unmeasured_chip) {
-    out.reason =
-        format("sm_%d is not measured: an aligned product is left to torch until `hgemm tune` or tune=True measures it",
-               facts.cc);
-  } else {
-    out.reason = comparison_reason(p, estimates, verdict);
-  }
+  out.decision = forced == kAuto ? decision : select(p, facts, forced);
+  out.reason = out.decision.variant == kRefused ? refusal(p, facts, forced) : reason_of(p, facts.cc, out.decision);
   return out;
 }
 

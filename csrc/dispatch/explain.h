@@ -26,6 +26,9 @@ struct Explanation {
 /// The decision of select() for the same arguments, with its reason and all candidates.
 Explanation explain(const Problem& problem, const DeviceFacts& facts, int forced);
 
+/// The reason for a decision on a problem, which is not a refusal, on a device of compute capability `cc`.
+std::string reason_of(const Problem& problem, int cc, const Decision& decision);
+
 /// The error text of a refused call: the problem, the reasons, and the variants that can run it. `forced` is the
 /// variant that was asked for; kAuto where none was, and no kernel has the problem's `numerics`.
 std::string refusal(const Problem& problem, const DeviceFacts& facts, int forced);

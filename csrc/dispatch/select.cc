@@ -28,7 +28,7 @@ Decision select(const Problem& p, const DeviceFacts& facts, int forced) {
   Estimates estimates;
   estimate(question, contenders, /*for_explanation=*/false, &estimates);
   const double margin = margin_of(question, contenders, estimates);
-  return verdict_on(question, contenders, estimates, margin).decision;
+  return verdict_on(question, contenders, estimates, margin);
 }
 
 const char* source_name(Source source) {

@@ -29,9 +29,15 @@ Source source_of(const Contenders& contenders, const Estimates& estimates) {
   return estimates.is_measured() ? Source::kTable : Source::kModel;
 }
 
+/// The dtype that the table was measured in, where it is not the problem's; -1 otherwise.
+int8_t other_dtype(const Problem& p, const Estimates& estimates) {
+  if (!estimates.knows_anything() || estimates.known.dtype == p.dtype) return -1;
+  return static_cast<int8_t>(estimates.known.dtype);
+}
+
 }  // namespace
 
-Verdict verdict_on(const Question& question, const Contenders& contenders, const Estimates& estimates, double margin) {
+Decision verdict_on(const Question& question, const Contenders& contenders, const Estimates& estimates, double margin) {
   const Fastest fastest = fastest_of(contenders, estimates);
   const double torch_us = estimates.torch.used;
   const bool invariant = question.is_batch_invariant();
@@ -43,14 +49,19 @@ Verdict verdict_on(const Question& question, const Contenders& contenders, const
   // A batch-invariant kernel runs however slow it is.
   const bool ours = fastest.id != kTorch && (invariant || (comparable && fastest.us * margin < torch_us));
 
-  Verdict verdict;
-  verdict.margin = margin;
-  verdict.unmeasured_chip = contenders.count > 0 && !comparable && !invariant;
-  verdict.decision.variant = ours ? fastest.id : must_be_ours(question.problem) ? kRefused : kTorch;
-  verdict.decision.source = source_of(contenders, estimates);
-  verdict.decision.us = static_cast<float>(ours ? fastest.us : torch_us);
-  verdict.decision.torch_us = static_cast<float>(torch_us);
-  return verdict;
+  Decision decision;
+  decision.variant = ours ? fastest.id : must_be_ours(question.problem) ? kRefused : kTorch;
+  decision.source = source_of(contenders, estimates);
+  decision.us = static_cast<float>(ours ? fastest.us : torch_us);
+  decision.torch_us = static_cast<float>(torch_us);
+  decision.margin = static_cast<float>(margin);
+  if (estimates.known.kind == Knowledge::Kind::kNearby) {
+    decision.neighbours = static_cast<int16_t>(std::min<int>(estimates.known.neighbours, INT16_MAX));
+  }
+  decision.measured_dtype = other_dtype(question.problem, estimates);
+  if (contenders.count == 0 && is_unasked(question.problem, question.facts)) decision.remark = Remark::kUnasked;
+  if (contenders.count > 0 && !comparable && !invariant) decision.remark = Remark::kUnmeasuredChip;
+  return decision;
 }
 
 }  // namespace hgemm

@@ -5,13 +5,7 @@
 
 namespace hgemm {
 
-struct Verdict {
-  Decision decision;
-  double margin = 1.0;           // how much faster than torch a kernel had to be
-  bool unmeasured_chip = false;  // torch was chosen because there are no measured times of this chip
-};
-
-/// The verdict. `margin` is that of margin_of().
-Verdict verdict_on(const Question& question, const Contenders& contenders, const Estimates& estimates, double margin);
+/// The decision. `margin` is that of margin_of().
+Decision verdict_on(const Question& question, const Contenders& contenders, const Estimates& estimates, double margin);
 
 }  // namespace hgemm

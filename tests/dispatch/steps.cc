@@ -163,7 +163,7 @@ struct Duel {
     estimates.ours[0] = {us, us, us};
   }
   double margin() const { return margin_of(question, contenders, estimates); }
-  Verdict verdict() const { return verdict_on(question, contenders, estimates, margin()); }
+  Decision verdict() const { return verdict_on(question, contenders, estimates, margin()); }
 
   Question question;
   Contenders contenders;
@@ -191,27 +191,27 @@ void test_verdicts() {
   constexpr auto kExact = Knowledge::Kind::kExact, kNothing = Knowledge::Kind::kNothing;
   Problem p = nt_problem(4096, 4096, 4096);
   const DeviceFacts h200 = facts_of(90), a100 = facts_of(80);
-  const Verdict faster = Duel(p, h200, 98.9, kExact).verdict();
-  CHECK(faster.decision.variant >= 0 && faster.decision.source == Source::kTable);
-  CHECK(faster.decision.us == 98.9f && faster.decision.torch_us == 100.0f);
-  const Verdict level = Duel(p, h200, 99.5, kExact).verdict();
-  CHECK(level.decision.variant == kTorch && level.decision.us == 100.0f);
-  CHECK(Duel(p, h200, 90, kNothing).verdict().decision.source == Source::kModel);
+  const Decision faster = Duel(p, h200, 98.9, kExact).verdict();
+  CHECK(faster.variant >= 0 && faster.source == Source::kTable);
+  CHECK(faster.us == 98.9f && faster.torch_us == 100.0f);
+  const Decision level = Duel(p, h200, 99.5, kExact).verdict();
+  CHECK(level.variant == kTorch && level.us == 100.0f);
+  CHECK(Duel(p, h200, 90, kNothing).verdict().source == Source::kModel);
 
   // An A100 has no measured times: torch computes an aligned matmul, however fast a kernel is predicted to be.
-  const Verdict unknown = Duel(p, a100, 50, kNothing).verdict();
-  CHECK(unknown.decision.variant == kTorch && unknown.unmeasured_chip);
-  CHECK(Duel(p, a100, 50, kExact).verdict().decision.variant >= 0);
+  const Decision unknown = Duel(p, a100, 50, kNothing).verdict();
+  CHECK(unknown.variant == kTorch && unknown.remark == Remark::kUnmeasuredChip);
+  CHECK(Duel(p, a100, 50, kExact).verdict().variant >= 0);
   Problem ragged = p;
   ragged.a.row_stride = 4097;
-  CHECK(Duel(ragged, a100, 50, kNothing).verdict().decision.variant >= 0);
+  CHECK(Duel(ragged, a100, 50, kNothing).verdict().variant >= 0);
 
   // A batch-invariant kernel runs however slow it is. Without one the problem is refused.
   p.numerics = NumericsMode::kBatchInvariant;
-  CHECK(Duel(p, h200, 500, kNothing).verdict().decision.variant >= 0);
+  CHECK(Duel(p, h200, 500, kNothing).verdict().variant >= 0);
   Duel nobody(p, h200, NAN, kNothing);
   nobody.contenders.count = 0;
-  CHECK(nobody.verdict().decision.variant == kRefused);
+  CHECK(nobody.verdict().variant == kRefused);
 }
 
 /// The learned model's trees were fitted to these codes.
