@@ -9,8 +9,9 @@ import atexit
 import ctypes
 import functools
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int8, c_int32, c_int64, c_void_p
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int8, c_int16, c_int32, c_int64, c_void_p
 from typing import Any
 
 import torch
@@ -104,14 +105,23 @@ class TableEntry(Structure):
     ]
 
 
-class CallCount(Structure):
+class CallKind(Structure):
     # `left` is the reason why torch ran the matmul without asking the dispatcher (HgemmLeft), 0 where it was asked.
     _fields_ = [
-        *_each(c_int32, "dtype", "out_dtype", "a_major", "b_major", "act", "has_bias", "has_c", "align"),
         *_each(c_int64, "batch", "m", "n", "k"),
-        *_each(c_int32, "ordinal", "variant", "source", "left", "site", "numerics", "float32", "reserved"),
-        ("calls", c_int64),
+        *_each(c_int32, "site", "variant"),
+        *_each(c_int16, "ordinal", "cc"),
+        *_each(c_int8, "dtype", "out_dtype", "a_major", "b_major", "act", "has_bias", "has_c", "align"),
+        *_each(c_int8, "source", "left", "numerics", "float32"),
+        *_each(c_float, "us", "torch_us", "margin"),
+        ("neighbours", c_int16),
+        *_each(c_int8, "measured_dtype", "remark"),
     ]
+
+
+class CallCount(Structure):
+    _anonymous_ = ("kind",)
+    _fields_ = [("kind", CallKind), ("calls", c_int64)]
 
 
 class Settings(Structure):
@@ -135,7 +145,9 @@ class Tuning(Structure):
 
 
 #: In the order of c_api.h. The library's hgemm_abi() returns their sizes, for comparison.
-_STRUCTS = (Tensor, Facts, VariantInfo, Query, Candidate, Decision, Timing, TableEntry, CallCount, Settings, Tuning)
+_STRUCTS = (
+    Tensor, Facts, VariantInfo, Query, Candidate, Decision, Timing, TableEntry, CallKind, CallCount, Settings, Tuning,
+)  # fmt: skip
 _LogFn = ctypes.CFUNCTYPE(None, c_char_p)
 _FirstUseFn = ctypes.CFUNCTYPE(None)
 _TunerFn = ctypes.CFUNCTYPE(c_int, POINTER(Tuning))
@@ -155,7 +167,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_set_warning": (None, [c_void_p]),
     "hgemm_read": (c_int, [c_void_p, c_int64, c_void_p, c_void_p]),
     "hgemm_explain": (c_int, [POINTER(Query), POINTER(Decision), POINTER(Candidate)]),
-    "hgemm_features": (c_int, [POINTER(Query), c_int, c_double, POINTER(ctypes.c_float), c_int]),
+    "hgemm_features": (c_int, [POINTER(Query), c_int, c_double, POINTER(c_float), c_int]),
     "hgemm_select_ns": (c_double, [POINTER(Query), c_int, c_int]),
     "hgemm_table_set": (c_int, [POINTER(TableEntry), c_int, POINTER(Timing), c_int]),
     "hgemm_table_add": (c_int, [POINTER(TableEntry), POINTER(Timing), c_int]),
@@ -174,7 +186,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_span_resume": (None, [c_void_p]),
     "hgemm_span_suspend": (None, [c_void_p]),
     "hgemm_span_delete": (None, [c_void_p]),
-    "hgemm_context_rows": (c_int, [c_void_p, POINTER(CallCount), c_int]),
+    "hgemm_context_rows": (c_int, [c_void_p, c_int, POINTER(CallCount), c_int]),
+    "hgemm_reasons": (c_int64, [POINTER(CallCount), c_int, c_void_p, c_int64]),
     "hgemm_standing_numerics": (c_int, []),
     "hgemm_standing_float32": (c_int, []),
     "hgemm_left_reason": (c_char_p, [c_int]),
@@ -343,15 +356,38 @@ class Context:
         """Returns a new span of the context, suspended."""
         return Span(self._handle)
 
-    def rows(self) -> list[CallCount]:
-        """Returns every kind of matmul that was counted at least once, in the order of their first calls."""
-        room = 256
+    def rows(self, as_shown: bool = False) -> ctypes.Array[CallCount]:
+        """Returns every kind of matmul that was counted at least once, in the order of their first calls.
+
+        With ``as_shown``, kinds that a report shows alike are one, with the sum of their calls.
+        """
+        room = 0
         while True:
-            rows = (CallCount * room)()
-            count: int = lib().hgemm_context_rows(self._handle, rows, room)
-            if count <= room:
-                return list(rows[:count])
-            room = count
+            counts = (CallCount * room)()
+            needed: int = lib().hgemm_context_rows(self._handle, as_shown, counts, room)
+            if needed <= room:
+                return counts if needed == room else (CallCount * needed).from_buffer_copy(counts)
+            room = needed
+
+
+_COUNT_FIELDS = struct.Struct("=4q2i2h12b3fh2bq")  # a CallCount's
+assert _COUNT_FIELDS.size == ctypes.sizeof(CallCount)
+
+
+def unpacked(counts: ctypes.Array[CallCount]) -> Iterator[tuple[Any, ...]]:
+    """Returns the fields of each kind of matmul, in the order of ``CallCount``."""
+    return _COUNT_FIELDS.iter_unpack(counts)
+
+
+def reasons(counts: ctypes.Array[CallCount]) -> list[str]:
+    """Returns why the kernel of each kind of matmul was chosen."""
+    room = 128 * len(counts)
+    while True:
+        text = (ctypes.c_char * room)()
+        needed: int = lib().hgemm_reasons(counts, len(counts), text, room)
+        if needed <= room:
+            return text.raw[:needed].decode().split("\0")[:-1]
+        room = needed
 
 
 class Span:

@@ -1,19 +1,22 @@
 """The report of ``use_custom_gemm()``: which matmuls ran, and on which kernel.
 
-The library counts the calls (``csrc/dispatch/stats.h``). Nothing is done in Python until the report is read. The
-counters do not keep the reason of a choice. The report asks the dispatcher for it again, which is possible because a
-decision is a pure function of the matmul, the device and the tables.
+The library counts the calls (``csrc/dispatch/stats.h``), and keeps of each decision what its reason is made of. Nothing
+is done in Python until the report is read. Then one call copies the counts, and a row becomes an object when somebody
+looks at it.
 """
 
+import ctypes
+import functools
+import heapq
 import itertools
 import json
 import os
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 
@@ -23,7 +26,7 @@ from hgemm_ops.ops.activation import ACTIVATIONS
 SCHEMA = 1  # the version of the files that Report.save writes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """One kind of matmul, with its calls: ``batch`` matmuls of (m, k) and (k, n) per call.
 
@@ -50,6 +53,56 @@ class Row:
         return 2 * self.batch * self.m * self.n * self.k * self.calls
 
 
+#: The fields of a row.
+_Fields = tuple[str, str, int, int, int, int, str, str, str, int, str]
+_COLUMNS = ("site", "op", "batch", "m", "n", "k", "dtype", "layout", "variant", "calls", "reason")
+_DTYPES = tuple(map(_native.dtype_name, _native.DTYPES))
+_BLOCK = 4096  # how many rows are made at a time
+
+
+class Rows(Sequence[Row]):
+    """The rows of a report as it was when they were asked for, in the order of first calls.
+
+    It is a sequence, equal to a list of the same rows. A row is made when it is looked at, so that rows take little
+    memory, however many there are.
+    """
+
+    def __init__(self, counts: ctypes.Array[_native.CallCount]) -> None:
+        self._counts = counts
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        places = range(len(self))[index]
+        if isinstance(places, int):
+            return Row(*next(self.fields(places, places + 1)))
+        return [self[place] for place in places]
+
+    def __iter__(self) -> Iterator[Row]:
+        return itertools.starmap(Row, self.fields())
+
+    def fields(self, start: int = 0, end: int | None = None) -> Iterator[_Fields]:
+        """Returns the fields of the rows, which come sooner than the rows."""
+        end = len(self) if end is None else end
+        for first in range(start, end, _BLOCK):
+            size = min(_BLOCK, end - first)
+            block = (_native.CallCount * size).from_buffer(self._counts, first * ctypes.sizeof(_native.CallCount))
+            yield from map(_fields, _native.unpacked(block), _native.reasons(block))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
 class Report:
     """The matmuls that ran while a ``use_custom_gemm()`` context was active.
 
@@ -60,20 +113,23 @@ class Report:
     _context: _native.Context | None = None  # None if the override did not start
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> Sequence[Row]:
         """Every kind of matmul, in the order of first calls.
 
         Rows that differ only in alignment or device are merged.
         """
-        calls: Counter[Row] = Counter()
-        for count in self._context.rows() if self._context is not None else ():
-            calls[_row(count)] += count.calls
-        return [replace(row, calls=n) for row, n in calls.items()]
+        return Rows(self._counts(as_shown=True))
+
+    def _counts(self, as_shown: bool) -> ctypes.Array[_native.CallCount]:
+        return (_native.CallCount * 0)() if self._context is None else self._context.rows(as_shown)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the report as plain data, for JSON."""
-        rows = self.rows
-        return {"rows": [asdict(row) | {"flops": row.flops} for row in rows], **_totals(rows)}
+        rows = list(_fields_of(self.rows))
+        return {
+            "rows": [dict(zip(_COLUMNS, row, strict=True)) | {"flops": _flops(row)} for row in rows],
+            **_totals(rows),
+        }
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes every kind of matmul to a file, as JSON for ``hgemm tune --report``.
@@ -90,114 +146,133 @@ class Report:
         Raises:
             OSError: the file cannot be written.
         """
-        products = [_product(count) for count in self._context.rows()] if self._context is not None else []
-        text = json.dumps({"schema": SCHEMA, "products": products}, indent=1)
-        _files.replace(Path(path), text + "\n", f".{os.getpid()}.new")
+        products = ",\n".join(json.dumps(_product(count)) for count in self._counts(as_shown=False))
+        text = f'{{"schema": {SCHEMA}, "products": [\n{products}\n]}}\n'
+        _files.replace(Path(path), text, f".{os.getpid()}.new")
 
     def __str__(self) -> str:
-        rows = self.rows
+        rows = list(_fields_of(self.rows))
         if not rows:
             why = _override.reason() or ("" if torch.cuda.is_initialized() else "nothing has used CUDA")
             return "no matrix products were seen" + (f": {why}" if why else "")
-        return "\n".join((*_table(_merge_sizes(_merge_layers(rows))), "", *_footer(rows)))
+        totals = _totals(rows)
+        printed = _most_important(_merge_sizes(_merge_layers(rows)))
+        unprinted = _unprinted(len(rows), totals["calls"], totals["flops"], printed)
+        return "\n".join((*_table(printed), *unprinted, "", *_footer(totals)))
 
     def __repr__(self) -> str:
-        return f"<hgemm_ops report: {sum(row.calls for row in self.rows)} calls>"
+        return f"<hgemm_ops report: {sum(count.calls for count in self._counts(as_shown=False))} calls>"
 
 
-def _row(count: _native.CallCount) -> Row:
-    """Returns a counted kind of matmul as a row, still without its calls."""
-    has_addend = bool(count.has_bias or count.has_c)
-    op = ("baddbmm" if has_addend else "bmm") if count.batch > 1 else ("addmm" if has_addend else "mm")
-    return Row(
-        site=_sites.name_of(count.site),
-        op=op + (f"+{ACTIVATIONS[count.act]}" if count.act else ""),
-        batch=count.batch,
-        m=count.m,
-        n=count.n,
-        k=count.k,
-        dtype=_native.dtype_name(_native.DTYPES[count.dtype]),
-        layout=_native.LAYOUTS[count.a_major, count.b_major],
-        variant=_variants.name_of(count.variant),
-        calls=0,
-        reason=_reason(count),
+def _fields(count: tuple[Any, ...], reason: str) -> _Fields:
+    """Returns the fields of the row of a counted kind of matmul."""
+    batch, m, n, k, site, variant, _, _, dtype, _, a_major, b_major, act, has_bias, has_c, *_, calls = count
+    return (
+        _sites.name_of(site),
+        _op(batch > 1, has_bias or has_c, act),
+        batch,
+        m,
+        n,
+        k,
+        _DTYPES[dtype],
+        _native.LAYOUTS[a_major, b_major],
+        _variants.name_of(variant),
+        calls,
+        reason,
     )
+
+
+@functools.cache
+def _op(batched: bool, has_addend: int, act: int) -> str:
+    op = ("baddbmm" if has_addend else "bmm") if batched else ("addmm" if has_addend else "mm")
+    return f"{op}+{ACTIVATIONS[act]}" if act else op
+
+
+def _fields_of(rows: Iterable[Row]) -> Iterator[_Fields]:
+    return rows.fields() if isinstance(rows, Rows) else map(attrgetter(*_COLUMNS), rows)
+
+
+def _flops(row: _Fields) -> int:
+    """Returns Row.flops of the row with these fields."""
+    _, _, batch, m, n, k, _, _, _, calls, _ = row
+    return 2 * batch * m * n * k * calls
 
 
 def _product(count: _native.CallCount) -> dict[str, Any]:
     """Returns a counted kind of matmul as an entry of the file that ``Report.save`` writes."""
     return {
-        **{name: _native.dtype_name(_native.DTYPES[getattr(count, name)]) for name in ("dtype", "out_dtype")},
+        "dtype": _DTYPES[count.dtype],
+        "out_dtype": _DTYPES[count.out_dtype],
         "layout": _native.LAYOUTS[count.a_major, count.b_major],
-        **{name: getattr(count, name) for name in ("align", "batch", "m", "n", "k", "calls")},
+        "align": count.align,
+        "batch": count.batch,
+        "m": count.m,
+        "n": count.n,
+        "k": count.k,
+        "calls": count.calls,
         "variant": _variants.name_of(count.variant),
         "source": _native.SOURCES[count.source],
-        "left": _left(count),
+        "left": _left(count.left),
     }
 
 
-def _left(count: _native.CallCount) -> str:
+@functools.cache
+def _left(why: int) -> str:
     """Returns why torch ran a matmul without asking the dispatcher, or "" if it was asked."""
-    return _native.lib().hgemm_left_reason(count.left).decode()
+    return _native.lib().hgemm_left_reason(why).decode()
 
 
-def _reason(count: _native.CallCount) -> str:
-    if count.left:
-        return _left(count)
-    if not count.batch * count.m * count.n:
-        return "nothing to multiply: no kernel runs"
-    source = _native.SOURCES[count.source]
-    layout, dtype = _native.LAYOUTS[count.a_major, count.b_major], _native.DTYPES[count.dtype]
-    facts = _native.device_facts(count.ordinal)
-    for align in (16, count.align):  # the counted alignment is the least of A, B and the result: A and B may have more
-        query = _variants.matmul_query(count.m, count.n, count.k, dtype, layout, facts, count.batch, align)
-        query.has_bias, query.act, query.out_dtype = count.has_bias, count.act, count.out_dtype
-        query.numerics, query.float32 = count.numerics, count.float32
-        query.variant = count.variant if source == "forced" else _native.AUTO
-        decision, _ = _native.explain(query)
-        if (decision.variant, decision.align) == (count.variant, count.align):
-            return f"{source}: {decision.reason.decode()}"
-    return source  # the choice depended on something that is not counted, such as the strides of a batch
-
-
-def _totals(rows: Iterable[Row]) -> dict[str, Any]:
+def _totals(rows: Iterable[_Fields]) -> dict[str, Any]:
     """Returns the calls and FLOPs of all rows, and of those on our kernels.
 
     ``torch_calls`` maps each reason for running on torch to its number of calls.
     """
-    totals: Counter[str] = Counter(calls=0, flops=0, kernel_calls=0, kernel_flops=0)
-    reasons: Counter[str] = Counter()
+    totals = dict.fromkeys(("calls", "flops", "kernel_calls", "kernel_flops"), 0)
+    reasons: dict[str, int] = {}
     for row in rows:
-        totals.update(calls=row.calls, flops=row.flops)
-        if row.variant == "torch":
-            reasons[row.reason or "chosen by the dispatcher"] += row.calls
+        variant, calls, reason = row[-3:]
+        flops = _flops(row)
+        totals["calls"] += calls
+        totals["flops"] += flops
+        if variant == "torch":
+            reason = reason or "chosen by the dispatcher"
+            reasons[reason] = reasons.get(reason, 0) + calls
         else:
-            totals.update(kernel_calls=row.calls, kernel_flops=row.flops)
-    return {**totals, "torch_calls": dict(reasons.most_common())}
+            totals["kernel_calls"] += calls
+            totals["kernel_flops"] += flops
+    return {**totals, "torch_calls": dict(sorted(reasons.items(), key=itemgetter(1), reverse=True))}
 
 
 # Printing. One printed line represents a group of rows: first, rows that differ only in layer numbers are grouped, and
 # then groups that differ only in sizes.
 
+_Group = list[_Fields]
+
 # Matches a component of a dotted name that is a number.
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^. ])")
 
 
-def _merge_layers(rows: Iterable[Row]) -> list[list[Row]]:
+@functools.lru_cache
+def _template(site: str) -> str:
+    """Returns the name of a site with # for its numbers."""
+    return _NUMBER.sub("#", site)
+
+
+def _merge_layers(rows: Iterable[_Fields]) -> list[_Group]:
     """Groups rows that differ only in the numbers of a dotted name: ``model.layers.{0-31}.mlp.up_proj``."""
-    groups: dict[tuple[str, Row], list[Row]] = {}
+    groups: dict[Any, _Group] = {}
     for row in rows:
-        template = _NUMBER.sub("#", row.site)
-        groups.setdefault((template, replace(row, site="", calls=0)), []).append(row)
+        site, *alike, _, reason = row
+        groups.setdefault((_template(site), *alike, reason), []).append(row)
     return list(groups.values())
 
 
-def _site(group: Iterable[Row]) -> str:
+def _site(group: _Group) -> str:
     """Returns the sites of the rows as one name: the numbers of all in braces, then how many sites there are."""
-    sites = list(dict.fromkeys(row.site for row in group))
+    sites = list(dict.fromkeys(row[0] for row in group))
     if len(sites) == 1:
         return sites[0]
-    text = _NUMBER.sub("#", sites[0])
+    text = _template(sites[0])
     for numbers in zip(*(map(int, _NUMBER.findall(site)) for site in sites), strict=True):
         text = text.replace("#", _ranges(sorted(set(numbers))), 1)
     return f"{text} \N{MULTIPLICATION SIGN}{len(sites)}"
@@ -215,26 +290,37 @@ def _ranges(numbers: Sequence[int]) -> str:
 #: If a site has more shapes than this, one line represents all of them: a growing key-value cache gives a new shape
 #: with every token.
 _MOST_SHAPES = 4
+#: Of more lines, those with the most FLOPs are printed.
+_MOST_LINES = 50
+#: Of more reasons for which torch runs matmuls, those with the most calls are printed.
+_MOST_REASONS = 10
 
 
-def _merge_sizes(groups: Iterable[list[Row]]) -> list[list[Row]]:
-    alike: dict[Row, list[list[Row]]] = {}
+def _merge_sizes(groups: Iterable[_Group]) -> list[_Group]:
+    alike: dict[Any, list[_Group]] = {}
     for group in groups:
-        key = replace(group[0], site=_site(group), batch=0, m=0, n=0, k=0, calls=0)
-        alike.setdefault(key, []).append(group)
+        _, op, _, _, _, _, dtype, layout, variant, _, reason = group[0]
+        alike.setdefault((_site(group), op, dtype, layout, variant, reason), []).append(group)
     merged = ([list(itertools.chain(*same))] if len(same) > _MOST_SHAPES else same for same in alike.values())
     return list(itertools.chain(*merged))
 
 
-_COLUMNS = ("site", "op", "batch", "m", "n", "k", "dtype", "layout", "variant", "calls", "reason")
+def _most_important(groups: list[_Group]) -> list[_Group]:
+    """Returns the groups that are printed, in their order."""
+    if len(groups) <= _MOST_LINES:
+        return groups
+    flops = [sum(map(_flops, group)) for group in groups]
+    return [groups[i] for i in sorted(heapq.nlargest(_MOST_LINES, range(len(groups)), flops.__getitem__))]
+
+
 _SIZES = frozenset(("batch", "m", "n", "k"))
 
 
-def _cells(group: Sequence[Row]) -> tuple[str, ...]:
+def _cells(group: _Group) -> tuple[str, ...]:
     """Returns the cells of one printed line."""
-    texts = {name: str(getattr(group[0], name)) for name in _COLUMNS}
-    texts |= {name: _span(getattr(row, name) for row in group) for name in _SIZES}
-    texts |= {"site": _site(group), "calls": str(sum(row.calls for row in group))}
+    columns = dict(zip(_COLUMNS, zip(*group, strict=True), strict=True))
+    texts = {name: _span(values) if name in _SIZES else str(values[0]) for name, values in columns.items()}
+    texts |= {"site": _site(group), "calls": str(sum(columns["calls"]))}
     return tuple(texts.values())
 
 
@@ -245,18 +331,35 @@ def _span(sizes: Iterable[int]) -> str:
     return str(distinct[0]) if len(distinct) == 1 else f"{distinct[0]}..{distinct[-1]}"
 
 
-def _table(groups: Iterable[Sequence[Row]]) -> list[str]:
+def _table(groups: Iterable[_Group]) -> list[str]:
     table = [_COLUMNS, *map(_cells, groups)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     just = [str.rjust if name in _SIZES or name == "calls" else str.ljust for name in _COLUMNS]
     return ["  ".join(f(text, w) for f, text, w in zip(just, row, widths, strict=True)).rstrip() for row in table]
 
 
-def _footer(rows: Sequence[Row]) -> list[str]:
-    calls, flops, our_calls, our_flops, reasons = _totals(rows).values()
+def _unprinted(rows: int, calls: int, flops: int, printed: Iterable[_Group]) -> list[str]:
+    """Returns a line about the rows that are not printed, if there are any, of these rows, calls and FLOPs."""
+    every = list(itertools.chain(*printed))
+    if len(every) == rows:
+        return []
+    calls -= sum(row[-2] for row in every)
+    share = 1 - sum(map(_flops, every)) / flops if flops else 0.0
+    return [f"and {rows - len(every)} more kinds, which report.rows lists: {_calls(calls)}, {share:.1%} of the FLOPs"]
+
+
+def _footer(totals: dict[str, Any]) -> list[str]:
+    calls, flops, our_calls, our_flops, reasons = totals.values()
     lines = []
     for who, c, f in (("our kernels", our_calls, our_flops), ("torch", calls - our_calls, flops - our_flops)):
         share = f / flops if flops else 0.0
         lines.append(f"{who}: {c} of {calls} calls ({c / calls:.1%}), {share:.1%} of the FLOPs")
-    lines.extend(f"  {n} {'call' if n == 1 else 'calls'}: {reason}" for reason, n in reasons.items())
+    lines.extend(f"  {_calls(n)}: {reason}" for reason, n in itertools.islice(reasons.items(), _MOST_REASONS))
+    others = list(reasons.values())[_MOST_REASONS:]
+    if others:
+        lines.append(f"  {_calls(sum(others))}: {len(others)} other {'reason' if len(others) == 1 else 'reasons'}")
     return lines
+
+
+def _calls(n: int) -> str:
+    return f"{n} {'call' if n == 1 else 'calls'}"

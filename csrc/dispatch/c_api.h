@@ -121,28 +121,40 @@ typedef struct HgemmTableEntry {
   int64_t dram_gbs; /* 0: the bandwidth that core/chip.cc has for the chip */
 } HgemmTableEntry;
 
-/* How many calls of one kind were made. Two calls are of one kind if all fields but `calls` are equal. */
-typedef struct HgemmCallCount {
-  int32_t dtype;
-  int32_t out_dtype;
-  int32_t a_major;
-  int32_t b_major;
-  int32_t act;
-  int32_t has_bias;
-  int32_t has_c;
-  int32_t align; /* the least alignment of a, b and the result, in bytes */
+/* A kind of calls: two calls are of one kind if all fields up to `float32` are equal. The fields after it are those of
+   the decision on the kind's first call (dispatch/decision.h). */
+typedef struct HgemmCallKind {
   int64_t batch;
   int64_t m;
   int64_t n;
   int64_t k;
-  int32_t ordinal; /* of the CUDA device */
-  int32_t variant;
-  int32_t source;
-  int32_t left; /* a HgemmLeft of gemm_api.h: why torch computed them without a decision */
   int32_t site; /* of hgemm_site_set; 0: none */
-  int32_t numerics;
-  int32_t float32;
-  int32_t reserved;
+  int32_t variant;
+  int16_t ordinal; /* of the CUDA device */
+  int16_t cc;      /* its compute capability; 0 where torch computed them without a decision */
+  int8_t dtype;
+  int8_t out_dtype;
+  int8_t a_major;
+  int8_t b_major;
+  int8_t act;
+  int8_t has_bias;
+  int8_t has_c;
+  int8_t align; /* the least alignment of a, b and the result, in bytes */
+  int8_t source;
+  int8_t left; /* a HgemmLeft of gemm_api.h: why torch computed them without a decision */
+  int8_t numerics;
+  int8_t float32;
+  float us;
+  float torch_us;
+  float margin;
+  int16_t neighbours;
+  int8_t measured_dtype;
+  int8_t remark;
+} HgemmCallKind;
+
+/* How many calls of a kind were made. */
+typedef struct HgemmCallCount {
+  HgemmCallKind kind;
   int64_t calls;
 } HgemmCallCount;
 
@@ -306,9 +318,14 @@ HGEMM_API void hgemm_span_suspend(struct HgemmSpan* span);
 /* Deletes a suspended span. Contexts that its code has not left are left. */
 HGEMM_API void hgemm_span_delete(struct HgemmSpan* span);
 
-/* Copies what was counted, one row for each kind of call, to the first `capacity` elements of `rows`. Returns how many
-   rows there are. */
-HGEMM_API int hgemm_context_rows(const struct HgemmContext* context, HgemmCallCount* rows, int capacity);
+/* Writes what was counted to `rows`, one row for each kind of call, and returns how many rows there are. `as_shown` not
+   0: kinds that a report shows alike are one row, with the sum of their calls. Where `capacity` might not do, nothing
+   is written, and the result is a capacity that does. */
+HGEMM_API int hgemm_context_rows(const struct HgemmContext* context, int as_shown, HgemmCallCount* rows, int capacity);
+
+/* Writes why the kernel of each row was chosen to `text`, one reason after the other, each with a null character at its
+   end. Returns how many bytes all reasons take. Those that end beyond `capacity` are not written. */
+HGEMM_API int64_t hgemm_reasons(const HgemmCallCount* rows, int count, char* text, int64_t capacity);
 
 /* Puts this thread outside of all contexts, until it enters or exits one. */
 HGEMM_API void hgemm_context_leave_all(void);

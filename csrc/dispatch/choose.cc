@@ -78,7 +78,7 @@ struct Hash {
 struct Cached {
   uint64_t generation = 0;
   Decision decision;
-  std::atomic<int64_t>* calls = nullptr;  // the counter; null until the first counted call
+  CounterPlace place;
 };
 
 // A model has a few dozen distinct shapes, but a growing sequence has a new one at each step. The cache is cleared when
@@ -137,12 +137,17 @@ Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int for
     const Decision decision = select(p, facts, forced);
     if (LogFn log = the_log.load(std::memory_order_relaxed)) log_decision(log, p, facts, ordinal, forced, decision);
     if (cache.size() >= kMostCached) cache.clear();
-    found = cache.insert_or_assign(key, Cached{now, decision, nullptr}).first;
+    found = cache.insert_or_assign(key, Cached{now, decision, {}}).first;
   }
   Cached& cached = found->second;
   if (asked.variant != kNoContext && cached.decision.variant != kRefused) {
-    if (!cached.calls) cached.calls = &call_counter(p, ordinal, cached.decision, HGEMM_LEFT_NOT, site);
-    cached.calls->fetch_add(1, std::memory_order_relaxed);
+    count_call({.problem = p,
+                .ordinal = ordinal,
+                .cc = facts.cc,
+                .decision = cached.decision,
+                .left = HGEMM_LEFT_NOT,
+                .site = site},
+               &cached.place);
   }
   return cached.decision;
 }

@@ -106,31 +106,6 @@ void remove(Everyone& all, Entry& entry) {
   if (--context.entered == 0) context.tally.stop();
 }
 
-HgemmCallCount count_of(const Tally::Row& row) {
-  const CallKind& c = row.kind;
-  return {.dtype = static_cast<int32_t>(c.dtype),
-          .out_dtype = static_cast<int32_t>(c.out_dtype),
-          .a_major = static_cast<int32_t>(c.a_major),
-          .b_major = static_cast<int32_t>(c.b_major),
-          .act = static_cast<int32_t>(c.act),
-          .has_bias = c.has_bias,
-          .has_c = c.has_c,
-          .align = c.align,
-          .batch = c.batch,
-          .m = c.m,
-          .n = c.n,
-          .k = c.k,
-          .ordinal = c.ordinal,
-          .variant = c.variant,
-          .source = static_cast<int32_t>(c.source),
-          .left = c.left,
-          .site = c.site,
-          .numerics = static_cast<int32_t>(c.numerics),
-          .float32 = static_cast<int32_t>(c.float32),
-          .reserved = 0,
-          .calls = row.calls};
-}
-
 }  // namespace
 }  // namespace hgemm
 
@@ -224,16 +199,10 @@ void hgemm_span_delete(HgemmSpan* span) {
   delete span;
 }
 
-int hgemm_context_rows(const HgemmContext* handle, HgemmCallCount* rows, int capacity) {
-  using namespace hgemm;
-  std::vector<Tally::Row> all;
-  {
-    const std::lock_guard<std::mutex> lock(everyone().mutex);
-    all = handle->context->tally.rows();
-  }
-  const size_t count = std::min(all.size(), static_cast<size_t>(std::max(capacity, 0)));
-  std::transform(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count), rows, count_of);
-  return static_cast<int>(all.size());
+int hgemm_context_rows(const HgemmContext* handle, int as_shown, HgemmCallCount* rows, int capacity) {
+  const std::lock_guard<std::mutex> lock(hgemm::everyone().mutex);
+  const size_t room = static_cast<size_t>(std::max(capacity, 0));
+  return static_cast<int>(handle->context->tally.rows(as_shown != 0, rows, room));
 }
 
 void hgemm_context_leave_all(void) {

@@ -44,9 +44,15 @@ Outcome leave_undecided(const Request& request, HgemmLeft why, Plan* plan) {
     return refuse(unheld(p, no_device ? fault_of_device(request.ordinal) : hgemm_left_reason(why)), plan);
   }
   if (context_holds()) {
+    CounterPlace place;
     const Decision torchs;
-    const int site = current_site(request.in_backward);
-    call_counter(p, request.ordinal, torchs, why, site).fetch_add(1, std::memory_order_relaxed);
+    count_call({.problem = p,
+                .ordinal = request.ordinal,
+                .cc = 0,
+                .decision = torchs,
+                .left = why,
+                .site = current_site(request.in_backward)},
+               &place);
   }
   return leave_to_torch(plan);
 }

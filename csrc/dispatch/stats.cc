@@ -1,111 +1,329 @@
 #include "dispatch/stats.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <deque>
-#include <map>
 #include <mutex>
-#include <tuple>
+#include <span>
+#include <utility>
+
+#include "dispatch/report.h"
 
 namespace hgemm {
 namespace {
 
-auto key_of(const CallKind& c) {
-  return std::tie(c.dtype, c.out_dtype, c.a_major, c.b_major, c.act, c.has_bias, c.has_c, c.align, c.batch, c.m, c.n,
-                  c.k, c.ordinal, c.variant, c.source, c.left, c.site, c.numerics, c.float32);
-}
-
-struct ByKey {
-  bool operator()(const CallKind* x, const CallKind* y) const { return key_of(*x) < key_of(*y); }
-};
+// Kinds are compared by their bytes, so there must be no padding.
+constexpr size_t kKindBytes = offsetof(HgemmCallKind, us);
+constexpr size_t kShownBytes = sizeof(HgemmCallKind);
+static_assert(kKindBytes == 4 * 8 + 2 * 4 + 2 * 2 + 12 && kKindBytes % 8 == 0);
+static_assert(kShownBytes == kKindBytes + 3 * 4 + 2 + 2 && kShownBytes % 8 == 0);
 
 struct Counter {
-  explicit Counter(const CallKind& kind) : kind(kind) {}
-  CallKind kind;
+  Counter(const HgemmCallKind& kind, uint64_t order) : kind(kind), order(order) {}
+
+  HgemmCallKind kind;
   std::atomic<int64_t> calls{0};
+  uint64_t order;  // counters that were made earlier have smaller numbers
 };
 
-struct Counters {
-  std::mutex mutex;
-  std::deque<Counter> all;  // in the order of first calls; nothing is ever erased
-  std::map<const CallKind*, Counter*, ByKey> by_kind;
+const HgemmCallKind& kind_at(const Counter& counter) {
+  return counter.kind;
+}
+const HgemmCallKind& kind_at(const HgemmCallCount& row) {
+  return row.kind;
+}
+
+/// A hash table from kinds to their places in a sequence, which has the kinds. Two kinds are one if their first
+/// `key_bytes` bytes are.
+class KindIndex {
+ public:
+  explicit KindIndex(size_t key_bytes) : key_bytes_(key_bytes), slots_(16) {}
+
+  /// The place of `kind` in `all`. Where it is new, the place is all.size(), and the caller appends the kind to `all`.
+  template <class All>
+  size_t place_of(const HgemmCallKind& kind, const All& all) {
+    if (3 * (all.size() + 1) > 2 * slots_.size()) grow(all);
+    uint32_t& slot = slots_[slot_of(kind, all)];
+    if (slot == 0) slot = static_cast<uint32_t>(all.size() + 1);
+    return slot - 1;
+  }
+
+  template <class All>
+  bool has(const HgemmCallKind& kind, const All& all) const {
+    return slots_[slot_of(kind, all)] != 0;
+  }
+
+ private:
+  /// The slot that has the kind, or that is to have it.
+  template <class All>
+  size_t slot_of(const HgemmCallKind& kind, const All& all) const {
+    const size_t last = slots_.size() - 1;
+    size_t slot = hash(kind) & last;
+    while (slots_[slot] != 0 && std::memcmp(&kind_at(all[slots_[slot] - 1]), &kind, key_bytes_) != 0) {
+      slot = (slot + 1) & last;
+    }
+    return slot;
+  }
+
+  size_t hash(const HgemmCallKind& kind) const {
+    uint64_t h = 0, word;
+    for (size_t i = 0; i < key_bytes_; i += sizeof(word)) {
+      std::memcpy(&word, reinterpret_cast<const char*>(&kind) + i, sizeof(word));
+      h = (h ^ word ^ word >> 32) * 0x9e3779b97f4a7c15u;
+    }
+    return static_cast<size_t>(h ^ h >> 32);
+  }
+
+  template <class All>
+  void grow(const All& all) {
+    slots_.assign(2 * slots_.size(), 0);
+    for (size_t i = 0; i < all.size(); ++i) slots_[slot_of(kind_at(all[i]), all)] = static_cast<uint32_t>(i + 1);
+  }
+
+  size_t key_bytes_;
+  std::vector<uint32_t> slots_;  // a power of two of them: 0 where it is free, else 1 + a place
 };
 
-Counters& counters() {
-  static Counters& instance = *new Counters;  // threads may outlive static destructors
-  return instance;
-}
-
-std::vector<int64_t> counts_now() {
-  Counters& c = counters();
-  const std::lock_guard<std::mutex> lock(c.mutex);
-  std::vector<int64_t> counts;
-  counts.reserve(c.all.size());
-  for (const Counter& counter : c.all) counts.push_back(counter.calls.load(std::memory_order_relaxed));
-  return counts;
-}
-
-void add_difference(const std::vector<int64_t>& now, const std::vector<int64_t>& start, std::vector<int64_t>* total) {
-  total->resize(now.size());
-  for (size_t i = 0; i < now.size(); ++i) (*total)[i] += now[i] - (i < start.size() ? start[i] : 0);
+HgemmCallKind kind_of(const Call& call) {
+  const Problem& p = call.problem;
+  const Decision& d = call.decision;
+  return {.batch = p.batches(),
+          .m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .site = call.site,
+          .variant = d.variant,
+          .ordinal = static_cast<int16_t>(call.ordinal),
+          .cc = static_cast<int16_t>(call.cc),
+          .dtype = static_cast<int8_t>(p.dtype),
+          .out_dtype = static_cast<int8_t>(p.out_dtype),
+          .a_major = static_cast<int8_t>(p.a_major()),
+          .b_major = static_cast<int8_t>(p.b_major()),
+          .act = static_cast<int8_t>(p.act),
+          .has_bias = p.bias != nullptr,
+          .has_c = p.c.data != nullptr,
+          .align = static_cast<int8_t>(alignments_of(p).least()),
+          .source = static_cast<int8_t>(d.source),
+          .left = static_cast<int8_t>(call.left),
+          .numerics = static_cast<int8_t>(p.numerics),
+          .float32 = static_cast<int8_t>(p.float32),
+          .us = d.us,
+          .torch_us = d.torch_us,
+          .margin = d.margin,
+          .neighbours = d.neighbours,
+          .measured_dtype = d.measured_dtype,
+          .remark = static_cast<int8_t>(d.remark)};
 }
 
 }  // namespace
 
-std::atomic<int64_t>& call_counter(const Problem& p, int ordinal, const Decision& decision, int left, int site) {
-  CallKind kind{.dtype = p.dtype,
-                .out_dtype = p.out_dtype,
-                .a_major = p.a_major(),
-                .b_major = p.b_major(),
-                .act = p.act,
-                .has_bias = p.bias != nullptr,
-                .has_c = p.c.data != nullptr,
-                .align = alignments_of(p).least(),
-                .batch = p.batches(),
-                .m = p.m,
-                .n = p.n,
-                .k = p.k,
-                .ordinal = ordinal,
-                .variant = decision.variant,
-                .source = decision.source,
-                .left = left,
-                .site = site,
-                .numerics = p.numerics,
-                .float32 = p.float32};
-  Counters& c = counters();
-  const std::lock_guard<std::mutex> lock(c.mutex);
-  auto found = c.by_kind.find(&kind);
-  if (found == c.by_kind.end() && c.all.size() >= kMostKinds) {
-    kind = {};
-    kind.variant = kTorch;
-    kind.source = Source::kFallback;
-    found = c.by_kind.find(&kind);
+/// Counters by kind. They never move.
+class Ledger {
+ public:
+  explicit Ledger(uint64_t id) : id(id) {}
+
+  /// The counter of a kind, which is added where it is new, with the number `order`.
+  Counter& counter_of(const HgemmCallKind& kind, uint64_t order) {
+    if (all_.size() >= kMostKinds && !index_.has(kind, all_)) return others(order);
+    return add(kind, order);
   }
-  if (found != c.by_kind.end()) return found->second->calls;
-  Counter& counter = c.all.emplace_back(kind);
-  c.by_kind.emplace(&counter.kind, &counter);
-  return counter.calls;
+
+  /// Adds the calls of another ledger.
+  void add_all(const Ledger& other) {
+    for (const Counter& counter : other.all_) {
+      Counter& sum = counter_of(counter.kind, counter.order);
+      sum.calls.fetch_add(counter.calls.load(std::memory_order_relaxed), std::memory_order_relaxed);
+      sum.order = std::min(sum.order, counter.order);
+    }
+  }
+
+  const std::deque<Counter>& all() const { return all_; }
+
+  const uint64_t id;
+  std::vector<uint64_t> audience;  // the ids of the tallies that were started, in the order of their starts
+
+ private:
+  Counter& add(const HgemmCallKind& kind, uint64_t order) {
+    const size_t place = index_.place_of(kind, all_);
+    if (place == all_.size()) all_.emplace_back(kind, order);
+    return all_[place];
+  }
+
+  /// The counter of all kinds that are too many.
+  Counter& others(uint64_t order) {
+    HgemmCallKind kind{};
+    kind.variant = kTorch;
+    kind.source = static_cast<int8_t>(Source::kFallback);
+    return add(kind, order);
+  }
+
+  std::deque<Counter> all_;
+  KindIndex index_{kKindBytes};
+};
+
+/// Which ledger is current, for whom.
+struct Counting {
+  std::mutex mutex;
+  std::vector<Tally*> started;     // in the order of their starts
+  uint64_t id = 0;                 // of the current ledger; 0 while no tally is started
+  std::shared_ptr<Ledger> ledger;  // null until its first call
+  uint64_t tallies = 0;            // how many ids of tallies were given, of ledgers, and how many counters were made
+  uint64_t ledgers = 0;
+  uint64_t counters = 0;
+
+  bool is_for_started(const Ledger& of) const {
+    return std::equal(started.begin(), started.end(), of.audience.begin(), of.audience.end(),
+                      [](const Tally* tally, uint64_t id) { return tally->id_ == id; });
+  }
+
+  void start(Tally* tally) {
+    if (std::find(started.begin(), started.end(), tally) != started.end()) return;
+    if (tally->id_ == 0) tally->id_ = ++tallies;
+    started.push_back(tally);
+    change();
+  }
+
+  void stop(Tally* tally) {
+    const auto found = std::find(started.begin(), started.end(), tally);
+    if (found == started.end()) return;
+    started.erase(found);
+    change();
+  }
+
+  /// The ledger of the started tallies becomes current, after a change of these. Contexts mostly nest, so it is the
+  /// last tally's own, or a new one.
+  void change();
+
+  /// The current ledger, which is made at its first call. To be called only while a tally is started.
+  const std::shared_ptr<Ledger>& current_ledger() {
+    if (ledger != nullptr) return ledger;
+    ledger = std::make_shared<Ledger>(id);
+    for (Tally* tally : started) {
+      ledger->audience.push_back(tally->id_);
+      tally->merge_ledgers();
+      tally->ledgers_.push_back(ledger);
+    }
+    return started.back()->own_ = ledger;
+  }
+};
+
+namespace {
+
+Counting& counting() {
+  static Counting& instance = *new Counting;  // threads may outlive static destructors
+  return instance;
+}
+
+std::atomic<uint64_t> current_id{0};  // Counting::id, for readers without the mutex
+
+/// The ledger that this thread counted its last call in. It keeps the counters alive while the thread adds to them,
+/// whoever stops the tallies meanwhile.
+struct Held {
+  uint64_t id = 0;
+  std::shared_ptr<Ledger> ledger;
+};
+thread_local Held held;
+
+/// Drops the ledger that this thread holds if it is not the current one. A thread that leaves a context thus leaves
+/// none of the context's counters behind.
+void let_go() {
+  if (held.id != 0 && held.id != current_id.load(std::memory_order_acquire)) held = {};
+}
+
+/// Finds the counter in the current ledger, and holds that ledger. Returns false where no tally is started.
+bool find_counter(const Call& call, CounterPlace* place) {
+  const HgemmCallKind kind = kind_of(call);
+  std::shared_ptr<Ledger> before;  // freed after the mutex is unlocked
+  Counting& c = counting();
+  const std::lock_guard<std::mutex> lock(c.mutex);
+  if (c.started.empty()) return false;
+  const std::shared_ptr<Ledger>& ledger = c.current_ledger();
+  if (held.id != ledger->id) {
+    before = std::exchange(held.ledger, ledger);
+    held.id = ledger->id;
+  }
+  *place = {ledger->id, &ledger->counter_of(kind, ++c.counters).calls};
+  return true;
+}
+
+}  // namespace
+
+void Counting::change() {
+  const std::shared_ptr<Ledger>* own = started.empty() ? nullptr : &started.back()->own_;
+  if (own != nullptr && *own != nullptr && is_for_started(**own)) {
+    ledger = *own;
+    id = ledger->id;
+  } else {
+    ledger = nullptr;
+    id = started.empty() ? 0 : ++ledgers;
+  }
+  current_id.store(id, std::memory_order_release);
+}
+
+void count_call(const Call& call, CounterPlace* place) {
+  const uint64_t now = current_id.load(std::memory_order_acquire);
+  if (now == 0) return;
+  if ((place->ledger != now || held.id != now) && !find_counter(call, place)) return;
+  place->calls->fetch_add(1, std::memory_order_relaxed);
 }
 
 void Tally::start() {
-  start_ = counts_now();
-  started_ = true;
+  {
+    const std::lock_guard<std::mutex> lock(counting().mutex);
+    counting().start(this);
+  }
+  let_go();
 }
 
 void Tally::stop() {
-  if (!started_) return;
-  add_difference(counts_now(), start_, &total_);
-  started_ = false;
+  {
+    const std::lock_guard<std::mutex> lock(counting().mutex);
+    counting().stop(this);
+  }
+  let_go();
 }
 
-std::vector<Tally::Row> Tally::rows() const {
-  std::vector<int64_t> total = total_;
-  if (started_) add_difference(counts_now(), start_, &total);
-  Counters& c = counters();
-  const std::lock_guard<std::mutex> lock(c.mutex);
-  std::vector<Row> rows;
-  for (size_t i = 0; i < total.size(); ++i) {
-    if (total[i] != 0) rows.push_back({c.all[i].kind, total[i]});
+/// A tally that outlives many others, in which it is nested or which are nested in it, has a ledger in common with
+/// each. Adds up those that are this tally's alone, once there are many.
+void Tally::merge_ledgers() {
+  if (ledgers_.size() < most_ledgers_) return;
+  const auto is_shared = [](const std::shared_ptr<Ledger>& ledger) { return ledger.use_count() > 1; };
+  const auto alone = std::stable_partition(ledgers_.begin(), ledgers_.end(), is_shared);
+  if (ledgers_.end() - alone > 1) {
+    std::iter_swap(alone, std::max_element(alone, ledgers_.end(), [](const auto& x, const auto& y) {
+                     return x->all().size() < y->all().size();
+                   }));
+    for (auto other = alone + 1; other != ledgers_.end(); ++other) (*alone)->add_all(**other);
+    ledgers_.erase(alone + 1, ledgers_.end());
   }
-  return rows;
+  most_ledgers_ = std::max<size_t>(16, 2 * ledgers_.size());
+}
+
+size_t Tally::rows(bool as_shown, HgemmCallCount* rows, size_t capacity) const {
+  const std::lock_guard<std::mutex> lock(counting().mutex);
+  std::vector<const Counter*> counters;
+  size_t most = 0;
+  for (const std::shared_ptr<Ledger>& ledger : ledgers_) most += ledger->all().size();
+  if (capacity < most) return most;
+  counters.reserve(most);
+  for (const std::shared_ptr<Ledger>& ledger : ledgers_) {
+    for (const Counter& counter : ledger->all()) counters.push_back(&counter);
+  }
+  std::sort(counters.begin(), counters.end(), [](const Counter* x, const Counter* y) { return x->order < y->order; });
+
+  size_t count = 0;
+  KindIndex index(as_shown ? kShownBytes : kKindBytes);
+  for (const Counter* counter : counters) {
+    const int64_t calls = counter->calls.load(std::memory_order_relaxed);
+    if (calls == 0) continue;
+    const HgemmCallKind kind = as_shown ? shown_of(counter->kind) : counter->kind;
+    const std::span<const HgemmCallCount> all(rows, count);
+    const size_t place = index.place_of(kind, all);
+    if (place == count) rows[count++] = {kind, 0};
+    rows[place].calls += calls;
+  }
+  return count;
 }
 
 }  // namespace hgemm

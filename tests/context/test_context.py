@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -116,6 +117,24 @@ def test_many_shapes_are_one_line() -> None:
     lines = str(Fixed(*few, *many)).splitlines()
     assert len(lines) == 1 + 4 + 1 + 1 + 2
     assert lines[5].split()[:7] == ["b", "mm", "1", "1..5", "16", "2..10", "float16"]
+
+
+def test_of_many_lines_those_with_the_most_flops_are_printed() -> None:
+    small = [replace(LINEAR, m=m, reason=f"model: {m}") for m in range(1, 51)]
+    large = [replace(LINEAR, m=1000 * m, reason=f"model: {m}", calls=2) for m in range(1, 51)]
+    report = Fixed(*itertools.chain(*zip(small, large, strict=True)))
+    lines = str(report).splitlines()
+    assert [line.split()[2] for line in lines[1:51]] == [str(row.m) for row in large]
+    assert lines[51] == "and 50 more kinds, which report.rows lists: 50 calls, 0.0% of the FLOPs"
+    assert lines[52] == "" and lines[53].startswith("our kernels: 150 of 150 calls")
+    assert "more kinds" not in str(Fixed(*large))
+
+
+def test_of_many_reasons_the_most_frequent_are_printed() -> None:
+    rows = [replace(LINEAR, variant="torch", reason=f"model: {i}", calls=i) for i in range(1, 31)]
+    lines = str(Fixed(*rows)).splitlines()
+    assert lines[-11] == "  30 calls: model: 30"
+    assert lines[-2:] == ["  21 calls: model: 21", "  210 calls: 20 other reasons"]
 
 
 def test_columns_are_aligned() -> None:

@@ -1,8 +1,11 @@
 // Calls the steps of a decision and of a plan one by one. The program is linked with the library's objects, except
 // devices.cc, which asks CUDA for the machine's devices. This file replaces it: there is one device, an H200, as
 // cuda:0.
+#include <malloc.h>
+
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "core/chip.h"
@@ -14,7 +17,29 @@
 #include "dispatch/plan.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
+#include "dispatch/stats.h"
 #include "dispatch/verdict.h"
+
+namespace {
+
+size_t asked_for = 0, in_use = 0;  // bytes
+
+}  // namespace
+
+void* operator new(size_t bytes) {
+  void* const memory = std::malloc(bytes);
+  if (memory == nullptr) std::abort();
+  asked_for += bytes;
+  in_use += malloc_usable_size(memory);
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  in_use -= malloc_usable_size(memory);
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept {
+  operator delete(memory);
+}
 
 namespace hgemm {
 
@@ -230,6 +255,52 @@ void test_the_learned_models_codes_never_change() {
   CHECK(learned_code(Family::kTinyBatch) == 11 && 11 > kLastLearnedCode);
 }
 
+/// Counts `kinds` calls of different sizes.
+void count(int64_t kinds) {
+  const Decision torchs;
+  for (int64_t m = 1; m <= kinds; ++m) {
+    const Problem p = nt_problem(m, 8, 8);
+    CounterPlace place;
+    count_call({.problem = p, .ordinal = 0, .cc = 90, .decision = torchs, .left = HGEMM_LEFT_ALPHA, .site = 0}, &place);
+  }
+}
+
+/// The memory that starting and stopping a tally asks for, which calls were counted before, and while it is started
+/// none.
+size_t asked_for_by_a_tally() {
+  const size_t before = asked_for;
+  Tally tally;
+  tally.start();
+  tally.stop();
+  return asked_for - before;
+}
+
+void test_a_tally_costs_the_same_whatever_was_counted() {
+  const size_t fresh = asked_for_by_a_tally();
+  Tally before, around;
+  around.start();
+  before.start();
+  count(20000);
+  before.stop();
+  CHECK(asked_for_by_a_tally() <= fresh + 64);  // around one that is started
+  around.stop();
+  CHECK(asked_for_by_a_tally() <= fresh);
+  CHECK(before.rows(false, nullptr, 0) == 20000 && around.rows(false, nullptr, 0) == 20000);
+}
+
+void test_counters_are_small_and_go_with_their_tally() {
+  const size_t before = in_use;
+  {
+    Tally tally;
+    tally.start();
+    count(60000);
+    CHECK((in_use - before) / 60000 <= 120);
+    tally.stop();
+    count(10);  // for nobody
+  }
+  CHECK(in_use - before < 1024);
+}
+
 /// A contiguous (rows, cols) matrix of float16.
 struct Operand {
   Operand(int64_t rows, int64_t cols) : sizes{rows, cols}, strides{cols, 1} {}
@@ -358,6 +429,8 @@ int main() {
   test_margins();
   test_verdicts();
   test_the_learned_models_codes_never_change();
+  test_a_tally_costs_the_same_whatever_was_counted();
+  test_counters_are_small_and_go_with_their_tally();
   test_plans();
   test_an_out_that_is_not_resized_must_have_the_results_shape();
   test_a_float32_mode_means_nothing_for_a_dtype_without_a_name();
