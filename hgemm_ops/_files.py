@@ -1,8 +1,15 @@
-"""Files that several processes read and write at the same time."""
+"""Files that several processes read and write at the same time, and files that nobody else may have written.
 
+The second kind is for code. Tuning tables need no such care: they are JSON, and every entry of them is checked.
+"""
+
+import contextlib
+import errno
 import fcntl
 import math
 import os
+import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,14 +40,106 @@ def locked(path: Path, patience: float = math.inf) -> Iterator[None]:
     process still holds it after ``patience`` seconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    end = time.monotonic() + patience
     with open(path.with_name(f"{path.name}.lock"), "w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise TimeoutError(f"{path}: another process has held its lock for {patience} s") from None
-                time.sleep(0.005)
+        if not _lock(lock.fileno(), patience):
+            raise TimeoutError(f"{path}: another process has held its lock for {patience} s")
         yield
+
+
+def _lock(descriptor: int, patience: float) -> bool:
+    """Waits for an exclusive lock of an open file. Returns False if another process keeps it for ``patience`` seconds.
+
+    It ends when the file is closed.
+    """
+    end = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.005)
+
+
+def _require_private(descriptor: int, name: str) -> None:
+    """Raises PermissionError if anybody but this user and root owns an open file or folder or may write it."""
+    status = os.fstat(descriptor)
+    if status.st_uid not in (0, os.geteuid()):
+        raise PermissionError(f"{name} belongs to user {status.st_uid}, not to user {os.geteuid()} or root")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):  # an access list that lets others write shows up here, too
+        mode = stat.S_IMODE(status.st_mode)
+        raise PermissionError(f"others than its owner may write {name}: its mode is {mode:o} (chmod go-w)")
+
+
+def open_private_folder(path: Path) -> int:
+    """Opens a folder that nobody but this user and root may write, and returns its descriptor.
+
+    Missing directories are made, with mode 700. The folders above it do not count: who may write these may put another
+    folder in the place of this one, but it would belong to them, and files are opened and made through the descriptor.
+
+    Raises:
+        PermissionError: the folder belongs to somebody else, or others may write it.
+        OSError: it cannot be made or opened.
+    """
+    for directory in (*reversed(path.parents), path):
+        if not directory.exists():
+            with contextlib.suppress(FileExistsError):  # another process has made it meanwhile
+                directory.mkdir(mode=0o700)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _require_private(folder, str(path))
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
+
+
+def open_private(name: str, folder: int) -> int:
+    """Opens a file in an open folder that nobody but this user and root may write, and returns its descriptor.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        PermissionError: the file belongs to somebody else, or others may write it, or it is no regular file. A symbolic
+            link is none, wherever it points.
+    """
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise PermissionError(f"{name} is a symbolic link") from None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise PermissionError(f"{name} is no regular file")
+        _require_private(file, name)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def copy_into_folder(source: Path, folder: int, name: str) -> None:
+    """Copies a file into an open folder, atomically and with mode 700."""
+    temporary = f".{name}.{secrets.token_hex(8)}"
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode=0o700, dir_fd=folder)
+    try:
+        with open(file, "wb") as output:
+            output.write(source.read_bytes())
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(temporary, dir_fd=folder)
+        raise
+
+
+@contextmanager
+def locked_folder(folder: int, patience: float) -> Iterator[None]:
+    """Holds an exclusive lock of an open folder while the block runs, if it can be had within ``patience`` seconds.
+
+    Without the lock, which not every file system has, the block runs all the same: it only saves work.
+    """
+    with contextlib.suppress(OSError):
+        _lock(folder, patience)
+    yield

@@ -8,40 +8,108 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 import torch
 
-from hgemm_ops import _aten_build, _devices, _library, _native
+from hgemm_ops import _aten_build, _devices, _files, _library, _native
 
 _PACKAGE = Path(__file__).parent
 
 
-def _compile() -> Path:
-    """Returns the library in the cache directory, and compiles it if it is not there. RuntimeError if that fails."""
-    installed, checkout = _PACKAGE / "_csrc", _PACKAGE.parent / "csrc"
-    csrc, torch_root = installed if installed.is_dir() else checkout, Path(torch.__file__).parent
-    missing = [name for name in _aten_build.SOURCES if not (csrc / name).is_file()]
-    if missing:
-        raise RuntimeError(f"{csrc / missing[0]} is missing")
+_PATIENCE = 120.0  # seconds for another process that compiles the same library
+
+
+def _command(output: Path) -> list[str]:
+    """Returns the compiler's command line. RuntimeError if the sources or the compiler are missing."""
     cxx = shlex.split(os.environ.get("CXX", "c++"))
     if shutil.which(cxx[0]) is None:
         raise RuntimeError(f"there is no C++ compiler {cxx[0]!r} (CXX)")
-    text = b"".join((csrc / name).read_bytes() for name in _aten_build.SOURCES)
+    return _aten_build.command(cxx, _csrc(), Path(torch.__file__).parent, output)
+
+
+def _csrc() -> Path:
+    """Returns the directory of the sources. RuntimeError if one is missing."""
+    installed, checkout = _PACKAGE / "_csrc", _PACKAGE.parent / "csrc"
+    csrc = installed if installed.is_dir() else checkout
+    missing = [name for name in _aten_build.SOURCES if not (csrc / name).is_file()]
+    if missing:
+        raise RuntimeError(f"{csrc / missing[0]} is missing")
+    return csrc
+
+
+def _name() -> str:
+    """Returns the name of the compiled library, which depends on the sources and on torch."""
+    text = b"".join((_csrc() / name).read_bytes() for name in _aten_build.SOURCES)
     digest = hashlib.sha256(text + torch.__version__.encode()).hexdigest()[:16]
-    library = _library.cache_dir() / "aten" / f"{_aten_build.stem(torch.__version__)}-{digest}.so"
-    if library.is_file():
-        return library
-    library.parent.mkdir(parents=True, exist_ok=True)
-    _library.logger.warning("compiling %s for torch %s, once", _aten_build.SOURCES[0], torch.__version__)
-    with tempfile.TemporaryDirectory(dir=library.parent) as directory:
-        made = Path(directory) / "override.so"
-        run = subprocess.run(_aten_build.command(cxx, csrc, torch_root, made), capture_output=True, text=True)
-        if run.returncode:
-            errors = [line for line in run.stderr.splitlines() if "error" in line] or run.stderr.splitlines()[-1:]
-            raise RuntimeError(f"{cxx[0]} failed: {errors[0] if errors else run.returncode}")
-        made.replace(library)  # atomic: several processes may compile it at once
-    return library
+    return f"{_aten_build.stem(torch.__version__)}-{digest}.so"
+
+
+def _compile(directory: str, when: str) -> Path:
+    """Compiles the library into a directory that only this process writes. RuntimeError if that fails."""
+    made = Path(directory) / "override.so"
+    command = _command(made)
+    _library.logger.warning("compiling %s for torch %s, %s", _aten_build.SOURCES[0], torch.__version__, when)
+    run = subprocess.run(command, capture_output=True, text=True)
+    if run.returncode:
+        errors = [line for line in run.stderr.splitlines() if "error" in line] or run.stderr.splitlines()[-1:]
+        raise RuntimeError(f"{command[0]} failed: {errors[0] if errors else run.returncode}")
+    return made
+
+
+def _compiled() -> ctypes.CDLL:
+    """Returns the library from the cache directory, where it is compiled once.
+
+    A library is code that runs in this process, and many users may share the cache directory. So a library is only
+    loaded if it and its folder belong to this user or to root, and if nobody else may write them. Otherwise, and if the
+    cache directory cannot be written, this process compiles a library of its own. RuntimeError if that fails.
+    """
+    name = _name()
+    try:
+        folder = _files.open_private_folder(_library.cache_dir() / "aten")
+    except (OSError, RuntimeError) as error:  # RuntimeError if there is no home directory
+        return _compiled_alone(error)
+    try:
+        with _files.locked_folder(folder, _PATIENCE):
+            library = _load_from(folder, name)
+            if library is None:
+                with tempfile.TemporaryDirectory() as directory:
+                    _files.copy_into_folder(_compile(directory, "once"), folder, name)
+                library = _load_from(folder, name)
+                assert library is not None
+            return library
+    except OSError as error:
+        return _compiled_alone(error)
+    finally:
+        os.close(folder)
+
+
+def _load_from(folder: int, name: str) -> ctypes.CDLL | None:
+    """Loads the library from an open folder; None if it is not there.
+
+    It is loaded through the descriptor of the file that was checked, so that nobody can exchange the file in between.
+    PermissionError if it may be somebody else's.
+    """
+    try:
+        file = _files.open_private(name, folder)
+    except FileNotFoundError:
+        return None
+    try:
+        library = ctypes.CDLL(f"/proc/self/fd/{file}")
+    except BaseException:
+        os.close(file)
+        raise
+    return library  # the file stays open: the loader takes two files of one name for the same, whatever they hold
+
+
+def _compiled_alone(why: Exception) -> ctypes.CDLL:
+    """Compiles the library for this process alone, into a new directory that is removed when it is loaded."""
+    with tempfile.TemporaryDirectory() as directory:
+        return ctypes.CDLL(str(_compile(directory, f"for this process alone: {why}")))
+
+
+_starting = threading.RLock()
 
 
 @functools.cache
@@ -49,8 +117,14 @@ def reason() -> str | None:
     """Returns why the override does not run, or None if it does.
 
     The first call starts it, and logs a warning if it cannot be compiled or loaded. It does not ask the driver for a
-    device, which would initialise CUDA.
+    device, which would initialise CUDA. Threads that call it at the same time wait for one of them.
     """
+    with _starting:
+        return _try_to_start()
+
+
+@functools.cache
+def _try_to_start() -> str | None:
     if not _library.load():
         return f"no native library: {_library.reason()}"
     if why := _devices.no_cuda():
@@ -59,7 +133,7 @@ def reason() -> str | None:
         return "the library was built without device code (HGEMM_CUDA_ARCHS=none)"
     try:
         shipped = _PACKAGE / f"{_aten_build.stem(torch.__version__)}.so"
-        library = ctypes.CDLL(str(shipped if shipped.is_file() else _compile()))
+        library = ctypes.CDLL(str(shipped)) if shipped.is_file() else _compiled()
         library.hgemm_aten_install.restype = ctypes.c_char_p
         library.hgemm_aten_install.argtypes = [ctypes.c_void_p]
         refusal = library.hgemm_aten_install(_native.lib().hgemm_gemm_api())
