@@ -60,11 +60,14 @@ def nvcc_release(home: Path) -> tuple[int, int] | None:
 
 
 def compile_error(home: Path, cxx: str) -> str | None:
-    """The toolkit's error for an empty kernel; None if it compiles the kernel."""
+    """The toolkit's error for an empty kernel; None if it compiles the kernel.
+
+    It compiles host code, too: that of a nvidia-cuda-crt of another release than nvcc's does not compile.
+    """
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory, "empty.cu")
         source.write_text("__global__ void empty() {}\n")
-        flags = ["-cubin", f"-arch=sm_{archs.MIN_ARCH}", f"-ccbin={cxx}", "-o", str(source.with_suffix(".cubin"))]
+        flags = ["-c", f"-arch=sm_{archs.MIN_ARCH}", f"-ccbin={cxx}", "-o", str(source.with_suffix(".o"))]
         run = subprocess.run([home / "bin" / "nvcc", *flags, source], capture_output=True, text=True)
     if run.returncode == 0:
         return None

@@ -77,20 +77,30 @@ def test_unusable_toolkits_are_skipped_with_a_reason(tmp_path: Path, monkeypatch
     assert toolkit.find_toolkit(environ, []) == (toolkit.DEFAULT_HOME, "")
 
 
+#: What nvcc 13.0.88 says of an empty kernel beside parts of 13.5, by the part. Such an nvvm is found whatever is
+#: compiled: its PTX is too new for the assembler. Such a crt is only found where host code is compiled, too. A
+#: nvidia-cuda-runtime 13.5 does no harm.
+OTHER_RELEASES = {
+    "nvvm": ("*", "ptxas empty.ptx, line 9; fatal   : Unsupported .version 9.5; current version is '9.0'"),
+    "crt": ("*-c\\ *", "empty.cudafe1.stub.c:13:149: error: macro __cudaLaunch passed 2 arguments, but takes just 1"),
+}
+
+
+@pytest.mark.parametrize("part", OTHER_RELEASES)
 def test_wheels_of_different_releases_are_refused_with_those_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """What nvcc 13.0 says where pip chose nvvm 13.5 for it: the compiler's PTX is too new for the assembler."""
     monkeypatch.setattr(toolkit, "DEFAULT_HOME", tmp_path / "nothing")
     wheels = make_toolkit(tmp_path / "nvidia" / "cu13", lib="lib")
-    error = "ptxas empty.ptx, line 9; fatal   : Unsupported .version 9.5; current version is '9.0'"
+    flags, error = OTHER_RELEASES[part]
     nvcc = wheels / "bin" / "nvcc"
-    refusing = f"""case "$*" in *.cu) echo "{error}" >&2; exit 255 ;; esac\ncase $1 in"""
+    refusing = f"""case "$*" in {flags}.cu) echo "{error}" >&2; exit 255 ;; esac\ncase $1 in"""
     nvcc.write_text(nvcc.read_text().replace("case $1 in", refusing, 1))
     found, reason = toolkit.find_toolkit({}, [str(tmp_path)])
     assert found is None
     assert f"{wheels}: nvcc 13.0 does not compile an empty kernel ({error})" in reason
-    assert "pip install 'nvidia-cuda-nvcc==13.0.*' 'nvidia-cuda-crt==13.0.*' 'nvidia-nvvm==13.0.*'" in reason
+    for wheel in ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-runtime"):
+        assert f"'{wheel}==13.0.*'" in reason.partition("pip install ")[2]
     other = make_toolkit(tmp_path / "default")
     monkeypatch.setattr(toolkit, "DEFAULT_HOME", other)
     assert toolkit.find_toolkit({}, [str(tmp_path)]) == (other, "")
