@@ -1,5 +1,7 @@
 #include "dispatch/stats.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -215,10 +217,16 @@ Counting& counting() {
   return instance;
 }
 
+// A process may fork while another thread counts, and the child must not find the mutex locked. Contexts start tallies
+// under a mutex of their own. What is registered first, as this is when the library is loaded, locks last: so the two
+// mutexes are locked in the same order as there.
+[[maybe_unused]] const int at_fork = pthread_atfork([] { counting().mutex.lock(); }, [] { counting().mutex.unlock(); },
+                                                    [] { counting().mutex.unlock(); });
+
 std::atomic<uint64_t> current_id{0};  // Counting::id, for readers without the mutex
 
 /// The ledger that this thread counted its last call in. It keeps the counters alive while the thread adds to them,
-/// whoever stops the tallies meanwhile.
+/// whoever stops the tallies meanwhile: until the thread's next counted call, or until it starts or stops a tally.
 struct Held {
   uint64_t id = 0;
   std::shared_ptr<Ledger> ledger;
