@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 #: The files that the compilation reads, relative to the include root.
-SOURCES = ("aten/override.cc", "core/problem.h", "dispatch/canonical.h", "dispatch/gemm_api.h")
+SOURCES = ("aten/override.cc", "aten/earlier.h", "core/problem.h", "dispatch/canonical.h", "dispatch/gemm_api.h")
 
 
 def stem(torch_version: str) -> str:

@@ -58,7 +58,7 @@ def _compile(directory: str, when: str) -> Path:
     return made
 
 
-def _compiled() -> ctypes.CDLL:
+def _compiled() -> ctypes.PyDLL:
     """Returns the library from the cache directory, where it is compiled once.
 
     A library is code that runs in this process, and many users may share the cache directory. So a library is only
@@ -85,7 +85,7 @@ def _compiled() -> ctypes.CDLL:
         os.close(folder)
 
 
-def _load_from(folder: int, name: str) -> ctypes.CDLL | None:
+def _load_from(folder: int, name: str) -> ctypes.PyDLL | None:
     """Loads the library from an open folder; None if it is not there.
 
     It is loaded through the descriptor of the file that was checked, so that nobody can exchange the file in between.
@@ -96,17 +96,17 @@ def _load_from(folder: int, name: str) -> ctypes.CDLL | None:
     except FileNotFoundError:
         return None
     try:
-        library = ctypes.CDLL(f"/proc/self/fd/{file}")
+        library = ctypes.PyDLL(f"/proc/self/fd/{file}")
     except BaseException:
         os.close(file)
         raise
     return library  # the file stays open: the loader takes two files of one name for the same, whatever they hold
 
 
-def _compiled_alone(why: Exception) -> ctypes.CDLL:
+def _compiled_alone(why: Exception) -> ctypes.PyDLL:
     """Compiles the library for this process alone, into a new directory that is removed when it is loaded."""
     with tempfile.TemporaryDirectory() as directory:
-        return ctypes.CDLL(str(_compile(directory, f"for this process alone: {why}")))
+        return ctypes.PyDLL(str(_compile(directory, f"for this process alone: {why}")))
 
 
 _starting = threading.RLock()
@@ -133,7 +133,8 @@ def _try_to_start() -> str | None:
         return "the library was built without device code (HGEMM_CUDA_ARCHS=none)"
     try:
         shipped = _PACKAGE / f"{_aten_build.stem(torch.__version__)}.so"
-        library = ctypes.CDLL(str(shipped)) if shipped.is_file() else _compiled()
+        # PyDLL keeps Python's lock during calls: torch registers kernels of Python under it, too.
+        library = ctypes.PyDLL(str(shipped)) if shipped.is_file() else _compiled()
         library.hgemm_aten_install.restype = ctypes.c_char_p
         library.hgemm_aten_install.argtypes = [ctypes.c_void_p]
         refusal = library.hgemm_aten_install(_native.lib().hgemm_gemm_api())

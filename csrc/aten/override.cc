@@ -1,11 +1,11 @@
 // Overrides torch's matmul operators (aten::mm, bmm, addmm, …) at the CUDA dispatch key. The key is below autograd,
 // autocast, functorch and tensor subclasses, which all work as before. While a context of use_custom_gemm() is active
 // and the dispatcher chooses a kernel of ours, that kernel computes the call. In all other cases the override calls
-// torch's own CUDA implementation directly.
+// what ran the operator before: torch's own CUDA function, or the override of another package (earlier.h).
 //
-// This is the only file that includes torch's C++ headers, because the stable ABI does not take the Scalar arguments of
-// addmm. It is compiled once for each torch, in seconds, and calls the rest of the library through plain C functions
-// (dispatch/gemm_api.h). Loading it changes nothing; hgemm_aten_install() registers the overrides.
+// This directory is the only one that includes torch's C++ headers, because the stable ABI does not take the Scalar
+// arguments of addmm. It is compiled once for each torch, in seconds, and calls the rest of the library through plain C
+// functions (dispatch/gemm_api.h). Loading it changes nothing; hgemm_aten_install() registers the overrides.
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
@@ -22,12 +22,12 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/graph_task.h>
-#include <torch/headeronly/version.h>
 #include <torch/library.h>
 
-#include <memory>
 #include <optional>
+#include <string>
 
+#include "aten/earlier.h"
 #include "core/problem.h"
 #include "dispatch/canonical.h"
 #include "dispatch/gemm_api.h"
@@ -42,6 +42,7 @@ namespace {
 using at::Scalar;
 using at::ScalarType;
 using at::Tensor;
+using KeySet = c10::DispatchKeySet;
 
 constexpr auto kKey = c10::DispatchKey::CUDA;
 
@@ -215,89 +216,87 @@ bool compute(const Product& p, Tensor& out) {
   return true;
 }
 
-/// Computes a call into a new tensor. `torchs` is torch's own implementation.
-template <class Torch>
-Tensor make(const Product& p, const Torch& torchs) {
+/// Computes a call into a new tensor. Where no kernel of ours does, `earlier` calls what ran the operator before the
+/// override: another package's kernel, or `torchs`, torch's own function. `args` are the operator's arguments.
+template <class Torchs, class... Args>
+Tensor make(const Product& p, Earlier& earlier, KeySet keys, const Torchs& torchs, const Args&... args) {
   Tensor d;
-  return api->active() && compute(p, d) ? d : torchs(p);
+  return api->active() && compute(p, d) ? d : earlier(keys, torchs, args...);
 }
 
-/// Computes a call into `out`.
-template <class Torch>
-Tensor& write(const Product& p, Tensor& out, const Torch& torchs) {
-  return api->active() && compute(p, out) ? out : torchs(p);
+/// Computes a call into `out`, which is one of `args`.
+template <class Torchs, class... Args>
+Tensor& write(const Product& p, Tensor& out, Earlier& earlier, KeySet keys, const Torchs& torchs, Args&... args) {
+  return api->active() && compute(p, out) ? out : earlier(keys, torchs, args...);
 }
 
-/// The implementation of aten::bmm before the override. torch 2.12 and newer run outer products through a Python kernel
-/// that is registered for this op, and that at::cuda::bmm does not call.
-std::optional<c10::SafeKernelFunction> bmm_before;
+/// What ran an operator before the override. `kDoor` is the function below that overrides the operator.
+template <auto kDoor>
+Earlier earlier;
 
-Tensor torch_mm(const Tensor& a, const Tensor& b) {
-  return at::cuda::mm(a, b);
-}
-
-Tensor torch_bmm(const Tensor& a, const Tensor& b) {
-  if (!bmm_before || a.dim() != 3 || a.size(2) != 1) return at::cuda::bmm(a, b);
-  torch::jit::Stack stack{a, b};
-  bmm_before->callBoxed(bmm_before->opHandle(), c10::DispatchKeySet(kKey), &stack);
-  return std::move(stack[0]).toTensor();
-}
+// TORCHS(name) is torch's own function of this name, with any of its overloads.
+#define TORCHS(name) [](auto&... args) -> decltype(auto) { return at::cuda::name(args...); }
 
 // The overrides of each op: functional, out=, in place, and the first two with a dtype for the result.
 
-#define HGEMM_PRODUCT(name, kOp)                                                                             \
-  Tensor name(const Tensor& a, const Tensor& b) {                                                            \
-    return make({.op = kOp, .a = &a, .b = &b}, [](const Product& p) { return torch_##name(*p.a, *p.b); });   \
-  }                                                                                                          \
-  Tensor& name##_out(const Tensor& a, const Tensor& b, Tensor& out) {                                        \
-    return write({.op = kOp, .a = &a, .b = &b}, out,                                                         \
-                 [&](const Product& p) -> Tensor& { return at::cuda::name##_out(out, *p.a, *p.b); });        \
-  }                                                                                                          \
-  Tensor name##_dtype(const Tensor& a, const Tensor& b, ScalarType dtype) {                                  \
-    return make({.op = kOp, .a = &a, .b = &b, .out_dtype = dtype},                                           \
-                [&](const Product& p) { return at::cuda::name(*p.a, *p.b, dtype); });                        \
-  }                                                                                                          \
-  Tensor& name##_dtype_out(const Tensor& a, const Tensor& b, ScalarType dtype, Tensor& out) {                \
-    return write({.op = kOp, .a = &a, .b = &b, .out_dtype = dtype}, out,                                     \
-                 [&](const Product& p) -> Tensor& { return at::cuda::name##_out(out, *p.a, *p.b, dtype); }); \
+#define HGEMM_PRODUCT(name, kOp)                                                                                    \
+  Tensor name##_dtype(KeySet keys, const Tensor& a, const Tensor& b, ScalarType dtype) {                            \
+    return make({.op = kOp, .a = &a, .b = &b, .out_dtype = dtype}, earlier<name##_dtype>, keys, TORCHS(name), a, b, \
+                dtype);                                                                                             \
+  }                                                                                                                 \
+  Tensor& name##_out(KeySet keys, const Tensor& a, const Tensor& b, Tensor& out) {                                  \
+    return write({.op = kOp, .a = &a, .b = &b}, out, earlier<name##_out>, keys, TORCHS(name##_outf), a, b, out);    \
+  }                                                                                                                 \
+  Tensor& name##_dtype_out(KeySet keys, const Tensor& a, const Tensor& b, ScalarType dtype, Tensor& out) {          \
+    return write({.op = kOp, .a = &a, .b = &b, .out_dtype = dtype}, out, earlier<name##_dtype_out>, keys,           \
+                 TORCHS(name##_outf), a, b, dtype, out);                                                            \
   }
 HGEMM_PRODUCT(mm, Op::kMm)
 HGEMM_PRODUCT(bmm, Op::kBmm)
 #undef HGEMM_PRODUCT
 
+Tensor mm(KeySet keys, const Tensor& a, const Tensor& b) {
+  return make({.op = Op::kMm, .a = &a, .b = &b}, earlier<mm>, keys, TORCHS(mm), a, b);
+}
+Tensor bmm(KeySet keys, const Tensor& a, const Tensor& b) {
+  Earlier& before = earlier<bmm>;
+  // at::cuda::bmm is not the kernel that torch registered from Python, but computes all but outer products as it does.
+  static Earlier none;
+  const bool is_direct = before.is_torchs_python() && (a.dim() != 3 || a.size(2) != 1);
+  return make({.op = Op::kBmm, .a = &a, .b = &b}, is_direct ? none : before, keys, TORCHS(bmm), a, b);
+}
+
 // addmm, baddbmm and addmv have the same arguments.
-#define HGEMM_ADD_PRODUCT(name, kOp)                                                                                  \
-  Tensor name(const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {           \
-    return make({.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha},                               \
-                [](const Product& p) { return at::cuda::name(*p.c, *p.a, *p.b, *p.beta, *p.alpha); });                \
-  }                                                                                                                   \
-  Tensor& name##_out(const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,      \
-                     Tensor& out) {                                                                                   \
-    return write(                                                                                                     \
-        {.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha}, out,                                  \
-        [&](const Product& p) -> Tensor& { return at::cuda::name##_out(out, *p.c, *p.a, *p.b, *p.beta, *p.alpha); }); \
-  }                                                                                                                   \
-  Tensor& name##_(Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) {             \
-    return write({.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha}, c,                           \
-                 [&](const Product& p) -> Tensor& { return at::cuda::name##_(c, *p.a, *p.b, *p.beta, *p.alpha); });   \
+#define HGEMM_ADD_PRODUCT(name, kOp)                                                                                   \
+  Tensor name(KeySet keys, const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta,                      \
+              const Scalar& alpha) {                                                                                   \
+    return make({.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha}, earlier<name>, keys,           \
+                TORCHS(name), c, a, b, beta, alpha);                                                                   \
+  }                                                                                                                    \
+  Tensor& name##_out(KeySet keys, const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta,               \
+                     const Scalar& alpha, Tensor& out) {                                                               \
+    return write({.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha}, out, earlier<name##_out>,     \
+                 keys, TORCHS(name##_outf), c, a, b, beta, alpha, out);                                                \
+  }                                                                                                                    \
+  Tensor& name##_(KeySet keys, Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha) { \
+    return write({.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha}, c, earlier<name##_>, keys,    \
+                 TORCHS(name##_), c, a, b, beta, alpha);                                                               \
   }
 HGEMM_ADD_PRODUCT(addmm, Op::kAddmm)
 HGEMM_ADD_PRODUCT(baddbmm, Op::kBaddbmm)
 HGEMM_ADD_PRODUCT(addmv, Op::kMatmul)
 #undef HGEMM_ADD_PRODUCT
 
-#define HGEMM_ADD_PRODUCT(name, kOp)                                                                                \
-  Tensor name##_dtype(const Tensor& c, const Tensor& a, const Tensor& b, ScalarType dtype, const Scalar& beta,      \
-                      const Scalar& alpha) {                                                                        \
-    return make({.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha, .out_dtype = dtype},         \
-                [&](const Product& p) { return at::cuda::name(*p.c, *p.a, *p.b, dtype, *p.beta, *p.alpha); });      \
-  }                                                                                                                 \
-  Tensor& name##_dtype_out(const Tensor& c, const Tensor& a, const Tensor& b, ScalarType dtype, const Scalar& beta, \
-                           const Scalar& alpha, Tensor& out) {                                                      \
-    return write({.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha, .out_dtype = dtype}, out,   \
-                 [&](const Product& p) -> Tensor& {                                                                 \
-                   return at::cuda::name##_out(out, *p.c, *p.a, *p.b, dtype, *p.beta, *p.alpha);                    \
-                 });                                                                                                \
+#define HGEMM_ADD_PRODUCT(name, kOp)                                                                              \
+  Tensor name##_dtype(KeySet keys, const Tensor& c, const Tensor& a, const Tensor& b, ScalarType dtype,           \
+                      const Scalar& beta, const Scalar& alpha) {                                                  \
+    return make({.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha, .out_dtype = dtype},       \
+                earlier<name##_dtype>, keys, TORCHS(name), c, a, b, dtype, beta, alpha);                          \
+  }                                                                                                               \
+  Tensor& name##_dtype_out(KeySet keys, const Tensor& c, const Tensor& a, const Tensor& b, ScalarType dtype,      \
+                           const Scalar& beta, const Scalar& alpha, Tensor& out) {                                \
+    return write({.op = kOp, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha, .out_dtype = dtype}, out, \
+                 earlier<name##_dtype_out>, keys, TORCHS(name##_outf), c, a, b, dtype, beta, alpha, out);         \
   }
 HGEMM_ADD_PRODUCT(addmm, Op::kAddmm)
 HGEMM_ADD_PRODUCT(baddbmm, Op::kBaddbmm)
@@ -307,53 +306,59 @@ Activation activation(bool gelu) {
   return gelu ? Activation::kGeluTanh : Activation::kRelu;
 }
 
-Tensor addmm_activation(const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
-                        bool gelu) {
+Tensor addmm_activation(KeySet keys, const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta,
+                        const Scalar& alpha, bool gelu) {
   return make({.op = Op::kAddmm, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha, .act = activation(gelu)},
-              [&](const Product& p) { return at::cuda::_addmm_activation(*p.c, *p.a, *p.b, beta, alpha, gelu); });
+              earlier<addmm_activation>, keys, TORCHS(_addmm_activation), c, a, b, beta, alpha, gelu);
 }
-Tensor& addmm_activation_out(const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta, const Scalar& alpha,
-                             bool gelu, Tensor& out) {
+Tensor& addmm_activation_out(KeySet keys, const Tensor& c, const Tensor& a, const Tensor& b, const Scalar& beta,
+                             const Scalar& alpha, bool gelu, Tensor& out) {
   return write({.op = Op::kAddmm, .a = &a, .b = &b, .c = &c, .beta = &beta, .alpha = &alpha, .act = activation(gelu)},
-               out, [&](const Product& p) -> Tensor& {
-                 return at::cuda::_addmm_activation_out(out, *p.c, *p.a, *p.b, beta, alpha, gelu);
-               });
+               out, earlier<addmm_activation_out>, keys, TORCHS(_addmm_activation_outf), c, a, b, beta, alpha, gelu,
+               out);
 }
 
-Tensor dot(const Tensor& a, const Tensor& b) {
-  return make({.op = Op::kMatmul, .a = &a, .b = &b}, [](const Product& p) { return at::cuda::dot(*p.a, *p.b); });
+Tensor dot(KeySet keys, const Tensor& a, const Tensor& b) {
+  return make({.op = Op::kMatmul, .a = &a, .b = &b}, earlier<dot>, keys, TORCHS(dot), a, b);
 }
-Tensor vdot(const Tensor& a, const Tensor& b) {
-  return make({.op = Op::kMatmul, .a = &a, .b = &b}, [](const Product& p) { return at::cuda::vdot(*p.a, *p.b); });
+Tensor vdot(KeySet keys, const Tensor& a, const Tensor& b) {
+  return make({.op = Op::kMatmul, .a = &a, .b = &b}, earlier<vdot>, keys, TORCHS(vdot), a, b);
+}
+
+/// Overrides one operator by `kDoor`, and keeps what ran it before.
+template <auto kDoor>
+void door(torch::Library& library, const char* name) {
+  earlier<kDoor>.look_up(name, kKey);
+  library.impl(name, TORCH_FN(kDoor));
 }
 
 // Other operators need no override: aten::mv has no CUDA kernel and calls addmv, dot.out calls dot, addbmm calls addmm.
 void implement(torch::Library& library) {
-  library.impl("mm", TORCH_FN(mm));
-  library.impl("mm.out", TORCH_FN(mm_out));
-  library.impl("mm.dtype", TORCH_FN(mm_dtype));
-  library.impl("mm.dtype_out", TORCH_FN(mm_dtype_out));
-  library.impl("bmm", TORCH_FN(bmm));
-  library.impl("bmm.out", TORCH_FN(bmm_out));
-  library.impl("bmm.dtype", TORCH_FN(bmm_dtype));
-  library.impl("bmm.dtype_out", TORCH_FN(bmm_dtype_out));
-  library.impl("addmm", TORCH_FN(addmm));
-  library.impl("addmm.out", TORCH_FN(addmm_out));
-  library.impl("addmm_", TORCH_FN(addmm_));
-  library.impl("addmm.dtype", TORCH_FN(addmm_dtype));
-  library.impl("addmm.dtype_out", TORCH_FN(addmm_dtype_out));
-  library.impl("baddbmm", TORCH_FN(baddbmm));
-  library.impl("baddbmm.out", TORCH_FN(baddbmm_out));
-  library.impl("baddbmm_", TORCH_FN(baddbmm_));
-  library.impl("baddbmm.dtype", TORCH_FN(baddbmm_dtype));
-  library.impl("baddbmm.dtype_out", TORCH_FN(baddbmm_dtype_out));
-  library.impl("addmv", TORCH_FN(addmv));
-  library.impl("addmv.out", TORCH_FN(addmv_out));
-  library.impl("addmv_", TORCH_FN(addmv_));
-  library.impl("_addmm_activation", TORCH_FN(addmm_activation));
-  library.impl("_addmm_activation.out", TORCH_FN(addmm_activation_out));
-  library.impl("dot", TORCH_FN(dot));
-  library.impl("vdot", TORCH_FN(vdot));
+  door<mm>(library, "mm");
+  door<mm_out>(library, "mm.out");
+  door<mm_dtype>(library, "mm.dtype");
+  door<mm_dtype_out>(library, "mm.dtype_out");
+  door<bmm>(library, "bmm");
+  door<bmm_out>(library, "bmm.out");
+  door<bmm_dtype>(library, "bmm.dtype");
+  door<bmm_dtype_out>(library, "bmm.dtype_out");
+  door<addmm>(library, "addmm");
+  door<addmm_out>(library, "addmm.out");
+  door<addmm_>(library, "addmm_");
+  door<addmm_dtype>(library, "addmm.dtype");
+  door<addmm_dtype_out>(library, "addmm.dtype_out");
+  door<baddbmm>(library, "baddbmm");
+  door<baddbmm_out>(library, "baddbmm.out");
+  door<baddbmm_>(library, "baddbmm_");
+  door<baddbmm_dtype>(library, "baddbmm.dtype");
+  door<baddbmm_dtype_out>(library, "baddbmm.dtype_out");
+  door<addmv>(library, "addmv");
+  door<addmv_out>(library, "addmv.out");
+  door<addmv_>(library, "addmv_");
+  door<addmm_activation>(library, "_addmm_activation");
+  door<addmm_activation_out>(library, "_addmm_activation.out");
+  door<dot>(library, "dot");
+  door<vdot>(library, "vdot");
 }
 
 /// Drops torch's warning that a registered kernel is overridden, which is intended here. Passes every other warning on.
@@ -368,9 +373,6 @@ class ExpectOverriding : public c10::WarningHandler {
 };
 
 void install() {
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 12
-  bmm_before = c10::Dispatcher::singleton().findSchemaOrThrow("aten::bmm", "").getComputedKernelForDispatchKey(kKey);
-#endif
   ExpectOverriding handler;
   const c10::WarningUtils::WarningHandlerGuard guard(&handler);
   const c10::WarningUtils::WarnAlways
@@ -382,20 +384,24 @@ void install() {
 }  // namespace
 }  // namespace hgemm
 
-/// Registers the overrides; to be called once. Returns null, or the reason why nothing was registered.
-extern "C" __attribute__((visibility("default"))) const char* hgemm_aten_install(const HgemmGemmApi* table) {
+#define HGEMM_EXPORT extern "C" __attribute__((visibility("default")))
+
+/// Registers the overrides. Returns null, or the reason why nothing was registered. Later calls return what the first
+/// one did: an override that found itself would call itself for ever.
+HGEMM_EXPORT const char* hgemm_aten_install(const HgemmGemmApi* table) {
   using namespace hgemm;
   if (table->sizes[0] != sizeof(HgemmGemmApi) || table->sizes[1] != sizeof(HgemmProduct) ||
       table->sizes[2] != sizeof(HgemmPlan)) {
     return "it was compiled for another version of this package";
   }
-  static std::string error;
-  try {
-    api = table;
-    install();
-    return nullptr;
-  } catch (const std::exception& e) {
-    error = e.what();
-    return error.c_str();
-  }
+  static const std::string error = [table]() -> std::string {
+    try {
+      api = table;
+      install();
+      return "";
+    } catch (const std::exception& e) {
+      return e.what();
+    }
+  }();
+  return error.empty() ? nullptr : error.c_str();
 }
