@@ -17,6 +17,9 @@ from hgemm_ops import _aten_build, _devices, _files, _library, _native
 
 _PACKAGE = Path(__file__).parent
 
+_loaded: list[ctypes.PyDLL] = []  # the library of the override, once it is registered
+_logged: set[str] = set()
+
 
 _PATIENCE = 120.0  # seconds for another process that compiles the same library
 
@@ -135,11 +138,12 @@ def _try_to_start() -> str | None:
         shipped = _PACKAGE / f"{_aten_build.stem(torch.__version__)}.so"
         # PyDLL keeps Python's lock during calls: torch registers kernels of Python under it, too.
         library = ctypes.PyDLL(str(shipped)) if shipped.is_file() else _compiled()
-        library.hgemm_aten_install.restype = ctypes.c_char_p
+        library.hgemm_aten_hidden.restype = library.hgemm_aten_install.restype = ctypes.c_char_p
         library.hgemm_aten_install.argtypes = [ctypes.c_void_p]
         refusal = library.hgemm_aten_install(_native.lib().hgemm_gemm_api())
         if refusal is not None:
             raise RuntimeError(refusal.decode())
+        _loaded.append(library)
     except (OSError, RuntimeError) as error:
         why = f"the override of torch's products does not start: {error}"
         _library.logger.warning("%s; torch serves every product", why)
@@ -150,3 +154,15 @@ def _try_to_start() -> str | None:
 def start() -> bool:
     """Registers the kernels of ``csrc/aten`` with torch, once. Returns False if that is not possible."""
     return reason() is None
+
+
+def hidden() -> list[str]:
+    """Returns the operators whose matmuls do not reach this package, because another one has overridden them.
+
+    Each is a text such as "aten::mm, registered at /path/to/package.py:12". New ones are logged as a warning, once.
+    """
+    lines: list[str] = [line for library in _loaded for line in library.hgemm_aten_hidden().decode().splitlines()]
+    if new := [line for line in lines if line not in _logged]:
+        _logged.update(new)
+        _library.logger.warning("another package has taken over: %s; its kernels run there, not ours", "; ".join(new))
+    return lines

@@ -26,6 +26,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "aten/earlier.h"
 #include "core/problem.h"
@@ -325,11 +326,16 @@ Tensor vdot(KeySet keys, const Tensor& a, const Tensor& b) {
   return make({.op = Op::kMatmul, .a = &a, .b = &b}, earlier<vdot>, keys, TORCHS(vdot), a, b);
 }
 
+/// The operators that are overridden, and torch's text of where they were registered, which all of them share.
+std::vector<std::string> overridden;
+std::string registered_here;
+
 /// Overrides one operator by `kDoor`, and keeps what ran it before.
 template <auto kDoor>
 void door(torch::Library& library, const char* name) {
   earlier<kDoor>.look_up(name, kKey);
   library.impl(name, TORCH_FN(kDoor));
+  overridden.emplace_back(name);
 }
 
 // Other operators need no override: aten::mv has no CUDA kernel and calls addmv, dot.out calls dot, addbmm calls addmm.
@@ -379,6 +385,24 @@ void install() {
       always;  // torch warns only once in a process: this keeps the warning for another library's override
   // The registration is never undone: another thread may be running one of these functions.
   implement(*new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__));
+  registered_here = kernel_at("mm", kKey).debug();
+}
+
+/// The operators whose matmuls do not reach this library, one line each, with where the other kernel was registered:
+/// those for which another package has registered a kernel since, and those that torch itself has no CUDA kernel for,
+/// because it computes them by the operators above, but another package has.
+std::string hidden() {
+  std::string lines;
+  const auto add = [&lines](const std::string& name) {
+    const std::string where = kernel_at(name, kKey).debug();
+    if (where != registered_here) lines += "aten::" + name + ", " + where + "\n";
+  };
+  for (const std::string& name : overridden) add(name);
+  for (const char* name : {"matmul", "linear"}) {
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow((std::string("aten::") + name).c_str(), "");
+    if (op.hasKernelForDispatchKey(kKey)) add(name);
+  }
+  return lines;
 }
 
 }  // namespace
@@ -404,4 +428,13 @@ HGEMM_EXPORT const char* hgemm_aten_install(const HgemmGemmApi* table) {
     }
   }();
   return error.empty() ? nullptr : error.c_str();
+}
+
+/// Returns the operators whose matmuls do not reach the override, because of another package, one line each. The text
+/// stays valid until the next call. To be called with Python's lock held, because torch keeps a list of the kernels
+/// that it hands out, without a lock of its own.
+HGEMM_EXPORT const char* hgemm_aten_hidden() {
+  static std::string text;
+  text = hgemm::hidden();
+  return text.c_str();
 }

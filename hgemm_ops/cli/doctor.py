@@ -53,6 +53,8 @@ def _native_library() -> Finding:
 
 def _override_of_torch() -> Finding:
     if _override.start():
+        if hidden := _override.hidden():
+            return Finding("override", "note", f"another package has taken over: {'; '.join(hidden)}")
         return Finding("override", "ok", "torch's products on CUDA are taken over while a context holds")
     expected = not (_library.load() and _devices.may_exist())
     return Finding("override", "note" if expected else "broken", str(_override.reason()))
