@@ -82,13 +82,14 @@ def rand(*shape: int, dtype: torch.dtype = torch.float16, device: str = DEVICE) 
     return torch.rand(shape, device=device).mul_(2).sub_(1).to(dtype)
 
 
-def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs code in a new process.
+def run_python(code: str, timeout: float | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a new process, for at most ``timeout`` seconds.
 
     Its only HGEMM_OPS_* variables are the ones in ``environment``.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HGEMM_OPS_")}
-    return subprocess.run([sys.executable, "-c", code], env=inherited | environment, capture_output=True, text=True)
+    command, env = [sys.executable, "-c", code], inherited | environment
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
 
 
 def production() -> list[hgemm_ops.VariantInfo]:

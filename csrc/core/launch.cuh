@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/device.h"
+
 namespace hgemm {
 
 /// Launches kernel<<<grid, threads, smem_bytes, stream>>>(arguments...) and returns the status of this launch.
@@ -22,13 +24,13 @@ cudaError_t enqueue(void (*kernel)(Params...), dim3 grid, int threads, int smem_
   return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 
-/// Opts a kernel into `bytes` of dynamic shared memory, which may exceed 48 KB, on the current device. `done` belongs
-/// to this kernel, and has one bit per device on which it has opted in: later calls cost no CUDA call there.
+/// Opts a kernel into `bytes` of dynamic shared memory, which may exceed 48 KB, in the current context. `done` belongs
+/// to this kernel, and has one bit per device in whose primary context it has opted in: later calls cost no CUDA call
+/// there. Other contexts have settings of their own.
 template <class Kernel>
 cudaError_t allow_smem(Kernel* kernel, int bytes, std::atomic<uint64_t>& done) {
-  int device = 0;
-  if (const cudaError_t e = cudaGetDevice(&device); e != cudaSuccess) return e;
-  const uint64_t bit = uint64_t{1} << (device % 64);
+  const int device = current_primary();
+  const uint64_t bit = device < 0 ? 0 : uint64_t{1} << device;
   if (done.load(std::memory_order_acquire) & bit) return cudaSuccess;
   const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (e == cudaSuccess) done.fetch_or(bit, std::memory_order_release);

@@ -3,29 +3,12 @@
 #include <cuda_runtime.h>
 
 #include <cstring>
-#include <type_traits>
+
+#include "core/device.h"
+#include "core/driver.cuh"
 
 namespace hgemm {
 namespace {
-
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-/// Returns the driver's cuTensorMapEncodeTiled, looked up once. The library does not link libcuda, so that it loads
-/// without a driver.
-Encode encode_function() {
-  static const Encode function = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found;
-#if CUDART_VERSION >= 12050
-    const cudaError_t e =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-#else
-    const cudaError_t e = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found);
-#endif
-    return e == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(entry) : nullptr;
-  }();
-  return function;
-}
 
 CUtensorMapSwizzle swizzle_of(int box_cols) {
   switch (box_cols) {
@@ -38,13 +21,12 @@ CUtensorMapSwizzle swizzle_of(int box_cols) {
 
 Status encode(const TmaView& view, CUtensorMap* map) {
   constexpr uint32_t kRank = 4;
-  const Encode function = encode_function();
+  static const auto function =
+      driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled", /*version=*/12000);
   if (function == nullptr) return cudaErrorNotSupported;
   // The driver needs a current context. A thread whose first CUDA call this is has none yet: torch starts one such
   // thread for the backward pass of each device, and leaves out a cudaSetDevice that changes nothing.
-  int device = 0;
-  if (const cudaError_t e = cudaGetDevice(&device); e != cudaSuccess) return e;
-  if (const cudaError_t e = cudaSetDevice(device); e != cudaSuccess) return e;
+  if (const Status e = ensure_context(); e != cudaSuccess) return e;
   const cuuint64_t extents[kRank] = {static_cast<cuuint64_t>(view.cols), static_cast<cuuint64_t>(view.rows),
                                      static_cast<cuuint64_t>(view.batch[1]), static_cast<cuuint64_t>(view.batch[0])};
   // The stride of an extent of one is never used, but must still be a multiple of 16.
