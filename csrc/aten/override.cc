@@ -175,6 +175,7 @@ HgemmProduct question_of(const Product& p, const Tensor& out) {
   product.in_backward = torch::autograd::get_current_graph_task_id() != -1;
   product.allows_tf32 = type == ScalarType::Float && allows_tf32();
   product.left = reason_for_torch(p, out, product.alpha, product.beta);
+  TORCH_CHECK(aoti_torch_get_current_cuda_stream(product.ordinal, &product.stream) == 0, "hgemm: no current stream");
   return product;
 }
 
@@ -184,7 +185,7 @@ Tensor copy_of(const Tensor& t, const HgemmCopy& copy) {
   return t.as_strided(at::IntArrayRef(copy.sizes, copy.ndim), at::IntArrayRef(copy.strides, copy.ndim)).contiguous();
 }
 
-void launch(const Product& p, const HgemmPlan& plan, const Tensor& d) {
+void launch(const Product& p, const HgemmPlan& plan, const Tensor& d, void* stream) {
   const c10::DeviceGuard on_device(d.device());
   // All of these may be freed right after the launch: torch's allocator reuses memory in stream order.
   const Tensor a_copy = copy_of(*p.a, plan.a), b_copy = copy_of(*p.b, plan.b);
@@ -194,8 +195,6 @@ void launch(const Product& p, const HgemmPlan& plan, const Tensor& d) {
                            .a_copy = a_copy.defined() ? a_copy.mutable_data_ptr() : nullptr,
                            .b_copy = b_copy.defined() ? b_copy.mutable_data_ptr() : nullptr,
                            .workspace = workspace.get()};
-  void* stream = nullptr;
-  TORCH_CHECK(aoti_torch_get_current_cuda_stream(d.device().index(), &stream) == 0, "hgemm: no current stream");
   TORCH_CHECK(api->launch(&plan, &memory, stream) == 0, api->error());
 }
 
@@ -213,7 +212,7 @@ bool compute(const Product& p, Tensor& out) {
     out = at::cuda::empty(at::IntArrayRef(plan.sizes, plan.ndim), type, at::kStrided, p.a->device(), std::nullopt,
                           std::nullopt);
   }
-  launch(p, plan, out);
+  launch(p, plan, out, product.stream);
   return true;
 }
 

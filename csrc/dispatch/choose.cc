@@ -25,12 +25,12 @@ std::atomic<FirstUseFn> first_use{nullptr};
 std::atomic<uint64_t> generation{1};
 
 /// Everything that a decision may depend on: the problem without alpha and beta, and with only the last four bits of
-/// each address.
+/// each address. Of a device's facts, only the number of SMs changes, from one stream to another.
 struct Key {
   using Words = std::array<uint64_t, 21>;
   Words words;
 
-  Key(const Problem& p, int ordinal, int forced, int site, bool tunes) {
+  Key(const Problem& p, int sm_count, int ordinal, int forced, int site, bool tunes) {
     const bool has_c = p.c.data != nullptr;
     const auto u = [](auto x) { return static_cast<uint64_t>(x); };
     const auto low = [](const void* address) { return reinterpret_cast<uintptr_t>(address) & 15; };
@@ -57,7 +57,8 @@ struct Key {
                  u(p.pre_activation != nullptr) << 40 | u(p.numerics) << 41 | u(p.float32) << 43 | low(p.a.data) << 16 |
                  low(p.b.data) << 20 | low(p.c.data) << 24 | low(p.d.data) << 28 | low(p.bias) << 32 |
                  low(p.pre_activation) << 36,
-             u(static_cast<uint32_t>(ordinal)) << 32 | static_cast<uint32_t>(forced),
+             u(static_cast<uint16_t>(sm_count)) << 48 | u(static_cast<uint16_t>(ordinal)) << 32 |
+                 static_cast<uint32_t>(forced),
              u(static_cast<uint32_t>(site)) | u(tunes) << 32};
   }
 
@@ -123,7 +124,7 @@ Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int for
   if (forced == kAuto) forced = choice_of(asked, p);
   const int site = current_site(in_backward);
   const bool tunes = forced == kAuto && p.numerics == NumericsMode::kFast && asked.tunes != 0;
-  const Key key(p, ordinal, forced, site, tunes);
+  const Key key(p, facts.sm_count, ordinal, forced, site, tunes);
   auto found = cache.find(key);
   if (found == cache.end() || found->second.generation != generation.load(std::memory_order_acquire)) {
     if (first_use.load(std::memory_order_relaxed)) {

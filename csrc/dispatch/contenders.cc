@@ -13,10 +13,15 @@ bool takes(const Variant& v, DType dtype) {
   return (v.dtypes >> static_cast<int>(dtype) & 1u) != 0;
 }
 
+/// The number of blocks in a variant's cluster, which run on different SMs.
+int cluster_of(const Variant& v) {
+  return v.cut.cluster_m * v.cut.cluster_n * v.cut.slices;
+}
+
 /// Whether a variant meets all conditions except its own predicate, Variant::eligible.
 bool fits_device_and_modes(const Variant& v, const Problem& p, const DeviceFacts& facts) {
   return v.min_cc <= facts.cc && facts.cc <= v.max_cc && is_built_for(facts.cc) && takes(v, p.dtype) &&
-         v.smem_bytes <= facts.smem_optin && keeps_promise(v, p, facts);
+         v.smem_bytes <= facts.smem_optin && cluster_of(v) <= std::max(1, facts.sm_count) && keeps_promise(v, p, facts);
 }
 
 std::string dtype_list(const Variant& v) {
@@ -69,6 +74,9 @@ bool can_run(const Variant& v, const Problem& p, const DeviceFacts& facts, std::
   if (!takes(v, p.dtype)) add(format("takes %s, not %s", dtype_list(v).c_str(), dtype_name(p.dtype)));
   if (v.smem_bytes > facts.smem_optin) {
     add(format("needs %d bytes of shared memory, a block has at most %d", v.smem_bytes, facts.smem_optin));
+  }
+  if (cluster_of(v) > std::max(1, facts.sm_count)) {
+    add(format("a cluster needs %d SMs, there are %d", cluster_of(v), facts.sm_count));
   }
   if (!keeps_promise(v, p, facts)) add("its bits vary with the batch, or from the kernels that do not");
   Reason reason;

@@ -33,6 +33,7 @@ Request request_of(const HgemmProduct& product, const TensorView& c, const Tenso
                        .out_dtype = static_cast<DType>(product.out_dtype)},
           .out = product.d.ndim >= 0 ? &out : nullptr,
           .ordinal = product.ordinal,
+          .stream = product.stream,
           .allows_tf32 = product.allows_tf32 != 0,
           .in_backward = product.in_backward != 0,
           .left = static_cast<HgemmLeft>(product.left)};

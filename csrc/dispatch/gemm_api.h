@@ -27,6 +27,7 @@ typedef struct HgemmProduct {
   int32_t allows_tf32; /* not 0: torch's flags allow TF32 in a float32 matmul */
   int32_t left;        /* a HgemmLeft: why the caller leaves the matmul to torch; HGEMM_LEFT_NOT where it does not */
   int32_t reserved;
+  void* stream; /* the cudaStream_t that launch() will be given */
 } HgemmProduct;
 
 /* The contiguous copy of an operand that a kernel needs. The caller views the operand with these sizes and strides, and

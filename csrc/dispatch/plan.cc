@@ -131,6 +131,7 @@ Outcome make_plan(const Request& request, Plan* plan) {
   }
 
   plan->facts = *facts;
+  plan->facts.sm_count = sms_of(request.stream, request.ordinal, facts->sm_count);
   plan->variant = choose(p, plan->facts, request.ordinal, request.variant, request.in_backward).variant;
   if (plan->variant == kRefused) return refuse(refusal(p, plan->facts, asked_for(request, p)), plan);
   if (plan->variant == kTorch) return leave_to_torch(plan);

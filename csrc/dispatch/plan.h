@@ -34,6 +34,7 @@ struct Request {
   /// and strides.
   bool has_known_dtype = true;
   int ordinal = 0;                  // of the CUDA device
+  Stream stream = nullptr;          // that the kernel will run on
   int variant = kAuto;              // the kernel that the call names, kTorch, or kAuto: what the context names
   int numerics = kAuto;             // a NumericsMode, or kAuto: what the context asks for
   int float32 = kAuto;              // a Float32Mode, or kAuto: what the context asks for

@@ -83,6 +83,9 @@ void describe_operand(const Matrix& x, const void** data, int64_t (&strides)[4])
 bool tune(const Problem& p, const DeviceFacts& facts, int ordinal) {
   const TunerFn tuner = the_tuner.load(std::memory_order_relaxed);
   if (tuner == nullptr) return true;
+  // The tuner times on a stream of its own, which has all SMs.
+  DeviceFacts device;
+  if (query_device_facts(ordinal, &device) == 0 && device.sm_count != facts.sm_count) return true;
   const Problem product = without_epilogue(p);
   TableEntry entry;
   if (!entry_of(product, facts, &entry) || is_known(product, facts) || !any_can_run(product, facts)) return true;

@@ -126,6 +126,7 @@ void plan_call(const Call& call, const TensorView* out, bool saves_pre_activatio
              .saves_pre_activation = saves_pre_activation,
              .has_known_dtype = gemm_dtype(call.a.dtype).has_value(),
              .ordinal = call.a.device.index,
+             .stream = current_stream(call.a.device),
              .variant = static_cast<int>(call.variant),
              .numerics = static_cast<int>(call.numerics),
              .float32 = static_cast<int>(call.float32),

@@ -103,6 +103,7 @@ class Product(ctypes.Structure):
         ("beta", ctypes.c_double),
         *((name, ctypes.c_int32) for name in ("op", "act", "out_dtype", "ordinal", "in_backward", "allows_tf32")),
         *((name, ctypes.c_int32) for name in ("left", "reserved")),
+        ("stream", ctypes.c_void_p),
     ]
 
 

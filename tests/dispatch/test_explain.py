@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 import hgemm_ops
-from hgemm_ops import _devices, _library, _native
+from hgemm_ops import _devices, _library, _native, _variants
 
 
 def half(*shape: int) -> Tensor:
@@ -96,6 +96,22 @@ def test_views_are_seen_as_they_are() -> None:
     assert problem_of(half(4, 64, 128), b)[1:5] == (1, 256, 256, 128)
     assert problem_of(half(4, 64, 128), half(4, 128, 256))[1:5] == (4, 64, 256, 128)
     assert problem_of(half(128), b)[1:5] == (1, 1, 256, 128)
+
+
+@needs_library
+def test_few_sms_have_kernels_whose_clusters_fit() -> None:
+    """As those of a green context."""
+
+    def able(sms: int) -> set[str]:
+        facts = _native.preset_facts(90)
+        facts.sm_count = sms
+        query = _variants.matmul_query(1024, 1024, 1024, torch.float16, "NT", facts)
+        return {_variants.name_of(c.variant) for c in _native.explain(query)[1] if c.eligible}
+
+    whole, eight, two = able(132), able(8), able(2)
+    assert {name for name in whole if not name.endswith(("_streamk", "_splitk"))} <= eight
+    assert any("_c2x1x1" in name for name in two) and any("_c2x2x1" in name for name in whole)
+    assert not any("_c2x2x1" in name or "_c4x1x1" in name or "_c1x1x4" in name for name in two)
 
 
 @needs_library

@@ -63,9 +63,9 @@ int splits_for(const Problem& p, const DeviceFacts& facts, const Line& line, int
   int best = 1;
   double best_us = 0;
   for (int s : {1, 2, 4, 8}) {
-    const bool room = s == 1 || (s == 2   ? all * 2 <= facts.sm_count
-                                 : s == 4 ? all <= clusters_at_once(facts, 4)
-                                          : all <= 8);
+    const bool room = s == 1 || (s <= facts.sm_count && (s == 2   ? all * 2 <= facts.sm_count
+                                                         : s == 4 ? all <= clusters_at_once(facts, 4)
+                                                                  : all <= 8));
     if (!room || (s > 1 && steps < s * kStepsPerSplit) || s > line.max_splits) break;
     const double us = read_us(p, facts, line, all * s, line.tile.bm, s);
     if (s == 1 || us < best_us) best = s, best_us = us;

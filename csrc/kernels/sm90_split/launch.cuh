@@ -76,7 +76,7 @@ Status launch(const Problem& problem, const DeviceFacts& facts, const Schedule& 
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {Config::CM, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = std::min(params.units, static_cast<uint32_t>(facts.sm_count / Config::CM)) * Config::CM;
+  config.gridDim = std::min(params.units, static_cast<uint32_t>(std::max(1, facts.sm_count / Config::CM))) * Config::CM;
   config.blockDim = Config::kThreads;
   config.dynamicSmemBytes = Config::kSmemBytes;
   config.stream = stream;
