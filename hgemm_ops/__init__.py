@@ -15,7 +15,7 @@ These environment variables are read when the package is imported:
 ``HGEMM_OPS_CACHE_DIR`` names the directory that holds measured times and compiled libraries. It is read at each use.
 """
 
-from hgemm_ops import _library, _native, _tables, _tuning, _variants
+from hgemm_ops import _library, _native, _override, _tables, _tuning, _variants
 from hgemm_ops._api import linear, matmul
 from hgemm_ops._context import use_custom_gemm
 from hgemm_ops._explain import Candidate, Explanation, explain
@@ -47,6 +47,7 @@ if _library.load():
     _ladder.define_ops()  # first, because it adds kernels to the list that the next line reads
     _variants.define_ops()
     _native.on_first_use(_tables.ensure)
+    _native.on_allocation_failed(_override.allocate_function)
     _native.log()
 _variants.apply_environment()
 _tuning.apply_environment()

@@ -151,6 +151,7 @@ _STRUCTS = (
 _LogFn = ctypes.CFUNCTYPE(None, c_char_p)
 _FirstUseFn = ctypes.CFUNCTYPE(None)
 _TunerFn = ctypes.CFUNCTYPE(c_int, POINTER(Tuning))
+_FindFn = ctypes.CFUNCTYPE(c_void_p)
 
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_abi": (c_int, [POINTER(c_int32), c_int]),
@@ -176,6 +177,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_default_variant": (c_int, []),
     "hgemm_set_default_numerics": (c_int, [c_int]),
     "hgemm_set_default_float32": (c_int, [c_int]),
+    "hgemm_set_most_workspace": (None, [c_int64]),
+    "hgemm_set_allocation_failed": (None, [c_void_p]),
     "hgemm_set_log": (None, [c_void_p]),
     "hgemm_set_first_use": (None, [c_void_p]),
     "hgemm_context_new": (c_void_p, [Settings]),
@@ -428,6 +431,14 @@ def _hold(setter: str, callback: Any) -> None:
 def on_first_use(action: Callable[[], None]) -> None:
     """Runs ``action`` once, within the first decision that an op asks for."""
     _hold("hgemm_set_first_use", _FirstUseFn(action))
+
+
+def on_allocation_failed(find_allocate: Callable[[], int | None]) -> None:
+    """Registers a function that returns the address of ``hgemm_aten_allocate`` in ``csrc/aten``, or None.
+
+    The ops call it where they cannot allocate a tensor, to raise torch.OutOfMemoryError.
+    """
+    _hold("hgemm_set_allocation_failed", _FindFn(find_allocate))
 
 
 def on_tuning(tuner: Callable[[Tuning], bool]) -> None:

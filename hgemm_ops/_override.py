@@ -116,6 +116,23 @@ _starting = threading.RLock()
 
 
 @functools.cache
+def _load() -> ctypes.PyDLL:
+    """Loads the library, which changes nothing yet. OSError or RuntimeError if that is not possible."""
+    shipped = _PACKAGE / f"{_aten_build.stem(torch.__version__)}.so"
+    # PyDLL keeps Python's lock during calls: torch registers kernels of Python under it, too.
+    return ctypes.PyDLL(str(shipped)) if shipped.is_file() else _compiled()
+
+
+def allocate_function() -> int | None:
+    """Returns the address of the function that allocates a tensor with torch's own errors, None if there is none."""
+    try:
+        return ctypes.cast(_load().hgemm_aten_allocate, ctypes.c_void_p).value
+    except (OSError, RuntimeError) as error:
+        _library.logger.warning("out of memory is a RuntimeError here: %s", error)
+        return None
+
+
+@functools.cache
 def reason() -> str | None:
     """Returns why the override does not run, or None if it does.
 
@@ -135,9 +152,7 @@ def _try_to_start() -> str | None:
     if not _native.lib().hgemm_has_device_code():
         return "the library was built without device code (HGEMM_CUDA_ARCHS=none)"
     try:
-        shipped = _PACKAGE / f"{_aten_build.stem(torch.__version__)}.so"
-        # PyDLL keeps Python's lock during calls: torch registers kernels of Python under it, too.
-        library = ctypes.PyDLL(str(shipped)) if shipped.is_file() else _compiled()
+        library = _load()
         library.hgemm_aten_hidden.restype = library.hgemm_aten_install.restype = ctypes.c_char_p
         library.hgemm_aten_install.argtypes = [ctypes.c_void_p]
         refusal = library.hgemm_aten_install(_native.lib().hgemm_gemm_api())

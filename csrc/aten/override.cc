@@ -10,6 +10,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/_addmm_activation_cuda_dispatch.h>
 #include <ATen/ops/addmm_cuda_dispatch.h>
 #include <ATen/ops/addmv_cuda_dispatch.h>
@@ -185,16 +186,40 @@ Tensor copy_of(const Tensor& t, const HgemmCopy& copy) {
   return t.as_strided(at::IntArrayRef(copy.sizes, copy.ndim), at::IntArrayRef(copy.strides, copy.ndim)).contiguous();
 }
 
-void launch(const Product& p, const HgemmPlan& plan, const Tensor& d, void* stream) {
-  const c10::DeviceGuard on_device(d.device());
-  // All of these may be freed right after the launch: torch's allocator reuses memory in stream order.
-  const Tensor a_copy = copy_of(*p.a, plan.a), b_copy = copy_of(*p.b, plan.b);
+/// The device memory of a launch beside its operands. All but `d` may be freed right after the launch: torch's
+/// allocator reuses memory in stream order.
+struct Memory {
+  Tensor d, a_copy, b_copy;
   c10::DataPtr workspace;
-  if (plan.workspace > 0) workspace = c10::GetAllocator(c10::DeviceType::CUDA)->allocate(plan.workspace);
+};
+
+/// Allocates what the plan asks for, from torch's allocator of the moment. A new result is allocated if `out` is
+/// undefined.
+Memory allocate(const Product& p, const HgemmPlan& plan, const Tensor& out) {
+  Memory memory;
+  memory.d = out;
+  if (!out.defined()) {
+    const ScalarType type = p.out_dtype.value_or(p.a->scalar_type());
+    memory.d = at::cuda::empty(at::IntArrayRef(plan.sizes, plan.ndim), type, at::kStrided, p.a->device(), std::nullopt,
+                               std::nullopt);
+  }
+  memory.a_copy = copy_of(*p.a, plan.a);
+  memory.b_copy = copy_of(*p.b, plan.b);
+  if (plan.workspace > 0) {
+    // c10::GetAllocator() would return torch's own allocator, even after change_current_allocator().
+    memory.workspace = at::detail::getCUDAHooks().getCUDADeviceAllocator()->allocate(plan.workspace);
+    TORCH_CHECK_WITH(OutOfMemoryError, memory.workspace.get() != nullptr, "CUDA out of memory. The allocator has no ",
+                     plan.workspace, " bytes.");
+  }
+  return memory;
+}
+
+void launch(const HgemmPlan& plan, const Memory& allocated, void* stream) {
+  const Tensor &d = allocated.d, &a_copy = allocated.a_copy, &b_copy = allocated.b_copy;
   const HgemmMemory memory{.d = d.mutable_data_ptr(),
                            .a_copy = a_copy.defined() ? a_copy.mutable_data_ptr() : nullptr,
                            .b_copy = b_copy.defined() ? b_copy.mutable_data_ptr() : nullptr,
-                           .workspace = workspace.get()};
+                           .workspace = allocated.workspace.get()};
   TORCH_CHECK(api->launch(&plan, &memory, stream) == 0, api->error());
 }
 
@@ -207,12 +232,20 @@ bool compute(const Product& p, Tensor& out) {
   const int planned = api->plan(&product, &plan);
   TORCH_CHECK(planned != HGEMM_REFUSED, api->error());
   if (planned != HGEMM_OURS) return false;
-  if (!out.defined()) {
-    const ScalarType type = p.out_dtype.value_or(p.a->scalar_type());
-    out = at::cuda::empty(at::IntArrayRef(plan.sizes, plan.ndim), type, at::kStrided, p.a->device(), std::nullopt,
-                          std::nullopt);
+  const c10::DeviceGuard on_device(p.a->device());
+  Memory memory;
+  while (true) {
+    try {
+      memory = allocate(p, plan, out);
+      break;
+    } catch (const std::exception&) {  // another allocator than torch's raises errors of its own
+      const int replanned = api->plan_with_less(&plan);
+      if (replanned == HGEMM_TORCH) return false;
+      if (replanned != HGEMM_OURS) throw;
+    }
   }
-  launch(p, plan, out, product.stream);
+  launch(plan, memory, product.stream);
+  if (!out.defined()) out = std::move(memory.d);
   return true;
 }
 
@@ -408,6 +441,14 @@ std::string hidden() {
 }  // namespace hgemm
 
 #define HGEMM_EXPORT extern "C" __attribute__((visibility("default")))
+
+/// Allocates a tensor with torch, and frees it again. Raises the error of torch's allocator, as torch would: the stable
+/// ABI, by which torch/ allocates, drops the type of errors.
+HGEMM_EXPORT void hgemm_aten_allocate(int64_t ndim, const int64_t* sizes, int32_t dtype, int32_t device_index) {
+  at::cuda::empty(at::IntArrayRef(sizes, static_cast<size_t>(ndim)), static_cast<c10::ScalarType>(dtype), at::kStrided,
+                  c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device_index)), std::nullopt,
+                  std::nullopt);
+}
 
 /// Registers the overrides. Returns null, or the reason why nothing was registered. Later calls return what the first
 /// one did: an override that found itself would call itself for ever.

@@ -67,6 +67,11 @@ enum class NumericsMode : int32_t { kFast = 0, kBatchInvariant = 1, kBatchInvari
 /// kTf32: TF32 is allowed (or the caller did not say), so the GEMM is left to torch.
 enum class Float32Mode : int32_t { kStrict = 0, kSplit = 1, kTf32 = 2 };
 
+/// The most bytes of workspace that a launch may take, whatever the size of its operands. It bounds the device memory
+/// that a call needs beside its operands, its result and the copies that torch makes as well. Kernels that copy their
+/// operands do so in slabs of rows and columns that fit (tile/slabs.h).
+constexpr int64_t kMostWorkspace = int64_t{256} << 20;
+
 /// One (batched) GEMM and its epilogue, D = act(alpha * A @ B + beta * C + bias), with the shapes
 ///
 ///   A (m, k)    B (k, n)    C and D (m, n)    bias (n)
@@ -128,6 +133,10 @@ struct Problem {
 
   /// Which kernels the caller allows for float32; kStrict unless `dtype` is kF32.
   Float32Mode float32 = Float32Mode::kStrict;
+
+  /// The most bytes that Variant::workspace may return. It is less than kMostWorkspace where so much memory was not to
+  /// be had (without_workspace in dispatch/plan.h).
+  int64_t most_workspace = kMostWorkspace;
 
   /// True for the 16-bit types, float16 and bfloat16.
   constexpr bool is_half() const { return dtype == DType::kF16 || dtype == DType::kBF16; }
@@ -350,7 +359,8 @@ struct Variant {
   /// decisions are cached without them.
   bool (*eligible)(const Problem&, const DeviceFacts&, Reason* why);
 
-  /// Returns the size in bytes of the workspace, scratch memory on the device, that `launch` needs; 0 for none.
+  /// Returns the size in bytes of the workspace, scratch memory on the device, that `launch` needs; 0 for none. It is
+  /// at most Problem::most_workspace if the variant is eligible.
   size_t (*workspace)(const Problem&, const DeviceFacts&);
 
   /// Returns the predicted time on the device in microseconds, comparable across variants and with the predictions for

@@ -120,6 +120,7 @@ Problem problem_of(const HgemmQuery& q) {
   if (canonical.copy_b.needed) p.b.data = address_of(kFresh);
   if (q.has_bias) p.bias = address_of(kFresh);
   ask_for(numerics_of(q.numerics), float32_of(q.float32), &p);
+  p.most_workspace = most_workspace();
   return p;
 }
 
@@ -380,6 +381,10 @@ int hgemm_set_default_numerics(int numerics) {
 
 int hgemm_set_default_float32(int float32) {
   return guarded([&] { set_default_float32(checked(float32, Float32Mode::kSplit, "float32")); });
+}
+
+void hgemm_set_most_workspace(int64_t bytes) {
+  set_most_workspace(bytes < 0 ? kMostWorkspace : bytes);
 }
 
 void hgemm_set_log(void (*log)(const char* line)) {

@@ -274,6 +274,15 @@ HGEMM_API int hgemm_set_default_numerics(int numerics);
 /* Sets the float32 mode of such calls: 0 or 1. Fails on another value. */
 HGEMM_API int hgemm_set_default_float32(int float32);
 
+/* For tests and benchmarks: sets the most bytes of workspace that a launch may take. A negative number stands for the
+   limit that holds otherwise, kMostWorkspace of core/problem.h. */
+HGEMM_API void hgemm_set_most_workspace(int64_t bytes);
+
+/* Sets the function that is called where the ops cannot allocate a result or a copy of an operand. It returns
+   hgemm_aten_allocate of csrc/aten, which raises the error as torch's allocator does, or null where that library cannot
+   be loaded. Null: the ops raise a RuntimeError. */
+HGEMM_API void hgemm_set_allocation_failed(const void* (*find_allocate)(void));
+
 /* Sets the function that is called once for each new decision, with one line of text, on the thread that made the
    decision. Null turns it off. */
 HGEMM_API void hgemm_set_log(void (*log)(const char* line));

@@ -19,6 +19,7 @@ namespace hgemm {
 namespace {
 
 std::atomic<int> the_default{kAuto};
+std::atomic<int64_t> the_most_workspace{kMostWorkspace};
 std::atomic<LogFn> the_log{nullptr};
 std::atomic<FirstUseFn> first_use{nullptr};
 // A cached decision with an older number is stale.
@@ -119,7 +120,8 @@ int standing_choice(const Problem& p) {
   return choice_of(context_settings(), p);
 }
 
-Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int forced, bool in_backward) {
+Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int forced, bool in_backward,
+                CounterPlace* counted) {
   const HgemmSettings asked = context_settings();
   if (forced == kAuto) forced = choice_of(asked, p);
   const int site = current_site(in_backward);
@@ -142,13 +144,14 @@ Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int for
   }
   Cached& cached = found->second;
   if (asked.variant != kNoContext && cached.decision.variant != kRefused) {
-    count_call({.problem = p,
-                .ordinal = ordinal,
-                .cc = facts.cc,
-                .decision = cached.decision,
-                .left = HGEMM_LEFT_NOT,
-                .site = site},
-               &cached.place);
+    const bool is_counted = count_call({.problem = p,
+                                        .ordinal = ordinal,
+                                        .cc = facts.cc,
+                                        .decision = cached.decision,
+                                        .left = HGEMM_LEFT_NOT,
+                                        .site = site},
+                                       &cached.place);
+    if (is_counted && counted != nullptr) *counted = cached.place;
   }
   return cached.decision;
 }
@@ -159,6 +162,15 @@ void set_default_variant(int id) {
 
 int default_variant() {
   return the_default.load(std::memory_order_relaxed);
+}
+
+void set_most_workspace(int64_t bytes) {
+  the_most_workspace.store(bytes, std::memory_order_relaxed);
+  invalidate_decisions();
+}
+
+int64_t most_workspace() {
+  return the_most_workspace.load(std::memory_order_relaxed);
 }
 
 void set_log(LogFn log) {

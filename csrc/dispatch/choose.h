@@ -2,7 +2,10 @@
 // environment.
 #pragma once
 
+#include <cstdint>
+
 #include "dispatch/decision.h"
+#include "dispatch/stats.h"
 
 namespace hgemm {
 
@@ -12,7 +15,10 @@ namespace hgemm {
 ///
 /// The cache's key has every field of the problem except alpha and beta, and of each address only its alignment.
 /// Variant::eligible and predict_us must therefore not read alpha, beta or more of an address.
-Decision choose(const Problem& problem, const DeviceFacts& facts, int ordinal, int forced, bool in_backward = false);
+///
+/// `counted`, if it is not null, receives where the call was counted, and stays as it is where it was not.
+Decision choose(const Problem& problem, const DeviceFacts& facts, int ordinal, int forced, bool in_backward = false,
+                CounterPlace* counted = nullptr);
 
 /// The variant of a call that names none: the active context's, else the default. A kernel that is named there applies
 /// to float16, bfloat16 and the other dtypes that it takes; for any other dtype the result is kAuto.
@@ -22,6 +28,10 @@ int standing_choice(const Problem& problem);
 /// environment sets it.
 void set_default_variant(int id);
 int default_variant();
+
+/// Problem::most_workspace of calls: kMostWorkspace, unless a test or a benchmark sets another limit.
+void set_most_workspace(int64_t bytes);
+int64_t most_workspace();
 
 /// Called with one line of text for each new decision, on the thread that made it. Null turns it off.
 using LogFn = void (*)(const char* line);

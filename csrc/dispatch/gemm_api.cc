@@ -71,6 +71,18 @@ int plan(const HgemmProduct* product, HgemmPlan* out) {
   }
 }
 
+int plan_again(HgemmPlan* plan) {
+  try {
+    Job job;
+    std::memcpy(&job, plan->state, sizeof(job));
+    const Outcome outcome = plan_with_less(&job, &plan->workspace);
+    std::memcpy(plan->state, &job, sizeof(job));
+    return outcome == Outcome::kOurs ? HGEMM_OURS : outcome == Outcome::kTorch ? HGEMM_TORCH : HGEMM_REFUSED;
+  } catch (const std::exception&) {
+    return HGEMM_REFUSED;
+  }
+}
+
 int launch_planned(const HgemmPlan* plan, const HgemmMemory* memory, void* stream) {
   Job job;
   std::memcpy(&job, plan->state, sizeof(job));
@@ -89,6 +101,7 @@ constexpr HgemmGemmApi kApi = {
     .reserved = 0,
     .active = [] { return static_cast<int>(context_holds()); },
     .plan = plan,
+    .plan_with_less = plan_again,
     .launch = launch_planned,
     .error = [] { return message.c_str(); },
 };
@@ -102,7 +115,8 @@ const char* hgemm_left_reason(int why) {
                                       "alpha is 0",
                                       "a tensor with names, a lazy conjugation or negation, or without memory",
                                       "gelu of _addmm_activation",
-                                      "this library cannot run on the device: `hgemm doctor` says why"};
+                                      "this library cannot run on the device: `hgemm doctor` says why",
+                                      "no memory for the kernel's workspace or for the copy of an operand"};
   return kReasons[why];
 }
 

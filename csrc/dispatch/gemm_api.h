@@ -58,14 +58,15 @@ typedef struct HgemmMemory {
   void* workspace;
 } HgemmMemory;
 
-/* The fallback reason of a matmul that torch computes without a decision of the dispatcher. */
+/* The fallback reason of a matmul that torch computes without a decision of the dispatcher, or against it. */
 enum HgemmLeft {
   HGEMM_LEFT_NOT = 0,
   HGEMM_LEFT_OUT = 1,    /* out= would be resized or converted, is not contiguous, or overlaps an operand */
   HGEMM_LEFT_ALPHA = 2,  /* alpha is 0: torch then ignores a @ b, even where it is NaN */
   HGEMM_LEFT_TENSOR = 3, /* a tensor has names, a lazy conjugation or negation, or no memory */
   HGEMM_LEFT_GELU = 4,   /* the kernels do not compute gelu as torch's _addmm_activation does */
-  HGEMM_LEFT_DEVICE = 5  /* this library cannot run on the device */
+  HGEMM_LEFT_DEVICE = 5, /* this library cannot run on the device */
+  HGEMM_LEFT_MEMORY = 6  /* the kernel's workspace, or a copy of an operand, could not be allocated */
 };
 
 /* The outcome of HgemmGemmApi::plan. */
@@ -84,6 +85,11 @@ typedef struct HgemmGemmApi {
      HGEMM_REFUSED  neither may: a forced kernel cannot run it, no kernel has the numerics that are asked for, or
                     something failed. error() has the message. */
   int (*plan)(const HgemmProduct* product, HgemmPlan* plan);
+  /* To be called where memory that `plan` asks for could not be allocated. Returns a HgemmPlanned:
+     HGEMM_OURS     try again: `plan` now asks for less workspace.
+     HGEMM_TORCH    torch computes the matmul.
+     HGEMM_REFUSED  torch must not, and no kernel needs less: raise the allocator's error. */
+  int (*plan_with_less)(HgemmPlan* plan);
   /* Enqueues the kernel of `plan` on `stream`, a cudaStream_t of the plan's device, which must be the current one.
      Returns 0, or a cudaError_t where the launch failed; error() then has the message. */
   int (*launch)(const HgemmPlan* plan, const HgemmMemory* memory, void* stream);

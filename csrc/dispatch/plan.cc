@@ -13,6 +13,7 @@
 #include "dispatch/explain.h"
 #include "dispatch/invariance.h"
 #include "dispatch/registry.h"
+#include "dispatch/select.h"
 #include "dispatch/stats.h"
 
 namespace hgemm {
@@ -76,6 +77,7 @@ bool read(const Request& request, Plan* plan) {
   }
   Problem& p = plan->canonical.problem;
   if (request.out != nullptr) p.d.data = const_cast<void*>(request.out->data);
+  p.most_workspace = most_workspace();
   if (request.saves_pre_activation) p.pre_activation = to_be_allocated();
   if (request.operands.op == Op::kLinearGated) p.act = Activation::kNone;
   ask_for_modes(request.numerics, request.float32, request.allows_tf32, &p);
@@ -132,13 +134,52 @@ Outcome make_plan(const Request& request, Plan* plan) {
 
   plan->facts = *facts;
   plan->facts.sm_count = sms_of(request.stream, request.ordinal, facts->sm_count);
-  plan->variant = choose(p, plan->facts, request.ordinal, request.variant, request.in_backward).variant;
+  plan->variant = choose(p, plan->facts, request.ordinal, request.variant, request.in_backward, &plan->counted).variant;
   if (plan->variant == kRefused) return refuse(refusal(p, plan->facts, asked_for(request, p)), plan);
   if (plan->variant == kTorch) return leave_to_torch(plan);
 
+  plan->asked = asked_for(request, p);
+  plan->ordinal = request.ordinal;
+  plan->site = current_site(request.in_backward);
   gate_where_possible(request, plan);
   plan->workspace = static_cast<int64_t>(variant(plan->variant).workspace(p, plan->facts));
   return plan->outcome = Outcome::kOurs;
+}
+
+Outcome plan_with_less(Job* job, int64_t* workspace) {
+  constexpr int64_t kLeast = int64_t{1} << 20;  // below this, only kernels without workspace are tried
+  Problem& p = job->problem;
+  const auto count_as = [job, &p](const Decision& decision, HgemmLeft why) {
+    if (job->counted.ledger == 0) return;
+    uncount_call(job->counted);
+    CounterPlace place;
+    count_call({.problem = p,
+                .ordinal = job->ordinal,
+                .cc = job->facts.cc,
+                .decision = decision,
+                .left = why,
+                .site = job->site},
+               &place);
+    job->counted = place;
+  };
+  if (job->asked == kAuto && !must_be_ours(p)) {
+    count_as(Decision{}, HGEMM_LEFT_MEMORY);
+    return Outcome::kTorch;
+  }
+  while (*workspace > 0) {
+    p.most_workspace = *workspace > kLeast ? *workspace / 4 : 0;
+    *workspace = 0;
+    const Decision decision = select(p, job->facts, job->asked);
+    if (decision.variant < 0) {
+      *workspace = p.most_workspace;
+      continue;
+    }
+    job->variant = decision.variant;
+    *workspace = static_cast<int64_t>(variant(job->variant).workspace(p, job->facts));
+    count_as(decision, HGEMM_LEFT_NOT);
+    return Outcome::kOurs;
+  }
+  return Outcome::kRefused;
 }
 
 Status launch(const Job& job, const Memory& memory, Stream stream) {

@@ -11,6 +11,7 @@
 // workspace), and calls launch().
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "core/problem.h"
@@ -55,6 +56,12 @@ struct Job {
   Problem problem;
   DeviceFacts facts;
   int variant = kTorch;
+
+  // What plan_with_less() needs to know of the call.
+  int asked = kAuto;     // the kernel that the call or the context names; kAuto: none
+  int ordinal = 0;       // of the CUDA device
+  int site = 0;          // of the call, for the report
+  CounterPlace counted;  // where the call was counted; its ledger is 0 where it was not
 };
 
 struct Plan {
@@ -67,16 +74,34 @@ struct Plan {
   DeviceFacts facts;
   int variant = kTorch;
   int64_t workspace = 0;  // bytes
+  int asked = kAuto, ordinal = 0, site = 0;
+  CounterPlace counted;
   /// Op::kLinearGated only. True: the kernel applies the gate itself, and the result has half the columns that
   /// canonical.out_sizes says. False: the kernel computes x @ weight.T, and the caller applies the gate.
   bool gates = false;
 
-  Job job() const { return {canonical.problem, facts, variant}; }
+  Job job() const {
+    return {.problem = canonical.problem,
+            .facts = facts,
+            .variant = variant,
+            .asked = asked,
+            .ordinal = ordinal,
+            .site = site,
+            .counted = counted};
+  }
 };
 
 /// Fills `plan`, which must be newly constructed, and returns its outcome. Counts the call while a context is active on
 /// this thread. For Op::kLinearGated it decides on the matmul alone, without the activation and the gate.
 Outcome make_plan(const Request& request, Plan* plan);
+
+/// Plans a job again whose memory could not be allocated, `workspace` bytes and the copies of operands. Returns
+///   kTorch    Torch computes the call, which the report then counts as left to torch for want of memory.
+///   kOurs     Torch must not compute it, or the call names a kernel: `job` and `workspace` are what is to be tried
+///   next,
+///             with a smaller workspace or none.
+///   kRefused  The same, and nothing needs less memory: the call is out of memory.
+Outcome plan_with_less(Job* job, int64_t* workspace);
 
 /// The memory of a launch, on the problem's device. A pointer stays null where the plan needs no such memory.
 struct Memory {

@@ -269,11 +269,16 @@ void Counting::change() {
   current_id.store(id, std::memory_order_release);
 }
 
-void count_call(const Call& call, CounterPlace* place) {
+bool count_call(const Call& call, CounterPlace* place) {
   const uint64_t now = current_id.load(std::memory_order_acquire);
-  if (now == 0) return;
-  if ((place->ledger != now || held.id != now) && !find_counter(call, place)) return;
+  if (now == 0) return false;
+  if ((place->ledger != now || held.id != now) && !find_counter(call, place)) return false;
   place->calls->fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+void uncount_call(const CounterPlace& place) {
+  if (place.ledger != 0 && held.id == place.ledger) place.calls->fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Tally::start() {

@@ -36,9 +36,12 @@ struct Call {
   int site;
 };
 
-/// Counts a call for every tally that is started. Beyond kMostKinds kinds in a ledger, all further kinds share one
-/// counter, whose sizes are 0.
-void count_call(const Call& call, CounterPlace* place);
+/// Counts a call for every tally that is started, and returns whether one is. Beyond kMostKinds kinds in a ledger, all
+/// further kinds share one counter, whose sizes are 0.
+bool count_call(const Call& call, CounterPlace* place);
+
+/// Takes back the call that this thread has counted last, at `place`. Nothing happens if its ledger is gone since.
+void uncount_call(const CounterPlace& place);
 
 /// The largest number of kinds in a ledger, far more than any model has. It bounds the memory where every call has a
 /// new shape.

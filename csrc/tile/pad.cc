@@ -11,7 +11,6 @@ int64_t round_up(int64_t x, int64_t to) {
 struct Copy {
   int64_t rows, ld, batch[2];
   int64_t elements() const { return batch[0] * batch[1] * rows * ld; }
-  // This is a multiple of 16 bytes, so that the next copy in the workspace is aligned too.
   size_t bytes() const { return static_cast<size_t>(elements()) * 2; }
 };
 
@@ -41,19 +40,19 @@ Matrix place(const Matrix& x, const Copy& copy, bool unit_col_stride, void* at) 
 
 }  // namespace
 
-size_t padded_bytes(const Problem& p, const Pads& pads) {
-  return (pads.a ? copy_of_a(p).bytes() : 0) + (pads.b ? copy_of_b(p, pads).bytes() : 0);
+size_t PaddedBytes::a(const Problem& p) const {
+  return pads_.a ? copy_of_a(p).bytes() : 0;
 }
 
-Problem padded_problem(const Problem& p, const Pads& pads, void* workspace) {
+size_t PaddedBytes::b(const Problem& p) const {
+  return pads_.b ? copy_of_b(p, pads_).bytes() : 0;
+}
+
+Problem padded_problem(const Problem& p, const Pads& pads, const PadMemory& memory) {
   Problem out = p;
-  auto* at = static_cast<char*>(workspace);
-  if (pads.a) {
-    out.a = place(p.a, copy_of_a(p), p.a_major() == Major::kK, at);
-    at += copy_of_a(p).bytes();
-  }
+  if (pads.a) out.a = place(p.a, copy_of_a(p), p.a_major() == Major::kK, memory.a);
   if (pads.b) {
-    out.b = place(p.b, copy_of_b(p, pads), p.b_major() == Major::kMN, at);
+    out.b = place(p.b, copy_of_b(p, pads), p.b_major() == Major::kMN, memory.b);
     out.b_tile = p.b_major() == Major::kMN ? pads.b_tile : 0;
   }
   return out;

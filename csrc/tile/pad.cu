@@ -172,14 +172,15 @@ int64_t blocks_for(const Operand& o, int chunks) {
 
 }  // namespace
 
-Status launch_pad(const Problem& p, const DeviceFacts& facts, const Pads& pads, void* workspace, Stream stream) {
-  const Problem to = padded_problem(p, pads, workspace);
+Status launch_pad(const Problem& p, const DeviceFacts& facts, const Pads& pads, const tile::Changed& changed,
+                  const PadMemory& memory, Stream stream) {
+  const Problem to = padded_problem(p, pads, memory);
   Params params{};
-  if (pads.a) {
+  if (pads.a && changed.a) {
     const bool k_major = p.a_major() == Major::kK;
     params.a = operand(p, p.a, to.a, k_major, k_major ? p.m : p.k, k_major ? p.k : p.m);
   }
-  if (pads.b) {
+  if (pads.b && changed.b) {
     const bool k_major = p.b_major() == Major::kK;
     params.b = operand(p, p.b, to.b, !k_major, k_major ? p.n : p.k, k_major ? p.k : p.n, to.b_tile);
   }

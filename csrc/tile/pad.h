@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/problem.h"
+#include "tile/slabs.h"
 
 namespace hgemm {
 
@@ -18,17 +19,34 @@ constexpr int pitch_of(int b_tile) {
   return (b_tile + 63) / 64 * 64;
 }
 
-/// Returns the bytes of the padded copies. Rows are rounded up to whole 16-byte chunks, long rows to 128-byte lines. A
-/// batch dimension along which the operand is broadcast is copied once.
-size_t padded_bytes(const Problem& p, const Pads& pads);
+/// The bytes of the padded copies. Rows are rounded up to whole 16-byte chunks, long rows to 128-byte lines. A batch
+/// dimension along which the operand is broadcast is copied once.
+class PaddedBytes final : public tile::CopiedBytes {
+ public:
+  explicit PaddedBytes(const Pads& pads) : pads_(pads) {}
+  size_t a(const Problem& p) const override;
+  size_t b(const Problem& p) const override;
 
-/// Returns the problem with the padded operands replaced by their copies in `workspace`, which keep the operand's
-/// memory order.
-Problem padded_problem(const Problem& p, const Pads& pads, void* workspace);
+ private:
+  Pads pads_;
+};
 
-/// Fills the copies. The elements between the end of a row and the end of its last chunk become zeros; those between
-/// two tiles of B are not written. With programmatic dependent launch (from sm_90 on) the kernel starts while its
-/// predecessor drains.
-HGEMM_IN_CUDA(launch_pad(const Problem& p, const DeviceFacts& facts, const Pads& pads, void* workspace, Stream stream))
+/// Where the copies are: addresses on 16 bytes.
+struct PadMemory {
+  void *a, *b;
+};
+
+inline PadMemory pad_memory(const tile::Slabs& slabs, void* workspace) {
+  return {workspace, static_cast<unsigned char*>(workspace) + slabs.a_bytes};
+}
+
+/// Returns the problem with the padded operands replaced by their copies, which keep the operand's memory order.
+Problem padded_problem(const Problem& p, const Pads& pads, const PadMemory& memory);
+
+/// Fills the copies, or those that `changed` says. The elements between the end of a row and the end of its last chunk
+/// become zeros; those between two tiles of B are not written. With programmatic dependent launch (from sm_90 on) the
+/// kernel starts while its predecessor drains.
+HGEMM_IN_CUDA(launch_pad(const Problem& p, const DeviceFacts& facts, const Pads& pads, const tile::Changed& changed,
+                         const PadMemory& memory, Stream stream))
 
 }  // namespace hgemm

@@ -154,11 +154,12 @@ SplitOperand split_operand(const Side& side, int alignment) {
 
 }  // namespace
 
-Status launch_pass(const Problem& p, void* workspace, unsigned* counters, int count, Stream stream) {
-  const Side a = side_a(p, workspace), b = side_b(p, workspace);
-  SplitParams params{split_operand(a, alignment_a(p)), split_operand(b, alignment_b(p)), blocks_of(a.planes), counters,
-                     count};
-  const dim3 grid(params.blocks_a + blocks_of(b.planes));
+Status launch_pass(const Problem& p, const Memory& memory, unsigned* counters, int count, Stream stream) {
+  const Side a = side_a(p, memory), b = side_b(p, memory);
+  const uint32_t blocks_a = memory.changed.a ? blocks_of(a.planes) : 0;
+  SplitParams params{split_operand(a, alignment_a(p)), split_operand(b, alignment_b(p)), blocks_a, counters, count};
+  const dim3 grid(blocks_a + (memory.changed.b ? blocks_of(b.planes) : 0));
+  if (grid.x == 0) return cudaSuccess;  // then there are no counters either
   return enqueue_clusters(split_kernel, grid, kSplitThreads, 0, 1, true, static_cast<cudaStream_t>(stream), params);
 }
 

@@ -10,6 +10,7 @@
 
 #include "core/problem.h"
 #include "core/variant_list.h"
+#include "tile/slabs.h"
 
 namespace hgemm::tile::split {
 
@@ -41,8 +42,22 @@ inline Planes planes_of(const Problem& p, const Matrix& x, int64_t rows) {
   out.bytes = round_up(out.tiny_at + static_cast<size_t>(matrices * rows * out.pieces), kAlign);
   return out;
 }
-inline size_t workspace_bytes(const Problem& p) {
-  return planes_of(p, p.a, p.m).bytes + planes_of(p, p.b, p.n).bytes;
+/// The bytes of the planes and flags of A's rows and of B's columns.
+class PlanesBytes final : public CopiedBytes {
+ public:
+  size_t a(const Problem& p) const override { return planes_of(p, p.a, p.m).bytes; }
+  size_t b(const Problem& p) const override { return planes_of(p, p.b, p.n).bytes; }
+};
+
+/// The workspace of a slab: the planes of A and of B, which of them the pass has to write, and what is left behind
+/// them.
+struct Memory {
+  unsigned char *a, *b, *rest;
+  Changed changed;
+};
+inline Memory memory_of(const Slabs& slabs, void* workspace, const Changed& changed) {
+  auto* const at = static_cast<unsigned char*>(workspace);
+  return {at, at + slabs.a_bytes, at + slabs.workspace(), changed};
 }
 
 /// An operand as a list of rows along K: the rows of A, or the columns of B.
@@ -52,22 +67,22 @@ struct Side {
   Planes planes;
   unsigned char* memory;  // start of the planes in the workspace
 };
-inline Side side_a(const Problem& p, void* workspace) {
+inline Side side_a(const Problem& p, const Memory& memory) {
   Side side{};
   side.x = p.a;
   side.row = p.a.row_stride;
   side.k_stride = p.a.col_stride;
   side.planes = planes_of(p, p.a, p.m);
-  side.memory = static_cast<unsigned char*>(workspace);
+  side.memory = memory.a;
   return side;
 }
-inline Side side_b(const Problem& p, void* workspace) {
+inline Side side_b(const Problem& p, const Memory& memory) {
   Side side{};
   side.x = p.b;
   side.row = p.b.col_stride;
   side.k_stride = p.b.row_stride;
   side.planes = planes_of(p, p.b, p.n);
-  side.memory = static_cast<unsigned char*>(workspace) + planes_of(p, p.a, p.m).bytes;
+  side.memory = memory.b;
   return side;
 }
 
@@ -91,6 +106,9 @@ inline Problem by_rows(const Problem& p) {
   return q;
 }
 
+/// The bytes that the pass reads and writes for each byte of planes.
+constexpr double kPassBytes = (4.0 + 2 * kPlanes) / (2 * kPlanes);
+
 /// The bytes that the pass reads and writes.
 inline double pass_bytes(const Problem& p) {
   const auto elements = [](const Planes& x) {
@@ -112,7 +130,8 @@ inline bool is_countable(const Problem& p, const Tile& tile, Reason* why) {
   return true;
 }
 
-/// Enqueues the pass that writes the planes, at the speed of memory, and sets the `count` counters to zero.
-HGEMM_IN_CUDA(launch_pass(const Problem& p, void* workspace, unsigned* counters, int count, Stream stream))
+/// Enqueues the pass that writes the planes which memory.changed names, at the speed of memory, and sets the `count`
+/// counters to zero.
+HGEMM_IN_CUDA(launch_pass(const Problem& p, const Memory& memory, unsigned* counters, int count, Stream stream))
 
 }  // namespace hgemm::tile::split

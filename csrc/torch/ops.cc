@@ -135,41 +135,65 @@ void plan_call(const Call& call, const TensorView* out, bool saves_pre_activatio
   if (plan->outcome == Outcome::kInvalid || plan->outcome == Outcome::kRefused) fail(plan->message);
 }
 
-Handle copy_of(const Tensor& t, const Copy& copy) {
-  return copy.needed ? contiguous_copy(t, copy) : Handle();
-}
-
 void* data_of(const Handle& handle) {
   return handle ? mutable_data(handle.get()) : nullptr;
 }
 
-void launch_kernel(const Call& call, const Plan& plan, Destination d, Destination pre_activation) {
-  // All of these may be freed right after the launch: torch's allocator reuses memory in stream order.
-  const Handle a_copy = copy_of(call.a, plan.canonical.copy_a), b_copy = copy_of(call.b, plan.canonical.copy_b);
-  Handle workspace;
-  if (plan.workspace > 0) {
-    workspace = empty_contiguous(1, &plan.workspace, aoti_torch_dtype_uint8(), call.a.device);
+/// The device memory of a launch beside operands and results. It may be freed right after the launch: torch's allocator
+/// reuses memory in stream order.
+struct Scratch {
+  Handle a_copy, b_copy, workspace;
+};
+
+/// Copies an operand where a kernel needs that. Returns false where there is no memory.
+bool copy_operand(const Tensor& t, const Copy& copy, Handle* out) {
+  if (!copy.needed) return true;
+  *out = try_empty_contiguous(copy.ndim, copy.sizes, t.dtype, t.device);
+  if (*out) *out = contiguous_copy(t, copy, std::move(*out));
+  return *out != nullptr;
+}
+
+/// Allocates what a kernel needs. Returns false where there is no memory.
+bool allocate(const Call& call, const Canonical& canonical, int64_t workspace, Scratch* scratch) {
+  if (!copy_operand(call.a, canonical.copy_a, &scratch->a_copy)) return false;
+  if (!copy_operand(call.b, canonical.copy_b, &scratch->b_copy)) return false;
+  if (workspace == 0) return true;
+  scratch->workspace = try_empty_contiguous(1, &workspace, aoti_torch_dtype_uint8(), call.a.device);
+  return scratch->workspace && data_of(scratch->workspace) != nullptr;
+}
+
+/// Computes the result with the plan's kernel. Returns false, with nothing launched, where the kernel's memory is not
+/// to be had, and torch is to compute the call.
+bool launch_kernel(const Call& call, const Plan& plan, Destination d, Destination pre_activation) {
+  Job job = plan.job();
+  int64_t workspace = plan.workspace;
+  Scratch scratch;
+  while (!allocate(call, plan.canonical, workspace, &scratch)) {
+    scratch = {};
+    const int64_t wanted = workspace;
+    const Outcome outcome = plan_with_less(&job, &workspace);
+    if (outcome == Outcome::kTorch) return false;
+    if (outcome == Outcome::kOurs) continue;
+    raise_out_of_memory(1, &wanted, aoti_torch_dtype_uint8(), call.a.device);
+    fail(std::string("CUDA out of memory. ") + variant(job.variant).name + " needs a workspace or copies of operands");
   }
   const Memory memory{.d = d.data,
                       .pre_activation = pre_activation.data,
-                      .a_copy = data_of(a_copy),
-                      .b_copy = data_of(b_copy),
-                      .workspace = data_of(workspace)};
-  const Job job = plan.job();
+                      .a_copy = data_of(scratch.a_copy),
+                      .b_copy = data_of(scratch.b_copy),
+                      .workspace = data_of(scratch.workspace)};
   if (const Status status = launch(job, memory, current_stream(call.a.device)); status != 0) {
     fail(launch_error(job, status));
   }
+  return true;
 }
 
 /// Computes the result with the plan's kernel, or with torch.
 void compute(const Call& call, const Plan& plan, Destination d, Destination pre_activation) {
   if (plan.canonical.empty()) return;
   const OnDevice on_device(call.a.device);
-  if (plan.outcome == Outcome::kOurs) {
-    launch_kernel(call, plan, d, pre_activation);
-  } else {
-    torch_gemm(call, plan.canonical, d, pre_activation);
-  }
+  if (plan.outcome == Outcome::kOurs && launch_kernel(call, plan, d, pre_activation)) return;
+  torch_gemm(call, plan.canonical, d, pre_activation);
 }
 
 Handle allocate_result(const Call& call, const Canonical& canonical, Destination* d) {
@@ -304,7 +328,9 @@ void linear_save(StableIValue* stack, uint64_t, uint64_t) {
 /// could not apply the gate itself.
 void gate_product(const Call& call, Activation act, Destination y, Destination d, int64_t rows, int64_t n) {
   const auto dtype = gemm_dtype(call.a.dtype);
-  if (!dtype || usable_device(call.a.device.index) == nullptr) return torch_gate(act, y, d, rows, n);
+  if (!dtype || usable_device(call.a.device.index) == nullptr) {
+    return torch_gate(act, call.a.device, y, d, rows, n);
+  }
   const OnDevice on_device(call.a.device);
   if (const Status status = launch_gate(y.data, d.data, rows, n, *dtype, act, current_stream(call.a.device))) {
     fail(prefix(call) + "the gate failed to launch: " + status_string(status));
@@ -336,9 +362,9 @@ void linear_gated(StableIValue* stack, uint64_t, uint64_t) {
   Handle result = empty_contiguous(ndim, sizes, call.a.dtype, call.a.device);
   if (!plan.canonical.empty()) {
     const Destination d{result.get(), mutable_data(result.get())};
-    if (plan.gates) {
-      compute(call, plan, d, {});
-    } else {
+    const OnDevice on_device(call.a.device);
+    if (!plan.gates || !launch_kernel(call, plan, d, {})) {
+      if (plan.gates) plan.outcome = Outcome::kTorch;
       Destination y;
       const Handle both = allocate_result(call, plan.canonical, &y);
       compute(call, plan, y, {});

@@ -93,8 +93,8 @@ inline void* mutable_data(AtenTensorHandle handle) {
   return data;
 }
 
-/// A new contiguous tensor, whose memory is not initialised.
-inline Handle empty_contiguous(int64_t ndim, const int64_t* sizes, int32_t dtype, Device device) {
+/// A new contiguous tensor, whose memory is not initialised; null where torch cannot allocate it.
+inline Handle try_empty_contiguous(int64_t ndim, const int64_t* sizes, int32_t dtype, Device device) {
   int64_t strides[kMaxDims];
   int64_t step = 1;
   for (int64_t i = ndim - 1; i >= 0; --i) {
@@ -102,8 +102,32 @@ inline Handle empty_contiguous(int64_t ndim, const int64_t* sizes, int32_t dtype
     step *= sizes[i] > 1 ? sizes[i] : 1;
   }
   AtenTensorHandle handle = nullptr;
-  check(aoti_torch_empty_strided(ndim, sizes, strides, dtype, device.type, device.index, &handle), "empty_strided");
-  return Handle(handle);
+  const AOTITorchError status =
+      aoti_torch_empty_strided(ndim, sizes, strides, dtype, device.type, device.index, &handle);
+  return Handle(status == AOTI_TORCH_SUCCESS ? handle : nullptr);
+}
+
+/// Raises torch.OutOfMemoryError for a tensor on a CUDA device that torch could not allocate. Returns where torch can
+/// allocate it now. torch/out_of_memory.cc says how.
+void raise_out_of_memory(int64_t ndim, const int64_t* sizes, int32_t dtype, Device device);
+
+/// check() for a call that computes with torch and allocates at most `bytes` bytes. Raises torch.OutOfMemoryError where
+/// these are not to be had.
+inline void check_computed(AOTITorchError status, const char* call, Device device, int64_t bytes) {
+  if (status == AOTI_TORCH_SUCCESS) return;
+  const int64_t sizes[] = {bytes};
+  raise_out_of_memory(1, sizes, aoti_torch_dtype_uint8(), device);
+  check(status, call);
+}
+
+/// A new contiguous tensor, whose memory is not initialised. Raises torch.OutOfMemoryError where there is no memory.
+inline Handle empty_contiguous(int64_t ndim, const int64_t* sizes, int32_t dtype, Device device) {
+  Handle handle = try_empty_contiguous(ndim, sizes, dtype, device);
+  if (handle) return handle;
+  raise_out_of_memory(ndim, sizes, dtype, device);
+  handle = try_empty_contiguous(ndim, sizes, dtype, device);
+  if (!handle) fail("hgemm: torch failed in empty_strided");
+  return handle;
 }
 
 /// A view of the same memory with other sizes and strides. It has no autograd state.
@@ -114,10 +138,9 @@ inline Handle reinterpret(AtenTensorHandle base, int64_t ndim, const int64_t* si
   return Handle(handle);
 }
 
-/// The contiguous copy of an operand that a kernel, or torch, needs.
-inline Handle contiguous_copy(const Tensor& t, const Copy& copy) {
+/// The contiguous copy of an operand that a kernel, or torch, needs, in memory that is allocated for it.
+inline Handle contiguous_copy(const Tensor& t, const Copy& copy, Handle result) {
   const Handle source = reinterpret(t.handle.get(), copy.ndim, copy.sizes, copy.strides);
-  Handle result = empty_contiguous(copy.ndim, copy.sizes, t.dtype, t.device);
   check(aoti_torch_copy_(result.get(), source.get(), 0), "copy_");
   return result;
 }

@@ -24,6 +24,9 @@ namespace {
 
 namespace stable = torch::stable::detail;
 
+/// The largest workspace that torch allocates for cuBLAS by itself: 32 MiB, from sm_90 on.
+constexpr int64_t kCublasWorkspace = int64_t{32} << 20;
+
 /// A new reference to a tensor, for the stack of a dispatcher call, which consumes it.
 StableIValue reference(AtenTensorHandle handle) {
   AtenTensorHandle copy = nullptr;
@@ -31,10 +34,11 @@ StableIValue reference(AtenTensorHandle handle) {
   return stable::from(copy);
 }
 
-/// Calls an aten op that writes its only result into its last argument.
+/// Calls an aten op on tensors of `device` that writes its only result into its last argument.
 template <size_t N>
-void call_aten_out(const char* name, const char* overload, std::array<StableIValue, N> stack) {
-  check(torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION), name);
+void call_aten_out(const char* name, const char* overload, Device device, std::array<StableIValue, N> stack) {
+  const AOTITorchError status = torch_call_dispatcher(name, overload, stack.data(), TORCH_ABI_VERSION);
+  check_computed(status, name, device, kCublasWorkspace);
   const Handle out(stable::to<AtenTensorHandle>(stack[0]));
 }
 
@@ -49,7 +53,8 @@ class Argument {
       handle_ = t.handle.get();
       return;
     }
-    const Handle base = copied ? contiguous_copy(t, *copy) : Handle();
+    const Handle base =
+        copied ? contiguous_copy(t, *copy, empty_contiguous(copy->ndim, copy->sizes, t.dtype, t.device)) : Handle();
     view_ = reinterpret(copied ? base.get() : t.handle.get(), rank, sizes, strides);
     handle_ = view_.get();
   }
@@ -69,16 +74,16 @@ Triple strides_of(const Matrix& x) {
 }
 
 /// Applies an activation with torch's own ops, from `x` to `y`, which may be x.
-void aten_activate(Activation act, AtenTensorHandle x, AtenTensorHandle y) {
+void aten_activate(Activation act, Device device, AtenTensorHandle x, AtenTensorHandle y) {
   switch (act) {
     case Activation::kNone: break;
-    case Activation::kRelu: call_aten_out<2>("aten::relu", "out", {reference(x), reference(y)}); break;
-    case Activation::kSilu: call_aten_out<2>("aten::silu", "out", {reference(x), reference(y)}); break;
+    case Activation::kRelu: call_aten_out<2>("aten::relu", "out", device, {reference(x), reference(y)}); break;
+    case Activation::kSilu: call_aten_out<2>("aten::silu", "out", device, {reference(x), reference(y)}); break;
     case Activation::kGelu:
     case Activation::kGeluTanh: {
       // NOTE: torch up to 2.13 leaks the 32 bytes of a str argument. Only float64 takes this path.
       const std::string approximate = act == Activation::kGelu ? "none" : "tanh";
-      call_aten_out<3>("aten::gelu", "out", {reference(x), stable::from(approximate), reference(y)});
+      call_aten_out<3>("aten::gelu", "out", device, {reference(x), stable::from(approximate), reference(y)});
       break;
     }
   }
@@ -92,24 +97,27 @@ void activate(const Call& call, Destination x, Destination y, int64_t count) {
     if (status != 0) fail(std::string("hgemm: the activation's launch failed: ") + status_string(status));
     return;
   }
-  aten_activate(act, x.handle, y.handle);
+  aten_activate(act, call.a.device, x.handle, y.handle);
 }
 
 /// Computes alpha * a @ b + beta * c in float32 from 16-bit operands. Of torch's ops for this, the stable ABI can only
 /// call the plain matmul, because Scalar arguments do not cross it. So alpha and c cost further passes.
 void gemm_with_out_dtype(const Call& call, int rank, AtenTensorHandle a, AtenTensorHandle b, AtenTensorHandle c,
                          AtenTensorHandle d) {
-  call_aten_out<4>(rank == 2 ? "aten::mm" : "aten::bmm", "dtype_out",
+  call_aten_out<4>(rank == 2 ? "aten::mm" : "aten::bmm", "dtype_out", call.a.device,
                    {reference(a), reference(b), stable::from(call.result_dtype()), reference(d)});
   if (call.alpha == 1.0 && c == nullptr) return;
   AtenTensorHandle result = d;
   Handle scaled, sum;
+  int64_t elements = 0;
+  check(aoti_torch_get_numel(d, &elements), "get_numel");
+  const int64_t bytes = elements * static_cast<int64_t>(aoti_torch_dtype_element_size(call.result_dtype()));
   if (call.alpha != 1.0) {
-    check(aoti_torch_cuda_mul_Scalar(d, call.alpha, &result), "mul");
+    check_computed(aoti_torch_cuda_mul_Scalar(d, call.alpha, &result), "mul", call.a.device, bytes);
     scaled.reset(result);
   }
   if (c != nullptr) {
-    check(aoti_torch_cuda_add_Tensor(result, c, call.beta, &result), "add");
+    check_computed(aoti_torch_cuda_add_Tensor(result, c, call.beta, &result), "add", call.a.device, bytes);
     sum.reset(result);
   }
   check(aoti_torch_copy_(d, result, 0), "copy_");
@@ -152,15 +160,15 @@ void torch_gemm(const Call& call, const Canonical& canonical, Destination d, Des
   if (call.result_dtype() != call.a.dtype) {
     gemm_with_out_dtype(call, rank, a.get(), b.get(), c ? c->get() : nullptr, result);
   } else if (!c && call.alpha == 1.0) {
-    check(rank == 2 ? aoti_torch_cuda_mm_out(result, a.get(), b.get())
-                    : aoti_torch_cuda_bmm_out(result, a.get(), b.get()),
-          op_name(call.op));
+    check_computed(rank == 2 ? aoti_torch_cuda_mm_out(result, a.get(), b.get())
+                             : aoti_torch_cuda_bmm_out(result, a.get(), b.get()),
+                   op_name(call.op), call.a.device, kCublasWorkspace);
   } else {
     const AtenTensorHandle addend = c ? c->get() : result;  // torch ignores it where beta is 0
     const double beta = c ? call.beta : 0.0;
-    check(rank == 2 ? aoti_torch_cuda_addmm_out(result, addend, a.get(), b.get(), beta, call.alpha)
-                    : aoti_torch_cuda_baddbmm_out(result, addend, a.get(), b.get(), beta, call.alpha),
-          op_name(call.op));
+    check_computed(rank == 2 ? aoti_torch_cuda_addmm_out(result, addend, a.get(), b.get(), beta, call.alpha)
+                             : aoti_torch_cuda_baddbmm_out(result, addend, a.get(), b.get(), beta, call.alpha),
+                   op_name(call.op), call.a.device, kCublasWorkspace);
   }
 
   if (call.act != 0) {
@@ -170,16 +178,16 @@ void torch_gemm(const Call& call, const Canonical& canonical, Destination d, Des
   }
 }
 
-void torch_gate(Activation act, Destination y, Destination d, int64_t rows, int64_t n) {
+void torch_gate(Activation act, Device device, Destination y, Destination d, int64_t rows, int64_t n) {
   const int64_t sizes[] = {rows, n}, halves[] = {2 * n, 1}, whole[] = {n, 1};
   const Handle gate = reinterpret(y.handle, 2, sizes, halves), up = reinterpret(y.handle, 2, sizes, halves, n);
   const Handle result = reinterpret(d.handle, 2, sizes, whole);
   if (act == Activation::kNone) {
     check(aoti_torch_copy_(result.get(), gate.get(), 0), "copy_");
   } else {
-    aten_activate(act, gate.get(), result.get());
+    aten_activate(act, device, gate.get(), result.get());
   }
-  call_aten_out<3>("aten::mul", "out", {reference(result.get()), reference(up.get()), reference(result.get())});
+  call_aten_out<3>("aten::mul", "out", device, {reference(result.get()), reference(up.get()), reference(result.get())});
 }
 
 }  // namespace hgemm

@@ -35,6 +35,6 @@ void torch_gemm(const Call& call, const Canonical& canonical, Destination d, Des
 
 /// Computes d = act(y[:, :n]) * y[:, n:] with torch: y (rows, 2 n), d (rows, n), both contiguous. It is for dtypes, and
 /// for devices, that no kernel of ours runs with.
-void torch_gate(Activation act, Destination y, Destination d, int64_t rows, int64_t n);
+void torch_gate(Activation act, Device device, Destination y, Destination d, int64_t rows, int64_t n);
 
 }  // namespace hgemm

@@ -73,6 +73,49 @@ int splits_of(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   return form == Form::kSplitK ? split_count(p, facts, line) : 1;
 }
 
+Pads pads_of(const Problem& p) {
+  return {!sm80_mma::is_wide_a(p), !sm80_mma::is_wide_b(p)};
+}
+
+/// The time to move so many bytes in padding copies.
+double pad_us(double bytes, const DeviceFacts& facts) {
+  return bytes / (kPadBandwidth * dram_gbs(facts) * 1e3);
+}
+
+/// The bytes of the slices' partial sums.
+size_t partial_bytes(const Problem& p, int splits) {
+  return sizeof(float) * static_cast<size_t>(splits) * p.batches() * p.m * p.n;
+}
+
+double gemm_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
+  const bool narrow = form != Form::kPad && !is_wide(p);
+  const double rate = line.rate * (narrow ? kNarrowRate : 1.0) * chip_of(facts.cc).mma_flops;
+  return tiled_gemm_us(p, facts, {line.tile, ctas_per_sm(facts, line), rate, splits_of(p, facts, line, form)});
+}
+
+/// The slabs of the padded copies.
+tile::Slabs slabs_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  return tile::fewest_slabs(p, static_cast<size_t>(p.most_workspace), PaddedBytes(pads_of(p)), [&] {
+    return tile::SlabCost{
+        .tile_m = line.tile.bm,
+        .tile_n = line.tile.bn,
+        .at_once = int64_t{std::max(1, facts.sm_count)} * ctas_per_sm(facts, line),
+        .gemm_us = gemm_us(p, facts, line, Form::kPad),
+        .us_per_byte = pad_us(2.0, facts),
+        .launch_us = 2 * cost::kLaunchUs,
+    };
+  });
+}
+
+/// Bytes of the workspace: the slices' partial sums or the padded copies.
+size_t workspace(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
+  switch (form) {
+    case Form::kSplitK: return partial_bytes(p, split_count(p, facts, line));
+    case Form::kPad: return slabs_of(p, facts, line).workspace();
+    default: return 0;
+  }
+}
+
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Reason* why) {
   constexpr int64_t kMaxExtent = int64_t{1} << 30;
   const auto tiles = static_cast<long long>(tile_count(p, line.tile));
@@ -91,31 +134,21 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
     return refuse(why, "rows of A and B must start on 16 bytes (got %d and %d) and hold a multiple of 8 elements",
                   alignment_a(p), alignment_b(p));
   }
-  return true;
-}
-
-Pads pads_of(const Problem& p) {
-  return {!sm80_mma::is_wide_a(p), !sm80_mma::is_wide_b(p)};
-}
-
-/// Bytes of the workspace: the slices' partial sums or the padded copies.
-size_t workspace(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
-  switch (form) {
-    case Form::kSplitK:
-      return sizeof(float) * static_cast<size_t>(split_count(p, facts, line)) * p.batches() * p.m * p.n;
-    case Form::kPad: return padded_bytes(p, pads_of(p));
-    default: return 0;
+  if (form == Form::kSplitK && partial_bytes(p, splits) > static_cast<size_t>(p.most_workspace)) {
+    return refuse(why, "%d slices need more than %lld bytes of workspace", splits,
+                  static_cast<long long>(p.most_workspace));
   }
+  return form != Form::kPad || tile::fit_workspace(slabs_of(p, facts, line), p, why);
 }
 
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
-  const bool narrow = form != Form::kPad && !is_wide(p);
-  const double rate = line.rate * (narrow ? kNarrowRate : 1.0) * chip_of(facts.cc).mma_flops;
-  const double gemm =
-      tiled_gemm_us(p, facts, {line.tile, ctas_per_sm(facts, line), rate, splits_of(p, facts, line, form)});
+  const double gemm = gemm_us(p, facts, line, form);
   if (form != Form::kPad) return gemm;
-  const double copied = 2.0 * static_cast<double>(workspace(p, facts, line, form));
-  return gemm + cost::kLaunchUs + copied / (kPadBandwidth * dram_gbs(facts) * 1e3);
+  const tile::Slabs slabs = slabs_of(p, facts, line);
+  const PaddedBytes bytes(pads_of(p));
+  const double copied = 2.0 * static_cast<double>(bytes.a(p) + bytes.b(p));
+  return gemm * slabs.slowdown + cost::kLaunchUs * static_cast<double>(2 * slabs.count - 1) +
+         pad_us(copied * slabs.copied, facts);
 }
 
 /// The functions of a Variant, bound to one kernel and form.
@@ -133,8 +166,12 @@ struct Functions {
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
     if constexpr (kForm == Form::kPad) {
       const Pads pads = pads_of(p);
-      if (const Status e = launch_pad(p, facts, pads, workspace, stream); e != 0) return e;
-      return launch_dtype(padded_problem(p, pads, workspace), {.splits = 1, .padded = true}, nullptr, stream);
+      const tile::Slabs slabs = slabs_of(p, facts, kLine<C>);
+      const PadMemory memory = pad_memory(slabs, workspace);
+      return tile::for_each_slab(p, slabs, [&](const Problem& part, const tile::Changed& changed) {
+        if (const Status e = launch_pad(part, facts, pads, changed, memory, stream); e != 0) return e;
+        return launch_dtype(padded_problem(part, pads, memory), {.splits = 1, .padded = true}, nullptr, stream);
+      });
     } else {
       return launch_dtype(p, {splits_of(p, facts, kLine<C>, kForm), false}, workspace, stream);
     }

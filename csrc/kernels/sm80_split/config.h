@@ -20,10 +20,10 @@ struct Config {
   static_assert(STAGES >= 3, "one stage is read, one is freed, the rest are in flight");
 };
 
-/// Enqueues the kernel that splits the operands into planes, and then the GEMM. Returns a cudaError_t. `workspace`
-/// holds the planes (tile/split_planes.h). launch.cuh defines the function; instances.cu instantiates it for each
-/// kernel of list.h.
+/// Enqueues the kernel that splits the operands of a slab into planes, and then the GEMM. Returns a cudaError_t.
+/// `memory` holds the planes (tile/split_planes.h). The problem is by rows. launch.cuh defines the function;
+/// instances.cu instantiates it for each kernel of list.h.
 template <class Config>
-Status launch(const Problem& p, void* workspace, Stream stream);
+Status launch(const Problem& p, const tile::split::Memory& memory, Stream stream);
 
 }  // namespace hgemm::sm80_split

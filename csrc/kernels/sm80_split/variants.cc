@@ -10,6 +10,7 @@
 #include "kernels/sm80_split/config.h"
 #include "kernels/sm80_split/list.h"
 #include "kernels/variants.h"
+#include "tile/slabs.h"
 #include "tile/split_planes.h"
 
 namespace hgemm {
@@ -29,7 +30,8 @@ constexpr double kWaveUs = 1.7;      // once per wave of blocks: their last wait
 constexpr int kMostBlocks = 2;       // blocks per SM, as limited by registers
 constexpr int kProducts = 6;         // products of a plane of A and a plane of B
 
-double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
+/// The predicted time of the GEMM over whole planes, and how its output tiles run.
+tile::SlabCost cost_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Chip& chip = chip_of(facts.cc);
   const Tile& t = line.tile;
   // Resident blocks of an SM share its tensor cores. A single block does not keep them busy and takes as long as two.
@@ -38,8 +40,32 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const double waves = static_cast<double>(ceil_div(tiles, std::max(1, facts.sm_count) * together));
   const double tile_clk =
       2.0 * kProducts * t.bm * t.bn * static_cast<double>(ceil_div(p.k, t.bk) * t.bk) / (line.rate * chip.mma_flops);
-  const double gemm_us = waves * (static_cast<double>(together) * tile_clk / (chip.clock_ghz * 1e3) + kWaveUs);
-  return kStartUs + tile::split::pass_bytes(p) / (kPassShare * dram_gbs(facts) * 1e3) + gemm_us;
+  return {
+      .tile_m = t.bm,
+      .tile_n = t.bn,
+      .at_once = std::max(1, facts.sm_count) * together,
+      .gemm_us = waves * (static_cast<double>(together) * tile_clk / (chip.clock_ghz * 1e3) + kWaveUs),
+      .us_per_byte = tile::split::kPassBytes / (kPassShare * dram_gbs(facts) * 1e3),
+      .launch_us = kStartUs,
+  };
+}
+
+/// The slabs of a problem that is by rows (tile::split::by_rows).
+tile::Slabs slabs_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  return tile::fewest_slabs(p, static_cast<size_t>(p.most_workspace), tile::split::PlanesBytes(),
+                            [&] { return cost_of(p, facts, line); });
+}
+
+bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reason* why) {
+  return tile::split::is_countable(p, line.tile, why) &&
+         tile::fit_workspace(slabs_of(tile::split::by_rows(p), facts, line), p, why);
+}
+
+double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const tile::Slabs slabs = slabs_of(tile::split::by_rows(p), facts, line);
+  const double pass_us = tile::split::pass_bytes(p) / (kPassShare * dram_gbs(facts) * 1e3);
+  return kStartUs * static_cast<double>(slabs.count) + pass_us * slabs.copied +
+         cost_of(p, facts, line).gemm_us * slabs.slowdown;
 }
 
 template <class C>
@@ -51,13 +77,19 @@ constexpr Line kLine = {
 
 template <class C>
 struct Functions {
-  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) {
-    return tile::split::is_countable(p, kLine<C>.tile, why);
+  static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
+    return hgemm::eligible(p, facts, kLine<C>, why);
   }
-  static size_t workspace(const Problem& p, const DeviceFacts&) { return tile::split::workspace_bytes(p); }
+  static size_t workspace(const Problem& p, const DeviceFacts& facts) {
+    return slabs_of(tile::split::by_rows(p), facts, kLine<C>).workspace();
+  }
   static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine<C>); }
-  static Status launch(const Problem& p, const DeviceFacts&, void* workspace, Stream stream) {
-    return call<&sm80_split::launch<C>>(p, workspace, stream);
+  static Status launch(const Problem& given, const DeviceFacts& facts, void* workspace, Stream stream) {
+    const Problem p = tile::split::by_rows(given);
+    const tile::Slabs slabs = slabs_of(p, facts, kLine<C>);
+    return tile::for_each_slab(p, slabs, [&](const Problem& part, const tile::Changed& changed) {
+      return call<&sm80_split::launch<C>>(part, tile::split::memory_of(slabs, workspace, changed), stream);
+    });
   }
 };
 

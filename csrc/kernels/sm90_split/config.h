@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "core/problem.h"
+#include "tile/split_planes.h"
 
 namespace hgemm::sm90_split {
 
@@ -45,9 +46,11 @@ struct Schedule {
   int counters() const { return tiles * kConsumerWarps; }
 };
 
-/// Enqueues the kernel that makes the planes, and the GEMM. `workspace`: planes (tile/split_planes.h), sums, counters.
-/// launch.cuh defines the function, instances.cu instantiates it for each kernel of list.h.
+/// Enqueues the kernel that makes the planes, and the GEMM, for a slab of a problem that is by rows. `memory` has the
+/// planes (tile/split_planes.h), and behind them the sums and counters. launch.cuh defines the function, instances.cu
+/// instantiates it for each kernel of list.h.
 template <class Config>
-Status launch(const Problem& p, const DeviceFacts& facts, const Schedule& s, void* workspace, Stream stream);
+Status launch(const Problem& p, const DeviceFacts& facts, const Schedule& s, const tile::split::Memory& memory,
+              Stream stream);
 
 }  // namespace hgemm::sm90_split

@@ -20,7 +20,7 @@ namespace hgemm::sm90_split {
 #ifdef HGEMM_NO_SM90A
 
 template <class Config>
-Status launch(const Problem&, const DeviceFacts&, const Schedule&, void*, Stream) {
+Status launch(const Problem&, const DeviceFacts&, const Schedule&, const tile::split::Memory&, Stream) {
   return cudaErrorNoKernelImageForDevice;
 }
 
@@ -48,18 +48,17 @@ inline Status map_planes(const split::Side& side, int box_rows, int box_planes, 
 }
 
 template <class Config>
-Status launch(const Problem& problem, const DeviceFacts& facts, const Schedule& s, void* workspace, Stream stream_) {
-  const Problem p = split::by_rows(problem);
+Status launch(const Problem& p, const DeviceFacts& facts, const Schedule& s, const split::Memory& memory,
+              Stream stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
-  const split::Side a = split::side_a(p, workspace), b = split::side_b(p, workspace);
+  const split::Side a = split::side_a(p, memory), b = split::side_b(p, memory);
   Params params{};
   params.rest = FastDivisor(static_cast<uint32_t>(std::max(s.rest, 1)));
   params.slices = static_cast<uint32_t>(s.slices);
   params.slice_steps = s.steps;
-  unsigned char* const sums = static_cast<unsigned char*>(workspace) + split::workspace_bytes(p);
-  params.sums = reinterpret_cast<float*>(sums);
-  params.counters = reinterpret_cast<unsigned*>(sums + s.sums_bytes({Config::BM, Config::BN}));
-  if (const Status e = split::launch_pass(p, workspace, params.counters, s.counters(), stream)) return e;
+  params.sums = reinterpret_cast<float*>(memory.rest);
+  params.counters = reinterpret_cast<unsigned*>(memory.rest + s.sums_bytes({Config::BM, Config::BN}));
+  if (const Status e = split::launch_pass(p, memory, params.counters, s.counters(), stream)) return e;
 
   const auto units = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
   const uint32_t units_m = units(p.m, Config::BM * Config::CM), units_n = units(p.n, Config::BN);

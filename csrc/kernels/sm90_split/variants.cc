@@ -11,6 +11,7 @@
 #include "kernels/sm90_split/config.h"
 #include "kernels/sm90_split/list.h"
 #include "kernels/variants.h"
+#include "tile/slabs.h"
 #include "tile/split_planes.h"
 
 namespace hgemm {
@@ -36,8 +37,12 @@ constexpr double kSumUs = 2.0;        // per slice: what the last block of a til
 constexpr int kLeastSteps = 8;        // stages of a slice, at least
 constexpr int kMostSlices = 16;
 
-bool eligible(const Problem& p, const Line& line, Reason* why) {
-  return is_built_for_sm90a(why) && tile::split::is_countable(p, line.tile, why);
+constexpr Schedule kOneSlice{0, 1, 0, 0};
+constexpr size_t kMostExtraBytes = size_t{32} << 20;  // of partial sums, so that planes keep most of the workspace
+
+/// Bytes of the workspace behind the planes.
+size_t extra_bytes(const Schedule& s, const Line& line) {
+  return s.sums_bytes(line.tile) + sizeof(unsigned) * s.counters();
 }
 
 struct Plan {
@@ -47,7 +52,7 @@ struct Plan {
 
 /// The number of slices of K with the least predicted time, and that time. K is sliced only if A is MN-major, as in a
 /// weight's gradient, whose K is the batch. In all other GEMMs a row's bits do not depend on the number of rows.
-Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
+Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line, int most_slices = kMostSlices) {
   const Chip& chip = chip_of(facts.cc);
   const Tile& t = line.tile;
   const int64_t units = ceil_div(p.m, int64_t{t.bm} * line.cm) * ceil_div(p.n, int64_t{t.bn}) * p.batches();
@@ -57,27 +62,62 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const double step_us = step_clk / (chip.clock_ghz * 1e3), end_us = kColumnUs * t.bn;
   const double wave_us = static_cast<double>(steps) * step_us + end_us;
   const double whole_us = static_cast<double>(units / at_once) * wave_us;
-  Plan best{{0, 1, 0, 0}, whole_us + (rest > 0 ? wave_us : 0.0)};
+  Plan best{kOneSlice, whole_us + (rest > 0 ? wave_us : 0.0)};
   if (p.numerics != NumericsMode::kFast || p.a_major() != Major::kMN || std::min(p.m, p.n) == 1 || p.batches() > 1) {
     return best;
   }
-  for (int wanted = 2; rest > 0 && wanted <= kMostSlices && wanted * kLeastSteps <= steps; ++wanted) {
+  for (int wanted = 2; rest > 0 && wanted <= most_slices && wanted * kLeastSteps <= steps; ++wanted) {
     const int64_t in_slice = ceil_div(steps, wanted), slices = ceil_div(steps, in_slice);
     const double waves = static_cast<double>(ceil_div(rest * slices, at_once));
     const double us = whole_us + waves * (static_cast<double>(in_slice) * step_us + end_us + kPartUs) +
                       static_cast<double>(slices) * kSumUs;
-    if (us < best.gemm_us) {
-      best = {{static_cast<int>(rest), static_cast<int>(slices), static_cast<int>(in_slice),
-               static_cast<int>(rest * line.cm)},
-              us};
-    }
+    const Schedule schedule{static_cast<int>(rest), static_cast<int>(slices), static_cast<int>(in_slice),
+                            static_cast<int>(rest * line.cm)};
+    if (us < best.gemm_us && extra_bytes(schedule, line) <= kMostExtraBytes) best = {schedule, us};
   }
   return best;
 }
 
+/// How a launch runs a problem that is by rows (tile::split::by_rows): in one slab by its plan, or in several slabs,
+/// none of which slices K.
+struct Launch {
+  tile::Slabs slabs;
+  Plan plan;
+
+  size_t workspace(const Line& line) const { return slabs.workspace() + extra_bytes(plan.schedule, line); }
+};
+
+double pass_bandwidth(const DeviceFacts& facts) {
+  return kSplitShare * dram_gbs(facts) * 1e3;  // bytes per microsecond
+}
+
+Launch launch_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const tile::split::PlanesBytes bytes;
+  Launch whole{tile::one_slab(p, bytes), plan(p, facts, line)};
+  const auto limit = static_cast<size_t>(p.most_workspace);
+  if (whole.workspace(line) <= limit) return whole;
+  const Plan unsliced = plan(p, facts, line, /*most_slices=*/1);
+  const tile::SlabCost cost{
+      .tile_m = int64_t{line.tile.bm} * line.cm,
+      .tile_n = line.tile.bn,
+      .at_once = std::max(1, facts.sm_count / line.cm),
+      .gemm_us = unsliced.gemm_us,
+      .us_per_byte = tile::split::kPassBytes / pass_bandwidth(facts),
+      .launch_us = kStartUs,
+  };
+  return {tile::slabs_of(p, limit, cost, bytes), unsliced};
+}
+
+bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reason* why) {
+  return is_built_for_sm90a(why) && tile::split::is_countable(p, line.tile, why) &&
+         tile::fit_workspace(launch_of(tile::split::by_rows(p), facts, line).slabs, p, why);
+}
+
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const double pass_us = tile::split::pass_bytes(p) / (kSplitShare * dram_gbs(facts) * 1e3);
-  return kStartUs + pass_us + plan(p, facts, line).gemm_us;
+  const Launch launch = launch_of(tile::split::by_rows(p), facts, line);
+  const double pass_us = tile::split::pass_bytes(p) / pass_bandwidth(facts);
+  return kStartUs * static_cast<double>(launch.slabs.count) + pass_us * launch.slabs.copied +
+         launch.plan.gemm_us * launch.slabs.slowdown;
 }
 
 template <class C>
@@ -90,14 +130,20 @@ constexpr Line kLine = {
 
 template <class C>
 struct Functions {
-  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine<C>, why); }
+  static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
+    return hgemm::eligible(p, facts, kLine<C>, why);
+  }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
-    const Schedule s = plan(p, facts, kLine<C>).schedule;
-    return tile::split::workspace_bytes(p) + s.sums_bytes(kLine<C>.tile) + sizeof(unsigned) * s.counters();
+    return launch_of(tile::split::by_rows(p), facts, kLine<C>).workspace(kLine<C>);
   }
   static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine<C>); }
-  static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
-    return call<&sm90_split::launch<C>>(p, facts, plan(p, facts, kLine<C>).schedule, workspace, stream);
+  static Status launch(const Problem& given, const DeviceFacts& facts, void* workspace, Stream stream) {
+    const Problem p = tile::split::by_rows(given);
+    const Launch launch = launch_of(p, facts, kLine<C>);
+    return tile::for_each_slab(p, launch.slabs, [&](const Problem& part, const tile::Changed& changed) {
+      return call<&sm90_split::launch<C>>(part, facts, launch.plan.schedule,
+                                          tile::split::memory_of(launch.slabs, workspace, changed), stream);
+    });
   }
 };
 

@@ -70,63 +70,10 @@ sm90_wgmma::Edges edges_of(const Problem& p, const DeviceFacts& facts, const Lin
                               std::max(1, facts.sm_count / line.cm), line.tile.bn, line.edge);
 }
 
-bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Reason* why) {
-  if (!is_built_for_sm90a(why)) return false;
-  constexpr int64_t kMaxExtent = int64_t{1} << 30;
-  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
-    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
-                  static_cast<long long>(p.n), static_cast<long long>(p.k));
-  }
-  if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
-  const int64_t tiles = ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches();
-  constexpr int64_t kMaxTiles = int64_t{1} << 29;  // tiles are counted in 32 bits, and clusters round their number up
-  if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, at most 2^29", static_cast<long long>(tiles));
-  if (line.ck > 1 && p.k < 2 * int64_t{line.ck} * line.tile.bk) {
-    return refuse(why, "K = %lld is too short for %d slices", static_cast<long long>(p.k), line.ck);
-  }
-  const sm90_wgmma::Stores stores = sm90_wgmma::stores_of(p);
-  if (!line.stores_any && (p.c.data != nullptr || stores.finish == sm90_wgmma::Finish::kAny)) {
-    return refuse(why,
-                  "tiles of %d columns lack the general epilogue: C, float32 D, a saved pre-activation, a bias off 16 "
-                  "bytes or of odd N, activations but relu outside of linear layers",
-                  line.tile.bn);
-  }
-  if (!line.copies && !stores.by_tma) return refuse(why, "%s", "no registers for a D that TMA cannot write");
-  if (form == Form::kSwapped &&
-      (p.a_major() != Major::kK || stores.finish != sm90_wgmma::Finish::kScale || !stores.by_tma)) {
-    return refuse(why, "%s", "A must be row-major, D on 16 bytes, and nothing added or activated");
-  }
-  if (form != Form::kSwapped && !line.takes_mn_major_b && p.b_major() == Major::kMN) {
-    return refuse(why,
-                  "B must be K-major: tiles of %d columns begin inside of 32-byte sectors, or rounded to 64 they "
-                  "find no room",
-                  line.tile.bn);
-  }
-  const bool tma = sm90_wgmma::is_tma_a(p) && sm90_wgmma::is_tma_b(p);
-  if (form == Form::kPad && tma) return refuse(why, "%s", "A and B need no padding");
-  if (form != Form::kPad && !tma) {
-    return refuse(why, "rows of A and B must start on 16 bytes (got %d and %d) and not overlap", alignment_a(p),
-                  alignment_b(p));
-  }
-  if (line.edge > 0) {
-    if (p.batches() > 1) return refuse(why, "%s", "one matrix at a time");
-    if (edges_of(form == Form::kSwapped ? sm90_wgmma::swapped_problem(p) : p, facts, line).columns == 0) {
-      return refuse(why, "%s", "no smaller tiles would take as few waves as those of 256 columns");
-    }
-  }
-  if (line.partial_bytes > 0 && split_of(p, facts, line).units == 0) {
-    return refuse(why, "%s", "nothing to split: C is a whole number of waves, or K too short");
-  }
-  return true;
-}
-
 /// The operands that the padding kernel copies. In the copy of B every tile starts on a 128-byte line of its own, if
 /// tiles would otherwise start inside of one.
 Pads pads_of(const Problem& p, const Line& line) {
   return {!sm90_wgmma::is_tma_a(p), !sm90_wgmma::is_tma_b(p), line.tile.bn % 32 == 0 ? 0 : line.tile.bn};
-}
-size_t pad_bytes(const Problem& p, const Line& line, Form form) {
-  return form == Form::kPad ? padded_bytes(p, pads_of(p, line)) : 0;
 }
 /// Stream-K: bytes of all blocks' partial sums and flags; 0 for other kernels.
 size_t stream_k_bytes(const Problem& p, const DeviceFacts& facts, const Line& line) {
@@ -199,11 +146,89 @@ double gemm_us(const Problem& given, const DeviceFacts& facts, const Line& line,
          longer * std::pow(1 + overlap * overlap * overlap * overlap, 0.25);
 }
 
+/// The time to move so many bytes in padding copies.
+double pad_us(double bytes, const DeviceFacts& facts) {
+  return bytes / (kPadBandwidth * dram_gbs(facts) * 1e3);
+}
+
+/// The slabs of the padded copies. Only kernels that divide every problem alike, by whole tiles, take several slabs: an
+/// edged kernel or stream-K would cut each slab in a way of its own, or find nothing to cut.
+tile::Slabs slabs_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const PaddedBytes bytes(pads_of(p, line));
+  const auto limit = static_cast<size_t>(p.most_workspace);
+  if (line.edge > 0 || line.partial_bytes > 0) {
+    const tile::Slabs whole = tile::one_slab(p, bytes);
+    return whole.workspace() + stream_k_bytes(p, facts, line) <= limit ? whole : tile::Slabs{};
+  }
+  return tile::fewest_slabs(p, limit, bytes, [&] {
+    return tile::SlabCost{
+        .tile_m = int64_t{line.tile.bm} * line.cm,
+        .tile_n = int64_t{line.tile.bn} * line.cn,
+        .at_once = clusters_at_once(facts, line.cm * line.cn * line.ck),
+        .gemm_us = gemm_us(p, facts, line, Form::kPad),
+        .us_per_byte = pad_us(2.0, facts),
+        .launch_us = kStartUs + kPadUs,
+    };
+  });
+}
+
+bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Reason* why) {
+  if (!is_built_for_sm90a(why)) return false;
+  constexpr int64_t kMaxExtent = int64_t{1} << 30;
+  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
+    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
+                  static_cast<long long>(p.n), static_cast<long long>(p.k));
+  }
+  if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
+  const int64_t tiles = ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches();
+  constexpr int64_t kMaxTiles = int64_t{1} << 29;  // tiles are counted in 32 bits, and clusters round their number up
+  if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, at most 2^29", static_cast<long long>(tiles));
+  if (line.ck > 1 && p.k < 2 * int64_t{line.ck} * line.tile.bk) {
+    return refuse(why, "K = %lld is too short for %d slices", static_cast<long long>(p.k), line.ck);
+  }
+  const sm90_wgmma::Stores stores = sm90_wgmma::stores_of(p);
+  if (!line.stores_any && (p.c.data != nullptr || stores.finish == sm90_wgmma::Finish::kAny)) {
+    return refuse(why,
+                  "tiles of %d columns lack the general epilogue: C, float32 D, a saved pre-activation, a bias off 16 "
+                  "bytes or of odd N, activations but relu outside of linear layers",
+                  line.tile.bn);
+  }
+  if (!line.copies && !stores.by_tma) return refuse(why, "%s", "no registers for a D that TMA cannot write");
+  if (form == Form::kSwapped &&
+      (p.a_major() != Major::kK || stores.finish != sm90_wgmma::Finish::kScale || !stores.by_tma)) {
+    return refuse(why, "%s", "A must be row-major, D on 16 bytes, and nothing added or activated");
+  }
+  if (form != Form::kSwapped && !line.takes_mn_major_b && p.b_major() == Major::kMN) {
+    return refuse(why,
+                  "B must be K-major: tiles of %d columns begin inside of 32-byte sectors, or rounded to 64 they "
+                  "find no room",
+                  line.tile.bn);
+  }
+  const bool tma = sm90_wgmma::is_tma_a(p) && sm90_wgmma::is_tma_b(p);
+  if (form == Form::kPad && tma) return refuse(why, "%s", "A and B need no padding");
+  if (form != Form::kPad && !tma) {
+    return refuse(why, "rows of A and B must start on 16 bytes (got %d and %d) and not overlap", alignment_a(p),
+                  alignment_b(p));
+  }
+  if (line.edge > 0) {
+    if (p.batches() > 1) return refuse(why, "%s", "one matrix at a time");
+    if (edges_of(form == Form::kSwapped ? sm90_wgmma::swapped_problem(p) : p, facts, line).columns == 0) {
+      return refuse(why, "%s", "no smaller tiles would take as few waves as those of 256 columns");
+    }
+  }
+  if (line.partial_bytes > 0 && split_of(p, facts, line).units == 0) {
+    return refuse(why, "%s", "nothing to split: C is a whole number of waves, or K too short");
+  }
+  return form != Form::kPad || tile::fit_workspace(slabs_of(p, facts, line), p, why);
+}
+
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
   const double gemm = gemm_us(p, facts, line, form);
   if (form != Form::kPad) return gemm;
-  const double copied = 2.0 * static_cast<double>(pad_bytes(p, line, form));
-  return gemm + kPadUs + copied / (kPadBandwidth * dram_gbs(facts) * 1e3);
+  const tile::Slabs slabs = slabs_of(p, facts, line);
+  const PaddedBytes bytes(pads_of(p, line));
+  const double copied = 2.0 * static_cast<double>(bytes.a(p) + bytes.b(p));
+  return gemm * slabs.slowdown + kPadUs * static_cast<double>(slabs.count) + pad_us(copied * slabs.copied, facts);
 }
 
 template <class C>
@@ -235,7 +260,8 @@ struct Functions {
     return hgemm::eligible(p, facts, kLine<C>, kForm, why);
   }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
-    return stream_k_bytes(p, facts, kLine<C>) + pad_bytes(p, kLine<C>, kForm);
+    const size_t partial = stream_k_bytes(p, facts, kLine<C>);
+    return kForm == Form::kPad ? partial + slabs_of(p, facts, kLine<C>).workspace() : partial;
   }
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
     return hgemm::predict_us(p, facts, kLine<C>, kForm);
@@ -246,8 +272,12 @@ struct Functions {
     } else {
       void* const copies = static_cast<unsigned char*>(workspace) + stream_k_bytes(p, facts, kLine<C>);
       const Pads pads = pads_of(p, kLine<C>);
-      if (const Status e = launch_pad(p, facts, pads, copies, stream); e != 0) return e;
-      return launch_dtype(padded_problem(p, pads, copies), facts, workspace, stream);
+      const tile::Slabs slabs = slabs_of(p, facts, kLine<C>);
+      const PadMemory memory = pad_memory(slabs, copies);
+      return tile::for_each_slab(p, slabs, [&](const Problem& part, const tile::Changed& changed) {
+        if (const Status e = launch_pad(part, facts, pads, changed, memory, stream); e != 0) return e;
+        return launch_dtype(padded_problem(part, pads, memory), facts, workspace, stream);
+      });
     }
   }
 

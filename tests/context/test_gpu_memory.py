@@ -1,0 +1,369 @@
+"""How much memory products take, and what happens where there is none: slabs, fallbacks, torch's allocator of the moment."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import assert_close_to_torch, rand, reference_matmul
+from torch import Tensor
+
+import hgemm_ops
+from hgemm_ops import _native, use_custom_gemm
+
+pytestmark = pytest.mark.gpu
+
+hgemm = torch.ops.hgemm
+MIB = 1 << 20
+MOST_WORKSPACE = 256 * MIB
+
+
+@contextlib.contextmanager
+def most_workspace(limit: int) -> Iterator[None]:
+    """Products take at most so many bytes of workspace, so that small ones are cut into slabs as well."""
+    _native.lib().hgemm_set_most_workspace(limit)
+    try:
+        yield
+    finally:
+        _native.lib().hgemm_set_most_workspace(-1)
+
+
+@contextlib.contextmanager
+def memory_left(left: int) -> Iterator[None]:
+    """torch's allocator may take only ``left`` more bytes from the device."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + left) / total))
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def warm_up() -> None:
+    """cuBLAS allocates its workspace at the first product on a stream."""
+    for dtype in (torch.float16, torch.float32):
+        a = torch.ones(256, 256, dtype=dtype, device="cuda")
+        _ = a @ a, torch.addmm(a, a, a), torch.bmm(a[None], a[None]), F.linear(a, a, a[0])
+
+
+def peak_of(call) -> int:
+    """Bytes that torch's allocator had handed out at most during the call, beyond what it had before."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+PADDED = [
+    v for v in hgemm_ops.variants() if v.name.endswith("_pad") and not any(w in v.name for w in ("streamk", "edged"))
+]
+SPLIT = [v for v in hgemm_ops.variants() if v.numerics.startswith("split") or "split_" in v.name]
+
+
+def operand(rows: int, cols: int, transposed: bool, dtype: torch.dtype, batch: tuple[int, ...] = ()) -> Tensor:
+    if transposed:
+        return rand(*batch, cols, rows, dtype=dtype).mT
+    return rand(*batch, rows, cols, dtype=dtype)
+
+
+@pytest.mark.parametrize("variant", [*PADDED, *SPLIT], ids=lambda v: v.name)
+def test_slabs_give_the_bits_of_the_whole_product(variant: hgemm_ops.VariantInfo) -> None:
+    """Batch-invariant numerics promise it of the kernels of one class; the others are compared with their own error."""
+    dtype = variant.dtypes[0]
+    problems = [
+        ((), (), 1031, 517, 257),
+        ((), (), 515, 1501, 129),
+        ((5,), (5,), 257, 131, 129),
+        ((3, 1), (1, 4), 131, 77, 67),
+        ((7,), (7,), 33, 41, 17),
+        ((), (), 2053, 1, 131),
+        ((), (), 1, 2053, 131),
+    ]
+    tried = 0
+    for a_batch, b_batch, m, n, k in problems:
+        for layout in range(4):
+            a, b = operand(m, k, layout // 2 == 1, dtype, a_batch), operand(k, n, layout % 2 == 1, dtype, b_batch)
+            chosen = {c.name: c for c in hgemm_ops.explain(a, b, float32="split").candidates}
+            if not chosen[variant.name].eligible:
+                continue
+            whole = hgemm.matmul(a, b, variant=variant.id)
+            exact, magnitude = reference_matmul(a, b)
+            for limit in (1 << 20, 300_000, 50_000, 20_000):
+                with most_workspace(limit):
+                    if not {c.name: c for c in hgemm_ops.explain(a, b, float32="split").candidates}[variant.name].eligible:
+                        continue
+                    tried += 1
+                    peak = peak_of(lambda: hgemm.matmul(a, b, variant=variant.id))
+                    out = hgemm.matmul(a, b, variant=variant.id)
+                rounded = (whole.nbytes + 511) // 512 * 512
+                assert peak <= rounded + limit + 512, (a_batch, m, n, k, layout, limit)
+                assert_close_to_torch(out, exact, torch.matmul(a, b), magnitude=magnitude)
+                if dtype != torch.float32 or layout < 2:  # a float32 A that is transposed may be cut along K as well
+                    assert torch.equal(out, whole), (a_batch, b_batch, m, n, k, layout, limit)
+    assert tried > 20
+
+
+def test_epilogues_of_slabs() -> None:
+    x, w = rand(1031, 515), rand(517, 515)
+    bias, c = rand(517), rand(1031, 517)
+    names = [v for v in PADDED if "pingpong_128x128" in v.name or v.name.startswith("sm80_mma_128x128")]
+    for variant in names:
+        calls = [
+            *(lambda act=act: hgemm.linear(x, w, bias, act, variant=variant.id) for act in range(5)),
+            lambda: hgemm.linear_save(x, w, bias, 2, variant=variant.id)[1],
+            lambda: hgemm.addmm(c, x, w.t(), beta=0.5, alpha=2.0, variant=variant.id),
+            lambda: hgemm.addmm(c[:, :1], x, w.t(), variant=variant.id),
+            lambda: hgemm.addmm(c[:1], x, w.t(), beta=3.0, variant=variant.id),
+            lambda: hgemm.mm(x, w.t(), out_dtype=torch.float32, variant=variant.id),
+        ]
+        for number, call in enumerate(calls):
+            whole = call()
+            with most_workspace(400_000):
+                assert torch.equal(call(), whole), (variant.name, number)
+
+
+BIG = [
+    # (m, n, k, dtype): the inputs of public reports, and others up to 2^33 bytes of operands.
+    (65536, 4097, 4097, torch.float16),
+    (131072, 8191, 1024, torch.float16),
+    (50001, 20001, 333, torch.float16),
+    (8193, 8193, 8193, torch.bfloat16),
+    (1_200_000, 512, 1001, torch.float16),
+    (1001, 512, 1_200_000, torch.float16),  # a weight's gradient
+    (16384, 8192, 8192, torch.float32),
+    (4097, 50257, 4095, torch.float32),
+    (300_000, 512, 1000, torch.float32),
+]
+
+
+@pytest.mark.parametrize(("m", "n", "k", "dtype"), BIG, ids=str)
+def test_workspace_is_bounded(m: int, n: int, k: int, dtype: torch.dtype) -> None:
+    warm_up()
+    for transposed in (False, True):
+        a = operand(m, k, transposed, dtype)
+        b = operand(k, n, not transposed, dtype)
+        theirs = peak_of(lambda: a @ b)
+        with use_custom_gemm(float32="split") as report:
+            ours = peak_of(lambda: a @ b)
+            out = a @ b
+        print(m, n, k, dtype, transposed, theirs >> 20, ours >> 20, report.rows[0].variant)
+        assert ours - theirs <= MOST_WORKSPACE
+        rows, cols = torch.randint(m, (50,), device="cuda"), torch.randint(n, (50,), device="cuda")
+        exact, magnitude = reference_matmul(a[rows], b[:, cols])
+        assert_close_to_torch(out[rows][:, cols], exact, (a @ b)[rows][:, cols], magnitude=magnitude)
+        del a, b, out
+
+
+@pytest.mark.parametrize(("m", "n", "k", "dtype"), [BIG[0], (16384, 4097, 4099, torch.float16), (4096, 4096, 8192, torch.float32)], ids=str)
+@pytest.mark.parametrize("captured", [False, True])
+def test_without_memory_for_the_workspace(m: int, n: int, k: int, dtype: torch.dtype, captured: bool) -> None:
+    """The result fits and nothing else: torch computes the product, and the report says why."""
+    warm_up()
+    a, b = operand(m, k, False, dtype), operand(k, n, False, dtype)
+    expected = a @ b
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        warm_up()
+        torch.cuda.synchronize()
+    with use_custom_gemm(float32="split") as report:
+        with memory_left(expected.nbytes + (12 if not captured else 76) * MIB):
+            if captured:
+                with torch.cuda.graph(graph, stream=side):
+                    out = a @ b
+                graph.replay()
+            else:
+                out = a @ b
+    assert torch.equal(out, expected) or torch.allclose(out, expected, rtol=1e-2, atol=1e-1)
+    print(report)
+    (row,) = report.rows
+    assert row.variant == "torch" and row.calls == 1
+    assert "no memory" in row.reason
+
+
+def test_a_promise_is_held_without_memory() -> None:
+    """Torch must not compute the product, so a kernel with less or no workspace does, and the bits are the same."""
+    warm_up()
+    for dtype in (torch.float16, torch.float32):
+        a, b = rand(16001, 2047, dtype=dtype), rand(2047, 2049, dtype=dtype)
+        with use_custom_gemm(numerics="batch_invariant", float32="split"):
+            expected = a @ b
+        for left in (4, 20, 40):
+            with use_custom_gemm(numerics="batch_invariant", float32="split") as report:
+                with memory_left(expected.nbytes + left * MIB):
+                    out = a @ b
+            print(dtype, left, report.rows[0].variant)
+            assert torch.equal(out, expected)
+            assert [row.calls for row in report.rows] == [1] and report.rows[0].variant != "torch"
+            del out
+
+
+def test_out_of_memory_is_torchs_error() -> None:
+    warm_up()
+    x, w = rand(20000, 1024), rand(20000, 1024)
+    c = rand(20000)
+    batch = rand(4, 20000, 64)
+    calls = {
+        "override": lambda: x @ w.t(),
+        "mm": lambda: hgemm.mm(x, w.t()),
+        "matmul": lambda: hgemm_ops.matmul(x, w.t()),
+        "linear": lambda: hgemm_ops.linear(x, w, c),
+        "linear_save": lambda: hgemm.linear_save(x, w, c, 2),
+        "linear_gated": lambda: hgemm.linear_gated(x, w, 4),
+        "bmm": lambda: hgemm.bmm(batch, batch.mT),
+        "addmm": lambda: hgemm.addmm(c, x, w.t()),
+        "variant": lambda: hgemm.mm(x, w.t(), variant=[v.id for v in PADDED][0] if False else -1),
+        "out_dtype": lambda: hgemm.mm(x, w.t(), out_dtype=torch.float32),
+        "torch": lambda: hgemm.mm(x.double(), w.t().double()),
+    }
+    with use_custom_gemm():
+        for name, call in calls.items():
+            with memory_left(100 * MIB), pytest.raises(torch.OutOfMemoryError, match="out of memory"):
+                call()
+            torch.cuda.synchronize()
+        assert (x[:64] @ w[:64].t()).isfinite().all()
+
+
+def test_a_named_kernel_takes_thinner_slabs() -> None:
+    a, b = rand(16384, 4097), rand(4097, 1025)
+    for variant in PADDED[:2]:
+        expected = hgemm.mm(a, b, variant=variant.id)
+        with memory_left(expected.nbytes + 40 * MIB):
+            out = hgemm.mm(a, b, variant=variant.id)
+            assert torch.equal(out, expected)
+            del out
+        with memory_left(expected.nbytes + 2 * MIB), pytest.raises(torch.OutOfMemoryError):
+            hgemm.mm(a, b, variant=variant.id)
+
+
+ALLOCATOR = r"""
+#include <stddef.h>
+typedef void* stream;
+int cudaMalloc(void**, size_t);
+int cudaFree(void*);
+int cudaDeviceSynchronize(void);
+static size_t calls = 0, largest = 0, most = (size_t)-1;
+void* allocate(size_t size, int device, stream s) {
+  void* p = 0;
+  if (size > most || cudaMalloc(&p, size)) return 0;
+  ++calls;
+  if (size > largest) largest = size;
+  return p;
+}
+void release(void* p, size_t size, int device, stream s) { cudaDeviceSynchronize(); cudaFree(p); }
+size_t count(void) { return calls; }
+size_t largest_of(void) { return largest; }
+void limit(size_t bytes) { most = bytes; }
+"""
+
+OTHER_ALLOCATOR = """
+import ctypes, sys, torch
+path, mode = sys.argv[1:]
+torch.cuda.memory.change_current_allocator(torch.cuda.memory.CUDAPluggableAllocator(path, "allocate", "release"))
+import hgemm_ops
+library = ctypes.CDLL(path)
+for name in ("count", "largest_of"):
+    getattr(library, name).restype = ctypes.c_size_t
+library.limit.argtypes = [ctypes.c_size_t]
+a, b = torch.randn(1031, 4097, device="cuda").half(), torch.randn(4097, 1025, device="cuda").half()
+x, w = torch.randn(1000, 1024, device="cuda"), torch.randn(1024, 1024, device="cuda")
+expected, wide = a @ b, x @ w
+with hgemm_ops.use_custom_gemm(float32="split", tune=mode == "tune", numerics="batch_invariant" if mode == "promise" else None) as report:
+    if mode == "fail":
+        library.limit(4 << 20)
+    before = library.count()
+    found, split = a @ b, x @ w
+    print("allocations", library.count() - before, "largest", library.largest_of())
+    grown = torch.ops.hgemm.linear(a, b.t(), None, 2)
+    gradient = a.requires_grad_() @ b
+    gradient.sum().backward()
+torch.cuda.synchronize()
+print(report)
+assert torch.allclose(found.float(), expected.float(), rtol=1e-2, atol=0.5)
+assert torch.allclose(split, wide, rtol=1e-3, atol=1e-2)
+assert all((row.variant == "torch") == (mode == "fail") or mode == "tune" for row in report.rows), report
+"""
+
+
+@pytest.fixture(scope="module")
+def other_allocator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("allocator")
+    (folder / "allocator.c").write_text(ALLOCATOR)
+    library = folder / "allocator.so"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-Wl,--unresolved-symbols=ignore-all", folder / "allocator.c", "-o", library], check=True
+    )
+    return library
+
+
+@pytest.mark.parametrize("mode", ["plain", "tune", "promise", "fail"])
+def test_another_allocator(mode: str, other_allocator: Path) -> None:
+    """The way of RMM and others: a pluggable allocator from the beginning, which need not cache."""
+    run = subprocess.run(
+        [sys.executable, "-c", OTHER_ALLOCATOR, other_allocator, mode], capture_output=True, text=True, timeout=200
+    )
+    print(run.stdout, run.stderr)
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert "tuning failed" not in run.stderr
+    assert "allocations 4" in run.stdout or mode != "plain", run.stdout
+
+
+def test_a_memory_pool_serves_results_and_workspaces() -> None:
+    a, b = rand(2049, 4097), rand(4097, 2049)
+    with use_custom_gemm():
+        expected = a @ b
+        torch.cuda.synchronize()
+        for call in (lambda: a @ b, lambda: hgemm.mm(a, b)):
+            torch.cuda.empty_cache()
+            pool = torch.cuda.MemPool()
+            with torch.cuda.use_mem_pool(pool):
+                out = call()
+                torch.cuda.synchronize()
+            segments = [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == tuple(pool.id)]
+            assert sum(s["total_size"] for s in segments) >= out.nbytes + a.nbytes + b.nbytes
+            assert torch.equal(out, expected)
+            del out
+
+
+def test_a_graphs_private_pool_serves_workspaces() -> None:
+    a, b = rand(2049, 4097), rand(4097, 2049)
+    with use_custom_gemm():
+        expected = a @ b
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = a @ b
+            again = hgemm.mm(a, b)
+        torch.cuda.empty_cache()
+        noise = [torch.full((1 << 24,), float("nan"), device="cuda", dtype=torch.float16) for _ in range(8)]
+        out.zero_()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(out, expected) and torch.equal(again, expected)
+        assert all(x.isnan().all() for x in noise)
+
+
+def test_expandable_segments() -> None:
+    code = (
+        "import torch, hgemm_ops\n"
+        "a = torch.randn(2049, 4097, device='cuda').half(); b = torch.randn(4097, 2049, device='cuda').half()\n"
+        "with hgemm_ops.use_custom_gemm() as report:\n"
+        "    found = a @ b, torch.ops.hgemm.mm(a, b)\n"
+        "assert all(torch.allclose(x.float(), (a @ b).float(), rtol=1e-2, atol=0.5) for x in found)\n"
+        "assert all(row.variant != 'torch' for row in report.rows)\n"
+    )
+    for variable in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        import os
+
+        environment = os.environ | {variable: "expandable_segments:True"}
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+        assert run.returncode == 0, run.stderr[-3000:]
