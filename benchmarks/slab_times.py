@@ -67,8 +67,16 @@ def main(rounds: int) -> None:
     ratios = []
     for m, n, k, dtype, layout in SHAPES:
         kind = getattr(torch, dtype)
-        a = torch.randn(k, m, device="cuda", dtype=kind).t() if layout[0] == "T" else torch.randn(m, k, device="cuda", dtype=kind)
-        b = torch.randn(n, k, device="cuda", dtype=kind).t() if layout[1] == "T" else torch.randn(k, n, device="cuda", dtype=kind)
+        a = (
+            torch.randn(k, m, device="cuda", dtype=kind).t()
+            if layout[0] == "T"
+            else torch.randn(m, k, device="cuda", dtype=kind)
+        )
+        b = (
+            torch.randn(n, k, device="cuda", dtype=kind).t()
+            if layout[1] == "T"
+            else torch.randn(k, n, device="cuda", dtype=kind)
+        )
         slabs, name = _graph(a, b, -1)
         whole, whole_name = _graph(a, b, _UNLIMITED)
         plain = torch.cuda.CUDAGraph()
@@ -82,7 +90,10 @@ def main(rounds: int) -> None:
         ratio = median(w / s for s, w, _ in times)
         ratios.append(ratio)
         us = [median(x) for x in zip(*times, strict=True)]
-        print(f"{m}x{n}x{k} {dtype} {layout}: slabs {us[0]:.0f} us ({name}), whole {us[1]:.0f} us ({whole_name}), torch {us[2]:.0f} us: {ratio:.3f}", flush=True)
+        print(
+            f"{m}x{n}x{k} {dtype} {layout}: slabs {us[0]:.0f} us ({name}), whole {us[1]:.0f} us ({whole_name}), torch {us[2]:.0f} us: {ratio:.3f}",
+            flush=True,
+        )
         del a, b, slabs, whole, plain
         torch.cuda.empty_cache()
     print(f"geomean {math.exp(sum(map(math.log, ratios)) / len(ratios)):.4f}, worst {min(ratios):.3f}")

@@ -24,6 +24,12 @@ bool fits_device_and_modes(const Variant& v, const Problem& p, const DeviceFacts
          v.smem_bytes <= facts.smem_optin && cluster_of(v) <= std::max(1, facts.sm_count) && keeps_promise(v, p, facts);
 }
 
+/// Whether a variant that is eligible keeps to a limit of less than kMostWorkspace. All variants keep to kMostWorkspace
+/// (tests/dispatch/steps.cc), which saves the question in every other call.
+bool fits_workspace(const Variant& v, const Problem& p, const DeviceFacts& facts) {
+  return p.most_workspace >= kMostWorkspace || static_cast<int64_t>(v.workspace(p, facts)) <= p.most_workspace;
+}
+
 std::string dtype_list(const Variant& v) {
   std::string names;
   for (DType t : {DType::kF16, DType::kBF16, DType::kF32}) {
@@ -42,7 +48,10 @@ void find_contenders(const Question& question, Contenders* out) {
   timed.numerics = NumericsMode::kFast;
   for (int id : automatic_variants()) {
     const Variant& v = variant(id);
-    if (!may_be_chosen(v, p) || !fits_device_and_modes(v, p, facts) || !v.eligible(p, facts, nullptr)) continue;
+    if (!may_be_chosen(v, p) || !fits_device_and_modes(v, p, facts) || !v.eligible(p, facts, nullptr) ||
+        !fits_workspace(v, p, facts)) {
+      continue;
+    }
     const double product_us = v.predict_us(product, facts);
     out->all[out->count++] = {
         .id = id,
@@ -65,7 +74,8 @@ bool splits_float32(const Contender& contender) {
 }
 
 bool can_run(const Variant& v, const Problem& p, const DeviceFacts& facts, std::string* why) {
-  if (fits_device_and_modes(v, p, facts) && v.eligible(p, facts, nullptr)) return true;
+  const bool is_eligible = v.eligible(p, facts, nullptr);
+  if (fits_device_and_modes(v, p, facts) && is_eligible && fits_workspace(v, p, facts)) return true;
   if (why == nullptr) return false;
   const auto add = [why](const std::string& reason) { *why += (why->empty() ? "" : "; ") + reason; };
   if (facts.cc < v.min_cc) add(format("needs sm_%d or newer, this is sm_%d", v.min_cc, facts.cc));
@@ -79,6 +89,9 @@ bool can_run(const Variant& v, const Problem& p, const DeviceFacts& facts, std::
     add(format("a cluster needs %d SMs, there are %d", cluster_of(v), facts.sm_count));
   }
   if (!keeps_promise(v, p, facts)) add("its bits vary with the batch, or from the kernels that do not");
+  if (is_eligible && !fits_workspace(v, p, facts)) {
+    add(format("needs more than %lld bytes of workspace", static_cast<long long>(p.most_workspace)));
+  }
   Reason reason;
   if (!v.eligible(p, facts, &reason)) add(reason.text[0] != '\0' ? reason.text : "refused by its own check");
   return false;

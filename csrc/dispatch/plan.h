@@ -17,6 +17,7 @@
 #include "core/problem.h"
 #include "dispatch/canonical.h"
 #include "dispatch/gemm_api.h"
+#include "dispatch/stats.h"
 
 namespace hgemm {
 

@@ -28,6 +28,11 @@ struct Side {
   }
   int64_t grains() const { return ceil_div(extent, grain); }
 
+  /// The bytes of all slabs' copies, if those of a slab of `of` elements take `bytes`.
+  double bytes_in_slabs(size_t bytes, int64_t of) const {
+    return static_cast<double>(bytes) * static_cast<double>(extent) / static_cast<double>(of);
+  }
+
   /// The largest slab, in grains, whose copy takes at most `limit` bytes; 0 if there is none.
   int64_t largest(size_t limit) {
     if (bytes_of(extent) <= limit) return grains();
@@ -74,7 +79,9 @@ void try_order(Side x, Side y, size_t limit, const SlabCost& cost, double wave_u
     const auto consider = [&](int64_t grains) {
       const int64_t of_y = std::min(grains * y.grain, y.extent), count = parts * ceil_div(y.extent, of_y);
       const double waves = waves_of(x, of_x, y, of_y, 1, cost.at_once);
-      const double copied = all_x + all_y * static_cast<double>(of_y == y.extent ? 1 : parts);
+      const size_t y_bytes = y.bytes_of(of_y);
+      const double copied = x.bytes_in_slabs(x_bytes, of_x) +
+                            y.bytes_in_slabs(y_bytes, of_y) * static_cast<double>(of_y == y.extent ? 1 : parts);
       const double us = waves * wave_us + copied * cost.us_per_byte + static_cast<double>(count) * cost.launch_us;
       if (us >= best->us) return;
       best->us = us;
@@ -83,8 +90,8 @@ void try_order(Side x, Side y, size_t limit, const SlabCost& cost, double wave_u
       s.m = x.is_rows ? of_x : of_y;
       s.n = x.is_rows ? of_y : of_x;
       s.rows_inside = y.is_rows;
-      s.a_bytes = x.is_rows ? x_bytes : y.bytes_of(of_y);
-      s.b_bytes = x.is_rows ? y.bytes_of(of_y) : x_bytes;
+      s.a_bytes = x.is_rows ? x_bytes : y_bytes;
+      s.b_bytes = x.is_rows ? y_bytes : x_bytes;
       s.copied = copied / std::max(1.0, all_x + all_y);
       s.slowdown = waves;
     };

@@ -247,12 +247,16 @@ def run_with_progress(
     return rows
 
 
+def _mebibytes(count: int | None) -> str:
+    return "-" if count is None else f"{count / 2**20:.1f}"
+
+
 def comparison(rows: Sequence[runner.Row], title: str) -> Table:
     """A table with one line for each contender of each case."""
     table = Table(title=title, header_style="bold")
     table.add_column("case", no_wrap=True)
     table.add_column("contender", no_wrap=True)
-    headings = ["torch µs", "µs", "ratio", "95 %", "TFLOP/s", "GB/s", "error", "torch's"]
+    headings = ["torch µs", "µs", "ratio", "95 %", "TFLOP/s", "GB/s", "error", "torch's", "peak MiB", "torch's"]
     streamed = any(runner.STREAM in row.results for row in rows)
     for heading in [*headings, "of stream"] if streamed else headings:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -284,6 +288,8 @@ def comparison(rows: Sequence[runner.Row], title: str) -> Table:
                 f"{result.gbps:.0f}",
                 f"{result.error:.1e}",
                 f"{base.error:.1e}" if base.error is not None else "-",
+                _mebibytes(result.peak_bytes),
+                _mebibytes(base.peak_bytes),
                 *([f"{result.of_stream.value:.3f}"] if result.of_stream else []),
             )
     return table

@@ -71,6 +71,7 @@ class Result:
     configuration: of a peer, the configuration that was timed.
     ours: of a peer or FAST, the speed of the dispatcher's choice over its speed.
     of_stream: the time of only reading the weights over this contender's time.
+    peak_bytes: what a call takes from torch's allocator at its peak: its result, copies of operands and workspace.
     """
 
     us: float | None = None
@@ -84,6 +85,7 @@ class Result:
     configuration: str | None = None
     ours: statistics.Interval | None = None
     of_stream: statistics.Interval | None = None
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -318,6 +320,7 @@ def run_case(case: Case, options: Options, device: torch.device) -> Row:
         except peers.Unavailable as why:
             results[PEER + peer] = Result(refused=str(why))
 
+    peaks = {name: timing.peak_bytes(call, sets[0], device) for name, call in contenders.calls.items()}
     bodies = {name: timing.Body.capture(call, sets) for name, call in contenders.calls.items()}
     errors, wrong = verify(case, sets, bodies)
     for name, reason in wrong.items():
@@ -352,6 +355,7 @@ def run_case(case: Case, options: Options, device: torch.device) -> Row:
             if (name in configurations or name == FAST) and DISPATCHED in times
             else None,
             of_stream=statistics.paired_ratio(streamed, samples) if streamed else None,
+            peak_bytes=peaks[name],
         )
     return Row(case, count, contenders.served_by, contenders.source, results)
 

@@ -41,6 +41,19 @@ def set_count(bytes_per_set: int, total: int) -> int:
     return max(_MIN_SETS, -(-total // bytes_per_set))
 
 
+def peak_bytes(call: Callable[[S], Tensor], buffers: S, device: torch.device) -> int | None:
+    """The bytes that a call takes from torch's allocator at its peak, its result included. None without a GPU."""
+    if device.type != "cuda":
+        return None
+    with torch.no_grad():
+        call(buffers)  # cuBLAS allocates its own workspace once for each stream
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call(buffers)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
 #: How often each contender is timed: one number for all, or a number for each name.
 Rounds = int | Mapping[str, int]
 

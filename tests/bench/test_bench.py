@@ -409,6 +409,31 @@ def test_wrong_kernels_are_found_and_not_timed() -> None:
 
 
 @pytest.mark.usefixtures("eager")
+def test_peak_memory_stands_beside_the_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks = iter([2 << 20, 3 << 20])  # torch's, then ours
+    monkeypatch.setattr(timing, "peak_bytes", lambda call, buffers, device: next(peaks))
+    row = runner.run_case(Case(40, 24, 33), runner.Options(rounds=5), torch.device("cpu"))
+    results = row.to_json()["results"]
+    assert (results["torch"]["peak_bytes"], results["hgemm"]["peak_bytes"]) == (2 << 20, 3 << 20)
+    screen = Console(width=250, record=True, file=io.StringIO())
+    screen.print(console.comparison([row], "title"))
+    heading, line = (
+        next(x for x in screen.export_text(clear=False).splitlines() if w in x) for w in ("peak", "hgemm:")
+    )
+    assert [cell.strip() for cell in heading.split("┃")[-3:-1]] == ["peak MiB", "torch's"]
+    assert [cell.strip() for cell in line.split("│")[-3:-1]] == ["3.0", "2.0"]
+
+
+@pytest.mark.gpu
+def test_peak_memory_is_the_result_and_what_lies_beside_it() -> None:
+    x = torch.ones(1 << 20, device="cuda")
+    device = torch.device("cuda", torch.cuda.current_device())
+    assert timing.peak_bytes(lambda x: x + 1, x, device) == x.nbytes
+    assert timing.peak_bytes(lambda x: (x + 1) * 2, x, device) == 2 * x.nbytes
+    assert timing.peak_bytes(lambda x: x, x, torch.device("cpu")) is None
+
+
+@pytest.mark.usefixtures("eager")
 def test_a_chain_is_dependent_layers_and_is_timed_beside_reading_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workload, "stream_call", lambda case, device: lambda x: x.a.new_zeros(1, 1))
     case = Case(3, 32, 16, layout="NT", op="chain", depth=2)

@@ -100,7 +100,9 @@ def test_slabs_give_the_bits_of_the_whole_product(variant: hgemm_ops.VariantInfo
             exact, magnitude = reference_matmul(a, b)
             for limit in (1 << 20, 300_000, 50_000, 20_000):
                 with most_workspace(limit):
-                    if not {c.name: c for c in hgemm_ops.explain(a, b, float32="split").candidates}[variant.name].eligible:
+                    if not {c.name: c for c in hgemm_ops.explain(a, b, float32="split").candidates}[
+                        variant.name
+                    ].eligible:
                         continue
                     tried += 1
                     peak = peak_of(lambda: hgemm.matmul(a, b, variant=variant.id))
@@ -164,7 +166,9 @@ def test_workspace_is_bounded(m: int, n: int, k: int, dtype: torch.dtype) -> Non
         del a, b, out
 
 
-@pytest.mark.parametrize(("m", "n", "k", "dtype"), [BIG[0], (16384, 4097, 4099, torch.float16), (4096, 4096, 8192, torch.float32)], ids=str)
+@pytest.mark.parametrize(
+    ("m", "n", "k", "dtype"), [BIG[0], (16384, 4097, 4099, torch.float16), (4096, 4096, 8192, torch.float32)], ids=str
+)
 @pytest.mark.parametrize("captured", [False, True])
 def test_without_memory_for_the_workspace(m: int, n: int, k: int, dtype: torch.dtype, captured: bool) -> None:
     """The result fits and nothing else: torch computes the product, and the report says why."""
@@ -301,7 +305,8 @@ def other_allocator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "allocator.c").write_text(ALLOCATOR)
     library = folder / "allocator.so"
     subprocess.run(
-        ["cc", "-shared", "-fPIC", "-Wl,--unresolved-symbols=ignore-all", folder / "allocator.c", "-o", library], check=True
+        ["cc", "-shared", "-fPIC", "-Wl,--unresolved-symbols=ignore-all", folder / "allocator.c", "-o", library],
+        check=True,
     )
     return library
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <random>
 #include <string>
 
 #include "core/chip.h"
@@ -416,6 +417,110 @@ void test_gated_plans_decide_on_the_product() {
   CHECK(plan.canonical.out_sizes[1] == 8192 && p.d.row_stride == (plan.gates ? 4096 : 8192));
 }
 
+/// A random problem of up to about 2^34 bytes of operands, in any layout, aligned or not.
+Problem random_problem(std::mt19937_64& engine) {
+  const auto below = [&engine](int64_t n) { return static_cast<int64_t>(engine() % static_cast<uint64_t>(n)); };
+  const auto extent = [&below](double most) {
+    const auto x = static_cast<int64_t>(std::exp(static_cast<double>(below(1000)) / 1000 * std::log(most)));
+    return below(2) == 0 ? x + 1 : (x + 63) / 64 * 64;
+  };
+  Problem p;
+  const bool is_float32 = below(2) == 0;
+  p.dtype = p.out_dtype = p.c_dtype = is_float32 ? DType::kF32 : DType::kF16;
+  p.float32 = is_float32 ? Float32Mode::kSplit : Float32Mode::kStrict;
+  do {
+    p.m = extent(2e6), p.n = extent(2e6), p.k = extent(2e6);
+    p.batch[1] = below(3) == 0 ? extent(5000) : 1;
+    p.batch[0] = below(6) == 0 ? extent(50) : 1;
+  } while (static_cast<double>(p.m * p.k + p.k * p.n) * p.batches() > 4e9 || static_cast<double>(p.m) * p.n > 4e9);
+  const auto operand = [&](Matrix* x, int64_t rows, int64_t cols) {
+    const bool row_major = below(2) == 0;
+    x->row_stride = row_major ? cols : 1;
+    x->col_stride = row_major ? 1 : rows;
+    x->batch_stride[1] = below(4) == 0 || p.batch[1] == 1 ? 0 : rows * cols;
+    x->batch_stride[0] = below(4) == 0 || p.batch[0] == 1 ? 0 : rows * cols * p.batch[1];
+    x->data = reinterpret_cast<void*>(uintptr_t{4096} + (below(4) == 0 ? 2u << below(3) : 0u));
+  };
+  operand(&p.a, p.m, p.k);
+  operand(&p.b, p.k, p.n);
+  p.d = {nullptr, p.n, 1, {p.m * p.n * p.batch[1], p.m * p.n}};
+  p.b_is_vector = p.n == 1 && below(2) == 0;
+  if (below(4) == 0) p.numerics = NumericsMode::kBatchInvariant;
+  return p;
+}
+
+void test_no_kernel_wants_more_workspace_than_it_may_have() {
+  std::mt19937_64 engine(7);
+  int large = 0, of_less = 0;
+  for (int i = 0; i < 4000; ++i) {
+    Problem p = random_problem(engine);
+    const DeviceFacts facts = facts_of(i % 2 == 0 ? 90 : 80);
+    if (i % 4 == 0) p.most_workspace = int64_t{1} << (engine() % 28);
+    for (int id = 0; id < variant_count(); ++id) {
+      const Variant& v = variant(id);
+      if (!can_run(v, p, facts, nullptr)) continue;
+      const auto workspace = static_cast<int64_t>(v.workspace(p, facts));
+      CHECK(workspace <= p.most_workspace);
+      if (workspace > p.most_workspace)
+        std::fprintf(stderr, "%s wants %lld\n", v.name, static_cast<long long>(workspace));
+      const double us = v.predict_us(p, facts);
+      CHECK(std::isfinite(us) && us > 0);
+      large += workspace > kMostWorkspace / 2;
+      of_less += p.most_workspace < kMostWorkspace && workspace > 0;
+    }
+  }
+  CHECK(large > 1000 && of_less > 1000);
+}
+
+/// A half product always has a kernel that needs no workspace, so no promise depends on memory.
+void test_half_products_can_do_without_workspace() {
+  std::mt19937_64 engine(8);
+  for (int i = 0; i < 1000; ++i) {
+    Problem p = random_problem(engine);
+    p.numerics = NumericsMode::kBatchInvariant;
+    p.most_workspace = 0;
+    const int chosen = select(p, facts_of(90), kAuto).variant;
+    if (p.is_half()) CHECK(chosen >= 0 && variant(chosen).workspace(p, facts_of(90)) == 0);
+    if (!p.is_half()) CHECK(chosen == kRefused);
+  }
+}
+
+void test_plans_with_less() {
+  const Operand a(65536, 4097), b(4097, 4097);
+  Request request = request_of(Op::kMm, a, b);
+  Plan plan;
+  CHECK(make_plan(request, &plan) == Outcome::kOurs);
+  CHECK(plan.workspace > kMostWorkspace / 2 && plan.workspace <= kMostWorkspace);
+  Job job = plan.job();
+  int64_t workspace = plan.workspace;
+  CHECK(plan_with_less(&job, &workspace) == Outcome::kTorch);
+
+  request.numerics = static_cast<int>(NumericsMode::kBatchInvariant);
+  Plan invariant;
+  CHECK(make_plan(request, &invariant) == Outcome::kOurs && invariant.workspace > 0);
+  job = invariant.job();
+  workspace = invariant.workspace;
+  int tries = 0;
+  while (plan_with_less(&job, &workspace) == Outcome::kOurs) {
+    CHECK(++tries < 10 && workspace <= invariant.workspace / 4);
+    CHECK(variant(job.variant).sums == Sums::kInOrder);
+    CHECK(workspace == static_cast<int64_t>(variant(job.variant).workspace(job.problem, job.facts)));
+    if (workspace == 0) break;
+  }
+  CHECK(tries > 0 && workspace == 0 && plan_with_less(&job, &workspace) == Outcome::kRefused);
+
+  request.variant = find_variant("sm90_wgmma_pingpong_128x128x64_c1x1x1_pad");
+  Plan named;
+  CHECK(make_plan(request, &named) == Outcome::kOurs);
+  job = named.job();
+  workspace = named.workspace;
+  Outcome outcome;
+  for (tries = 0; (outcome = plan_with_less(&job, &workspace)) == Outcome::kOurs; ++tries) {
+    CHECK(job.variant == request.variant && workspace > 0);
+  }
+  CHECK(outcome == Outcome::kRefused && tries > 1);
+}
+
 }  // namespace
 }  // namespace hgemm
 
@@ -437,5 +542,8 @@ int main() {
   test_a_plan_says_which_operand_needs_a_copy();
   test_empty_results_are_torchs_even_where_a_kernel_is_named();
   test_gated_plans_decide_on_the_product();
+  test_no_kernel_wants_more_workspace_than_it_may_have();
+  test_half_products_can_do_without_workspace();
+  test_plans_with_less();
   return failures == 0 ? 0 : 1;
 }

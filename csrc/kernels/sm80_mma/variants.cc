@@ -82,11 +82,6 @@ double pad_us(double bytes, const DeviceFacts& facts) {
   return bytes / (kPadBandwidth * dram_gbs(facts) * 1e3);
 }
 
-/// The bytes of the slices' partial sums.
-size_t partial_bytes(const Problem& p, int splits) {
-  return sizeof(float) * static_cast<size_t>(splits) * p.batches() * p.m * p.n;
-}
-
 double gemm_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
   const bool narrow = form != Form::kPad && !is_wide(p);
   const double rate = line.rate * (narrow ? kNarrowRate : 1.0) * chip_of(facts.cc).mma_flops;
@@ -110,7 +105,8 @@ tile::Slabs slabs_of(const Problem& p, const DeviceFacts& facts, const Line& lin
 /// Bytes of the workspace: the slices' partial sums or the padded copies.
 size_t workspace(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
   switch (form) {
-    case Form::kSplitK: return partial_bytes(p, split_count(p, facts, line));
+    case Form::kSplitK:
+      return sizeof(float) * static_cast<size_t>(split_count(p, facts, line)) * p.batches() * p.m * p.n;
     case Form::kPad: return slabs_of(p, facts, line).workspace();
     default: return 0;
   }
@@ -133,10 +129,6 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   if (form == Form::kDirect && line.unaligned == sm80_mma::Unaligned::kPad && !is_wide(p)) {
     return refuse(why, "rows of A and B must start on 16 bytes (got %d and %d) and hold a multiple of 8 elements",
                   alignment_a(p), alignment_b(p));
-  }
-  if (form == Form::kSplitK && partial_bytes(p, splits) > static_cast<size_t>(p.most_workspace)) {
-    return refuse(why, "%d slices need more than %lld bytes of workspace", splits,
-                  static_cast<long long>(p.most_workspace));
   }
   return form != Form::kPad || tile::fit_workspace(slabs_of(p, facts, line), p, why);
 }
