@@ -1,4 +1,4 @@
-"""Times products whose operands' copies exceed the workspace: in slabs that fit it, and in one slab as large as need be.
+"""Times products whose operands' copies exceed the workspace: in slabs, and in one slab as large as need be.
 
 Prints, for each shape, the kernel and the microseconds of both, and the ratio of the second to the first: 1 means that
 slabs cost nothing. Rounds are interleaved, and the ratio is the median over rounds.
@@ -39,6 +39,12 @@ SHAPES = (
 _UNLIMITED = 1 << 40
 
 
+def _operand(rows: int, cols: int, dtype: torch.dtype, transposed: bool) -> torch.Tensor:
+    if transposed:
+        return _operand(cols, rows, dtype, False).t()
+    return torch.randn(rows, cols, device="cuda", dtype=dtype)
+
+
 def _graph(a: torch.Tensor, b: torch.Tensor, limit: int) -> tuple[torch.cuda.CUDAGraph, str]:
     _native.lib().hgemm_set_most_workspace(limit)
     try:
@@ -67,16 +73,7 @@ def main(rounds: int) -> None:
     ratios = []
     for m, n, k, dtype, layout in SHAPES:
         kind = getattr(torch, dtype)
-        a = (
-            torch.randn(k, m, device="cuda", dtype=kind).t()
-            if layout[0] == "T"
-            else torch.randn(m, k, device="cuda", dtype=kind)
-        )
-        b = (
-            torch.randn(n, k, device="cuda", dtype=kind).t()
-            if layout[1] == "T"
-            else torch.randn(k, n, device="cuda", dtype=kind)
-        )
+        a, b = _operand(m, k, kind, layout[0] == "T"), _operand(k, n, kind, layout[1] == "T")
         slabs, name = _graph(a, b, -1)
         whole, whole_name = _graph(a, b, _UNLIMITED)
         plain = torch.cuda.CUDAGraph()
@@ -90,10 +87,8 @@ def main(rounds: int) -> None:
         ratio = median(w / s for s, w, _ in times)
         ratios.append(ratio)
         us = [median(x) for x in zip(*times, strict=True)]
-        print(
-            f"{m}x{n}x{k} {dtype} {layout}: slabs {us[0]:.0f} us ({name}), whole {us[1]:.0f} us ({whole_name}), torch {us[2]:.0f} us: {ratio:.3f}",
-            flush=True,
-        )
+        kernels = f"slabs {us[0]:.0f} us ({name}), whole {us[1]:.0f} us ({whole_name}), torch {us[2]:.0f} us"
+        print(f"{m}x{n}x{k} {dtype} {layout}: {kernels}: {ratio:.3f}", flush=True)
         del a, b, slabs, whole, plain
         torch.cuda.empty_cache()
     print(f"geomean {math.exp(sum(map(math.log, ratios)) / len(ratios)):.4f}, worst {min(ratios):.3f}")

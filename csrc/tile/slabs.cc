@@ -69,7 +69,6 @@ void try_order(Side x, Side y, size_t limit, const SlabCost& cost, double wave_u
   if (least_y > limit) return;
   const int64_t most_x = x.largest(limit - least_y);
   if (most_x == 0) return;
-  const auto all_x = static_cast<double>(x.bytes_of(x.extent)), all_y = static_cast<double>(y.bytes_of(y.extent));
   const int64_t least_parts = ceil_div(x.grains(), most_x);
   for (int64_t wanted = least_parts; wanted < least_parts + kMostCounts && wanted <= x.grains(); ++wanted) {
     const int64_t of_x = std::min(ceil_div(x.grains(), wanted) * x.grain, x.extent), parts = ceil_div(x.extent, of_x);
@@ -92,8 +91,7 @@ void try_order(Side x, Side y, size_t limit, const SlabCost& cost, double wave_u
       s.rows_inside = y.is_rows;
       s.a_bytes = x.is_rows ? x_bytes : y_bytes;
       s.b_bytes = x.is_rows ? y_bytes : x_bytes;
-      s.copied = copied / std::max(1.0, all_x + all_y);
-      s.slowdown = waves;
+      s.k = x.problem.k;
     };
     const int64_t least_inside = ceil_div(y.grains(), most_y);
     for (int64_t inside = least_inside; inside < least_inside + kMostInside && inside <= y.grains(); ++inside) {
@@ -106,7 +104,7 @@ void try_order(Side x, Side y, size_t limit, const SlabCost& cost, double wave_u
 }
 
 /// Divides one matrix of the batch. Slabs are whole tiles, or parts of a tile where whole ones do not fit.
-Slabs slabs_of_matrix(const Problem& p, size_t limit, const SlabCost& cost, double wave_us, const CopiedBytes& bytes) {
+Best slabs_of_matrix(const Problem& p, size_t limit, const SlabCost& cost, double wave_us, const CopiedBytes& bytes) {
   const auto halved = [](int64_t grain) { return std::max(kGrain, ceil_div(grain / 2, kGrain) * kGrain); };
   Best best;
   int64_t grain_m = ceil_div(cost.tile_m, kGrain) * kGrain, grain_n = ceil_div(cost.tile_n, kGrain) * kGrain;
@@ -114,7 +112,7 @@ Slabs slabs_of_matrix(const Problem& p, size_t limit, const SlabCost& cost, doub
     const Side rows{bytes, p, p.m, cost.tile_m, grain_m, true}, cols{bytes, p, p.n, cost.tile_n, grain_n, false};
     try_order(rows, cols, limit, cost, wave_us, &best);
     try_order(cols, rows, limit, cost, wave_us, &best);
-    if (best.slabs.count > 0 || (grain_m == kGrain && grain_n == kGrain)) return best.slabs;
+    if (best.slabs.count > 0 || (grain_m == kGrain && grain_n == kGrain)) return best;
     grain_m = halved(grain_m);
     grain_n = halved(grain_n);
   }
@@ -151,6 +149,7 @@ Slabs slabs_of_batch(const Problem& p, size_t limit, const CopiedBytes& bytes) {
   s.count = ceil_div(p.batch[0], s.batch[0]) * ceil_div(p.batch[1], s.batch[1]);
   s.m = p.m;
   s.n = p.n;
+  s.k = p.k;
   s.a_bytes = aligned(bytes.a(part));
   s.b_bytes = aligned(bytes.b(part));
   return s;
@@ -164,6 +163,7 @@ Slabs one_slab(const Problem& p, const CopiedBytes& bytes) {
   for (int i = 0; i < 2; ++i) s.batch[i] = p.batch[i];
   s.m = p.m;
   s.n = p.n;
+  s.k = p.k;
   s.a_bytes = aligned(bytes.a(p));
   s.b_bytes = aligned(bytes.b(p));
   return s;
@@ -172,17 +172,43 @@ Slabs one_slab(const Problem& p, const CopiedBytes& bytes) {
 Slabs slabs_of(const Problem& p, size_t limit, const SlabCost& cost, const CopiedBytes& bytes) {
   const int64_t tiles = ceil_div(p.m, cost.tile_m) * ceil_div(p.n, cost.tile_n);
   const double whole_waves = static_cast<double>(std::max<int64_t>(1, ceil_div(tiles * p.batches(), cost.at_once)));
+  const double wave_us = cost.gemm_us / whole_waves;
   Slabs s = slabs_of_batch(p, limit, bytes);
+  if (s.count == 1) return s;
   if (s.count > 0) {
-    const auto waves = static_cast<double>(ceil_div(tiles * s.batch[0] * s.batch[1], cost.at_once));
-    s.slowdown = s.count == 1 ? 1 : waves * static_cast<double>(s.count) / whole_waves;
+    const auto waves = static_cast<double>(s.count * ceil_div(tiles * s.batch[0] * s.batch[1], cost.at_once));
+    s.extra_us = std::max(0.0, waves - whole_waves) * wave_us + static_cast<double>(s.count - 1) * cost.launch_us;
     return s;
   }
   Problem one = p;
   one.batch[0] = one.batch[1] = 1;
-  s = slabs_of_matrix(one, limit, cost, cost.gemm_us / whole_waves, bytes);
+  const Best best = slabs_of_matrix(one, limit, cost, wave_us, bytes);
+  const Slabs whole = one_slab(p, bytes);
+  const double whole_us =
+      whole_waves * wave_us + static_cast<double>(whole.workspace()) * cost.us_per_byte + cost.launch_us;
+  s = best.slabs;
   s.count *= p.batches();
-  s.slowdown *= static_cast<double>(p.batches()) / whole_waves;
+  s.extra_us = std::max(0.0, best.us * static_cast<double>(p.batches()) - whole_us);
+  return s;
+}
+
+Slabs slabs_of_k(const Problem& p, size_t limit, const CopiedBytes& bytes) {
+  constexpr int64_t kGrainK = 256;  // whole lines, and whole segments of planes
+  Problem part = p;
+  const auto fits = [&](int64_t grains) {
+    part.k = grains * kGrainK;
+    return one_slab(part, bytes).workspace() <= limit;
+  };
+  int64_t most = 0, exceeds = ceil_div(p.k, kGrainK) + 1;
+  while (exceeds - most > 1) {
+    const int64_t middle = most + (exceeds - most) / 2;
+    (fits(middle) ? most : exceeds) = middle;
+  }
+  if (most == 0) return {};
+  const int64_t parts = ceil_div(p.k, most * kGrainK);
+  part.k = ceil_div(ceil_div(p.k, parts), kGrainK) * kGrainK;
+  Slabs s = one_slab(part, bytes);
+  s.count = ceil_div(p.k, part.k);
   return s;
 }
 
@@ -211,6 +237,27 @@ Problem part_of(const Problem& p, const Slabs& s, int64_t outer, int64_t inner, 
     saved.data = p.pre_activation;
     move(&saved, row, col, p.out_dtype);
     part.pre_activation = saved.data;
+  }
+  return part;
+}
+
+Problem part_of_k(const Problem& p, int64_t first, int64_t k) {
+  Problem part = p;
+  part.k = std::min(k, p.k - first);
+  const auto step = [&](Matrix* x, int64_t stride) {
+    x->data = static_cast<unsigned char*>(x->data) + first * stride * dtype_bytes(p.dtype);
+  };
+  step(&part.a, p.a.col_stride);
+  step(&part.b, p.b.row_stride);
+  if (first > 0) {  // C and the bias are in D already
+    part.c = p.d;
+    part.c_dtype = p.out_dtype;
+    part.beta = 1.0f;
+    part.bias = nullptr;
+  }
+  if (first + k < p.k) {  // only the last part knows the argument of the activation
+    part.act = Activation::kNone;
+    part.pre_activation = nullptr;
   }
   return part;
 }

@@ -48,7 +48,7 @@ struct Slabs {
   int64_t count = 0;
 
   /// The extents of a slab. The last slab along a dimension may be smaller.
-  int64_t batch[2] = {1, 1}, m = 0, n = 0;
+  int64_t batch[2] = {1, 1}, m = 0, n = 0, k = 0;
 
   /// True: the loop over rows is the inner one. False: the loop over columns is.
   bool rows_inside = true;
@@ -56,11 +56,8 @@ struct Slabs {
   /// Bytes of the workspace for the copies of A, and behind them for the copies of B.
   size_t a_bytes = 0, b_bytes = 0;
 
-  /// The bytes that the slabs copy, divided by those of one copy of A and of B.
-  double copied = 1;
-
-  /// The waves of work tiles of all slabs, divided by those of the whole problem in one slab.
-  double slowdown = 1;
+  /// The predicted time that the slabs take beyond the whole problem in one slab.
+  double extra_us = 0;
 
   size_t workspace() const { return a_bytes + b_bytes; }
 };
@@ -71,6 +68,11 @@ Slabs one_slab(const Problem& p, const CopiedBytes& bytes);
 /// Divides a problem into the slabs with the least predicted time whose copies take at most `limit` bytes. Slabs begin
 /// at multiples of 8 rows and columns, so their operands are aligned as the whole ones are.
 Slabs slabs_of(const Problem& p, size_t limit, const SlabCost& cost, const CopiedBytes& bytes);
+
+/// Divides K alone, into parts whose copies take at most `limit` bytes: the first slab computes D from the first part
+/// of K, and each further one adds its product to D. Only for problems whose D is float32 and whose summation order may
+/// be any, in a single matrix. Sets no extra_us.
+Slabs slabs_of_k(const Problem& p, size_t limit, const CopiedBytes& bytes);
 
 /// one_slab() where it takes at most `limit` bytes, else slabs_of(); only then is `cost_of()` called.
 template <class CostOf>
@@ -89,6 +91,9 @@ inline bool fit_workspace(const Slabs& slabs, const Problem& p, Reason* why) {
 /// The part of a problem that starts at this matrix, row and column, with the extents of `slabs` or what is left.
 Problem part_of(const Problem& p, const Slabs& slabs, int64_t outer, int64_t inner, int64_t row, int64_t col);
 
+/// The part of a problem over `k` elements of K from `first` on, which adds to D unless it is the first one.
+Problem part_of_k(const Problem& p, int64_t first, int64_t k);
+
 /// Which copies a slab needs that the slab before it has not left in the workspace.
 struct Changed {
   bool a = true, b = true;
@@ -96,24 +101,26 @@ struct Changed {
 
 /// Calls `launch(part, changed)` for each slab in order, up to the first one that fails, and returns the last status.
 template <class Launch>
-Status for_each_slab(const Problem& p, const Slabs& slabs, const Launch& launch) {
-  if (slabs.count == 1) return launch(p, Changed{});
-  const int64_t rows = p.m, cols = p.n;
-  const int64_t outside = slabs.rows_inside ? cols : rows, inside = slabs.rows_inside ? rows : cols;
-  const int64_t outside_step = slabs.rows_inside ? slabs.n : slabs.m,
-                inside_step = slabs.rows_inside ? slabs.m : slabs.n;
+Status for_each_slab(const Problem& whole, const Slabs& slabs, const Launch& launch) {
+  if (slabs.count == 1) return launch(whole, Changed{});
+  const int64_t outside = slabs.rows_inside ? whole.n : whole.m, inside = slabs.rows_inside ? whole.m : whole.n;
+  const int64_t outside_step = slabs.rows_inside ? slabs.n : slabs.m;
+  const int64_t inside_step = slabs.rows_inside ? slabs.m : slabs.n;
   const void *a_before = nullptr, *b_before = nullptr;
   int64_t m_before = 0, n_before = 0;
-  for (int64_t outer = 0; outer < p.batch[0]; outer += slabs.batch[0]) {
-    for (int64_t inner = 0; inner < p.batch[1]; inner += slabs.batch[1]) {
-      for (int64_t x = 0; x < outside; x += outside_step) {
-        for (int64_t y = 0; y < inside; y += inside_step) {
-          const Problem part = part_of(p, slabs, outer, inner, slabs.rows_inside ? y : x, slabs.rows_inside ? x : y);
-          // An operand that is broadcast over the batch has the same address, and the same copy, in each slab.
-          const Changed changed{part.a.data != a_before || part.m != m_before,
-                                part.b.data != b_before || part.n != n_before};
-          a_before = part.a.data, b_before = part.b.data, m_before = part.m, n_before = part.n;
-          if (const Status e = launch(part, changed)) return e;
+  for (int64_t k = 0; k < whole.k; k += slabs.k) {
+    const Problem p = slabs.k < whole.k ? part_of_k(whole, k, slabs.k) : whole;
+    for (int64_t outer = 0; outer < p.batch[0]; outer += slabs.batch[0]) {
+      for (int64_t inner = 0; inner < p.batch[1]; inner += slabs.batch[1]) {
+        for (int64_t x = 0; x < outside; x += outside_step) {
+          for (int64_t y = 0; y < inside; y += inside_step) {
+            const Problem part = part_of(p, slabs, outer, inner, slabs.rows_inside ? y : x, slabs.rows_inside ? x : y);
+            // An operand that is broadcast over the batch has the same address, and the same copy, in each slab.
+            const Changed changed{part.a.data != a_before || part.m != m_before,
+                                  part.b.data != b_before || part.n != n_before};
+            a_before = part.a.data, b_before = part.b.data, m_before = part.m, n_before = part.n;
+            if (const Status e = launch(part, changed)) return e;
+          }
         }
       }
     }

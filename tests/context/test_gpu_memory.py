@@ -1,17 +1,20 @@
-"""How much memory products take, and what happens where there is none: slabs, fallbacks, torch's allocator of the moment."""
+"""How much memory products take, and what happens where there is none: slabs, fallbacks, torch's current allocator."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import assert_close_to_torch, rand, reference_matmul
+from helpers import assert_close_to_torch, reference_matmul
 from torch import Tensor
 
 import hgemm_ops
@@ -36,10 +39,12 @@ def most_workspace(limit: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def memory_left(left: int) -> Iterator[None]:
-    """torch's allocator may take only ``left`` more bytes from the device."""
+    """torch's allocator may take only ``left`` more bytes from the device, and has hardly any that it holds already."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    total = torch.cuda.get_device_properties(0).total_memory
+    held = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    assert held < 24 * MIB, f"{held >> 20} MiB are held beside tensors"
+    total = torch.cuda.mem_get_info()[1]
     torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + left) / total))
     try:
         yield
@@ -54,84 +59,121 @@ def warm_up() -> None:
         _ = a @ a, torch.addmm(a, a, a), torch.bmm(a[None], a[None]), F.linear(a, a, a[0])
 
 
-def peak_of(call) -> int:
-    """Bytes that torch's allocator had handed out at most during the call, beyond what it had before."""
+def peak_of(call: Callable[[], object]) -> int:
+    """The bytes that were asked of torch's allocator at most at a time during the call, beyond those before it."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+    before = torch.cuda.memory_stats()["requested_bytes.all.current"]
     call()
     torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
+    return int(torch.cuda.memory_stats()["requested_bytes.all.peak"]) - before
 
 
-PADDED = [
-    v for v in hgemm_ops.variants() if v.name.endswith("_pad") and not any(w in v.name for w in ("streamk", "edged"))
-]
-SPLIT = [v for v in hgemm_ops.variants() if v.numerics.startswith("split") or "split_" in v.name]
+PADDED = [v for v in hgemm_ops.variants() if v.name.endswith("_pad") and "edged" not in v.name]
+PLANES = [v for v in hgemm_ops.variants() if v.family in ("sm90_split", "sm80_split")]
+
+
+def filled(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
+    """Values of N(0, 1), in memory that is not a part of a larger block."""
+    return torch.empty(shape, dtype=dtype, device="cuda").normal_()
 
 
 def operand(rows: int, cols: int, transposed: bool, dtype: torch.dtype, batch: tuple[int, ...] = ()) -> Tensor:
-    if transposed:
-        return rand(*batch, cols, rows, dtype=dtype).mT
-    return rand(*batch, rows, cols, dtype=dtype)
+    return filled(*batch, cols, rows, dtype=dtype).mT if transposed else filled(*batch, rows, cols, dtype=dtype)
 
 
-@pytest.mark.parametrize("variant", [*PADDED, *SPLIT], ids=lambda v: v.name)
+def takes(variant: hgemm_ops.VariantInfo, a: Tensor, b: Tensor) -> bool:
+    candidates = hgemm_ops.explain(a, b, float32="split").candidates
+    return next(c.eligible for c in candidates if c.name == variant.name)
+
+
+PROBLEMS: list[tuple[tuple[int, ...], tuple[int, ...], int, int, int]] = [
+    ((), (), 1031, 517, 257),
+    ((), (), 515, 1501, 1031),
+    ((5,), (5,), 257, 131, 515),
+    ((3, 1), (1, 4), 131, 77, 67),
+    ((7,), (7,), 33, 41, 17),
+    ((), (), 2053, 1, 131),
+    ((), (), 1, 2053, 131),
+]
+
+
+@pytest.mark.parametrize("variant", [*PADDED, *PLANES], ids=lambda v: v.name)
 def test_slabs_give_the_bits_of_the_whole_product(variant: hgemm_ops.VariantInfo) -> None:
-    """Batch-invariant numerics promise it of the kernels of one class; the others are compared with their own error."""
-    dtype = variant.dtypes[0]
-    problems = [
-        ((), (), 1031, 517, 257),
-        ((), (), 515, 1501, 129),
-        ((5,), (5,), 257, 131, 129),
-        ((3, 1), (1, 4), 131, 77, 67),
-        ((7,), (7,), 33, 41, 17),
-        ((), (), 2053, 1, 131),
-        ((), (), 1, 2053, 131),
-    ]
-    tried = 0
-    for a_batch, b_batch, m, n, k in problems:
+    dtype, tried = variant.dtypes[0], 0
+    # Fast numerics may cut K in other places. All other kernels sum as they would in the whole product.
+    numerics = "fast" if dtype != torch.float32 else "batch_invariant"
+    cuts_k = "streamk" in variant.name
+    for a_batch, b_batch, m, n, k in PROBLEMS:
         for layout in range(4):
             a, b = operand(m, k, layout // 2 == 1, dtype, a_batch), operand(k, n, layout % 2 == 1, dtype, b_batch)
-            chosen = {c.name: c for c in hgemm_ops.explain(a, b, float32="split").candidates}
-            if not chosen[variant.name].eligible:
+
+            def call(a: Tensor = a, b: Tensor = b) -> Tensor:
+                return hgemm_ops.matmul(a, b, variant=variant.name, numerics=numerics)
+
+            if not takes(variant, a, b):
                 continue
-            whole = hgemm.matmul(a, b, variant=variant.id)
+            whole = call()
             exact, magnitude = reference_matmul(a, b)
-            for limit in (1 << 20, 300_000, 50_000, 20_000):
+            for limit in (40 * MIB, 1 << 20, 300_000, 50_000, 20_000):
                 with most_workspace(limit):
-                    if not {c.name: c for c in hgemm_ops.explain(a, b, float32="split").candidates}[
-                        variant.name
-                    ].eligible:
+                    if not takes(variant, a, b):
                         continue
                     tried += 1
-                    peak = peak_of(lambda: hgemm.matmul(a, b, variant=variant.id))
-                    out = hgemm.matmul(a, b, variant=variant.id)
-                rounded = (whole.nbytes + 511) // 512 * 512
-                assert peak <= rounded + limit + 512, (a_batch, m, n, k, layout, limit)
+                    peak = peak_of(call)
+                    out = call()
+                assert peak <= whole.nbytes + limit + 1024, (a_batch, m, n, k, layout, limit)
                 assert_close_to_torch(out, exact, torch.matmul(a, b), magnitude=magnitude)
-                if dtype != torch.float32 or layout < 2:  # a float32 A that is transposed may be cut along K as well
-                    assert torch.equal(out, whole), (a_batch, b_batch, m, n, k, layout, limit)
-    assert tried > 20
+                assert cuts_k or torch.equal(out, whole), (a_batch, b_batch, m, n, k, layout, limit)
+    assert tried > (0 if cuts_k else 12)
+
+
+@pytest.mark.parametrize("variant", PLANES, ids=lambda v: v.name)
+@pytest.mark.parametrize(
+    ("layout", "m", "n", "k"),
+    [(0, 512, 520, 40000), (1, 257, 255, 40001), (2, 130, 70, 99999), (3, 64, 1001, 30000)],
+    ids=str,
+)
+def test_planes_of_parts_of_k(variant: hgemm_ops.VariantInfo, layout: int, m: int, n: int, k: int) -> None:
+    """Where few rows and columns have a long K, fast numerics cut K, and add to the result of the part before."""
+    a = operand(m, k, layout // 2 == 1, torch.float32)
+    b = operand(k, n, layout % 2 == 1, torch.float32)
+    bias, c = filled(n, dtype=torch.float32), filled(m, n, dtype=torch.float32)
+    with most_workspace(80 * MIB):
+        assert takes(variant, a, b)
+        out = hgemm.matmul(a, b, variant=variant.id)
+        fused, saved = hgemm.linear_save(a, b.mT, bias, 2, variant=variant.id)
+        added = hgemm.addmm(c, a, b, beta=0.5, alpha=2.0, variant=variant.id)
+    exact, magnitude = reference_matmul(a, b)
+    magnitude = magnitude * max(1.0, (k / 36_000) ** 0.5)
+    assert_close_to_torch(out, exact, a @ b, magnitude=magnitude)
+    assert_close_to_torch(saved, exact + bias, F.linear(a, b.mT, bias), magnitude=magnitude)
+    assert torch.allclose(fused, F.gelu(saved))
+    theirs = torch.addmm(c, a, b, beta=0.5, alpha=2.0)
+    assert_close_to_torch(added, 2 * exact + 0.5 * c.double(), theirs, magnitude=2 * magnitude)
 
 
 def test_epilogues_of_slabs() -> None:
-    x, w = rand(1031, 515), rand(517, 515)
-    bias, c = rand(517), rand(1031, 517)
-    names = [v for v in PADDED if "pingpong_128x128" in v.name or v.name.startswith("sm80_mma_128x128")]
-    for variant in names:
-        calls = [
-            *(lambda act=act: hgemm.linear(x, w, bias, act, variant=variant.id) for act in range(5)),
-            lambda: hgemm.linear_save(x, w, bias, 2, variant=variant.id)[1],
-            lambda: hgemm.addmm(c, x, w.t(), beta=0.5, alpha=2.0, variant=variant.id),
-            lambda: hgemm.addmm(c[:, :1], x, w.t(), variant=variant.id),
-            lambda: hgemm.addmm(c[:1], x, w.t(), beta=3.0, variant=variant.id),
-            lambda: hgemm.mm(x, w.t(), out_dtype=torch.float32, variant=variant.id),
+    x, w = filled(1031, 515), filled(517, 515)
+    bias, c = filled(517), filled(1031, 517)
+    names = ("sm90_wgmma_pingpong_128x128x64_c1x1x1_pad", "sm80_mma_128x128x64_w64x64_s3_pad")
+    kernels = [v.id for v in PADDED if v.name in names and takes(v, x, w.t())]
+    assert kernels
+    for variant in kernels:
+        calls: list[Callable[[], Tensor]] = [
+            *(partial(hgemm.linear, x, w, bias, act, variant=variant) for act in range(5)),
+            partial(hgemm.addmm, c, x, w.t(), beta=0.5, alpha=2.0, variant=variant),
+            partial(hgemm.addmm, c[:, :1], x, w.t(), variant=variant),
+            partial(hgemm.addmm, c[:1], x, w.t(), beta=3.0, variant=variant),
+            partial(hgemm.mm, x, w.t(), out_dtype=torch.float32, variant=variant),
         ]
         for number, call in enumerate(calls):
             whole = call()
             with most_workspace(400_000):
-                assert torch.equal(call(), whole), (variant.name, number)
+                assert torch.equal(call(), whole), (variant, number)
+        both = hgemm.linear_save(x, w, bias, 2, variant=variant)
+        with most_workspace(400_000):
+            assert all(map(torch.equal, hgemm.linear_save(x, w, bias, 2, variant=variant), both))
 
 
 BIG = [
@@ -148,106 +190,109 @@ BIG = [
 ]
 
 
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(("m", "n", "k", "dtype"), BIG, ids=str)
-def test_workspace_is_bounded(m: int, n: int, k: int, dtype: torch.dtype) -> None:
+def test_workspace_is_bounded(m: int, n: int, k: int, dtype: torch.dtype, transposed: bool) -> None:
     warm_up()
-    for transposed in (False, True):
-        a = operand(m, k, transposed, dtype)
-        b = operand(k, n, not transposed, dtype)
-        theirs = peak_of(lambda: a @ b)
-        with use_custom_gemm(float32="split") as report:
-            ours = peak_of(lambda: a @ b)
-            out = a @ b
-        print(m, n, k, dtype, transposed, theirs >> 20, ours >> 20, report.rows[0].variant)
-        assert ours - theirs <= MOST_WORKSPACE
-        rows, cols = torch.randint(m, (50,), device="cuda"), torch.randint(n, (50,), device="cuda")
-        exact, magnitude = reference_matmul(a[rows], b[:, cols])
-        assert_close_to_torch(out[rows][:, cols], exact, (a @ b)[rows][:, cols], magnitude=magnitude)
-        del a, b, out
+    a, b = operand(m, k, transposed, dtype), operand(k, n, not transposed, dtype)
+    theirs = peak_of(lambda: a @ b)
+    with use_custom_gemm(float32="split") as report:
+        ours = peak_of(lambda: a @ b)
+        out = a @ b
+    print(m, n, k, dtype, transposed, theirs >> 20, ours >> 20, report.rows[0].variant)
+    assert ours - theirs <= MOST_WORKSPACE
+    rows, cols = torch.randint(m, (50,), device="cuda"), torch.randint(n, (50,), device="cuda")
+    exact, magnitude = reference_matmul(a[rows], b[:, cols])
+    # The tolerance of tests/helpers.py covers sums over K up to 36,000.
+    magnitude = magnitude * max(1.0, (k / 36_000) ** 0.5)
+    assert_close_to_torch(out[rows][:, cols], exact, (a @ b)[rows][:, cols], magnitude=magnitude)
 
 
-@pytest.mark.parametrize(
-    ("m", "n", "k", "dtype"), [BIG[0], (16384, 4097, 4099, torch.float16), (4096, 4096, 8192, torch.float32)], ids=str
-)
 @pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize(
+    ("m", "n", "k", "dtype"),
+    [(65536, 4097, 4097, torch.float16), (16384, 4097, 4099, torch.float16), (8192, 4096, 8192, torch.float32)],
+    ids=str,
+)
 def test_without_memory_for_the_workspace(m: int, n: int, k: int, dtype: torch.dtype, captured: bool) -> None:
     """The result fits and nothing else: torch computes the product, and the report says why."""
     warm_up()
     a, b = operand(m, k, False, dtype), operand(k, n, False, dtype)
     expected = a @ b
-    graph = torch.cuda.CUDAGraph()
-    side = torch.cuda.Stream()
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     with torch.cuda.stream(side):
         warm_up()
         torch.cuda.synchronize()
-    with use_custom_gemm(float32="split") as report:
-        with memory_left(expected.nbytes + (12 if not captured else 76) * MIB):
-            if captured:
-                with torch.cuda.graph(graph, stream=side):
-                    out = a @ b
-                graph.replay()
-            else:
+    # A capture allocates cuBLAS's workspace in its own pool.
+    left = expected.nbytes + (76 if captured else 12) * MIB
+    with use_custom_gemm(float32="split") as report, memory_left(left):
+        if captured:
+            with torch.cuda.graph(graph, stream=side):
                 out = a @ b
-    assert torch.equal(out, expected) or torch.allclose(out, expected, rtol=1e-2, atol=1e-1)
-    print(report)
+            graph.replay()
+        else:
+            out = a @ b
+    assert torch.equal(out, expected)
     (row,) = report.rows
     assert row.variant == "torch" and row.calls == 1
     assert "no memory" in row.reason
 
 
-def test_a_promise_is_held_without_memory() -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("left", [2, 20, 60])
+def test_a_promise_is_held_without_memory(dtype: torch.dtype, left: int) -> None:
     """Torch must not compute the product, so a kernel with less or no workspace does, and the bits are the same."""
     warm_up()
-    for dtype in (torch.float16, torch.float32):
-        a, b = rand(16001, 2047, dtype=dtype), rand(2047, 2049, dtype=dtype)
-        with use_custom_gemm(numerics="batch_invariant", float32="split"):
-            expected = a @ b
-        for left in (4, 20, 40):
-            with use_custom_gemm(numerics="batch_invariant", float32="split") as report:
-                with memory_left(expected.nbytes + left * MIB):
-                    out = a @ b
-            print(dtype, left, report.rows[0].variant)
-            assert torch.equal(out, expected)
-            assert [row.calls for row in report.rows] == [1] and report.rows[0].variant != "torch"
-            del out
+    a, b = filled(16001, 2047, dtype=dtype), filled(2047, 2049, dtype=dtype)
+    with use_custom_gemm(numerics="batch_invariant", float32="split") as report:
+        expected = a @ b
+        (before,) = report.rows
+    limit = expected.nbytes + left * MIB
+    with use_custom_gemm(numerics="batch_invariant", float32="split") as report, memory_left(limit):
+        out = a @ b
+    print(dtype, left, before.variant, report.rows[0].variant)
+    assert torch.equal(out, expected)
+    assert [row.calls for row in report.rows] == [1] and report.rows[0].variant != "torch"
 
 
 def test_out_of_memory_is_torchs_error() -> None:
     warm_up()
-    x, w = rand(20000, 1024), rand(20000, 1024)
-    c = rand(20000)
-    batch = rand(4, 20000, 64)
-    calls = {
+    x, w = filled(20000, 1024), filled(20000, 1024)
+    c = filled(20000)
+    batch = filled(4, 20000, 64)
+    strided = filled(20000, 2048)[:, ::2]
+    wide_x, wide_w = x.double(), w.double().t()
+    calls: dict[str, Callable[[], object]] = {
         "override": lambda: x @ w.t(),
         "mm": lambda: hgemm.mm(x, w.t()),
+        "strided": lambda: hgemm.mm(strided, w.t()),
         "matmul": lambda: hgemm_ops.matmul(x, w.t()),
         "linear": lambda: hgemm_ops.linear(x, w, c),
         "linear_save": lambda: hgemm.linear_save(x, w, c, 2),
         "linear_gated": lambda: hgemm.linear_gated(x, w, 4),
         "bmm": lambda: hgemm.bmm(batch, batch.mT),
         "addmm": lambda: hgemm.addmm(c, x, w.t()),
-        "variant": lambda: hgemm.mm(x, w.t(), variant=[v.id for v in PADDED][0] if False else -1),
         "out_dtype": lambda: hgemm.mm(x, w.t(), out_dtype=torch.float32),
-        "torch": lambda: hgemm.mm(x.double(), w.t().double()),
+        "torch's": lambda: hgemm.mm(wide_x, wide_w),
     }
     with use_custom_gemm():
         for name, call in calls.items():
-            with memory_left(100 * MIB), pytest.raises(torch.OutOfMemoryError, match="out of memory"):
+            with memory_left(100 * MIB), pytest.raises(torch.OutOfMemoryError, match="out of memory") as raised:
                 call()
-            torch.cuda.synchronize()
-        assert (x[:64] @ w[:64].t()).isfinite().all()
+            print(name, str(raised.value)[:60])
+            del raised
+            gc.collect()
+    assert (x[:64] @ w[:64].t()).isfinite().all()
 
 
-def test_a_named_kernel_takes_thinner_slabs() -> None:
-    a, b = rand(16384, 4097), rand(4097, 1025)
-    for variant in PADDED[:2]:
-        expected = hgemm.mm(a, b, variant=variant.id)
-        with memory_left(expected.nbytes + 40 * MIB):
-            out = hgemm.mm(a, b, variant=variant.id)
-            assert torch.equal(out, expected)
-            del out
-        with memory_left(expected.nbytes + 2 * MIB), pytest.raises(torch.OutOfMemoryError):
-            hgemm.mm(a, b, variant=variant.id)
+@pytest.mark.parametrize("variant", PADDED[:2], ids=lambda v: v.name)
+def test_a_named_kernel_takes_thinner_slabs(variant: hgemm_ops.VariantInfo) -> None:
+    a, b = filled(16384, 4097), filled(4097, 1025)
+    expected = hgemm.mm(a, b, variant=variant.id)
+    with memory_left(expected.nbytes + 60 * MIB):
+        assert torch.equal(hgemm.mm(a, b, variant=variant.id), expected)
+    with memory_left(expected.nbytes // 2), pytest.raises(torch.OutOfMemoryError):
+        hgemm.mm(a, b, variant=variant.id)
 
 
 ALLOCATOR = r"""
@@ -282,15 +327,16 @@ library.limit.argtypes = [ctypes.c_size_t]
 a, b = torch.randn(1031, 4097, device="cuda").half(), torch.randn(4097, 1025, device="cuda").half()
 x, w = torch.randn(1000, 1024, device="cuda"), torch.randn(1024, 1024, device="cuda")
 expected, wide = a @ b, x @ w
-with hgemm_ops.use_custom_gemm(float32="split", tune=mode == "tune", numerics="batch_invariant" if mode == "promise" else None) as report:
+numerics = "batch_invariant" if mode == "promise" else None
+with hgemm_ops.use_custom_gemm(float32="split", tune=mode == "tune", numerics=numerics) as report:
     if mode == "fail":
-        library.limit(4 << 20)
+        library.limit(6 << 20)
     before = library.count()
     found, split = a @ b, x @ w
     print("allocations", library.count() - before, "largest", library.largest_of())
     grown = torch.ops.hgemm.linear(a, b.t(), None, 2)
-    gradient = a.requires_grad_() @ b
-    gradient.sum().backward()
+    if mode != "fail":
+        (a.requires_grad_() @ b).sum().backward()
 torch.cuda.synchronize()
 print(report)
 assert torch.allclose(found.float(), expected.float(), rtol=1e-2, atol=0.5)
@@ -304,10 +350,8 @@ def other_allocator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("allocator")
     (folder / "allocator.c").write_text(ALLOCATOR)
     library = folder / "allocator.so"
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", "-Wl,--unresolved-symbols=ignore-all", folder / "allocator.c", "-o", library],
-        check=True,
-    )
+    flags = ["-shared", "-fPIC", "-Wl,--unresolved-symbols=ignore-all"]
+    subprocess.run(["cc", *flags, folder / "allocator.c", "-o", library], check=True)
     return library
 
 
@@ -324,7 +368,7 @@ def test_another_allocator(mode: str, other_allocator: Path) -> None:
 
 
 def test_a_memory_pool_serves_results_and_workspaces() -> None:
-    a, b = rand(2049, 4097), rand(4097, 2049)
+    a, b = filled(2049, 4097), filled(4097, 2049)
     with use_custom_gemm():
         expected = a @ b
         torch.cuda.synchronize()
@@ -341,7 +385,7 @@ def test_a_memory_pool_serves_results_and_workspaces() -> None:
 
 
 def test_a_graphs_private_pool_serves_workspaces() -> None:
-    a, b = rand(2049, 4097), rand(4097, 2049)
+    a, b = filled(2049, 4097), filled(4097, 2049)
     with use_custom_gemm():
         expected = a @ b
         graph = torch.cuda.CUDAGraph()
@@ -366,9 +410,6 @@ def test_expandable_segments() -> None:
         "assert all(torch.allclose(x.float(), (a @ b).float(), rtol=1e-2, atol=0.5) for x in found)\n"
         "assert all(row.variant != 'torch' for row in report.rows)\n"
     )
-    for variable in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-        import os
-
-        environment = os.environ | {variable: "expandable_segments:True"}
-        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-        assert run.returncode == 0, run.stderr[-3000:]
+    environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert run.returncode == 0, run.stderr[-3000:]

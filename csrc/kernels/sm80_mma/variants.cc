@@ -136,11 +136,9 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
   const double gemm = gemm_us(p, facts, line, form);
   if (form != Form::kPad) return gemm;
-  const tile::Slabs slabs = slabs_of(p, facts, line);
   const PaddedBytes bytes(pads_of(p));
   const double copied = 2.0 * static_cast<double>(bytes.a(p) + bytes.b(p));
-  return gemm * slabs.slowdown + cost::kLaunchUs * static_cast<double>(2 * slabs.count - 1) +
-         pad_us(copied * slabs.copied, facts);
+  return gemm + cost::kLaunchUs + pad_us(copied, facts) + slabs_of(p, facts, line).extra_us;
 }
 
 /// The functions of a Variant, bound to one kernel and form.

@@ -62,10 +62,8 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reas
 }
 
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const tile::Slabs slabs = slabs_of(tile::split::by_rows(p), facts, line);
   const double pass_us = tile::split::pass_bytes(p) / (kPassShare * dram_gbs(facts) * 1e3);
-  return kStartUs * static_cast<double>(slabs.count) + pass_us * slabs.copied +
-         cost_of(p, facts, line).gemm_us * slabs.slowdown;
+  return kStartUs + pass_us + cost_of(p, facts, line).gemm_us + slabs_of(tile::split::by_rows(p), facts, line).extra_us;
 }
 
 template <class C>

@@ -34,6 +34,7 @@ constexpr double kColumnUs = 0.027;   // per column of a tile: the last wait, th
 constexpr int kProducts = 6;          // pairs of planes that are multiplied
 constexpr double kPartUs = 9.0;       // per wave of slices: a new start, the sums to the workspace
 constexpr double kSumUs = 2.0;        // per slice: what the last block of a tile reads
+constexpr double kSumBytes = 12;      // per element of D: to add a part of K to it, by the general epilogue
 constexpr int kLeastSteps = 8;        // stages of a slice, at least
 constexpr int kMostSlices = 16;
 
@@ -78,46 +79,80 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line, int most
   return best;
 }
 
-/// How a launch runs a problem that is by rows (tile::split::by_rows): in one slab by its plan, or in several slabs,
-/// none of which slices K.
+/// How a launch runs a problem that is by rows (tile::split::by_rows): in one slab, in slabs of rows and columns, none
+/// of which slices K, or in parts of K, each of which may be sliced as a problem of its own.
 struct Launch {
   tile::Slabs slabs;
-  Plan plan;
+  bool slices;        // the slabs of K have schedules of their own
+  size_t extra;       // bytes of the workspace behind the planes
+  Schedule schedule;  // of all slabs where they do not slice
+  double us;
 
-  size_t workspace(const Line& line) const { return slabs.workspace() + extra_bytes(plan.schedule, line); }
+  size_t workspace() const { return slabs.workspace() + extra; }
 };
 
-double pass_bandwidth(const DeviceFacts& facts) {
-  return kSplitShare * dram_gbs(facts) * 1e3;  // bytes per microsecond
+/// The time of the pass that makes all planes once.
+double pass_us(const Problem& p, const DeviceFacts& facts) {
+  return tile::split::pass_bytes(p) / (kSplitShare * dram_gbs(facts) * 1e3);
 }
 
-Launch launch_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const tile::split::PlanesBytes bytes;
-  Launch whole{tile::one_slab(p, bytes), plan(p, facts, line)};
-  const auto limit = static_cast<size_t>(p.most_workspace);
-  if (whole.workspace(line) <= limit) return whole;
+Launch in_one_slab(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Plan whole = plan(p, facts, line);
+  return {.slabs = tile::one_slab(p, tile::split::PlanesBytes()),
+          .slices = false,
+          .extra = extra_bytes(whole.schedule, line),
+          .schedule = whole.schedule,
+          .us = kStartUs + pass_us(p, facts) + whole.gemm_us};
+}
+
+/// Slabs of rows and columns.
+Launch in_slabs(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Plan unsliced = plan(p, facts, line, /*most_slices=*/1);
   const tile::SlabCost cost{
       .tile_m = int64_t{line.tile.bm} * line.cm,
       .tile_n = line.tile.bn,
       .at_once = std::max(1, facts.sm_count / line.cm),
       .gemm_us = unsliced.gemm_us,
-      .us_per_byte = tile::split::kPassBytes / pass_bandwidth(facts),
+      .us_per_byte = tile::split::kPassBytes / (kSplitShare * dram_gbs(facts) * 1e3),
       .launch_us = kStartUs,
   };
-  return {tile::slabs_of(p, limit, cost, bytes), unsliced};
+  const auto limit = static_cast<size_t>(p.most_workspace);
+  const tile::Slabs slabs = tile::slabs_of(p, limit, cost, tile::split::PlanesBytes());
+  return {.slabs = slabs,
+          .slices = false,
+          .extra = 0,
+          .schedule = kOneSlice,
+          .us = kStartUs + pass_us(p, facts) + unsliced.gemm_us + slabs.extra_us};
+}
+
+/// Parts of K. slabs.count is 0 where the order of summation must be one, or the parts would be short.
+Launch in_parts_of_k(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  constexpr int64_t kLeastPart = 512;
+  const auto limit = static_cast<size_t>(p.most_workspace);
+  if (p.numerics != NumericsMode::kFast || p.batches() > 1 || limit < 2 * kMostExtraBytes) return {};
+  const tile::Slabs slabs = tile::slabs_of_k(p, limit - kMostExtraBytes, tile::split::PlanesBytes());
+  if (slabs.count == 0 || slabs.k < kLeastPart) return {};
+  Problem part = p;
+  part.k = slabs.k;
+  const auto parts = static_cast<double>(slabs.count), results = static_cast<double>(p.m) * static_cast<double>(p.n);
+  const double sum_us = results * kSumBytes / (kSplitShare * dram_gbs(facts) * 1e3);
+  return {.slabs = slabs,
+          .slices = true,
+          .extra = kMostExtraBytes,
+          .schedule = kOneSlice,
+          .us = parts * (kStartUs + plan(part, facts, line).gemm_us) + pass_us(p, facts) + (parts - 1) * sum_us};
+}
+
+Launch launch_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Launch whole = in_one_slab(p, facts, line);
+  if (whole.workspace() <= static_cast<size_t>(p.most_workspace)) return whole;
+  const Launch of_k = in_parts_of_k(p, facts, line), slabs = in_slabs(p, facts, line);
+  return of_k.slabs.count > 0 && (slabs.slabs.count == 0 || of_k.us < slabs.us) ? of_k : slabs;
 }
 
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reason* why) {
   return is_built_for_sm90a(why) && tile::split::is_countable(p, line.tile, why) &&
          tile::fit_workspace(launch_of(tile::split::by_rows(p), facts, line).slabs, p, why);
-}
-
-double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const Launch launch = launch_of(tile::split::by_rows(p), facts, line);
-  const double pass_us = tile::split::pass_bytes(p) / pass_bandwidth(facts);
-  return kStartUs * static_cast<double>(launch.slabs.count) + pass_us * launch.slabs.copied +
-         launch.plan.gemm_us * launch.slabs.slowdown;
 }
 
 template <class C>
@@ -134,14 +169,17 @@ struct Functions {
     return hgemm::eligible(p, facts, kLine<C>, why);
   }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
-    return launch_of(tile::split::by_rows(p), facts, kLine<C>).workspace(kLine<C>);
+    return launch_of(tile::split::by_rows(p), facts, kLine<C>).workspace();
   }
-  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kLine<C>); }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) {
+    return launch_of(tile::split::by_rows(p), facts, kLine<C>).us;
+  }
   static Status launch(const Problem& given, const DeviceFacts& facts, void* workspace, Stream stream) {
     const Problem p = tile::split::by_rows(given);
     const Launch launch = launch_of(p, facts, kLine<C>);
     return tile::for_each_slab(p, launch.slabs, [&](const Problem& part, const tile::Changed& changed) {
-      return call<&sm90_split::launch<C>>(part, facts, launch.plan.schedule,
+      const Schedule schedule = launch.slices ? plan(part, facts, kLine<C>).schedule : launch.schedule;
+      return call<&sm90_split::launch<C>>(part, facts, schedule,
                                           tile::split::memory_of(launch.slabs, workspace, changed), stream);
     });
   }

@@ -75,12 +75,18 @@ sm90_wgmma::Edges edges_of(const Problem& p, const DeviceFacts& facts, const Lin
 Pads pads_of(const Problem& p, const Line& line) {
   return {!sm90_wgmma::is_tma_a(p), !sm90_wgmma::is_tma_b(p), line.tile.bn % 32 == 0 ? 0 : line.tile.bn};
 }
-/// Stream-K: bytes of all blocks' partial sums and flags; 0 for other kernels.
-size_t stream_k_bytes(const Problem& p, const DeviceFacts& facts, const Line& line) {
+/// Stream-K: bytes of the partial sums and flags of so many clusters; 0 for other kernels.
+size_t stream_k_bytes(int64_t clusters, const Line& line) {
   if (line.partial_bytes == 0) return 0;
-  const size_t blocks = size_t{split_of(p, facts, line).clusters} * line.cm * line.cn;
+  const size_t blocks = static_cast<size_t>(clusters) * line.cm * line.cn;
   constexpr size_t kAlign = 256;
   return blocks * line.partial_bytes + (blocks * sizeof(uint64_t) + kAlign - 1) / kAlign * kAlign;
+}
+size_t stream_k_bytes(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  return line.partial_bytes == 0 ? 0 : stream_k_bytes(split_of(p, facts, line).clusters, line);
+}
+size_t most_stream_k_bytes(const DeviceFacts& facts, const Line& line) {
+  return stream_k_bytes(clusters_at_once(facts, line.cm * line.cn), line);
 }
 
 /// The time of the epilogue as a multiple of a plain one's. Where TMA stores D, the code for bias and relu is unrolled
@@ -151,25 +157,46 @@ double pad_us(double bytes, const DeviceFacts& facts) {
   return bytes / (kPadBandwidth * dram_gbs(facts) * 1e3);
 }
 
-/// The slabs of the padded copies. Only kernels that divide every problem alike, by whole tiles, take several slabs: an
-/// edged kernel or stream-K would cut each slab in a way of its own, or find nothing to cut.
+/// Whether stream-K finds tiles to split in each slab, of which there are at most four sizes.
+bool splits_every_slab(const Problem& p, const tile::Slabs& slabs, const DeviceFacts& facts, const Line& line) {
+  Problem part = p;
+  for (const int64_t m : {std::min(slabs.m, p.m), p.m % slabs.m}) {
+    for (const int64_t n : {std::min(slabs.n, p.n), p.n % slabs.n}) {
+      part.m = m;
+      part.n = n;
+      if (m > 0 && n > 0 && split_of(part, facts, line).units == 0) return false;
+    }
+  }
+  return true;
+}
+
+/// The slabs of the padded copies. They lie in the workspace behind the partial sums of stream-K. An edged kernel takes
+/// one slab only: it would cut the columns of each slab in a way of its own, or find nothing to cut.
 tile::Slabs slabs_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const PaddedBytes bytes(pads_of(p, line));
   const auto limit = static_cast<size_t>(p.most_workspace);
-  if (line.edge > 0 || line.partial_bytes > 0) {
-    const tile::Slabs whole = tile::one_slab(p, bytes);
-    return whole.workspace() + stream_k_bytes(p, facts, line) <= limit ? whole : tile::Slabs{};
-  }
-  return tile::fewest_slabs(p, limit, bytes, [&] {
-    return tile::SlabCost{
-        .tile_m = int64_t{line.tile.bm} * line.cm,
-        .tile_n = int64_t{line.tile.bn} * line.cn,
-        .at_once = clusters_at_once(facts, line.cm * line.cn * line.ck),
-        .gemm_us = gemm_us(p, facts, line, Form::kPad),
-        .us_per_byte = pad_us(2.0, facts),
-        .launch_us = kStartUs + kPadUs,
-    };
-  });
+  const bool is_stream_k = line.partial_bytes > 0;
+  const tile::Slabs whole = tile::one_slab(p, bytes);
+  if (whole.workspace() + (is_stream_k ? stream_k_bytes(p, facts, line) : 0) <= limit) return whole;
+  const size_t partial = is_stream_k ? most_stream_k_bytes(facts, line) : 0;
+  if (line.edge > 0 || partial >= limit || (is_stream_k && p.batches() > 1)) return {};
+  // Stream-K has no waves: its clusters share the k-tiles, however many tiles there are.
+  const tile::SlabCost cost{
+      .tile_m = int64_t{line.tile.bm} * line.cm,
+      .tile_n = int64_t{line.tile.bn} * line.cn,
+      .at_once = is_stream_k ? 1 : clusters_at_once(facts, line.cm * line.cn * line.ck),
+      .gemm_us = gemm_us(p, facts, line, Form::kPad),
+      .us_per_byte = pad_us(2.0, facts),
+      .launch_us = kStartUs + kPadUs + (is_stream_k ? kLeaveUs + kAddUs : 0),
+  };
+  const tile::Slabs slabs = tile::slabs_of(p, limit - partial, cost, bytes);
+  return is_stream_k && slabs.count > 0 && !splits_every_slab(p, slabs, facts, line) ? tile::Slabs{} : slabs;
+}
+
+/// Bytes of the workspace before the copies.
+size_t partial_room(const Problem& p, const tile::Slabs& slabs, const DeviceFacts& facts, const Line& line) {
+  if (line.partial_bytes == 0) return 0;
+  return slabs.count == 1 ? stream_k_bytes(p, facts, line) : most_stream_k_bytes(facts, line);
 }
 
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Reason* why) {
@@ -225,10 +252,9 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
   const double gemm = gemm_us(p, facts, line, form);
   if (form != Form::kPad) return gemm;
-  const tile::Slabs slabs = slabs_of(p, facts, line);
   const PaddedBytes bytes(pads_of(p, line));
   const double copied = 2.0 * static_cast<double>(bytes.a(p) + bytes.b(p));
-  return gemm * slabs.slowdown + kPadUs * static_cast<double>(slabs.count) + pad_us(copied * slabs.copied, facts);
+  return gemm + kPadUs + pad_us(copied, facts) + slabs_of(p, facts, line).extra_us;
 }
 
 template <class C>
@@ -260,8 +286,9 @@ struct Functions {
     return hgemm::eligible(p, facts, kLine<C>, kForm, why);
   }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
-    const size_t partial = stream_k_bytes(p, facts, kLine<C>);
-    return kForm == Form::kPad ? partial + slabs_of(p, facts, kLine<C>).workspace() : partial;
+    if (kForm != Form::kPad) return stream_k_bytes(p, facts, kLine<C>);
+    const tile::Slabs slabs = slabs_of(p, facts, kLine<C>);
+    return partial_room(p, slabs, facts, kLine<C>) + slabs.workspace();
   }
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
     return hgemm::predict_us(p, facts, kLine<C>, kForm);
@@ -270,10 +297,10 @@ struct Functions {
     if constexpr (kForm != Form::kPad) {
       return launch_dtype(p, facts, workspace, stream);
     } else {
-      void* const copies = static_cast<unsigned char*>(workspace) + stream_k_bytes(p, facts, kLine<C>);
       const Pads pads = pads_of(p, kLine<C>);
       const tile::Slabs slabs = slabs_of(p, facts, kLine<C>);
-      const PadMemory memory = pad_memory(slabs, copies);
+      const size_t partial = partial_room(p, slabs, facts, kLine<C>);
+      const PadMemory memory = pad_memory(slabs, static_cast<unsigned char*>(workspace) + partial);
       return tile::for_each_slab(p, slabs, [&](const Problem& part, const tile::Changed& changed) {
         if (const Status e = launch_pad(part, facts, pads, changed, memory, stream); e != 0) return e;
         return launch_dtype(padded_problem(part, pads, memory), facts, workspace, stream);
