@@ -1,10 +1,11 @@
 """Stresses the runtime on this GPU with long runs and unusual orders of events.
 
-It checks memory that must not grow, memory that is used again, graphs captured beside eager calls, and kernels that
-read what the kernel right before them wrote in place.
+It checks memory that must not grow, memory that is used again, graphs captured beside eager calls, kernels that read
+what the kernel right before them wrote in place, and products under a limit of memory, which must end as torch's do.
 
-Values are small integers, which matrices of zeros and ones select. So every sum is exact, and a stale or overwritten
-operand makes results unequal. Writes ``results/<gpu>/stress_runtime.json``; ends with status 1 if something is wrong.
+Values are small integers, which matrices of zeros and ones select, but for the products under a limit. So every sum is
+exact, and a stale or overwritten operand makes results unequal. Writes ``results/<gpu>/stress_runtime.json``; ends
+with status 1 if something is wrong.
 """
 
 from __future__ import annotations
@@ -377,12 +378,118 @@ def _chain_is_right(machine: Machine, link: Link, dtype: torch.dtype, kind: str,
     return True
 
 
+# Products under a memory limit
+
+
+@dataclass(frozen=True)
+class Limited:
+    """A product, and how many bytes torch's allocator may take for its result and all that lies beside it."""
+
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    transposed: tuple[bool, bool]
+    dtype: torch.dtype
+    door: str  # "override" or "op"
+    numerics: str
+    left: int
+
+
+_SPARE = 400 << 20  # bytes: more than any workspace of ours
+
+
+def limited_product(rng: random.Random, largest: int) -> Limited:
+    """Draws a product of matrices, or of batches of them, and a limit around what its result takes.
+
+    ``largest``: the most elements of an operand and of the result.
+    """
+
+    def size(most: float) -> int:
+        x = int(most ** rng.random())
+        return x + 1 if rng.random() < 0.6 else -(-x // 64) * 64
+
+    while True:
+        m, n, k = size(1e5), size(1e5), size(1e5)
+        batch = (size(200),) if rng.random() < 0.3 else ()
+        times = batch[0] if batch else 1
+        if max(m * k, k * n, m * n) * times <= largest:
+            break
+    dtype = rng.choice((torch.float16, torch.bfloat16, torch.float32))
+    result = m * n * times * dtype.itemsize
+    left = rng.choice((rng.randrange(2 * result + 1), result + rng.randrange(_SPARE)))
+    transposed = (rng.random() < 0.5, rng.random() < 0.5)
+    numerics = "batch_invariant" if rng.random() < 0.2 else "fast"
+    return Limited((*batch, m, k), (*batch, k, n), transposed, dtype, rng.choice(("override", "op")), numerics, left)
+
+
+def _limited_operand(machine: Machine, shape: tuple[int, ...], transposed: bool, dtype: torch.dtype) -> Tensor:
+    if transposed:
+        return _limited_operand(machine, (*shape[:-2], shape[-1], shape[-2]), False, dtype).mT
+    # Filled in place: a large temporary would leave memory that torch's allocator holds and the limit does not count.
+    return torch.empty(shape, dtype=dtype, device=machine.device).uniform_(-1, 1)
+
+
+def _under_limit(machine: Machine, left: int, call: Callable[[], Tensor]) -> tuple[str, Tensor | None]:
+    """Returns how the call ends: "ok", or the name of its exception, and its result."""
+    if machine.on_gpu:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        total = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + left) / total))
+    try:
+        result = call()
+        machine.synchronize()
+        return "ok", result
+    except Exception as error:
+        return type(error).__name__, None
+    finally:
+        if machine.on_gpu:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def limit_memory(machine: Machine, products: int) -> dict[str, Any]:
+    """Multiplies under limits drawn at random, with torch and with us.
+
+    Where torch finds the memory, so must we: no exception that torch does not raise, and the same result but for
+    rounding. Where torch is out of memory, our exception must be the same.
+    """
+    rng = random.Random(0)
+    ends: Counter[str] = Counter()
+    wrong: list[str] = []
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):  # cuBLAS allocates its workspace at the first call
+        x = torch.ones(256, 256, dtype=dtype, device=machine.device)
+        _ = x @ x, torch.bmm(x[None], x[None]), x @ x[0]
+    for _ in range(products):
+        p = limited_product(rng, 1 << 27 if machine.on_gpu else 1 << 16)
+        a = _limited_operand(machine, p.a, p.transposed[0], p.dtype)
+        b = _limited_operand(machine, p.b, p.transposed[1], p.dtype)
+        multiply = torch.ops.hgemm.matmul if p.door == "op" else torch.matmul
+        theirs, expected = _under_limit(machine, p.left, lambda a=a, b=b: torch.matmul(a, b))
+        with hgemm_ops.use_custom_gemm(numerics=p.numerics, float32="split"):
+            ours, found = _under_limit(machine, p.left, lambda a=a, b=b, multiply=multiply: multiply(a, b))
+        ends[f"torch {theirs}, ours {ours}"] += 1
+        if theirs != ours and not (ours == "ok" and theirs == "OutOfMemoryError"):
+            wrong.append(f"torch {theirs}, ours {ours}: {p}")
+        elif expected is not None and found is not None and not _agree(found, expected, p.a[-1]):
+            wrong.append(f"another result: {p}")
+        del a, b, expected, found
+    return {"products": products, "ends": dict(ends), "wrong": wrong[:20], "ok": not wrong}
+
+
+def _agree(found: Tensor, expected: Tensor, k: int) -> bool:
+    """Whether two products of values in [-1, 1] differ by rounding only, in a sample of their elements."""
+    step = max(1, found.numel() // 100_000)
+    x, y = found.flatten()[::step].double(), expected.flatten()[::step].double()
+    eps = torch.finfo(found.dtype).eps
+    return bool(((x - y).abs() <= 4 * eps * y.abs() + 1e-5 * k**0.5).all())
+
+
 @click.command(help=__doc__)
-@click.option("--part", "parts", multiple=True, type=click.Choice(("calls", "reuse", "capture", "chains")))
+@click.option("--part", "parts", multiple=True, type=click.Choice(("calls", "reuse", "capture", "chains", "limits")))
 @click.option("--calls", type=click.IntRange(min=1), default=1_000_000, show_default=True)
+@click.option("--products", type=click.IntRange(min=1), default=10_000, show_default=True, help="Under a memory limit.")
 @click.option("--quick", is_flag=True, help="A few of everything: tries the script, also without a GPU.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Another file.")
-def main(parts: tuple[str, ...], calls: int, quick: bool, output: Path | None) -> None:
+def main(parts: tuple[str, ...], calls: int, products: int, quick: bool, output: Path | None) -> None:
     if (quick or parts) and output is None:
         raise click.UsageError("--quick and --part are no record: they need --output")
     if not (quick or torch.cuda.is_available()):
@@ -394,6 +501,7 @@ def main(parts: tuple[str, ...], calls: int, quick: bool, output: Path | None) -
         "reuse": lambda: reuse_buffers(machine, 5 if quick else 1000),
         "capture": lambda: capture_beside_calls(machine, 5 if quick else 300),
         "chains": lambda: chain_links(machine, 2 if quick else 4, LINKS[:4] if quick else LINKS),
+        "limits": lambda: limit_memory(machine, 20 if quick else products),
     }
     found = {}
     for name in parts or every:

@@ -190,6 +190,23 @@ def test_reused_buffers_and_captures(machine: stress_runtime.Machine, monkeypatc
     assert set(stress_runtime.capture_beside_calls(machine, 1)["wrong"]) == {"eager", "replayed"}
 
 
+def test_products_under_a_limit_must_end_as_torchs_do(
+    machine: stress_runtime.Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = stress_runtime.limit_memory(machine, 20)
+    assert found["ok"] and found["ends"] == {"torch ok, ours ok": 20}
+    ends = iter(["ok", "OutOfMemoryError", "OutOfMemoryError", "ok", "OutOfMemoryError", "RuntimeError"])
+    monkeypatch.setattr(stress_runtime, "_under_limit", lambda machine, left, call: (next(ends), None))
+    found = stress_runtime.limit_memory(machine, 3)
+    assert [text.split(":")[0] for text in found["wrong"]] == [
+        "torch ok, ours OutOfMemoryError",
+        "torch OutOfMemoryError, ours RuntimeError",
+    ]
+    results = iter([torch.ones(4, 4), torch.full((4, 4), 2.0)])
+    monkeypatch.setattr(stress_runtime, "_under_limit", lambda machine, left, call: ("ok", next(results)))
+    assert "another result" in stress_runtime.limit_memory(machine, 1)["wrong"][0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [stress_products, stress_runtime])
 def test_quick_runs_write_a_record(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
