@@ -87,7 +87,7 @@ class KindIndex {
   std::vector<uint32_t> slots_;  // a power of two of them: 0 where it is free, else 1 + a place
 };
 
-HgemmCallKind kind_of(const Call& call) {
+HgemmCallKind kind_of(const CountedCall& call) {
   const Problem& p = call.problem;
   const Decision& d = call.decision;
   return {.batch = p.batches(),
@@ -240,7 +240,7 @@ void let_go() {
 }
 
 /// Finds the counter in the current ledger, and holds that ledger. Returns false where no tally is started.
-bool find_counter(const Call& call, CounterPlace* place) {
+bool find_counter(const CountedCall& call, CounterPlace* place) {
   const HgemmCallKind kind = kind_of(call);
   std::shared_ptr<Ledger> before;  // freed after the mutex is unlocked
   Counting& c = counting();
@@ -269,7 +269,7 @@ void Counting::change() {
   current_id.store(id, std::memory_order_release);
 }
 
-bool count_call(const Call& call, CounterPlace* place) {
+bool count_call(const CountedCall& call, CounterPlace* place) {
   const uint64_t now = current_id.load(std::memory_order_acquire);
   if (now == 0) return false;
   if ((place->ledger != now || held.id != now) && !find_counter(call, place)) return false;

@@ -27,7 +27,7 @@ struct CounterPlace {
 };
 
 /// A call that is to be counted.
-struct Call {
+struct CountedCall {
   const Problem& problem;
   int ordinal;  // of the CUDA device
   int cc;       // its compute capability; 0 where nobody asked for it
@@ -38,7 +38,7 @@ struct Call {
 
 /// Counts a call for every tally that is started, and returns whether one is. Beyond kMostKinds kinds in a ledger, all
 /// further kinds share one counter, whose sizes are 0.
-bool count_call(const Call& call, CounterPlace* place);
+bool count_call(const CountedCall& call, CounterPlace* place);
 
 /// Takes back the call that this thread has counted last, at `place`. Nothing happens if its ledger is gone since.
 void uncount_call(const CounterPlace& place);

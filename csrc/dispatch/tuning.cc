@@ -109,7 +109,9 @@ bool tune(const Problem& p, const DeviceFacts& facts, int ordinal) {
   describe_operand(product.a, &tuning.a, tuning.a_strides);
   describe_operand(product.b, &tuning.b, tuning.b_strides);
   tuning.d = product.d.data;
-  const Job job{product, facts};
+  Job job;
+  job.problem = product;
+  job.facts = facts;
   std::memcpy(tuning.state, &job, sizeof(job));
   return tuner(&tuning) == 0;
 }
