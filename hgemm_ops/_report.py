@@ -155,13 +155,11 @@ class Report:
         hidden = [f"  not seen, because another package's kernel runs there: {op}" for op in _override.hidden()]
         if not rows:
             why = _override.reason() or ("" if torch.cuda.is_initialized() else "nothing has used CUDA")
-            return "
-".join(["no matrix products were seen" + (f": {why}" if why else ""), *hidden])
+            return "\n".join(["no matrix products were seen" + (f": {why}" if why else ""), *hidden])
         totals = _totals(rows)
         printed = _most_important(_merge_sizes(_merge_layers(rows)))
         unprinted = _unprinted(len(rows), totals["calls"], totals["flops"], printed)
-        return "
-".join((*_table(printed), *unprinted, "", *_footer(totals), *hidden))
+        return "\n".join((*_table(printed), *unprinted, "", *_footer(totals), *hidden))
 
     def __repr__(self) -> str:
         return f"<hgemm_ops report: {sum(count.calls for count in self._counts(as_shown=False))} calls>"
