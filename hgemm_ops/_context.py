@@ -41,9 +41,9 @@ class use_custom_gemm(ContextDecorator):
     It stays registered, and calls torch's own kernels while no context is active. Another package may have overridden
     an operator before, for batch-invariant results for instance. Its kernel is then called in place of torch's, here
     and wherever this page says torch. If another package overrides an operator later, its kernel runs, and the report
-    says so. Entering a context does not initialise CUDA, so a process may still fork. The first matmul on a device finds
-    out about it. If no kernel of this package can run there, all its matmuls are left to torch, with one line in the
-    log.
+    says so. Entering a context does not initialise CUDA, so a process may still fork. The first matmul on a device
+    finds out about it. If no kernel of this package can run there, all its matmuls are left to torch, with one line in
+    the log.
 
     The context applies to the thread that enters it, and to all threads outside any context of their own, such as
     autograd's or those of a data-parallel wrapper. Contexts nest. The inner ``variant`` counts, even when it is None;

@@ -140,7 +140,9 @@ def test_classes_are_refused(what: type) -> None:
         use_custom_gemm()(what)
 
 
-@pytest.mark.parametrize("what", [3, None, property(len), functools.partialmethod(len)], ids=lambda what: type(what).__name__)
+@pytest.mark.parametrize(
+    "what", [3, None, property(len), functools.partialmethod(len)], ids=lambda what: type(what).__name__
+)
 def test_what_is_no_function_is_refused(what: Any) -> None:
     with pytest.raises(TypeError, match="expected a function, got "):
         use_custom_gemm()(what)

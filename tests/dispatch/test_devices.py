@@ -112,6 +112,7 @@ class Api(ctypes.Structure):
         ("sizes", ctypes.c_int32 * 4),
         ("active", ctypes.CFUNCTYPE(ctypes.c_int)),
         ("plan", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Product), ctypes.c_void_p)),
+        ("plan_with_less", ctypes.c_void_p),
         ("launch", ctypes.c_void_p),
         ("error", ctypes.CFUNCTYPE(ctypes.c_char_p)),
     ]
