@@ -93,10 +93,10 @@ __device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[
   }
 }
 
-/// Reduces a warp's sums over the slices of K. In block `owner` of the cluster it adds the sums that the other blocks
-/// send, in the order of the slices, to the block's own, and returns true. In the other blocks it sends their sums to
-/// the owner and returns false. `sums`: shared memory for (splits - 1, COLS / 8, 32 lanes, 4) floats, whose bytes
-/// complete on `bar`.
+/// Reduces a warp's sums over the slices of K. In block `owner` of the cluster it adds up the sums that the other
+/// blocks send, and the block's own, in the order of the slices, and returns true. In the other blocks it sends their
+/// sums to the owner and returns false. `sums`: shared memory for (splits - 1, COLS / 8, 32 lanes, 4) floats, whose
+/// bytes complete on `bar`.
 template <class Traits>
 __device__ __forceinline__ bool add_slices(const Params& p, float (&acc)[Traits::COLS / 2], int owner,
                                            const float* sums, uint32_t bar) {
@@ -115,14 +115,19 @@ __device__ __forceinline__ bool add_slices(const Params& p, float (&acc)[Traits:
   }
   if (lane == 0) ptx::mbarrier_arrive_expect_tx(bar, (p.splits - 1) * groups * 512);
   ptx::mbarrier_wait(bar, 0);
-  for (int r = 0; r < p.splits - 1; ++r) {
 #pragma unroll
-    for (int j = 0; j < Traits::COLS / 8; ++j) {
-      if (j < groups) {
-        const float4 v = reinterpret_cast<const float4*>(sums)[(r * (Traits::COLS / 8) + j) * 32 + lane];
-        acc[4 * j] += v.x, acc[4 * j + 1] += v.y, acc[4 * j + 2] += v.z, acc[4 * j + 3] += v.w;
+  for (int j = 0; j < Traits::COLS / 8; ++j) {
+    if (j >= groups) break;
+    float* const own = acc + 4 * j;
+    float4 sum = {-0.0f, -0.0f, -0.0f, -0.0f};  // keeps the sign of a zero
+    for (int s = 0; s < p.splits; ++s) {
+      float4 v = {own[0], own[1], own[2], own[3]};
+      if (s != owner) {
+        v = reinterpret_cast<const float4*>(sums)[((s - (s > owner)) * (Traits::COLS / 8) + j) * 32 + lane];
       }
+      sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
     }
+    own[0] = sum.x, own[1] = sum.y, own[2] = sum.z, own[3] = sum.w;
   }
   return true;
 }

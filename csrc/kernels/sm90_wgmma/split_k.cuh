@@ -10,9 +10,9 @@
 namespace hgemm::sm90_wgmma {
 
 /// Reduces the accumulators of the cluster's blocks. Block `half` % CK finishes 32-column subtile `half`. Each block
-/// sends its sums of the other blocks' subtiles to them, and adds the sums that it receives to its own subtiles, in a
-/// fixed order. `sums`: the buffer that receives them, (CK - 1, kOwnHalves, 4, kConsumerThreads, 16 bytes), whose bytes
-/// complete on `summed`.
+/// sends its sums of the other blocks' subtiles to them, and adds up its own subtiles in the blocks' order, which is
+/// the same for all elements. `sums`: the buffer that receives them, (CK - 1, kOwnHalves, 4, kConsumerThreads, 16
+/// bytes), whose bytes complete on `summed`.
 template <class Traits>
 __device__ __forceinline__ void exchange_halves(Accumulators<Traits>& acc, uint32_t sums, uint32_t summed,
                                                 uint32_t rank) {
@@ -39,13 +39,19 @@ __device__ __forceinline__ void exchange_halves(Accumulators<Traits>& acc, uint3
   for (int half = 0; half < Traits::kHalves; ++half) {
     if (!is_own(half)) continue;
 #pragma unroll
-    for (int s = 1; s < CK; ++s) {
+    for (int i = 0; i < 4; ++i) {
+      float* const v = Halves<Traits>::half_of(acc, half) + 4 * i;
+      float4 sum = {-0.0f, -0.0f, -0.0f, -0.0f};  // keeps the sign of a zero
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float4 x = *static_cast<const float4*>(__cvta_shared_to_generic(place(s, half) + i * kThreads * 16));
-        float* v = Halves<Traits>::half_of(acc, half) + 4 * i;
-        v[0] += x.x, v[1] += x.y, v[2] += x.z, v[3] += x.w;
+      for (uint32_t block = 0; block < CK; ++block) {
+        float4 x = {v[0], v[1], v[2], v[3]};
+        if (block != rank) {
+          const uint32_t from = place((block + CK - rank) % CK, half) + i * kThreads * 16;
+          x = *static_cast<const float4*>(__cvta_shared_to_generic(from));
+        }
+        sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
       }
+      v[0] = sum.x, v[1] = sum.y, v[2] = sum.z, v[3] = sum.w;
     }
   }
 }
