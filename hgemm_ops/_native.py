@@ -67,7 +67,7 @@ class VariantInfo(Structure):
 class Query(Structure):
     _fields_ = [
         *_each(Tensor, "a", "b", "c"),
-        *_each(c_int32, "op", "has_bias", "act", "out_dtype", "variant", "numerics", "float32"),
+        *_each(c_int32, "op", "has_bias", "act", "out_dtype", "variant", "numerics", "float32", "same_address"),
         ("facts", Facts),
     ]
 

@@ -128,6 +128,10 @@ struct Problem {
   /// the transpose of A; kernels whose bits depend on which operand is A compute it in that form (tile/split_planes.h).
   bool b_is_vector = false;
 
+  /// B is A's transpose, in the same memory: x @ x.T. The kernels that add up elements (i, j) and (j, i) of such a
+  /// product in different orders refuse it, so that it is symmetric to the bit.
+  bool b_is_a_transposed = false;
+
   /// What the caller requires of the summation order.
   NumericsMode numerics = NumericsMode::kFast;
 
@@ -262,8 +266,7 @@ enum class Sums : int32_t {
   kInOrder = 1,
   /// One such accumulator for each of two slices of K, which are halves of its k-tiles of 64. The two are added.
   kTwoSlices = 2,
-  /// The same with four slices, quarters of the k-tiles. The column of the element decides the order in which the four
-  /// are added.
+  /// The same with four slices, quarters of the k-tiles.
   kFourSlices = 3,
   /// A float32 sum from bfloat16 planes by wgmma, 64 k at a time in ascending order of k (tile/split_planes.h).
   kPlanes = 4,

@@ -115,6 +115,7 @@ Problem problem_of(const HgemmQuery& q) {
   Canonical canonical;
   if (!canonicalize(operands, &canonical)) throw std::invalid_argument(canonical.error);
   Problem& p = canonical.problem;
+  if (q.same_address == 0) p.b_is_a_transposed = false;  // view_of gave both the same address
   p.d.data = address_of(kFresh);
   if (canonical.copy_a.needed) p.a.data = address_of(kFresh);
   if (canonical.copy_b.needed) p.b.data = address_of(kFresh);

@@ -65,6 +65,7 @@ typedef struct HgemmQuery {
   int32_t variant;   /* -1: the default variant; where that is -1 as well, the dispatcher chooses */
   int32_t numerics;
   int32_t float32;
+  int32_t same_address; /* not 0: a and b start at one address, as x and x.T do */
   HgemmFacts facts;
 } HgemmQuery;
 

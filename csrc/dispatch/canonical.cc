@@ -168,6 +168,12 @@ void replace_b(Gemm* g, bool write_out_broadcasts, Canonical* out) {
   replace_by_copy(g, &BatchDim::b, g->k, &g->b_row, g->n, &g->b_col, write_out_broadcasts, &out->copy_b);
 }
 
+/// Whether b is the transpose of a, in the same memory and in every matrix of the batch.
+bool is_b_a_transposed(const Operands& o, const Gemm& g) {
+  if (o.a.data != o.b.data || g.m != g.n || g.a_row != g.b_col || g.a_col != g.b_row) return false;
+  return std::all_of(g.dims, g.dims + g.ndim, [](const BatchDim& d) { return d.a == d.b; });
+}
+
 bool read(const Operands& o, Gemm* g, Canonical* out) {
   return check_ranks(o, out) && read_matrices(o, g, out) && read_batch(o, g, out) && read_c(o, g, out);
 }
@@ -305,6 +311,7 @@ std::string shape_text(int ndim, const int64_t* sizes) {
 bool canonicalize(const Operands& o, Canonical* out) {
   Gemm g;
   if (!read(o, &g, out)) return false;
+  out->problem.b_is_a_transposed = is_b_a_transposed(o, g);
   const bool copy_a = lacks_unit_stride(g.m, g.a_row, g.k, g.a_col);
   const bool copy_b = lacks_unit_stride(g.k, g.b_row, g.n, g.b_col);
   if (copy_a) replace_a(&g, false, out);

@@ -140,6 +140,25 @@ def test_meta_tensors_have_an_answer_and_fake_ones_are_left_alone() -> None:
     assert "FakeTensor" in hgemm_ops.explain(fake, fake, arch="sm_90").reason
 
 
+def test_kernels_that_would_make_x_times_its_transpose_asymmetric_refuse_it() -> None:
+    def refusals(a: Tensor, b: Tensor) -> list[str]:
+        candidates = hgemm_ops.explain(a, b, arch="sm_90").candidates
+        return [c.name for c in candidates if "must be symmetric" in c.reason]
+
+    x = torch.empty(2304, 2304, dtype=torch.float16)
+    for a, b in ((x, x.t()), (x.t(), x)):
+        found = refusals(a, b)
+        assert found and all("streamk" in name for name in found)
+    assert not refusals(x, x) and not refusals(x, x.clone().t()) and not refusals(x[:2000], x.t())
+    short = torch.empty(8, 1001, dtype=torch.float16)
+    assert all("skinny_mma" in name or "streamk" in name for name in refusals(short, short.t()))
+    assert any("skinny_mma" in name for name in refusals(short, short.t()))
+    batch = torch.empty(3, 2304, 2304, dtype=torch.float16)
+    assert refusals(batch, batch.mT) and not refusals(batch, batch[:1].mT)
+    sizes = hgemm_ops.explain(M=2304, N=2304, K=2304, layout="NT", arch="sm_90")
+    assert not any("must be symmetric" in c.reason for c in sizes.candidates)
+
+
 # ---- sizes ----------------------------------------------------------------------------------------
 
 

@@ -67,6 +67,8 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line, int most
   if (p.numerics != NumericsMode::kFast || p.a_major() != Major::kMN || std::min(p.m, p.n) == 1 || p.batches() > 1) {
     return best;
   }
+  // x.T @ x must be symmetric, so either all of its tiles are sliced, or none.
+  if (p.b_is_a_transposed && rest < units) return best;
   for (int wanted = 2; rest > 0 && wanted <= most_slices && wanted * kLeastSteps <= steps; ++wanted) {
     const int64_t in_slice = ceil_div(steps, wanted), slices = ceil_div(steps, in_slice);
     const double waves = static_cast<double>(ceil_div(rest * slices, at_once));

@@ -243,6 +243,9 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
       return refuse(why, "%s", "no smaller tiles would take as few waves as those of 256 columns");
     }
   }
+  if (line.partial_bytes > 0 && p.b_is_a_transposed) {
+    return refuse(why, "%s", "x @ x.T must be symmetric, and not all tiles would add up K in the same order");
+  }
   if (line.partial_bytes > 0 && split_of(p, facts, line).units == 0) {
     return refuse(why, "%s", "nothing to split: C is a whole number of waves, or K too short");
   }
