@@ -211,8 +211,8 @@ struct DeviceFacts {
   /// The compute capability, 10 * major + minor: 80, 86, 89, 90, 100.
   int cc = 0;
 
-  /// The number of streaming multiprocessors (SMs). In the facts of a launch: those that its stream may use (sms_of() in
-  /// core/device.h).
+  /// The number of streaming multiprocessors (SMs). In the facts of a launch: those that its stream may use (sms_of()
+  /// in core/device.h).
   int sm_count = 0;
 
   /// Bytes of shared memory that one block may use after it has opted in.

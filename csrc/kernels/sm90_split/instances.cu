@@ -4,6 +4,6 @@ namespace hgemm::sm90_split {
 
 // The build compiles this file once for each kernel of list.h, with its Config as HGEMM_CONFIG.
 template Status launch<HGEMM_CONFIG>(const Problem&, const DeviceFacts&, const Schedule&, const tile::split::Memory&,
-                                      Stream);
+                                     Stream);
 
 }  // namespace hgemm::sm90_split
