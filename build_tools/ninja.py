@@ -24,7 +24,14 @@ from build_tools.archs import OWN_ARCHS, gencode, wanted_archs, wants_ladder
 from build_tools.toolkit import cudart_dir
 
 #: The sources outside of csrc/ladder that the ladder's library contains, because _C.so does not export them.
-LADDER_TOO = ("core/chip.cc", "core/problem.cc", "dispatch/canonical.cc", "kernels/device.cu", "tile/tensor_map.cu")
+LADDER_TOO = (
+    "core/chip.cc",
+    "core/problem.cc",
+    "dispatch/canonical.cc",
+    "kernels/device.cu",
+    "tile/tensor_map.cu",
+    "torch/out_of_memory.cc",
+)
 TORCH_TARGET_VERSION = "0x020a000000000000"  # LibTorch stable ABI as of torch 2.10
 
 

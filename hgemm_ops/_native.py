@@ -421,11 +421,15 @@ class Span:
 _callbacks: list[Any] = []
 
 
-def _hold(setter: str, callback: Any) -> None:
-    """Registers ``callback`` with the library by its function ``setter``, and removes it when the interpreter exits."""
+def _hold(setter: str, callback: Any, library: ctypes.CDLL | None = None) -> None:
+    """Registers ``callback`` with a library, this package's if None, and removes it when the interpreter exits.
+
+    ``setter`` is the name of the library's function that registers it.
+    """
     _callbacks.append(callback)
-    getattr(lib(), setter)(callback)
-    atexit.register(getattr(lib(), setter), None)
+    register = getattr(library or lib(), setter)
+    register(callback)
+    atexit.register(register, None)
 
 
 def on_first_use(action: Callable[[], None]) -> None:
@@ -433,12 +437,13 @@ def on_first_use(action: Callable[[], None]) -> None:
     _hold("hgemm_set_first_use", _FirstUseFn(action))
 
 
-def on_allocation_failed(find_allocate: Callable[[], int | None]) -> None:
+def on_allocation_failed(find_allocate: Callable[[], int | None], library: ctypes.CDLL | None = None) -> None:
     """Registers a function that returns the address of ``hgemm_aten_allocate`` in ``csrc/aten``, or None.
 
-    The ops call it where they cannot allocate a tensor, to raise torch.OutOfMemoryError.
+    The ops of ``library``, this package's if None, call it where they cannot allocate a tensor, to raise
+    torch.OutOfMemoryError.
     """
-    _hold("hgemm_set_allocation_failed", _FindFn(find_allocate))
+    _hold("hgemm_set_allocation_failed", _FindFn(find_allocate), library)
 
 
 def on_tuning(tuner: Callable[[Tuning], bool]) -> None:

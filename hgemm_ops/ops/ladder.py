@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, library
 
-from hgemm_ops import _library, _native, _variants
+from hgemm_ops import _library, _native, _override, _variants
 from hgemm_ops.ops import LIB, aten, autograd, keys
 from hgemm_ops.ops.aten import require
 from hgemm_ops.ops.schema import NAMESPACE, TAGS
@@ -70,6 +70,7 @@ def _load() -> tuple[ctypes.CDLL, int] | None:
     try:
         loaded = ctypes.CDLL(str(path))
         _native.check(loaded.hgemm_ladder_install(ctypes.cast(_native.lib().hgemm_add_variants, ctypes.c_void_p)))
+        _native.on_allocation_failed(_override.allocate_function, loaded)
     except (AttributeError, OSError, RuntimeError) as error:
         _library.logger.warning("%s does not load: %s", path, error)
         return None
