@@ -5,7 +5,7 @@ Needs matplotlib, which the package does not depend on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,40 +91,22 @@ def error_by_depth(document: Mapping[str, Any], path: Path) -> Path:
     The upper row is the largest error relative to |A||B|, the lower row the rms error relative to the result's rms.
     """
     rows = [row for row in document["float32_errors"] if row["kind"] == "depth"]
-    columns = {
-        name: [row for row in rows if row["inputs"] == name] for name in dict.fromkeys(r["inputs"] for r in rows)
-    }
-    sides = {"tf32": SLOWER, "strict": TORCH, "split": OURS}
-    return _errors_over_k(columns, sides, "rms error / rms result", path)
-
-
-def in_order_error_by_depth(document: Mapping[str, Any], path: Path) -> Path:
-    """Draws the errors of ``benchmarks/in_order_errors.py`` over K: the largest and the rms error, both over |A||B|."""
-    columns: dict[str, list[Mapping[str, Any]]] = {}
-    for row in document["in_order_errors"]:
-        columns.setdefault(f"{row['inputs']}, {row['m']} x {row['n']}", []).append(row)
-    return _errors_over_k(columns, {"one sum": SLOWER, "torch": TORCH, "ours": OURS}, "rms error / |A||B|", path)
-
-
-def _errors_over_k(
-    columns: Mapping[str, Sequence[Mapping[str, Any]]], sides: Mapping[str, str], rms: str, path: Path
-) -> Path:
-    """Draws a column of plots for each title: the largest errors above, the rms errors below.
-
-    sides: the colour of each side. rms: what the rms errors are relative to.
-    """
-    figure = Figure(figsize=(1 + 3.5 * len(columns), 5), layout="constrained")
-    plots = figure.subplots(2, len(columns), squeeze=False, sharex=True, sharey="row").T
-    for (top, bottom), (heading, rows) in zip(plots, columns.items(), strict=True):
-        depths = [row["k"] for row in rows]
-        for side, colour in sides.items():
+    inputs = list(dict.fromkeys(row["inputs"] for row in rows))
+    figure = Figure(figsize=(1 + 3.5 * len(inputs), 5), layout="constrained")
+    columns = figure.subplots(2, len(inputs), squeeze=False, sharex=True, sharey="row").T
+    for (top, bottom), name in zip(columns, inputs, strict=True):
+        drawn = [row for row in rows if row["inputs"] == name]
+        depths = [row["k"] for row in drawn]
+        for side, colour in (("tf32", SLOWER), ("strict", TORCH), ("split", OURS)):
             for axes, error in ((top, "most"), (bottom, "rms")):
-                axes.plot(depths, [row[side][error] for row in rows], color=colour, label=side, marker=".", linewidth=1)
-        top.set(xscale="log", yscale="log", title=heading)
+                axes.plot(
+                    depths, [row[side][error] for row in drawn], color=colour, label=side, marker=".", linewidth=1
+                )
+        top.set(xscale="log", yscale="log", title=name)
         bottom.set(xscale="log", yscale="log", xlabel="K")
-    plots[0][0].set_ylabel("largest error / |A||B|")
-    plots[0][1].set_ylabel(rms)
-    plots[0][0].legend(frameon=False)
+    columns[0][0].set_ylabel("largest error / |A||B|")
+    columns[0][1].set_ylabel("rms error / rms result")
+    columns[0][0].legend(frameon=False)
     return write(figure, path)
 
 

@@ -212,20 +212,6 @@ def errors_line(document: Document) -> str:
     )
 
 
-def in_order_errors_line(document: Document) -> str:
-    """The errors of batch-invariant sums against float64, compared with torch's and with those of one long sum."""
-    rows = document["in_order_errors"]
-    deepest = max(row["k"] for row in rows)
-    shares = [row["ours"]["rms"] / row["torch"]["rms"] for row in rows]
-    most = {side: max(row[side]["rms"] for row in rows) for side in ("ours", "torch", "one sum")}
-    return (
-        f'float32 results of float16 products with `numerics="{PROMISE}"` ({measured(document)}), rms error against '
-        f"float64 over torch's, K up to {deepest:,}: {min(shares):.2f} to {max(shares):.2f}. The largest rms error "
-        f"relative to |A||B| is {most['ours']:.1e}, torch's {most['torch']:.1e}, and that of one sum over all of K "
-        f"{most['one sum']:.1e}."
-    )
-
-
 def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
     """The README's lines for one GPU."""
     lines: list[str] = []
@@ -246,7 +232,6 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
     lines += promise_lines(timed)
     for name, line in (
         ("float32_errors", errors_line),
-        ("in_order_errors", in_order_errors_line),
         ("integration", lambda document: textwrap.fill(models_line(document), 120)),
         ("compiled", lambda document: textwrap.fill(compiled_line(document), 120)),
         ("train", lambda document: textwrap.fill(train_line(document), 120)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -34,6 +35,7 @@ MARKS = {
     "gpu": "needs a CUDA GPU",
     "sm90": "needs a Hopper GPU (compute capability 9.x)",
     "multi_gpu": "needs two CUDA GPUs",
+    "fresh_process": "runs in a process of its own, where torch's allocator holds nothing yet",
     "slow": "takes more than a few seconds (processes, inductor); deselect with -m 'not slow'",
 }
 
@@ -53,6 +55,24 @@ def missing(mark: str) -> str | None:
     if mark == "multi_gpu" and torch.cuda.device_count() < 2:
         return "needs two CUDA GPUs, there is one"
     return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is marked ``fresh_process`` by another pytest, and fails with that one's output."""
+    if pyfuncitem.get_closest_marker("fresh_process") is None or "HGEMM_TEST_FRESH" in os.environ:
+        return None
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    run = subprocess.run(
+        command,
+        cwd=pyfuncitem.config.rootpath,
+        env={**environ, "HGEMM_TEST_FRESH": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
+    return True
 
 
 def pytest_configure(config: pytest.Config) -> None:

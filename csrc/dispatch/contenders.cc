@@ -5,7 +5,6 @@
 #include "core/format.h"
 #include "dispatch/devices.h"
 #include "dispatch/invariance.h"
-#include "dispatch/k_slices.h"
 
 namespace hgemm {
 namespace {
@@ -28,7 +27,7 @@ bool fits_device_and_modes(const Variant& v, const Problem& p, const DeviceFacts
 /// Whether a variant that is eligible keeps to a limit of less than kMostWorkspace. All variants keep to kMostWorkspace
 /// (tests/dispatch/steps.cc), which saves the question in every other call.
 bool fits_workspace(const Variant& v, const Problem& p, const DeviceFacts& facts) {
-  return p.most_workspace >= kMostWorkspace || static_cast<int64_t>(slices_workspace(v, p, facts)) <= p.most_workspace;
+  return p.most_workspace >= kMostWorkspace || static_cast<int64_t>(v.workspace(p, facts)) <= p.most_workspace;
 }
 
 std::string dtype_list(const Variant& v) {
@@ -49,16 +48,16 @@ void find_contenders(const Question& question, Contenders* out) {
   timed.numerics = NumericsMode::kFast;
   for (int id : automatic_variants()) {
     const Variant& v = variant(id);
-    if (!may_be_chosen(v, p) || !fits_device_and_modes(v, p, facts) || !can_run_slices(v, p, facts, nullptr) ||
+    if (!may_be_chosen(v, p) || !fits_device_and_modes(v, p, facts) || !v.eligible(p, facts, nullptr) ||
         !fits_workspace(v, p, facts)) {
       continue;
     }
-    const double product_us = predict_slices_us(v, product, facts);
+    const double product_us = v.predict_us(product, facts);
     out->all[out->count++] = {
         .id = id,
         .product_us = product_us,
-        .epilogue_us = has_epilogue ? std::max(0.0, predict_slices_us(v, p, facts) - product_us) : 0.0,
-        .runs_as_timed = !question.is_batch_invariant() || predict_slices_us(v, timed, facts) == product_us,
+        .epilogue_us = has_epilogue ? std::max(0.0, v.predict_us(p, facts) - product_us) : 0.0,
+        .runs_as_timed = !question.is_batch_invariant() || v.predict_us(timed, facts) == product_us,
     };
   }
 }
@@ -75,7 +74,7 @@ bool splits_float32(const Contender& contender) {
 }
 
 bool can_run(const Variant& v, const Problem& p, const DeviceFacts& facts, std::string* why) {
-  const bool is_eligible = can_run_slices(v, p, facts, nullptr);
+  const bool is_eligible = v.eligible(p, facts, nullptr);
   if (fits_device_and_modes(v, p, facts) && is_eligible && fits_workspace(v, p, facts)) return true;
   if (why == nullptr) return false;
   const auto add = [why](const std::string& reason) { *why += (why->empty() ? "" : "; ") + reason; };
@@ -94,7 +93,7 @@ bool can_run(const Variant& v, const Problem& p, const DeviceFacts& facts, std::
     add(format("needs more than %lld bytes of workspace", static_cast<long long>(p.most_workspace)));
   }
   Reason reason;
-  if (!can_run_slices(v, p, facts, &reason)) add(reason.text[0] != '\0' ? reason.text : "refused by its own check");
+  if (!v.eligible(p, facts, &reason)) add(reason.text[0] != '\0' ? reason.text : "refused by its own check");
   return false;
 }
 

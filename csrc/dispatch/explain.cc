@@ -9,7 +9,6 @@
 #include "dispatch/contenders.h"
 #include "dispatch/estimates.h"
 #include "dispatch/invariance.h"
-#include "dispatch/k_slices.h"
 #include "dispatch/margin.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
@@ -69,9 +68,6 @@ std::string comparison_reason(const Problem& p, const Decision& d) {
                                                     basis, 100 * (d.margin - 1), d.torch_us)
                                            : format("%s %.1f us against torch's %.1f us", basis, d.us, d.torch_us);
   if (p.numerics != NumericsMode::kFast) reason += ", the fastest whose bits do not vary with the batch";
-  if (const KSlices slices = k_slices_of(p); d.variant != kTorch && slices.count > 1) {
-    reason += format(", in %d slices of K", static_cast<int>(slices.count));
-  }
   if (d.neighbours > 0) {
     reason +=
         format(" (model corrected by %d measured %s nearby)", d.neighbours, d.neighbours == 1 ? "shape" : "shapes");
@@ -113,7 +109,7 @@ Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
       note_times(estimates.ours[i], &out.candidates[static_cast<size_t>(contenders.all[i].id)]);
     }
     for (Candidate& c : out.candidates) {  // kernels that only run where a call names them are no contenders
-      if (c.eligible && std::isnan(c.predicted_us)) c.predicted_us = predict_slices_us(variant(c.variant), p, facts);
+      if (c.eligible && std::isnan(c.predicted_us)) c.predicted_us = variant(c.variant).predict_us(p, facts);
     }
   }
 

@@ -12,7 +12,6 @@
 #include "dispatch/devices.h"
 #include "dispatch/explain.h"
 #include "dispatch/invariance.h"
-#include "dispatch/k_slices.h"
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
 #include "dispatch/stats.h"
@@ -143,7 +142,7 @@ Outcome make_plan(const Request& request, Plan* plan) {
   plan->ordinal = request.ordinal;
   plan->site = current_site(request.in_backward);
   gate_where_possible(request, plan);
-  plan->workspace = static_cast<int64_t>(slices_workspace(variant(plan->variant), p, plan->facts));
+  plan->workspace = static_cast<int64_t>(variant(plan->variant).workspace(p, plan->facts));
   return plan->outcome = Outcome::kOurs;
 }
 
@@ -176,7 +175,7 @@ Outcome plan_with_less(Job* job, int64_t* workspace) {
       continue;
     }
     job->variant = decision.variant;
-    *workspace = static_cast<int64_t>(slices_workspace(variant(job->variant), p, job->facts));
+    *workspace = static_cast<int64_t>(variant(job->variant).workspace(p, job->facts));
     count_as(decision, HGEMM_LEFT_NOT);
     return Outcome::kOurs;
   }
@@ -189,7 +188,7 @@ Status launch(const Job& job, const Memory& memory, Stream stream) {
   p.pre_activation = memory.pre_activation;
   if (memory.a_copy != nullptr) p.a.data = memory.a_copy;
   if (memory.b_copy != nullptr) p.b.data = memory.b_copy;
-  return launch_slices(variant(job.variant), p, job.facts, memory.workspace, stream);
+  return variant(job.variant).launch(p, job.facts, memory.workspace, stream);
 }
 
 std::string launch_error(const Job& job, Status status) {

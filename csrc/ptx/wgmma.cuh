@@ -21,9 +21,7 @@ __device__ __forceinline__ void claim_registers() {
 /// Returns the matrix descriptor of a tile in shared memory. A tile consists of lines of kLine bytes, which are
 /// swizzled over kLine bytes, and groups of eight lines are aligned. Offsets are in bytes. With a swizzle, `stride`
 /// leads to the next eight lines, and `leading`, which only MN-major tiles use, to the next kLine bytes along the outer
-/// index. Without a swizzle (kLine 16), `leading` leads to the next eight k, and `stride` to the next eight indices of
-/// the other kind: for MN-major tiles these are the next eight lines and the next 16 bytes, for K-major ones the
-/// reverse.
+/// index. Without a swizzle (kLine 16), `leading` leads to the next eight lines.
 template <int kLine = 128>
 __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t addr, uint32_t leading, uint32_t stride) {
   static_assert(kLine == 128 || kLine == 64 || kLine == 32 || kLine == 16);

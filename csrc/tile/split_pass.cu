@@ -14,10 +14,7 @@ namespace hgemm::tile::split {
 namespace {
 
 constexpr int kSplitThreads = 256, kSplitRows = 32;  // of a block; its chunk of K has kPiece elements
-// A warp splits four rows. In each of its steps, every fourth lane has one of these rows, and a chunk of its own. So a
-// warp reads 256 contiguous bytes of a row, and writes 64 or more, in either PlaneOrder.
-constexpr int kWarps = kSplitThreads / 32, kRowsOfWarp = kSplitRows / kWarps;
-constexpr int kChunksAtOnce = 32 / kRowsOfWarp, kLaneSteps = kPiece / kChunkK / kChunksAtOnce;
+constexpr int kLaneK = kPiece / 32;                  // elements of K per lane
 
 // Magnitudes, as bits of a float32. A value smaller than kTiny may lose bits of its last plane. A segment of a row is
 // flagged if it contains such a value and no value of at least kPlain, beside which the lost bits would not matter.
@@ -29,7 +26,6 @@ struct SplitOperand {
   const float* src;
   int64_t row, k_stride, batch[2];  // strides, in elements
   __nv_bfloat16* planes;
-  int64_t row_step, chunk_step;  // of a plane, in elements
   unsigned char* tiny;
   int32_t rows, k, ld, pieces;
   bool wide;  // rows may be read 16 bytes at a time
@@ -43,27 +39,21 @@ struct SplitParams {
   int count;
 };
 
-/// The position of k in a row of the shared tile, which is used for operands whose rows are neighbours in memory. In
-/// every other group of four chunks the halves of a chunk are exchanged, so that elements that the lanes of a warp read
-/// together lie in different banks.
+/// The position of k in a row of the shared tile, which is used for operands whose rows are neighbours in memory. Each
+/// group of eight k is permuted, so that elements that the lanes of a warp read together lie in different banks.
 __device__ __forceinline__ int place_of(int k) {
-  return k ^ (k >> 5 & 1) * 4;
+  return (k & ~7) | ((k ^ k >> 5) & 7);
 }
 
-/// The magnitudes that a lane has seen in a segment.
-struct Seen {
+__device__ __forceinline__ void split_row(const SplitOperand& o, const float (&x)[kLaneK], int64_t matrix, int row,
+                                          int piece, int lane) {
   bool tiny = false, plain = false;
-};
-
-/// Splits a chunk of a row and writes it to the planes. `matrix`, `row`, `chunk`: its position among them.
-__device__ __forceinline__ void split_chunk(const SplitOperand& o, const float (&x)[kChunkK], int64_t matrix, int row,
-                                            int chunk, Seen* seen) {
-  __align__(16) __nv_bfloat16 planes[kPlanes][kChunkK];
+  __align__(16) __nv_bfloat16 planes[kPlanes][kLaneK];
 #pragma unroll
-  for (int i = 0; i < kChunkK; ++i) {
+  for (int i = 0; i < kLaneK; ++i) {
     const uint32_t magnitude = __float_as_uint(x[i]) & 0x7fffffff;
-    seen->tiny |= magnitude != 0 && magnitude < kTiny;
-    seen->plain |= magnitude >= kPlain;
+    tiny |= magnitude != 0 && magnitude < kTiny;
+    plain |= magnitude >= kPlain;
     float rest = x[i];
 #pragma unroll
     for (int plane = 0; plane < kPlanes; ++plane) {
@@ -71,11 +61,13 @@ __device__ __forceinline__ void split_chunk(const SplitOperand& o, const float (
       rest -= __bfloat162float(planes[plane][i]);
     }
   }
-  if (row >= o.rows || chunk * kChunkK >= o.ld) return;
-  const int64_t plane_size = int64_t{o.rows} * o.ld;
-  __nv_bfloat16* to = o.planes + matrix * kPlanes * plane_size + row * o.row_step + chunk * o.chunk_step;
+  const bool is_tiny = __any_sync(~0u, tiny) && !__any_sync(~0u, plain);
+  if (lane == 0) o.tiny[(matrix * o.rows + row) * o.pieces + piece] = is_tiny;
+  const int k = piece * kPiece + lane * kLaneK;
+  if (k >= o.ld) return;
+  __nv_bfloat16* to = o.planes + (matrix * kPlanes * o.rows + row) * o.ld + k;
 #pragma unroll
-  for (int plane = 0; plane < kPlanes; ++plane, to += plane_size) {
+  for (int plane = 0; plane < kPlanes; ++plane, to += int64_t{o.rows} * o.ld) {
     uint4 bits;
     memcpy(&bits, planes[plane], sizeof(bits));
     *reinterpret_cast<uint4*>(to) = bits;
@@ -100,6 +92,7 @@ __global__ void __launch_bounds__(kSplitThreads) split_kernel(const __grid_const
   const float* const src = o.src + outer * o.batch[0] + inner * o.batch[1] + row0 * o.row + k0 * o.k_stride;
   const int rows = min(o.rows - row0, kSplitRows), ks = min(o.k - k0, kPiece);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  constexpr int kWarps = kSplitThreads / 32, kRowsOfWarp = kSplitRows / kWarps;
   const bool k_major = o.k_stride == 1;
   if (!k_major) {
 #pragma unroll 8
@@ -108,37 +101,30 @@ __global__ void __launch_bounds__(kSplitThreads) split_kernel(const __grid_const
     }
     __syncthreads();
   }
-  const int row = warp * kRowsOfWarp + lane % kRowsOfWarp;
-  float x[kLaneSteps][kChunkK];
+  float x[kRowsOfWarp][kLaneK];
 #pragma unroll
-  for (int step = 0; step < kLaneSteps; ++step) {
-    const int k = (step * kChunksAtOnce + lane / kRowsOfWarp) * kChunkK;
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    const int row = warp * kRowsOfWarp + r;
     if (k_major) {
-      const float* const from = src + row * o.row + k;
-      if (row < rows && o.wide && k + kChunkK <= ks) {
+      const float* const from = src + row * o.row + lane * kLaneK;
+      if (row < rows && o.wide && lane * kLaneK + kLaneK <= ks) {
         const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
-        x[step][0] = low.x, x[step][1] = low.y, x[step][2] = low.z, x[step][3] = low.w;
-        x[step][4] = high.x, x[step][5] = high.y, x[step][6] = high.z, x[step][7] = high.w;
+        x[r][0] = low.x, x[r][1] = low.y, x[r][2] = low.z, x[r][3] = low.w;
+        x[r][4] = high.x, x[r][5] = high.y, x[r][6] = high.z, x[r][7] = high.w;
       } else {
 #pragma unroll
-        for (int i = 0; i < kChunkK; ++i) x[step][i] = row < rows && k + i < ks ? from[i] : 0.0f;
+        for (int i = 0; i < kLaneK; ++i) x[r][i] = row < rows && lane * kLaneK + i < ks ? from[i] : 0.0f;
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < kChunkK; ++i) x[step][i] = tile[row][place_of(k + i)];
+      for (int i = 0; i < kLaneK; ++i) x[r][i] = tile[row][place_of(lane * kLaneK + i)];
     }
   }
-  Seen seen;
 #pragma unroll
-  for (int step = 0; step < kLaneSteps; ++step) {
-    const int chunk = k0 / kChunkK + step * kChunksAtOnce + lane / kRowsOfWarp;
-    split_chunk(o, x[step], matrix, row0 + row, chunk, &seen);
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    const int row = warp * kRowsOfWarp + r;
+    if (row < rows) split_row(o, x[r], matrix, row0 + row, static_cast<int>(piece), lane);
   }
-  // The lanes of a row are kRowsOfWarp apart.
-  static_assert(kRowsOfWarp == 4);
-  const uint32_t of_row = 0x11111111u << lane % kRowsOfWarp;
-  const bool is_tiny = (__ballot_sync(~0u, seen.tiny) & of_row) != 0 && (__ballot_sync(~0u, seen.plain) & of_row) == 0;
-  if (lane < kRowsOfWarp && row < rows) o.tiny[(int64_t{matrix} * o.rows + row0 + row) * o.pieces + piece] = is_tiny;
 }
 
 uint32_t blocks_of(const Planes& planes) {
@@ -146,7 +132,7 @@ uint32_t blocks_of(const Planes& planes) {
   return static_cast<uint32_t>(planes.batch[0] * planes.batch[1] * row_blocks * planes.pieces);
 }
 
-SplitOperand split_operand(const Side& side, PlaneOrder order, int alignment) {
+SplitOperand split_operand(const Side& side, int alignment) {
   const Planes& planes = side.planes;
   SplitOperand o{};
   o.src = static_cast<const float*>(side.x.data);
@@ -154,8 +140,6 @@ SplitOperand split_operand(const Side& side, PlaneOrder order, int alignment) {
   o.k_stride = side.k_stride;
   for (int i = 0; i < 2; ++i) o.batch[i] = side.x.batch_stride[i];
   o.planes = reinterpret_cast<__nv_bfloat16*>(side.memory);
-  o.row_step = order == PlaneOrder::kRows ? planes.ld : kChunkK;
-  o.chunk_step = order == PlaneOrder::kRows ? kChunkK : planes.rows * kChunkK;
   o.tiny = side.memory + planes.tiny_at;
   o.rows = static_cast<int32_t>(planes.rows);
   o.k = static_cast<int32_t>(planes.k);
@@ -170,12 +154,10 @@ SplitOperand split_operand(const Side& side, PlaneOrder order, int alignment) {
 
 }  // namespace
 
-Status launch_pass(const Problem& p, PlaneOrder order, const Memory& memory, unsigned* counters, int count,
-                   Stream stream) {
+Status launch_pass(const Problem& p, const Memory& memory, unsigned* counters, int count, Stream stream) {
   const Side a = side_a(p, memory), b = side_b(p, memory);
   const uint32_t blocks_a = memory.changed.a ? blocks_of(a.planes) : 0;
-  SplitParams params{split_operand(a, order, alignment_a(p)), split_operand(b, order, alignment_b(p)), blocks_a,
-                     counters, count};
+  SplitParams params{split_operand(a, alignment_a(p)), split_operand(b, alignment_b(p)), blocks_a, counters, count};
   const dim3 grid(blocks_a + (memory.changed.b ? blocks_of(b.planes) : 0));
   if (grid.x == 0) return cudaSuccess;  // then there are no counters either
   return enqueue_clusters(split_kernel, grid, kSplitThreads, 0, 1, true, static_cast<cudaStream_t>(stream), params);

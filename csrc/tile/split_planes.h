@@ -18,15 +18,9 @@ constexpr int kPlanes = 3;
 /// Elements of K in one segment of a row ("piece" in the code). A warp splits one segment, and each has one flag.
 constexpr int kPiece = 256;
 
-/// The memory order of a plane. kRows: (rows, ld), so a row is contiguous. kChunks: (ld / 8, rows, 8), so chunks of
-/// eight k, 16 bytes, of all rows lie one after the other. Such a plane is a list of the core matrices that wgmma reads
-/// without a swizzle.
-enum class PlaneOrder { kRows, kChunks };
-constexpr int kChunkK = 8;
-
-/// The planes of one operand, (matrices, planes, rows * ld), each in its PlaneOrder, and behind them the flags,
-/// (matrices, rows, pieces): one byte per segment of a row, nonzero if the segment is too small for planes. A matrix
-/// that is broadcast is stored once.
+/// The planes of one operand, (matrices, planes, rows, ld), always K-major, and behind them the flags, (matrices, rows,
+/// pieces): one byte per segment of a row, nonzero if the segment is too small for planes. A matrix that is broadcast
+/// is stored once.
 struct Planes {
   int64_t batch[2];  // outer, inner
   int64_t rows, k, ld, pieces;
@@ -34,7 +28,7 @@ struct Planes {
 };
 
 inline Planes planes_of(const Problem& p, const Matrix& x, int64_t rows) {
-  constexpr int64_t kLine = 64, kChunk = kChunkK;  // elements in 128 and 16 bytes: rows start on 128 if K is long
+  constexpr int64_t kLine = 64, kChunk = 8;  // elements in 128 and 16 bytes: rows start on 128 if K is long
   constexpr size_t kAlign = 256;
   const auto round_up = [](auto value, auto to) { return (value + to - 1) / to * to; };
   Planes out{};
@@ -138,7 +132,6 @@ inline bool is_countable(const Problem& p, const Tile& tile, Reason* why) {
 
 /// Enqueues the pass that writes the planes which memory.changed names, at the speed of memory, and sets the `count`
 /// counters to zero.
-HGEMM_IN_CUDA(launch_pass(const Problem& p, PlaneOrder order, const Memory& memory, unsigned* counters, int count,
-                          Stream stream))
+HGEMM_IN_CUDA(launch_pass(const Problem& p, const Memory& memory, unsigned* counters, int count, Stream stream))
 
 }  // namespace hgemm::tile::split

@@ -30,8 +30,8 @@ Status encode(const TmaView& view, CUtensorMap* map) {
   const cuuint64_t extents[kRank] = {static_cast<cuuint64_t>(view.cols), static_cast<cuuint64_t>(view.rows),
                                      static_cast<cuuint64_t>(view.batch[1]), static_cast<cuuint64_t>(view.batch[0])};
   // The stride of an extent of one is never used, but must still be a multiple of 16.
-  const auto bytes = [&view](int64_t extent, int64_t stride) {
-    return static_cast<cuuint64_t>(extent > 1 ? stride * dtype_bytes(view.dtype) : 16);
+  const auto bytes = [](int64_t extent, int64_t stride) {
+    return static_cast<cuuint64_t>(extent > 1 ? stride * 2 : 16);
   };
   const cuuint64_t strides[kRank - 1] = {bytes(view.rows, view.ld), bytes(view.batch[1], view.batch_stride[1]),
                                          bytes(view.batch[0], view.batch_stride[0])};
@@ -39,9 +39,7 @@ Status encode(const TmaView& view, CUtensorMap* map) {
                                  static_cast<cuuint32_t>(view.box_batch[1]),
                                  static_cast<cuuint32_t>(view.box_batch[0])};
   const cuuint32_t steps[kRank] = {1, 1, 1, 1};
-  const auto type = view.dtype == DType::kF16   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                    : view.dtype == DType::kF64 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT64
-                                                : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const auto type = view.dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const CUresult result =
       function(map, type, kRank, view.data, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                view.plain ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(view.box_cols), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
@@ -54,7 +52,7 @@ struct Key {
   uint64_t words[10];
   explicit Key(const TmaView& v)
       : words{reinterpret_cast<uint64_t>(v.data),
-              static_cast<uint64_t>(v.dtype) << 40 | static_cast<uint64_t>(v.plain) << 32 |
+              static_cast<uint64_t>(v.dtype) << 32 | static_cast<uint64_t>(v.plain) << 24 |
                   static_cast<uint64_t>(v.box_cols) << 16 | static_cast<uint64_t>(v.box_rows),
               static_cast<uint64_t>(v.cols),
               static_cast<uint64_t>(v.rows),

@@ -8,17 +8,16 @@
 namespace hgemm {
 
 /// A batch of row-major matrices of 16-bit elements that TMA reads or writes in boxes of up to 64 columns (128 bytes).
-/// The swizzle spans the width of the box. A box may cover several consecutive matrices. Without a swizzle the elements
-/// may also have 64 bits (kF64), and the box up to 256 columns, 2 KB.
+/// The swizzle spans the width of the box. A box may cover several consecutive matrices.
 struct TmaView {
   void* data;
-  DType dtype;              // kF16, kBF16 or kF64
+  DType dtype;
   int64_t cols, rows, ld;   // elements; ld is the row pitch
   int64_t batch[2];         // outer, inner; 1 if all batches use the same matrix
   int64_t batch_stride[2];  // elements
   int box_rows;
   int box_batch[2] = {1, 1};  // outer, inner: matrices in a box
-  int box_cols = 64;          // 8, 16, 32 or 64; at most 256 without a swizzle
+  int box_cols = 64;          // 8, 16, 32 or 64
   bool plain = false;         // true: no swizzle
 };
 

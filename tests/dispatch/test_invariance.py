@@ -114,18 +114,6 @@ def tables() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("tables")
-def test_a_long_sum_with_a_float32_result_has_slices_of_k() -> None:
-    def reason(k: int, out_dtype: torch.dtype | None = torch.float32, m: int = 512, numerics: str = MODES[1]) -> str:
-        return hgemm_ops.explain(M=m, N=512, K=k, out_dtype=out_dtype, numerics=numerics, arch="sm_90").reason
-
-    for m in (1, 16, 512, 8192):
-        assert "in 64 slices of K" in reason(65536, m=m)
-        assert "in 2 slices of K" in reason(1025, m=m)
-    assert "slices" not in reason(1024)
-    assert "slices" not in reason(65536, out_dtype=None)
-    assert "slices" not in reason(65536, numerics="fast")
-
-
 def test_a_table_decides_among_kernels_of_the_class() -> None:
     def install(**us: float) -> None:
         entry = Entry("float16", "NT", 16, 1, 256, 4096, 4096, us)

@@ -145,10 +145,13 @@ def suite_shapes() -> list[tuple[str, int, int, int]]:
 
 
 def leads() -> Iterator[tuple[float, tuple[int, int, int, str, torch.dtype]]]:
-    """Of the H200's random shapes: by how much stream-K was faster than all else, torch included."""
+    """Of the H200's random shapes: by how much stream-K was faster than all else, torch included.
+
+    Without those whose padded copies take more than the workspace: they were timed before such copies came in slabs.
+    """
     for case, us in ((shape.case, shape.us) for path in SHAPES for shape in shapes.read(path)[1]):
         ours = [value for name, value in us.items() if is_stream_k(name)]
-        if ours and case.batch == 1:
+        if ours and case.batch == 1 and 2 * case.k * (case.m + case.n) <= 256 << 20:
             best = min(value for name, value in us.items() if not is_stream_k(name))
             yield best / min(ours), (case.m, case.n, case.k, case.layout, getattr(torch, case.dtype))
 

@@ -96,7 +96,7 @@ double stream_us(const Problem& p, const DeviceFacts& facts, double share) {
 }
 
 /// The time of `tiles` tiles of `tile_us` each, with the number of splits of K that is the fastest.
-double sliced_us(const Problem& p, const DeviceFacts& facts, int64_t tiles, double tile_us) {
+double sliced_us(const Problem& p, const DeviceFacts& facts, const Chip& chip, int64_t tiles, double tile_us) {
   const double results = static_cast<double>(p.m) * p.n * p.batches();
   double best = std::numeric_limits<double>::infinity();
   for (int splits : kSplits) {
@@ -115,7 +115,7 @@ double aligned_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) 
   const auto consider = [&](int bm, int bn) {
     const double area = static_cast<double>(bm) * bn, edge = area / (bm + bn);
     const double tile_us = 2.0 * area * static_cast<double>(p.k) * per_flop * (1 + kEdge / edge);
-    best = std::min(best, sliced_us(p, facts, tile_count(p, bm, bn), tile_us));
+    best = std::min(best, sliced_us(p, facts, chip, tile_count(p, bm, bn), tile_us));
   };
   for (int bm : kTileRows) {
     for (int bn : kTileColumns) consider(bm, bn);
@@ -140,7 +140,7 @@ double float32_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) 
   double best = std::numeric_limits<double>::infinity();
   for (int tile : {128, 64}) {
     const double tile_us = 2.0 * tile * tile * static_cast<double>(p.k) * per_flop;
-    best = std::min(best, sliced_us(p, facts, tile_count(p, tile, tile), tile_us));
+    best = std::min(best, sliced_us(p, facts, chip, tile_count(p, tile, tile), tile_us));
   }
   return std::max(kStartUs + best, stream_us(p, facts, kStreamShare));
 }

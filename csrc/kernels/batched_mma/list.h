@@ -2,8 +2,7 @@
 //
 // A line holds a Config: the largest M and N; the k-tile; the part of D that a warp computes; pipeline stages; problems
 // that a block works on at a time, which is more than one only where one warp computes a whole problem; blocks per SM
-// that the registers are limited for. NarrowOnly leaves out the code for wide operands, for which 32x32 by four warps
-// is faster than by one (NOTES.md).
+// that the registers are limited for.
 #pragma once
 
 #include <tuple>
@@ -20,7 +19,7 @@ constexpr std::tuple kKernels{
     Kernel<Config<16, 16, 32, 16, 16, 3, 4, 6>>{},
     Kernel<Config<16, 16, 64, 16, 16, 3, 4, 6>>{},
     Kernel<Config<32, 32, 32, 16, 16, 3, 1, 6>>{},
-    Kernel<NarrowOnly<Config<32, 32, 32, 32, 32, 2, 4, 5>>>{},
+    Kernel<Config<32, 32, 32, 32, 32, 2, 4, 5>>{},
     Kernel<Config<64, 64, 64, 32, 32, 2, 1, 4>>{},
 };
 // clang-format on

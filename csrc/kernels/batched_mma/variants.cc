@@ -24,7 +24,6 @@ struct Line {
   int wide_smem_bytes;  // where both operands are wide
   int problems;         // problems that a block works on at a time
   int resident;         // blocks per SM, as limited by registers
-  bool takes_wide;      // there is code for wide operands
 };
 
 constexpr int64_t kMaxExtent = int64_t{1} << 30;
@@ -57,9 +56,6 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
     return refuse(why, "M and N must be at most %d and %d, got %lld and %lld", line.tile.bm, line.tile.bn,
                   static_cast<long long>(p.m), static_cast<long long>(p.n));
   }
-  if (!line.takes_wide && batched_mma::is_wide(p)) {
-    return refuse(why, "%s", "it takes only operands that are not whole aligned 16-byte chunks");
-  }
   if (p.k > kMaxExtent) return refuse(why, "K must be at most 2^30, got %lld", static_cast<long long>(p.k));
   if (p.batches() > INT32_MAX) {
     return refuse(why, "at most 2^31 - 1 batches, got %lld", static_cast<long long>(p.batches()));
@@ -90,7 +86,6 @@ constexpr Line line_of() {
       .wide_smem_bytes = C::smem_bytes(kK, kK, false),
       .problems = C::PROBLEMS,
       .resident = C::RESIDENT,
-      .takes_wide = C::kTakesWide,
   };
 }
 template <class C>

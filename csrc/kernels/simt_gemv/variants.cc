@@ -96,7 +96,7 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
     return refuse(why, "rows of A and B must start on 16 bytes, got %d and %d", alignment_a(p), alignment_b(p));
   }
   if (sides.x_major != Major::kK || p.k % 4 != 0 || (sides.w_major == Major::kMN && sides.rows % 4 != 0)) {
-    return refuse(why, "%s", "the short operand must lie along K, and rows hold a multiple of 4 elements");
+    return refuse(why, "the short operand must lie along K, and rows hold a multiple of 4 elements");
   }
   return true;
 }

@@ -120,43 +120,15 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
   // `alone` is the accumulator of the first planes' product, `high` the sum that takes it, and `low` the register
   // beside the sum.
   float high[MI][kCount] = {}, low[MI][kCount] = {}, alone[MI][kCount] = {};
-  // Adds the product of A's and B's plane `plane` to `sums`.
-  const auto multiply = [&](float (&sums)[MI][kCount], int buffer, int plane) {
+  // Adds the product of one plane of A and one plane of B to `sums`.
+  const auto multiply = [&](float (&sums)[MI][kCount], int buffer, int plane_a, int plane_b) {
 #pragma unroll
     for (int j = 0; j < NJ; ++j) {
 #pragma unroll
       for (int i = 0; i < MI; ++i) {
-        const uint32_t (&right)[4] = frag_b[buffer][plane][j / 2];
-        ptx::Mma<__nv_bfloat16>::m16n8k16(reinterpret_cast<float (&)[4]>(sums[i][j * 4]), frag_a[buffer][plane][i],
+        const uint32_t (&right)[4] = frag_b[buffer][plane_b][j / 2];
+        ptx::Mma<__nv_bfloat16>::m16n8k16(reinterpret_cast<float (&)[4]>(sums[i][j * 4]), frag_a[buffer][plane_a][i],
                                           right[j % 2 * 2], right[j % 2 * 2 + 1]);
-      }
-    }
-  };
-  // Adds the product of A's first and B's plane `plane`, and of A's plane `plane` and B's first, to `sums`. The 16 k of
-  // an mma are eight of the one product and the same eight of the other, side by side, and the tensor core adds up
-  // neighbours in no order. So x @ x.T is symmetric to the bit.
-  const auto multiply_pair = [&](float (&sums)[MI][kCount], int buffer, int plane) {
-#pragma unroll
-    for (int odd = 0; odd < 2; ++odd) {
-      const uint32_t halves = odd ? 0x7632 : 0x5410;  // the odd or the even k of two registers
-      uint32_t left[MI][4];
-#pragma unroll
-      for (int i = 0; i < MI * 4; ++i) {
-        left[i / 4][i % 4] = __byte_perm(frag_a[buffer][0][i / 4][i % 4], frag_a[buffer][plane][i / 4][i % 4], halves);
-      }
-#pragma unroll
-      for (int j = 0; j < NJ; ++j) {
-        uint32_t right[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int at = j % 2 * 2 + i;
-          right[i] = __byte_perm(frag_b[buffer][plane][j / 2][at], frag_b[buffer][0][j / 2][at], halves);
-        }
-#pragma unroll
-        for (int i = 0; i < MI; ++i) {
-          ptx::Mma<__nv_bfloat16>::m16n8k16(reinterpret_cast<float (&)[4]>(sums[i][j * 4]), left[i], right[0],
-                                            right[1]);
-        }
       }
     }
   };
@@ -182,11 +154,13 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
     for (int step = 0; step < kSteps; ++step) {
       load_fragments((step + 1) % 2, step + 1 < kSteps ? stage : next_stage, (step + 1) % kSteps);
       if (step == 0) fetch(free_stage);
-      multiply(alone, step % 2, 0);
+      multiply(alone, step % 2, 0, 0);
       // The five smaller products, in ascending order of magnitude.
-      multiply_pair(low, step % 2, 2);
-      multiply(low, step % 2, 1);
-      multiply_pair(low, step % 2, 1);
+      multiply(low, step % 2, 2, 0);
+      multiply(low, step % 2, 1, 1);
+      multiply(low, step % 2, 0, 2);
+      multiply(low, step % 2, 1, 0);
+      multiply(low, step % 2, 0, 1);
     }
     if (kt % kAloneTiles == kAloneTiles - 1 || kt + 1 == k_tiles) {
 #pragma unroll

@@ -22,7 +22,7 @@ template <class Config>
 Status launch(const Problem& p, const split::Memory& memory, Stream stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
   const split::Side a = split::side_a(p, memory), b = split::side_b(p, memory);
-  if (const Status e = split::launch_pass(p, split::PlaneOrder::kRows, memory, nullptr, 0, stream)) return e;
+  if (const Status e = split::launch_pass(p, memory, nullptr, 0, stream)) return e;
   const auto tiles = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
   const uint32_t tiles_m = tiles(p.m, Config::BM), tiles_n = tiles(p.n, Config::BN);
   const Params params{planes_params(a), planes_params(b), split::product_of(p, a, b),

@@ -14,22 +14,19 @@ namespace hgemm::sm90_split {
 template <int BN_, int STAGES_, int CM_>
 struct Config {
   static constexpr int BM = 128, BN = BN_, BK = 64, STAGES = STAGES_, CM = CM_;
-  static constexpr int kPlanes = 3, kChunks = BK / 8;  // chunks of eight k in a plane's part of a stage
-  static constexpr int kChunkBytesA = BM * 16, kChunkBytesB = BN * 16;
-  static constexpr int kPlaneBytesA = kChunks * kChunkBytesA, kPlaneBytesB = kChunks * kChunkBytesB;
-  static constexpr int kGroupBytes = BM / 2 * 16;  // of a chunk of A: the rows of one consumer warpgroup
+  static constexpr int kPlanes = 3, kPlane = BK * 2;  // bytes of a plane's row in a stage: one line of 128
   static constexpr int kWarpgroupThreads = 128;
   static constexpr int kConsumerThreads = 2 * kWarpgroupThreads;
   static constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;  // with the producer's
   // Arrivals that complete a phase of the mbarriers (the table in kernel.cuh).
   static constexpr int kFullArrivals = 1;                            // of the producer thread, with the bytes to come
   static constexpr int kEmptyArrivals = kConsumerThreads / 32 * CM;  // of each consumer warp, in each block
-  static constexpr int kStageBytesA = kPlanes * kPlaneBytesA, kStageBytesB = kPlanes * kPlaneBytesB;
+  static constexpr int kStageBytesA = kPlanes * BM * kPlane, kStageBytesB = kPlanes * BN * kPlane;
   static constexpr int kStageBytes = kStageBytesA + kStageBytesB;
   static constexpr int kScratchAt = (STAGES * kStageBytes + 2 * STAGES * 8 + 15) / 16 * 16;  // staging of the epilogue
   static constexpr int kSmemBytes = kScratchAt + 8 * 8 * 40 * 4;
   static_assert(BN % 64 == 0 && BN <= 128, "sums and accumulators share a consumer's registers");
-  static_assert(kChunks % CM == 0, "the blocks of a cluster share the chunks of B");
+  static_assert(CM <= 2 && BN / CM % 8 == 0);
   static_assert(kSmemBytes <= 232448);
 };
 

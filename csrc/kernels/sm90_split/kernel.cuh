@@ -94,9 +94,6 @@ struct Params {
   unsigned* counters;  // zero at the start
 };
 
-constexpr int kChunkBytes = split::kChunkK * 2, kEightRows = 8 * kChunkBytes;
-constexpr int kWordsOfRow = kChunkBytes / 8;  // 64-bit elements of the tensor maps for each row of a chunk
-
 constexpr int kMathOrder = 1;    // (2) named barriers: the consumer warpgroup may start the wgmma of a stage
 constexpr int kCarrySteps = 16;  // stages from one Sums::carry() to the next
 
@@ -157,21 +154,20 @@ struct Barriers {
 };
 
 /// Called by the producer thread: loads the planes of 64 k of both operands. In a stage the planes of A come one after
-/// the other, then the planes of B, the last one first. A plane is a list of chunks of eight k of all its rows. Every
-/// block of the cluster loads an equal part of the chunks of each plane of B, and multicasts it to all blocks.
+/// the other, then the planes of B. Every block of the cluster loads an equal part of the rows of each plane of B, and
+/// multicasts it to all blocks.
 template <class Config>
 __device__ __forceinline__ void load_stage(const Params& p, const split::Work& work, int k, uint32_t stage,
                                            uint32_t full) {
+  constexpr int kRowsB = Config::BN / Config::CM;
   ptx::mbarrier_arrive_expect_tx(full, Config::kStageBytes);
   const int a = split::matrix_of(p.product.a, work), b = split::matrix_of(p.product.b, work);
-  const int chunk = k / split::kChunkK;
-  ptx::tma_load(stage, &p.planes_a, full, {work.m0 * kWordsOfRow, chunk, 0, a});
+  ptx::tma_load(stage, &p.planes_a, full, {k, work.m0, 0, a});
 #pragma unroll
   for (int plane = 0; plane < Config::kPlanes; ++plane) {
-    const int first = static_cast<int>(block_rank<Config>()) * (Config::kChunks / Config::CM);
-    const uint32_t to = stage + Config::kStageBytesA + (Config::kPlanes - 1 - plane) * Config::kPlaneBytesB +
-                        first * Config::kChunkBytesB;
-    const ptx::TmaCoord at{work.n0 * kWordsOfRow, chunk + first, plane, b};
+    const int first = static_cast<int>(block_rank<Config>()) * kRowsB;
+    const uint32_t to = stage + Config::kStageBytesA + (plane * Config::BN + first) * Config::kPlane;
+    const ptx::TmaCoord at{k, work.n0 + first, plane, b};
     if constexpr (Config::CM == 1) {
       ptx::tma_load(to, &p.planes_b, full, at);
     } else {
@@ -180,38 +176,25 @@ __device__ __forceinline__ void load_stage(const Params& p, const split::Work& w
   }
 }
 
-/// Starts the wgmma of a stage that add the product of two planes of the same number to `acc` or, with `anew`,
+/// Starts the wgmma of a stage for the pairs of planes kFirst..kLast-1 of kPairs. They add to `acc` or, with `anew`,
 /// overwrite it.
-template <class Config, int kOfPlane>
+template <class Config, int kFirst, int kLast>
 __device__ __forceinline__ void multiply(float (&acc)[Config::BN / 2], uint32_t stage, int group, bool anew) {
-  const uint64_t a = ptx::wgmma_descriptor<kChunkBytes>(
-      stage + kOfPlane * Config::kPlaneBytesA + group * Config::kGroupBytes, Config::kChunkBytesA, kEightRows);
-  const uint64_t b = ptx::wgmma_descriptor<kChunkBytes>(
-      stage + Config::kStageBytesA + (Config::kPlanes - 1 - kOfPlane) * Config::kPlaneBytesB, Config::kChunkBytesB,
-      kEightRows);
+  constexpr int kPairs[6][2] = {{0, 0}, {2, 0}, {1, 1}, {0, 2}, {1, 0}, {0, 1}};
+  constexpr int kEightLines = 8 * Config::kPlane, kStep = 32;
+  const uint64_t a = ptx::wgmma_descriptor(stage + group * 64 * Config::kPlane, 0, kEightLines);
+  const uint64_t b = ptx::wgmma_descriptor(stage + Config::kStageBytesA, 0, kEightLines);
 #pragma unroll
-  for (int chunk = 0; chunk < Config::kChunks; chunk += 2) {
-    ptx::Wgmma<__nv_bfloat16>::m64k16<Config::BN, 0, 0>(acc, ptx::wgmma_advance(a, chunk * Config::kChunkBytesA),
-                                                        ptx::wgmma_advance(b, chunk * Config::kChunkBytesB),
-                                                        !anew || chunk > 0);
-  }
-}
-
-/// Starts the wgmma of a stage that add the product of A's first and B's plane kOfPlane, and of A's plane kOfPlane and
-/// B's first, to `acc`. The 16 k of an instruction are eight of the one product and the same eight of the other, which
-/// the tensor core adds up in no order. So x @ x.T is symmetric to the bit.
-template <class Config, int kOfPlane>
-__device__ __forceinline__ void multiply_pair(float (&acc)[Config::BN / 2], uint32_t stage, int group) {
-  const uint64_t a = ptx::wgmma_descriptor<kChunkBytes>(stage + group * Config::kGroupBytes,
-                                                        kOfPlane * Config::kPlaneBytesA, kEightRows);
-  const uint64_t b = ptx::wgmma_descriptor<kChunkBytes>(
-      stage + Config::kStageBytesA + (Config::kPlanes - 1 - kOfPlane) * Config::kPlaneBytesB,
-      kOfPlane * Config::kPlaneBytesB, kEightRows);
+  for (int pair = kFirst; pair < kLast; ++pair) {
 #pragma unroll
-  for (int chunk = 0; chunk < Config::kChunks; ++chunk) {
-    ptx::Wgmma<__nv_bfloat16>::m64k16<Config::BN, 0, 0>(acc, ptx::wgmma_advance(a, chunk * Config::kChunkBytesA),
-                                                        ptx::wgmma_advance(b, chunk * Config::kChunkBytesB), true);
+    for (int step = 0; step < Config::BK / 16; ++step) {
+      ptx::Wgmma<__nv_bfloat16>::m64k16<Config::BN, 0, 0>(
+          acc, ptx::wgmma_advance(a, kPairs[pair][0] * Config::BM * Config::kPlane + step * kStep),
+          ptx::wgmma_advance(b, kPairs[pair][1] * Config::BN * Config::kPlane + step * kStep),
+          !anew || pair > kFirst || step > 0);
+    }
   }
+  ptx::wgmma_commit();
 }
 
 /// A consumer thread's part of a tile, as `high` + `low`. `low` takes what is too small to change `high`. The tensor
@@ -231,12 +214,8 @@ struct Sums {
   __device__ __forceinline__ void add(uint32_t stage, int group, const HandOver& hand_over) {
     float x[kCount];
     ptx::wgmma_fence();
-    multiply<Config, 0>(x, stage, group, true);
-    ptx::wgmma_commit();
-    multiply_pair<Config, 2>(low, stage, group);
-    multiply<Config, 1>(low, stage, group, false);
-    multiply_pair<Config, 1>(low, stage, group);
-    ptx::wgmma_commit();
+    multiply<Config, 0, 1>(x, stage, group, true);
+    multiply<Config, 1, 6>(low, stage, group, false);
     hand_over();
     ptx::wgmma_wait<1>();
     ptx::wgmma_pin(x);

@@ -28,24 +28,22 @@ Status launch(const Problem&, const DeviceFacts&, const Schedule&, const tile::s
 
 constexpr int kRasterRows = 2048;  // rows of C in a panel of the raster order, as in sm90_wgmma
 
-/// The tensor map of one operand's planes: as rows of 64-bit elements, one row for each chunk of eight k.
-inline Status map_planes(const split::Side& side, int box_rows, int box_chunks, int box_planes, CUtensorMap* map) {
+/// The tensor map of one operand's planes.
+inline Status map_planes(const split::Side& side, int box_rows, int box_planes, CUtensorMap* map) {
   const split::Planes& planes = side.planes;
-  const int64_t chunks = planes.ld / split::kChunkK, chunk = planes.rows * kWordsOfRow;
+  const int64_t plane = planes.rows * planes.ld;
   TmaView view{};
   view.data = side.memory;
-  view.dtype = DType::kF64;
-  view.cols = chunk;
-  view.rows = chunks;
-  view.ld = chunk;
+  view.dtype = DType::kBF16;
+  view.cols = planes.k;
+  view.rows = planes.rows;
+  view.ld = planes.ld;
   view.batch[0] = planes.batch[0] * planes.batch[1];
   view.batch[1] = split::kPlanes;
-  view.batch_stride[0] = split::kPlanes * chunks * chunk;
-  view.batch_stride[1] = chunks * chunk;
-  view.box_cols = box_rows * kWordsOfRow;
-  view.box_rows = box_chunks;
+  view.batch_stride[0] = split::kPlanes * plane;
+  view.batch_stride[1] = plane;
+  view.box_rows = box_rows;
   view.box_batch[1] = box_planes;
-  view.plain = true;
   return tensor_map(view, map);
 }
 
@@ -60,13 +58,12 @@ Status launch(const Problem& p, const DeviceFacts& facts, const Schedule& s, con
   params.slice_steps = s.steps;
   params.sums = reinterpret_cast<float*>(memory.rest);
   params.counters = reinterpret_cast<unsigned*>(memory.rest + s.sums_bytes({Config::BM, Config::BN}));
-  if (const Status e = split::launch_pass(p, split::PlaneOrder::kChunks, memory, params.counters, s.counters(), stream))
-    return e;
+  if (const Status e = split::launch_pass(p, memory, params.counters, s.counters(), stream)) return e;
 
   const auto units = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
   const uint32_t units_m = units(p.m, Config::BM * Config::CM), units_n = units(p.n, Config::BN);
-  if (const Status e = map_planes(a, Config::BM, Config::kChunks, split::kPlanes, &params.planes_a)) return e;
-  if (const Status e = map_planes(b, Config::BN, Config::kChunks / Config::CM, 1, &params.planes_b)) return e;
+  if (const Status e = map_planes(a, Config::BM, split::kPlanes, &params.planes_a)) return e;
+  if (const Status e = map_planes(b, Config::BN / Config::CM, 1, &params.planes_b)) return e;
   params.product = split::product_of(p, a, b);
   params.whole = units_m * units_n * static_cast<uint32_t>(p.batches()) - static_cast<uint32_t>(s.rest);
   params.units = params.whole + static_cast<uint32_t>(s.rest * s.slices);
