@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/chip.h"
+#include "core/device.h"
 #include "dispatch/contenders.h"
 #include "dispatch/devices.h"
 #include "dispatch/estimates.h"
@@ -43,6 +44,10 @@ void operator delete(void* memory, size_t) noexcept {
 }
 
 namespace hgemm {
+
+// A plan asks CUDA's side for the SMs of its stream, which is not linked. This file is compiled as without device code,
+// so the header defines the function inline, and this keeps it.
+[[gnu::used]] int (*const sms_without_cuda)(Stream, int, int) = &sms_of;
 
 const char* built_archs() {
   return "";
