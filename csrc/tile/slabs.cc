@@ -139,19 +139,13 @@ Slabs slabs_of_batch(const Problem& p, size_t limit, const CopiedBytes& bytes) {
   Problem part = p;
   part.batch[0] = 1;
   part.batch[1] = most_matrices(part, 1, limit, bytes);
-  Slabs s;
-  if (part.batch[1] == 0) return s;
+  if (part.batch[1] == 0) return {};
   if (part.batch[1] == p.batch[1]) {
     part.batch[0] = p.batch[0];
     part.batch[0] = most_matrices(part, 0, limit, bytes);
   }
-  for (int i = 0; i < 2; ++i) s.batch[i] = part.batch[i];
+  Slabs s = one_slab(part, bytes);
   s.count = ceil_div(p.batch[0], s.batch[0]) * ceil_div(p.batch[1], s.batch[1]);
-  s.m = p.m;
-  s.n = p.n;
-  s.k = p.k;
-  s.a_bytes = aligned(bytes.a(part));
-  s.b_bytes = aligned(bytes.b(part));
   return s;
 }
 
