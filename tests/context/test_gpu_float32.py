@@ -3,7 +3,7 @@ way, and that they are right."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,18 +17,10 @@ import hgemm_ops
 from hgemm_ops import use_custom_gemm
 from hgemm_ops._report import Report
 
-pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
+pytestmark = [pytest.mark.gpu, pytest.mark.sm90, pytest.mark.usefixtures("without_tf32")]
 
 hgemm = torch.ops.hgemm
 M, N, K = 2048, 1536, 1024  # so large that it is no question who is faster
-
-
-@pytest.fixture(autouse=True)
-def _without_tf32() -> Iterator[None]:
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    yield
-    torch.backends.cuda.matmul.allow_tf32 = before
 
 
 @pytest.fixture

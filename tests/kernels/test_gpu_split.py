@@ -4,7 +4,7 @@ cannot hold a value what float32 gives."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 import hgemm_ops
 from hgemm_ops import VariantInfo
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("without_tf32")]
 
 hgemm = torch.ops.hgemm
 FAMILIES = {family: [v for v in hgemm_ops.variants() if v.family == family] for family in ("sm80_split", "sm90_split")}
@@ -25,14 +25,6 @@ VARIANTS = pytest.mark.parametrize(
     [pytest.param(v, marks=_MARKS[family], id=v.name) for family, kernels in FAMILIES.items() for v in kernels],
 )
 _ROUNDING = 2.0**-24  # the most that one rounding of a float32 loses, relative
-
-
-@pytest.fixture(autouse=True)
-def _without_tf32() -> Iterator[None]:
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    yield
-    torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def normal(*shape: int) -> Tensor:

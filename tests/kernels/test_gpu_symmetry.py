@@ -5,8 +5,6 @@ Kernels that split float32 are left out: they add up the products of planes in a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -14,7 +12,7 @@ from torch import Tensor
 import hgemm_ops
 from hgemm_ops import VariantInfo, use_custom_gemm
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("without_tf32")]
 
 hgemm = torch.ops.hgemm
 #: dtype and float32 mode.
@@ -39,14 +37,6 @@ SHAPES = [
     (2304, 2304),
     (4097, 130),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _without_tf32() -> Iterator[None]:
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    yield
-    torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def operands(how: str, *shape: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
