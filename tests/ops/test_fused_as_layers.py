@@ -358,20 +358,20 @@ def emptied(model: nn.Module) -> nn.Module:
     return model
 
 
-def swapped(model: nn.Module) -> nn.Module:
-    torch.__future__.set_swap_module_params_on_conversion(True)
+def converted_under(switch: Callable[[bool], None], model: nn.Module) -> nn.Module:
+    switch(True)
     try:
         return model.double()
     finally:
-        torch.__future__.set_swap_module_params_on_conversion(False)
+        switch(False)
+
+
+def swapped(model: nn.Module) -> nn.Module:
+    return converted_under(torch.__future__.set_swap_module_params_on_conversion, model)
 
 
 def overwritten(model: nn.Module) -> nn.Module:
-    torch.__future__.set_overwrite_module_params_on_conversion(True)
-    try:
-        return model.double()
-    finally:
-        torch.__future__.set_overwrite_module_params_on_conversion(False)
+    return converted_under(torch.__future__.set_overwrite_module_params_on_conversion, model)
 
 
 @pytest.mark.parametrize(
