@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 from torch.autograd import forward_ad
 from torch.nn.utils import parametrize
 from torch.utils import dlpack
@@ -469,7 +469,7 @@ class GatedMLP(ProjectionGroup):
 GATE = ("gate_proj", "up_proj")
 
 
-@torch.library.custom_op("hgemm_nn::gated_projections", mutates_args=())
+@library.custom_op("hgemm_nn::gated_projections", mutates_args=())
 def _gated_projections(x: Tensor, gate: Tensor, up: Tensor, act: int) -> Tensor:
     """Computes ``linear_gated`` of the two weights, in one operator if they lie next to each other."""
     joint = _joints_at.get(gate.data_ptr())

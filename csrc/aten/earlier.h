@@ -1,6 +1,6 @@
 // What ran an operator before the override: torch's own kernel, or that of another package.
 //
-// Other packages override matmuls at the same key, from Python (`torch.library.Library("aten", "IMPL")`) or from C++
+// Other packages override matmuls at the same key, from Python (`Library("aten", "IMPL")`) or from C++
 // (TORCH_LIBRARY_IMPL). Torch's dispatcher runs the kernel that was registered last. The override is registered once
 // and stays, so
 //   - a kernel that was registered before the override runs wherever no kernel of ours does. This file keeps it;

@@ -22,6 +22,7 @@ pytestmark = [
 # another package's kernels.
 _START = """
 import ctypes, sys, torch
+from torch import library
 door = ctypes.PyDLL({library!r})
 a, b = torch.randn(3, 4), torch.randn(4, 5)
 exact = a @ b
@@ -77,7 +78,7 @@ assert counts() == (3, 0)
 
 # Registers Python functions. Two look at nothing but their arguments; addmm_ calls what it found, and writes in place.
 _IN_PYTHON = """
-package = torch.library.Library("aten", "IMPL")
+package = library.Library("aten", "IMPL")
 
 def mm(x, y):
     seen.append("mm")
@@ -93,7 +94,7 @@ def addmm_(keys, c, x, y, *, beta=1, alpha=1):
 
 def register():
     global theirs
-    theirs = torch.library.get_kernel("aten::addmm_", "CPU")
+    theirs = library.get_kernel("aten::addmm_", "CPU")
     package.impl("mm", mm, "CPU")
     package.impl("mm.out", mm_out, "CPU")
     package.impl("addmm_", addmm_, "CPU", with_keyset=True)
@@ -136,7 +137,7 @@ def test_errors_of_an_override_in_python(library: Path) -> None:
 def fails(x, y):
     seen.append("mm")
     raise KeyError("of the package")
-package = torch.library.Library("aten", "IMPL")
+package = library.Library("aten", "IMPL")
 package.impl("mm", fails, "CPU")
 door.install()
 for _ in range(2):
@@ -159,8 +160,8 @@ def test_an_override_in_python_that_calls_the_operator_again(library: Path) -> N
 def mm(keys, x, y):
     seen.append(x.dtype)
     return torch.mm(x.double(), y.double()).float() if x.dtype == torch.float32 else theirs.call_boxed(keys, x, y)
-theirs = torch.library.get_kernel("aten::mm", "CPU")
-package = torch.library.Library("aten", "IMPL")
+theirs = library.get_kernel("aten::mm", "CPU")
+package = library.Library("aten", "IMPL")
 package.impl("mm", mm, "CPU", with_keyset=True)
 door.install()
 torch.testing.assert_close(torch.mm(a, b), exact)

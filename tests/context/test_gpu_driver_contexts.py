@@ -16,9 +16,9 @@ import ctypes, sys, torch, hgemm_ops
 from hgemm_ops import use_custom_gemm
 
 class Driver:
-    library = ctypes.CDLL("libcuda.so.1")
+    functions = ctypes.CDLL("libcuda.so.1")
     def __getattr__(self, name):
-        function = getattr(self.library, name)
+        function = getattr(self.functions, name)
         def call(*args):
             status = function(*args)
             assert status == 0, (name, status)
@@ -34,7 +34,7 @@ def current():
 class Green:
     '''A green context of about this many SMs, or of the SMs that such a context leaves.'''
     def __init__(self, sms, remaining=False, flags=0):
-        if not hasattr(driver.library, "cuGreenCtxCreate"):
+        if not hasattr(driver.functions, "cuGreenCtxCreate"):
             print("the driver has no green contexts")
             sys.exit(0)
         every, taken, left = (ctypes.create_string_buffer(512) for _ in range(3))

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not ON_GPU, reason="overrides 
 # in every context. ``expect(n)`` checks that the other package's kernels were called n times for each of ``NAMES``.
 _START = """
 import collections, threading, torch, hgemm_ops
+from torch import library
 from hgemm_ops import use_custom_gemm
 
 M, N, K = 64, 96, 128
@@ -91,9 +92,9 @@ exact, exact_double = run(), run(torch.double)
 # A package that overrides all of them, and computes by the kernels that it found.
 _PACKAGE = """
 def override(names):
-    package = torch.library.Library("aten", "IMPL")
+    package = library.Library("aten", "IMPL")
     for name in names:
-        found = torch.library.get_kernel("aten::" + name, "CUDA")
+        found = library.get_kernel("aten::" + name, "CUDA")
         def kernel(keys, *args, name=name, found=found, **kwargs):
             with lock:
                 seen[name] += 1
@@ -113,7 +114,7 @@ def test_torch_says_where_its_own_kernels_come_from() -> None:
     """earlier.h tells torch's kernels by this text, and calls them directly."""
     check("""
 for name in NAMES + WITH_DTYPE:
-    text = repr(torch.library.get_kernel("aten::" + name, "CUDA"))
+    text = repr(library.get_kernel("aten::" + name, "CUDA"))
     assert "aten/src/ATen/RegisterCUDA" in text or (name == "bmm" and "/torch/_native/" in text), text
 """)
 
@@ -194,7 +195,7 @@ def test_errors_of_a_package_before_us() -> None:
     check("""
 def fails(a, b):
     raise KeyError("of the package")
-package = torch.library.Library("aten", "IMPL")
+package = library.Library("aten", "IMPL")
 package.impl("mm", fails, "CUDA")
 a, b = arguments("mm", torch.float64)[0]
 for context in (use_custom_gemm(), use_custom_gemm(variant="torch")):
@@ -216,7 +217,7 @@ def mm(a, b):
     if a.dtype == torch.float64:
         return (a.half() @ b.half()).double()
     return torch.bmm(a[None], b[None])[0]
-package = torch.library.Library("aten", "IMPL")
+package = library.Library("aten", "IMPL")
 package.impl("mm", mm, "CUDA")
 a, b = arguments("mm", torch.float64)[0]
 with use_custom_gemm(variant="torch") as report:
@@ -246,12 +247,12 @@ assert "aten::mm, registered at" in str(report), report
 same(run(), exact)
 expect(1)
 
-linear = torch.library.Library("aten", "IMPL")
+linear = library.Library("aten", "IMPL")
 linear.impl("linear", lambda x, w, bias=None: torch.mm(x, w.t()), "CUDA")
 assert "aten::linear, registered at" in str(report), report
 linear._destroy()
 package._destroy()  # torch refuses a second override from Python
-sevens = torch.library.Library("aten", "IMPL")
+sevens = library.Library("aten", "IMPL")
 sevens.impl("mm", lambda a, b: a.new_full((len(a), b.shape[1]), 7), "CUDA")
 with use_custom_gemm():
     assert (a @ b == 7).all()
