@@ -9,7 +9,7 @@ held to twice torch's own error against float64 plus one rounding unit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +38,20 @@ from torch import Tensor
 
 import hgemm_ops
 from hgemm_ops import VariantInfo
+
+
+@pytest.fixture(autouse=True)
+def sums_in_float32() -> Iterator[None]:
+    """torch adds partial sums in float32, so that its error is one of rounding on every route.
+
+    By default it may add them in 16 bits. Which of its routes do depends on the addresses of operands and result.
+    """
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction
+    matmul.allow_fp16_reduced_precision_reduction = matmul.allow_bf16_reduced_precision_reduction = False
+    yield
+    matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction = before
+
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
 AUTO = -1
