@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
@@ -157,7 +158,7 @@ class Report:
             why = _override.reason() or ("" if torch.cuda.is_initialized() else "nothing has used CUDA")
             return "\n".join(["no matrix products were seen" + (f": {why}" if why else ""), *hidden])
         totals = _totals(rows)
-        printed = _most_important(_merge_sizes(_merge_layers(rows)))
+        printed = _most_important(_groups(rows))
         unprinted = _unprinted(len(rows), totals["calls"], totals["flops"], printed)
         return "\n".join((*_table(printed), *unprinted, "", *_footer(totals), *hidden))
 
@@ -228,24 +229,27 @@ def _totals(rows: Iterable[_Fields]) -> dict[str, Any]:
 
     ``torch_calls`` maps each reason for running on torch to its number of calls.
     """
-    totals = dict.fromkeys(("calls", "flops", "kernel_calls", "kernel_flops"), 0)
-    reasons: dict[str, int] = {}
-    for row in rows:
-        variant, calls, reason = row[-3:]
-        flops = _flops(row)
-        totals["calls"] += calls
-        totals["flops"] += flops
+    every, kernels = [0, 0], [0, 0]  # calls and FLOPs
+    reasons: defaultdict[str, int] = defaultdict(int)
+    for _, _, batch, m, n, k, _, _, variant, calls, reason in rows:
+        flops = 2 * batch * m * n * k * calls
+        every[0] += calls
+        every[1] += flops
         if variant == "torch":
-            reason = reason or "chosen by the dispatcher"
-            reasons[reason] = reasons.get(reason, 0) + calls
+            reasons[reason or "chosen by the dispatcher"] += calls
         else:
-            totals["kernel_calls"] += calls
-            totals["kernel_flops"] += flops
-    return {**totals, "torch_calls": dict(sorted(reasons.items(), key=itemgetter(1), reverse=True))}
+            kernels[0] += calls
+            kernels[1] += flops
+    return {
+        "calls": every[0],
+        "flops": every[1],
+        "kernel_calls": kernels[0],
+        "kernel_flops": kernels[1],
+        "torch_calls": dict(sorted(reasons.items(), key=itemgetter(1), reverse=True)),
+    }
 
 
-# Printing. One printed line represents a group of rows: first, rows that differ only in layer numbers are grouped, and
-# then groups that differ only in sizes.
+# Printing. One printed line represents a group of rows.
 
 _Group = list[_Fields]
 
@@ -259,18 +263,9 @@ def _template(site: str) -> str:
     return _NUMBER.sub("#", site)
 
 
-def _merge_layers(rows: Iterable[_Fields]) -> list[_Group]:
-    """Groups rows that differ only in the numbers of a dotted name: ``model.layers.{0-31}.mlp.up_proj``."""
-    groups: dict[Any, _Group] = {}
-    for row in rows:
-        site, *alike, _, reason = row
-        groups.setdefault((_template(site), *alike, reason), []).append(row)
-    return list(groups.values())
-
-
 def _site(group: _Group) -> str:
     """Returns the sites of the rows as one name: the numbers of all in braces, then how many sites there are."""
-    sites = list(dict.fromkeys(row[0] for row in group))
+    sites = list(dict.fromkeys(map(_sites_of, group)))
     if len(sites) == 1:
         return sites[0]
     text = _template(sites[0])
@@ -297,13 +292,34 @@ _MOST_LINES = 50
 _MOST_REASONS = 10
 
 
-def _merge_sizes(groups: Iterable[_Group]) -> list[_Group]:
-    alike: dict[Any, list[_Group]] = {}
-    for group in groups:
-        _, op, _, _, _, _, dtype, layout, variant, _, reason = group[0]
-        alike.setdefault((_site(group), op, dtype, layout, variant, reason), []).append(group)
-    merged = ([list(itertools.chain(*same))] if len(same) > _MOST_SHAPES else same for same in alike.values())
-    return list(itertools.chain(*merged))
+_sites_of = itemgetter(_COLUMNS.index("site"))
+_sizes_of = itemgetter(*(_COLUMNS.index(name) for name in ("batch", "m", "n", "k")))
+_kind_of = itemgetter(*(_COLUMNS.index(name) for name in ("op", "dtype", "layout", "variant", "reason")))
+
+
+def _groups(rows: Iterable[_Fields]) -> list[_Group]:
+    """Groups rows that differ only in the numbers of a dotted name, ``model.layers.{0-31}.mlp.up_proj``.
+
+    Of groups that differ only in sizes, those of more than _MOST_SHAPES sizes become one.
+    """
+    alike: defaultdict[Any, _Group] = defaultdict(list)
+    for row in rows:
+        alike[_template(row[0]), _kind_of(row)].append(row)
+    return list(itertools.chain.from_iterable(map(_by_size, alike.values())))
+
+
+def _by_size(rows: _Group) -> Iterable[_Group]:
+    """Divides rows that differ only in sizes, calls and the numbers of their sites into the groups of _groups()."""
+    if len(set(map(_sites_of, rows))) == 1 and len(set(map(_sizes_of, rows))) > _MOST_SHAPES:
+        return [rows]
+    layers: defaultdict[Any, _Group] = defaultdict(list)
+    for row in rows:
+        layers[_sizes_of(row)].append(row)
+    same_site: defaultdict[str, list[_Group]] = defaultdict(list)
+    for group in layers.values():
+        same_site[_site(group)].append(group)
+    merged = ([list(itertools.chain(*same))] if len(same) > _MOST_SHAPES else same for same in same_site.values())
+    return itertools.chain.from_iterable(merged)
 
 
 def _most_important(groups: list[_Group]) -> list[_Group]:

@@ -153,6 +153,7 @@ def define_ops() -> None:
             ops.variants.define_kernel(ops.LIB, name, id_)
 
 
+@functools.cache
 def name_of(id_: int) -> str:
     """Returns the name of an id; "auto" and "torch" are names, too."""
     return {_native.AUTO: "auto", _native.TORCH: "torch"}.get(id_) or names()[id_]
