@@ -4,6 +4,8 @@
         y = model(x)
     print(report)
 
+:func:`enable` does the same for the whole process.
+
 These environment variables are read when the package is imported:
 
 - ``HGEMM_OPS_DISABLE``: torch runs every op.
@@ -17,7 +19,7 @@ These environment variables are read when the package is imported:
 
 from hgemm_ops import _library, _native, _override, _tables, _tuning, _variants
 from hgemm_ops._api import linear, matmul
-from hgemm_ops._context import use_custom_gemm
+from hgemm_ops._context import disable, enable, use_custom_gemm
 from hgemm_ops._explain import Candidate, Explanation, explain
 from hgemm_ops._report import Report, Row
 from hgemm_ops._variants import VariantInfo, variants
@@ -32,6 +34,8 @@ __all__ = [
     "Report",
     "Row",
     "VariantInfo",
+    "disable",
+    "enable",
     "explain",
     "fuse_projections",
     "linear",

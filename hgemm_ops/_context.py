@@ -1,5 +1,6 @@
-"""``use_custom_gemm()``: makes the matmuls of any PyTorch code run on the kernels of this package."""
+"""``use_custom_gemm()`` and ``enable()``: make the matmuls of any PyTorch code run on the kernels of this package."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator, contextmanager
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ import torch
 from hgemm_ops import _decorate, _devices, _native, _override, _sites, _tables, _tuning, _variants
 from hgemm_ops._report import Report
 
-__all__ = ["use_custom_gemm"]
+__all__ = ["disable", "enable", "use_custom_gemm"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -146,6 +147,11 @@ class use_custom_gemm(ContextDecorator):
             vars(self.report).setdefault("_context", _native.Context(self._settings))
         return self.report._context
 
+    def _began(self) -> None:
+        """Begins what goes with an entry of the context."""
+        if self._sites:
+            _sites.start()
+
     def _ended(self) -> None:
         """Ends what begins beside an entry of the context."""
         if self._sites:
@@ -161,8 +167,7 @@ class use_custom_gemm(ContextDecorator):
         if context is None:
             yield _decorate.Pieces(None)
             return
-        if self._sites:
-            _sites.start()
+        self._began()
         try:
             yield _decorate.Pieces(context.span())
         finally:
@@ -174,8 +179,7 @@ class use_custom_gemm(ContextDecorator):
         context = self._native_context()
         if context is None:
             return self.report
-        if self._sites:
-            _sites.start()
+        self._began()
         context.enter()
         return self.report
 
@@ -185,3 +189,69 @@ class use_custom_gemm(ContextDecorator):
         context = self.report._context
         if context is not None and context.exit():  # else the override did not start, or no entry is left to end
             self._ended()
+
+
+_lock = threading.Lock()
+_active: use_custom_gemm | None = None  # the context of the process; None if there is none
+_last: use_custom_gemm | None = None  # that of the last enable(), also after disable()
+
+
+def enable(
+    *,
+    variant: str | None = None,
+    numerics: str | None = None,
+    float32: str | None = None,
+    tune: bool | None = None,
+    sites: bool = False,
+) -> Report:
+    """Makes torch's CUDA matmuls use the kernels of this package in the whole process, until :func:`disable`.
+
+    It is :func:`use_custom_gemm` for every thread, those that run already and those that are started later, and for
+    autograd's. The arguments and the errors are the same. ``HGEMM_OPS_ENABLE=1`` calls it at ``import torch``, also in
+    processes that the program starts.
+
+    A context of :func:`use_custom_gemm` is inside of it: it has precedence on its thread, and on threads without a
+    context of their own while it is active. Afterwards the settings of this function apply again. In
+    ``with use_custom_gemm(variant="torch"):`` torch runs every matmul.
+
+    A second call replaces the settings, and the report that the first one has returned counts no more. A thread inside
+    a context of its own takes the new ``numerics`` and ``float32`` over when it next enters or leaves a context.
+    CUDA is not initialised, so a process may still fork, and its children are enabled as well.
+
+    Returns:
+        A :class:`Report` of the matmuls of all threads since the call.
+    """
+    if torch.compiler.is_compiling():
+        choice = {"variant": variant, "numerics": numerics, "float32": float32, "tune": tune, "sites": sites}
+        return torch.compiler.disable(enable)(**choice)
+    context = use_custom_gemm(variant=variant, numerics=numerics, float32=float32, tune=tune, sites=sites)
+    _make_active(context)
+    return context.report
+
+
+def disable() -> None:
+    """Ends what :func:`enable` began; without it, nothing happens. Contexts of :func:`use_custom_gemm` stay active."""
+    if torch.compiler.is_compiling():
+        return torch.compiler.disable(disable)()
+    _make_active(None)
+
+
+def _make_active(context: use_custom_gemm | None) -> None:
+    """Makes a context that of the process, in place of the one before."""
+    global _active, _last
+    native = None if context is None else context._native_context()
+    with _lock:
+        before, _active = _active, None if native is None else context
+        _last = context or _last
+        if _active is not None and native is not None:
+            _active._began()
+            native.set_process()
+        elif before is not None:
+            _native.set_no_process()
+    if before is not None:
+        before._ended()
+
+
+def process_report() -> Report | None:
+    """Returns the report of the last :func:`enable`, also after :func:`disable`; None if there was none."""
+    return None if _last is None else _last.report

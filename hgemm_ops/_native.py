@@ -185,6 +185,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_context_delete": (None, [c_void_p]),
     "hgemm_context_enter": (None, [c_void_p]),
     "hgemm_context_exit": (c_int, [c_void_p]),
+    "hgemm_context_set_process": (None, [c_void_p]),
     "hgemm_span_new": (c_void_p, [c_void_p]),
     "hgemm_span_resume": (None, [c_void_p]),
     "hgemm_span_suspend": (None, [c_void_p]),
@@ -355,6 +356,10 @@ class Context:
         """Ends this thread's last entry of the context, else another thread's. Returns False if there was none."""
         return bool(self._exit(self._handle))
 
+    def set_process(self) -> None:
+        """Makes this the context of the process: the outermost one on every thread."""
+        lib().hgemm_context_set_process(self._handle)
+
     def span(self) -> Span:
         """Returns a new span of the context, suspended."""
         return Span(self._handle)
@@ -371,6 +376,11 @@ class Context:
             if needed <= room:
                 return counts if needed == room else (CallCount * needed).from_buffer_copy(counts)
             room = needed
+
+
+def set_no_process() -> None:
+    """Ends the context of the process. Without one, nothing happens."""
+    lib().hgemm_context_set_process(None)
 
 
 _COUNT_FIELDS = struct.Struct("=4q2i2h12b3fh2bq")  # a CallCount's

@@ -298,7 +298,9 @@ HGEMM_API void hgemm_set_first_use(void (*action)(void));
    A context may be entered several times, also while it is active, and by several threads. On a thread that has entered
    contexts, those contexts are active. On every other thread all contexts are active that any thread has entered. Of
    several active contexts, the innermost one (the one entered last) gives the variant and the tuning; numerics and
-   float32 come from the innermost context that sets them. Contexts may be left in any order: the others stay active. */
+   float32 come from the innermost context that sets them. Contexts may be left in any order: the others stay active.
+
+   One context may be that of the process. It is active on every thread, as the outermost context. */
 
 /* Returns a new context, which the caller deletes. */
 HGEMM_API struct HgemmContext* hgemm_context_new(HgemmSettings settings);
@@ -312,6 +314,10 @@ HGEMM_API void hgemm_context_enter(struct HgemmContext* context);
 /* Ends the last entry of the context that this thread made and that has not ended; without one, the last such entry of
    any thread, and at last one of a suspended span. Returns 1, or 0 where there was no entry. */
 HGEMM_API int hgemm_context_exit(struct HgemmContext* context);
+
+/* Makes the context that of the process, in place of the one before; null: there is none any more. A thread inside
+   contexts of its own takes numerics and float32 over from it when the thread next enters or leaves a context. */
+HGEMM_API void hgemm_context_set_process(struct HgemmContext* context);
 
 /* A span is code that runs piece by piece inside a context, as the body of a generator or coroutine does. While it is
    suspended, neither the context nor any context that this code has entered itself and not left is active because of

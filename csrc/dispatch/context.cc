@@ -38,10 +38,11 @@ struct Entry {
 
 using Entries = std::vector<std::shared_ptr<Entry>>;
 
-/// The entries of all threads that have not ended, in the order of entering.
+/// The entries of all threads that have not ended, in the order of entering, and the context of the whole process.
 struct Everyone {
   std::mutex mutex;
   Entries entries;
+  std::shared_ptr<Context> process;  // null where there is none
 };
 
 Everyone& everyone() {
@@ -57,25 +58,37 @@ Everyone& everyone() {
 /// The entries that this thread made, in the order of entering, without those of suspended spans.
 thread_local Entries own;
 
-/// The settings of nested entries, outermost first: variant and tuning are the innermost entry's, numerics and float32
-/// those of the innermost entry that sets them. Suspended entries do not count.
-HgemmSettings together(const Entries& entries) {
+/// The settings of nested entries, outermost first, inside the context of the process: variant and tuning are the
+/// innermost entry's, numerics and float32 those of the innermost entry that sets them. Suspended entries do not count.
+HgemmSettings together(const Entries& entries, const Context* process) {
   HgemmSettings settings = kNoSettings;
-  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
-    if ((*entry)->suspended) continue;
-    const HgemmSettings& outer = (*entry)->context->settings;
+  const auto add = [&settings](const HgemmSettings& outer) {
     if (settings.variant == kNoContext) settings = outer;
     if (settings.numerics == kAuto) settings.numerics = outer.numerics;
     if (settings.float32 == kAuto) settings.float32 = outer.float32;
+  };
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    if (!(*entry)->suspended) add((*entry)->context->settings);
   }
+  if (process != nullptr) add(process->settings);
   return settings;
 }
 
 /// Recomputes this thread's settings and the shared ones after a change. The caller holds the mutex.
 void apply(const Everyone& all) {
   own.erase(std::remove_if(own.begin(), own.end(), [](const auto& entry) { return entry->left; }), own.end());
-  detail::thread_settings = together(own);
-  detail::shared_settings.store(together(all.entries), std::memory_order_relaxed);
+  detail::thread_settings = own.empty() ? kNoSettings : together(own, all.process.get());
+  detail::shared_settings.store(together(all.entries, all.process.get()), std::memory_order_relaxed);
+}
+
+/// Starts to count for a context, unless an earlier entry of it does.
+void start_counting(Context& context) {
+  if (context.entered++ == 0) context.tally.start();
+}
+
+/// Ends one start_counting().
+void stop_counting(Context& context) {
+  if (--context.entered == 0) context.tally.stop();
 }
 
 /// The last of these entries that is of `context`, has not ended, and is suspended or not; null where there is none.
@@ -93,17 +106,14 @@ std::shared_ptr<Entry> last_of(const Entries& entries, const Context* context, b
 void push(Everyone& all, const std::shared_ptr<Entry>& entry) {
   own.push_back(entry);
   all.entries.push_back(entry);
-  Context& context = *entry->context;
-  if (context.entered++ == 0) context.tally.start();
+  start_counting(*entry->context);
 }
 
 /// Removes an entry, whatever entries were made after it, and stops to count for its context.
 void remove(Everyone& all, Entry& entry) {
   const auto is_entry = [&](const auto& other) { return other.get() == &entry; };
   all.entries.erase(std::find_if(all.entries.begin(), all.entries.end(), is_entry));
-  if (entry.suspended) return;
-  Context& context = *entry.context;
-  if (--context.entered == 0) context.tally.stop();
+  if (!entry.suspended) stop_counting(*entry.context);
 }
 
 }  // namespace
@@ -148,6 +158,16 @@ int hgemm_context_exit(HgemmContext* handle) {
   remove(all, *entry);
   apply(all);
   return 1;
+}
+
+void hgemm_context_set_process(HgemmContext* handle) {
+  using namespace hgemm;
+  Everyone& all = everyone();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  if (all.process) stop_counting(*all.process);
+  all.process = handle == nullptr ? nullptr : handle->context;
+  if (all.process) start_counting(*all.process);
+  apply(all);
 }
 
 HgemmSpan* hgemm_span_new(HgemmContext* handle) {

@@ -1,5 +1,5 @@
-// The settings that contexts of use_custom_gemm() ask for: those of this thread, and those that apply to threads
-// without a context of their own. c_api.h says which contexts are active where.
+// The settings that contexts of use_custom_gemm() and enable() ask for: those of this thread, and those that apply to
+// threads without a context of their own. c_api.h says which contexts are active where.
 #pragma once
 
 #include <atomic>

@@ -71,6 +71,12 @@ def use_a_context(**arguments: Any) -> None:
         yield layer(x)
 
     assert len(list(steps())) == 1
+    try:
+        enabled = hgemm_ops.enable(**arguments)
+        layer(x).sum().backward()
+        assert enabled.rows == [] and str(enabled)
+    finally:
+        hgemm_ops.disable()
 
 
 @needs_library

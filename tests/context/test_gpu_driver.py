@@ -75,6 +75,7 @@ print(report, report.to_dict())""",
 with use_custom_gemm(tune=True, sites=True, float32="split", numerics="batch_invariant") as report:
     nn.Linear(8, 8)(torch.ones(2, 8))
 report.save(os.environ["REPORT"])""",
+    "enable": "hgemm_ops.enable(tune=True, sites=True, numerics='batch_invariant')\nhgemm_ops.enable()",
     "the ops": """
 hgemm_ops.matmul(torch.ones(4, 4), torch.ones(4, 4))
 hgemm_ops.linear(torch.ones(2, 4), torch.ones(3, 4))""",
