@@ -4,7 +4,7 @@
         y = model(x)
     print(report)
 
-:func:`enable` does the same for the whole process.
+:func:`enable` does the same for the whole process, and ``HGEMM_OPS_ENABLE=1`` without a line of code.
 
 These environment variables are read when the package is imported:
 
@@ -12,12 +12,15 @@ These environment variables are read when the package is imported:
 - ``HGEMM_OPS_VARIANT``: the kernel to run where neither an argument nor the context manager names one.
 - ``HGEMM_OPS_NUMERICS`` and ``HGEMM_OPS_FLOAT32``: the defaults of ``numerics`` and ``float32``.
 - ``HGEMM_OPS_TUNE``: whether an untuned shape is timed at its first matmul, where the context manager does not say.
+- ``HGEMM_OPS_ENABLE``: whether :func:`enable` is called. ``import torch`` reads it too, and then imports this package.
+- ``HGEMM_OPS_REPORT`` and ``HGEMM_OPS_SITES``: with ``HGEMM_OPS_ENABLE``, the file for a report when the process ends,
+  ``-`` for stderr, and whether the report names modules.
 - ``HGEMM_OPS_LOG``: the level of the logger ``hgemm_ops``. At ``info`` it prints one line for each new decision.
 
 ``HGEMM_OPS_CACHE_DIR`` names the directory that holds measured times and compiled libraries. It is read at each use.
 """
 
-from hgemm_ops import _library, _native, _override, _tables, _tuning, _variants
+from hgemm_ops import _library, _native, _override, _startup, _tables, _tuning, _variants
 from hgemm_ops._api import linear, matmul
 from hgemm_ops._context import disable, enable, use_custom_gemm
 from hgemm_ops._explain import Candidate, Explanation, explain
@@ -55,3 +58,4 @@ if _library.load():
     _native.log()
 _variants.apply_environment()
 _tuning.apply_environment()
+_startup.apply_environment()

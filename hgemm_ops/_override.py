@@ -1,8 +1,10 @@
 """Starts the override of torch's matmuls (``csrc/aten``): finds the library for this torch, or compiles it once."""
 
+import contextlib
 import ctypes
 import functools
 import hashlib
+import importlib
 import os
 import shlex
 import shutil
@@ -152,6 +154,10 @@ def _try_to_start() -> str | None:
     if not _native.lib().hgemm_has_device_code():
         return "the library was built without device code (HGEMM_CUDA_ARCHS=none)"
     try:
+        # torch 2.12 and newer register kernels from Python in this module. `import torch` imports it last, after the
+        # entry points that may have called this function. The override must be registered after these kernels.
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module("torch._native")
         library = _load()
         library.hgemm_aten_hidden.restype = library.hgemm_aten_install.restype = ctypes.c_char_p
         library.hgemm_aten_install.argtypes = [ctypes.c_void_p]

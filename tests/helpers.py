@@ -92,6 +92,31 @@ def run_python(code: str, timeout: float | None = None, **environment: str) -> s
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
 
 
+def pretend_installed(folder: Path) -> dict[str, str]:
+    """Writes the metadata of an installed package to ``folder``, with the entry points of the checkout, and the command
+    ``hgemm``.
+
+    Returns the environment variables with which processes find them.
+    """
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    info = folder / f"hgemm_ops-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: hgemm_ops\nVersion: {project['version']}\n")
+    groups = project["entry-points"] | {"console_scripts": project["scripts"]}
+    lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()) for group, points in groups.items()]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    module, function = project["scripts"]["hgemm"].split(":")
+    command = folder / "hgemm"
+    command.write_text(f"#!{sys.executable}\nfrom {module} import {function}\n{function}()\n")
+    command.chmod(0o755)
+    return {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder), *sys.path]),
+        "PATH": os.pathsep.join([str(folder), os.environ["PATH"]]),
+    }
+
+
 def production() -> list[hgemm_ops.VariantInfo]:
     return [v for v in hgemm_ops.variants() if v.family != "ladder"]
 

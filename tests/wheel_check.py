@@ -25,11 +25,13 @@ PACKAGES = ("pytest", "pytest-xdist", "hypothesis", "expecttest", "numpy")
 
 EXAMINE = """
 import torch, hgemm_ops
+from importlib.metadata import entry_points
 from pathlib import Path
 from hgemm_ops import _aten_build, _library
 package = Path(hgemm_ops.__file__).parent
 assert package.is_relative_to({environment!r}), package
 assert _library.load(), _library.reason()
+assert any(point.module == "hgemm_ops_start" for point in entry_points(group="torch.backends"))
 shipped = (package / (_aten_build.stem(torch.__version__) + ".so")).is_file()
 kernels = hgemm_ops.variants()
 rungs = sum(v.family == "ladder" for v in kernels)

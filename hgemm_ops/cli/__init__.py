@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
+
+import hgemm_ops
 
 #: The module of every subcommand. The subcommand is an attribute of the module, with its own name.
 _MODULES = {
@@ -17,6 +20,7 @@ _MODULES = {
     "info": "hgemm_ops.cli.info",
     "ladder": "benchmarks.course.command",
     "report": "benchmarks.report.command",
+    "run": "hgemm_ops_start.run",
     "tune": "hgemm_ops.cli.tune",
 }
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -79,3 +83,7 @@ class _LazyGroup(click.Group):
 @click.version_option(package_name="hgemm_ops", prog_name="hgemm")
 def main() -> None:
     """Hand-written GEMM kernels behind torch.matmul: list them, explain the choice, measure, tune."""
+    # The subcommands measure torch's own kernels, also in processes that they start. `hgemm run` sets the variable
+    # again.
+    os.environ.pop("HGEMM_OPS_ENABLE", None)
+    hgemm_ops.disable()

@@ -28,6 +28,7 @@ def test_help_names_every_command() -> None:
     for command in ("bench", "doctor", "explain", "info", "ladder", "report", "tune"):
         assert re.search(rf"^  {command} +\w", result.output, re.MULTILINE), result.output
         assert "--json" in hgemm(command, "--help").output
+    assert re.search(r"^  run +\w", result.output, re.MULTILINE) and "PROGRAM" in hgemm("run", "--help").output
     assert hgemm("nope").exit_code == 2
 
 

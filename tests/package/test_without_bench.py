@@ -71,7 +71,8 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         pytest.skip(f"{unbuilt[0]}.so was not built")
     directory = tmp_path_factory.mktemp("without")
     left_out = shutil.ignore_patterns("bench", "__pycache__", "*.so")
-    shutil.copytree(PACKAGE, directory / "hgemm_ops", ignore=left_out)
+    for package in (PACKAGE, PACKAGE.with_name("hgemm_ops_start")):
+        shutil.copytree(package, directory / package.name, ignore=left_out)
     # `bench` is the directory to leave out, and also a file of the command, which stays.
     assert not (directory / "hgemm_ops" / "bench").exists() and (directory / "hgemm_ops" / "cli" / "bench.py").exists()
     for library in PACKAGE.glob("*.so"):
