@@ -1,11 +1,12 @@
 """What the environment asks for when the package is imported: ``HGEMM_OPS_ENABLE``, and a report at exit."""
 
 import atexit
+import json
 import os
 import sys
 from pathlib import Path
 
-from hgemm_ops import _context, _files, _library, _override
+from hgemm_ops import _advice, _context, _files, _library, _override
 from hgemm_ops._report import Report
 
 #: Names the process whose report has the plain name, as "rank:process id". The rank is torchrun's, "" without one.
@@ -62,12 +63,22 @@ def _write(target: str, is_first: bool, pid: int) -> None:
             _library.logger.warning("cannot write the report to %s: %s", path, error)
     if sys.stderr is not None:
         title = f"hgemm_ops report of process {pid}" + (f", rank {rank}" if rank else "")
-        sys.stderr.write(f"\n{title}\n{report}\n")
+        sys.stderr.write(f"\n{title}\n{_text(report)}\n")
         sys.stderr.flush()
 
 
+def _advises() -> bool:
+    """Whether ``hgemm doctor PROGRAM`` asks for advice in place of the report."""
+    return _library.flag("HGEMM_OPS_ADVISE")
+
+
+def _text(report: Report) -> str:
+    return _advice.to_text(_advice.of(report)) if _advises() else str(report)
+
+
 def _save(report: Report, path: Path) -> None:
-    if path.suffix == ".json":
+    if path.suffix == ".json" and not _advises():
         report.save(path)
-    else:
-        _files.replace(path, f"{report}\n", f".{os.getpid()}.new")
+        return
+    text = json.dumps(_advice.to_dict(_advice.of(report)), indent=2) if path.suffix == ".json" else _text(report)
+    _files.replace(path, f"{text}\n", f".{os.getpid()}.new")

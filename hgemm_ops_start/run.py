@@ -50,6 +50,7 @@ def _variables(**options: str | bool | None) -> dict[str, str]:
 @click.option("--variant", metavar="NAME", help="The kernel for every matmul; torch for torch's own.")
 @click.option("--tune", is_flag=True, help="Time untuned shapes at their first matmul.")
 @click.option("--sites", is_flag=True, help="Name the module of each matmul in the report.")
+@click.option("--advise", is_flag=True, help="Say in place of the report which settings would help: `hgemm doctor`.")
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, resolve_path=True, allow_dash=True),
@@ -64,6 +65,7 @@ def run(
     variant: str | None,
     tune: bool,
     sites: bool,
+    advise: bool,
     report: str | None,
     program: str,
     arguments: tuple[str, ...],
@@ -82,7 +84,7 @@ def run(
     if why := _why_torch_does_not_load():
         raise click.ClickException(f"hgemm run: {why}")
     os.environ.update(_variables(enable=True, float32=float32, numerics=numerics, variant=variant, tune=tune))
-    os.environ.update(_variables(sites=sites))
+    os.environ.update(_variables(sites=sites, advise=advise))
     if report or not os.environ.get("HGEMM_OPS_REPORT"):  # else an outer `hgemm run` has said where reports go
         rank, pid = os.environ.get("RANK", ""), os.getpid()  # the program gets this process's id
         os.environ.update(_variables(report=report or "-", owner=f"{rank}:{pid}"))

@@ -1,4 +1,7 @@
-"""``hgemm doctor``: checks the installation. The exit status is 1 if something is broken."""
+"""``hgemm doctor``: checks the installation. The exit status is 1 if something is broken.
+
+``hgemm doctor PROGRAM`` runs a program and says which settings would make its matmuls faster (``_advice``).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import torch
 
 import hgemm_ops
 from hgemm_ops import _devices, _library, _native, _override, _tables
+from hgemm_ops_start.run import run
 
 _OLDEST_TORCH = (2, 10)
 
@@ -132,10 +136,19 @@ def examine() -> list[Finding]:
     return findings
 
 
-@click.command()
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(as_json: bool) -> None:
-    """Check the installation. The exit status is 1 if something is broken."""
+@click.argument("program", nargs=-1, type=click.UNPROCESSED)
+def doctor(as_json: bool, program: tuple[str, ...]) -> None:
+    """Check the installation. The exit status is 1 if something is broken.
+
+    With a PROGRAM and its arguments: run it as `hgemm run --advise` does, and print what its matmuls gain, which of
+    them torch runs and why, and which setting would change that. A step or two of a training loop suffice.
+    """
+    if program:
+        if as_json:
+            raise click.UsageError("with a program: hgemm run --advise --report advice.json PROGRAM")
+        run.main(["--advise", *program], prog_name="hgemm doctor")
     findings = examine()
     if as_json:
         click.echo(json.dumps([asdict(f) for f in findings], indent=2))

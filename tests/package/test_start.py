@@ -277,6 +277,17 @@ def test_the_report_is_written_to_a_file(installed: dict[str, str], tmp_path: Pa
 
 
 @needs_library
+def test_advice_in_place_of_the_report(installed: dict[str, str], tmp_path: Path) -> None:
+    path = script(tmp_path, COUNT + "_native.device_facts = lambda ordinal: _native.preset_facts(90)")
+    for name in ("advice.txt", "advice.json"):
+        done = run(["hgemm", "run", "--advise", "--report", str(tmp_path / name), path, "42"], installed)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "advice.txt").read_text().splitlines()[1].startswith("42x8x8 float16 NT")
+    (line,) = json.loads((tmp_path / "advice.json").read_text())["matmuls"]
+    assert (line["matmul"], line["calls"]) == ("42x8x8 float16 NT", 1)
+
+
+@needs_library
 def test_child_processes_report_apart(installed: dict[str, str], tmp_path: Path) -> None:
     """Only those that ran matmuls, and not forked ones, whose counts are in part their parent's."""
     count = script(tmp_path, COUNT, "count.py")
