@@ -94,7 +94,7 @@ class BuildPyWithoutKernels(build_py):
     reason: ClassVar[str]
 
     def run(self) -> None:
-        print(f"hgemm_ops: installing without CUDA kernels, torch serves every op ({self.reason})", file=sys.stderr)
+        print(f"hgemm_ops: installing without CUDA kernels, so torch runs every op ({self.reason})", file=sys.stderr)
         super().run()
 
 

@@ -17,7 +17,7 @@ These environment variables are read when the package is imported:
   ``-`` for stderr, and whether the report names modules.
 - ``HGEMM_OPS_LOG``: the level of the logger ``hgemm_ops``. At ``info`` it prints one line for each new decision.
 
-``HGEMM_OPS_CACHE_DIR`` names the directory that holds measured times and compiled libraries. It is read at each use.
+``HGEMM_OPS_CACHE_DIR`` names the directory of measured times and compiled libraries. It is read at each use.
 """
 
 from hgemm_ops import _library, _native, _override, _startup, _tables, _tuning, _variants

@@ -59,7 +59,7 @@ class use_custom_gemm(ContextDecorator):
 
     A compiled graph looks at the context when it runs, so entering one never recompiles the graph. Entering it inside a
     function that torch.compile compiles breaks the graph there. A replay of a CUDA graph runs the kernels that were
-    captured. The context serves the matmuls that the graph has: inductor replaces ``mv``, ``addmv``, ``dot``, ``vdot``
+    captured. The context changes the matmuls that the graph has: inductor replaces ``mv``, ``addmv``, ``dot``, ``vdot``
     and ``matrix @ vector``, and with ``mode="max-autotune"`` others too, by code of its own. These are torch's, in no
     report, and ``numerics`` does not apply to them. :func:`hgemm_ops.matmul` stays a matmul in a compiled graph.
 
@@ -130,15 +130,15 @@ class use_custom_gemm(ContextDecorator):
         return _decorate.decorate(func, self, self._open)  # type: ignore[return-value]
 
     def _native_context(self) -> _native.Context | None:
-        """Returns what is to be entered; None if the override of torch's products does not start.
+        """Returns what is to be entered; None if torch's matmuls cannot be overridden.
 
-        RuntimeError if ``numerics`` then cannot be held.
+        RuntimeError if ``numerics`` cannot be guaranteed then.
         """
         if not _override.start():
             asked = self._settings.numerics
             mode = _variants.standing_numerics() if asked == _native.AUTO else _native.NUMERICS[asked]
             if mode != "fast" and _devices.may_exist():
-                raise RuntimeError(f"use_custom_gemm: numerics={mode!r} cannot be held: {_override.reason()}")
+                raise RuntimeError(f"use_custom_gemm: numerics={mode!r} is not possible: {_override.reason()}")
             return None
         _tables.ensure()
         if self._tune:

@@ -23,7 +23,7 @@ class Pieces:
     """Around each piece of one body, with ``with``."""
 
     def __init__(self, span: _native.Span | None) -> None:
-        self._span = span  # None where the override of torch's products did not start
+        self._span = span  # None where torch's matmuls cannot be overridden
 
     def __enter__(self) -> None:
         if self._span is not None:
@@ -109,7 +109,7 @@ def _generator(function: Callable[..., Generator[Any, Any, Any]], open_: Open) -
                     yielded = [piece()]
                 except StopIteration as end:
                     return end.value
-                del piece  # it may hold the exception that was thrown
+                del piece  # it may refer to the exception that was thrown
                 try:
                     sent = yield yielded.pop()  # nothing here keeps what was yielded
                 except BaseException as error:

@@ -1,7 +1,7 @@
 """The GPUs of this machine, found out without initialising CUDA in this process.
 
 A process that has initialised CUDA can no longer fork children that use it. So nothing in this package asks the driver
-before a product on CUDA does: not importing it, not entering a context, not ``explain``.
+before a matmul on CUDA does: not importing it, not entering a context, not ``explain``.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def no_cuda() -> str:
     """Returns why this process can have no CUDA tensor, or "" if it may. It loads the driver's library at most, and
     does not call it."""
     if torch.version.cuda is None:
-        return "there is no CUDA device: torch was built without CUDA"
+        return "no CUDA device: this torch was built without CUDA"
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return "there is no CUDA device: there is no driver (libcuda.so.1)"
+        return "no CUDA device: the NVIDIA driver (libcuda.so.1) was not found"
     return ""
 
 
@@ -70,7 +70,7 @@ def visible() -> tuple[Gpu, ...]:
 
 
 def current() -> Gpu | None:
-    """Returns the GPU that a product would run on now; None where there is none, as far as :func:`visible` knows."""
+    """Returns the GPU that a matmul would run on now; None where there is none, as far as :func:`visible` knows."""
     if torch.cuda.is_initialized():
         return _own(torch.cuda.current_device())
     return next(iter(visible()), None)
@@ -105,5 +105,5 @@ def _asked(*environment: str | None) -> list[dict[str, Any]] | None:
         found: list[dict[str, Any]] = json.loads(run.stdout)
         return found
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        _library.logger.info("the GPUs cannot be listed before CUDA is initialised: %s", error)
+        _library.logger.info("cannot list the GPUs before CUDA is initialised: %s", error)
         return None

@@ -70,7 +70,7 @@ class Explanation:
         lines = [f"{self.problem} on {self.device}: {self.chosen} ({self.source})", self.reason, ""]
         lines += [f"{x:<{a}}  {y:>{b}}  {z:>{c}}  {why}".rstrip() for x, y, z, why in rows]
         if others and not every:
-            lines.append(f"({len(others)} more cannot serve it, or only run when they are asked for: --all)")
+            lines.append(f"({len(others)} more cannot run it, or run only when forced; --all lists them)")
         return "\n".join(lines)
 
 
@@ -167,7 +167,7 @@ def _explain_tensors(
     if not why and arch is None:
         if a.device != b.device:
             raise RuntimeError(f"explain: a and b must be on one device, got {a.device} and {b.device}")
-        on_cuda, elsewhere = a.device.type == "cuda", f"kernels run on CUDA devices, the tensors are on {a.device}"
+        on_cuda, elsewhere = a.device.type == "cuda", f"our kernels need CUDA tensors, these are on {a.device}"
         why = _native.device_fault(a.device.index) if on_cuda else elsewhere
     if why:
         return _fallback(problem, device, why, asked)
@@ -181,7 +181,7 @@ def _explain_tensors(
 def _ask(
     query: _native.Query, problem: str, device: str, out_dtype: torch.dtype | None, asked: dict[str, int]
 ) -> Explanation:
-    """Asks the dispatcher. ``asked`` holds further fields of the query, by name."""
+    """Asks the dispatcher. ``asked`` has further fields of the query, by name."""
     for name, value in asked.items():
         setattr(query, name, value)
     if out_dtype is not None:
@@ -219,8 +219,8 @@ def _fallback(problem: str, device: str, why: str, asked: dict[str, int]) -> Exp
     numerics = _native.NUMERICS[max(asked["numerics"], 0)]
     if numerics != "fast" and device != "cpu":
         if numerics == "batch_invariant_or_raise":
-            raise RuntimeError(f"explain: numerics={numerics!r} cannot be held for {problem}: {why}")
-        why = f"torch's, whose bits may vary with the batch: {why}"
+            raise RuntimeError(f"explain: numerics={numerics!r} is not possible for {problem}: {why}")
+        why = f"not batch-invariant, because torch runs it: {why}"
     others = [
         Candidate(
             name=name,
@@ -241,16 +241,16 @@ def _no_library() -> str:
 def _unsupported_dtype(dtype: torch.dtype) -> str:
     taken = _native.KERNEL_DTYPES
     names = ", ".join(map(_native.dtype_name, taken))
-    return "" if dtype in taken else f"kernels take {names}, not {_native.dtype_name(dtype)}"
+    return "" if dtype in taken else f"our kernels support {names}, not {_native.dtype_name(dtype)}"
 
 
 def _unsupported(t: Tensor) -> str:
     if t.is_nested:
-        return "a nested tensor is left to torch"
+        return "torch runs nested tensors"
     if t.layout != torch.strided:
-        return f"a tensor of layout {t.layout} is left to torch"
+        return f"torch runs tensors of layout {t.layout}"
     if type(t) not in (Tensor, torch.nn.Parameter):
-        return f"a tensor of type {type(t).__name__} is left to torch"
+        return f"torch runs tensors of type {type(t).__name__}"
     return _unsupported_dtype(t.dtype)
 
 

@@ -69,7 +69,7 @@ def _require_private(descriptor: int, name: str) -> None:
         raise PermissionError(f"{name} belongs to user {status.st_uid}, not to user {os.geteuid()} or root")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):  # an access list that lets others write shows up here, too
         mode = stat.S_IMODE(status.st_mode)
-        raise PermissionError(f"others than its owner may write {name}: its mode is {mode:o} (chmod go-w)")
+        raise PermissionError(f"other users may write {name}, whose mode is {mode:o}: run chmod go-w on it")
 
 
 def open_private_folder(path: Path) -> int:
@@ -100,8 +100,8 @@ def open_private(name: str, folder: int) -> int:
 
     Raises:
         FileNotFoundError: there is no such file.
-        PermissionError: the file belongs to somebody else, or others may write it, or it is no regular file. A symbolic
-            link is none, wherever it points.
+        PermissionError: the file belongs to somebody else, or others may write it, or it is not a regular file. A
+            symbolic link is none, wherever it points.
     """
     try:
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -113,7 +113,7 @@ def open_private(name: str, folder: int) -> int:
         raise
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise PermissionError(f"{name} is no regular file")
+            raise PermissionError(f"{name} is not a regular file")
         _require_private(file, name)
     except BaseException:
         os.close(file)

@@ -55,14 +55,14 @@ def reason() -> str | None:
     if flag("HGEMM_OPS_DISABLE"):
         return "HGEMM_OPS_DISABLE is set"
     if not PATH.is_file():
-        why = f"{PATH} was not built (no nvcc at installation?)"
+        why = f"{PATH} was not built, probably because the installation found no nvcc"
     else:
         try:
             torch.ops.load_library(str(PATH))
             return None
         except OSError as error:
-            why = f"{PATH} does not load: {error.__cause__ or error}"
-    logger.warning("%s; torch serves every op", why)
+            why = f"{PATH} cannot be loaded: {error.__cause__ or error}"
+    logger.warning("%s; torch runs every op", why)
     return why
 
 

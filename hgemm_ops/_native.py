@@ -226,7 +226,8 @@ def lib() -> ctypes.CDLL:
     mirrored = [ctypes.sizeof(struct) for struct in _STRUCTS]
     if count != len(_STRUCTS) or list(sizes) != mirrored:
         raise RuntimeError(
-            f"hgemm_ops: {_library.PATH} is of another version: struct sizes {list(sizes)}, expected {mirrored}"
+            f"hgemm_ops: {_library.PATH} belongs to another version of this package: "
+            f"struct sizes {list(sizes)}, expected {mirrored}"
         )
     return library
 
@@ -294,7 +295,7 @@ def alignment(address: int) -> int:
 def view(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype, align: int = 16) -> Tensor:
     """Returns a strided view as the library takes it. ValueError if it has more than ``MAX_DIMS`` dimensions."""
     if len(sizes) > MAX_DIMS:
-        raise ValueError(f"at most {MAX_DIMS} dimensions can be explained, got {len(sizes)}")
+        raise ValueError(f"explain: tensors must have at most {MAX_DIMS} dimensions, got {len(sizes)}")
     pad = [0] * (MAX_DIMS - len(sizes))
     dims = c_int64 * MAX_DIMS
     return Tensor(len(sizes), DTYPES.index(dtype), dims(*sizes, *pad), dims(*strides, *pad), align)
@@ -369,13 +370,13 @@ class Context:
 
         With ``as_shown``, kinds that a report shows alike are one, with the sum of their calls.
         """
-        room = 0
+        capacity = 0
         while True:
-            counts = (CallCount * room)()
-            needed: int = lib().hgemm_context_rows(self._handle, as_shown, counts, room)
-            if needed <= room:
-                return counts if needed == room else (CallCount * needed).from_buffer_copy(counts)
-            room = needed
+            counts = (CallCount * capacity)()
+            needed: int = lib().hgemm_context_rows(self._handle, as_shown, counts, capacity)
+            if needed <= capacity:
+                return counts if needed == capacity else (CallCount * needed).from_buffer_copy(counts)
+            capacity = needed
 
 
 def set_no_process() -> None:
@@ -394,13 +395,13 @@ def unpacked(counts: ctypes.Array[CallCount]) -> Iterator[tuple[Any, ...]]:
 
 def reasons(counts: ctypes.Array[CallCount]) -> list[str]:
     """Returns why the kernel of each kind of matmul was chosen."""
-    room = 128 * len(counts)
+    capacity = 128 * len(counts)
     while True:
-        text = (ctypes.c_char * room)()
-        needed: int = lib().hgemm_reasons(counts, len(counts), text, room)
-        if needed <= room:
+        text = (ctypes.c_char * capacity)()
+        needed: int = lib().hgemm_reasons(counts, len(counts), text, capacity)
+        if needed <= capacity:
             return text.raw[:needed].decode().split("\0")[:-1]
-        room = needed
+        capacity = needed
 
 
 class Span:
@@ -473,7 +474,7 @@ def tuning_candidates(tuning: Tuning, most: int) -> list[tuple[int, float]]:
     timings = (Timing * (1 + most))()
     count: int = lib().hgemm_tuning_candidates(tuning, timings, len(timings))
     if count < 0:
-        raise RuntimeError("hgemm: the candidates of a product cannot be listed")
+        raise RuntimeError("hgemm: cannot list the candidates of a matmul")
     return [(timing.variant, timing.us) for timing in timings[:count]]
 
 

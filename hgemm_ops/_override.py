@@ -30,7 +30,7 @@ def _command(output: Path) -> list[str]:
     """Returns the compiler's command line. RuntimeError if the sources or the compiler are missing."""
     cxx = shlex.split(os.environ.get("CXX", "c++"))
     if shutil.which(cxx[0]) is None:
-        raise RuntimeError(f"there is no C++ compiler {cxx[0]!r} (CXX)")
+        raise RuntimeError(f"there is no C++ compiler {cxx[0]!r}: install one, or set CXX")
     return _aten_build.command(cxx, _csrc(), Path(torch.__file__).parent, output)
 
 
@@ -105,13 +105,15 @@ def _load_from(folder: int, name: str) -> ctypes.PyDLL | None:
     except BaseException:
         os.close(file)
         raise
-    return library  # the file stays open: the loader takes two files of one name for the same, whatever they hold
+    return library  # the file stays open: the loader takes two files of one name for the same, whatever they contain
 
 
 def _compiled_alone(why: Exception) -> ctypes.PyDLL:
     """Compiles the library for this process alone, into a new directory that is removed when it is loaded."""
     with tempfile.TemporaryDirectory() as directory:
-        return ctypes.PyDLL(str(_compile(directory, f"for this process alone: {why}")))
+        return ctypes.PyDLL(
+            str(_compile(directory, f"for this process alone, because the cache directory cannot be used: {why}"))
+        )
 
 
 _starting = threading.RLock()
@@ -130,7 +132,7 @@ def allocate_function() -> int | None:
     try:
         return ctypes.cast(_load().hgemm_aten_allocate, ctypes.c_void_p).value
     except (OSError, RuntimeError) as error:
-        _library.logger.warning("out of memory is a RuntimeError here: %s", error)
+        _library.logger.warning("ops that run out of memory raise RuntimeError, not torch.OutOfMemoryError: %s", error)
         return None
 
 
@@ -166,8 +168,8 @@ def _try_to_start() -> str | None:
             raise RuntimeError(refusal.decode())
         _loaded.append(library)
     except (OSError, RuntimeError) as error:
-        why = f"the override of torch's products does not start: {error}"
-        _library.logger.warning("%s; torch serves every product", why)
+        why = f"torch's matmuls cannot be overridden: {error}"
+        _library.logger.warning("%s; torch runs every matmul", why)
         return why
     return None
 
@@ -185,5 +187,7 @@ def hidden() -> list[str]:
     lines: list[str] = [line for library in _loaded for line in library.hgemm_aten_hidden().decode().splitlines()]
     if new := [line for line in lines if line not in _logged]:
         _logged.update(new)
-        _library.logger.warning("another package has taken over: %s; its kernels run there, not ours", "; ".join(new))
+        _library.logger.warning(
+            "another package overrides these operators, so its kernels run there instead of ours: %s", "; ".join(new)
+        )
     return lines

@@ -153,10 +153,10 @@ class Report:
 
     def __str__(self) -> str:
         rows = list(_fields_of(self.rows))
-        hidden = [f"  not seen, because another package's kernel runs there: {op}" for op in _override.hidden()]
+        hidden = [f"  not counted, because another package overrides it: {op}" for op in _override.hidden()]
         if not rows:
-            why = _override.reason() or ("" if torch.cuda.is_initialized() else "nothing has used CUDA")
-            return "\n".join(["no matrix products were seen" + (f": {why}" if why else ""), *hidden])
+            why = _override.reason() or ("" if torch.cuda.is_initialized() else "this process has not used CUDA")
+            return "\n".join(["no matmuls were counted" + (f": {why}" if why else ""), *hidden])
         totals = _totals(rows)
         printed = _most_important(_groups(rows))
         unprinted = _unprinted(len(rows), totals["calls"], totals["flops"], printed)
@@ -362,7 +362,7 @@ def _unprinted(rows: int, calls: int, flops: int, printed: Iterable[_Group]) -> 
         return []
     calls -= sum(row[-2] for row in every)
     share = 1 - sum(map(_flops, every)) / flops if flops else 0.0
-    return [f"and {rows - len(every)} more kinds, which report.rows lists: {_calls(calls)}, {share:.1%} of the FLOPs"]
+    return [f"and {rows - len(every)} more kinds (report.rows lists them): {_calls(calls)}, {share:.1%} of the FLOPs"]
 
 
 def _footer(totals: dict[str, Any]) -> list[str]:

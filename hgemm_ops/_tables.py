@@ -131,20 +131,20 @@ class Table:
         try:
             data = json.loads(path.read_bytes())
             if data["schema"] != SCHEMA:
-                raise ValueError(f"schema {data['schema']}, this version reads {SCHEMA}")
+                raise ValueError(f"schema {data['schema']}, but this version reads schema {SCHEMA}")
             kernels = data.get("kernels", [])
             if not (isinstance(kernels, list) and all(isinstance(name, str) for name in kernels)):
                 raise ValueError("kernels must be a list of names")
             device, entries = Device(**data["device"]), [Entry.parse(entry, kernels) for entry in data["entries"]]
             sizes = _whole(device.cc, device.sm_count, device.l2_bytes, device.dram_gbs or 1)
             if not (isinstance(device.name, str) and sizes):
-                raise ValueError(f"there is no such device: {device}")
+                raise ValueError(f"impossible device: {device}")
             table = cls(device, [entry for entry in entries if entry], data["measured"])
         except (KeyError, RecursionError, TypeError, ValueError) as error:
-            raise ValueError(f"{path}: not a table: {error}") from error
+            raise ValueError(f"{path}: not a tuning table: {error}") from error
         if None in entries:
             bad = f"{entries.count(None)} of {len(entries)} entries are not valid, the first is number"
-            table.skipped = f"{path}: {bad} {entries.index(None) + 1}: skipped"
+            table.skipped = f"{path}: {bad} {entries.index(None) + 1}; they are skipped"
         return table
 
 
@@ -155,7 +155,7 @@ def of_device(path: Path, device: Device) -> Table:
     """
     table = Table.read(path) if path.exists() else Table(device, [])
     if replace(table.device, name=device.name) != device:
-        raise ValueError(f"{path} is the table of another GPU, {table.device.name}: this is {device.name}")
+        raise ValueError(f"{path} is the tuning table of another GPU, {table.device.name}: this is {device.name}")
     return table
 
 

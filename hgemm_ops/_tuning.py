@@ -223,7 +223,7 @@ class Tuner:
         if done:
             ours, seconds = sum(name != TORCH for name, _ in done), sum(took for _, took in done)
             shapes = f"{len(done)} {'shape' if len(done) == 1 else 'shapes'}"
-            text = f"tuned {shapes} in {seconds:.2f} s: a kernel of ours was the fastest in {ours}"
+            text = f"tuned {shapes} in {seconds:.2f} s: one of our kernels was the fastest for {ours}"
             lines.append((logging.INFO, text))
         self._log(lines)
 
@@ -238,7 +238,7 @@ class Tuner:
 
 
 def _failure(error: Exception) -> Line:
-    return logging.WARNING, f"tuning failed, the model decides: {type(error).__name__}: {error}"
+    return logging.WARNING, f"tuning failed, so the cost model chooses the kernel: {type(error).__name__}: {error}"
 
 
 # ---- Timing on a GPU

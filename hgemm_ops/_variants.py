@@ -171,13 +171,13 @@ def resolve(name: str | None) -> int:
     if name == "torch":
         return _native.TORCH
     if not isinstance(name, str):
-        raise TypeError(f"variant: expected a name or None, got {type(name).__name__}")
+        raise TypeError(f"variant: expected the name of a kernel or None, got {type(name).__name__}")
     if name in ids():
         return ids()[name]
     if name in NOT_BUILT:
         raise ValueError(f"variant: {name!r} {NOT_BUILT[name]}")
     missing = "" if _library.load() else f" (no native library: {_library.reason()})"
-    raise ValueError(f"variant: unknown kernel {name!r}; there are {', '.join(('auto', *ids()))}{missing}")
+    raise ValueError(f"variant: unknown kernel {name!r}; available: {', '.join(('auto', *ids()))}{missing}")
 
 
 def resolve_mode(argument: str, modes: tuple[str, ...], name: str | None) -> int:

@@ -324,7 +324,7 @@ class Projection:
 
 
 class _Child:
-    """The attribute of a :class:`ProjectionGroup` that holds a layer of ``names``."""
+    """The attribute of a :class:`ProjectionGroup` that contains a layer of ``names``."""
 
     def __init__(self, names: tuple[str, ...], index: int) -> None:
         self._names, self._index = names, index
@@ -556,7 +556,7 @@ def fuse_projections(model: nn.Module) -> list[str]:
     done once more where the model is copied (``copy.deepcopy``, ``torch.load``) and where its parameters are moved or
     converted (``.to()``, ``.half()``, ``to_empty()``). Capture CUDA graphs afterwards.
 
-    A layer computes only its own rows where one matmul could not stand for all: if a layer of the group has been
+    A layer computes only its own rows where one matmul could not replace all: if a layer of the group has been
     replaced, wrapped by an adapter, hooked, parametrized, pruned or sharded, or has got a parameter that lies elsewhere
     (``load_state_dict(assign=True)``); outside of the module's forward, with another input, in
     ``torch.inference_mode``, under ``torch.func``, under autocast that casts the weights, and under ``torch.compile``,

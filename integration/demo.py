@@ -109,7 +109,7 @@ def picks(arch: str, products: Products) -> Table:
 
 
 def on_cpu(view: Console) -> bool:
-    view.print("No GPU here, where torch serves every product. What an H200 would run:", highlight=False)
+    view.print("No GPU here, so torch runs every matmul. What an H200 would run:", highlight=False)
     if not hgemm_ops.variants():
         view.print("No kernel was built, so torch would serve everything: `hgemm doctor` says why.", highlight=False)
         return True

@@ -30,16 +30,20 @@ def _cases(families: tuple[str, ...], suites: tuple[str, ...], shapes: str | Non
             raise click.BadParameter(str(error), param_hint="--shapes") from None
     cases = [(family, case) for family in families for case in dict.fromkeys(asked) if measure.serves(family, case)]
     if not cases:
-        raise click.UsageError(f"{', '.join(families)}: serves none of these; suites: {', '.join(_SUITES)}")
+        raise click.UsageError(f"{', '.join(families)}: has none of these shapes; suites: {', '.join(_SUITES)}")
     return cases
 
 
 @click.command("ladder", short_help="Time the ladder's steps, from naive to fastest.")
 @click.option(
-    "--family", "families", type=click.Choice(list(FAMILIES)), multiple=True, help="Which; repeatable.  [default: all]"
+    "--family",
+    "families",
+    type=click.Choice(list(FAMILIES)),
+    multiple=True,
+    help="Repeatable.  [default: all]",
 )
 @click.option("--shapes", metavar="MxNxK,...", help="Matmuls to time.  [default: 4096x4096x4096]")
-@click.option("--suite", "suites", type=click.Choice(_SUITES), multiple=True, help="Or a suite; repeatable.")
+@click.option("--suite", "suites", type=click.Choice(_SUITES), multiple=True, help="A suite to time; repeatable.")
 @click.option(
     "--swizzle",
     type=click.IntRange(min=1),

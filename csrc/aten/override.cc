@@ -176,7 +176,8 @@ HgemmProduct question_of(const Product& p, const Tensor& out) {
   product.in_backward = torch::autograd::get_current_graph_task_id() != -1;
   product.allows_tf32 = type == ScalarType::Float && allows_tf32();
   product.left = reason_for_torch(p, out, product.alpha, product.beta);
-  TORCH_CHECK(aoti_torch_get_current_cuda_stream(product.ordinal, &product.stream) == 0, "hgemm: no current stream");
+  TORCH_CHECK(aoti_torch_get_current_cuda_stream(product.ordinal, &product.stream) == 0,
+              "hgemm: torch has no current CUDA stream");
   return product;
 }
 
@@ -208,7 +209,7 @@ Memory allocate(const Product& p, const HgemmPlan& plan, const Tensor& out) {
   if (plan.workspace > 0) {
     // c10::GetAllocator() would return torch's own allocator, even after change_current_allocator().
     memory.workspace = at::detail::getCUDAHooks().getCUDADeviceAllocator()->allocate(plan.workspace);
-    TORCH_CHECK_WITH(OutOfMemoryError, memory.workspace.get() != nullptr, "CUDA out of memory. The allocator has no ",
+    TORCH_CHECK_WITH(OutOfMemoryError, memory.workspace.get() != nullptr, "CUDA out of memory. Tried to allocate ",
                      plan.workspace, " bytes.");
   }
   return memory;

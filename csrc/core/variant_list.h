@@ -55,7 +55,7 @@ bool refuse(Reason* why, const char* format, Values... values) {
 
 /// Returns true if the build has code for sm_90a; otherwise refuses.
 inline bool is_built_for_sm90a(Reason* why) {
-  return kHasSm90aCode || refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
+  return kHasSm90aCode || refuse(why, "%s", "this build has no code for sm_90a: add 90a to HGEMM_CUDA_ARCHS");
 }
 
 /// Returns true if the extents suit a kernel for a short side of at most `cols` elements; otherwise refuses. M or N
@@ -64,11 +64,11 @@ inline bool has_short_side(const Problem& p, int cols, int log2_k, Reason* why) 
   constexpr int64_t kMaxExtent = int64_t{1} << 30, kMaxBatches = 65535;
   const auto m = static_cast<long long>(p.m), n = static_cast<long long>(p.n), k = static_cast<long long>(p.k);
   if (m > kMaxExtent || n > kMaxExtent || k > int64_t{1} << log2_k) {
-    return refuse(why, "M and N must be at most 2^30, K 2^%d, got %lld, %lld and %lld", log2_k, m, n, k);
+    return refuse(why, "M and N must be at most 2^30 and K at most 2^%d, got %lld, %lld and %lld", log2_k, m, n, k);
   }
   if (m > cols && n > cols) return refuse(why, "M or N must be at most %d, got %lld and %lld", cols, m, n);
   if (p.batches() > kMaxBatches) {
-    return refuse(why, "at most %lld batches, got %lld", static_cast<long long>(kMaxBatches),
+    return refuse(why, "a batch must have at most %lld matrices, got %lld", static_cast<long long>(kMaxBatches),
                   static_cast<long long>(p.batches()));
   }
   return true;

@@ -48,13 +48,13 @@ int guarded(const Body& body) {
 }
 
 void require_forceable(int id) {
-  if (id < kTorch || id >= variant_count()) fail("variant " + std::to_string(id) + " does not exist");
+  if (id < kTorch || id >= variant_count()) fail("there is no kernel with id " + std::to_string(id));
 }
 
 template <class Enum>
 Enum checked(int32_t value, Enum last, const char* what) {
   if (value < 0 || value > static_cast<int32_t>(last))
-    fail(std::string(what) + " " + std::to_string(value) + " is unknown");
+    fail(what + (" must be 0 to " + std::to_string(static_cast<int32_t>(last))) + ", got " + std::to_string(value));
   return static_cast<Enum>(value);
 }
 
@@ -90,7 +90,7 @@ void* address_of(int alignment) {
 }
 
 TensorView view_of(const HgemmTensor& t, const char* name) {
-  if (t.ndim < 0 || t.ndim > 8) fail(std::string(name) + " has " + std::to_string(t.ndim) + " dimensions, not 0 to 8");
+  if (t.ndim < 0 || t.ndim > 8) fail(std::string(name) + " must have 0 to 8 dimensions, got " + std::to_string(t.ndim));
   return {.data = address_of(t.align),
           .ndim = t.ndim,
           .sizes = t.sizes,
@@ -131,7 +131,7 @@ TableEntry table_entry(const HgemmTableEntry& e, const HgemmTiming* timings, int
     if (!holds) throw std::invalid_argument(otherwise);
   };
   require(e.first_timing >= 0 && e.timing_count >= 0 && e.first_timing <= timing_count - e.timing_count,
-          "names timings that are not there");
+          "refers to timings that do not exist");
   require(e.dtype >= 0 && e.dtype <= static_cast<int32_t>(DType::kF32), "has an unknown dtype");
   require((e.a_major | e.b_major | 1) == 1, "has an unknown layout");
   TableEntry entry{.cc = e.cc,
@@ -191,7 +191,7 @@ int hgemm_variant_count(void) {
 
 int hgemm_variant_info(int id, HgemmVariantInfo* info) {
   return guarded([&] {
-    if (id < 0 || id >= variant_count()) fail("variant " + std::to_string(id) + " does not exist");
+    if (id < 0 || id >= variant_count()) fail("there is no kernel with id " + std::to_string(id));
     const Variant& v = variant(id);
     *info = {.name = v.name,
              .family = family_name(id),
@@ -209,7 +209,7 @@ int hgemm_variant_info(int id, HgemmVariantInfo* info) {
 
 int hgemm_add_variants(const void* variants, int count, int variant_bytes, const char* family) {
   return guarded([&] {
-    if (variant_bytes != sizeof(Variant)) fail("kernels of another version");
+    if (variant_bytes != sizeof(Variant)) fail("these kernels were built for another version of this library");
     add_variants(static_cast<const Variant*>(variants), count, family);
   });
 }
@@ -226,7 +226,7 @@ int hgemm_chips(int32_t* ccs, int capacity) {
 int hgemm_preset_facts(int cc, HgemmFacts* facts) {
   return guarded([&] {
     DeviceFacts preset;
-    if (!preset_facts(cc, &preset)) fail("no chip is known for sm_" + std::to_string(cc));
+    if (!preset_facts(cc, &preset)) fail("unknown GPU architecture sm_" + std::to_string(cc));
     *facts = facts_of(preset);
   });
 }
@@ -300,7 +300,7 @@ int hgemm_explain(const HgemmQuery* query, HgemmDecision* decision, HgemmCandida
 int hgemm_features(const HgemmQuery* query, int id, double best_us, float* features, int capacity) {
   int count = -1;
   guarded([&] {
-    if (id != kTorch && (id < 0 || id >= variant_count())) fail("variant " + std::to_string(id) + " does not exist");
+    if (id != kTorch && (id < 0 || id >= variant_count())) fail("there is no kernel with id " + std::to_string(id));
     const Problem p = problem_of(*query);
     const DeviceFacts facts = facts_of(query->facts);
     std::array<float, std::max(kKernelFeatures, kTorchFeatures)> all{};

@@ -275,8 +275,8 @@ HGEMM_API int hgemm_set_default_numerics(int numerics);
 /* Sets the float32 mode of such calls: 0 or 1. Fails on another value. */
 HGEMM_API int hgemm_set_default_float32(int float32);
 
-/* For tests and benchmarks: sets the most bytes of workspace that a launch may take. A negative number stands for the
-   limit that holds otherwise, kMostWorkspace of core/problem.h. */
+/* For tests and benchmarks: sets the most bytes of workspace that a launch may take. A negative number restores
+   the default, kMostWorkspace of core/problem.h. */
 HGEMM_API void hgemm_set_most_workspace(int64_t bytes);
 
 /* Sets the function that is called where the ops cannot allocate a result or a copy of an operand. It returns

@@ -43,7 +43,7 @@ bool check_ranks(const Operands& o, Canonical* out) {
   if (is_linear(o.op)) {
     if (o.a.ndim < 1) return fail(o, "x " + shape_of(o.a) + " must be at least 1-D", out);
     if (o.b.ndim == 1 || o.b.ndim == 2) return true;
-    return fail(o, "weight " + shape_of(o.b) + " must be 2-D (or 1-D: one feature)", out);
+    return fail(o, "weight " + shape_of(o.b) + " must be 2-D, or 1-D for one output feature", out);
   }
   if (o.op == Op::kMatmul) {
     if (o.a.ndim >= 1 && o.b.ndim >= 1) return true;
@@ -134,7 +134,7 @@ bool read_c(const Operands& o, Gemm* g, Canonical* out) {
   if (fits) return true;
   return fail(o,
               argument_names(o.op).c + (" " + shape_of(c)) + " must be expandable to " +
-                  (to_weight ? "the rows of weight " : "the result's shape ") + shape_text(result_ndim, result_sizes),
+                  (to_weight ? "the output features " : "the result's shape ") + shape_text(result_ndim, result_sizes),
               out);
 }
 
@@ -329,7 +329,9 @@ bool canonicalize(const Operands& o, Canonical* out) {
     merge(&g);
   }
   if (g.ndim > o.max_batch_dims) {  // only c can be the cause, and no op of torch's has such a c
-    return fail(o, argument_names(o.op).c + (" " + shape_of(*o.c)) + " varies over too many batch dimensions", out);
+    return fail(
+        o, argument_names(o.op).c + (" " + shape_of(*o.c)) + " broadcasts along too many separate batch dimensions",
+        out);
   }
   fill_problem(o, g, out);
   return true;

@@ -78,22 +78,22 @@ bool can_run(const Variant& v, const Problem& p, const DeviceFacts& facts, std::
   if (fits_device_and_modes(v, p, facts) && is_eligible && fits_workspace(v, p, facts)) return true;
   if (why == nullptr) return false;
   const auto add = [why](const std::string& reason) { *why += (why->empty() ? "" : "; ") + reason; };
-  if (facts.cc < v.min_cc) add(format("needs sm_%d or newer, this is sm_%d", v.min_cc, facts.cc));
-  if (facts.cc > v.max_cc) add(format("runs up to sm_%d, this is sm_%d", v.max_cc, facts.cc));
-  if (!is_built_for(facts.cc)) add(format("built for %s, this is sm_%d", built_archs(), facts.cc));
-  if (!takes(v, p.dtype)) add(format("takes %s, not %s", dtype_list(v).c_str(), dtype_name(p.dtype)));
+  if (facts.cc < v.min_cc) add(format("needs sm_%d or newer, this GPU is sm_%d", v.min_cc, facts.cc));
+  if (facts.cc > v.max_cc) add(format("needs sm_%d or older, this GPU is sm_%d", v.max_cc, facts.cc));
+  if (!is_built_for(facts.cc)) add(format("compiled for %s, this GPU is sm_%d", built_archs(), facts.cc));
+  if (!takes(v, p.dtype)) add(format("supports %s, not %s", dtype_list(v).c_str(), dtype_name(p.dtype)));
   if (v.smem_bytes > facts.smem_optin) {
-    add(format("needs %d bytes of shared memory, a block has at most %d", v.smem_bytes, facts.smem_optin));
+    add(format("needs %d bytes of shared memory per block, this GPU has %d", v.smem_bytes, facts.smem_optin));
   }
   if (cluster_of(v) > std::max(1, facts.sm_count)) {
-    add(format("a cluster needs %d SMs, there are %d", cluster_of(v), facts.sm_count));
+    add(format("needs %d SMs for a cluster, this GPU or stream has %d", cluster_of(v), facts.sm_count));
   }
-  if (!keeps_promise(v, p, facts)) add("its bits vary with the batch, or from the kernels that do not");
+  if (!keeps_promise(v, p, facts)) add("not allowed by batch_invariant: another summation order or activation formula");
   if (is_eligible && !fits_workspace(v, p, facts)) {
-    add(format("needs more than %lld bytes of workspace", static_cast<long long>(p.most_workspace)));
+    add(format("needs more workspace than the limit of %lld bytes", static_cast<long long>(p.most_workspace)));
   }
   Reason reason;
-  if (!v.eligible(p, facts, &reason)) add(reason.text[0] != '\0' ? reason.text : "refused by its own check");
+  if (!v.eligible(p, facts, &reason)) add(reason.text[0] != '\0' ? reason.text : "does not support this matmul");
   return false;
 }
 

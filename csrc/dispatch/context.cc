@@ -221,8 +221,8 @@ void hgemm_span_delete(HgemmSpan* span) {
 
 int hgemm_context_rows(const HgemmContext* handle, int as_shown, HgemmCallCount* rows, int capacity) {
   const std::lock_guard<std::mutex> lock(hgemm::everyone().mutex);
-  const size_t room = static_cast<size_t>(std::max(capacity, 0));
-  return static_cast<int>(handle->context->tally.rows(as_shown != 0, rows, room));
+  const size_t most = static_cast<size_t>(std::max(capacity, 0));
+  return static_cast<int>(handle->context->tally.rows(as_shown != 0, rows, most));
 }
 
 void hgemm_context_leave_all(void) {

@@ -31,7 +31,8 @@ struct Device {
 };
 
 Device& device(int ordinal) {
-  static auto& all = *new std::array<Device, kMaxDevices + 1>;  // the last one stands for every ordinal out of range
+  static auto& all =
+      *new std::array<Device, kMaxDevices + 1>;  // the last one is for every ordinal that is out of range
   const bool there = ordinal >= 0 && ordinal < kMaxDevices;
   Device& d = all[static_cast<size_t>(there ? ordinal : kMaxDevices)];
   if (d.known.load(std::memory_order_acquire)) return d;
@@ -64,11 +65,11 @@ Archs archs_of(const char* text) {
 }
 
 bool has_code(const Archs& archs, int cc) {
-  const auto serves = [cc](int arch) { return arch / 10 == cc / 10 && arch <= cc; };
+  const auto runs = [cc](int arch) { return arch / 10 == cc / 10 && arch <= cc; };
   if (archs.portable.empty()) {
     return archs.own.empty() || std::find(archs.own.begin(), archs.own.end(), cc) != archs.own.end();
   }
-  return std::any_of(archs.portable.begin(), archs.portable.end(), serves) ||
+  return std::any_of(archs.portable.begin(), archs.portable.end(), runs) ||
          *std::max_element(archs.portable.begin(), archs.portable.end()) <= cc;
 }
 
@@ -79,16 +80,16 @@ bool is_built_for(int cc) {
 
 std::string device_fault(const char* archs, int cc, Status status) {
   if (status == kInsufficientDriver) {
-    return "the driver is older than CUDA " + cuda_version() +
-           ", with which this library was built: update it, or build with the toolkit of its own CUDA version";
+    return "the NVIDIA driver does not support CUDA " + cuda_version() +
+           ", which this library was built with: update the driver, or rebuild with a CUDA toolkit that it supports";
   }
   const std::string number = std::to_string(cc);
   if (cc != 0 && cc < kOldest) {
-    return "sm_" + number + " is older than sm_" + std::to_string(kOldest) + ", the oldest that kernels run on";
+    return "the kernels need sm_" + std::to_string(kOldest) + " or newer, this GPU is sm_" + number;
   }
   if ((cc != 0 && !has_code(archs_of(archs), cc)) || status == kNoKernelImage || status == kUnsupportedPtx) {
-    return std::string("this build, for ") + archs + ", has no code that runs on sm_" + number +
-           ": build it with HGEMM_CUDA_ARCHS=" + number + (has_own_kernels(cc) ? "a" : "");
+    return std::string("this library was built for ") + archs + ", and none of these runs on sm_" + number +
+           ": rebuild with HGEMM_CUDA_ARCHS=" + number + (has_own_kernels(cc) ? "a" : "");
   }
   return status == 0 ? "" : status_string(status);
 }
@@ -99,7 +100,7 @@ const DeviceFacts* usable_device(int ordinal) {
   if (!d.logged.load(std::memory_order_relaxed)) {
     const auto warn = the_warning.load();
     if (warn != nullptr && !d.logged.exchange(true)) {
-      warn(("cuda:" + std::to_string(ordinal) + ": " + d.fault + "; torch serves every product there").c_str());
+      warn(("cuda:" + std::to_string(ordinal) + ": " + d.fault + "; torch runs every matmul on this GPU").c_str());
     }
   }
   return nullptr;

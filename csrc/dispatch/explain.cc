@@ -34,7 +34,8 @@ Candidate candidate_of(int id, const Problem& p, const DeviceFacts& facts, bool 
   c.eligible = can_run(variant(id), p, facts, &c.reason);
   if (p.dtype == DType::kF32 && !is_forced && !may_be_chosen(variant(id), p)) {
     c.eligible = false;
-    append(&c.reason, leaves_to_tf32(p) ? "torch may use TF32" : "float32=\"split\" was not asked for");
+    append(&c.reason,
+           leaves_to_tf32(p) ? "float32 is left to torch, which may use TF32" : "used only with float32=\"split\"");
   }
   return c;
 }
@@ -43,7 +44,7 @@ Candidate torch_candidate(const Problem& p) {
   Candidate c{.variant = kTorch, .eligible = true, .predicted_us = kNaN, .measured_us = kNaN, .reason = ""};
   if (must_be_ours(p)) {
     c.eligible = false;
-    c.reason = "its bits may vary with the batch";
+    c.reason = "not batch-invariant";
   }
   return c;
 }
@@ -54,37 +55,40 @@ void note_times(const Times& times, Candidate* candidate) {
 }
 
 std::string fallback_reason(const Problem& p, int cc, bool unasked) {
-  const char* const promise = p.numerics == NumericsMode::kFast ? "" : "torch's, whose bits may vary with the batch: ";
+  const char* const warning = p.numerics == NumericsMode::kFast ? "" : "not batch-invariant, because torch runs it: ";
   const char* const way_out = !unasked            ? ""
                               : leaves_to_tf32(p) ? " where torch may use TF32"
                                                   : " without float32=\"split\"";
-  return format("%sno kernel of ours serves %s on sm_%d%s", promise, describe(p).c_str(), cc, way_out);
+  return format("%snone of our kernels runs %s on sm_%d%s", warning, describe(p).c_str(), cc, way_out);
 }
 
 /// The reason for a decision that compared times.
 std::string comparison_reason(const Problem& p, const Decision& d) {
   const char* basis = d.source == Source::kTable ? "measured" : "predicted";
-  std::string reason = d.variant == kTorch ? format("no kernel of ours is %s to be %.3g %% faster than torch's %.1f us",
-                                                    basis, 100 * (d.margin - 1), d.torch_us)
-                                           : format("%s %.1f us against torch's %.1f us", basis, d.us, d.torch_us);
-  if (p.numerics != NumericsMode::kFast) reason += ", the fastest whose bits do not vary with the batch";
+  std::string reason = d.variant == kTorch
+                           ? format("none of our kernels is %s to beat torch's %.1f us by more than %.3g %%", basis,
+                                    d.torch_us, 100 * (d.margin - 1))
+                           : format("%s %.1f us against torch's %.1f us", basis, d.us, d.torch_us);
+  if (p.numerics != NumericsMode::kFast) reason += ", the fastest batch-invariant kernel";
   if (d.neighbours > 0) {
-    reason +=
-        format(" (model corrected by %d measured %s nearby)", d.neighbours, d.neighbours == 1 ? "shape" : "shapes");
+    reason += format(" (corrected by the measured times of %d similar %s)", d.neighbours,
+                     d.neighbours == 1 ? "shape" : "shapes");
   }
-  if (d.measured_dtype >= 0) reason += format(" (in %s)", dtype_name(static_cast<DType>(d.measured_dtype)));
+  if (d.measured_dtype >= 0) reason += format(" (times of %s)", dtype_name(static_cast<DType>(d.measured_dtype)));
   return reason;
 }
 
 }  // namespace
 
 std::string reason_of(const Problem& p, int cc, const Decision& decision) {
-  if (decision.source == Source::kForced) return format("%s was asked for", variant_name(decision.variant));
-  if (p.empty()) return "nothing to multiply: no kernel runs";
+  if (decision.source == Source::kForced) return format("%s was requested", variant_name(decision.variant));
+  if (p.empty()) return "a size is 0, so there is nothing to multiply";
   if (decision.source == Source::kFallback) return fallback_reason(p, cc, decision.remark == Remark::kUnasked);
   if (decision.remark == Remark::kUnmeasuredChip) {
     return format(
-        "sm_%d is not measured: an aligned product is left to torch until `hgemm tune` or tune=True measures it", cc);
+        "no times are known for sm_%d: 16-byte-aligned matmuls stay on torch until `hgemm tune` or tune=True measures "
+        "them",
+        cc);
   }
   return comparison_reason(p, decision);
 }
@@ -119,14 +123,14 @@ Explanation explain(const Problem& p, const DeviceFacts& facts, int forced) {
 }
 
 std::string refusal(const Problem& p, const DeviceFacts& facts, int forced) {
-  if (forced < 0) return unheld(p, forced == kAuto ? "no kernel of ours serves it" : "torch's bits may vary with it");
+  if (forced < 0) return unheld(p, forced == kAuto ? "no batch-invariant kernel supports it" : "torch was requested");
   std::string why, able;
   can_run(variant(forced), p, facts, &why);
   for (int id = 0; id < variant_count(); ++id) {
     if (variant(id).family == Family::kAdded) continue;  // there are many, and they are slower
     if (can_run(variant(id), p, facts, nullptr)) able += std::string(variant(id).name) + ", ";
   }
-  return format("hgemm: variant %s cannot serve %s on sm_%d: %s. Able to: %s%s", variant_name(forced),
+  return format("hgemm: %s does not support %s on sm_%d: %s. Use one of: %s%s", variant_name(forced),
                 describe(p).c_str(), facts.cc, why.c_str(), able.c_str(), must_be_ours(p) ? "auto" : "torch");
 }
 

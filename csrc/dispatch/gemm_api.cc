@@ -110,13 +110,14 @@ constexpr HgemmGemmApi kApi = {
 }  // namespace hgemm
 
 const char* hgemm_left_reason(int why) {
-  constexpr const char* kReasons[] = {"",
-                                      "out= would be resized, is not contiguous, or overlaps an operand",
-                                      "alpha is 0",
-                                      "a tensor with names, a lazy conjugation or negation, or without memory",
-                                      "gelu of _addmm_activation",
-                                      "this library cannot run on the device: `hgemm doctor` says why",
-                                      "no memory for the kernel's workspace or for the copy of an operand"};
+  constexpr const char* kReasons[] = {
+      "",
+      "out= has another shape or dtype than the result, is not contiguous, or overlaps an operand",
+      "alpha is 0, so torch does not multiply",
+      "a tensor has named dimensions, a lazy conjugation or negation, or no storage",
+      "our kernels lack the gelu of torch's _addmm_activation",
+      "our kernels cannot run on this GPU: `hgemm doctor` tells why",
+      "not enough memory for the kernel's workspace or for copies of operands"};
   return kReasons[why];
 }
 

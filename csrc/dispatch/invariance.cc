@@ -43,7 +43,7 @@ void ask_for_modes(int numerics, int float32, bool allows_tf32, Problem* p) {
 }
 
 std::string unheld(const Problem& p, const std::string& why) {
-  return "hgemm: numerics=\"batch_invariant\" cannot be held for " + describe(p) + ": " + why;
+  return "hgemm: numerics=\"batch_invariant\" is not possible for " + describe(p) + ": " + why;
 }
 
 NumericsMode standing_numerics() {

@@ -54,7 +54,7 @@ void ask_for(NumericsMode numerics, Float32Mode float32, Problem* problem);
 /// kernel is named.
 void ask_for_modes(int numerics, int float32, bool allows_tf32, Problem* problem);
 
-/// The error text for a problem that must_be_ours(), where no kernel can run it: `why` says what stands in the way.
+/// The error text for a problem that must_be_ours(), where no kernel can run it: `why` gives the reason.
 std::string unheld(const Problem& problem, const std::string& why);
 
 /// The modes of a call that names none: the active context's, else the defaults.

@@ -116,7 +116,7 @@ Outcome make_plan(const Request& request, Plan* plan) {
   if (!read(request, plan)) return plan->outcome = Outcome::kInvalid;
   const Problem& p = plan->canonical.problem;
   if (!request.has_known_dtype || names_kernel_of_other_dtype(request, p)) {
-    return must_be_ours(p) ? refuse(unheld(p, "no kernel of ours takes its dtype"), plan) : leave_to_torch(plan);
+    return must_be_ours(p) ? refuse(unheld(p, "no kernel supports its dtype"), plan) : leave_to_torch(plan);
   }
   if (request.left != HGEMM_LEFT_NOT || plan->canonical.empty()) return leave_undecided(request, request.left, plan);
 

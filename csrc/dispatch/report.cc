@@ -79,7 +79,7 @@ HgemmCallKind shown_of(const HgemmCallKind& kind) {
 
 std::string reason_of(const HgemmCallKind& kind) {
   if (kind.left != HGEMM_LEFT_NOT) return hgemm_left_reason(kind.left);
-  if (kind.batch * kind.m * kind.n == 0) return "nothing to multiply: no kernel runs";
+  if (kind.batch * kind.m * kind.n == 0) return "a size is 0, so there is nothing to multiply";
   return std::string(source_name(static_cast<Source>(kind.source))) + ": " +
          reason_of(problem_of(kind), kind.cc, decision_of(kind));
 }

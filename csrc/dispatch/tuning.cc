@@ -25,7 +25,7 @@ using TunerFn = int (*)(const HgemmTuning*);
 
 constexpr double kReach = 2.0;  // kernels that are predicted to take longer than this times the fastest are not timed
 
-// HgemmTuning::state holds a Job whose kernel is still to be named.
+// HgemmTuning::state contains a Job whose kernel is still to be named.
 static_assert(sizeof(Job) <= sizeof(HgemmTuning::state) && std::is_trivially_copyable_v<Job>);
 
 std::atomic<TunerFn> the_tuner{nullptr};
@@ -36,7 +36,7 @@ Job job_of(const HgemmTuning& tuning) {
   return job;
 }
 
-/// Whether the table has this shape in the product's own dtype.
+/// Whether the table has this shape in the matmul's own dtype.
 bool is_known(const Problem& product, const DeviceFacts& facts) {
   double scratch[kMaxVariants + 1];
   const Knowledge known = table_lookup(product, facts, alignments_of(product), scratch, /*nearby=*/false);

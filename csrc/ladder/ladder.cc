@@ -37,24 +37,26 @@ int row_alignment(const Matrix& x, int64_t rows, DType dtype) {
 
 bool eligible(const Problem& p, const Line& line, Reason* why) {
 #ifdef HGEMM_NO_SM90A
-  if (line.unit == Unit::kWgmma) return refuse(why, "%s", "not built: HGEMM_CUDA_ARCHS left out 90a");
+  if (line.unit == Unit::kWgmma)
+    return refuse(why, "%s", "this build has no code for sm_90a: add 90a to HGEMM_CUDA_ARCHS");
 #endif
   constexpr int64_t kMaxExtent = int64_t{1} << 30;
-  if (p.batches() != 1) return refuse(why, "multiplies one matrix, got %lld", static_cast<long long>(p.batches()));
+  if (p.batches() != 1)
+    return refuse(why, "does not support batches, got %lld matrices", static_cast<long long>(p.batches()));
   if (p.c.data || p.bias || p.pre_activation || p.act != Activation::kNone) {
     return refuse(why, "%s", "has no epilogue");
   }
-  if (p.out_dtype != p.dtype) return refuse(why, "%s", "the result has the dtype of A");
+  if (p.out_dtype != p.dtype) return refuse(why, "%s", "the result must have the dtype of A");
   if (!is_row_major(p.a, p.m, p.k) || !is_row_major(p.b, p.k, p.n)) {
     return refuse(why, "%s", "A and B must be row-major");
   }
   if (p.k == 0) return refuse(why, "%s", "K must be positive, got 0");
   const int align_a = row_alignment(p.a, p.m, p.dtype), align_b = row_alignment(p.b, p.k, p.dtype);
   if (line.unit == Unit::kWgmma && std::min(align_a, align_b) < 16) {
-    return refuse(why, "rows of A and B must start on 16 bytes, got %d and %d", align_a, align_b);
+    return refuse(why, "rows of A and B must be 16-byte aligned, got %d and %d", align_a, align_b);
   }
   if (p.m >= kMaxExtent || p.n >= kMaxExtent || p.k >= kMaxExtent) {
-    return refuse(why, "M, N and K must be below 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
+    return refuse(why, "M, N and K must be below 2^30, got %lld, %lld and %lld", static_cast<long long>(p.m),
                   static_cast<long long>(p.n), static_cast<long long>(p.k));
   }
   return true;

@@ -84,7 +84,7 @@ Slabs fewest_slabs(const Problem& p, size_t limit, const CopiedBytes& bytes, con
 /// Returns true if slabs were found; otherwise refuses.
 inline bool fit_workspace(const Slabs& slabs, const Problem& p, Reason* why) {
   return slabs.count > 0 ||
-         refuse(why, "the thinnest slabs of its operands' copies need more than %lld bytes of workspace",
+         refuse(why, "needs copies of A and B, and even those of the thinnest slabs exceed %lld bytes of workspace",
                 static_cast<long long>(p.most_workspace));
 }
 

@@ -121,12 +121,12 @@ inline double pass_bytes(const Problem& p) {
 inline bool is_countable(const Problem& p, const Tile& tile, Reason* why) {
   constexpr int64_t kMaxExtent = int64_t{1} << 30, kMaxTiles = int64_t{1} << 29;
   if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
-    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
+    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld and %lld", static_cast<long long>(p.m),
                   static_cast<long long>(p.n), static_cast<long long>(p.k));
   }
   if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
   const int64_t tiles = ceil_div(p.m, tile.bm) * ceil_div(p.n, tile.bn) * p.batches();
-  if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, at most 2^29", static_cast<long long>(tiles));
+  if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, the limit is 2^29", static_cast<long long>(tiles));
   return true;
 }
 

@@ -69,13 +69,13 @@ void check_arguments(const Call& call) {
   };
   require("variant", call.variant, kTorch, variant_count() - 1, "-2 (torch), -1 (auto) or an index into variants()");
   require("numerics", call.numerics, kAuto, static_cast<int64_t>(NumericsMode::kBatchInvariantOrRaise),
-          "0 (fast), 1 (batch_invariant), 2 (batch_invariant_or_raise) or -1 (as by default)");
+          "0 (fast), 1 (batch_invariant), 2 (batch_invariant_or_raise) or -1 (the default)");
   require("float32", call.float32, kAuto, static_cast<int64_t>(Float32Mode::kSplit),
-          "0 (strict), 1 (split) or -1 (as by default)");
+          "0 (strict), 1 (split) or -1 (the default)");
   const int32_t dtype = call.a.dtype, result_dtype = call.result_dtype();
   if (result_dtype != dtype && !(is_half(dtype) && gemm_dtype(result_dtype) == DType::kF32)) {
     fail(prefix(call) + "out_dtype must be the dtype of " + a_name + " (" + text_of_dtype(dtype) +
-         "), or torch.float32 for half inputs, got " + text_of_dtype(result_dtype));
+         "), or torch.float32 for float16 and bfloat16 inputs, got " + text_of_dtype(result_dtype));
   }
   require("act", call.act, 0, static_cast<int64_t>(Activation::kSilu),
           "one of 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu)");
@@ -175,7 +175,8 @@ bool launch_kernel(const Call& call, const Plan& plan, Destination d, Destinatio
     if (outcome == Outcome::kTorch) return false;
     if (outcome == Outcome::kOurs) continue;
     raise_out_of_memory(1, &wanted, aoti_torch_dtype_uint8(), call.a.device);
-    fail(std::string("CUDA out of memory. ") + variant(job.variant).name + " needs a workspace or copies of operands");
+    fail(std::string("CUDA out of memory. hgemm: no memory for the workspace or the copies of operands of ") +
+         variant(job.variant).name);
   }
   const Memory memory{.d = d.data,
                       .pre_activation = pre_activation.data,
@@ -333,7 +334,7 @@ void gate_product(const Call& call, Activation act, Destination y, Destination d
   }
   const OnDevice on_device(call.a.device);
   if (const Status status = launch_gate(y.data, d.data, rows, n, *dtype, act, current_stream(call.a.device))) {
-    fail(prefix(call) + "the gate failed to launch: " + status_string(status));
+    fail(prefix(call) + "the kernel for activation and gate failed to launch: " + status_string(status));
   }
 }
 

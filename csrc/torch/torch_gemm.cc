@@ -94,7 +94,7 @@ void activate(const Call& call, Destination x, Destination y, int64_t count) {
   const auto act = static_cast<Activation>(call.act);
   if (const auto dtype = gemm_dtype(call.result_dtype()); dtype && usable_device(call.a.device.index) != nullptr) {
     const Status status = launch_activation(x.data, y.data, count, *dtype, act, current_stream(call.a.device));
-    if (status != 0) fail(std::string("hgemm: the activation's launch failed: ") + status_string(status));
+    if (status != 0) fail(std::string("hgemm: the activation kernel failed to launch: ") + status_string(status));
     return;
   }
   aten_activate(act, call.a.device, x.handle, y.handle);

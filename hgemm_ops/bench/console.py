@@ -27,11 +27,11 @@ def require_kernels(command: str) -> None:
         click.ClickException: there is no CUDA GPU, or this package has no kernels for it.
     """
     if not torch.cuda.is_available():
-        raise click.ClickException(f"{command} times kernels on a CUDA GPU, and torch {torch.__version__} sees none")
+        raise click.ClickException(f"{command} times kernels on a CUDA GPU, and torch {torch.__version__} finds none")
     if not _library.load():
-        raise click.ClickException(f"{command} times this package's kernels: {_library.reason()}")
+        raise click.ClickException(f"{command} times this package's kernels, which cannot run: {_library.reason()}")
     if fault := _native.device_fault(torch.cuda.current_device()):
-        raise click.ClickException(f"{command} times this package's kernels: {fault}")
+        raise click.ClickException(f"{command} times this package's kernels, which cannot run: {fault}")
 
 
 def known_variants(names: Sequence[str]) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def known_variants(names: Sequence[str]) -> tuple[str, ...]:
     known = [v.name for v in hgemm_ops.variants()]
     for name in names:
         if name != runner.ALL and name not in known:
-            raise click.BadParameter(f"unknown variant {name!r}; there are: {', '.join(known) or 'none'}")
+            raise click.BadParameter(f"unknown kernel {name!r}; available: {', '.join(known) or 'none'}")
     return (runner.ALL,) if runner.ALL in names else tuple(dict.fromkeys(names))
 
 
@@ -57,19 +57,19 @@ peer_option = click.option(
     "peer_names",
     multiple=True,
     type=click.Choice([*peers.NAMES, runner.ALL]),
-    help="Also time another library, its best configuration for each shape; repeatable.",
+    help="Also time another library, with its best configuration for each shape; repeatable.",
 )
 
 float32_option = click.option(
     "--float32",
     type=click.Choice(_native.FLOAT32),
-    help="How it is multiplied.  [default: HGEMM_OPS_FLOAT32, or strict]",
+    help="How float32 is multiplied.  [default: HGEMM_OPS_FLOAT32, or strict]",
 )
 
 numerics_option = click.option(
     "--numerics",
     type=click.Choice(_native.NUMERICS),
-    help="What products promise; other than fast, fast is timed beside it.  [default: HGEMM_OPS_NUMERICS, or fast]",
+    help="Which guarantee results must give; fast is timed beside any other.  [default: HGEMM_OPS_NUMERICS, or fast]",
 )
 
 soak_option = click.option(
@@ -77,7 +77,7 @@ soak_option = click.option(
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Of large products first: large shapes slow down while the chip warms up, and other kernels lead.",
+    help="First run large matmuls for so long: a warm chip clocks lower, and other kernels are the fastest.",
 )
 
 warmup_option = click.option(
@@ -86,7 +86,7 @@ warmup_option = click.option(
     default=0.5,
     show_default=True,
     metavar="SECONDS",
-    help="For which the contenders of a case run before they are timed: a chip that has rested gives other ratios.",
+    help="Run the contenders of a shape for so long before they are timed: an idle chip gives other ratios.",
 )
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -123,21 +123,25 @@ def survey_options() -> Callable[[_Command], _Command]:
                 type=click.IntRange(min=1),
                 default=1000,
                 show_default=True,
-                help="Shapes of random, and of zoo with other numerics than fast.",
+                help="With random, and with zoo unless numerics are fast: the number of shapes.",
             ),
             click.option(
-                "--model", "models", type=click.Choice(list(zoo.MODELS)), multiple=True, help="Of zoo; repeatable."
+                "--model",
+                "models",
+                type=click.Choice(list(zoo.MODELS)),
+                multiple=True,
+                help="With zoo: only this model; repeatable.",
             ),
             click.option(
                 "--candidates",
                 type=click.IntRange(min=1),
-                help="Of random and zoo: time so many kernels for each shape, those predicted to be fastest.",
+                help="With random and zoo: time only so many kernels for each shape, by predicted time.",
             ),
             click.option(
                 "--limit",
                 type=click.FloatRange(min=0),
                 metavar="SECONDS",
-                help="Of random and zoo: start no shape after so long; the next run goes on with the rest.",
+                help="With random and zoo: start no new shape after so long; the next run continues with the rest.",
             ),
         )
     )
@@ -149,13 +153,17 @@ def measuring_options(plot_help: str) -> Callable[[_Command], _Command]:
     inputs = click.Choice(["normal", "uniform"])
     options = (
         click.option(
-            "--rounds", type=click.IntRange(min=5), default=40, show_default=True, help="Timed passes of each."
+            "--rounds",
+            type=click.IntRange(min=5),
+            default=40,
+            show_default=True,
+            help="How often each contender is timed.",
         ),
         click.option("--inputs", type=inputs, default="normal", show_default=True),
         click.option(
-            "--seed", type=int, help="Of the inputs, 0 if not given; of random's shapes, where it is new then."
+            "--seed", type=int, help="Of the inputs, and of random's shapes.  [default: 0, and a new one for random]"
         ),
-        click.option("--json", "json_path", type=path, help="Write the results here."),
+        click.option("--json", "json_path", type=path, help="Write the results to this file."),
         click.option("--plot", "plot_path", type=path, help=plot_help),
     )
 
@@ -333,7 +341,7 @@ def summary(rows: Sequence[runner.Row]) -> str:
     ours = sum(row.served_by != runner.TORCH for row, _ in timed)
     slower = sum(ratio.high < 1 for _, ratio in timed)
     mean = geometric_mean([ratio.value for _, ratio in timed])
-    text = f"{len(timed)} cases: {mean:.3f}x torch (geometric mean), {ours} served by our kernels, {slower} slower"
+    text = f"{len(timed)} cases: {mean:.3f}x torch (geometric mean), {ours} run on our kernels, {slower} slower"
     streams = [result.of_stream.value for row, _ in timed if (result := row.results[runner.DISPATCHED]).of_stream]
     if streams:
         text += f"; {geometric_mean(streams):.3f} of the speed of reading the weights in {len(streams)}"

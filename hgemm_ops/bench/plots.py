@@ -71,7 +71,7 @@ def timed(document: Mapping[str, Any], contender: str) -> list[Mapping[str, Any]
         row for row in document["rows"] if "us" in row["results"]["torch"] and "us" in row["results"].get(contender, {})
     ]
     if not rows:
-        raise ValueError(f"{document['suite']}: no row holds times of torch and of {contender!r}")
+        raise ValueError(f"{document['suite']}: no row has times of torch and of {contender!r}")
     return rows
 
 

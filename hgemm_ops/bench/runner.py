@@ -245,7 +245,7 @@ def verify(
         if not (two_norm <= limits[0] and largest <= limits[1]):  # true for NaN as well
             wrong[name] = f"errors {two_norm:.2e} and {largest:.2e}, allowed {limits[0]:.2e} and {limits[1]:.2e}"
         elif name in half and not excess[name] <= 1:
-            wrong[name] = f"an element is off by {excess[name]:.2f} times what rounding in half explains"
+            wrong[name] = f"an element is off by {excess[name]:.2f} times what rounding in float16 explains"
     return errors, wrong
 
 
@@ -313,7 +313,7 @@ def run_case(case: Case, options: Options, device: torch.device) -> Row:
     configurations = {}
     for peer in options.peers:
         if case.op == "chain":
-            results[PEER + peer] = Result(refused="single products only")
+            results[PEER + peer] = Result(refused="single matmuls only")
             continue
         try:
             configurations[PEER + peer], contenders.calls[PEER + peer] = _choose(case, sets, peer, options)

@@ -43,7 +43,7 @@ def _load(name: str) -> click.Command:
 def _unavailable(name: str, missing: str) -> click.Command:
     """Returns a subcommand that raises an error about what is missing, whatever its arguments are."""
     if missing == "benchmarks":
-        reason = f"runs from a checkout of hgemm_ops, with benchmarks/ and csrc/; {_CHECKOUT} is none"
+        reason = f"needs a checkout of hgemm_ops, with benchmarks/ and csrc/, which {_CHECKOUT} is not"
     else:
         reason = f"needs {missing}, which is missing in {_CHECKOUT / 'hgemm_ops'}"
 
@@ -82,7 +82,7 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="hgemm_ops", prog_name="hgemm")
 def main() -> None:
-    """Hand-written GEMM kernels behind torch.matmul: list them, explain the choice, measure, tune."""
+    """GEMM kernels for torch.matmul: list them, explain the dispatcher's choice, benchmark and tune."""
     # The subcommands measure torch's own kernels, also in processes that they start. `hgemm run` sets the variable
     # again.
     os.environ.pop("HGEMM_OPS_ENABLE", None)

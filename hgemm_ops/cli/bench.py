@@ -15,9 +15,13 @@ _SHAPES = "shapes"  # the suite's name in results of --shapes
 
 @click.command("bench", short_help="Time our kernels against torch on a suite of shapes.")
 @click.option(
-    "--suite", type=click.Choice([*SUITES, *survey.NAMES]), help="Which shapes.  [default: llm, without --shapes]"
+    "--suite",
+    type=click.Choice([*SUITES, *survey.NAMES]),
+    help="The suite of shapes.  [default: llm, without --shapes]",
 )
-@click.option("--shapes", metavar="MxNxK,...", help="Which shapes, beside or without a suite; BxMxNxK is a batch.")
+@click.option(
+    "--shapes", metavar="MxNxK,...", help="Further shapes, or the only ones without --suite; BxMxNxK is a batch."
+)
 @click.option(
     "--layout",
     "layouts",
@@ -31,7 +35,7 @@ _SHAPES = "shapes"  # the suite's name in results of --shapes
     "variants",
     multiple=True,
     metavar="NAME",
-    help="Also time this kernel alone; repeatable. 'all' is every eligible one.",
+    help="Also time this kernel; repeatable. 'all' times every kernel that can run the shape.",
 )
 @console.peer_option
 @click.option("--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Default: the suite's own; float16 for --shapes.")
@@ -44,7 +48,9 @@ _SHAPES = "shapes"  # the suite's name in results of --shapes
     type=click.Path(dir_okay=False, path_type=Path),
     help="With random and zoo: write each shape to this file, and resume from it.",
 )
-@console.measuring_options("Draw speed over torch by shape here, as SVG, and beside it the roofline.")
+@console.measuring_options(
+    "Draw the speed over torch by shape to this SVG file, and the roofline to a second one beside it."
+)
 def bench(
     suite: str | None,
     shapes: str | None,

@@ -44,11 +44,11 @@ def _native_library() -> Finding:
     if _library.load():
         forced_only = sum(v.forced_only for v in hgemm_ops.variants())
         automatic = len(hgemm_ops.variants()) - forced_only
-        text = f"{_library.PATH}, {automatic} kernels, {forced_only} more that only run when they are asked for"
+        text = f"{_library.PATH}, {automatic} kernels, and {forced_only} that run only when forced"
         if _native.lib().hgemm_has_device_code():
             return Finding("library", "ok", text)
         # `make demo` builds such a library without a GPU, where it is enough. With a GPU it runs no matmul.
-        text += ", without device code (HGEMM_CUDA_ARCHS=none): torch serves every product"
+        text += "; built without device code (HGEMM_CUDA_ARCHS=none), so torch runs every matmul"
         return Finding("library", "broken" if _devices.may_exist() else "note", text)
     # An installation without a library is sound: torch runs every op. A library that does not load is broken.
     expected = _library.flag("HGEMM_OPS_DISABLE") or not _library.PATH.is_file()
@@ -58,8 +58,8 @@ def _native_library() -> Finding:
 def _override_of_torch() -> Finding:
     if _override.start():
         if hidden := _override.hidden():
-            return Finding("override", "note", f"another package has taken over: {'; '.join(hidden)}")
-        return Finding("override", "ok", "torch's products on CUDA are taken over while a context holds")
+            return Finding("override", "note", f"another package overrides: {'; '.join(hidden)}")
+        return Finding("override", "ok", "torch's CUDA matmuls use this package while a context is active")
     expected = not (_library.load() and _devices.may_exist())
     return Finding("override", "note" if expected else "broken", str(_override.reason()))
 
@@ -71,12 +71,12 @@ def _dispatcher() -> Finding:
 
 def _device() -> Finding:
     if not torch.cuda.is_available():
-        return Finding("device", "note", "no GPU: the ops run through torch on the CPU")
+        return Finding("device", "note", "no GPU: torch runs the ops on the CPU")
     names, faults = [], []
     for ordinal in range(torch.cuda.device_count()):
         names.append(torch.cuda.get_device_name(ordinal))
         if fault := _native.device_fault(ordinal) if _library.load() else "":
-            faults.append(f"{names[-1]}: {fault}; torch serves every product there")
+            faults.append(f"{names[-1]}: {fault}; torch runs every matmul on this GPU")
     return Finding("device", "broken" if faults else "ok", "; ".join(faults) or ", ".join(names))
 
 
@@ -86,15 +86,15 @@ def _table() -> Finding:
         return Finding("table", "broken", "; ".join(broken))
     usable = torch.cuda.is_available() and _library.load() and not _native.device_fault(torch.cuda.current_device())
     if not usable:
-        return Finding("table", "note", "no GPU to match")
+        return Finding("table", "note", "no usable GPU, so no tuning table applies")
     _tables.ensure()
     shapes = _native.lib().hgemm_table_size(_native.device_facts(torch.cuda.current_device()))
     if shapes == 0:
-        text = "no tuned shapes for this GPU: on Hopper the cost model decides, elsewhere matmuls of 16-byte-aligned "
-        text += "operands stay on torch until they are measured; see `hgemm tune` and HGEMM_OPS_TUNE"
+        text = "no tuned shapes for this GPU. On Hopper the cost model chooses a kernel; on other GPUs 16-byte-aligned "
+        text += "matmuls stay on torch until `hgemm tune` or HGEMM_OPS_TUNE=1 measures them"
         return Finding("table", "note", text)
     own = [str(path) for path in _tables.files() if path.parent != _tables.shipped_dir()]
-    text = f"{shapes} tuned shapes for this GPU" + (f", with the user's own in {', '.join(own)}" if own else "")
+    text = f"{shapes} tuned shapes for this GPU" + (f", including those in {', '.join(own)}" if own else "")
     return Finding("table", "ok", text)
 
 

@@ -28,10 +28,20 @@ def _known_arch(context: click.Context, parameter: click.Parameter, arch: str | 
 @click.argument("k", type=click.IntRange(min=0))
 @click.option("--dtype", type=_DTYPE, default="float16", show_default=True)
 @click.option(
-    "--layout", type=click.Choice(["NN", "NT", "TN", "TT"]), default="NN", show_default=True, help="NT: a linear layer."
+    "--layout",
+    type=click.Choice(["NN", "NT", "TN", "TT"]),
+    default="NN",
+    show_default=True,
+    help="Storage of A and B, N as it is, T transposed. NT is a linear layer.",
 )
 @click.option("--batch", type=click.IntRange(min=0), default=1, show_default=True)
-@click.option("--alignment", type=click.Choice(["2", "4", "8", "16"]), default="16", show_default=True, help="Bytes.")
+@click.option(
+    "--alignment",
+    type=click.Choice(["2", "4", "8", "16"]),
+    default="16",
+    show_default=True,
+    help="Of the addresses of A and B, in bytes.",
+)
 @click.option("--arch", metavar="sm_NN", callback=_known_arch, help="Default: this GPU, or sm_90.")
 @click.option("--activation", type=click.Choice(ACTIVATIONS))
 @click.option("--bias", is_flag=True, help="Add a bias vector.")
@@ -40,7 +50,10 @@ def _known_arch(context: click.Context, parameter: click.Parameter, arch: str | 
 @click.option("--numerics", type=click.Choice(_native.NUMERICS), help="Default: HGEMM_OPS_NUMERICS, or fast.")
 @click.option("--float32", type=click.Choice(_native.FLOAT32), help="Default: HGEMM_OPS_FLOAT32, or strict.")
 @click.option(
-    "--all", "every", is_flag=True, help="Also list kernels that cannot run it, with reasons, or run only if named."
+    "--all",
+    "every",
+    is_flag=True,
+    help="Also list the kernels that cannot run it, with reasons, and those that run only when forced.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(

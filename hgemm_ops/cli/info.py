@@ -69,7 +69,7 @@ def info(as_json: bool) -> None:
             f"{d['tuned_shapes']} tuned shapes"
         )
     if not data["devices"]:
-        click.echo("devices   none that kernels run on")
+        click.echo("devices   none that our kernels run on")
     for path in data["tables"]:
         click.echo(f"table     {path}")
     width = max((len(v["name"]) for v in data["variants"]), default=0)

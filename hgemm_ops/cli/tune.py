@@ -21,7 +21,7 @@ from hgemm_ops.bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, Case, parse_s
 
 _WHOLE_CHUNK = 16  # bytes; rows that start on such multiples have the best alignment
 _LAYOUT_HELP = "Layout of --shapes; repeatable.  [default: NT, a linear layer's]"
-_VARIANT_HELP = "Kernel to time, besides torch; repeatable.  [default: all eligible]"
+_VARIANT_HELP = "Kernel to time, besides torch; repeatable.  [default: all that can run the shape]"
 
 
 def read(path: Path, device: _tables.Device) -> _tables.Table:
@@ -32,7 +32,7 @@ def read(path: Path, device: _tables.Device) -> _tables.Table:
     try:
         return _tables.of_device(path, device)
     except ValueError as error:
-        raise click.ClickException(f"{error}; to start anew, move it away") from None
+        raise click.ClickException(f"{error}; move it away to start a new one") from None
 
 
 def blended(entry: _tables.Entry, earlier: _tables.Entry) -> _tables.Entry:
@@ -59,7 +59,7 @@ def reported(path: Path) -> tuple[list[Case], list[str]]:
     try:
         document = json.loads(path.read_bytes())
         if document["schema"] != _report.SCHEMA:
-            raise ValueError(f"schema {document['schema']}, this version reads {_report.SCHEMA}")
+            raise ValueError(f"schema {document['schema']}, but this version reads schema {_report.SCHEMA}")
         products = [_reported(**product) for product in document["products"]]
     except (KeyError, OSError, RecursionError, TypeError, ValueError) as error:
         raise click.ClickException(f"{path}: not a report: {error}") from None
@@ -72,16 +72,16 @@ def _reported(
 ) -> tuple[Case, str]:
     """Returns a matmul of a report, and why it cannot be tuned, or "" if it can."""
     if min(batch, m, n, k) < 1:
-        return Case(1, 1, 1), f"nothing to multiply in {batch} x {m} x {n} x {k}"
+        return Case(1, 1, 1), f"a size of {batch} x {m} x {n} x {k} is 0"
     if dtype not in ELEMENT_BYTES:
-        return Case(m, n, k, batch=batch, layout=layout, dtype="float32"), f"no kernel takes {dtype}"
+        return Case(m, n, k, batch=batch, layout=layout, dtype="float32"), f"no kernel supports {dtype}"
     case = Case(m, n, k, batch=batch, layout=layout, dtype=dtype)
     if left:
         return case, left
     if out_dtype != dtype:
-        return case, f"tables are of results in the operands' dtype, not {out_dtype}"
+        return case, f"only results in the operands' dtype can be tuned, not {out_dtype}"
     if case.align != align:
-        return case, f"its rows start on {align} bytes, those of contiguous matrices of its sizes on {case.align}"
+        return case, f"its rows are {align}-byte aligned, those of contiguous matrices of its sizes {case.align}-byte"
     return case, ""
 
 
@@ -112,7 +112,7 @@ def _cases(
     )
     if not tunable:
         where = ", ".join(suites) or "the report"
-        raise click.UsageError(f"a table holds plain products of contiguous matrices; {where} has none")
+        raise click.UsageError(f"only plain matmuls of contiguous matrices can be tuned, and {where} has none")
     return tunable
 
 
@@ -147,7 +147,7 @@ def _output(given: Path | None, default: Callable[[], Path]) -> Path:
     try:
         return (given or default()).resolve()
     except RuntimeError as error:  # raised if there is no home directory
-        raise click.ClickException(f"{error} Set HGEMM_OPS_CACHE_DIR, or give --output") from None
+        raise click.ClickException(f"{error} Set HGEMM_OPS_CACHE_DIR or give --output") from None
 
 
 def _measure_random(
@@ -174,7 +174,7 @@ def _measure_random(
         held = model_data.merge(times, environment, path)
     except ValueError as error:
         raise click.ClickException(f"{error}; give another --output") from None
-    screen.print(f"{len(rows)} shapes of seed {seed} added: {held} in {path}", markup=False)
+    screen.print(f"added {len(rows)} shapes of seed {seed}; {path} now has {held}", markup=False)
     if as_json:
         click.echo(json.dumps({"seed": seed, "added": len(rows), "shapes": held, "output": str(path)}))
     wrong = [(row.planned.case, *found) for row in rows for found in row.measured.wrong.items()]
@@ -182,8 +182,10 @@ def _measure_random(
 
 
 @click.command("tune", short_help="Measure shapes on this GPU for the dispatcher.")
-@click.option("--suite", "suites", type=click.Choice(list(SUITES)), multiple=True, help="Which shapes; repeatable.")
-@click.option("--shapes", metavar="MxNxK,...", help="Which shapes; BxMxNxK is a batch.")
+@click.option(
+    "--suite", "suites", type=click.Choice(list(SUITES)), multiple=True, help="A suite of shapes to time; repeatable."
+)
+@click.option("--shapes", metavar="MxNxK,...", help="Shapes to time; BxMxNxK is a batch.")
 @click.option("--layout", "layouts", type=click.Choice(LAYOUTS), multiple=True, default=("NT",), help=_LAYOUT_HELP)
 @click.option("--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Default: the suite's own; float16 for --shapes.")
 @click.option(
@@ -215,7 +217,9 @@ def _measure_random(
     type=click.IntRange(min=1),
     help="Time only so many kernels, those predicted to be the fastest, and the dispatcher's choice.",
 )
-@click.option("--rounds", type=click.IntRange(min=5), default=20, show_default=True, help="Timed passes of each.")
+@click.option(
+    "--rounds", type=click.IntRange(min=5), default=20, show_default=True, help="How often each kernel is timed."
+)
 @click.option(
     "--duels",
     type=click.IntRange(min=0),
@@ -230,7 +234,7 @@ def _measure_random(
     metavar="N",
     help="Rotate at most N sets of operands, which may then stay in the L2: for many small shapes.",
 )
-@click.option("--blend", is_flag=True, help="Average with times in the table, of another day or GPU of the kind.")
+@click.option("--blend", is_flag=True, help="Average the new times with those in the table, instead of replacing them.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -273,10 +277,10 @@ def tune(
     screen = Console(stderr=as_json)
     if random is not None:
         if suites or shapes or report or blend:
-            raise click.UsageError("--random draws shapes for the model, not for a table: it takes no others")
+            raise click.UsageError("--random cannot be combined with --suite, --shapes, --report or --blend")
         return _measure_random(random, seed, most_rows, sizes, candidates, soak, output, screen, as_json)
     if not (suites or shapes or report):
-        raise click.UsageError("name what to tune: --suite, --shapes, --report or --random")
+        raise click.UsageError("say what to tune with --suite, --shapes, --report or --random")
     products, skipped = reported(report) if report else ([], [])
     for line in skipped:
         screen.print(f"skipped: {line}", markup=False, highlight=False)

@@ -49,12 +49,13 @@ def _compute(
     )
     require(
         out_dtype in (None, dtype) or (out_dtype == torch.float32 and dtype in _HALF),
-        f"hgemm: out_dtype must be {dtype}, as the inputs, or torch.float32 for half ones, got {out_dtype}",
+        f"hgemm: out_dtype must be {dtype}, the inputs' dtype, or torch.float32 for float16 and bfloat16 inputs, "
+        f"got {out_dtype}",
     )
     require(
         (numerics or 0) <= 0 or not factor.is_cuda,
-        "hgemm: numerics cannot be held where torch computes the op: without kernels of this package, in forward mode, "
-        "under torch.func. There use_custom_gemm(numerics=...) may hold it",
+        "hgemm: the argument numerics is not possible where torch computes the op: without kernels of this package, "
+        "in forward mode and under torch.func. Try use_custom_gemm(numerics=...) there",
     )
     operands = (t.to(out_dtype or dtype) if t is not None and t.dtype == dtype else t for t in (factor, *others))
     y = function(*operands)

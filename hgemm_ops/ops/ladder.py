@@ -72,7 +72,7 @@ def _load() -> tuple[ctypes.CDLL, int] | None:
         _native.check(loaded.hgemm_ladder_install(ctypes.cast(_native.lib().hgemm_add_variants, ctypes.c_void_p)))
         _native.on_allocation_failed(_override.allocate_function, loaded)
     except (AttributeError, OSError, RuntimeError) as error:
-        _library.logger.warning("%s does not load: %s", path, error)
+        _library.logger.warning("%s cannot be loaded: %s", path, error)
         return None
     return loaded, first
 

@@ -403,7 +403,7 @@ def test_wrong_kernels_are_found_and_not_timed() -> None:
     screen.print(console.comparison([row], "title"), console.summary([row]))
     text = screen.export_text()
     assert "hgemm: fast" in text and "2.000" in text and "refused: needs k % 64 == 0" in text
-    assert "1 cases: 2.000x torch (geometric mean), 1 served by our kernels, 0 slower" in text
+    assert "1 cases: 2.000x torch (geometric mean), 1 run on our kernels, 0 slower" in text
     with pytest.raises(click.ClickException, match="unwritten"):
         console.fail_if_wrong([row])
 

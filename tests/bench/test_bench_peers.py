@@ -460,7 +460,7 @@ def test_cutlass_needs_its_headers(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "4.2.0.0")
     package = SimpleNamespace(origin=str(tmp_path / "cutlass_library" / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: package)
-    with pytest.raises(peers.Unavailable, match="holds no headers"):
+    with pytest.raises(peers.Unavailable, match="has no headers"):
         cutlass.load()
     header = tmp_path / "cutlass_library" / "source" / "include" / "cutlass" / "cutlass.h"
     header.parent.mkdir(parents=True)

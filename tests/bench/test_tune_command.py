@@ -104,10 +104,10 @@ def test_the_products_of_a_report_that_can_be_tuned(tmp_path: Path) -> None:
         Case(8, 16, 24, layout="NT", dtype="float32"),
     ]
     assert skipped == [
-        "float16 NT 8x16x24: its rows start on 8 bytes, those of contiguous matrices of its sizes on 16",
-        "float16 NT 8x16x24: tables are of results in the operands' dtype, not float32",
+        "float16 NT 8x16x24: its rows are 8-byte aligned, those of contiguous matrices of its sizes 16-byte",
+        "float16 NT 8x16x24: only results in the operands' dtype can be tuned, not float32",
         "float32 NT 8x16x24: no kernel takes complex64",
-        "float16 NN 1x1x1: nothing to multiply in 1 x 8 x 16 x 0",
+        "float16 NN 1x1x1: a size of 1 x 8 x 16 x 0 is 0",
         "float16 NT 9x16x24: alpha is 0",
     ]
 
@@ -151,7 +151,7 @@ def test_tune_takes_a_report_beside_suites_and_shapes(machine: list[Case], tmp_p
     result = command("--report", str(path), "--shapes", "8x16x24,32x32x32")
     assert result.exit_code == 0, result.output
     assert machine == [Case(8, 16, 24, layout="NT"), Case(32, 32, 32, layout="NT")]
-    assert "skipped: float16 NT 8x16x24: its rows start on 4 bytes" in result.output
+    assert "skipped: float16 NT 8x16x24: its rows are 4-byte aligned" in result.output
     path.write_text(json.dumps({"schema": 1, "products": [product(align=4)]}))
     result = command("--report", str(path))
     assert result.exit_code == 2 and "the report has none" in result.output

@@ -59,7 +59,7 @@ def test_an_empty_report() -> None:
     context = use_custom_gemm()
     for _ in range(2):
         assert context.report.rows == []
-        assert str(context.report).startswith("no matrix products were seen")
+        assert str(context.report).startswith("no matmuls were counted")
         assert json.loads(json.dumps(context.report.to_dict()))["calls"] == 0
         with pytest.raises(ZeroDivisionError), context as report:
             assert report is context.report
@@ -125,7 +125,7 @@ def test_of_many_lines_those_with_the_most_flops_are_printed() -> None:
     report = Fixed(*itertools.chain(*zip(small, large, strict=True)))
     lines = str(report).splitlines()
     assert [line.split()[2] for line in lines[1:51]] == [str(row.m) for row in large]
-    assert lines[51] == "and 50 more kinds, which report.rows lists: 50 calls, 0.0% of the FLOPs"
+    assert lines[51] == "and 50 more kinds (report.rows lists them): 50 calls, 0.0% of the FLOPs"
     assert lines[52] == "" and lines[53].startswith("our kernels: 150 of 150 calls")
     assert "more kinds" not in str(Fixed(*large))
 

@@ -89,7 +89,7 @@ def test_contexts_ask_no_driver(starts: bool, no_driver: None, monkeypatch: pyte
     if starts:
         use_a_context(numerics="batch_invariant")
     else:
-        with pytest.raises(RuntimeError, match="'batch_invariant' cannot be held: there is no compiler"):
+        with pytest.raises(RuntimeError, match="'batch_invariant' is not possible: there is no compiler"):
             use_a_context(numerics="batch_invariant")
 
 

@@ -187,7 +187,7 @@ def test_without_a_visible_gpu() -> None:
         """
 with use_custom_gemm() as report:
     nn.Linear(8, 8)(torch.ones(2, 8))
-assert "nothing has used CUDA" in str(report), report
+assert "this process has not used CUDA" in str(report), report
 with use_custom_gemm(numerics="batch_invariant"):
     pass
 assert hgemm_ops.explain(M=64, N=64, K=64).device == "sm_90"

@@ -236,7 +236,7 @@ def test_without_memory_for_the_workspace(m: int, n: int, k: int, dtype: torch.d
     assert torch.equal(out, expected)
     (row,) = report.rows
     assert row.variant == "torch" and row.calls == 1
-    assert "no memory" in row.reason
+    assert "not enough memory" in row.reason
 
 
 @pytest.mark.fresh_process

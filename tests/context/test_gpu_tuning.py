@@ -225,7 +225,7 @@ def test_a_failure_is_a_line_and_the_product_right(
     expect(first, a, b)
     expect(second, a, b)
     (line,) = [r.getMessage() for r in caplog.records]
-    assert line == "tuning failed, the model decides: OutOfMemoryError: no room" and tuned() == []
+    assert line == "tuning failed, so the cost model chooses the kernel: OutOfMemoryError: no room" and tuned() == []
 
 
 @pytest.mark.slow

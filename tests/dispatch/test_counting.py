@@ -105,8 +105,8 @@ def test_reasons_from_tables(counting: _native.Context, cc: int) -> None:
         rows = report_of(counting).rows
         expected = [_native.explain(each)[0] for each in asked]
         assert [row.reason for row in rows] == [f"{_native.SOURCES[d.source]}: {d.reason.decode()}" for d in expected]
-        assert sum("(in float16)" in row.reason for row in rows) >= 1
-        assert any("nearby" in row.reason for row in rows) == (cc == 80)
+        assert sum("(times of float16)" in row.reason for row in rows) >= 1
+        assert any("similar shape" in row.reason for row in rows) == (cc == 80)
     finally:
         _tables.reload()
 

@@ -47,20 +47,22 @@ def fault(archs: str, cc: int, status: int = 0) -> str:
 def test_a_build_runs_where_it_has_code(archs: str, runs_on: list[int], not_on: list[int]) -> None:
     assert {cc: fault(archs, cc) for cc in runs_on} == dict.fromkeys(runs_on, "")
     for cc in not_on:
-        assert fault(archs, cc).startswith(f"this build, for {archs}, has no code that runs on sm_{cc}: build it with")
+        assert fault(archs, cc).startswith(
+            f"this library was built for {archs}, and none of these runs on sm_{cc}: rebuild with"
+        )
         assert fault(archs, cc).endswith("HGEMM_CUDA_ARCHS=90a" if cc == 90 else f"HGEMM_CUDA_ARCHS={cc}")
 
 
 def test_what_cuda_answers_is_explained() -> None:
-    assert "the driver is older than CUDA 1" in fault("80 90 90a", 0, INSUFFICIENT_DRIVER)
-    assert "update it, or build with the toolkit" in fault("80 90 90a", 0, INSUFFICIENT_DRIVER)
+    assert "the NVIDIA driver does not support CUDA 1" in fault("80 90 90a", 0, INSUFFICIENT_DRIVER)
+    assert "update the driver, or rebuild with a CUDA toolkit" in fault("80 90 90a", 0, INSUFFICIENT_DRIVER)
     for status in (NO_KERNEL_IMAGE, UNSUPPORTED_PTX):
         assert fault("80 90 90a", 120, status).endswith(
             "no code that runs on sm_120: build it with HGEMM_CUDA_ARCHS=120"
         )
     assert "illegal memory access" in fault("80 90 90a", 90, ILLEGAL_ADDRESS)
     for archs in ("80 90 90a", "75", ""):
-        assert fault(archs, 75) == "sm_75 is older than sm_80, the oldest that kernels run on"
+        assert fault(archs, 75) == "the kernels need sm_80 or newer, this GPU is sm_75"
 
 
 def facts(cc: int) -> _native.Facts:
@@ -141,9 +143,9 @@ def test_products_there_are_torchs_with_one_line_of_the_log(api: Api, caplog: py
             assert api.plan(product(MISSING), plan) == 0  # HGEMM_TORCH
         (row,) = tally.rows()
     assert (row.calls, row.variant) == (3, _native.TORCH)
-    assert b"cannot run on the device" in _native.lib().hgemm_left_reason(row.left)
+    assert b"cannot run on this GPU" in _native.lib().hgemm_left_reason(row.left)
     (line,) = (record.getMessage() for record in caplog.records)
-    assert line.startswith(f"cuda:{MISSING}: ") and line.endswith("; torch serves every product there")
+    assert line.startswith(f"cuda:{MISSING}: ") and line.endswith("; torch runs every matmul on this GPU")
     assert _native.device_fault(MISSING) in line and _native.device_fault(MISSING) != ""
 
 
@@ -229,7 +231,7 @@ def test_doctor_says_what_to_do(unusable: str, monkeypatch: pytest.MonkeyPatch) 
     assert findings["device"] == {
         "check": "device",
         "status": "broken",
-        "text": f"NVIDIA T4: {unusable}; torch serves every product there",
+        "text": f"NVIDIA T4: {unusable}; torch runs every matmul on this GPU",
     }
     assert findings["table"]["status"] == "note" and result.exit_code == 1
 
@@ -237,10 +239,10 @@ def test_doctor_says_what_to_do(unusable: str, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("command", [["tune", "--shapes", "8x8x8"], ["bench"]], ids=["tune", "bench"])
 def test_measuring_ends_with_the_reason(unusable: str, command: list[str]) -> None:
     result = CliRunner().invoke(main, command)
-    assert result.exit_code == 1 and "the driver is older than CUDA" in result.output
+    assert result.exit_code == 1 and "the NVIDIA driver does not support CUDA" in result.output
 
 
 def test_info_lists_what_can_be_used(unusable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native, "device_facts", refuse)
     result = CliRunner().invoke(main, ["info"])
-    assert result.exit_code == 0 and "devices   none that kernels run on" in result.output
+    assert result.exit_code == 0 and "devices   none that our kernels run on" in result.output

@@ -94,7 +94,7 @@ def test_float32_says_which_dtypes_a_kernel_takes() -> None:
     explanation = hgemm_ops.explain(M=512, N=512, K=512, dtype=torch.float32, arch="sm_90")
     for c, v in zip(explanation.candidates, hgemm_ops.variants(), strict=False):
         if torch.float32 not in v.dtypes:
-            assert "takes float16" in c.reason and "not float32" in c.reason
+            assert "supports float16" in c.reason and "not float32" in c.reason
 
 
 def test_reasons_name_requirement_and_value() -> None:
@@ -104,11 +104,11 @@ def test_reasons_name_requirement_and_value() -> None:
     small.facts.smem_optin = 8192
     for candidate in _native.explain(old)[1][:-1]:
         needed = hgemm_ops.variants()[candidate.variant].min_arch
-        assert f"needs {needed} or newer, this is sm_75" in candidate.reason.decode()
+        assert f"needs {needed} or newer, this GPU is sm_75" in candidate.reason.decode()
     candidates = _native.explain(small)[1]
     for candidate in (candidates[v.id] for v in production()):
         assert not candidate.eligible
-        assert "bytes of shared memory, a block has at most 8192" in candidate.reason.decode()
+        assert "bytes of shared memory per block, this GPU has 8192" in candidate.reason.decode()
     assert _native.explain(old)[0].variant == _native.TORCH
     assert _native.SOURCES[_native.explain(old)[0].source] == "fallback"
 
@@ -153,7 +153,7 @@ def test_mma_sync_is_not_picked_where_torch_uses_wgmma(size: int, layout: str) -
 def test_aligned_products_on_unmeasured_chips_are_torchs(arch: str) -> None:
     explanation = hgemm_ops.explain(M=2048, N=2048, K=2048, arch=arch)
     assert (explanation.chosen, explanation.source) == ("torch", "model")
-    assert "not measured" in explanation.reason
+    assert "no times are known" in explanation.reason
 
 
 def test_a_fused_activation_counts_for_us() -> None:
@@ -215,7 +215,7 @@ def test_forced_kernel_is_taken_or_refused_with_every_reason(v: hgemm_ops.Varian
         message = str(error.value)
         assert v.name in message and f"{m}x{n}x{k}" in message and candidate.reason in message
         able = [c.name for c in free.candidates if c.eligible and c.family != "ladder"]
-        assert message.endswith("Able to: " + ", ".join(able))
+        assert message.endswith("Use one of: " + ", ".join(able))
     assert taken > 0, f"{v.name} serves none of these ({refused} refused)"
 
 
@@ -286,7 +286,7 @@ def test_forced_torch() -> None:
 
 
 def test_unknown_names_list_what_there_is() -> None:
-    with pytest.raises(ValueError, match=r"unknown kernel 'nope'; there are auto, torch, sm80_mma"):
+    with pytest.raises(ValueError, match=r"unknown kernel 'nope'; available: auto, torch, sm80_mma"):
         _variants.resolve("nope")
     assert _variants.resolve(None) == _variants.resolve("auto") == _native.AUTO
     assert _variants.resolve("torch") == _native.TORCH
@@ -350,7 +350,7 @@ def test_bfloat16_learns_from_float16(tables: None) -> None:
     shape = {"M": 8192, "N": 8192, "K": 8192, "layout": "NT", "arch": "sm_90", "dtype": torch.bfloat16}
     explanation = hgemm_ops.explain(**shape)
     assert (explanation.chosen, explanation.source) == (name, "table")
-    assert "(in float16)" in explanation.reason
+    assert "(times of float16)" in explanation.reason
     # Its own measurement comes first.
     _tables.install([Table(H200, [half, replace(half, dtype="bfloat16", us={"torch": 1400.0, name: 1500.0})])])
     explanation = hgemm_ops.explain(**shape)
@@ -422,7 +422,7 @@ def test_neighbours_correct_the_model(tables: None) -> None:
     _tables.install([Table(A100, [entry(us, 4096, 4096, 4096)])])
     near, far = ask(5120), ask(8192)
     assert (near.chosen, near.source) == (name, "model")
-    assert "corrected by 1 measured shape nearby" in near.reason
+    assert "corrected by the measured times of 1 similar shape" in near.reason
     assert "corrected" not in far.reason
     assert far.chosen == far_before.chosen
     decision, _ = _native.explain(query(5120, 4096, 4096, cc=80))
@@ -515,7 +515,7 @@ def test_few_rows_learn_from_other_numbers_of_rows(tables: None, m: int, near: b
     """Reading the weights takes as long for two rows as for sixteen, so that the times of eight rows apply to both."""
     _tables.install([Table(A100, [entry({"torch": 30.0, "skinny_mma_16x16": 15.0}, 8, 4096, 4096)])])
     explanation = hgemm_ops.explain(M=m, N=4096, K=4096, layout="NT", arch="sm_80")
-    assert ("corrected by 1 measured shape nearby" in explanation.reason) == near
+    assert ("corrected by the measured times of 1 similar shape" in explanation.reason) == near
 
 
 def test_a_table_without_torch_or_with_unknown_kernels_decides_nothing(tables: None) -> None:
@@ -640,7 +640,7 @@ def test_the_default_variant_is_a_forced_one(counting: _native.Context) -> None:
     (row,) = counting.rows()
     assert (_variants.name_of(row.variant), _native.SOURCES[row.source]) == ("torch", "forced")
     assert library.hgemm_set_default_variant(10_000) != 0
-    assert b"variant 10000 does not exist" in library.hgemm_last_error()
+    assert b"there is no kernel with id 10000" in library.hgemm_last_error()
 
 
 def test_a_context_decides_before_the_environment_and_each_thread_for_itself(counting: _native.Context) -> None:
@@ -740,7 +740,7 @@ def test_disable_leaves_everything_to_torch() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "expected"),
     [
-        ("HGEMM_OPS_VARIANT", "nope", "unknown kernel 'nope'; there are auto, torch"),
+        ("HGEMM_OPS_VARIANT", "nope", "unknown kernel 'nope'; available: auto, torch"),
         ("HGEMM_OPS_LOG", "loud", "'loud'"),
     ],
 )

@@ -50,7 +50,7 @@ def test_cpu_tensors_are_torchs_unless_a_gpu_is_named() -> None:
     a, b = half(4097, 4097), half(4097, 4097)
     here = hgemm_ops.explain(a, b)
     assert (here.chosen, here.source) == ("torch", "fallback")
-    assert "kernels run on CUDA devices, the tensors are on cpu" in here.reason
+    assert "our kernels need CUDA tensors, these are on cpu" in here.reason
     there = hgemm_ops.explain(a, b, arch="sm_90")
     assert there.chosen != "torch"
     assert there.candidates == hgemm_ops.explain(M=4097, N=4097, K=4097, arch="sm_90").candidates
@@ -222,7 +222,7 @@ def test_table_and_json_hold_everything() -> None:
     able = [c for c in explanation.candidates if c.eligible and c.family != "ladder"]
     others = sorted((c for c in able if c.name != explanation.chosen), key=lambda c: c.us)
     assert [line.split()[0] for line in lines[5:-1]] == [c.name for c in others]
-    assert lines[-1].startswith(f"({len(explanation.candidates) - len(able)} more cannot serve it")
+    assert lines[-1].startswith(f"({len(explanation.candidates) - len(able)} more cannot run it")
     every = explanation.table(every=True).splitlines()
     assert len(every) == 4 + len(explanation.candidates)
     for c in explanation.candidates:

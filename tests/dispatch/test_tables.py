@@ -106,7 +106,7 @@ def test_a_broken_file_is_named_and_skipped(name: str, own: Path, caplog: pytest
     content = BROKEN[name]
     path = own / "broken.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ValueError, match=r"broken\.json: not a table"):
+    with pytest.raises(ValueError, match=r"broken\.json: not a tuning table"):
         Table.read(path)
     with caplog.at_level(logging.WARNING, "hgemm_ops"):
         tables, broken = _tables.read_all()
@@ -124,7 +124,7 @@ def test_a_bad_entry_is_skipped_and_the_others_kept(name: str, own: Path, caplog
     path.write_text(text(GOOD, BAD_ENTRIES[name], BAD_ENTRIES[name], other))
     table = Table.read(path)
     assert [asdict(entry) for entry in table.entries] == [GOOD, other]
-    assert table.skipped == f"{path}: 2 of 4 entries are not valid, the first is number 2: skipped"
+    assert table.skipped == f"{path}: 2 of 4 entries are not valid, the first is number 2; they are skipped"
     if not _library.load():
         return
     with caplog.at_level(logging.WARNING, "hgemm_ops"):
@@ -143,10 +143,10 @@ def native_entry(**changes: Any) -> _native.TableEntry:
 @pytest.mark.parametrize(
     ("changes", "us", "fault"),
     [
-        ({"sm_count": 0}, 1.0, "is of a device that cannot be"),  # once divided by zero, which ended the process
-        ({"cc": 0}, 1.0, "is of a device that cannot be"),
-        ({"l2_bytes": 0}, 1.0, "is of a device that cannot be"),
-        ({"dram_gbs": -1}, 1.0, "is of a device that cannot be"),
+        ({"sm_count": 0}, 1.0, "is of an impossible device"),  # once divided by zero, which ended the process
+        ({"cc": 0}, 1.0, "is of an impossible device"),
+        ({"l2_bytes": 0}, 1.0, "is of an impossible device"),
+        ({"dram_gbs": -1}, 1.0, "is of an impossible device"),
         ({"m": 0}, 1.0, "has an impossible size"),
         ({"n": 1 << 31}, 1.0, "has an impossible size"),
         ({"m": 1 << 30, "n": 1 << 30}, 1.0, "has an impossible size"),
@@ -154,11 +154,11 @@ def native_entry(**changes: Any) -> _native.TableEntry:
         ({"dtype": 3}, 1.0, "has an unknown dtype"),
         ({"a_major": 2}, 1.0, "has an unknown layout"),
         ({"b_major": -1}, 1.0, "has an unknown layout"),
-        ({"first_timing": 2}, 1.0, "names timings that are not there"),
-        ({"first_timing": 2**31 - 1, "timing_count": 2**31 - 1}, 1.0, "names timings that are not there"),
-        ({}, 0.0, "has a time that is not from 0.001 to 1e9 us"),
-        ({}, math.nan, "has a time that is not from 0.001 to 1e9 us"),
-        ({}, math.inf, "has a time that is not from 0.001 to 1e9 us"),
+        ({"first_timing": 2}, 1.0, "refers to timings that do not exist"),
+        ({"first_timing": 2**31 - 1, "timing_count": 2**31 - 1}, 1.0, "refers to timings that do not exist"),
+        ({}, 0.0, "has a time outside of 0.001 to 1e9 us"),
+        ({}, math.nan, "has a time outside of 0.001 to 1e9 us"),
+        ({}, math.inf, "has a time outside of 0.001 to 1e9 us"),
     ],
 )
 def test_the_library_skips_what_no_product_can_have(own: Path, changes: dict[str, Any], us: float, fault: str) -> None:
@@ -328,7 +328,7 @@ def test_a_failing_block_writes_nothing(tmp_path: Path) -> None:
 def test_tuning_refuses_what_it_would_destroy(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text("{")
-    with pytest.raises(click.ClickException, match=r"not a table.*move it away"):
+    with pytest.raises(click.ClickException, match=r"not a tuning table.*move it away"):
         read(path, H200)
     write(Table(Device("NVIDIA H100", 90, 132, 50 << 20), []), path)
     with pytest.raises(click.ClickException, match=r"another GPU, NVIDIA H100.*move it away"):

@@ -382,8 +382,8 @@ def test_a_failure_is_one_line_and_the_models_choice(timer: Timer, caplog: pytes
     assert len(timer.shapes) == 3
     assert lines(caplog, logging.INFO) == []
     first, second = lines(caplog, logging.WARNING)
-    assert first == "tuning failed, the model decides: RuntimeError: out of everything"
-    assert second.startswith("tuning failed, the model decides: ")
+    assert first == "tuning failed, so the cost model chooses the kernel: RuntimeError: out of everything"
+    assert second.startswith("tuning failed, so the cost model chooses the kernel: ")
     timer.us = {}
     multiply(asked(512, 512, 1120))
     assert decision(asked(512, 512, 1120))[1] == "table"
@@ -394,7 +394,9 @@ def test_a_failure_before_the_timing_is_one_as_well(timer: Timer, caplog: pytest
     with caplog.at_level(logging.WARNING, "hgemm_ops"):
         for _ in range(2):
             multiply(asked(512, 512, 1128))
-    assert lines(caplog, logging.WARNING) == ["tuning failed, the model decides: RuntimeError: no session"]
+    assert lines(caplog, logging.WARNING) == [
+        "tuning failed, so the cost model chooses the kernel: RuntimeError: no session"
+    ]
 
 
 # Threads
@@ -551,7 +553,7 @@ def test_files_are_written_now_and_then_and_at_the_end(timer: Timer, caplog: pyt
         assert stored() == 5
         _tuning.tuner().finish()  # nothing is new, so nothing is logged
     summary = lines(caplog, logging.INFO)[5:]
-    assert summary == ["tuned 5 shapes in 0.10 s: a kernel of ours was the fastest in 5"]
+    assert summary == ["tuned 5 shapes in 0.10 s: one of our kernels was the fastest for 5"]
 
 
 def test_what_cannot_be_stored_stays_in_the_process(timer: Timer, own: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -586,7 +588,7 @@ def test_a_broken_file_is_named_and_left_alone(timer: Timer, caplog: pytest.LogC
     path.write_text("{")
     with caplog.at_level(logging.WARNING, "hgemm_ops"):
         multiply(asked(512, 1024, 1344))
-    assert "not a table" in lines(caplog, logging.WARNING)[0] and path.read_text() == "{"
+    assert "not a tuning table" in lines(caplog, logging.WARNING)[0] and path.read_text() == "{"
     assert decision(asked(512, 1024, 1344))[1] == "table"
 
 

@@ -45,7 +45,7 @@ def chunks_along(x: Tensor, axis: int) -> bool:
 def assert_product(variant: VariantInfo, a: Tensor, b: Tensor) -> None:
     __tracebackhide__ = True
     if not is_able(variant, a, b):
-        with pytest.raises(RuntimeError, match=r"must start on 16 bytes|must lie along K"):
+        with pytest.raises(RuntimeError, match=r"must be 16-byte aligned|must be contiguous along K"):
             hgemm.mm(a, b, variant=variant.id)
         return
     buffer = GuardedBuffer((a.size(-2), b.size(-1)), torch.float32, "cuda", offset=61)

@@ -124,4 +124,4 @@ def test_whole_waves_are_refused(variant: VariantInfo) -> None:
     a, b = rand(128 * waves, 1024), rand(1024, 3072, True)
     if variant.name.endswith("_pad"):
         a, b = rand(128 * waves, 1025), rand(1025, 3072, True)
-    assert "nothing to split" in hgemm_ops.explain(a, b).candidates[variant.id].reason
+    assert "no use for stream-K" in hgemm_ops.explain(a, b).candidates[variant.id].reason

@@ -201,4 +201,4 @@ def test_it_can_be_asked_for() -> None:
         explanation = hgemm_ops.explain(M=4096, N=4096, K=k, arch="sm_90", variant=variant.name)
         assert (explanation.chosen, explanation.source) == (variant.name, "forced")
         whole = hgemm_ops.explain(M=128 * 132, N=3072, K=k, arch="sm_90").candidates[variant.id]
-        assert "nothing to split" in whole.reason
+        assert "no use for stream-K" in whole.reason

@@ -91,7 +91,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "variant": (lambda: hgemm.mm(t(4, 5), t(5, 3), variant=-3), "index into variants(), got -3"),
     "mm out_dtype": (
         lambda: hgemm.mm(t(4, 5), t(5, 3), out_dtype=HALF),
-        "out_dtype must be torch.float32, as the inputs, or torch.float32 for half ones, got torch.float16",
+        (
+            "out_dtype must be torch.float32, the inputs' dtype, or torch.float32 for float16 and bfloat16 inputs, "
+            "got torch.float16"
+        ),
     ),
     "matmul out_dtype": (lambda: hgemm.matmul(t(4, 5), t(5, 3), out_dtype=DOUBLE), "got torch.float64"),
     "linear act": (lambda: hgemm.linear(t(4, 5), t(3, 5), None, 5), "act must be an index into ('none', 'relu', "),
@@ -145,7 +148,7 @@ def test_public_functions_name_the_argument() -> None:
         ValueError, match=r"activation must be one of none, relu, gelu, gelu_tanh, silu or None, got 'tanh'"
     ):
         hgemm_ops.linear(a, t(3, 5), activation="tanh")
-    with pytest.raises(ValueError, match=r"unknown kernel 'no_such_kernel'; there are auto, torch"):
+    with pytest.raises(ValueError, match=r"unknown kernel 'no_such_kernel'; available: auto, torch"):
         hgemm_ops.matmul(a, a.T, variant="no_such_kernel")
 
 

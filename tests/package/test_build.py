@@ -676,7 +676,7 @@ def test_without_nvcc_the_package_is_pure_python(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert run.stderr.count("hgemm_ops: installing without CUDA kernels, torch serves every op (no nvcc in ") == 1
+    assert run.stderr.count("hgemm_ops: installing without CUDA kernels, so torch runs every op (no nvcc in ") == 1
     name, files = wheel_names(tmp_path / "dist")
     assert re.fullmatch(r"hgemm_ops-[\d.]+-py3-none-any\.whl", name)
     assert "hgemm_ops/__init__.py" in files and "hgemm_ops/_C.so" not in files

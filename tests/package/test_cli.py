@@ -67,7 +67,7 @@ def test_explain_reports_a_refused_kernel() -> None:
     refused = next(c for c in hgemm_ops.explain(M=1, N=1, K=1, arch="sm_90").candidates if not c.eligible)
     result = hgemm("explain", "1", "1", "1", "--arch", "sm_90", "--variant", refused.name)
     assert result.exit_code == 1
-    assert refused.name in result.output and "cannot serve" in result.output
+    assert refused.name in result.output and "does not support" in result.output
     unknown = hgemm("explain", "1", "1", "1", "--variant", "nope")
     assert unknown.exit_code == 1 and "unknown kernel 'nope'" in unknown.output
 
@@ -99,7 +99,7 @@ def test_doctor_fails_on_a_library_that_does_not_load(tmp_path: Path, monkeypatc
     monkeypatch.setattr(_library, "reason", _library.reason.__wrapped__)
     result = hgemm("doctor")
     assert result.exit_code == 1
-    assert re.search(r"broken +library +.*does not load", result.output)
+    assert re.search(r"broken +library +.*cannot be loaded", result.output)
 
 
 def test_doctor_takes_a_library_that_was_never_built_for_what_it_is(
@@ -110,7 +110,7 @@ def test_doctor_takes_a_library_that_was_never_built_for_what_it_is(
     result = hgemm("doctor")
     assert result.exit_code == 0, result.output
     assert re.search(r"note +library +.*was not built", result.output)
-    assert "torch serves every op" in caplog.text
+    assert "torch runs every op" in caplog.text
 
 
 def test_doctor_fails_on_a_broken_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_doctor_fails_on_a_broken_table(tmp_path: Path, monkeypatch: pytest.Monk
     (_tables.user_dir() / "gpu.json").write_text("{}")
     result = hgemm("doctor")
     assert result.exit_code == 1
-    assert re.search(r"broken +table +.*gpu\.json: not a table", result.output)
+    assert re.search(r"broken +table +.*gpu\.json: not a tuning table", result.output)
 
 
 @pytest.mark.slow

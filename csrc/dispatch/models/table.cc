@@ -222,7 +222,7 @@ const char* fault_of(const TableEntry& e) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   const auto size = [](int64_t extent) { return extent >= 1 && extent <= kMost; };
   if (e.cc < 10 || e.cc > kMost / 10 || e.sm_count < 1 || !size(e.l2_bytes) || e.dram_gbs < 0 || e.dram_gbs > kMost) {
-    return "is of a device that cannot be";
+    return "is of an impossible device";
   }
   constexpr double kMostElements = 1ll << 45;  // of one operand: more than any memory, and less than would overflow
   const double m = static_cast<double>(e.m), n = static_cast<double>(e.n), k = static_cast<double>(e.k);
@@ -232,8 +232,9 @@ const char* fault_of(const TableEntry& e) {
   }
   if (e.align != 2 && e.align != 4 && e.align != 8 && e.align != 16) return "has an impossible alignment";
   for (const Timing& t : e.timings) {
-    if (t.variant != kTorch && (t.variant < 0 || t.variant >= variant_count())) return "times an unknown variant";
-    if (!(t.us >= 1e-3 && t.us <= 1e9)) return "has a time that is not from 0.001 to 1e9 us";
+    if (t.variant != kTorch && (t.variant < 0 || t.variant >= variant_count()))
+      return "has a time of an unknown kernel";
+    if (!(t.us >= 1e-3 && t.us <= 1e9)) return "has a time outside of 0.001 to 1e9 us";
   }
   return nullptr;
 }

@@ -35,7 +35,7 @@ struct TableEntry {
 struct Knowledge {
   enum class Kind { kNothing, kExact, kNearby } kind = Kind::kNothing;
   int neighbours = 0;
-  DType dtype = DType::kF16;  // the dtype that was measured: float16's times also stand for bfloat16
+  DType dtype = DType::kF16;  // the dtype that was measured: float16's times are also used for bfloat16
   /// kExact: measured microseconds. kNearby: measured over predicted time, a factor to multiply a prediction by.
   /// NaN where nothing was measured.
   double* value = nullptr;

@@ -67,7 +67,7 @@ constexpr double kVectorUs = 2.4, kVectorBytes = 64e6;
 // number of SMs and the clock.
 constexpr double kTinyStartUs = 2.5, kTinyStreamShare = 0.93;
 struct TinyRates {
-  int64_t k;   // the largest k that the rates hold for
+  int64_t k;   // the largest k that the rates apply to
   double f32;  // float32
   // 16-bit operands whose rows are aligned to 16 bytes, to 4 or 8, and to 2.
   double whole, even, odd;
@@ -174,7 +174,7 @@ double few_rows_us(const Problem& p, const DeviceFacts& facts, const Chip& chip)
   return std::max(us, 2.0 * results * k * us_per_flop(0.95 * chip.simt_flops, chip) / facts.sm_count);
 }
 
-/// A batch of many tiny products. cuBLAS takes a time per matrix, which memory traffic hides in part.
+/// A batch of many tiny matmuls. cuBLAS takes a time per matrix, which memory traffic hides in part.
 double tiny_batch_us(const Problem& p, const DeviceFacts& facts, const Chip& chip, const Alignments& alignments) {
   const bool is_half = p.is_half();
   const TinyRates* rates = kTinyRates;

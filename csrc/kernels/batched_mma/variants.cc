@@ -58,7 +58,7 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   }
   if (p.k > kMaxExtent) return refuse(why, "K must be at most 2^30, got %lld", static_cast<long long>(p.k));
   if (p.batches() > INT32_MAX) {
-    return refuse(why, "at most 2^31 - 1 batches, got %lld", static_cast<long long>(p.batches()));
+    return refuse(why, "a batch must have at most 2^31 - 1 matrices, got %lld", static_cast<long long>(p.batches()));
   }
   return true;
 }

@@ -93,10 +93,10 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   if (!has_short_side(p, line.tile.bn, 28, why)) return false;
   const ShortSide sides = short_side_of(p);
   if (alignment_a(p) < 16 || alignment_b(p) < 16) {
-    return refuse(why, "rows of A and B must start on 16 bytes, got %d and %d", alignment_a(p), alignment_b(p));
+    return refuse(why, "rows of A and B must be 16-byte aligned, got %d and %d", alignment_a(p), alignment_b(p));
   }
   if (sides.x_major != Major::kK || p.k % 4 != 0 || (sides.w_major == Major::kMN && sides.rows % 4 != 0)) {
-    return refuse(why, "the short operand must lie along K, and rows hold a multiple of 4 elements");
+    return refuse(why, "the short operand must be contiguous along K, and rows must have a multiple of 4 elements");
   }
   return true;
 }

@@ -57,7 +57,9 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
 bool eligible(const Problem& p, const Line& line, Reason* why) {
   const ShortSide sides = short_side_of(p);
   if (p.b_is_a_transposed && sides.w_major == Major::kK && !sides.wide) {
-    return refuse(why, "%s", "x @ x.T must be symmetric, and unaligned rows would add up K in different orders");
+    return refuse(
+        why, "%s",
+        "x @ x.T must be symmetric, but on unaligned rows elements (i, j) and (j, i) sum K in different orders");
   }
   return has_short_side(p, line.tile.bn, 30, why);
 }

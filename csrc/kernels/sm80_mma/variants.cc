@@ -117,17 +117,17 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   const auto tiles = static_cast<long long>(tile_count(p, line.tile));
   const int splits = splits_of(p, facts, line, form);
   if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
-    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
+    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld and %lld", static_cast<long long>(p.m),
                   static_cast<long long>(p.n), static_cast<long long>(p.k));
   }
-  if (tiles * splits > INT32_MAX) return refuse(why, "needs %lld blocks, a grid holds 2^31 - 1", tiles * splits);
+  if (tiles * splits > INT32_MAX) return refuse(why, "needs %lld blocks, a grid has at most 2^31 - 1", tiles * splits);
   if (form == Form::kSplitK && splits < 2) {
-    return refuse(why, "%lld tiles fill the device, or K = %lld is too short to split", tiles,
+    return refuse(why, "no use for split-K: %lld tiles fill the GPU, or K = %lld is too short to split", tiles,
                   static_cast<long long>(p.k));
   }
-  if (form == Form::kPad && is_wide(p)) return refuse(why, "%s", "A and B need no padding");
+  if (form == Form::kPad && is_wide(p)) return refuse(why, "%s", "A and B are aligned and need no padded copies");
   if (form == Form::kDirect && line.unaligned == sm80_mma::Unaligned::kPad && !is_wide(p)) {
-    return refuse(why, "rows of A and B must start on 16 bytes (got %d and %d) and hold a multiple of 8 elements",
+    return refuse(why, "rows of A and B must be 16-byte aligned (got %d and %d) and have a multiple of 8 elements",
                   alignment_a(p), alignment_b(p));
   }
   return form != Form::kPad || tile::fit_workspace(slabs_of(p, facts, line), p, why);

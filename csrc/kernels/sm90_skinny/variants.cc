@@ -129,7 +129,7 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   if (!has_short_side(p, line.tile.bn, 30, why)) return false;
   if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
   if (alignment_a(p) < 16 || alignment_b(p) < 16) {
-    return refuse(why, "rows of A and B must start on 16 bytes, got %d and %d", alignment_a(p), alignment_b(p));
+    return refuse(why, "rows of A and B must be 16-byte aligned, got %d and %d", alignment_a(p), alignment_b(p));
   }
   const auto overlaps = [&p](Major major, int64_t side, int64_t ld) {
     const bool k_major = major == Major::kK;

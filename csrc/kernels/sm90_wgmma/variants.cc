@@ -203,51 +203,53 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   if (!is_built_for_sm90a(why)) return false;
   constexpr int64_t kMaxExtent = int64_t{1} << 30;
   if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
-    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld, %lld", static_cast<long long>(p.m),
+    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld and %lld", static_cast<long long>(p.m),
                   static_cast<long long>(p.n), static_cast<long long>(p.k));
   }
   if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
   const int64_t tiles = ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches();
   constexpr int64_t kMaxTiles = int64_t{1} << 29;  // tiles are counted in 32 bits, and clusters round their number up
-  if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, at most 2^29", static_cast<long long>(tiles));
+  if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, the limit is 2^29", static_cast<long long>(tiles));
   if (line.ck > 1 && p.k < 2 * int64_t{line.ck} * line.tile.bk) {
-    return refuse(why, "K = %lld is too short for %d slices", static_cast<long long>(p.k), line.ck);
+    return refuse(why, "K = %lld is too short to split into %d slices", static_cast<long long>(p.k), line.ck);
   }
   const sm90_wgmma::Stores stores = sm90_wgmma::stores_of(p);
   if (!line.stores_any && (p.c.data != nullptr || stores.finish == sm90_wgmma::Finish::kAny)) {
     return refuse(why,
-                  "tiles of %d columns lack the general epilogue: C, float32 D, a saved pre-activation, a bias off 16 "
-                  "bytes or of odd N, activations but relu outside of linear layers",
+                  "tiles of %d columns do not support C, float32 D, a saved pre-activation, a bias that is unaligned "
+                  "or of odd N, and, outside of linear layers, gelu and silu",
                   line.tile.bn);
   }
-  if (!line.copies && !stores.by_tma) return refuse(why, "%s", "no registers for a D that TMA cannot write");
+  if (!line.copies && !stores.by_tma)
+    return refuse(why, "%s", "D must be 16-bit with 16-byte-aligned rows, and N a multiple of 8");
   if (form == Form::kSwapped &&
       (p.a_major() != Major::kK || stores.finish != sm90_wgmma::Finish::kScale || !stores.by_tma)) {
-    return refuse(why, "%s", "A must be row-major, D on 16 bytes, and nothing added or activated");
+    return refuse(why, "%s", "A must be row-major, D 16-bit with 16-byte-aligned rows, without C, bias or activation");
   }
   if (form != Form::kSwapped && !line.takes_mn_major_b && p.b_major() == Major::kMN) {
     return refuse(why,
-                  "B must be K-major: tiles of %d columns begin inside of 32-byte sectors, or rounded to 64 they "
-                  "find no room",
+                  "B must be K-major: with tiles of %d columns, an MN-major B is read inefficiently or does not fit "
+                  "shared memory",
                   line.tile.bn);
   }
   const bool tma = sm90_wgmma::is_tma_a(p) && sm90_wgmma::is_tma_b(p);
-  if (form == Form::kPad && tma) return refuse(why, "%s", "A and B need no padding");
+  if (form == Form::kPad && tma) return refuse(why, "%s", "A and B are aligned and need no padded copies");
   if (form != Form::kPad && !tma) {
-    return refuse(why, "rows of A and B must start on 16 bytes (got %d and %d) and not overlap", alignment_a(p),
+    return refuse(why, "rows of A and B must be 16-byte aligned (got %d and %d) and must not overlap", alignment_a(p),
                   alignment_b(p));
   }
   if (line.edge > 0) {
-    if (p.batches() > 1) return refuse(why, "%s", "one matrix at a time");
+    if (p.batches() > 1) return refuse(why, "%s", "does not support batches");
     if (edges_of(form == Form::kSwapped ? sm90_wgmma::swapped_problem(p) : p, facts, line).columns == 0) {
-      return refuse(why, "%s", "no smaller tiles would take as few waves as those of 256 columns");
+      return refuse(why, "%s",
+                    "no use for narrower tiles at the edge: they would take more waves than tiles of 256 columns");
     }
   }
   if (line.partial_bytes > 0 && p.b_is_a_transposed) {
-    return refuse(why, "%s", "x @ x.T must be symmetric, and not all tiles would add up K in the same order");
+    return refuse(why, "%s", "x @ x.T must be symmetric, but with stream-K not all tiles sum K in one order");
   }
   if (line.partial_bytes > 0 && split_of(p, facts, line).units == 0) {
-    return refuse(why, "%s", "nothing to split: C is a whole number of waves, or K too short");
+    return refuse(why, "%s", "no use for stream-K: the tiles fill whole waves, or K is too short to split");
   }
   return form != Form::kPad || tile::fit_workspace(slabs_of(p, facts, line), p, why);
 }

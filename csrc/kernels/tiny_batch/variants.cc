@@ -64,7 +64,7 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
     return refuse(why, "M, N and K must be at most %d, got %lld, %lld and %lld", tiny_batch::kMostExtent, m, n, k);
   }
   if (p.batches() > INT32_MAX) {
-    return refuse(why, "at most 2^31 - 1 batches, got %lld", static_cast<long long>(p.batches()));
+    return refuse(why, "a batch must have at most 2^31 - 1 matrices, got %lld", static_cast<long long>(p.batches()));
   }
   return true;
 }

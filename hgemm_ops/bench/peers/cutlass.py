@@ -110,7 +110,7 @@ class _Cutlass:
 
     def configurations(self, case: Case, operands: Operands) -> Mapping[str, Call]:
         if case.op == "add" or case.fused:
-            raise Unavailable("plain products only")
+            raise Unavailable("plain matmuls only")
         if case.dtype not in _ELEMENTS or case.layout not in ("NN", "NT"):
             raise Unavailable(f"fp16 and bf16, NN and NT only, not {case.dtype} {case.layout}")
         if case.align < 16:
@@ -152,7 +152,7 @@ def load() -> _Cutlass:
     package = importlib.util.find_spec("cutlass_library")
     include = Path(package.origin).parent / "source" / "include" if package and package.origin else None
     if include is None or not (include / "cutlass" / "cutlass.h").is_file():
-        raise Unavailable(f"nvidia-cutlass {version} holds no headers")
+        raise Unavailable(f"nvidia-cutlass {version} has no headers")
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         raise Unavailable("its kernels here are for Hopper (sm_90a)")
     return _Cutlass(version, include)

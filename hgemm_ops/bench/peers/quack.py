@@ -61,7 +61,7 @@ class _Quack:
 
     def configurations(self, case: Case, operands: Operands) -> Mapping[str, Call]:
         if case.op == "add" or case.fused:
-            raise Unavailable("plain products only, here")
+            raise Unavailable("plain matmuls only, here")
         if case.dtype not in ("float16", "bfloat16"):
             raise Unavailable(f"fp16 and bf16 only, here, not {case.dtype}")
         if case.align < 16:

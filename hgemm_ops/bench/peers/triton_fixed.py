@@ -39,7 +39,7 @@ class _Fixed:
 
     def configurations(self, case: Case, operands: Operands) -> Mapping[str, Call]:
         if case.op == "add" or case.batch != 1 or case.activation != "none" or case.dtype not in COLUMNS:
-            raise Unavailable("single products of fp16 and bf16 without an activation only, here")
+            raise Unavailable("single matmuls of fp16 and bf16 without an activation only, here")
 
         def run(x: Operands) -> Tensor:
             try:
