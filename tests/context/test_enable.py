@@ -165,7 +165,7 @@ def test_what_cannot_start_changes_nothing(has_gpu: bool, monkeypatch: pytest.Mo
     decide(37)
     assert [row.m for row in before.rows] == [37]
     report = hgemm_ops.enable()
-    assert str(report) == "no matrix products were seen: there is no compiler"
+    assert str(report) == "no matmuls were counted: there is no compiler"
     assert modes() == NONE
 
 

@@ -37,7 +37,7 @@ enable()
 query = _variants.matmul_query(int(sys.argv[1]), 8, 8, torch.float16, "NT", _native.preset_facts(90))
 assert _native.lib().hgemm_select_ns(query, 1, 0) >= 0
 """
-NOTHING = "no matrix products were seen: there is no CUDA device: torch was built without CUDA\n"
+NOTHING = "no matmuls were counted: there is no CUDA device: torch was built without CUDA\n"
 
 
 @pytest.fixture(scope="module")
