@@ -97,6 +97,7 @@ Problem part_of_k(const Problem& p, int64_t first, int64_t k);
 /// Which copies a slab needs that the slab before it has not left in the workspace.
 struct Changed {
   bool a = true, b = true;
+  int64_t diagonal = 0;  // the slab's first row less its first column
 };
 
 /// Calls `launch(part, changed)` for each slab in order, up to the first one that fails, and returns the last status.
@@ -114,10 +115,11 @@ Status for_each_slab(const Problem& whole, const Slabs& slabs, const Launch& lau
       for (int64_t inner = 0; inner < p.batch[1]; inner += slabs.batch[1]) {
         for (int64_t x = 0; x < outside; x += outside_step) {
           for (int64_t y = 0; y < inside; y += inside_step) {
-            const Problem part = part_of(p, slabs, outer, inner, slabs.rows_inside ? y : x, slabs.rows_inside ? x : y);
+            const int64_t row = slabs.rows_inside ? y : x, col = slabs.rows_inside ? x : y;
+            const Problem part = part_of(p, slabs, outer, inner, row, col);
             // An operand that is broadcast over the batch has the same address, and the same copy, in each slab.
             const Changed changed{part.a.data != a_before || part.m != m_before,
-                                  part.b.data != b_before || part.n != n_before};
+                                  part.b.data != b_before || part.n != n_before, row - col};
             a_before = part.a.data, b_before = part.b.data, m_before = part.m, n_before = part.n;
             if (const Status e = launch(part, changed)) return e;
           }

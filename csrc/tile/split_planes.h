@@ -42,22 +42,46 @@ inline Planes planes_of(const Problem& p, const Matrix& x, int64_t rows) {
   out.bytes = round_up(out.tiny_at + static_cast<size_t>(matrices * rows * out.pieces), kAlign);
   return out;
 }
-/// The bytes of the planes and flags of A's rows and of B's columns.
+
+/// True for x @ x.T: the columns of B are the rows of A, so A's planes serve as B's as well.
+inline bool shares_planes(const Problem& p) {
+  const auto is_same = [&p](int i) { return p.a.batch_stride[i] == p.b.batch_stride[i]; };
+  return p.b_is_a_transposed && p.m == p.n && is_same(0) && is_same(1);
+}
+
+/// The bytes of the planes and flags of A's rows and of B's columns. With `shares`, B has no planes of its own. Slabs
+/// of some rows and some columns must not share.
 class PlanesBytes final : public CopiedBytes {
  public:
+  explicit PlanesBytes(bool shares = false) : shares_(shares) {}
   size_t a(const Problem& p) const override { return planes_of(p, p.a, p.m).bytes; }
-  size_t b(const Problem& p) const override { return planes_of(p, p.b, p.n).bytes; }
+  size_t b(const Problem& p) const override { return shares_ ? 0 : planes_of(p, p.b, p.n).bytes; }
+
+ private:
+  bool shares_;
 };
 
 /// The workspace of a slab: the planes of A and of B, which of them the pass has to write, and what is left behind
-/// them.
+/// them. Where B has no planes of its own, A's stand for them.
 struct Memory {
   unsigned char *a, *b, *rest;
   Changed changed;
 };
 inline Memory memory_of(const Slabs& slabs, void* workspace, const Changed& changed) {
   auto* const at = static_cast<unsigned char*>(workspace);
-  return {at, at + slabs.a_bytes, at + slabs.workspace(), changed};
+  Memory memory{at, at + slabs.a_bytes, at + slabs.workspace(), changed};
+  if (slabs.b_bytes == 0) {
+    memory.b = memory.a;
+    memory.changed.b = false;
+  }
+  return memory;
+}
+
+/// True if a kernel computes only the work tiles that touch the upper triangle of D, and stores each result to its
+/// mirror image as well. Slabs of x @ x.T off the diagonal compute all of their tiles, and store the results of the
+/// upper triangle twice.
+inline bool is_triangle(const Problem& p, const Changed& changed = {}) {
+  return p.b_is_a_transposed && p.m == p.n && changed.diagonal == 0;
 }
 
 /// An operand as a list of rows along K: the rows of A, or the columns of B.
@@ -109,12 +133,13 @@ inline Problem by_rows(const Problem& p) {
 /// The bytes that the pass reads and writes for each byte of planes.
 constexpr double kPassBytes = (4.0 + 2 * kPlanes) / (2 * kPlanes);
 
-/// The bytes that the pass reads and writes.
-inline double pass_bytes(const Problem& p) {
+/// The bytes that the pass reads and writes. `shares`: see PlanesBytes.
+inline double pass_bytes(const Problem& p, bool shares = false) {
   const auto elements = [](const Planes& x) {
     return static_cast<double>(x.batch[0] * x.batch[1] * x.rows) * static_cast<double>(x.k);
   };
-  return (elements(planes_of(p, p.a, p.m)) + elements(planes_of(p, p.b, p.n))) * (4 + 2 * kPlanes);
+  const double of_b = shares ? 0.0 : elements(planes_of(p, p.b, p.n));
+  return (elements(planes_of(p, p.a, p.m)) + of_b) * (4 + 2 * kPlanes);
 }
 
 /// True if the extents and the number of tiles fit the integer types that kernels over planes count with.

@@ -27,6 +27,8 @@ struct Product {
   int k;
   FastDivisor batch_inner;
   EpilogueParams epilogue;
+  bool mirrors;  // x @ x.T: results of the upper triangle are stored to both triangles, all others to none
+  int diagonal;  // of this slab: its first row less its first column, which say where the diagonal of D is
 };
 
 inline Operand operand_of(const Side& side) {
@@ -44,13 +46,15 @@ inline Operand operand_of(const Side& side) {
   return o;
 }
 
-inline Product product_of(const Problem& p, const Side& a, const Side& b) {
+inline Product product_of(const Problem& p, const Side& a, const Side& b, const Changed& changed) {
   Product product{};
   product.a = operand_of(a);
   product.b = operand_of(b);
   product.k = static_cast<int>(p.k);
   product.batch_inner = FastDivisor(static_cast<uint32_t>(p.batch[1]));
   product.epilogue = epilogue_params(p, nullptr);
+  product.mirrors = p.b_is_a_transposed;
+  product.diagonal = static_cast<int>(changed.diagonal);
   return product;
 }
 
@@ -196,17 +200,56 @@ __device__ __forceinline__ void mend_if_needed(const Product& p, const Work& wor
 constexpr int kScratchRow = 40;  // floats: 32 columns and a pad that keeps stores free of bank conflicts
 constexpr int kScratchBytes = 8 * kScratchRow * 4;  // per warp
 
-/// Writes up to four elements from offset `to` on, of D or of the matrix of pre-activations. Only the first `inside` of
-/// them lie inside the matrix.
-__device__ __forceinline__ void write_row(void* matrix, int64_t to, const float (&v)[4], int inside, bool wide) {
-  float* const at = static_cast<float*>(matrix) + to;
-  if (wide && inside >= 4) {
-    *reinterpret_cast<float4*>(at) = make_float4(v[0], v[1], v[2], v[3]);
+/// Writes elements `from` to `to` of the four from offset `at` on, of D or of the matrix of pre-activations. The others
+/// are not to be written.
+__device__ __forceinline__ void write_row(void* matrix, int64_t at, const float (&v)[4], int from, int to, bool wide) {
+  float* const out = static_cast<float*>(matrix) + at;
+  if (wide && from <= 0 && to >= 4) {
+    *reinterpret_cast<float4*>(out) = make_float4(v[0], v[1], v[2], v[3]);
   } else {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (i < inside) at[i] = v[i];
+      if (i >= from && i < to) out[i] = v[i];
     }
+  }
+}
+
+/// Four sums that are neighbours in a row of D, of which the elements `from` to `to` are to be written. `col` may be
+/// beyond the last column only where there are none.
+struct Four {
+  int64_t row;
+  int col, from, to;
+};
+
+/// Applies the epilogue to four sums, and writes them. `c0` and `d0` are the offsets of this batch's C and D.
+__device__ __forceinline__ void finish(const EpilogueParams& e, int64_t c0, int64_t d0, const Four& at, const float4& x,
+                                       const float (&bias)[4]) {
+  float v[4] = {x.x * e.alpha, x.y * e.alpha, x.z * e.alpha, x.w * e.alpha};
+  if (e.c != nullptr) {
+    const float* const c = static_cast<const float*>(e.c) + c0 + at.row * e.c_row + at.col * e.c_col;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = i >= at.from && i < at.to ? fmaf(e.beta, c[i * e.c_col], v[i]) : 0.0f;
+  }
+  if (e.bias != nullptr) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] += bias[i];
+  }
+  const int64_t to = d0 + at.row * e.ldd + at.col;
+  if (e.pre_activation != nullptr) {
+    write_row(e.pre_activation, to, v, at.from, at.to, e.wide_d && e.pre_in_phase);
+  }
+  if (e.act != Activation::kNone) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = activate(v[i], e.act);
+  }
+  write_row(e.d, to, v, at.from, at.to, e.wide_d);
+}
+
+/// The elements `from` to `to` of the bias that is added to four columns from `col` on.
+__device__ __forceinline__ void load_bias(const EpilogueParams& e, int col, int from, int to, float (&bias)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    bias[i] = e.bias != nullptr && i >= from && i < to ? static_cast<const float*>(e.bias)[col + i] : 0.0f;
   }
 }
 
@@ -235,6 +278,72 @@ __device__ __forceinline__ void emit_plain(const EpilogueParams& e, int64_t d0, 
   }
 }
 
+/// What emit_plain does, to the mirror image of the same elements: D[col, row] = alpha * sums[row, col]. The eight
+/// lanes that have neighbouring rows write 32 bytes together.
+template <int COLS>
+__device__ __forceinline__ void emit_plain_mirrored(const EpilogueParams& e, int64_t d0, Place at, int diagonal,
+                                                    const float (&sums)[COLS / 2]) {
+  float* to = static_cast<float*>(e.d) + d0 + int64_t{at.col - diagonal} * e.ldd + at.row + diagonal;
+#pragma unroll
+  for (int j = 0; j < COLS / 8; ++j, to += 8 * e.ldd) {
+    const float* const v = sums + j * 4;
+    to[0] = v[0] * e.alpha, to[8] = v[2] * e.alpha;
+    to[e.ldd] = v[1] * e.alpha, to[e.ldd + 8] = v[3] * e.alpha;
+  }
+}
+
+/// x @ x.T: writes the results of the upper triangle twice, at (row, col) and at (col, row), so that D is symmetric to
+/// the bit, as far as C is. Results below the diagonal are dropped. Rows and columns count from the start of the slab.
+template <int COLS>
+__device__ __forceinline__ void emit_mirrored(const Product& p, int64_t c0, int64_t d0, Place first,
+                                              const float (&sums)[COLS / 2], float* scratch) {
+  const EpilogueParams& e = p.epilogue;
+  const int lane = threadIdx.x % 32;
+  if (first.row + p.diagonal >= first.col + COLS) return;
+  const bool is_plain = e.c == nullptr && e.act == Activation::kNone && e.pre_activation == nullptr && !e.bias;
+  const bool is_inside = first.row + 16 <= e.m && first.col + COLS <= e.n;
+  if (is_plain && is_inside && first.row + 16 + p.diagonal <= first.col) {
+    const Place at{first.row + lane / 4, first.col + lane % 4 * 2};
+    emit_plain<COLS>(e, d0, at, sums);
+    emit_plain_mirrored<COLS>(e, d0, at, p.diagonal, sums);
+    return;
+  }
+  // One part has 32 columns of eight rows. The loop is not unrolled, because its body is long.
+#pragma unroll 1
+  for (int part = 0; part < COLS / 16; ++part) {
+    const int row0 = first.row + part % 2 * 8, col0 = first.col + part / 2 * 32;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < COLS / 2; i += 2) {  // the sums are in registers, so their indices are constants
+      if (i / 16 * 2 + i / 2 % 2 != part) continue;
+      float* const at = scratch + lane / 4 * kScratchRow + i / 4 % 4 * 8 + lane % 4 * 2;
+      *reinterpret_cast<float2*>(at) = make_float2(sums[i], sums[i + 1]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      Four at;
+      float4 x;
+      if (q < 2) {  // as it lies in the tile: four columns of a row
+        const int r = lane / 8 + q * 4, row = row0 + r, col = col0 + lane % 8 * 4;
+        at = {row, col, max(row + p.diagonal - col, 0), row < e.m ? static_cast<int>(e.n) - col : 0};
+        x = *reinterpret_cast<const float4*>(scratch + r * kScratchRow + lane % 8 * 4);
+      } else {  // mirrored: four rows of a column
+        const int r = q % 2 * 4, row = row0 + r, col = col0 + lane;
+        const float* const from = scratch + r * kScratchRow + lane;
+        at = {col - p.diagonal, row + p.diagonal, 0,
+              col < e.n ? min(static_cast<int>(e.m), col - p.diagonal) - row : 0};
+        x = make_float4(from[0], from[kScratchRow], from[2 * kScratchRow], from[3 * kScratchRow]);
+      }
+      at.to = min(at.to, 4);
+      if (at.from >= at.to) continue;
+      float bias[4];
+      load_bias(e, at.col, at.from, at.to, bias);
+      finish(e, c0, d0, at, x, bias);
+    }
+  }
+}
+
 /// Writes act(alpha * sums + beta * C + bias) to D for a warp's 16 rows and COLS columns from `first` on. Unless
 /// emit_plain applies, the results go through `scratch`, so that a warp writes whole lines at once, not parts of eight
 /// rows.
@@ -244,6 +353,7 @@ __device__ __forceinline__ void emit(const Product& p, const Work& work, Place f
   const EpilogueParams& e = p.epilogue;
   const int64_t d0 = work.outer * e.d_batch[0] + work.inner * e.d_batch[1];
   const int64_t c0 = work.outer * e.c_batch[0] + work.inner * e.c_batch[1];
+  if (p.mirrors) return emit_mirrored<COLS>(p, c0, d0, first, sums, scratch);
   const int lane = threadIdx.x % 32;
   const bool is_plain = e.c == nullptr && e.act == Activation::kNone && e.pre_activation == nullptr;
   if (is_plain && first.row + 16 <= e.m && first.col + COLS <= e.n) {
@@ -253,11 +363,8 @@ __device__ __forceinline__ void emit(const Product& p, const Work& work, Place f
 #pragma unroll
   for (int chunk = 0; chunk < COLS / 32; ++chunk) {
     const int col = first.col + chunk * 32 + lane % 8 * 4, inside = static_cast<int>(e.n) - col;
-    float bias[4] = {};
-    if (e.bias != nullptr) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) bias[i] = i < inside ? static_cast<const float*>(e.bias)[col + i] : 0.0f;
-    }
+    float bias[4];
+    load_bias(e, col, 0, inside, bias);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       __syncwarp();
@@ -273,23 +380,7 @@ __device__ __forceinline__ void emit(const Product& p, const Work& work, Place f
         const int64_t row = first.row + half * 8 + r;
         if (row >= e.m || inside <= 0) break;
         const float4 x = *reinterpret_cast<const float4*>(scratch + r * kScratchRow + lane % 8 * 4);
-        float v[4] = {x.x * e.alpha, x.y * e.alpha, x.z * e.alpha, x.w * e.alpha};
-        if (e.c != nullptr) {
-          const float* const c = static_cast<const float*>(e.c) + c0 + row * e.c_row + col * e.c_col;
-#pragma unroll
-          for (int i = 0; i < 4; ++i) v[i] = i < inside ? fmaf(e.beta, c[i * e.c_col], v[i]) : 0.0f;
-        }
-        if (e.bias != nullptr) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) v[i] += bias[i];
-        }
-        const int64_t to = d0 + row * e.ldd + col;
-        if (e.pre_activation != nullptr) write_row(e.pre_activation, to, v, inside, e.wide_d && e.pre_in_phase);
-        if (e.act != Activation::kNone) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) v[i] = activate(v[i], e.act);
-        }
-        write_row(e.d, to, v, inside, e.wide_d);
+        finish(e, c0, d0, {row, col, 0, inside}, x, bias);
       }
     }
   }

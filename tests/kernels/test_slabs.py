@@ -92,7 +92,7 @@ void check(const Problem& p, const tile::Slabs& s, size_t limit, const tile::Cop
     REQUIRE(p.bias == nullptr ? part.bias == nullptr : offset(part.bias, p.bias, e) == col);
     REQUIRE(p.pre_activation == nullptr ? part.pre_activation == nullptr
                                         : offset(part.pre_activation, p.pre_activation, e) == at);
-    REQUIRE(row % 8 == 0 && col % 8 == 0);
+    REQUIRE(row % 8 == 0 && col % 8 == 0 && changed.diagonal == row - col);
     REQUIRE(alignment_a(part) >= alignment_a(p) && alignment_b(part) >= alignment_b(p));
     // Slabs are boxes of a grid, so it is enough that they are different and that their sizes add up.
     REQUIRE(starts.insert(at).second);

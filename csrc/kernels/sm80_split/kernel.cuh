@@ -20,6 +20,7 @@
 #include "tile/raster.h"
 #include "tile/smem_operand.cuh"
 #include "tile/split_product.cuh"
+#include "tile/triangle.h"
 
 namespace hgemm::sm80_split {
 
@@ -36,6 +37,8 @@ struct Params {
   PlanesParams a, b;
   split::Product product;
   tile::Raster raster;
+  tile::Triangle triangle;  // in place of `raster`, if `is_triangle`
+  bool is_triangle;
 };
 
 constexpr int kAloneTiles = 2;   // k-tiles (of 32) after which the accumulator is added to the sum in a register
@@ -92,7 +95,8 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
   ptx::grid_dependency_wait();
 
   const split::Product& product = p.product;
-  const tile::RasterUnit unit = tile::unit_at(p.raster, blockIdx.x);
+  const tile::RasterUnit unit =
+      p.is_triangle ? tile::unit_at(p.triangle, blockIdx.x) : tile::unit_at(p.raster, blockIdx.x);
   const uint32_t outer = product.batch_inner.quotient(unit.batch);
   const split::Work work{static_cast<int>(unit.row) * BM, static_cast<int>(unit.col) * BN, static_cast<int>(outer),
                          static_cast<int>(unit.batch - outer * product.batch_inner.divisor())};

@@ -25,11 +25,17 @@ Status launch(const Problem& p, const split::Memory& memory, Stream stream_) {
   if (const Status e = split::launch_pass(p, memory, nullptr, 0, stream)) return e;
   const auto tiles = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
   const uint32_t tiles_m = tiles(p.m, Config::BM), tiles_n = tiles(p.n, Config::BN);
-  const Params params{planes_params(a), planes_params(b), split::product_of(p, a, b),
-                      tile::raster_of(tiles_m, tiles_n, kRasterRows / Config::BM)};
+  Params params{};
+  params.a = planes_params(a);
+  params.b = planes_params(b);
+  params.product = split::product_of(p, a, b, memory.changed);
+  params.raster = tile::raster_of(tiles_m, tiles_n, kRasterRows / Config::BM);
+  params.is_triangle = split::is_triangle(p, memory.changed);
+  if (params.is_triangle) params.triangle = tile::triangle_of(p.n, Config::BM, Config::BN, kRasterRows / Config::BM);
+  const uint32_t of_matrix = params.is_triangle ? params.triangle.per_batch.divisor() : tiles_m * tiles_n;
   static std::atomic<uint64_t> smem_allowed{0};
   if (const cudaError_t e = allow_smem(kernel<Config>, Config::kSmemBytes, smem_allowed); e != cudaSuccess) return e;
-  const dim3 grid(tiles_m * tiles_n * static_cast<uint32_t>(p.batches()));
+  const dim3 grid(of_matrix * static_cast<uint32_t>(p.batches()));
   return enqueue_clusters(kernel<Config>, grid, Config::kThreads, Config::kSmemBytes, 1, true, stream, params);
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/variants.h"
 #include "tile/slabs.h"
 #include "tile/split_planes.h"
+#include "tile/triangle.h"
 
 namespace hgemm {
 namespace {
@@ -36,7 +37,9 @@ tile::SlabCost cost_of(const Problem& p, const DeviceFacts& facts, const Line& l
   const Tile& t = line.tile;
   // Resident blocks of an SM share its tensor cores. A single block does not keep them busy and takes as long as two.
   const int64_t together = std::clamp(facts.smem_per_sm / (line.smem_bytes + 1024), 1, kMostBlocks);
-  const int64_t tiles = ceil_div(p.m, t.bm) * ceil_div(p.n, t.bn) * p.batches();
+  const int64_t of_matrix = tile::split::is_triangle(p) ? tile::tiles_of_triangle(p.n, t.bm, t.bn)
+                                                        : ceil_div(p.m, t.bm) * ceil_div(p.n, t.bn);
+  const int64_t tiles = of_matrix * p.batches();
   const double waves = static_cast<double>(ceil_div(tiles, std::max(1, facts.sm_count) * together));
   const double tile_clk =
       2.0 * kProducts * t.bm * t.bn * static_cast<double>(ceil_div(p.k, t.bk) * t.bk) / (line.rate * chip.mma_flops);
@@ -50,8 +53,12 @@ tile::SlabCost cost_of(const Problem& p, const DeviceFacts& facts, const Line& l
   };
 }
 
-/// The slabs of a problem that is by rows (tile::split::by_rows).
+/// The slabs of a problem that is by rows (tile::split::by_rows). Only x @ x.T in one slab makes its planes once.
 tile::Slabs slabs_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  if (tile::split::shares_planes(p)) {
+    const tile::Slabs whole = tile::one_slab(p, tile::split::PlanesBytes(/*shares=*/true));
+    if (whole.workspace() <= static_cast<size_t>(p.most_workspace)) return whole;
+  }
   return tile::fewest_slabs(p, static_cast<size_t>(p.most_workspace), tile::split::PlanesBytes(),
                             [&] { return cost_of(p, facts, line); });
 }
@@ -62,8 +69,9 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reas
 }
 
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const double pass_us = tile::split::pass_bytes(p) / (kPassShare * dram_gbs(facts) * 1e3);
-  return kStartUs + pass_us + cost_of(p, facts, line).gemm_us + slabs_of(tile::split::by_rows(p), facts, line).extra_us;
+  const tile::Slabs slabs = slabs_of(tile::split::by_rows(p), facts, line);
+  const double pass_us = tile::split::pass_bytes(p, slabs.b_bytes == 0) / (kPassShare * dram_gbs(facts) * 1e3);
+  return kStartUs + pass_us + cost_of(p, facts, line).gemm_us + slabs.extra_us;
 }
 
 template <class C>

@@ -19,6 +19,9 @@
 // Elements that the planes cannot represent are computed again, one by one (tile/split_product.cuh). No element's value
 // depends on other rows of A or other columns of B.
 //
+// The sum of an element depends on which of its two factors is A's, by the order of the products of planes. So of
+// x @ x.T only the upper triangle is computed, and each result is stored twice (emit_mirrored).
+//
 // Barriers. g is a consumer warpgroup, 0 or 1.
 //
 //   mbarrier          completes a phase      who arrives                              who waits
@@ -76,6 +79,7 @@
 #include "tile/raster.h"
 #include "tile/ring.cuh"
 #include "tile/split_product.cuh"
+#include "tile/triangle.h"
 
 namespace hgemm::sm90_split {
 
@@ -86,6 +90,8 @@ struct Params {
   split::Product product;
   uint32_t units;  // work tiles (the output tiles of one cluster) that are not sliced, and slices of the others
   tile::Raster raster;
+  tile::Triangle triangle;  // in place of `raster`, if `is_triangle`
+  bool is_triangle;
   uint32_t whole;    // the first `whole` units are work tiles that are not sliced
   FastDivisor rest;  // the number of work tiles that are sliced
   uint32_t slices;
@@ -118,7 +124,7 @@ __device__ __forceinline__ Piece piece_at(const Params& p, uint32_t unit) {
 template <class Config>
 __device__ __forceinline__ split::Work work_at(const Params& p, uint32_t tiles) {
   const uint32_t rank = block_rank<Config>();
-  const tile::RasterUnit at = tile::unit_at(p.raster, tiles);
+  const tile::RasterUnit at = p.is_triangle ? tile::unit_at(p.triangle, tiles) : tile::unit_at(p.raster, tiles);
   const uint32_t outer = p.product.batch_inner.quotient(at.batch);
   return {static_cast<int>((at.row * Config::CM + rank) * Config::BM), static_cast<int>(at.col * Config::BN),
           static_cast<int>(outer), static_cast<int>(at.batch - outer * p.product.batch_inner.divisor())};

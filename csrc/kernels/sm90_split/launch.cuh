@@ -60,14 +60,18 @@ Status launch(const Problem& p, const DeviceFacts& facts, const Schedule& s, con
   params.counters = reinterpret_cast<unsigned*>(memory.rest + s.sums_bytes({Config::BM, Config::BN}));
   if (const Status e = split::launch_pass(p, memory, params.counters, s.counters(), stream)) return e;
 
-  const auto units = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
-  const uint32_t units_m = units(p.m, Config::BM * Config::CM), units_n = units(p.n, Config::BN);
+  const auto tiles = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
+  const uint32_t units_m = tiles(p.m, Config::BM * Config::CM), units_n = tiles(p.n, Config::BN);
   if (const Status e = map_planes(a, Config::BM, split::kPlanes, &params.planes_a)) return e;
   if (const Status e = map_planes(b, Config::BN / Config::CM, 1, &params.planes_b)) return e;
-  params.product = split::product_of(p, a, b);
-  params.whole = units_m * units_n * static_cast<uint32_t>(p.batches()) - static_cast<uint32_t>(s.rest);
+  constexpr int kTileRows = Config::BM * Config::CM, kPanel = kRasterRows / kTileRows;
+  params.product = split::product_of(p, a, b, memory.changed);
+  params.raster = tile::raster_of(units_m, units_n, kPanel);
+  params.is_triangle = split::is_triangle(p, memory.changed);
+  if (params.is_triangle) params.triangle = tile::triangle_of(p.n, kTileRows, Config::BN, kPanel);
+  const uint32_t units = params.is_triangle ? params.triangle.per_batch.divisor() : units_m * units_n;
+  params.whole = units * static_cast<uint32_t>(p.batches()) - static_cast<uint32_t>(s.rest);
   params.units = params.whole + static_cast<uint32_t>(s.rest * s.slices);
-  params.raster = tile::raster_of(units_m, units_n, kRasterRows / (Config::BM * Config::CM));
 
   static std::atomic<uint64_t> smem_allowed{0};
   if (const cudaError_t e = allow_smem(kernel<Config>, Config::kSmemBytes, smem_allowed); e != cudaSuccess) return e;

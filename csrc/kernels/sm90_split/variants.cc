@@ -13,6 +13,7 @@
 #include "kernels/variants.h"
 #include "tile/slabs.h"
 #include "tile/split_planes.h"
+#include "tile/triangle.h"
 
 namespace hgemm {
 namespace {
@@ -51,12 +52,16 @@ struct Plan {
   double gemm_us;
 };
 
-/// The number of slices of K with the least predicted time, and that time. K is sliced only if A is MN-major, as in a
-/// weight's gradient, whose K is the batch. In all other GEMMs a row's bits do not depend on the number of rows.
+/// The number of slices of K with the least predicted time, and that time. K is sliced only in x @ x.T, and if A is
+/// MN-major, as in a weight's gradient, whose K is the batch. In all other GEMMs a row's bits do not depend on the
+/// number of rows.
 Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line, int most_slices = kMostSlices) {
   const Chip& chip = chip_of(facts.cc);
   const Tile& t = line.tile;
-  const int64_t units = ceil_div(p.m, int64_t{t.bm} * line.cm) * ceil_div(p.n, int64_t{t.bn}) * p.batches();
+  const int64_t tile_m = int64_t{t.bm} * line.cm;
+  const int64_t of_matrix = tile::split::is_triangle(p) ? tile::tiles_of_triangle(p.n, tile_m, t.bn)
+                                                        : ceil_div(p.m, tile_m) * ceil_div(p.n, int64_t{t.bn});
+  const int64_t units = of_matrix * p.batches();
   const int64_t at_once = std::max(1, facts.sm_count / line.cm), steps = ceil_div(p.k, int64_t{t.bk});
   const int64_t rest = units % at_once;
   const double step_clk = 2.0 * kProducts * t.bm * t.bn * t.bk / (line.rate * chip.peak_flops);
@@ -64,11 +69,8 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line, int most
   const double wave_us = static_cast<double>(steps) * step_us + end_us;
   const double whole_us = static_cast<double>(units / at_once) * wave_us;
   Plan best{kOneSlice, whole_us + (rest > 0 ? wave_us : 0.0)};
-  if (p.numerics != NumericsMode::kFast || p.a_major() != Major::kMN || std::min(p.m, p.n) == 1 || p.batches() > 1) {
-    return best;
-  }
-  // x.T @ x must be symmetric, so either all of its tiles are sliced, or none.
-  if (p.b_is_a_transposed && rest < units) return best;
+  const bool may_slice = p.a_major() == Major::kMN || tile::split::is_triangle(p);
+  if (p.numerics != NumericsMode::kFast || !may_slice || std::min(p.m, p.n) == 1 || p.batches() > 1) return best;
   for (int wanted = 2; rest > 0 && wanted <= most_slices && wanted * kLeastSteps <= steps; ++wanted) {
     const int64_t in_slice = ceil_div(steps, wanted), slices = ceil_div(steps, in_slice);
     const double waves = static_cast<double>(ceil_div(rest * slices, at_once));
@@ -94,21 +96,23 @@ struct Launch {
 };
 
 /// The time of the pass that makes all planes once.
-double pass_us(const Problem& p, const DeviceFacts& facts) {
-  return tile::split::pass_bytes(p) / (kSplitShare * dram_gbs(facts) * 1e3);
+double pass_us(const Problem& p, const DeviceFacts& facts, bool shares) {
+  return tile::split::pass_bytes(p, shares) / (kSplitShare * dram_gbs(facts) * 1e3);
 }
 
 Launch in_one_slab(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Plan whole = plan(p, facts, line);
-  return {.slabs = tile::one_slab(p, tile::split::PlanesBytes()),
+  const bool shares = tile::split::shares_planes(p);
+  return {.slabs = tile::one_slab(p, tile::split::PlanesBytes(shares)),
           .slices = false,
           .extra = extra_bytes(whole.schedule, line),
           .schedule = whole.schedule,
-          .us = kStartUs + pass_us(p, facts) + whole.gemm_us};
+          .us = kStartUs + pass_us(p, facts, shares) + whole.gemm_us};
 }
 
-/// Slabs of rows and columns.
-Launch in_slabs(const Problem& p, const DeviceFacts& facts, const Line& line) {
+/// Slabs of rows and columns. Most slabs of x @ x.T are off the diagonal and compute all of their tiles.
+Launch in_slabs(Problem p, const DeviceFacts& facts, const Line& line) {
+  p.b_is_a_transposed = false;
   const Plan unsliced = plan(p, facts, line, /*most_slices=*/1);
   const tile::SlabCost cost{
       .tile_m = int64_t{line.tile.bm} * line.cm,
@@ -124,7 +128,7 @@ Launch in_slabs(const Problem& p, const DeviceFacts& facts, const Line& line) {
           .slices = false,
           .extra = 0,
           .schedule = kOneSlice,
-          .us = kStartUs + pass_us(p, facts) + unsliced.gemm_us + slabs.extra_us};
+          .us = kStartUs + pass_us(p, facts, false) + unsliced.gemm_us + slabs.extra_us};
 }
 
 /// Parts of K. slabs.count is 0 where the order of summation must be one, or the parts would be short.
@@ -132,17 +136,19 @@ Launch in_parts_of_k(const Problem& p, const DeviceFacts& facts, const Line& lin
   constexpr int64_t kLeastPart = 512;
   const auto limit = static_cast<size_t>(p.most_workspace);
   if (p.numerics != NumericsMode::kFast || p.batches() > 1 || limit < 2 * kMostExtraBytes) return {};
-  const tile::Slabs slabs = tile::slabs_of_k(p, limit - kMostExtraBytes, tile::split::PlanesBytes());
+  const bool shares = tile::split::shares_planes(p);
+  const tile::Slabs slabs = tile::slabs_of_k(p, limit - kMostExtraBytes, tile::split::PlanesBytes(shares));
   if (slabs.count == 0 || slabs.k < kLeastPart) return {};
   Problem part = p;
   part.k = slabs.k;
   const auto parts = static_cast<double>(slabs.count), results = static_cast<double>(p.m) * static_cast<double>(p.n);
   const double sum_us = results * kSumBytes / (kSplitShare * dram_gbs(facts) * 1e3);
-  return {.slabs = slabs,
-          .slices = true,
-          .extra = kMostExtraBytes,
-          .schedule = kOneSlice,
-          .us = parts * (kStartUs + plan(part, facts, line).gemm_us) + pass_us(p, facts) + (parts - 1) * sum_us};
+  return {
+      .slabs = slabs,
+      .slices = true,
+      .extra = kMostExtraBytes,
+      .schedule = kOneSlice,
+      .us = parts * (kStartUs + plan(part, facts, line).gemm_us) + pass_us(p, facts, shares) + (parts - 1) * sum_us};
 }
 
 Launch launch_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
