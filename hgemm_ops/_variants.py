@@ -77,9 +77,10 @@ def _layouts() -> list[set[str]]:
             continue  # a contiguous single row is also its own transpose
         query = matmul_query(m, n, k, dtype, layout, facts)
         query.float32 = _native.FLOAT32.index("split")
-        for c in _native.explain(query)[1][:-1]:
-            if c.eligible:
-                served[c.variant].add(layout)
+        for query.same_address in (False, True) if m == n and layout in ("NT", "TN") else (False,):  # x @ x.T, x.T @ x
+            for c in _native.explain(query)[1][:-1]:
+                if c.eligible:
+                    served[c.variant].add(layout)
     return served
 
 

@@ -46,6 +46,8 @@ void find_contenders(const Question& question, Contenders* out) {
   const bool has_epilogue = p.act != Activation::kNone || p.bias || p.pre_activation || p.c.data;
   Problem timed = product;  // as it was when a table's times were measured
   timed.numerics = NumericsMode::kFast;
+  timed.b_is_a_transposed = false;
+  const bool is_as_timed = !question.is_batch_invariant() && !product.b_is_a_transposed;
   for (int id : automatic_variants()) {
     const Variant& v = variant(id);
     if (!may_be_chosen(v, p) || !fits_device_and_modes(v, p, facts) || !v.eligible(p, facts, nullptr) ||
@@ -57,7 +59,7 @@ void find_contenders(const Question& question, Contenders* out) {
         .id = id,
         .product_us = product_us,
         .epilogue_us = has_epilogue ? std::max(0.0, v.predict_us(p, facts) - product_us) : 0.0,
-        .runs_as_timed = !question.is_batch_invariant() || v.predict_us(timed, facts) == product_us,
+        .runs_as_timed = is_as_timed || v.predict_us(timed, facts) == product_us,
     };
   }
 }

@@ -50,10 +50,28 @@ struct Predictions {
   double torch;
 };
 
+/// x @ x.T, of which some kernels compute one triangle. The learned model was fitted to kernels that compute all of D.
+/// So it corrects the time that a kernel would take for an ordinary product, and `shares` takes how much of that time
+/// the kernel is predicted to need. Elsewhere all shares are one.
+void take_shares(const Question& question, const Contenders& contenders, double* us, double* shares) {
+  Problem ordinary = question.product;
+  ordinary.b_is_a_transposed = false;
+  for (int i = 0; i < contenders.count; ++i) {
+    shares[i] = 1.0;
+    if (!question.product.b_is_a_transposed || !is_learned(contenders.all[i])) continue;
+    const double all = variant(contenders.all[i].id).predict_us(ordinary, question.facts);
+    shares[i] = us[i] / all;
+    us[i] = all;
+  }
+}
+
 /// Corrects the analytic predictions `us` by the learned model, of the kernels that it knows, several at once. A kernel
-/// that is predicted to be too slow to have been measured for the model becomes NaN. Returns the least corrected time.
+/// that is predicted to be too slow to have been measured for the model becomes NaN. Returns the least corrected time of
+/// a kernel that computes all of D.
 double correct_kernels(const Learned& learned, const Question& question, const Contenders& contenders, float* features,
                        double* us) {
+  double shares[kMaxVariants];
+  take_shares(question, contenders, us, shares);
   double fastest = kInfinity, best = kInfinity;
   for (int i = 0; i < contenders.count; ++i) {
     if (is_learned(contenders.all[i])) fastest = std::min(fastest, us[i]);
@@ -64,7 +82,12 @@ double correct_kernels(const Learned& learned, const Question& question, const C
   const auto correct_rows = [&] {
     double corrections[kRows];
     factors(learned.kernels, rows, row, corrections);
-    for (int i = 0; i < row; ++i) best = std::min(best, *of_row[i] *= corrections[i]);
+    for (int i = 0; i < row; ++i) {
+      const double share = shares[of_row[i] - us];
+      *of_row[i] *= corrections[i];
+      if (share == 1.0) best = std::min(best, *of_row[i]);
+      *of_row[i] *= share;
+    }
     row = 0;
   };
   for (int i = 0; i < contenders.count; ++i) {
@@ -124,9 +147,10 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
   Predictions predictions;
   for (int i = 0; i < contenders.count; ++i) predictions.ours[i] = contenders.all[i].product_us;
   predictions.torch = torch_product_us(question.problem, question.facts, question.alignments);
-  // Where the shape is measured, predictions are only needed if a mode changes some kernels so that their measured
-  // times do not apply.
-  if (learned_here && (!out->is_measured() || question.is_batch_invariant() || for_explanation)) {
+  // Where the shape is measured, predictions are only needed for kernels whose measured times do not apply, because of
+  // a mode or because they compute one triangle.
+  const bool all_measured = out->is_measured() && !question.is_batch_invariant() && !question.product.b_is_a_transposed;
+  if (learned_here && (!all_measured || for_explanation)) {
     out->model_margin = apply_learned(*learned_here, question, contenders, &predictions);
   }
 

@@ -86,7 +86,8 @@ bool tune(const Problem& p, const DeviceFacts& facts, int ordinal) {
   // The tuner times on a stream of its own, which has all SMs.
   DeviceFacts device;
   if (query_device_facts(ordinal, &device) == 0 && device.sm_count != facts.sm_count) return true;
-  const Problem product = without_epilogue(p);
+  Problem product = without_epilogue(p);
+  product.b_is_a_transposed = false;  // an entry is of ordinary products, by which x @ x.T is predicted as well
   TableEntry entry;
   if (!entry_of(product, facts, &entry) || is_known(product, facts) || !any_can_run(product, facts)) return true;
   HgemmTuning tuning{};

@@ -216,6 +216,11 @@ def test_forced_kernel_is_taken_or_refused_with_every_reason(v: hgemm_ops.Varian
         assert v.name in message and f"{m}x{n}x{k}" in message and candidate.reason in message
         able = [c.name for c in free.candidates if c.eligible and c.family != "ladder"]
         assert message.endswith("Use one of: " + ", ".join(able))
+    if v.name.endswith("_symmetric"):
+        x = torch.empty(512, 512, dtype=torch.float16)
+        forced = hgemm_ops.explain(x, x.T, arch=v.min_arch, variant=v.name)
+        assert (forced.chosen, forced.source) == (v.name, "forced")
+        taken += 1
     assert taken > 0, f"{v.name} serves none of these ({refused} refused)"
 
 
@@ -263,9 +268,9 @@ def test_a_swapped_kernel_is_predicted_to_take_as_long_for_the_transposed_shape(
 def test_hopper_rings_are_as_deep_as_they_fit() -> None:
     """A kernel with too few pipeline stages waits for L2: no variant of sm90_wgmma has memory for one more stage.
 
-    Beside the ring of stages, a block's shared memory has the epilogue's staging buffer. Where a cluster splits K, it
-    has the partial sums of the other blocks instead. A kernel whose ring would not fit with tiles rounded to 64 columns
-    takes no MN-major B.
+    Beside the ring of stages, a block's shared memory has the epilogue's staging buffer, or two where a kernel stores
+    each tile twice. Where a cluster splits K, it has the partial sums of the other blocks instead. A kernel whose ring
+    would not fit with tiles rounded to 64 columns takes no MN-major B.
     """
     most, staging = 227 * 1024, 16 * 1024
     lines = [v for v in hgemm_ops.variants() if v.family == "sm90_wgmma"]
@@ -275,8 +280,10 @@ def test_hopper_rings_are_as_deep_as_they_fit() -> None:
         slices = int(re.search(r"_c\dx\dx(\d)", v.name)[1])  # type: ignore[index]
         beside = staging if slices == 1 else (slices - 1) * (bn // 32 // slices) * staging
         stage, rounded_stage = ((bm + columns) * bk * 2 for columns in (bn, math.ceil(bn / 64) * 64))
+        if is_symmetric := v.name.endswith("_symmetric"):
+            stage, beside = rounded_stage, 2 * staging
         assert stages * stage + beside <= most < (stages + 1) * stage + beside, v.name
-        if not v.name.endswith("_swapped"):
+        if not v.name.endswith("_swapped") and not is_symmetric:
             assert ("NN" in v.layouts) == (bn % 16 == 0 and stages * rounded_stage + beside <= most), v.name
 
 

@@ -41,6 +41,7 @@ struct Config {
   // True if the stores of a tile may be deferred into the main loop of the next tile.
   static constexpr bool kDefers = !kPingpong && CK == 1;
   static constexpr bool kStreamK = false, kEdged = false, kSwapped = kSwapped_;
+  static constexpr bool kSymmetric = false;
   static constexpr int kEdge = 128;  // columns of a residue tile (Edged)
   static constexpr int kWarpgroupThreads = 128;
   static constexpr int kConsumerThreads = 2 * kWarpgroupThreads;
@@ -120,6 +121,17 @@ struct StreamK : Base {
   static_assert(kSmemBytes <= Base::kMaxSmemBytes);
   static_assert(Base::CK == 1 && Base::BN % 64 == 0, "no half overlaps another");
   static_assert(!Base::kDefers || Base::kHalves <= kSplitSteps);
+};
+
+/// A Config whose kernel computes x @ x.T or x.T @ x: only the work tiles that touch the upper triangle of D, half of
+/// them all. It stores each tile twice, the second time transposed, to the mirror image. The sums of a pair of mirrored
+/// elements have the same bits, so it does not matter that a tile which the diagonal crosses writes some of them twice.
+/// The kernel has no general epilogue, and reads both operands in the same order.
+template <class Base>
+struct Symmetric : Base {
+  static constexpr bool kSymmetric = true, kCopies = false, kStoresAny = false;
+  static_assert(Base::CK == 1 && !Base::kSwapped && Base::kTakesMnMajorB);
+  static_assert(Base::kStagingBuffers == 2, "one for the tile, one for its mirror image");
 };
 
 /// True if TMA can read the operand in place: its rows start at multiples of 16 bytes and do not overlap.

@@ -297,6 +297,7 @@ class Epilogue {
   template <bool kCopies>
   __device__ __forceinline__ void send(const uint32_t (&packed)[8], int half, int row0, const Work& work) {
     if constexpr (Traits::kSwapped) return send_transposed(packed, half, row0, work);
+    if constexpr (Traits::kSymmetric) return send_twice(packed, half, row0, work);
     if (half % 2 == 0 && reuses_) {
       if (lane_ == 0) ptx::tma_store_wait_read<Traits::kStagingBuffers - 1>();
       __syncwarp();
@@ -326,10 +327,7 @@ class Epilogue {
       if (warp == 0 && lane_ == 0) ptx::tma_store_wait_read<Traits::kStagingBuffers - 1>();
       ptx::barrier_sync(NamedBarrier::kEpilogueTile + group, Traits::kWarpgroupThreads);
     }
-    const int line = lane_ / 16 * 8 + lane_ % 8, chunk = (warp * 2 + lane_ / 8 % 2) ^ lane_ % 8;
-    const uint32_t first = ptx::opaque(piece + line * kLine + chunk * 16) + half % 2 * 32 * kLine;
-    ptx::stmatrix_x4_trans(first, packed[0], packed[1], packed[2], packed[3]);
-    ptx::stmatrix_x4_trans(first + 16 * kLine, packed[4], packed[5], packed[6], packed[7]);
+    stage_transposed(packed, half, piece, warp);
     if (half % 2 == 0) return;
     ptx::fence_proxy_async();
     ptx::barrier_sync(NamedBarrier::kEpilogueTile + group, Traits::kWarpgroupThreads);
@@ -339,6 +337,38 @@ class Epilogue {
       ptx::tma_store_commit();
     }
     next_buffer();
+  }
+  /// Symmetric: stores an epilogue tile as it is, as send() does, and transposed, as send_transposed() does. The first
+  /// buffer has the one, the second buffer the other.
+  __device__ __forceinline__ void send_twice(const uint32_t (&packed)[8], int half, int row0, const Work& work) {
+    const int group = static_cast<int>(threadIdx.x) / 128, warp = static_cast<int>(threadIdx.x) / 32 % 4;
+    const uint32_t mirrored = buffer() + Traits::kStagingBytes - warp * Traits::kStagingWarpBytes;
+    if (half % 2 == 0 && reuses_) {
+      if (lane_ == 0) ptx::tma_store_wait_read<0>();
+      ptx::barrier_sync(NamedBarrier::kEpilogueTile + group, Traits::kWarpgroupThreads);
+    }
+    stage(packed, half);
+    stage_transposed(packed, half, mirrored, warp);
+    if (half % 2 == 0) return;
+    const int row = Halves::row_of(half, row0, work), col = Halves::piece_col(half, work);
+    ptx::fence_proxy_async();
+    ptx::barrier_sync(NamedBarrier::kEpilogueTile + group, Traits::kWarpgroupThreads);
+    if (lane_ == 0) {
+      ptx::tma_store(&p_.d, buffer(), {col, row, work.inner, work.outer});
+      const CUtensorMap& mirror = static_cast<const ParamsOf<Traits>&>(p_).mirror;
+      if (warp == 0) ptx::tma_store(&mirror, mirrored, {row, col, work.inner, work.outer});
+      ptx::tma_store_commit();
+    }
+    next_buffer();
+    next_buffer();
+  }
+  /// Stages a subtile transposed, in lines of 64 rows of the warpgroup, to which each of its four warps contributes 32
+  /// bytes. `piece`: the warpgroup's buffer.
+  __device__ __forceinline__ void stage_transposed(const uint32_t (&packed)[8], int half, uint32_t piece, int warp) {
+    const int line = lane_ / 16 * 8 + lane_ % 8, chunk = (warp * 2 + lane_ / 8 % 2) ^ lane_ % 8;
+    const uint32_t first = ptx::opaque(piece + line * kLine + chunk * 16) + half % 2 * 32 * kLine;
+    ptx::stmatrix_x4_trans(first, packed[0], packed[1], packed[2], packed[3]);
+    ptx::stmatrix_x4_trans(first + 16 * kLine, packed[4], packed[5], packed[6], packed[7]);
   }
   __device__ __forceinline__ void next_buffer() { sent_ = reuses_ ? (sent_ + 1) % Traits::kStagingBuffers : sent_ + 1; }
   __device__ __forceinline__ uint32_t buffer() const { return staging_ + sent_ * Traits::kStagingBytes; }

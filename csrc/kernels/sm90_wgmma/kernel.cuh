@@ -42,7 +42,7 @@
 //   kStagesRead + g            kWarpgroupThreads  warpgroup g                     warpgroup g, before its last epilogue
 //   (pingpong, no stream-K)                                                       stages results in the ring
 //   kEpilogueTile + g          kWarpgroupThreads  warpgroup g                     warpgroup g, before it reuses a
-//   (SwapAB)                                                                      staging buffer and after it fills one
+//   (SwapAB, Symmetric)                                                           staging buffer and after it fills one
 //   kSumsRead (split-K)        kConsumerThreads   all consumers                   all consumers, before results replace
 //                                                                                 the sums in shared memory
 //

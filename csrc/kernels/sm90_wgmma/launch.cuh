@@ -110,7 +110,22 @@ ParamsOf<Config> params_of(const Problem& p, const DeviceFacts& facts, const Sto
     params.raster = tile::raster_of(units_m, params.edges.columns, kPanel);
     params.edge_rows = FastDivisor(params.edges.rows);
   }
+  if constexpr (Config::kSymmetric) {
+    params.triangle = tile::triangle_of(p.n, Config::BM * Config::CM, Config::BN * Config::CN, kPanel);
+    params.units = params.triangle.per_batch.divisor() * static_cast<uint32_t>(p.batches());
+  }
   return params;
+}
+
+/// Launches D = A B where B is A's transpose (Symmetric).
+template <class Config, class T>
+Status launch_symmetric(const Problem& p, const DeviceFacts& facts, cudaStream_t stream) {
+  ParamsOf<Config> params = params_of<Config>(p, facts, stores_of(p), nullptr);
+  int32_t moves[2];
+  if (const Status e = tile::operand_map(p, p.d, p.m, p.n, p.d.row_stride, 16, &params.d, moves)) return e;
+  if (const Status e = tile::operand_map(p, p.d, p.m, p.n, p.d.row_stride, 64, &params.mirror, moves)) return e;
+  return p.a_major() == Major::kK ? launch_traits<Traits<Config, T, Major::kK, Major::kK> >(p, facts, params, stream)
+                                  : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, facts, params, stream);
 }
 
 /// Launches D = A B.
@@ -147,7 +162,9 @@ template <class Config, DType kDType>
 Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream_) {
   using T = ElementOf<kDType>;
   const auto stream = static_cast<cudaStream_t>(stream_);
-  if constexpr (Config::kSwapped) {
+  if constexpr (Config::kSymmetric) {
+    return launch_symmetric<Config, T>(p, facts, stream);
+  } else if constexpr (Config::kSwapped) {
     return launch_swapped<Config, T>(p, facts, workspace, stream);
   } else {
     return launch_as_given<Config, T>(p, facts, workspace, stream);

@@ -51,6 +51,8 @@
 //
 // Edged kernels use tiles of BN columns, and residue tiles for the last columns of C. They are for C whose tiles of 256
 // columns would leave a few clusters of the last wave without work.
+//
+// Symmetric kernels compute x @ x.T and x.T @ x, and nothing else.
 #pragma once
 
 #include <tuple>
@@ -94,6 +96,12 @@ constexpr std::tuple kKernels{
     Kernel<Edged<SwapAB<Consumers::kCooperative, 128, 248, 4, 2, 1, 1>>>{.rate = 0.83},
     Kernel<StreamK<Config<Consumers::kCooperative, 128, 256, 4, 2, 1, 1>>>{.rate = 0.82},
     Kernel<StreamK<Config<Consumers::kPingpong, 128, 192, 5, 2, 1, 1>>>{.rate = 0.78},
+    Kernel<Symmetric<Config<Consumers::kCooperative, 128, 256, 4, 2, 1, 1>>>{.rate = 0.83},
+    Kernel<Symmetric<Config<Consumers::kPingpong, 128, 192, 4, 2, 1, 1>>>{.rate = 0.83},
+    Kernel<Symmetric<Config<Consumers::kPingpong, 128, 160, 4, 2, 1, 1>>>{.rate = 0.82},
+    Kernel<Symmetric<Config<Consumers::kPingpong, 128, 128, 6, 1, 1, 1>>>{.rate = 0.79},
+    Kernel<Symmetric<Config<Consumers::kPingpong, 64, 128, 8, 2, 1, 1>>>{.rate = 0.71},
+    Kernel<Symmetric<Config<Consumers::kPingpong, 64, 80, 8, 2, 1, 1>>>{.rate = 0.58},
 };
 
 }  // namespace hgemm::sm90_wgmma

@@ -9,7 +9,7 @@ struct NamedBarrier {
   static constexpr int kMathOrder = 1;        // (2) pingpong: the warpgroup may start its main loop
   static constexpr int kPartialsWritten = 3;  // stream-K: the block's partial sums have been stored
   static constexpr int kStagesRead = 4;       // (2) pingpong: the warpgroup has read its last stage
-  static constexpr int kEpilogueTile = 6;     // (2) SwapAB: the warpgroup stages an epilogue tile together
+  static constexpr int kEpilogueTile = 6;     // (2) SwapAB, Symmetric: the warpgroup stages an epilogue tile together
   static constexpr int kSumsRead = 8;         // split-K: the sums of the other blocks have been added
 };
 

@@ -30,6 +30,7 @@
 #include "ptx/cluster.cuh"
 #include "ptx/shared.cuh"
 #include "tile/raster.h"
+#include "tile/triangle.h"
 
 namespace hgemm::sm90_wgmma {
 
@@ -48,12 +49,11 @@ __device__ __forceinline__ uint32_t block_rank() {
   return Traits::kCluster == 1 ? 0 : ptx::cluster_rank();
 }
 
-/// The work of work tile `id` in raster order, in which blocks that run together share slices of A and B in L2.
+/// The work of a work tile.
 template <class Traits>
-__device__ __forceinline__ Work work_at(const Params& p, uint32_t id) {
+__device__ __forceinline__ Work work_of(const Params& p, const tile::RasterUnit& unit) {
   const uint32_t rank = block_rank<Traits>();
   const int split = Traits::CK == 1 ? 0 : static_cast<int>(rank);
-  const tile::RasterUnit unit = tile::unit_at(p.raster, id);
   const uint32_t outer = p.batch_inner.quotient(unit.batch);
   return {static_cast<int>((unit.row * Traits::CM + rank % Traits::CM) * Traits::BM),
           static_cast<int>((unit.col * Traits::CN + rank / Traits::CM % Traits::CN) * Traits::BN),
@@ -63,12 +63,19 @@ __device__ __forceinline__ Work work_at(const Params& p, uint32_t id) {
           static_cast<int>(unit.batch - outer * p.batch_inner.divisor())};
 }
 
-enum class Order { kWhole, kStreamK, kEdged };
+/// The work of work tile `id` in raster order, in which blocks that run together share slices of A and B in L2.
+template <class Traits>
+__device__ __forceinline__ Work work_at(const Params& p, uint32_t id) {
+  return work_of<Traits>(p, tile::unit_at(p.raster, id));
+}
+
+enum class Order { kWhole, kStreamK, kEdged, kTriangle };
 
 /// The work of a cluster, iteration by iteration. Here: every cluster computes whole work tiles.
-template <class Traits, Order = Traits::kStreamK ? Order::kStreamK
-                                : Traits::kEdged ? Order::kEdged
-                                                 : Order::kWhole>
+template <class Traits, Order = Traits::kStreamK     ? Order::kStreamK
+                                : Traits::kEdged     ? Order::kEdged
+                                : Traits::kSymmetric ? Order::kTriangle
+                                                     : Order::kWhole>
 class TileScheduler {
  public:
   __device__ __forceinline__ TileScheduler(const Params& p, uint32_t) : p_(p) {}
@@ -108,6 +115,25 @@ class TileScheduler<Traits, Order::kEdged> {
   static __device__ __forceinline__ uint32_t cluster() { return blockIdx.x / Traits::kCluster; }
 
   const EdgedParams& p_;
+};
+
+/// Symmetric: the work tiles that touch the upper triangle.
+template <class Traits>
+class TileScheduler<Traits, Order::kTriangle> {
+ public:
+  __device__ __forceinline__ TileScheduler(const SymmetricParams& p, uint32_t) : p_(p) {}
+  static __device__ __forceinline__ void start() {}
+  __device__ __forceinline__ bool has(uint32_t turn) const { return unit(turn) < p_.units; }
+  static __device__ __forceinline__ uint32_t partials() { return 0; }
+  __device__ __forceinline__ Work work(uint32_t turn) const {
+    return work_of<Traits>(p_, tile::unit_at(p_.triangle, unit(turn)));
+  }
+
+ private:
+  static __device__ __forceinline__ uint32_t unit(uint32_t turn) {
+    return (blockIdx.x + turn * gridDim.x) / Traits::kCluster;
+  }
+  const SymmetricParams& p_;
 };
 
 /// Stream-K: a cluster's share of the split work tiles, then whole work tiles. The head of this file says why the

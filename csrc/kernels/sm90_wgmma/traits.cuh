@@ -12,6 +12,7 @@
 #include "kernels/sm90_wgmma/stream_k.h"
 #include "tile/epilogue.cuh"
 #include "tile/raster.h"
+#include "tile/triangle.h"
 
 namespace hgemm::sm90_wgmma {
 
@@ -21,7 +22,7 @@ struct Traits : Config_ {
   using T = T_;
   static constexpr Major kMajorA = kMajorA_, kMajorB = kMajorB_;
   /// True for the layout of linear layers, for which every activation has unrolled code.
-  static constexpr bool kIsLinear = kMajorA == Major::kK && kMajorB == Major::kK;
+  static constexpr bool kIsLinear = kMajorA == Major::kK && kMajorB == Major::kK && !Config_::kSymmetric;
 };
 
 struct Params {
@@ -55,8 +56,15 @@ struct EdgedParams : Params {
   FastDivisor edge_rows;
 };
 
+/// The parameters of a Symmetric kernel. `triangle` takes the place of `raster`.
+struct SymmetricParams : Params {
+  CUtensorMap mirror;  // of D, in boxes of 64 x 64
+  tile::Triangle triangle;
+};
+
 template <class Traits>
-using ParamsOf =
-    std::conditional_t<Traits::kStreamK, StreamKParams, std::conditional_t<Traits::kEdged, EdgedParams, Params> >;
+using ParamsOf = std::conditional_t<
+    Traits::kStreamK, StreamKParams,
+    std::conditional_t<Traits::kEdged, EdgedParams, std::conditional_t<Traits::kSymmetric, SymmetricParams, Params> > >;
 
 }  // namespace hgemm::sm90_wgmma

@@ -75,9 +75,11 @@ class Turns<Traits, true> {
   __device__ __forceinline__ void before_last_epilogue(const Params& p, uint32_t turn, bool rehearses,
                                                        const SharedMemory<Traits>& smem, int warp,
                                                        Epilogue<Traits>& epilogue) const {
+    constexpr int kBuffers = Traits::kHalves / 2 * (Traits::kSymmetric ? 2 : 1);
+    constexpr bool kFits = kBuffers * Traits::kStagingBytes <= Traits::STAGES * Traits::kStageBytes;
+    static_assert(kFits || Traits::kSymmetric, "whose largest tiles have too many buffers");
     // Every stage has been refilled for this tile, so the other warpgroup has released all of them.
-    if (!Traits::kStreamK && p.k_tiles >= Traits::STAGES && !rehearses && !tiles_.has(turn + 1)) {
-      static_assert(Traits::kHalves / 2 * Traits::kStagingBytes <= Traits::STAGES * Traits::kStageBytes);
+    if (!Traits::kStreamK && kFits && p.k_tiles >= Traits::STAGES && !rehearses && !tiles_.has(turn + 1)) {
       // The other warps of this warpgroup must have read the stages, too.
       ptx::barrier_sync(NamedBarrier::kStagesRead + group_, Traits::kWarpgroupThreads);
       epilogue.stage_in_ring(smem.stage(0) + warp * Traits::kStagingWarpBytes);

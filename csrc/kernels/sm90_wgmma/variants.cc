@@ -14,6 +14,7 @@
 #include "kernels/sm90_wgmma/stream_k.h"
 #include "kernels/variants.h"
 #include "tile/pad.h"
+#include "tile/triangle.h"
 
 namespace hgemm {
 namespace {
@@ -27,6 +28,7 @@ struct Line {
   double rate;
   size_t partial_bytes;  // stream-K: bytes of a block's partial sums; else 0
   int edge;              // Edged: columns of a residue tile; else 0
+  bool symmetric;
 };
 
 /// How a kernel reads its operands. Each form of a kernel is a variant of its own.
@@ -55,9 +57,16 @@ constexpr double kLeaveUs = 6.0;  // to store 128 x 256 partial sums to memory
 constexpr double kAddUs = 3.0;    // to add as many to a tile
 constexpr double kEdgedUs = 3.0;  // Edged: rows of tiles begin inside of sectors; most of it at the end
 
+/// Whether a kernel computes one triangle of C. Of an ordinary product a Symmetric kernel is predicted as if it
+/// computed all of it, like the kernel that it is made of: dispatch/estimates.cc compares the two times.
+bool computes_triangle(const Problem& p, const Line& line) {
+  return line.symmetric && p.b_is_a_transposed;
+}
 /// The number of work tiles of C. A work tile is the output tiles of one cluster.
 int64_t cluster_tiles_of(const Problem& p, const Line& line) {
-  return ceil_div(p.m, int64_t{line.tile.bm} * line.cm) * ceil_div(p.n, int64_t{line.tile.bn} * line.cn) * p.batches();
+  const int64_t tile_m = int64_t{line.tile.bm} * line.cm, tile_n = int64_t{line.tile.bn} * line.cn;
+  if (computes_triangle(p, line)) return tile::tiles_of_triangle(p.n, tile_m, tile_n) * p.batches();
+  return ceil_div(p.m, tile_m) * ceil_div(p.n, tile_n) * p.batches();
 }
 /// Stream-K: how the steps of K are distributed over the clusters.
 sm90_wgmma::Split split_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
@@ -136,7 +145,8 @@ double gemm_us(const Problem& given, const DeviceFacts& facts, const Line& line,
     parts_us = kEdgedUs;
   }
   const double loop_us = steps * std::max({math_clk, feed_clk, fill_clk}) / clk_per_us;
-  const double store_us = kStoreUs * epilogue * t.bm * t.bn / (128.0 * 128.0);
+  const double stores = computes_triangle(p, line) ? 2 : 1;
+  const double store_us = stores * kStoreUs * epilogue * t.bm * t.bn / (128.0 * 128.0);
   double compute_us;
   if (line.pingpong) {
     compute_us = (waves - 1) * std::max(loop_us, (loop_us + store_us) / 2) + loop_us + store_us + parts_us;
@@ -199,6 +209,20 @@ size_t partial_room(const Problem& p, const tile::Slabs& slabs, const DeviceFact
   return slabs.count == 1 ? stream_k_bytes(p, facts, line) : most_stream_k_bytes(facts, line);
 }
 
+/// Returns true if a Symmetric kernel can run the problem, as far as it differs from other kernels; otherwise refuses.
+bool can_mirror(const Problem& p, const sm90_wgmma::Stores& stores, Reason* why) {
+  if (!p.b_is_a_transposed) return refuse(why, "%s", "B must be A's transpose, in the same memory: x @ x.T or x.T @ x");
+  if (p.a_major() != p.b_major()) return refuse(why, "%s", "x must have a unit stride");
+  const bool is_plain = stores.finish == sm90_wgmma::Finish::kScale ||
+                        (stores.finish == sm90_wgmma::Finish::kBiasRelu && p.bias == nullptr);
+  if (!is_plain || p.c.data != nullptr || !stores.by_tma) {
+    return refuse(why,
+                  "D must be 16-bit and on 16 bytes, got rows of %lld, with nothing added and no activation but relu",
+                  static_cast<long long>(p.n));
+  }
+  return true;
+}
+
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Reason* why) {
   if (!is_built_for_sm90a(why)) return false;
   constexpr int64_t kMaxExtent = int64_t{1} << 30;
@@ -214,6 +238,7 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
     return refuse(why, "K = %lld is too short to split into %d slices", static_cast<long long>(p.k), line.ck);
   }
   const sm90_wgmma::Stores stores = sm90_wgmma::stores_of(p);
+  if (line.symmetric && !can_mirror(p, stores, why)) return false;
   if (!line.stores_any && (p.c.data != nullptr || stores.finish == sm90_wgmma::Finish::kAny)) {
     return refuse(why,
                   "tiles of %d columns do not support C, float32 D, a saved pre-activation, a bias that is unaligned "
@@ -282,6 +307,7 @@ constexpr Line kLine = {
     .rate = std::get<sm90_wgmma::Kernel<C>>(sm90_wgmma::kKernels).rate,
     .partial_bytes = partial_bytes<C>(),
     .edge = C::kEdged ? C::kEdge : 0,
+    .symmetric = C::kSymmetric,
 };
 
 /// The functions of the Variant for one kernel and form.
@@ -350,9 +376,10 @@ constexpr const char* suffix_of(Form form) {
 template <class C, Form kForm>
 constexpr Name kName = name_of("sm90_wgmma_", C::kPingpong ? "pingpong_" : "cooperative_", C::BM, "x", C::BN, "x",
                                C::BK, "_c", C::CM, "x", C::CN, "x", C::CK,
-                               C::kStreamK ? "_streamk"
-                               : C::kEdged ? "_edged"
-                                           : "",
+                               C::kStreamK     ? "_streamk"
+                               : C::kEdged     ? "_edged"
+                               : C::kSymmetric ? "_symmetric"
+                                               : "",
                                suffix_of(kForm));
 
 template <class C, Form kForm>
@@ -370,6 +397,8 @@ template <class C>
 constexpr auto variants_of(const sm90_wgmma::Kernel<C>&) {
   if constexpr (C::kSwapped) {
     return std::array{variant<C, Form::kSwapped>()};
+  } else if constexpr (C::kSymmetric) {
+    return std::array{variant<C, Form::kDirect>()};
   } else {
     return std::array{variant<C, Form::kDirect>(), variant<C, Form::kPad>()};
   }
