@@ -49,11 +49,13 @@ __device__ __forceinline__ uint32_t block_rank() {
   return Traits::kCluster == 1 ? 0 : ptx::cluster_rank();
 }
 
-/// The work of a work tile.
-template <class Traits>
-__device__ __forceinline__ Work work_of(const Params& p, const tile::RasterUnit& unit) {
+/// The work of work tile `id` in the order of `raster`, in which blocks that run together share slices of A and B in
+/// L2. Raster is tile::Raster or tile::Triangle.
+template <class Traits, class Raster>
+__device__ __forceinline__ Work work_at(const Params& p, const Raster& raster, uint32_t id) {
   const uint32_t rank = block_rank<Traits>();
   const int split = Traits::CK == 1 ? 0 : static_cast<int>(rank);
+  const tile::RasterUnit unit = tile::unit_at(raster, id);
   const uint32_t outer = p.batch_inner.quotient(unit.batch);
   return {static_cast<int>((unit.row * Traits::CM + rank % Traits::CM) * Traits::BM),
           static_cast<int>((unit.col * Traits::CN + rank / Traits::CM % Traits::CN) * Traits::BN),
@@ -63,10 +65,9 @@ __device__ __forceinline__ Work work_of(const Params& p, const tile::RasterUnit&
           static_cast<int>(unit.batch - outer * p.batch_inner.divisor())};
 }
 
-/// The work of work tile `id` in raster order, in which blocks that run together share slices of A and B in L2.
 template <class Traits>
 __device__ __forceinline__ Work work_at(const Params& p, uint32_t id) {
-  return work_of<Traits>(p, tile::unit_at(p.raster, id));
+  return work_at<Traits>(p, p.raster, id);
 }
 
 enum class Order { kWhole, kStreamK, kEdged, kTriangle };
@@ -125,9 +126,7 @@ class TileScheduler<Traits, Order::kTriangle> {
   static __device__ __forceinline__ void start() {}
   __device__ __forceinline__ bool has(uint32_t turn) const { return unit(turn) < p_.units; }
   static __device__ __forceinline__ uint32_t partials() { return 0; }
-  __device__ __forceinline__ Work work(uint32_t turn) const {
-    return work_of<Traits>(p_, tile::unit_at(p_.triangle, unit(turn)));
-  }
+  __device__ __forceinline__ Work work(uint32_t turn) const { return work_at<Traits>(p_, p_.triangle, unit(turn)); }
 
  private:
   static __device__ __forceinline__ uint32_t unit(uint32_t turn) {

@@ -28,7 +28,7 @@ struct Line {
   double rate;
   size_t partial_bytes;  // stream-K: bytes of a block's partial sums; else 0
   int edge;              // Edged: columns of a residue tile; else 0
-  bool symmetric;
+  double mirrored;       // Symmetric: the factor of list.h; else 0
 };
 
 /// How a kernel reads its operands. Each form of a kernel is a variant of its own.
@@ -60,7 +60,7 @@ constexpr double kEdgedUs = 3.0;  // Edged: rows of tiles begin inside of sector
 /// Whether a kernel computes one triangle of C. Of an ordinary product a Symmetric kernel is predicted as if it
 /// computed all of it, like the kernel that it is made of: dispatch/estimates.cc compares the two times.
 bool computes_triangle(const Problem& p, const Line& line) {
-  return line.symmetric && p.b_is_a_transposed;
+  return line.mirrored > 0 && p.b_is_a_transposed;
 }
 /// The number of work tiles of C. A work tile is the output tiles of one cluster.
 int64_t cluster_tiles_of(const Problem& p, const Line& line) {
@@ -155,6 +155,7 @@ double gemm_us(const Problem& given, const DeviceFacts& facts, const Line& line,
     compute_us = waves * (loop_us + (line.ck > 1 ? kReduceUs : 0.0)) +
                  store_us * (defers ? 1 + kRoundShare * std::max(0.0, waves - 1) : waves) + parts_us;
   }
+  if (computes_triangle(p, line)) compute_us *= line.mirrored;
   const double memory_us = dram_bytes(p) / (dram_gbs(facts) * 1e3 * kReadShare);
   const double longer = std::max(compute_us, memory_us), shorter = std::min(compute_us, memory_us);
   const double overlap = shorter / longer;
@@ -238,7 +239,7 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
     return refuse(why, "K = %lld is too short to split into %d slices", static_cast<long long>(p.k), line.ck);
   }
   const sm90_wgmma::Stores stores = sm90_wgmma::stores_of(p);
-  if (line.symmetric && !can_mirror(p, stores, why)) return false;
+  if (line.mirrored > 0 && !can_mirror(p, stores, why)) return false;
   if (!line.stores_any && (p.c.data != nullptr || stores.finish == sm90_wgmma::Finish::kAny)) {
     return refuse(why,
                   "tiles of %d columns do not support C, float32 D, a saved pre-activation, a bias that is unaligned "
@@ -307,7 +308,7 @@ constexpr Line kLine = {
     .rate = std::get<sm90_wgmma::Kernel<C>>(sm90_wgmma::kKernels).rate,
     .partial_bytes = partial_bytes<C>(),
     .edge = C::kEdged ? C::kEdge : 0,
-    .symmetric = C::kSymmetric,
+    .mirrored = C::kSymmetric ? std::get<sm90_wgmma::Kernel<C>>(sm90_wgmma::kKernels).mirrored : 0,
 };
 
 /// The functions of the Variant for one kernel and form.
