@@ -336,7 +336,10 @@ def reference_matmul(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def limited_kernels() -> frozenset[int]:
-    """Ids of the kernels that can run a matmul, but not with everything around it: not with a float32 result."""
+    """Ids of the kernels that can run a matmul, but not with everything around it: not with a float32 result.
+
+    Those that only run ``x @ x.T`` are among them.
+    """
 
     def serving(layout: str, size: int, k: int, out_dtype: torch.dtype) -> set[str]:
         candidates = hgemm_ops.explain(M=size, N=size, K=k, layout=layout, out_dtype=out_dtype).candidates
@@ -349,7 +352,7 @@ def limited_kernels() -> frozenset[int]:
         for k in (512, 513)
         for name in serving(layout, size, k, torch.float16) - serving(layout, size, k, torch.float32)
     }
-    return frozenset(v.id for v in hgemm_ops.variants() if v.name in names and v.family != "ladder")
+    return frozenset(v.id for v in production() if v.name in names or v.name.endswith("_symmetric"))
 
 
 @contextmanager

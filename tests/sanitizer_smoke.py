@@ -54,6 +54,8 @@ SHAPES = [
 STREAM_K_SHAPES = [(17096, 72, 1032, ("NN",)), (17096, 72, 1031, ("NT",))]
 # Edged kernels: whole tiles and edges on an H200.
 EDGED_SHAPES = [(24, 17000, 72, ("NT", "TT")), (17000, 24, 520, ("NN",)), (24, 17000, 67, ("NT",))]
+# Rows of x and K, for x @ x.T and x.T @ x: one tile, and some on both sides of the diagonal.
+SYMMETRIC_SHAPES = [(24, 72), (280, 88), (152, 520), (519, 45)]
 # Batch, M, N, K and layout. Odd matrices end in the middle of a word, one of them where its allocation does; H: the
 # rows of a matrix lie between those of the others.
 BATCHES = [
@@ -102,6 +104,9 @@ def problems(variant: VariantInfo) -> Iterator[tuple[str, Tensor, Tensor]]:
         for layout, dtype in zip(layouts, dtypes):  # noqa: B905 (dtypes never ends)
             a, b = operand(m, k, layout[0] == "T", dtype), operand(k, n, layout[1] == "T", dtype)
             yield f"{variant.name} {dtype} {layout} {m}x{n}x{k}", a, b
+    for (rows, k), dtype in itertools.product(SYMMETRIC_SHAPES, variant.dtypes):
+        for x in (operand(rows, k, False, dtype), operand(rows, k, True, dtype)):
+            yield f"{variant.name} {dtype} x @ x.T {rows}x{k}", x, x.t()
 
 
 def run(variant: VariantInfo) -> int:
@@ -109,7 +114,8 @@ def run(variant: VariantInfo) -> int:
     launches = 0
     activates = not (os.environ.get(TOOL) == "initcheck" and variant.name.startswith("sm90_"))
     for name, a, b in problems(variant):
-        device_a, device_b = a.cuda(), b.cuda()
+        device_a = a.cuda()
+        device_b = device_a.t() if b.data_ptr() == a.data_ptr() else b.cuda()
         if not serves(variant, device_a, device_b):
             continue
         exact = a.double() @ b.double()

@@ -129,6 +129,34 @@ def test_slabs_give_the_bits_of_the_whole_product(variant: hgemm_ops.VariantInfo
 
 
 @pytest.mark.parametrize("variant", PLANES, ids=lambda v: v.name)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_slabs_of_x_by_its_transpose(variant: hgemm_ops.VariantInfo, transposed: bool) -> None:
+    """Both triangles have the same bits, whatever slabs and parts of K they come in, with a symmetric C too."""
+    tried = 0
+    for batch, n, k in (((), 1031, 515), ((), 264, 4096), ((3,), 300, 131), ((), 2056, 1000), ((), 130, 40000)):
+        x = operand(n, k, transposed, torch.float32, batch)
+        exact, magnitude = reference_matmul(x, x.mT)
+        c = filled(n, n, dtype=torch.float32)
+        c = c + c.T
+        whole = hgemm_ops.matmul(x, x.mT, variant=variant.name, numerics="batch_invariant")
+        for limit in (100 * MIB, 40 * MIB, 1 << 20, 300_000, 100_000):
+            with most_workspace(limit):
+                if not takes(variant, x, x.mT):
+                    continue
+                tried += 1
+                in_order = hgemm_ops.matmul(x, x.mT, variant=variant.name, numerics="batch_invariant")
+                fast = hgemm_ops.matmul(x, x.mT, variant=variant.name)
+                added = torch.ops.hgemm.addmm(c, x, x.mT, variant=variant.id) if not batch else fast
+            assert torch.equal(in_order, whole), (batch, n, k, limit)
+            assert torch.equal(fast, fast.mT) and torch.equal(added, added.mT), (batch, n, k, limit)
+            assert_close_to_torch(fast, exact, torch.matmul(x, x.mT), magnitude=magnitude)
+            if not batch:
+                sums = magnitude + c.double().abs()
+                assert_close_to_torch(added, exact + c.double(), torch.addmm(c, x, x.mT), magnitude=sums)
+    assert tried > 12
+
+
+@pytest.mark.parametrize("variant", PLANES, ids=lambda v: v.name)
 @pytest.mark.parametrize(
     ("layout", "m", "n", "k"),
     [(0, 512, 520, 40000), (1, 257, 255, 40001), (2, 130, 70, 99999), (3, 64, 1001, 30000)],

@@ -466,16 +466,20 @@ def test_every_kernel_serves_some_of_these(variant: VariantInfo) -> None:
     sizes.append((130, 258, 1030))  # deep enough, and off 16 bytes, for stream-K with a padded copy
     sizes += [(24, 17000, 72), (17000, 24, 72), (24, 17000, 67)]  # long enough for edged kernels
     sizes += [(size, size, size) for size in range(2, 7)]
+    pairs = []
     for m, n, k in sizes:
         for a_rows, b_rows in [((m, k), (k, n)), ((m, k), (n, k)), ((k, m), (k, n)), ((k, m), (n, k))]:
             a, b = (torch.randn(rows, device=DEVICE, dtype=dtype) for rows in (a_rows, b_rows))
-            a, b = a if a_rows == (m, k) else a.t(), b if b_rows == (k, n) else b.t()
-            if (variant.name, variant.id) not in eligible(a, b):
-                continue
-            served += 1
-            exact, magnitude = a.double() @ b.double(), a.double().abs() @ b.double().abs()
-            out = torch.ops.hgemm.mm(a, b, variant=variant.id)
-            assert_close_to_torch(out, exact, a @ b, magnitude=magnitude)
+            pairs.append((a if a_rows == (m, k) else a.t(), b if b_rows == (k, n) else b.t()))
+    x = torch.randn(264, 72, device=DEVICE, dtype=dtype)
+    pairs += [(x, x.t()), (x.t(), x)]  # all that some kernels run
+    for a, b in pairs:
+        if (variant.name, variant.id) not in eligible(a, b):
+            continue
+        served += 1
+        exact, magnitude = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+        out = torch.ops.hgemm.mm(a, b, variant=variant.id)
+        assert_close_to_torch(out, exact, a @ b, magnitude=magnitude)
     assert served > 0
 
 

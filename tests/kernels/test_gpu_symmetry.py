@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import ACTIVATIONS, POISON, GuardedBuffer, assert_close_to_torch, reference_matmul
+from sm90_checks import check_equal_bits
 from torch import Tensor
 
 import hgemm_ops
@@ -216,6 +217,14 @@ def test_special_values_of_one_triangle(variant: VariantInfo, how: str) -> None:
     out = hgemm.mm(a, b, variant=variant.id)
     assert_close_to_torch(out, exact, a @ b, magnitude=magnitude.nan_to_num(0, posinf=0))
     assert bool(((out == out.T) | out.isnan() & out.T.isnan()).all())
+
+
+@MIRRORING
+@HOW
+def test_equal_bits_of_one_triangle(variant: VariantInfo, how: str) -> None:
+    """Launch upon launch on two streams, each starting while the one before still runs."""
+    shapes = ((264, 72), (1032, 2056), (520, 16384), (2312, 136))
+    check_equal_bits(variant, [operands(how, *shape, dtype=variant.dtypes[0]) for shape in shapes])
 
 
 @pytest.mark.sm90
