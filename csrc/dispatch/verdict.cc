@@ -1,6 +1,7 @@
 #include "dispatch/verdict.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "dispatch/invariance.h"
@@ -13,13 +14,14 @@ namespace {
 struct Fastest {
   int id = kTorch;
   double us = std::numeric_limits<double>::infinity();
+  bool is_measured = false;
 };
 
 Fastest fastest_of(const Contenders& contenders, const Estimates& estimates) {
   Fastest fastest;
   for (int i = 0; i < contenders.count; ++i) {
     const double us = estimates.ours[i].used;
-    if (us < fastest.us) fastest = {contenders.all[i].id, us};
+    if (us < fastest.us) fastest = {contenders.all[i].id, us, !std::isnan(estimates.ours[i].measured)};
   }
   return fastest;
 }
@@ -52,6 +54,7 @@ Decision verdict_on(const Question& question, const Contenders& contenders, cons
   Decision decision;
   decision.variant = ours ? fastest.id : must_be_ours(question.problem) ? kRefused : kTorch;
   decision.source = source_of(contenders, estimates);
+  if (ours && decision.source == Source::kTable && !fastest.is_measured) decision.source = Source::kModel;
   decision.us = static_cast<float>(ours ? fastest.us : torch_us);
   decision.torch_us = static_cast<float>(torch_us);
   decision.margin = static_cast<float>(margin);

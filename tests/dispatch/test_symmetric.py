@@ -93,3 +93,12 @@ def test_kernels_over_planes_need_half_the_time(how: str, arch: str) -> None:
             assert 0.45 < mine.predicted_us / other.predicted_us < 0.65, mine.name
             compared += 1
     assert compared > 0
+
+
+@HOW
+def test_a_predicted_time_is_not_called_measured(how: str) -> None:
+    """The shipped table has 4096 x 4096 x 4096, but no kernel in it computes one triangle."""
+    a, b = operands(how, 4096, 4096)
+    ordinary, ours = hgemm_ops.explain(a, b.clone(), arch="sm_90"), hgemm_ops.explain(a, b, arch="sm_90")
+    assert (ordinary.source, ours.source) == ("table", "model") or how == "x.T @ x"
+    assert ours.chosen.endswith("_symmetric") and ours.reason.startswith("predicted")
