@@ -212,13 +212,14 @@ size_t partial_room(const Problem& p, const tile::Slabs& slabs, const DeviceFact
 
 /// Returns true if a Symmetric kernel can run the problem, as far as it differs from other kernels; otherwise refuses.
 bool can_mirror(const Problem& p, const sm90_wgmma::Stores& stores, Reason* why) {
-  if (!p.b_is_a_transposed) return refuse(why, "%s", "B must be A's transpose, in the same memory: x @ x.T or x.T @ x");
-  if (p.a_major() != p.b_major()) return refuse(why, "%s", "x must have a unit stride");
+  if (!p.b_is_a_transposed) return refuse(why, "%s", "B must be A's transpose in the same memory: x @ x.T or x.T @ x");
+  if (p.a_major() != p.b_major()) return refuse(why, "%s", "x must have a unit stride, along its rows or its columns");
   const bool is_plain = stores.finish == sm90_wgmma::Finish::kScale ||
                         (stores.finish == sm90_wgmma::Finish::kBiasRelu && p.bias == nullptr);
   if (!is_plain || p.c.data != nullptr || !stores.by_tma) {
     return refuse(why,
-                  "D must be 16-bit and on 16 bytes, got rows of %lld, with nothing added and no activation but relu",
+                  "D must be 16-bit with 16-byte-aligned rows, N a multiple of 8 (got %lld), without C, bias or "
+                  "activations other than relu",
                   static_cast<long long>(p.n));
   }
   return true;
