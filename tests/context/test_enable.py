@@ -128,7 +128,7 @@ def test_a_second_call_has_a_new_report() -> None:
     decide(35)
     second = hgemm_ops.enable()
     decide(36)
-    assert [(row.m, row.reason) for row in first.rows] == [(35, "forced: torch was asked for")]
+    assert [row.m for row in first.rows] == [35] and first.rows[0].reason.startswith("forced: ")
     assert [row.m for row in second.rows] == [36] and not second.rows[0].reason.startswith("forced")
 
 
@@ -159,7 +159,7 @@ def test_what_cannot_start_changes_nothing(has_gpu: bool, monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match="no_such_kernel"):
         hgemm_ops.enable(variant="no_such_kernel")
     if has_gpu:
-        with pytest.raises(RuntimeError, match="'batch_invariant' cannot be held: there is no compiler"):
+        with pytest.raises(RuntimeError, match=r"'batch_invariant' .*: there is no compiler"):
             hgemm_ops.enable(numerics="batch_invariant")
         assert modes() == SPLIT
     decide(37)

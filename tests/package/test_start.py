@@ -37,7 +37,8 @@ enable()
 query = _variants.matmul_query(int(sys.argv[1]), 8, 8, torch.float16, "NT", _native.preset_facts(90))
 assert _native.lib().hgemm_select_ns(query, 1, 0) >= 0
 """
-NOTHING = "no matmuls were counted: there is no CUDA device: torch was built without CUDA\n"
+#: A report without a matmul, as a regular expression.
+NOTHING = r"no matmuls were counted: .+\n"
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +166,11 @@ def test_numerics_that_cannot_be_guaranteed_are_a_warning(
     monkeypatch.setattr(_variants, "standing_numerics", lambda: "batch_invariant")
     _startup.apply_environment()
     (line,) = caplog.messages
-    assert line.startswith("HGEMM_OPS_ENABLE has no effect") and "'batch_invariant' cannot be held" in line
+    assert (
+        line.startswith("HGEMM_OPS_ENABLE has no effect")
+        and "'batch_invariant'" in line
+        and "there is no compiler" in line
+    )
 
 
 @pytest.mark.parametrize("enable", [False, True])
@@ -346,7 +351,7 @@ def test_torchrun_has_a_report_for_each_rank(installed: dict[str, str], tmp_path
     assert done.returncode == 0, done.stderr
     found = {path.name: path.read_text() for path in tmp_path.glob("report*")}
     if how == "variable":
-        assert found.pop("report.txt") == NOTHING  # torchrun's own
+        assert re.fullmatch(NOTHING, found.pop("report.txt"))  # torchrun's own
     assert sorted(found) == ["report.rank0.txt", "report.rank1.txt"]
     assert all(" 61 " in text for text in found.values())
 
