@@ -1,7 +1,6 @@
 // Queries of the CUDA runtime for host code that does not include CUDA's headers. Implemented in kernels/device.cu.
+// Every .cu file includes this one, so it has no <string>, which takes nvcc half a second.
 #pragma once
-
-#include <string>
 
 #include "core/problem.h"
 
@@ -26,8 +25,8 @@ HGEMM_IN_CUDA(ensure_context())
 constexpr Status kInsufficientDriver = 35, kNoKernelImage = 209, kUnsupportedPtx = 222;
 
 #ifdef HGEMM_NO_DEVICE_CODE
-inline std::string cuda_version() {
-  return "";
+inline int cuda_version() {
+  return 0;
 }
 inline int sms_of(Stream, int, int all) {
   return all;
@@ -39,8 +38,8 @@ inline const char* status_string(Status) {
   return "built without device code (HGEMM_CUDA_ARCHS=none)";
 }
 #else
-/// The version of the CUDA toolkit that this library was built with: "13.0".
-std::string cuda_version();
+/// CUDART_VERSION of the CUDA toolkit that this library was built with: 13000 for CUDA 13.0.
+int cuda_version();
 
 /// The number of SMs that kernels on `stream`, a stream of the device with this CUDA ordinal, may run on. It is less
 /// than `all`, the number of the device's SMs, where the stream belongs to a green context.

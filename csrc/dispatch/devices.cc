@@ -80,7 +80,9 @@ bool is_built_for(int cc) {
 
 std::string device_fault(const char* archs, int cc, Status status) {
   if (status == kInsufficientDriver) {
-    return "the NVIDIA driver does not support CUDA " + cuda_version() +
+    const std::string release =
+        std::to_string(cuda_version() / 1000) + "." + std::to_string(cuda_version() % 1000 / 10);
+    return "the NVIDIA driver does not support CUDA " + release +
            ", which this library was built with: update the driver, or rebuild with a CUDA toolkit that it supports";
   }
   const std::string number = std::to_string(cc);

@@ -166,8 +166,8 @@ int sms_of(Stream stream, int ordinal, int all) {
   return count > 0 && count < all ? count : all;
 }
 
-std::string cuda_version() {
-  return std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10);
+int cuda_version() {
+  return CUDART_VERSION;
 }
 
 const char* status_string(Status status) {

@@ -106,7 +106,7 @@ def test_the_products_of_a_report_that_can_be_tuned(tmp_path: Path) -> None:
     assert skipped == [
         "float16 NT 8x16x24: its rows are 8-byte aligned, those of contiguous matrices of its sizes 16-byte",
         "float16 NT 8x16x24: only results in the operands' dtype can be tuned, not float32",
-        "float32 NT 8x16x24: no kernel takes complex64",
+        "float32 NT 8x16x24: no kernel supports complex64",
         "float16 NN 1x1x1: a size of 1 x 8 x 16 x 0 is 0",
         "float16 NT 9x16x24: alpha is 0",
     ]

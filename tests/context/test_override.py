@@ -114,15 +114,15 @@ def pipe(cache: Cache) -> None:
 
 #: How a library that was planted is not to be trusted, and what the log says about it.
 UNTRUSTED: dict[str, tuple[Callable[[Cache, pytest.MonkeyPatch], None], str]] = {
-    "a folder for everybody": (lambda cache, _: cache.folder.chmod(0o777), "its mode is 777"),
-    "a folder with the sticky bit": (lambda cache, _: cache.folder.chmod(0o1777), "its mode is 1777"),
-    "a folder for the group": (lambda cache, _: cache.folder.chmod(0o770), "its mode is 770"),
-    "a file for everybody": (lambda cache, _: cache.library.chmod(0o606), "its mode is 606"),
-    "a file for the group": (lambda cache, _: cache.library.chmod(0o775), "its mode is 775"),
+    "a folder for everybody": (lambda cache, _: cache.folder.chmod(0o777), "whose mode is 777"),
+    "a folder with the sticky bit": (lambda cache, _: cache.folder.chmod(0o1777), "whose mode is 1777"),
+    "a folder for the group": (lambda cache, _: cache.folder.chmod(0o770), "whose mode is 770"),
+    "a file for everybody": (lambda cache, _: cache.library.chmod(0o606), "whose mode is 606"),
+    "a file for the group": (lambda cache, _: cache.library.chmod(0o775), "whose mode is 775"),
     "somebody else's folder": (lambda cache, patch: to_somebody_else(cache.folder, patch), "belongs to user"),
     "somebody else's file": (lambda cache, patch: to_somebody_else(cache.library, patch), "belongs to user"),
     "a symbolic link": (lambda cache, _: link(cache), "is a symbolic link"),
-    "a pipe": (lambda cache, _: pipe(cache), "is no regular file"),
+    "a pipe": (lambda cache, _: pipe(cache), "is not a regular file"),
     "a file that does not load": (lambda cache, _: None, ""),
 }
 

@@ -58,7 +58,7 @@ def test_what_cuda_answers_is_explained() -> None:
     assert "update the driver, or rebuild with a CUDA toolkit" in fault("80 90 90a", 0, INSUFFICIENT_DRIVER)
     for status in (NO_KERNEL_IMAGE, UNSUPPORTED_PTX):
         assert fault("80 90 90a", 120, status).endswith(
-            "no code that runs on sm_120: build it with HGEMM_CUDA_ARCHS=120"
+            "none of these runs on sm_120: rebuild with HGEMM_CUDA_ARCHS=120"
         )
     assert "illegal memory access" in fault("80 90 90a", 90, ILLEGAL_ADDRESS)
     for archs in ("80 90 90a", "75", ""):

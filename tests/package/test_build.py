@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import lzma
 import os
 import re
@@ -332,10 +333,29 @@ def test_a_family_is_one_object_for_each_line_of_its_list(tree: Tree) -> None:
     source = tree.csrc / "kernels" / "family" / "instances.cu"
     units = ninja.units(source, tree.build, tree.csrc)
     assert [name for name, _ in units] == ["kernels/family/instances.0.cu.o", "kernels/family/instances.1.cu.o"]
-    assert units[1][1].read_text() == '#define HGEMM_CONFIG Other<Config<2>>\n#include "kernels/family/instances.cu"\n'
+    include = '#include "kernels/family/instances.cu"\n#undef HGEMM_CONFIG\n'
+    assert units[1][1].read_text() == "#define HGEMM_CONFIG Other<Config<2>>\n" + include
     before = units[0][1].stat().st_mtime_ns
     assert ninja.units(source, tree.build, tree.csrc) == units
     assert units[0][1].stat().st_mtime_ns == before, "written again, so compiled again"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "in_object", "expected"),
+    [(5, 1, ["0", "1", "2", "3", "4"]), (5, 2, ["03", "14", "2"]), (5, 4, ["024", "13"]), (2, 4, ["01"])],
+)
+def test_some_kernels_of_a_family_share_an_object(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, kernels: int, in_object: int, expected: list[str]
+) -> None:
+    monkeypatch.setitem(ninja.KERNELS_IN_OBJECT, "family", in_object)
+    source = tree.csrc / "kernels" / "family" / "instances.cu"
+    source.with_name("list.h").write_text("".join(f"    Kernel<Config<{i}>>{{}},\n" for i in range(kernels)))
+    units = ninja.units(source, tree.build, tree.csrc)
+    assert ["".join(re.findall(r"HGEMM_CONFIG Config<(\d)>", unit.read_text())) for _, unit in units] == expected
+
+
+def test_families_that_share_objects_exist() -> None:
+    assert all((CSRC / "kernels" / family / "list.h").is_file() for family in ninja.KERNELS_IN_OBJECT)
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
@@ -343,8 +363,9 @@ def test_a_family_is_one_object_for_each_line_of_its_list(tree: Tree) -> None:
 def test_every_kernel_of_a_list_is_compiled(family: str, tmp_path: Path) -> None:
     """The objects' configurations are those that the compiler finds in the list, however it is written."""
     units = ninja.units(CSRC / "kernels" / family / "instances.cu", tmp_path)
-    lines = [unit.read_text().splitlines()[0].removeprefix("#define HGEMM_CONFIG ") for _, unit in units]
-    kernels = ", ".join(f"Kernel<{config}>" for config in lines)
+    objects = [re.findall(r"#define HGEMM_CONFIG (.+)", unit.read_text()) for _, unit in units]
+    configs = [config for line in itertools.zip_longest(*objects) for config in line if config]
+    kernels = ", ".join(f"Kernel<{config}>" for config in configs)
     check = f"""
         #include <type_traits>
         #include "kernels/{family}/list.h"
