@@ -23,7 +23,7 @@ HALF = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str
 #: float32 has kernels of a class where it may be split.
 EVERY = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 #: Takes every layout, alignment and epilogue, on every architecture.
-REFERENCE = "sm80_mma_128x128x32_w64x32_s4"
+REFERENCE = "sm80_mma_64x64x64_w32x32_s3"
 
 
 def assert_same_bits(got: Tensor, expected: Tensor, what: object = "") -> None:
