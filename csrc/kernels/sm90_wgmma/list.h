@@ -99,8 +99,8 @@ constexpr std::tuple kKernels{
     Kernel<StreamK<Config<Consumers::kPingpong, 128, 192, 5, 2, 1, 1>>>{.rate = 0.78},
     Kernel<Symmetric<Config<Consumers::kCooperative, 128, 256, 4, 2, 1, 1>>>{.rate = 0.83, .mirrored = 0.95},
     Kernel<Symmetric<Config<Consumers::kPingpong, 128, 192, 4, 2, 1, 1>>>{.rate = 0.83, .mirrored = 1.04},
-    Kernel<Symmetric<Config<Consumers::kPingpong, 128, 160, 4, 2, 1, 1>>>{.rate = 0.82, .mirrored = 1.06},
-    Kernel<Symmetric<Config<Consumers::kPingpong, 128, 128, 6, 2, 1, 1>>>{.rate = 0.82, .mirrored = 1.08},
+    Kernel<Symmetric<Config<Consumers::kPingpong, 128, 160, 4, 2, 1, 1>>>{.rate = 0.82, .mirrored = 1.12},
+    Kernel<Symmetric<Config<Consumers::kPingpong, 128, 128, 6, 2, 1, 1>>>{.rate = 0.82, .mirrored = 1.15},
     Kernel<Symmetric<Config<Consumers::kPingpong, 64, 128, 8, 2, 1, 1>>>{.rate = 0.71, .mirrored = 1.15},
 };
 

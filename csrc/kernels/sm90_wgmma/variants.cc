@@ -55,6 +55,8 @@ constexpr double kReadShare = 0.82;    // share of the read bandwidth that a ker
 // prediction of the best other kernel.
 constexpr double kLeaveUs = 6.0;  // to store 128 x 256 partial sums to memory
 constexpr double kAddUs = 3.0;    // to add as many to a tile
+// Symmetric, x.T @ x: tiles of an MN-major B are loaded in whole boxes of 64 columns.
+constexpr double kRoundedFactor = 1.12;
 constexpr double kEdgedUs = 3.0;  // Edged: rows of tiles begin inside of sectors; most of it at the end
 
 /// Whether a kernel computes one triangle of C. Of an ordinary product a Symmetric kernel is predicted as if it
@@ -155,7 +157,10 @@ double gemm_us(const Problem& given, const DeviceFacts& facts, const Line& line,
     compute_us = waves * (loop_us + (line.ck > 1 ? kReduceUs : 0.0)) +
                  store_us * (defers ? 1 + kRoundShare * std::max(0.0, waves - 1) : waves) + parts_us;
   }
-  if (computes_triangle(p, line)) compute_us *= line.mirrored;
+  if (computes_triangle(p, line)) {
+    compute_us *= line.mirrored;
+    if (p.b_major() == Major::kMN && t.bn % 64 != 0) compute_us *= kRoundedFactor;
+  }
   const double memory_us = dram_bytes(p) / (dram_gbs(facts) * 1e3 * kReadShare);
   const double longer = std::max(compute_us, memory_us), shorter = std::min(compute_us, memory_us);
   const double overlap = shorter / longer;
