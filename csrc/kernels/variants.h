@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 
+#include "core/grouped.h"
 #include "core/problem.h"
 
 namespace hgemm {
@@ -30,5 +31,17 @@ extern const VariantList kSm90SplitVariants;
 extern const VariantList kSm80SplitVariants;
 extern const VariantList kBatchedMmaVariants;
 extern const VariantList kTinyBatchVariants;
+
+/// An array of kernels of grouped products. They are no variants, because a Problem does not describe such a product:
+/// dispatch/grouped.cc chooses among them.
+struct GroupedKernelList {
+  const GroupedKernel* kernels;
+  int count;
+};
+
+extern const GroupedKernelList kSm90GroupedKernels;
+
+/// Enqueues the kernel `index` of the list. Returns a cudaError_t.
+HGEMM_IN_CUDA(launch_grouped(int index, const GroupedProduct& grouped, const DeviceFacts& facts, Stream stream))
 
 }  // namespace hgemm

@@ -40,8 +40,8 @@ struct Config {
   static constexpr bool kStoresAny = kCopies && BN % 64 == 0 && kSharers <= 2;
   // True if the stores of a tile may be deferred into the main loop of the next tile.
   static constexpr bool kDefers = !kPingpong && CK == 1;
-  static constexpr bool kStreamK = false, kEdged = false, kSwapped = kSwapped_;
-  static constexpr bool kSymmetric = false;
+  static constexpr bool kStreamK = false, kEdged = false, kGrouped = false, kGroupsK = false;
+  static constexpr bool kSymmetric = false, kSwapped = kSwapped_;
   static constexpr int kEdge = 128;  // columns of a residue tile (Edged)
   static constexpr int kWarpgroupThreads = 128;
   static constexpr int kConsumerThreads = 2 * kWarpgroupThreads;
@@ -132,6 +132,33 @@ struct Symmetric : Base {
   static constexpr bool kSymmetric = true, kCopies = false, kStoresAny = false;
   static_assert(Base::CK == 1 && !Base::kSwapped && Base::kTakesMnMajorB);
   static_assert(Base::kStagingBuffers == 2, "one for the tile, one for its mirror image");
+};
+
+/// A Config whose kernel computes a grouped product (core/grouped.h): the rows of A belong to groups, each of which has
+/// a B of its own. With SwapAB the rows of the groups are on the N side of wgmma.
+template <class Base>
+struct Grouped : Base {
+  static constexpr bool kGrouped = true;
+  static constexpr int kGroupRows = Base::kSwapped ? Base::BN * Base::CN : Base::BM * Base::CM;  // of a work tile
+  static constexpr int kTileColumns = Base::kSwapped ? Base::BM * Base::CM : Base::BN * Base::CN;
+  static constexpr int kMaxGroups = 1024;
+  static constexpr int kMaxTurns = 256;  // work tiles of a cluster: the scheduler's table has an entry for each
+  static constexpr int kSmemBytes = Base::kSmemBytes + 8 * (kMaxTurns + 1);
+  // SwapAB: rows of a group are loaded this many at a time, because most groups have fewer rows than the tile.
+  static constexpr int kBoxRows = 16;
+  static_assert(kSmemBytes <= Base::kMaxSmemBytes);
+  static_assert(Base::CK == 1 && Base::BN % 64 == 0 && (!Base::kSwapped || Base::kSharers == 1));
+};
+
+/// A Config whose kernel computes one matrix for each group of k: D[g] = A[:, k of g] @ B[k of g], the weight gradients
+/// of a grouped product. Both operands are MN-major.
+template <class Base>
+struct GroupedK : Base {
+  static constexpr bool kGroupsK = true;
+  static constexpr int kMaxGroups = 512;
+  static constexpr int kSmemBytes = Base::kSmemBytes + 4 * (kMaxGroups + 1);
+  static_assert(kSmemBytes <= Base::kMaxSmemBytes);
+  static_assert(Base::kPingpong && Base::CK == 1 && Base::BN % 64 == 0 && !Base::kSwapped);
 };
 
 /// True if TMA can read the operand in place: its rows start at multiples of 16 bytes and do not overlap.

@@ -72,7 +72,9 @@ class Epilogue {
   /// the tile's first 64. With `defer` all subtiles but the first may be left to send_deferred().
   template <class Acc>
   __device__ __forceinline__ void store(const Acc& acc, int row0, const Work& work, bool defer) {
-    if constexpr (Traits::kSwapped) return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
+    if constexpr (Traits::kSwapped || Traits::kGrouped || Traits::kGroupsK) {
+      return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
+    }
     if constexpr (Traits::kCopies) {
       // The choice between TMA and copies is made once a tile. Made for each epilogue tile, it would jump over the code
       // of the other way every time.
@@ -107,6 +109,15 @@ class Epilogue {
     send<false>(packed_[half], half, deferred_row0_, deferred_work_);
   }
 
+  /// Grouped: called before send_deferred(), with the arguments of the store() that deferred.
+  /// NOTE: where they are kept from that call on, as in the other kernels, ptxas 13.0 takes the columns of the next
+  /// tile for those of this one: the scheduler's table is read by all lanes, so ptxas keeps the columns in uniform
+  /// registers.
+  __device__ __forceinline__ void recall(int row0, const Work& work) {
+    deferred_row0_ = row0;
+    deferred_work_ = work;
+  }
+
   /// Split-K: adds up the cluster's sums (exchange_halves), then finishes and stores this block's subtiles.
   __device__ __forceinline__ void reduce(Accumulators& acc, uint32_t sums, uint32_t summed, int row0,
                                          const Work& work) {
@@ -138,6 +149,8 @@ class Epilogue {
   struct alignas(2 * sizeof(C)) Pair {
     C x[2];
   };
+  /// The inner batch index of D. The rows of all groups of a grouped product are one matrix.
+  static __device__ __forceinline__ int matrix_of(const Work& work) { return Traits::kGrouped ? 0 : work.inner; }
   /// This lane's first column in a subtile.
   __device__ __forceinline__ int lane_col(int half, const Work& work) const {
     return Halves::col_of(half, work) + lane_ % 4 * 2;
@@ -174,7 +187,7 @@ class Epilogue {
       if (Traits::kDefers && defer && half > 0) continue;
       send<kCopies>(packed, half, row0, work);
     }
-    if constexpr (Traits::kDefers) deferred_row0_ = row0, deferred_work_ = work;
+    if constexpr (Traits::kDefers && !Traits::kGrouped) deferred_row0_ = row0, deferred_work_ = work;
   }
 
   /// Any epilogue. The loop is not unrolled, because its body is long.
@@ -305,6 +318,14 @@ class Epilogue {
     stage(packed, half);
     if (half % 2 == 0) return;
     const int row = Halves::row_of(half, row0, work), col = Halves::piece_col(half, work);
+    if constexpr (Traits::kGrouped) {
+      if (work.row_end - row < 16) {
+        __syncwarp();
+        store_rows(buffer(), row, work.row_end, col, p_.n, lane_, 32);
+        if (lane_ == 0) ptx::tma_store_commit();  // of nothing: the waits count groups
+        return next_buffer();
+      }
+    }
     if constexpr (kCopies) {
       __syncwarp();
       copy_out<2>(static_cast<T*>(p_.epilogue.d) + offset_of(row, col, work), half - 1, row, col);
@@ -312,7 +333,7 @@ class Epilogue {
       ptx::fence_proxy_async();
       __syncwarp();
       if (lane_ == 0) {
-        ptx::tma_store(&p_.d, buffer(), {col, row, work.inner, work.outer});
+        ptx::tma_store(&p_.d, buffer(), {col, row, matrix_of(work), work.outer});
         ptx::tma_store_commit();
       }
     }
@@ -329,11 +350,20 @@ class Epilogue {
     }
     stage_transposed(packed, half, piece, warp);
     if (half % 2 == 0) return;
+    if constexpr (Traits::kGrouped) {
+      const int row = Halves::piece_col(half, work), col = Halves::row_of(half, row0, work) - warp * 16;
+      if (work.row_end - row < 64) {
+        ptx::barrier_sync(NamedBarrier::kEpilogueTile + group, Traits::kWarpgroupThreads);
+        store_rows(piece, row, work.row_end, col, p_.m, warp * 32 + lane_, Traits::kWarpgroupThreads);
+        if (warp == 0 && lane_ == 0) ptx::tma_store_commit();  // of nothing: the waits count groups
+        return next_buffer();
+      }
+    }
     ptx::fence_proxy_async();
     ptx::barrier_sync(NamedBarrier::kEpilogueTile + group, Traits::kWarpgroupThreads);
     if (warp == 0 && lane_ == 0) {
       ptx::tma_store(&p_.d, piece,
-                     {Halves::row_of(half, row0, work), Halves::piece_col(half, work), work.inner, work.outer});
+                     {Halves::row_of(half, row0, work), Halves::piece_col(half, work), matrix_of(work), work.outer});
       ptx::tma_store_commit();
     }
     next_buffer();
@@ -369,6 +399,21 @@ class Epilogue {
     const uint32_t first = ptx::opaque(piece + line * kLine + chunk * 16) + half % 2 * 32 * kLine;
     ptx::stmatrix_x4_trans(first, packed[0], packed[1], packed[2], packed[3]);
     ptx::stmatrix_x4_trans(first + 16 * kLine, packed[4], packed[5], packed[6], packed[7]);
+  }
+  /// Grouped: stores the rows before `row_end` of a staged epilogue tile whose first element is (row, col) of D, by
+  /// `threads` threads, this one being number `thread`. A 16-byte chunk that begins in D is stored whole, as TMA does:
+  /// D's rows are padded to a multiple of 16 bytes.
+  __device__ __forceinline__ void store_rows(uint32_t staged, int row, int row_end, int col, int columns, int thread,
+                                             int threads) const {
+    constexpr int kChunks = kLine / 16;
+    const int first = thread / kChunks, chunk = thread % kChunks;
+    if (col + chunk * 8 >= columns) return;
+    T* const d = static_cast<T*>(p_.epilogue.d) + col + chunk * 8;
+    for (int r = first; row + r < row_end; r += threads / kChunks) {
+      const uint32_t at = staged + r * kLine + (chunk ^ r % 8) * 16;
+      *reinterpret_cast<uint4*>(d + (row + r) * p_.epilogue.ldd) =
+          *static_cast<const uint4*>(__cvta_shared_to_generic(at));
+    }
   }
   __device__ __forceinline__ void next_buffer() { sent_ = reuses_ ? (sent_ + 1) % Traits::kStagingBuffers : sent_ + 1; }
   __device__ __forceinline__ uint32_t buffer() const { return staging_ + sent_ * Traits::kStagingBytes; }

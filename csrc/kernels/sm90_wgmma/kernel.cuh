@@ -45,6 +45,8 @@
 //   (SwapAB, Symmetric)                                                           staging buffer and after it fills one
 //   kSumsRead (split-K)        kConsumerThreads   all consumers                   all consumers, before results replace
 //                                                                                 the sums in shared memory
+//   kTailCleared + g           kWarpgroupThreads  warpgroup g                     warpgroup g, once it has cleared what
+//   (GroupedK)                                                                    a stage has of the next group
 //
 //   The barrier of the cluster is used once. Every thread arrives, relaxed, thread 0 after it has made the mbarriers.
 //   In a cluster along M or N all threads then wait before the first load. With split-K only the consumers wait, before
@@ -64,6 +66,8 @@
 //     wait kPartialsWritten; set the flag of the block's partial sums
 //   all other threads of the producer warpgroup
 //     exit at once
+//   grouped kernels, all threads, before any of this
+//     wait for the kernels before this one; write the scheduler's table (tile_scheduler.cuh), with __syncthreads
 //   consumer warpgroup g, pingpong
 //     wait for the kernels before this one
 //     for every second tile:
@@ -124,7 +128,11 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   if (threadIdx.x == 0) smem.init_barriers();
   if (Traits::kCluster > 1) ptx::cluster_arrive_relaxed();
   // The kernel before this one may still write the operands: they cannot be read yet, but they can be prefetched to L2.
-  if (threadIdx.x == kProducerThread) {
+  // The groups of a grouped kernel are such an operand, so its first tile is not known before the wait.
+  if constexpr (Traits::kGrouped || Traits::kGroupsK) {
+    ptx::grid_dependency_wait();
+    tiles.start(bytes + Traits::STAGES * Traits::kStageBytes);
+  } else if (threadIdx.x == kProducerThread) {
     tiles.start();
     const Work work = tiles.work(0);
     Operands<Traits>::each(p, work, work.k_first,

@@ -34,6 +34,13 @@ Status launch(const Problem&, const DeviceFacts&, void*, Stream) {
 /// together compute a square patch of C.
 constexpr int kRasterRows = 2048;
 
+/// Rows of a box of B.
+template <class Traits>
+constexpr int box_rows_of_b() {
+  if constexpr (loads_boxes<Traits>) return Traits::kBoxRows;
+  return SmemB<Traits>::kBoxRows;
+}
+
 template <class Traits>
 Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits>& params, cudaStream_t stream) {
   const bool ka = Traits::kMajorA == Major::kK, kb = Traits::kMajorB == Major::kK;
@@ -42,8 +49,9 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
     return e;
   }
   const int64_t cols_b = p.b_tile == 0 ? p.n : p.ldb();
-  if (const Status e = tile::operand_map(p, p.b, kb ? p.n : p.k, kb ? p.k : cols_b, p.ldb(), SmemB<Traits>::kBoxRows,
-                                         &params.b, params.b_batch)) {
+  constexpr int kBoxRowsB = box_rows_of_b<Traits>();
+  if (const Status e =
+          tile::operand_map(p, p.b, kb ? p.n : p.k, kb ? p.k : cols_b, p.ldb(), kBoxRowsB, &params.b, params.b_batch)) {
     return e;
   }
   if constexpr (Traits::kEdged) {
@@ -62,6 +70,7 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
                           : std::min(params.units, static_cast<uint32_t>(clusters_at_once(facts, Traits::kCluster)));
   if constexpr (Traits::kStreamK) clusters = params.split.clusters;
   if constexpr (Traits::kEdged) clusters = params.edges.clusters;
+  if constexpr (Traits::kGrouped) clusters = params.clusters;
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {Traits::kCluster, 1, 1};

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/sm90_wgmma/accumulators.cuh"
+#include "kernels/sm90_wgmma/named_barrier.h"
 #include "kernels/sm90_wgmma/operands.cuh"
 #include "kernels/sm90_wgmma/partial_sums.cuh"
 #include "kernels/sm90_wgmma/shared_memory.cuh"
@@ -12,6 +13,7 @@
 #include "kernels/sm90_wgmma/traits.cuh"
 #include "ptx/dependent_launch.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/shared.cuh"
 #include "ptx/wgmma.cuh"
 #include "tile/ring.cuh"
 
@@ -41,9 +43,10 @@ class MainLoop {
                                       int row_in_tile, int lane)
       : p_(p), smem_(smem), tiles_(tiles), ring_(ring), row_in_tile_(row_in_tile), lane_(lane) {}
 
-  /// Starts the wgmma of the next stage, and releases the stage before.
+  /// Starts the wgmma of the next stage, and releases the stage before. GroupedK: only the first `depth` k of the stage
+  /// are the group's.
   template <class Acc>
-  __device__ __forceinline__ void multiply(Acc& acc, bool is_first) {
+  __device__ __forceinline__ void multiply(Acc& acc, bool is_first, [[maybe_unused]] int depth = Traits::BK) {
     using A = SmemA<Traits>;
     using B = SmemB<Traits>;
     constexpr bool kIsEdge = Traits::kEdged && is_edge<Acc>;
@@ -52,6 +55,9 @@ class MainLoop {
     const uint64_t a = A::descriptor(at, (kIsEdge ? 2 : 1) * row_in_tile_);
     const uint64_t b = B::descriptor(at + (kIsEdge ? 2 : 1) * Traits::kStageBytesA, 0);
     ptx::mbarrier_wait(smem_.full(ring_.stage), ring_.parity);
+    if constexpr (Traits::kGroupsK) {
+      if (depth < Traits::BK) clear_tail(at, depth);
+    }
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < Traits::BK / 16; ++step) {
@@ -75,6 +81,10 @@ class MainLoop {
     int kt = work.k_first;
     if constexpr (Traits::kDefers) {
       if (p_.defers && turn > tiles_.partials()) {
+        if constexpr (Traits::kGrouped) {
+          const Work before = tiles_.work(turn - 1);
+          epilogue.recall(before.m0 + row_in_tile_ + static_cast<int>(threadIdx.x) / 32 % 4 * 16, before);
+        }
 #pragma unroll
         for (int half = 1; half < Traits::kHalves; ++half, ++kt) {
           multiply(acc, half == 1);
@@ -82,7 +92,13 @@ class MainLoop {
         }
       }
     }
-    for (; kt < work.k_last; ++kt) multiply(acc, kt == work.k_first);
+    if constexpr (Traits::kGroupsK) {
+      for (; kt < work.k_last; ++kt) {
+        multiply(acc, kt == work.k_first, kt + 1 == work.k_last ? work.k_tail : Traits::BK);
+      }
+    } else {
+      for (; kt < work.k_last; ++kt) multiply(acc, kt == work.k_first);
+    }
   }
   __device__ __forceinline__ void release(uint32_t stage) const { StageSharing<Traits>::release(smem_, stage, lane_); }
   /// Waits for the last group of wgmma and, with `releases`, releases the last stage.
@@ -95,6 +111,24 @@ class MainLoop {
   }
 
  private:
+  /// GroupedK: writes zeros over the k of a stage from `depth` on, which belong to other groups. Both operands are
+  /// cleared, because zero times NaN or infinity is NaN. The consumers of a tile are one warpgroup.
+  __device__ __forceinline__ void clear_tail(uint32_t stage, int depth) const {
+    constexpr int kChunks = SmemA<Traits>::kChunks + SmemB<Traits>::kChunks, kLine = SmemA<Traits>::kLine;
+    static_assert(!SmemA<Traits>::kIsKMajor && !SmemB<Traits>::kIsKMajor, "a line holds one k");
+    static_assert(Traits::kStageBytesA == SmemA<Traits>::kChunks * SmemA<Traits>::kChunkBytes, "chunks are contiguous");
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const uint32_t first = stage + chunk * SmemA<Traits>::kChunkBytes;
+      for (int at = depth * kLine + static_cast<int>(threadIdx.x) % Traits::kWarpgroupThreads * 16;
+           at < Traits::BK * kLine; at += Traits::kWarpgroupThreads * 16) {
+        ptx::st_shared_16(first + at, {0, 0, 0, 0});
+      }
+    }
+    ptx::fence_proxy_async();
+    ptx::barrier_sync(NamedBarrier::kTailCleared + static_cast<int>(threadIdx.x) / Traits::kWarpgroupThreads,
+                      Traits::kWarpgroupThreads);
+  }
+
   const Params& p_;
   const SharedMemory<Traits>& smem_;
   const TileScheduler<Traits>& tiles_;

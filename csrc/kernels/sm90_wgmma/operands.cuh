@@ -30,9 +30,13 @@ __device__ __forceinline__ uint16_t sharers_of_b(uint32_t rank) {
   return static_cast<uint16_t>(Traits::CN == 1 ? kColumn : kColumn << rank / Traits::CM * Traits::CM);
 }
 
+/// Whether the tile of B is loaded in boxes of kBoxRows rows, and no box that is beyond the group's end.
+template <class Traits>
+constexpr bool loads_boxes = Traits::kGrouped && Traits::kSwapped;
+
 /// This block's part of k-tile `kt` of both operands. each() calls visit(WgmmaOperand, offset in the stage in bytes,
 /// the arguments of WgmmaOperand::load behind `bar`...) for each operand.
-template <class Traits, bool = Traits::kEdged>
+template <class Traits, bool = Traits::kEdged, bool = loads_boxes<Traits>>
 struct Operands {
   static __device__ __forceinline__ int loaded_bytes(const Work&) {
     return SmemA<Traits>::kLoadedBytes + SmemB<Traits>::kLoadedBytes;
@@ -53,21 +57,21 @@ struct Operands {
   template <class Visit>
   static __device__ __forceinline__ void visit_a(const Params& p, const Work& work, int kt, uint32_t rank,
                                                  const Visit& visit) {
-    visit(SmemA<Traits>(), 0, p.a, work.m0, kt * Traits::BK, work.inner & p.a_batch[1], work.outer & p.a_batch[0],
-          rank / Traits::CM % Traits::CN, sharers_of_a<Traits>(rank));
+    visit(SmemA<Traits>(), 0, p.a, work.m0, work.k_begin + kt * Traits::BK, work.inner & p.a_batch[1],
+          work.outer & p.a_batch[0], rank / Traits::CM % Traits::CN, sharers_of_a<Traits>(rank));
   }
   template <class Visit>
   static __device__ __forceinline__ void visit_b(const Params& p, const Work& work, int kt, uint32_t rank, int n0,
                                                  const Visit& visit) {
-    visit(SmemB<Traits>(), Traits::kStageBytesA, p.b, n0, kt * Traits::BK, work.inner & p.b_batch[1],
+    visit(SmemB<Traits>(), Traits::kStageBytesA, p.b, n0, work.k_begin + kt * Traits::BK, work.inner & p.b_batch[1],
           work.outer & p.b_batch[0], rank % Traits::CM, sharers_of_b<Traits>(rank));
   }
 };
 
 /// A residue tile takes two tiles of A and one of B.
 template <class Traits>
-struct Operands<Traits, true> : Operands<Traits, false> {
-  using Whole = Operands<Traits, false>;
+struct Operands<Traits, true, false> : Operands<Traits, false, false> {
+  using Whole = Operands<Traits, false, false>;
   static __device__ __forceinline__ int loaded_bytes(const Work& work) {
     if (work.is_edge) return 2 * SmemA<Traits>::kLoadedBytes + SmemEdge<Traits>::kLoadedBytes;
     return Whole::loaded_bytes(work);
@@ -84,6 +88,28 @@ struct Operands<Traits, true> : Operands<Traits, false> {
                    sharers_of_b<Traits>(rank));
     }
     Whole::visit_b(p, work, kt, rank, n0, visit);
+  }
+};
+
+/// Groups of few rows: B is the rows of x. Those that are not loaded keep what the stage held before; they only reach
+/// rows of D that are not stored.
+template <class Traits>
+struct Operands<Traits, false, true> : Operands<Traits, false, false> {
+  using Whole = Operands<Traits, false, false>;
+  using Box = WgmmaOperand<Traits::kBoxRows, Traits::BK, Traits::kMajorB, 1>;
+  static __device__ __forceinline__ int boxes(const Work& work) {
+    return min(work.row_end - work.n0 + Traits::kBoxRows - 1, Traits::BN) / Traits::kBoxRows;
+  }
+  static __device__ __forceinline__ int loaded_bytes(const Work& work) {
+    return SmemA<Traits>::kLoadedBytes + boxes(work) * Box::kLoadedBytes;
+  }
+  template <class Visit>
+  static __device__ __forceinline__ void each(const Params& p, const Work& work, int kt, const Visit& visit) {
+    Whole::visit_a(p, work, kt, 0, visit);
+    for (int box = 0; box < boxes(work); ++box) {
+      visit(Box(), Traits::kStageBytesA + box * Box::kLoadedBytes, p.b, work.n0 + box * Traits::kBoxRows,
+            kt * Traits::BK, 0, 0, 0, sharers_of_b<Traits>(0));
+    }
   }
 };
 

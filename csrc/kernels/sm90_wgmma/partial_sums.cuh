@@ -20,7 +20,9 @@ template <class Traits, bool = Traits::kStreamK>
 struct PartialSums {
   using Ring = tile::Ring<Traits::STAGES>;
   /// The number of stages that the tile of iteration `turn` takes.
-  static __device__ __forceinline__ uint32_t stages(const Params& p, const TileScheduler<Traits>&, uint32_t) {
+  static __device__ __forceinline__ uint32_t stages(const Params& p, const TileScheduler<Traits>& tiles,
+                                                    uint32_t turn) {
+    if constexpr (Traits::kGroupsK) return tiles.k_tiles(turn);
     return p.k_tiles;
   }
   static __device__ __forceinline__ void load(const Params&, const Work&, const SharedMemory<Traits>&, Ring&) {}

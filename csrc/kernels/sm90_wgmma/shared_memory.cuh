@@ -14,7 +14,8 @@ constexpr int kConsumerWarps = 8;
 constexpr int kProducerThread = kConsumerWarps * 32;
 
 /// The layout of shared memory: STAGES x { A, B }; staging buffers, or with split-K a buffer for sums that later serves
-/// as staging; the mbarriers full, empty and, with split-K, summed; with stream-K, 16 bytes of the tile scheduler.
+/// as staging; the mbarriers full, empty and, with split-K, summed; with stream-K, 16 bytes of the tile scheduler; in
+/// grouped kernels, its table.
 template <class Traits>
 class SharedMemory {
  public:
@@ -31,7 +32,8 @@ class SharedMemory {
   __device__ __forceinline__ uint32_t empty(uint32_t s) const { return full(Traits::STAGES) + s * 8; }
   /// Split-K: completes when the other blocks' sums have arrived.
   __device__ __forceinline__ uint32_t summed() const { return empty(Traits::STAGES); }
-  /// Stream-K: the cluster's Share, 16 bytes that the tile scheduler writes and reads.
+  /// What the tile scheduler writes and reads. Stream-K: the cluster's Share, 16 bytes. Grouped: a table of work tiles.
+  /// GroupedK: the ends of the groups.
   __device__ __forceinline__ uint32_t share() const { return empty(Traits::STAGES); }
 
   /// Called by one thread.

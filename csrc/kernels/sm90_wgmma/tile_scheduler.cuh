@@ -19,6 +19,8 @@
 //
 // An Edged kernel covers the last columns of C by residue tiles, which the clusters compute that have no other tile in
 // the last wave.
+//
+// A grouped kernel computes work tiles of one group each. With groups of k, each work tile has k-tiles of its own.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +30,7 @@
 #include "kernels/sm90_wgmma/stream_k.h"
 #include "kernels/sm90_wgmma/traits.cuh"
 #include "ptx/cluster.cuh"
+#include "ptx/global.cuh"
 #include "ptx/shared.cuh"
 #include "tile/raster.h"
 #include "tile/triangle.h"
@@ -41,6 +44,9 @@ struct Work {
   int outer, inner;      // batch indices
   uint32_t helpers = 0;  // the number of clusters right before this one that leave partial sums of the tile to it
   bool is_edge = false;  // a residue tile (Edged)
+  int k_begin = 0;       // GroupedK: the first k of the group
+  int k_tail = 0;        // GroupedK: how many k of the last k-tile are the group's
+  int row_end = 0;       // Grouped: the row behind the last one of the group. Rows from here on are not stored
 };
 
 /// The block's rank in its cluster. It is read wherever it is needed, because it is not worth a register.
@@ -70,12 +76,14 @@ __device__ __forceinline__ Work work_at(const Params& p, uint32_t id) {
   return work_at<Traits>(p, p.raster, id);
 }
 
-enum class Order { kWhole, kStreamK, kEdged, kTriangle };
+enum class Order { kWhole, kStreamK, kEdged, kTriangle, kGrouped, kGroupsK };
 
 /// The work of a cluster, iteration by iteration. Here: every cluster computes whole work tiles.
 template <class Traits, Order = Traits::kStreamK     ? Order::kStreamK
                                 : Traits::kEdged     ? Order::kEdged
                                 : Traits::kSymmetric ? Order::kTriangle
+                                : Traits::kGrouped   ? Order::kGrouped
+                                : Traits::kGroupsK   ? Order::kGroupsK
                                                      : Order::kWhole>
 class TileScheduler {
  public:
@@ -175,6 +183,173 @@ class TileScheduler<Traits, Order::kStreamK> {
 
   const StreamKParams& p_;
   uint32_t smem_;  // 16 bytes
+};
+
+/// Grouped: work tiles of one group each. The block makes a table of its work tiles at its start, since only the device
+/// knows the groups.
+template <class Traits>
+class TileScheduler<Traits, Order::kGrouped> {
+ public:
+  __device__ __forceinline__ TileScheduler(const GroupedParams& p, uint32_t smem) : p_(p), smem_(smem) {}
+
+  /// Called by all threads, after the wait for the kernels before this one: writes the table. `scratch` is shared
+  /// memory of kScratchBytes bytes that is free afterwards.
+  ///
+  /// Ends that decrease, or lie beyond the rows, are errors of the caller. Every row of a tile is a row of D even then,
+  /// and a cluster has at most kMaxTurns tiles.
+  __device__ __forceinline__ void start(unsigned char* scratch) const {
+    auto* const first = reinterpret_cast<uint32_t*>(scratch);  // (groups + 1): row tiles before a group
+    auto* const begin = reinterpret_cast<int*>(first + Traits::kMaxGroups + 4);     // (groups)
+    auto* const end = begin + Traits::kMaxGroups;                                   // (groups)
+    auto* const warp_sums = reinterpret_cast<uint32_t*>(end + Traits::kMaxGroups);  // (2, kWarps)
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t before = 0;
+    for (int chunk = 0; chunk < p_.groups; chunk += Traits::kThreads) {
+      const int g = chunk + static_cast<int>(threadIdx.x);
+      uint32_t tiles = 0;
+      if (g < p_.groups) {
+        begin[g] = g == 0 ? 0 : min(max(end_of(g - 1), 0), p_.rows);
+        end[g] = min(max(end_of(g), begin[g]), p_.rows);
+        tiles = static_cast<uint32_t>(end[g] - begin[g] + Traits::kGroupRows - 1) / Traits::kGroupRows;
+      }
+      uint32_t sum = tiles;
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const uint32_t other = __shfl_up_sync(~0u, sum, step);
+        if (lane >= step) sum += other;
+      }
+      uint32_t* const sums = warp_sums + chunk / Traits::kThreads % 2 * kWarps;
+      if (lane == 31) sums[warp] = sum;
+      __syncthreads();
+      uint32_t all = 0;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        if (w == warp) sum += before + all;
+        all += sums[w];
+      }
+      if (g < p_.groups) first[g + 1] = sum;
+      before += all;
+    }
+    if (threadIdx.x == 0) first[0] = 0;
+    __syncthreads();
+    const uint32_t units = before * p_.columns;
+    const uint32_t turns = units <= cluster() ? 0 : (units - cluster() - 1) / p_.clusters + 1;
+    if (threadIdx.x == 0) ptx::st_shared_4(smem_, min(turns, static_cast<uint32_t>(Traits::kMaxTurns)));
+    if (threadIdx.x < min(turns, static_cast<uint32_t>(Traits::kMaxTurns))) {
+      const uint32_t unit = cluster() + threadIdx.x * p_.clusters;
+      uint32_t low = 0, high = static_cast<uint32_t>(p_.groups) - 1;  // the unit's group is the first with a later end
+      while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (first[middle + 1] * p_.columns > unit) {
+          high = middle;
+        } else {
+          low = middle + 1;
+        }
+      }
+      // Column by column in panels of rows, as tile::unit_at.
+      const uint32_t in_group = unit - first[low] * p_.columns, height = first[low + 1] - first[low];
+      const uint32_t panel = in_group / (p_.panel * p_.columns), in_panel = in_group - panel * p_.panel * p_.columns;
+      const uint32_t panel_height = min(p_.panel, height - panel * p_.panel);
+      const uint32_t column = in_panel / panel_height;
+      const int row =
+          begin[low] + static_cast<int>((panel * p_.panel + in_panel - column * panel_height) * Traits::kGroupRows);
+      const uint32_t rows = static_cast<uint32_t>(max(min(end[low] - row, Traits::kGroupRows), 0));
+      const uint32_t at = entry(threadIdx.x);
+      ptx::st_shared_4(at, static_cast<uint32_t>(row));
+      ptx::st_shared_4(at + 4, low | rows << kGroupBits | column << (kGroupBits + kRowBits));
+    }
+    __syncthreads();
+  }
+  __device__ __forceinline__ bool has(uint32_t turn) const { return turn < read(smem_); }
+  static __device__ __forceinline__ uint32_t partials() { return 0; }
+
+  __device__ __forceinline__ Work work(uint32_t turn) const {
+    const int row = static_cast<int>(read(entry(turn)));
+    const uint32_t rest = read(entry(turn) + 4), rank = block_rank<Traits>();
+    const uint32_t column = rest >> (kGroupBits + kRowBits);
+    Work work{};
+    work.k_last = p_.k_tiles;
+    work.inner = static_cast<int>(rest % (1u << kGroupBits));
+    work.row_end = row + static_cast<int>(rest >> kGroupBits & ((1u << kRowBits) - 1));
+    if constexpr (Traits::kSwapped) {
+      work.m0 = static_cast<int>(column * Traits::BM);
+      work.n0 = row;
+    } else {
+      work.m0 = row + static_cast<int>(rank % Traits::CM) * Traits::BM;
+      work.n0 = static_cast<int>((column * Traits::CN + rank / Traits::CM) * Traits::BN);
+    }
+    return work;
+  }
+
+ private:
+  static constexpr int kWarps = Traits::kThreads / 32;
+  // An entry of the table is the first row, and in one word the group, the rows that belong to it, and the column.
+  static constexpr int kGroupBits = 10, kRowBits = 9;
+  static_assert(Traits::kMaxGroups <= 1 << kGroupBits && Traits::kGroupRows < 1 << kRowBits);
+  static_assert(4 * (3 * Traits::kMaxGroups + 4 + 2 * kWarps) <= Traits::kStagingBuffers * Traits::kStagingBytes);
+
+  static __device__ __forceinline__ uint32_t cluster() { return blockIdx.x / Traits::kCluster; }
+  __device__ __forceinline__ int end_of(int group) const { return static_cast<int>(ptx::ld_4(p_.ends + group)); }
+  __device__ __forceinline__ uint32_t entry(uint32_t turn) const { return smem_ + 8 + turn * 8; }
+  /// Volatile, because the compiler would otherwise keep the words in registers.
+  static __device__ __forceinline__ uint32_t read(uint32_t at) {
+    return *static_cast<const volatile uint32_t*>(__cvta_shared_to_generic(at));
+  }
+
+  const GroupedParams& p_;
+  uint32_t smem_;  // 8 bytes, the first of which hold the number of work tiles; then the table
+};
+
+/// GroupedK: the k-tiles of a work tile are those of its group, from the group's first k on. A group without any k has
+/// one k-tile, of zeros.
+template <class Traits>
+class TileScheduler<Traits, Order::kGroupsK> {
+ public:
+  __device__ __forceinline__ TileScheduler(const GroupedKParams& p, uint32_t smem) : p_(p), smem_(smem) {}
+
+  /// Called by all threads, after the wait for the kernels before this one: copies the groups' ends.
+  __device__ __forceinline__ void start(unsigned char*) const {
+    if (threadIdx.x == 0) ptx::st_shared_4(smem_, 0);
+    for (int g = static_cast<int>(threadIdx.x); g < p_.groups; g += Traits::kThreads) {
+      ptx::st_shared_4(smem_ + 4 * (g + 1),
+                       static_cast<uint32_t>(min(max(static_cast<int>(ptx::ld_4(p_.ends + g)), 0), p_.k)));
+    }
+    __syncthreads();
+  }
+  __device__ __forceinline__ bool has(uint32_t turn) const { return unit(turn) < p_.units; }
+  static __device__ __forceinline__ uint32_t partials() { return 0; }
+  __device__ __forceinline__ Work work(uint32_t turn) const {
+    Work work = work_at<Traits>(p_, unit(turn));
+    const Span span = span_of(work.inner);
+    work.k_begin = span.begin;
+    work.k_last = span.tiles();
+    work.k_tail = span.count - (span.tiles() - 1) * Traits::BK;
+    return work;
+  }
+  /// The number of k-tiles of an iteration's work tile.
+  __device__ __forceinline__ uint32_t k_tiles(uint32_t turn) const {
+    return static_cast<uint32_t>(span_of(static_cast<int>(p_.raster.per_batch.quotient(unit(turn)))).tiles());
+  }
+
+ private:
+  struct Span {
+    int begin, count;
+    __device__ __forceinline__ int tiles() const { return max((count + Traits::BK - 1) / Traits::BK, 1); }
+  };
+  static __device__ __forceinline__ uint32_t unit(uint32_t turn) {
+    return (blockIdx.x + turn * gridDim.x) / Traits::kCluster;
+  }
+  /// Volatile, because the compiler would otherwise keep the words in registers.
+  __device__ __forceinline__ int end_before(int group) const {
+    return *static_cast<const volatile int*>(__cvta_shared_to_generic(smem_ + 4 * group));
+  }
+  __device__ __forceinline__ Span span_of(int group) const {
+    const int begin = end_before(group);
+    return {begin, max(end_before(group + 1) - begin, 0)};
+  }
+
+  const GroupedKParams& p_;
+  uint32_t smem_;  // the end of each group, after a 0
 };
 
 }  // namespace hgemm::sm90_wgmma

@@ -62,9 +62,30 @@ struct SymmetricParams : Params {
   tile::Triangle triangle;
 };
 
+/// The parameters of a grouped kernel. `raster` and `units` are not used: only the device knows the groups.
+struct GroupedParams : Params {
+  const int32_t* ends;  // (groups): the row behind the last one of each group
+  int groups;
+  int rows;          // of all groups
+  uint32_t columns;  // work tiles along the columns of D
+  uint32_t panel;    // work tiles along the rows of a group in a panel of the raster order
+  uint32_t clusters;
+};
+
+/// The parameters of a GroupedK kernel. The groups are the batches of `raster`.
+struct GroupedKParams : Params {
+  const int32_t* ends;  // (groups): the k behind the last one of each group
+  int groups;
+  int k;  // of all groups
+};
+
 template <class Traits>
 using ParamsOf = std::conditional_t<
     Traits::kStreamK, StreamKParams,
-    std::conditional_t<Traits::kEdged, EdgedParams, std::conditional_t<Traits::kSymmetric, SymmetricParams, Params> > >;
+    std::conditional_t<
+        Traits::kEdged, EdgedParams,
+        std::conditional_t<Traits::kSymmetric, SymmetricParams,
+                           std::conditional_t<Traits::kGrouped, GroupedParams,
+                                              std::conditional_t<Traits::kGroupsK, GroupedKParams, Params> > > > >;
 
 }  // namespace hgemm::sm90_wgmma

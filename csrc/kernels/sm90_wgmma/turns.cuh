@@ -42,11 +42,12 @@ class Turns {
 ///
 /// A block with a single tile runs the epilogue only once, and its instructions then have to come from L2. So the
 /// warpgroup without a tile runs the epilogue beforehand, on rows beyond D, of which TMA stores nothing. This rehearsal
-/// warms the instruction cache. Blocks with tiles of 64 rows finish sooner without it.
+/// warms the instruction cache. Blocks with tiles of 64 rows finish sooner without it, and those of grouped kernels
+/// start too late for it.
 template <class Traits>
 class Turns<Traits, true> {
  public:
-  static constexpr bool kRehearses = !Traits::kStreamK && Traits::BM > 64;
+  static constexpr bool kRehearses = !Traits::kStreamK && !Traits::kGrouped && !Traits::kGroupsK && Traits::BM > 64;
   __device__ __forceinline__ Turns(const TileScheduler<Traits>& tiles, int group) : tiles_(tiles), group_(group) {}
   static __device__ __forceinline__ int row_in_tile() { return 0; }
   __device__ __forceinline__ uint32_t first() const {
@@ -71,7 +72,7 @@ class Turns<Traits, true> {
     if (tiles_.has(turn + 1)) ptx::barrier_arrive(NamedBarrier::kMathOrder + 1 - group_, Traits::kConsumerThreads);
   }
   /// Makes the epilogue of the block's last tile stage its results in the ring. Stream-K kernels have no registers for
-  /// it.
+  /// it, and the tiles of GroupedK kernels may have fewer k-tiles than the ring has stages.
   __device__ __forceinline__ void before_last_epilogue(const Params& p, uint32_t turn, bool rehearses,
                                                        const SharedMemory<Traits>& smem, int warp,
                                                        Epilogue<Traits>& epilogue) const {
@@ -79,7 +80,8 @@ class Turns<Traits, true> {
     constexpr bool kFits = kBuffers * Traits::kStagingBytes <= Traits::STAGES * Traits::kStageBytes;
     static_assert(kFits || Traits::kSymmetric, "whose largest tiles have too many buffers");
     // Every stage has been refilled for this tile, so the other warpgroup has released all of them.
-    if (!Traits::kStreamK && kFits && p.k_tiles >= Traits::STAGES && !rehearses && !tiles_.has(turn + 1)) {
+    if (!Traits::kStreamK && !Traits::kGroupsK && kFits && p.k_tiles >= Traits::STAGES && !rehearses &&
+        !tiles_.has(turn + 1)) {
       // The other warps of this warpgroup must have read the stages, too.
       ptx::barrier_sync(NamedBarrier::kStagesRead + group_, Traits::kWarpgroupThreads);
       epilogue.stage_in_ring(smem.stage(0) + warp * Traits::kStagingWarpBytes);

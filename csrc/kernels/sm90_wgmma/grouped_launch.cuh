@@ -1,0 +1,84 @@
+// Host side of the grouped kernels: from a GroupedProduct to a launch.
+#pragma once
+
+#include "core/grouped.h"
+#include "kernels/sm90_wgmma/launch.cuh"
+
+namespace hgemm::sm90_wgmma {
+
+#ifndef HGEMM_NO_SM90A
+
+/// All parameters of a launch but the tensor maps.
+template <class Config>
+GroupedParams grouped_params_of(const GroupedProduct& grouped, const DeviceFacts& facts) {
+  const Problem& p = grouped.product;
+  GroupedParams params{};
+  params.m = static_cast<int>(Config::kSwapped ? p.n : p.m);
+  params.n = static_cast<int>(Config::kSwapped ? p.m : p.n);
+  params.k_tiles = static_cast<int>((p.k + Config::BK - 1) / Config::BK);
+  params.batch_inner = FastDivisor(1);
+  params.pitch_b = Config::BN;
+  params.store_tma = true;
+  params.finish = Finish::kScale;
+  params.defers = Config::kDefers && params.k_tiles >= Config::kHalves;
+  params.epilogue = tile::epilogue_params(p, nullptr);
+  params.ends = grouped.ends;
+  params.groups = static_cast<int>(p.batch[1]);
+  params.rows = static_cast<int>(p.m);
+  params.columns = static_cast<uint32_t>((p.n + Config::kTileColumns - 1) / Config::kTileColumns);
+  params.panel = std::max(1, kRasterRows / Config::kGroupRows);
+  // No ends that do not decrease have more work tiles than this.
+  const int64_t units = (p.m / Config::kGroupRows + std::min(p.m, p.batch[1])) * params.columns;
+  const int64_t at_once = clusters_at_once(facts, Config::kCluster);
+  params.clusters =
+      static_cast<uint32_t>(std::max(std::min(units, at_once), (units + Config::kMaxTurns - 1) / Config::kMaxTurns));
+  return params;
+}
+
+/// Launches D[g] = A[:, k of g] @ B[k of g].
+template <class Config, class T>
+Status launch_groups_of_k(const GroupedProduct& grouped, const DeviceFacts& facts, cudaStream_t stream) {
+  const Problem& p = grouped.product;
+  GroupedKParams params = params_of<Config>(p, facts, {.by_tma = true, .finish = Finish::kScale}, nullptr);
+  params.ends = grouped.ends;
+  params.groups = static_cast<int>(p.batch[1]);
+  params.k = static_cast<int>(p.k);
+  int32_t moves[2];
+  if (const Status e = tile::operand_map(p, p.d, p.m, p.n, p.d.row_stride, 16, &params.d, moves)) return e;
+  return launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, facts, params, stream);
+}
+
+/// Launches D[rows of g] = A[rows of g] @ B[g].
+template <class Config, class T>
+Status launch_groups_of_rows(const GroupedProduct& grouped, const DeviceFacts& facts, cudaStream_t stream) {
+  const Problem& p = grouped.product;
+  GroupedParams params = grouped_params_of<Config>(grouped, facts);
+  int32_t moves[2];
+  constexpr int kStoredRows = Config::kSwapped ? 64 : 16;
+  if (const Status e = tile::operand_map(p, p.d, p.m, p.n, p.d.row_stride, kStoredRows, &params.d, moves)) return e;
+  if constexpr (Config::kSwapped) {
+    const Problem q = swapped_problem(p);
+    return p.b_major() == Major::kK
+               ? launch_traits<Traits<Config, T, Major::kK, Major::kK> >(q, facts, params, stream)
+               : launch_traits<Traits<Config, T, Major::kMN, Major::kK> >(q, facts, params, stream);
+  } else {
+    return p.b_major() == Major::kK
+               ? launch_traits<Traits<Config, T, Major::kK, Major::kK> >(p, facts, params, stream)
+               : launch_traits<Traits<Config, T, Major::kK, Major::kMN> >(p, facts, params, stream);
+  }
+}
+
+/// Enqueues a grouped product. `Config` is a Grouped or a GroupedK one.
+template <class Config, DType kDType>
+Status launch_grouped(const GroupedProduct& grouped, const DeviceFacts& facts, cudaStream_t stream) {
+  using T = ElementOf<kDType>;
+  if constexpr (Config::kGroupsK) {
+    return launch_groups_of_k<Config, T>(grouped, facts, stream);
+  } else {
+    return launch_groups_of_rows<Config, T>(grouped, facts, stream);
+  }
+}
+
+#endif
+
+}  // namespace hgemm::sm90_wgmma
