@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import itertools
 import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -159,6 +160,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_variant_count": (c_int, []),
     "hgemm_variant_info": (c_int, [c_int, POINTER(VariantInfo)]),
     "hgemm_find_variant": (c_int, [c_char_p]),
+    "hgemm_grouped_name": (c_char_p, [c_int]),
+    "hgemm_grouped_choice": (c_int, [*[c_int64] * 4, c_int, c_int, POINTER(Facts)]),
     "hgemm_has_device_code": (c_int, []),
     "hgemm_chips": (c_int, [POINTER(c_int32), c_int]),
     "hgemm_preset_facts": (c_int, [c_int, POINTER(Facts)]),
@@ -247,6 +250,21 @@ def variant_infos() -> tuple[VariantInfo, ...]:
     for id_, info in enumerate(infos):
         check(lib().hgemm_variant_info(id_, info))
     return tuple(infos)
+
+
+#: The ids of the kernels of grouped products in reports begin here.
+FIRST_GROUPED = 1 << 16
+#: What a counted call has in place of an activation if it is a grouped product.
+GROUPED_ACT = -1
+
+
+@functools.cache
+def grouped_names() -> tuple[str, ...]:
+    """Returns the names of the kernels of grouped products, by index. It is empty if there is no library."""
+    if not _library.load():
+        return ()
+    names = itertools.takewhile(bool, map(lib().hgemm_grouped_name, itertools.count()))
+    return tuple(name.decode() for name in names)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -377,6 +395,11 @@ class Context:
             if needed <= capacity:
                 return counts if needed == capacity else (CallCount * needed).from_buffer_copy(counts)
             capacity = needed
+
+
+def set_no_process() -> None:
+    """Ends the context of the process. Without one, nothing happens."""
+    lib().hgemm_context_set_process(None)
 
 
 def set_no_process() -> None:

@@ -31,6 +31,8 @@ SCHEMA = 1  # the version of the files that Report.save writes
 class Row:
     """One kind of matmul, with its calls: ``batch`` matmuls of (m, k) and (k, n) per call.
 
+    The rows of a grouped product's groups together are its ``m``; its ``op`` is "grouped".
+
     The sizes are 0 where a row is not one kind of matmul. ``layout`` has one letter each for A and B: N if the matrix
     is stored as it is, T if its transpose is stored. ``variant`` is the kernel, or "torch". ``reason`` says why it was
     chosen.
@@ -133,7 +135,7 @@ class Report:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes every kind of matmul to a file, as JSON for ``hgemm tune --report``.
+        """Writes every kind of matmul, but no grouped product, to a file, as JSON for ``hgemm tune --report``.
 
         The file is replaced atomically: a reader finds either the old file or the new one. Its content is::
 
@@ -147,7 +149,8 @@ class Report:
         Raises:
             OSError: the file cannot be written.
         """
-        products = ",\n".join(json.dumps(_product(count)) for count in self._counts(as_shown=False))
+        counts = (count for count in self._counts(as_shown=False) if count.act != _native.GROUPED_ACT)
+        products = ",\n".join(json.dumps(_product(count)) for count in counts)
         text = f'{{"schema": {SCHEMA}, "products": [\n{products}\n]}}\n'
         _files.replace(Path(path), text, f".{os.getpid()}.new")
 
@@ -186,6 +189,8 @@ def _fields(count: tuple[Any, ...], reason: str) -> _Fields:
 
 @functools.cache
 def _op(batched: bool, has_addend: int, act: int) -> str:
+    if act == _native.GROUPED_ACT:
+        return "grouped"
     op = ("baddbmm" if has_addend else "bmm") if batched else ("addmm" if has_addend else "mm")
     return f"{op}+{ACTIVATIONS[act]}" if act else op
 

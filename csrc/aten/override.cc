@@ -12,6 +12,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/_addmm_activation_cuda_dispatch.h>
+#include <ATen/ops/_grouped_mm_cuda_dispatch.h>
 #include <ATen/ops/addmm_cuda_dispatch.h>
 #include <ATen/ops/addmv_cuda_dispatch.h>
 #include <ATen/ops/baddbmm_cuda_dispatch.h>
@@ -359,6 +360,68 @@ Tensor vdot(KeySet keys, const Tensor& a, const Tensor& b) {
   return make({.op = Op::kMatmul, .a = &a, .b = &b}, earlier<vdot>, keys, TORCHS(vdot), a, b);
 }
 
+/// An uninitialised matrix whose rows start at multiples of 16 bytes, for 16-bit elements.
+Tensor padded_matrix(int64_t rows, int64_t columns, const Tensor& like) {
+  const int64_t pitch = (columns + 7) / 8 * 8;
+  return at::cuda::empty({rows, pitch}, like.scalar_type(), at::kStrided, like.device(), std::nullopt, std::nullopt)
+      .as_strided({rows, columns}, {pitch, 1});
+}
+
+Tensor padded_copy(const Tensor& t) {
+  return padded_matrix(t.size(0), t.size(1), t).copy_(t);
+}
+
+/// Computes a grouped product with a kernel of ours, if the plan names one; returns an undefined tensor where torch is
+/// to compute it.
+Tensor compute_grouped(const Tensor& a, const Tensor& b, const std::optional<Tensor>& offs,
+                       std::optional<ScalarType> out_dtype) {
+  if (!a.device().is_cuda() || b.device() != a.device()) return {};
+  const bool has_offs = offs.has_value() && offs->defined();
+  HgemmGrouped grouped{};
+  grouped.a = operand(a);
+  grouped.b = operand(b);
+  grouped.offs.ndim = -1;
+  if (has_offs) grouped.offs = operand(*offs);
+  grouped.offs_is_int32 = has_offs && offs->scalar_type() == ScalarType::Int;
+  grouped.offs_is_elsewhere = has_offs && offs->device() != a.device();
+  grouped.out_dtype = dtype_of(out_dtype.value_or(a.scalar_type()));
+  grouped.ordinal = a.device().index();
+  grouped.in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  if (!is_plain(a) || !is_plain(b) || (has_offs && !is_plain(*offs))) grouped.left = HGEMM_LEFT_TENSOR;
+  TORCH_CHECK(aoti_torch_get_current_cuda_stream(grouped.ordinal, &grouped.stream) == 0, "hgemm: no current stream");
+  HgemmGroupedPlan plan;
+  const int planned = api->plan_grouped(&grouped, &plan);
+  TORCH_CHECK(planned != HGEMM_REFUSED, api->error());
+  if (planned != HGEMM_OURS) {
+    Tensor d;
+    if (plan.is_bmm != 0) compute({.op = Op::kBmm, .a = &a, .b = &b}, d);
+    return d;
+  }
+  const c10::DeviceGuard on_device(a.device());
+  // The first dimension is left out where the result has two.
+  const int64_t whole[] = {plan.groups, plan.rows, plan.pitch}, sizes[] = {plan.groups, plan.rows, plan.columns};
+  const int64_t strides[] = {plan.rows * plan.pitch, plan.pitch, 1};
+  const size_t first = plan.groups == 0;
+  const auto shape = [first](const int64_t (&all)[3]) { return at::IntArrayRef(all + first, 3 - first); };
+  const Tensor d = at::cuda::empty(shape(whole), a.scalar_type(), at::kStrided, a.device(), std::nullopt, std::nullopt);
+  Tensor a_copy, b_copy;
+  if (plan.copies_a != 0) a_copy = padded_copy(plan.is_transposed != 0 ? b.t() : plan.groups != 0 ? a.t() : a);
+  if (plan.copies_b != 0) b_copy = padded_copy(b);
+  const auto data = [](const Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
+  TORCH_CHECK(api->launch_grouped(&plan, data(d), data(a_copy), data(b_copy), grouped.stream) == 0, api->error());
+  const Tensor result = plan.pitch == plan.columns ? d : d.as_strided(shape(sizes), shape(strides));
+  if (plan.is_transposed == 0) return result;
+  return padded_matrix(plan.columns, plan.rows, a).copy_(result.t());
+}
+
+Tensor grouped_mm(KeySet keys, const Tensor& a, const Tensor& b, const std::optional<Tensor>& offs,
+                  const std::optional<Tensor>& bias, std::optional<ScalarType> out_dtype) {
+  if (api->active() && !bias.has_value()) {
+    if (Tensor d = compute_grouped(a, b, offs, out_dtype); d.defined()) return d;
+  }
+  return earlier<grouped_mm>(keys, TORCHS(_grouped_mm), a, b, offs, bias, out_dtype);
+}
+
 /// The operators that are overridden, and torch's text of where they were registered, which all of them share.
 std::vector<std::string> overridden;
 std::string registered_here;
@@ -398,6 +461,7 @@ void implement(torch::Library& library) {
   door<addmm_activation_out>(library, "_addmm_activation.out");
   door<dot>(library, "dot");
   door<vdot>(library, "vdot");
+  door<grouped_mm>(library, "_grouped_mm");
 }
 
 /// Drops torch's warning that a registered kernel is overridden, which is intended here. Passes every other warning on.
@@ -456,7 +520,8 @@ HGEMM_EXPORT void hgemm_aten_allocate(int64_t ndim, const int64_t* sizes, int32_
 HGEMM_EXPORT const char* hgemm_aten_install(const HgemmGemmApi* table) {
   using namespace hgemm;
   if (table->sizes[0] != sizeof(HgemmGemmApi) || table->sizes[1] != sizeof(HgemmProduct) ||
-      table->sizes[2] != sizeof(HgemmPlan)) {
+      table->sizes[2] != sizeof(HgemmPlan) || table->sizes[3] != sizeof(HgemmGrouped) ||
+      table->sizes[4] != sizeof(HgemmGroupedPlan)) {
     return "it was compiled for another version of this package";
   }
   static const std::string error = [table]() -> std::string {

@@ -17,6 +17,7 @@
 #include "dispatch/context.h"
 #include "dispatch/devices.h"
 #include "dispatch/explain.h"
+#include "dispatch/grouped.h"
 #include "dispatch/invariance.h"
 #include "dispatch/models/learned.h"
 #include "dispatch/models/table.h"
@@ -212,6 +213,25 @@ int hgemm_add_variants(const void* variants, int count, int variant_bytes, const
     if (variant_bytes != sizeof(Variant)) fail("these kernels were built for another version of this library");
     add_variants(static_cast<const Variant*>(variants), count, family);
   });
+}
+
+const char* hgemm_grouped_name(int index) {
+  return index >= 0 && index < hgemm::grouped_kernel_count() ? hgemm::grouped_kernel(index).name : nullptr;
+}
+
+int hgemm_grouped_choice(int64_t rows, int64_t groups, int64_t n, int64_t k, int dtype, int b_major,
+                         const HgemmFacts* facts) {
+  const bool is_k_major = b_major == static_cast<int>(hgemm::Major::kK);
+  hgemm::GroupedProduct grouped;
+  hgemm::Problem& p = grouped.product;
+  p.m = rows;
+  p.n = n;
+  p.k = k;
+  p.batch[1] = groups;
+  p.a = {nullptr, k, 1, {0, 0}};
+  p.b = {nullptr, is_k_major ? 1 : n, is_k_major ? k : 1, {0, n * k}};
+  p.dtype = p.out_dtype = static_cast<hgemm::DType>(dtype);
+  return hgemm::choose_grouped(grouped, facts_of(*facts));
 }
 
 int hgemm_find_variant(const char* name) {

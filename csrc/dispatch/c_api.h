@@ -198,6 +198,14 @@ HGEMM_API int hgemm_variant_count(void);
 /* Fills `info` for the kernel `id`. Fails where there is no such kernel. */
 HGEMM_API int hgemm_variant_info(int id, HgemmVariantInfo* info);
 
+/* Returns the name of the kernel `index` of grouped products; null where there is no such kernel. */
+HGEMM_API const char* hgemm_grouped_name(int index);
+
+/* Returns the index of the kernel that a grouped product of (rows, k) and (groups, k, n) would run on; -2 for torch.
+   `b_major`: 0 where k is the contiguous index of the weights, 1 where n is. All operands are aligned. */
+HGEMM_API int hgemm_grouped_choice(int64_t rows, int64_t groups, int64_t n, int64_t k, int dtype, int b_major,
+                                   const HgemmFacts* facts);
+
 /* Returns the id of the kernel called `name`; -1 for "auto", -2 for "torch", -3 for an unknown name. */
 HGEMM_API int hgemm_find_variant(const char* name);
 

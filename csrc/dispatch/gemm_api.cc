@@ -8,12 +8,13 @@
 
 #include "dispatch/c_api.h"
 #include "dispatch/context.h"
+#include "dispatch/grouped.h"
 #include "dispatch/plan.h"
 
 namespace hgemm {
 namespace {
 
-static_assert(sizeof(Job) <= sizeof(HgemmPlan::state));
+static_assert(sizeof(Job) <= sizeof(HgemmPlan::state) && sizeof(GroupedJob) <= sizeof(HgemmGroupedPlan::state));
 
 thread_local std::string message;
 
@@ -96,13 +97,58 @@ int launch_planned(const HgemmPlan* plan, const HgemmMemory* memory, void* strea
   return status;
 }
 
+int plan_of_grouped(const HgemmGrouped* grouped, HgemmGroupedPlan* out) {
+  try {
+    const TensorView offs = view_of(grouped->offs);
+    GroupedPlan plan;
+    const Outcome outcome =
+        plan_grouped({.a = view_of(grouped->a),
+                      .b = view_of(grouped->b),
+                      .has_known_dtypes = grouped->a.dtype >= 0 && grouped->b.dtype >= 0 && grouped->out_dtype >= 0,
+                      .out_dtype = static_cast<DType>(grouped->out_dtype),
+                      .offs = grouped->offs.ndim >= 0 ? &offs : nullptr,
+                      .offs_is_int32 = grouped->offs_is_int32 != 0,
+                      .offs_is_elsewhere = grouped->offs_is_elsewhere != 0,
+                      .ordinal = grouped->ordinal,
+                      .stream = grouped->stream,
+                      .in_backward = grouped->in_backward != 0,
+                      .left = static_cast<HgemmLeft>(grouped->left)},
+                     &plan);
+    message = plan.message;
+    out->groups = plan.groups;
+    out->rows = plan.rows;
+    out->columns = plan.columns;
+    out->pitch = plan.pitch;
+    out->is_bmm = plan.is_bmm;
+    out->copies_a = plan.copies_a;
+    out->copies_b = plan.copies_b;
+    out->is_transposed = plan.is_transposed;
+    std::memcpy(out->state, &plan.job, sizeof(plan.job));
+    return outcome == Outcome::kOurs ? HGEMM_OURS : outcome == Outcome::kTorch ? HGEMM_TORCH : HGEMM_REFUSED;
+  } catch (const std::exception& error) {
+    message = error.what();
+    return HGEMM_REFUSED;
+  }
+}
+
+int launch_planned_grouped(const HgemmGroupedPlan* plan, void* d, void* a_copy, void* b_copy, void* stream) {
+  GroupedJob job;
+  std::memcpy(&job, plan->state, sizeof(job));
+  const Status status = launch(job, d, a_copy, b_copy, stream);
+  if (status != 0) message = launch_error(job, status);
+  return status;
+}
+
 constexpr HgemmGemmApi kApi = {
-    .sizes = {sizeof(HgemmGemmApi), sizeof(HgemmProduct), sizeof(HgemmPlan)},
+    .sizes = {sizeof(HgemmGemmApi), sizeof(HgemmProduct), sizeof(HgemmPlan), sizeof(HgemmGrouped),
+              sizeof(HgemmGroupedPlan)},
     .reserved = 0,
     .active = [] { return static_cast<int>(context_holds()); },
     .plan = plan,
     .plan_with_less = plan_again,
     .launch = launch_planned,
+    .plan_grouped = plan_of_grouped,
+    .launch_grouped = launch_planned_grouped,
     .error = [] { return message.c_str(); },
 };
 

@@ -69,13 +69,35 @@ enum HgemmLeft {
   HGEMM_LEFT_MEMORY = 6  /* the kernel's workspace, or a copy of an operand, could not be allocated */
 };
 
+/* One grouped product by the rules of aten::_grouped_mm. */
+typedef struct HgemmGrouped {
+  HgemmOperand a, b;
+  HgemmOperand offs;         /* its dtype has no meaning */
+  int32_t offs_is_int32;     /* not 0: it is */
+  int32_t offs_is_elsewhere; /* not 0: offs is not on the device of a and b */
+  int32_t out_dtype;         /* a DType, or -1 as the dtypes of a and b: DType has no name for it */
+  int32_t ordinal;           /* of the CUDA device of a and b */
+  int32_t in_backward;       /* not 0: autograd's backward pass makes this call */
+  int32_t left; /* a HgemmLeft: why the caller leaves the product to torch; HGEMM_LEFT_NOT where it does not */
+  void* stream; /* the cudaStream_t that launch_grouped() will be given */
+} HgemmGrouped;
+
+/* The kernel that was chosen for a grouped product. The result has these sizes, the first only if it is not 0, and
+   strides (rows * pitch, pitch, 1). */
+typedef struct HgemmGroupedPlan {
+  int64_t groups, rows, columns, pitch;
+  int32_t is_bmm; /* HGEMM_TORCH only. Not 0: the product is a batched matmul, which the caller is to plan instead */
+  int32_t copies_a, copies_b, is_transposed; /* not 0: as in hgemm::GroupedPlan */
+  uint64_t state[64];                        /* the bytes of a hgemm::GroupedJob */
+} HgemmGroupedPlan;
+
 /* The outcome of HgemmGemmApi::plan. */
 enum HgemmPlanned { HGEMM_REFUSED = -1, HGEMM_TORCH = 0, HGEMM_OURS = 1 };
 
 typedef struct HgemmGemmApi {
-  /* sizeof of this struct, HgemmProduct and HgemmPlan. The override compares them with its own, and refuses to be
-     installed where they differ. */
-  int32_t sizes[3];
+  /* sizeof of this struct, HgemmProduct, HgemmPlan, HgemmGrouped and HgemmGroupedPlan. The override compares them with
+     its own, and refuses to be installed where they differ. */
+  int32_t sizes[5];
   int32_t reserved;
   /* Returns 1 if a context is active on this thread, else 0. */
   int (*active)(void);
@@ -93,6 +115,11 @@ typedef struct HgemmGemmApi {
   /* Enqueues the kernel of `plan` on `stream`, a cudaStream_t of the plan's device, which must be the current one.
      Returns 0, or a cudaError_t where the launch failed; error() then has the message. */
   int (*launch)(const HgemmPlan* plan, const HgemmMemory* memory, void* stream);
-  /* Returns this thread's last message. It stays valid until the thread's next call of plan() or launch(). */
+  /* plan() of a grouped product. Operands that torch refuses come to HGEMM_TORCH, so that torch raises its own error,
+     but sizes that do not fit to HGEMM_REFUSED. */
+  int (*plan_grouped)(const HgemmGrouped* grouped, HgemmGroupedPlan* plan);
+  /* launch() of a grouped product, into `d`. `a_copy`, `b_copy`: the copies that the plan asks for, else null. */
+  int (*launch_grouped)(const HgemmGroupedPlan* plan, void* d, void* a_copy, void* b_copy, void* stream);
+  /* Returns this thread's last message. It stays valid until the thread's next call of a function above. */
   const char* (*error)(void);
 } HgemmGemmApi;

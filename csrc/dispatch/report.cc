@@ -56,6 +56,13 @@ Decision decision_of(const HgemmCallKind& kind) {
           .remark = static_cast<Remark>(kind.remark)};
 }
 
+/// The reason for the choice of a grouped product's kernel.
+std::string grouped_reason(const HgemmCallKind& kind) {
+  if (kind.variant == kTorch) return "fallback: no kernel of ours takes this grouped product, or torch was asked for";
+  return kind.source == static_cast<int8_t>(Source::kForced) ? "forced: the call names the kernel"
+                                                             : "model: by the rows of a group";
+}
+
 float tenths(float us) {
   return std::isnan(us) ? 0.0f : std::nearbyint(us * 10) / 10;
 }
@@ -78,6 +85,7 @@ HgemmCallKind shown_of(const HgemmCallKind& kind) {
 }
 
 std::string reason_of(const HgemmCallKind& kind) {
+  if (kind.act == kGroupedAct && kind.left == HGEMM_LEFT_NOT) return grouped_reason(kind);
   if (kind.left != HGEMM_LEFT_NOT) return hgemm_left_reason(kind.left);
   if (kind.batch * kind.m * kind.n == 0) return "a size is 0, so there is nothing to multiply";
   return std::string(source_name(static_cast<Source>(kind.source))) + ": " +

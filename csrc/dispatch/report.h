@@ -7,6 +7,9 @@
 
 namespace hgemm {
 
+/// HgemmCallKind::act of a grouped product.
+constexpr int8_t kGroupedAct = -1;
+
 /// The kind without the fields that a report does not show, so that all fields of kinds which look alike are equal.
 /// Times are rounded as their text is.
 HgemmCallKind shown_of(const HgemmCallKind& kind);

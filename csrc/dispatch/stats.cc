@@ -102,7 +102,7 @@ HgemmCallKind kind_of(const CountedCall& call) {
           .out_dtype = static_cast<int8_t>(p.out_dtype),
           .a_major = static_cast<int8_t>(p.a_major()),
           .b_major = static_cast<int8_t>(p.b_major()),
-          .act = static_cast<int8_t>(p.act),
+          .act = call.is_grouped ? kGroupedAct : static_cast<int8_t>(p.act),
           .has_bias = p.bias != nullptr,
           .has_c = p.c.data != nullptr,
           .align = static_cast<int8_t>(alignments_of(p).least()),

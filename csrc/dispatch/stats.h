@@ -34,6 +34,7 @@ struct CountedCall {
   const Decision& decision;
   int left;  // a HgemmLeft
   int site;
+  bool is_grouped = false;  // a grouped product: the problem has the rows of all groups, and one batch
 };
 
 /// Counts a call for every tally that is started, and returns whether one is. Beyond kMostKinds kinds in a ledger, all

@@ -7,7 +7,9 @@
 
 #include "core/activation.h"
 #include "core/device.h"
+#include "dispatch/context.h"
 #include "dispatch/devices.h"
+#include "dispatch/grouped.h"
 #include "dispatch/plan.h"
 #include "dispatch/registry.h"
 #include "torch/torch_gemm.h"
@@ -375,6 +377,114 @@ void linear_gated(StableIValue* stack, uint64_t, uint64_t) {
   stack[0] = give(std::move(result));
 }
 
+/// The arguments of a grouped product.
+struct GroupedCall {
+  Tensor a, b, offs;                 // offs may be empty
+  std::optional<int32_t> out_dtype;  // torch's code of a dtype
+  int64_t variant = kAuto;
+
+  int32_t result_dtype() const { return out_dtype.value_or(a.dtype); }
+};
+
+/// Computes a grouped product with torch, outside of every context: the call has been counted, and must not come back
+/// through the override.
+Handle torch_grouped(const GroupedCall& call) {
+  const auto from = [](auto value) { return torch::stable::detail::from(value); };
+  std::optional<AtenTensorHandle> offs;
+  if (call.offs) offs = new_reference(call.offs.handle.get());
+  StableIValue stack[] = {from(new_reference(call.a.handle.get())), from(new_reference(call.b.handle.get())),
+                          from(offs), from(std::optional<AtenTensorHandle>()), from(call.out_dtype)};
+  const HgemmSettings before = std::exchange(detail::thread_settings, kNoSettings);
+  detail::thread_settings.variant = kOutside;
+  const AOTITorchError status = torch_call_dispatcher("aten::_grouped_mm", "", stack, TORCH_ABI_VERSION);
+  detail::thread_settings = before;
+  check(status, "_grouped_mm");
+  return Handle(torch::stable::detail::to<AtenTensorHandle>(stack[0]));
+}
+
+/// A 16-bit matrix whose rows start at multiples of 16 bytes, with the values of the matrix of these strides in
+/// `source`.
+Handle padded_copy(AtenTensorHandle source, int32_t dtype, Device device, int64_t rows, int64_t columns,
+                   int64_t row_stride, int64_t col_stride) {
+  const int64_t pitch = grouped_pitch(columns, DType::kBF16), whole[] = {rows, pitch}, sizes[] = {rows, columns};
+  const int64_t strides[] = {pitch, 1}, from[] = {row_stride, col_stride};
+  const Handle base = empty_contiguous(2, whole, dtype, device);
+  Handle copy = reinterpret(base.get(), 2, sizes, strides);
+  check(aoti_torch_copy_(copy.get(), reinterpret(source, 2, sizes, from).get(), 0), "copy_");
+  return copy;
+}
+
+/// The copy of the first or the second operand of a 2-D matrix `t`, or of its transpose.
+Handle padded_copy(const Tensor& t, bool transposed) {
+  const int64_t *sizes = t.view.sizes, *strides = t.view.strides;
+  return padded_copy(t.handle.get(), t.dtype, t.device, sizes[transposed], sizes[!transposed], strides[transposed],
+                     strides[!transposed]);
+}
+
+Handle run_grouped(GroupedCall call) {
+  const auto refuse = [](const std::string& message) { fail("hgemm::grouped_mm: " + message); };
+  if (!(call.a.device == call.b.device)) {
+    refuse("a (" + text_of_device(call.a.device) + ") and b (" + text_of_device(call.b.device) +
+           "): devices must match");
+  }
+  if (call.variant < kTorch || call.variant >= grouped_kernel_count()) {
+    refuse("variant must be -2 (torch), -1 (auto) or the index of a grouped kernel below " +
+           std::to_string(grouped_kernel_count()) + ", got " + std::to_string(call.variant));
+  }
+  const bool has_dtypes = gemm_dtype(call.a.dtype) && gemm_dtype(call.b.dtype) && gemm_dtype(call.result_dtype());
+  GroupedPlan plan;
+  plan_grouped({.a = call.a.view,
+                .b = call.b.view,
+                .has_known_dtypes = has_dtypes,
+                .out_dtype = gemm_dtype(call.result_dtype()).value_or(DType::kF32),
+                .offs = call.offs ? &call.offs.view : nullptr,
+                .offs_is_int32 = call.offs && call.offs.dtype == aoti_torch_dtype_int32(),
+                .offs_is_elsewhere = call.offs && !(call.offs.device == call.a.device),
+                .ordinal = call.a.device.index,
+                .stream = current_stream(call.a.device),
+                .variant = static_cast<int>(call.variant)},
+               &plan);
+  if (plan.outcome == Outcome::kInvalid || plan.outcome == Outcome::kRefused) fail(plan.message);
+  if (plan.is_bmm && call.variant == kAuto) {
+    Call bmm;
+    bmm.op = Op::kBmm;
+    bmm.a = std::move(call.a);
+    bmm.b = std::move(call.b);
+    return run(bmm);
+  }
+  const OnDevice on_device(call.a.device);
+  if (plan.outcome != Outcome::kOurs) return torch_grouped(call);
+  // The first dimension is left out where the result has two.
+  const int64_t whole[] = {plan.groups, plan.rows, plan.pitch}, sizes[] = {plan.groups, plan.rows, plan.columns};
+  const int64_t strides[] = {plan.rows * plan.pitch, plan.pitch, 1};
+  const int first = plan.groups == 0;
+  Handle d = empty_contiguous(3 - first, whole + first, call.a.dtype, call.a.device);
+  Handle a_copy, b_copy;
+  if (plan.copies_a) {
+    a_copy = plan.is_transposed ? padded_copy(call.b, true) : padded_copy(call.a, plan.groups != 0);
+  }
+  if (plan.copies_b) b_copy = padded_copy(call.b, false);
+  if (const Status status =
+          launch(plan.job, data_of(d), data_of(a_copy), data_of(b_copy), current_stream(call.a.device))) {
+    fail(launch_error(plan.job, status));
+  }
+  if (plan.is_transposed) {
+    return padded_copy(d.get(), call.a.dtype, call.a.device, plan.columns, plan.rows, 1, plan.pitch);
+  }
+  return plan.pitch == plan.columns ? std::move(d) : reinterpret(d.get(), 3 - first, sizes + first, strides + first);
+}
+
+void grouped_mm(StableIValue* stack, uint64_t, uint64_t) {
+  Arguments arguments(stack);
+  GroupedCall call;
+  call.a = arguments.tensor();
+  call.b = arguments.tensor();
+  call.offs = arguments.optional_tensor();
+  call.out_dtype = arguments.take<std::optional<int32_t>>();
+  call.variant = arguments.take<std::optional<int64_t>>().value_or(kAuto);
+  stack[0] = give(run_grouped(std::move(call)));
+}
+
 template <Op kOp>
 void implement(torch::stable::detail::StableLibrary& library) {
   const std::string name = op_name(kOp);
@@ -395,4 +505,5 @@ STABLE_TORCH_LIBRARY_IMPL(hgemm, CUDA, library) {
   hgemm::implement<Op::kLinear>(library);
   library.impl("linear_save", hgemm::linear_save);
   library.impl("linear_gated", hgemm::linear_gated);
+  library.impl("grouped_mm", hgemm::grouped_mm);
 }

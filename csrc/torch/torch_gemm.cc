@@ -27,11 +27,8 @@ namespace stable = torch::stable::detail;
 /// The largest workspace that torch allocates for cuBLAS by itself: 32 MiB, from sm_90 on.
 constexpr int64_t kCublasWorkspace = int64_t{32} << 20;
 
-/// A new reference to a tensor, for the stack of a dispatcher call, which consumes it.
 StableIValue reference(AtenTensorHandle handle) {
-  AtenTensorHandle copy = nullptr;
-  check(aoti_torch_new_tensor_handle(handle, &copy), "new_tensor_handle");
-  return stable::from(copy);
+  return stable::from(new_reference(handle));
 }
 
 /// Calls an aten op on tensors of `device` that writes its only result into its last argument.

@@ -29,6 +29,13 @@ struct Destination {
   void* data = nullptr;
 };
 
+/// A new reference to a tensor, for the stack of a dispatcher call, which consumes it.
+inline AtenTensorHandle new_reference(AtenTensorHandle handle) {
+  AtenTensorHandle copy = nullptr;
+  check(aoti_torch_new_tensor_handle(handle, &copy), "new_tensor_handle");
+  return copy;
+}
+
 /// Computes a call with torch. `canonical` is that of the call; its result must not be empty. If `pre_activation` is
 /// wanted, it receives the argument of the activation. The device of the call must be the current one.
 void torch_gemm(const Call& call, const Canonical& canonical, Destination d, Destination pre_activation);

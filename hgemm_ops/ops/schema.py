@@ -40,6 +40,12 @@ OTHERS: dict[str, str] = {
     "linear_gated": f"(Tensor x, Tensor weight, int act, *, {_CHOICE}) -> Tensor",
 }
 
+#: The schema of the grouped product, which has the forms of ``aten::_grouped_mm``. It is apart from ``OTHERS``, because
+#: its kernels for autograd and autocast differ from those of a single matmul.
+GROUPED = (
+    "grouped_mm(Tensor a, Tensor b, Tensor? offs=None, *, ScalarType? out_dtype=None, int? variant=None) -> Tensor"
+)
+
 TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 # NOTE: the `.out` overloads do not have torch 2.13's `Tag.out`, which would let inductor plan the buffer. Inductor's
 # lowering (FallbackKernel.create) passes keyword-only arguments twice, and fails on symbolic sizes.
@@ -52,3 +58,4 @@ def define(lib: library.Library) -> None:
         lib.define(f"{name}.out({arguments}, Tensor(a!) out) -> Tensor(a!)", tags=TAGS)
     for name, rest in OTHERS.items():
         lib.define(name + rest, tags=TAGS)
+    lib.define(GROUPED, tags=TAGS)

@@ -111,11 +111,13 @@ class Product(ctypes.Structure):
 
 class Api(ctypes.Structure):
     _fields_ = [
-        ("sizes", ctypes.c_int32 * 4),
+        ("sizes", ctypes.c_int32 * 6),
         ("active", ctypes.CFUNCTYPE(ctypes.c_int)),
         ("plan", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Product), ctypes.c_void_p)),
         ("plan_with_less", ctypes.c_void_p),
         ("launch", ctypes.c_void_p),
+        ("plan_grouped", ctypes.c_void_p),
+        ("launch_grouped", ctypes.c_void_p),
         ("error", ctypes.CFUNCTYPE(ctypes.c_char_p)),
     ]
 

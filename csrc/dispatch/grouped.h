@@ -1,0 +1,100 @@
+// The plan of a grouped product, aten::_grouped_mm: which kernel computes it, or torch. Both doors share it.
+//
+// Torch's operator has four forms, by the dimensions of its operands. `offs`, int32 on the device, holds the end of
+// each group along the dimension that is divided.
+//
+//   a            b            result         divided                   computed by
+//   (rows, K)    (E, K, N)    (rows, N)      the rows of a             a grouped kernel
+//   (M, K)       (K, N)       (E, M, N)      K                         a grouped kernel
+//   (E, M, K)    (K, cols)    (M, cols)      the columns of b          the first form, transposed
+//   (E, M, K)    (E, K, N)    (E, M, N)      nothing, without offs     bmm
+//
+// Torch's kernel of bfloat16 operands ends the CUDA context by an assertion where a group starts at another address
+// than a multiple of 16 bytes. That depends on `offs` where the divided dimension is the contiguous one of an operand,
+// or of the result, as it always is in the third form. So torch does not get such a product if a kernel of ours can
+// compute it from a copy of the operand in the other order.
+//
+// The host never reads `offs`, so the choice depends on the number of rows and of groups alone.
+#pragma once
+
+#include <string>
+
+#include "core/grouped.h"
+#include "core/problem.h"
+#include "dispatch/canonical.h"
+#include "dispatch/gemm_api.h"
+#include "dispatch/plan.h"
+
+namespace hgemm {
+
+struct GroupedRequest {
+  TensorView a, b;
+  bool has_known_dtypes = true;  // false where DType has no name for the dtype of an operand or of the result
+  DType out_dtype = DType::kBF16;
+  const TensorView* offs = nullptr;  // its dtype has no meaning
+  bool offs_is_int32 = true;
+  bool offs_is_elsewhere = false;  // on another device than the operands
+  int ordinal = 0;                 // of the CUDA device
+  Stream stream = nullptr;         // that the kernel will run on
+  int variant = kAuto;             // an index into the list of grouped kernels, kTorch, or kAuto
+  bool in_backward = false;
+  HgemmLeft left = HGEMM_LEFT_NOT;  // why the door leaves the call to torch, where it does
+};
+
+/// A grouped kernel and its product: everything that a launch needs except memory. Plain data, which may be copied as
+/// bytes.
+struct GroupedJob {
+  GroupedProduct grouped;
+  DeviceFacts facts;
+  int kernel = 0;
+};
+
+struct GroupedPlan {
+  Outcome outcome = Outcome::kTorch;
+  std::string message;  // set where the outcome is kInvalid or kRefused
+  /// Torch's operator is a batched matmul here, for which the door is to plan Op::kBmm.
+  bool is_bmm = false;
+
+  // Set where the outcome is kOurs. The result is (rows, columns), or (groups, rows, columns) if `groups` is not 0,
+  // with the row pitch `pitch`: rows start at multiples of 16 bytes, as torch has it.
+  GroupedJob job;
+  int64_t groups = 0, rows = 0, columns = 0, pitch = 0;
+
+  /// The kernel takes copies: row-major matrices whose rows start at multiples of 16 bytes. The first is of a, of a's
+  /// transpose if `groups` is not 0, and of b's transpose if `is_transposed`; the other one is of b.
+  bool copies_a = false, copies_b = false;
+
+  /// The kernel computes the transpose of the result, which is to be copied.
+  bool is_transposed = false;
+};
+
+/// Fills `plan`, which must be newly constructed, and returns its outcome. kInvalid: the sizes do not fit, which torch
+/// would find out by an assertion of the device that ends the CUDA context. All other errors of the caller are left to
+/// torch. Counts the call, unless it is a batched matmul, while a context is active on this thread.
+Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan);
+
+/// The result's row pitch in elements.
+constexpr int64_t grouped_pitch(int64_t columns, DType dtype) {
+  const int64_t per_chunk = 16 / dtype_bytes(dtype);
+  return (columns + per_chunk - 1) / per_chunk * per_chunk;
+}
+
+/// The kernel that a grouped product runs on where none is named, as an index into the list; kTorch where no kernel of
+/// ours can run it, or torch is faster. `may_be_torchs`: torch can be asked for it.
+int choose_grouped(const GroupedProduct& grouped, const DeviceFacts& facts, bool may_be_torchs = true);
+
+/// HgemmCallKind::variant of grouped kernel i is kFirstGroupedKernel + i. Ids of variants are smaller.
+constexpr int kFirstGroupedKernel = 1 << 16;
+
+/// The number of grouped kernels, and one of them.
+int grouped_kernel_count();
+const GroupedKernel& grouped_kernel(int index);
+
+/// Enqueues the kernel of a job on `stream`, and returns a cudaError_t. `d`: the memory of the result. `a_copy` and
+/// `b_copy`: the copies that the plan asks for, else null.
+Status launch(const GroupedJob& job, void* d, void* a_copy, void* b_copy, Stream stream);
+
+/// Returns the error text for a launch that failed with `status`.
+std::string launch_error(const GroupedJob& job, Status status);
+
+}  // namespace hgemm

@@ -1,0 +1,135 @@
+// Plans grouped products in every form and order on an H200, makes the copies that a plan asks for as the doors do, and
+// computes the job that a kernel would get, element by element. test_grouped.py links it with the library's objects.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "core/chip.h"
+#include "dispatch/devices.h"
+#include "dispatch/grouped.h"
+
+namespace hgemm {
+
+const char* built_archs() {
+  return "";
+}
+bool is_built_for(int) {
+  return true;
+}
+const DeviceFacts* usable_device(int) {
+  return &chip_of(90).facts;
+}
+const std::string& fault_of_device(int) {
+  static const std::string none;
+  return none;
+}
+void set_warning(void (*)(const char*)) {}
+
+}  // namespace hgemm
+
+namespace {
+
+using hgemm::GroupedPlan;
+using hgemm::Matrix;
+
+using Numbers = std::vector<uint16_t>;  // small integers in the place of 16-bit elements
+
+/// A tensor of two or three dimensions in memory of its own, by rows or by columns, with padded rows.
+struct Stored {
+  Stored(std::vector<int64_t> shape, char order) : sizes(std::move(shape)), strides(sizes.size()) {
+    const size_t n = sizes.size(), row = n - (order == 'N' ? 2 : 1), col = n - (order == 'N' ? 1 : 2);
+    strides[col] = 1;
+    strides[row] = (sizes[col] + 7) / 8 * 8;
+    if (n == 3) strides[0] = strides[row] * sizes[row];
+    data.resize(static_cast<size_t>((n == 3 ? sizes[0] : 1) * strides[row] * sizes[row] + 8));
+    for (auto& x : data) x = static_cast<uint16_t>(std::rand() % 5);
+    start = (16 - reinterpret_cast<uintptr_t>(data.data()) % 16) % 16 / 2;
+  }
+  uint16_t at(int64_t batch, int64_t row, int64_t col) const {
+    const size_t n = sizes.size();
+    return data[static_cast<size_t>(start + (n == 3 ? batch * strides[0] : 0) + row * strides[n - 2] +
+                                    col * strides[n - 1])];
+  }
+  hgemm::TensorView view() const {
+    return {.data = data.data() + start,
+            .ndim = static_cast<int32_t>(sizes.size()),
+            .sizes = sizes.data(),
+            .strides = strides.data(),
+            .dtype = hgemm::DType::kBF16};
+  }
+  std::vector<int64_t> sizes, strides;
+  Numbers data;
+  int64_t start = 0;
+};
+
+/// The copy of a matrix that a door makes: by rows, each at a multiple of 16 bytes.
+Numbers padded_copy(const Stored& t, bool transposed) {
+  const int64_t rows = t.sizes[transposed], columns = t.sizes[!transposed], pitch = (columns + 7) / 8 * 8;
+  Numbers copy(static_cast<size_t>(rows * pitch));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      copy[static_cast<size_t>(r * pitch + c)] = transposed ? t.at(0, c, r) : t.at(0, r, c);
+    }
+  }
+  return copy;
+}
+
+int64_t element(const Matrix& x, int64_t batch, int64_t row, int64_t col) {
+  return static_cast<const uint16_t*>(x.data)[batch * x.batch_stride[1] + row * x.row_stride + col * x.col_stride];
+}
+
+int failures = 0;
+
+void check(const Stored& a, const Stored& b, const std::vector<int32_t>& ends, const char* what) {
+  const bool by_k = b.sizes.size() == 2 && a.sizes.size() == 2, by_columns = a.sizes.size() == 3;
+  const int64_t groups = static_cast<int64_t>(ends.size()), stride = 1;
+  const hgemm::TensorView offs{
+      .data = ends.data(), .ndim = 1, .sizes = &groups, .strides = &stride, .dtype = hgemm::DType::kF32};
+  GroupedPlan plan;
+  hgemm::plan_grouped({.a = a.view(), .b = b.view(), .offs = &offs}, &plan);
+  const auto fail = [&](const char* why) {
+    std::fprintf(stderr, "%s: %s\n", what, why);
+    ++failures;
+  };
+  if (plan.outcome != hgemm::Outcome::kOurs) return fail("not ours");
+  Numbers a_copy, b_copy;
+  hgemm::Problem p = plan.job.grouped.product;
+  if (plan.copies_a) {
+    a_copy = plan.is_transposed ? padded_copy(b, true) : padded_copy(a, plan.groups != 0);
+    p.a.data = a_copy.data();
+  }
+  if (plan.copies_b) {
+    b_copy = padded_copy(b, false);
+    p.b.data = b_copy.data();
+  }
+  if (plan.rows != p.m || plan.columns != p.n || (plan.groups != 0) != by_k || plan.is_transposed != by_columns) {
+    return fail("sizes of the result");
+  }
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t first = g == 0 ? 0 : ends[static_cast<size_t>(g - 1)], last = ends[static_cast<size_t>(g)];
+    for (int64_t r = by_k ? 0 : first; r < (by_k ? p.m : last); ++r) {
+      for (int64_t c = 0; c < p.n; ++c) {
+        int64_t got = 0, expected = 0;
+        for (int64_t k = by_k ? first : 0; k < (by_k ? last : p.k); ++k) {
+          got += element(p.a, 0, r, k) * element(p.b, g, k, c);
+          expected += by_columns ? a.at(g, c, k) * b.at(0, k, r) : a.at(0, r, k) * b.at(g, k, c);
+        }
+        if (got != expected) return fail("values");
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int main() {
+  const std::vector<int32_t> ends = {33, 33, 40, 51};
+  for (const char* order : {"NN", "NT", "TN", "TT"}) {
+    check(Stored({51, 44}, order[0]), Stored({4, 44, 20}, order[1]), ends, (std::string("rows ") + order).c_str());
+    check(Stored({12, 51}, order[0]), Stored({51, 20}, order[1]), ends, (std::string("k ") + order).c_str());
+    check(Stored({4, 12, 44}, order[0]), Stored({44, 51}, order[1]), ends, (std::string("columns ") + order).c_str());
+  }
+  return failures;
+}
