@@ -132,6 +132,7 @@ STEPS = {
     ),
     "stress-limits": Step(_script("stress_runtime", "--part", "limits", "--output", "RESULTS/stress_limits.json"), 600),
     "sanitizer": Step(_script("sanitize", "--limit", "580", "--output", "RESULTS/sanitizer.json"), 600),
+    "grouped": Step(_script("grouped", "--seconds", "500", "--output", "RESULTS/grouped.json.xz"), 600),
     "tiny-batches": Step(_script("tiny_batches", "--output", "RESULTS/tiny_batches.json.xz"), 120),
     "symmetric": Step(_script("symmetric", "--output", "RESULTS/symmetric.json"), 300),
     "kernels-ncu": Step(_script("kernels_ncu", "--output", "RESULTS/kernels_ncu.json.xz"), 120),

@@ -23,7 +23,17 @@ from hgemm_ops import _native
 from . import lean
 
 SCHEMA = 1
-_LARGE = ("random", "zoo", "tuned", "ladder_seeds", "ladder_ncu", "integration", "kernels_ncu", "tiny_batches")
+_LARGE = (
+    "random",
+    "zoo",
+    "tuned",
+    "ladder_seeds",
+    "ladder_ncu",
+    "integration",
+    "kernels_ncu",
+    "tiny_batches",
+    "grouped",
+)
 
 Ignored = Callable[[str, bool], bool]
 
