@@ -1,5 +1,5 @@
 """Kernels on a few small ragged problems, for compute-sanitizer; a script, not a test. Its argument says which:
-``production`` (also without one), ``ladder``, or names of kernels.
+``production`` (also without one), ``grouped``, ``ladder``, or names of kernels.
 
 ::
 
@@ -27,7 +27,7 @@ from helpers import refusal_allowed
 from torch import Tensor
 
 import hgemm_ops
-from hgemm_ops import VariantInfo
+from hgemm_ops import VariantInfo, _native
 from hgemm_ops.ops import ladder
 
 TOOL = "HGEMM_SANITIZER"  # the tool that it runs under: benchmarks/sanitize.py
@@ -69,6 +69,8 @@ BATCHES = [
     (67, 9, 7, 5, "NH"),
     *((301, size, size, size, "NT") for size in range(2, 7)),
 ]
+# Grouped products: the rows, or the k, of each group, and the two other sizes.
+GROUPS = [([5, 0, 70, 1, 130], 40, 72), ([0, 3], 264, 136), ([64, 200], 520, 200)]
 # M, N and K of the ladder's steps: a whole tile of most, and the ragged edge of every tile, of vectors and of slices.
 LADDER_SHAPES = [(128, 128, 32), (131, 139, 37), (16, 264, 72)]
 
@@ -180,6 +182,29 @@ def run_batch(variant: VariantInfo, dtype: torch.dtype, batch: int, m: int, n: i
     return launches
 
 
+def run_grouped(index: int, name: str) -> None:
+    """A kernel of grouped products, on ends inside of tiles and groups without rows, with rows behind the last end."""
+    of_k = "_k_" in name
+    for sizes, n, k in GROUPS:
+        ends, rows = torch.tensor(sizes, dtype=torch.int32).cumsum(0, dtype=torch.int32), sum(sizes) + 3
+        for dtype, transposed in itertools.product((torch.float16, torch.bfloat16), (False, True)):
+            a = operand(k, rows, True, dtype) if of_k else operand(rows, k, False, dtype)
+            b = (
+                operand(rows, n, False, dtype)[None]
+                if of_k
+                else torch.stack([operand(n, k, False, dtype)] * len(sizes))
+            )
+            if not of_k:
+                b = b.mT if transposed else b.mT.contiguous()
+            out = torch.ops.hgemm.grouped_mm(a.cuda(), (b[0] if of_k else b).cuda(), ends.cuda(), variant=index)
+            for group, (first, last) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+                if of_k:
+                    check(name, out[group], a[:, first:last].double() @ b[0, first:last].double())
+                elif first < last:
+                    check(name, out[first:last], a[first:last].double() @ b[group].double())
+    print(f"{name}: {4 * len(GROUPS)} launches")
+
+
 def run_step(variant: VariantInfo) -> int:
     """A step of the ladder, on aligned and on ragged matrices, with one and with several slices of K."""
     op, dtype = getattr(torch.ops.hgemm, variant.name), variant.dtypes[0]
@@ -208,7 +233,8 @@ def main(names: list[str]) -> None:
     torch.manual_seed(0)
     kernels = [v for v in hgemm_ops.variants() if chosen(v, names)]
     additions = [a for a in ladder.additions() if "ladder" in names or a.name in names]
-    if not (kernels or additions):
+    grouped = [(i, g) for i, g in enumerate(_native.grouped_names()) if {g, "grouped", "production"} & set(names)]
+    if not (kernels or additions or grouped):
         sys.exit("no such kernels: the native library was not built?")
     major, minor = torch.cuda.get_device_capability()
     for variant in kernels:
@@ -221,6 +247,9 @@ def main(names: list[str]) -> None:
         print(f"{variant.name}: {launches} launches")
     for addition in additions:
         run_addition(addition.name, addition.dtype)
+    for index, name in grouped:
+        if major == 9:
+            run_grouped(index, name)
     torch.cuda.synchronize()
 
 
