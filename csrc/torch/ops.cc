@@ -377,6 +377,32 @@ void linear_gated(StableIValue* stack, uint64_t, uint64_t) {
   stack[0] = give(std::move(result));
 }
 
+/// hgemm::gate: the second half of linear_gated, for the results of other products.
+void gate(StableIValue* stack, uint64_t, uint64_t) {
+  Arguments arguments(stack);
+  Call call;
+  call.op = Op::kLinearGated;
+  call.a = arguments.tensor();
+  const int64_t act = arguments.take<int64_t>();
+  const TensorView& both = call.a.view;
+  const auto require = [](bool condition, const std::string& message) {
+    if (!condition) fail("hgemm::gate: " + message);
+  };
+  require(act >= 0 && act <= static_cast<int64_t>(Activation::kSilu),
+          "act must be one of 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu), got " + std::to_string(act));
+  require(both.ndim == 2 && both.sizes[1] % 2 == 0 && both.strides[1] == 1 &&
+              (both.sizes[0] <= 1 || both.strides[0] == both.sizes[1]),
+          "both " + shape_text(both.ndim, both.sizes) + " must be 2-D and contiguous, with an even number of columns");
+  const int64_t rows = both.sizes[0], n = both.sizes[1] / 2, sizes[] = {rows, n};
+  Handle result = empty_contiguous(2, sizes, call.a.dtype, call.a.device);
+  if (rows > 0 && n > 0) {
+    const OnDevice on_device(call.a.device);
+    gate_product(call, static_cast<Activation>(act), {call.a.handle.get(), const_cast<void*>(both.data)},
+                 {result.get(), mutable_data(result.get())}, rows, n);
+  }
+  stack[0] = give(std::move(result));
+}
+
 /// The arguments of a grouped product.
 struct GroupedCall {
   Tensor a, b, offs;                 // offs may be empty
@@ -505,5 +531,6 @@ STABLE_TORCH_LIBRARY_IMPL(hgemm, CUDA, library) {
   hgemm::implement<Op::kLinear>(library);
   library.impl("linear_save", hgemm::linear_save);
   library.impl("linear_gated", hgemm::linear_gated);
+  library.impl("gate", hgemm::gate);
   library.impl("grouped_mm", hgemm::grouped_mm);
 }

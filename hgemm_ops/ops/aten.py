@@ -27,6 +27,23 @@ def require(condition: bool, message: str) -> None:
         raise RuntimeError(message)
 
 
+def require_variant(variant: int | None) -> None:
+    """Raises RuntimeError unless ``variant`` may be the id of a kernel."""
+    require(
+        variant is None or variant >= -2,
+        f"hgemm: variant must be -2 (torch), -1 (auto) or an index into variants(), got {variant}",
+    )
+
+
+def require_out_dtype(dtype: torch.dtype, out_dtype: torch.dtype | None) -> None:
+    """Raises RuntimeError unless a matmul of operands in ``dtype`` may have a result in ``out_dtype``."""
+    require(
+        out_dtype in (None, dtype) or (out_dtype == torch.float32 and dtype in _HALF),
+        f"hgemm: out_dtype must be {dtype}, the inputs' dtype, or torch.float32 for float16 and bfloat16 inputs, "
+        f"got {out_dtype}",
+    )
+
+
 def _compute(
     function: Callable[..., Tensor],
     factor: Tensor,
@@ -43,15 +60,8 @@ def _compute(
     to ``out_dtype`` at the end as well, because under vmap autocast may have changed its dtype.
     """
     dtype = factor.dtype
-    require(
-        variant is None or variant >= -2,
-        f"hgemm: variant must be -2 (torch), -1 (auto) or an index into variants(), got {variant}",
-    )
-    require(
-        out_dtype in (None, dtype) or (out_dtype == torch.float32 and dtype in _HALF),
-        f"hgemm: out_dtype must be {dtype}, the inputs' dtype, or torch.float32 for float16 and bfloat16 inputs, "
-        f"got {out_dtype}",
-    )
+    require_variant(variant)
+    require_out_dtype(dtype, out_dtype)
     require(
         (numerics or 0) <= 0 or not factor.is_cuda,
         "hgemm: the argument numerics is not possible where torch computes the op: without kernels of this package, "
@@ -86,6 +96,14 @@ def _linear_gated(x: Tensor, weight: Tensor, act: int, **choice: Any) -> Tensor:
     return activation.gate(_compute(F.linear, x, weight, **choice), act)
 
 
+def _gate(both: Tensor, act: int) -> Tensor:
+    require(
+        both.dim() == 2 and both.size(1) % 2 == 0,
+        f"hgemm::gate: both {tuple(both.shape)} must be 2-D with an even number of columns",
+    )
+    return activation.gate(both, act)
+
+
 #: The differentiable implementation of each op by torch's functions, by name.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "matmul": functools.partial(_compute, torch.matmul),
@@ -96,6 +114,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "linear": _linear,
     "linear_save": _linear_save,
     "linear_gated": _linear_gated,
+    "gate": _gate,
 }
 
 

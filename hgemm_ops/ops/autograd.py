@@ -230,6 +230,7 @@ _RECORDS: dict[str, Callable[..., Any]] = {
     "linear": _record_linear,
     "linear_save": _record_linear_save,
     "linear_gated": _record_linear_gated,
+    "gate": lambda call, both, act: activation.gate(both, act),
 }
 
 

@@ -38,6 +38,8 @@ OTHERS: dict[str, str] = {
     "linear_save": f"(Tensor x, Tensor weight, Tensor? bias, int act, *, {_OPTIONS}) -> (Tensor, Tensor)",
     # Returns act(gate) * up, with gate, up = (x @ weight.T).chunk(2, -1).
     "linear_gated": f"(Tensor x, Tensor weight, int act, *, {_CHOICE}) -> Tensor",
+    # Returns act(gate) * up, with gate, up = both.chunk(2, -1). ``both`` is 2-D; on CUDA it is contiguous.
+    "gate": "(Tensor both, int act) -> Tensor",
 }
 
 #: The schema of the grouped product, which has the forms of ``aten::_grouped_mm``. It is apart from ``OTHERS``, because

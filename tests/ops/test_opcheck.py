@@ -53,6 +53,7 @@ SAMPLES: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
         ((t(2, 5, 3), t(8, 3), 0), {"float32": 1, "numerics": 0}),
         ((t(3, dtype=torch.bfloat16), t(2, 3, dtype=torch.bfloat16), 3), {"variant": -2}),
     ],
+    "gate": [((t(5, 8), 4), {}), ((t(1, 6, dtype=torch.bfloat16), 0), {}), ((t(0, 2), 1), {})],
 }
 
 
