@@ -6,7 +6,7 @@
 
 from torch import library
 
-from hgemm_ops.ops import aten, autograd, keys, schema, variants
+from hgemm_ops.ops import aten, autograd, flops, keys, schema, variants
 
 __all__ = ["LIB", "variants"]
 
@@ -15,3 +15,4 @@ LIB = library.Library(schema.NAMESPACE, "FRAGMENT")
 schema.define(LIB)
 for _module in (aten, autograd, keys):
     _module.register(LIB)
+flops.register()
