@@ -24,6 +24,7 @@ from hgemm_ops import _library, _native, _override, _startup, _tables, _tuning, 
 from hgemm_ops._api import linear, matmul
 from hgemm_ops._context import disable, enable, use_custom_gemm
 from hgemm_ops._explain import Candidate, Explanation, explain
+from hgemm_ops._grouped import grouped_mm, grouped_mm_gated
 from hgemm_ops._report import Report, Row
 from hgemm_ops._variants import VariantInfo, variants
 from hgemm_ops.nn import fuse_projections, linear_gated, unfuse_projections
@@ -41,6 +42,8 @@ __all__ = [
     "enable",
     "explain",
     "fuse_projections",
+    "grouped_mm",
+    "grouped_mm_gated",
     "linear",
     "linear_gated",
     "matmul",

@@ -447,6 +447,21 @@ Handle padded_copy(const Tensor& t, bool transposed) {
                      strides[!transposed]);
 }
 
+/// Fails where a group of a bfloat16 product may start anywhere in a row: torch's kernel asserts on the device that
+/// it starts on 16 bytes, which ends the CUDA context. The Autograd kernel of the op rearranges such operands, but
+/// does not run in torch.inference_mode.
+void check_groups_start_on_lines(const GroupedCall& call) {
+  const TensorView &a = call.a.view, &b = call.b.view;
+  if (gemm_dtype(call.a.dtype) != DType::kBF16 || !call.offs) return;
+  const bool by_rows = a.ndim == 2 && b.ndim == 3, by_k = a.ndim == 2 && b.ndim == 2;
+  const bool by_columns = a.ndim == 3 && b.ndim == 2;
+  if (by_columns || (by_rows && a.strides[1] != 1) || (by_k && (a.strides[1] == 1 || b.strides[1] != 1))) {
+    fail("hgemm::grouped_mm: the dimension that is divided into groups must not be the contiguous one of a " +
+         shape_text(a.ndim, a.sizes) + ", b " + shape_text(b.ndim, b.sizes) +
+         " or the result. hgemm_ops.grouped_mm makes the copies that this needs");
+  }
+}
+
 Handle run_grouped(GroupedCall call) {
   const auto refuse = [](const std::string& message) { fail("hgemm::grouped_mm: " + message); };
   if (!(call.a.device == call.b.device)) {
@@ -479,7 +494,10 @@ Handle run_grouped(GroupedCall call) {
     return run(bmm);
   }
   const OnDevice on_device(call.a.device);
-  if (plan.outcome != Outcome::kOurs) return torch_grouped(call);
+  if (plan.outcome != Outcome::kOurs) {
+    check_groups_start_on_lines(call);
+    return torch_grouped(call);
+  }
   // The first dimension is left out where the result has two.
   const int64_t whole[] = {plan.groups, plan.rows, plan.pitch}, sizes[] = {plan.groups, plan.rows, plan.columns};
   const int64_t strides[] = {plan.rows * plan.pitch, plan.pitch, 1};

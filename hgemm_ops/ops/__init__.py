@@ -6,13 +6,13 @@
 
 from torch import library
 
-from hgemm_ops.ops import aten, autograd, flops, keys, schema, variants
+from hgemm_ops.ops import aten, autograd, flops, grouped, keys, schema, variants
 
 __all__ = ["LIB", "variants"]
 
 # A FRAGMENT, because the shared library defines another one. It is kept alive, because the registrations die with it.
 LIB = library.Library(schema.NAMESPACE, "FRAGMENT")
 schema.define(LIB)
-for _module in (aten, autograd, keys):
+for _module in (aten, autograd, keys, grouped):
     _module.register(LIB)
 flops.register()

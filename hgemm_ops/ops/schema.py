@@ -60,4 +60,5 @@ def define(lib: library.Library) -> None:
         lib.define(f"{name}.out({arguments}, Tensor(a!) out) -> Tensor(a!)", tags=TAGS)
     for name, rest in OTHERS.items():
         lib.define(name + rest, tags=TAGS)
-    lib.define(GROUPED, tags=TAGS)
+    # The order of the strides is not enough: kernels need rows that start on 16 bytes.
+    lib.define(GROUPED, tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides))

@@ -46,6 +46,8 @@ def register() -> None:
         "linear": _linear,
         "linear_save": _linear_save,
         "linear_gated": _linear_gated,
+        "grouped_mm": _grouped_mm,
+        "gate": _gate,
     }
     for name, strategy in strategies.items():
         register_sharding(getattr(getattr(torch.ops, NAMESPACE), name).default)(strategy)
@@ -112,3 +114,36 @@ def _linear_gated(x: Any, weight: Any, act: int, **options: Any) -> list[Strateg
     """
     placements = _placements(x, weight, None, b_matrix=("n", "k"), is_sum=False)
     return [([y], [px, pw, None]) for y, px, pw, _ in placements if pw.is_replicate()]
+
+
+def _grouped_mm(a: Any, b: Any, *others: Any, **options: Any) -> list[Strategy]:
+    """Returns the strategies of a grouped product. ``others`` is offs, where it is given.
+
+    The dimension that is divided into groups is whole on every rank, since the ends count its elements. So are the
+    groups, except in a batch without ends.
+    """
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    a_labels, b_labels = ["g", "m", "k"][-len(a.shape) :], ["g", "k", "n"][-len(b.shape) :]
+    y_labels = ["g", "m", "n"] if len(a.shape) == len(b.shape) else ["m", "n"]
+    # By whether a and b are 2-D: the dimensions that may be sharded.
+    free = {(True, False): "nk", (True, True): "mn", (False, True): "mk", (False, False): "gmnk"}
+
+    def placement(labels: list[str], label: str) -> Placement:
+        return Shard(labels.index(label)) if label in labels else Replicate()
+
+    placements: list[list[Placement]] = [
+        [Replicate(), Replicate(), Replicate()],
+        [Partial(), Partial(), Replicate()],
+        [Partial(), Replicate(), Partial()],
+    ]
+    for label in free[len(a.shape) == 2, len(b.shape) == 2]:
+        y: Placement = Partial() if label == "k" else placement(y_labels, label)
+        placements.append([y, placement(a_labels, label), placement(b_labels, label)])
+    return [([y], [pa, pb, *(None if t is None else Replicate() for t in others)]) for y, pa, pb in placements]
+
+
+def _gate(both: Any, act: int) -> list[Strategy]:
+    from torch.distributed.tensor import Replicate, Shard
+
+    return [([placement], [placement, None]) for placement in (Replicate(), Shard(0))]

@@ -54,6 +54,10 @@ def check_placements(mesh: Any) -> None:
     def full(t: Tensor) -> Tensor:
         return t.full_tensor() if isinstance(t, DTensor) else t
 
+    def grouped(a: Tensor, b: Tensor) -> Tensor:
+        ends = torch.tensor([1, 4], dtype=torch.int32)
+        return hgemm.grouped_mm(a, b, distribute_tensor(ends, mesh, [Replicate()]) if isinstance(a, DTensor) else ends)
+
     cases: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
         "mm": (hgemm.mm, torch.mm, ((4, 6), (6, 8))),
         "bmm": (hgemm.bmm, torch.bmm, ((2, 4, 6), (2, 6, 8))),
@@ -79,6 +83,11 @@ def check_placements(mesh: Any) -> None:
             lambda x, w: F.silu(F.linear(x, w[:4])) * F.linear(x, w[4:]),
             ((2, 4, 6), (8, 6)),
         ),
+        "grouped by rows": (grouped, grouped, ((4, 6), (2, 6, 8))),
+        "grouped by k": (grouped, grouped, ((6, 4), (4, 8))),
+        "grouped by columns": (grouped, grouped, ((2, 8, 6), (6, 4))),
+        "grouped batch": (hgemm.grouped_mm, torch.bmm, ((2, 4, 6), (2, 6, 8))),
+        "gate": (lambda t: hgemm.gate(t, 4), lambda t: F.silu(t[:, :4]) * t[:, 4:], ((6, 8),)),
         "linear float32": (
             lambda x, w: hgemm.linear(x.bfloat16(), w.bfloat16(), out_dtype=torch.float32),
             lambda x, w: F.linear(x.bfloat16().float(), w.bfloat16().float()),
