@@ -23,6 +23,7 @@ These environment variables are read when the package is imported:
 from hgemm_ops import _library, _native, _override, _startup, _tables, _tuning, _variants
 from hgemm_ops._api import linear, matmul
 from hgemm_ops._context import disable, enable, use_custom_gemm
+from hgemm_ops._experts import use_for_experts
 from hgemm_ops._explain import Candidate, Explanation, explain
 from hgemm_ops._grouped import grouped_mm, grouped_mm_gated
 from hgemm_ops._report import Report, Row
@@ -49,6 +50,7 @@ __all__ = [
     "matmul",
     "unfuse_projections",
     "use_custom_gemm",
+    "use_for_experts",
     "variants",
 ]
 
