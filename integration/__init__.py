@@ -11,3 +11,7 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Silences warnings about generation defaults, which do not concern the results.
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+from hgemm_ops import use_for_experts
+
+use_for_experts()  # models take it by experts_implementation="hgemm"

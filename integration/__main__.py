@@ -42,6 +42,9 @@ def save(results: list[check.Result], path: Path, *, whole: bool) -> None:
 @click.option("--layers", type=click.IntRange(min=1), help="Default: the config's.")
 @click.option("--variant", help="Force this kernel on our side.")
 @click.option("--float32", type=click.Choice(["strict", "split"]), help="The float32 mode of our side.")
+@click.option(
+    "--experts", help='What computes the experts on our side, such as "hgemm". Default: transformers\' default.'
+)
 @click.option("--device", help="Default: cuda if there is one.")
 @click.option("--time/--no-time", "timed", default=True, help="Time both sides on a GPU.")
 @click.option("--report", "reports", is_flag=True, help="Print the report of use_custom_gemm() for every case.")
@@ -59,6 +62,7 @@ def main(
     layers: int | None,
     variant: str | None,
     float32: str | None,
+    experts: str | None,
     device: str | None,
     timed: bool,
     reports: bool,
@@ -87,6 +91,7 @@ def main(
                 layers=layers,
                 variant=variant,
                 float32=float32,
+                experts=experts,
             )
         except ValueError as problem:
             raise click.UsageError(str(problem)) from None

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from rich.markup import escape
 from rich.table import Table
+from torch import Tensor
 
 import hgemm_ops
 from hgemm_ops import use_custom_gemm
 from hgemm_ops.bench.statistics import geometric_mean
-from integration import models, scenarios, timing
+from integration import models, routing, scenarios, timing
 from integration.compare import Comparison, compare, disagreement, error, rounding_unit
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -37,6 +38,7 @@ class Case:
     """One check.
 
     ``variant`` forces a kernel on our side; None lets the dispatcher choose. ``float32`` is the context's argument.
+    ``experts`` is what computes the experts on our side; None is transformers' default.
     """
 
     model: str
@@ -50,11 +52,14 @@ class Case:
     layers: int | None = None
     variant: str | None = None
     float32: str | None = None
+    experts: str | None = None
 
     def __post_init__(self) -> None:
         if self.model not in models.FAMILIES:
             raise ValueError(f"model must be one of {', '.join(models.FAMILIES)}, got {self.model!r}")
         family = models.FAMILIES[self.model]
+        if self.experts is not None and not family.has_experts:
+            raise ValueError(f"{self.model} has no experts, got experts={self.experts!r}")
         for argument, value, allowed in (
             ("scenario", self.scenario, SCENARIOS[family.kind]),
             ("size", self.size, tuple(family.sizes)),
@@ -83,6 +88,7 @@ class Case:
             ", eager attention" if self.attention == "eager" else "",
             f", {self.variant} forced" if self.variant else "",
             f" {self.float32}" if self.float32 else "",
+            f", experts by {self.experts}" if self.experts else "",
         )
         return f"{self.model} {self.size} {self.scenario} {self.shape} {self.dtype}{''.join(options)}"
 
@@ -217,11 +223,17 @@ def _runner(case: Case) -> Callable[[Any, scenarios.Inputs], scenarios.Outputs]:
                 model,
                 inputs,
                 new_tokens=case.new_tokens,
-                graph=inputs["input_ids"].is_cuda and case.attention == "sdpa",
+                # The choices of experts in a graph would be seen once, while it is captured.
+                graph=_captures(model, inputs) and not models.FAMILIES[case.model].has_experts,
             )
         case scenario:
             cache = "static" if scenario == "generate-static" else None
             return lambda model, inputs: scenarios.generate(model, inputs, new_tokens=case.new_tokens, cache=cache)
+
+
+def _captures(model: Any, inputs: scenarios.Inputs) -> bool:
+    """Whether a step of decoding can be captured in a CUDA graph."""
+    return inputs["input_ids"].is_cuda and model.config._attn_implementation == "sdpa"
 
 
 def _like(inputs: scenarios.Inputs, dtype: torch.dtype) -> scenarios.Outputs:
@@ -230,16 +242,36 @@ def _like(inputs: scenarios.Inputs, dtype: torch.dtype) -> scenarios.Outputs:
 
 
 def judge_generation(
-    reference: Any, inputs: scenarios.Inputs, torch_out: scenarios.Outputs, our_out: scenarios.Outputs, unit: float
+    reference: Any,
+    inputs: scenarios.Inputs,
+    torch_out: scenarios.Outputs,
+    our_out: scenarios.Outputs,
+    unit: float,
+    chosen: tuple[Sequence[Tensor], Sequence[Tensor]] = ((), ()),
 ) -> tuple[Comparison, bool, str]:
-    """Compares each side's logits with the reference's along the tokens of that side, and then the tokens."""
-    exact_torch, exact_ours = (scenarios.along(reference, inputs, side["tokens"]) for side in (torch_out, our_out))
+    """Compares each side's logits with the reference's along the tokens of that side, and then the tokens.
+
+    ``chosen``: the experts that either side has chosen, which the reference then takes.
+    """
+    exact_torch, exact_ours = (
+        _along(reference, inputs, side["tokens"], experts)
+        for side, experts in zip((torch_out, our_out), chosen, strict=True)
+    )
     logits = Comparison("logits", error(torch_out["logits"], exact_torch), error(our_out["logits"], exact_ours), unit)
     allowed = sum(
         float((side["logits"].double() - exact.double()).abs().max())
         for side, exact in ((torch_out, exact_torch), (our_out, exact_ours))
     )
     return logits, *disagreement(torch_out["tokens"], our_out["tokens"], exact_ours, allowed)
+
+
+def _along(reference: Any, inputs: scenarios.Inputs, tokens: Tensor, chosen: Sequence[Tensor]) -> Tensor:
+    batch, prompt = inputs["input_ids"].shape
+    length = prompt + tokens.shape[1] - 1
+    if chosen:
+        chosen = routing.in_one_pass(chosen, reference.config.num_hidden_layers, batch, length)
+    with routing.Routing(chosen):
+        return scenarios.along(reference, inputs, tokens)
 
 
 def _time(case: Case, model: Any, inputs: scenarios.Inputs) -> timing.Timing:
@@ -252,9 +284,10 @@ def _time(case: Case, model: Any, inputs: scenarios.Inputs) -> timing.Timing:
             run(model, inputs)
 
     def our_side(iterations: int) -> None:
-        for _ in range(iterations):
-            with case.context():  # a new context at every step, as in training loops
-                run(model, inputs)
+        with models.experts_by(model, case.experts):
+            for _ in range(iterations):
+                with case.context():  # a new context at every step, as in training loops
+                    run(model, inputs)
 
     # A whole generation is long and limited by the host: one per interleaved round is enough.
     return timing.paired(torch_side, our_side, iterations=1 if case.generates else None)
@@ -262,17 +295,17 @@ def _time(case: Case, model: Any, inputs: scenarios.Inputs) -> timing.Timing:
 
 def _time_decode(case: Case, model: Any, inputs: scenarios.Inputs) -> timing.Timing:
     """Times one step of decoding. The step is the replay of a CUDA graph where it can be captured."""
-    prompt, graph = inputs["input_ids"], case.attention == "sdpa"
+    prompt, graph = inputs["input_ids"], _captures(model, inputs)
     capacity = prompt.shape[1] + _DECODE_ITERATIONS * (_DECODE_ROUNDS + 1)
-    theirs = scenarios.Decoder(model, prompt, capacity=capacity, graph=graph)
-    ours = scenarios.Decoder(model, prompt, capacity=capacity, graph=graph)
+    theirs, ours = (scenarios.Decoder(model, prompt, capacity=capacity, graph=graph) for _ in range(2))
 
     def torch_side(iterations: int) -> None:
         for _ in range(iterations):
             theirs.step()
 
     def our_side(iterations: int) -> None:
-        with case.context():  # has an effect until the graph is captured, which is in the untimed round
+        # Both have an effect until the graph is captured, which is in the untimed round.
+        with case.context(), models.experts_by(model, case.experts):
             for _ in range(iterations):
                 ours.step()
 
@@ -282,17 +315,24 @@ def _time_decode(case: Case, model: Any, inputs: scenarios.Inputs) -> timing.Tim
 def _run_case(case: Case, setup: Setup, device: torch.device, timed: bool) -> Result:
     inputs = models.sample(setup.model, case.model, batch=case.batch, seq=case.seq)
     unit, run = rounding_unit(DTYPES[case.dtype]), _runner(case)
-    torch_out = run(setup.model, inputs)
-    with case.context() as report:
+    with routing.Routing() as theirs:
+        torch_out = run(setup.model, inputs)
+    with case.context() as report, models.experts_by(setup.model, case.experts), routing.Routing() as ours:
         our_out = run(setup.model, inputs)
     tokens_ok, note = True, None
     if case.generates:
-        logits, tokens_ok, note = judge_generation(setup.reference, inputs, torch_out, our_out, unit)
+        chosen = theirs.chosen, ours.chosen
+        logits, tokens_ok, note = judge_generation(setup.reference, inputs, torch_out, our_out, unit, chosen)
         comparisons = [logits]
     else:
-        exact = run(setup.reference, _like(inputs, setup.reference_dtype))
-        comparisons = compare(torch_out, our_out, exact, unit)
-        del exact
+        wide = _like(inputs, setup.reference_dtype)
+        with routing.Routing(theirs.chosen):
+            exact = our_exact = run(setup.reference, wide)
+        if not routing.same(theirs.chosen, ours.chosen):
+            with routing.Routing(ours.chosen):
+                our_exact = run(setup.reference, wide)
+        comparisons = compare(torch_out, our_out, exact, unit, our_exact)
+        del exact, our_exact
     del torch_out, our_out
     return Result(
         case,
@@ -357,6 +397,16 @@ def suite(device: torch.device | str) -> list[Case]:
         real("gpt2", "decode", batch=16, seq=128, new_tokens=32),
         real("gpt2", "train", seq=1024),
         real("gpt2", "train", batch=8, seq=1024),
+        *(
+            case
+            for model in ("qwen3_moe", "mixtral", "gpt_oss")
+            for experts in (None, "hgemm")
+            for case in (
+                real(model, "prefill", batch=4, seq=512, experts=experts),
+                real(model, "decode", batch=16, seq=128, new_tokens=32, experts=experts),
+                real(model, "train", batch=4, seq=512, experts=experts),
+            )
+        ),
         real("bert", "forward", batch=32, seq=128),
         real("bert", "train", batch=32, seq=128),
         real("vit", "forward", batch=32),

@@ -6,8 +6,9 @@ ragged and misaligned operands; ``mid`` is for the GPU tests; ``real`` has the l
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,13 +25,17 @@ _TEXT: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_
 
 @dataclass(frozen=True)
 class Family:
-    """One architecture: the kind of its outputs, its transformers classes, and its configs by size."""
+    """One architecture: the kind of its outputs, its transformers classes, and its configs by size.
+
+    ``has_experts``: its MLPs are mixtures of experts.
+    """
 
     kind: Kind
     config: type[Any]
     model: type[Any]
     common: Mapping[str, Any]
     sizes: Mapping[str, Mapping[str, Any]]
+    has_experts: bool = False
 
 
 def _stack(hidden: int, intermediate: int, layers: int, heads: int, **others: int) -> dict[str, int]:
@@ -41,6 +46,27 @@ def _stack(hidden: int, intermediate: int, layers: int, heads: int, **others: in
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         **others,
+    }
+
+
+def _sparse(
+    hidden: int,
+    intermediate: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    experts_per_token: int,
+    vocabulary: int,
+    scale: float = 0.02,
+    **others: int,
+) -> dict[str, float]:
+    """Returns config values of a mixture of experts of two layers. ``scale``: that of the initial weights."""
+    return {
+        **_stack(hidden, intermediate, 2, heads, num_key_value_heads=kv_heads, head_dim=head_dim, **others),
+        "num_experts_per_tok": experts_per_token,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": 8192,
+        "initializer_range": scale,
     }
 
 
@@ -81,6 +107,47 @@ FAMILIES: dict[str, Family] = {
             "real": {"n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257},
         },
     ),
+    # Real: Qwen3 30B-A3B, whose experts are small and many. torch's kernel for experts takes multiples of 8 alone, so
+    # the tiny sizes have such hidden units, which no tile divides. Their initial weights are larger than the default:
+    # otherwise an expert's result is so small that no error of it is seen.
+    "qwen3_moe": Family(
+        "decoder",
+        transformers.Qwen3MoeConfig,
+        transformers.Qwen3MoeForCausalLM,
+        {**_TEXT, "tie_word_embeddings": False, "norm_topk_prob": True},
+        {
+            "tiny": _sparse(64, 96, 4, 2, 16, 2, 257, num_experts=8, moe_intermediate_size=40, scale=0.12),
+            "mid": _sparse(1024, 3072, 16, 4, 64, 4, 30001, num_experts=32, moe_intermediate_size=384),
+            "real": _sparse(2048, 6144, 32, 4, 128, 8, 151936, num_experts=128, moe_intermediate_size=768),
+        },
+        has_experts=True,
+    ),
+    # Real: Mixtral 8x7B, whose experts are large and few.
+    "mixtral": Family(
+        "decoder",
+        transformers.MixtralConfig,
+        transformers.MixtralForCausalLM,
+        {**_TEXT, "tie_word_embeddings": False, "sliding_window": None},
+        {
+            "tiny": _sparse(64, 88, 4, 2, 16, 2, 257, num_local_experts=5, scale=0.12),
+            "mid": _sparse(768, 1792, 12, 4, 64, 2, 32000, num_local_experts=8),
+            "real": _sparse(4096, 14336, 32, 8, 128, 2, 32000, num_local_experts=8),
+        },
+        has_experts=True,
+    ),
+    # Real: gpt-oss 20b. Its experts have biases, weights that are stored transposed, and a gate of their own.
+    "gpt_oss": Family(
+        "decoder",
+        transformers.GptOssConfig,
+        transformers.GptOssForCausalLM,
+        {**_TEXT, "tie_word_embeddings": False},
+        {
+            "tiny": _sparse(72, 40, 4, 2, 16, 2, 261, num_local_experts=6, scale=0.12),
+            "mid": _sparse(720, 720, 16, 4, 64, 4, 30001, num_local_experts=16),
+            "real": _sparse(2880, 2880, 64, 8, 64, 4, 201088, num_local_experts=32),
+        },
+        has_experts=True,
+    ),
     "bert": Family(
         "masked",
         transformers.BertConfig,
@@ -119,9 +186,12 @@ def build(
 ) -> Any:
     """Returns the model ``name`` at ``size`` with random weights in ``dtype``, in eval mode.
 
-    ``device="meta"`` gives a model of shapes without values. ``layers`` replaces the config's number of layers.
+    ``device="meta"`` gives a model of shapes without values. ``layers`` replaces the config's number of layers. A model
+    without ``sdpa`` attention gets ``eager``.
     """
     family = FAMILIES[name]
+    if attention == "sdpa" and not family.model._supports_sdpa:
+        attention = "eager"
     config = family.config(**family.common, **family.sizes[size], attn_implementation=attention)
     if layers is not None:
         config.num_hidden_layers = layers
@@ -150,7 +220,24 @@ def reference_of(model: nn.Module, dtype: torch.dtype) -> Any:
     copy is therefore exact only to about 1e-7. That is far below the errors of 16-bit arithmetic that it judges, and
     common to every side.
     """
-    return cast_parameters(copy.deepcopy(model), dtype)
+    reference = cast_parameters(copy.deepcopy(model), dtype)
+    if hasattr(reference, "set_experts_implementation"):
+        reference.set_experts_implementation("eager")  # the others do not take float64
+    return reference
+
+
+@contextlib.contextmanager
+def experts_by(model: Any, implementation: str | None) -> Iterator[None]:
+    """Has the experts of ``model`` computed by an implementation of transformers'. None: by its default."""
+    if implementation is None:
+        yield
+        return
+    before = model.config._experts_implementation
+    model.set_experts_implementation(implementation)
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(before)
 
 
 def sample(model: Any, name: str, *, batch: int, seq: int, seed: int = 1) -> dict[str, Tensor]:
