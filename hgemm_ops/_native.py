@@ -402,11 +402,6 @@ def set_no_process() -> None:
     lib().hgemm_context_set_process(None)
 
 
-def set_no_process() -> None:
-    """Ends the context of the process. Without one, nothing happens."""
-    lib().hgemm_context_set_process(None)
-
-
 _COUNT_FIELDS = struct.Struct("=4q2i2h12b3fh2bq")  # a CallCount's
 assert _COUNT_FIELDS.size == ctypes.sizeof(CallCount)
 

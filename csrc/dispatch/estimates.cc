@@ -66,8 +66,8 @@ void take_shares(const Question& question, const Contenders& contenders, double*
 }
 
 /// Corrects the analytic predictions `us` by the learned model, of the kernels that it knows, several at once. A kernel
-/// that is predicted to be too slow to have been measured for the model becomes NaN. Returns the least corrected time of
-/// a kernel that computes all of D.
+/// that is predicted to be too slow to have been measured for the model becomes NaN. Returns the least corrected time
+/// of a kernel that computes all of D.
 double correct_kernels(const Learned& learned, const Question& question, const Contenders& contenders, float* features,
                        double* us) {
   double shares[kMaxVariants];
