@@ -1,5 +1,5 @@
 // Plans grouped products in every form and order on an H200, makes the copies that a plan asks for as the doors do, and
-// computes the job that a kernel would get, element by element. test_grouped.py links it with the library's objects.
+// computes the job that a kernel would get, element by element. test_steps.py links it with the library's objects.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -7,10 +7,15 @@
 #include <vector>
 
 #include "core/chip.h"
+#include "core/device.h"
 #include "dispatch/devices.h"
 #include "dispatch/grouped.h"
 
 namespace hgemm {
+
+// A plan asks CUDA's side for the SMs of its stream, which is not linked. This file is compiled as without device code,
+// so the header defines the function inline, and this keeps it.
+[[gnu::used]] int (*const sms_without_cuda)(Stream, int, int) = &sms_of;
 
 const char* built_archs() {
   return "";

@@ -105,7 +105,7 @@ def test_eligibility() -> None:
         assert "does not support batches, got 3 matrices" in reasons(dtype=dtype, batch=3)[v.name]
         assert "has no epilogue" in reasons(dtype=dtype, bias=True)[v.name]
         assert "K must be positive" in reasons(dtype=dtype, K=0)[v.name]
-        assert f"takes {str(dtype).removeprefix('torch.')}, not bfloat16" in reasons(dtype=torch.bfloat16)[v.name]
+        assert f"supports {str(dtype).removeprefix('torch.')}, not bfloat16" in reasons(dtype=torch.bfloat16)[v.name]
         odd = reasons(dtype=dtype, N=73, alignment=2 if dtype == torch.float16 else 4)[v.name]
         assert odd == ("rows of A and B must be 16-byte aligned, got 2 and 2" if v.min_arch == "sm_90" else "")
         assert reasons(dtype=dtype, M=1, N=1, K=1)[v.name] == ""

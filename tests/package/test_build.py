@@ -670,7 +670,8 @@ def test_wheel_serves_every_python(tmp_path: Path) -> None:
     assert {f"hgemm_ops/_csrc/{source}" for source in aten.SOURCES} <= set(files)
     data = ("_csrc/ladder/variants.inc", "bench/zoo.csv", "bench/peers/cutlass_gemm.cu", "tables/nvidia_h200.json")
     assert {f"hgemm_ops/{name}" for name in data} <= set(files)
-    assert not [f for f in files if not f.startswith(("hgemm_ops/", "hgemm_ops-"))]
+    assert {"hgemm_ops_start/__init__.py", "hgemm_ops_start/run.py"} <= set(files)
+    assert not [f for f in files if not f.startswith(("hgemm_ops/", "hgemm_ops_start/", "hgemm_ops-"))]
 
 
 def test_without_nvcc_the_package_is_pure_python(tmp_path: Path) -> None:

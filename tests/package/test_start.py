@@ -220,12 +220,14 @@ def test_a_program_runs_as_python_runs_it(installed: dict[str, str], tmp_path: P
 @pytest.mark.parametrize("code", ["raise ValueError('no')", "sys.exit(7)", "os.kill(os.getpid(), signal.SIGINT)"])
 def test_a_program_ends_as_python_ends_it(installed: dict[str, str], tmp_path: Path, code: str) -> None:
     """Exit status, signal and traceback are Python's; then comes the report."""
-    path = script(tmp_path, f"import os, signal, sys\nimport json\n{code}\n")
+    # Python does not handle Ctrl-C in a process that was started with this signal ignored, as a shell's jobs are.
+    start = "import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    path = script(tmp_path, f"{start}\nimport json\n{code}\n")
     expected = run([sys.executable, path], installed)
     assert expected.returncode == {"r": 1, "s": 7, "o": -signal.SIGINT}[code[0]]  # a shell calls the last one 130
     got = run(["hgemm", "run", path], installed)
     assert (got.returncode, got.stdout, got.stderr) == (expected.returncode, "", expected.stderr)  # no torch, no report
-    script(tmp_path, f"import os, signal, sys\nimport torch\n{code}\n")
+    script(tmp_path, f"{start}\nimport torch\n{code}\n")
     got = run(["hgemm", "run", path], installed)
     assert (got.returncode, got.stdout) == (expected.returncode, "")
     report = rf"\nhgemm_ops report of process \d+\n{NOTHING}"

@@ -121,9 +121,9 @@ def test_explain_works_where_there_is_a_library(found: dict[str, Any]) -> None:
     [
         ("bench", "hgemm bench needs hgemm_ops.bench, which is missing in "),
         ("tune", "hgemm tune needs hgemm_ops.bench, which is missing in "),
-        ("ladder", "hgemm ladder runs from a checkout of hgemm_ops, with benchmarks/ and csrc/; "),
-        ("ladder of a family", "hgemm ladder runs from a checkout of hgemm_ops, with benchmarks/ and csrc/; "),
-        ("report", "hgemm report runs from a checkout of hgemm_ops, with benchmarks/ and csrc/; "),
+        ("ladder", "hgemm ladder needs a checkout of hgemm_ops, with benchmarks/ and csrc/, which "),
+        ("ladder of a family", "hgemm ladder needs a checkout of hgemm_ops, with benchmarks/ and csrc/, which "),
+        ("report", "hgemm report needs a checkout of hgemm_ops, with benchmarks/ and csrc/, which "),
     ],
 )
 def test_commands_that_measure_say_in_one_line_what_is_missing(
