@@ -44,7 +44,7 @@ class Cache:
         return self.path / "aten"
 
     @property
-    def library(self) -> Path:
+    def compiled(self) -> Path:
         return self.folder / _override._name()
 
     @property
@@ -54,9 +54,9 @@ class Cache:
     def plant(self) -> Path:
         """Puts a file there that does not load."""
         self.folder.mkdir(mode=0o700, parents=True)
-        self.library.write_text("somebody else's")
-        self.library.chmod(0o700)
-        return self.library
+        self.compiled.write_text("somebody else's")
+        self.compiled.chmod(0o700)
+        return self.compiled
 
 
 @pytest.fixture
@@ -84,12 +84,12 @@ def test_it_is_compiled_once_into_a_folder_of_this_user_alone(
         load()
     finally:
         os.umask(before)
-    assert {mode(path) for path in (cache.path.parent, cache.path, cache.folder, cache.library)} == {0o700}
+    assert {mode(path) for path in (cache.path.parent, cache.path, cache.folder, cache.compiled)} == {0o700}
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "once" in caplog.messages[0]
     load()
     assert cache.runs == 1 and len(caplog.records) == 1
-    assert list(cache.folder.iterdir()) == [cache.library] and not list(cache.temporary.iterdir())
+    assert list(cache.folder.iterdir()) == [cache.compiled] and not list(cache.temporary.iterdir())
 
 
 def to_somebody_else(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,13 +103,13 @@ def to_somebody_else(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def link(cache: Cache) -> None:
     elsewhere = cache.path / "elsewhere.so"
-    cache.library.rename(elsewhere)
-    cache.library.symlink_to(elsewhere)
+    cache.compiled.rename(elsewhere)
+    cache.compiled.symlink_to(elsewhere)
 
 
 def pipe(cache: Cache) -> None:
-    cache.library.unlink()
-    os.mkfifo(cache.library, 0o600)
+    cache.compiled.unlink()
+    os.mkfifo(cache.compiled, 0o600)
 
 
 #: How a library that was planted is not to be trusted, and what the log says about it.
@@ -117,10 +117,10 @@ UNTRUSTED: dict[str, tuple[Callable[[Cache, pytest.MonkeyPatch], None], str]] = 
     "a folder for everybody": (lambda cache, _: cache.folder.chmod(0o777), "whose mode is 777"),
     "a folder with the sticky bit": (lambda cache, _: cache.folder.chmod(0o1777), "whose mode is 1777"),
     "a folder for the group": (lambda cache, _: cache.folder.chmod(0o770), "whose mode is 770"),
-    "a file for everybody": (lambda cache, _: cache.library.chmod(0o606), "whose mode is 606"),
-    "a file for the group": (lambda cache, _: cache.library.chmod(0o775), "whose mode is 775"),
+    "a file for everybody": (lambda cache, _: cache.compiled.chmod(0o606), "whose mode is 606"),
+    "a file for the group": (lambda cache, _: cache.compiled.chmod(0o775), "whose mode is 775"),
     "somebody else's folder": (lambda cache, patch: to_somebody_else(cache.folder, patch), "belongs to user"),
-    "somebody else's file": (lambda cache, patch: to_somebody_else(cache.library, patch), "belongs to user"),
+    "somebody else's file": (lambda cache, patch: to_somebody_else(cache.compiled, patch), "belongs to user"),
     "a symbolic link": (lambda cache, _: link(cache), "is a symbolic link"),
     "a pipe": (lambda cache, _: pipe(cache), "is not a regular file"),
     "a file that does not load": (lambda cache, _: None, ""),
@@ -166,10 +166,10 @@ def test_what_was_checked_is_what_is_loaded(cache: Cache, monkeypatch: pytest.Mo
 
     def exchange(descriptor: int, name: str) -> None:
         require(descriptor, name)
-        if name == cache.library.name:
+        if name == cache.compiled.name:
             other = cache.path / "other.so"
             other.write_text("somebody else's")
-            other.replace(cache.library)
+            other.replace(cache.compiled)
 
     monkeypatch.setattr(_files, "_require_private", exchange)
     load()
