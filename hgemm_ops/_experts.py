@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hgemm_ops._grouped import grouped_mm, grouped_mm_gated
-from hgemm_ops.nn import GATES, _is_gate
+from hgemm_ops.nn import GATES, is_gate
 
 __all__ = ["use_for_experts"]
 
@@ -95,7 +95,7 @@ def _activation(module: Any) -> str | None:
     """Returns the activation with which :func:`grouped_mm_gated` computes the gate of the module, if there is one."""
     from transformers.integrations import moe
 
-    if type(module)._apply_gate is not getattr(moe, "_default_apply_gate", None) or not _is_gate(module.act_fn):
+    if type(module)._apply_gate is not getattr(moe, "_default_apply_gate", None) or not is_gate(module.act_fn):
         return None
     return GATES[type(module.act_fn).__name__]
 

@@ -453,7 +453,7 @@ class GatedMLP(ProjectionGroup):
     def _gated(self, x: Any) -> Tensor | None:
         """Returns ``act_fn(gate_proj(x)) * up_proj(x)`` if one operator can compute that, and None otherwise."""
         layers: list[Any] = [self._modules.get(name) for name in GATE]
-        if not (type(x) is Tensor and _is_gate(self.act_fn) and all(_is_plain(layer) for layer in layers)):
+        if not (type(x) is Tensor and is_gate(self.act_fn) and all(_is_plain(layer) for layer in layers)):
             return None
         gate, up = (layer.weight for layer in layers)
         if any(layer.bias is not None for layer in layers) or _needs_gradient(x, gate, up):
@@ -483,7 +483,7 @@ def _(x: Tensor, gate: Tensor, up: Tensor, act: int) -> Tensor:
     return x.new_empty(*x.shape[:-1], gate.shape[0])
 
 
-def _is_gate(act: Any) -> bool:
+def is_gate(act: Any) -> bool:
     """Whether ``linear_gated`` computes the activation."""
     hooked = isinstance(act, nn.Module) and (act._forward_hooks or act._forward_pre_hooks)
     return type(act).__name__ in GATES and not hooked
@@ -624,7 +624,7 @@ def _is_gated(original: Any, parent: nn.Module) -> bool:
         original.__name__ in GATED_MLPS
         and original.__module__.startswith("transformers.models.")
         and set(parent._modules) == {*GATE, "down_proj", "act_fn"}
-        and _is_gate(parent.act_fn)
+        and is_gate(parent.act_fn)
     )
 
 
