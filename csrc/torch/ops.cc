@@ -390,8 +390,9 @@ void gate(StableIValue* stack, uint64_t, uint64_t) {
   };
   require(act >= 0 && act <= static_cast<int64_t>(Activation::kSilu),
           "act must be one of 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu), got " + std::to_string(act));
-  require(both.ndim == 2 && both.sizes[1] % 2 == 0 && both.strides[1] == 1 &&
-              (both.sizes[0] <= 1 || both.strides[0] == both.sizes[1]),
+  bool contiguous = false;
+  check(aoti_torch_is_contiguous(call.a.handle.get(), &contiguous), "is_contiguous");
+  require(both.ndim == 2 && both.sizes[1] % 2 == 0 && contiguous,
           "both " + shape_text(both.ndim, both.sizes) + " must be 2-D and contiguous, with an even number of columns");
   const int64_t rows = both.sizes[0], n = both.sizes[1] / 2, sizes[] = {rows, n};
   Handle result = empty_contiguous(2, sizes, call.a.dtype, call.a.device);
