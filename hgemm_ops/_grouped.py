@@ -137,7 +137,8 @@ def _product(x: Tensor, w: Tensor, offs: Tensor | None, out_dtype: torch.dtype |
         require(x.dtype == w.dtype, f"hgemm_ops.grouped_mm: x and w must have one dtype, got {x.dtype} and {w.dtype}")
         with torch.autocast(x.device.type, enabled=False):
             return _product(x.to(out_dtype), w.to(out_dtype), offs, None, variant)
-    if x.is_cuda and torch.is_inference_mode_enabled() and not torch.compiler.is_compiling():
+    # torch.compile of release 2.11 cannot trace is_inference_mode_enabled, so that is asked last.
+    if x.is_cuda and not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
         x, w = (t.to(_dtype(t)) for t in (x, w))
         return arranged(op, x, w, offs)  # which the op's Autograd kernel does otherwise
     return op(x, w, offs, out_dtype=None if x.is_cuda else out_dtype)
