@@ -72,8 +72,9 @@ class use_custom_gemm(ContextDecorator):
             A, on B, and on N, K, dtype, layout and epilogue. They do not depend on the other rows or their number, on
             the batch and the place in it, or on addresses and alignment. While ``float32="split"`` is active, float32
             matmuls are batch-invariant too. Only kernels that guarantee these bits run, even where torch is faster.
-            Such a matmul raises RuntimeError if only torch could compute it. All other matmuls are torch's, and the
-            report says that their bits may vary; with ``"batch_invariant_or_raise"`` they raise RuntimeError.
+            Such a matmul raises RuntimeError if only torch could compute it, but where the memory that every such
+            kernel needs cannot be allocated, torch computes it, and the report says so. All other matmuls are torch's,
+            and the report says that their bits may vary. With ``"batch_invariant_or_raise"`` both are an error.
             ``"fast"`` allows any kernel. None inherits the mode of the outer context, else of ``HGEMM_OPS_NUMERICS``,
             else fast.
         float32: With ``"split"``, float32 matmuls may run on tensor cores, each operand as the sum of three bfloat16

@@ -179,7 +179,9 @@ Outcome plan_with_less(Job* job, int64_t* workspace) {
     count_as(decision, HGEMM_LEFT_NOT);
     return Outcome::kOurs;
   }
-  return Outcome::kRefused;
+  if (job->asked != kAuto || p.numerics == NumericsMode::kBatchInvariantOrRaise) return Outcome::kRefused;
+  count_as(Decision{}, HGEMM_LEFT_MEMORY);
+  return Outcome::kTorch;
 }
 
 Status launch(const Job& job, const Memory& memory, Stream stream) {

@@ -98,9 +98,10 @@ Outcome make_plan(const Request& request, Plan* plan);
 
 /// Plans a job again whose memory could not be allocated, `workspace` bytes and the copies of operands. Returns
 ///   kTorch    Torch computes the call, which the report then counts as left to torch for want of memory.
-///   kOurs     Torch must not compute it, or the call names a kernel. The caller is to try again with what `job` and
+///   kOurs     Torch should not compute it, or the call names a kernel. The caller is to try again with what `job` and
 ///             `workspace` now say: a smaller workspace or none.
-///   kRefused  The same, and nothing needs less memory: the call is out of memory.
+///   kRefused  Nothing needs less memory, and torch must not compute the call: it names a kernel, or its numerics are
+///             "batch_invariant_or_raise". The call is out of memory.
 Outcome plan_with_less(Job* job, int64_t* workspace);
 
 /// The memory of a launch, on the problem's device. A pointer stays null where the plan needs no such memory.

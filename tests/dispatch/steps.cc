@@ -500,19 +500,23 @@ void test_plans_with_less() {
   int64_t workspace = plan.workspace;
   CHECK(plan_with_less(&job, &workspace) == Outcome::kTorch);
 
-  request.numerics = static_cast<int>(NumericsMode::kBatchInvariant);
-  Plan invariant;
-  CHECK(make_plan(request, &invariant) == Outcome::kOurs && invariant.workspace > 0);
-  job = invariant.job();
-  workspace = invariant.workspace;
-  int tries = 0;
-  while (plan_with_less(&job, &workspace) == Outcome::kOurs) {
-    CHECK(++tries < 10 && workspace <= invariant.workspace / 4);
-    CHECK(variant(job.variant).sums == Sums::kInOrder);
-    CHECK(workspace == static_cast<int64_t>(variant(job.variant).workspace(job.problem, job.facts)));
-    if (workspace == 0) break;
+  for (const NumericsMode numerics : {NumericsMode::kBatchInvariant, NumericsMode::kBatchInvariantOrRaise}) {
+    request.numerics = static_cast<int>(numerics);
+    Plan invariant;
+    CHECK(make_plan(request, &invariant) == Outcome::kOurs && invariant.workspace > 0);
+    job = invariant.job();
+    workspace = invariant.workspace;
+    int tries = 0;
+    while (plan_with_less(&job, &workspace) == Outcome::kOurs) {
+      CHECK(++tries < 10 && workspace <= invariant.workspace / 4);
+      CHECK(variant(job.variant).sums == Sums::kInOrder);
+      CHECK(workspace == static_cast<int64_t>(variant(job.variant).workspace(job.problem, job.facts)));
+      if (workspace == 0) break;
+    }
+    CHECK(tries > 0 && workspace == 0);
+    const bool raises = numerics == NumericsMode::kBatchInvariantOrRaise;
+    CHECK(plan_with_less(&job, &workspace) == (raises ? Outcome::kRefused : Outcome::kTorch));
   }
-  CHECK(tries > 0 && workspace == 0 && plan_with_less(&job, &workspace) == Outcome::kRefused);
 
   request.variant = find_variant("sm90_wgmma_pingpong_128x128x64_c1x1x1_pad");
   Plan named;
@@ -520,7 +524,8 @@ void test_plans_with_less() {
   job = named.job();
   workspace = named.workspace;
   Outcome outcome;
-  for (tries = 0; (outcome = plan_with_less(&job, &workspace)) == Outcome::kOurs; ++tries) {
+  int tries = 0;
+  for (; (outcome = plan_with_less(&job, &workspace)) == Outcome::kOurs; ++tries) {
     CHECK(job.variant == request.variant && workspace > 0);
   }
   CHECK(outcome == Outcome::kRefused && tries > 1);
