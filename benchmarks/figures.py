@@ -5,7 +5,7 @@ Needs matplotlib, which the package does not depend on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
 from hgemm_ops.bench.plots import OURS, SLOWER, TORCH, timed, title, write
+from hgemm_ops.bench.statistics import geometric_mean
 
 _DECODE_ROWS = 64  # up to this many rows, reading the weights takes nearly all of the time
 _FUSED = "#2f5fb8"
@@ -21,6 +22,32 @@ _SIDES = {
     "ours": ("use_custom_gemm()", OURS),
     "fused": ("with fused projections, static weights", _FUSED),
 }
+
+
+def speed_by_kind(kinds: Mapping[str, Sequence[float]], of: str, path: Path) -> Path:
+    """Draws the speeds over torch of each kind: a bar from the slowest case to the fastest, and their geometric mean.
+
+    ``of`` is the title.
+    """
+    figure = Figure(figsize=(7, 0.9 + 0.28 * len(kinds)), layout="constrained")
+    axes = figure.subplots()
+    for place, speeds in enumerate(kinds.values()):
+        low, high, mean = min(speeds), max(speeds), geometric_mean(speeds)
+        axes.barh(place, high - low, left=low, height=0.5, color=OURS, alpha=0.25)
+        axes.scatter([mean], [place], s=30, color=OURS, zorder=3)
+        axes.annotate(f"{mean:.2f}", (high, place), (4, 0), textcoords="offset points", va="center")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set(xscale="log", xlabel="speed over torch: slowest and fastest case, geometric mean", title=of)
+    axes.set_yticks(range(len(kinds)), [f"{kind} ({len(speeds)})" for kind, speeds in kinds.items()])
+    axes.invert_yaxis()
+    axes.set_xticks([1, 1.5, 2, 3, 4, 6, 8])
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlim(min(0.95, axes.get_xlim()[0]), 1.1 * max(max(speeds) for speeds in kinds.values()))
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    return write(figure, path)
 
 
 def bandwidth_by_rows(document: Mapping[str, Any], path: Path, contender: str = "hgemm") -> Path | None:

@@ -1,7 +1,7 @@
 """Draws the plots that the pages show, in ``results/<gpu>/plots``.
 
-They are ``<suite>-ratio.svg``, ``decode``, ``train``, ``float32-errors``, and the ladder's plots that its course links.
-With ``--all`` it also draws every suite's roofline, ``llm-bandwidth``, and each family of the ladder,
+They are ``kinds``, ``<suite>-ratio.svg``, ``decode``, ``train``, ``float32-errors``, and the ladder's plots that its
+course links. With ``--all`` it also draws every suite's roofline, ``llm-bandwidth``, and each family of the ladder,
 ``ladder-<group>-{<family>,roofline}``. ``hgemm report`` shows the same in one page.
 """
 
@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))  # a script's own path has its directory alone
 
 from benchmarks import figures  # noqa: E402
 from benchmarks.course import plots as ladder_plots  # noqa: E402
+from benchmarks.kinds import by_kind  # noqa: E402
 from hgemm_ops.bench import plots, record  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -33,13 +34,24 @@ def profiled_traffic(directory: Path) -> dict[tuple[str, int], float]:
     return {(e["name"], e["size"]): e["flop_per_dram_byte"] for e in entries if e["flop_per_dram_byte"]}
 
 
+def draw_kinds(directory: Path) -> list[Path]:
+    """Draws the speeds over torch by the kind of matmul, if a GPU has results of two kinds or more."""
+    documents = {name: record.load(path) for name, path in record.files(directory).items()}
+    kinds = by_kind(documents)
+    if len(kinds) < 2:
+        return []
+    facts = max((d["environment"] for d in documents.values() if "suite" in d), key=lambda facts: facts["date"])
+    of = f"{facts['gpu']}, torch {facts['torch']} (number of shapes in parentheses)"
+    return [figures.speed_by_kind(kinds, of, directory / "plots" / "kinds")]
+
+
 def draw_all(results: Path, every: bool = True) -> list[Path]:
-    """Draws decoding, the ladder, and each suite in which the dispatcher's choice was timed.
+    """Draws the kinds of matmuls, decoding, the ladder, and each suite in which the dispatcher's choice was timed.
 
     Without ``every``, only the plots that the pages show. Returns the files that were written.
     """
     only = None if every else COURSE
-    written = []
+    written = [path for directory in record.directories(results) for path in draw_kinds(directory)]
     for name, path in (found for directory in record.directories(results) for found in record.files(directory).items()):
         document = record.load(path)
         if document.get("ladder"):

@@ -811,7 +811,7 @@ def test_the_readme_section_is_what_the_files_say(results: Path, tmp_path: Path)
     assert "old" not in text
     assert "| llm | 2 of 3 | 1.000 | 0.800 to 1.250 | 1 | - | 2001-02-03, csrc 01234567 |" in text
     assert "| seeds-add | - | - | - | - | - | 2001-02-03" in text
-    assert "6.4 µs where torch serves it, torch's 9.3 µs." in text
+    assert "6.4 µs where torch runs it, torch's 9.3 µs." in text
     assert "GPU tests (2001-02-03, csrc 01234567): 12 passed, 3 skipped, 1 failed." in text
     assert "NVIDIA T1, driver 1.2, CUDA 13.0, torch 2.0" in text
 
@@ -825,16 +825,19 @@ def test_the_readme_section_is_what_the_files_say(results: Path, tmp_path: Path)
 
 
 def test_tables_check_fails_until_the_files_are_written(results: Path, tmp_path: Path) -> None:
+    summary = tmp_path / "benchmarks.md"
+    summary.write_text(f"{tables.BEGIN}\n{tables.END}\n")
     readme = tmp_path / "README.md"
-    readme.write_text(f"{tables.BEGIN}\n{tables.END}\n")
-    arguments = ["--readme", str(readme), "--results", str(results)]
+    readme.write_text(f"{tables.MODELS_BEGIN}\n{tables.MODELS_END}\n")
+    arguments = ["--readme", str(readme), "--benchmarks", str(summary), "--results", str(results)]
 
     def run(*more: str) -> Any:
         return CliRunner().invoke(tables.main, [*arguments, *more])
 
     first = run("--check")
     assert first.exit_code == 1 and "README.md: not up to date" in first.output
-    assert readme.read_text() == f"{tables.BEGIN}\n{tables.END}\n"
+    assert "benchmarks.md: not up to date" in first.output
+    assert summary.read_text() == f"{tables.BEGIN}\n{tables.END}\n"
     assert "llm.json was measured on other sources" in first.output
     assert run().exit_code == 0
     assert run("--check").exit_code == 0
@@ -852,7 +855,7 @@ def test_another_gpu_is_told_in_short(results: Path, tmp_path: Path) -> None:
     readme.write_text(f"{tables.BEGIN}\n{tables.END}\n")
     text = tables.generate(results, readme)[readme]
     (line,) = (line for line in text.splitlines() if line.startswith("Other"))
-    assert line.startswith("Other, which no table knows, over torch: 1.") and "on `llm`" in line
+    assert line.startswith("Other, for which no measured times are shipped, over torch: 1.") and "on `llm`" in line
     assert text.index("Speed over torch on") < text.index(line) and text.count("Speed over torch on") == 1
 
 
@@ -865,11 +868,10 @@ def test_tables_without_results_say_so_and_need_their_markers(tmp_path: Path) ->
         tables.generate(tmp_path / "none", readme)
 
 
-def test_readme_of_the_repository_is_up_to_date() -> None:
-    readme = ROOT / "README.md"
-    if not readme.exists() or tables.BEGIN not in readme.read_text():
-        pytest.skip("README.md has no results section")
-    for path, text in tables.generate(ROOT / "benchmarks" / "results", readme).items():
+def test_pages_of_the_repository_are_up_to_date() -> None:
+    pages = tables.generate(ROOT / "benchmarks" / "results", ROOT / "docs" / "benchmarks.md", ROOT / "README.md")
+    assert len(pages) >= 4
+    for path, text in pages.items():
         assert path.read_text() == text, f"{path}: run python benchmarks/tables.py"
 
 

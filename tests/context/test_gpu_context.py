@@ -656,7 +656,7 @@ def test_products_with_a_vector_are_inductors_own(fresh_dynamo: None) -> None:
     for name, product in products.items():
         with use_custom_gemm(numerics="batch_invariant_or_raise") as report:
             torch.compile(product, fullgraph=True)()
-        assert calls(report) == 0, f"{name} is served now: say so in README.md\n{report}"
+        assert calls(report) == 0, f"{name} is served now: say so in docs/compile.md\n{report}"
     with use_custom_gemm() as report:
         out = torch.compile(lambda: hgemm_ops.matmul(a, v), fullgraph=True)()
     assert_close_to_torch(out, a.double() @ v.double(), a @ v)
