@@ -18,7 +18,7 @@ CPP := $(shell find csrc -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name 
 RECIPE := setup.py pyproject.toml hgemm_ops/_aten_build.py $(wildcard build_tools/*.py)
 LISTS := $(shell find csrc -name '*.inc' -o -name '*.inc.xz')
 
-.PHONY: demo test lint bench build wheel
+.PHONY: demo test lint bench build wheel docs
 
 demo: $(or $(wildcard $(BUILT)),$(LIGHT_BUILT)) ; $(PY) -m integration.demo
 
@@ -29,6 +29,16 @@ lint: $(DEPS) ; $(BIN)ruff check . && $(BIN)ruff format --check . && $(BIN)mypy 
 bench: build ; $(PY) benchmarks/run.py
 
 build: $(BUILT)
+
+# The pages as a site, in an environment of their own: it needs neither torch nor a build. A warning is an error.
+docs: $(or $(VENV),build)/.docs/.installed
+	$(<D)/bin/sphinx-build -q -W --keep-going -c docs -d build/doctrees . build/site
+	@echo build/site/index.html
+
+%/.docs/.installed: requirements/docs.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install -q -r $<
+	touch $@
 
 wheel: build
 	$(PY) -m pip install -q -r requirements/wheel.txt
