@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import click
 import pytest
@@ -17,7 +18,7 @@ from helpers import ROOT, needs_library
 from torch import Tensor
 
 from benchmarks import ladder_course, ladder_ncu, ncu
-from benchmarks.course import command, measure
+from benchmarks.course import command, drawings, measure
 from benchmarks.course.rungs import FAMILIES, RUNGS
 from hgemm_ops.bench import record, runner, statistics, timing, workload
 from hgemm_ops.bench.suites import Case
@@ -200,6 +201,15 @@ def test_the_course_is_up_to_date() -> None:
     page = ladder_course.COURSE.read_text()
     expected = ladder_course.course(page, ladder_course.Results(ladder_course.RESULTS))
     assert page == expected, "run python benchmarks/ladder_course.py"
+
+
+@pytest.mark.parametrize("name", drawings.DRAWINGS)
+def test_the_drawings_of_the_course_are_up_to_date(name: str) -> None:
+    drawn = drawings.DRAWINGS[name]()
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    kept = (drawings.DIRECTORY / f"{name}.svg").read_text()
+    assert kept == drawn, "run python -m benchmarks.course.drawings"
+    assert f"(drawings/{name}.svg)" in ladder_course.COURSE.read_text()
 
 
 def test_no_page_of_csrc_is_written_from_results() -> None:
