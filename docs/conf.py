@@ -60,6 +60,7 @@ html_theme = "furo"
 html_title = "hgemm_ops"
 html_copy_source = False
 html_show_copyright = False
+html_show_search_summary = False  # fetching it is an error where the site is opened as files
 myst_heading_anchors = 4  # as on GitHub
 suppress_warnings = ["myst.header"]
 

@@ -89,11 +89,12 @@ class Page:
         result: dict[str, Any] = answer["result"]
         return result
 
-    def open(self, path: Path) -> None:
-        """Returns when the page and its scripts are loaded."""
-        self.send("Page.navigate", url=path.resolve().as_uri())
+    def open(self, path: Path, query: str = "") -> None:
+        """Returns when the page and its scripts are loaded. ``query`` is what follows the file's name."""
+        before = len(self.events)
+        self.send("Page.navigate", url=path.resolve().as_uri() + query)
         until = time.monotonic() + _SECONDS
-        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events[before:]):
             self.events.append(self._receive(until))
 
     def evaluate(self, script: str) -> Any:
