@@ -219,10 +219,10 @@ def surveys(documents: Mapping[str, Document]) -> dict[str, Document]:
 def survey_title(document: Document) -> str:
     """Where the shapes of a survey come from."""
     if document["survey"] != "zoo":
-        tuned = ", each tuned at its first product by `tune=True`" if document["survey"] == "tuned" else ""
-        return f"shapes that no table and no suite holds, drawn with seed {document['seed']}{tuned}"
+        tuned = ", each tuned at its first matmul by `tune=True`" if document["survey"] == "tuned" else ""
+        return f"shapes that no tuning table and no suite has, drawn with seed {document['seed']}{tuned}"
     models = {model for row in document["shapes"] for model in row["chosen"]}
-    return f"products of {len(models)} published models, each without what the table holds of its (n, k)"
+    return f"matmuls of {len(models)} published models, each without the measured times of its (n, k)"
 
 
 _SURVEYED = (

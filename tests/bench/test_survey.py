@@ -369,13 +369,14 @@ def test_pages_show_what_surveys_found(tmp_path: Path) -> None:
     pages = tables.generate(tmp_path / "results", readme)
     text, page = pages[readme], pages[directory / "README.md"]
     assert (
-        "`random`: 3 shapes that no table and no suite holds, drawn with seed 77 (2001-02-03, csrc 01234567)." in text
+        "`random`: 3 shapes that no tuning table and no suite has, drawn with seed 77 (2001-02-03, csrc 01234567)."
+        in text
     )
     assert "| random | 3 | 1.074 |" in text and "| zoo | 2 | 1.000 | 1.200 |" in text and "| M 1 to 64 |" not in text
     assert "| M 1 to 64 | 1 | 1.250 | 1.250 | 0.0% | 0.0% | 0% (0%) | 0 (0.0%) | 1.250 |" in page
     assert "| M 65 to 256 | 1 | 0.900 | 1.000 | 11.1% | 11.1% | 0% (100%) | 1 (100.0%) | 0.900 |" in page
     assert "| batched | 1 |" in page and "| unaligned | 1 |" in page and "M 257" not in page
-    assert "`zoo`: 1 products of 2 published models, each without what the table holds of its (n, k), of 9" in text
+    assert "`zoo`: 1 matmuls of 2 published models, each without the measured times of its (n, k), of 9" in text
     assert "| gpt2 |" not in text and "| gpt2 | 1 | 1.000 | 1.200 | 20.0% |" in page and "| mistral-7b | 1 |" in page
 
 
