@@ -17,17 +17,18 @@ python3 -m venv "$folder/venv"
 "$folder/venv/bin/python" -m pip install -q torch==2.13.0 setuptools
 "$folder/venv/bin/python" - <<'PYTHON'
 import torch
+from torch import library
 
 
-def define(name: str, tags: list[torch.Tag]) -> torch.library.Library:
-    library = torch.library.Library(name, "DEF")
-    library.define("twice(Tensor x) -> Tensor")
-    library.define("twice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)", tags=tags)
-    library.impl("twice", lambda x: x * 2, "CPU")
-    library.impl("twice", lambda x: torch.empty_like(x), "Meta")
-    library.impl("twice.out", lambda x, *, out: out.copy_(x * 2), "CPU")
-    library.impl("twice.out", lambda x, *, out: out, "Meta")
-    return library
+def define(name: str, tags: list[torch.Tag]) -> library.Library:
+    ops = library.Library(name, "DEF")
+    ops.define("twice(Tensor x) -> Tensor")
+    ops.define("twice.out(Tensor x, *, Tensor(a!) out) -> Tensor(a!)", tags=tags)
+    ops.impl("twice", lambda x: x * 2, "CPU")
+    ops.impl("twice", lambda x: torch.empty_like(x), "Meta")
+    ops.impl("twice.out", lambda x, *, out: out.copy_(x * 2), "CPU")
+    ops.impl("twice.out", lambda x, *, out: out, "Meta")
+    return ops
 
 
 def run(name: str, dynamic: bool) -> str:
@@ -40,7 +41,7 @@ def run(name: str, dynamic: bool) -> str:
         return type(error).__name__
 
 
-libraries = [define("plain", []), define("tagged", [torch.Tag.out])]
+defined = [define("plain", []), define("tagged", [torch.Tag.out])]
 found = run("plain", True), run("tagged", False), run("tagged", True)
 for what, result in zip(("no tag, dynamic shapes", "tag, static shapes", "tag, dynamic shapes"), found):
     print(f"{what}: {result}")
