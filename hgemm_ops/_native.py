@@ -29,7 +29,7 @@ SOURCES = ("forced", "table", "model", "fallback")
 NUMERICS = ("fast", "batch_invariant", "batch_invariant_or_raise")
 FLOAT32 = ("strict", "split")
 #: The summation orders of kernels (the enum Sums).
-SUMS = ("vary", "in order", "two slices", "four slices", "planes", "planes by mma.sync", "chain")
+SUMS = ("vary", "in order", "two slices", "four slices", "planes", "planes by mma.sync", "chain", "carried")
 OPS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear")
 LAYOUTS = {(0, 1): "NN", (0, 0): "NT", (1, 1): "TN", (1, 0): "TT"}  # (major of a, major of b)
 

@@ -274,7 +274,14 @@ enum class Sums : int32_t {
   kPlanesMma = 5,
   /// One float32 fma after the other on CUDA cores, in ascending order of k.
   kChain = 6,
+  /// A float32 accumulator as in kInOrder for each kCarriedK k. They are added in float32, in ascending order of k.
+  kCarried = 7,
 };
+
+/// The k that one accumulator adds up in a kernel of Sums::kCarried. A tensor core truncates as it accumulates, so the
+/// error of an accumulator grows with the k that it adds up; additions in float32 round to nearest. Up to this K, sums
+/// of the classes kInOrder and kCarried have the same bits.
+constexpr int64_t kCarriedK = 256;
 
 // cudaStream_t and cudaError_t (0 is success) without the CUDA headers.
 using Stream = void*;

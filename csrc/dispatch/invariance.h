@@ -17,9 +17,11 @@
 namespace hgemm {
 
 /// The order of summation of every batch-invariant kernel for this problem. In float32 it is that of wgmma on a chip
-/// with kernels of its own, and that of mma.sync elsewhere.
+/// with kernels of its own, and that of mma.sync elsewhere. Long float32 sums of 16-bit products are carried.
 inline Sums promised_sums(const Problem& p, const DeviceFacts& facts) {
-  if (p.dtype != DType::kF32) return Sums::kInOrder;
+  if (p.dtype != DType::kF32) {
+    return p.out_dtype == DType::kF32 && p.k > kCarriedK ? Sums::kCarried : Sums::kInOrder;
+  }
   return has_own_kernels(facts.cc) ? Sums::kPlanes : Sums::kPlanesMma;
 }
 
@@ -36,6 +38,7 @@ inline bool keeps_promise(const Variant& v, const Problem& p, const DeviceFacts&
 /// Whether the dispatcher may choose a kernel that the call does not name, under the problem's `float32` mode.
 inline bool may_be_chosen(const Variant& v, const Problem& p) {
   if (p.float32 == Float32Mode::kTf32) return false;
+  if (v.sums == Sums::kCarried && p.numerics == NumericsMode::kFast) return false;
   return v.arithmetic != Arithmetic::kSplitF32 || p.float32 == Float32Mode::kSplit;
 }
 

@@ -50,7 +50,7 @@ def test_every_kernel_declares_its_sums() -> None:
     vary = ("gemv", "skinny_mma", "simt_skinny", "splitk", "streamk")
     others = dict.fromkeys(vary, "vary")
     others |= {"c1x1x2": "two slices", "c1x1x4": "four slices"}
-    others |= {"sm90_split": "planes", "sm80_split": "planes by mma.sync", "tiny_batch": "chain"}
+    others |= {"sm90_split": "planes", "sm80_split": "planes by mma.sync", "tiny_batch": "chain", "carried": "carried"}
     for v in hgemm_ops.variants():
         expected = next((sums for part, sums in others.items() if part in v.name), "in order")
         assert v.sums == ("vary" if v.family == "ladder" else expected), v.name
@@ -77,7 +77,22 @@ def test_the_class_never_changes_and_torch_never_serves(cc: int, dtype: torch.dt
             v = chosen(asking(query))
             # Kernels of sm90_wgmma compute activations other than relu by other formulas than all other kernels.
             classes.add((v.sums, v.family == "sm90_wgmma" if act > 1 else None))
-        assert classes == {("in order", (cc == 90) if act > 1 else None)}, (n, k, layout, act)
+        sums = "carried" if out_dtype == 2 and k > 256 else "in order"
+        assert classes == {(sums, (cc == 90) if act > 1 else None)}, (n, k, layout, act, out_dtype)
+
+
+def test_sums_are_carried_only_where_that_is_asked_for() -> None:
+    def sums(**arguments: object) -> set[str]:
+        names = {
+            hgemm_ops.explain(M=m, N=512, arch="sm_90", **arguments).chosen  # type: ignore[arg-type]
+            for m in (1, 64, 128, 2048)
+        }
+        return {v.sums for v in hgemm_ops.variants() if v.name in names}
+
+    wide = {"numerics": "batch_invariant", "out_dtype": torch.float32}
+    assert sums(K=257, **wide) == {"carried"} and sums(K=256, **wide) == {"in order"}
+    assert sums(K=65536, numerics="batch_invariant") == {"in order"}
+    assert "carried" not in sums(K=65536, out_dtype=torch.float32)
 
 
 @pytest.mark.parametrize("sizes", [((5,), (5,)), ((1, 4097), (4097,)), ((4096,), (4096, 64)), ((3, 2, 4), (3, 4, 1))])

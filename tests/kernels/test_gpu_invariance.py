@@ -24,6 +24,8 @@ HALF = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str
 EVERY = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 #: Takes every layout, alignment and epilogue, on every architecture.
 REFERENCE = "sm80_mma_64x64x64_w32x32_s3"
+#: The same for float32 results.
+CARRIED = "sm80_mma_64x64x32_w32x32_s4_carried"
 
 
 def assert_same_bits(got: Tensor, expected: Tensor, what: object = "") -> None:
@@ -113,6 +115,48 @@ def test_kernels_of_the_class_agree(dtype: torch.dtype, n: int, k: int, most: in
 
 
 @HALF
+@pytest.mark.parametrize(
+    ("n", "k", "most"), [(512, 257, 512), (256, 2049, 700), (264, 5000, 512), (67, 8191, 130), (1, 4100, 64)]
+)
+def test_kernels_with_carried_sums_agree(dtype: torch.dtype, n: int, k: int, most: int) -> None:
+    x, w = rows(most, k, dtype), torch.randn(k, n, device=DEVICE).to(dtype)
+    wide = {"out_dtype": torch.float32}
+    parts = [
+        hgemm_ops.matmul(x[:, i : i + 256], w[i : i + 256], variant=REFERENCE if ON_GPU else None, **wide)
+        for i in range(0, k, 256)
+    ]
+    expected = torch.zeros_like(parts[0])
+    for part in parts:
+        expected += part
+    seen = set()
+    for order_x, order_w in (*itertools.product("NT", repeat=2), ("odd", "N"), ("N", "odd")):
+        a, b = stored(x, order_x), stored(w, order_w)
+        for m in sorted({m for m in (1, 7, 24, 64, 200) if m < most} | {most}):
+            assert_same_bits(hgemm_ops.matmul(a[:m], b, numerics=MODE, **wide), expected[:m], f"{m}x{n}x{k}")
+            for kernel in kernels(a[:m], b, **wide):
+                seen.add(kernel)
+                got = hgemm_ops.matmul(a[:m], b, variant=kernel, numerics=mode(kernel), **wide)
+                assert_same_bits(got, expected[:m], f"{kernel} {order_x}{order_w} {m}x{n}x{k}")
+    assert not ON_GPU or {CARRIED, "sm80_mma_16x128x64_w16x32_s4_carried_slices"} <= seen
+
+
+@pytest.mark.skipif(not ON_GPU, reason="nothing is ours there")
+@HALF
+@pytest.mark.parametrize("m", [1, 7, 64, 512])
+@pytest.mark.parametrize("k", [2049, 4100, 8192, 65536])
+def test_errors_of_float32_results_are_at_most_twice_torchs(dtype: torch.dtype, k: int, m: int) -> None:
+    a, b = torch.randn(m, k, device=DEVICE).to(dtype), torch.randn(k, 512, device=DEVICE).to(dtype)
+    exact = a.double() @ b.double()
+
+    def error(out: Tensor) -> float:
+        return (out.double() - exact).square().mean().sqrt().item()
+
+    ours = error(hgemm_ops.matmul(a, b, numerics=MODE, out_dtype=torch.float32))
+    torchs = error(torch.mm(a, b, out_dtype=torch.float32))
+    assert 0 < ours <= 2 * torchs, (ours, torchs)
+
+
+@HALF
 @pytest.mark.parametrize("name", [v.name for v in hgemm_ops.variants() if v.sums.endswith("slices")])
 def test_slices_of_k_do_not_depend_on_the_rows(dtype: torch.dtype, name: str) -> None:
     n, k = 264, 1032 if "_pad" not in name else 1031
@@ -135,7 +179,7 @@ def test_slices_of_k_do_not_depend_on_the_rows(dtype: torch.dtype, name: str) ->
 @pytest.mark.parametrize("activation", ["none", "relu", "gelu", "gelu_tanh", "silu"])
 @pytest.mark.parametrize("out_dtype", [None, torch.float32], ids=str)
 def test_epilogues_agree(dtype: torch.dtype, activation: str, out_dtype: torch.dtype | None) -> None:
-    for n, k, order in ((4096, 72, "N"), (264, 520, "T"), (67, 131, "odd")):
+    for n, k, order in ((4096, 72, "N"), (264, 520, "T"), (67, 131, "odd"), (67, 515, "odd")):
         x, w = rows(1000, k, dtype), stored(torch.randn(n, k, device=DEVICE).to(dtype), order)
         for bias in (None, torch.randn(n, device=DEVICE).to(dtype)):
             expected = hgemm_ops.linear(x, w, bias, activation=activation, out_dtype=out_dtype, numerics=MODE)

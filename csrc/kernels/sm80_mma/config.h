@@ -21,6 +21,7 @@ struct Config {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, WM = WM_, WN = WN_, STAGES = STAGES_;
   static constexpr int kWarpsM = BM / WM, kWarpsN = BN / WN;
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
+  static constexpr bool kCarries = false;
   static constexpr int kStageBytes = (BM + BN) * BK * 2;
   // Row pitch of the epilogue's scratch in floats. The padding keeps the fragment stores free of bank conflicts.
   static constexpr int kEpilogueRow = WN + 8;
@@ -33,6 +34,14 @@ struct Config {
   static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0);
   static_assert(BK % 32 == 0, "the pipeline needs two k16 steps per tile");
   static_assert(STAGES >= 3, "one stage is read, one is freed, the rest are in flight");
+};
+
+/// A Config whose kernel adds its accumulators to sums in float32 registers every kCarriedK k, and starts again from
+/// zero (Sums::kCarried).
+template <class Base>
+struct Carried : Base {
+  static constexpr bool kCarries = true;
+  static_assert(kCarriedK % Base::BK == 0);
 };
 
 /// True if A (or B) consists of whole aligned 16-byte chunks, so that the kernel can copy it with 16-byte cp.async.

@@ -100,6 +100,15 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   };
 
   float acc[MI][2 * NJ][4] = {};
+  [[maybe_unused]] float sums[MI][2 * NJ][4] = {};
+  [[maybe_unused]] const auto carry = [&] {  // adds the accumulators to the sums, and clears them
+#pragma unroll
+    for (int i = 0; i < MI * 2 * NJ * 4; ++i) {
+      float& x = acc[i / (2 * NJ * 4)][i / 4 % (2 * NJ)][i % 4];
+      sums[i / (2 * NJ * 4)][i / 4 % (2 * NJ)][i % 4] += x;
+      x = 0.0f;
+    }
+  };
 
 #pragma unroll
   for (int s = 0; s < STAGES - 1; ++s) {
@@ -135,10 +144,15 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     }
     commit(free_stage);
     ptx::cp_async_commit();
+    if constexpr (Traits::kCarries) {
+      if (kt % (kCarriedK / BK) == kCarriedK / BK - 1) carry();
+    }
     free_stage = stage;
     stage = next_stage;
     next_stage = next_stage + 1 == STAGES ? 0 : next_stage + 1;
   }
+  if constexpr (Traits::kCarries) carry();
+  const auto& result = Traits::kCarries ? sums : acc;
   ptx::cp_async_wait<0>();
   __syncthreads();  // the epilogue reuses the stages' shared memory as scratch
 
@@ -152,7 +166,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     for (int i = 0; i < kRows / 16; ++i) {
 #pragma unroll
       for (int j = 0; j < 2 * NJ; ++j) {
-        const float (&v)[4] = acc[slice / 16 + i][j];
+        const float (&v)[4] = result[slice / 16 + i][j];
         float* at = scratch + (i * 16 + lane / 4) * kRow + j * 8 + lane % 4 * 2;
         *reinterpret_cast<float2*>(at) = make_float2(v[0], v[1]);
         *reinterpret_cast<float2*>(at + 8 * kRow) = make_float2(v[2], v[3]);

@@ -22,11 +22,14 @@ cudaError_t launch_traits(const Params& params, cudaStream_t stream) {
   return enqueue(k, static_cast<unsigned>(blocks), Traits::kThreads, Traits::kSmemBytes, stream, params);
 }
 
-/// Chooses between the kernels for wide and for other operands.
+/// Chooses between the kernels for wide and for other operands. A Carried kernel for other operands reads wide ones,
+/// too, which saves the time to compile a kernel for these.
 template <class Config, class T, Major kMajorA, Major kMajorB>
 cudaError_t launch_majors(const Params& params, cudaStream_t stream) {
-  if (params.wide_a && params.wide_b) {
-    return launch_traits<Traits<Config, T, kMajorA, kMajorB, false>>(params, stream);
+  if constexpr (!Config::kCarries) {
+    if (params.wide_a && params.wide_b) {
+      return launch_traits<Traits<Config, T, kMajorA, kMajorB, false>>(params, stream);
+    }
   }
   if constexpr (Config::kUnaligned == Unaligned::kNarrow) {
     return launch_traits<Traits<Config, T, kMajorA, kMajorB, true>>(params, stream);

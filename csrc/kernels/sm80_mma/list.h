@@ -21,7 +21,7 @@ namespace hgemm::sm80_mma {
 
 template <class Config>
 struct Kernel {
-  /// There is a split-K variant of the kernel as well.
+  /// There are variants of the kernel with slices of K as well: as many as fill the chip, and of kCarriedK k each.
   bool splits_k;
 
   /// The share of the chip's mma.sync rate (Chip::mma_flops) that the main loop reaches in the steady state, measured
@@ -34,6 +34,7 @@ constexpr std::tuple kKernels{
     Kernel<Config<64, 64, 64, 32, 32, 3, Unaligned::kNarrow>>{.splits_k = true, .rate = 0.42},
     Kernel<Config<16, 128, 64, 16, 32, 4, Unaligned::kNarrow>>{.splits_k = true, .rate = 0.23},
     Kernel<Config<128, 16, 64, 32, 16, 4, Unaligned::kNarrow>>{.splits_k = true, .rate = 0.22},
+    Kernel<Carried<Config<64, 64, 32, 32, 32, 4, Unaligned::kNarrow>>>{.splits_k = false, .rate = 0.40},
 };
 
 }  // namespace hgemm::sm80_mma

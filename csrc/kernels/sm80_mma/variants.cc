@@ -23,16 +23,17 @@ struct Line {
   double rate;
 };
 
-// The registers of a thread: accumulators, two sets of fragments, and about 70 for addresses and the loop.
-constexpr int registers(int wm, int wn) {
-  return std::min(255, wm * wn / 32 + 2 * (wm + wn) / 16 * 4 + 70);
+// The registers of a thread: accumulators (and as many sums if they are carried), two sets of fragments, and about 70
+// for addresses and the loop.
+constexpr int registers(int wm, int wn, bool carries) {
+  return std::min(255, wm * wn / 32 * (carries ? 2 : 1) + 2 * (wm + wn) / 16 * 4 + 70);
 }
 
 template <class C>
 constexpr Line kLine = {
     .tile = {C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
     .smem_bytes = C::kSmemBytes,
-    .registers = registers(C::WM, C::WN),
+    .registers = registers(C::WM, C::WN, C::kCarries),
     .unaligned = C::kUnaligned,
     .rate = std::get<sm80_mma::Kernel<C>>(sm80_mma::kKernels).rate,
 };
@@ -67,10 +68,19 @@ bool is_wide(const Problem& p) {
 }
 
 /// The ways to run a kernel. Each is a variant of its own.
-enum class Form { kDirect, kSplitK, kPad };
+enum class Form {
+  kDirect,
+  kSplitK,         // K is cut into as many slices as fill the chip
+  kCarriedSlices,  // K is cut into slices of kCarriedK, whose sums are added in their order (Sums::kCarried)
+  kPad,
+};
 
 int splits_of(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
-  return form == Form::kSplitK ? split_count(p, facts, line) : 1;
+  switch (form) {
+    case Form::kSplitK: return split_count(p, facts, line);
+    case Form::kCarriedSlices: return static_cast<int>(std::max<int64_t>(1, ceil_div(p.k, kCarriedK)));
+    default: return 1;
+  }
 }
 
 Pads pads_of(const Problem& p) {
@@ -104,12 +114,9 @@ tile::Slabs slabs_of(const Problem& p, const DeviceFacts& facts, const Line& lin
 
 /// Bytes of the workspace: the slices' partial sums or the padded copies.
 size_t workspace(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
-  switch (form) {
-    case Form::kSplitK:
-      return sizeof(float) * static_cast<size_t>(split_count(p, facts, line)) * p.batches() * p.m * p.n;
-    case Form::kPad: return slabs_of(p, facts, line).workspace();
-    default: return 0;
-  }
+  if (form == Form::kPad) return slabs_of(p, facts, line).workspace();
+  const int splits = splits_of(p, facts, line, form);
+  return splits > 1 ? sizeof(float) * static_cast<size_t>(splits) * p.batches() * p.m * p.n : 0;
 }
 
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Reason* why) {
@@ -124,6 +131,14 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   if (form == Form::kSplitK && splits < 2) {
     return refuse(why, "no use for split-K: %lld tiles fill the GPU, or K = %lld is too short to split", tiles,
                   static_cast<long long>(p.k));
+  }
+  if (form == Form::kCarriedSlices) {
+    const double partial_bytes = 4.0 * splits * static_cast<double>(p.batches()) * p.m * p.n;
+    if (splits < 2) return refuse(why, "no use for slices of K: it is %lld", static_cast<long long>(p.k));
+    if (partial_bytes > static_cast<double>(p.most_workspace)) {
+      return refuse(why, "the sums of %d slices of K need %.0f bytes, and the workspace has at most %lld", splits,
+                    partial_bytes, static_cast<long long>(p.most_workspace));
+    }
   }
   if (form == Form::kPad && is_wide(p)) return refuse(why, "%s", "A and B are aligned and need no padded copies");
   if (form == Form::kDirect && line.unaligned == sm80_mma::Unaligned::kPad && !is_wide(p)) {
@@ -177,29 +192,36 @@ struct Functions {
 constexpr Cut cut_of(Form form) {
   Cut cut;
   cut.pads = form == Form::kPad;
-  cut.shares_k = form == Form::kSplitK;
+  cut.shares_k = form == Form::kSplitK || form == Form::kCarriedSlices;
   return cut;
 }
 
 /// With split-K the summation order varies: the number of slices depends on M, the batch and the device.
+template <class C>
 constexpr Sums sums_of(Form form) {
-  return form == Form::kSplitK ? Sums::kVaries : Sums::kInOrder;
+  if (form == Form::kSplitK) return Sums::kVaries;
+  return C::kCarries || form == Form::kCarriedSlices ? Sums::kCarried : Sums::kInOrder;
 }
 
 constexpr const char* suffix_of(Form form) {
-  return form == Form::kPad ? "_pad" : form == Form::kSplitK ? "_splitk" : "";
+  switch (form) {
+    case Form::kPad: return "_pad";
+    case Form::kSplitK: return "_splitk";
+    case Form::kCarriedSlices: return "_carried_slices";
+    default: return "";
+  }
 }
 
 template <class C, Form kForm>
-constexpr Name kName =
-    name_of("sm80_mma_", C::BM, "x", C::BN, "x", C::BK, "_w", C::WM, "x", C::WN, "_s", C::STAGES, suffix_of(kForm));
+constexpr Name kName = name_of("sm80_mma_", C::BM, "x", C::BN, "x", C::BK, "_w", C::WM, "x", C::WN, "_s", C::STAGES,
+                               C::kCarries ? "_carried" : "", suffix_of(kForm));
 
 template <class C, Form kForm>
 constexpr Variant variant() {
   Variant v = variant_of<Functions<C, kForm>>(kName<C, kForm>, Family::kSm80Mma, kHalfTypes, kLine<C>);
   v.splits_k = kForm == Form::kSplitK;
   v.cut = cut_of(kForm);
-  v.sums = sums_of(kForm);
+  v.sums = sums_of<C>(kForm);
   return v;
 }
 
@@ -208,7 +230,8 @@ constexpr auto variants_of(const sm80_mma::Kernel<C>&) {
   constexpr bool kPads = C::kUnaligned == sm80_mma::Unaligned::kPad;
   constexpr bool kSplitsK = std::get<sm80_mma::Kernel<C>>(sm80_mma::kKernels).splits_k;
   return concatenate(array_if<true>(variant<C, Form::kDirect>()), array_if<kPads>(variant<C, Form::kPad>()),
-                     array_if<kSplitsK>(variant<C, Form::kSplitK>()));
+                     array_if<kSplitsK>(variant<C, Form::kSplitK>()),
+                     array_if<kSplitsK>(variant<C, Form::kCarriedSlices>()));
 }
 
 constexpr auto kVariants = variants_of_list(sm80_mma::kKernels, [](auto kernel) { return variants_of(kernel); });

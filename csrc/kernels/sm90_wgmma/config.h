@@ -41,7 +41,7 @@ struct Config {
   // True if the stores of a tile may be deferred into the main loop of the next tile.
   static constexpr bool kDefers = !kPingpong && CK == 1;
   static constexpr bool kStreamK = false, kEdged = false, kGrouped = false, kGroupsK = false;
-  static constexpr bool kSymmetric = false, kSwapped = kSwapped_;
+  static constexpr bool kSymmetric = false, kCarries = false, kSwapped = kSwapped_;
   static constexpr int kEdge = 128;  // columns of a residue tile (Edged)
   static constexpr int kWarpgroupThreads = 128;
   static constexpr int kConsumerThreads = 2 * kWarpgroupThreads;
@@ -132,6 +132,17 @@ struct Symmetric : Base {
   static constexpr bool kSymmetric = true, kCopies = false, kStoresAny = false;
   static_assert(Base::CK == 1 && !Base::kSwapped && Base::kTakesMnMajorB);
   static_assert(Base::kStagingBuffers == 2, "one for the tile, one for its mirror image");
+};
+
+/// A Config whose kernel adds its accumulators to sums in float32 registers every kCarriedK k, and starts again from
+/// zero (Sums::kCarried). It is made for float32 results: in a 16-bit result the error of one accumulator over all of K
+/// is hidden by the rounding. So it has the general epilogue only.
+template <class Base>
+struct Carried : Base {
+  static constexpr bool kCarries = true, kDefers = false;
+  static constexpr int kCarrySteps = kCarriedK / Base::BK;
+  static_assert(kCarriedK % Base::BK == 0 && Base::kStoresAny && Base::CK == 1);
+  static_assert(Base::WM == 64 && Base::BN <= 128, "the accumulators and the sums must fit the registers");
 };
 
 /// A Config whose kernel computes a grouped product (core/grouped.h): the rows of A belong to groups, each of which has

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/sm90_wgmma/accumulators.cuh"
+#include "kernels/sm90_wgmma/carried_sums.cuh"
 #include "kernels/sm90_wgmma/named_barrier.h"
 #include "kernels/sm90_wgmma/operands.cuh"
 #include "kernels/sm90_wgmma/partial_sums.cuh"
@@ -96,21 +97,37 @@ class MainLoop {
       for (; kt < work.k_last; ++kt) {
         multiply(acc, kt == work.k_first, kt + 1 == work.k_last ? work.k_tail : Traits::BK);
       }
+    } else if constexpr (Traits::kCarries) {
+      sums_.clear();
+      for (; kt < work.k_last; ++kt) {
+        const bool begins = kt % CarriedSums<Traits>::kSteps == 0;
+        if (begins && kt > 0) {
+          wait_for_last(acc, true);
+          sums_.carry(acc);
+        }
+        multiply(acc, begins);
+      }
     } else {
       for (; kt < work.k_last; ++kt) multiply(acc, kt == work.k_first);
     }
   }
   __device__ __forceinline__ void release(uint32_t stage) const { StageSharing<Traits>::release(smem_, stage, lane_); }
-  /// Waits for the last group of wgmma and, with `releases`, releases the last stage.
+  /// Waits for the last group of wgmma and, with `releases`, releases the last stage. The accumulators are then the
+  /// sums over all of K.
   template <class Acc>
-  __device__ __forceinline__ void finish(Acc& acc, bool releases) const {
+  __device__ __forceinline__ void finish(Acc& acc, bool releases) {
+    wait_for_last(acc, releases);
+    sums_.finish(acc);
+  }
+
+ private:
+  template <class Acc>
+  __device__ __forceinline__ void wait_for_last(Acc& acc, bool releases) const {
     ptx::wgmma_wait<0>();
     if (releases) release(previous_);
 #pragma unroll
     for (auto& part : acc) ptx::wgmma_pin(part);
   }
-
- private:
   /// GroupedK: writes zeros over the k of a stage from `depth` on, which belong to other groups. Both operands are
   /// cleared, because zero times NaN or infinity is NaN. The consumers of a tile are one warpgroup.
   __device__ __forceinline__ void clear_tail(uint32_t stage, int depth) const {
@@ -135,6 +152,7 @@ class MainLoop {
   tile::Ring<Traits::STAGES>& ring_;
   int row_in_tile_, lane_;
   uint32_t previous_ = 0;  // stage
+  CarriedSums<Traits> sums_;
 };
 
 }  // namespace hgemm::sm90_wgmma

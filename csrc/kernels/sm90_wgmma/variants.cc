@@ -373,6 +373,7 @@ constexpr Cut cut_of() {
 template <class C>
 constexpr Sums sums_of() {
   if (C::kStreamK) return Sums::kVaries;
+  if (C::kCarries) return Sums::kCarried;
   return C::CK == 1 ? Sums::kInOrder : C::CK == 2 ? Sums::kTwoSlices : Sums::kFourSlices;
 }
 
@@ -386,6 +387,7 @@ constexpr Name kName = name_of("sm90_wgmma_", C::kPingpong ? "pingpong_" : "coop
                                C::kStreamK     ? "_streamk"
                                : C::kEdged     ? "_edged"
                                : C::kSymmetric ? "_symmetric"
+                               : C::kCarries   ? "_carried"
                                                : "",
                                suffix_of(kForm));
 

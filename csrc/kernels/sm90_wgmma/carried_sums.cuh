@@ -1,0 +1,41 @@
+// Sums in float32 registers, to which a Carried kernel adds its accumulators every kCarriedK k.
+#pragma once
+
+#include "kernels/sm90_wgmma/accumulators.cuh"
+
+namespace hgemm::sm90_wgmma {
+
+/// Other kernels accumulate all of K in the accumulators.
+template <class Traits, bool = Traits::kCarries>
+struct CarriedSums {
+  static constexpr int kSteps = 1 << 30;  // k-tiles from one carry to the next: there is none
+  __device__ __forceinline__ void clear() {}
+  template <class Acc>
+  __device__ __forceinline__ void carry(const Acc&) {}
+  template <class Acc>
+  __device__ __forceinline__ void finish(Acc&) {}
+};
+
+template <class Traits>
+struct CarriedSums<Traits, true> {
+  static constexpr int kSteps = Traits::kCarrySteps;
+  float sums[Traits::BN / 2];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (float& sum : sums) sum = 0.0f;
+  }
+  /// Adds the accumulators, of which no wgmma is in flight, to the sums.
+  __device__ __forceinline__ void carry(const Accumulators<Traits>& acc) {
+#pragma unroll
+    for (int i = 0; i < Traits::BN / 2; ++i) sums[i] += acc[0][i];
+  }
+  /// Replaces the accumulators by the sums over all of K.
+  __device__ __forceinline__ void finish(Accumulators<Traits>& acc) {
+    carry(acc);
+#pragma unroll
+    for (int i = 0; i < Traits::BN / 2; ++i) acc[0][i] = sums[i];
+  }
+};
+
+}  // namespace hgemm::sm90_wgmma
