@@ -6,33 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/chip.h"
-#include "core/device.h"
-#include "dispatch/devices.h"
 #include "dispatch/grouped.h"
-
-namespace hgemm {
-
-// A plan asks CUDA's side for the SMs of its stream, which is not linked. This file is compiled as without device code,
-// so the header defines the function inline, and this keeps it.
-[[gnu::used]] int (*const sms_without_cuda)(Stream, int, int) = &sms_of;
-
-const char* built_archs() {
-  return "";
-}
-bool is_built_for(int) {
-  return true;
-}
-const DeviceFacts* usable_device(int) {
-  return &chip_of(90).facts;
-}
-const std::string& fault_of_device(int) {
-  static const std::string none;
-  return none;
-}
-void set_warning(void (*)(const char*)) {}
-
-}  // namespace hgemm
+#include "one_device.h"
 
 namespace {
 

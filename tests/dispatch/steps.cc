@@ -1,6 +1,5 @@
 // Calls the steps of a decision and of a plan one by one. The program is linked with the library's objects, except
-// devices.cc, which asks CUDA for the machine's devices. This file replaces it: there is one device, an H200, as
-// cuda:0.
+// devices.cc, which asks CUDA for the machine's devices.
 #include <malloc.h>
 
 #include <cmath>
@@ -10,9 +9,7 @@
 #include <string>
 
 #include "core/chip.h"
-#include "core/device.h"
 #include "dispatch/contenders.h"
-#include "dispatch/devices.h"
 #include "dispatch/estimates.h"
 #include "dispatch/margin.h"
 #include "dispatch/models/learned.h"
@@ -21,6 +18,7 @@
 #include "dispatch/select.h"
 #include "dispatch/stats.h"
 #include "dispatch/verdict.h"
+#include "one_device.h"
 
 namespace {
 
@@ -44,29 +42,6 @@ void operator delete(void* memory, size_t) noexcept {
 }
 
 namespace hgemm {
-
-// A plan asks CUDA's side for the SMs of its stream, which is not linked. This file is compiled as without device code,
-// so the header defines the function inline, and this keeps it.
-[[gnu::used]] int (*const sms_without_cuda)(Stream, int, int) = &sms_of;
-
-const char* built_archs() {
-  return "";
-}
-bool is_built_for(int) {
-  return true;
-}
-std::string device_fault(const char*, int, Status) {
-  return "";
-}
-const DeviceFacts* usable_device(int ordinal) {
-  static const DeviceFacts h200 = chip_of(90).facts;
-  return ordinal == 0 ? &h200 : nullptr;
-}
-const std::string& fault_of_device(int) {
-  static const std::string fault = "it is not there";
-  return fault;
-}
-void set_warning(void (*)(const char*)) {}
 
 namespace {
 
