@@ -403,15 +403,21 @@ Tensor compute_grouped(const Tensor& a, const Tensor& b, const std::optional<Ten
   const int64_t strides[] = {plan.rows * plan.pitch, plan.pitch, 1};
   const size_t first = plan.groups == 0;
   const auto shape = [first](const int64_t (&all)[3]) { return at::IntArrayRef(all + first, 3 - first); };
-  const Tensor d = at::cuda::empty(shape(whole), a.scalar_type(), at::kStrided, a.device(), std::nullopt, std::nullopt);
-  Tensor a_copy, b_copy;
-  if (plan.copies_a != 0) a_copy = padded_copy(plan.is_transposed != 0 ? b.t() : plan.groups != 0 ? a.t() : a);
-  if (plan.copies_b != 0) b_copy = padded_copy(b);
+  Tensor d, a_copy, b_copy, transposed;
+  try {
+    d = at::cuda::empty(shape(whole), a.scalar_type(), at::kStrided, a.device(), std::nullopt, std::nullopt);
+    if (plan.is_transposed != 0) transposed = padded_matrix(plan.columns, plan.rows, a);
+    if (plan.copies_a != 0) a_copy = padded_copy(plan.is_transposed != 0 ? b.t() : plan.groups != 0 ? a.t() : a);
+    if (plan.copies_b != 0) b_copy = padded_copy(b);
+  } catch (const std::exception&) {  // another allocator than torch's raises errors of its own
+    if (api->plan_grouped_with_less(&plan) != HGEMM_TORCH) throw;
+    return {};
+  }
   const auto data = [](const Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
   TORCH_CHECK(api->launch_grouped(&plan, data(d), data(a_copy), data(b_copy), grouped.stream) == 0, api->error());
   const Tensor result = plan.pitch == plan.columns ? d : d.as_strided(shape(sizes), shape(strides));
   if (plan.is_transposed == 0) return result;
-  return padded_matrix(plan.columns, plan.rows, a).copy_(result.t());
+  return transposed.copy_(result.t());
 }
 
 Tensor grouped_mm(KeySet keys, const Tensor& a, const Tensor& b, const std::optional<Tensor>& offs,

@@ -122,9 +122,20 @@ int plan_of_grouped(const HgemmGrouped* grouped, HgemmGroupedPlan* out) {
     out->is_bmm = plan.is_bmm;
     out->copies_a = plan.copies_a;
     out->copies_b = plan.copies_b;
-    out->is_transposed = plan.is_transposed;
+    out->is_transposed = plan.job.is_transposed;
     std::memcpy(out->state, &plan.job, sizeof(plan.job));
     return outcome == Outcome::kOurs ? HGEMM_OURS : outcome == Outcome::kTorch ? HGEMM_TORCH : HGEMM_REFUSED;
+  } catch (const std::exception& error) {
+    message = error.what();
+    return HGEMM_REFUSED;
+  }
+}
+
+int plan_grouped_again(HgemmGroupedPlan* plan) {
+  try {
+    GroupedJob job;
+    std::memcpy(&job, plan->state, sizeof(job));
+    return plan_grouped_with_less(&job) == Outcome::kTorch ? HGEMM_TORCH : HGEMM_REFUSED;
   } catch (const std::exception& error) {
     message = error.what();
     return HGEMM_REFUSED;
@@ -148,6 +159,7 @@ constexpr HgemmGemmApi kApi = {
     .plan_with_less = plan_again,
     .launch = launch_planned,
     .plan_grouped = plan_of_grouped,
+    .plan_grouped_with_less = plan_grouped_again,
     .launch_grouped = launch_planned_grouped,
     .error = [] { return message.c_str(); },
 };

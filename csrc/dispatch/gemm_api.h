@@ -118,6 +118,9 @@ typedef struct HgemmGemmApi {
   /* plan() of a grouped product. Operands that torch refuses come to HGEMM_TORCH, so that torch raises its own error,
      but sizes that do not fit to HGEMM_REFUSED. */
   int (*plan_grouped)(const HgemmGrouped* grouped, HgemmGroupedPlan* plan);
+  /* To be called where memory that `plan` asks for could not be allocated. Returns HGEMM_TORCH where torch computes the
+     product, or HGEMM_REFUSED where it must not: raise the allocator's error. */
+  int (*plan_grouped_with_less)(HgemmGroupedPlan* plan);
   /* launch() of a grouped product, into `d`. `a_copy`, `b_copy`: the copies that the plan asks for, else null. */
   int (*launch_grouped)(const HgemmGroupedPlan* plan, void* d, void* a_copy, void* b_copy, void* stream);
   /* Returns this thread's last message. It stays valid until the thread's next call of a function above. */

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "core/chip.h"
 #include "core/device.h"
@@ -153,24 +154,30 @@ double share_of_columns(int64_t n, int kernel) {
 }
 
 /// Counts a call as the report shows it. `kernel`: kTorch, or an index into the list of grouped kernels.
-void count(const GroupedRequest& request, const Problem& p, int kernel, HgemmLeft left) {
-  if (!context_holds()) return;
-  Problem counted = p;
+void count(GroupedJob* job, int kernel, HgemmLeft left) {
+  Problem counted = job->grouped.product;
   counted.batch[1] = 1;  // the divided dimension is that of all groups together
-  counted.m = request.a.sizes[request.a.ndim - 2];
-  counted.n = request.b.sizes[request.b.ndim - 1];
-  CounterPlace place;
+  if (job->is_transposed) std::swap(counted.m, counted.n);
   Decision decision;
   decision.variant = kernel == kTorch ? kTorch : kFirstGroupedKernel + kernel;
-  decision.source = request.variant == kAuto ? Source::kModel : Source::kForced;
+  decision.source = job->asked == kAuto ? Source::kModel : Source::kForced;
+  job->counted = {};
   count_call({.problem = counted,
-              .ordinal = request.ordinal,
+              .ordinal = job->ordinal,
               .cc = 0,
               .decision = decision,
               .left = left,
-              .site = current_site(request.in_backward),
+              .site = job->site,
               .is_grouped = true},
-             &place);
+             &job->counted);
+}
+
+/// Whether torch must not compute the product. A sum over the rows of a batch, as in a weight's gradient, is not one
+/// that batch-invariance speaks of.
+bool must_be_ours(const GroupedProduct& grouped) {
+  const Problem& p = grouped.product;
+  const bool sums_rows = grouped.divided == Divided::kInner;
+  return must_be_ours(p) && (!sums_rows || p.numerics == NumericsMode::kBatchInvariantOrRaise);
 }
 
 }  // namespace
@@ -217,9 +224,13 @@ Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan) {
   }
   if (!is_plain) return plan->outcome = Outcome::kTorch;
 
-  GroupedProduct& grouped = plan->job.grouped;
+  GroupedJob& job = plan->job;
+  GroupedProduct& grouped = job.grouped;
   grouped = product_of(request);
-  plan->is_transposed = a.ndim == 3;
+  job.is_transposed = a.ndim == 3;
+  job.asked = request.variant;
+  job.ordinal = request.ordinal;
+  job.site = current_site(request.in_backward);
   arrange(&grouped, plan);
   Problem& p = grouped.product;
   ask_for_modes(kAuto, kAuto, false, &p);
@@ -228,16 +239,14 @@ Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan) {
   int kernel = kTorch;
   if (request.left == HGEMM_LEFT_NOT && facts != nullptr && !context_names_one) {
     if (request.variant == kAuto) {
-      kernel = choose_grouped(grouped, *facts, !(plan->copies_a || plan->copies_b || plan->is_transposed));
+      kernel = choose_grouped(grouped, *facts, !(plan->copies_a || plan->copies_b || job.is_transposed));
     } else if (request.variant >= 0 && is_eligible(grouped, *facts) &&
                takes(grouped_kernel(request.variant), grouped)) {
       kernel = request.variant;
     }
   }
   if (kernel == kTorch) {
-    // A sum over the rows of a batch, as in a weight's gradient, is not one that batch-invariance speaks of.
-    const bool sums_rows = grouped.divided == Divided::kInner;
-    if (must_be_ours(p) && (!sums_rows || p.numerics == NumericsMode::kBatchInvariantOrRaise)) {
+    if (must_be_ours(grouped)) {
       plan->message = unheld(p, "no kernel of ours takes this grouped product");
       return plan->outcome = Outcome::kRefused;
     }
@@ -246,18 +255,27 @@ Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan) {
                       text_of(a) + " and b " + text_of(b);
       return plan->outcome = Outcome::kRefused;
     }
-    count(request, p, kTorch, request.left);
+    if (context_holds()) count(&job, kTorch, request.left);
     return plan->outcome = Outcome::kTorch;
   }
-  plan->job.facts = *facts;
-  plan->job.facts.sm_count = sms_of(request.stream, request.ordinal, facts->sm_count);
-  plan->job.kernel = kernel;
+  job.facts = *facts;
+  job.facts.sm_count = sms_of(request.stream, request.ordinal, facts->sm_count);
+  job.kernel = kernel;
   plan->groups = grouped.divided == Divided::kInner ? p.batch[1] : 0;
   plan->rows = p.m;
   plan->columns = p.n;
   plan->pitch = p.d.row_stride;
-  count(request, p, kernel, HGEMM_LEFT_NOT);
+  if (context_holds()) count(&job, kernel, HGEMM_LEFT_NOT);
   return plan->outcome = Outcome::kOurs;
+}
+
+Outcome plan_grouped_with_less(GroupedJob* job) {
+  if (job->asked != kAuto || must_be_ours(job->grouped)) return Outcome::kRefused;
+  if (job->counted.ledger != 0) {
+    uncount_call(job->counted);
+    count(job, kTorch, HGEMM_LEFT_MEMORY);
+  }
+  return Outcome::kTorch;
 }
 
 Status launch(const GroupedJob& job, void* d, void* a_copy, void* b_copy, Stream stream) {

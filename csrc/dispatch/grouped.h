@@ -47,6 +47,13 @@ struct GroupedJob {
   GroupedProduct grouped;
   DeviceFacts facts;
   int kernel = 0;
+  bool is_transposed = false;  // the product of the operands is the transpose of `grouped`
+
+  // What plan_grouped_with_less() needs to know of the call.
+  int asked = kAuto;     // the kernel that the call names; kAuto: none
+  int ordinal = 0;       // of the CUDA device
+  int site = 0;          // of the call, for the report
+  CounterPlace counted;  // where the call was counted; its ledger is 0 where it was not
 };
 
 struct GroupedPlan {
@@ -61,17 +68,20 @@ struct GroupedPlan {
   int64_t groups = 0, rows = 0, columns = 0, pitch = 0;
 
   /// The kernel takes copies: row-major matrices whose rows start at multiples of 16 bytes. The first is of a, of a's
-  /// transpose if `groups` is not 0, and of b's transpose if `is_transposed`; the other one is of b.
+  /// transpose if `groups` is not 0, and of b's transpose if `job.is_transposed`; the other one is of b. If
+  /// `job.is_transposed`, the kernel computes the transpose of the result, which is to be copied.
   bool copies_a = false, copies_b = false;
-
-  /// The kernel computes the transpose of the result, which is to be copied.
-  bool is_transposed = false;
 };
 
 /// Fills `plan`, which must be newly constructed, and returns its outcome. kInvalid: the sizes do not fit, which torch
 /// would find out by an assertion of the device that ends the CUDA context. All other errors of the caller are left to
 /// torch. Counts the call, unless it is a batched matmul, while a context is active on this thread.
 Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan);
+
+/// Plans a job again whose memory, for the result and the copies, could not be allocated. Returns
+///   kTorch    Torch computes the call, which the report then counts as left to torch for want of memory.
+///   kRefused  Torch must not, or the call names a kernel: the call is out of memory.
+Outcome plan_grouped_with_less(GroupedJob* job);
 
 /// The result's row pitch in elements.
 constexpr int64_t grouped_pitch(int64_t columns, DType dtype) {

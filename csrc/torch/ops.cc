@@ -3,6 +3,7 @@
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/activation.h"
@@ -429,38 +430,62 @@ Handle torch_grouped(const GroupedCall& call) {
   return Handle(torch::stable::detail::to<AtenTensorHandle>(stack[0]));
 }
 
-/// A 16-bit matrix whose rows start at multiples of 16 bytes, with the values of the matrix of these strides in
-/// `source`.
-Handle padded_copy(AtenTensorHandle source, int32_t dtype, Device device, int64_t rows, int64_t columns,
-                   int64_t row_stride, int64_t col_stride) {
+/// A new 16-bit matrix whose rows start at multiples of 16 bytes. Null where there is no memory.
+Handle try_padded_matrix(int64_t rows, int64_t columns, int32_t dtype, Device device) {
   const int64_t pitch = grouped_pitch(columns, DType::kBF16), whole[] = {rows, pitch}, sizes[] = {rows, columns};
-  const int64_t strides[] = {pitch, 1}, from[] = {row_stride, col_stride};
-  const Handle base = empty_contiguous(2, whole, dtype, device);
-  Handle copy = reinterpret(base.get(), 2, sizes, strides);
-  check(aoti_torch_copy_(copy.get(), reinterpret(source, 2, sizes, from).get(), 0), "copy_");
+  const int64_t strides[] = {pitch, 1};
+  const Handle base = try_empty_contiguous(2, whole, dtype, device);
+  return base ? reinterpret(base.get(), 2, sizes, strides) : nullptr;
+}
+
+/// Copies the matrix of these strides in `source` to `to`.
+void copy_matrix(const Handle& to, AtenTensorHandle source, int64_t rows, int64_t columns, int64_t row_stride,
+                 int64_t col_stride) {
+  const int64_t sizes[] = {rows, columns}, from[] = {row_stride, col_stride};
+  check(aoti_torch_copy_(to.get(), reinterpret(source, 2, sizes, from).get(), 0), "copy_");
+}
+
+/// A copy of a 2-D matrix `t`, or of its transpose, whose rows start at multiples of 16 bytes. Null where there is no
+/// memory.
+Handle try_padded_copy(const Tensor& t, bool transposed) {
+  const int64_t rows = t.view.sizes[transposed], columns = t.view.sizes[!transposed];
+  Handle copy = try_padded_matrix(rows, columns, t.dtype, t.device);
+  if (copy) copy_matrix(copy, t.handle.get(), rows, columns, t.view.strides[transposed], t.view.strides[!transposed]);
   return copy;
 }
 
-/// The copy of the first or the second operand of a 2-D matrix `t`, or of its transpose.
-Handle padded_copy(const Tensor& t, bool transposed) {
-  const int64_t *sizes = t.view.sizes, *strides = t.view.strides;
-  return padded_copy(t.handle.get(), t.dtype, t.device, sizes[transposed], sizes[!transposed], strides[transposed],
-                     strides[!transposed]);
+/// The memory of a grouped product.
+struct GroupedMemory {
+  Handle d, a_copy, b_copy, transposed;  // the last one is the result, if the kernel computes its transpose in `d`
+};
+
+/// Allocates what the plan of a grouped product asks for, and copies operands. Returns false where there is no memory.
+bool allocate(const GroupedCall& call, const GroupedPlan& plan, GroupedMemory* memory) {
+  const int64_t whole[] = {plan.groups, plan.rows, plan.pitch};
+  const int first = plan.groups == 0;
+  memory->d = try_empty_contiguous(3 - first, whole + first, call.a.dtype, call.a.device);
+  if (!memory->d) return false;
+  if (plan.job.is_transposed) {
+    memory->transposed = try_padded_matrix(plan.columns, plan.rows, call.a.dtype, call.a.device);
+    if (!memory->transposed) return false;
+  }
+  if (plan.copies_a) {
+    memory->a_copy = plan.job.is_transposed ? try_padded_copy(call.b, true) : try_padded_copy(call.a, plan.groups != 0);
+    if (!memory->a_copy) return false;
+  }
+  if (plan.copies_b) memory->b_copy = try_padded_copy(call.b, false);
+  return !plan.copies_b || memory->b_copy;
 }
 
-/// Fails where a group of a bfloat16 product may start anywhere in a row: torch's kernel asserts on the device that
-/// it starts on 16 bytes, which ends the CUDA context. The Autograd kernel of the op rearranges such operands, but
-/// does not run in torch.inference_mode.
-void check_groups_start_on_lines(const GroupedCall& call) {
+/// Whether a group of a bfloat16 product may start anywhere in a row: torch's kernel asserts on the device that it
+/// starts on 16 bytes, which ends the CUDA context. The Autograd kernel of the op rearranges such operands, but does
+/// not run in torch.inference_mode.
+bool may_start_anywhere(const GroupedCall& call) {
   const TensorView &a = call.a.view, &b = call.b.view;
-  if (gemm_dtype(call.a.dtype) != DType::kBF16 || !call.offs) return;
+  if (gemm_dtype(call.a.dtype) != DType::kBF16 || !call.offs) return false;
   const bool by_rows = a.ndim == 2 && b.ndim == 3, by_k = a.ndim == 2 && b.ndim == 2;
   const bool by_columns = a.ndim == 3 && b.ndim == 2;
-  if (by_columns || (by_rows && a.strides[1] != 1) || (by_k && (a.strides[1] == 1 || b.strides[1] != 1))) {
-    fail("hgemm::grouped_mm: the dimension that is divided into groups must not be the contiguous one of a " +
-         shape_text(a.ndim, a.sizes) + ", b " + shape_text(b.ndim, b.sizes) +
-         " or the result. hgemm_ops.grouped_mm makes the copies that this needs");
-  }
+  return by_columns || (by_rows && a.strides[1] != 1) || (by_k && (a.strides[1] == 1 || b.strides[1] != 1));
 }
 
 Handle run_grouped(GroupedCall call) {
@@ -496,27 +521,38 @@ Handle run_grouped(GroupedCall call) {
   }
   const OnDevice on_device(call.a.device);
   if (plan.outcome != Outcome::kOurs) {
-    check_groups_start_on_lines(call);
+    if (may_start_anywhere(call)) {
+      refuse("the dimension that is divided into groups must not be the contiguous one of a " +
+             shape_text(call.a.view.ndim, call.a.view.sizes) + ", b " +
+             shape_text(call.b.view.ndim, call.b.view.sizes) +
+             " or the result. hgemm_ops.grouped_mm makes the copies that this needs");
+    }
     return torch_grouped(call);
   }
   // The first dimension is left out where the result has two.
-  const int64_t whole[] = {plan.groups, plan.rows, plan.pitch}, sizes[] = {plan.groups, plan.rows, plan.columns};
-  const int64_t strides[] = {plan.rows * plan.pitch, plan.pitch, 1};
+  const int64_t sizes[] = {plan.groups, plan.rows, plan.columns}, strides[] = {plan.rows * plan.pitch, plan.pitch, 1};
   const int first = plan.groups == 0;
-  Handle d = empty_contiguous(3 - first, whole + first, call.a.dtype, call.a.device);
-  Handle a_copy, b_copy;
-  if (plan.copies_a) {
-    a_copy = plan.is_transposed ? padded_copy(call.b, true) : padded_copy(call.a, plan.groups != 0);
+  GroupedMemory memory;
+  if (!allocate(call, plan, &memory)) {
+    memory = {};
+    if (!may_start_anywhere(call) && plan_grouped_with_less(&plan.job) == Outcome::kTorch) return torch_grouped(call);
+    const Problem& p = plan.job.grouped.product;
+    const int64_t wanted = 2 * (std::max<int64_t>(plan.groups, 1) * plan.rows * plan.pitch + p.m * p.k + p.k * p.n);
+    raise_out_of_memory(1, &wanted, aoti_torch_dtype_uint8(), call.a.device);
+    fail(std::string("CUDA out of memory. hgemm: no memory for the result or the copies of operands of ") +
+         grouped_kernel(plan.job.kernel).name);
   }
-  if (plan.copies_b) b_copy = padded_copy(call.b, false);
+  const Handle& d = memory.d;
   if (const Status status =
-          launch(plan.job, data_of(d), data_of(a_copy), data_of(b_copy), current_stream(call.a.device))) {
+          launch(plan.job, data_of(d), data_of(memory.a_copy), data_of(memory.b_copy), current_stream(call.a.device))) {
     fail(launch_error(plan.job, status));
   }
-  if (plan.is_transposed) {
-    return padded_copy(d.get(), call.a.dtype, call.a.device, plan.columns, plan.rows, 1, plan.pitch);
+  if (plan.job.is_transposed) {
+    copy_matrix(memory.transposed, d.get(), plan.columns, plan.rows, 1, plan.pitch);
+    return std::move(memory.transposed);
   }
-  return plan.pitch == plan.columns ? std::move(d) : reinterpret(d.get(), 3 - first, sizes + first, strides + first);
+  if (plan.pitch == plan.columns) return std::move(memory.d);
+  return reinterpret(d.get(), 3 - first, sizes + first, strides + first);
 }
 
 void grouped_mm(StableIValue* stack, uint64_t, uint64_t) {

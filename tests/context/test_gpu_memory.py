@@ -317,6 +317,23 @@ def test_out_of_memory_is_torchs_error() -> None:
 
 
 @pytest.mark.fresh_process
+@pytest.mark.parametrize("door", ["override", "op"])
+def test_a_grouped_product_without_memory_for_copies(door: str) -> None:
+    """The result fits, and the copy of an operand does not: torch computes the product, and the report says why."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("no kernels of ours for grouped products")
+    warm_up()
+    x, w = filled(1024, 65536).t(), filled(4, 1024, 64)
+    offs = torch.tensor([10000, 20000, 50000, 65536], dtype=torch.int32, device="cuda")
+    expected = torch._grouped_mm(x, w, offs)
+    with torch.inference_mode(), use_custom_gemm() as report, memory_left(3 * expected.nbytes + 12 * MIB):
+        got = torch._grouped_mm(x, w, offs) if door == "override" else hgemm.grouped_mm(x, w, offs)
+    torch.testing.assert_close(got, expected, rtol=2e-3, atol=0.1)
+    left = [row for row in report.rows if "not enough memory" in row.reason]
+    assert [(row.variant, row.calls) for row in left] == [("torch", 1)], report
+
+
+@pytest.mark.fresh_process
 @pytest.mark.parametrize("variant", PADDED[:2], ids=lambda v: v.name)
 def test_a_named_kernel_takes_thinner_slabs(variant: hgemm_ops.VariantInfo) -> None:
     a, b = filled(16384, 4097), filled(4097, 1025)

@@ -1,12 +1,15 @@
 // Plans grouped products in every form and order on an H200, makes the copies that a plan asks for as the doors do, and
-// computes the job that a kernel would get, element by element. test_steps.py links it with the library's objects.
+// computes the job that a kernel would get, element by element. Then there is no memory for the result or the copies.
+// test_steps.py links it with the library's objects.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "dispatch/context.h"
 #include "dispatch/grouped.h"
+#include "dispatch/stats.h"
 #include "one_device.h"
 
 namespace {
@@ -77,14 +80,14 @@ void check(const Stored& a, const Stored& b, const std::vector<int32_t>& ends, c
   Numbers a_copy, b_copy;
   hgemm::Problem p = plan.job.grouped.product;
   if (plan.copies_a) {
-    a_copy = plan.is_transposed ? padded_copy(b, true) : padded_copy(a, plan.groups != 0);
+    a_copy = plan.job.is_transposed ? padded_copy(b, true) : padded_copy(a, plan.groups != 0);
     p.a.data = a_copy.data();
   }
   if (plan.copies_b) {
     b_copy = padded_copy(b, false);
     p.b.data = b_copy.data();
   }
-  if (plan.rows != p.m || plan.columns != p.n || (plan.groups != 0) != by_k || plan.is_transposed != by_columns) {
+  if (plan.rows != p.m || plan.columns != p.n || (plan.groups != 0) != by_k || plan.job.is_transposed != by_columns) {
     return fail("sizes of the result");
   }
   for (int64_t g = 0; g < groups; ++g) {
@@ -102,9 +105,54 @@ void check(const Stored& a, const Stored& b, const std::vector<int32_t>& ends, c
   }
 }
 
+/// Plans a product whose memory is then not to be had, in a context that asks for `numerics`, and checks who computes
+/// it, and as what it is counted.
+void check_without_memory(int variant, hgemm::NumericsMode numerics, bool by_k, hgemm::Outcome expected) {
+  const std::vector<int32_t> ends = {33, 33, 40, 51};
+  const Stored a({by_k ? 12 : 51, by_k ? 51 : 44}, 'T');
+  const Stored b = by_k ? Stored({51, 20}, 'N') : Stored({4, 44, 20}, 'N');
+  const int64_t groups = static_cast<int64_t>(ends.size()), stride = 1;
+  const hgemm::TensorView offs{
+      .data = ends.data(), .ndim = 1, .sizes = &groups, .strides = &stride, .dtype = hgemm::DType::kF32};
+  hgemm::detail::thread_settings = {.variant = hgemm::kAuto,
+                                    .numerics = static_cast<int8_t>(numerics),
+                                    .float32 = hgemm::kAuto,
+                                    .tunes = 0,
+                                    .reserved = 0};
+  hgemm::Tally tally;
+  tally.start();
+  GroupedPlan plan;
+  hgemm::plan_grouped({.a = a.view(), .b = b.view(), .offs = &offs, .variant = variant}, &plan);
+  const bool was_ours = plan.outcome == hgemm::Outcome::kOurs;
+  const hgemm::Outcome got = hgemm::plan_grouped_with_less(&plan.job);
+  tally.stop();
+  HgemmCallCount rows[2] = {};
+  const size_t kinds = tally.rows(false, rows, 2);
+  hgemm::detail::thread_settings = hgemm::kNoSettings;
+  const bool is_torchs = expected == hgemm::Outcome::kTorch;
+  const HgemmCallKind& kind = rows[0].kind;
+  const bool is_counted = kinds == 1 && rows[0].calls == 1 && kind.n == 20 && kind.m == (by_k ? 12 : 51) &&
+                          (is_torchs ? kind.variant == hgemm::kTorch && kind.left == HGEMM_LEFT_MEMORY
+                                     : kind.variant >= hgemm::kFirstGroupedKernel && kind.left == HGEMM_LEFT_NOT);
+  if (!was_ours || got != expected || !is_counted) {
+    std::fprintf(stderr, "without memory: variant %d, numerics %d: ours %d, outcome %d, kinds %d, counted %d\n",
+                 variant, static_cast<int>(numerics), was_ours, static_cast<int>(got), static_cast<int>(kinds),
+                 is_counted);
+    ++failures;
+  }
+}
+
 }  // namespace
 
 int main() {
+  using hgemm::NumericsMode;
+  using hgemm::Outcome;
+  check_without_memory(hgemm::kAuto, NumericsMode::kFast, false, Outcome::kTorch);
+  check_without_memory(hgemm::kAuto, NumericsMode::kFast, true, Outcome::kTorch);
+  check_without_memory(0, NumericsMode::kFast, false, Outcome::kRefused);
+  check_without_memory(hgemm::kAuto, NumericsMode::kBatchInvariant, false, Outcome::kRefused);
+  check_without_memory(hgemm::kAuto, NumericsMode::kBatchInvariant, true, Outcome::kTorch);
+  check_without_memory(hgemm::kAuto, NumericsMode::kBatchInvariantOrRaise, true, Outcome::kRefused);
   const std::vector<int32_t> ends = {33, 33, 40, 51};
   for (const char* order : {"NN", "NT", "TN", "TT"}) {
     check(Stored({51, 44}, order[0]), Stored({4, 44, 20}, order[1]), ends, (std::string("rows ") + order).c_str());

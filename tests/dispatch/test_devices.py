@@ -117,6 +117,7 @@ class Api(ctypes.Structure):
         ("plan_with_less", ctypes.c_void_p),
         ("launch", ctypes.c_void_p),
         ("plan_grouped", ctypes.c_void_p),
+        ("plan_grouped_with_less", ctypes.c_void_p),
         ("launch_grouped", ctypes.c_void_p),
         ("error", ctypes.CFUNCTYPE(ctypes.c_char_p)),
     ]
