@@ -105,7 +105,7 @@ def advise(
 
 def of(report: Report) -> list[Advice]:
     """Returns the advice on the matmuls of a report, which this process has run."""
-    counts = report._counts(as_shown=False)
+    counts = report.counts()
     return advise(counts, _native.reasons(counts), _native.device_facts)
 
 

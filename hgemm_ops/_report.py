@@ -121,9 +121,10 @@ class Report:
 
         Rows that differ only in alignment or device are merged.
         """
-        return Rows(self._counts(as_shown=True))
+        return Rows(self.counts(as_shown=True))
 
-    def _counts(self, as_shown: bool) -> ctypes.Array[_native.CallCount]:
+    def counts(self, as_shown: bool = False) -> ctypes.Array[_native.CallCount]:
+        """Returns the native counters, which have more fields than rows. With ``as_shown`` they are merged as rows."""
         return (_native.CallCount * 0)() if self._context is None else self._context.rows(as_shown)
 
     def to_dict(self) -> dict[str, Any]:
@@ -149,7 +150,7 @@ class Report:
         Raises:
             OSError: the file cannot be written.
         """
-        counts = (count for count in self._counts(as_shown=False) if count.act != _native.GROUPED_ACT)
+        counts = (count for count in self.counts() if count.act != _native.GROUPED_ACT)
         products = ",\n".join(json.dumps(_product(count)) for count in counts)
         text = f'{{"schema": {SCHEMA}, "products": [\n{products}\n]}}\n'
         _files.replace(Path(path), text, f".{os.getpid()}.new")
@@ -166,7 +167,7 @@ class Report:
         return "\n".join((*_table(printed), *unprinted, "", *_footer(totals), *hidden))
 
     def __repr__(self) -> str:
-        return f"<hgemm_ops report: {sum(count.calls for count in self._counts(as_shown=False))} calls>"
+        return f"<hgemm_ops report: {sum(count.calls for count in self.counts())} calls>"
 
 
 def _fields(count: tuple[Any, ...], reason: str) -> _Fields:
