@@ -35,7 +35,7 @@ _NAME = "grouped_mm"
 
 
 def _check(
-    a: Tensor, b: Tensor, offs: Tensor | None, out_dtype: torch.dtype | None, variant: int | None
+    a: Tensor, b: Tensor, offs: Tensor | None, *, out_dtype: torch.dtype | None = None, variant: int | None = None
 ) -> tuple[list[int], torch.dtype]:
     """Returns the shape and the dtype of the result. RuntimeError, with torch's words, if there is none."""
     shapes = f"got a {tuple(a.shape)} and b {tuple(b.shape)}"
@@ -77,19 +77,12 @@ def _check(
     return [*batch, a.size(-2), b.size(-1)], out_dtype or a.dtype
 
 
-def _by_torch(
-    a: Tensor,
-    b: Tensor,
-    offs: Tensor | None = None,
-    *,
-    out_dtype: torch.dtype | None = None,
-    variant: int | None = None,
-) -> Tensor:
+def _by_torch(a: Tensor, b: Tensor, offs: Tensor | None = None, **options: Any) -> Tensor:
     """Computes the op by ``torch.matmul``, a group after the other. It reads ``offs``, which waits for the device.
 
     Rows and columns behind the last end are zero.
     """
-    shape, dtype = _check(a, b, offs, out_dtype, variant)
+    shape, dtype = _check(a, b, offs, **options)
     a, b = a.to(dtype), b.to(dtype)
     if offs is None:
         return _pitched(torch.bmm(a, b))
@@ -122,19 +115,12 @@ def _pitched(t: Tensor) -> Tensor:
     return _copied(t) if columns % chunk else t.contiguous()
 
 
-def _without_kernels(
-    a: Tensor,
-    b: Tensor,
-    offs: Tensor | None = None,
-    *,
-    out_dtype: torch.dtype | None = None,
-    variant: int | None = None,
-) -> Tensor:
+def _without_kernels(a: Tensor, b: Tensor, offs: Tensor | None = None, **options: Any) -> Tensor:
     """Computes the op on devices that ``csrc/torch`` has no kernel for, and on CUDA without the shared library."""
-    if a.is_cuda and a.dtype == torch.bfloat16 and out_dtype in (None, a.dtype):
-        _check(a, b, offs, out_dtype, variant)
+    _, dtype = _check(a, b, offs, **options)
+    if a.is_cuda and a.dtype == dtype == torch.bfloat16:
         return arranged(lambda a, b, offs: torch._grouped_mm(a, b, offs=offs), a, b, offs)
-    return _by_torch(a, b, offs, out_dtype=out_dtype, variant=variant)
+    return _by_torch(a, b, offs, **options)
 
 
 def arranged(
@@ -153,7 +139,7 @@ def arranged(
         case 3, 3:
             a, b = _aligned(a), _aligned(b)
         case 3, 2:  # the result is divided along its columns, too: the same product, transposed
-            _check(a, b, offs, None, None)
+            _check(a, b, offs)
             return _pitched(arranged(product, b.mT, a.mT, offs).mT)
     return product(a, b, offs)
 
@@ -176,16 +162,9 @@ def _copied(t: Tensor) -> Tensor:
     return t.clone(memory_format=torch.contiguous_format)
 
 
-def _fake(
-    a: Tensor,
-    b: Tensor,
-    offs: Tensor | None = None,
-    *,
-    out_dtype: torch.dtype | None = None,
-    variant: int | None = None,
-) -> Tensor:
+def _fake(a: Tensor, b: Tensor, offs: Tensor | None = None, **options: Any) -> Tensor:
     sharding.register_if_loaded()
-    shape, dtype = _check(a, b, offs, out_dtype, variant)
+    shape, dtype = _check(a, b, offs, **options)
     return _pitched(a.new_empty(shape, dtype=dtype))
 
 
