@@ -16,7 +16,7 @@ bool is_fallback(const HgemmCallKind& kind) {
   return kind.left == HGEMM_LEFT_NOT && kind.source == static_cast<int8_t>(Source::kFallback);
 }
 
-/// A problem that the words for a decision describe as they would describe the one that was counted.
+/// A problem that the words for a decision describe as they would describe the one that was counted (kind_of()).
 Problem problem_of(const HgemmCallKind& kind) {
   constexpr int64_t kAligned = 1024;  // the stride of everything, so that the address of D gives the alignment
   const auto matrix = [](bool unit_columns) {
@@ -68,6 +68,37 @@ float tenths(float us) {
 }
 
 }  // namespace
+
+HgemmCallKind kind_of(const CountedCall& call) {
+  const Problem& p = call.problem;
+  const Decision& d = call.decision;
+  return {.batch = p.batches(),
+          .m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .site = call.site,
+          .variant = d.variant,
+          .ordinal = static_cast<int16_t>(call.ordinal),
+          .cc = static_cast<int16_t>(call.cc),
+          .dtype = static_cast<int8_t>(p.dtype),
+          .out_dtype = static_cast<int8_t>(p.out_dtype),
+          .a_major = static_cast<int8_t>(p.a_major()),
+          .b_major = static_cast<int8_t>(p.b_major()),
+          .act = call.is_grouped ? kGroupedAct : static_cast<int8_t>(p.act),
+          .has_bias = p.bias != nullptr,
+          .has_c = p.c.data != nullptr,
+          .align = static_cast<int8_t>(alignments_of(p).least()),
+          .source = static_cast<int8_t>(d.source),
+          .left = static_cast<int8_t>(call.left),
+          .numerics = static_cast<int8_t>(p.numerics),
+          .float32 = static_cast<int8_t>(p.float32),
+          .us = d.us,
+          .torch_us = d.torch_us,
+          .margin = d.margin,
+          .neighbours = d.neighbours,
+          .measured_dtype = d.measured_dtype,
+          .remark = static_cast<int8_t>(d.remark)};
+}
 
 HgemmCallKind shown_of(const HgemmCallKind& kind) {
   HgemmCallKind shown = kind;

@@ -4,11 +4,15 @@
 #include <string>
 
 #include "dispatch/c_api.h"
+#include "dispatch/stats.h"
 
 namespace hgemm {
 
 /// HgemmCallKind::act of a grouped product.
 constexpr int8_t kGroupedAct = -1;
+
+/// The kind of a call that is to be counted.
+HgemmCallKind kind_of(const CountedCall& call);
 
 /// The kind without the fields that a report does not show, so that all fields of kinds which look alike are equal.
 /// Times are rounded as their text is.

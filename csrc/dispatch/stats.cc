@@ -87,37 +87,6 @@ class KindIndex {
   std::vector<uint32_t> slots_;  // a power of two of them: 0 where it is free, else 1 + a place
 };
 
-HgemmCallKind kind_of(const CountedCall& call) {
-  const Problem& p = call.problem;
-  const Decision& d = call.decision;
-  return {.batch = p.batches(),
-          .m = p.m,
-          .n = p.n,
-          .k = p.k,
-          .site = call.site,
-          .variant = d.variant,
-          .ordinal = static_cast<int16_t>(call.ordinal),
-          .cc = static_cast<int16_t>(call.cc),
-          .dtype = static_cast<int8_t>(p.dtype),
-          .out_dtype = static_cast<int8_t>(p.out_dtype),
-          .a_major = static_cast<int8_t>(p.a_major()),
-          .b_major = static_cast<int8_t>(p.b_major()),
-          .act = call.is_grouped ? kGroupedAct : static_cast<int8_t>(p.act),
-          .has_bias = p.bias != nullptr,
-          .has_c = p.c.data != nullptr,
-          .align = static_cast<int8_t>(alignments_of(p).least()),
-          .source = static_cast<int8_t>(d.source),
-          .left = static_cast<int8_t>(call.left),
-          .numerics = static_cast<int8_t>(p.numerics),
-          .float32 = static_cast<int8_t>(p.float32),
-          .us = d.us,
-          .torch_us = d.torch_us,
-          .margin = d.margin,
-          .neighbours = d.neighbours,
-          .measured_dtype = d.measured_dtype,
-          .remark = static_cast<int8_t>(d.remark)};
-}
-
 }  // namespace
 
 /// Counters by kind. They never move.
