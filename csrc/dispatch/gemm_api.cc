@@ -63,8 +63,7 @@ int plan(const HgemmProduct* product, HgemmPlan* out) {
     describe_copy(plan.canonical.copy_a, &out->a);
     describe_copy(plan.canonical.copy_b, &out->b);
     out->workspace = plan.workspace;
-    const Job job = plan.job();
-    std::memcpy(out->state, &job, sizeof(job));
+    std::memcpy(out->state, &plan.job, sizeof(plan.job));
     return HGEMM_OURS;
   } catch (const std::exception& error) {
     message = error.what();

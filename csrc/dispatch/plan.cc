@@ -102,7 +102,7 @@ int asked_for(const Request& request, const Problem& p) {
 /// Op::kLinearGated: makes the kernel apply the gate in its epilogue, if it can.
 void gate_where_possible(const Request& request, Plan* plan) {
   Problem& p = plan->canonical.problem;
-  const Variant& v = variant(plan->variant);
+  const Variant& v = variant(plan->job.variant);
   if (request.operands.op != Op::kLinearGated || v.gates == nullptr || !v.gates(p)) return;
   p.gated = true;
   p.act = request.operands.act;
@@ -132,17 +132,19 @@ Outcome make_plan(const Request& request, Plan* plan) {
     return leave_undecided(request, HGEMM_LEFT_OUT, plan);
   }
 
-  plan->facts = *facts;
-  plan->facts.sm_count = sms_of(request.stream, request.ordinal, facts->sm_count);
-  plan->variant = choose(p, plan->facts, request.ordinal, request.variant, request.in_backward, &plan->counted).variant;
-  if (plan->variant == kRefused) return refuse(refusal(p, plan->facts, asked_for(request, p)), plan);
-  if (plan->variant == kTorch) return leave_to_torch(plan);
+  Job& job = plan->job;
+  job.facts = *facts;
+  job.facts.sm_count = sms_of(request.stream, request.ordinal, facts->sm_count);
+  job.variant = choose(p, job.facts, request.ordinal, request.variant, request.in_backward, &job.counted).variant;
+  if (job.variant == kRefused) return refuse(refusal(p, job.facts, asked_for(request, p)), plan);
+  if (job.variant == kTorch) return leave_to_torch(plan);
 
-  plan->asked = asked_for(request, p);
-  plan->ordinal = request.ordinal;
-  plan->site = current_site(request.in_backward);
+  job.asked = asked_for(request, p);
+  job.ordinal = request.ordinal;
+  job.site = current_site(request.in_backward);
   gate_where_possible(request, plan);
-  plan->workspace = static_cast<int64_t>(variant(plan->variant).workspace(p, plan->facts));
+  job.problem = p;
+  plan->workspace = static_cast<int64_t>(variant(job.variant).workspace(p, job.facts));
   return plan->outcome = Outcome::kOurs;
 }
 

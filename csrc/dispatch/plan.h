@@ -72,24 +72,11 @@ struct Plan {
   Canonical canonical;
 
   // The fields below are only set where the outcome is kOurs.
-  DeviceFacts facts;
-  int variant = kTorch;
+  Job job;
   int64_t workspace = 0;  // bytes
-  int asked = kAuto, ordinal = 0, site = 0;
-  CounterPlace counted;
   /// Op::kLinearGated only. True: the kernel applies the gate itself, and the result has half the columns that
   /// canonical.out_sizes says. False: the kernel computes x @ weight.T, and the caller applies the gate.
   bool gates = false;
-
-  Job job() const {
-    return {.problem = canonical.problem,
-            .facts = facts,
-            .variant = variant,
-            .asked = asked,
-            .ordinal = ordinal,
-            .site = site,
-            .counted = counted};
-  }
 };
 
 /// Fills `plan`, which must be newly constructed, and returns its outcome. Counts the call while a context is active on

@@ -168,7 +168,7 @@ bool allocate(const Call& call, const Canonical& canonical, int64_t workspace, S
 /// Computes the result with the plan's kernel. Returns false, with nothing launched, where the kernel's memory is not
 /// to be had, and torch is to compute the call.
 bool launch_kernel(const Call& call, const Plan& plan, Destination d, Destination pre_activation) {
-  Job job = plan.job();
+  Job job = plan.job;
   int64_t workspace = plan.workspace;
   Scratch scratch;
   while (!allocate(call, plan.canonical, workspace, &scratch)) {

@@ -309,10 +309,10 @@ void test_plans() {
   Request request = request_of(Op::kMm, a, b);
   Plan ours;
   CHECK(make_plan(request, &ours) == Outcome::kOurs && ours.outcome == Outcome::kOurs);
-  CHECK(ours.variant >= 0 && ours.facts.cc == 90 && ours.message.empty());
+  CHECK(ours.job.variant >= 0 && ours.job.facts.cc == 90 && ours.message.empty());
   CHECK(ours.canonical.out_ndim == 2 && ours.canonical.out_sizes[0] == 16 && ours.canonical.out_sizes[1] == 4096);
   CHECK(!ours.canonical.copy_a.needed && !ours.canonical.copy_b.needed);
-  CHECK(ours.workspace == static_cast<int64_t>(variant(ours.variant).workspace(ours.canonical.problem, ours.facts)));
+  CHECK(ours.workspace == static_cast<int64_t>(variant(ours.job.variant).workspace(ours.job.problem, ours.job.facts)));
 
   request.variant = kTorch;
   Plan torchs;
@@ -375,7 +375,7 @@ void test_a_plan_says_which_operand_needs_a_copy() {
   CHECK(make_plan(request_of(Op::kMm, a, b), &plan) == Outcome::kOurs);
   CHECK(plan.canonical.copy_a.needed && !plan.canonical.copy_b.needed);
   CHECK(plan.canonical.copy_a.ndim == 2 && plan.canonical.copy_a.strides[1] == 2);
-  CHECK(plan.job().problem.a.data == nullptr && plan.job().problem.a.row_stride == 4097);
+  CHECK(plan.job.problem.a.data == nullptr && plan.job.problem.a.row_stride == 4097);
 }
 
 void test_empty_results_are_torchs_even_where_a_kernel_is_named() {
@@ -471,7 +471,7 @@ void test_plans_with_less() {
   Plan plan;
   CHECK(make_plan(request, &plan) == Outcome::kOurs);
   CHECK(plan.workspace > kMostWorkspace / 2 && plan.workspace <= kMostWorkspace);
-  Job job = plan.job();
+  Job job = plan.job;
   int64_t workspace = plan.workspace;
   CHECK(plan_with_less(&job, &workspace) == Outcome::kTorch);
 
@@ -479,7 +479,7 @@ void test_plans_with_less() {
     request.numerics = static_cast<int>(numerics);
     Plan invariant;
     CHECK(make_plan(request, &invariant) == Outcome::kOurs && invariant.workspace > 0);
-    job = invariant.job();
+    job = invariant.job;
     workspace = invariant.workspace;
     int tries = 0;
     while (plan_with_less(&job, &workspace) == Outcome::kOurs) {
@@ -496,7 +496,7 @@ void test_plans_with_less() {
   request.variant = find_variant("sm90_wgmma_pingpong_128x128x64_c1x1x1_pad");
   Plan named;
   CHECK(make_plan(request, &named) == Outcome::kOurs);
-  job = named.job();
+  job = named.job;
   workspace = named.workspace;
   Outcome outcome;
   int tries = 0;
