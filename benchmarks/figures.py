@@ -113,27 +113,41 @@ def training_losses(document: Mapping[str, Any], path: Path) -> Path:
 
 
 def error_by_depth(document: Mapping[str, Any], path: Path) -> Path:
-    """Draws the errors of ``benchmarks/float32_errors.py`` over K.
+    """Draws the errors of ``benchmarks/float32_errors.py`` over K, a column for each distribution of the inputs."""
+    rows = [row for row in document["float32_errors"] if row["kind"] == "depth"]
+    columns = {
+        name: [row for row in rows if row["inputs"] == name] for name in dict.fromkeys(r["inputs"] for r in rows)
+    }
+    return _errors_over_k(columns, {"tf32": SLOWER, "strict": TORCH, "split": OURS}, path)
+
+
+def error_of_sums(document: Mapping[str, Any], path: Path) -> Path:
+    """Draws the errors of ``benchmarks/in_order_errors.py`` over K: float16 operands, float32 results."""
+    rows = [row for row in document["in_order_errors"] if (row["dtype"], row["result"]) == ("float16", "float32")]
+    sizes = dict.fromkeys(row["size"] for row in rows)
+    columns = {f"{size} x {size} x K": [row for row in rows if row["size"] == size] for size in sizes}
+    return _errors_over_k(columns, {"one sum": SLOWER, "torch": TORCH, "batch_invariant": OURS}, path)
+
+
+def _errors_over_k(columns: Mapping[str, Sequence[Mapping[str, Any]]], sides: Mapping[str, str], path: Path) -> Path:
+    """Draws the errors of each side, in its colour, over K.
 
     The upper row is the largest error relative to |A||B|, the lower row the rms error relative to the result's rms.
     """
-    rows = [row for row in document["float32_errors"] if row["kind"] == "depth"]
-    inputs = list(dict.fromkeys(row["inputs"] for row in rows))
-    figure = Figure(figsize=(1 + 3.5 * len(inputs), 5), layout="constrained")
-    columns = figure.subplots(2, len(inputs), squeeze=False, sharex=True, sharey="row").T
-    for (top, bottom), name in zip(columns, inputs, strict=True):
-        drawn = [row for row in rows if row["inputs"] == name]
+    figure = Figure(figsize=(1 + 3.5 * len(columns), 5), layout="constrained")
+    axes_of = figure.subplots(2, len(columns), squeeze=False, sharex=True, sharey="row").T
+    for (top, bottom), (name, drawn) in zip(axes_of, columns.items(), strict=True):
         depths = [row["k"] for row in drawn]
-        for side, colour in (("tf32", SLOWER), ("strict", TORCH), ("split", OURS)):
+        for side, colour in sides.items():
             for axes, error in ((top, "most"), (bottom, "rms")):
                 axes.plot(
                     depths, [row[side][error] for row in drawn], color=colour, label=side, marker=".", linewidth=1
                 )
         top.set(xscale="log", yscale="log", title=name)
         bottom.set(xscale="log", yscale="log", xlabel="K")
-    columns[0][0].set_ylabel("largest error / |A||B|")
-    columns[0][1].set_ylabel("rms error / rms result")
-    columns[0][0].legend(frameon=False)
+    axes_of[0][0].set_ylabel("largest error / |A||B|")
+    axes_of[0][1].set_ylabel("rms error / rms result")
+    axes_of[0][0].legend(frameon=False)
     return write(figure, path)
 
 

@@ -1,7 +1,8 @@
 """Draws the plots that the pages show, in ``results/<gpu>/plots``.
 
-They are ``kinds``, ``<suite>-ratio.svg``, ``decode``, ``train``, ``float32-errors``, and the ladder's plots that its
-course links. With ``--all`` it also draws every suite's roofline, ``llm-bandwidth``, and each family of the ladder,
+They are ``kinds``, ``<suite>-ratio.svg``, ``decode``, ``train``, ``float32-errors``, ``in-order-errors``, and the ladder's
+plots that its course links. With ``--all`` it also draws every suite's roofline, ``llm-bandwidth``, and each family of
+the ladder,
 ``ladder-<group>-{<family>,roofline}``. ``hgemm report`` shows the same in one page.
 """
 
@@ -59,6 +60,8 @@ def draw_all(results: Path, every: bool = True) -> list[Path]:
             written += ladder_plots.draw(document, path.parent / "plots" / name.replace("_", "-"), traffic, only)
         if "float32_errors" in document:
             written.append(figures.error_by_depth(document, path.parent / "plots" / "float32-errors"))
+        if "in_order_errors" in document:
+            written.append(figures.error_of_sums(document, path.parent / "plots" / "in-order-errors"))
         if "train" in document:
             written.append(figures.training_losses(document, path.parent / "plots" / name))
         if "decode" in document:

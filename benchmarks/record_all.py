@@ -113,6 +113,7 @@ STEPS = {
         240,
     ),
     "float32-errors": Step(_script("float32_errors", "--output", "RESULTS/float32_errors.json"), 60),
+    "in-order-errors": Step(_script("in_order_errors", "--output", "RESULTS/in_order_errors.json"), 60),
     "suite-bfloat16": Step(
         _script("run", "seeds-large", "llm", "--dtype", "bfloat16", *_soak("seeds-large"), "--output", "RESULTS"), 120
     ),
