@@ -104,7 +104,7 @@ constexpr std::tuple kKernels{
     Kernel<Symmetric<Config<Consumers::kPingpong, 128, 160, 4, 2, 1, 1>>>{.rate = 0.82, .mirrored = 1.12},
     Kernel<Symmetric<Config<Consumers::kPingpong, 128, 128, 6, 2, 1, 1>>>{.rate = 0.82, .mirrored = 1.15},
     Kernel<Symmetric<Config<Consumers::kPingpong, 64, 128, 8, 2, 1, 1>>>{.rate = 0.71, .mirrored = 1.15},
-    Kernel<Carried<Config<Consumers::kCooperative, 128, 128, 6, 2, 1, 1>>>{.rate = 0.72},
+    Kernel<Carried<Config<Consumers::kCooperative, 128, 128, 6, 1, 1, 1>>>{.rate = 0.78},
 };
 
 }  // namespace hgemm::sm90_wgmma
