@@ -30,6 +30,7 @@ from hgemm_ops._report import Report, Row
 from hgemm_ops._variants import VariantInfo, variants
 from hgemm_ops.nn import fuse_projections, linear_gated, unfuse_projections
 from hgemm_ops.ops import ladder as _ladder
+from hgemm_ops.ops.flops import flop_formulas
 
 __version__ = "0.1.0"
 
@@ -42,6 +43,7 @@ __all__ = [
     "disable",
     "enable",
     "explain",
+    "flop_formulas",
     "fuse_projections",
     "grouped_mm",
     "grouped_mm_gated",

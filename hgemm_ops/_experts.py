@@ -8,6 +8,7 @@ from torch.autograd import Function
 
 from hgemm_ops._grouped import grouped_mm, grouped_mm_gated
 from hgemm_ops.nn import GATES, is_gate
+from hgemm_ops.ops import flops
 
 __all__ = ["use_for_experts"]
 
@@ -43,6 +44,7 @@ def use_for_experts(name: str = "hgemm") -> None:
             "hgemm_ops.use_for_experts needs transformers 5 or newer, whose models take a function for their experts: "
             f"transformers {transformers.__version__} is installed"
         ) from None
+    flops.register_if_loaded()
     ALL_EXPERTS_FUNCTIONS.register(name, experts_forward)
 
 

@@ -20,7 +20,7 @@ from torch.utils import dlpack
 
 from hgemm_ops import _variants
 from hgemm_ops._api import _require_activation, _require_types
-from hgemm_ops.ops import activation
+from hgemm_ops.ops import activation, flops
 from hgemm_ops.ops.activation import ACTIVATIONS
 
 __all__ = [
@@ -572,6 +572,7 @@ def fuse_projections(model: nn.Module) -> list[str]:
     Returns:
         What was fused, as "layers.0.q_proj+k_proj".
     """
+    flops.register_if_loaded()
     fused = []
     owners = Counter(_memory(p) for module in model.modules() for p in module._parameters.values() if p is not None)
     for path, parent in list(model.named_modules()):

@@ -15,4 +15,4 @@ LIB = library.Library(schema.NAMESPACE, "FRAGMENT")
 schema.define(LIB)
 for _module in (aten, autograd, keys, grouped):
     _module.register(LIB)
-flops.register()
+flops.register_if_loaded()

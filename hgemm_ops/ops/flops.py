@@ -1,11 +1,8 @@
 """The floating-point operations of the ops, for ``torch.utils.flop_counter.FlopCounterMode``."""
 
-import importlib.util
 import math
 import sys
 from collections.abc import Callable
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from typing import Any
 
 import torch
@@ -51,41 +48,26 @@ _FORMULAS: dict[str, Callable[..., int]] = {
 
 
 _MODULE = "torch.utils.flop_counter"
+_registered = False
 
 
-def register() -> None:
-    """Registers the formula of every op, as soon as torch's module is imported.
+def flop_formulas() -> dict[Any, Callable[..., int]]:
+    """Returns the formula of every op, as ``FlopCounterMode(custom_mapping=hgemm_ops.flop_formulas())`` takes them.
 
-    It is not imported here, because it imports Triton, which takes a quarter of a second.
+    The counter has them without that where ``torch.utils.flop_counter`` is imported before this package, or before the
+    projections or experts of a model are fused. This package does not import it, because it imports Triton, which
+    takes longer than the rest of the package.
     """
-    if _MODULE in sys.modules:
-        _register()
-    else:
-        sys.meta_path.insert(0, _Finder())
+    return {getattr(getattr(torch.ops, NAMESPACE), name): formula for name, formula in _FORMULAS.items()}
 
 
-def _register() -> None:
+def register_if_loaded() -> None:
+    """Registers the formulas once torch's module has been imported."""
+    global _registered
+    if _registered or _MODULE not in sys.modules:
+        return
     from torch.utils.flop_counter import register_flop_formula
 
-    for name, formula in _FORMULAS.items():
-        register_flop_formula(getattr(getattr(torch.ops, NAMESPACE), name))(formula)
-
-
-class _Finder(MetaPathFinder):
-    """Finds torch's module as Python would, and registers the formulas after it has run."""
-
-    def find_spec(self, name: str, *others: Any) -> ModuleSpec | None:
-        if name != _MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return None
-        run = spec.loader.exec_module
-
-        def run_and_register(module: Any) -> None:
-            run(module)
-            _register()
-
-        spec.loader.exec_module = run_and_register  # type: ignore[method-assign]
-        return spec
+    for op, formula in flop_formulas().items():
+        register_flop_formula(op)(formula)
+    _registered = True

@@ -325,7 +325,7 @@ def test_flops(form: str) -> None:
         "2d_2d": 2 * M * size * N,
         "3d_2d": 2 * M * K * size,
     }
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False, custom_mapping=hgemm_ops.flop_formulas()) as counter:
         op(a.requires_grad_(), b.requires_grad_(), offs).sum().backward()
     assert counter.get_total_flops() == 3 * once[form]
 
@@ -343,7 +343,7 @@ def test_flops_of_the_other_ops() -> None:
         (lambda: hgemm.linear_save(t(5, 3), t(4, 3), None, 2), 2 * 5 * 3 * 4),
         (lambda: hgemm.linear_gated(t(5, 3), t(8, 3), 4), 2 * 5 * 3 * 8),
     ):
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False, custom_mapping=hgemm_ops.flop_formulas()) as counter:
             function()
         assert counter.get_total_flops() == flops
 
@@ -494,19 +494,22 @@ def test_compiled_operands_are_arranged(dynamic: bool, monkeypatch: pytest.Monke
     torch.testing.assert_close(*results)
 
 
-def test_flop_formulas_wait_for_the_module() -> None:
-    code = """
-import sys, torch, hgemm_ops
-assert "torch.utils.flop_counter" not in sys.modules
+@pytest.mark.parametrize("before", ["the package", "fusing", "counting"])
+def test_flop_counters_have_the_formulas(before: str) -> None:
+    code = f"""
+import sys
+if {before == "the package"}:
+    import torch.utils.flop_counter
+import torch, hgemm_ops
+assert {before == "the package"} == ("torch.utils.flop_counter" in sys.modules)
+if {before == "fusing"}:
+    import torch.utils.flop_counter
+hgemm_ops.fuse_projections(torch.nn.Linear(2, 2))
 from torch.utils.flop_counter import FlopCounterMode
-with FlopCounterMode(display=False) as counter:
+options = {{"custom_mapping": hgemm_ops.flop_formulas()}} if {before == "counting"} else {{}}
+with FlopCounterMode(display=False, **options) as counter:
     torch.ops.hgemm.mm(torch.ones(2, 3), torch.ones(3, 4))
 assert counter.get_total_flops() == 48
-import importlib
-finders = [type(finder).__module__ for finder in sys.meta_path]
-assert importlib.util.find_spec("torch.utils.flop_counter") and "hgemm_ops.ops.flops" not in finders
 """
     done = run_python(code)
-    assert done.returncode == 0, done.stderr
-    done = run_python("import torch.utils.flop_counter\n" + "\n".join(code.splitlines()[:2] + code.splitlines()[3:]))
     assert done.returncode == 0, done.stderr
