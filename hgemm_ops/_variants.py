@@ -25,8 +25,8 @@ class VariantInfo:
     says in what precision it accumulates. A ``forced_only`` kernel runs only when it is named.
 
     ``sums`` is the summation order. Two kernels with the same order give the same bits for an element, whatever else
-    they compute: "in order", "two slices" and "four slices" (of K), "chain", and in float32 "planes" and "planes by
-    mma.sync".
+    they compute: "in order", "carried", "two slices" and "four slices" (of K), "chain", and in float32 "planes" and
+    "planes by mma.sync".
     The bits of kernels with "vary" may depend on M, the batch, the alignment or the device. A kernel keeps to its order
     only where ``numerics`` is batch-invariant.
     """

@@ -3,8 +3,9 @@
 // With numerics="batch_invariant" the bits of a result's row depend only on that row of A, on B, and on N, K, the
 // dtype, the layout and the epilogue. They do not depend on what else is in the batch. The dispatcher achieves this by
 // choosing only among kernels with one order of summation (Sums). For float16 and bfloat16 these are the kernels that
-// sum in K's order: no other class has a kernel for every M. For float32 they are the kernels over bfloat16 planes,
-// where float32="split" allows those.
+// sum in K's order: of these there is one for every M. Where such a sum is longer than kCarriedK and its result is
+// float32, they are the kernels with carried sums. Whether that is so depends on K and the dtypes alone. For float32
+// they are the kernels over bfloat16 planes, where float32="split" allows those.
 //
 // float32="split" adds these kernels to the ones that the dispatcher may choose.
 #pragma once
@@ -35,7 +36,8 @@ inline bool keeps_promise(const Variant& v, const Problem& p, const DeviceFacts&
   return v.sums == promised_sums(p, facts) && activates;
 }
 
-/// Whether the dispatcher may choose a kernel that the call does not name, under the problem's `float32` mode.
+/// Whether the dispatcher may choose a kernel that the call does not name, under the problem's modes. Kernels with
+/// carried sums are slower than others, so they only run where the bits must not vary.
 inline bool may_be_chosen(const Variant& v, const Problem& p) {
   if (p.float32 == Float32Mode::kTf32) return false;
   if (v.sums == Sums::kCarried && p.numerics == NumericsMode::kFast) return false;

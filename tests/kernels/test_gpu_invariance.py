@@ -192,19 +192,22 @@ def test_epilogues_agree(dtype: torch.dtype, activation: str, out_dtype: torch.d
 
 @HALF
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.3, 1.0), (1.0, 0.7), (-1.0, 0.3), (-1.0, 0.0)])
-def test_scaled_sums_agree(dtype: torch.dtype, alpha: float, beta: float) -> None:
+@pytest.mark.parametrize("out_dtype", [None, torch.float32], ids=str)
+def test_scaled_sums_agree(dtype: torch.dtype, alpha: float, beta: float, out_dtype: torch.dtype | None) -> None:
     for n, k in ((256, 520), (67, 131)):
+        options = {"beta": beta, "alpha": alpha, "out_dtype": out_dtype, "numerics": 1}
+        sums = "carried" if out_dtype is not None and k > 256 else "in order"
         x, w = rows(1000, k, dtype), torch.randn(k, n, device=DEVICE).to(dtype)
         for c in (torch.randn(1000, n, device=DEVICE).to(dtype), torch.randn(n, device=DEVICE).to(dtype)):
-            expected = hgemm.addmm(c, x, w, beta=beta, alpha=alpha, numerics=1)
+            expected = hgemm.addmm(c, x, w, **options)
             for m in (1, 16, 64, 300):
                 part = c[:m] if c.dim() == 2 else c
-                assert_same_bits(hgemm.addmm(part, x[:m], w, beta=beta, alpha=alpha, numerics=1), expected[:m], m)
+                assert_same_bits(hgemm.addmm(part, x[:m], w, **options), expected[:m], m)
                 for v in hgemm_ops.variants() if ON_GPU else ():
-                    if v.sums != "in order":
+                    if v.sums != sums:
                         continue
                     try:
-                        got = hgemm.addmm(part, x[:m], w, beta=beta, alpha=alpha, variant=v.id, numerics=1)
+                        got = hgemm.addmm(part, x[:m], w, variant=v.id, **options)
                     except RuntimeError as refused:
                         assert "does not support" in str(refused)
                         continue
