@@ -270,7 +270,9 @@ Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan) {
 }
 
 Outcome plan_grouped_with_less(GroupedJob* job) {
-  if (job->asked != kAuto || must_be_ours(job->grouped)) return Outcome::kRefused;
+  if (job->asked != kAuto || job->grouped.product.numerics == NumericsMode::kBatchInvariantOrRaise) {
+    return Outcome::kRefused;
+  }
   if (job->counted.ledger != 0) {
     uncount_call(job->counted);
     count(job, kTorch, HGEMM_LEFT_MEMORY);

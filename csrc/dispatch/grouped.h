@@ -80,7 +80,8 @@ Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan);
 
 /// Plans a job again whose memory, for the result and the copies, could not be allocated. Returns
 ///   kTorch    Torch computes the call, which the report then counts as left to torch for want of memory.
-///   kRefused  Torch must not, or the call names a kernel: the call is out of memory.
+///   kRefused  Torch must not: the call names a kernel, or its numerics are "batch_invariant_or_raise". The call is out
+///             of memory.
 Outcome plan_grouped_with_less(GroupedJob* job);
 
 /// The result's row pitch in elements.

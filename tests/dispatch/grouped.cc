@@ -150,8 +150,8 @@ int main() {
   check_without_memory(hgemm::kAuto, NumericsMode::kFast, false, Outcome::kTorch);
   check_without_memory(hgemm::kAuto, NumericsMode::kFast, true, Outcome::kTorch);
   check_without_memory(0, NumericsMode::kFast, false, Outcome::kRefused);
-  check_without_memory(hgemm::kAuto, NumericsMode::kBatchInvariant, false, Outcome::kRefused);
-  check_without_memory(hgemm::kAuto, NumericsMode::kBatchInvariant, true, Outcome::kTorch);
+  check_without_memory(hgemm::kAuto, NumericsMode::kBatchInvariant, false, Outcome::kTorch);
+  check_without_memory(hgemm::kAuto, NumericsMode::kBatchInvariantOrRaise, false, Outcome::kRefused);
   check_without_memory(hgemm::kAuto, NumericsMode::kBatchInvariantOrRaise, true, Outcome::kRefused);
   const std::vector<int32_t> ends = {33, 33, 40, 51};
   for (const char* order : {"NN", "NT", "TN", "TT"}) {
