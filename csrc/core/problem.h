@@ -280,8 +280,8 @@ enum class Sums : int32_t {
 
 /// The k that one accumulator adds up in a kernel of Sums::kCarried. A tensor core truncates as it accumulates, so the
 /// error of an accumulator grows with the k that it adds up; additions in float32 round to nearest. Up to this K, sums
-/// of the classes kInOrder and kCarried have the same bits.
-constexpr int64_t kCarriedK = 256;
+/// of the classes kInOrder and kCarried have the same bits. kernels/NOTES.md has the errors of other lengths.
+constexpr int64_t kCarriedK = 128;
 
 // cudaStream_t and cudaError_t (0 is success) without the CUDA headers.
 using Stream = void*;

@@ -77,7 +77,7 @@ def test_the_class_never_changes_and_torch_never_serves(cc: int, dtype: torch.dt
             v = chosen(asking(query))
             # Kernels of sm90_wgmma compute activations other than relu by other formulas than all other kernels.
             classes.add((v.sums, v.family == "sm90_wgmma" if act > 1 else None))
-        sums = "carried" if out_dtype == 2 and k > 256 else "in order"
+        sums = "carried" if out_dtype == 2 and k > 128 else "in order"
         assert classes == {(sums, (cc == 90) if act > 1 else None)}, (n, k, layout, act, out_dtype)
 
 
@@ -90,7 +90,7 @@ def test_sums_are_carried_only_where_that_is_asked_for() -> None:
         return {v.sums for v in hgemm_ops.variants() if v.name in names}
 
     wide = {"numerics": "batch_invariant", "out_dtype": torch.float32}
-    assert sums(K=257, **wide) == {"carried"} and sums(K=256, **wide) == {"in order"}
+    assert sums(K=129, **wide) == {"carried"} and sums(K=128, **wide) == {"in order"}
     assert sums(K=65536, numerics="batch_invariant") == {"in order"}
     assert "carried" not in sums(K=65536, out_dtype=torch.float32)
 

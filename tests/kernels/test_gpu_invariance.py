@@ -116,14 +116,15 @@ def test_kernels_of_the_class_agree(dtype: torch.dtype, n: int, k: int, most: in
 
 @HALF
 @pytest.mark.parametrize(
-    ("n", "k", "most"), [(512, 257, 512), (256, 2049, 700), (264, 5000, 512), (67, 8191, 130), (1, 4100, 64)]
+    ("n", "k", "most"),
+    [(512, 129, 512), (64, 300, 512), (256, 2049, 700), (264, 5000, 512), (67, 8191, 130), (1, 4100, 64)],
 )
 def test_kernels_with_carried_sums_agree(dtype: torch.dtype, n: int, k: int, most: int) -> None:
     x, w = rows(most, k, dtype), torch.randn(k, n, device=DEVICE).to(dtype)
     wide = {"out_dtype": torch.float32}
     parts = [
-        hgemm_ops.matmul(x[:, i : i + 256], w[i : i + 256], variant=REFERENCE if ON_GPU else None, **wide)
-        for i in range(0, k, 256)
+        hgemm_ops.matmul(x[:, i : i + 128], w[i : i + 128], variant=REFERENCE if ON_GPU else None, **wide)
+        for i in range(0, k, 128)
     ]
     expected = torch.zeros_like(parts[0])
     for part in parts:
@@ -153,7 +154,9 @@ def test_errors_of_float32_results_are_at_most_twice_torchs(dtype: torch.dtype, 
 
     ours = error(hgemm_ops.matmul(a, b, numerics=MODE, out_dtype=torch.float32))
     torchs = error(torch.mm(a, b, out_dtype=torch.float32))
-    assert 0 < ours <= 2 * torchs, (ours, torchs)
+    rounding = 2.0**-24 * exact.square().mean().sqrt().item()
+    print(f"{dtype} {m}x512x{k}: {ours / torchs:.2f} of torch's error")
+    assert 0 < ours <= 2 * torchs + rounding, (ours, torchs, rounding)
 
 
 @HALF
@@ -196,7 +199,7 @@ def test_epilogues_agree(dtype: torch.dtype, activation: str, out_dtype: torch.d
 def test_scaled_sums_agree(dtype: torch.dtype, alpha: float, beta: float, out_dtype: torch.dtype | None) -> None:
     for n, k in ((256, 520), (67, 131)):
         options = {"beta": beta, "alpha": alpha, "out_dtype": out_dtype, "numerics": 1}
-        sums = "carried" if out_dtype is not None and k > 256 else "in order"
+        sums = "carried" if out_dtype is not None and k > 128 else "in order"
         x, w = rows(1000, k, dtype), torch.randn(k, n, device=DEVICE).to(dtype)
         for c in (torch.randn(1000, n, device=DEVICE).to(dtype), torch.randn(n, device=DEVICE).to(dtype)):
             expected = hgemm.addmm(c, x, w, **options)

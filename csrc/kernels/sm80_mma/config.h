@@ -57,6 +57,9 @@ struct Schedule {
   /// Slices of K (split-K). Above one, the workspace is (splits, batches, m, n) floats.
   int splits = 1;
 
+  /// The k of each slice but the last, a multiple of BK; 0: the slices are as long as each other.
+  int64_t slice_k = 0;
+
   /// Operands that were not wide have been replaced by padded copies (tile/pad.h).
   bool padded = false;
 };

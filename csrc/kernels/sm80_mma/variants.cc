@@ -39,8 +39,11 @@ constexpr Line kLine = {
 };
 
 constexpr int kMaxSplits = 32;
-constexpr int kMinTilesPerSplit = 4;   // k-tiles per slice; with fewer the pipeline never fills
-constexpr double kNarrowRate = 0.32;   // share of the aligned rate when operands pass through registers; measured
+constexpr int kMinTilesPerSplit = 4;  // k-tiles per slice; with fewer the pipeline never fills
+constexpr double kNarrowRate = 0.32;  // share of the aligned rate when operands pass through registers; measured
+// Slices of kCarriedK have a few k-tiles each, so their pipelines never fill, and all of them are added one by one.
+// Measured on an H200 with slices of 256.
+constexpr double kSlicesFactor = 1.5, kSliceUs = 0.25;
 constexpr double kPadBandwidth = 0.6;  // share of the read bandwidth that a padding copy reaches; measured
 
 /// Output tiles of the whole batch.
@@ -95,7 +98,9 @@ double pad_us(double bytes, const DeviceFacts& facts) {
 double gemm_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
   const bool narrow = form != Form::kPad && !is_wide(p);
   const double rate = line.rate * (narrow ? kNarrowRate : 1.0) * chip_of(facts.cc).mma_flops;
-  return tiled_gemm_us(p, facts, {line.tile, ctas_per_sm(facts, line), rate, splits_of(p, facts, line, form)});
+  const int splits = splits_of(p, facts, line, form);
+  const double us = tiled_gemm_us(p, facts, {line.tile, ctas_per_sm(facts, line), rate, splits});
+  return form == Form::kCarriedSlices ? kSlicesFactor * us + kSliceUs * splits : us;
 }
 
 /// The slabs of the padded copies.
@@ -178,7 +183,8 @@ struct Functions {
         return launch_dtype(padded_problem(part, pads, memory), {.splits = 1, .padded = true}, nullptr, stream);
       });
     } else {
-      return launch_dtype(p, {splits_of(p, facts, kLine<C>, kForm), false}, workspace, stream);
+      const int64_t slice_k = kForm == Form::kCarriedSlices ? kCarriedK : 0;
+      return launch_dtype(p, {.splits = splits_of(p, facts, kLine<C>, kForm), .slice_k = slice_k}, workspace, stream);
     }
   }
 
@@ -228,10 +234,10 @@ constexpr Variant variant() {
 template <class C>
 constexpr auto variants_of(const sm80_mma::Kernel<C>&) {
   constexpr bool kPads = C::kUnaligned == sm80_mma::Unaligned::kPad;
-  constexpr bool kSplitsK = std::get<sm80_mma::Kernel<C>>(sm80_mma::kKernels).splits_k;
+  constexpr sm80_mma::Kernel<C> kKernel = std::get<sm80_mma::Kernel<C>>(sm80_mma::kKernels);
   return concatenate(array_if<true>(variant<C, Form::kDirect>()), array_if<kPads>(variant<C, Form::kPad>()),
-                     array_if<kSplitsK>(variant<C, Form::kSplitK>()),
-                     array_if<kSplitsK>(variant<C, Form::kCarriedSlices>()));
+                     array_if<kKernel.splits_k>(variant<C, Form::kSplitK>()),
+                     array_if<kKernel.carries_slices>(variant<C, Form::kCarriedSlices>()));
 }
 
 constexpr auto kVariants = variants_of_list(sm80_mma::kKernels, [](auto kernel) { return variants_of(kernel); });
