@@ -75,8 +75,9 @@ class use_custom_gemm(ContextDecorator):
             Such a matmul raises RuntimeError if only torch could compute it, but where the memory that every such
             kernel needs cannot be allocated, torch computes it, and the report says so. All other matmuls are torch's,
             and the report says that their bits may vary. With ``"batch_invariant_or_raise"`` both are an error.
-            ``"fast"`` allows any kernel. None inherits the mode of the outer context, else of ``HGEMM_OPS_NUMERICS``,
-            else fast.
+            Where such a matmul has a float32 result, sums are added up in float32 every 128 k, so that the rms error
+            is at most twice torch's plus one rounding, up to K = 65,536. ``"fast"`` allows any kernel. None inherits
+            the mode of the outer context, else of ``HGEMM_OPS_NUMERICS``, else fast.
         float32: With ``"split"``, float32 matmuls may run on tensor cores, each operand as the sum of three bfloat16
             matrices. The error against float64 is at most that of ``"strict"`` plus one rounding. Torch keeps a matmul
             that splitting is not expected to make faster, unless ``numerics`` asks for batch-invariant bits. Where
