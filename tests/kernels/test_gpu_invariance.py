@@ -154,9 +154,7 @@ def test_errors_of_float32_results_are_at_most_twice_torchs(dtype: torch.dtype, 
 
     ours = error(hgemm_ops.matmul(a, b, numerics=MODE, out_dtype=torch.float32))
     torchs = error(torch.mm(a, b, out_dtype=torch.float32))
-    rounding = 2.0**-24 * exact.square().mean().sqrt().item()
-    print(f"{dtype} {m}x512x{k}: {ours / torchs:.2f} of torch's error")
-    assert 0 < ours <= 2 * torchs + rounding, (ours, torchs, rounding)
+    assert 0 < ours <= 2 * torchs, (ours, torchs)
 
 
 @HALF

@@ -42,8 +42,8 @@ constexpr int kMaxSplits = 32;
 constexpr int kMinTilesPerSplit = 4;  // k-tiles per slice; with fewer the pipeline never fills
 constexpr double kNarrowRate = 0.32;  // share of the aligned rate when operands pass through registers; measured
 // Slices of kCarriedK have a few k-tiles each, so their pipelines never fill, and all of them are added one by one.
-// Measured on an H200 with slices of 256.
-constexpr double kSlicesFactor = 1.5, kSliceUs = 0.25;
+// Measured on an H200.
+constexpr double kSlicesFactor = 1.5, kSliceUs = 0.45;
 constexpr double kPadBandwidth = 0.6;  // share of the read bandwidth that a padding copy reaches; measured
 
 /// Output tiles of the whole batch.
