@@ -908,7 +908,8 @@ def test_plots_are_drawn_for_suites_only(results: Path) -> None:
 
 
 def test_plots_that_no_page_shows_are_not_kept() -> None:
-    pages = "".join(path.read_text() for path in [*ROOT.glob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
+    files = [*ROOT.glob("*.md"), *(path for name in ("benchmarks", "docs") for path in (ROOT / name).rglob("*.md"))]
+    pages = "".join(path.read_text() for path in files)
     kept = {path.name for path in (ROOT / "benchmarks" / "results").rglob("*.svg")}
     assert len(kept) > 10
     assert not {name for name in kept if f"plots/{name}" not in pages}
