@@ -8,17 +8,12 @@ namespace hgemm::sm90_wgmma {
 /// Other kernels accumulate all of K in the accumulators.
 template <class Traits, bool = Traits::kCarries>
 struct CarriedSums {
-  static constexpr int kSteps = 1 << 30;  // k-tiles from one carry to the next: there is none
-  __device__ __forceinline__ void clear() {}
-  template <class Acc>
-  __device__ __forceinline__ void carry(const Acc&) {}
   template <class Acc>
   __device__ __forceinline__ void finish(Acc&) {}
 };
 
 template <class Traits>
 struct CarriedSums<Traits, true> {
-  static constexpr int kSteps = Traits::kCarrySteps;
   float sums[Traits::BN / 2];
 
   __device__ __forceinline__ void clear() {

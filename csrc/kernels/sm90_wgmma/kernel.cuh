@@ -81,7 +81,8 @@
 //     for each tile:
 //       for each k-tile: wait full; start wgmma; wait for the wgmma group before; release the stage before;
 //                        with deferred stores, in the first kHalves - 1 k-tiles: stage or store 32 columns of the tile
-//                        before
+//                        before; with carried sums, before every kCarrySteps k-tiles: wait for the last wgmma group,
+//                        release its stage, add the accumulators to the sums
 //       wait for the last wgmma group; release the last stage
 //       epilogue; with deferred stores it rounds all results, and stages the first 32 columns only
 //

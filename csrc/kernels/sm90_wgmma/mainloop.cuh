@@ -100,7 +100,7 @@ class MainLoop {
     } else if constexpr (Traits::kCarries) {
       sums_.clear();
       for (; kt < work.k_last; ++kt) {
-        const bool begins = kt % CarriedSums<Traits>::kSteps == 0;
+        const bool begins = kt % Traits::kCarrySteps == 0;
         if (begins && kt > 0) {
           wait_for_last(acc, true);
           sums_.carry(acc);
