@@ -473,7 +473,7 @@ def test_other_numerics_are_timed_beside_fast_ones(monkeypatch: pytest.MonkeyPat
     page = "\n".join(result_page.suite_section("llm-batch_invariant", document, Path()))
     assert "| batch_invariant over fast |" in page and "| - | 1.000 |" in page
     lines = tables.promise_lines({"llm-batch_invariant": document})
-    assert lines[0].startswith('`numerics="batch_invariant"` on llm (')
+    assert lines[0] == "## Batch-invariant results" and lines[2].startswith('`numerics="batch_invariant"` on llm (')
     assert "| 1 to 64 | 1 | 2.000 | 2.000 | 1.000 | 1.000 | - | - |" in lines
     assert "| from 256 | 0 | - | - | - | - | - | - |" in lines
     assert tables.promise_lines({"llm": _document([row], "llm") | {"protocol": {}}}) == []
