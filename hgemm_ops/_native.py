@@ -23,7 +23,16 @@ MAX_DIMS = 8
 AUTO, TORCH, UNKNOWN = -1, -2, -3
 
 #: The enums of csrc/core/problem.h and csrc/dispatch. The index of a name is its value there.
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+DTYPES = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+    torch.int8,
+    torch.int32,
+)
 KERNEL_DTYPES = DTYPES[:3]
 SOURCES = ("forced", "table", "model", "fallback")
 NUMERICS = ("fast", "batch_invariant", "batch_invariant_or_raise")
@@ -161,6 +170,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_variant_info": (c_int, [c_int, POINTER(VariantInfo)]),
     "hgemm_find_variant": (c_int, [c_char_p]),
     "hgemm_grouped_name": (c_char_p, [c_int]),
+    "hgemm_int8_name": (c_char_p, [c_int]),
     "hgemm_grouped_choice": (c_int, [*[c_int64] * 4, c_int, c_int, POINTER(Facts)]),
     "hgemm_has_device_code": (c_int, []),
     "hgemm_chips": (c_int, [POINTER(c_int32), c_int]),
@@ -258,13 +268,25 @@ FIRST_GROUPED = 1 << 16
 GROUPED_ACT = -1
 
 
+def _all_names(name_of: Callable[[int], bytes | None]) -> tuple[str, ...]:
+    names = map(name_of, itertools.count())
+    return tuple(name.decode() for name in iter(names.__next__, None) if name is not None)
+
+
 @functools.cache
 def grouped_names() -> tuple[str, ...]:
     """Returns the names of the kernels of grouped products, by index. It is empty if there is no library."""
-    if not _library.load():
-        return ()
-    names = itertools.takewhile(bool, map(lib().hgemm_grouped_name, itertools.count()))
-    return tuple(name.decode() for name in names)
+    return _all_names(lib().hgemm_grouped_name) if _library.load() else ()
+
+
+#: The ids of the kernels of int8 products in reports begin here.
+FIRST_INT8 = 1 << 17
+
+
+@functools.cache
+def int8_names() -> tuple[str, ...]:
+    """Returns the names of the kernels of int8 products, by index. It is empty if there is no library."""
+    return _all_names(lib().hgemm_int8_name) if _library.load() else ()
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -136,7 +136,7 @@ class Report:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes every kind of matmul, but no grouped product, to a file, as JSON for ``hgemm tune --report``.
+        """Writes every kind of matmul, but no grouped or int8 product, to a file, as JSON for ``hgemm tune --report``.
 
         The file is replaced atomically: a reader finds either the old file or the new one. Its content is::
 
@@ -150,7 +150,7 @@ class Report:
         Raises:
             OSError: the file cannot be written.
         """
-        counts = (count for count in self.counts() if count.act != _native.GROUPED_ACT)
+        counts = (count for count in self.counts() if _is_tunable(count))
         products = ",\n".join(json.dumps(_product(count)) for count in counts)
         text = f'{{"schema": {SCHEMA}, "products": [\n{products}\n]}}\n'
         _files.replace(Path(path), text, f".{os.getpid()}.new")
@@ -186,6 +186,11 @@ def _fields(count: tuple[Any, ...], reason: str) -> _Fields:
         calls,
         reason,
     )
+
+
+def _is_tunable(count: _native.CallCount) -> bool:
+    """Returns whether ``hgemm tune`` knows such products."""
+    return count.act != _native.GROUPED_ACT and _native.DTYPES[count.dtype] != torch.int8
 
 
 @functools.cache

@@ -13,6 +13,7 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/_addmm_activation_cuda_dispatch.h>
 #include <ATen/ops/_grouped_mm_cuda_dispatch.h>
+#include <ATen/ops/_int_mm_cuda_dispatch.h>
 #include <ATen/ops/addmm_cuda_dispatch.h>
 #include <ATen/ops/addmv_cuda_dispatch.h>
 #include <ATen/ops/baddbmm_cuda_dispatch.h>
@@ -61,6 +62,7 @@ struct Product {
   const Scalar* alpha = nullptr;
   Activation act = Activation::kNone;
   std::optional<ScalarType> out_dtype = std::nullopt;
+  bool is_int8 = false;  // _int_mm: int8 operands and an int32 result
 };
 
 /// The DType of a torch dtype, or -1: either torch has no matmul of such tensors, or the report has no name for the
@@ -73,6 +75,8 @@ int32_t dtype_of(ScalarType type) {
     case ScalarType::Double: return static_cast<int32_t>(DType::kF64);
     case ScalarType::ComplexFloat: return static_cast<int32_t>(DType::kC64);
     case ScalarType::ComplexDouble: return static_cast<int32_t>(DType::kC128);
+    case ScalarType::Char: return static_cast<int32_t>(DType::kI8);
+    case ScalarType::Int: return static_cast<int32_t>(DType::kI32);
     default: return -1;
   }
 }
@@ -124,9 +128,24 @@ bool overlaps(const Tensor& out, const Tensor& operand) {
   return out.is_alias_of(operand) && at::get_overlap_status(out, operand) != at::MemOverlapStatus::No;
 }
 
+/// is_product() for _int_mm. Torch never resizes its out=.
+bool is_int8_product(const Product& p, const Tensor& out) {
+  constexpr int64_t kMoreRows = 16, kMultiple = 8;
+  const Tensor &a = *p.a, &b = *p.b;
+  const auto fits = [&a](const Tensor& t, ScalarType type) {
+    return t.device() == a.device() && t.scalar_type() == type && t.dim() == 2;
+  };
+  return a.device().is_cuda() && fits(a, ScalarType::Char) && fits(b, ScalarType::Char) && a.size(0) > kMoreRows &&
+         a.size(1) == b.size(0) && a.size(1) % kMultiple == 0 && b.size(1) % kMultiple == 0 && a.size(1) > 0 &&
+         b.size(1) > 0 &&
+         (!out.defined() ||
+          (fits(out, ScalarType::Int) && out.is_contiguous() && out.size(0) == a.size(0) && out.size(1) == b.size(1)));
+}
+
 /// Whether torch's own kernel would accept the devices and dtypes of the operands, and the report has a name for the
 /// dtype. All other calls go to torch, uncounted: most are errors of the caller, which torch raises.
 bool is_product(const Product& p, const Tensor& out) {
+  if (p.is_int8) return is_int8_product(p, out);
   const c10::Device device = p.a->device();
   const ScalarType type = p.a->scalar_type(), out_type = p.out_dtype.value_or(type);
   const auto fits = [&](const Tensor& t, ScalarType expected, ScalarType other) {
@@ -134,8 +153,8 @@ bool is_product(const Product& p, const Tensor& out) {
   };
   const int32_t dtype = dtype_of(type), out_dtype = dtype_of(out_type);
   const bool is_widened = is_half(dtype) && out_type == ScalarType::Float;
-  return dtype >= 0 && out_dtype >= 0 && (out_dtype == dtype || is_widened) && device.is_cuda() &&
-         fits(*p.b, type, type) && (p.c == nullptr || fits(*p.c, type, out_type)) &&
+  return dtype >= 0 && dtype <= static_cast<int32_t>(DType::kC128) && (out_dtype == dtype || is_widened) &&
+         device.is_cuda() && fits(*p.b, type, type) && (p.c == nullptr || fits(*p.c, type, out_type)) &&
          (!out.defined() || fits(out, out_type, out_type)) && (p.op != Op::kMatmul || has_vectors(p));
 }
 
@@ -360,6 +379,15 @@ Tensor vdot(KeySet keys, const Tensor& a, const Tensor& b) {
   return make({.op = Op::kMatmul, .a = &a, .b = &b}, earlier<vdot>, keys, TORCHS(vdot), a, b);
 }
 
+Tensor int_mm(KeySet keys, const Tensor& a, const Tensor& b) {
+  return make({.op = Op::kMm, .a = &a, .b = &b, .out_dtype = ScalarType::Int, .is_int8 = true}, earlier<int_mm>, keys,
+              TORCHS(_int_mm), a, b);
+}
+Tensor& int_mm_out(KeySet keys, const Tensor& a, const Tensor& b, Tensor& out) {
+  return write({.op = Op::kMm, .a = &a, .b = &b, .out_dtype = ScalarType::Int, .is_int8 = true}, out,
+               earlier<int_mm_out>, keys, TORCHS(_int_mm_outf), a, b, out);
+}
+
 /// An uninitialised matrix whose rows start at multiples of 16 bytes, for 16-bit elements.
 Tensor padded_matrix(int64_t rows, int64_t columns, const Tensor& like) {
   const int64_t pitch = (columns + 7) / 8 * 8;
@@ -468,6 +496,8 @@ void implement(torch::Library& library) {
   door<dot>(library, "dot");
   door<vdot>(library, "vdot");
   door<grouped_mm>(library, "_grouped_mm");
+  door<int_mm>(library, "_int_mm");
+  door<int_mm_out>(library, "_int_mm.out");
 }
 
 /// Drops torch's warning that a registered kernel is overridden, which is intended here. Passes every other warning on.

@@ -9,22 +9,23 @@
 
 namespace hgemm {
 
-/// The element type of a matrix. Kernels take kF16, kBF16 and kF32. Torch runs all matmuls of the other types; they are
-/// listed so that explanations and reports can name them.
-enum class DType : int32_t { kF16 = 0, kBF16 = 1, kF32 = 2, kF64 = 3, kC64 = 4, kC128 = 5 };
+/// The element type of a matrix. Kernels take kF16, kBF16 and kF32, and kI8 with a result of kI32. Torch runs all
+/// matmuls of the other types; they are listed so that explanations and reports can name them.
+enum class DType : int32_t { kF16 = 0, kBF16 = 1, kF32 = 2, kF64 = 3, kC64 = 4, kC128 = 5, kI8 = 6, kI32 = 7 };
 
 /// The activation of the epilogue, by torch's names: relu, gelu (by erf), gelu with approximate="tanh", silu.
 enum class Activation : int32_t { kNone = 0, kRelu = 1, kGelu = 2, kGeluTanh = 3, kSilu = 4 };
 
 /// Bytes of one element.
 constexpr int dtype_bytes(DType t) {
-  constexpr int kBytes[] = {2, 2, 4, 8, 8, 16};
+  constexpr int kBytes[] = {2, 2, 4, 8, 8, 16, 1, 4};
   return kBytes[static_cast<int>(t)];
 }
 
 /// The dtype's name in torch: "float16".
 constexpr const char* dtype_name(DType t) {
-  constexpr const char* kNames[] = {"float16", "bfloat16", "float32", "float64", "complex64", "complex128"};
+  constexpr const char* kNames[] = {"float16",   "bfloat16",   "float32", "float64",
+                                    "complex64", "complex128", "int8",    "int32"};
   return kNames[static_cast<int>(t)];
 }
 
@@ -253,8 +254,9 @@ enum class Family : int32_t {
 
 /// How a kernel multiplies and adds. kAccumulateF32 and kAccumulateF16: products of the operands' elements, accumulated
 /// in float32 or in float16. kSplitF32: float32 operands, each split into bfloat16 planes, on tensor cores; the
-/// dispatcher chooses these kernels only where Problem::float32 is kSplit.
-enum class Arithmetic : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1, kSplitF32 = 2 };
+/// dispatcher chooses these kernels only where Problem::float32 is kSplit. kInt8: int8 operands with int32 sums, which
+/// wrap around; their order has no influence on the result.
+enum class Arithmetic : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1, kSplitF32 = 2, kInt8 = 3 };
 
 /// The class of a kernel's sums, by their summation order. Any two kernels of one class, except kVaries, give the same
 /// bits for an element of alpha * A @ B + beta * C + bias. The bits depend neither on the other rows of A nor on where

@@ -18,6 +18,7 @@
 #include "dispatch/devices.h"
 #include "dispatch/explain.h"
 #include "dispatch/grouped.h"
+#include "dispatch/int8.h"
 #include "dispatch/invariance.h"
 #include "dispatch/models/learned.h"
 #include "dispatch/models/table.h"
@@ -217,6 +218,10 @@ int hgemm_add_variants(const void* variants, int count, int variant_bytes, const
 
 const char* hgemm_grouped_name(int index) {
   return index >= 0 && index < hgemm::grouped_kernel_count() ? hgemm::grouped_kernel(index).name : nullptr;
+}
+
+const char* hgemm_int8_name(int index) {
+  return index >= 0 && index < hgemm::int8_variant_count() ? hgemm::int8_variant(index).name : nullptr;
 }
 
 int hgemm_grouped_choice(int64_t rows, int64_t groups, int64_t n, int64_t k, int dtype, int b_major,

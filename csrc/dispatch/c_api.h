@@ -2,7 +2,7 @@
    hgemm_abi(). Only hgemm_device_facts, hgemm_device_fault, hgemm_read and hgemm_tuning_launch need a GPU.
 
    Values of the enums, which core/problem.h and dispatch/decision.h define:
-     dtype     0 float16, 1 bfloat16, 2 float32, 3 float64, 4 complex64, 5 complex128
+     dtype     0 float16, 1 bfloat16, 2 float32, 3 float64, 4 complex64, 5 complex128, 6 int8, 7 int32
      major     0 k is the contiguous index of an operand, 1 m (of a) or n (of b) is
      act       0 none, 1 relu, 2 gelu, 3 gelu_tanh, 4 silu
      variant   an index below hgemm_variant_count(), -1 auto, -2 torch, -3 unknown or refused
@@ -200,6 +200,9 @@ HGEMM_API int hgemm_variant_info(int id, HgemmVariantInfo* info);
 
 /* Returns the name of the kernel `index` of grouped products; null where there is no such kernel. */
 HGEMM_API const char* hgemm_grouped_name(int index);
+
+/* Returns the name of the kernel `index` of int8 products; null where there is no such kernel. */
+HGEMM_API const char* hgemm_int8_name(int index);
 
 /* Returns the index of the kernel that a grouped product of (rows, k) and (groups, k, n) would run on; -2 for torch.
    `b_major`: 0 where k is the contiguous index of the weights, 1 where n is. All operands are aligned. */

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "dispatch/int8.h"
 #include "kernels/variants.h"
 
 namespace hgemm {
@@ -54,6 +55,7 @@ void add_variants(const Variant* variants, int count, const char* family) {
 }
 
 const Variant& variant(int id) {
+  if (id >= kFirstInt8Variant) return int8_variant(id - kFirstInt8Variant);
   return *all()[static_cast<size_t>(id)];
 }
 
@@ -81,7 +83,9 @@ int find_variant(const char* name) {
 const char* variant_name(int id) {
   if (id == kAuto) return "auto";
   if (id == kTorch) return "torch";
-  return id >= 0 && id < variant_count() ? variant(id).name : "unknown";
+  const bool is_known =
+      (id >= 0 && id < variant_count()) || (id >= kFirstInt8Variant && id < kFirstInt8Variant + int8_variant_count());
+  return is_known ? variant(id).name : "unknown";
 }
 
 const char* family_name(Family family) {

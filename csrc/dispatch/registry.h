@@ -21,7 +21,10 @@ int variant_count();
 /// before the first decision; the ids of other kernels do not change. Neither the list nor the name is copied.
 void add_variants(const Variant* variants, int count, const char* family);
 
-/// The kernel with an id. Requires 0 <= id < variant_count().
+/// The ids of int8 kernels (int8.h) begin here. No int8 kernel can be named.
+constexpr int kFirstInt8Variant = 1 << 17;
+
+/// The kernel with an id. Requires 0 <= id < variant_count(), or the id of an int8 kernel.
 const Variant& variant(int id);
 
 /// The ids that kAuto chooses among: the kernels of this library that do not accumulate in float16. Kernels that do,

@@ -32,6 +32,10 @@ extern const VariantList kSm80SplitVariants;
 extern const VariantList kBatchedMmaVariants;
 extern const VariantList kTinyBatchVariants;
 
+// The lists of int8 kernels. They are not in the registry, whose kernels take floating-point matrices.
+extern const VariantList kSm90WgmmaInt8Variants;
+extern const VariantList kSm90SkinnyInt8Variants;
+
 /// An array of kernels of grouped products. They are no variants, because a Problem does not describe such a product:
 /// dispatch/grouped.cc chooses among them.
 struct GroupedKernelList {

@@ -45,13 +45,20 @@ __device__ __forceinline__ float cluster_load_4(uint32_t addr) {
   return v;
 }
 
-/// st.async.v4.f32: stores 16 bytes to the shared memory of any CTA of the cluster and completes them on `bar`, a
-/// barrier of that CTA.
+/// st.async.v4.f32, st.async.v4.s32: stores 16 bytes to the shared memory of any CTA of the cluster and completes them
+/// on `bar`, a barrier of that CTA.
 __device__ __forceinline__ void cluster_store_async_16(uint32_t addr, float a, float b, float c, float d,
                                                        uint32_t bar) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];\n" ::"r"(addr),
       "f"(a), "f"(b), "f"(c), "f"(d), "r"(bar)
+      : "memory");
+}
+__device__ __forceinline__ void cluster_store_async_16(uint32_t addr, int32_t a, int32_t b, int32_t c, int32_t d,
+                                                       uint32_t bar) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.s32 [%0], {%1, %2, %3, %4}, [%5];\n" ::"r"(addr),
+      "r"(a), "r"(b), "r"(c), "r"(d), "r"(bar)
       : "memory");
 }
 

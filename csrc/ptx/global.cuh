@@ -50,6 +50,13 @@ __device__ __forceinline__ uint32_t ld_4(const void* p) {
   return v;
 }
 
+/// ld.global.u8: loads one byte.
+__device__ __forceinline__ uint8_t ld_1(const void* p) {
+  uint32_t v;
+  asm volatile("ld.global.u8 %0, [%1];\n" : "=r"(v) : "l"(p) : "memory");
+  return static_cast<uint8_t>(v);
+}
+
 /// ld.global.u16: loads one 16-bit element.
 __device__ __forceinline__ uint16_t ld_2(const void* p) {
   uint16_t v;

@@ -10,6 +10,11 @@ __device__ __forceinline__ void st_shared_4(uint32_t dst, uint32_t v) {
   asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(dst), "r"(v) : "memory");
 }
 
+/// st.shared.v2.b32: stores 8 bytes to an 8-byte aligned address.
+__device__ __forceinline__ void st_shared_8(uint32_t dst, uint32_t a, uint32_t b) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};\n" ::"r"(dst), "r"(a), "r"(b) : "memory");
+}
+
 /// st.shared.v4.b32: stores 16 bytes to a 16-byte aligned address.
 __device__ __forceinline__ void st_shared_16(uint32_t dst, const uint32_t (&v)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(dst), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])

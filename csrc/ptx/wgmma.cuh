@@ -57,9 +57,14 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
+template <int kCount>
+__device__ __forceinline__ void wgmma_pin(int32_t (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(d[i])::"memory");
+}
 
-// The accumulators of m64nNk16 as asm operands: HGEMM_NAMES_N are their names in the text, HGEMM_OPERANDS_N their
-// constraints.
+// The accumulators of m64nN as asm operands: HGEMM_NAMES_N are their names in the text, HGEMM_OPERANDS_N their
+// constraints, where C is "+f" for float32 and "+r" for int32.
 #define HGEMM_NAMES_8 "%0, %1, %2, %3"
 #define HGEMM_NAMES_16 HGEMM_NAMES_8 ", %4, %5, %6, %7"
 #define HGEMM_NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
@@ -79,28 +84,28 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
 #define HGEMM_NAMES_248 HGEMM_NAMES_224 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123"
 #define HGEMM_NAMES_256 \
   HGEMM_NAMES_224 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define HGEMM_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define HGEMM_F16(i) HGEMM_F4(i), HGEMM_F4(i + 4), HGEMM_F4(i + 8), HGEMM_F4(i + 12)
-#define HGEMM_OPERANDS_8 HGEMM_F4(0)
-#define HGEMM_OPERANDS_16 HGEMM_F4(0), HGEMM_F4(4)
-#define HGEMM_OPERANDS_32 HGEMM_F16(0)
-#define HGEMM_OPERANDS_64 HGEMM_OPERANDS_32, HGEMM_F16(16)
-#define HGEMM_OPERANDS_80 HGEMM_OPERANDS_64, HGEMM_F4(32), HGEMM_F4(36)
-#define HGEMM_OPERANDS_96 HGEMM_OPERANDS_64, HGEMM_F16(32)
-#define HGEMM_OPERANDS_128 HGEMM_OPERANDS_96, HGEMM_F16(48)
-#define HGEMM_OPERANDS_160 HGEMM_OPERANDS_128, HGEMM_F16(64)
-#define HGEMM_OPERANDS_176 HGEMM_OPERANDS_160, HGEMM_F4(80), HGEMM_F4(84)
-#define HGEMM_OPERANDS_192 HGEMM_OPERANDS_160, HGEMM_F16(80)
-#define HGEMM_OPERANDS_200 HGEMM_OPERANDS_192, HGEMM_F4(96)
-#define HGEMM_OPERANDS_224 HGEMM_OPERANDS_192, HGEMM_F16(96)
-#define HGEMM_OPERANDS_248 HGEMM_OPERANDS_224, HGEMM_F4(112), HGEMM_F4(116), HGEMM_F4(120)
-#define HGEMM_OPERANDS_256 HGEMM_OPERANDS_224, HGEMM_F16(112)
+#define HGEMM_4(C, i) C(d[i]), C(d[i + 1]), C(d[i + 2]), C(d[i + 3])
+#define HGEMM_16(C, i) HGEMM_4(C, i), HGEMM_4(C, i + 4), HGEMM_4(C, i + 8), HGEMM_4(C, i + 12)
+#define HGEMM_OPERANDS_8(C) HGEMM_4(C, 0)
+#define HGEMM_OPERANDS_16(C) HGEMM_4(C, 0), HGEMM_4(C, 4)
+#define HGEMM_OPERANDS_32(C) HGEMM_16(C, 0)
+#define HGEMM_OPERANDS_64(C) HGEMM_OPERANDS_32(C), HGEMM_16(C, 16)
+#define HGEMM_OPERANDS_80(C) HGEMM_OPERANDS_64(C), HGEMM_4(C, 32), HGEMM_4(C, 36)
+#define HGEMM_OPERANDS_96(C) HGEMM_OPERANDS_64(C), HGEMM_16(C, 32)
+#define HGEMM_OPERANDS_128(C) HGEMM_OPERANDS_96(C), HGEMM_16(C, 48)
+#define HGEMM_OPERANDS_160(C) HGEMM_OPERANDS_128(C), HGEMM_16(C, 64)
+#define HGEMM_OPERANDS_176(C) HGEMM_OPERANDS_160(C), HGEMM_4(C, 80), HGEMM_4(C, 84)
+#define HGEMM_OPERANDS_192(C) HGEMM_OPERANDS_160(C), HGEMM_16(C, 80)
+#define HGEMM_OPERANDS_200(C) HGEMM_OPERANDS_192(C), HGEMM_4(C, 96)
+#define HGEMM_OPERANDS_224(C) HGEMM_OPERANDS_192(C), HGEMM_16(C, 96)
+#define HGEMM_OPERANDS_248(C) HGEMM_OPERANDS_224(C), HGEMM_4(C, 112), HGEMM_4(C, 116), HGEMM_4(C, 120)
+#define HGEMM_OPERANDS_256(C) HGEMM_OPERANDS_224(C), HGEMM_16(C, 112)
 // A, B, KEEP, TRANS_A and TRANS_B are the names of the operands that follow the accumulators.
 #define HGEMM_WGMMA(N, TYPE, A, B, KEEP, TRANS_A, TRANS_B)                                                        \
   asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N        \
                "k16.f32." TYPE "." TYPE " {" HGEMM_NAMES_##N "}, " A ", " B ", keep, 1, 1, " TRANS_A ", " TRANS_B \
                                                              ";\n}\n"                                             \
-               : HGEMM_OPERANDS_##N                                                                               \
+               : HGEMM_OPERANDS_##N("+f")                                                                         \
                : "l"(a), "l"(b), "r"(keep), "n"(kTransA), "n"(kTransB))
 
 template <class T>
@@ -113,6 +118,7 @@ struct Wgmma;
 #define HGEMM_WGMMA_OF(CLASS, TYPE)                                                                           \
   template <>                                                                                                 \
   struct Wgmma<CLASS> {                                                                                       \
+    using Sum = float;                                                                                        \
     template <int N, int kTransA, int kTransB>                                                                \
     static __device__ __forceinline__ void m64k16(float (&d)[N / 2], uint64_t a, uint64_t b, uint32_t keep) { \
       if constexpr (N == 8) {                                                                                 \
@@ -151,9 +157,44 @@ struct Wgmma;
 HGEMM_WGMMA_OF(__half, "f16")
 HGEMM_WGMMA_OF(__nv_bfloat16, "bf16")
 #undef HGEMM_WGMMA_OF
+
+#define HGEMM_WGMMA_S8(N, A, B, KEEP)                                                                      \
+  asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
+               "k32.s32.s8.s8 {" HGEMM_NAMES_##N "}, " A ", " B ", keep;\n}\n"                             \
+               : HGEMM_OPERANDS_##N("+r")                                                                  \
+               : "l"(a), "l"(b), "r"(keep))
+
+/// Two int8 elements that are adjacent along K. Code that counts elements of 16 bits takes an int8 operand as pairs.
+struct Int8Pair {
+  int8_t x[2];
+};
+
+/// The same for 16 pairs along K, with int32 sums, which wrap around. The instruction takes K-major operands only.
+template <>
+struct Wgmma<Int8Pair> {
+  using Sum = int32_t;
+  template <int N, int kTransA, int kTransB>
+  static __device__ __forceinline__ void m64k16(int32_t (&d)[N / 2], uint64_t a, uint64_t b, uint32_t keep) {
+    static_assert(kTransA == 0 && kTransB == 0, "int8 operands are K-major");
+    if constexpr (N == 32) {
+      HGEMM_WGMMA_S8(32, "%16", "%17", "%18");
+    } else if constexpr (N == 64) {
+      HGEMM_WGMMA_S8(64, "%32", "%33", "%34");
+    } else if constexpr (N == 128) {
+      HGEMM_WGMMA_S8(128, "%64", "%65", "%66");
+    } else if constexpr (N == 192) {
+      HGEMM_WGMMA_S8(192, "%96", "%97", "%98");
+    } else if constexpr (N == 256) {
+      HGEMM_WGMMA_S8(256, "%128", "%129", "%130");
+    } else {
+      static_assert(N == 0, "add a line for this N");
+    }
+  }
+};
+#undef HGEMM_WGMMA_S8
 #undef HGEMM_WGMMA
-#undef HGEMM_F16
-#undef HGEMM_F4
+#undef HGEMM_16
+#undef HGEMM_4
 #undef HGEMM_NAMES_8
 #undef HGEMM_NAMES_16
 #undef HGEMM_NAMES_32

@@ -50,12 +50,20 @@ __device__ __forceinline__ void finish_gated(const Params& p, const float (&v)[8
   }
 }
 
+/// Stores eight sums of an int8 product, which are adjacent in a row of D. D's rows start at multiples of 32 bytes.
+__device__ __forceinline__ void store_int8(const Params& p, const int32_t (&v)[8], int row, int col) {
+  int32_t* const d = static_cast<int32_t*>(p.epilogue.d) + row * p.epilogue.ldd + col;
+  reinterpret_cast<int4*>(d)[0] = make_int4(v[0], v[1], v[2], v[3]);
+  reinterpret_cast<int4*>(d)[1] = make_int4(v[4], v[5], v[6], v[7]);
+}
+
 /// Finishes and stores a warp's sums: 16 rows of W from `row0` on, of which `rows` exist. A lane stores eight elements
 /// that are adjacent in D. They run along the rows of W or, if swapped, along the rows of x. The sums are transposed
-/// between lanes in `patch`, kPatchCols lines of kPatchStride floats.
+/// between lanes in `patch`, kPatchCols lines of kPatchStride sums.
 template <class Traits>
-__device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[Traits::COLS / 2], float* patch,
-                                            int row0, int rows, tile::BatchOffset offset) {
+__device__ __forceinline__ void finish_warp(const Params& p, const typename Traits::Sum (&acc)[Traits::COLS / 2],
+                                            typename Traits::Sum* patch, int row0, int rows, tile::BatchOffset offset) {
+  using Sum = typename Traits::Sum;
   constexpr int kCols = Traits::kPatchCols, kStride = Traits::kPatchStride;
   const int lane = threadIdx.x % 32;
   const bool swapped = !Traits::kGated && p.swapped;
@@ -64,11 +72,11 @@ __device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[
 #pragma unroll
   for (int c0 = 0; c0 < Traits::COLS; c0 += kCols) {
     if (c0 >= p.cols) break;
-    float* const mine = patch + lane % 4 * 2 * kStride + lane / 4;
+    Sum* const mine = patch + lane % 4 * 2 * kStride + lane / 4;
 #pragma unroll
     for (int j = 0; j < kCols / 8; ++j) {
-      const float* const from = acc + c0 / 2 + 4 * j;
-      float* const at = mine + 8 * j * kStride;
+      const Sum* const from = acc + c0 / 2 + 4 * j;
+      Sum* const at = mine + 8 * j * kStride;
       at[0] = from[0];
       at[kStride] = from[1];
       at[8] = from[2];
@@ -76,11 +84,13 @@ __device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[
     }
     __syncwarp();
     if (row < rows && col < kCols && c0 + col < p.cols) {
-      const float* const from = patch + col * kStride + row;
-      float v[8];
+      const Sum* const from = patch + col * kStride + row;
+      Sum v[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) v[i] = from[swapped ? i * kStride : i];
-      if constexpr (Traits::kGated) {
+      if constexpr (std::is_same_v<Sum, int32_t>) {
+        store_int8(p, v, swapped ? row0 + row : c0 + col, swapped ? c0 + col : row0 + row);
+      } else if constexpr (Traits::kGated) {
         finish_gated<typename Traits::T>(p, v, c0 + col, row0 + row);
       } else if (swapped) {
         tile::finish<typename Traits::T>(p.epilogue, offset, row0 + row, c0 + col, {0, min(p.cols - c0 - col, 8)}, true,
@@ -93,13 +103,18 @@ __device__ __forceinline__ void finish_warp(const Params& p, const float (&acc)[
   }
 }
 
+/// Four sums, 16 bytes.
+template <class Sum>
+using Four = std::conditional_t<std::is_same_v<Sum, float>, float4, int4>;
+
 /// Reduces a warp's sums over the slices of K. In block `owner` of the cluster it adds up the sums that the other
 /// blocks send, and the block's own, in the order of the slices, and returns true. In the other blocks it sends their
-/// sums to the owner and returns false. `sums`: shared memory for (splits - 1, COLS / 8, 32 lanes, 4) floats, whose
+/// sums to the owner and returns false. `sums`: shared memory for (splits - 1, COLS / 8, 32 lanes, 4) sums, whose
 /// bytes complete on `bar`.
 template <class Traits>
-__device__ __forceinline__ bool add_slices(const Params& p, float (&acc)[Traits::COLS / 2], int owner,
-                                           const float* sums, uint32_t bar) {
+__device__ __forceinline__ bool add_slices(const Params& p, typename Traits::Sum (&acc)[Traits::COLS / 2], int owner,
+                                           const typename Traits::Sum* sums, uint32_t bar) {
+  using Sum = typename Traits::Sum;
   const int slice = blockIdx.y, lane = threadIdx.x % 32;
   const int groups = (p.cols + 7) / 8;  // of eight rows of x; groups beyond x are not sent
   if (slice != owner) {
@@ -108,7 +123,7 @@ __device__ __forceinline__ bool add_slices(const Params& p, float (&acc)[Traits:
     const uint32_t done = ptx::cluster_map(bar, owner);
 #pragma unroll
     for (int j = 0; j < Traits::COLS / 8; ++j) {
-      const float* const v = acc + 4 * j;
+      const Sum* const v = acc + 4 * j;
       if (j < groups) ptx::cluster_store_async_16(to + j * 512, v[0], v[1], v[2], v[3], done);
     }
     return false;
@@ -118,12 +133,13 @@ __device__ __forceinline__ bool add_slices(const Params& p, float (&acc)[Traits:
 #pragma unroll
   for (int j = 0; j < Traits::COLS / 8; ++j) {
     if (j >= groups) break;
-    float* const own = acc + 4 * j;
-    float4 sum = {-0.0f, -0.0f, -0.0f, -0.0f};  // keeps the sign of a zero
+    Sum* const own = acc + 4 * j;
+    constexpr Sum kZero = std::is_same_v<Sum, float> ? -0.0f : 0;  // -0 keeps the sign of a zero
+    Four<Sum> sum = {kZero, kZero, kZero, kZero};
     for (int s = 0; s < p.splits; ++s) {
-      float4 v = {own[0], own[1], own[2], own[3]};
+      Four<Sum> v = {own[0], own[1], own[2], own[3]};
       if (s != owner) {
-        v = reinterpret_cast<const float4*>(sums)[((s - (s > owner)) * (Traits::COLS / 8) + j) * 32 + lane];
+        v = reinterpret_cast<const Four<Sum>*>(sums)[((s - (s > owner)) * (Traits::COLS / 8) + j) * 32 + lane];
       }
       sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
     }

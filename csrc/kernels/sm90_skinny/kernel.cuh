@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
     __syncwarp();
   } else {
     const tile::BatchOffset offset = tile::batch_offset(p.epilogue, blockIdx.z);
-    float acc[COLS / 2];
+    typename Traits::Sum acc[COLS / 2];
     int stage = 0, before = 0;
     uint32_t parity = 0;
     for (int row0 = begin.row0; row0 < p.rows; row0 += row_stride) {
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
       const int rows = min(p.tile_rows, p.rows - row0) - warp * 16;
       const int turn = warp % p.finishes;
       const int patch_at = Traits::kFinishAt + turn * (Traits::kPatchBytes + (p.splits - 1) * Traits::kSumBytes);
-      float* const patch = reinterpret_cast<float*>(smem + patch_at);
+      auto* const patch = reinterpret_cast<typename Traits::Sum*>(smem + patch_at);
       if (p.splits > 1) {
         ptx::cluster_wait();
         if (rows <= 0) break;

@@ -94,11 +94,9 @@ Status launch_majors(const Problem& p, const Schedule& s, const ShortSide& sides
              : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, s, sides, params, stream);
 }
 
-template <class Config, DType kDType>
-Status launch(const Problem& p, const Schedule& s, Stream stream_) {
-  using T = ElementOf<kDType>;
-  const auto stream = static_cast<cudaStream_t>(stream_);
-  const ShortSide sides = short_side_of(p);
+/// All parameters of a launch but the tensor maps, the stages and the gate.
+template <class Config>
+Params params_of(const Problem& p, const Schedule& s, const ShortSide& sides) {
   Params params{};
   params.batch_inner = static_cast<uint32_t>(p.batch[1]);
   params.rows = static_cast<int>(sides.rows);
@@ -111,6 +109,15 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   params.release = s.release;
   params.swapped = sides.swapped;
   params.epilogue = tile::epilogue_params(p, nullptr);
+  return params;
+}
+
+template <class Config, DType kDType>
+Status launch(const Problem& p, const Schedule& s, Stream stream_) {
+  using T = ElementOf<kDType>;
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  const ShortSide sides = short_side_of(p);
+  Params params = params_of<Config>(p, s, sides);
   if (p.gated) {
     params.gate = p.act;
     params.epilogue.act = Activation::kNone;
@@ -121,6 +128,14 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
     if (s.deep) return launch_majors<Deep<Config>, T>(p, s, sides, params, stream);
   }
   return launch_majors<Config, T>(p, s, sides, params, stream);
+}
+
+/// Enqueues an int8 product, counted in pairs.
+template <class Config>
+Status launch_int8(const Problem& p, const Schedule& s, cudaStream_t stream) {
+  const ShortSide sides = short_side_of(p);
+  Params params = params_of<Config>(p, s, sides);
+  return launch_traits<Traits<Config, ptx::Int8Pair, Major::kK> >(p, s, sides, params, stream);
 }
 
 #endif

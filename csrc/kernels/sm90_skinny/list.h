@@ -29,6 +29,13 @@ constexpr std::tuple kKernels{
     Kernel<Config<128, 32, 2, 200>>{.rate = 4300},
     Kernel<Config<128, 64, 1, 200>>{.rate = 4100},
 };
+
+/// The kernels of int8 products with 17 to 64 rows or columns. Each is one of kKernels, with pairs as elements.
+constexpr std::tuple kInt8Kernels{
+    Kernel<Config<64, 32, 2, 105>>{.rate = 4200},
+    Kernel<Config<64, 64, 2, 196>>{.rate = 3950},
+    Kernel<Config<128, 64, 1, 200>>{.rate = 4100},
+};
 // clang-format on
 
 }  // namespace hgemm::sm90_skinny

@@ -7,6 +7,7 @@
 
 #include "core/problem.h"
 #include "kernels/sm90_skinny/config.h"
+#include "ptx/wgmma.cuh"
 #include "tile/epilogue.cuh"
 
 namespace hgemm::sm90_skinny {
@@ -15,6 +16,7 @@ namespace hgemm::sm90_skinny {
 template <class Config_, class T_, Major kMajor_, Major kMajorX_ = Major::kK, bool kGated_ = false>
 struct Traits : Config_ {
   using T = T_;
+  using Sum = typename ptx::Wgmma<T>::Sum;                      // float, or int32_t for int8 operands
   static constexpr Major kMajor = kMajor_, kMajorX = kMajorX_;  // of W and of x
   // D = act(x W1^T) * (x W2^T), where W1 and W2 are the upper and the lower half of W's rows. W and x are K-major, D is
   // not swapped, and there is no batch.

@@ -11,6 +11,7 @@
 #include "kernels/sm90_skinny/config.h"
 #include "kernels/sm90_skinny/list.h"
 #include "kernels/variants.h"
+#include "tile/int8_operands.h"
 
 namespace hgemm {
 namespace {
@@ -203,8 +204,38 @@ constexpr auto variants_of(const sm90_skinny::Kernel<C>&) {
 
 constexpr auto kVariants = variants_of_list(sm90_skinny::kKernels, [](auto kernel) { return variants_of(kernel); });
 
+template <size_t kIndex>
+struct Int8Kernel {
+  template <class C>
+  static constexpr const Line& line_of(const sm90_skinny::Kernel<C>&) {
+    return kLine<C>;
+  }
+  static constexpr const Line& kItsLine = line_of(std::get<kIndex>(sm90_skinny::kInt8Kernels));
+  static constexpr Name kItsName = name_of("int8_skinny_wgmma_", kItsLine.tile.bm, "x", kItsLine.tile.bn);
+  static constexpr int kTileM = kItsLine.tile.bn, kTileN = kItsLine.tile.bm;
+
+  static bool takes(const Problem& p, Reason* why) { return eligible(p, kItsLine, why); }
+  static int64_t at_once(const DeviceFacts& facts) { return facts.sm_count; }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kItsLine); }
+  static Status launch(const Problem& p, const DeviceFacts& facts, Stream stream) {
+    return sm90_skinny::launch_int8(static_cast<int>(kIndex), p, schedule(p, facts, kItsLine), stream);
+  }
+};
+
+template <size_t kIndex>
+constexpr Variant int8_variant_at() {
+  constexpr const Line& kItsLine = Int8Kernel<kIndex>::kItsLine;
+  Tile tile = kItsLine.tile;
+  tile.bk *= 2;
+  return tile::int8_variant<Int8Kernel<kIndex>>(Int8Kernel<kIndex>::kItsName.text, Family::kSm90Skinny, tile,
+                                                kItsLine.smem_bytes, {});
+}
+
+constexpr std::array kInt8Variants{int8_variant_at<0>(), int8_variant_at<1>(), int8_variant_at<2>()};
+
 }  // namespace
 
 const VariantList kSm90SkinnyVariants = kVariants;
+const VariantList kSm90SkinnyInt8Variants = kInt8Variants;
 
 }  // namespace hgemm

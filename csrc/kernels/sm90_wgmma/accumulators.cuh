@@ -4,12 +4,13 @@
 #include <type_traits>
 
 #include "kernels/sm90_wgmma/tile_scheduler.cuh"
+#include "ptx/wgmma.cuh"
 
 namespace hgemm::sm90_wgmma {
 
 /// The accumulators of one consumer thread for a tile.
 template <class Traits>
-using Accumulators = float[Traits::WM / 64][Traits::BN / 2];
+using Accumulators = typename ptx::Wgmma<typename Traits::T>::Sum[Traits::WM / 64][Traits::BN / 2];
 
 /// The accumulators of one consumer thread for a residue tile: twice 64 rows of 128 columns.
 using EdgeAccumulators = float[2][64];

@@ -40,8 +40,9 @@ struct Config {
   static constexpr bool kStoresAny = kCopies && BN % 64 == 0 && kSharers <= 2;
   // True if the stores of a tile may be deferred into the main loop of the next tile.
   static constexpr bool kDefers = !kPingpong && CK == 1;
+  static constexpr int kEpilogueTiles = kHalves / 2;
   static constexpr bool kStreamK = false, kEdged = false, kGrouped = false, kGroupsK = false;
-  static constexpr bool kSymmetric = false, kCarries = false, kSwapped = kSwapped_;
+  static constexpr bool kSymmetric = false, kCarries = false, kSwapped = kSwapped_, kIsInt8 = false;
   static constexpr int kEdge = 128;  // columns of a residue tile (Edged)
   static constexpr int kWarpgroupThreads = 128;
   static constexpr int kConsumerThreads = 2 * kWarpgroupThreads;
@@ -172,6 +173,15 @@ struct GroupedK : Base {
   static_assert(Base::kPingpong && Base::CK == 1 && Base::BN % 64 == 0 && !Base::kSwapped);
 };
 
+/// A Config whose kernel multiplies int8 matrices, both K-major, and stores the int32 sums as they are. It takes an
+/// operand as pairs of elements along K, so BK counts pairs. An epilogue tile is 64 rows of 32 columns.
+template <class Base>
+struct Int8 : Base {
+  static constexpr bool kIsInt8 = true, kCopies = false, kStoresAny = false, kDefers = false;
+  static constexpr int kEpilogueTiles = Base::kHalves;
+  static_assert(Base::CK == 1 && Base::BN % 64 == 0 && !Base::kSwapped);
+};
+
 /// True if TMA can read the operand in place: its rows start at multiples of 16 bytes and do not overlap.
 inline bool is_tma_a(const Problem& p) {
   return alignment_a(p) == 16 && p.lda() >= (p.a_major() == Major::kK ? p.k : p.m);
@@ -233,5 +243,8 @@ inline Problem swapped_problem(const Problem& p) {
 /// launch.cuh defines the function, instances.cu instantiates it for each kernel of list.h.
 template <class Config, DType kDType>
 Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream);
+
+/// Enqueues an int8 product, counted in pairs (tile/int8_operands.h), on kernel `index` of int8_list.h.
+HGEMM_IN_CUDA(launch_int8(int index, const Problem& pairs, const DeviceFacts& facts, Stream stream))
 
 }  // namespace hgemm::sm90_wgmma

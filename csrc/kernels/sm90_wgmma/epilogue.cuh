@@ -37,7 +37,7 @@ namespace hgemm::sm90_wgmma {
 /// A cooperative kernel has no other tile whose main loop could hide the epilogue, but it has registers to spare. So
 /// the epilogue only rounds the results at once, and the subtiles go to memory one by one between the first k-tiles of
 /// the next tile (deferred stores).
-template <class Traits>
+template <class Traits, bool = Traits::kIsInt8>
 class Epilogue {
   using T = typename Traits::T;
   using Halves = sm90_wgmma::Halves<Traits>;

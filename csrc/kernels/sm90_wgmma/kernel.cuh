@@ -95,6 +95,7 @@
 
 #include "kernels/sm90_wgmma/accumulators.cuh"
 #include "kernels/sm90_wgmma/epilogue.cuh"
+#include "kernels/sm90_wgmma/int8_epilogue.cuh"
 #include "kernels/sm90_wgmma/mainloop.cuh"
 #include "kernels/sm90_wgmma/operands.cuh"
 #include "kernels/sm90_wgmma/partial_sums.cuh"

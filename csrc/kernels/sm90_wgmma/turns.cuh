@@ -76,7 +76,7 @@ class Turns<Traits, true> {
   __device__ __forceinline__ void before_last_epilogue(const Params& p, uint32_t turn, bool rehearses,
                                                        const SharedMemory<Traits>& smem, int warp,
                                                        Epilogue<Traits>& epilogue) const {
-    constexpr int kBuffers = Traits::kHalves / 2 * (Traits::kSymmetric ? 2 : 1);
+    constexpr int kBuffers = Traits::kEpilogueTiles * (Traits::kSymmetric ? 2 : 1);
     constexpr bool kFits = kBuffers * Traits::kStagingBytes <= Traits::STAGES * Traits::kStageBytes;
     static_assert(kFits || Traits::kSymmetric, "whose largest tiles have too many buffers");
     // Every stage has been refilled for this tile, so the other warpgroup has released all of them.

@@ -1,0 +1,67 @@
+#include "dispatch/int8.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/chip.h"
+#include "dispatch/contenders.h"
+#include "dispatch/registry.h"
+#include "kernels/variants.h"
+
+namespace hgemm {
+namespace {
+
+constexpr const VariantList* kLists[] = {&kSm90WgmmaInt8Variants, &kSm90SkinnyInt8Variants};
+
+/// How much faster than torch a kernel must be predicted to be.
+constexpr double kMargin = 1.03;
+
+/// The predicted time of torch's kernel in microseconds. cuBLAS is fast where both operands are K-major. It computes
+/// the other layouts at a small part of the speed.
+double torch_us(const Problem& p, const DeviceFacts& facts) {
+  constexpr double kFixedUs = 4, kRate = 0.55, kSlowRate = 0.07;
+  const Chip& chip = chip_of(facts.cc);
+  const bool is_fast = p.a_major() == Major::kK && p.b_major() == Major::kK;
+  const double tops = 2e-6 * chip.peak_flops * chip.clock_ghz * 1e3 * facts.sm_count;
+  const double math_us = 1e-6 * p.flops() / (tops * (is_fast ? kRate : kSlowRate));
+  const double bytes = static_cast<double>(p.k) * static_cast<double>(p.m + p.n) +
+                       4.0 * static_cast<double>(p.m) * static_cast<double>(p.n);
+  return kFixedUs + std::max(math_us, bytes / (1e3 * dram_gbs(facts)));
+}
+
+}  // namespace
+
+int int8_variant_count() {
+  int count = 0;
+  for (const VariantList* list : kLists) count += list->count;
+  return count;
+}
+
+const Variant& int8_variant(int index) {
+  for (const VariantList* list : kLists) {
+    if (index < list->count) return list->variants[index];
+    index -= list->count;
+  }
+  return kLists[0]->variants[0];
+}
+
+Decision select_int8(const Problem& p, const DeviceFacts& facts) {
+  Decision decision{.source = Source::kFallback};
+  const double of_torch = torch_us(p, facts);
+  double least = 0;
+  for (int i = 0; i < int8_variant_count(); ++i) {
+    const Variant& v = int8_variant(i);
+    if (!can_run(v, p, facts, nullptr)) continue;
+    const double us = v.predict_us(p, facts);
+    if (decision.source == Source::kModel && us >= least) continue;
+    decision.source = Source::kModel;
+    decision.variant = us * kMargin < of_torch ? kFirstInt8Variant + i : kTorch;
+    least = us;
+  }
+  decision.us = static_cast<float>(decision.variant == kTorch ? of_torch : least);
+  decision.torch_us = static_cast<float>(of_torch);
+  decision.margin = static_cast<float>(kMargin);
+  return decision;
+}
+
+}  // namespace hgemm

@@ -1,0 +1,67 @@
+// The list of the int8 kernels, for the dispatcher.
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <tuple>
+
+#include "core/chip.h"
+#include "core/variant_list.h"
+#include "kernels/sm90_wgmma/int8_list.h"
+#include "kernels/variants.h"
+#include "tile/int8_operands.h"
+
+namespace hgemm {
+namespace {
+
+using sm90_wgmma::int8::kKernels;
+
+template <size_t kIndex>
+struct Kernel {
+  static constexpr auto kLine = std::get<kIndex>(kKernels);
+  using C = typename std::tuple_element_t<kIndex, decltype(kKernels)>::Config;
+  static constexpr int kTileM = C::BM * C::CM, kTileN = C::BN * C::CN;
+  static constexpr Name kName =
+      name_of("int8_wgmma_", C::BM, "x", C::BN, "_", C::CM, "x", C::CN, C::kPingpong ? "" : "_coop");
+
+  static bool takes(const Problem& p, Reason* why) {
+    constexpr int64_t kMaxTiles = int64_t{1} << 29;  // tiles are counted in 32 bits
+    const int64_t tiles = ceil_div(p.m, C::BM) * ceil_div(p.n, C::BN);
+    return tiles <= kMaxTiles || refuse(why, "needs %lld tiles, the limit is 2^29", static_cast<long long>(tiles));
+  }
+  static int64_t at_once(const DeviceFacts& facts) { return clusters_at_once(facts, C::kCluster); }
+  /// Whole waves of work tiles, each with the main loop of its k-tiles.
+  static double predict_us(const Problem& p, const DeviceFacts& facts) {
+    constexpr double kFixedUs = 3, kTileUs = 0.5;
+    const Chip& chip = chip_of(facts.cc);
+    const auto waves = static_cast<double>(ceil_div(ceil_div(p.m, kTileM) * ceil_div(p.n, kTileN), at_once(facts)));
+    const double step_us = 2.0 * C::BM * C::BN * C::BK / (chip.peak_flops * kLine.rate * chip.clock_ghz * 1e3);
+    const double math_us = waves * (static_cast<double>(ceil_div(p.k, C::BK)) * step_us + kTileUs);
+    const double bytes = 2.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) +
+                         4.0 * static_cast<double>(p.m) * static_cast<double>(p.n);
+    return kFixedUs + std::max(math_us, bytes / (1e3 * dram_gbs(facts)));
+  }
+  static Status launch(const Problem& p, const DeviceFacts& facts, Stream stream) {
+    return sm90_wgmma::launch_int8(static_cast<int>(kIndex), p, facts, stream);
+  }
+};
+
+template <size_t kIndex>
+constexpr Variant variant_at() {
+  using C = typename Kernel<kIndex>::C;
+  const Tile tile{.bm = C::BM, .bn = C::BN, .bk = 2 * C::BK, .stages = C::STAGES, .threads = C::kThreads};
+  const Cut cut{.cluster_m = C::CM, .cluster_n = C::CN, .pingpong = C::kPingpong};
+  return tile::int8_variant<Kernel<kIndex>>(Kernel<kIndex>::kName.text, Family::kSm90Wgmma, tile, C::kSmemBytes, cut);
+}
+
+template <size_t... kIndices>
+constexpr std::array<Variant, sizeof...(kIndices)> all(std::index_sequence<kIndices...>) {
+  return {variant_at<kIndices>()...};
+}
+
+constexpr auto kVariants = all(std::make_index_sequence<std::tuple_size_v<decltype(kKernels)>>());
+
+}  // namespace
+
+const VariantList kSm90WgmmaInt8Variants = kVariants;
+
+}  // namespace hgemm

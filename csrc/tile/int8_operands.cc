@@ -1,0 +1,133 @@
+#include "tile/int8_operands.h"
+
+#include "tile/pad.h"
+#include "tile/transpose.h"
+
+namespace hgemm::tile {
+namespace {
+
+/// The pitch of a transposed operand in bytes. Long rows start on whole 128-byte lines, which TMA reads faster.
+int64_t pitch_of_rows(int64_t k) {
+  const int64_t to = k >= 1024 ? 128 : 16;
+  return (k + to - 1) / to * to;
+}
+
+Int8Copy copy_of(Major major, int alignment) {
+  if (major == Major::kMN) return Int8Copy::kTranspose;
+  return alignment == 16 ? Int8Copy::kNone : Int8Copy::kPad;
+}
+
+/// An operand's matrix after its copy is made by transposing, or the operand itself.
+Matrix k_major(const Matrix& x, Int8Copy copy, int64_t k, bool is_a, void* memory) {
+  if (copy != Int8Copy::kTranspose) return x;
+  Matrix out;
+  out.data = memory;
+  out.row_stride = is_a ? pitch_of_rows(k) : 1;
+  out.col_stride = is_a ? 1 : pitch_of_rows(k);
+  return out;
+}
+
+Pads pads_of(const Int8Copies& copies) {
+  return {.a = copies.a == Int8Copy::kPad, .b = copies.b == Int8Copy::kPad};
+}
+
+/// True if the operand, K-major, can be taken as pairs: its rows start at even addresses.
+bool is_even(const Matrix& x, int64_t ld) {
+  return (reinterpret_cast<uintptr_t>(x.data) | static_cast<uint64_t>(ld)) % 2 == 0;
+}
+
+}  // namespace
+
+Int8Copies int8_copies_of(const Problem& p) {
+  return {copy_of(p.a_major(), alignment_a(p)), copy_of(p.b_major(), alignment_b(p))};
+}
+
+Problem int8_pairs(const Problem& p) {
+  Problem pairs = p;
+  pairs.k /= 2;
+  pairs.a.row_stride /= 2;
+  pairs.b.col_stride /= 2;
+  pairs.dtype = DType::kBF16;  // for the size of an element: nothing computes with a pair
+  return pairs;
+}
+
+Problem int8_pairs_after_copies(const Problem& p) {
+  const Int8Copies copies = int8_copies_of(p);
+  Problem out = p;
+  out.a = k_major(p.a, copies.a, p.k, true, nullptr);
+  out.b = k_major(p.b, copies.b, p.k, false, nullptr);
+  return padded_problem(int8_pairs(out), pads_of(copies), {nullptr, nullptr});
+}
+
+size_t Int8Bytes::a(const Problem& p) const {
+  if (copies_.a == Int8Copy::kTranspose) return static_cast<size_t>(p.m * pitch_of_rows(p.k));
+  return copies_.a == Int8Copy::kPad ? PaddedBytes({.a = true, .b = false}).a(int8_pairs(p)) : 0;
+}
+
+size_t Int8Bytes::b(const Problem& p) const {
+  if (copies_.b == Int8Copy::kTranspose) return static_cast<size_t>(p.n * pitch_of_rows(p.k));
+  return copies_.b == Int8Copy::kPad ? PaddedBytes({.a = false, .b = true}).b(int8_pairs(p)) : 0;
+}
+
+bool takes_int8(const Problem& p, Reason* why) {
+  constexpr int64_t kMaxExtent = int64_t{1} << 30;
+  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
+    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld and %lld", static_cast<long long>(p.m),
+                  static_cast<long long>(p.n), static_cast<long long>(p.k));
+  }
+  if (p.k == 0 || p.k % 8 != 0 || p.n % 8 != 0) {
+    return refuse(why, "K and N must be multiples of 8, got %lld and %lld", static_cast<long long>(p.k),
+                  static_cast<long long>(p.n));
+  }
+  if (alignment_d(p) < 16 || p.d.row_stride < p.n) return refuse(why, "%s", "rows of D must be 16-byte aligned");
+  const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
+  if (p.lda() < (ka ? p.k : p.m) || p.ldb() < (kb ? p.k : p.n)) {
+    return refuse(why, "%s", "rows of A and B must not overlap");
+  }
+  if ((ka && !is_even(p.a, p.lda())) || (kb && !is_even(p.b, p.ldb()))) {
+    return refuse(why, "%s", "rows of a K-major operand must start at even addresses");
+  }
+  return true;
+}
+
+double int8_copies_us(const Problem& p, const DeviceFacts& facts) {
+  constexpr double kCopyUs = 1.5;      // launch
+  constexpr double kShare = 0.6;       // of the read bandwidth that a copy reaches
+  constexpr double kByteByByte = 0.1;  // the same where rows are not even aligned to 8 bytes
+  const Int8Copies copies = int8_copies_of(p);
+  const auto us = [&](Int8Copy copy, int64_t outer, int alignment) {
+    if (copy == Int8Copy::kNone) return 0.0;
+    const double bytes = 2 * static_cast<double>(outer) * static_cast<double>(p.k);
+    const bool is_slow = copy == Int8Copy::kTranspose && alignment < 8;
+    return kCopyUs + bytes / (1e3 * dram_gbs(facts) * (is_slow ? kByteByByte : kShare));
+  };
+  return us(copies.a, p.m, alignment_a(p)) + us(copies.b, p.n, alignment_b(p));
+}
+
+Status launch_int8_copies(const Problem& p, const DeviceFacts& facts, const Slabs& slabs, const Changed& changed,
+                          void* workspace, Stream stream, Problem* pairs) {
+  const Int8Copies copies = int8_copies_of(p);
+  const PadMemory memory = pad_memory(slabs, workspace);
+  Problem out = p;
+  out.a = k_major(p.a, copies.a, p.k, true, memory.a);
+  out.b = k_major(p.b, copies.b, p.k, false, memory.b);
+  const auto transpose = [&](const Matrix& x, int64_t ld, int64_t outer, void* to) {
+    return launch_transpose(
+        {.from = x.data, .from_pitch = ld, .to = to, .to_pitch = pitch_of_rows(p.k), .rows = p.k, .cols = outer}, facts,
+        stream);
+  };
+  if (copies.a == Int8Copy::kTranspose && changed.a) {
+    if (const Status e = transpose(p.a, p.lda(), p.m, memory.a)) return e;
+  }
+  if (copies.b == Int8Copy::kTranspose && changed.b) {
+    if (const Status e = transpose(p.b, p.ldb(), p.n, memory.b)) return e;
+  }
+  *pairs = int8_pairs(out);
+  const Pads pads = pads_of(copies);
+  if (!pads.a && !pads.b) return 0;
+  if (const Status e = launch_pad(*pairs, facts, pads, changed, memory, stream)) return e;
+  *pairs = padded_problem(*pairs, pads, memory);
+  return 0;
+}
+
+}  // namespace hgemm::tile
