@@ -171,6 +171,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_find_variant": (c_int, [c_char_p]),
     "hgemm_grouped_name": (c_char_p, [c_int]),
     "hgemm_int8_name": (c_char_p, [c_int]),
+    "hgemm_int8_choice": (c_int, [*[c_int64] * 3, *[c_int] * 3, POINTER(Facts), POINTER(c_double)]),
+    "hgemm_set_int8_variant": (None, [c_int]),
     "hgemm_grouped_choice": (c_int, [*[c_int64] * 4, c_int, c_int, POINTER(Facts)]),
     "hgemm_has_device_code": (c_int, []),
     "hgemm_chips": (c_int, [POINTER(c_int32), c_int]),

@@ -1,5 +1,5 @@
 """Kernels on a few small ragged problems, for compute-sanitizer; a script, not a test. Its argument says which:
-``production`` (also without one), ``grouped``, ``ladder``, or names of kernels.
+``production`` (also without one), ``grouped``, ``int8``, ``ladder``, or names of kernels.
 
 ::
 
@@ -71,6 +71,8 @@ BATCHES = [
 ]
 # Grouped products: the rows, or the k, of each group, and the two other sizes.
 GROUPS = [([5, 0, 70, 1, 130], 40, 72), ([0, 3], 264, 136), ([64, 200], 520, 200)]
+# M, N and K of int8 products: less than a tile, several tiles with a ragged end, and several k-tiles for every slice.
+INT8_SHAPES = [(17, 24, 40), (64, 136, 1032), (300, 264, 392)]
 # M, N and K of the ladder's steps: a whole tile of most, and the ragged edge of every tile, of vectors and of slices.
 LADDER_SHAPES = [(128, 128, 32), (131, 139, 37), (16, 264, 72)]
 
@@ -87,7 +89,7 @@ def matrices(batch: int, rows: int, cols: int, order: str, dtype: torch.dtype) -
 
 def check(name: str, out: Tensor, exact: Tensor) -> None:
     """A gross check: memory errors are the tool's business, rounding is that of the tests."""
-    eps = torch.finfo(out.dtype).eps
+    eps = torch.finfo(out.dtype).eps if out.is_floating_point() else 0
     error = (out.cpu().double() - exact).abs().max().item()
     bound = 4 * eps * (1 + exact.abs().max().item())
     if not error <= bound:
@@ -205,6 +207,25 @@ def run_grouped(index: int, name: str) -> None:
     print(f"{name}: {4 * len(GROUPS)} launches")
 
 
+def run_int8(index: int, name: str) -> None:
+    """A kernel of int8 products, with operands in place, padded and transposed."""
+    launches = 0
+    _native.lib().hgemm_set_int8_variant(index)
+    for (m, n, k), a_order, b_order in itertools.product(INT8_SHAPES, "NT", "NT"):
+        a = torch.randint(-128, 128, (m, k) if a_order == "N" else (k, m), dtype=torch.int8)
+        b = torch.randint(-128, 128, (k, n) if b_order == "N" else (n, k), dtype=torch.int8)
+        a, b = a if a_order == "N" else a.t(), b if b_order == "N" else b.t()
+        with hgemm_ops.use_custom_gemm() as report:
+            out = torch._int_mm(a.cuda(), b.cuda())
+        if [row.variant for row in report.rows] == [name]:
+            check(f"{name} {m}x{n}x{k} {a_order}{b_order}", out, a.double() @ b.double())
+            launches += 1
+    _native.lib().hgemm_set_int8_variant(-1)
+    if launches == 0:
+        sys.exit(f"{name}: serves none of the problems")
+    print(f"{name}: {launches} launches")
+
+
 def run_step(variant: VariantInfo) -> int:
     """A step of the ladder, on aligned and on ragged matrices, with one and with several slices of K."""
     op, dtype = getattr(torch.ops.hgemm, variant.name), variant.dtypes[0]
@@ -234,7 +255,8 @@ def main(names: list[str]) -> None:
     kernels = [v for v in hgemm_ops.variants() if chosen(v, names)]
     additions = [a for a in ladder.additions() if "ladder" in names or a.name in names]
     grouped = [(i, g) for i, g in enumerate(_native.grouped_names()) if {g, "grouped", "production"} & set(names)]
-    if not (kernels or additions or grouped):
+    int8 = [(i, name) for i, name in enumerate(_native.int8_names()) if {name, "int8", "production"} & set(names)]
+    if not (kernels or additions or grouped or int8):
         sys.exit("no such kernels: the native library was not built?")
     major, minor = torch.cuda.get_device_capability()
     for variant in kernels:
@@ -250,6 +272,9 @@ def main(names: list[str]) -> None:
     for index, name in grouped:
         if major == 9:
             run_grouped(index, name)
+    for index, name in int8:
+        if major == 9:
+            run_int8(index, name)
     torch.cuda.synchronize()
 
 

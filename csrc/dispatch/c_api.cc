@@ -224,6 +224,28 @@ const char* hgemm_int8_name(int index) {
   return index >= 0 && index < hgemm::int8_variant_count() ? hgemm::int8_variant(index).name : nullptr;
 }
 
+int hgemm_int8_choice(int64_t m, int64_t n, int64_t k, int a_major, int b_major, int align, const HgemmFacts* facts,
+                      double* us) {
+  const bool ka = a_major == static_cast<int>(Major::kK), kb = b_major == static_cast<int>(Major::kK);
+  Problem p;
+  p.m = m;
+  p.n = n;
+  p.k = k;
+  p.a = {address_of(align), ka ? k : 1, ka ? 1 : m, {0, 0}};
+  p.b = {address_of(align), kb ? 1 : n, kb ? k : 1, {0, 0}};
+  p.d = {nullptr, n, 1, {0, 0}};
+  p.dtype = DType::kI8;
+  p.out_dtype = DType::kI32;
+  const Decision decision = select(p, facts_of(*facts), kAuto);
+  us[0] = decision.us;
+  us[1] = decision.torch_us;
+  return decision.variant == kTorch ? kTorch : decision.variant - kFirstInt8Variant;
+}
+
+void hgemm_set_int8_variant(int index) {
+  hgemm::set_int8_variant(index);
+}
+
 int hgemm_grouped_choice(int64_t rows, int64_t groups, int64_t n, int64_t k, int dtype, int b_major,
                          const HgemmFacts* facts) {
   const bool is_k_major = b_major == static_cast<int>(hgemm::Major::kK);

@@ -204,6 +204,15 @@ HGEMM_API const char* hgemm_grouped_name(int index);
 /* Returns the name of the kernel `index` of int8 products; null where there is no such kernel. */
 HGEMM_API const char* hgemm_int8_name(int index);
 
+/* Returns the index of the kernel that an int8 product of these sizes and memory orders would run on; -2 for torch.
+   `align`: the alignment of the operands in bytes. Writes the predicted times of the choice and of torch to `us`. */
+HGEMM_API int hgemm_int8_choice(int64_t m, int64_t n, int64_t k, int a_major, int b_major, int align,
+                                const HgemmFacts* facts, double* us);
+
+/* Makes int8 products run on the kernel `index` where it can run them, and on torch elsewhere; -1 withdraws it. For
+   tests and benchmarks. */
+HGEMM_API void hgemm_set_int8_variant(int index);
+
 /* Returns the index of the kernel that a grouped product of (rows, k) and (groups, k, n) would run on; -2 for torch.
    `b_major`: 0 where k is the contiguous index of the weights, 1 where n is. All operands are aligned. */
 HGEMM_API int hgemm_grouped_choice(int64_t rows, int64_t groups, int64_t n, int64_t k, int dtype, int b_major,

@@ -1,15 +1,19 @@
 #include "dispatch/int8.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 #include "core/chip.h"
+#include "dispatch/choose.h"
 #include "dispatch/contenders.h"
 #include "dispatch/registry.h"
 #include "kernels/variants.h"
 
 namespace hgemm {
 namespace {
+
+std::atomic<int> the_only{kAuto};
 
 constexpr const VariantList* kLists[] = {&kSm90WgmmaInt8Variants, &kSm90SkinnyInt8Variants};
 
@@ -48,20 +52,26 @@ const Variant& int8_variant(int index) {
 Decision select_int8(const Problem& p, const DeviceFacts& facts) {
   Decision decision{.source = Source::kFallback};
   const double of_torch = torch_us(p, facts);
+  const int only = the_only.load(std::memory_order_relaxed);
   double least = 0;
   for (int i = 0; i < int8_variant_count(); ++i) {
     const Variant& v = int8_variant(i);
-    if (!can_run(v, p, facts, nullptr)) continue;
+    if ((only != kAuto && i != only) || !can_run(v, p, facts, nullptr)) continue;
     const double us = v.predict_us(p, facts);
     if (decision.source == Source::kModel && us >= least) continue;
     decision.source = Source::kModel;
-    decision.variant = us * kMargin < of_torch ? kFirstInt8Variant + i : kTorch;
+    decision.variant = i == only || us * kMargin < of_torch ? kFirstInt8Variant + i : kTorch;
     least = us;
   }
   decision.us = static_cast<float>(decision.variant == kTorch ? of_torch : least);
   decision.torch_us = static_cast<float>(of_torch);
   decision.margin = static_cast<float>(kMargin);
   return decision;
+}
+
+void set_int8_variant(int index) {
+  the_only.store(index, std::memory_order_relaxed);
+  invalidate_decisions();
 }
 
 }  // namespace hgemm

@@ -18,4 +18,8 @@ const Variant& int8_variant(int index);
 /// The kernel with the least predicted time, or torch where no kernel is predicted to be faster.
 Decision select_int8(const Problem& p, const DeviceFacts& facts);
 
+/// Makes select_int8() choose one kernel wherever it can run the product, and torch elsewhere. kAuto withdraws it. For
+/// tests and benchmarks.
+void set_int8_variant(int index);
+
 }  // namespace hgemm
