@@ -164,6 +164,12 @@ HGEMM_WGMMA_OF(__nv_bfloat16, "bf16")
                : HGEMM_OPERANDS_##N("+r")                                                                  \
                : "l"(a), "l"(b), "r"(keep))
 
+#define HGEMM_WGMMA_S8_A(N, A0, A1, A2, A3, B, KEEP)                                                       \
+  asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
+               "k32.s32.s8.s8 {" HGEMM_NAMES_##N "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", keep;\n}\n"  \
+               : HGEMM_OPERANDS_##N("+r")                                                                  \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep))
+
 /// Two int8 elements that are adjacent along K. Code that counts elements of 16 bits takes an int8 operand as pairs.
 struct Int8Pair {
   int8_t x[2];
@@ -190,7 +196,22 @@ struct Wgmma<Int8Pair> {
       static_assert(N == 0, "add a line for this N");
     }
   }
+
+  /// The same with A in registers. Lane l of warp w has four k of a row in each: k from 4 (l % 4) on of row 16 w + l /
+  /// 4; the same of the row eight below; and of both rows the k 16 further on.
+  template <int N>
+  static __device__ __forceinline__ void m64k16_a(int32_t (&d)[N / 2], const uint32_t (&a)[4], uint64_t b,
+                                                  uint32_t keep) {
+    if constexpr (N == 32) {
+      HGEMM_WGMMA_S8_A(32, "%16", "%17", "%18", "%19", "%20", "%21");
+    } else if constexpr (N == 64) {
+      HGEMM_WGMMA_S8_A(64, "%32", "%33", "%34", "%35", "%36", "%37");
+    } else {
+      static_assert(N == 0, "add a line for this N");
+    }
+  }
 };
+#undef HGEMM_WGMMA_S8_A
 #undef HGEMM_WGMMA_S8
 #undef HGEMM_WGMMA
 #undef HGEMM_16

@@ -17,18 +17,24 @@ Int8Copy copy_of(Major major, int alignment) {
   return alignment == 16 ? Int8Copy::kNone : Int8Copy::kPad;
 }
 
-/// An operand's matrix after its copy is made by transposing, or the operand itself.
-Matrix k_major(const Matrix& x, Int8Copy copy, int64_t k, bool is_a, void* memory) {
-  if (copy != Int8Copy::kTranspose) return x;
-  Matrix out;
-  out.data = memory;
-  out.row_stride = is_a ? pitch_of_rows(k) : 1;
-  out.col_stride = is_a ? 1 : pitch_of_rows(k);
-  return out;
-}
-
 Pads pads_of(const Int8Copies& copies) {
   return {.a = copies.a == Int8Copy::kPad, .b = copies.b == Int8Copy::kPad};
+}
+
+PadMemory memory_of(const Slabs* slabs, void* workspace) {
+  return slabs == nullptr ? PadMemory{nullptr, nullptr} : pad_memory(*slabs, workspace);
+}
+
+/// The product counted in pairs, with transposed operands replaced, but not yet the padded ones.
+Problem pairs_of(const Problem& p, const Int8Copies& copies, const PadMemory& memory) {
+  Problem pairs = p;
+  if (copies.a == Int8Copy::kTranspose) pairs.a = {memory.a, pitch_of_rows(p.k), 1, {0, 0}};
+  if (copies.b == Int8Copy::kTranspose) pairs.b = {memory.b, 1, pitch_of_rows(p.k), {0, 0}};
+  pairs.k /= 2;
+  pairs.a.row_stride /= 2;
+  (pairs.b_major() == Major::kK ? pairs.b.col_stride : pairs.b.row_stride) /= 2;
+  pairs.dtype = DType::kBF16;  // for the size of an element: nothing computes with a pair
+  return pairs;
 }
 
 /// True if the operand, K-major, can be taken as pairs: its rows start at even addresses.
@@ -38,35 +44,27 @@ bool is_even(const Matrix& x, int64_t ld) {
 
 }  // namespace
 
-Int8Copies int8_copies_of(const Problem& p) {
-  return {copy_of(p.a_major(), alignment_a(p)), copy_of(p.b_major(), alignment_b(p))};
+Int8Copies int8_copies_of(const Problem& p, bool transposes_b) {
+  const int alignment = alignment_b(p);
+  const bool is_in_place = transposes_b && p.b_major() == Major::kMN && alignment == 16;
+  return {copy_of(p.a_major(), alignment_a(p)), is_in_place ? Int8Copy::kNone : copy_of(p.b_major(), alignment)};
 }
 
-Problem int8_pairs(const Problem& p) {
-  Problem pairs = p;
-  pairs.k /= 2;
-  pairs.a.row_stride /= 2;
-  pairs.b.col_stride /= 2;
-  pairs.dtype = DType::kBF16;  // for the size of an element: nothing computes with a pair
-  return pairs;
-}
-
-Problem int8_pairs_after_copies(const Problem& p) {
-  const Int8Copies copies = int8_copies_of(p);
-  Problem out = p;
-  out.a = k_major(p.a, copies.a, p.k, true, nullptr);
-  out.b = k_major(p.b, copies.b, p.k, false, nullptr);
-  return padded_problem(int8_pairs(out), pads_of(copies), {nullptr, nullptr});
+Problem int8_pairs(const Problem& p, const Int8Copies& copies, const Slabs* slabs, void* workspace) {
+  const PadMemory memory = memory_of(slabs, workspace);
+  return padded_problem(pairs_of(p, copies, memory), pads_of(copies), memory);
 }
 
 size_t Int8Bytes::a(const Problem& p) const {
   if (copies_.a == Int8Copy::kTranspose) return static_cast<size_t>(p.m * pitch_of_rows(p.k));
-  return copies_.a == Int8Copy::kPad ? PaddedBytes({.a = true, .b = false}).a(int8_pairs(p)) : 0;
+  const Problem pairs = pairs_of(p, copies_, {nullptr, nullptr});
+  return PaddedBytes(pads_of(copies_)).a(pairs);
 }
 
 size_t Int8Bytes::b(const Problem& p) const {
   if (copies_.b == Int8Copy::kTranspose) return static_cast<size_t>(p.n * pitch_of_rows(p.k));
-  return copies_.b == Int8Copy::kPad ? PaddedBytes({.a = false, .b = true}).b(int8_pairs(p)) : 0;
+  const Problem pairs = pairs_of(p, copies_, {nullptr, nullptr});
+  return PaddedBytes(pads_of(copies_)).b(pairs);
 }
 
 bool takes_int8(const Problem& p, Reason* why) {
@@ -90,11 +88,10 @@ bool takes_int8(const Problem& p, Reason* why) {
   return true;
 }
 
-double int8_copies_us(const Problem& p, const DeviceFacts& facts) {
+double int8_copies_us(const Problem& p, const DeviceFacts& facts, const Int8Copies& copies) {
   constexpr double kCopyUs = 1.5;      // launch
   constexpr double kShare = 0.6;       // of the read bandwidth that a copy reaches
   constexpr double kByteByByte = 0.1;  // the same where rows are not even aligned to 8 bytes
-  const Int8Copies copies = int8_copies_of(p);
   const auto us = [&](Int8Copy copy, int64_t outer, int alignment) {
     if (copy == Int8Copy::kNone) return 0.0;
     const double bytes = 2 * static_cast<double>(outer) * static_cast<double>(p.k);
@@ -104,13 +101,9 @@ double int8_copies_us(const Problem& p, const DeviceFacts& facts) {
   return us(copies.a, p.m, alignment_a(p)) + us(copies.b, p.n, alignment_b(p));
 }
 
-Status launch_int8_copies(const Problem& p, const DeviceFacts& facts, const Slabs& slabs, const Changed& changed,
-                          void* workspace, Stream stream, Problem* pairs) {
-  const Int8Copies copies = int8_copies_of(p);
+Status launch_int8_copies(const Problem& p, const DeviceFacts& facts, const Int8Copies& copies, const Slabs& slabs,
+                          const Changed& changed, void* workspace, Stream stream) {
   const PadMemory memory = pad_memory(slabs, workspace);
-  Problem out = p;
-  out.a = k_major(p.a, copies.a, p.k, true, memory.a);
-  out.b = k_major(p.b, copies.b, p.k, false, memory.b);
   const auto transpose = [&](const Matrix& x, int64_t ld, int64_t outer, void* to) {
     return launch_transpose(
         {.from = x.data, .from_pitch = ld, .to = to, .to_pitch = pitch_of_rows(p.k), .rows = p.k, .cols = outer}, facts,
@@ -122,12 +115,8 @@ Status launch_int8_copies(const Problem& p, const DeviceFacts& facts, const Slab
   if (copies.b == Int8Copy::kTranspose && changed.b) {
     if (const Status e = transpose(p.b, p.ldb(), p.n, memory.b)) return e;
   }
-  *pairs = int8_pairs(out);
   const Pads pads = pads_of(copies);
-  if (!pads.a && !pads.b) return 0;
-  if (const Status e = launch_pad(*pairs, facts, pads, changed, memory, stream)) return e;
-  *pairs = padded_problem(*pairs, pads, memory);
-  return 0;
+  return pads.a || pads.b ? launch_pad(pairs_of(p, copies, memory), facts, pads, changed, memory, stream) : 0;
 }
 
 }  // namespace hgemm::tile

@@ -23,7 +23,9 @@ enum class Int8Copy { kNone, kPad, kTranspose };
 struct Int8Copies {
   Int8Copy a, b;
 };
-Int8Copies int8_copies_of(const Problem& p);
+
+/// `transposes_b`: the kernel reads a row-major B in place.
+Int8Copies int8_copies_of(const Problem& p, bool transposes_b);
 
 /// The bytes of the copies.
 class Int8Bytes final : public CopiedBytes {
@@ -39,55 +41,60 @@ class Int8Bytes final : public CopiedBytes {
 /// Returns true if int8 kernels can run the product, with copies or without; otherwise refuses.
 bool takes_int8(const Problem& p, Reason* why);
 
-/// The time to copy the operands, in microseconds.
-double int8_copies_us(const Problem& p, const DeviceFacts& facts);
+/// The time of the copies, in microseconds.
+double int8_copies_us(const Problem& p, const DeviceFacts& facts, const Int8Copies& copies);
 
-/// Fills the copies that `changed` names, behind one another from `workspace` on, and returns in `pairs` the product
-/// that the kernel is to compute. Returns a cudaError_t.
-Status launch_int8_copies(const Problem& p, const DeviceFacts& facts, const Slabs& slabs, const Changed& changed,
-                          void* workspace, Stream stream, Problem* pairs);
+/// Fills the copies that `changed` names, behind one another from `workspace` on. Returns a cudaError_t.
+Status launch_int8_copies(const Problem& p, const DeviceFacts& facts, const Int8Copies& copies, const Slabs& slabs,
+                          const Changed& changed, void* workspace, Stream stream);
 
-/// The product counted in pairs, for operands that need no copies.
-Problem int8_pairs(const Problem& p);
-
-/// An upper estimate of the product for cost models: K-major, aligned and counted in pairs.
-Problem int8_pairs_after_copies(const Problem& p);
+/// The product that the kernel is to compute, counted in pairs, once the copies are made. Without `workspace`, the
+/// addresses of copies are null. A row-major B that is not copied keeps its order: its row stride counts the 16-bit
+/// elements from one k, not from one pair, to the next.
+Problem int8_pairs(const Problem& p, const Int8Copies& copies, const Slabs* slabs, void* workspace);
 
 /// The functions of a Variant for one int8 kernel. `Kernel` has these members, of which the functions get a product
 /// that is counted in pairs:
 ///
 ///   kTileM, kTileN        rows and columns of D that a cluster, or a block without one, computes at a time
+///   kTransposesB          it reads a row-major B in place, and takes no other
 ///   takes(p, why)         whether the kernel can run the product, as far as it differs from other int8 kernels
 ///   at_once(facts)        work tiles that run at the same time
 ///   predict_us(p, facts)  the time without copies, in microseconds
 ///   launch(p, facts, stream)
 template <class Kernel>
 struct Int8Functions {
+  static Int8Copies copies(const Problem& p) { return int8_copies_of(p, Kernel::kTransposesB); }
+  static double kernel_us(const Problem& p, const DeviceFacts& facts) {
+    return Kernel::predict_us(int8_pairs(p, copies(p), nullptr, nullptr), facts);
+  }
   static Slabs slabs(const Problem& p, const DeviceFacts& facts) {
     constexpr double kLaunchUs = 3;
-    return fewest_slabs(p, static_cast<size_t>(p.most_workspace), Int8Bytes(int8_copies_of(p)), [&] {
+    return fewest_slabs(p, static_cast<size_t>(p.most_workspace), Int8Bytes(copies(p)), [&] {
       return SlabCost{.tile_m = Kernel::kTileM,
                       .tile_n = Kernel::kTileN,
                       .at_once = Kernel::at_once(facts),
-                      .gemm_us = Kernel::predict_us(int8_pairs_after_copies(p), facts),
+                      .gemm_us = kernel_us(p, facts),
                       .us_per_byte = 2 / (1e3 * dram_gbs(facts)),
                       .launch_us = kLaunchUs};
     });
   }
   static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
-    return is_built_for_sm90a(why) && takes_int8(p, why) && Kernel::takes(int8_pairs_after_copies(p), why) &&
-           fit_workspace(slabs(p, facts), p, why);
+    if (!is_built_for_sm90a(why) || !takes_int8(p, why)) return false;
+    if (Kernel::kTransposesB && (p.b_major() == Major::kK || copies(p).b != Int8Copy::kNone)) {
+      return refuse(why, "%s", "B must be row-major with rows at multiples of 16 bytes");
+    }
+    return Kernel::takes(int8_pairs(p, copies(p), nullptr, nullptr), why) && fit_workspace(slabs(p, facts), p, why);
   }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) { return slabs(p, facts).workspace(); }
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
-    return Kernel::predict_us(int8_pairs_after_copies(p), facts) + int8_copies_us(p, facts) + slabs(p, facts).extra_us;
+    return kernel_us(p, facts) + int8_copies_us(p, facts, copies(p)) + slabs(p, facts).extra_us;
   }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
     const Slabs all = slabs(p, facts);
     return for_each_slab(p, all, [&](const Problem& part, const Changed& changed) -> Status {
-      Problem pairs;
-      if (const Status e = launch_int8_copies(part, facts, all, changed, workspace, stream, &pairs)) return e;
-      return Kernel::launch(pairs, facts, stream);
+      if (const Status e = launch_int8_copies(part, facts, copies(part), all, changed, workspace, stream)) return e;
+      return Kernel::launch(int8_pairs(part, copies(part), &all, workspace), facts, stream);
     });
   }
 };

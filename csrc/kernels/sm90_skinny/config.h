@@ -17,13 +17,14 @@ constexpr int finished_warps(int warps, int splits) {
 /// Bytes of shared memory that CUDA reserves for each block on an SM.
 constexpr int kReservedSmem = 1024;
 
-/// The compile-time parameters of a kernel: rows of W in a tile, rows of x, panels (64 wide along K) in a stage, and
-/// the size of the ring in KB.
-template <int ROWS_, int COLS_, int PANELS_, int RING_>
+/// The compile-time parameters of a kernel: rows of W in a tile, rows of x, panels (64 wide along K) in a stage, the
+/// size of the ring in KB, and the 64-row parts of W that a warpgroup multiplies.
+template <int ROWS_, int COLS_, int PANELS_, int RING_, int PARTS_ = 1>
 struct Config {
-  static constexpr int ROWS = ROWS_, COLS = COLS_, PANELS = PANELS_;
+  static constexpr int ROWS = ROWS_, COLS = COLS_, PANELS = PANELS_, PARTS = PARTS_;
   static constexpr int BK = 64 * PANELS;
-  static constexpr int kGroups = ROWS / 64;           // warpgroups
+  static constexpr int kGroups = ROWS / (64 * PARTS);  // warpgroups
+  static constexpr int kWarpRows = 16 * PARTS;
   static constexpr int kWarps = 4 * kGroups;          // multiplying warps
   static constexpr int kThreads = (kWarps + 1) * 32;  // with the warp that loads
   static constexpr int kMaxStages = 32;
@@ -33,12 +34,13 @@ struct Config {
   static constexpr int kSummedArrivals = 1;      // of the finishing warp, with the bytes to come
   static constexpr int kRingBytes = RING_ * 1024;
   // A patch is a warp's buffer in which sums are transposed for the epilogue: kPatchCols lines of kPatchStride floats.
-  static constexpr int kPatchCols = COLS < 16 ? COLS : 16;
-  static constexpr int kPatchStride = 16 + 4;  // floats; the padding keeps the fragment stores free of bank conflicts
+  static constexpr int kPatchCols = COLS < 16 || PARTS > 1 ? 8 : 16;
+  // In floats. The padding keeps the fragment stores of 16 rows free of bank conflicts.
+  static constexpr int kPatchStride = kWarpRows + 4;
   static constexpr int kPatchBytes = kPatchCols * kPatchStride * 4;
-  static constexpr int kSumBytes = 16 * COLS * 4;  // a warp's sums
+  static constexpr int kSumBytes = kWarpRows * COLS * 4;  // a warp's sums
   // The largest number of slices of K. The sums that other blocks send need shared memory beside the ring.
-  static constexpr int kMaxSplits = ROWS > 64 ? 2 : COLS == 32 ? 4 : 8;
+  static constexpr int kMaxSplits = kGroups > 1 ? 2 : COLS == 32 || PARTS > 1 ? 4 : 8;
   // Behind the ring lie the mbarriers: full, empty, and one for each warp whose sums the block finishes. Behind these
   // lie, for each such warp, a patch and the buffer for the other blocks' sums.
   static constexpr int kFinishAt = kRingBytes + (2 * kMaxStages + kWarps) * 8;
@@ -53,14 +55,14 @@ struct Config {
   // Groups of wgmma that may be in flight at the end of a k-tile. With one, the tensor cores do not wait for the next
   // stage. With none, a stage is released at once, which gains more where a stage is multiplied quickly and the ring
   // has few stages.
-  static constexpr int kInFlight = COLS >= 64 || (ROWS == 64 && kFillsSm) ? 1 : 0;
-  static_assert(ROWS % 64 == 0);
+  static constexpr int kInFlight = COLS >= 64 || (kGroups == 1 && kFillsSm) ? 1 : 0;
+  static_assert(ROWS % (64 * PARTS) == 0);
   static_assert(2 * PANELS * (COLS + ROWS) * 128 <= kRingBytes, "one stage is read, the others are in flight");
 };
 
 /// The same kernel with a ring that fills an SM, for Schedule::deep.
 template <class C>
-using Deep = Config<C::ROWS, C::COLS, C::PANELS, 216>;
+using Deep = Config<C::ROWS, C::COLS, C::PANELS, 216, C::PARTS>;
 
 /// When the next kernel of the stream may start.
 enum class Release {

@@ -57,12 +57,43 @@ __device__ __forceinline__ void store_int8(const Params& p, const int32_t (&v)[8
   reinterpret_cast<int4*>(d)[1] = make_int4(v[4], v[5], v[6], v[7]);
 }
 
+/// Stores a warp's sums of two parts of W (transpose.cuh): 32 rows of W from `row0` on, of which `rows` exist.
+template <class Traits>
+__device__ __forceinline__ void finish_parts(const Params& p, const int32_t (&acc)[2][Traits::COLS / 2], int32_t* patch,
+                                             int row0, int rows) {
+  constexpr int kStride = Traits::kPatchStride;
+  const int lane = threadIdx.x % 32, row = lane % 4 * 8, col = lane / 4;
+#pragma unroll
+  for (int c0 = 0; c0 < Traits::COLS; c0 += Traits::kPatchCols) {
+    if (c0 >= p.cols) break;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int32_t* const from = acc[part] + c0 / 2;
+      int32_t* const at = patch + lane % 4 * 2 * kStride + lane / 4 * 4 + part * 2;
+      at[0] = from[0];
+      at[kStride] = from[1];
+      at[1] = from[2];
+      at[kStride + 1] = from[3];
+    }
+    __syncwarp();
+    if (row < rows && c0 + col < p.cols) {
+      int32_t v[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) v[i] = patch[col * kStride + row + i];
+      store_int8(p, v, c0 + col, row0 + row);
+    }
+    __syncwarp();
+  }
+}
+
 /// Finishes and stores a warp's sums: 16 rows of W from `row0` on, of which `rows` exist. A lane stores eight elements
 /// that are adjacent in D. They run along the rows of W or, if swapped, along the rows of x. The sums are transposed
 /// between lanes in `patch`, kPatchCols lines of kPatchStride sums.
 template <class Traits>
-__device__ __forceinline__ void finish_warp(const Params& p, const typename Traits::Sum (&acc)[Traits::COLS / 2],
+__device__ __forceinline__ void finish_warp(const Params& p,
+                                            const typename Traits::Sum (&acc)[Traits::PARTS][Traits::COLS / 2],
                                             typename Traits::Sum* patch, int row0, int rows, tile::BatchOffset offset) {
+  if constexpr (Traits::kTransposes) return finish_parts<Traits>(p, acc, patch, row0, rows);
   using Sum = typename Traits::Sum;
   constexpr int kCols = Traits::kPatchCols, kStride = Traits::kPatchStride;
   const int lane = threadIdx.x % 32;
@@ -75,7 +106,7 @@ __device__ __forceinline__ void finish_warp(const Params& p, const typename Trai
     Sum* const mine = patch + lane % 4 * 2 * kStride + lane / 4;
 #pragma unroll
     for (int j = 0; j < kCols / 8; ++j) {
-      const Sum* const from = acc + c0 / 2 + 4 * j;
+      const Sum* const from = acc[0] + c0 / 2 + 4 * j;
       Sum* const at = mine + 8 * j * kStride;
       at[0] = from[0];
       at[kStride] = from[1];
@@ -109,37 +140,42 @@ using Four = std::conditional_t<std::is_same_v<Sum, float>, float4, int4>;
 
 /// Reduces a warp's sums over the slices of K. In block `owner` of the cluster it adds up the sums that the other
 /// blocks send, and the block's own, in the order of the slices, and returns true. In the other blocks it sends their
-/// sums to the owner and returns false. `sums`: shared memory for (splits - 1, COLS / 8, 32 lanes, 4) sums, whose
-/// bytes complete on `bar`.
+/// sums to the owner and returns false. `sums`: shared memory for (splits - 1, PARTS, COLS / 8, 32 lanes, 4) sums,
+/// whose bytes complete on `bar`.
 template <class Traits>
-__device__ __forceinline__ bool add_slices(const Params& p, typename Traits::Sum (&acc)[Traits::COLS / 2], int owner,
+__device__ __forceinline__ bool add_slices(const Params& p,
+                                           typename Traits::Sum (&acc)[Traits::PARTS][Traits::COLS / 2], int owner,
                                            const typename Traits::Sum* sums, uint32_t bar) {
   using Sum = typename Traits::Sum;
   const int slice = blockIdx.y, lane = threadIdx.x % 32;
+  constexpr int kGroups = Traits::COLS / 8, kQuads = Traits::PARTS * kGroups;
   const int groups = (p.cols + 7) / 8;  // of eight rows of x; groups beyond x are not sent
   if (slice != owner) {
     const int mine = slice - (slice > owner);
     const uint32_t to = ptx::cluster_map(ptx::smem_addr(sums) + mine * Traits::kSumBytes + lane * 16, owner);
     const uint32_t done = ptx::cluster_map(bar, owner);
 #pragma unroll
-    for (int j = 0; j < Traits::COLS / 8; ++j) {
-      const Sum* const v = acc + 4 * j;
-      if (j < groups) ptx::cluster_store_async_16(to + j * 512, v[0], v[1], v[2], v[3], done);
+    for (int i = 0; i < kQuads; ++i) {
+      const Sum* const v = acc[i / kGroups] + 4 * (i % kGroups);
+      if (i % kGroups < groups) ptx::cluster_store_async_16(to + i * 512, v[0], v[1], v[2], v[3], done);
     }
     return false;
   }
-  if (lane == 0) ptx::mbarrier_arrive_expect_tx(bar, (p.splits - 1) * groups * 512);
+  if (lane == 0) ptx::mbarrier_arrive_expect_tx(bar, (p.splits - 1) * Traits::PARTS * groups * 512);
   ptx::mbarrier_wait(bar, 0);
 #pragma unroll
-  for (int j = 0; j < Traits::COLS / 8; ++j) {
-    if (j >= groups) break;
-    Sum* const own = acc + 4 * j;
+  for (int i = 0; i < kQuads; ++i) {
+    if (i % kGroups >= groups) {
+      if (Traits::PARTS == 1) break;
+      continue;
+    }
+    Sum* const own = acc[i / kGroups] + 4 * (i % kGroups);
     constexpr Sum kZero = std::is_same_v<Sum, float> ? -0.0f : 0;  // -0 keeps the sign of a zero
     Four<Sum> sum = {kZero, kZero, kZero, kZero};
     for (int s = 0; s < p.splits; ++s) {
       Four<Sum> v = {own[0], own[1], own[2], own[3]};
       if (s != owner) {
-        v = reinterpret_cast<const Four<Sum>*>(sums)[((s - (s > owner)) * (Traits::COLS / 8) + j) * 32 + lane];
+        v = reinterpret_cast<const Four<Sum>*>(sums)[((s - (s > owner)) * kQuads + i) * 32 + lane];
       }
       sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
     }

@@ -56,6 +56,7 @@
 #include "kernels/sm90_skinny/config.h"
 #include "kernels/sm90_skinny/epilogue.cuh"
 #include "kernels/sm90_skinny/traits.cuh"
+#include "kernels/sm90_skinny/transpose.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/dependent_launch.cuh"
 #include "ptx/elect.cuh"
@@ -115,7 +116,12 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
 #pragma unroll
     for (int j = 0; j < PANELS; ++j) {
       const int k = (at.step * PANELS + j) * 64, in = inner & p.w_batch[1], out = outer & p.w_batch[0];
-      if constexpr (Stage::kKMajor) {
+      if constexpr (Traits::kTransposes) {
+#pragma unroll
+        for (int g = 0; g < Traits::kGroups; ++g) {
+          visit(j * panel_w + g * Stage::kGroup, ptx::TmaCoord{at.row0 / 2 + 64 * g, 2 * k, in, out});
+        }
+      } else if constexpr (Stage::kKMajor) {
         visit(j * panel_w,
               Traits::kGated ? ptx::TmaCoord{k, 0, 0, at.row0 / (2 * kGateRows)} : ptx::TmaCoord{k, at.row0, in, out});
       } else {
@@ -179,24 +185,28 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
     __syncwarp();
   } else {
     const tile::BatchOffset offset = tile::batch_offset(p.epilogue, blockIdx.z);
-    typename Traits::Sum acc[COLS / 2];
+    typename Traits::Sum acc[Traits::PARTS][COLS / 2];
     int stage = 0, before = 0;
     uint32_t parity = 0;
     for (int row0 = begin.row0; row0 < p.rows; row0 += row_stride) {
       for (int step = first; step < last; ++step) {
         ptx::mbarrier_wait(full + 8 * stage, parity);
         const uint32_t x = ring + stage * stage_bytes, w = x + PANELS * Stage::kPanelX + warp / 4 * Stage::kGroup;
-        ptx::wgmma_fence();
+        if constexpr (Traits::kTransposes) {
+          multiply_transposed<Traits>(acc, w, x, step > first);
+        } else {
+          ptx::wgmma_fence();
 #pragma unroll
-        for (int j = 0; j < PANELS; ++j) {
-          const uint64_t panel_of_w = ptx::wgmma_descriptor(w + j * panel_w, 64 * Stage::kLine, 8 * Stage::kLine);
-          const uint64_t panel_of_x = ptx::wgmma_descriptor<Stage::kLineX>(
-              x + j * Stage::kPanelX, Stage::kKMajorX ? 0 : 8 * Stage::kLineX, 8 * Stage::kLineX);
+          for (int j = 0; j < PANELS; ++j) {
+            const uint64_t panel_of_w = ptx::wgmma_descriptor(w + j * panel_w, 64 * Stage::kLine, 8 * Stage::kLine);
+            const uint64_t panel_of_x = ptx::wgmma_descriptor<Stage::kLineX>(
+                x + j * Stage::kPanelX, Stage::kKMajorX ? 0 : 8 * Stage::kLineX, 8 * Stage::kLineX);
 #pragma unroll
-          for (int s = 0; s < 4; ++s) {
-            ptx::Wgmma<T>::template m64k16<COLS, Stage::kKMajor ? 0 : 1, Stage::kKMajorX ? 0 : 1>(
-                acc, ptx::wgmma_advance(panel_of_w, s * Stage::kStepBytes),
-                ptx::wgmma_advance(panel_of_x, s * Stage::kStepBytesX), step > first || j > 0 || s > 0);
+            for (int s = 0; s < 4; ++s) {
+              ptx::Wgmma<T>::template m64k16<COLS, Stage::kKMajor ? 0 : 1, Stage::kKMajorX ? 0 : 1>(
+                  acc[0], ptx::wgmma_advance(panel_of_w, s * Stage::kStepBytes),
+                  ptx::wgmma_advance(panel_of_x, s * Stage::kStepBytesX), step > first || j > 0 || s > 0);
+            }
           }
         }
         ptx::wgmma_commit();
@@ -210,9 +220,10 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
         ptx::wgmma_wait<0>();
         if (lane == 0) ptx::mbarrier_arrive(empty + 8 * before);
       }
-      ptx::wgmma_pin(acc);
+#pragma unroll
+      for (auto& part : acc) ptx::wgmma_pin(part);
       if (p.release == Release::kWithLastSums && row0 + row_stride >= p.rows) ptx::grid_launch_dependents();
-      const int rows = min(p.tile_rows, p.rows - row0) - warp * 16;
+      const int rows = min(p.tile_rows, p.rows - row0) - warp * Traits::kWarpRows;
       const int turn = warp % p.finishes;
       const int patch_at = Traits::kFinishAt + turn * (Traits::kPatchBytes + (p.splits - 1) * Traits::kSumBytes);
       auto* const patch = reinterpret_cast<typename Traits::Sum*>(smem + patch_at);
@@ -221,7 +232,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
         if (rows <= 0) break;
         if (!add_slices<Traits>(p, acc, warp / p.finishes, patch + Traits::kPatchBytes / 4, summed + 8 * turn)) break;
       }
-      finish_warp<Traits>(p, acc, patch, row0 + warp * 16, rows, offset);
+      finish_warp<Traits>(p, acc, patch, row0 + warp * Traits::kWarpRows, rows, offset);
     }
   }
 }

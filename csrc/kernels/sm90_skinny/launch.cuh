@@ -68,11 +68,13 @@ Status x_map(const Problem& p, const ShortSide& sides, Params* params) {
 template <class Traits>
 Status launch_traits(const Problem& p, const Schedule& s, const ShortSide& sides, Params& params, cudaStream_t stream) {
   params.stages = Stage<Traits>::count(s.tile_rows);
-  const bool k_major = Traits::kMajor == Major::kK;
-  if (const Status e = Traits::kGated
-                           ? gated_map(p, sides, s.tile_rows, &params.w)
-                           : tile::operand_map(p, *sides.w, k_major ? sides.rows : p.k, k_major ? p.k : sides.rows,
-                                               sides.ldw, k_major ? s.tile_rows : 64, &params.w, params.w_batch)) {
+  constexpr bool k_major = Traits::kMajor == Major::kK;
+  constexpr int kDepth = Traits::kTransposes ? 2 : 1;  // k of W that are one k of the problem, a pair
+  if (const Status e =
+          Traits::kGated
+              ? gated_map(p, sides, s.tile_rows, &params.w)
+              : tile::operand_map(p, *sides.w, k_major ? sides.rows : kDepth * p.k, k_major ? p.k : sides.rows / kDepth,
+                                  sides.ldw, k_major ? s.tile_rows : kDepth * 64, &params.w, params.w_batch)) {
     return e;
   }
   if (const Status e = x_map<Traits>(p, sides, &params)) return e;
@@ -135,7 +137,8 @@ template <class Config>
 Status launch_int8(const Problem& p, const Schedule& s, cudaStream_t stream) {
   const ShortSide sides = short_side_of(p);
   Params params = params_of<Config>(p, s, sides);
-  return launch_traits<Traits<Config, ptx::Int8Pair, Major::kK> >(p, s, sides, params, stream);
+  constexpr Major kMajor = Config::PARTS == 1 ? Major::kK : Major::kMN;
+  return launch_traits<Traits<Config, ptx::Int8Pair, kMajor> >(p, s, sides, params, stream);
 }
 
 #endif

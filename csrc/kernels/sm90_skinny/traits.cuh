@@ -21,6 +21,9 @@ struct Traits : Config_ {
   // D = act(x W1^T) * (x W2^T), where W1 and W2 are the upper and the lower half of W's rows. W and x are K-major, D is
   // not swapped, and there is no batch.
   static constexpr bool kGated = kGated_;
+  // W is int8 and MN-major. wgmma takes it K-major alone, so warps transpose it on its way to registers.
+  static constexpr bool kTransposes = std::is_same_v<T, ptx::Int8Pair> && kMajor == Major::kMN;
+  static_assert(Config_::PARTS == (kTransposes ? 2 : 1), "a word has four rows: two of each part");
 };
 
 struct Params {
@@ -42,12 +45,13 @@ struct Params {
 constexpr int kGateRows = 4;  // rows of W1 and rows of W2 that alternate in a tile of a gated W
 
 /// The layout of a stage. First come x's panels: (COLS, 64 k) or, MN-major, (64 k, COLS). Then come W's panels: (tile
-/// rows, 64 k) or, MN-major, one (64 k, 64 rows) for each warpgroup. The swizzle of a panel spans the bytes of a line.
+/// rows, 64 k) or, MN-major, one (64 k, 64 rows) for each warpgroup. An MN-major int8 W has (128 k, 128 rows), where k
+/// counts elements instead of pairs. The swizzle of a panel spans the bytes of a line.
 /// A panel of fewer rows takes less space; wgmma still reads 64 rows, and the results of the surplus rows are not used.
 template <class Traits>
 struct Stage {
   static constexpr bool kKMajor = Traits::kMajor == Major::kK, kKMajorX = Traits::kMajorX == Major::kK;
-  static constexpr int kLine = 128, kGroup = 64 * kLine;
+  static constexpr int kLine = 128, kGroup = 64 * Traits::PARTS * kLine;
   static constexpr int kPanelX = Traits::COLS * kLine, kLineX = kKMajorX ? kLine : 2 * Traits::COLS;
   // Bytes to the next 16 k, in a panel of W and of x.
   static constexpr int kStepBytes = kKMajor ? 32 : 16 * kLine, kStepBytesX = kKMajorX ? 32 : 16 * kLineX;

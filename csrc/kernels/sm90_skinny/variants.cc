@@ -166,12 +166,17 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
 }
 
 template <class C>
-constexpr Line kLine = {
-    .tile = {C::ROWS, C::COLS, C::BK, C::kRingBytes / (C::PANELS * (C::COLS + C::ROWS) * 128), C::kThreads},
-    .smem_bytes = C::kSmemBytes,
-    .rate = std::get<sm90_skinny::Kernel<C>>(sm90_skinny::kKernels).rate,
-    .max_splits = C::kMaxSplits,
-};
+constexpr Line line_of(double rate) {
+  return {
+      .tile = {C::ROWS, C::COLS, C::BK, C::kRingBytes / (C::PANELS * (C::COLS + C::ROWS) * 128), C::kThreads},
+      .smem_bytes = C::kSmemBytes,
+      .rate = rate,
+      .max_splits = C::kMaxSplits,
+  };
+}
+
+template <class C>
+constexpr Line kLine = line_of<C>(std::get<sm90_skinny::Kernel<C>>(sm90_skinny::kKernels).rate);
 
 /// A deep schedule for 8 columns runs the kernel for 16, because there is no deep one for 8.
 using DeepOf8Columns = sm90_skinny::Config<64, 16, 2, 104>;
@@ -204,17 +209,29 @@ constexpr auto variants_of(const sm90_skinny::Kernel<C>&) {
 
 constexpr auto kVariants = variants_of_list(sm90_skinny::kKernels, [](auto kernel) { return variants_of(kernel); });
 
+/// An int8 kernel; tile/int8_operands.h says what the members are.
 template <size_t kIndex>
 struct Int8Kernel {
   template <class C>
-  static constexpr const Line& line_of(const sm90_skinny::Kernel<C>&) {
-    return kLine<C>;
+  static constexpr Line its_line(const sm90_skinny::Kernel<C>& kernel) {
+    return line_of<C>(kernel.rate);
   }
-  static constexpr const Line& kItsLine = line_of(std::get<kIndex>(sm90_skinny::kInt8Kernels));
-  static constexpr Name kItsName = name_of("int8_skinny_wgmma_", kItsLine.tile.bm, "x", kItsLine.tile.bn);
+  template <class C>
+  static constexpr bool transposes(const sm90_skinny::Kernel<C>&) {
+    return C::PARTS > 1;
+  }
+  static constexpr Line kItsLine = its_line(std::get<kIndex>(sm90_skinny::kInt8Kernels));
+  static constexpr bool kTransposesB = transposes(std::get<kIndex>(sm90_skinny::kInt8Kernels));
+  static constexpr Name kItsName = name_of("int8_skinny_wgmma_", kItsLine.tile.bm, "x", kItsLine.tile.bn, "_s",
+                                           kItsLine.tile.stages, kTransposesB ? "_nn" : "");
   static constexpr int kTileM = kItsLine.tile.bn, kTileN = kItsLine.tile.bm;
 
-  static bool takes(const Problem& p, Reason* why) { return eligible(p, kItsLine, why); }
+  static bool takes(const Problem& p, Reason* why) {
+    if constexpr (!kTransposesB) return eligible(p, kItsLine, why);
+    if (!has_short_side(p, kItsLine.tile.bn, 30, why)) return false;
+    return p.m <= p.n || refuse(why, "M must be at most N, got %lld and %lld", static_cast<long long>(p.m),
+                                static_cast<long long>(p.n));
+  }
   static int64_t at_once(const DeviceFacts& facts) { return facts.sm_count; }
   static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kItsLine); }
   static Status launch(const Problem& p, const DeviceFacts& facts, Stream stream) {
@@ -224,14 +241,19 @@ struct Int8Kernel {
 
 template <size_t kIndex>
 constexpr Variant int8_variant_at() {
-  constexpr const Line& kItsLine = Int8Kernel<kIndex>::kItsLine;
-  Tile tile = kItsLine.tile;
+  using Kernel = Int8Kernel<kIndex>;
+  Tile tile = Kernel::kItsLine.tile;
   tile.bk *= 2;
-  return tile::int8_variant<Int8Kernel<kIndex>>(Int8Kernel<kIndex>::kItsName.text, Family::kSm90Skinny, tile,
-                                                kItsLine.smem_bytes, {});
+  return tile::int8_variant<Kernel>(Kernel::kItsName.text, Family::kSm90Skinny, tile, Kernel::kItsLine.smem_bytes, {});
 }
 
-constexpr std::array kInt8Variants{int8_variant_at<0>(), int8_variant_at<1>(), int8_variant_at<2>()};
+template <size_t... kIndices>
+constexpr std::array<Variant, sizeof...(kIndices)> all_int8(std::index_sequence<kIndices...>) {
+  return {int8_variant_at<kIndices>()...};
+}
+
+constexpr auto kInt8Variants =
+    all_int8(std::make_index_sequence<std::tuple_size_v<decltype(sm90_skinny::kInt8Kernels)>>());
 
 }  // namespace
 

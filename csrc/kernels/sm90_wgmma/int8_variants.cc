@@ -15,10 +15,12 @@ namespace {
 
 using sm90_wgmma::int8::kKernels;
 
+/// A kernel of the list; tile/int8_operands.h says what the members are.
 template <size_t kIndex>
 struct Kernel {
   static constexpr auto kLine = std::get<kIndex>(kKernels);
   using C = typename std::tuple_element_t<kIndex, decltype(kKernels)>::Config;
+  static constexpr bool kTransposesB = false;
   static constexpr int kTileM = C::BM * C::CM, kTileN = C::BN * C::CN;
   static constexpr Name kName =
       name_of("int8_wgmma_", C::BM, "x", C::BN, "_", C::CM, "x", C::CN, C::kPingpong ? "" : "_coop");

@@ -1,0 +1,61 @@
+// The multiplication of an int8 W whose rows, not whose k, are contiguous.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/sm90_skinny/traits.cuh"
+#include "ptx/shared.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace hgemm::sm90_skinny {
+
+/// Transposes four words of four bytes each: byte j of w[i] becomes byte i of w[j].
+__device__ __forceinline__ void transpose_bytes(uint32_t (&w)[4]) {
+  const uint32_t a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140);
+  const uint32_t c = __byte_perm(w[0], w[1], 0x7362), d = __byte_perm(w[2], w[3], 0x7362);
+  w[0] = __byte_perm(a, b, 0x5410);
+  w[1] = __byte_perm(a, b, 0x7632);
+  w[2] = __byte_perm(c, d, 0x5410);
+  w[3] = __byte_perm(c, d, 0x7632);
+}
+
+/// Starts the wgmma of a stage: `w` and `x` are the warpgroup's part of W and x in shared memory. A lane has a word of
+/// each of four adjacent k, and transposes them to four k of each of four rows. The warp's rows 4 r + i, for r = l / 4
+/// of lane l, are row r of part i / 2, and the row eight below it for odd i.
+template <class Traits>
+__device__ __forceinline__ void multiply_transposed(int32_t (&acc)[2][Traits::COLS / 2], uint32_t w, uint32_t x,
+                                                    bool keep) {
+  using Stage = Stage<Traits>;
+  static_assert(Traits::PANELS == 1);
+  constexpr int kSteps = 4, kStepK = 32;
+  const int lane = threadIdx.x % 32, word = threadIdx.x / 32 % 4 * 8 + lane / 4;
+  const uint32_t first = w + lane % 4 * 4 * Stage::kLine + word % 4 * 4;
+  uint32_t a[kSteps][2][4];  // of each part
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int swizzled = word / 4 ^ (lane % 2 * 4 + i);
+        words[i] = ptx::ld_shared_4(first + (step * kStepK + half * 16 + i) * Stage::kLine + swizzled * 16);
+      }
+      transpose_bytes(words);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[step][i / 2][half * 2 + i % 2] = words[i];
+    }
+  }
+  const uint64_t panel_of_x = ptx::wgmma_descriptor<Stage::kLineX>(x, 0, 8 * Stage::kLineX);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      ptx::Wgmma<ptx::Int8Pair>::m64k16_a<Traits::COLS>(
+          acc[part], a[step][part], ptx::wgmma_advance(panel_of_x, step * Stage::kStepBytesX), keep || step > 0);
+    }
+  }
+}
+
+}  // namespace hgemm::sm90_skinny
