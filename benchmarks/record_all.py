@@ -136,6 +136,7 @@ STEPS = {
     "grouped": Step(_script("grouped", "--seconds", "500", "--output", "RESULTS/grouped.json.xz"), 600),
     "tiny-batches": Step(_script("tiny_batches", "--output", "RESULTS/tiny_batches.json.xz"), 120),
     "symmetric": Step(_script("symmetric", "--output", "RESULTS/symmetric.json"), 300),
+    "int8": Step(_script("int8", "--output", "RESULTS/int8.json"), 200),
     "kernels-ncu": Step(_script("kernels_ncu", "--output", "RESULTS/kernels_ncu.json.xz"), 120),
 }
 
