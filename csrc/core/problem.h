@@ -254,8 +254,8 @@ enum class Family : int32_t {
 
 /// How a kernel multiplies and adds. kAccumulateF32 and kAccumulateF16: products of the operands' elements, accumulated
 /// in float32 or in float16. kSplitF32: float32 operands, each split into bfloat16 planes, on tensor cores; the
-/// dispatcher chooses these kernels only where Problem::float32 is kSplit. kInt8: int8 operands with int32 sums, which
-/// wrap around; their order has no influence on the result.
+/// dispatcher chooses these kernels only where Problem::float32 is kSplit. kInt8: int8 operands with int32 sums,
+/// which are exact in any order.
 enum class Arithmetic : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1, kSplitF32 = 2, kInt8 = 3 };
 
 /// The class of a kernel's sums, by their summation order. Any two kernels of one class, except kVaries, give the same

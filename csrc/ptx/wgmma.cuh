@@ -175,7 +175,7 @@ struct Int8Pair {
   int8_t x[2];
 };
 
-/// The same for 16 pairs along K, with int32 sums, which wrap around. The instruction takes K-major operands only.
+/// The same for 16 pairs along K, with int32 sums. The instruction takes K-major operands only.
 template <>
 struct Wgmma<Int8Pair> {
   using Sum = int32_t;

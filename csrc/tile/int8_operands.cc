@@ -69,9 +69,14 @@ size_t Int8Bytes::b(const Problem& p) const {
 
 bool takes_int8(const Problem& p, Reason* why) {
   constexpr int64_t kMaxExtent = int64_t{1} << 30;
-  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
-    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld and %lld", static_cast<long long>(p.m),
-                  static_cast<long long>(p.n), static_cast<long long>(p.k));
+  if (p.m > kMaxExtent || p.n > kMaxExtent) {
+    return refuse(why, "M and N must be at most 2^30, got %lld and %lld", static_cast<long long>(p.m),
+                  static_cast<long long>(p.n));
+  }
+  // With this K the sum of products of -128 and -128 is 2^31. Torch's kernels saturate such sums, or not.
+  constexpr int64_t kOverflowing = int64_t{1} << 17;
+  if (p.k >= kOverflowing) {
+    return refuse(why, "K must be less than 2^17, so that no sum can overflow, got %lld", static_cast<long long>(p.k));
   }
   if (p.k == 0 || p.k % 8 != 0 || p.n % 8 != 0) {
     return refuse(why, "K and N must be multiples of 8, got %lld and %lld", static_cast<long long>(p.k),

@@ -45,7 +45,12 @@ LISTS = {"dispatch": ("kernels",), "ladder": ("ladder",)}
 LADDER_OPS = PurePosixPath("ladder/elementwise.cc")
 STABLE_HEADERS = ("torch/csrc/stable/", "torch/csrc/inductor/aoti_torch/", "torch/headeronly/")
 # The dispatcher's cost is measured, and its model fitted, below the public surface.
-BELOW_THE_SURFACE = {"benchmarks/fit_model.py", "benchmarks/select_cost.py", "benchmarks/slab_times.py"}
+BELOW_THE_SURFACE = {
+    "benchmarks/fit_model.py",
+    "benchmarks/int8.py",
+    "benchmarks/select_cost.py",
+    "benchmarks/slab_times.py",
+}
 
 
 def is_list(header: PurePosixPath) -> bool:

@@ -1,7 +1,7 @@
 #include <tuple>
 
+#include "kernels/sm90_skinny/int8_list.h"
 #include "kernels/sm90_skinny/launch.cuh"
-#include "kernels/sm90_skinny/list.h"
 
 namespace hgemm::sm90_skinny {
 namespace {
@@ -20,7 +20,7 @@ Status launch_at(int index, const std::tuple<Kernel<Configs>...>&, [[maybe_unuse
 }  // namespace
 
 Status launch_int8(int index, const Problem& pairs, const Schedule& s, Stream stream) {
-  return launch_at(index, kInt8Kernels, pairs, s, static_cast<cudaStream_t>(stream));
+  return launch_at(index, int8::kKernels, pairs, s, static_cast<cudaStream_t>(stream));
 }
 
 }  // namespace hgemm::sm90_skinny

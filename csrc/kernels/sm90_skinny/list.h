@@ -29,17 +29,6 @@ constexpr std::tuple kKernels{
     Kernel<Config<128, 32, 2, 200>>{.rate = 4300},
     Kernel<Config<128, 64, 1, 200>>{.rate = 4100},
 };
-
-/// The kernels of int8 products with 17 to 64 rows or columns, with pairs of k as elements. Those with two
-/// parts take a row-major B as it is.
-constexpr std::tuple kInt8Kernels{
-    Kernel<Config<64, 32, 2, 105>>{.rate = 4200},
-    Kernel<Config<64, 64, 2, 196>>{.rate = 3950},
-    Kernel<Config<128, 64, 1, 200>>{.rate = 4100},
-    Kernel<Config<128, 32, 1, 98, 2>>{.rate = 4000},
-    Kernel<Config<128, 32, 1, 200, 2>>{.rate = 4000},
-    Kernel<Config<128, 64, 1, 200, 2>>{.rate = 4000},
-};
 // clang-format on
 
 }  // namespace hgemm::sm90_skinny

@@ -9,6 +9,7 @@
 #include "core/short_side.h"
 #include "core/variant_list.h"
 #include "kernels/sm90_skinny/config.h"
+#include "kernels/sm90_skinny/int8_list.h"
 #include "kernels/sm90_skinny/list.h"
 #include "kernels/variants.h"
 #include "tile/int8_operands.h"
@@ -220,8 +221,8 @@ struct Int8Kernel {
   static constexpr bool transposes(const sm90_skinny::Kernel<C>&) {
     return C::PARTS > 1;
   }
-  static constexpr Line kItsLine = its_line(std::get<kIndex>(sm90_skinny::kInt8Kernels));
-  static constexpr bool kTransposesB = transposes(std::get<kIndex>(sm90_skinny::kInt8Kernels));
+  static constexpr Line kItsLine = its_line(std::get<kIndex>(sm90_skinny::int8::kKernels));
+  static constexpr bool kTransposesB = transposes(std::get<kIndex>(sm90_skinny::int8::kKernels));
   static constexpr Name kItsName = name_of("int8_skinny_wgmma_", kItsLine.tile.bm, "x", kItsLine.tile.bn, "_s",
                                            kItsLine.tile.stages, kTransposesB ? "_nn" : "");
   static constexpr int kTileM = kItsLine.tile.bn, kTileN = kItsLine.tile.bm;
@@ -253,7 +254,7 @@ constexpr std::array<Variant, sizeof...(kIndices)> all_int8(std::index_sequence<
 }
 
 constexpr auto kInt8Variants =
-    all_int8(std::make_index_sequence<std::tuple_size_v<decltype(sm90_skinny::kInt8Kernels)>>());
+    all_int8(std::make_index_sequence<std::tuple_size_v<decltype(sm90_skinny::int8::kKernels)>>());
 
 }  // namespace
 
