@@ -8,18 +8,22 @@
 
 namespace hgemm::sm90_wgmma::int8 {
 
+/// The times in microseconds that fit measurements on a warm H200: of 128 k of a work tile, and of what a work tile
+/// takes beyond its main loop.
 template <class Config_>
 struct Kernel {
   using Config = Config_;
-  double rate;  // share of the rate of wgmma
+  double step_us, tile_us;
 };
 
 constexpr std::tuple kKernels{
-    Kernel<Int8<Config<Consumers::kCooperative, 128, 256, 4, 2, 1, 1>>>{.rate = 0.85},
-    Kernel<Int8<Config<Consumers::kPingpong, 128, 192, 5, 2, 1, 1>>>{.rate = 0.83},
-    Kernel<Int8<Config<Consumers::kPingpong, 128, 128, 6, 2, 1, 1>>>{.rate = 0.8},
-    Kernel<Int8<Config<Consumers::kPingpong, 64, 128, 8, 2, 1, 1>>>{.rate = 0.7},
-    Kernel<Int8<Config<Consumers::kPingpong, 64, 64, 13, 2, 2, 1>>>{.rate = 0.5},
+    // C of whole waves of its tiles, and long K. It has no other tile that would hide the epilogue.
+    Kernel<Int8<Config<Consumers::kCooperative, 128, 256, 4, 2, 1, 1>>>{.step_us = 0.68, .tile_us = 1.0},
+    // Most large C.
+    Kernel<Int8<Config<Consumers::kPingpong, 128, 192, 5, 2, 1, 1>>>{.step_us = 0.495, .tile_us = 0.1},
+    // C of few waves, and small C.
+    Kernel<Int8<Config<Consumers::kPingpong, 128, 128, 6, 2, 1, 1>>>{.step_us = 0.348, .tile_us = 0.1},
+    Kernel<Int8<Config<Consumers::kPingpong, 64, 128, 8, 2, 1, 1>>>{.step_us = 0.215, .tile_us = 0.1},
 };
 
 }  // namespace hgemm::sm90_wgmma::int8

@@ -31,16 +31,14 @@ struct Kernel {
     return tiles <= kMaxTiles || refuse(why, "needs %lld tiles, the limit is 2^29", static_cast<long long>(tiles));
   }
   static int64_t at_once(const DeviceFacts& facts) { return clusters_at_once(facts, C::kCluster); }
-  /// Whole waves of work tiles, each with the main loop of its k-tiles.
+  /// Whole waves of work tiles, each with the main loop of its k-tiles; at least the time to move the bytes.
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
-    constexpr double kFixedUs = 3, kTileUs = 0.5;
-    const Chip& chip = chip_of(facts.cc);
+    constexpr double kFixedUs = 2.8, kShare = 0.9;
     const auto waves = static_cast<double>(ceil_div(ceil_div(p.m, kTileM) * ceil_div(p.n, kTileN), at_once(facts)));
-    const double step_us = 2.0 * C::BM * C::BN * C::BK / (chip.peak_flops * kLine.rate * chip.clock_ghz * 1e3);
-    const double math_us = waves * (static_cast<double>(ceil_div(p.k, C::BK)) * step_us + kTileUs);
+    const double math_us = waves * (static_cast<double>(ceil_div(p.k, C::BK)) * kLine.step_us + kLine.tile_us);
     const double bytes = 2.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) +
                          4.0 * static_cast<double>(p.m) * static_cast<double>(p.n);
-    return kFixedUs + std::max(math_us, bytes / (1e3 * dram_gbs(facts)));
+    return kFixedUs + std::max(math_us, bytes / (1e3 * dram_gbs(facts) * kShare));
   }
   static Status launch(const Problem& p, const DeviceFacts& facts, Stream stream) {
     return sm90_wgmma::launch_int8(static_cast<int>(kIndex), p, facts, stream);
