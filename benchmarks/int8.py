@@ -2,7 +2,7 @@
 
 All run in CUDA graphs over rotating buffers, interleaved; ``over torch`` is the median of paired ratios. The shapes are
 linear layers of models (N and K) with 17 to 16,384 rows, drawn from a seed, which the result file holds. B is stored as
-a linear layer stores its weight (NT), or row-major (NN). Every result is compared with the exact one.
+a linear layer stores its weight (NT), or row-major (NN); TN and TT have a column-major A. Every result is compared with the exact one.
 
 Writes ``results/<gpu>/int8.json``.
 """
@@ -93,9 +93,10 @@ def timed(graphs: dict[str, tuple[torch.cuda.CUDAGraph, int]], rounds: int) -> d
 def measure(m: int, n: int, k: int, layout: str, rounds: int, kernels: bool) -> dict[str, Any]:
     sets = []
     for _ in range(max(2, min(24, 160_000_000 // (m * k + n * k + 4 * m * n) + 1))):  # past the L2
-        a = torch.randint(-128, 128, (m, k), dtype=torch.int8, device="cuda")
-        b = torch.randint(-128, 128, (n, k) if layout == "NT" else (k, n), dtype=torch.int8, device="cuda")
-        sets.append((a, b.t() if layout == "NT" else b, torch.empty(m, n, dtype=torch.int32, device="cuda")))
+        a = torch.randint(-128, 128, (m, k) if layout[0] == "N" else (k, m), dtype=torch.int8, device="cuda")
+        b = torch.randint(-128, 128, (k, n) if layout[1] == "N" else (n, k), dtype=torch.int8, device="cuda")
+        a, b = a if layout[0] == "N" else a.t(), b if layout[1] == "N" else b.t()
+        sets.append((a, b, torch.empty(m, n, dtype=torch.int32, device="cuda")))
     bound_us = 2e-6 * m * n * k / 1500 + 5
     calls = max(len(sets), round(SAMPLE_US / bound_us))
     of_torch = calls if layout == "NT" else max(3, calls // 8)  # torch's kernel is slow

@@ -20,17 +20,17 @@ constexpr const VariantList* kLists[] = {&kSm90WgmmaInt8Variants, &kSm90SkinnyIn
 /// How much faster than torch a kernel must be predicted to be.
 constexpr double kMargin = 1.03;
 
-/// The predicted time of torch's kernel in microseconds. cuBLAS is fast where both operands are K-major. It computes
-/// the other layouts at a small part of the speed.
+/// The predicted time of torch's kernel in microseconds: the longest of its math, its bytes, and the k of a tile, one
+/// after the other, for K is never split. The constants were read off times of a warm H200, and rather below them. If B
+/// is row-major, cuBLAS runs another kernel, at a seventh of the speed.
 double torch_us(const Problem& p, const DeviceFacts& facts) {
-  constexpr double kFixedUs = 4, kRate = 0.55, kSlowRate = 0.07;
-  const Chip& chip = chip_of(facts.cc);
-  const bool is_fast = p.a_major() == Major::kK && p.b_major() == Major::kK;
-  const double tops = 2e-6 * chip.peak_flops * chip.clock_ghz * 1e3 * facts.sm_count;
-  const double math_us = 1e-6 * p.flops() / (tops * (is_fast ? kRate : kSlowRate));
+  constexpr double kFixedUs = 4.6, kShare = 0.85;
+  const bool is_fast = p.b_major() == Major::kK;
+  const double tops = (is_fast ? 900 : 128) * facts.sm_count / 132.0, step_us = is_fast ? 0.2 : 3.7;
+  const double steps_us = static_cast<double>(p.k) / 128 * step_us;
   const double bytes = static_cast<double>(p.k) * static_cast<double>(p.m + p.n) +
                        4.0 * static_cast<double>(p.m) * static_cast<double>(p.n);
-  return kFixedUs + std::max(math_us, bytes / (1e3 * dram_gbs(facts)));
+  return kFixedUs + std::max({1e-6 * p.flops() / tops, steps_us, bytes / (1e3 * dram_gbs(facts) * kShare)});
 }
 
 }  // namespace
