@@ -208,8 +208,8 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
                   ptx::wgmma_advance(panel_of_x, s * Stage::kStepBytesX), step > first || j > 0 || s > 0);
             }
           }
+          ptx::wgmma_commit();
         }
-        ptx::wgmma_commit();
         constexpr int kInFlight = Traits::kInFlight;
         ptx::wgmma_wait<kInFlight>();
         if (lane == 0 && step - kInFlight >= first) ptx::mbarrier_arrive(empty + 8 * (kInFlight ? before : stage));

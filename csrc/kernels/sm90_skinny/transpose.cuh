@@ -19,9 +19,12 @@ __device__ __forceinline__ void transpose_bytes(uint32_t (&w)[4]) {
   w[3] = __byte_perm(c, d, 0x7632);
 }
 
-/// Starts the wgmma of a stage: `w` and `x` are the warpgroup's part of W and x in shared memory. A lane has a word of
-/// each of four adjacent k, and transposes them to four k of each of four rows. The warp's rows 4 r + i, for r = l / 4
-/// of lane l, are row r of part i / 2, and the row eight below it for odd i.
+/// Starts the wgmma of a stage, in two groups: `w` and `x` are the warpgroup's part of W and x in shared memory. A lane
+/// has a word of each of four adjacent k, and transposes them to four k of each of four rows. The warp's rows 4 r + i,
+/// for r = l / 4 of lane l, are row r of part i / 2, and the row eight below it for odd i.
+///
+/// A group reads its registers until it has ended. Each half of the stage has registers of its own, so that one group
+/// can be in flight while the other half is loaded.
 template <class Traits>
 __device__ __forceinline__ void multiply_transposed(int32_t (&acc)[2][Traits::COLS / 2], uint32_t w, uint32_t x,
                                                     bool keep) {
@@ -30,9 +33,11 @@ __device__ __forceinline__ void multiply_transposed(int32_t (&acc)[2][Traits::CO
   constexpr int kSteps = 4, kStepK = 32;
   const int lane = threadIdx.x % 32, word = threadIdx.x / 32 % 4 * 8 + lane / 4;
   const uint32_t first = w + lane % 4 * 4 * Stage::kLine + word % 4 * 4;
+  const uint64_t panel_of_x = ptx::wgmma_descriptor<Stage::kLineX>(x, 0, 8 * Stage::kLineX);
   uint32_t a[kSteps][2][4];  // of each part
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
+    if (step % 2 == 0) ptx::wgmma_wait<1>();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t words[4];
@@ -45,16 +50,17 @@ __device__ __forceinline__ void multiply_transposed(int32_t (&acc)[2][Traits::CO
 #pragma unroll
       for (int i = 0; i < 4; ++i) a[step][i / 2][half * 2 + i % 2] = words[i];
     }
-  }
-  const uint64_t panel_of_x = ptx::wgmma_descriptor<Stage::kLineX>(x, 0, 8 * Stage::kLineX);
-  ptx::wgmma_fence();
+    if (step % 2 == 0) continue;
+    ptx::wgmma_fence();
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
+    for (int s = step - 1; s <= step; ++s) {
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      ptx::Wgmma<ptx::Int8Pair>::m64k16_a<Traits::COLS>(
-          acc[part], a[step][part], ptx::wgmma_advance(panel_of_x, step * Stage::kStepBytesX), keep || step > 0);
+      for (int part = 0; part < 2; ++part) {
+        ptx::Wgmma<ptx::Int8Pair>::m64k16_a<Traits::COLS>(
+            acc[part], a[s][part], ptx::wgmma_advance(panel_of_x, s * Stage::kStepBytesX), keep || s > 0);
+      }
     }
+    ptx::wgmma_commit();
   }
 }
 
