@@ -2,7 +2,8 @@
 
 All run in CUDA graphs over rotating buffers, interleaved; ``over torch`` is the median of paired ratios. The shapes are
 linear layers of models (N and K) with 17 to 16,384 rows, drawn from a seed, which the result file holds. B is stored as
-a linear layer stores its weight (NT), or row-major (NN); TN and TT have a column-major A. Every result is compared with the exact one.
+a linear layer stores its weight (NT), or row-major (NN); TN and TT have a column-major A. Every result is compared with
+the exact one.
 
 Writes ``results/<gpu>/int8.json``.
 """

@@ -78,12 +78,16 @@ def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> tuple[Tensor, st
 
 
 def check(a: Tensor, b: Tensor, kernel: int) -> bool:
-    """Compares the kernel's product with the exact one, where it can run it, in poisoned and guarded memory."""
+    """Compares the kernel's product with the exact one, in poisoned and guarded memory. Returns whether it ran."""
     __tracebackhide__ = True
     m, n = a.shape[0], b.shape[1]
     memory = torch.full((m * n + 128,), POISON, dtype=torch.int32, device=DEVICE)
     with only(kernel):
-        _, name = product(a, b, memory[64 : 64 + m * n].view(m, n))
+        try:
+            _, name = product(a, b, memory[64 : 64 + m * n].view(m, n))
+        except RuntimeError as error:  # torch's, of a layout or an alignment that cuBLAS does not support
+            assert "CUBLAS_STATUS" in str(error)
+            return False
     assert name in (NAMES[kernel], "torch")
     assert torch.equal(memory[64 : 64 + m * n].view(m, n), exact(a, b))
     assert bool((memory[:64] == POISON).all() and (memory[64 + m * n :] == POISON).all())

@@ -33,7 +33,7 @@ struct Kernel {
   static int64_t at_once(const DeviceFacts& facts) { return clusters_at_once(facts, C::kCluster); }
   /// Whole waves of work tiles, each with the main loop of its k-tiles; at least the time to move the bytes.
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
-    constexpr double kFixedUs = 2.8, kShare = 0.65;
+    constexpr double kFixedUs = 2.8, kShare = 0.75;
     const auto waves = static_cast<double>(ceil_div(ceil_div(p.m, kTileM) * ceil_div(p.n, kTileN), at_once(facts)));
     const double math_us = waves * (static_cast<double>(ceil_div(p.k, C::BK)) * kLine.step_us + kLine.tile_us);
     const double bytes = 2.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) +
