@@ -47,6 +47,7 @@ def test_large_products_are_ours() -> None:
 def test_kernels_for_a_short_side_take_few_rows(m: int) -> None:
     assert choice(m, 8192, 8192)[0].startswith("int8_skinny_")
     assert choice(m, 8192, 8192, b_major=MN_MAJOR)[0].endswith("_nn")
+    assert choice(2 * m, 8192, 8192, b_major=MN_MAJOR)[0].endswith("_nn")
     assert choice(8192, m // 8 * 8, 8192)[0].startswith("int8_skinny_")
 
 

@@ -23,10 +23,11 @@ template <int ROWS_, int COLS_, int PANELS_, int RING_, int PARTS_ = 1>
 struct Config {
   static constexpr int ROWS = ROWS_, COLS = COLS_, PANELS = PANELS_, PARTS = PARTS_;
   static constexpr int BK = 64 * PANELS;
-  static constexpr int kGroups = ROWS / (64 * PARTS);  // warpgroups
-  static constexpr int kWarpRows = 16 * PARTS;
-  static constexpr int kWarps = 4 * kGroups;          // multiplying warps
-  static constexpr int kThreads = (kWarps + 1) * 32;  // with the warp that loads
+  // Warpgroups: kGroups along the rows of W by kColGroups along those of x. Two parts leave registers for 64 rows of x.
+  static constexpr int kGroups = ROWS / (64 * PARTS), kColGroups = PARTS > 1 && COLS > 64 ? COLS / 64 : 1;
+  static constexpr int kWarpRows = 16 * PARTS, kWarpCols = COLS / kColGroups;
+  static constexpr int kWarps = 4 * kGroups * kColGroups;  // multiplying warps
+  static constexpr int kThreads = (kWarps + 1) * 32;       // with the warp that loads
   static constexpr int kMaxStages = 32;
   // Arrivals that complete a phase of the mbarriers (the table in kernel.cuh).
   static constexpr int kFullArrivals = 1;        // of the loading thread, with the bytes to come
@@ -38,7 +39,7 @@ struct Config {
   // In floats. The padding keeps the fragment stores of 16 rows free of bank conflicts.
   static constexpr int kPatchStride = kWarpRows + 4;
   static constexpr int kPatchBytes = kPatchCols * kPatchStride * 4;
-  static constexpr int kSumBytes = kWarpRows * COLS * 4;  // a warp's sums
+  static constexpr int kSumBytes = kWarpRows * kWarpCols * 4;  // a warp's sums
   // The largest number of slices of K. The sums that other blocks send need shared memory beside the ring.
   static constexpr int kMaxSplits = kGroups > 1 ? 2 : COLS == 32 || PARTS > 1 ? 4 : 8;
   // Behind the ring lie the mbarriers: full, empty, and one for each warp whose sums the block finishes. Behind these

@@ -57,15 +57,21 @@ __device__ __forceinline__ void store_int8(const Params& p, const int32_t (&v)[8
   reinterpret_cast<int4*>(d)[1] = make_int4(v[4], v[5], v[6], v[7]);
 }
 
+/// The first row of x whose sums this warp has.
+template <class Traits>
+__device__ __forceinline__ int first_col() {
+  return Traits::kColGroups == 1 ? 0 : static_cast<int>(threadIdx.x) / 128 % Traits::kColGroups * Traits::kWarpCols;
+}
+
 /// Stores a warp's sums of two parts of W (transpose.cuh): 32 rows of W from `row0` on, of which `rows` exist.
 template <class Traits>
-__device__ __forceinline__ void finish_parts(const Params& p, const int32_t (&acc)[2][Traits::COLS / 2], int32_t* patch,
-                                             int row0, int rows) {
+__device__ __forceinline__ void finish_parts(const Params& p, const int32_t (&acc)[2][Traits::kWarpCols / 2],
+                                             int32_t* patch, int row0, int rows) {
   constexpr int kStride = Traits::kPatchStride;
-  const int lane = threadIdx.x % 32, row = lane % 4 * 8, col = lane / 4;
+  const int lane = threadIdx.x % 32, row = lane % 4 * 8, col = first_col<Traits>() + lane / 4;
 #pragma unroll
-  for (int c0 = 0; c0 < Traits::COLS; c0 += Traits::kPatchCols) {
-    if (c0 >= p.cols) break;
+  for (int c0 = 0; c0 < Traits::kWarpCols; c0 += Traits::kPatchCols) {
+    if (first_col<Traits>() + c0 >= p.cols) break;
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       const int32_t* const from = acc[part] + c0 / 2;
@@ -79,7 +85,7 @@ __device__ __forceinline__ void finish_parts(const Params& p, const int32_t (&ac
     if (row < rows && c0 + col < p.cols) {
       int32_t v[8];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] = patch[col * kStride + row + i];
+      for (int i = 0; i < 8; ++i) v[i] = patch[lane / 4 * kStride + row + i];
       store_int8(p, v, c0 + col, row0 + row);
     }
     __syncwarp();
@@ -91,7 +97,7 @@ __device__ __forceinline__ void finish_parts(const Params& p, const int32_t (&ac
 /// between lanes in `patch`, kPatchCols lines of kPatchStride sums.
 template <class Traits>
 __device__ __forceinline__ void finish_warp(const Params& p,
-                                            const typename Traits::Sum (&acc)[Traits::PARTS][Traits::COLS / 2],
+                                            const typename Traits::Sum (&acc)[Traits::PARTS][Traits::kWarpCols / 2],
                                             typename Traits::Sum* patch, int row0, int rows, tile::BatchOffset offset) {
   if constexpr (Traits::kTransposes) return finish_parts<Traits>(p, acc, patch, row0, rows);
   using Sum = typename Traits::Sum;
@@ -144,12 +150,13 @@ using Four = std::conditional_t<std::is_same_v<Sum, float>, float4, int4>;
 /// whose bytes complete on `bar`.
 template <class Traits>
 __device__ __forceinline__ bool add_slices(const Params& p,
-                                           typename Traits::Sum (&acc)[Traits::PARTS][Traits::COLS / 2], int owner,
+                                           typename Traits::Sum (&acc)[Traits::PARTS][Traits::kWarpCols / 2], int owner,
                                            const typename Traits::Sum* sums, uint32_t bar) {
   using Sum = typename Traits::Sum;
   const int slice = blockIdx.y, lane = threadIdx.x % 32;
-  constexpr int kGroups = Traits::COLS / 8, kQuads = Traits::PARTS * kGroups;
-  const int groups = (p.cols + 7) / 8;  // of eight rows of x; groups beyond x are not sent
+  constexpr int kGroups = Traits::kWarpCols / 8, kQuads = Traits::PARTS * kGroups;
+  const int cols = Traits::kColGroups == 1 ? p.cols : max(p.cols - first_col<Traits>(), 0);
+  const int groups = (cols + 7) / 8;  // of eight rows of x; groups beyond x are not sent
   if (slice != owner) {
     const int mine = slice - (slice > owner);
     const uint32_t to = ptx::cluster_map(ptx::smem_addr(sums) + mine * Traits::kSumBytes + lane * 16, owner);

@@ -18,6 +18,7 @@ constexpr std::tuple kKernels{
     Kernel<Config<128, 64, 1, 200>>{.rate = 4100},
     Kernel<Config<128, 32, 1, 200, 2>>{.rate = 4000},
     Kernel<Config<128, 64, 1, 200, 2>>{.rate = 4000},
+    Kernel<Config<128, 128, 1, 160, 2>>{.rate = 4000},
 };
 // clang-format on
 

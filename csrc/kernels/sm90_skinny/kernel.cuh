@@ -185,15 +185,17 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
     __syncwarp();
   } else {
     const tile::BatchOffset offset = tile::batch_offset(p.epilogue, blockIdx.z);
-    typename Traits::Sum acc[Traits::PARTS][COLS / 2];
+    const int group = warp / 4 / Traits::kColGroups, col_group = warp / 4 % Traits::kColGroups;
+    const int first_row = (Traits::kColGroups == 1 ? warp : group * 4 + warp % 4) * Traits::kWarpRows;
+    typename Traits::Sum acc[Traits::PARTS][Traits::kWarpCols / 2];
     int stage = 0, before = 0;
     uint32_t parity = 0;
     for (int row0 = begin.row0; row0 < p.rows; row0 += row_stride) {
       for (int step = first; step < last; ++step) {
         ptx::mbarrier_wait(full + 8 * stage, parity);
-        const uint32_t x = ring + stage * stage_bytes, w = x + PANELS * Stage::kPanelX + warp / 4 * Stage::kGroup;
+        const uint32_t x = ring + stage * stage_bytes, w = x + PANELS * Stage::kPanelX + group * Stage::kGroup;
         if constexpr (Traits::kTransposes) {
-          multiply_transposed<Traits>(acc, w, x, step > first);
+          multiply_transposed<Traits>(acc, w, x + col_group * Traits::kWarpCols * Stage::kLine, step > first);
         } else {
           ptx::wgmma_fence();
 #pragma unroll
@@ -223,7 +225,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
 #pragma unroll
       for (auto& part : acc) ptx::wgmma_pin(part);
       if (p.release == Release::kWithLastSums && row0 + row_stride >= p.rows) ptx::grid_launch_dependents();
-      const int rows = min(p.tile_rows, p.rows - row0) - warp * Traits::kWarpRows;
+      const int rows = min(p.tile_rows, p.rows - row0) - first_row;
       const int turn = warp % p.finishes;
       const int patch_at = Traits::kFinishAt + turn * (Traits::kPatchBytes + (p.splits - 1) * Traits::kSumBytes);
       auto* const patch = reinterpret_cast<typename Traits::Sum*>(smem + patch_at);
@@ -232,7 +234,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
         if (rows <= 0) break;
         if (!add_slices<Traits>(p, acc, warp / p.finishes, patch + Traits::kPatchBytes / 4, summed + 8 * turn)) break;
       }
-      finish_warp<Traits>(p, acc, patch, row0 + warp * Traits::kWarpRows, rows, offset);
+      finish_warp<Traits>(p, acc, patch, row0 + first_row, rows, offset);
     }
   }
 }

@@ -19,14 +19,14 @@ __device__ __forceinline__ void transpose_bytes(uint32_t (&w)[4]) {
   w[3] = __byte_perm(c, d, 0x7632);
 }
 
-/// Starts the wgmma of a stage, in two groups: `w` and `x` are the warpgroup's part of W and x in shared memory. A lane
-/// has a word of each of four adjacent k, and transposes them to four k of each of four rows. The warp's rows 4 r + i,
-/// for r = l / 4 of lane l, are row r of part i / 2, and the row eight below it for odd i.
+/// Starts the wgmma of a stage, in two groups: `w` and `x` are the warpgroup's parts of W and x in shared memory. A
+/// lane has a word of each of four adjacent k, and transposes them to four k of each of four rows. The warp's rows 4 r
+/// + i, for r = l / 4 of lane l, are row r of part i / 2, and the row eight below it for odd i.
 ///
 /// A group reads its registers until it has ended. Each half of the stage has registers of its own, so that one group
 /// can be in flight while the other half is loaded.
 template <class Traits>
-__device__ __forceinline__ void multiply_transposed(int32_t (&acc)[2][Traits::COLS / 2], uint32_t w, uint32_t x,
+__device__ __forceinline__ void multiply_transposed(int32_t (&acc)[2][Traits::kWarpCols / 2], uint32_t w, uint32_t x,
                                                     bool keep) {
   using Stage = Stage<Traits>;
   static_assert(Traits::PANELS == 1);
@@ -56,7 +56,7 @@ __device__ __forceinline__ void multiply_transposed(int32_t (&acc)[2][Traits::CO
     for (int s = step - 1; s <= step; ++s) {
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
-        ptx::Wgmma<ptx::Int8Pair>::m64k16_a<Traits::COLS>(
+        ptx::Wgmma<ptx::Int8Pair>::m64k16_a<Traits::kWarpCols>(
             acc[part], a[s][part], ptx::wgmma_advance(panel_of_x, s * Stage::kStepBytesX), keep || s > 0);
       }
     }
