@@ -27,22 +27,18 @@ struct Params {
 /// of the row. Those beyond it become zeros.
 template <int kWidth>
 __device__ __forceinline__ uint4 load(const unsigned char* from, int left) {
-  if constexpr (kWidth == 16) {
-    if (left >= 16) return ptx::ld_16(from);
-  }
+  if (kWidth == 16 && left >= 16) return ptx::ld_16(from);
   uint32_t words[4] = {};
-  if constexpr (kWidth >= 8) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (left < 8 * i + 8) continue;
-      words[2 * i] = ptx::ld_4(from + 8 * i);
-      words[2 * i + 1] = ptx::ld_4(from + 8 * i + 4);
+  for (int i = 0; i < 4; ++i) {
+    if (left >= 4 * i + 4) {
+      words[i] = ptx::ld_4(from + 4 * i);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 3; ++j) {
+        if (4 * i + j < left) words[i] |= static_cast<uint32_t>(ptx::ld_1(from + 4 * i + j)) << j * 8;
+      }
     }
-  }
-  const int first = kWidth >= 8 ? left / 8 * 8 : 0;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    if (i >= first && i < left) words[i / 4] |= static_cast<uint32_t>(ptx::ld_1(from + i)) << i % 4 * 8;
   }
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
@@ -118,9 +114,7 @@ Status launch_transpose(const ByteTranspose& matrix, const DeviceFacts& facts, S
   params.cols = static_cast<int32_t>(matrix.cols);
   params.tiles_along_cols = FastDivisor(tiles(matrix.cols));
   const uint64_t unaligned = reinterpret_cast<uintptr_t>(matrix.from) | static_cast<uint64_t>(matrix.from_pitch);
-  auto* const kernel = unaligned % 16 == 0  ? transpose_kernel<16>
-                       : unaligned % 8 == 0 ? transpose_kernel<8>
-                                            : transpose_kernel<1>;
+  auto* const kernel = unaligned % 16 == 0 ? transpose_kernel<16> : transpose_kernel<4>;
   return enqueue_clusters(kernel, dim3(tiles(matrix.rows) * tiles(matrix.cols)), kThreads, 0, 1,
                           has_dependent_launch(facts.cc), static_cast<cudaStream_t>(stream), params);
 }

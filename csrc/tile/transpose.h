@@ -7,8 +7,8 @@
 
 namespace hgemm::tile {
 
-/// A row-major matrix of bytes and where its transpose goes. Pitches are in bytes. `to` and `to_pitch` are multiples of
-/// 16, and to_pitch is at least `rows`.
+/// A row-major matrix of bytes and where its transpose goes. Pitches are in bytes. `from` and `from_pitch` are
+/// multiples of 4, `to` and `to_pitch` are multiples of 16, and to_pitch is at least `rows`.
 struct ByteTranspose {
   const void* from;
   int64_t from_pitch;

@@ -117,7 +117,8 @@ def assert_as_plain(call: Callable[[], Tensor]) -> None:
 @KERNELS
 @LAYOUTS
 def test_every_kernel_is_exact(kernel: int, layout: str) -> None:
-    ran = [check(*operands(m, n, k, layout), kernel) for m, n, k in SHAPES]
+    rows = 1 if layout[0] == "N" else 4  # cuBLAS refuses operands whose rows do not start at multiples of 4 bytes
+    ran = [check(*operands(-(-m // rows) * rows, n, k, layout), kernel) for m, n, k in SHAPES]
     if takes(kernel, layout):
         assert all(ran) or ("skinny" in NAMES[kernel] and sum(ran) >= 3)
     else:
@@ -127,24 +128,24 @@ def test_every_kernel_is_exact(kernel: int, layout: str) -> None:
 @KERNELS
 @LAYOUTS
 def test_slices_of_larger_tensors(kernel: int, layout: str) -> None:
-    """Rows start at multiples of 16, 8, 2 or 1 bytes, and so does the first one."""
-    m, n, k = (40, 136, 264) if "skinny" in NAMES[kernel] else (200, 136, 264)
-    for step in (16, 8, 2, 1):
+    """Rows start at multiples of 16, 8, 4, 2 or 1 bytes, and so does the first one."""
+    m, n, k = (24, 144, 264) if "skinny" in NAMES[kernel] else (200, 144, 264)
+    for step in (16, 8, 4, 2, 1):
         a, b = operands(m + step, n + step, k + step, layout)
         a, b = a[step:, step:], b[step:, step:]
-        if step > 1 or layout == "TN":
+        if step >= 4:
             assert check(a, b, kernel) == (takes(kernel, layout) and (step == 16 or not NAMES[kernel].endswith("_nn")))
-        else:  # a K-major operand at odd addresses is torch's, whatever torch makes of it
+        else:  # cuBLAS refuses such operands
             with only(kernel):
                 assert_as_plain(lambda a=a, b=b: torch._int_mm(a, b))
 
 
 @KERNELS
 def test_operands_without_a_unit_stride_and_expanded_ones(kernel: int) -> None:
-    a, b = rand(48, 2 * 136)[:, ::2], rand(2 * 136, 3 * 80)[::2, ::3]
+    a, b = rand(24, 2 * 136)[:, ::2], rand(2 * 136, 3 * 80)[::2, ::3]
     assert check(a, b, kernel)
-    check(rand(1, 136).expand(48, 136), rand(136, 72), kernel)
-    check(rand(48, 136), rand(136, 1).expand(136, 72), kernel)
+    check(rand(1, 136).expand(24, 136), rand(136, 72), kernel)
+    check(rand(24, 136), rand(136, 1).expand(136, 72), kernel)
 
 
 @pytest.mark.parametrize("layout", ["NT", "NN"])
@@ -164,7 +165,7 @@ def test_no_sum_of_ours_overflows(layout: str) -> None:
 @KERNELS
 @LAYOUTS
 def test_slabs(kernel: int, layout: str) -> None:
-    m, n, k = (64, 1000, 1032) if "skinny" in NAMES[kernel] else (1000, 520, 1032)
+    m, n, k = (24, 1000, 1032) if "skinny" in NAMES[kernel] else (1000, 520, 1032)
     a, b = operands(m, n, k, layout)
     _native.lib().hgemm_set_most_workspace(300_000)
     try:
@@ -178,7 +179,7 @@ def test_random_products(seed: int) -> None:
     """Random sizes, orders, slices and kernels, eight products a seed."""
     generator, ran = random.Random(seed), 0
     for _ in range(8):
-        m = round(2 ** generator.uniform(4.1, 10))
+        m = max(20, 4 * round(2 ** generator.uniform(2.1, 8)))
         n, k = (8 * round(2 ** generator.uniform(0, 7)) for _ in range(2))
         before, behind = generator.choice([0, 0, 8, 16]), generator.choice([0, 8, 24])
         a, b = operands(m + before + behind, n + before + behind, k + before + behind, generator.choice(LAYOUT_NAMES))
@@ -192,9 +193,7 @@ def test_the_choice_is_exact_as_well() -> None:
     for layout in ("NT", "NN"):
         for m, n, k in [*SHAPES, (4096, 4096, 4096), (512, 4096, 4096), (32, 4096, 4096), (65, 4096, 11008)]:
             a, b = operands(m, n, k, layout)
-            result, name = product(a, b)
-            assert torch.equal(result, exact(a, b)), name
-            ours += name != "torch"
+            ours += check(a, b, -1)
     assert ours >= 15
 
 

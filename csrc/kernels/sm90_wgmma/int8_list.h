@@ -22,7 +22,7 @@ constexpr std::tuple kKernels{
     // Most large C.
     Kernel<Int8<Config<Consumers::kPingpong, 128, 192, 5, 2, 1, 1>>>{.step_us = 0.495, .tile_us = 0.1},
     // C of few waves, and small C.
-    Kernel<Int8<Config<Consumers::kPingpong, 128, 128, 6, 2, 1, 1>>>{.step_us = 0.348, .tile_us = 0.1},
+    Kernel<Int8<Config<Consumers::kPingpong, 128, 128, 6, 2, 1, 1>>>{.step_us = 0.36, .tile_us = 0.1},
     Kernel<Int8<Config<Consumers::kPingpong, 64, 128, 8, 2, 1, 1>>>{.step_us = 0.215, .tile_us = 0.1},
 };
 
