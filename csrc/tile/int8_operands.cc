@@ -68,7 +68,7 @@ bool takes_int8(const Problem& p, Reason* why) {
     return refuse(why, "M and N must be at most 2^30, got %lld and %lld", static_cast<long long>(p.m),
                   static_cast<long long>(p.n));
   }
-  // With this K the sum of products of -128 and -128 is 2^31. Torch's kernels saturate such sums, or not.
+  // With this K the sum of products of -128 and -128 is 2^31. Torch's kernels saturate such a sum.
   constexpr int64_t kOverflowing = int64_t{1} << 17;
   if (p.k >= kOverflowing) {
     return refuse(why, "K must be less than 2^17, so that no sum can overflow, got %lld", static_cast<long long>(p.k));

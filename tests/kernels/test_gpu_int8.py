@@ -150,7 +150,7 @@ def test_operands_without_a_unit_stride_and_expanded_ones(kernel: int) -> None:
 
 @pytest.mark.parametrize("layout", ["NT", "NN"])
 def test_no_sum_of_ours_overflows(layout: str) -> None:
-    """Beyond this K, torch's kernels do not agree on the result: sums saturate, or not."""
+    """From this K on a sum may be 2**31 or more. Torch's kernels saturate it, and ours would wrap around."""
     k = (1 << 17) - 8
     a = torch.full((32, k + 8), -128, dtype=torch.int8, device=DEVICE)
     b = torch.full((32, k + 8) if layout == "NT" else (k + 8, 32), -128, dtype=torch.int8, device=DEVICE)
