@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 
 import pytest
-from helpers import needs_library
+import torch
+from helpers import counted, needs_library
+from test_devices import MISSING, Api, product
 
 from hgemm_ops import _native, _variants
 
@@ -70,3 +72,16 @@ def test_copies_cost_time() -> None:
     both = choice(4096, 4096, 4096, a_major=MN_MAJOR, b_major=MN_MAJOR)[1]
     assert plain + 5 < moved < both - 5
     assert choice(4096, 4096, 4104)[1] > plain + 5  # rows start at multiples of 8 bytes
+
+
+@pytest.mark.parametrize("settings", [(), (0,), (_native.AUTO, _native.NUMERICS.index("batch_invariant_or_raise"))])
+def test_the_plan_leaves_a_device_without_kernels_to_torch(settings: tuple[int, ...]) -> None:
+    """A kernel that the context names takes other dtypes, and int8 sums are exact whatever their order is."""
+    table, plan = Api.from_address(_native.lib().hgemm_gemm_api()), ctypes.create_string_buffer(4096)
+    call = product(MISSING - 2, torch.int8)
+    call.out_dtype = _native.DTYPES.index(torch.int32)
+    with counted(*settings) as tally:
+        assert table.plan(call, plan) == 0  # HGEMM_TORCH
+        (row,) = tally.rows()
+    assert (_native.DTYPES[row.dtype], row.variant, row.calls) == (torch.int8, TORCH, 1)
+    assert _native.NUMERICS[row.numerics] == "fast"
