@@ -239,6 +239,8 @@ def _no_library() -> str:
 
 
 def _unsupported_dtype(dtype: torch.dtype) -> str:
+    if dtype == torch.int8:
+        return "only floating-point matmuls are explained here; a report has the reasons for int8 (torch._int_mm)"
     taken = _native.KERNEL_DTYPES
     names = ", ".join(map(_native.dtype_name, taken))
     return "" if dtype in taken else f"our kernels support {names}, not {_native.dtype_name(dtype)}"
