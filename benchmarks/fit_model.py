@@ -41,8 +41,9 @@ from __future__ import annotations
 import ctypes
 import json
 import lzma
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ TORCH = "torch"
 #: learned.h's kShapeFeatures: the index of the first feature of a kernel or of torch, log2 of its predicted time.
 PREDICTED = 20
 UNIT, MOST = 4096, 127  # leaves are integers, at most MOST, in units of 2^shift / UNIT
-BORDERS, MOST_DEPTH = 129, 8  # learned.h's kBorders and kMostDepth
+#: learned.h's constants
+MOST_TREES, MOST_OWN_QUESTIONS, MOST_DEPTH, LEAF_PADDING = 1280, 1024, 7, 16
 MARGIN, DOUBTED = 1.02, 0.4  # kLearnedMargin and kLearnedDoubt of csrc/dispatch/estimates.cc
 FOLDS = 4
 
@@ -198,47 +200,38 @@ def score(shapes: Sequence[Shape], chosen: Sequence[str]) -> str:
 
 
 @dataclass
-class Trees:
-    """A forest in the form of learned.h. ``borders`` has, for each feature, the borders that some tree asks about."""
+class Tree:
+    """``questions`` has a feature and a border for each level: the bits of the index into ``leaf``, the lowest first."""
 
-    bias: float
-    depth: int
-    borders: list[list[float]]
-    feature: list[int] = field(default_factory=list)
-    border: list[int] = field(default_factory=list)
-    leaf: list[int] = field(default_factory=list)
-    shift: list[int] = field(default_factory=list)
+    questions: list[tuple[int, float]]
+    leaf: list[int]
+    shift: int
+
+    def sorted(self, shared: int) -> Tree:
+        """The same tree, with the questions about shared features last."""
+        order = sorted(range(len(self.questions)), key=lambda level: self.questions[level][0] < shared)
+        places = (sum((i >> bit & 1) << level for bit, level in enumerate(order)) for i in range(len(self.leaf)))
+        return Tree([self.questions[level] for level in order], [self.leaf[i] for i in places], self.shift)
+
+    def own(self, shared: int) -> int:
+        """The number of questions about features that are not shared."""
+        return sum(feature >= shared for feature, _ in self.questions)
 
 
-def trees_of(model: CatBoostRegressor, path: Path) -> Trees:
+def trees_of(model: CatBoostRegressor, path: Path) -> tuple[float, list[Tree]]:
+    """The bias of a model, and its trees."""
     model.save_model(str(path), format="json")
     data = json.loads(path.read_text())
-    every = data["oblivious_trees"]
     scale, (bias,) = data["scale_and_bias"]
     if scale != 1:
         raise ValueError(f"a scale of {scale}")
-    asked = {(split["float_feature_index"], split["border"]) for tree in every for split in tree["splits"]}
-    borders = [
-        sorted(border for feature, border in asked if feature == i)
-        for i in range(1 + max(feature for feature, _ in asked))
-    ]
-    trees = Trees(bias, max(len(tree["splits"]) for tree in every), borders)
-    # One border is for a question that is always false.
-    if trees.depth > MOST_DEPTH or max(map(len, borders)) >= BORDERS:
-        raise ValueError(f"{trees.depth} levels, up to {max(map(len, borders))} borders")
-    for tree in every:
-        missing = trees.depth - len(tree["splits"])
-        for split in tree["splits"]:
-            trees.feature.append(split["float_feature_index"])
-            trees.border.append(borders[split["float_feature_index"]].index(split["border"]))
-        trees.feature += [0] * missing
-        trees.border += [len(borders[0])] * missing
+    trees = []
+    for tree in data["oblivious_trees"]:
+        questions = [(split["float_feature_index"], split["border"]) for split in tree["splits"]]
         largest = max(map(abs, tree["leaf_values"])) * UNIT
-        trees.shift.append(next(shift for shift in range(16) if largest / 2**shift < MOST + 0.5))
-        values = [round(value * UNIT / 2 ** trees.shift[-1]) for value in tree["leaf_values"]]
-        trees.leaf += values + [0] * ((len(values) << missing) - len(values))
-    borders[0].append(float("inf"))
-    return trees
+        shift = next(shift for shift in range(16) if largest / 2**shift < MOST + 0.5)
+        trees.append(Tree(questions, [round(value * UNIT / 2**shift) for value in tree["leaf_values"]], shift))
+    return bias, trees
 
 
 def lines(values: Sequence[object]) -> str:
@@ -256,23 +249,64 @@ def number(value: float) -> str:
     return "1e30f" if value == float("inf") else f"{value:.6g}f" if "." in f"{value:.6g}" else f"{value:.6g}.f"
 
 
-def source(head: dict[str, Any], models: dict[str, CatBoostRegressor], scratch: Path) -> str:
+def forest(name: str, bias: float, trees: Sequence[Tree], shared: int, features: int) -> tuple[str, str]:
+    """A forest in the form of learned.h's: its arrays, and its initialiser.
+
+    ``shared`` is how many of the ``features`` are the same for all kernels.
+    """
+    trees = sorted((tree.sorted(shared) for tree in trees), key=lambda tree: (tree.own(shared), tree.shift))
+    depth = max(len(tree.questions) for tree in trees)
+    runs = Counter((tree.own(shared), tree.shift) for tree in trees)
+    asked = sorted(
+        (feature, border, place, bit)
+        for place, tree in enumerate(trees)
+        for bit, (feature, border) in enumerate(tree.questions)
+        if feature < shared
+    )
+    own = sorted({question for tree in trees for question in tree.questions if question[0] >= shared})
+    first = [sum(question[0] < f for question in asked) for f in range(shared + 1)]
+    start = [0] * len(trees)
+    for f in range(shared):
+        for _, _, place, bit in asked[first[f] : (first[f] + first[f + 1]) // 2]:
+            start[place] |= 1 << bit
+    if len(trees) > MOST_TREES or len(own) > MOST_OWN_QUESTIONS or depth > MOST_DEPTH:
+        raise ValueError(f"{len(trees)} trees of {depth} levels, {len(own)} questions about kernels")
+    arrays: dict[str, tuple[str, Sequence[object]]] = {
+        "runs": ("Forest::Run", [f"{{{count},{questions},{shift}}}" for (questions, shift), count in runs.items()]),
+        "border": ("float", [number(border) for _, border, _, _ in asked]),
+        "first": ("uint16_t", first),
+        "tree": ("uint16_t", [place for _, _, place, _ in asked]),
+        "bit": ("uint8_t", [1 << bit for _, _, _, bit in asked]),
+        "start": ("uint8_t", start),
+        "own_border": ("float", [number(border) for _, border in own]),
+        "own_first": ("uint16_t", [sum(q[0] < f for q in own) for f in range(shared, features + 1)]),
+        "asked": ("uint16_t", [own.index(q) for tree in trees for q in tree.questions[: tree.own(shared)]]),
+        "leaf": (
+            "signed char",
+            [value for tree in trees for value in tree.leaf + [0] * ((1 << depth) - len(tree.leaf))]
+            + [0] * LEAF_PADDING,
+        ),
+    }
+    if not own:
+        arrays = {array: arrays[array] for array in arrays if array not in ("own_border", "own_first", "asked")}
+    names = {array: f"k{name}{array.title().replace('_', '')}" for array in arrays}
+    text = "\n".join(
+        f"constexpr {kind} {names[array]}[] = {{\n{lines(values)}}};" for array, (kind, values) in arrays.items()
+    )
+    members = {"trees": len(trees), "depth": depth, "bias": repr(bias), "unit": f"1.0 / {UNIT}", "run_count": len(runs)}
+    members |= {"runs": names["runs"], "shared": shared} | names
+    return text, f".{name.lower()} = {{{', '.join(f'.{member} = {value}' for member, value in members.items())}}}"
+
+
+def source(head: dict[str, Any], models: dict[str, tuple[CatBoostRegressor, int]], scratch: Path) -> str:
+    """The text of the file that learned.cc includes. ``models`` has each model and the number of its features."""
     names = " and ".join(head["gpus"])
     text = [f"// Written by benchmarks/fit_model.py from {head['shapes']} shapes measured on one each of {names}."]
     members = []
-    for name, model in models.items():
-        trees = trees_of(model, scratch)
-        rows = "},\n{".join(lines([number(border) for border in borders]) for borders in trees.borders)
-        text.append(f"constexpr unsigned char k{name}Feature[] = {{\n{lines(trees.feature)}}};")
-        text.append(f"constexpr unsigned char k{name}Border[] = {{\n{lines(trees.border)}}};")
-        text.append(f"constexpr float k{name}Borders[][kBorders] = {{{{{rows}}}}};")
-        text.append(f"constexpr signed char k{name}Leaf[] = {{\n{lines(trees.leaf)}}};")
-        text.append(f"constexpr unsigned char k{name}Shift[] = {{\n{lines(trees.shift)}}};")
-        arrays = (f".{part.lower()} = k{name}{part}" for part in ("Feature", "Border", "Borders", "Leaf", "Shift"))
-        sizes = f".trees = {model.tree_count_}, .depth = {trees.depth}"
-        members.append(
-            f".{name.lower()} = {{{sizes}, .bias = {trees.bias!r}, .unit = 1.0 / {UNIT}, {', '.join(arrays)}}}"
-        )
+    for name, (model, count) in models.items():
+        arrays, member = forest(name, *trees_of(model, scratch), PREDICTED if name == "Kernels" else count, count)
+        text.append(arrays)
+        members.append(member)
     text.append(f"constexpr Learned kLearnedSm90 = {{{', '.join(members)}}};")
     return "\n".join(text) + "\n"
 
@@ -308,9 +342,9 @@ def main(check: bool, data: tuple[Path, ...], output: Path) -> None:
             click.echo(f"{kind:>13} " + score([shapes[i] for i in of_kind], [chosen[i] for i in of_kind]))
         return
     models = {
-        "Kernels": fit(KERNELS, kernels.x, kernels.y, kernels.weights),
-        "Torch": fit(BESIDE, x, y, weights),
-        "Doubt": fit(DOUBT, beside_lead, off, weights),
+        "Kernels": (fit(KERNELS, kernels.x, kernels.y, kernels.weights), kernels.x.shape[1]),
+        "Torch": (fit(BESIDE, x, y, weights), x.shape[1]),
+        "Doubt": (fit(DOUBT, beside_lead, off, weights), beside_lead.shape[1]),
     }
     scratch = output.with_suffix(".json")
     output.write_bytes(lzma.compress(source(head, models, scratch).encode(), preset=9 | lzma.PRESET_EXTREME))

@@ -76,12 +76,12 @@ double correct_kernels(const Learned& learned, const Question& question, const C
   for (int i = 0; i < contenders.count; ++i) {
     if (is_learned(contenders.all[i])) fastest = std::min(fastest, us[i]);
   }
-  Rows rows{};
+  Rows rows;
   double* of_row[kRows];
   int row = 0;
   const auto correct_rows = [&] {
     double corrections[kRows];
-    factors(learned.kernels, rows, row, corrections);
+    factors(learned.kernels, features, rows, row, corrections);
     for (int i = 0; i < row; ++i) {
       const double share = shares[of_row[i] - us];
       *of_row[i] *= corrections[i];
@@ -97,11 +97,11 @@ double correct_kernels(const Learned& learned, const Question& question, const C
       continue;
     }
     kernel_features(variant(contenders.all[i].id), question.product, question.facts, us[i], features);
-    for (int f = 0; f < kKernelFeatures; ++f) rows.answer[f][row] = features[f];
+    for (int f = 0; f < kOwnFeatures; ++f) rows.feature[f][row] = features[kShapeFeatures + f];
     of_row[row++] = &us[i];
     if (row == kRows) correct_rows();
   }
-  correct_rows();
+  if (row > 0) correct_rows();
   return best;
 }
 

@@ -4,24 +4,50 @@
 // be off.
 #pragma once
 
+#include <cstdint>
+
 #include "core/problem.h"
 
 namespace hgemm {
 
 /// A sum of oblivious decision trees: all nodes of one level of a tree ask the same question, whether a feature is
-/// above one of its borders. Every tree has `depth` levels. `feature` and `border` have one entry for each level of
-/// each tree: the row and the column of `borders`. `leaf` has 2^depth entries for each tree, in units of `unit` times
-/// two to the power of the tree's `shift` (late trees have small leaves). The sum over all trees, plus `bias`, is the
-/// log2 of the result.
-constexpr int kBorders = 129, kMostDepth = 8;
+/// above a border. The answers are the bits of an index into the tree's leaves. The sum of one leaf of each tree, plus
+/// `bias`, is the log2 of the result.
+///
+/// A forest corrects the times of several kernels for one shape. So the features fall in two: those that all kernels
+/// share, which come first, and those of one kernel. The arrays have the questions, not the trees, in order: a question
+/// about a shared feature is asked once, and sets or clears its bit for every kernel.
 struct Forest {
+  /// Consecutive trees with the same number of questions about a kernel's own features. These are the low bits of the
+  /// index. The leaves of these trees are in units of `unit` times two to the power of `shift`: late trees have small
+  /// leaves.
+  struct Run {
+    uint16_t trees;
+    uint8_t questions, shift;
+  };
+
   int trees, depth;
   double bias, unit;
-  const unsigned char *feature, *border;
-  const float (*borders)[kBorders];
+  int run_count;
+  const Run* runs;
+
+  /// The questions about shared feature f, by ascending border, are those from first[f] to first[f + 1]. Question q
+  /// belongs to bit bit[q] of the index of tree tree[q]. `start` has the index of each tree where the answers are yes
+  /// in the lower half of a feature's questions, and no in the upper half.
+  int shared;
+  const float* border;
+  const uint16_t *first, *tree;
+  const uint8_t *bit, *start;
+
+  /// The questions about a kernel's own features, in the same order; no two are equal. `asked` has the questions of
+  /// each tree.
+  const float* own_border = nullptr;
+  const uint16_t *own_first = nullptr, *asked = nullptr;
+
+  /// 2^depth leaves for each tree, and then kLeafPadding bytes, which a vector load may touch.
   const signed char* leaf;
-  const unsigned char* shift;
 };
+constexpr int kMostTrees = 1280, kMostOwnQuestions = 1024, kMostDepth = 7, kLeafPadding = 16;
 
 /// The numbers of features, which a forest gets in this order: first those of the shape, then those of the kernel or of
 /// torch.
@@ -50,21 +76,20 @@ int learned_code(Family family);
 /// analytic predictions until the trees are fitted again.
 constexpr int kLastLearnedCode = 10;
 
-/// The features of at most kRows kernels, which go through the trees together: each question is asked of all of them at
-/// once, with one or a few vector instructions.
-constexpr int kRows = 16;
-constexpr int kLanes = 4;
-using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
-union Rows {
-  Floats answers[kKernelFeatures][kRows / kLanes];
-  float answer[kKernelFeatures][kRows];
+/// The own features of at most kRows kernels, which go through the trees together.
+constexpr int kRows = 32, kOwnFeatures = kKernelFeatures - kShapeFeatures;
+struct Rows {
+  alignas(32) float feature[kOwnFeatures][kRows];
 };
 
-/// The factor by which a forest corrects the prediction with these features.
+/// The factor by which a forest whose features are all shared corrects the prediction with these features.
 double factor(const Forest& forest, const float* features);
 
-/// The factors for the first `count` kernels of `rows`.
-void factors(const Forest& forest, const Rows& rows, int count, double* out);
+/// The factors for the first `count` kernels of `rows`, of a shape with these shared features.
+void factors(const Forest& forest, const float* shared, const Rows& rows, int count, double* out);
+
+/// The same without vector instructions that some CPUs lack.
+void plain_factors(const Forest& forest, const float* shared, const Rows& rows, int count, double* out);
 
 /// The forests of a chip.
 struct Learned {
