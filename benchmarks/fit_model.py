@@ -74,7 +74,7 @@ TORCH = "torch"
 PREDICTED = 20
 UNIT, MOST = 4096, 127  # leaves are integers, at most MOST, in units of 2^shift / UNIT
 #: learned.h's constants
-MOST_TREES, MOST_OWN_QUESTIONS, MOST_DEPTH, LEAF_PADDING = 1280, 1024, 7, 16
+MOST_TREES, MOST_QUESTIONS, MOST_OWN_QUESTIONS, MOST_DEPTH, PADDING = 1280, 3072, 1024, 7, 32
 MARGIN, DOUBTED = 1.02, 0.4  # kLearnedMargin and kLearnedDoubt of csrc/dispatch/estimates.cc
 FOLDS = 4
 
@@ -257,38 +257,28 @@ def forest(name: str, bias: float, trees: Sequence[Tree], shared: int, features:
     trees = sorted((tree.sorted(shared) for tree in trees), key=lambda tree: (tree.own(shared), tree.shift))
     depth = max(len(tree.questions) for tree in trees)
     runs = Counter((tree.own(shared), tree.shift) for tree in trees)
-    asked = sorted(
-        (feature, border, place, bit)
-        for place, tree in enumerate(trees)
-        for bit, (feature, border) in enumerate(tree.questions)
-        if feature < shared
-    )
-    own = sorted({question for tree in trees for question in tree.questions if question[0] >= shared})
-    first = [sum(question[0] < f for question in asked) for f in range(shared + 1)]
-    start = [0] * len(trees)
-    for f in range(shared):
-        for _, _, place, bit in asked[first[f] : (first[f] + first[f + 1]) // 2]:
-            start[place] |= 1 << bit
-    if len(trees) > MOST_TREES or len(own) > MOST_OWN_QUESTIONS or depth > MOST_DEPTH:
-        raise ValueError(f"{len(trees)} trees of {depth} levels, {len(own)} questions about kernels")
+    every = sorted({question for tree in trees for question in tree.questions})
+    common = [question for question in every if question[0] < shared]
+    own = every[len(common) :]
+    asked = [common.index(question) for tree in trees for question in reversed(tree.questions[tree.own(shared) :])]
+    if len(trees) > MOST_TREES or len(common) > MOST_QUESTIONS or len(own) > MOST_OWN_QUESTIONS or depth > MOST_DEPTH:
+        raise ValueError(f"{len(trees)} trees of {depth} levels, {len(common)} and {len(own)} questions")
     arrays: dict[str, tuple[str, Sequence[object]]] = {
         "runs": ("Forest::Run", [f"{{{count},{questions},{shift}}}" for (questions, shift), count in runs.items()]),
-        "border": ("float", [number(border) for _, border, _, _ in asked]),
-        "first": ("uint16_t", first),
-        "tree": ("uint16_t", [place for _, _, place, _ in asked]),
-        "bit": ("uint8_t", [1 << bit for _, _, _, bit in asked]),
-        "start": ("uint8_t", start),
+        "border": ("float", [number(border) for _, border in common] + ["0"] * PADDING),
+        "first": ("uint16_t", [sum(q[0] < f for q in common) for f in range(shared + 1)]),
+        "asked": ("uint16_t", asked),
         "own_border": ("float", [number(border) for _, border in own]),
         "own_first": ("uint16_t", [sum(q[0] < f for q in own) for f in range(shared, features + 1)]),
-        "asked": ("uint16_t", [own.index(q) for tree in trees for q in tree.questions[: tree.own(shared)]]),
+        "own_asked": ("uint16_t", [own.index(q) for tree in trees for q in tree.questions[: tree.own(shared)]]),
         "leaf": (
             "signed char",
             [value for tree in trees for value in tree.leaf + [0] * ((1 << depth) - len(tree.leaf))]
-            + [0] * LEAF_PADDING,
+            + [0] * PADDING,
         ),
     }
     if not own:
-        arrays = {array: arrays[array] for array in arrays if array not in ("own_border", "own_first", "asked")}
+        arrays = {array: arrays[array] for array in arrays if not array.startswith("own_")}
     names = {array: f"k{name}{array.title().replace('_', '')}" for array in arrays}
     text = "\n".join(
         f"constexpr {kind} {names[array]}[] = {{\n{lines(values)}}};" for array, (kind, values) in arrays.items()

@@ -70,17 +70,76 @@ double result_of(const Forest& forest, int sum) {
   return std::exp2(forest.bias + forest.unit * sum);
 }
 
-/// Asks the questions about shared features. `index` receives the bits of each tree's index; those of the other
-/// questions stay 0. Answers that differ from Forest::start's are next to the middle of a feature's questions.
-void ask_shared(const Forest& forest, const float* features, uint8_t* index) {
-  std::copy_n(forest.start, forest.trees, index);
+/// Asks the questions about shared features. An answer is 1 for yes and 0 for no.
+void plain_ask_shared(const Forest& forest, const float* features, uint8_t* answers) {
   for (int f = 0; f < forest.shared; ++f) {
-    const float feature = features[f];
-    const int first = forest.first[f], last = forest.first[f + 1], middle = (first + last) / 2;
-    for (int q = middle; q < last && feature > forest.border[q]; ++q) index[forest.tree[q]] ^= forest.bit[q];
-    for (int q = middle; q > first && !(feature > forest.border[q - 1]); --q) {
-      index[forest.tree[q - 1]] ^= forest.bit[q - 1];
+    for (int q = forest.first[f]; q < forest.first[f + 1]; ++q) answers[q] = features[f] > forest.border[q];
+  }
+}
+
+/// Writes the indices of trees with kQuestions questions about shared features, without the bits of the others. Returns
+/// the first question of the next tree.
+template <int kQuestions>
+const uint16_t* index_trees(int trees, const uint8_t* answers, const uint16_t* asked, int own, uint8_t* index) {
+  for (int tree = 0; tree < trees; ++tree, asked += kQuestions) {
+    unsigned bits = 0;
+#pragma GCC unroll 7
+    for (int i = 0; i < kQuestions; ++i) bits = 2 * bits + answers[asked[i]];
+    index[tree] = static_cast<uint8_t>(bits << own);
+  }
+  return asked;
+}
+
+constexpr decltype(&index_trees<0>) kIndexTrees[kMostDepth + 1] = {
+    index_trees<0>, index_trees<1>, index_trees<2>, index_trees<3>,
+    index_trees<4>, index_trees<5>, index_trees<6>, index_trees<7>};
+
+#ifdef __x86_64__
+
+/// plain_ask_shared(), 32 questions at a time. What is written beyond the questions of a feature is overwritten by the
+/// next one's answers.
+[[gnu::target("avx2")]] void avx2_ask_shared(const Forest& forest, const float* features, uint8_t* answers) {
+  const __m256i one = _mm256_set1_epi8(1), in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  for (int f = 0; f < forest.shared; ++f) {
+    const __m256 feature = _mm256_broadcast_ss(features + f);
+    for (int q = forest.first[f]; q < forest.first[f + 1]; q += 32) {
+      __m256i above[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const __m256 border = _mm256_loadu_ps(forest.border + q + 8 * i);
+        above[i] = _mm256_castps_si256(_mm256_cmp_ps(feature, border, _CMP_GT_OQ));
+      }
+      // Packing works on halves of vectors, and leaves groups of four bytes out of order.
+      const __m256i packed =
+          _mm256_packs_epi16(_mm256_packs_epi32(above[0], above[1]), _mm256_packs_epi32(above[2], above[3]));
+      const __m256i bytes = _mm256_and_si256(_mm256_permutevar8x32_epi32(packed, in_order), one);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(answers + q), bytes);
     }
+  }
+}
+
+const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+
+void ask_shared(const Forest& forest, const float* features, uint8_t* answers) {
+  (has_avx2 ? avx2_ask_shared : plain_ask_shared)(forest, features, answers);
+}
+
+#else
+
+void ask_shared(const Forest& forest, const float* features, uint8_t* answers) {
+  plain_ask_shared(forest, features, answers);
+}
+
+#endif
+
+/// The index of each tree by its questions about shared features. The bits of the other questions are 0.
+void index_shared(const Forest& forest, const float* features, uint8_t* index) {
+  uint8_t answers[kMostQuestions + kPadding];
+  ask_shared(forest, features, answers);
+  const uint16_t* asked = forest.asked;
+  for (const Forest::Run& run : runs_of(forest)) {
+    asked = kIndexTrees[forest.depth - run.questions](run.trees, answers, asked, run.questions, index);
+    index += run.trees;
   }
 }
 
@@ -148,11 +207,11 @@ constexpr SumLeaves kSumLeaves[kMostDepth + 1] = {sum_leaves<0>, sum_leaves<1>, 
   constexpr int kMostAtOnce = 256;  // trees whose leaves, of at most 127 each, have a sum of 16 bits
   uint8_t index[kMostTrees];
   __m256i answers[kMostOwnQuestions];
-  ask_shared(forest, shared, index);
+  index_shared(forest, shared, index);
   ask_rows(forest, rows, answers);
   int sums[kRows] = {};
   const signed char* leaf = forest.leaf;
-  const uint16_t* asked = forest.asked;
+  const uint16_t* asked = forest.own_asked;
   const uint8_t* at = index;
   for (const Forest::Run& run : runs_of(forest)) {
     for (int tree = 0; tree < run.trees; tree += kMostAtOnce) {
@@ -282,7 +341,7 @@ void torch_features(const Problem& p, const DeviceFacts& facts, double predicted
 
 double factor(const Forest& forest, const float* features) {
   uint8_t index[kMostTrees];
-  ask_shared(forest, features, index);
+  index_shared(forest, features, index);
   int sum = 0;
   const signed char* leaf = forest.leaf;
   const uint8_t* at = index;
@@ -296,7 +355,7 @@ double factor(const Forest& forest, const float* features) {
 
 void plain_factors(const Forest& forest, const float* shared, const Rows& rows, int count, double* out) {
   uint8_t index[kMostTrees], answers[kMostOwnQuestions];
-  ask_shared(forest, shared, index);
+  index_shared(forest, shared, index);
   for (int row = 0; row < count; ++row) {
     for (int f = 0; f < kOwnFeatures; ++f) {
       const float feature = rows.feature[f][row];
@@ -304,7 +363,7 @@ void plain_factors(const Forest& forest, const float* shared, const Rows& rows, 
     }
     int sum = 0;
     const signed char* leaf = forest.leaf;
-    const uint16_t* asked = forest.asked;
+    const uint16_t* asked = forest.own_asked;
     const uint8_t* at = index;
     for (const Forest::Run& run : runs_of(forest)) {
       int of_run = 0;
@@ -322,7 +381,6 @@ void plain_factors(const Forest& forest, const float* shared, const Rows& rows, 
 #ifdef __x86_64__
 
 void factors(const Forest& forest, const float* shared, const Rows& rows, int count, double* out) {
-  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
   (has_avx2 ? avx2_factors : plain_factors)(forest, shared, rows, count, out);
 }
 

@@ -15,12 +15,11 @@ namespace hgemm {
 /// `bias`, is the log2 of the result.
 ///
 /// A forest corrects the times of several kernels for one shape. So the features fall in two: those that all kernels
-/// share, which come first, and those of one kernel. The arrays have the questions, not the trees, in order: a question
-/// about a shared feature is asked once, and sets or clears its bit for every kernel.
+/// share, which come first, and those of one kernel. Questions about shared features are the high bits of an index, and
+/// are asked once.
 struct Forest {
-  /// Consecutive trees with the same number of questions about a kernel's own features. These are the low bits of the
-  /// index. The leaves of these trees are in units of `unit` times two to the power of `shift`: late trees have small
-  /// leaves.
+  /// Consecutive trees with the same number of questions about a kernel's own features. The leaves of these trees are
+  /// in units of `unit` times two to the power of `shift`: late trees have small leaves.
   struct Run {
     uint16_t trees;
     uint8_t questions, shift;
@@ -31,23 +30,20 @@ struct Forest {
   int run_count;
   const Run* runs;
 
-  /// The questions about shared feature f, by ascending border, are those from first[f] to first[f + 1]. Question q
-  /// belongs to bit bit[q] of the index of tree tree[q]. `start` has the index of each tree where the answers are yes
-  /// in the lower half of a feature's questions, and no in the upper half.
+  /// The questions about shared feature f, by ascending border, are those from first[f] to first[f + 1]. No two are
+  /// equal. `asked` has the questions of each tree, the highest bit first. kPadding more borders may be read.
   int shared;
   const float* border;
-  const uint16_t *first, *tree;
-  const uint8_t *bit, *start;
+  const uint16_t *first, *asked;
 
-  /// The questions about a kernel's own features, in the same order; no two are equal. `asked` has the questions of
-  /// each tree.
+  /// The same for the kernels' own features, but with the lowest bit first and without padding.
   const float* own_border = nullptr;
-  const uint16_t *own_first = nullptr, *asked = nullptr;
+  const uint16_t *own_first = nullptr, *own_asked = nullptr;
 
-  /// 2^depth leaves for each tree, and then kLeafPadding bytes, which a vector load may touch.
+  /// 2^depth leaves for each tree. kPadding more may be read.
   const signed char* leaf;
 };
-constexpr int kMostTrees = 1280, kMostOwnQuestions = 1024, kMostDepth = 7, kLeafPadding = 16;
+constexpr int kMostTrees = 1280, kMostQuestions = 3072, kMostOwnQuestions = 1024, kMostDepth = 7, kPadding = 32;
 
 /// The numbers of features, which a forest gets in this order: first those of the shape, then those of the kernel or of
 /// torch.
