@@ -4,8 +4,8 @@
 //   decisions TABLE choices COUNT    prints the decisions on COUNT random problems of every kind, a line each
 //   decisions TABLE times COUNT      prints the mean nanoseconds of COUNT decisions on matmuls, by their steps
 //
-// TABLE has a line for each measured time: cc, SMs, bytes of L2, GB/s, dtype, layout of A and B, alignment, batch, M, N,
-// K, kernel ("torch" or a name) and microseconds. The times of a shape follow one another.
+// TABLE has a line for each measured time: cc, SMs, bytes of L2, GB/s, dtype, layout of A and B, alignment, batch, M,
+// N, K, kernel ("torch" or a name) and microseconds. The times of a shape follow one another.
 #include <sys/resource.h>
 #include <time.h>
 
@@ -325,8 +325,8 @@ void read_table(const char* path) {
   int dtype, a, b;
   std::string kernel;
   double us;
-  while (file >> e.cc >> e.sm_count >> e.l2_bytes >> e.dram_gbs >> dtype >> a >> b >> e.align >> e.batch >> e.m >> e.n >>
-         e.k >> kernel >> us) {
+  while (file >> e.cc >> e.sm_count >> e.l2_bytes >> e.dram_gbs >> dtype >> a >> b >> e.align >> e.batch >> e.m >>
+         e.n >> e.k >> kernel >> us) {
     e.dtype = static_cast<DType>(dtype);
     e.a_major = static_cast<Major>(a);
     e.b_major = static_cast<Major>(b);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/ceil_div.h"
 #include "core/chip.h"
 #include "core/problem.h"
 
@@ -82,9 +83,8 @@ inline double tiled_gemm_us(const Problem& p, const DeviceFacts& facts, const Ti
   const Tile& t = kernel.tile;
   const double clk_per_us = chip.clock_ghz * 1e3;
 
-  const int64_t steps_in_all = (p.k + t.bk - 1) / t.bk;
-  const double steps = static_cast<double>((steps_in_all + kernel.splits - 1) / kernel.splits);
-  const int64_t tiles = ((p.m + t.bm - 1) / t.bm) * ((p.n + t.bn - 1) / t.bn) * p.batches() * kernel.splits;
+  const double steps = static_cast<double>(ceil_div(ceil_div(p.k, t.bk), kernel.splits));
+  const int64_t tiles = ceil_div(p.m, t.bm) * ceil_div(p.n, t.bn) * p.batches() * kernel.splits;
 
   const double rows = static_cast<double>(std::min<int64_t>(t.bm, p.m));
   const double cols = static_cast<double>(std::min<int64_t>(t.bn, p.n));

@@ -170,7 +170,13 @@ struct Problem {
 /// `ld` is the leading dimension, in elements. `batch_outer` and `batch_inner` are the extents of the batch: the stride
 /// over an extent of one does not count. A null address stands for memory that is not allocated yet; it counts as
 /// aligned.
-int alignment_of(const Matrix& x, DType dtype, int64_t ld, int64_t batch_outer, int64_t batch_inner);
+inline int alignment_of(const Matrix& x, DType dtype, int64_t ld, int64_t batch_outer, int64_t batch_inner) {
+  const uint64_t bytes = static_cast<uint64_t>(dtype_bytes(dtype));
+  uint64_t bits = 16 | reinterpret_cast<uintptr_t>(x.data) | static_cast<uint64_t>(ld) * bytes;
+  if (batch_outer > 1) bits |= static_cast<uint64_t>(x.batch_stride[0]) * bytes;
+  if (batch_inner > 1) bits |= static_cast<uint64_t>(x.batch_stride[1]) * bytes;
+  return static_cast<int>(bits & (~bits + 1));
+}
 
 /// The alignments of A, B and D in bytes, each 1 to 16.
 inline int alignment_a(const Problem& p) {

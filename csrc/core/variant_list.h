@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <tuple>
 
+#include "core/ceil_div.h"
 #include "core/problem.h"
 
 namespace hgemm {
@@ -39,11 +40,6 @@ constexpr bool kHasSm90aCode = false;
 #else
 constexpr bool kHasSm90aCode = true;
 #endif
-
-/// a / b, rounded up. Requires a >= 0 and b > 0.
-inline int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 /// Formats the reason into `why`, unless it is null, and returns false. Variant::eligible refuses a problem by
 /// returning this. `format` is printf's.

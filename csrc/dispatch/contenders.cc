@@ -18,10 +18,11 @@ int cluster_of(const Variant& v) {
   return v.cut.cluster_m * v.cut.cluster_n * v.cut.slices;
 }
 
-/// Whether a variant meets all conditions except its own predicate, Variant::eligible.
+/// Whether a variant meets all conditions except its own predicate, Variant::eligible, on a device that this build has
+/// code for.
 bool fits_device_and_modes(const Variant& v, const Problem& p, const DeviceFacts& facts) {
-  return v.min_cc <= facts.cc && facts.cc <= v.max_cc && is_built_for(facts.cc) && takes(v, p.dtype) &&
-         v.smem_bytes <= facts.smem_optin && cluster_of(v) <= std::max(1, facts.sm_count) && keeps_promise(v, p, facts);
+  return v.min_cc <= facts.cc && facts.cc <= v.max_cc && takes(v, p.dtype) && v.smem_bytes <= facts.smem_optin &&
+         cluster_of(v) <= std::max(1, facts.sm_count) && keeps_promise(v, p, facts);
 }
 
 /// Whether a variant that is eligible keeps to a limit of less than kMostWorkspace. All variants keep to kMostWorkspace
@@ -48,6 +49,7 @@ void find_contenders(const Question& question, Contenders* out) {
   timed.numerics = NumericsMode::kFast;
   timed.b_is_a_transposed = false;
   const bool is_as_timed = !question.is_batch_invariant() && !product.b_is_a_transposed;
+  if (!is_built_for(facts.cc)) return;
   for (int id : automatic_variants()) {
     const Variant& v = variant(id);
     if (!may_be_chosen(v, p) || !fits_device_and_modes(v, p, facts) || !v.eligible(p, facts, nullptr) ||
@@ -77,12 +79,13 @@ bool splits_float32(const Contender& contender) {
 
 bool can_run(const Variant& v, const Problem& p, const DeviceFacts& facts, std::string* why) {
   const bool is_eligible = v.eligible(p, facts, nullptr);
-  if (fits_device_and_modes(v, p, facts) && is_eligible && fits_workspace(v, p, facts)) return true;
+  const bool is_built = is_built_for(facts.cc);
+  if (is_built && fits_device_and_modes(v, p, facts) && is_eligible && fits_workspace(v, p, facts)) return true;
   if (why == nullptr) return false;
   const auto add = [why](const std::string& reason) { *why += (why->empty() ? "" : "; ") + reason; };
   if (facts.cc < v.min_cc) add(format("needs sm_%d or newer, this GPU is sm_%d", v.min_cc, facts.cc));
   if (facts.cc > v.max_cc) add(format("needs sm_%d or older, this GPU is sm_%d", v.max_cc, facts.cc));
-  if (!is_built_for(facts.cc)) add(format("compiled for %s, this GPU is sm_%d", built_archs(), facts.cc));
+  if (!is_built) add(format("compiled for %s, this GPU is sm_%d", built_archs(), facts.cc));
   if (!takes(v, p.dtype)) add(format("supports %s, not %s", dtype_list(v).c_str(), dtype_name(p.dtype)));
   if (v.smem_bytes > facts.smem_optin) {
     add(format("needs %d bytes of shared memory per block, this GPU has %d", v.smem_bytes, facts.smem_optin));

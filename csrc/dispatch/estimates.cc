@@ -114,7 +114,10 @@ double apply_learned(const Learned& learned, const Question& question, const Con
   shape_features(question.product, question.alignments, features);
   const double best = correct_kernels(learned, question, contenders, features, predictions->ours);
   if (is_tiny_batch(question.product)) return kAnalyticMargin;
-  const double torch_us = torch_product_us(question.product, question.facts, question.alignments);
+  // What the problem's epilogue reads and writes counts in predictions->torch.
+  const bool is_product = question.problem.c.data == nullptr && question.problem.pre_activation == nullptr;
+  const double torch_us =
+      is_product ? predictions->torch : torch_product_us(question.product, question.facts, question.alignments);
   torch_features(question.product, question.facts, torch_us, best, features);
   const double correction = factor(learned.torch, features);
   predictions->torch *= correction;

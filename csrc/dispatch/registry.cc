@@ -7,6 +7,12 @@
 #include "kernels/variants.h"
 
 namespace hgemm {
+namespace detail {
+
+const Variant* variants[kMaxVariants];
+
+}  // namespace detail
+
 namespace {
 
 /// A list of kernels that another library added.
@@ -15,27 +21,23 @@ struct Added {
   const char* family;
 };
 
-void append(std::vector<const Variant*>* all, const VariantList& list) {
-  if (all->size() + static_cast<size_t>(list.count) > kMaxVariants) {
-    throw std::length_error("hgemm: more variants than kMaxVariants");
-  }
-  for (int i = 0; i < list.count; ++i) all->push_back(&list.variants[i]);
+/// Appends a list to detail::variants, which has `count` kernels. Returns how many it then has.
+int append(int count, const VariantList& list) {
+  if (count + list.count > kMaxVariants) throw std::length_error("hgemm: more variants than kMaxVariants");
+  for (int i = 0; i < list.count; ++i) detail::variants[count++] = &list.variants[i];
+  return count;
 }
 
-std::vector<const Variant*>& all() {
-  static std::vector<const Variant*> variants = [] {
-    const VariantList lists[] = {
-        kSm80MmaVariants,   kSm90WgmmaVariants,  kSkinnyVariants,    kSm90SkinnyVariants,
-        kGemvVariants,      kBatchedMmaVariants, kSm90SplitVariants, kSimtSkinnyVariants,
-        kSm80SplitVariants, kSimtGemvVariants,   kTinyBatchVariants,
-    };
-    std::vector<const Variant*> out;
-    out.reserve(kMaxVariants);
-    for (const VariantList& list : lists) append(&out, list);
-    return out;
-  }();
-  return variants;
-}
+/// The number of kernels. The families' lists are appended when the library is loaded.
+int count = [] {
+  int all = 0;
+  for (const VariantList& list :
+       {kSm80MmaVariants, kSm90WgmmaVariants, kSkinnyVariants, kSm90SkinnyVariants, kGemvVariants, kBatchedMmaVariants,
+        kSm90SplitVariants, kSimtSkinnyVariants, kSm80SplitVariants, kSimtGemvVariants, kTinyBatchVariants}) {
+    all = append(all, list);
+  }
+  return all;
+}();
 
 std::vector<Added>& added() {
   static std::vector<Added> lists;
@@ -45,18 +47,13 @@ std::vector<Added>& added() {
 }  // namespace
 
 int variant_count() {
-  return static_cast<int>(all().size());
+  return count;
 }
 
 void add_variants(const Variant* variants, int count, const char* family) {
   const int first_id = variant_count();
-  append(&all(), {variants, count});
+  hgemm::count = append(first_id, {variants, count});
   added().push_back({first_id, family});
-}
-
-const Variant& variant(int id) {
-  if (id >= kFirstInt8Variant) return int8_variant(id - kFirstInt8Variant);
-  return *all()[static_cast<size_t>(id)];
 }
 
 const std::vector<int>& automatic_variants() {

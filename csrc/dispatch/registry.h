@@ -21,11 +21,20 @@ int variant_count();
 /// before the first decision; the ids of other kernels do not change. Neither the list nor the name is copied.
 void add_variants(const Variant* variants, int count, const char* family);
 
+namespace detail {
+extern const Variant* variants[kMaxVariants];
+}
+
 /// The ids of int8 kernels (int8.h) begin here. No int8 kernel can be named.
 constexpr int kFirstInt8Variant = 1 << 17;
 
+/// The int8 kernel with this number.
+const Variant& int8_variant(int i);
+
 /// The kernel with an id. Requires 0 <= id < variant_count(), or the id of an int8 kernel.
-const Variant& variant(int id);
+inline const Variant& variant(int id) {
+  return id >= kFirstInt8Variant ? int8_variant(id - kFirstInt8Variant) : *detail::variants[id];
+}
 
 /// The ids that kAuto chooses among: the kernels of this library that do not accumulate in float16. Kernels that do,
 /// and kernels that another library added, only run where they are named.

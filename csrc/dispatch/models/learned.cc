@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "core/ceil_div.h"
 #include "core/chip.h"
 #include "core/cost.h"
 
@@ -28,7 +29,7 @@ constexpr int kTorchTiles[][2] = {{128, 256}, {256, 128}, {128, 128}, {64, 256},
                                   {256, 64},  {128, 176}, {128, 144}, {128, 112}, {64, 192}};
 
 float log2f_of(double x) {
-  return static_cast<float>(std::log2(x));
+  return x == 1.0 ? 0.0f : static_cast<float>(std::log2(x));
 }
 
 /// The number of trailing zero bits of the row pitch and the batch stride, in elements: at most 8, and fewer where the
@@ -52,11 +53,13 @@ struct Waves {
 };
 
 Waves waves_of(const Problem& p, const DeviceFacts& facts, int bm, int bn, int cm, int cn, int ck) {
-  const auto up = [](int64_t x, int64_t by) { return static_cast<double>((x + by - 1) / by); };
-  const double units = up(p.m, int64_t{bm} * cm) * up(p.n, int64_t{bn} * cn) * static_cast<double>(p.batches());
+  const auto up = [](int64_t x, int64_t by) { return static_cast<double>(ceil_div(x, by)); };
+  const double tiles_m = up(p.m, bm), tiles_n = up(p.n, bn);
+  const double units = (cm == 1 ? tiles_m : up(p.m, int64_t{bm} * cm)) *
+                       (cn == 1 ? tiles_n : up(p.n, int64_t{bn} * cn)) * static_cast<double>(p.batches());
   const double slots = clusters_at_once(facts, cm * cn * ck);
-  return {.tiles_m = up(p.m, bm),
-          .tiles_n = up(p.n, bn),
+  return {.tiles_m = tiles_m,
+          .tiles_n = tiles_n,
           .units = units,
           .waves = units / slots,
           .whole = std::ceil(units / slots)};
@@ -90,9 +93,9 @@ const uint16_t* index_trees(int trees, const uint8_t* answers, const uint16_t* a
   return asked;
 }
 
-constexpr decltype(&index_trees<0>) kIndexTrees[kMostDepth + 1] = {
-    index_trees<0>, index_trees<1>, index_trees<2>, index_trees<3>,
-    index_trees<4>, index_trees<5>, index_trees<6>, index_trees<7>};
+constexpr decltype(&index_trees<0>) kIndexTrees[kMostDepth + 1] = {index_trees<0>, index_trees<1>, index_trees<2>,
+                                                                   index_trees<3>, index_trees<4>, index_trees<5>,
+                                                                   index_trees<6>, index_trees<7>};
 
 #ifdef __x86_64__
 
@@ -165,8 +168,7 @@ template <int kQuestions>
 #pragma GCC unroll 8
     for (int i = 0; i < kChunks; ++i, table += 16) {
       // A shuffle gives 0 where the index has its highest bit, as indices outside of the chunk then have.
-      const __m256i leaves_here =
-          _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+      const __m256i leaves_here = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
       value = _mm256_or_si256(value, _mm256_shuffle_epi8(leaves_here, _mm256_adds_epu8(at, beyond)));
       at = _mm256_sub_epi8(at, chunk);
     }
@@ -195,8 +197,7 @@ constexpr SumLeaves kSumLeaves[kMostDepth + 1] = {sum_leaves<0>, sum_leaves<1>, 
       __m256i above[4];
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) above[i] = _mm256_castps_si256(_mm256_cmp_ps(features[i], border, _CMP_GT_OQ));
-      answers[q] =
-          _mm256_packs_epi16(_mm256_packs_epi32(above[0], above[1]), _mm256_packs_epi32(above[2], above[3]));
+      answers[q] = _mm256_packs_epi16(_mm256_packs_epi32(above[0], above[1]), _mm256_packs_epi32(above[2], above[3]));
     }
   }
 }
@@ -286,7 +287,7 @@ void kernel_features(const Variant& v, const Problem& p, const DeviceFacts& fact
   if (v.cut.swaps || (is_skinny && p.m <= p.n)) std::swap(bm, bn), std::swap(cm, cn);
   const Waves w = waves_of(p, facts, bm, bn, cm, cn, v.cut.slices);
   const double m = static_cast<double>(p.m), n = static_cast<double>(p.n);
-  const double steps = std::ceil(static_cast<double>(p.k) / v.tile.bk) / v.cut.slices;
+  const double steps = static_cast<double>(ceil_div(p.k, v.tile.bk)) / v.cut.slices;
   const float predicted = log2f_of(predicted_us);
   const float features[kKernelFeatures - kShapeFeatures] = {
       predicted,

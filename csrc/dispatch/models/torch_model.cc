@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "core/ceil_div.h"
 #include "core/chip.h"
 #include "core/cost.h"
 #include "core/short_side.h"
@@ -80,11 +81,11 @@ double us_per_flop(double flops_per_clk, const Chip& chip) {
 }
 
 int64_t tile_count(const Problem& p, int bm, int bn) {
-  return ((p.m + bm - 1) / bm) * ((p.n + bn - 1) / bn) * p.batches();
+  return ceil_div(p.m, bm) * ceil_div(p.n, bn) * p.batches();
 }
 
 double waves(int64_t tiles, const DeviceFacts& facts) {
-  return static_cast<double>((tiles + facts.sm_count - 1) / facts.sm_count);
+  return static_cast<double>(ceil_div(tiles, facts.sm_count));
 }
 
 double stream_us(const Problem& p, const DeviceFacts& facts, double share) {
