@@ -1,5 +1,5 @@
-// The decision of a call: select() behind a cache for each thread, with the settings of the context and the
-// environment.
+// The decision of a call: select() behind a cache for each thread and one of the process, with the settings of the
+// context and the environment.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace hgemm {
 
-/// Returns the decision of select(), from this thread's cache if it is there. `forced` == kAuto is replaced by
+/// Returns the decision of select(), from a cache (decision_cache.h) if it is there. `forced` == kAuto is replaced by
 /// standing_choice(). Counts the call while a context is active. Where tuning is on, an untuned shape is timed first
 /// (dispatch/tuning.h).
 ///
-/// The cache's key has every field of the problem except alpha and beta, and of each address only its alignment.
+/// The caches' key has every field of the problem except alpha and beta, and of each address only its alignment.
 /// Variant::eligible and predict_us must therefore not read alpha, beta or more of an address.
 ///
 /// `counted`, if it is not null, receives where the call was counted, and stays as it is where it was not.
