@@ -50,13 +50,15 @@ int choice_of(const HgemmSettings& asked, const Problem& p) {
   return id < 0 || p.is_half() || (variant(id).dtypes >> static_cast<int>(p.dtype) & 1u) != 0 ? id : kAuto;
 }
 
-/// Makes a decision, or finds it in the process's cache, and leaves it in this thread's cache.
+/// Makes a decision, or finds it in the process's cache, and leaves it in this thread's cache. Where a kernel is named
+/// the decision costs less than that cache.
 ThreadPlace decide(const DecisionKey& key, const Problem& p, const DeviceFacts& facts, int ordinal, int forced,
                    bool tunes) {
   uint64_t now = generation.load(std::memory_order_acquire);
   Decision decision;
   const Fingerprint fingerprint(key);
-  if (!find_shared(fingerprint, now, &decision)) {
+  const bool is_shared = forced == kAuto;
+  if (!is_shared || !find_shared(fingerprint, now, &decision)) {
     if (first_use.load(std::memory_order_relaxed)) {
       // One thread takes the action. The others do not wait for it: it may need a lock (Python's) that they hold.
       if (const FirstUseFn action = first_use.exchange(nullptr)) action();
@@ -67,7 +69,7 @@ ThreadPlace decide(const DecisionKey& key, const Problem& p, const DeviceFacts& 
     now = settled ? generation.load(std::memory_order_acquire) : 0;
     decision = select(p, facts, forced);
     if (LogFn log = the_log.load(std::memory_order_relaxed)) log_decision(log, p, facts, ordinal, forced, decision);
-    if (settled) share(fingerprint, now, decision);
+    if (is_shared && settled) share(fingerprint, now, decision);
   }
   const ThreadPlace place = place_in_thread(key, now);
   *place.cached = {.key = key, .generation = now, .decision = decision, .place = {}};
