@@ -15,6 +15,7 @@ __all__ = ["disable", "enable", "use_custom_gemm"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _PLAIN = _native.Settings()
+_is_compiling = torch.compiler.is_compiling
 
 
 class use_custom_gemm(ContextDecorator):
@@ -118,7 +119,7 @@ class use_custom_gemm(ContextDecorator):
     ) -> None:
         self._tune = _tuning.by_default() if tune is None else bool(tune)
         self._settings = _PLAIN
-        if (variant, numerics, float32, tune) != (None, None, None, None):
+        if not (variant is numerics is float32 is tune is None):
             choice = _variants.resolve_choice(variant, numerics, float32)
             self._settings = _native.Settings(**choice, tunes=self._tune)
         self._sites = sites
@@ -176,20 +177,22 @@ class use_custom_gemm(ContextDecorator):
             self._ended()
 
     def __enter__(self) -> Report:
-        if torch.compiler.is_compiling():
+        if _is_compiling():
             return torch.compiler.disable(self.__enter__)()  # breaks the graph here, not in a call below
-        context = self._native_context()
-        if context is None:
-            return self.report
-        self._began()
-        context.enter()
-        return self.report
+        report = self.report
+        context = report._context or self._native_context()
+        if context is not None:
+            if self._sites:
+                self._began()
+            context.enter()
+        return report
 
-    def __exit__(self, *error: object) -> None:
-        if torch.compiler.is_compiling():
-            return torch.compiler.disable(self.__exit__)(*error)
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if _is_compiling():
+            return torch.compiler.disable(self.__exit__)(kind, error, trace)
         context = self.report._context
-        if context is not None and context.exit():  # else the override did not start, or no entry is left to end
+        # Otherwise the override did not start, or no entry is left to end.
+        if context is not None and context.exit() and (self._sites or self._tune):
             self._ended()
 
 

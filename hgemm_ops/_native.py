@@ -374,17 +374,26 @@ def add_to_table(entry: TableEntry, timings: Sequence[Timing]) -> None:
     check(lib().hgemm_table_add(entry, (Timing * len(timings))(*timings), len(timings)))
 
 
+@functools.cache
+def _context_calls() -> ctypes.PyDLL:
+    """Returns the library for the calls around each context. They are too short to release the GIL for them."""
+    lib()
+    library = ctypes.PyDLL(str(_library.PATH))
+    declare(library, [f"hgemm_context_{name}" for name in ("new", "delete", "enter", "exit")])
+    return library
+
+
 class Context:
     """A context of the library: its settings, and the matmuls that are counted while it is active."""
 
+    __slots__ = ("_calls", "_handle")
+
     def __init__(self, settings: Settings) -> None:
-        library = lib()
-        self._handle = library.hgemm_context_new(settings)
-        self._enter, self._exit = library.hgemm_context_enter, library.hgemm_context_exit
-        self._delete = library.hgemm_context_delete  # kept here: at exit, modules may be gone before the last context
+        self._calls = _context_calls()  # kept here: at exit, modules may be gone before the last context
+        self._handle = self._calls.hgemm_context_new(settings)
 
     def __del__(self) -> None:
-        self._delete(self._handle)
+        self._calls.hgemm_context_delete(self._handle)
 
     def __copy__(self) -> Context:  # a module that has a context as an attribute may be copied
         return self
@@ -393,11 +402,11 @@ class Context:
         return self
 
     def enter(self) -> None:
-        self._enter(self._handle)
+        self._calls.hgemm_context_enter(self._handle)
 
     def exit(self) -> bool:
         """Ends this thread's last entry of the context, else another thread's. Returns False if there was none."""
-        return bool(self._exit(self._handle))
+        return bool(self._calls.hgemm_context_exit(self._handle))
 
     def set_process(self) -> None:
         """Makes this the context of the process: the outermost one on every thread."""
