@@ -5,6 +5,7 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -28,8 +29,17 @@ constexpr int kTorchTiles[][2] = {{128, 256}, {256, 128}, {128, 128}, {64, 256},
                                   {128, 192}, {192, 128}, {64, 64},   {128, 160}, {128, 96},
                                   {256, 64},  {128, 176}, {128, 144}, {128, 112}, {64, 192}};
 
+/// Logarithms of the numbers that are asked for most: counts of tiles and of k-tiles.
+constexpr int kFewest = 1024;
+const auto few_log2 = [] {
+  std::array<float, kFewest> all{};
+  for (int i = 1; i < kFewest; ++i) all[static_cast<size_t>(i)] = static_cast<float>(std::log2(i));
+  return all;
+}();
+
 float log2f_of(double x) {
-  return x == 1.0 ? 0.0f : static_cast<float>(std::log2(x));
+  const int whole = x < kFewest ? static_cast<int>(x) : 0;
+  return whole > 0 && whole == x ? few_log2[static_cast<size_t>(whole)] : static_cast<float>(std::log2(x));
 }
 
 /// The number of trailing zero bits of the row pitch and the batch stride, in elements: at most 8, and fewer where the
@@ -149,21 +159,23 @@ void index_shared(const Forest& forest, const float* features, uint8_t* index) {
 #ifdef __x86_64__
 
 /// The sums of the leaves of `trees` trees with kQuestions questions about a kernel's own features, in 16 bits: `sums`
-/// has those of rows 0 to 15 and of rows 16 to 31. `asked` and `leaf` are moved on to the next trees.
+/// has those of rows 0 to 15 and of rows 16 to 31. `first_asked` and `first_leaf` are moved on to the next trees.
 template <int kQuestions>
 [[gnu::target("avx2")]] void sum_leaves(int trees, size_t leaves, const __m256i* answers, const uint8_t* index,
-                                        const uint16_t** asked, const signed char** leaf, __m256i* sums) {
+                                        const uint16_t** first_asked, const signed char** first_leaf, __m256i* sums) {
   constexpr int kChunks = kQuestions > 4 ? 1 << (kQuestions - 4) : 1;  // of 16 leaves, which one shuffle looks up
   const __m256i beyond = _mm256_set1_epi8(0x70), chunk = _mm256_set1_epi8(16);
+  const uint16_t* asked = *first_asked;
+  const signed char* leaf = *first_leaf;
   __m256i low = _mm256_setzero_si256(), high = low;
   for (int tree = 0; tree < trees; ++tree) {
     __m256i at = _mm256_setzero_si256();
 #pragma GCC unroll 7
     for (int i = 0; i < kQuestions; ++i) {
       const __m256i bit = _mm256_set1_epi8(static_cast<char>(1 << i));
-      at = _mm256_or_si256(at, _mm256_and_si256(answers[(*asked)[i]], bit));
+      at = _mm256_or_si256(at, _mm256_and_si256(answers[asked[i]], bit));
     }
-    const signed char* table = *leaf + index[tree];
+    const signed char* table = leaf + index[tree];
     __m256i value = _mm256_setzero_si256();
 #pragma GCC unroll 8
     for (int i = 0; i < kChunks; ++i, table += 16) {
@@ -174,9 +186,11 @@ template <int kQuestions>
     }
     low = _mm256_add_epi16(low, _mm256_cvtepi8_epi16(_mm256_castsi256_si128(value)));
     high = _mm256_add_epi16(high, _mm256_cvtepi8_epi16(_mm256_extracti128_si256(value, 1)));
-    *asked += kQuestions;
-    *leaf += leaves;
+    asked += kQuestions;
+    leaf += leaves;
   }
+  *first_asked = asked;
+  *first_leaf = leaf;
   sums[0] = low;
   sums[1] = high;
 }
