@@ -54,11 +54,12 @@ struct Predictions {
 /// So it corrects the time that a kernel would take for an ordinary product, and `shares` takes how much of that time
 /// the kernel is predicted to need. Elsewhere all shares are one.
 void take_shares(const Question& question, const Contenders& contenders, double* us, double* shares) {
+  std::fill_n(shares, contenders.count, 1.0);
+  if (!question.product.b_is_a_transposed) return;
   Problem ordinary = question.product;
   ordinary.b_is_a_transposed = false;
   for (int i = 0; i < contenders.count; ++i) {
-    shares[i] = 1.0;
-    if (!question.product.b_is_a_transposed || !is_learned(contenders.all[i])) continue;
+    if (!is_learned(contenders.all[i])) continue;
     const double all = variant(contenders.all[i].id).predict_us(ordinary, question.facts);
     shares[i] = us[i] / all;
     us[i] = all;
@@ -76,7 +77,7 @@ double correct_kernels(const Learned& learned, const Question& question, const C
   for (int i = 0; i < contenders.count; ++i) {
     if (is_learned(contenders.all[i])) fastest = std::min(fastest, us[i]);
   }
-  Rows rows;
+  Rows rows{};
   double* of_row[kRows];
   int row = 0;
   const auto correct_rows = [&] {

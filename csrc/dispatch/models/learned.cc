@@ -59,7 +59,8 @@ float pitch_bits(int64_t pitch, int64_t rows, int64_t batch_stride, int64_t batc
 }
 
 struct Waves {
-  double tiles_m, tiles_n, units, waves, whole;
+  double tiles_m, tiles_n, waves, whole;
+  double part;  // of the last wave; 0 where it is full
 };
 
 Waves waves_of(const Problem& p, const DeviceFacts& facts, int bm, int bn, int cm, int cn, int ck) {
@@ -67,12 +68,13 @@ Waves waves_of(const Problem& p, const DeviceFacts& facts, int bm, int bn, int c
   const double tiles_m = up(p.m, bm), tiles_n = up(p.n, bn);
   const double units = (cm == 1 ? tiles_m : up(p.m, int64_t{bm} * cm)) *
                        (cn == 1 ? tiles_n : up(p.n, int64_t{bn} * cn)) * static_cast<double>(p.batches());
-  const double slots = clusters_at_once(facts, cm * cn * ck);
+  const double waves = units / clusters_at_once(facts, cm * cn * ck);
+  const double floor = static_cast<double>(static_cast<int64_t>(waves));
   return {.tiles_m = tiles_m,
           .tiles_n = tiles_n,
-          .units = units,
-          .waves = units / slots,
-          .whole = std::ceil(units / slots)};
+          .waves = waves,
+          .whole = floor < waves ? floor + 1 : floor,
+          .part = waves - floor};
 }
 
 std::span<const Forest::Run> runs_of(const Forest& forest) {
@@ -306,7 +308,7 @@ void kernel_features(const Variant& v, const Problem& p, const DeviceFacts& fact
   const float features[kKernelFeatures - kShapeFeatures] = {
       predicted,
       out[5] - predicted,
-      static_cast<float>(w.waves - std::floor(w.waves)),
+      static_cast<float>(w.part),
       static_cast<float>(w.whole),
       log2f_of(w.waves),
       static_cast<float>(w.whole / w.waves),

@@ -117,9 +117,8 @@ double epilogue_factor(const Problem& p) {
 /// math, its bytes from L2, and its bytes into the SM's shared memory. The epilogue of a pingpong kernel runs under the
 /// main loop of the next tile, or, where K is short, the main loop under the epilogue. Compute and memory overlap, but
 /// not fully where both take about the same time. Stream-K takes as many waves as its k-tiles amount to, and the time
-/// to store and to add partial sums.
-double gemm_us(const Problem& given, const DeviceFacts& facts, const Line& line, Form form) {
-  const Problem p = form == Form::kSwapped ? sm90_wgmma::swapped_problem(given) : given;
+/// to store and to add partial sums. `p` is the problem that the kernel computes: `given`, or its transpose.
+double gemm_us(const Problem& p, const Problem& given, const DeviceFacts& facts, const Line& line, Form form) {
   const double epilogue = epilogue_factor(given);  // D has the same layout, swapped or not
   const bool whole_lines = form == Form::kPad || (p.lda() % 64 == 0 && p.ldb() % 64 == 0);
   const Chip& chip = chip_of(facts.cc);
@@ -165,7 +164,11 @@ double gemm_us(const Problem& given, const DeviceFacts& facts, const Line& line,
   const double longer = std::max(compute_us, memory_us), shorter = std::min(compute_us, memory_us);
   const double overlap = shorter / longer;
   return kStartUs + (blocks > 1 ? kClusterUs : 0.0) +
-         longer * std::pow(1 + overlap * overlap * overlap * overlap, 0.25);
+         longer * std::sqrt(std::sqrt(1 + overlap * overlap * overlap * overlap));
+}
+double gemm_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
+  if (form == Form::kSwapped) return gemm_us(sm90_wgmma::swapped_problem(p), p, facts, line, form);
+  return gemm_us(p, p, facts, line, form);
 }
 
 /// The time to move so many bytes in padding copies.
@@ -238,9 +241,11 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
                   static_cast<long long>(p.n), static_cast<long long>(p.k));
   }
   if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
-  const int64_t tiles = ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches();
   constexpr int64_t kMaxTiles = int64_t{1} << 29;  // tiles are counted in 32 bits, and clusters round their number up
-  if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, the limit is 2^29", static_cast<long long>(tiles));
+  if ((p.m / 64 + 1) * (p.n / 64 + 1) * p.batches() > kMaxTiles) {  // no tile is smaller
+    const int64_t tiles = ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches();
+    if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, the limit is 2^29", static_cast<long long>(tiles));
+  }
   if (line.ck > 1 && p.k < 2 * int64_t{line.ck} * line.tile.bk) {
     return refuse(why, "K = %lld is too short to split into %d slices", static_cast<long long>(p.k), line.ck);
   }
