@@ -15,7 +15,7 @@ __all__ = ["disable", "enable", "use_custom_gemm"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _PLAIN = _native.Settings()
-_is_compiling = torch.compiler.is_compiling
+_is_compiling = torch.compiler.is_dynamo_compiling
 
 
 class use_custom_gemm(ContextDecorator):
