@@ -1,12 +1,11 @@
-// What decisions on random shapes are, and what they cost the host. benchmarks/decisions.py compiles this program and
-// links it with the objects of a build. It needs no GPU: the device is an H200, an H100 or an A100 of core/chip.h.
+// What decisions on random shapes are, and what they cost the host. benchmarks/select_cost.py compiles this program and
+// links it with the objects of a build. It needs no GPU: the devices are an H200, an H100 and an A100.
 //
 //   decisions TABLE choices COUNT    prints the decisions on COUNT random problems of every kind, a line each
-//   decisions TABLE times COUNT      prints the mean nanoseconds of COUNT decisions on matmuls, by their steps
+//   decisions TABLE times COUNT      prints the nanoseconds of a decision, of COUNT on matmuls, by their steps
 //
 // TABLE has a line for each measured time: cc, SMs, bytes of L2, GB/s, dtype, layout of A and B, alignment, batch, M,
 // N, K, kernel ("torch" or a name) and microseconds. The times of a shape follow one another.
-#include <sys/resource.h>
 #include <time.h>
 
 #include <algorithm>
@@ -16,18 +15,15 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "core/chip.h"
-#include "core/device.h"
 #include "dispatch/c_api.h"
 #include "dispatch/canonical.h"
 #include "dispatch/choose.h"
 #include "dispatch/contenders.h"
-#include "dispatch/devices.h"
 #include "dispatch/estimates.h"
 #include "dispatch/margin.h"
 #include "dispatch/models/table.h"
@@ -35,29 +31,9 @@
 #include "dispatch/registry.h"
 #include "dispatch/select.h"
 #include "dispatch/verdict.h"
+#include "one_device.h"
 
 namespace hgemm {
-
-// Replaces devices.cc, which asks CUDA: there is one device, an H200.
-[[gnu::used]] int (*const sms_without_cuda)(Stream, int, int) = &sms_of;
-const char* built_archs() {
-  return "";
-}
-bool is_built_for(int) {
-  return true;
-}
-std::string device_fault(const char*, int, Status) {
-  return "";
-}
-const DeviceFacts* usable_device(int) {
-  static const DeviceFacts h200 = chip_of(90).facts;
-  return &h200;
-}
-const std::string& fault_of_device(int) {
-  static const std::string none;
-  return none;
-}
-void set_warning(void (*)(const char*)) {}
 
 namespace {
 

@@ -73,6 +73,7 @@ TORCH = "torch"
 #: learned.h's kShapeFeatures: the index of the first feature of a kernel or of torch, log2 of its predicted time.
 PREDICTED = 20
 UNIT, MOST = 4096, 127  # leaves are integers, at most MOST, in units of 2^shift / UNIT
+BORDERS = 128  # of a feature, at most
 #: learned.h's constants
 MOST_TREES, MOST_QUESTIONS, MOST_OWN_QUESTIONS, MOST_DEPTH, PADDING = 1280, 3072, 1024, 7, 32
 MARGIN, DOUBTED = 1.02, 0.4  # kLearnedMargin and kLearnedDoubt of csrc/dispatch/estimates.cc
@@ -142,7 +143,7 @@ def read(paths: Sequence[Path]) -> tuple[dict[str, Any], list[Shape]]:
 
 def fit(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> CatBoostRegressor:
     model = CatBoostRegressor(
-        loss_function="RMSE", border_count=BORDERS - 1, random_seed=2, verbose=0, allow_writing_files=False, **settings
+        loss_function="RMSE", border_count=BORDERS, random_seed=2, verbose=0, allow_writing_files=False, **settings
     )
     model.fit(x, y, sample_weight=weights)
     return model
@@ -201,7 +202,7 @@ def score(shapes: Sequence[Shape], chosen: Sequence[str]) -> str:
 
 @dataclass
 class Tree:
-    """``questions`` has a feature and a border for each level: the bits of the index into ``leaf``, the lowest first."""
+    """``questions`` has the feature and the border of each bit of an index into ``leaf``, the lowest first."""
 
     questions: list[tuple[int, float]]
     leaf: list[int]
@@ -273,8 +274,7 @@ def forest(name: str, bias: float, trees: Sequence[Tree], shared: int, features:
         "own_asked": ("uint16_t", [own.index(q) for tree in trees for q in tree.questions[: tree.own(shared)]]),
         "leaf": (
             "signed char",
-            [value for tree in trees for value in tree.leaf + [0] * ((1 << depth) - len(tree.leaf))]
-            + [0] * PADDING,
+            [value for tree in trees for value in tree.leaf + [0] * ((1 << depth) - len(tree.leaf))] + [0] * PADDING,
         ),
     }
     if not own:
