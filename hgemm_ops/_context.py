@@ -119,7 +119,7 @@ class use_custom_gemm(ContextDecorator):
     ) -> None:
         self._tune = _tuning.by_default() if tune is None else bool(tune)
         self._settings = _PLAIN
-        if not (variant is numerics is float32 is tune is None):
+        if not (variant is None and numerics is None and float32 is None and tune is None):
             choice = _variants.resolve_choice(variant, numerics, float32)
             self._settings = _native.Settings(**choice, tunes=self._tune)
         self._sites = sites
