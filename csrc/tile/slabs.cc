@@ -186,6 +186,14 @@ Slabs slabs_of(const Problem& p, size_t limit, const SlabCost& cost, const Copie
   return s;
 }
 
+bool any_slab_fits(const Problem& p, size_t limit, const CopiedBytes& bytes) {
+  Problem thinnest = p;
+  thinnest.batch[0] = thinnest.batch[1] = 1;
+  thinnest.m = std::min(p.m, kGrain);
+  thinnest.n = std::min(p.n, kGrain);
+  return aligned(bytes.a(thinnest)) + aligned(bytes.b(thinnest)) <= limit;
+}
+
 Slabs slabs_of_k(const Problem& p, size_t limit, const CopiedBytes& bytes) {
   constexpr int64_t kGrainK = 256;  // whole lines, and whole segments of planes
   Problem part = p;

@@ -69,6 +69,9 @@ Slabs one_slab(const Problem& p, const CopiedBytes& bytes);
 /// at multiples of 8 rows and columns, so their operands are aligned as the whole ones are.
 Slabs slabs_of(const Problem& p, size_t limit, const SlabCost& cost, const CopiedBytes& bytes);
 
+/// Whether slabs_of() finds slabs: the copies of the thinnest slab take at most `limit` bytes.
+bool any_slab_fits(const Problem& p, size_t limit, const CopiedBytes& bytes);
+
 /// Divides K alone, into parts whose copies take at most `limit` bytes: the first slab computes D from the first part
 /// of K, and each further one adds its product to D. Only for problems whose D is float32 and whose summation order may
 /// be any, in a single matrix. Sets no extra_us.
@@ -81,11 +84,15 @@ Slabs fewest_slabs(const Problem& p, size_t limit, const CopiedBytes& bytes, con
   return whole.workspace() <= limit ? whole : slabs_of(p, limit, cost_of(), bytes);
 }
 
-/// Returns true if slabs were found; otherwise refuses.
-inline bool fit_workspace(const Slabs& slabs, const Problem& p, Reason* why) {
-  return slabs.count > 0 ||
+/// Returns true if there are slabs that fit; otherwise refuses.
+inline bool fit_workspace(bool are_slabs, const Problem& p, Reason* why) {
+  return are_slabs ||
          refuse(why, "needs copies of A and B, and even those of the thinnest slabs exceed %lld bytes of workspace",
                 static_cast<long long>(p.most_workspace));
+}
+
+inline bool fit_workspace(const Slabs& slabs, const Problem& p, Reason* why) {
+  return fit_workspace(slabs.count > 0, p, why);
 }
 
 /// The part of a problem that starts at this matrix, row and column, with the extents of `slabs` or what is left.

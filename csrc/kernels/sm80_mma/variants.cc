@@ -150,7 +150,8 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
     return refuse(why, "rows of A and B must be 16-byte aligned (got %d and %d) and have a multiple of 8 elements",
                   alignment_a(p), alignment_b(p));
   }
-  return form != Form::kPad || tile::fit_workspace(slabs_of(p, facts, line), p, why);
+  const auto limit = static_cast<size_t>(p.most_workspace);
+  return form != Form::kPad || tile::fit_workspace(tile::any_slab_fits(p, limit, PaddedBytes(pads_of(p))), p, why);
 }
 
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {

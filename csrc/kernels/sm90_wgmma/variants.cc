@@ -288,7 +288,10 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   if (line.partial_bytes > 0 && split_of(p, facts, line).units == 0) {
     return refuse(why, "%s", "no use for stream-K: the tiles fill whole waves, or K is too short to split");
   }
-  return form != Form::kPad || tile::fit_workspace(slabs_of(p, facts, line), p, why);
+  if (form != Form::kPad) return true;
+  if (line.edge > 0 || line.partial_bytes > 0) return tile::fit_workspace(slabs_of(p, facts, line), p, why);
+  const auto limit = static_cast<size_t>(p.most_workspace);
+  return tile::fit_workspace(tile::any_slab_fits(p, limit, PaddedBytes(pads_of(p, line))), p, why);
 }
 
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
