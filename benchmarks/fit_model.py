@@ -73,9 +73,9 @@ TORCH = "torch"
 #: learned.h's kShapeFeatures: the index of the first feature of a kernel or of torch, log2 of its predicted time.
 PREDICTED = 20
 UNIT, MOST = 4096, 127  # leaves are integers, at most MOST, in units of 2^shift / UNIT
-BORDERS = 128  # of a feature, at most
+BORDERS = 127  # of a feature, at most
 #: learned.h's constants
-MOST_TREES, MOST_QUESTIONS, MOST_OWN_QUESTIONS, MOST_DEPTH, PADDING = 1280, 3072, 1024, 7, 32
+MOST_TREES, MOST_OWN_QUESTIONS, MOST_DEPTH, TOGETHER, LANES, NEVER, PADDING = 1280, 1024, 7, 32, 8, 127, 16
 MARGIN, DOUBTED = 1.02, 0.4  # kLearnedMargin and kLearnedDoubt of csrc/dispatch/estimates.cc
 FOLDS = 4
 
@@ -259,16 +259,30 @@ def forest(name: str, bias: float, trees: Sequence[Tree], shared: int, features:
     depth = max(len(tree.questions) for tree in trees)
     runs = Counter((tree.own(shared), tree.shift) for tree in trees)
     every = sorted({question for tree in trees for question in tree.questions})
-    common = [question for question in every if question[0] < shared]
-    own = every[len(common) :]
-    asked = [common.index(question) for tree in trees for question in reversed(tree.questions[tree.own(shared) :])]
-    if len(trees) > MOST_TREES or len(common) > MOST_QUESTIONS or len(own) > MOST_OWN_QUESTIONS or depth > MOST_DEPTH:
-        raise ValueError(f"{len(trees)} trees of {depth} levels, {len(common)} and {len(own)} questions")
+    borders = [[border for feature, border in every if feature == f] for f in range(features)]
+    own = [question for question in every if question[0] >= shared]
+    first, border = [0], list[float]()
+    for common in borders[:shared]:
+        border += common + [float("inf")] * (-len(common) % LANES)
+        first.append(len(border))
+    asked = []  # for each TOGETHER trees and bit of their indices: features, and the places among their borders
+    for start in range(0, len(trees), TOGETHER):
+        for bit in range(depth):
+            block = [(0, NEVER)] * TOGETHER
+            for i, tree in enumerate(trees[start : start + TOGETHER]):
+                if tree.own(shared) <= bit < len(tree.questions):
+                    feature, value = tree.questions[bit]
+                    block[i] = feature, borders[feature].index(value)
+            asked += block
+    most = max(map(len, borders))
+    if len(trees) > MOST_TREES or len(own) > MOST_OWN_QUESTIONS or depth > MOST_DEPTH or most > NEVER:
+        raise ValueError(f"{len(trees)} trees of {depth} levels, {len(own)} questions about kernels, {most} borders")
     arrays: dict[str, tuple[str, Sequence[object]]] = {
         "runs": ("Forest::Run", [f"{{{count},{questions},{shift}}}" for (questions, shift), count in runs.items()]),
-        "border": ("float", [number(border) for _, border in common] + ["0"] * PADDING),
-        "first": ("uint16_t", [sum(q[0] < f for q in common) for f in range(shared + 1)]),
-        "asked": ("uint16_t", asked),
+        "border": ("float", [number(value) for value in border]),
+        "first": ("uint16_t", first),
+        "feature": ("uint8_t", [feature for feature, _ in asked]),
+        "place": ("int8_t", [place for _, place in asked]),
         "own_border": ("float", [number(border) for _, border in own]),
         "own_first": ("uint16_t", [sum(q[0] < f for q in own) for f in range(shared, features + 1)]),
         "own_asked": ("uint16_t", [own.index(q) for tree in trees for q in tree.questions[: tree.own(shared)]]),

@@ -85,78 +85,79 @@ double result_of(const Forest& forest, int sum) {
   return std::exp2(forest.bias + forest.unit * sum);
 }
 
-/// Asks the questions about shared features. An answer is 1 for yes and 0 for no.
-void plain_ask_shared(const Forest& forest, const float* features, uint8_t* answers) {
+/// The indices of all trees by their questions about shared features. The bits of the other questions are 0.
+void plain_index_trees(const Forest& forest, const float* features, uint8_t* index) {
+  int8_t places[kMostShared];
   for (int f = 0; f < forest.shared; ++f) {
-    for (int q = forest.first[f]; q < forest.first[f + 1]; ++q) answers[q] = features[f] > forest.border[q];
+    const float* const last = forest.border + forest.first[f + 1];
+    places[f] = static_cast<int8_t>(
+        std::count_if(forest.border + forest.first[f], last, [&](float border) { return features[f] > border; }));
   }
-}
-
-/// Writes the indices of trees with kQuestions questions about shared features, without the bits of the others. Returns
-/// the first question of the next tree.
-template <int kQuestions>
-const uint16_t* index_trees(int trees, const uint8_t* answers, const uint16_t* asked, int own, uint8_t* index) {
-  for (int tree = 0; tree < trees; ++tree, asked += kQuestions) {
-    unsigned bits = 0;
-#pragma GCC unroll 7
-    for (int i = 0; i < kQuestions; ++i) bits = 2 * bits + answers[asked[i]];
-    index[tree] = static_cast<uint8_t>(bits << own);
-  }
-  return asked;
-}
-
-constexpr decltype(&index_trees<0>) kIndexTrees[kMostDepth + 1] = {index_trees<0>, index_trees<1>, index_trees<2>,
-                                                                   index_trees<3>, index_trees<4>, index_trees<5>,
-                                                                   index_trees<6>, index_trees<7>};
-
-#ifdef __x86_64__
-
-/// plain_ask_shared(), 32 questions at a time. What is written beyond the questions of a feature is overwritten by the
-/// next one's answers.
-[[gnu::target("avx2")]] void avx2_ask_shared(const Forest& forest, const float* features, uint8_t* answers) {
-  const __m256i one = _mm256_set1_epi8(1), in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  for (int f = 0; f < forest.shared; ++f) {
-    const __m256 feature = _mm256_broadcast_ss(features + f);
-    for (int q = forest.first[f]; q < forest.first[f + 1]; q += 32) {
-      __m256i above[4];
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        const __m256 border = _mm256_loadu_ps(forest.border + q + 8 * i);
-        above[i] = _mm256_castps_si256(_mm256_cmp_ps(feature, border, _CMP_GT_OQ));
+  const uint8_t* feature = forest.feature;
+  const int8_t* place = forest.place;
+  for (int tree = 0; tree < forest.trees; tree += kTogether, index += kTogether) {
+    std::fill_n(index, kTogether, uint8_t{0});
+    for (int bit = 0; bit < forest.depth; ++bit) {
+      for (int i = 0; i < kTogether; ++i) {
+        index[i] = static_cast<uint8_t>(index[i] | (places[*feature++] > *place++) << bit);
       }
-      // Packing works on halves of vectors, and leaves groups of four bytes out of order.
-      const __m256i packed =
-          _mm256_packs_epi16(_mm256_packs_epi32(above[0], above[1]), _mm256_packs_epi32(above[2], above[3]));
-      const __m256i bytes = _mm256_and_si256(_mm256_permutevar8x32_epi32(packed, in_order), one);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(answers + q), bytes);
     }
   }
 }
 
+#ifdef __x86_64__
+
 const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
 
-void ask_shared(const Forest& forest, const float* features, uint8_t* answers) {
-  (has_avx2 ? avx2_ask_shared : plain_ask_shared)(forest, features, answers);
+/// plain_index_trees(), for kTogether trees at a time.
+[[gnu::target("avx2,popcnt")]] void avx2_index_trees(const Forest& forest, const float* features, uint8_t* index) {
+  alignas(16) int8_t places[kMostShared];
+  for (int f = 0; f < forest.shared; ++f) {
+    const __m256 feature = _mm256_broadcast_ss(features + f);
+    int place = 0;
+    for (int q = forest.first[f]; q < forest.first[f + 1]; q += kLanes) {
+      const __m256 above = _mm256_cmp_ps(feature, _mm256_loadu_ps(forest.border + q), _CMP_GT_OQ);
+      place += __builtin_popcount(static_cast<unsigned>(_mm256_movemask_ps(above)));
+    }
+    places[f] = static_cast<int8_t>(place);
+  }
+  __m256i tables[kMostShared / 16];  // the places of 16 features each, which one shuffle looks up
+#pragma GCC unroll 4
+  for (int i = 0; i < kMostShared / 16; ++i) {
+    tables[i] = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(places + 16 * i)));
+  }
+  const __m256i beyond = _mm256_set1_epi8(0x70), table = _mm256_set1_epi8(16);
+  const auto* feature = reinterpret_cast<const __m256i*>(forest.feature);
+  const auto* least = reinterpret_cast<const __m256i*>(forest.place);
+  for (int tree = 0; tree < forest.trees; tree += kTogether, index += kTogether) {
+    __m256i indices = _mm256_setzero_si256(), mask = _mm256_set1_epi8(1);
+    for (int bit = 0; bit < forest.depth; ++bit) {
+      __m256i at = _mm256_loadu_si256(feature++), place = _mm256_setzero_si256();
+#pragma GCC unroll 4
+      for (int i = 0; i < kMostShared / 16; ++i) {
+        // A shuffle gives 0 where the index has its highest bit, as indices outside of the table then have.
+        place = _mm256_or_si256(place, _mm256_shuffle_epi8(tables[i], _mm256_adds_epu8(at, beyond)));
+        at = _mm256_sub_epi8(at, table);
+      }
+      const __m256i above = _mm256_cmpgt_epi8(place, _mm256_loadu_si256(least++));
+      indices = _mm256_or_si256(indices, _mm256_and_si256(above, mask));
+      mask = _mm256_add_epi8(mask, mask);
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(index), indices);
+  }
+}
+
+void index_trees(const Forest& forest, const float* features, uint8_t* index) {
+  (has_avx2 ? avx2_index_trees : plain_index_trees)(forest, features, index);
 }
 
 #else
 
-void ask_shared(const Forest& forest, const float* features, uint8_t* answers) {
-  plain_ask_shared(forest, features, answers);
+void index_trees(const Forest& forest, const float* features, uint8_t* index) {
+  plain_index_trees(forest, features, index);
 }
 
 #endif
-
-/// The index of each tree by its questions about shared features. The bits of the other questions are 0.
-void index_shared(const Forest& forest, const float* features, uint8_t* index) {
-  uint8_t answers[kMostQuestions + kPadding];
-  ask_shared(forest, features, answers);
-  const uint16_t* asked = forest.asked;
-  for (const Forest::Run& run : runs_of(forest)) {
-    asked = kIndexTrees[forest.depth - run.questions](run.trees, answers, asked, run.questions, index);
-    index += run.trees;
-  }
-}
 
 #ifdef __x86_64__
 
@@ -224,7 +225,7 @@ constexpr SumLeaves kSumLeaves[kMostDepth + 1] = {sum_leaves<0>, sum_leaves<1>, 
   constexpr int kMostAtOnce = 256;  // trees whose leaves, of at most 127 each, have a sum of 16 bits
   uint8_t index[kMostTrees];
   __m256i answers[kMostOwnQuestions];
-  index_shared(forest, shared, index);
+  avx2_index_trees(forest, shared, index);
   ask_rows(forest, rows, answers);
   int sums[kRows] = {};
   const signed char* leaf = forest.leaf;
@@ -358,7 +359,7 @@ void torch_features(const Problem& p, const DeviceFacts& facts, double predicted
 
 double factor(const Forest& forest, const float* features) {
   uint8_t index[kMostTrees];
-  index_shared(forest, features, index);
+  index_trees(forest, features, index);
   int sum = 0;
   const signed char* leaf = forest.leaf;
   const uint8_t* at = index;
@@ -372,7 +373,7 @@ double factor(const Forest& forest, const float* features) {
 
 void plain_factors(const Forest& forest, const float* shared, const Rows& rows, int count, double* out) {
   uint8_t index[kMostTrees], answers[kMostOwnQuestions];
-  index_shared(forest, shared, index);
+  plain_index_trees(forest, shared, index);
   for (int row = 0; row < count; ++row) {
     for (int f = 0; f < kOwnFeatures; ++f) {
       const float feature = rows.feature[f][row];

@@ -30,20 +30,26 @@ struct Forest {
   int run_count;
   const Run* runs;
 
-  /// The questions about shared feature f, by ascending border, are those from first[f] to first[f + 1]. No two are
-  /// equal. `asked` has the questions of each tree, the highest bit first. kPadding more borders may be read.
+  /// The borders of shared feature f, ascending, are those from first[f] to first[f + 1]. Infinite ones fill them up to
+  /// a multiple of kLanes. The place of a feature is the number of its borders that it is above. `feature` and `place`
+  /// have the questions of kTogether trees, the lowest bit of their indices first: for each tree the feature, and the
+  /// place that it must be above. It is never above kNever, which stands where a bit is not for a shared feature.
   int shared;
   const float* border;
-  const uint16_t *first, *asked;
+  const uint16_t* first;
+  const uint8_t* feature;
+  const int8_t* place;
 
-  /// The same for the kernels' own features, but with the lowest bit first and without padding.
+  /// The questions about the kernels' own features, by feature and ascending border; no two are equal. `own_asked` has
+  /// the questions of each tree, the lowest bit first.
   const float* own_border = nullptr;
   const uint16_t *own_first = nullptr, *own_asked = nullptr;
 
   /// 2^depth leaves for each tree. kPadding more may be read.
   const signed char* leaf;
 };
-constexpr int kMostTrees = 1280, kMostQuestions = 3072, kMostOwnQuestions = 1024, kMostDepth = 7, kPadding = 32;
+constexpr int kMostTrees = 1280, kMostShared = 64, kMostOwnQuestions = 1024, kMostDepth = 7;
+constexpr int kTogether = 32, kLanes = 8, kNever = 127, kPadding = 16;
 
 /// The numbers of features, which a forest gets in this order: first those of the shape, then those of the kernel or of
 /// torch.
