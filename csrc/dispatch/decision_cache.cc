@@ -94,7 +94,7 @@ class Shard {
 };
 
 constexpr size_t kShards = 64;
-static_assert(kMostShared == kShards * 32768 * 3 / 4);
+static_assert(kMostDecisions == kShards * 32768 * 3 / 4);
 
 Shard& shard_of(const Fingerprint& fingerprint) {
   static Shard* const shards = new Shard[kShards];  // threads may outlive static objects

@@ -48,11 +48,11 @@ struct Fingerprint {
 /// Finds a decision of `generation` in the process's cache.
 bool find_shared(const Fingerprint& fingerprint, uint64_t generation, Decision* decision);
 
-/// Adds a decision to the process's cache. The cache has at most kMostShared decisions of 48 bytes each, in tables of
-/// at most twice the size. It is divided into shards, and a shard that is full is cleared. No caller waits for another
-/// one: if a shard is locked, nothing is found in it or added to it. So a process may fork at any time.
+/// Adds a decision to the process's cache. The cache has at most kMostDecisions decisions of 48 bytes each, in tables
+/// of at most twice the size. It is divided into shards, and a shard that is full is cleared. No caller waits for
+/// another one: if a shard is locked, nothing is found in it or added to it. So a process may fork at any time.
 void share(const Fingerprint& fingerprint, uint64_t generation, const Decision& decision);
 
-constexpr size_t kMostShared = 1572864;
+constexpr size_t kMostDecisions = 1572864;
 
 }  // namespace hgemm

@@ -236,7 +236,7 @@ void test_a_million_shapes_in_bounded_memory() {
     share(fingerprint_of(i), kGeneration, {.variant = static_cast<int32_t>(i)});
     CHECK(find_shared(fingerprint_of(i), kGeneration, &none) && none.variant == static_cast<int32_t>(i));
   }
-  CHECK(in_use - before <= kMostShared * 48 * 4 / 3 + 4096);
+  CHECK(in_use - before <= kMostDecisions * 48 * 4 / 3 + 4096);
 }
 
 /// Threads decide on the same problems while the table changes. Every decision is that of one of the two tables.
