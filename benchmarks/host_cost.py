@@ -4,6 +4,9 @@ There are three matmuls, and the dispatcher decides on each. ``a @ b`` is the sm
 torch. ``x @ y`` is the smallest one that it gives to a kernel of ours. ``u @ v`` is the smallest one that it gives to a
 kernel with tensor maps. Launches queue up, so a round must have fewer calls than the queue holds.
 
+Shapes that were never seen cost more: a matmul with a new number of rows, and the same matmuls once more, each among
+thousands.
+
 Contenders run interleaved as in every other benchmark (``hgemm_ops.bench.timing``), and are timed by the host's clock.
 Costs over a baseline are medians of paired differences. The baseline is the call outside of any context, with the
 override of torch's matmuls installed. The cost of the override itself is measured in separate processes, before and
@@ -15,6 +18,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import timeit
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -32,6 +36,7 @@ from hgemm_ops.bench import record, statistics, timing
 
 RESULTS = Path(__file__).parent / "results"
 WITH_TENSOR_MAPS = ("sm90_wgmma", "skinny_wgmma")
+UNSEEN = ((64, 64, 8000), (1024, 1024, 4000))  # N, K, and rows up to
 SIZES = (16, 64, 256, 512, 1000, 1024, 2048, 4096)
 
 # Where a call runs.
@@ -162,6 +167,47 @@ def inactive(processes: int, rounds: int, calls_per_round: int) -> dict[str, Any
     return {"before_and_after_ns": found[True], "over_before_ns": changes(True), "control_ns": changes(False)}
 
 
+def unseen(n: int, k: int, rows: int, device: str, synchronize: Callable[[], None]) -> list[dict[str, Any]]:
+    """What torch.mm of 1 to ``rows`` rows costs, each number of rows for the first time and once more.
+
+    The odd numbers run in a context, and the even ones outside of any. They are told apart by who serves them in the
+    context; an even number counts with the odd one before it.
+    """
+    a = torch.randn(rows + 1, k, dtype=torch.float16, device=device)
+    b = torch.randn(k, n, dtype=torch.float16, device=device)
+
+    def calls(numbers: Sequence[int]) -> list[int]:
+        costs = []
+        views = [a[:m] for m in numbers]
+        for place, view in enumerate(views):
+            if place % 100 == 0:
+                synchronize()  # with a full queue a launch waits for the device
+            begin = time.perf_counter_ns()
+            torch.mm(view, b)
+            costs.append(time.perf_counter_ns() - begin)
+        return costs
+
+    odd = range(1, rows, 2)
+    even = [m + 1 for m in odd]
+    calls([rows + 1])
+    with hgemm_ops.use_custom_gemm():
+        calls([rows + 1])
+        new = calls(odd)
+        known = calls(odd)
+    torch_new, torch_known = calls(even), calls(odd)
+    by = ["torch" if hgemm_ops.explain(a[:m], b).chosen == "torch" else "ours" for m in odd]
+    found = []
+    for who in sorted(set(by)):
+        costs = {"new_ns": new, "known_ns": known, "torch_new_ns": torch_new, "torch_known_ns": torch_known}
+        of = {
+            name: [float(ns) for ns, by_m in zip(all_ns, by, strict=True) if by_m == who]
+            for name, all_ns in costs.items()
+        }
+        medians = {name: asdict(statistics.median_interval(values)) for name, values in of.items()}
+        found.append({"n": n, "k": k, "rows": rows, "by": who, "shapes": by.count(who), **medians})
+    return found
+
+
 def entering(rounds: int, calls_per_round: int) -> dict[str, Any]:
     """Nanoseconds to make, enter and leave a context, as around each step of a loop."""
     timer = timeit.Timer("with use_custom_gemm():\n    pass", globals={"use_custom_gemm": hgemm_ops.use_custom_gemm})
@@ -190,13 +236,14 @@ def main(processes: int, device: str, rounds: int, calls_per_round: int, output:
         if operands[0] not in names:
             names.update(zip(operands, pair, strict=True))
             products[", ".join(operands)] = found
+    synchronize = torch.cuda.synchronize if on_gpu else lambda: None
     rows = measure(
         calls(list(products)),
         names,
         rounds=rounds,
         calls_per_round=calls_per_round,
         contexts={ROUTED: hgemm_ops.use_custom_gemm()},
-        synchronize=torch.cuda.synchronize if on_gpu else lambda: None,
+        synchronize=synchronize,
     )
     document = record.document(
         device=device,
@@ -204,6 +251,8 @@ def main(processes: int, device: str, rounds: int, calls_per_round: int, output:
         protocol={"rounds": rounds, "calls_per_round": calls_per_round},
         calls=rows,
         context_ns=entering(rounds, calls_per_round),
+        unseen=[row for size in UNSEEN for row in unseen(*size, device=device, synchronize=synchronize)],
+        context_after_ns=entering(rounds, calls_per_round),
         inactive=inactive(processes, rounds, calls_per_round) if on_gpu and processes else None,
     )
     record.save(document, output or RESULTS / record.gpu_slug(torch.cuda.get_device_name()) / "host_cost.json")
@@ -213,7 +262,11 @@ def main(processes: int, device: str, rounds: int, calls_per_round: int, output:
         click.echo(
             f"{row['ns']['value']:8.0f} ns {extra:>8}  {row['statement']}  gradients {row['gradients']}  {where}"
         )
-    click.echo(f"a context entered and left: {document['context_ns']}")
+    click.echo(f"a context entered and left: {document['context_ns']}; after these: {document['context_after_ns']}")
+    for row in document["unseen"]:
+        click.echo(f"1 to {row['rows']} rows by {row['n']}x{row['k']}, served by {row['by']}:")
+        for name in ("new_ns", "known_ns", "torch_new_ns", "torch_known_ns"):
+            click.echo(f"{row[name]['value']:8.0f} ns  {name}")
     if document["inactive"]:
         click.echo(f"in place, no context: {document['inactive']['over_before_ns']}")
 

@@ -157,6 +157,25 @@ def context_cost(document: Document) -> list[str]:
     lines = []
     if document.get("context_ns"):
         lines += [f"To make, enter and leave a context, again and again: {interval(document['context_ns'])}.", ""]
+    if document.get("context_after_ns"):
+        lines += [f"The same after the shapes below: {interval(document['context_after_ns'])}.", ""]
+    if document.get("unseen"):
+        lines += [
+            "`torch.mm` of matrices with a number of rows that was never seen, and once more: µs of an eager call.",
+            "",
+            *table(
+                ["rows", "N x K", "served by", "new", "known", "torch, new", "torch, known"],
+                [
+                    [f"1 to {row['rows']}", f"{row['n']} x {row['k']}", row["by"]]
+                    + [
+                        f"{row[name]['value'] / 1e3:.1f}"
+                        for name in ("new_ns", "known_ns", "torch_new_ns", "torch_known_ns")
+                    ]
+                    for row in document["unseen"]
+                ],
+            ),
+            "",
+        ]
     if document.get("inactive"):
         found = document["inactive"]
         off, wanted = (interval(found["over_before_ns"][name], "+") for name in ("off", "required"))

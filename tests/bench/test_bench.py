@@ -774,6 +774,9 @@ def results(tmp_path: Path, document: dict[str, Any]) -> Path:
         return {"value": value, "low": value - 10, "high": value + 10}
 
     host["context_ns"] = ns(3600.0)
+    host["context_after_ns"] = ns(3700.0)
+    costs = {"new_ns": ns(20000.0), "known_ns": ns(7000.0), "torch_new_ns": ns(90000.0), "torch_known_ns": ns(9000.0)}
+    host["unseen"] = [{"n": 64, "k": 96, "rows": 8000, "by": "ours", "shapes": 4000, **costs}]
     host["inactive"] = {
         "over_before_ns": {"off": ns(100.0), "required": ns(200.0)},
         "control_ns": {"off": ns(0.0), "required": ns(-50.0)},
@@ -820,6 +823,8 @@ def test_the_readme_section_is_what_the_files_say(results: Path, tmp_path: Path)
     assert "| **0.800** |" in page and "| 0.790 sm80_mma_c |" in page
     assert f"| `torch.mm` in {host_cost.ROUTED} | `torch.mm` | none | 6.40 (-2.90) |" in page
     assert "leave a context, again and again: 3.60 µs (3.59 to 3.61)." in page
+    assert "The same after the shapes below: 3.70 µs (3.69 to 3.71)." in page
+    assert "| 1 to 8000 | 64 x 96 | ours | 20.0 | 7.0 | 90.0 | 9.0 |" in page
     assert "costs `torch.mm` +0.10 µs (+0.09 to +0.11), with a gradient +0.20 µs" in page
     assert "put in place: +0.00 µs (-0.01 to +0.01) and -0.05 µs" in page
 
