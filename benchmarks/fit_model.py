@@ -79,7 +79,7 @@ MOST_TREES, MOST_OWN_QUESTIONS, MOST_DEPTH, TOGETHER, LANES, NEVER, PADDING = 12
 MARGIN, DOUBTED = 1.02, 0.4  # kLearnedMargin and kLearnedDoubt of csrc/dispatch/estimates.cc
 FOLDS = 4
 
-# More trees would still help, but a decision should take at most 50 us, and the library less than 12 MB.
+# More trees would still help, but a decision should take at most 20 us, and the library less than 12 MB.
 KERNELS = {"depth": 7, "iterations": 700, "learning_rate": 0.17, "l2_leaf_reg": 1}
 BESIDE = {"depth": 6, "iterations": 1200, "learning_rate": 0.1, "l2_leaf_reg": 3}
 DOUBT = {"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5}
