@@ -273,8 +273,7 @@ void print_times(int count) {
   const auto plan_all = [&](int first, int last) {
     for (int i = first; i < last; ++i) {
       Plan plan;
-      make_plan(matmuls[static_cast<size_t>(i)].request(), &plan);
-      keep = keep + plan.variant;
+      keep = keep + static_cast<int>(make_plan(matmuls[static_cast<size_t>(i)].request(), &plan));
     }
   };
   const long before = resident_kib();

@@ -49,5 +49,5 @@ def test_threads_do_not_race(tmp_path: Path) -> None:
 def test_the_cost_of_decisions_is_measured() -> None:
     (times, other), (choices, others) = unseen([ROOT, ROOT], shapes=1000, rounds=1, compared=1000)
     assert times.keys() == other.keys() >= {"contenders", "select", "plan of a new shape"}
-    assert all(value > 0 for value in times.values())
+    assert all(value > 0 for name, value in times.items() if name != "bytes for a shape")
     assert choices == others and len(choices) == 1000
