@@ -133,6 +133,10 @@ struct Problem {
   /// product in different orders refuse it, so that it is symmetric to the bit.
   bool b_is_a_transposed = false;
 
+  /// The caller's inner batch dimension and its rows are exchanged here: they are the rows and batch[1]. B does not vary
+  /// along either. Torch would compute batch[1] rows in each of m matrices.
+  bool rows_are_batch = false;
+
   /// What the caller requires of the summation order.
   NumericsMode numerics = NumericsMode::kFast;
 

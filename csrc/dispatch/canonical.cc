@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace hgemm {
 namespace {
@@ -19,6 +20,7 @@ struct Gemm {
   int64_t c_row, c_col;
   int ndim;
   BatchDim dims[kMaxDims];
+  bool rows_are_batch = false;  // exchange_rows() applied
 };
 
 std::string shape_of(const TensorView& t) {
@@ -215,6 +217,19 @@ void merge(Gemm* g) {
   std::reverse_copy(kept, kept + count, g->dims);
 }
 
+/// Where b does not vary along the innermost batch dimension, exchanges that dimension with the rows if it is longer:
+/// the batch then has fewer and larger matrices. `F.linear` of a permuted input makes such a batch: x (S, B, K) that lies
+/// in memory as (B, S, K) is S matrices of B rows, or B matrices of S rows, which lie one after the other.
+void exchange_rows(Gemm* g) {
+  if (g->ndim == 0 || g->m <= 1) return;
+  BatchDim& d = g->dims[g->ndim - 1];
+  if (d.b != 0 || d.a == 0 || d.size <= g->m || g->a_col != 1) return;
+  std::swap(d.size, g->m);
+  std::swap(d.a, g->a_row);
+  std::swap(d.c, g->c_row);
+  g->rows_are_batch = true;
+}
+
 /// Whether a (rows, cols) matrix has no unit stride, and has none that may be set to one because its extent is one.
 bool lacks_unit_stride(int64_t rows, int64_t row, int64_t cols, int64_t col) {
   return row != 1 && col != 1 && rows > 1 && cols > 1;
@@ -253,6 +268,7 @@ void fill_problem(const Operands& o, const Gemm& g, Canonical* out) {
   settle_strides(g.n, &p.b.col_stride, g.k, &p.b.row_stride);
   p.d.row_stride = g.m <= 1 ? lone_stride(g.n) : g.n;
   p.d.col_stride = 1;
+  p.rows_are_batch = g.rows_are_batch;
 
   int64_t d_step = g.m * g.n, c_varies = 0;
   for (int i = g.ndim - 1, slot = 1; i >= 0; --i, --slot) {
@@ -264,6 +280,10 @@ void fill_problem(const Operands& o, const Gemm& g, Canonical* out) {
     p.d.batch_stride[slot] = d_step;
     d_step *= d.size;
     c_varies |= d.c;
+  }
+  if (g.rows_are_batch) {
+    p.d.row_stride = p.batch[1] * g.n;
+    p.d.batch_stride[1] = g.n;
   }
 
   if (o.c == nullptr || o.beta == 0.0) {
@@ -333,6 +353,7 @@ bool canonicalize(const Operands& o, Canonical* out) {
         o, argument_names(o.op).c + (" " + shape_of(*o.c)) + " broadcasts along too many separate batch dimensions",
         out);
   }
+  if (o.max_batch_dims > 1) exchange_rows(&g);  // torch's batches have rows of one pitch
   fill_problem(o, g, out);
   return true;
 }

@@ -125,7 +125,7 @@ void gemm_with_out_dtype(const Call& call, int rank, AtenTensorHandle a, AtenTen
 void torch_gemm(const Call& call, const Canonical& canonical, Destination d, Destination pre_activation) {
   if (aoti_torch_cuda_mm_out == nullptr) fail("hgemm: this PyTorch has no CUDA support");
   const Problem& p = canonical.problem;
-  if (p.batch[0] > 1) {
+  if (p.batch[0] > 1 || p.rows_are_batch) {
     Canonical one_batch_dim;
     canonicalize(call.operands(/*max_batch_dims=*/1), &one_batch_dim);
     return torch_gemm(call, one_batch_dim, d, pre_activation);

@@ -50,6 +50,24 @@ CASES: dict[str, tuple[str, Tensor, Tensor, tuple[tuple[int, int, int, int], tup
     "rows of a linear layer": ("linear", half(3, 4, 64), half(8, 64), ((1, 12, 8, 64), (K, K), 16)),
     "single rows fold": ("linear", half(7, 1, 64), half(8, 64), ((1, 7, 8, 64), (K, K), 16)),
     "rows with a gap do not": ("matmul", half(3, 5, 64)[:, :4], half(64, 8), ((3, 4, 8, 64), (K, MN), 16)),
+    "rows of a permuted input": (
+        "bmm",
+        half(3, 40, 64).transpose(0, 1),
+        half(8, 64).t().expand(40, 64, 8),
+        ((3, 40, 8, 64), (K, K), 16),
+    ),
+    "rows of a short batch stay": (
+        "bmm",
+        half(40, 3, 64).transpose(0, 1),
+        half(64, 8).expand(3, 64, 8),
+        ((3, 40, 8, 64), (K, MN), 16),
+    ),
+    "rows whose columns are apart stay": (
+        "bmm",
+        half(40, 64, 4).mT,
+        half(64, 8).expand(40, 64, 8),
+        ((40, 4, 8, 64), (MN, MN), 8),
+    ),
     "attention": (
         "matmul",
         half(2, 6, 4, 64).transpose(1, 2),
