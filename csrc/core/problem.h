@@ -216,6 +216,10 @@ const char* layout_name(const Problem& problem);
 /// such problems, and cost models are fitted to them.
 Problem without_epilogue(const Problem& problem);
 
+/// The problem as the caller has it, and torch computes it: where `rows_are_batch`, with rows and inner batch dimension
+/// exchanged back.
+Problem as_called(const Problem& problem);
+
 /// What the dispatcher knows about a device. The values come from cudaDeviceGetAttribute, which is asked once
 /// (core/device.h), or from the table of known chips, for a device that is not in the machine (core/chip.h).
 struct DeviceFacts {

@@ -158,8 +158,15 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
     out->model_margin = apply_learned(*learned_here, question, contenders, &predictions);
   }
 
+  // Torch computes more and smaller matrices, of which no table and no learned model has a time.
+  const bool torch_differs = question.problem.rows_are_batch;
+  if (torch_differs) {
+    predictions.torch = torch_product_us(as_called(question.problem), question.facts, question.alignments);
+  }
+
   const double torch_epilogue = torch_epilogue_us(question.problem, question.facts);
-  out->torch = times_of(predictions.torch, torch_epilogue, out->known, torch_slot());
+  const Knowledge of_torch = torch_differs ? Knowledge{} : out->known;
+  out->torch = times_of(predictions.torch, torch_epilogue, of_torch, torch_slot());
   for (int i = 0; i < contenders.count; ++i) {
     const Contender& c = contenders.all[i];
     const Knowledge known = c.runs_as_timed ? out->known : Knowledge{};
