@@ -104,6 +104,19 @@ def test_problem(case: str) -> None:
     assert d.align == align
 
 
+@pytest.mark.parametrize("rows", [8, 16])
+def test_torch_is_judged_by_the_matrices_that_it_gets(rows: int) -> None:
+    """F.linear of a permuted input: torch multiplies 512 small matrices, a kernel few large ones."""
+    x, w = half(rows, 512, 1024).transpose(0, 1), half(2048, 1024).t().expand(512, 1024, 2048)
+    asked = query("bmm", x, w)
+    asked.variant = _native.AUTO
+    permuted, _ = _native.explain(asked)
+    asked = query("mm", half(rows * 512, 1024), half(2048, 1024).t())
+    asked.variant = _native.AUTO
+    flat, _ = _native.explain(asked)
+    assert permuted.variant >= 0 and permuted.torch_us > 2 * flat.torch_us
+
+
 @pytest.mark.parametrize(
     ("c", "has_bias"),
     [(half(8), 1), (half(1, 8), 1), (half(8)[:1], 0), (half(16)[::2], 0), (half(16, 8), 0), (half(16, 1), 0)],

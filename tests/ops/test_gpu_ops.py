@@ -185,6 +185,28 @@ def test_gradients_of_expanded_and_transposed_inputs() -> None:
         assert_as_good(a, b, c)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(("batch", "rows", "k", "n"), [(200, 3, 72, 40), (130, 65, 67, 33), (9, 2, 64, 128)])
+def test_a_b_that_all_matrices_share(batch: int, rows: int, k: int, n: int, dtype: torch.dtype) -> None:
+    """Rows and batch of a permuted input are exchanged, and the result has the caller's order."""
+    x, w = rand(rows, batch, k, dtype=dtype).transpose(0, 1), rand(n, k, dtype=dtype)
+    c, bias = rand(batch, rows, n, dtype=dtype), rand(n, dtype=dtype)
+    b = w.t().expand(batch, k, n)
+    exact, magnitude = reference_matmul(x, b)
+    assert_close_to_torch(hgemm.bmm(x, b), exact, torch.bmm(x, b), magnitude=magnitude)
+    for kernel in hgemm_ops.variants():
+        if serves(kernel, x, w.t()):
+            with refusal_allowed(kernel.id):
+                out = hgemm.baddbmm(c, x, b, beta=0.5, alpha=2.0, variant=kernel.id)
+                theirs = torch.baddbmm(c, x, b, beta=0.5, alpha=2.0)
+                size = 2 * magnitude + c.double().abs()
+                assert_close_to_torch(out, 2 * exact + 0.5 * c.double(), theirs, magnitude=size)
+    out, pre = hgemm.linear_save(x, w, bias, 1)
+    wide, theirs, size = exact + bias.double(), F.linear(x, w, bias), magnitude + bias.double().abs()
+    assert_close_to_torch(pre, wide, theirs, magnitude=size)
+    assert_close_to_torch(out, wide.relu(), theirs.relu(), magnitude=size)
+
+
 # Autocast
 
 
