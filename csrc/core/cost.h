@@ -56,6 +56,12 @@ inline bool is_tiny_batch(const Problem& p) {
   return std::max({p.m, p.n, p.k}) <= kMostExtent && p.batches() >= kLeastBatch;
 }
 
+/// Whether the problem is a batch of many small matrices, each times a vector.
+inline bool is_vector_batch(const Problem& p) {
+  constexpr int64_t kMostElements = 16384, kLeastBatch = 1000;
+  return std::min(p.m, p.n) == 1 && std::max(p.m, p.n) * p.k <= kMostElements && p.batches() >= kLeastBatch;
+}
+
 /// Whether all problems of a batch have one operand in common.
 inline bool shares_operand(const Problem& p) {
   const auto is_one = [](const Matrix& x) { return x.batch_stride[0] == 0 && x.batch_stride[1] == 0; };

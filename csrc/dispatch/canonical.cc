@@ -218,8 +218,8 @@ void merge(Gemm* g) {
 }
 
 /// Where b does not vary along the innermost batch dimension, exchanges that dimension with the rows if it is longer:
-/// the batch then has fewer and larger matrices. `F.linear` of a permuted input makes such a batch: x (S, B, K) that lies
-/// in memory as (B, S, K) is S matrices of B rows, or B matrices of S rows, which lie one after the other.
+/// the batch then has fewer and larger matrices. `F.linear` of a permuted input makes such a batch: x (S, B, K) that
+/// lies in memory as (B, S, K) is S matrices of B rows, or B matrices of S rows, which lie one after the other.
 void exchange_rows(Gemm* g) {
   if (g->ndim == 0 || g->m <= 1) return;
   BatchDim& d = g->dims[g->ndim - 1];

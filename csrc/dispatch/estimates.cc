@@ -23,9 +23,12 @@ size_t torch_slot() {
   return static_cast<size_t>(variant_count());
 }
 
-/// Whether the learned model was fitted to times of this kernel's family.
-bool is_learned(const Contender& contender) {
-  return learned_code(variant(contender.id).family) <= kLastLearnedCode;
+/// Whether the learned model was fitted to times of this kernel's family. It has none of batches of vectors, for which
+/// it takes batched_mma's time for a fourth too long.
+bool is_learned(const Question& question, const Contender& contender) {
+  const Family family = variant(contender.id).family;
+  if (family == Family::kBatchedMma && is_vector_batch(question.product)) return false;
+  return learned_code(family) <= kLastLearnedCode;
 }
 
 /// What the table has for the shape, as far as the decision may use it.
@@ -59,7 +62,7 @@ void take_shares(const Question& question, const Contenders& contenders, double*
   Problem ordinary = question.product;
   ordinary.b_is_a_transposed = false;
   for (int i = 0; i < contenders.count; ++i) {
-    if (!is_learned(contenders.all[i])) continue;
+    if (!is_learned(question, contenders.all[i])) continue;
     const double all = variant(contenders.all[i].id).predict_us(ordinary, question.facts);
     shares[i] = us[i] / all;
     us[i] = all;
@@ -75,7 +78,7 @@ double correct_kernels(const Learned& learned, const Question& question, const C
   take_shares(question, contenders, us, shares);
   double fastest = kInfinity, best = kInfinity;
   for (int i = 0; i < contenders.count; ++i) {
-    if (is_learned(contenders.all[i])) fastest = std::min(fastest, us[i]);
+    if (is_learned(question, contenders.all[i])) fastest = std::min(fastest, us[i]);
   }
   Rows rows{};
   double* of_row[kRows];
@@ -92,7 +95,7 @@ double correct_kernels(const Learned& learned, const Question& question, const C
     row = 0;
   };
   for (int i = 0; i < contenders.count; ++i) {
-    if (!is_learned(contenders.all[i])) continue;
+    if (!is_learned(question, contenders.all[i])) continue;
     if (us[i] > learned_reach(fastest) * fastest) {
       us[i] = kNaN;
       continue;
@@ -110,7 +113,8 @@ double correct_kernels(const Learned& learned, const Question& question, const C
 /// be.
 double apply_learned(const Learned& learned, const Question& question, const Contenders& contenders,
                      Predictions* predictions) {
-  if (std::none_of(contenders.begin(), contenders.end(), is_learned)) return kAnalyticMargin;
+  const auto learned_here = [&question](const Contender& c) { return is_learned(question, c); };
+  if (std::none_of(contenders.begin(), contenders.end(), learned_here)) return kAnalyticMargin;
   float features[std::max(kKernelFeatures, kDoubtFeatures)];
   shape_features(question.product, question.alignments, features);
   const double best = correct_kernels(learned, question, contenders, features, predictions->ours);

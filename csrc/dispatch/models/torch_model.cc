@@ -74,6 +74,9 @@ struct TinyRates {
   double whole, even, odd;
 };
 constexpr TinyRates kTinyRates[] = {{8, 1.72, 3.0, 0.72, 1.64}, {16, 2.3, 3.0, 0.72, 1.64}, {32, 3.0, 3.0, 1.55, 3.5}};
+// Batches of vectors by small matrices, float32: GB/s at which torch reads the matrices, on the H200. It reads those of
+// 40x40 to 100x100 at 1950 to 2360.
+constexpr double kVectorBatchRate = 2500;
 constexpr double kTinyVectorF32 = 0.83, kTinyVectorHalf = 0.65;  // one row or column
 
 double us_per_flop(double flops_per_clk, const Chip& chip) {
@@ -171,6 +174,7 @@ double few_rows_us(const Problem& p, const DeviceFacts& facts, const Chip& chip)
   } else if (roles.w_major == Major::kK && !roles.swapped && k <= kMostFloatK) {
     start += kVectorUs * std::min(w / kVectorBytes, 1.0);
   }
+  if (is_vector_batch(p)) return start + all / (kVectorBatchRate * dram_share(facts) * 1e3);
   const double us = start + w / (rate * dram_share(facts) * 1e3) + (all - w) / (dram_gbs(facts) * kStreamShare * 1e3);
   return std::max(us, 2.0 * results * k * us_per_flop(0.95 * chip.simt_flops, chip) / facts.sm_count);
 }

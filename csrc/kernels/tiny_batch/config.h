@@ -11,7 +11,9 @@
 
 namespace hgemm::tiny_batch {
 
-constexpr int kMostExtent = 32;    // of M, N and K
+constexpr int kMostExtent = 32;  // of M, N and K
+/// Of a vector times a matrix: extents, and bytes of the matrix, which lies in shared memory.
+constexpr int kMostOfVector = 256, kMostMatrixBytes = 16 * 1024;
 constexpr int kMostThreads = 128;  // of a block
 /// Shared memory that a block takes if a single matrix does not need more: eight blocks fit on an SM.
 constexpr int kChunkBytes = 26 * 1024;
@@ -136,7 +138,10 @@ struct Schedule {
 /// Whether a kernel of this shape can compute the problem.
 inline bool fits(const Problem& p, const Shape& shape) {
   if (shape.whole) return p.m == shape.tm && p.n == shape.tm && p.k == shape.tm;
-  return p.m <= kMostExtent && p.n <= kMostExtent && p.k <= kMostExtent;
+  if (p.m <= kMostExtent && p.n <= kMostExtent && p.k <= kMostExtent) return true;
+  const int64_t cols = std::max(p.m, p.n);
+  return std::min(p.m, p.n) == 1 && std::max(cols, p.k) <= kMostOfVector &&
+         cols * p.k * dtype_bytes(p.dtype) <= kMostMatrixBytes;
 }
 
 inline Schedule schedule(const Problem& p, const DeviceFacts& facts, const Shape& shape) {

@@ -125,7 +125,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   double us = kFixedUs + std::pow(std::pow(memory_us, kOverlap) + std::pow(issue_us, kOverlap), 1 / kOverlap);
   if (suits_tensor_cores(p)) us *= kBesideTensorCores;
   if (was_slower(p, s)) us *= kSlower;
-  return is_tiny_batch(p) ? us : kUntimed * std::max(us, kLeastUs);
+  return is_tiny_batch(p) || is_vector_batch(p) ? us : kUntimed * std::max(us, kLeastUs);
 }
 
 template <class C>
