@@ -133,8 +133,8 @@ struct Problem {
   /// product in different orders refuse it, so that it is symmetric to the bit.
   bool b_is_a_transposed = false;
 
-  /// The caller's inner batch dimension and its rows are exchanged here: they are the rows and batch[1]. B does not vary
-  /// along either. Torch would compute batch[1] rows in each of m matrices.
+  /// The caller's inner batch dimension and its rows are exchanged here: they are the rows and batch[1]. B does not
+  /// vary along either. Torch would compute batch[1] rows in each of m matrices.
   bool rows_are_batch = false;
 
   /// What the caller requires of the summation order.
@@ -264,6 +264,7 @@ enum class Family : int32_t {
   kSimtSkinny,
   kSimtGemv,
   kTinyBatch,
+  kSimtTile,
 };
 
 /// How a kernel multiplies and adds. kAccumulateF32 and kAccumulateF16: products of the operands' elements, accumulated

@@ -33,7 +33,8 @@ int count = [] {
   int all = 0;
   for (const VariantList& list :
        {kSm80MmaVariants, kSm90WgmmaVariants, kSkinnyVariants, kSm90SkinnyVariants, kGemvVariants, kBatchedMmaVariants,
-        kSm90SplitVariants, kSimtSkinnyVariants, kSm80SplitVariants, kSimtGemvVariants, kTinyBatchVariants}) {
+        kSm90SplitVariants, kSimtSkinnyVariants, kSm80SplitVariants, kSimtGemvVariants, kTinyBatchVariants,
+        kSimtTileVariants}) {
     all = append(all, list);
   }
   return all;
@@ -99,6 +100,7 @@ const char* family_name(Family family) {
     case Family::kSimtSkinny: return "simt_skinny";
     case Family::kSimtGemv: return "simt_gemv";
     case Family::kTinyBatch: return "tiny_batch";
+    case Family::kSimtTile: return "simt_tile";
   }
   return "unknown";
 }
