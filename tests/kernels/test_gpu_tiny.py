@@ -1,4 +1,4 @@
-"""tiny_batch: every size up to 32, layout, alignment and epilogue, batches longer than a grid has rows, operands that a
+"""tiny_batch: every size up to 32, vectors, layout, alignment and epilogue, batches longer than a grid has rows, operands that a
 batch shares, and the ways by which torch's functions reach it."""
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ SIZES = [
     (13, 4, 32),
     (17, 23, 31),
     (12, 28, 2),
+    (1, 64, 64),  # vectors times larger matrices
+    (1, 200, 20),
+    (1, 3, 256),
+    (65, 1, 33),
+    (256, 1, 16),
 ]
 
 
