@@ -18,7 +18,7 @@ namespace {
 // unused as cuBLAS's do, which decides the time between 129 and 511 rows.
 constexpr int kTileRows[] = {64, 128, 192}, kTileColumns[] = {64, 96, 128, 144, 160, 176, 192, 256};
 constexpr int kTallTile[] = {256, 128};
-constexpr int kSplits[] = {1, 2, 4, 8};
+constexpr int kMostSplits = 8;
 constexpr double kSustained = 0.85;    // share of the tensor peak at the sustained clock, for an infinitely large tile
 constexpr double kEdge = 6.2;          // the BM * BN / (BM + BN) of a tile that reaches half of that rate
 constexpr double kStartUs = 2.2;       // launch, pipeline fill and drain
@@ -49,6 +49,12 @@ constexpr FloatRates kFloatRates[] = {{1, 4200, 4300},  {2, 3450, 2800},  {4, 30
                                       {16, 1950, 2110}, {32, 1770, 2270}, {64, 1420, 1420}};
 constexpr int64_t kFewRows = 64;
 constexpr double kFloatStartUs = 3.0;
+// float32 with K split: parts, and k of a part. If M and N are at most kFewOfBoth, K decides, and cuBLAS splits it.
+constexpr int kMostFloatSplits = 64;
+constexpr int64_t kLeastFloatSplitK = 256, kFewOfBoth = 128;
+// float32 with short K and whole tiles of M and N: from 1.25 to 1.68 times what the model of larger K gives.
+constexpr int64_t kShortFloatK = 64, kLeastShortRows = 256;
+constexpr double kShortFloat = 1.25;
 // Microseconds for each k of a block's loop along K, except in matrix-vector products. From kMostFloatK on cuBLAS
 // splits K, and the loop gets no longer.
 constexpr double kFloatPerK = 1.2e-3;
@@ -100,12 +106,13 @@ double stream_us(const Problem& p, const DeviceFacts& facts, double share) {
 }
 
 /// The time of `tiles` tiles of `tile_us` each, with the number of splits of K that is the fastest.
-double sliced_us(const Problem& p, const DeviceFacts& facts, const Chip& chip, int64_t tiles, double tile_us) {
+double sliced_us(const Problem& p, const DeviceFacts& facts, const Chip& chip, int64_t tiles, double tile_us,
+                 int most_splits = kMostSplits, int64_t least_k = kLeastSplitK) {
   const double results = static_cast<double>(p.m) * p.n * p.batches();
   double best = std::numeric_limits<double>::infinity();
-  for (int splits : kSplits) {
+  for (int splits = 1; splits <= most_splits; splits *= 2) {
     // With four waves the SMs are evenly loaded without split-K.
-    if (splits > 1 && (p.k < splits * kLeastSplitK || tiles * splits > 4 * facts.sm_count)) break;
+    if (splits > 1 && (p.k < splits * least_k || tiles * splits > 4 * facts.sm_count)) break;
     double us = waves(tiles * splits, facts) * (tile_us / splits + kTileUs);
     if (splits > 1) us += kSplitUs + kSplitWeight * results * 4 * splits / (dram_gbs(facts) * 1e3 * kStreamShare);
     best = std::min(best, us);
@@ -138,15 +145,18 @@ double flat_rate_us(const Problem& p, const DeviceFacts& facts, const Chip& chip
   return kStartUs + best;
 }
 
-/// float32 on CUDA cores, without TF32. This model is not fitted to measured times.
+/// float32 on CUDA cores, without TF32. It lies below nearly all of 50 times that were measured (simt_tile/NOTES.md).
 double float32_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
   const double per_flop = us_per_flop(0.95 * chip.simt_flops, chip);
   double best = std::numeric_limits<double>::infinity();
   for (int tile : {128, 64}) {
     const double tile_us = 2.0 * tile * tile * static_cast<double>(p.k) * per_flop;
-    best = std::min(best, sliced_us(p, facts, chip, tile_count(p, tile, tile), tile_us));
+    const int64_t tiles = tile_count(p, tile, tile);
+    best = std::min(best, sliced_us(p, facts, chip, tiles, tile_us, kMostFloatSplits, kLeastFloatSplitK));
   }
-  return std::max(kStartUs + best, stream_us(p, facts, kStreamShare));
+  const double us = std::max(kStartUs + best, stream_us(p, facts, kStreamShare));
+  const bool is_short = p.k <= kShortFloatK && std::min(p.m, p.n) >= kLeastShortRows;
+  return is_short ? kShortFloat * us : us;
 }
 
 double ragged_us(const Problem& p, const DeviceFacts& facts, const Chip& chip, const Alignments& alignments) {
@@ -204,7 +214,10 @@ double vector_us(const Problem& p, const DeviceFacts& facts, bool aligned) {
 double torch_product_us(const Problem& p, const DeviceFacts& facts, const Alignments& alignments) {
   const Chip& chip = chip_of(facts.cc);
   if (is_tiny_batch(p)) return tiny_batch_us(p, facts, chip, alignments);
-  if (p.dtype == DType::kF32 && std::min(p.m, p.n) <= kFewRows) return few_rows_us(p, facts, chip);
+  if (p.dtype == DType::kF32 && std::min(p.m, p.n) <= kFewRows) {
+    const double us = few_rows_us(p, facts, chip);
+    return std::min(p.m, p.n) > 1 && std::max(p.m, p.n) <= kFewOfBoth ? std::min(us, float32_us(p, facts, chip)) : us;
+  }
   const bool aligned = alignments.all_whole();
   if (p.m == 1 || p.n == 1) return vector_us(p, facts, aligned);
   if (p.dtype == DType::kF32) return float32_us(p, facts, chip);
