@@ -1,5 +1,5 @@
-"""tiny_batch: every size up to 32, vectors, layout, alignment and epilogue, batches longer than a grid has rows, operands that a
-batch shares, and the ways by which torch's functions reach it."""
+"""tiny_batch: every size up to 32, vectors, layout, alignment and epilogue, batches longer than a grid has rows,
+operands that a batch shares, and the ways by which torch's functions reach it."""
 
 from __future__ import annotations
 
