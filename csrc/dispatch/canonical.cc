@@ -221,7 +221,8 @@ void merge(Gemm* g) {
 /// the batch then has fewer and larger matrices. `F.linear` of a permuted input makes such a batch: x (S, B, K) that
 /// lies in memory as (B, S, K) is S matrices of B rows, or B matrices of S rows, which lie one after the other.
 void exchange_rows(Gemm* g) {
-  if (g->ndim == 0 || g->m <= 1) return;
+  constexpr int64_t kSmall = 64;  // kernels for batches of small matrices take these as they are
+  if (g->ndim == 0 || g->m <= 1 || std::max(g->m, g->n) <= kSmall) return;
   BatchDim& d = g->dims[g->ndim - 1];
   if (d.b != 0 || d.a == 0 || d.size <= g->m || g->a_col != 1) return;
   std::swap(d.size, g->m);

@@ -53,20 +53,26 @@ CASES: dict[str, tuple[str, Tensor, Tensor, tuple[tuple[int, int, int, int], tup
     "rows of a permuted input": (
         "bmm",
         half(3, 40, 64).transpose(0, 1),
-        half(8, 64).t().expand(40, 64, 8),
-        ((3, 40, 8, 64), (K, K), 16),
+        half(72, 64).t().expand(40, 64, 72),
+        ((3, 40, 72, 64), (K, K), 16),
+    ),
+    "rows of small matrices stay": (
+        "bmm",
+        half(3, 40, 64).transpose(0, 1),
+        half(64, 64).t().expand(40, 64, 64),
+        ((40, 3, 64, 64), (K, K), 16),
     ),
     "rows of a short batch stay": (
         "bmm",
         half(40, 3, 64).transpose(0, 1),
-        half(64, 8).expand(3, 64, 8),
-        ((3, 40, 8, 64), (K, MN), 16),
+        half(64, 72).expand(3, 64, 72),
+        ((3, 40, 72, 64), (K, MN), 16),
     ),
     "rows whose columns are apart stay": (
         "bmm",
         half(40, 64, 4).mT,
-        half(64, 8).expand(40, 64, 8),
-        ((40, 4, 8, 64), (MN, MN), 8),
+        half(64, 72).expand(40, 64, 72),
+        ((40, 4, 72, 64), (MN, MN), 8),
     ),
     "attention": (
         "matmul",

@@ -179,6 +179,28 @@ def test_few_rows_are_served_in_strict_float32(
         assert explain(m, n, 4096, layout=layout, alignment=alignment).chosen == chosen
 
 
+@pytest.mark.parametrize(
+    ("batch", "m", "n", "k", "layout", "chosen"),
+    [
+        (1, 4000, 4000, 16, "NN", "simt_tile_128x64x16"),  # short K
+        (16, 1024, 1024, 64, "NT", "simt_tile_128x64x16"),
+        (1, 32, 64, 100_000, "NN", "simt_tile_64x64x64_w4"),  # long K
+        (1, 64, 64, 8192, "NN", "simt_tile_64x64x64_w4"),
+        # cuBLAS is as fast, or faster.
+        (512, 128, 128, 128, "NN", "torch"),
+        (1024, 48, 48, 48, "NN", "torch"),
+        (1, 1000, 1000, 64, "NN", "torch"),
+        (1, 256, 256, 16384, "TN", "torch"),
+        (1, 100_000, 128, 128, "NN", "torch"),
+    ],
+)
+def test_register_tiles_serve_what_they_were_faster_for(
+    batch: int, m: int, n: int, k: int, layout: str, chosen: str
+) -> None:
+    query = _variants.matmul_query(m, n, k, torch.float32, layout, _native.preset_facts(90), batch)
+    assert _variants.name_of(_native.explain(query)[0].variant) == chosen
+
+
 def test_what_nobody_has_timed_is_torchs() -> None:
     """simt_gemv was only timed without a batch, and on half a megabyte or more. Other shapes stay with torch."""
     for m, n, k, batch in ((3, 6, 8, 1), (3, 6, 8, 16), (72, 1, 136, 1), (4, 96, 136, 1), (1, 64, 512, 144)):

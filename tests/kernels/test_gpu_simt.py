@@ -169,7 +169,7 @@ def test_kernels_of_one_chain_agree() -> None:
     a, b = torch.randn(4000, 30, 32, device="cuda"), torch.randn(4000, 32, 20, device="cuda")
     chains = [v for v in hgemm_ops.variants() if v.sums == "chain" and v.family in ("simt_tile", "tiny_batch")]
     able = [v for v in chains if v.family == "simt_tile" or v.name == "tiny_batch_t4x4"]
-    assert len(able) >= 3
+    assert len(able) >= 2
     first, *others = (hgemm.bmm(a, b, variant=v.id) for v in able)
     assert all(torch.equal(first, other) for other in others)
 

@@ -49,12 +49,14 @@ constexpr FloatRates kFloatRates[] = {{1, 4200, 4300},  {2, 3450, 2800},  {4, 30
                                       {16, 1950, 2110}, {32, 1770, 2270}, {64, 1420, 1420}};
 constexpr int64_t kFewRows = 64;
 constexpr double kFloatStartUs = 3.0;
-// float32 with K split: parts, and k of a part. If M and N are at most kFewOfBoth, K decides, and cuBLAS splits it.
+// float32 with K split: parts, and k of a part. If M and N are kLeastOfBoth to kFewOfBoth, K decides from kLongFloatK
+// on.
 constexpr int kMostFloatSplits = 64;
-constexpr int64_t kLeastFloatSplitK = 256, kFewOfBoth = 128;
-// float32 with short K and whole tiles of M and N: from 1.25 to 1.68 times what the model of larger K gives.
-constexpr int64_t kShortFloatK = 64, kLeastShortRows = 256;
-constexpr double kShortFloat = 1.25;
+constexpr int64_t kLeastFloatSplitK = 256, kLeastOfBoth = 32, kFewOfBoth = 128, kLongFloatK = 4096;
+// float32 with short K and large matrices, against what the model of larger K gives: 1.5 to 1.7 times as long up to 32,
+// 1.25 and more up to 64. Batches with K-major operands take 1.4 times as long up to 128.
+constexpr int64_t kShortestFloatK = 32, kShorterFloatK = 64, kShortFloatK = 128, kLeastShortRows = 256;
+constexpr double kShortestFloat = 1.5, kShorterFloat = 1.25, kShortFloatNt = 1.38;
 // Microseconds for each k of a block's loop along K, except in matrix-vector products. From kMostFloatK on cuBLAS
 // splits K, and the loop gets no longer.
 constexpr double kFloatPerK = 1.2e-3;
@@ -155,8 +157,10 @@ double float32_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) 
     best = std::min(best, sliced_us(p, facts, chip, tiles, tile_us, kMostFloatSplits, kLeastFloatSplitK));
   }
   const double us = std::max(kStartUs + best, stream_us(p, facts, kStreamShare));
-  const bool is_short = p.k <= kShortFloatK && std::min(p.m, p.n) >= kLeastShortRows;
-  return is_short ? kShortFloat * us : us;
+  if (p.k > kShortFloatK || std::min(p.m, p.n) < kLeastShortRows) return us;
+  const bool is_nt = p.batches() > 1 && p.a_major() == Major::kK && p.b_major() == Major::kK;
+  const double by_k = p.k <= kShortestFloatK ? kShortestFloat : p.k <= kShorterFloatK ? kShorterFloat : 1.0;
+  return us * std::max(by_k, is_nt ? kShortFloatNt : 1.0);
 }
 
 double ragged_us(const Problem& p, const DeviceFacts& facts, const Chip& chip, const Alignments& alignments) {
@@ -215,8 +219,9 @@ double torch_product_us(const Problem& p, const DeviceFacts& facts, const Alignm
   const Chip& chip = chip_of(facts.cc);
   if (is_tiny_batch(p)) return tiny_batch_us(p, facts, chip, alignments);
   if (p.dtype == DType::kF32 && std::min(p.m, p.n) <= kFewRows) {
-    const double us = few_rows_us(p, facts, chip);
-    return std::min(p.m, p.n) > 1 && std::max(p.m, p.n) <= kFewOfBoth ? std::min(us, float32_us(p, facts, chip)) : us;
+    const bool both_are_few = p.k >= kLongFloatK && p.batches() == 1 && std::min(p.m, p.n) >= kLeastOfBoth &&
+                              std::max(p.m, p.n) <= kFewOfBoth;
+    return both_are_few ? float32_us(p, facts, chip) : few_rows_us(p, facts, chip);
   }
   const bool aligned = alignments.all_whole();
   if (p.m == 1 || p.n == 1) return vector_us(p, facts, aligned);

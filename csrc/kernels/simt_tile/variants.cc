@@ -1,6 +1,7 @@
 // The variants of simt_tile: which problems each one can run, its schedule, and its predicted time.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <tuple>
@@ -22,9 +23,8 @@ using simt_tile::Schedule;
 struct Line {
   Tile tile;
   int smem_bytes;
-  int warp_m, warp_n;  // the part of the tile that a warp computes
-  int blocks;          // per SM, as limited by registers
-  double share, alone;
+  int blocks;      // per SM, as limited by registers
+  bool divides_k;  // the warps of a block divide the k of a stage
 };
 
 constexpr int64_t kMaxExtent = int64_t{1} << 30;
@@ -34,12 +34,16 @@ constexpr int64_t kMaxSlices = 1024;
 /// The most bytes of partial sums. More would be read and written at the rate of the memory.
 constexpr int64_t kMostPartialBytes = int64_t{32} << 20;
 
-constexpr double kDoubt = 1.5;
-constexpr double kFixedUs = 2.5;  // launch, first loads, drain
-constexpr double kBlockUs = 0.5;  // of an SM for each block: prologue and epilogue, as far as others do not hide them
-constexpr double kStreamShare = 0.8;  // share of the read bandwidth that the kernels reach
-constexpr double kSumUs = 2.5;        // of the second kernel, which adds up slices
-constexpr double kNarrowShare = 0.8;  // share of the rate with 4-byte copies
+// Fitted to times of the H200 (NOTES.md), most of them within 10 %: microseconds, and microseconds for a GFLOP of whole
+// k-tiles, a megabyte of operands and results, a k of a slice with two blocks on an SM, and a megabyte of partial sums.
+constexpr double kFixedUs = 3.0, kFlopUs = 23.4, kByteUs = 0.168;
+constexpr double kSlicedUs = 4.7, kSliceKUs = 0.0575, kSlicedByteUs = 0.156, kPartialUs = 0.42;
+constexpr double kBothKMajor = 1.12;  // both operands are transposed on the way to shared memory
+// Other products were timed as well, and torch is about as fast or faster: these are left to it.
+constexpr double kSlower = 1.5;
+constexpr double kUntimed = 3.0;  // the same on chips of which no times are known
+constexpr int64_t kShortK = 128, kLeastOfShort = 256, kLeastResults = 3000000;
+constexpr int64_t kLongK = 4096, kMostOfLong = 512;
 
 /// A schedule and its predicted time in microseconds.
 struct Plan {
@@ -68,28 +72,34 @@ Schedule cut(const Problem& p, const DeviceFacts& facts, const Line& line, int64
   };
 }
 
+/// Products with few k and many results, whose rows are all aligned.
+bool is_short(const Problem& p) {
+  return p.k <= kShortK && std::min(p.m, p.n) >= kLeastOfShort && p.m * p.n * p.batches() >= kLeastResults &&
+         alignments_of(p).all_whole();
+}
+
+/// Products with many k and few results.
+bool is_long(const Problem& p) {
+  return p.k >= kLongK && std::max(p.m, p.n) <= kMostOfLong && p.batches() == 1;
+}
+
 double time_of(const Problem& p, const DeviceFacts& facts, const Line& line, const Schedule& s) {
-  const Chip& chip = chip_of(facts.cc);
-  const double sms = facts.sm_count, clk_per_us = chip.clock_ghz * 1e3;
-  const double blocks = static_cast<double>(units_of(p, line)) * s.slices;
-  const double per_sm = std::max(1.0, static_cast<double>(ceil_div(units_of(p, line) * s.slices, facts.sm_count)));
-  const double most = static_cast<double>(resident(facts, line)), at_once = std::min(per_sm, most);
-  // Warps whose results all lie beyond D compute nothing.
-  const double rows = static_cast<double>(ceil_div(p.m, line.warp_m) * line.warp_m);
-  const double cols = static_cast<double>(ceil_div(p.n, line.warp_n) * line.warp_n);
-  const double flops = 2.0 * rows * cols * static_cast<double>(p.batches()) / blocks * s.slices * s.slice_k;
-  const double full = line.share,
-               share = most == 1 ? full : line.alone + (full - line.alone) * (at_once - 1) / (most - 1);
-  const bool is_narrow = alignment_a(p) < 16 || alignment_b(p) < 16;
-  const double rate = chip.simt_flops * clk_per_us * share * (is_narrow ? kNarrowShare : 1.0);
-  const double compute_us = per_sm * (flops / rate + kBlockUs);
-  const double memory_us = dram_bytes(p) / (dram_gbs(facts) * 1e3 * kStreamShare);
-  double us = kFixedUs + std::max(compute_us, memory_us);
-  if (s.slices > 1) {
-    const double partial = 8.0 * blocks * line.tile.bm * line.tile.bn;
-    us += kSumUs + partial / (chip.l2_bytes_per_clk * clk_per_us * sms);
+  const Chip &chip = chip_of(facts.cc), &timed = chip_of(90);
+  const double sm_speed = chip.clock_ghz * chip.simt_flops / (timed.clock_ghz * timed.simt_flops);
+  const double speed = sm_speed * facts.sm_count / timed.facts.sm_count;
+  const double known = is_measured(facts.cc) ? 1.0 : kUntimed, slower = kSlower * known;
+  const double megabytes = dram_bytes(p) / 1e6 / dram_share(facts);
+  const double units = static_cast<double>(units_of(p, line)), tile = static_cast<double>(line.tile.bm) * line.tile.bn;
+  if (s.slices == 1) {
+    const double gflops = 2e-9 * units * tile * s.slice_k;
+    const double us = kFixedUs + kFlopUs * gflops / speed + kByteUs * megabytes;
+    return is_short(p) && !line.divides_k ? known * us : slower * us;
   }
-  return us;
+  const double per_sm = std::ceil(units * s.slices / facts.sm_count), partial = 4e-6 * units * s.slices * tile;
+  double us = kSliceKUs * s.slice_k * std::max(1.0, per_sm / 2) * (line.divides_k ? 1 : 4) / sm_speed;
+  if (p.a_major() == Major::kK && p.b_major() == Major::kK) us *= kBothKMajor;
+  us += kSlicedUs + kSlicedByteUs * megabytes + kPartialUs * partial;
+  return is_long(p) && line.divides_k ? known * us : slower * us;
 }
 
 /// Divides K where that fills the device, as far as the workspace goes. A caller who wants sums in K's order gets one
@@ -139,7 +149,7 @@ template <const auto& kLine, auto kLaunch>
 struct Functions {
   static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine, why); }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) { return hgemm::workspace(p, facts, kLine); }
-  static double predict_us(const Problem& p, const DeviceFacts& facts) { return kDoubt * plan(p, facts, kLine).us; }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) { return plan(p, facts, kLine).us; }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
     return call<kLaunch>(p, plan(p, facts, kLine).schedule, workspace, stream);
   }
@@ -149,11 +159,8 @@ template <class C>
 constexpr Line kLine = {
     .tile = {C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
     .smem_bytes = C::kSmemBytes,
-    .warp_m = C::WM,
-    .warp_n = C::WN,
     .blocks = C::BLOCKS,
-    .share = std::get<simt_tile::Kernel<C>>(simt_tile::kKernels).share,
-    .alone = std::get<simt_tile::Kernel<C>>(simt_tile::kKernels).alone,
+    .divides_k = C::WK > 1,
 };
 
 template <class C>
