@@ -2,6 +2,10 @@
 //
 // x = x1 + x2 + x3, where each term is the bfloat16 nearest to the remainder. Three times 8 bits represent the 24 bits
 // of a float32 exactly, as long as the bits of the last plane are not below the smallest bfloat16, 2^-133.
+//
+// Or as sums of two float16 planes: 2^e x = x1 + 2^-12 x2 to 23 bits. The power of two is a row's own. It makes the
+// row's largest element at least 2^14 and less than 2^15, and x2 the float16 nearest to 2^12 times the remainder. So an
+// element keeps 23 bits as long as it is not below 2^-28 of the row's largest. `Scale` says where one does not.
 #pragma once
 
 #include <cstddef>
@@ -14,20 +18,31 @@
 
 namespace hgemm::tile::split {
 
-constexpr int kPlanes = 3;
+constexpr int kPlanes = 3;     // of bfloat16
+constexpr int kTwoPlanes = 2;  // of float16
+constexpr int kLowBits = 12;   // the second float16 plane is scaled by 2 to this power
 /// Elements of K in one segment of a row ("piece" in the code). A warp splits one segment, and each has one flag.
 constexpr int kPiece = 256;
 
-/// The planes of one operand, (matrices, planes, rows, ld), always K-major, and behind them the flags, (matrices, rows,
-/// pieces): one byte per segment of a row, nonzero if the segment is too small for planes. A matrix that is broadcast
-/// is stored once.
+/// What a kernel knows of a row in two float16 planes. A sum over K of the planes' products is accurate if its
+/// magnitude is at least `least` of A's row and `least` of B's column together; or else if the sum of the products'
+/// magnitudes is. `least` is kNever if the row has a value that planes cannot hold at all.
+struct Scale {
+  float least;
+  int exponent;  // the planes hold the row times 2 to this power
+};
+constexpr float kNever = 1e38f;
+
+/// The planes of one operand, (matrices, planes, rows, ld), always K-major. Behind three planes lie flags, (matrices,
+/// rows, pieces): one byte per segment of a row, nonzero if the segment is too small for planes. Behind two planes lies
+/// the Scale of each row, (matrices, rows). A matrix that is broadcast is stored once.
 struct Planes {
   int64_t batch[2];  // outer, inner
   int64_t rows, k, ld, pieces;
-  size_t tiny_at, bytes;  // offset of the flags and size of both, in bytes from the operand's start in the workspace
+  size_t tiny_at, bytes;  // offset of the flags or scales and size of all, in bytes from the operand's start
 };
 
-inline Planes planes_of(const Problem& p, const Matrix& x, int64_t rows) {
+inline Planes planes_of(const Problem& p, const Matrix& x, int64_t rows, int planes) {
   constexpr int64_t kLine = 64, kChunk = 8;  // elements in 128 and 16 bytes: rows start on 128 if K is long
   constexpr size_t kAlign = 256;
   const auto round_up = [](auto value, auto to) { return (value + to - 1) / to * to; };
@@ -38,8 +53,9 @@ inline Planes planes_of(const Problem& p, const Matrix& x, int64_t rows) {
   out.ld = round_up(p.k, p.k >= 512 ? kLine : kChunk);
   out.pieces = (p.k + kPiece - 1) / kPiece;
   const int64_t matrices = out.batch[0] * out.batch[1];
-  out.tiny_at = round_up(static_cast<size_t>(matrices * kPlanes * rows * out.ld) * 2, kAlign);
-  out.bytes = round_up(out.tiny_at + static_cast<size_t>(matrices * rows * out.pieces), kAlign);
+  out.tiny_at = round_up(static_cast<size_t>(matrices * planes * rows * out.ld) * 2, kAlign);
+  const int64_t of_row = planes == kTwoPlanes ? int64_t{sizeof(Scale)} : out.pieces;
+  out.bytes = round_up(out.tiny_at + static_cast<size_t>(matrices * rows * of_row), kAlign);
   return out;
 }
 
@@ -53,23 +69,30 @@ inline bool shares_planes(const Problem& p) {
 /// of some rows and some columns must not share.
 class PlanesBytes final : public CopiedBytes {
  public:
-  explicit PlanesBytes(bool shares = false) : shares_(shares) {}
-  size_t a(const Problem& p) const override { return planes_of(p, p.a, p.m).bytes; }
-  size_t b(const Problem& p) const override { return shares_ ? 0 : planes_of(p, p.b, p.n).bytes; }
+  explicit PlanesBytes(bool shares = false, int planes = kPlanes) : shares_(shares), planes_(planes) {}
+  size_t a(const Problem& p) const override { return planes_of(p, p.a, p.m, planes_).bytes; }
+  size_t b(const Problem& p) const override { return shares_ ? 0 : planes_of(p, p.b, p.n, planes_).bytes; }
 
  private:
   bool shares_;
+  int planes_;
 };
 
 /// The workspace of a slab: the planes of A and of B, which of them the pass has to write, and what is left behind
 /// them. Where B has no planes of its own, A's stand for them.
+///
+/// `failed` is a word on the device, or null. A kernel over two planes sets it where a result is not accurate. Kernels
+/// over three planes, which are launched behind it and compute all results again, leave at once where it is zero.
 struct Memory {
   unsigned char *a, *b, *rest;
   Changed changed;
+  unsigned* failed;
+  bool is_first;  // of the slabs over two planes: its pass sets `failed` to zero
 };
-inline Memory memory_of(const Slabs& slabs, void* workspace, const Changed& changed) {
+inline Memory memory_of(const Slabs& slabs, void* workspace, const Changed& changed, unsigned* failed = nullptr,
+                        bool is_first = false) {
   auto* const at = static_cast<unsigned char*>(workspace);
-  Memory memory{at, at + slabs.a_bytes, at + slabs.workspace(), changed};
+  Memory memory{at, at + slabs.a_bytes, at + slabs.workspace(), changed, failed, is_first};
   if (slabs.b_bytes == 0) {
     memory.b = memory.a;
     memory.changed.b = false;
@@ -91,21 +114,21 @@ struct Side {
   Planes planes;
   unsigned char* memory;  // start of the planes in the workspace
 };
-inline Side side_a(const Problem& p, const Memory& memory) {
+inline Side side_a(const Problem& p, const Memory& memory, int planes = kPlanes) {
   Side side{};
   side.x = p.a;
   side.row = p.a.row_stride;
   side.k_stride = p.a.col_stride;
-  side.planes = planes_of(p, p.a, p.m);
+  side.planes = planes_of(p, p.a, p.m, planes);
   side.memory = memory.a;
   return side;
 }
-inline Side side_b(const Problem& p, const Memory& memory) {
+inline Side side_b(const Problem& p, const Memory& memory, int planes = kPlanes) {
   Side side{};
   side.x = p.b;
   side.row = p.b.col_stride;
   side.k_stride = p.b.row_stride;
-  side.planes = planes_of(p, p.b, p.n);
+  side.planes = planes_of(p, p.b, p.n, planes);
   side.memory = memory.b;
   return side;
 }
@@ -131,15 +154,17 @@ inline Problem by_rows(const Problem& p) {
 }
 
 /// The bytes that the pass reads and writes for each byte of planes.
-constexpr double kPassBytes = (4.0 + 2 * kPlanes) / (2 * kPlanes);
+constexpr double pass_share(int planes) {
+  return (4.0 + 2 * planes) / (2 * planes);
+}
 
 /// The bytes that the pass reads and writes. `shares`: see PlanesBytes.
-inline double pass_bytes(const Problem& p, bool shares = false) {
+inline double pass_bytes(const Problem& p, bool shares = false, int planes = kPlanes) {
   const auto elements = [](const Planes& x) {
     return static_cast<double>(x.batch[0] * x.batch[1] * x.rows) * static_cast<double>(x.k);
   };
-  const double of_b = shares ? 0.0 : elements(planes_of(p, p.b, p.n));
-  return (elements(planes_of(p, p.a, p.m)) + of_b) * (4 + 2 * kPlanes);
+  const double of_b = shares ? 0.0 : elements(planes_of(p, p.b, p.n, planes));
+  return (elements(planes_of(p, p.a, p.m, planes)) + of_b) * (4 + 2 * planes);
 }
 
 /// True if the extents and the number of tiles fit the integer types that kernels over planes count with.
@@ -158,5 +183,8 @@ inline bool is_countable(const Problem& p, const Tile& tile, Reason* why) {
 /// Enqueues the pass that writes the planes which memory.changed names, at the speed of memory, and sets the `count`
 /// counters to zero.
 HGEMM_IN_CUDA(launch_pass(const Problem& p, const Memory& memory, unsigned* counters, int count, Stream stream))
+
+/// The same for two float16 planes, on sm_90.
+HGEMM_IN_CUDA(launch_scaled_pass(const Problem& p, const Memory& memory, unsigned* counters, int count, Stream stream))
 
 }  // namespace hgemm::tile::split

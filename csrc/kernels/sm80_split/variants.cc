@@ -48,7 +48,7 @@ tile::SlabCost cost_of(const Problem& p, const DeviceFacts& facts, const Line& l
       .tile_n = t.bn,
       .at_once = std::max(1, facts.sm_count) * together,
       .gemm_us = waves * (static_cast<double>(together) * tile_clk / (chip.clock_ghz * 1e3) + kWaveUs),
-      .us_per_byte = tile::split::kPassBytes / (kPassShare * dram_gbs(facts) * 1e3),
+      .us_per_byte = tile::split::pass_share(tile::split::kPlanes) / (kPassShare * dram_gbs(facts) * 1e3),
       .launch_us = kStartUs,
   };
 }

@@ -63,6 +63,7 @@
 
 #include <cuda.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -79,6 +80,7 @@
 #include "tile/raster.h"
 #include "tile/ring.cuh"
 #include "tile/split_product.cuh"
+#include "tile/split_scaled.cuh"
 #include "tile/triangle.h"
 
 namespace hgemm::sm90_split {
@@ -88,6 +90,8 @@ namespace split = tile::split;
 struct Params {
   CUtensorMap planes_a, planes_b;
   split::Product product;
+  split::Scaled scaled_a, scaled_b;  // of kernels over two planes
+  unsigned* failed;                  // see split::Memory
   uint32_t units;  // work tiles (the output tiles of one cluster) that are not sliced, and slices of the others
   tile::Raster raster;
   tile::Triangle triangle;  // in place of `raster`, if `is_triangle`
@@ -101,6 +105,7 @@ struct Params {
 };
 
 constexpr int kMathOrder = 1;    // (2) named barriers: the consumer warpgroup may start the wgmma of a stage
+constexpr int kStepBytes = 32;   // from one k16 step to the next in a line of a stage
 constexpr int kCarrySteps = 16;  // stages from one Sums::carry() to the next
 
 /// The rank of this block in its cluster.
@@ -182,46 +187,65 @@ __device__ __forceinline__ void load_stage(const Params& p, const split::Work& w
   }
 }
 
-/// Starts the wgmma of a stage for the pairs of planes kFirst..kLast-1 of kPairs. They add to `acc` or, with `anew`,
-/// overwrite it.
-template <class Config, int kFirst, int kLast>
+/// The pairs of planes that are multiplied: the first planes, then the others in ascending order of magnitude.
+template <int kPlanes>
+struct Pairs;
+template <>
+struct Pairs<3> {
+  using Element = __nv_bfloat16;
+  static constexpr int kCount = 6;
+  int planes[6][2] = {{0, 0}, {2, 0}, {1, 1}, {0, 2}, {1, 0}, {0, 1}};
+};
+template <>
+struct Pairs<2> {
+  using Element = __half;
+  static constexpr int kCount = 3;
+  int planes[3][2] = {{0, 0}, {1, 0}, {0, 1}};
+};
+
+/// Starts the wgmma of kSteps k16 steps, from `stage` on, for the pairs of planes kFirst..kLast-1. They add to `acc`
+/// or, with `anew`, overwrite it.
+template <class Config, int kFirst, int kLast, int kSteps = Config::kTurnSteps>
 __device__ __forceinline__ void multiply(float (&acc)[Config::BN / 2], uint32_t stage, int group, bool anew) {
-  constexpr int kPairs[6][2] = {{0, 0}, {2, 0}, {1, 1}, {0, 2}, {1, 0}, {0, 1}};
-  constexpr int kEightLines = 8 * Config::kPlane, kStep = 32;
+  using Element = typename Pairs<Config::kPlanes>::Element;
+  constexpr Pairs<Config::kPlanes> kPairs{};
+  constexpr int kEightLines = 8 * Config::kPlane;
   const uint64_t a = ptx::wgmma_descriptor(stage + group * 64 * Config::kPlane, 0, kEightLines);
   const uint64_t b = ptx::wgmma_descriptor(stage + Config::kStageBytesA, 0, kEightLines);
 #pragma unroll
   for (int pair = kFirst; pair < kLast; ++pair) {
+    const int of_a = kPairs.planes[pair][0] * Config::BM * Config::kPlane;
+    const int of_b = kPairs.planes[pair][1] * Config::BN * Config::kPlane;
 #pragma unroll
-    for (int step = 0; step < Config::BK / 16; ++step) {
-      ptx::Wgmma<__nv_bfloat16>::m64k16<Config::BN, 0, 0>(
-          acc, ptx::wgmma_advance(a, kPairs[pair][0] * Config::BM * Config::kPlane + step * kStep),
-          ptx::wgmma_advance(b, kPairs[pair][1] * Config::BN * Config::kPlane + step * kStep),
-          !anew || pair > kFirst || step > 0);
+    for (int step = 0; step < kSteps; ++step) {
+      ptx::Wgmma<Element>::template m64k16<Config::BN, 0, 0>(acc, ptx::wgmma_advance(a, of_a + step * kStepBytes),
+                                                             ptx::wgmma_advance(b, of_b + step * kStepBytes),
+                                                             !anew || pair > kFirst || step > 0);
     }
   }
   ptx::wgmma_commit();
 }
 
-/// A consumer thread's part of a tile, as `high` + `low`. `low` takes what is too small to change `high`. The tensor
-/// core adds five of the six plane products to `low`. Each is at most 2^-8 of the sixth, so the tensor core's
-/// truncation of `low` does not show.
+/// A consumer thread's part of a tile, as `high` + `low` / kLowUnit. `low` takes what is too small to change `high`.
+/// The tensor core adds all plane products but the first to `low`. Each is at most 2^-8 of the first, so the tensor
+/// core's truncation of `low` does not show.
 template <class Config>
 struct Sums {
   static constexpr int kCount = Config::BN / 2;
+  static constexpr float kLowUnit = Config::kScales ? 1 << split::kLowBits : 1;
   float high[kCount], low[kCount];
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) high[i] = low[i] = 0;
   }
-  /// Adds the six plane products of a stage. `hand_over` is called once all wgmma of the stage have been started.
+  /// Adds the plane products of a turn. `hand_over` is called once all of its wgmma have been started.
   template <class HandOver>
   __device__ __forceinline__ void add(uint32_t stage, int group, const HandOver& hand_over) {
     float x[kCount];
     ptx::wgmma_fence();
     multiply<Config, 0, 1>(x, stage, group, true);
-    multiply<Config, 1, 6>(low, stage, group, false);
+    multiply<Config, 1, Pairs<Config::kPlanes>::kCount>(low, stage, group, false);
     hand_over();
     ptx::wgmma_wait<1>();
     ptx::wgmma_pin(x);
@@ -230,12 +254,16 @@ struct Sums {
     ptx::wgmma_wait<0>();
     ptx::wgmma_pin(low);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) low[i] += x[i];
+    for (int i = 0; i < kCount; ++i) low[i] = fmaf(x[i], kLowUnit, low[i]);
   }
   /// Moves what it can from `low` to `high`. Called every kCarrySteps stages, so that `low` stays small.
   __device__ __forceinline__ void carry() {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) split::carry(high[i], low[i]);
+    for (int i = 0; i < kCount; ++i) {
+      float x = low[i] / kLowUnit;
+      split::carry(high[i], x);
+      low[i] = x * kLowUnit;
+    }
   }
 };
 
@@ -258,18 +286,28 @@ __device__ __forceinline__ bool add_slices(const Params& p, const Piece& piece, 
   const unsigned before = lane == 0 ? atomicAdd(p.counters + part, 1) : 0;
   if (__shfl_sync(~0u, before, 0) + 1 != p.slices) return false;
   __threadfence();
-  double total[kCount] = {};
+  constexpr int kAtOnce = kCount / 2;
+#pragma unroll
+  for (int first = 0; first < kCount; first += kAtOnce) {
+    double total[kAtOnce] = {};
 #pragma unroll 1
-  for (uint32_t s = 0; s < p.slices; ++s) {
+    for (uint32_t s = 0; s < p.slices; ++s) {
 #pragma unroll
-    for (int i = 0; i < kCount; i += 4) {
-      const float4 v = ptx::ld_l2_16(at + s * in_slice + i * 32);
-      total[i] += v.x, total[i + 1] += v.y, total[i + 2] += v.z, total[i + 3] += v.w;
+      for (int i = 0; i < kAtOnce; i += 4) {
+        const float4 v = ptx::ld_l2_16(at + s * in_slice + (first + i) * 32);
+        total[i] += v.x, total[i + 1] += v.y, total[i + 2] += v.z, total[i + 3] += v.w;
+      }
     }
-  }
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) sums.high[i] = static_cast<float>(total[i]);
+    for (int i = 0; i < kAtOnce; ++i) sums.high[first + i] = static_cast<float>(total[i]);
+  }
   return true;
+}
+
+/// True if a kernel over two planes has computed all results.
+template <class Config>
+__device__ __forceinline__ bool has_nothing_to_do(const Params& p) {
+  return !Config::kScales && p.failed != nullptr && *static_cast<const volatile unsigned*>(p.failed) == 0;
 }
 
 template <class Config>
@@ -295,6 +333,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
       ptx::tma_prefetch(&p.planes_a);
       ptx::tma_prefetch(&p.planes_b);
       ptx::grid_dependency_wait();
+      if (has_nothing_to_do<Config>(p)) return;
       for (uint32_t unit = blockIdx.x / Config::CM; unit < p.units; unit += gridDim.x / Config::CM) {
         const split::Work work = work_at<Config>(p, piece_at(p, unit).tiles);
         const Steps steps = steps_of<Config>(p, unit);
@@ -313,6 +352,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
   } else {
     ptx::claim_registers<240>();
     ptx::grid_dependency_wait();
+    if (has_nothing_to_do<Config>(p)) return;
     const int group = warp / 4;
     float* const scratch = reinterpret_cast<float*>(bytes + Config::kScratchAt + warp * split::kScratchBytes);
     if (group == 1) ptx::barrier_arrive(kMathOrder, Config::kConsumerThreads);
@@ -325,10 +365,15 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
         const uint32_t stage = stages + ring.stage * Config::kStageBytes;
         const bool is_last = step + 1 == steps && unit + gridDim.x / Config::CM >= p.units;
         ptx::mbarrier_wait(barriers.full(ring.stage), ring.parity);
-        ptx::barrier_sync(kMathOrder + group, Config::kConsumerThreads);
-        sums.add(stage, group, [&] {
-          if (group == 0 || !is_last) ptx::barrier_arrive(kMathOrder + 1 - group, Config::kConsumerThreads);
-        });
+#pragma unroll 1
+        for (int turn = 0; turn < Config::kTurns; ++turn) {
+          ptx::barrier_sync(kMathOrder + group, Config::kConsumerThreads);
+          sums.add(stage + turn * Config::kTurnSteps * kStepBytes, group, [&] {
+            if (group == 0 || !is_last || turn + 1 < Config::kTurns) {
+              ptx::barrier_arrive(kMathOrder + 1 - group, Config::kConsumerThreads);
+            }
+          });
+        }
         if constexpr (Config::CM == 1) {
           if (lane == 0) ptx::mbarrier_arrive(barriers.empty(ring.stage));
         } else {
@@ -340,7 +385,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
       if (unit >= p.whole && !add_slices<Config>(p, piece, warp, sums)) continue;
       const split::Work work = work_at<Config>(p, piece.tiles);
       const split::Place first{work.m0 + warp * 16, work.n0};
-      split::mend_if_needed<Config::BN>(p.product, work, first, sums.high);
+      if constexpr (Config::kScales) {
+        split::scale_back<Config::BN>(p.scaled_a, p.scaled_b, p.product, work, first, sums.high, p.failed);
+      } else {
+        split::mend_if_needed<Config::BN>(p.product, work, first, sums.high);
+      }
       split::emit<Config::BN>(p.product, work, first, sums.high, scratch);
     }
   }

@@ -29,18 +29,19 @@ Status launch(const Problem&, const DeviceFacts&, const Schedule&, const tile::s
 constexpr int kRasterRows = 2048;  // rows of C in a panel of the raster order, as in sm90_wgmma
 
 /// The tensor map of one operand's planes.
-inline Status map_planes(const split::Side& side, int box_rows, int box_planes, CUtensorMap* map) {
+template <class Config>
+Status map_planes(const split::Side& side, int box_rows, int box_planes, CUtensorMap* map) {
   const split::Planes& planes = side.planes;
   const int64_t plane = planes.rows * planes.ld;
   TmaView view{};
   view.data = side.memory;
-  view.dtype = DType::kBF16;
+  view.dtype = Config::kScales ? DType::kF16 : DType::kBF16;
   view.cols = planes.k;
   view.rows = planes.rows;
   view.ld = planes.ld;
   view.batch[0] = planes.batch[0] * planes.batch[1];
-  view.batch[1] = split::kPlanes;
-  view.batch_stride[0] = split::kPlanes * plane;
+  view.batch[1] = Config::kPlanes;
+  view.batch_stride[0] = Config::kPlanes * plane;
   view.batch_stride[1] = plane;
   view.box_rows = box_rows;
   view.box_batch[1] = box_planes;
@@ -51,21 +52,26 @@ template <class Config>
 Status launch(const Problem& p, const DeviceFacts& facts, const Schedule& s, const split::Memory& memory,
               Stream stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
-  const split::Side a = split::side_a(p, memory), b = split::side_b(p, memory);
+  const split::Side a = split::side_a(p, memory, Config::kPlanes);
+  const split::Side b = split::side_b(p, memory, Config::kPlanes);
   Params params{};
   params.rest = FastDivisor(static_cast<uint32_t>(std::max(s.rest, 1)));
   params.slices = static_cast<uint32_t>(s.slices);
   params.slice_steps = s.steps;
   params.sums = reinterpret_cast<float*>(memory.rest);
   params.counters = reinterpret_cast<unsigned*>(memory.rest + s.sums_bytes({Config::BM, Config::BN}));
-  if (const Status e = split::launch_pass(p, memory, params.counters, s.counters(), stream)) return e;
+  const auto launch_pass = Config::kScales ? split::launch_scaled_pass : split::launch_pass;
+  if (const Status e = launch_pass(p, memory, params.counters, s.counters(), stream)) return e;
 
   const auto tiles = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
   const uint32_t units_m = tiles(p.m, Config::BM * Config::CM), units_n = tiles(p.n, Config::BN);
-  if (const Status e = map_planes(a, Config::BM, split::kPlanes, &params.planes_a)) return e;
-  if (const Status e = map_planes(b, Config::BN / Config::CM, 1, &params.planes_b)) return e;
+  if (const Status e = map_planes<Config>(a, Config::BM, Config::kPlanes, &params.planes_a)) return e;
+  if (const Status e = map_planes<Config>(b, Config::BN / Config::CM, 1, &params.planes_b)) return e;
   constexpr int kTileRows = Config::BM * Config::CM, kPanel = kRasterRows / kTileRows;
   params.product = split::product_of(p, a, b, memory.changed);
+  params.scaled_a = split::scaled_of(a);
+  params.scaled_b = split::scaled_of(b);
+  params.failed = memory.failed;
   params.raster = tile::raster_of(units_m, units_n, kPanel);
   params.is_triangle = split::is_triangle(p, memory.changed);
   if (params.is_triangle) params.triangle = tile::triangle_of(p.n, kTileRows, Config::BN, kPanel);

@@ -1,10 +1,13 @@
 // The kernels of sm90_split, one line each: this is where a kernel is declared.
 //
 // A line holds a Config: the columns of a block's tile, which has 128 rows; the number of pipeline stages; the blocks
-// of a cluster along M, which share B.
+// of a cluster along M, which share B; two planes instead of three.
 //
 // A stage holds three planes of 64 k of both operands, 98 KB for 128 columns. Two stages fill an SM's shared memory.
-// They are enough, because six plane products are computed from each. Tiles of 64 columns are for C of few tiles.
+// They are enough, because six plane products are computed from each. Tiles of 64 columns are for C of few tiles. Two
+// planes fill the same memory with more stages.
+//
+// A kernel over two planes is launched together with the one over three that has the same columns (variants.cc).
 #pragma once
 
 #include <tuple>
@@ -21,6 +24,8 @@ struct Kernel {
 constexpr std::tuple kKernels{
     Kernel<Config<128, 2, 2>>{.rate = 0.98},
     Kernel<Config<64, 3, 1>>{.rate = 0.85},
+    Kernel<Config<128, 3, 2, 2>>{.rate = 0.90},
+    Kernel<Config<64, 4, 1, 2>>{.rate = 0.75},
 };
 
 }  // namespace hgemm::sm90_split

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <tuple>
+#include <utility>
 
 #include "core/chip.h"
 #include "core/cost.h"
@@ -24,15 +25,19 @@ using sm90_split::Schedule;
 struct Line {
   Tile tile;
   int smem_bytes;
-  int cm;
+  int cm, planes;
   double rate;
+
+  bool scales() const { return planes == tile::split::kTwoPlanes; }
+  /// Pairs of planes that are multiplied.
+  int products() const { return scales() ? 3 : 6; }
+  tile::split::PlanesBytes bytes(bool shares) const { return tile::split::PlanesBytes(shares, planes); }
 };
 
 // Fitted to 168 timings on an H200. The predictions are 3.8 % off (root mean square).
 constexpr double kStartUs = 2.5;      // both launches, first barriers, first stages
 constexpr double kSplitShare = 0.90;  // share of the read bandwidth that making the planes reaches
 constexpr double kColumnUs = 0.027;   // per column of a tile: the last wait, the epilogue, the stores
-constexpr int kProducts = 6;          // pairs of planes that are multiplied
 constexpr double kPartUs = 9.0;       // per wave of slices: a new start, the sums to the workspace
 constexpr double kSumUs = 2.0;        // per slice: what the last block of a tile reads
 constexpr double kSumBytes = 12;      // per element of D: to add a part of K to it, by the general epilogue
@@ -64,7 +69,7 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line, int most
   const int64_t units = of_matrix * p.batches();
   const int64_t at_once = std::max(1, facts.sm_count / line.cm), steps = ceil_div(p.k, int64_t{t.bk});
   const int64_t rest = units % at_once;
-  const double step_clk = 2.0 * kProducts * t.bm * t.bn * t.bk / (line.rate * chip.peak_flops);
+  const double step_clk = 2.0 * line.products() * t.bm * t.bn * t.bk / (line.rate * chip.peak_flops);
   const double step_us = step_clk / (chip.clock_ghz * 1e3), end_us = kColumnUs * t.bn;
   const double wave_us = static_cast<double>(steps) * step_us + end_us;
   const double whole_us = static_cast<double>(units / at_once) * wave_us;
@@ -96,18 +101,18 @@ struct Launch {
 };
 
 /// The time of the pass that makes all planes once.
-double pass_us(const Problem& p, const DeviceFacts& facts, bool shares) {
-  return tile::split::pass_bytes(p, shares) / (kSplitShare * dram_gbs(facts) * 1e3);
+double pass_us(const Problem& p, const DeviceFacts& facts, const Line& line, bool shares) {
+  return tile::split::pass_bytes(p, shares, line.planes) / (kSplitShare * dram_gbs(facts) * 1e3);
 }
 
 Launch in_one_slab(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Plan whole = plan(p, facts, line);
   const bool shares = tile::split::shares_planes(p);
-  return {.slabs = tile::one_slab(p, tile::split::PlanesBytes(shares)),
+  return {.slabs = tile::one_slab(p, line.bytes(shares)),
           .slices = false,
           .extra = extra_bytes(whole.schedule, line),
           .schedule = whole.schedule,
-          .us = kStartUs + pass_us(p, facts, shares) + whole.gemm_us};
+          .us = kStartUs + pass_us(p, facts, line, shares) + whole.gemm_us};
 }
 
 /// Slabs of rows and columns. Most slabs of x @ x.T are off the diagonal and compute all of their tiles.
@@ -119,16 +124,16 @@ Launch in_slabs(Problem p, const DeviceFacts& facts, const Line& line) {
       .tile_n = line.tile.bn,
       .at_once = std::max(1, facts.sm_count / line.cm),
       .gemm_us = unsliced.gemm_us,
-      .us_per_byte = tile::split::kPassBytes / (kSplitShare * dram_gbs(facts) * 1e3),
+      .us_per_byte = tile::split::pass_share(line.planes) / (kSplitShare * dram_gbs(facts) * 1e3),
       .launch_us = kStartUs,
   };
   const auto limit = static_cast<size_t>(p.most_workspace);
-  const tile::Slabs slabs = tile::slabs_of(p, limit, cost, tile::split::PlanesBytes());
+  const tile::Slabs slabs = tile::slabs_of(p, limit, cost, line.bytes(false));
   return {.slabs = slabs,
           .slices = false,
           .extra = 0,
           .schedule = kOneSlice,
-          .us = kStartUs + pass_us(p, facts, false) + unsliced.gemm_us + slabs.extra_us};
+          .us = kStartUs + pass_us(p, facts, line, false) + unsliced.gemm_us + slabs.extra_us};
 }
 
 /// Parts of K. slabs.count is 0 where the order of summation must be one, or the parts would be short.
@@ -137,18 +142,18 @@ Launch in_parts_of_k(const Problem& p, const DeviceFacts& facts, const Line& lin
   const auto limit = static_cast<size_t>(p.most_workspace);
   if (p.numerics != NumericsMode::kFast || p.batches() > 1 || limit < 2 * kMostExtraBytes) return {};
   const bool shares = tile::split::shares_planes(p);
-  const tile::Slabs slabs = tile::slabs_of_k(p, limit - kMostExtraBytes, tile::split::PlanesBytes(shares));
+  const tile::Slabs slabs = tile::slabs_of_k(p, limit - kMostExtraBytes, line.bytes(shares));
   if (slabs.count == 0 || slabs.k < kLeastPart) return {};
   Problem part = p;
   part.k = slabs.k;
   const auto parts = static_cast<double>(slabs.count), results = static_cast<double>(p.m) * static_cast<double>(p.n);
   const double sum_us = results * kSumBytes / (kSplitShare * dram_gbs(facts) * 1e3);
-  return {
-      .slabs = slabs,
-      .slices = true,
-      .extra = kMostExtraBytes,
-      .schedule = kOneSlice,
-      .us = parts * (kStartUs + plan(part, facts, line).gemm_us) + pass_us(p, facts, shares) + (parts - 1) * sum_us};
+  return {.slabs = slabs,
+          .slices = true,
+          .extra = kMostExtraBytes,
+          .schedule = kOneSlice,
+          .us = parts * (kStartUs + plan(part, facts, line).gemm_us) + pass_us(p, facts, line, shares) +
+                (parts - 1) * sum_us};
 }
 
 Launch launch_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
@@ -156,6 +161,20 @@ Launch launch_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
   if (whole.workspace() <= static_cast<size_t>(p.most_workspace)) return whole;
   const Launch of_k = in_parts_of_k(p, facts, line), slabs = in_slabs(p, facts, line);
   return of_k.slabs.count > 0 && (slabs.slabs.count == 0 || of_k.us < slabs.us) ? of_k : slabs;
+}
+
+/// Enqueues the kernel over all slabs.
+template <class C>
+Status run(const Problem& p, const DeviceFacts& facts, const Line& line, void* workspace, unsigned* failed,
+           Stream stream) {
+  const Launch launch = launch_of(p, facts, line);
+  bool is_first = true;
+  return tile::for_each_slab(p, launch.slabs, [&](const Problem& part, const tile::Changed& changed) {
+    const Schedule schedule = launch.slices ? plan(part, facts, line).schedule : launch.schedule;
+    const tile::split::Memory memory =
+        tile::split::memory_of(launch.slabs, workspace, changed, failed, std::exchange(is_first, false));
+    return call<&sm90_split::launch<C>>(part, facts, schedule, memory, stream);
+  });
 }
 
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reason* why) {
@@ -168,9 +187,11 @@ constexpr Line kLine = {
     .tile = {C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
     .smem_bytes = C::kSmemBytes,
     .cm = C::CM,
+    .planes = C::kPlanes,
     .rate = std::get<sm90_split::Kernel<C>>(sm90_split::kKernels).rate,
 };
 
+/// A kernel over three planes.
 template <class C>
 struct Functions {
   static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
@@ -182,30 +203,99 @@ struct Functions {
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
     return launch_of(tile::split::by_rows(p), facts, kLine<C>).us;
   }
-  static Status launch(const Problem& given, const DeviceFacts& facts, void* workspace, Stream stream) {
-    const Problem p = tile::split::by_rows(given);
-    const Launch launch = launch_of(p, facts, kLine<C>);
-    return tile::for_each_slab(p, launch.slabs, [&](const Problem& part, const tile::Changed& changed) {
-      const Schedule schedule = launch.slices ? plan(part, facts, kLine<C>).schedule : launch.schedule;
-      return call<&sm90_split::launch<C>>(part, facts, schedule,
-                                          tile::split::memory_of(launch.slabs, workspace, changed), stream);
-    });
+  static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
+    return run<C>(tile::split::by_rows(p), facts, kLine<C>, workspace, nullptr, stream);
+  }
+};
+
+// Two planes. An element keeps 23 of its 24 bits, which shows where few products are summed.
+constexpr int64_t kLeastK = 128;
+constexpr size_t kFailedBytes = 256;  // of the workspace, at its start: whether a result is not accurate
+constexpr double kIdleUs = 2.0;       // two launches that find nothing to do
+
+/// The problem of both kernels, without the part of the workspace that they share.
+Problem behind_failed(const Problem& given) {
+  Problem p = tile::split::by_rows(given);
+  p.most_workspace -= kFailedBytes;
+  return p;
+}
+
+/// The bytes from the first to the last element of a matrix.
+struct Span {
+  const unsigned char *first, *last;
+};
+Span span_of(const Problem& p, const Matrix& x) {
+  const auto* const first = static_cast<const unsigned char*>(x.data);
+  const int64_t elements = (p.m - 1) * x.row_stride + (p.n - 1) * x.col_stride + (p.batch[0] - 1) * x.batch_stride[0] +
+                           (p.batch[1] - 1) * x.batch_stride[1];
+  return {first, first + elements * int64_t{sizeof(float)}};
+}
+
+/// True if D may lie where C does, so that D can be computed only once.
+bool overwrites_c(const Problem& p) {
+  if (p.c.data == nullptr || p.beta == 0.0f) return false;
+  const Span c = span_of(p, p.c), d = span_of(p, p.d);
+  return c.first <= d.last && d.first <= c.last;
+}
+
+/// A kernel over two planes, and behind it the one over three, `Exact`, which computes D again if a result is not
+/// accurate; the device knows, not the host. It alone runs where D can be computed only once.
+template <class C, class Exact>
+struct ScaledFunctions {
+  static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
+    if (p.k < kLeastK) {
+      return refuse(why, "K must be at least %lld, got %lld", static_cast<long long>(kLeastK),
+                    static_cast<long long>(p.k));
+    }
+    if (p.most_workspace < static_cast<int64_t>(kFailedBytes)) return refuse(why, "%s", "needs a workspace");
+    const Problem q = behind_failed(p);
+    return hgemm::eligible(q, facts, kLine<C>, why) && hgemm::eligible(q, facts, kLine<Exact>, why);
+  }
+  static size_t workspace(const Problem& p, const DeviceFacts& facts) {
+    const Problem q = behind_failed(p);
+    return kFailedBytes +
+           std::max(launch_of(q, facts, kLine<C>).workspace(), launch_of(q, facts, kLine<Exact>).workspace());
+  }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) {
+    return kIdleUs + launch_of(behind_failed(p), facts, kLine<C>).us;
+  }
+  static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
+    const Problem q = behind_failed(p);
+    auto* const failed = static_cast<unsigned*>(workspace);
+    void* const rest = static_cast<unsigned char*>(workspace) + kFailedBytes;
+    if (overwrites_c(q)) return run<Exact>(q, facts, kLine<Exact>, rest, nullptr, stream);
+    if (const Status e = run<C>(q, facts, kLine<C>, rest, failed, stream)) return e;
+    return run<Exact>(q, facts, kLine<Exact>, rest, failed, stream);
   }
 };
 
 template <class C>
-constexpr Name kName = name_of("sm90_split_", C::BM, "x", C::BN, "x", C::BK, "_c", C::CM, "x1x1");
+constexpr Name kName =
+    name_of(C::kScales ? "sm90_split3_" : "sm90_split_", C::BM, "x", C::BN, "x", C::BK, "_c", C::CM, "x1x1");
 
-template <class C>
-constexpr auto variants_of(const sm90_split::Kernel<C>&) {
-  Variant v = variant_of<Functions<C>>(kName<C>, Family::kSm90Split, kFloat32, kLine<C>);
+template <class Functions, class C>
+constexpr Variant variant_over_planes(Sums sums) {
+  Variant v = variant_of<Functions>(kName<C>, Family::kSm90Split, kFloat32, kLine<C>);
   v.arithmetic = Arithmetic::kSplitF32;
   v.min_cc = kHopper;
   v.max_cc = kHopper;
   v.cut.cluster_m = C::CM;
   v.cut.pads = true;
-  v.sums = Sums::kPlanes;
-  return std::array{v};
+  v.sums = sums;
+  return v;
+}
+
+/// The kernel over three planes with the same columns as C.
+template <class C>
+using Exact = sm90_split::Config<C::BN, C::BN == 128 ? 2 : 3, C::CM>;
+
+template <class C>
+constexpr auto variants_of(const sm90_split::Kernel<C>&) {
+  if constexpr (C::kScales) {  // which kernel's sums a row gets may depend on other rows
+    return std::array{variant_over_planes<ScaledFunctions<C, Exact<C>>, C>(Sums::kVaries)};
+  } else {
+    return std::array{variant_over_planes<Functions<C>, C>(Sums::kPlanes)};
+  }
 }
 
 constexpr auto kVariants = variants_of_list(sm90_split::kKernels, [](auto kernel) { return variants_of(kernel); });

@@ -1,0 +1,105 @@
+// How a pass over float32 operands (split_pass.cu, sm90_split_scaled_pass.cu) reads them: a block reads 32 rows of
+// kPiece elements of K, and each thread gets eight neighbours along K of four rows, whatever the memory order is.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "core/fast_divisor.h"
+#include "tile/split_planes.h"
+
+namespace hgemm::tile::split {
+
+constexpr int kSplitThreads = 256, kSplitRows = 32;  // of a block
+constexpr int kLaneK = kPiece / 32;                  // elements of K per lane
+constexpr int kSplitWarps = kSplitThreads / 32, kRowsOfWarp = kSplitRows / kSplitWarps;
+
+/// One operand in its original memory.
+struct Source {
+  const float* x;
+  int64_t row, k_stride, batch[2];  // strides, in elements
+  int32_t rows, k, ld, pieces;
+  bool wide;  // rows may be read 16 bytes at a time
+  FastDivisor by_row_blocks, by_inner;
+};
+
+inline Source source_of(const Side& side, int alignment) {
+  const Planes& planes = side.planes;
+  Source o{};
+  o.x = static_cast<const float*>(side.x.data);
+  o.row = side.row;
+  o.k_stride = side.k_stride;
+  for (int i = 0; i < 2; ++i) o.batch[i] = side.x.batch_stride[i];
+  o.rows = static_cast<int32_t>(planes.rows);
+  o.k = static_cast<int32_t>(planes.k);
+  o.ld = static_cast<int32_t>(planes.ld);
+  o.pieces = static_cast<int32_t>(planes.pieces);
+  o.wide = alignment == 16;
+  o.by_row_blocks = FastDivisor(static_cast<uint32_t>((planes.rows + kSplitRows - 1) / kSplitRows));
+  o.by_inner = FastDivisor(static_cast<uint32_t>(planes.batch[1]));
+  return o;
+}
+
+/// The groups of kSplitRows rows of an operand, over all matrices that have planes.
+inline uint32_t row_blocks_of(const Planes& planes) {
+  return static_cast<uint32_t>(planes.batch[0] * planes.batch[1] * ((planes.rows + kSplitRows - 1) / kSplitRows));
+}
+
+/// The matrix among the planes and the first row of group `row_block`, and that row in memory.
+struct RowBlock {
+  int64_t matrix;
+  int row0, rows;
+  const float* x;
+};
+__device__ __forceinline__ RowBlock row_block_at(const Source& o, uint32_t row_block) {
+  const uint32_t matrix = o.by_row_blocks.quotient(row_block);
+  const uint32_t outer = o.by_inner.quotient(matrix), inner = matrix - outer * o.by_inner.divisor();
+  const int row0 = static_cast<int>(row_block - matrix * o.by_row_blocks.divisor()) * kSplitRows;
+  return {matrix, row0, min(o.rows - row0, kSplitRows), o.x + outer * o.batch[0] + inner * o.batch[1] + row0 * o.row};
+}
+
+using Tile32 = float[kSplitRows][kPiece + 1];
+
+/// The position of k in a row of the shared tile, which is used for operands whose rows are neighbours in memory. Each
+/// group of eight k is permuted, so that elements that the lanes of a warp read together lie in different banks.
+__device__ __forceinline__ int place_of(int k) {
+  return (k & ~7) | ((k ^ k >> 5) & 7);
+}
+
+/// Reads segment `piece` of the rows. Elements outside of the operand are zero. All threads of the block call it.
+__device__ __forceinline__ void load_piece(const Source& o, const RowBlock& at, int piece, Tile32& tile,
+                                           float (&x)[kRowsOfWarp][kLaneK]) {
+  const int k0 = piece * kPiece, ks = min(o.k - k0, kPiece);
+  const float* const src = at.x + k0 * o.k_stride;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (o.k_stride == 1) {
+#pragma unroll
+    for (int r = 0; r < kRowsOfWarp; ++r) {
+      const int row = warp * kRowsOfWarp + r;
+      const float* const from = src + row * o.row + lane * kLaneK;
+      if (row < at.rows && o.wide && lane * kLaneK + kLaneK <= ks) {
+        const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
+        x[r][0] = low.x, x[r][1] = low.y, x[r][2] = low.z, x[r][3] = low.w;
+        x[r][4] = high.x, x[r][5] = high.y, x[r][6] = high.z, x[r][7] = high.w;
+      } else {
+#pragma unroll
+        for (int i = 0; i < kLaneK; ++i) x[r][i] = row < at.rows && lane * kLaneK + i < ks ? from[i] : 0.0f;
+      }
+    }
+    return;
+  }
+  __syncthreads();  // until the last segment has been read from the tile
+#pragma unroll 8
+  for (int k = warp; k < kPiece; k += kSplitWarps) {
+    tile[lane][place_of(k)] = k < ks && lane < at.rows ? src[lane * o.row + k * o.k_stride] : 0.0f;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+#pragma unroll
+    for (int i = 0; i < kLaneK; ++i) x[r][i] = tile[warp * kRowsOfWarp + r][place_of(lane * kLaneK + i)];
+  }
+}
+
+}  // namespace hgemm::tile::split
