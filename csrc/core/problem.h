@@ -64,7 +64,7 @@ enum class NumericsMode : int32_t { kFast = 0, kBatchInvariant = 1, kBatchInvari
 /// Which kernels may run a float32 GEMM.
 ///
 /// kStrict: torch's, and those that multiply and add in float32 (Arithmetic::kAccumulateF32).
-/// kSplit: also those that split the operands into bfloat16 planes (Arithmetic::kSplitF32).
+/// kSplit: also those that split the operands into planes of 16 bits (takes_planes).
 /// kTf32: TF32 is allowed (or the caller did not say), so the GEMM is left to torch.
 enum class Float32Mode : int32_t { kStrict = 0, kSplit = 1, kTf32 = 2 };
 
@@ -268,10 +268,14 @@ enum class Family : int32_t {
 };
 
 /// How a kernel multiplies and adds. kAccumulateF32 and kAccumulateF16: products of the operands' elements, accumulated
-/// in float32 or in float16. kSplitF32: float32 operands, each split into bfloat16 planes, on tensor cores; the
-/// dispatcher chooses these kernels only where Problem::float32 is kSplit. kInt8: int8 operands with int32 sums,
-/// which are exact in any order.
-enum class Arithmetic : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1, kSplitF32 = 2, kInt8 = 3 };
+/// in float32 or in float16. kSplitF32 and kScaledF32: float32 operands on tensor cores, each split into three bfloat16
+/// planes, or into two float16 planes after its rows (of A) or columns (of B) are scaled by powers of two; the
+/// dispatcher chooses these kernels only where Problem::float32 is kSplit. kInt8: int8 operands with int32 sums, which
+/// are exact in any order.
+enum class Arithmetic : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1, kSplitF32 = 2, kScaledF32 = 3, kInt8 = 4 };
+constexpr bool takes_planes(Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::kSplitF32 || arithmetic == Arithmetic::kScaledF32;
+}
 
 /// The class of a kernel's sums, by their summation order. Any two kernels of one class, except kVaries, give the same
 /// bits for an element of alpha * A @ B + beta * C + bias. The bits depend neither on the other rows of A nor on where

@@ -45,7 +45,8 @@ typedef struct HgemmVariantInfo {
   int32_t min_cc; /* the kernel runs on min_cc <= cc <= max_cc */
   int32_t max_cc;
   uint32_t dtypes;    /* the operand dtypes that it takes: bit 1 << dtype */
-  int32_t arithmetic; /* 0: accumulates in float32; 1: in float16; 2: splits float32 into bfloat16 planes */
+  int32_t arithmetic; /* 0: accumulates in float32; 1: in float16; 2, 3: splits float32 into three
+                        bfloat16 planes, into two float16 planes */
   int32_t tile[5];    /* BM, BN, BK, stages, threads */
   int32_t smem_bytes; /* of one block */
   int32_t splits_k;   /* not 0: it splits K across blocks */

@@ -74,7 +74,7 @@ bool is_unasked(const Problem& p, const DeviceFacts& facts) {
 }
 
 bool splits_float32(const Contender& contender) {
-  return variant(contender.id).arithmetic == Arithmetic::kSplitF32;
+  return takes_planes(variant(contender.id).arithmetic);
 }
 
 bool can_run(const Variant& v, const Problem& p, const DeviceFacts& facts, std::string* why) {

@@ -41,7 +41,7 @@ inline bool keeps_promise(const Variant& v, const Problem& p, const DeviceFacts&
 inline bool may_be_chosen(const Variant& v, const Problem& p) {
   if (p.float32 == Float32Mode::kTf32) return false;
   if (v.sums == Sums::kCarried && p.numerics == NumericsMode::kFast) return false;
-  return v.arithmetic != Arithmetic::kSplitF32 || p.float32 == Float32Mode::kSplit;
+  return !takes_planes(v.arithmetic) || p.float32 == Float32Mode::kSplit;
 }
 
 /// Whether torch must not compute the problem, because its bits may vary with the batch.

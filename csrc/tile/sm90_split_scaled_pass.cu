@@ -58,18 +58,23 @@ __device__ __forceinline__ uint32_t value_of_rank(const uint32_t* x, uint32_t ra
   return __float_as_uint(ptx::cluster_load_4(ptx::cluster_map(ptx::smem_addr(x), rank)));
 }
 
-/// Writes the planes of a thread's elements of a row, and returns how many of them lost bits.
-__device__ __forceinline__ int split_scaled(const ScaledOperand& o, const float (&x)[kLaneK], float factor,
-                                            int64_t matrix, int row, int k) {
+/// Elements of a row: how many lost bits, and how many are not zero.
+struct Counts {
+  uint32_t lost = 0, terms = 0;
+};
+
+/// Writes the planes of a thread's elements of a row.
+__device__ __forceinline__ void split_scaled(const ScaledOperand& o, const float (&x)[kLaneK], float factor,
+                                             int64_t matrix, int row, int k, Counts& counts) {
   __align__(16) __half planes[kTwoPlanes][kLaneK];
-  int lost = 0;
 #pragma unroll
   for (int i = 0; i < kLaneK; ++i) {
     const float y = x[i] * factor;
     planes[0][i] = __float2half_rn(y);
     const float high = __half2float(planes[0][i]);
     planes[1][i] = __float2half_rn((y - high) * static_cast<float>(1 << kLowBits));
-    lost += fabsf(y) < kSmallest && (high != y || y == 0.0f) && x[i] != 0.0f;
+    counts.terms += x[i] != 0.0f;
+    counts.lost += fabsf(y) < kSmallest && (high != y || y == 0.0f) && x[i] != 0.0f;
   }
   if (k < o.source.ld) {
     __half* to = o.planes + (matrix * kTwoPlanes * o.source.rows + row) * o.source.ld + k;
@@ -80,12 +85,11 @@ __device__ __forceinline__ int split_scaled(const ScaledOperand& o, const float 
       *reinterpret_cast<uint4*>(to) = bits;
     }
   }
-  return lost;
 }
 
 __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_constant__ ScaledParams p) {
   __shared__ Tile32 tile;
-  __shared__ uint32_t most[kSplitRows], lost[kSplitRows];
+  __shared__ uint32_t most[kSplitRows], lost[kSplitRows], terms[kSplitRows];
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   if (blockIdx.x == 0 && blockIdx.y == 0) {
@@ -139,7 +143,7 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
     exponent[r] = top[r] == 0 || is_never[r] ? 0 : kTop - of_top;
   }
 
-  int lossy[kRowsOfWarp] = {};
+  Counts counts[kRowsOfWarp];
 #pragma unroll 1
   for (int piece = first; piece < last; piece += kHeld) {
     if (!is_held) load(piece);
@@ -151,25 +155,27 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
         const int row = warp * kRowsOfWarp + r;
         if (row >= at.rows) break;
         const float factor = __uint_as_float(static_cast<uint32_t>(127 + exponent[r]) << 23);
-        lossy[r] += split_scaled(o, x[h][r], factor, at.matrix, at.row0 + row, (piece + h) * kPiece + lane * kLaneK);
+        split_scaled(o, x[h][r], factor, at.matrix, at.row0 + row, (piece + h) * kPiece + lane * kLaneK, counts[r]);
       }
     }
   }
 #pragma unroll
   for (int r = 0; r < kRowsOfWarp; ++r) {
-    const uint32_t of_row = __reduce_add_sync(~0u, static_cast<uint32_t>(lossy[r]));
-    if (lane == 0) lost[warp * kRowsOfWarp + r] = of_row;
+    const uint32_t all_lost = __reduce_add_sync(~0u, counts[r].lost),
+                   all_terms = __reduce_add_sync(~0u, counts[r].terms);
+    if (lane == 0) lost[warp * kRowsOfWarp + r] = all_lost, terms[warp * kRowsOfWarp + r] = all_terms;
   }
   ptx::cluster_sync();
   if (rank == 0) {
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
       const int row = warp * kRowsOfWarp + r;
-      const uint32_t of_rank = lane < blocks ? value_of_rank(&lost[row], lane) : 0;
-      const uint32_t all = __reduce_add_sync(~0u, of_rank);
+      const uint32_t all_lost = __reduce_add_sync(~0u, lane < blocks ? value_of_rank(&lost[row], lane) : 0);
+      const uint32_t all_terms = __reduce_add_sync(~0u, lane < blocks ? value_of_rank(&terms[row], lane) : 0);
       if (lane == 0 && row < at.rows) {
-        o.scales[at.matrix * o.source.rows + at.row0 + row] = {
-            is_never[r] ? kNever : kLeastOfElement * static_cast<float>(all), exponent[r]};
+        const float least = is_never[r] ? kNever : kLeastOfElement * static_cast<float>(all_lost);
+        o.scales[at.matrix * o.source.rows + at.row0 + row] = {least, static_cast<int16_t>(exponent[r]),
+                                                               static_cast<uint16_t>(min(all_terms, kManyTerms))};
       }
     }
   }

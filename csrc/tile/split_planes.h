@@ -27,11 +27,15 @@ constexpr int kPiece = 256;
 /// What a kernel knows of a row in two float16 planes. A sum over K of the planes' products is accurate if its
 /// magnitude is at least `least` of A's row and `least` of B's column together; or else if the sum of the products'
 /// magnitudes is. `least` is kNever if the row has a value that planes cannot hold at all.
+///
+/// A sum of few terms shows the bit that planes lack, as in x @ I, whose float32 result is exact.
 struct Scale {
   float least;
-  int exponent;  // the planes hold the row times 2 to this power
+  int16_t exponent;  // the planes hold the row times 2 to this power
+  uint16_t terms;    // nonzero elements, at most kManyTerms
 };
 constexpr float kNever = 1e38f;
+constexpr int kFewTerms = 8, kManyTerms = 9;
 
 /// The planes of one operand, (matrices, planes, rows, ld), always K-major. Behind three planes lie flags, (matrices,
 /// rows, pieces): one byte per segment of a row, nonzero if the segment is too small for planes. Behind two planes lies

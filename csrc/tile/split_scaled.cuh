@@ -26,13 +26,24 @@ inline Scaled scaled_of(const Side& side) {
 
 /// The scale of a row. Beyond the last row no sum is too small.
 __device__ __forceinline__ Scale scale_of(const Scaled& s, const Operand& o, int matrix, int row) {
-  if (row >= o.rows) return {-2 * kNever, 0};
+  if (row >= o.rows) return {-2 * kNever, 0, 0};
   return s.scales[int64_t{matrix} * o.rows + row];
 }
 
 __device__ __forceinline__ float factor_of(const Scale& scale) {
   return __uint_as_float(static_cast<uint32_t>(127 - scale.exponent) << 23);
 }
+
+/// Of rows of A, or columns of B: that none has many terms, and that one has some.
+struct Terms {
+  bool few = true, some = false;
+  __device__ __forceinline__ void add(const Scale& scale) {
+    few = few && scale.terms <= kFewTerms;
+    some = some || scale.terms > 0;
+  }
+  /// The same for all of a warp's.
+  __device__ __forceinline__ bool are_few() const { return __all_sync(~0u, few) && __any_sync(~0u, some); }
+};
 
 /// True if the magnitudes of the products of the first planes' rows add up to `least` at least. A warp calls it.
 __device__ __forceinline__ bool reaches(const __half* a, const __half* b, int count, float least) {
@@ -67,10 +78,12 @@ __device__ __forceinline__ void scale_back(const Scaled& a, const Scaled& b, con
   const int matrix_a = matrix_of(p.a, work), matrix_b = matrix_of(p.b, work), lane = threadIdx.x % 32;
   Scale of_row[2];
   float row_factor[2];
+  Terms of_rows, of_cols;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     of_row[half] = scale_of(a, p.a, matrix_a, first.row + lane / 4 + half * 8);
     row_factor[half] = factor_of(of_row[half]);
+    of_rows.add(of_row[half]);
   }
   uint64_t doubtful = 0;  // a bit for each of this thread's sums
 #pragma unroll
@@ -79,6 +92,7 @@ __device__ __forceinline__ void scale_back(const Scaled& a, const Scaled& b, con
     for (int j = 0; j < 2; ++j) {
       const Scale of_col = scale_of(b, p.b, matrix_b, first.col + i * 2 + lane % 4 * 2 + j);
       const float col_factor = factor_of(of_col);
+      of_cols.add(of_col);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float& sum = sums[i + half * 2 + j];
@@ -86,6 +100,10 @@ __device__ __forceinline__ void scale_back(const Scaled& a, const Scaled& b, con
         sum = sum * row_factor[half] * col_factor;
       }
     }
+  }
+  if (of_rows.are_few() || of_cols.are_few()) {
+    if (lane == 0) *static_cast<volatile unsigned*>(failed) = 1;
+    return;
   }
 #pragma unroll 1
   for (unsigned lanes; (lanes = __ballot_sync(~0u, doubtful != 0)) != 0;) {

@@ -24,6 +24,8 @@ pytestmark = needs_library
 
 MODES = _native.FLOAT32
 SPLIT = [v for v in hgemm_ops.variants() if v.family == "sm90_split"]
+THREE = [v for v in SPLIT if "split3" in v.name]  # products of two float16 planes an operand; SIX of three bfloat16 ones
+SIX = [v for v in SPLIT if v not in THREE]
 MMA_SPLIT = [v for v in hgemm_ops.variants() if v.family == "sm80_split"]
 LARGE = (4096, 4096, 4096)
 
@@ -41,11 +43,13 @@ def family(explanation: hgemm_ops.Explanation) -> str:
 
 
 def test_the_kernels_say_what_they_are() -> None:
-    assert SPLIT and MMA_SPLIT
+    assert SIX and THREE and MMA_SPLIT
     for v in (*SPLIT, *MMA_SPLIT):
-        assert (v.dtypes, v.numerics) == ((torch.float32,), "float32 as three bfloat16 planes")
+        planes = "two float16" if v in THREE else "three bfloat16"
+        assert (v.dtypes, v.numerics) == ((torch.float32,), f"float32 as {planes} planes")
         assert v.layouts == ("NN", "NT", "TN", "TT")
-    assert {(v.min_arch, v.max_arch, v.sums) for v in SPLIT} == {("sm_90", "sm_90", "planes")}
+    assert {(v.min_arch, v.max_arch, v.sums) for v in SIX} == {("sm_90", "sm_90", "planes")}
+    assert {(v.min_arch, v.max_arch, v.sums) for v in THREE} == {("sm_90", "sm_90", "vary")}
     assert {(v.min_arch, v.max_arch, v.sums) for v in MMA_SPLIT} == {("sm_80", None, "planes by mma.sync")}
 
 
@@ -60,6 +64,17 @@ def test_large_products_are_split_where_it_is_asked_for(sizes: tuple[int, int, i
         for v in SPLIT:
             candidate = strict.candidates[v.id]
             assert not candidate.eligible and 'used only with float32="split"' in candidate.reason
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_three_products_are_chosen_where_the_bits_may_vary(layout: str) -> None:
+    assert explain(*LARGE, "split", layout=layout).chosen in {v.name for v in THREE}
+    invariant = explain(*LARGE, "split", layout=layout, numerics="batch_invariant")
+    assert invariant.chosen in {v.name for v in SIX}
+    for v in THREE:  # a sum of few terms shows the bit that two planes lack
+        candidate = explain(4096, 4096, 127, "split").candidates[v.id]
+        assert not candidate.eligible and candidate.reason == "K must be at least 128, got 127"
+        assert explain(4096, 4096, 128, "split").candidates[v.id].eligible
 
 
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (1, 4096, 4096), (4096, 1, 4096), (8, 4096, 4096), (1, 1, 1)], ids=str)

@@ -276,7 +276,7 @@ constexpr Name kName =
 template <class Functions, class C>
 constexpr Variant variant_over_planes(Sums sums) {
   Variant v = variant_of<Functions>(kName<C>, Family::kSm90Split, kFloat32, kLine<C>);
-  v.arithmetic = Arithmetic::kSplitF32;
+  v.arithmetic = C::kScales ? Arithmetic::kScaledF32 : Arithmetic::kSplitF32;
   v.min_cc = kHopper;
   v.max_cc = kHopper;
   v.cut.cluster_m = C::CM;
