@@ -49,7 +49,12 @@ def _dtypes(info: _native.VariantInfo) -> tuple[torch.dtype, ...]:
 
 
 #: By value of the enum Arithmetic in csrc/core/problem.h.
-_ARITHMETIC = ("float32 accumulation", "float16 accumulation", "float32 as three bfloat16 planes", "float32 as two float16 planes")
+_ARITHMETIC = (
+    "float32 accumulation",
+    "float16 accumulation",
+    "float32 as three bfloat16 planes",
+    "float32 as two float16 planes",
+)
 
 # A square, a single row, a small and a tiny matmul, one without any alignment, and one in which only the rows of A and
 # B are not aligned. The cubes are all that some kernels of tiny_batch take.

@@ -355,6 +355,11 @@ def limited_kernels() -> frozenset[int]:
     return frozenset(v.id for v in production() if v.name in names or v.name.endswith("_symmetric"))
 
 
+def least_k(variant: hgemm_ops.VariantInfo) -> int:
+    """The least K that a kernel takes: one that sums products of two float16 planes needs many terms."""
+    return 128 if "two float16 planes" in variant.numerics else 1
+
+
 @contextmanager
 def refusal_allowed(variant: int) -> Iterator[None]:
     """For a forced kernel that is asked for more than a matmul.

@@ -24,7 +24,9 @@ pytestmark = needs_library
 
 MODES = _native.FLOAT32
 SPLIT = [v for v in hgemm_ops.variants() if v.family == "sm90_split"]
-THREE = [v for v in SPLIT if "split3" in v.name]  # products of two float16 planes an operand; SIX of three bfloat16 ones
+THREE = [
+    v for v in SPLIT if "split3" in v.name
+]  # products of two float16 planes an operand; SIX of three bfloat16 ones
 SIX = [v for v in SPLIT if v not in THREE]
 MMA_SPLIT = [v for v in hgemm_ops.variants() if v.family == "sm80_split"]
 LARGE = (4096, 4096, 4096)

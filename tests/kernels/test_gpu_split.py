@@ -1,5 +1,5 @@
-"""float32 as bfloat16 planes: no larger errors than strict float32's, on values that planes find hard, and where planes
-cannot hold a value what float32 gives."""
+"""float32 as planes of 16 bits: no larger errors than strict float32's, on values that planes find hard too, and where
+planes cannot hold a value what float32 gives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import POISON, GuardedBuffer
+from helpers import POISON, GuardedBuffer, least_k
 from torch import Tensor
 
 import hgemm_ops
@@ -20,10 +20,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("without_tf32")]
 hgemm = torch.ops.hgemm
 FAMILIES = {family: [v for v in hgemm_ops.variants() if v.family == family] for family in ("sm80_split", "sm90_split")}
 _MARKS = {"sm80_split": (), "sm90_split": (pytest.mark.sm90,)}
-VARIANTS = pytest.mark.parametrize(
-    "variant",
-    [pytest.param(v, marks=_MARKS[family], id=v.name) for family, kernels in FAMILIES.items() for v in kernels],
-)
+_ALL = [pytest.param(v, marks=_MARKS[family], id=v.name) for family, kernels in FAMILIES.items() for v in kernels]
+VARIANTS = pytest.mark.parametrize("variant", _ALL)
+#: Three bfloat16 planes an operand and six products of them, or two float16 planes and three products.
+OF_SIX = pytest.mark.parametrize("variant", [p for p in _ALL if least_k(p.values[0]) == 1])
+OF_THREE = pytest.mark.parametrize("variant", [p for p in _ALL if least_k(p.values[0]) > 1])
 _ROUNDING = 2.0**-24  # the most that one rounding of a float32 loses, relative
 
 
@@ -52,8 +53,8 @@ def hilbert() -> tuple[Tensor, Tensor]:
     return matrix, matrix
 
 
-def cancelling() -> tuple[Tensor, Tensor]:
-    a, b = normal(300, 500), normal(500, 200)
+def cancelling(k: int = 500) -> tuple[Tensor, Tensor]:
+    a, b = normal(300, k), normal(k, 200)
     return torch.cat([a, -a], 1), torch.cat([b, b * (1 + 2.0**-20)])
 
 
@@ -69,6 +70,60 @@ def scaled(rows: int, cols: int, most: int, both: bool = False) -> Callable[[], 
     )
 
 
+def outliers() -> tuple[Tensor, Tensor]:
+    a = normal(512, 4096)
+    a[:, :8] *= 200
+    return a, normal(4096, 384)
+
+
+def shared_range(most: int) -> Callable[[], tuple[Tensor, Tensor]]:
+    """A range along K that A and B share out: their product has none of it."""
+
+    def make() -> tuple[Tensor, Tensor]:
+        scale = scales(1, 4096, most=most)
+        return normal(512, 4096) * scale, normal(4096, 384) / scale.t()
+
+    return make
+
+
+def probabilities(spread: float, causal: bool = False) -> Callable[[], tuple[Tensor, Tensor]]:
+    def make() -> tuple[Tensor, Tensor]:
+        logits = normal(512, 512) * spread
+        hidden = torch.ones(512, 512, device="cuda", dtype=torch.bool).triu(1) if causal else logits.isnan()
+        return logits.masked_fill(hidden, -math.inf).softmax(1), normal(512, 128)
+
+    return make
+
+
+def sparse(k: int, terms: int) -> tuple[Tensor, Tensor]:
+    return normal(512, k) * (uniform(512, k) < terms / k), normal(k, 384)
+
+
+#: What training multiplies.
+ORDINARY: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
+    "normal": lambda: (normal(512, 4096), normal(4096, 384)),
+    "of one sign": lambda: (uniform(512, 4096), uniform(4096, 384)),
+    "elements 2^U(-12,12)": lambda: (normal(512, 4096) * scales(512, 4096, most=12), normal(4096, 384)),
+    "outlier channels": outliers,
+    "probabilities": probabilities(3.0),
+    "peaked probabilities": probabilities(8.0),
+    "causal probabilities": probabilities(2.0, causal=True),
+    "gelu": lambda: (F.gelu(normal(512, 4096)), normal(4096, 384)),
+    "relu": lambda: (F.relu(normal(512, 4096)), normal(4096, 384)),
+    "cancelling halves": lambda: cancelling(2048),
+    "64 of 4096": lambda: sparse(4096, 64),
+    "a row of zeros": lambda: (normal(300, 500) * (torch.arange(300, device="cuda")[:, None] != 7), normal(500, 200)),
+}
+#: What two float16 planes cannot hold, or only with an error that float32 does not have.
+HARD: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
+    "a shared range of 2^U(-30,30)": shared_range(30),
+    "a shared range of 2^U(-60,60)": shared_range(60),
+    "identity": lambda: (torch.eye(512, device="cuda"), normal(512, 384)),
+    "by identity": lambda: (normal(512, 512), torch.eye(512, device="cuda")),
+    "one of 4096": lambda: (torch.eye(4096, device="cuda")[torch.randperm(4096)[:512]], normal(4096, 384)),
+    "very large": lambda: (normal(512, 512) * 1e25, normal(512, 384)),
+    "very small": lambda: (normal(512, 512) * 1e-30, normal(512, 384)),
+}
 CASES: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
     **{f"N(0,1) K={k}": of_depth(normal, k) for k in (1, 16, 67, 256, 4096, 65536)},
     **{f"U(0,1) K={k}": of_depth(uniform, k) for k in (16, 256, 4096, 65536)},
@@ -82,6 +137,8 @@ CASES: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
     "denormal": lambda: (normal(200, 300) * 1e-40, normal(300, 200) * 10),
     "tiny results": lambda: (normal(200, 300) * 1e-20, normal(300, 200) * 1e-20),
     "large": lambda: (normal(200, 300) * 1e37, normal(300, 200) * 1e-3),
+    **ORDINARY,
+    **HARD,
 }
 
 
@@ -90,6 +147,10 @@ CASES: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
 def test_errors_are_at_most_those_of_strict_float32(variant: VariantInfo, case: str) -> None:
     torch.manual_seed(0)
     a, b = CASES[case]()
+    if a.shape[1] < least_k(variant):
+        with pytest.raises(RuntimeError, match="K must be at least 128"):
+            hgemm.mm(a, b, variant=variant.id)
+        return
     most, rms = errors(torch.mm(a, b), a, b)
     split_most, split_rms = errors(hgemm.mm(a, b, variant=variant.id), a, b)
     assert split_most <= most + _ROUNDING and split_rms <= rms + _ROUNDING / math.sqrt(3)
@@ -112,7 +173,7 @@ def test_errors_of_random_products(variant: VariantInfo) -> None:
 
     torch.manual_seed(1)
     for number in range(250):
-        m, n, k = size(2000), size(2000), size(2000)
+        m, n, k = size(2000), size(2000), max(size(2000), least_k(variant))
         a = operand(m, k) if number % 2 else operand(k, m).t()
         b = operand(k, n) if number % 4 < 2 else operand(n, k).t()
         out = GuardedBuffer((m, n), torch.float32, "cuda")
@@ -127,11 +188,11 @@ def test_errors_of_random_products(variant: VariantInfo) -> None:
 def test_kernels_of_a_family_give_the_same_bits(family: str) -> None:
     for k in (1, 63, 1031, 4100):
         a, b = normal(300, k), normal(k, 270)
-        first, *others = (hgemm.mm(a, b, variant=v.id) for v in FAMILIES[family])
+        first, *others = (hgemm.mm(a, b, variant=v.id) for v in FAMILIES[family] if least_k(v) == 1)
         assert all(torch.equal(first, other) for other in others)
 
 
-@VARIANTS
+@OF_SIX
 def test_rows_do_not_depend_on_others(variant: VariantInfo) -> None:
     """Neither on their values, which may be NaN, nor on how many there are."""
     a, b = normal(301, 700), normal(700, 260)
@@ -186,6 +247,10 @@ def test_slices_of_k_are_not_for_batch_invariance() -> None:
     """Of products whose rows do not lie in memory as rows, too: there slices depend on how many there are."""
     a, b = gradient(900, 300, 6000)
     for kernel in FAMILIES["sm90_split"]:
+        if least_k(kernel) > 1:
+            with pytest.raises(RuntimeError, match="another summation order"):
+                hgemm_ops.matmul(a, b, variant=kernel.name, numerics="batch_invariant", float32="split")
+            continue
         sliced = hgemm.mm(a, b, variant=kernel.id)
         for rows in (1, 64, 129):
             few = hgemm_ops.matmul(a[:rows], b, numerics="batch_invariant", float32="split")
@@ -225,7 +290,8 @@ def test_what_planes_cannot_hold_is_as_in_float32(variant: VariantInfo) -> None:
 @pytest.mark.parametrize("batch", [(5,), (3, 4)])
 @VARIANTS
 def test_batches_and_what_they_share(variant: VariantInfo, batch: tuple[int, ...]) -> None:
-    a, b = normal(*batch, 70, 90), normal(*batch, 110, 90).mT
+    k = max(90, least_k(variant))
+    a, b = normal(*batch, 70, k), normal(*batch, 110, k).mT
     for x, y in ((a, b), (a[:1].expand_as(a), b), (a, b[:1].expand_as(b))):
         out = hgemm.matmul(x, y, variant=variant.id)
         exact = x.double() @ y.double()
@@ -236,6 +302,7 @@ def test_batches_and_what_they_share(variant: VariantInfo, batch: tuple[int, ...
 @VARIANTS
 def test_epilogues(variant: VariantInfo, shape: tuple[int, int, int]) -> None:
     m, n, k = shape
+    k += least_k(variant) - 1
     a, b, bias = normal(m, k), normal(k, n), normal(n)
     exact = a.double() @ b.double()
     for c in (normal(m, n), normal(n), normal(m, 1), normal(n, m).t()):
@@ -250,3 +317,66 @@ def test_epilogues(variant: VariantInfo, shape: tuple[int, int, int]) -> None:
     for alpha in (1.0, -1.0):  # at D's edge and inside of it
         out = hgemm.addmm(nan, zeros, b, beta=0.0, alpha=alpha, variant=variant.id)
         assert torch.equal(out.signbit(), torch.full_like(out, alpha < 0, dtype=torch.bool)), alpha
+
+
+def six_for(variant: VariantInfo) -> VariantInfo:
+    """The kernel of six products that runs where the three of ``variant`` are not accurate."""
+    return next(v for v in FAMILIES[variant.family] if least_k(v) == 1 and v.tile[:2] == variant.tile[:2])
+
+
+@pytest.mark.parametrize("case", [*ORDINARY, *HARD])
+@OF_THREE
+def test_the_device_decides_how_many_products(variant: VariantInfo, case: str) -> None:
+    torch.manual_seed(3)
+    a, b = (ORDINARY | HARD)[case]()
+    out, six = (hgemm.mm(a, b, variant=v.id) for v in (variant, six_for(variant)))
+    assert torch.equal(out, six) == (case in HARD)
+
+
+@OF_THREE
+def test_one_element_decides(variant: VariantInfo) -> None:
+    """What float16 planes cannot hold of one row, or of one element that another row of B brings out."""
+    a, b = normal(300, 700), normal(700, 260)
+    six = six_for(variant)
+    for value in (math.inf, -math.inf, math.nan, 3.4e38):
+        for x in (a, b):
+            kept = x[3].clone()
+            x[3] = 0
+            x[3, 5] = value
+            out, expected = hgemm.mm(a, b, variant=variant.id), hgemm.mm(a, b, variant=six.id)
+            assert torch.equal(out.nan_to_num(7), expected.nan_to_num(7)), value
+            x[3] = kept
+    a[:, 0], a[7], b[:, 9], b[0, 9] = 1e9, 0, 0, 0
+    a[7, 0], a[7, 1:20], b[1:20, 9] = 1e9, 1e-3, 1.0  # D[7, 9] is the sum of the small ones
+    exact = a.double() @ b.double()
+    out, expected = hgemm.mm(a, b, variant=variant.id), hgemm.mm(a, b, variant=six.id)
+    assert torch.equal(out, expected) and abs(out[7, 9].item() / exact[7, 9].item() - 1) < 1e-6
+
+
+@OF_THREE
+def test_a_result_in_place_of_c(variant: VariantInfo) -> None:
+    """D is written over C once, whatever the device decides."""
+    for make in (ORDINARY["normal"], HARD["a shared range of 2^U(-30,30)"]):
+        a, b = make()
+        c = normal(512, 384)
+        out = c.clone()
+        hgemm.addmm.out(out, a, b, beta=0.5, alpha=-2.0, variant=variant.id, out=out)
+        exact, magnitude = 0.5 * c.double() - 2 * (a.double() @ b.double()), 2 * (a.double().abs() @ b.double().abs())
+        assert ((out.double() - exact).abs() <= 6e-7 * (magnitude + c.double().abs())).all()
+
+
+@OF_THREE
+def test_a_graph_decides_each_time(variant: VariantInfo) -> None:
+    a, b = normal(512, 1024), normal(1024, 384)
+    out, graph = hgemm.mm(a, b, variant=variant.id), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        hgemm.mm.out(a, b, variant=variant.id, out=out)
+    for most in (0, 60, 0, 30):
+        scale = scales(1, 1024, most=most)
+        a.copy_(normal(512, 1024) * scale)
+        b.copy_(normal(1024, 384) / scale.t())
+        out.fill_(math.nan)
+        graph.replay()
+        assert torch.equal(out, hgemm.mm(a, b, variant=variant.id))
+        assert errors(out, a, b)[0] < 4e-7
