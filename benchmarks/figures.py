@@ -118,7 +118,8 @@ def error_by_depth(document: Mapping[str, Any], path: Path) -> Path:
     columns = {
         name: [row for row in rows if row["inputs"] == name] for name in dict.fromkeys(r["inputs"] for r in rows)
     }
-    return _errors_over_k(columns, {"tf32": SLOWER, "strict": TORCH, "split": OURS}, path)
+    sides = {"tf32": SLOWER, "strict": TORCH, "split": OURS, "split3": OURS}
+    return _errors_over_k(columns, sides, path)
 
 
 def error_of_sums(document: Mapping[str, Any], path: Path) -> Path:
@@ -137,12 +138,12 @@ def _errors_over_k(columns: Mapping[str, Sequence[Mapping[str, Any]]], sides: Ma
     figure = Figure(figsize=(1 + 3.5 * len(columns), 5), layout="constrained")
     axes_of = figure.subplots(2, len(columns), squeeze=False, sharex=True, sharey="row").T
     for (top, bottom), (name, drawn) in zip(axes_of, columns.items(), strict=True):
-        depths = [row["k"] for row in drawn]
         for side, colour in sides.items():
-            for axes, error in ((top, "most"), (bottom, "rms")):
-                axes.plot(
-                    depths, [row[side][error] for row in drawn], color=colour, label=side, marker=".", linewidth=1
-                )
+            points = [(row["k"], row[side]) for row in drawn if side in row]
+            style = "--" if side == "split3" else "-"
+            for axes, error in ((top, "most"), (bottom, "rms")) if points else ():
+                depths, found = [k for k, _ in points], [errors[error] for _, errors in points]
+                axes.plot(depths, found, color=colour, linestyle=style, label=side, marker=".", linewidth=1)
         top.set(xscale="log", yscale="log", title=name)
         bottom.set(xscale="log", yscale="log", xlabel="K")
     axes_of[0][0].set_ylabel("largest error / |A||B|")

@@ -1,7 +1,8 @@
 """Measures errors of float32 matmuls against float64, and writes ``results/<gpu>/float32_errors.json``.
 
-torch computes them without TF32 (strict) and with TF32, and our kernels split them into bfloat16 planes. The inputs are
-random matrices with increasing K, and values that are hard to represent in planes.
+torch computes them without TF32 (strict) and with TF32. Our kernels split them into three bfloat16 planes, six products
+of which are added up (split), or into two float16 planes with three products (split3), which needs a K of 128. The device
+takes six products after all where the three are not accurate. The inputs are random matrices with increasing K, and values that are hard to represent in planes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import hgemm_ops
 from hgemm_ops.bench import record
 
 RESULTS = Path(__file__).parent / "results"
+LEAST_K = 128  # of three products
 DEPTHS = tuple(4**i for i in range(2, 9))  # 16 to 65,536
 
 
@@ -64,9 +66,13 @@ def errors(out: Tensor, exact: Tensor, magnitude: Tensor) -> dict[str, float]:
     }
 
 
-def compare(a: Tensor, b: Tensor, variant: int) -> dict[str, Any]:
+def compare(a: Tensor, b: Tensor, variants: dict[str, int]) -> dict[str, Any]:
     exact, magnitude = a.double() @ b.double(), a.double().abs() @ b.double().abs()
-    found = {"split": errors(torch.ops.hgemm.mm(a, b, variant=variant), exact, magnitude)}
+    found = {
+        side: errors(torch.ops.hgemm.mm(a, b, variant=variant), exact, magnitude)
+        for side, variant in variants.items()
+        if side == "split" or a.shape[1] >= LEAST_K
+    }
     for side, allowed in (("strict", False), ("tf32", True)):
         torch.backends.cuda.matmul.allow_tf32 = allowed
         found[side] = errors(torch.mm(a, b), exact, magnitude)
@@ -74,25 +80,28 @@ def compare(a: Tensor, b: Tensor, variant: int) -> dict[str, Any]:
     return found
 
 
-def measure(variant: int) -> Iterator[dict[str, Any]]:
+def measure(variants: dict[str, int]) -> Iterator[dict[str, Any]]:
     for inputs, make in (("N(0,1)", normal), ("U(0,1)", uniform)):
         for k in DEPTHS:
-            yield {"kind": "depth", "inputs": inputs, "k": k, **compare(make(512, k), make(k, 512), variant)}
+            yield {"kind": "depth", "inputs": inputs, "k": k, **compare(make(512, k), make(k, 512), variants)}
     for inputs, pair in HARD.items():
-        yield {"kind": "hard", "inputs": inputs, **compare(*pair(), variant)}
+        yield {"kind": "hard", "inputs": inputs, **compare(*pair(), variants)}
 
 
 @click.command(help=__doc__)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Another file.")
 def main(output: Path | None) -> None:
-    variant = next((v.id for v in hgemm_ops.variants() if v.family == "sm90_split"), None)
-    if variant is None or not torch.cuda.is_available():
+    kernels = [v for v in hgemm_ops.variants() if v.family == "sm90_split"]
+    if not kernels or not torch.cuda.is_available():
         raise click.ClickException("needs a GPU that has kernels of sm90_split")
     torch.manual_seed(0)
-    rows = list(measure(variant))
+    variants = {v.name.split("_")[1]: v.id for v in reversed(kernels)}
+    rows = list(measure({side: variants[side] for side in ("split", "split3")}))
     for row in rows:
         sides = "  ".join(
-            f"{side} {row[side]['most']:.1e} {row[side]['rms']:.1e}" for side in ("strict", "split", "tf32")
+            f"{side} {row[side]['most']:.1e} {row[side]['rms']:.1e}"
+            for side in ("strict", "split", "split3", "tf32")
+            if side in row
         )
         click.echo(f"{row['inputs']:28} {row.get('k', ''):6} {sides}")
     if output is None:

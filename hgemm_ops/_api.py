@@ -60,9 +60,9 @@ def matmul(
             context manager or the environment. The mode applies to CUDA tensors; torch computes tensors on the CPU.
         float32: ``"strict"`` or ``"split"``, as for :class:`hgemm_ops.use_custom_gemm`. The gradients are computed in
             the same mode. With ``"split"``, a matmul of float32 CUDA tensors may run on tensor cores, with each operand
-            as the sum of three bfloat16 matrices. The error against float64 is then at most that of ``"strict"`` plus
-            one rounding. None means ``"split"`` where the context manager or the environment asks for it. Otherwise
-            torch computes float32, with TF32 if its flags allow that, unless a kernel is named.
+            as the sum of two float16 or three bfloat16 matrices. The error against float64 is then at most that of
+            ``"strict"`` plus one rounding. None means ``"split"`` where the context manager or the environment asks for
+            it. Otherwise torch computes float32, with TF32 if its flags allow that, unless a kernel is named.
         out_dtype: the dtype of the result. None means the dtype of the inputs; float32 is allowed for float16 and
             bfloat16 inputs. Gradients are computed in the inputs' dtype.
 

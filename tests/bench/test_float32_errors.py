@@ -23,6 +23,7 @@ def document() -> dict[str, Any]:
 
     depths = [
         {"kind": "depth", "inputs": inputs, "k": k, **sides(split)}
+        | ({"split3": {"most": split, "rms": split}} if k >= float32_errors.LEAST_K else {})
         for inputs in ("N(0,1)", "U(0,1)")
         for k, split in ((16, 1e-7), (65536, 2e-7))
     ]
@@ -49,6 +50,7 @@ def test_errors_are_drawn_for_each_distribution(tmp_path: Path) -> None:
     text = drawn.read_text()
     assert drawn.suffix == ".svg"
     assert all(colour in text for colour in (figures.OURS, figures.TORCH, figures.SLOWER))
+    assert "stroke-dasharray" in text and "split3" in text
 
 
 def test_without_a_gpu_there_is_nothing_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,15 @@
-// Float32 GEMMs on tensor cores (sm_90a). Each operand is the sum of three bfloat16 planes. A plane product is the GEMM
-// of one plane of A and one plane of B; of the nine plane products the six that matter are added up.
+// Float32 GEMMs on tensor cores (sm_90a). Each operand is the sum of three bfloat16 planes, or of two float16 planes
+// whose rows are scaled (tile/split_planes.h). A plane product is the GEMM of one plane of A and one plane of B. The
+// plane products that matter are added up: six of nine, or three of four.
 //
-// A tensor core truncates as it accumulates, so a single accumulator drifts as K grows. Here an accumulator holds 64 of
-// K of the product of the first planes. It is then added to a sum in a float32 register, which rounds to nearest. A
-// second register beside each sum takes the five other plane products, and what the roundings of the sum lose (Sums).
-// So the error stays that of a few roundings, however long K is, whereas the error of float32 arithmetic grows with K
-// (NOTES.md).
+// A tensor core truncates as it accumulates, so a single accumulator drifts as K grows. Here an accumulator holds a few
+// k of the product of the first planes: 64 of bfloat16 planes, or 32 of float16 planes, whose products have more bits
+// to truncate. It is then added to a sum in a float32 register, which rounds to nearest. A second register beside each
+// sum takes the other plane products, and what the roundings of the sum lose (Sums). So the error stays that of a few
+// roundings, however long K is, whereas the error of float32 arithmetic grows with K (NOTES.md).
 //
 // The kernel is persistent: a block of three warpgroups stays on its SM and computes one output tile of C after
-// another. One thread of the producer warpgroup loads stages of all six planes. The two consumer warpgroups have half
+// another. One thread of the producer warpgroup loads stages of all planes. The two consumer warpgroups have half
 // of the tile's rows each, and alternate (pingpong within a tile): while one adds up its accumulators, the other
 // multiplies. In a cluster along M each block loads a part of B's rows and multicasts it.
 //
@@ -16,8 +17,12 @@
 // workspace (split-K). Each warp has its own part of a tile, and a counter for that part. The last warp to store its
 // sums of a part adds up the sums of all slices, in the slices' order.
 //
-// Elements that the planes cannot represent are computed again, one by one (tile/split_product.cuh). No element's value
-// depends on other rows of A or other columns of B.
+// Elements that three planes cannot represent are computed again, one by one (tile/split_product.cuh). No element's
+// value depends on other rows of A or other columns of B.
+//
+// A kernel over two planes checks its results (tile/split_scaled.cuh). Where one is not accurate it sets the word
+// `failed`, and the kernel over three planes that follows in the stream computes all results again. Otherwise that one
+// leaves at once. So the operands' values decide how many products there are, and the host does not wait for them.
 //
 // The sum of an element depends on which of its two factors is A's, by the order of the products of planes. So of
 // x @ x.T only the upper triangle is computed, and each result is stored twice (emit_mirrored).
@@ -34,30 +39,32 @@
 //
 //   named barrier     threads                who arrives                              who waits
 //   kMathOrder + g    kConsumerThreads       warpgroup 1 - g, once it has started     warpgroup g, before it starts the
-//                                            all wgmma of a stage; warpgroup 1 also   wgmma of a stage
+//                                            all wgmma of a turn; warpgroup 1 also    wgmma of a turn
 //                                            once at first, so that warpgroup 0
-//                                            begins, but not after its last stage
+//                                            begins, but not after its last turn
 //
 //   All threads of the cluster, or of a block without one, meet once, when the mbarriers are made.
 //
 // Timeline of each role:
 //
 //   producer thread (warp 8, lane 0)
-//     wait for the kernel that makes the planes
+//     wait for the kernel that makes the planes; leave if there is nothing to do
 //     for each work tile (or slice of one):
 //       for each stage of K: wait empty; announce the bytes on full; start the TMA loads
 //     in clusters: wait until every stage is empty
 //   all other threads of the producer warpgroup
 //     exit at once
 //   consumer warpgroup g
-//     wait for the kernel that makes the planes
+//     wait for the kernel that makes the planes; leave if there is nothing to do
 //     warpgroup 1: arrive at kMathOrder
 //     for each work tile (or slice of one):
-//       for each stage of K: wait full; wait kMathOrder + g; start wgmma; arrive at kMathOrder + 1 - g; wait for wgmma
-//                            and add up; release the stage
+//       for each stage of K: wait full
+//                            kTurns times: wait kMathOrder + g; start wgmma; arrive at kMathOrder + 1 - g; wait for
+//                                          wgmma and add up
+//                            release the stage
 //       a slice: store the sums; if this warp is the last of its part of the tile, add up all slices,
 //                otherwise go on to the next work tile
-//       compute again the elements that planes cannot represent
+//       compute again the elements that three planes cannot represent, or scale back the sums over two and check them
 //       epilogue
 #pragma once
 
