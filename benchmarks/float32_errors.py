@@ -1,8 +1,9 @@
 """Measures errors of float32 matmuls against float64, and writes ``results/<gpu>/float32_errors.json``.
 
 torch computes them without TF32 (strict) and with TF32. Our kernels split them into three bfloat16 planes, six products
-of which are added up (split), or into two float16 planes with three products (split3), which needs a K of 128. The device
-takes six products after all where the three are not accurate. The inputs are random matrices with increasing K, and values that are hard to represent in planes.
+of which are added up (split), or into two float16 planes, with three products (split3), where K is 128 or more. The
+device takes six products after all where the three are not accurate. The inputs are random matrices with increasing K,
+and values that are hard to represent in planes.
 """
 
 from __future__ import annotations
