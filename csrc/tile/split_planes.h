@@ -35,7 +35,7 @@ struct Scale {
   uint16_t terms;    // nonzero elements, at most kManyTerms
 };
 constexpr float kNever = 1e38f;
-constexpr int kFewTerms = 8, kManyTerms = 9;
+constexpr int kFewTerms = 15, kManyTerms = 16;  // the first 16 rows of causal attention have up to 16
 
 /// The planes of one operand, (matrices, planes, rows, ld), always K-major. Behind three planes lie flags, (matrices,
 /// rows, pieces): one byte per segment of a row, nonzero if the segment is too small for planes. Behind two planes lies

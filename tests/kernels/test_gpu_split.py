@@ -111,7 +111,7 @@ ORDINARY: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
     "gelu": lambda: (F.gelu(normal(512, 4096)), normal(4096, 384)),
     "relu": lambda: (F.relu(normal(512, 4096)), normal(4096, 384)),
     "cancelling halves": lambda: cancelling(2048),
-    "64 of 4096": lambda: sparse(4096, 64),
+    "256 of 4096": lambda: sparse(4096, 256),
     "a row of zeros": lambda: (normal(300, 500) * (torch.arange(300, device="cuda")[:, None] != 7), normal(500, 200)),
 }
 #: What two float16 planes cannot hold, or only with an error that float32 does not have.

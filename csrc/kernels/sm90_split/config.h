@@ -16,8 +16,6 @@ struct Config {
   static constexpr int BM = 128, BN = BN_, BK = 64, STAGES = STAGES_, CM = CM_;
   static constexpr int kPlanes = PLANES_, kPlane = BK * 2;  // bytes of a plane's row in a stage: one line of 128
   static constexpr bool kScales = kPlanes == tile::split::kTwoPlanes;  // the planes hold multiples of the rows
-  static constexpr int kTurns = kScales ? 2 : 1;                       // of a warpgroup at the tensor cores, in a stage
-  static constexpr int kTurnSteps = BK / 16 / kTurns;                  // k16 steps of one
   static constexpr int kWarpgroupThreads = 128;
   static constexpr int kConsumerThreads = 2 * kWarpgroupThreads;
   static constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;  // with the producer's

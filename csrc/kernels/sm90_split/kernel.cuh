@@ -2,11 +2,11 @@
 // whose rows are scaled (tile/split_planes.h). A plane product is the GEMM of one plane of A and one plane of B. The
 // plane products that matter are added up: six of nine, or three of four.
 //
-// A tensor core truncates as it accumulates, so a single accumulator drifts as K grows. Here an accumulator holds a few
-// k of the product of the first planes: 64 of bfloat16 planes, or 32 of float16 planes, whose products have more bits
-// to truncate. It is then added to a sum in a float32 register, which rounds to nearest. A second register beside each
-// sum takes the other plane products, and what the roundings of the sum lose (Sums). So the error stays that of a few
-// roundings, however long K is, whereas the error of float32 arithmetic grows with K (NOTES.md).
+// A tensor core truncates as it accumulates, so a single accumulator drifts as K grows. Here an accumulator holds 64 of
+// K of the product of the first planes. It is then added to a sum in a float32 register, which rounds to nearest. A
+// second register beside each sum takes the other plane products, and what the roundings of the sum lose (Sums). So the
+// error stays that of a few roundings, however long K is, whereas the error of float32 arithmetic grows with K
+// (NOTES.md).
 //
 // The kernel is persistent: a block of three warpgroups stays on its SM and computes one output tile of C after
 // another. One thread of the producer warpgroup loads stages of all planes. The two consumer warpgroups have half
@@ -39,9 +39,9 @@
 //
 //   named barrier     threads                who arrives                              who waits
 //   kMathOrder + g    kConsumerThreads       warpgroup 1 - g, once it has started     warpgroup g, before it starts the
-//                                            all wgmma of a turn; warpgroup 1 also    wgmma of a turn
-//                                            once at first, so that warpgroup 0
-//                                            begins, but not after its last turn
+//                                            most wgmma of a stage; warpgroup 1       wgmma of a stage; warpgroup 0
+//                                            also once at first, so that              also once at its end
+//                                            warpgroup 0 begins
 //
 //   All threads of the cluster, or of a block without one, meet once, when the mbarriers are made.
 //
@@ -59,9 +59,8 @@
 //     warpgroup 1: arrive at kMathOrder
 //     for each work tile (or slice of one):
 //       for each stage of K: wait full
-//                            kTurns times: wait kMathOrder + g; start wgmma; arrive at kMathOrder + 1 - g; wait for
-//                                          wgmma and add up
-//                            release the stage
+//                            wait kMathOrder + g; start wgmma; arrive at kMathOrder + 1 - g before the last of them
+//                            wait for wgmma and add up; release the stage
 //       a slice: store the sums; if this warp is the last of its part of the tile, add up all slices,
 //                otherwise go on to the next work tile
 //       compute again the elements that three planes cannot represent, or scale back the sums over two and check them
@@ -210,27 +209,37 @@ struct Pairs<2> {
   int planes[3][2] = {{0, 0}, {1, 0}, {0, 1}};
 };
 
-/// Starts the wgmma of kSteps k16 steps, from `stage` on, for the pairs of planes kFirst..kLast-1. They add to `acc`
-/// or, with `anew`, overwrite it.
-template <class Config, int kFirst, int kLast, int kSteps = Config::kTurnSteps>
-__device__ __forceinline__ void multiply(float (&acc)[Config::BN / 2], uint32_t stage, int group, bool anew) {
+/// The lower words of the matrix descriptors of the first planes in a stage. They are computed before
+/// the warpgroup waits for its turn, not while the tensor cores wait for it.
+struct Operands {
+  uint32_t a, b;
+};
+template <class Config>
+__device__ __forceinline__ Operands operands_at(uint32_t stage, int group) {
+  const uint32_t a = stage + group * 64 * Config::kPlane, b = stage + Config::kStageBytesA;
+  Operands at{(a & 0x3ffff) >> 4, (b & 0x3ffff) >> 4};
+  asm volatile("" : "+r"(at.a), "+r"(at.b));
+  return at;
+}
+
+/// Starts the wgmma of a stage for the pairs of planes kFirst..kLast-1. They add to `acc` or, with `anew`, overwrite
+/// it.
+template <class Config, int kFirst, int kLast>
+__device__ __forceinline__ void multiply(float (&acc)[Config::BN / 2], const Operands& at, bool anew) {
   using Element = typename Pairs<Config::kPlanes>::Element;
   constexpr Pairs<Config::kPlanes> kPairs{};
-  constexpr int kEightLines = 8 * Config::kPlane;
-  const uint64_t a = ptx::wgmma_descriptor(stage + group * 64 * Config::kPlane, 0, kEightLines);
-  const uint64_t b = ptx::wgmma_descriptor(stage + Config::kStageBytesA, 0, kEightLines);
+  const uint64_t descriptor = ptx::wgmma_descriptor(0, 0, 8 * Config::kPlane);
 #pragma unroll
   for (int pair = kFirst; pair < kLast; ++pair) {
-    const int of_a = kPairs.planes[pair][0] * Config::BM * Config::kPlane;
-    const int of_b = kPairs.planes[pair][1] * Config::BN * Config::kPlane;
+    const uint32_t a = at.a + kPairs.planes[pair][0] * (Config::BM * Config::kPlane >> 4);
+    const uint32_t b = at.b + kPairs.planes[pair][1] * (Config::BN * Config::kPlane >> 4);
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      ptx::Wgmma<Element>::template m64k16<Config::BN, 0, 0>(acc, ptx::wgmma_advance(a, of_a + step * kStepBytes),
-                                                             ptx::wgmma_advance(b, of_b + step * kStepBytes),
+    for (int step = 0; step < Config::BK / 16; ++step) {
+      ptx::Wgmma<Element>::template m64k16<Config::BN, 0, 0>(acc, descriptor | (a + step * (kStepBytes >> 4)),
+                                                             descriptor | (b + step * (kStepBytes >> 4)),
                                                              !anew || pair > kFirst || step > 0);
     }
   }
-  ptx::wgmma_commit();
 }
 
 /// A consumer thread's part of a tile, as `high` + `low` / kLowUnit. `low` takes what is too small to change `high`.
@@ -246,14 +255,19 @@ struct Sums {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) high[i] = low[i] = 0;
   }
-  /// Adds the plane products of a turn. `hand_over` is called once all of its wgmma have been started.
+  /// Adds the plane products of a stage. `hand_over` is called when only the wgmma of the last pairs of planes are left
+  /// to be started, so that the other warpgroup is ready when they are.
   template <class HandOver>
-  __device__ __forceinline__ void add(uint32_t stage, int group, const HandOver& hand_over) {
+  __device__ __forceinline__ void add(const Operands& at, const HandOver& hand_over) {
+    constexpr int kPairs = Pairs<Config::kPlanes>::kCount;
     float x[kCount];
     ptx::wgmma_fence();
-    multiply<Config, 0, 1>(x, stage, group, true);
-    multiply<Config, 1, Pairs<Config::kPlanes>::kCount>(low, stage, group, false);
+    multiply<Config, 0, 1>(x, at, true);
+    ptx::wgmma_commit();
+    multiply<Config, 1, kPairs - 1>(low, at, false);
     hand_over();
+    multiply<Config, kPairs - 1, kPairs>(low, at, false);
+    ptx::wgmma_commit();
     ptx::wgmma_wait<1>();
     ptx::wgmma_pin(x);
 #pragma unroll
@@ -270,6 +284,19 @@ struct Sums {
       float x = low[i] / kLowUnit;
       split::carry(high[i], x);
       low[i] = x * kLowUnit;
+    }
+  }
+  /// Leaves the sum in `high`, after the last stage.
+  ///
+  /// The tensor core truncates sums of 22-bit products: what it adds up of 64 k loses 0.9 * 2^-24 to 1.8 * 2^-24 of its
+  /// magnitude in the mean, for terms of both signs and of one sign. Half of that range lies on either side of kLoss.
+  /// Where `low` is zero the second planes are, as those of small integers, and nothing is lost.
+  __device__ __forceinline__ void finish() {
+    constexpr float kLoss = Config::kScales ? 0x1p-23f : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float loss = low[i] != 0.0f ? high[i] * kLoss : 0.0f;
+      high[i] += low[i] / kLowUnit + loss;
     }
   }
 };
@@ -370,24 +397,17 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
       for (int step = 0; step < steps; ++step, ring.advance()) {
         if (step % kCarrySteps == kCarrySteps - 1) sums.carry();
         const uint32_t stage = stages + ring.stage * Config::kStageBytes;
-        const bool is_last = step + 1 == steps && unit + gridDim.x / Config::CM >= p.units;
         ptx::mbarrier_wait(barriers.full(ring.stage), ring.parity);
-#pragma unroll 1
-        for (int turn = 0; turn < Config::kTurns; ++turn) {
-          ptx::barrier_sync(kMathOrder + group, Config::kConsumerThreads);
-          sums.add(stage + turn * Config::kTurnSteps * kStepBytes, group, [&] {
-            if (group == 0 || !is_last || turn + 1 < Config::kTurns) {
-              ptx::barrier_arrive(kMathOrder + 1 - group, Config::kConsumerThreads);
-            }
-          });
-        }
+        const Operands at = operands_at<Config>(stage, group);
+        ptx::barrier_sync(kMathOrder + group, Config::kConsumerThreads);
+        sums.add(at, [&] { ptx::barrier_arrive(kMathOrder + 1 - group, Config::kConsumerThreads); });
         if constexpr (Config::CM == 1) {
           if (lane == 0) ptx::mbarrier_arrive(barriers.empty(ring.stage));
         } else {
           if (lane < Config::CM) ptx::mbarrier_arrive_cluster(barriers.empty(ring.stage), lane);
         }
       }
-      sums.carry();
+      sums.finish();
       const Piece piece = piece_at(p, unit);
       if (unit >= p.whole && !add_slices<Config>(p, piece, warp, sums)) continue;
       const split::Work work = work_at<Config>(p, piece.tiles);
@@ -399,6 +419,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
       }
       split::emit<Config::BN>(p.product, work, first, sums.high, scratch);
     }
+    if (group == 0) ptx::barrier_sync(kMathOrder, Config::kConsumerThreads);
   }
 }
 
