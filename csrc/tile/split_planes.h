@@ -28,14 +28,16 @@ constexpr int kPiece = 256;
 /// magnitude is at least `least` of A's row and `least` of B's column together; or else if the sum of the products'
 /// magnitudes is. `least` is kNever if the row has a value that planes cannot hold at all.
 ///
-/// A sum of few terms shows the bit that planes lack, as in x @ I, whose float32 result is exact.
+/// A sum of few terms shows the bit that planes lack, as in x @ I, whose float32 result is exact. Rows count as such
+/// where kTermsOfRows of them, those that have any, have fewer than kFewTerms in the mean. The first rows of causal
+/// attention have just more.
 struct Scale {
   float least;
   int16_t exponent;  // the planes hold the row times 2 to this power
   uint16_t terms;    // nonzero elements, at most kManyTerms
 };
 constexpr float kNever = 1e38f;
-constexpr int kFewTerms = 15, kManyTerms = 16;  // the first 16 rows of causal attention have up to 16
+constexpr int kFewTerms = 64, kTermsOfRows = 128, kManyTerms = 65535;
 
 /// The planes of one operand, (matrices, planes, rows, ld), always K-major. Behind three planes lie flags, (matrices,
 /// rows, pieces): one byte per segment of a row, nonzero if the segment is too small for planes. Behind two planes lies

@@ -34,16 +34,18 @@ __device__ __forceinline__ float factor_of(const Scale& scale) {
   return __uint_as_float(static_cast<uint32_t>(127 - scale.exponent) << 23);
 }
 
-/// Of rows of A, or columns of B: that none has many terms, and that one has some.
-struct Terms {
-  bool few = true, some = false;
-  __device__ __forceinline__ void add(const Scale& scale) {
-    few = few && scale.terms <= kFewTerms;
-    some = some || scale.terms > 0;
+/// True if the rows beside `row` have few terms (Scale). A warp calls it.
+__device__ __forceinline__ bool have_few_terms(const Scaled& s, const Operand& o, int matrix, int row) {
+  const int from = row - row % kTermsOfRows + static_cast<int>(threadIdx.x) % 32;
+  uint32_t terms = 0, rows = 0;
+#pragma unroll
+  for (int i = 0; i < kTermsOfRows; i += 32) {
+    const uint32_t of_row = scale_of(s, o, matrix, from + i).terms;
+    terms += of_row;
+    rows += of_row > 0;
   }
-  /// The same for all of a warp's.
-  __device__ __forceinline__ bool are_few() const { return __all_sync(~0u, few) && __any_sync(~0u, some); }
-};
+  return __reduce_add_sync(~0u, terms) < kFewTerms * __reduce_add_sync(~0u, rows);
+}
 
 /// True if the magnitudes of the products of the first planes' rows add up to `least` at least. A warp calls it.
 __device__ __forceinline__ bool reaches(const __half* a, const __half* b, int count, float least) {
@@ -78,12 +80,10 @@ __device__ __forceinline__ void scale_back(const Scaled& a, const Scaled& b, con
   const int matrix_a = matrix_of(p.a, work), matrix_b = matrix_of(p.b, work), lane = threadIdx.x % 32;
   Scale of_row[2];
   float row_factor[2];
-  Terms of_rows, of_cols;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     of_row[half] = scale_of(a, p.a, matrix_a, first.row + lane / 4 + half * 8);
     row_factor[half] = factor_of(of_row[half]);
-    of_rows.add(of_row[half]);
   }
   uint64_t doubtful = 0;  // a bit for each of this thread's sums
 #pragma unroll
@@ -92,7 +92,6 @@ __device__ __forceinline__ void scale_back(const Scaled& a, const Scaled& b, con
     for (int j = 0; j < 2; ++j) {
       const Scale of_col = scale_of(b, p.b, matrix_b, first.col + i * 2 + lane % 4 * 2 + j);
       const float col_factor = factor_of(of_col);
-      of_cols.add(of_col);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float& sum = sums[i + half * 2 + j];
@@ -101,7 +100,7 @@ __device__ __forceinline__ void scale_back(const Scaled& a, const Scaled& b, con
       }
     }
   }
-  if (of_rows.are_few() || of_cols.are_few()) {
+  if (have_few_terms(a, p.a, matrix_a, first.row) || have_few_terms(b, p.b, matrix_b, first.col)) {
     if (lane == 0) *static_cast<volatile unsigned*>(failed) = 1;
     return;
   }

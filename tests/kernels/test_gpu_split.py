@@ -121,6 +121,7 @@ HARD: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
     "identity": lambda: (torch.eye(512, device="cuda"), normal(512, 384)),
     "by identity": lambda: (normal(512, 512), torch.eye(512, device="cuda")),
     "one of 4096": lambda: (torch.eye(4096, device="cuda")[torch.randperm(4096)[:512]], normal(4096, 384)),
+    "16 of 4096": lambda: sparse(4096, 16),
     "very large": lambda: (normal(512, 512) * 1e25, normal(512, 384)),
     "very small": lambda: (normal(512, 512) * 1e-30, normal(512, 384)),
 }
