@@ -36,8 +36,10 @@ constexpr unsigned kMostBlocks = 8;  // of a cluster
 // it is given.
 constexpr int kLeastExponent = -80, kMostExponent = 63, kTop = 14;
 // An element below 2^-14, the smallest normal float16, may lose bits: at most 2^-36 with the product of the second
-// planes, and with a factor of less than 2^15 at most 2^-21 of a sum. It must be at most 2^-25 of that sum.
-constexpr float kSmallest = 0x1p-14f, kLeastOfElement = 16.0f;
+// planes, and with a factor of less than 2^15 at most 2^-21 of a sum. It must be at most 2^-25 of that sum. All
+// elements of a row that has one such element count as such.
+constexpr int kSmallest = -14;
+constexpr float kLeastOfElement = 16.0f;
 
 struct ScaledOperand {
   Source source;
@@ -58,14 +60,9 @@ __device__ __forceinline__ uint32_t value_of_rank(const uint32_t* x, uint32_t ra
   return __float_as_uint(ptx::cluster_load_4(ptx::cluster_map(ptx::smem_addr(x), rank)));
 }
 
-/// Elements of a row: how many lost bits, and how many are not zero.
-struct Counts {
-  uint32_t lost = 0, terms = 0;
-};
-
 /// Writes the planes of a thread's elements of a row.
 __device__ __forceinline__ void split_scaled(const ScaledOperand& o, const float (&x)[kLaneK], float factor,
-                                             int64_t matrix, int row, int k, Counts& counts) {
+                                             int64_t matrix, int row, int k) {
   __align__(16) __half planes[kTwoPlanes][kLaneK];
 #pragma unroll
   for (int i = 0; i < kLaneK; ++i) {
@@ -73,8 +70,6 @@ __device__ __forceinline__ void split_scaled(const ScaledOperand& o, const float
     planes[0][i] = __float2half_rn(y);
     const float high = __half2float(planes[0][i]);
     planes[1][i] = __float2half_rn((y - high) * static_cast<float>(1 << kLowBits));
-    counts.terms += x[i] != 0.0f;
-    counts.lost += fabsf(y) < kSmallest && (high != y || y == 0.0f) && x[i] != 0.0f;
   }
   if (k < o.source.ld) {
     __half* to = o.planes + (matrix * kTwoPlanes * o.source.rows + row) * o.source.ld + k;
@@ -89,7 +84,7 @@ __device__ __forceinline__ void split_scaled(const ScaledOperand& o, const float
 
 __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_constant__ ScaledParams p) {
   __shared__ Tile32 tile;
-  __shared__ uint32_t most[kSplitRows], lost[kSplitRows], terms[kSplitRows];
+  __shared__ uint32_t most[kSplitRows], least[kSplitRows], terms[kSplitRows];
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   if (blockIdx.x == 0 && blockIdx.y == 0) {
@@ -112,7 +107,11 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
       if (piece + h < last) load_piece(o.source, at, piece + h, tile, x[h]);
     }
   };
-  uint32_t top[kRowsOfWarp] = {};
+  // Of this thread's elements of each row: the largest magnitude, the smallest one less 1 (as bits; zeros do not
+  // count), and the number of nonzero elements.
+  uint32_t top[kRowsOfWarp] = {}, bottom[kRowsOfWarp], count[kRowsOfWarp] = {};
+#pragma unroll
+  for (int r = 0; r < kRowsOfWarp; ++r) bottom[r] = ~0u;
 #pragma unroll 1
   for (int piece = first; piece < last; piece += kHeld) {
     load(piece);
@@ -122,28 +121,47 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
 #pragma unroll
       for (int r = 0; r < kRowsOfWarp; ++r) {
 #pragma unroll
-        for (int i = 0; i < kLaneK; ++i) top[r] = max(top[r], __float_as_uint(x[h][r][i]) & 0x7fffffff);
+        for (int i = 0; i < kLaneK; ++i) {
+          const uint32_t magnitude = __float_as_uint(x[h][r][i]) & 0x7fffffff;
+          top[r] = max(top[r], magnitude);
+          bottom[r] = min(bottom[r], magnitude - 1);
+          count[r] += magnitude != 0;
+        }
       }
     }
   }
 #pragma unroll
   for (int r = 0; r < kRowsOfWarp; ++r) {
-    top[r] = __reduce_max_sync(~0u, top[r]);
-    if (lane == 0) most[warp * kRowsOfWarp + r] = top[r];
+    const int row = warp * kRowsOfWarp + r;
+    const uint32_t of_top = __reduce_max_sync(~0u, top[r]), of_bottom = __reduce_min_sync(~0u, bottom[r]);
+    const uint32_t of_count = __reduce_add_sync(~0u, count[r]);
+    if (lane == 0) most[row] = of_top, least[row] = of_bottom, terms[row] = of_count;
   }
   ptx::cluster_sync();
   int exponent[kRowsOfWarp];
-  bool is_never[kRowsOfWarp];
 #pragma unroll
   for (int r = 0; r < kRowsOfWarp; ++r) {
-    const uint32_t of_rank = lane < blocks ? value_of_rank(&most[warp * kRowsOfWarp + r], lane) : 0;
-    top[r] = __reduce_max_sync(~0u, of_rank);
-    const int of_top = static_cast<int>(top[r] >> 23) - 127;  // a denormal's is too small, infinity's too large
-    is_never[r] = top[r] != 0 && (of_top < kLeastExponent || of_top > kMostExponent);
-    exponent[r] = top[r] == 0 || is_never[r] ? 0 : kTop - of_top;
+    const int row = warp * kRowsOfWarp + r;
+    const auto of_rank = [&](const uint32_t* x, uint32_t none) {
+      return lane < blocks ? value_of_rank(&x[row], lane) : none;
+    };
+    const uint32_t all_most = __reduce_max_sync(~0u, of_rank(most, 0));
+    const int of_most = static_cast<int>(all_most >> 23) - 127;  // a denormal's is too small, infinity's too large
+    const bool is_never = all_most != 0 && (of_most < kLeastExponent || of_most > kMostExponent);
+    exponent[r] = all_most == 0 || is_never ? 0 : kTop - of_most;
+    if (rank == 0) {
+      const uint32_t all_least = __reduce_min_sync(~0u, of_rank(least, ~0u)) + 1;
+      const uint32_t all_terms = __reduce_add_sync(~0u, of_rank(terms, 0));
+      const bool is_small = all_most != 0 && static_cast<int>(all_least >> 23) - 127 + exponent[r] < kSmallest;
+      const float enough = is_never ? kNever : is_small ? kLeastOfElement * static_cast<float>(all_terms) : 0.0f;
+      if (lane == 0 && row < at.rows) {
+        o.scales[at.matrix * o.source.rows + at.row0 + row] = {enough, static_cast<int16_t>(exponent[r]),
+                                                               static_cast<uint16_t>(min(all_terms, kManyTerms))};
+      }
+    }
   }
+  ptx::cluster_arrive_relaxed();
 
-  Counts counts[kRowsOfWarp];
 #pragma unroll 1
   for (int piece = first; piece < last; piece += kHeld) {
     if (!is_held) load(piece);
@@ -155,31 +173,11 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
         const int row = warp * kRowsOfWarp + r;
         if (row >= at.rows) break;
         const float factor = __uint_as_float(static_cast<uint32_t>(127 + exponent[r]) << 23);
-        split_scaled(o, x[h][r], factor, at.matrix, at.row0 + row, (piece + h) * kPiece + lane * kLaneK, counts[r]);
+        split_scaled(o, x[h][r], factor, at.matrix, at.row0 + row, (piece + h) * kPiece + lane * kLaneK);
       }
     }
   }
-#pragma unroll
-  for (int r = 0; r < kRowsOfWarp; ++r) {
-    const uint32_t all_lost = __reduce_add_sync(~0u, counts[r].lost),
-                   all_terms = __reduce_add_sync(~0u, counts[r].terms);
-    if (lane == 0) lost[warp * kRowsOfWarp + r] = all_lost, terms[warp * kRowsOfWarp + r] = all_terms;
-  }
-  ptx::cluster_sync();
-  if (rank == 0) {
-#pragma unroll
-    for (int r = 0; r < kRowsOfWarp; ++r) {
-      const int row = warp * kRowsOfWarp + r;
-      const uint32_t all_lost = __reduce_add_sync(~0u, lane < blocks ? value_of_rank(&lost[row], lane) : 0);
-      const uint32_t all_terms = __reduce_add_sync(~0u, lane < blocks ? value_of_rank(&terms[row], lane) : 0);
-      if (lane == 0 && row < at.rows) {
-        const float least = is_never[r] ? kNever : kLeastOfElement * static_cast<float>(all_lost);
-        o.scales[at.matrix * o.source.rows + at.row0 + row] = {least, static_cast<int16_t>(exponent[r]),
-                                                               static_cast<uint16_t>(min(all_terms, kManyTerms))};
-      }
-    }
-  }
-  ptx::cluster_sync();  // a block must stay alive until the first one has read its counts
+  ptx::cluster_wait();  // a block must stay alive until the others have read its maxima
 }
 
 ScaledOperand scaled_operand(const Side& side, int alignment) {
