@@ -41,6 +41,8 @@ constexpr int kLeastExponent = -80, kMostExponent = 63, kTop = 14;
 constexpr int kSmallest = -14;
 constexpr float kLeastOfElement = 16.0f;
 
+constexpr uint32_t kPositive = 1, kNegative = 2;  // signs that a row has
+
 struct ScaledOperand {
   Source source;
   __half* planes;
@@ -84,7 +86,7 @@ __device__ __forceinline__ void split_scaled(const ScaledOperand& o, const float
 
 __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_constant__ ScaledParams p) {
   __shared__ Tile32 tile;
-  __shared__ uint32_t most[kSplitRows], least[kSplitRows], terms[kSplitRows];
+  __shared__ uint32_t most[kSplitRows], least[kSplitRows], terms[kSplitRows], signs[kSplitRows];
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   if (blockIdx.x == 0 && blockIdx.y == 0) {
@@ -108,8 +110,8 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
     }
   };
   // Of this thread's elements of each row: the largest magnitude, the smallest one less 1 (as bits; zeros do not
-  // count), and the number of nonzero elements.
-  uint32_t top[kRowsOfWarp] = {}, bottom[kRowsOfWarp], count[kRowsOfWarp] = {};
+  // count), the number of nonzero elements, and their signs.
+  uint32_t top[kRowsOfWarp] = {}, bottom[kRowsOfWarp], count[kRowsOfWarp] = {}, sign[kRowsOfWarp] = {};
 #pragma unroll
   for (int r = 0; r < kRowsOfWarp; ++r) bottom[r] = ~0u;
 #pragma unroll 1
@@ -126,6 +128,7 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
           top[r] = max(top[r], magnitude);
           bottom[r] = min(bottom[r], magnitude - 1);
           count[r] += magnitude != 0;
+          sign[r] |= x[h][r][i] > 0 ? kPositive : x[h][r][i] < 0 ? kNegative : 0;
         }
       }
     }
@@ -135,7 +138,8 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
     const int row = warp * kRowsOfWarp + r;
     const uint32_t of_top = __reduce_max_sync(~0u, top[r]), of_bottom = __reduce_min_sync(~0u, bottom[r]);
     const uint32_t of_count = __reduce_add_sync(~0u, count[r]);
-    if (lane == 0) most[row] = of_top, least[row] = of_bottom, terms[row] = of_count;
+    const uint32_t of_sign = __reduce_or_sync(~0u, sign[r]);
+    if (lane == 0) most[row] = of_top, least[row] = of_bottom, terms[row] = of_count, signs[row] = of_sign;
   }
   ptx::cluster_sync();
   int exponent[kRowsOfWarp];
@@ -152,10 +156,12 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
     if (rank == 0) {
       const uint32_t all_least = __reduce_min_sync(~0u, of_rank(least, ~0u)) + 1;
       const uint32_t all_terms = __reduce_add_sync(~0u, of_rank(terms, 0));
+      const uint32_t all_signs = __reduce_or_sync(~0u, of_rank(signs, 0));
+      const bool is_one_sign = all_signs == kPositive || all_signs == kNegative;
       const bool is_small = all_most != 0 && static_cast<int>(all_least >> 23) - 127 + exponent[r] < kSmallest;
       const float enough = is_never ? kNever : is_small ? kLeastOfElement * static_cast<float>(all_terms) : 0.0f;
       if (lane == 0 && row < at.rows) {
-        o.scales[at.matrix * o.source.rows + at.row0 + row] = {enough, static_cast<int16_t>(exponent[r]),
+        o.scales[at.matrix * o.source.rows + at.row0 + row] = {enough, static_cast<int8_t>(exponent[r]), is_one_sign,
                                                                static_cast<uint16_t>(min(all_terms, kManyTerms))};
       }
     }

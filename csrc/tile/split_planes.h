@@ -31,9 +31,13 @@ constexpr int kPiece = 256;
 /// A sum of few terms shows the bit that planes lack, as in x @ I, whose float32 result is exact. Rows count as such
 /// where kTermsOfRows of them, those that have any, have fewer than kFewTerms in the mean. The first rows of causal
 /// attention have just more.
+///
+/// Where all products of a sum have one sign, what the tensor core truncates of them adds up. A few large products in
+/// front of many small ones, as in the product of Hilbert matrices, then lose more than float32 does.
 struct Scale {
   float least;
-  int16_t exponent;  // the planes hold the row times 2 to this power
+  int8_t exponent;   // the planes hold the row times 2 to this power
+  bool is_one_sign;  // of the nonzero elements, of which there are some
   uint16_t terms;    // nonzero elements, at most kManyTerms
 };
 constexpr float kNever = 1e38f;

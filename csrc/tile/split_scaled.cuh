@@ -26,7 +26,7 @@ inline Scaled scaled_of(const Side& side) {
 
 /// The scale of a row. Beyond the last row no sum is too small.
 __device__ __forceinline__ Scale scale_of(const Scaled& s, const Operand& o, int matrix, int row) {
-  if (row >= o.rows) return {-2 * kNever, 0, 0};
+  if (row >= o.rows) return {-2 * kNever, 0, false, 0};
   return s.scales[int64_t{matrix} * o.rows + row];
 }
 
@@ -80,10 +80,12 @@ __device__ __forceinline__ void scale_back(const Scaled& a, const Scaled& b, con
   const int matrix_a = matrix_of(p.a, work), matrix_b = matrix_of(p.b, work), lane = threadIdx.x % 32;
   Scale of_row[2];
   float row_factor[2];
+  bool one_sign_row = false, one_sign_col = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     of_row[half] = scale_of(a, p.a, matrix_a, first.row + lane / 4 + half * 8);
     row_factor[half] = factor_of(of_row[half]);
+    one_sign_row |= of_row[half].is_one_sign;
   }
   uint64_t doubtful = 0;  // a bit for each of this thread's sums
 #pragma unroll
@@ -92,6 +94,7 @@ __device__ __forceinline__ void scale_back(const Scaled& a, const Scaled& b, con
     for (int j = 0; j < 2; ++j) {
       const Scale of_col = scale_of(b, p.b, matrix_b, first.col + i * 2 + lane % 4 * 2 + j);
       const float col_factor = factor_of(of_col);
+      one_sign_col |= of_col.is_one_sign;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float& sum = sums[i + half * 2 + j];
@@ -100,7 +103,8 @@ __device__ __forceinline__ void scale_back(const Scaled& a, const Scaled& b, con
       }
     }
   }
-  if (have_few_terms(a, p.a, matrix_a, first.row) || have_few_terms(b, p.b, matrix_b, first.col)) {
+  const bool is_one_sign = __any_sync(~0u, one_sign_row) && __any_sync(~0u, one_sign_col);
+  if (is_one_sign || have_few_terms(a, p.a, matrix_a, first.row) || have_few_terms(b, p.b, matrix_b, first.col)) {
     if (lane == 0) *static_cast<volatile unsigned*>(failed) = 1;
     return;
   }

@@ -21,6 +21,17 @@ namespace {
 
 using sm90_split::Schedule;
 
+// Fitted to 168 timings on an H200. The predictions are 3.8 % off (root mean square).
+constexpr double kStartUs = 2.5;       // both launches, first barriers, first stages
+constexpr double kSplitShare = 0.90;   // share of the read bandwidth that making three planes reaches
+constexpr double kScaledShare = 0.41;  // the same of two planes: 45 timings on an H200
+constexpr double kColumnUs = 0.027;    // per column of a tile: the last wait, the epilogue, the stores
+constexpr double kPartUs = 9.0;        // per wave of slices: a new start, the sums to the workspace
+constexpr double kSumUs = 2.0;         // per slice: what the last block of a tile reads
+constexpr double kSumBytes = 12;       // per element of D: to add a part of K to it, by the general epilogue
+constexpr int kLeastSteps = 8;         // stages of a slice, at least
+constexpr int kMostSlices = 16;
+
 /// The parameters of a kernel of list.h, as run-time values.
 struct Line {
   Tile tile;
@@ -29,20 +40,12 @@ struct Line {
   double rate;
 
   bool scales() const { return planes == tile::split::kTwoPlanes; }
+  /// The share of the read bandwidth that making the planes reaches.
+  double pass_share() const { return scales() ? kScaledShare : kSplitShare; }
   /// Pairs of planes that are multiplied.
   int products() const { return scales() ? 3 : 6; }
   tile::split::PlanesBytes bytes(bool shares) const { return tile::split::PlanesBytes(shares, planes); }
 };
-
-// Fitted to 168 timings on an H200. The predictions are 3.8 % off (root mean square).
-constexpr double kStartUs = 2.5;      // both launches, first barriers, first stages
-constexpr double kSplitShare = 0.90;  // share of the read bandwidth that making the planes reaches
-constexpr double kColumnUs = 0.027;   // per column of a tile: the last wait, the epilogue, the stores
-constexpr double kPartUs = 9.0;       // per wave of slices: a new start, the sums to the workspace
-constexpr double kSumUs = 2.0;        // per slice: what the last block of a tile reads
-constexpr double kSumBytes = 12;      // per element of D: to add a part of K to it, by the general epilogue
-constexpr int kLeastSteps = 8;        // stages of a slice, at least
-constexpr int kMostSlices = 16;
 
 constexpr Schedule kOneSlice{0, 1, 0, 0};
 constexpr size_t kMostExtraBytes = size_t{32} << 20;  // of partial sums, so that planes keep most of the workspace
@@ -102,7 +105,7 @@ struct Launch {
 
 /// The time of the pass that makes all planes once.
 double pass_us(const Problem& p, const DeviceFacts& facts, const Line& line, bool shares) {
-  return tile::split::pass_bytes(p, shares, line.planes) / (kSplitShare * dram_gbs(facts) * 1e3);
+  return tile::split::pass_bytes(p, shares, line.planes) / (line.pass_share() * dram_gbs(facts) * 1e3);
 }
 
 Launch in_one_slab(const Problem& p, const DeviceFacts& facts, const Line& line) {
@@ -124,7 +127,7 @@ Launch in_slabs(Problem p, const DeviceFacts& facts, const Line& line) {
       .tile_n = line.tile.bn,
       .at_once = std::max(1, facts.sm_count / line.cm),
       .gemm_us = unsliced.gemm_us,
-      .us_per_byte = tile::split::pass_share(line.planes) / (kSplitShare * dram_gbs(facts) * 1e3),
+      .us_per_byte = tile::split::pass_share(line.planes) / (line.pass_share() * dram_gbs(facts) * 1e3),
       .launch_us = kStartUs,
   };
   const auto limit = static_cast<size_t>(p.most_workspace);
@@ -211,7 +214,7 @@ struct Functions {
 // Two planes. An element keeps 23 of its 24 bits, which shows where few products are summed.
 constexpr int64_t kLeastK = 128;
 constexpr size_t kFailedBytes = 256;  // of the workspace, at its start: whether a result is not accurate
-constexpr double kIdleUs = 2.0;       // two launches that find nothing to do
+constexpr double kIdleUs = 3.5;       // two launches that find nothing to do
 
 /// The problem of both kernels, without the part of the workspace that they share.
 Problem behind_failed(const Problem& given) {
