@@ -82,6 +82,12 @@ def interleave(
     return {name: [read() for read in reads] for name, reads in pending.items()}
 
 
+def fill_with_nan(output: Tensor) -> None:
+    """Fills a result with NaN, or with the least integer where its type has no NaN."""
+    has_nan = output.is_floating_point() or output.is_complex()
+    output.fill_(float("nan") if has_nan else torch.iinfo(output.dtype).min)
+
+
 @dataclass(frozen=True)
 class Body:
     """A captured pass over the buffer sets; ``outputs[i]`` is where the result for set ``i`` is written."""
@@ -110,9 +116,9 @@ class Body:
         return cls(graph, outputs)
 
     def poison(self) -> None:
-        """Overwrites the results with NaN, so that an element that the pass does not write is noticed."""
+        """Overwrites the results, so that an element that the pass does not write is noticed."""
         for output in self.outputs:
-            output.fill_(float("nan"))
+            fill_with_nan(output)
 
     def replay(self) -> None:
         self.graph.replay()
