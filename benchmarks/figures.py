@@ -12,6 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
+from benchmarks.result_page import LOSS, map_means, map_timed
 from hgemm_ops.bench.plots import OURS, SLOWER, TORCH, timed, title, write
 from hgemm_ops.bench.statistics import geometric_mean
 
@@ -47,6 +48,35 @@ def speed_by_kind(kinds: Mapping[str, Sequence[float]], of: str, path: Path) -> 
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(axis="y", length=0)
+    return write(figure, path)
+
+
+def share_of_bound(document: Mapping[str, Any], path: Path) -> Path:
+    """Draws how much of the chip's bound torch and ours reach for each kind of product of the map: geometric means.
+
+    A line joins the two, and is red where ours is slower.
+    """
+    kinds = map_timed(document)
+    figure = Figure(figsize=(7, 1 + 0.2 * len(kinds)), layout="constrained")
+    axes = figure.subplots()
+    for place, rows in enumerate(kinds.values()):
+        theirs, ours, speed = map_means(rows)
+        axes.plot([theirs, ours], [place, place], color=OURS if speed >= LOSS else SLOWER, linewidth=2, alpha=0.5)
+        for share, colour, name in ((theirs, TORCH, "torch / bound"), (ours, OURS, "ours / bound")):
+            axes.scatter([share], [place], s=22, color=colour, zorder=3, label=None if place else name)
+    axes.axvline(1, color="black", linewidth=0.8)
+    facts = document["environment"]
+    axes.set(xscale="log", xlabel="speed over the chip's bound (geometric mean)")
+    figure.suptitle(f"{facts['gpu']}, torch {facts['torch']}, {facts['date'][:10]} (number of shapes in parentheses)")
+    axes.set_yticks(range(len(kinds)), [f"{kind} ({len(rows)})" for kind, rows in kinds.items()])
+    axes.invert_yaxis()
+    axes.set_xticks([0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1])
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.legend(loc="lower left", fontsize=7)
     return write(figure, path)
 
 

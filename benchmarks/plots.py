@@ -3,6 +3,9 @@
 They are ``kinds``, ``<suite>-ratio.svg``, ``decode``, ``train``, ``float32-errors``, ``in-order-errors``, and the
 ladder's plots that its course links. With ``--all`` it also draws every suite's roofline, ``llm-bandwidth``, and each
 family of the ladder, ``ladder-<group>-{<family>,roofline}``. ``hgemm report`` shows the same in one page.
+They are ``kinds``, ``map``, ``<suite>-ratio.svg``, ``decode``, ``train``, ``float32-errors``, ``in-order-errors``, and
+the ladder's plots that its course links. With ``--all`` it also draws every suite's roofline, ``llm-bandwidth``, and
+each family of the ladder, ``ladder-<group>-{<family>,roofline}``. ``hgemm report`` shows the same in one page.
 """
 
 from __future__ import annotations
@@ -61,6 +64,8 @@ def draw_all(results: Path, every: bool = True) -> list[Path]:
             written.append(figures.error_by_depth(document, path.parent / "plots" / "float32-errors"))
         if "in_order_errors" in document:
             written.append(figures.error_of_sums(document, path.parent / "plots" / "in-order-errors"))
+        if "map" in document:
+            written.append(figures.share_of_bound(document, path.parent / "plots" / "map"))
         if "train" in document:
             written.append(figures.training_losses(document, path.parent / "plots" / name))
         if "decode" in document:

@@ -19,12 +19,15 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.kinds import ratios  # noqa: E402
 from benchmarks.result_page import (  # noqa: E402
     FAST,
+    LOSS,
     OURS,
     PEER,
     TORCH,
     Document,
     best_peer,
     machine,
+    map_means,
+    map_timed,
     measured,
     page,
     suites,
@@ -211,6 +214,25 @@ def errors_line(document: Document) -> str:
     )
 
 
+def map_figures(document: Document) -> str:
+    """The map in a sentence's words: all kinds together."""
+    kinds = map_timed(document)
+    rows = [row for of_kind in kinds.values() for row in of_kind]
+    theirs, ours, speed = map_means(rows)
+    losses = sum(row["ratio"]["value"] < LOSS for row in rows)
+    return (
+        f"{speed:.3f} on `map` ({len(rows)} shapes of {len(kinds)} kinds of products; torch reaches {theirs:.2f} of "
+        f"the chip's bound, ours {ours:.2f}; {losses} below {LOSS})"
+    )
+
+
+def map_line(document: Document) -> str:
+    return (
+        f"Kinds of products that no suite has, and dense ones, at shapes drawn from a seed ({measured(document)}). "
+        f"Speed over torch, geometric mean: {map_figures(document)}."
+    )
+
+
 def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
     """The lines of docs/benchmarks.md for one GPU."""
     lines: list[str] = []
@@ -233,6 +255,7 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
         lines += ["## Shapes without measured times", "", *surveyed]
     lines += promise_lines(timed)
     for heading, said in (
+        ("Kinds of products", {"map": map_line}),
         ("Accuracy of split float32", {"float32_errors": errors_line}),
         (
             "Whole models",
@@ -274,6 +297,8 @@ def in_short(documents: Mapping[str, Document], gpu: str) -> list[str]:
         said.append(f"{figures[2]} on `{name}` ({figures[1]} shapes), {figures[7]} of the choices below 0.97")
     for name, document in suites(documents).items():
         said.append(f"{geometric_mean([ratio['value'] for _, ratio in ratios(document)]):.3f} on `{name}`")
+    if "map" in documents:
+        said.append(map_figures(documents["map"]))
     if "integration" in documents:
         for kind, timings in models_by_kind(documents["integration"]).items():
             said.append(f"whole models, {kind}, {geometric_mean([timing['speedup'] for timing in timings]):.3f}")
@@ -307,7 +332,7 @@ def generate(results: Path, summed_up: Path, readme: Path | None = None) -> dict
             models = "\n".join(["", *models_section(documents), ""]) + "\n"
             pages[readme] = replace_section(readme.read_text(), models, MODELS_BEGIN, MODELS_END)
         lines += (in_short if i else summary)(documents, directory.name)
-        if suites(documents) or {"decode", "integration", "kernels_ncu", *survey.RECORDS} & documents.keys():
+        if suites(documents) or {"decode", "integration", "kernels_ncu", "map", *survey.RECORDS} & documents.keys():
             pages[directory / "README.md"] = page(documents, directory)
     section = "\n".join(["", *(lines or ["No results are recorded yet.", ""])]) + "\n"
     return {summed_up: replace_section(summed_up.read_text(), section), **pages}

@@ -33,6 +33,7 @@ _LARGE = (
     "kernels_ncu",
     "tiny_batches",
     "grouped",
+    "map",
 )
 
 Ignored = Callable[[str, bool], bool]
