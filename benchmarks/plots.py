@@ -1,8 +1,5 @@
 """Draws the plots that the pages show, in ``results/<gpu>/plots``.
 
-They are ``kinds``, ``<suite>-ratio.svg``, ``decode``, ``train``, ``float32-errors``, ``in-order-errors``, and the
-ladder's plots that its course links. With ``--all`` it also draws every suite's roofline, ``llm-bandwidth``, and each
-family of the ladder, ``ladder-<group>-{<family>,roofline}``. ``hgemm report`` shows the same in one page.
 They are ``kinds``, ``map``, ``<suite>-ratio.svg``, ``decode``, ``train``, ``float32-errors``, ``in-order-errors``, and
 the ladder's plots that its course links. With ``--all`` it also draws every suite's roofline, ``llm-bandwidth``, and
 each family of the ladder, ``ladder-<group>-{<family>,roofline}``. ``hgemm report`` shows the same in one page.

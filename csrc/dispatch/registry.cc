@@ -31,10 +31,9 @@ int append(int count, const VariantList& list) {
 /// The number of kernels. The families' lists are appended when the library is loaded.
 int count = [] {
   int all = 0;
-  for (const VariantList& list :
-       {kSm80MmaVariants, kSm90WgmmaVariants, kSkinnyVariants, kSm90SkinnyVariants, kGemvVariants, kBatchedMmaVariants,
-        kSm90SplitVariants, kSimtSkinnyVariants, kSm80SplitVariants, kSimtGemvVariants, kTinyBatchVariants,
-        kSimtTileVariants}) {
+  for (const VariantList& list : {kSm80MmaVariants, kSm90WgmmaVariants, kSkinnyVariants, kSm90SkinnyVariants,
+                                  kGemvVariants, kBatchedMmaVariants, kSm90SplitVariants, kSimtSkinnyVariants,
+                                  kSm80SplitVariants, kSimtGemvVariants, kTinyBatchVariants, kSimtTileVariants}) {
     all = append(all, list);
   }
   return all;
