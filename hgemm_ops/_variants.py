@@ -82,11 +82,7 @@ def _layouts() -> list[set[str]]:
             continue  # a contiguous single row is also its own transpose
         query = matmul_query(m, n, k, dtype, layout, facts)
         query.float32 = _native.FLOAT32.index("split")
-        same_addresses = (False, True) if m == n and layout in ("NT", "TN") else (False,)  # x @ x.T, x.T @ x
-        # Kernels with carried sums are only for batch-invariant float32 results.
-        for mode, query.same_address in itertools.product(("fast", "batch_invariant"), same_addresses):
-            query.numerics = _native.NUMERICS.index(mode)
-            query.out_dtype = _native.KERNEL_DTYPES.index(dtype if mode == "fast" else torch.float32)
+        for query.same_address in (False, True) if m == n and layout in ("NT", "TN") else (False,):  # x @ x.T, x.T @ x
             for c in _native.explain(query)[1][:-1]:
                 if c.eligible:
                     served[c.variant].add(layout)
