@@ -32,11 +32,10 @@ bool leaves_to_tf32(const Problem& p) {
 Candidate candidate_of(int id, const Problem& p, const DeviceFacts& facts, bool is_forced) {
   Candidate c{.variant = id, .eligible = true, .predicted_us = kNaN, .measured_us = kNaN, .reason = ""};
   c.eligible = can_run(variant(id), p, facts, &c.reason);
-  if (!is_forced && !may_be_chosen(variant(id), p)) {
+  if (p.dtype == DType::kF32 && !is_forced && !may_be_chosen(variant(id), p)) {
     c.eligible = false;
-    append(&c.reason, p.dtype != DType::kF32 ? "used only for batch-invariant results"
-                      : leaves_to_tf32(p)    ? "float32 is left to torch, which may use TF32"
-                                             : "used only with float32=\"split\"");
+    append(&c.reason,
+           leaves_to_tf32(p) ? "float32 is left to torch, which may use TF32" : "used only with float32=\"split\"");
   }
   return c;
 }

@@ -57,7 +57,9 @@ std::vector<Timing> candidates_of(const Problem& product, const DeviceFacts& fac
   std::vector<Timing> able;
   for (int id : automatic_variants()) {
     const Candidate& c = explanation.candidates[static_cast<size_t>(id)];
-    if (c.eligible && std::isfinite(c.predicted_us)) able.push_back({id, c.predicted_us});
+    if (may_be_chosen(variant(id), product) && c.eligible && std::isfinite(c.predicted_us)) {
+      able.push_back({id, c.predicted_us});
+    }
   }
   std::sort(able.begin(), able.end(),
             [](const Timing& x, const Timing& y) { return x.us != y.us ? x.us < y.us : x.variant < y.variant; });
