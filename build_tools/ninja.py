@@ -41,7 +41,6 @@ KERNELS_IN_OBJECT = {
     "batched_mma": 2,
     "simt_gemv": 2,
     "simt_skinny": 4,
-    "simt_tile": 2,
     "skinny": 2,
     "sm90_skinny": 3,
     "sm90_split": 2,

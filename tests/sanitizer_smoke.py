@@ -70,7 +70,6 @@ BATCHES = [
     (67, 9, 7, 5, "NH"),
     (67, 1, 64, 64, "NN"),  # vectors, the largest matrix that tiny_batch takes
     (67, 65, 1, 33, "TN"),
-    (12, 70, 130, 36, "NT"),  # several tiles of simt_tile
     *((301, size, size, size, "NT") for size in range(2, 7)),
 ]
 # Grouped products: the rows, or the k, of each group, and the two other sizes.

@@ -264,7 +264,6 @@ enum class Family : int32_t {
   kSimtSkinny,
   kSimtGemv,
   kTinyBatch,
-  kSimtTile,
 };
 
 /// How a kernel multiplies and adds. kAccumulateF32 and kAccumulateF16: products of the operands' elements, accumulated

@@ -31,9 +31,9 @@ int append(int count, const VariantList& list) {
 /// The number of kernels. The families' lists are appended when the library is loaded.
 int count = [] {
   int all = 0;
-  for (const VariantList& list : {kSm80MmaVariants, kSm90WgmmaVariants, kSkinnyVariants, kSm90SkinnyVariants,
-                                  kGemvVariants, kBatchedMmaVariants, kSm90SplitVariants, kSimtSkinnyVariants,
-                                  kSm80SplitVariants, kSimtGemvVariants, kTinyBatchVariants, kSimtTileVariants}) {
+  for (const VariantList& list :
+       {kSm80MmaVariants, kSm90WgmmaVariants, kSkinnyVariants, kSm90SkinnyVariants, kGemvVariants, kBatchedMmaVariants,
+        kSm90SplitVariants, kSimtSkinnyVariants, kSm80SplitVariants, kSimtGemvVariants, kTinyBatchVariants}) {
     all = append(all, list);
   }
   return all;
@@ -99,7 +99,6 @@ const char* family_name(Family family) {
     case Family::kSimtSkinny: return "simt_skinny";
     case Family::kSimtGemv: return "simt_gemv";
     case Family::kTinyBatch: return "tiny_batch";
-    case Family::kSimtTile: return "simt_tile";
   }
   return "unknown";
 }

@@ -262,7 +262,6 @@ int learned_code(Family family) {
     case Family::kSm80Split: return 9;
     case Family::kSimtGemv: return 10;
     case Family::kTinyBatch: return 11;
-    case Family::kSimtTile: return 12;
   }
   return -1;
 }

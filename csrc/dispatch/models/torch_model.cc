@@ -147,7 +147,7 @@ double flat_rate_us(const Problem& p, const DeviceFacts& facts, const Chip& chip
   return kStartUs + best;
 }
 
-/// float32 on CUDA cores, without TF32. It lies below nearly all of 50 times that were measured (simt_tile/NOTES.md).
+/// float32 on CUDA cores, without TF32. It lies below nearly all of 50 times that were measured (kernels/NOTES.md).
 double float32_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
   const double per_flop = us_per_flop(0.95 * chip.simt_flops, chip);
   double best = std::numeric_limits<double>::infinity();
