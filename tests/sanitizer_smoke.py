@@ -75,7 +75,7 @@ BATCHES = [
 # Grouped products: the rows, or the k, of each group, and the two other sizes.
 GROUPS = [([5, 0, 70, 1, 130], 40, 72), ([0, 3], 264, 136), ([64, 200], 520, 200)]
 # M, N and K of int8 products: less than a tile, several tiles with a ragged end, and several k-tiles for every slice.
-INT8_SHAPES = [(20, 24, 40), (64, 144, 1032), (300, 264, 392)]
+INT8_SHAPES = [(20, 24, 40), (24, 144, 1032), (64, 144, 1032), (300, 264, 392)]
 # M, N and K of the ladder's steps: a whole tile of most, and the ragged edge of every tile, of vectors and of slices.
 LADDER_SHAPES = [(128, 128, 32), (131, 139, 37), (16, 264, 72)]
 
