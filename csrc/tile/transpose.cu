@@ -8,6 +8,7 @@
 #include "core/launch.cuh"
 #include "ptx/dependent_launch.cuh"
 #include "ptx/global.cuh"
+#include "tile/transpose_bytes.cuh"
 
 namespace hgemm::tile {
 namespace {
@@ -43,16 +44,6 @@ __device__ __forceinline__ uint4 load(const unsigned char* from, int left) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/// Transposes four words of four bytes each: byte j of w[i] becomes byte i of w[j].
-__device__ __forceinline__ void transpose(uint32_t (&w)[4]) {
-  const uint32_t a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140);
-  const uint32_t c = __byte_perm(w[0], w[1], 0x7362), d = __byte_perm(w[2], w[3], 0x7362);
-  w[0] = __byte_perm(a, b, 0x5410);
-  w[1] = __byte_perm(a, b, 0x7632);
-  w[2] = __byte_perm(c, d, 0x5410);
-  w[3] = __byte_perm(c, d, 0x7632);
-}
-
 /// A thread loads 16 columns of four rows, transposes them in registers, and stores them to shared memory as 16 words
 /// of one column each. There a line holds a column's 128 rows. Its 16-byte chunks are permuted by the column, so that
 /// neither these stores nor the loads of whole chunks have bank conflicts.
@@ -85,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 6) transpose_kernel(const __grid_con
       uint32_t w[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) w[i] = (&rows[i].x)[j];
-      transpose(w);
+      transpose_bytes(w);
 #pragma unroll
       for (int i = 0; i < 4; ++i) lines[4 * j + i][at] = w[i];
     }

@@ -6,18 +6,9 @@
 #include "kernels/sm90_skinny/traits.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/wgmma.cuh"
+#include "tile/transpose_bytes.cuh"
 
 namespace hgemm::sm90_skinny {
-
-/// Transposes four words of four bytes each: byte j of w[i] becomes byte i of w[j].
-__device__ __forceinline__ void transpose_bytes(uint32_t (&w)[4]) {
-  const uint32_t a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140);
-  const uint32_t c = __byte_perm(w[0], w[1], 0x7362), d = __byte_perm(w[2], w[3], 0x7362);
-  w[0] = __byte_perm(a, b, 0x5410);
-  w[1] = __byte_perm(a, b, 0x7632);
-  w[2] = __byte_perm(c, d, 0x5410);
-  w[3] = __byte_perm(c, d, 0x7632);
-}
 
 /// Starts the wgmma of a stage, in two groups: `w` and `x` are the warpgroup's parts of W and x in shared memory. A
 /// lane has a word of each of four adjacent k, and transposes them to four k of each of four rows. The warp's rows 4 r
@@ -46,7 +37,7 @@ __device__ __forceinline__ void multiply_transposed(int32_t (&acc)[2][Traits::kW
         const int swizzled = word / 4 ^ (lane % 2 * 4 + i);
         words[i] = ptx::ld_shared_4(first + (step * kStepK + half * 16 + i) * Stage::kLine + swizzled * 16);
       }
-      transpose_bytes(words);
+      tile::transpose_bytes(words);
 #pragma unroll
       for (int i = 0; i < 4; ++i) a[step][i / 2][half * 2 + i % 2] = words[i];
     }
