@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "check.h"
 #include "dispatch/choose.h"
 #include "dispatch/context.h"
 #include "dispatch/decision_cache.h"
@@ -48,16 +49,6 @@ void operator delete(void* memory, size_t) noexcept {
 
 namespace hgemm {
 namespace {
-
-std::atomic<int> failures{0};
-
-#define CHECK(condition)                                                   \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                          \
-    }                                                                      \
-  } while (false)
 
 const DeviceFacts& facts() {
   return chip_of(90).facts;

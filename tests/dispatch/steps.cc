@@ -8,6 +8,7 @@
 #include <random>
 #include <string>
 
+#include "check.h"
 #include "core/chip.h"
 #include "dispatch/contenders.h"
 #include "dispatch/estimates.h"
@@ -44,16 +45,6 @@ void operator delete(void* memory, size_t) noexcept {
 namespace hgemm {
 
 namespace {
-
-int failures = 0;
-
-#define CHECK(condition)                                                   \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                          \
-    }                                                                      \
-  } while (false)
 
 /// A row-major (m, k) times the transpose of a row-major (n, k), both contiguous and aligned.
 Problem nt_problem(int64_t m, int64_t n, int64_t k) {
