@@ -63,6 +63,12 @@ bool fits(const TensorView& out, const Canonical& result) {
   return out.ndim == result.out_ndim && std::equal(out.sizes, out.sizes + out.ndim, result.out_sizes);
 }
 
+/// The kernel that the call names, else the one that the active context or the default names. It is kAuto or kTorch
+/// where none of them names a kernel.
+int asked_for(const Request& request, const Problem& p) {
+  return request.variant == kAuto ? standing_choice(p) : request.variant;
+}
+
 /// Turns the operands and modes into plan->canonical. Returns false, with the message set, where shapes do not fit.
 bool read(const Request& request, Plan* plan) {
   if (!canonicalize(request.operands, &plan->canonical)) {
@@ -83,6 +89,8 @@ bool read(const Request& request, Plan* plan) {
   ask_for_modes(request.numerics, request.float32, request.allows_tf32, &p);
   // Where DType has no name for the dtype, the problem's is a placeholder. It may be kF32, but no float32 mode applies.
   if (!request.has_known_dtype) p.float32 = Float32Mode::kStrict;
+  // A named kernel gets the matrices that the caller has: it may be one for few rows.
+  if (p.rows_are_batch && asked_for(request, p) != kAuto) p = as_called(p);
   return true;
 }
 
@@ -91,12 +99,6 @@ bool read(const Request& request, Plan* plan) {
 bool names_kernel_of_other_dtype(const Request& request, const Problem& p) {
   return request.variant >= 0 && !p.is_half() &&
          (variant(request.variant).dtypes >> static_cast<int>(p.dtype) & 1u) == 0;
-}
-
-/// The kernel that the call names, else the one that the active context or the default names. It is kAuto or kTorch
-/// where none of them names a kernel.
-int asked_for(const Request& request, const Problem& p) {
-  return request.variant == kAuto ? standing_choice(p) : request.variant;
 }
 
 /// Op::kLinearGated: makes the kernel apply the gate in its epilogue, if it can.

@@ -295,6 +295,34 @@ Request request_of(Op op, const Operand& a, const Operand& b) {
   return request;
 }
 
+/// A batch of few rows and many matrices with one B, as F.linear makes it of a permuted input. Where no kernel is
+/// named, rows and batch are exchanged. A named kernel gets the matrices of the call.
+void test_a_named_kernel_gets_the_matrices_of_the_call() {
+  const int64_t a_sizes[] = {512, 16, 1024}, a_strides[] = {1024, 512 * 1024, 1};
+  const int64_t b_sizes[] = {512, 1024, 4096}, b_strides[] = {0, 1, 1024};
+  const auto view = [](const int64_t* sizes, const int64_t* strides) {
+    return TensorView{.data = reinterpret_cast<const void*>(uintptr_t{256}),
+                      .ndim = 3,
+                      .sizes = sizes,
+                      .strides = strides,
+                      .dtype = DType::kF16};
+  };
+  Request request;
+  request.operands.op = Op::kBmm;
+  request.operands.a = view(a_sizes, a_strides);
+  request.operands.b = view(b_sizes, b_strides);
+  Plan chosen;
+  CHECK(make_plan(request, &chosen) == Outcome::kOurs);
+  const Problem& p = chosen.canonical.problem;
+  CHECK(p.rows_are_batch && p.m == 512 && p.batches() == 16 && p.d.row_stride == 16 * 4096);
+  request.variant = find_variant("skinny_wgmma_64x16");
+  Plan named;
+  CHECK(make_plan(request, &named) == Outcome::kOurs && named.job.variant == request.variant);
+  const Problem& q = named.job.problem;
+  CHECK(!q.rows_are_batch && q.m == 16 && q.batches() == 512 && q.a.row_stride == 512 * 1024);
+  CHECK(q.d.row_stride == 4096 && q.d.batch_stride[1] == 16 * 4096);
+}
+
 void test_plans() {
   const Operand a(16, 4096), b(4096, 4096), wrong(4095, 4096);
   Request request = request_of(Op::kMm, a, b);
@@ -521,5 +549,6 @@ int main() {
   test_no_kernel_wants_more_workspace_than_it_may_have();
   test_half_products_can_do_without_workspace();
   test_plans_with_less();
+  test_a_named_kernel_gets_the_matrices_of_the_call();
   return failures == 0 ? 0 : 1;
 }
