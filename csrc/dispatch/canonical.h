@@ -91,9 +91,8 @@ constexpr int64_t lone_stride(int64_t extent) {
 /// do not fit. Beyond the invariants of Problem, the result has these properties:
 ///  - Batch dimensions that one stride can describe are merged. Where b does not vary over the batch, and the rows of a
 ///    continue across it, the batch is folded into m: (B, S, K) @ (K, N) is one GEMM of B * S rows.
-///  - Where b does not vary along the innermost batch dimension that is left, and that has more matrices than a has
-///  rows,
-///    the two are exchanged, if max_batch_dims is 2, m or n is above 64, and a is contiguous along k
+///  - Where b does not vary along the innermost batch dimension that is left, and that is longer than a has rows, the
+///    two are exchanged, if max_batch_dims is 2, m or n is above 64, and a is contiguous along k
 ///    (Problem::rows_are_batch).
 ///  - At most max_batch_dims batch dimensions remain. A single one is batch[1].
 ///  - A stride over an extent of one is 0 for batch dimensions and for c. For a, b and d it is a stride that allows
