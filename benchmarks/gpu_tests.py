@@ -32,6 +32,16 @@ _GRACE = 10  # seconds that an interrupted pytest gets to end
 
 # The environment variable that names the plugin's file, which has a JSON object on each line.
 _LINES = "HGEMM_TEST_OUTCOMES"
+# The one that lists the GPUs which --spread gives to the processes of pytest-xdist.
+_GPUS = "HGEMM_TEST_GPUS"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure() -> None:
+    gpus, worker = os.environ.get(_GPUS), os.environ.get("PYTEST_XDIST_WORKER")
+    if gpus is not None and worker is not None:
+        names = gpus.split(",")
+        os.environ["CUDA_VISIBLE_DEVICES"] = names[int(worker.removeprefix("gw")) % len(names)]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -89,15 +99,17 @@ def summarize(lines: Path) -> dict[str, Any]:
     }
 
 
-def run(arguments: Sequence[str], lines: Path, limit: float | None) -> int:
+def run(arguments: Sequence[str], lines: Path, limit: float | None, gpus: Sequence[str] = ()) -> int:
     """Runs pytest and returns its status. Outcomes are written to ``lines``.
 
-    After ``limit`` seconds pytest is interrupted as by Ctrl-C.
+    After ``limit`` seconds pytest is interrupted as by Ctrl-C. Each process of pytest-xdist sees one of ``gpus``.
     """
     lines.touch()
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, _LINES: str(lines), "PYTHONPATH": os.pathsep.join(paths)}
     environment.pop("PYTEST_XDIST_WORKER", None)  # this may run inside of another pytest
+    if gpus:
+        environment[_GPUS] = ",".join(gpus)
     command = [sys.executable, "-m", "pytest", "-p", "benchmarks.gpu_tests", *arguments]
     with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
         try:
@@ -115,14 +127,17 @@ def run(arguments: Sequence[str], lines: Path, limit: float | None) -> int:
 @click.option("--marks", default="gpu or sm90 or multi_gpu", show_default=True, help="Which tests, as pytest -m.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Another file.")
 @click.option("--limit", type=click.FloatRange(min=1), help="Seconds after which to stop.")
+@click.option("--spread", is_flag=True, help="Share the GPUs out: each process of pytest-xdist sees one of them.")
 @click.argument("pytest_arguments", nargs=-1, type=click.UNPROCESSED)
-def main(marks: str, output: Path | None, limit: float | None, pytest_arguments: tuple[str, ...]) -> None:
+def main(marks: str, output: Path | None, limit: float | None, spread: bool, pytest_arguments: tuple[str, ...]) -> None:
     if not torch.cuda.is_available():
         raise click.ClickException("no CUDA GPU: the tests would only be skipped")
+    every = ",".join(map(str, range(torch.cuda.device_count())))
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", every).split(",") if spread else []
     output = output or ROOT / "benchmarks" / "results" / record.gpu_slug(torch.cuda.get_device_name()) / "tests.json"
     with tempfile.TemporaryDirectory() as directory:
         lines = Path(directory, "outcomes.jsonl")
-        status = run(["-m", marks, *pytest_arguments], lines, limit)
+        status = run(["-m", marks, *pytest_arguments], lines, limit, gpus)
         found = summarize(lines)
     if not any(found["counts"].values()):
         raise click.ClickException(f"pytest ended with status {status}, and no test: nothing is recorded")

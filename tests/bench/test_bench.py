@@ -1120,6 +1120,20 @@ def test_the_best_are_timed_again_alone_with_torch(monkeypatch: pytest.MonkeyPat
     assert found["c"].high == pytest.approx(1.03 * 0.9)
 
 
+def test_gpus_are_shared_out_to_the_processes_of_xdist(tmp_path: Path) -> None:
+    (tmp_path / "test_seen.py").write_text(
+        "import os, pathlib, pytest\n"
+        "@pytest.mark.parametrize('i', range(12))\n"
+        "def test_seen(i):\n"
+        "    name = os.environ['PYTEST_XDIST_WORKER'] + '.txt'\n"
+        "    pathlib.Path(__file__).with_name(name).write_text(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    )
+    arguments = ["-q", "-n", "3", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
+    assert gpu_tests.run(arguments, tmp_path / "outcomes.jsonl", None, gpus=("4", "6")) == 0
+    seen = {path.stem: path.read_text() for path in tmp_path.glob("gw*.txt")}
+    assert seen == {"gw0": "4", "gw1": "6", "gw2": "4"}
+
+
 @pytest.mark.slow
 def test_gpu_tests_are_stopped_at_their_limit_and_still_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
