@@ -19,7 +19,7 @@ import click
 import torch
 from torch import Tensor
 
-from hgemm_ops import _native, use_custom_gemm
+from hgemm_ops import explain, use_custom_gemm, variants
 from hgemm_ops.bench import record
 
 RESULTS = Path(__file__).parent / "results"
@@ -48,7 +48,9 @@ def drawn(count: int, seed: int) -> list[tuple[int, int, int]]:
     return shapes
 
 
-def graph_of(sets: list[tuple[Tensor, Tensor, Tensor]], calls: int, ours: bool) -> tuple[torch.cuda.CUDAGraph, str]:
+def graph_of(
+    sets: list[tuple[Tensor, Tensor, Tensor]], calls: int, ours: bool, kernel: str | None = None
+) -> tuple[torch.cuda.CUDAGraph, str]:
     stream, name = torch.cuda.Stream(), "torch"
     graph = torch.cuda.CUDAGraph()
 
@@ -59,7 +61,7 @@ def graph_of(sets: list[tuple[Tensor, Tensor, Tensor]], calls: int, ours: bool) 
 
     stream.wait_stream(torch.cuda.current_stream())
     if ours:
-        with use_custom_gemm() as report, torch.cuda.stream(stream):
+        with use_custom_gemm(variant=kernel) as report, torch.cuda.stream(stream):
             run(1)
             stream.synchronize()
             with torch.cuda.graph(graph, stream=stream):
@@ -107,20 +109,17 @@ def measure(m: int, n: int, k: int, layout: str, rounds: int, kernels: bool) -> 
     exact = (a[rows].double() @ b.double()).int()
     chosen = {}
 
-    def add(side: str) -> None:
+    def add(side: str, kernel: str | None = None) -> None:
         out.fill_(-1)
-        graph, chosen[side] = graph_of(sets, calls, ours=True)
+        graph, chosen[side] = graph_of(sets, calls, ours=True, kernel=kernel)
         graph.replay()
         assert torch.equal(out[rows], exact), (m, n, k, layout, chosen[side])
         graphs[side] = graph, calls
 
     add("ours")
-    for index, name in enumerate(_native.int8_names() if kernels else ()):
-        _native.lib().hgemm_set_int8_variant(index)
-        add(name)
-        if chosen[name] == "torch":
-            del graphs[name]
-    _native.lib().hgemm_set_int8_variant(-1)
+    able = {c.name for c in explain(a, b).candidates if c.eligible}
+    for name in (v.name for v in variants() if kernels and v.family == "int8" and v.name in able):
+        add(name, name)
     us = timed(graphs, rounds)
     return {
         "m": m,

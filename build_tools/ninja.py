@@ -34,7 +34,8 @@ LADDER_TOO = (
 )
 TORCH_TARGET_VERSION = "0x020a000000000000"  # LibTorch stable ABI as of torch 2.10
 
-#: The kernels of a family that are compiled to one object; one in other families. nvcc takes 3 to 4 seconds to read the
+#: The kernels of a family that are compiled to one object; one in other families. "family/int8" has the kernels of the
+#: family's int8_list.h. nvcc takes 3 to 4 seconds to read the
 #: headers of an object, and up to 110 for one of the largest kernels. More kernels in an object would save little more,
 #: and an object of several large ones would be the last that a machine with many cores waits for.
 KERNELS_IN_OBJECT = {
@@ -43,8 +44,10 @@ KERNELS_IN_OBJECT = {
     "simt_skinny": 4,
     "skinny": 2,
     "sm90_skinny": 3,
+    "sm90_skinny/int8": 6,
     "sm90_split": 2,
     "sm90_wgmma": 2,
+    "sm90_wgmma/int8": 4,
     "tiny_batch": 6,
 }
 
@@ -52,15 +55,17 @@ KERNELS_IN_OBJECT = {
 def units(source: Path, build: Path, csrc: Path = CSRC) -> list[tuple[str, Path]]:
     """The objects that a .cu is compiled to: the name of each, and the file that nvcc gets for it.
 
-    A file that uses HGEMM_CONFIG is compiled once for each kernel of the list.h beside it. nvcc gets files in ``build``
-    that include it for some kernels each. Kernels next to each other in a list take alike long, and go to different
-    files.
+    A file that uses HGEMM_CONFIG is compiled once for each kernel of the list beside it: list.h for instances.cu,
+    int8_list.h for int8_instances.cu. nvcc gets files in ``build`` that include it for some kernels each. Kernels next
+    to each other in a list take alike long, and go to different files.
     """
     name = source.relative_to(csrc)
     if "HGEMM_CONFIG" not in source.read_text():
         return [(f"{name}.o", source)]
-    configs = re.findall(r"\bKernel<(.+?)>\{", source.with_name("list.h").read_text())
-    count = -(-len(configs) // KERNELS_IN_OBJECT.get(source.parent.name, 1))
+    prefix = source.name.removesuffix("instances.cu")
+    configs = re.findall(r"\bKernel<(.+?)>\{", source.with_name(f"{prefix}list.h").read_text())
+    family = f"{source.parent.name}/{prefix}".rstrip("/_")
+    count = -(-len(configs) // KERNELS_IN_OBJECT.get(family, 1))
     found = []
     for i in range(count):
         unit = build / name.with_suffix(f".{i}.cu")

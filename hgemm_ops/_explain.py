@@ -101,7 +101,8 @@ def explain(
     numerics: str | None = None,
     float32: str | None = None,
 ) -> Explanation:
-    """Explains which kernel ``torch.matmul(a, b)``, or the matmul that the sizes describe, would run on.
+    """Explains which kernel ``torch.matmul(a, b)``, or the matmul that the sizes describe, would run on. For int8 it
+    explains ``torch._int_mm(a, b)``.
 
     It computes nothing, needs no GPU, and does not initialise CUDA. For a graph that torch.compile makes, it explains
     the matmuls that are left in the graph: inductor replaces those with a vector by code of its own.
@@ -239,9 +240,7 @@ def _no_library() -> str:
 
 
 def _unsupported_dtype(dtype: torch.dtype) -> str:
-    if dtype == torch.int8:
-        return "only floating-point matmuls are explained here; a report has the reasons for int8 (torch._int_mm)"
-    taken = _native.KERNEL_DTYPES
+    taken = _native.EXPLAINED_DTYPES
     names = ", ".join(map(_native.dtype_name, taken))
     return "" if dtype in taken else f"our kernels support {names}, not {_native.dtype_name(dtype)}"
 

@@ -33,7 +33,9 @@ DTYPES = (
     torch.int8,
     torch.int32,
 )
+#: The dtypes of the matmuls that kernels take, and int8, whose product is torch._int_mm.
 KERNEL_DTYPES = DTYPES[:3]
+EXPLAINED_DTYPES = (*KERNEL_DTYPES, torch.int8)
 SOURCES = ("forced", "table", "model", "fallback")
 NUMERICS = ("fast", "batch_invariant", "batch_invariant_or_raise")
 FLOAT32 = ("strict", "split")
@@ -170,9 +172,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_variant_info": (c_int, [c_int, POINTER(VariantInfo)]),
     "hgemm_find_variant": (c_int, [c_char_p]),
     "hgemm_grouped_name": (c_char_p, [c_int]),
-    "hgemm_int8_name": (c_char_p, [c_int]),
-    "hgemm_int8_choice": (c_int, [*[c_int64] * 3, *[c_int] * 3, POINTER(Facts), POINTER(c_double)]),
-    "hgemm_set_int8_variant": (None, [c_int]),
     "hgemm_grouped_choice": (c_int, [*[c_int64] * 4, c_int, c_int, POINTER(Facts)]),
     "hgemm_has_device_code": (c_int, []),
     "hgemm_chips": (c_int, [POINTER(c_int32), c_int]),
@@ -270,25 +269,13 @@ FIRST_GROUPED = 1 << 16
 GROUPED_ACT = -1
 
 
-def _all_names(name_of: Callable[[int], bytes | None]) -> tuple[str, ...]:
-    names = map(name_of, itertools.count())
-    return tuple(name.decode() for name in iter(names.__next__, None) if name is not None)
-
-
 @functools.cache
 def grouped_names() -> tuple[str, ...]:
     """Returns the names of the kernels of grouped products, by index. It is empty if there is no library."""
-    return _all_names(lib().hgemm_grouped_name) if _library.load() else ()
-
-
-#: The ids of the kernels of int8 products in reports begin here.
-FIRST_INT8 = 1 << 17
-
-
-@functools.cache
-def int8_names() -> tuple[str, ...]:
-    """Returns the names of the kernels of int8 products, by index. It is empty if there is no library."""
-    return _all_names(lib().hgemm_int8_name) if _library.load() else ()
+    if not _library.load():
+        return ()
+    names = map(lib().hgemm_grouped_name, itertools.count())
+    return tuple(name.decode() for name in itertools.takewhile(bool, names))
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -347,8 +334,9 @@ NO_TENSOR = Tensor(ndim=-1)
 
 
 def query(a: Tensor, b: Tensor, facts: Facts) -> Query:
-    """Returns the query for ``a @ b``, without epilogue."""
-    return Query(a=a, b=b, c=NO_TENSOR, out_dtype=-1, variant=AUTO, facts=facts)
+    """Returns the query for ``a @ b``, without epilogue. Of int8 matrices it is one for ``torch._int_mm(a, b)``."""
+    op = OPS.index("mm" if DTYPES[a.dtype] == torch.int8 else "matmul")
+    return Query(a=a, b=b, c=NO_TENSOR, op=op, out_dtype=-1, variant=AUTO, facts=facts)
 
 
 def explain(query: Query) -> tuple[Decision, list[Candidate]]:

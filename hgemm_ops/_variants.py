@@ -45,7 +45,7 @@ class VariantInfo:
 
 
 def _dtypes(info: _native.VariantInfo) -> tuple[torch.dtype, ...]:
-    return tuple(dtype for bit, dtype in enumerate(_native.KERNEL_DTYPES) if info.dtypes >> bit & 1)
+    return tuple(dtype for bit, dtype in enumerate(_native.DTYPES) if info.dtypes >> bit & 1)
 
 
 #: By value of the enum Arithmetic in csrc/core/problem.h.
@@ -54,6 +54,7 @@ _ARITHMETIC = (
     "float16 accumulation",
     "float32 as three bfloat16 planes",
     "float32 as two float16 planes",
+    "int32 accumulation",
 )
 
 # A square, a single row, a small and a tiny matmul, one without any alignment, and one in which only the rows of A and
@@ -67,6 +68,8 @@ _SIZES = (
     (4096, 4096, 4097),
     *((size, size, size) for size in range(2, 7)),
 )
+# Of int8, a square and a few rows, which are more than torch._int_mm refuses.
+_INT8_SIZES = ((4096, 4096, 4096), (32, 4096, 4096))
 
 
 def _layouts() -> list[set[str]]:
@@ -76,8 +79,9 @@ def _layouts() -> list[set[str]]:
     """
     served: list[set[str]] = [set() for _ in range(_native.lib().hgemm_variant_count())]
     chips = map(_native.preset_facts, _native.chips())
-    cases = itertools.product(chips, _native.KERNEL_DTYPES, _SIZES, _native.LAYOUTS.values())
-    for facts, dtype, (m, n, k), layout in cases:
+    sizes = [(dtype, size) for dtype in _native.KERNEL_DTYPES for size in _SIZES]
+    sizes += [(torch.int8, size) for size in _INT8_SIZES]
+    for facts, (dtype, (m, n, k)), layout in itertools.product(chips, sizes, _native.LAYOUTS.values()):
         if m == 1 and layout[0] == "T":
             continue  # a contiguous single row is also its own transpose
         query = matmul_query(m, n, k, dtype, layout, facts)
@@ -95,8 +99,9 @@ def matmul_query(
     """Returns the query for contiguous matrices, ``batch`` times (m, k) @ (k, n)."""
     strides_a = (k, 1) if layout[0] == "N" else (1, m)
     strides_b = (n, 1) if layout[1] == "N" else (1, k)
-    a = _native.view((batch, m, k), (m * k, *strides_a), dtype, alignment)
-    b = _native.view((batch, k, n), (k * n, *strides_b), dtype, alignment)
+    first = 1 if batch == 1 and dtype == torch.int8 else 0  # torch._int_mm takes no batch
+    a = _native.view((batch, m, k)[first:], (m * k, *strides_a)[first:], dtype, alignment)
+    b = _native.view((batch, k, n)[first:], (k * n, *strides_b)[first:], dtype, alignment)
     return _native.query(a, b, facts)
 
 
@@ -150,20 +155,18 @@ def is_forced_only(id_: int) -> bool:
 
 
 def define_ops() -> None:
-    """Defines an op for every kernel of the loaded library.
+    """Defines an op for every kernel of the loaded library that takes a floating-point dtype.
 
     Call it once, after other libraries have added their kernels and have defined the ops of those.
     """
     for id_, (name, info) in enumerate(zip(names(), _native.variant_infos(), strict=True)):
-        if not info.added:
+        if not info.added and any(dtype.is_floating_point for dtype in _dtypes(info)):
             ops.variants.define_kernel(ops.LIB, name, id_)
 
 
 @functools.cache
 def name_of(id_: int) -> str:
-    """Returns the name of an id, also of a grouped or int8 product's in reports; "auto" and "torch" are names, too."""
-    if id_ >= _native.FIRST_INT8:
-        return _native.int8_names()[id_ - _native.FIRST_INT8]
+    """Returns the name of an id, also of a grouped product's in reports; "auto" and "torch" are names, too."""
     if id_ >= _native.FIRST_GROUPED:
         return _native.grouped_names()[id_ - _native.FIRST_GROUPED]
     return {_native.AUTO: "auto", _native.TORCH: "torch"}.get(id_) or names()[id_]

@@ -118,7 +118,8 @@ def pretend_installed(folder: Path) -> dict[str, str]:
 
 
 def production() -> list[hgemm_ops.VariantInfo]:
-    return [v for v in hgemm_ops.variants() if v.family != "ladder"]
+    """The kernels of floating-point matmuls that the dispatcher chooses among."""
+    return [v for v in hgemm_ops.variants() if v.family not in ("ladder", "int8")]
 
 
 def serving(a: Tensor, b: Tensor) -> set[str]:

@@ -1,5 +1,5 @@
 """Kernels on a few small ragged problems, for compute-sanitizer; a script, not a test. Its argument says which:
-``production`` (also without one), ``grouped``, ``int8``, ``ladder``, or names of kernels.
+``production`` (also without one), ``grouped``, ``ladder``, ``int8`` or another family, or names of kernels.
 
 ::
 
@@ -14,7 +14,6 @@ not see what TMA stores, as kernels of sm90_* do: no activation runs over their 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import sys
@@ -212,23 +211,20 @@ def run_grouped(index: int, name: str) -> None:
     print(f"{name}: {4 * len(GROUPS)} launches")
 
 
-def run_int8(index: int, name: str) -> None:
+def run_int8(variant: VariantInfo) -> int:
     """A kernel of int8 products, with operands in place, padded and transposed."""
     launches = 0
-    _native.lib().hgemm_set_int8_variant(index)
     for (m, n, k), a_order, b_order in itertools.product(INT8_SHAPES, "NT", "NT"):
         a = torch.randint(-128, 128, (m, k) if a_order == "N" else (k, m), dtype=torch.int8)
         b = torch.randint(-128, 128, (k, n) if b_order == "N" else (n, k), dtype=torch.int8)
         a, b = a if a_order == "N" else a.t(), b if b_order == "N" else b.t()
-        with hgemm_ops.use_custom_gemm() as report, contextlib.suppress(RuntimeError):  # cuBLAS lacks some of these
-            out = torch._int_mm(a.cuda(), b.cuda())
-        if [row.variant for row in report.rows] == [name]:
-            check(f"{name} {m}x{n}x{k} {a_order}{b_order}", out, a.double() @ b.double())
+        device_a, device_b = a.cuda(), b.cuda()
+        if serves(variant, device_a, device_b):
+            with hgemm_ops.use_custom_gemm(variant=variant.name):
+                out = torch._int_mm(device_a, device_b)
+            check(f"{variant.name} {m}x{n}x{k} {a_order}{b_order}", out, a.double() @ b.double())
             launches += 1
-    _native.lib().hgemm_set_int8_variant(-1)
-    if launches == 0:
-        sys.exit(f"{name}: serves none of the problems")
-    print(f"{name}: {launches} launches")
+    return launches
 
 
 def run_step(variant: VariantInfo) -> int:
@@ -252,7 +248,15 @@ def run_addition(name: str, dtype: torch.dtype) -> None:
 
 
 def chosen(variant: VariantInfo, names: list[str]) -> bool:
-    return variant.name in names or ("ladder" if variant.family == "ladder" else "production") in names
+    production = () if variant.family == "ladder" else ("production",)
+    return not {variant.name, variant.family, *production}.isdisjoint(names)
+
+
+def launched(variant: VariantInfo) -> int:
+    """Launches a kernel on the problems for its family; returns how many."""
+    if variant.family == "ladder":
+        return run_step(variant)
+    return run_int8(variant) if variant.family == "int8" else run(variant) + run_batched(variant)
 
 
 def main(names: list[str]) -> None:
@@ -260,15 +264,14 @@ def main(names: list[str]) -> None:
     kernels = [v for v in hgemm_ops.variants() if chosen(v, names)]
     additions = [a for a in ladder.additions() if "ladder" in names or a.name in names]
     grouped = [(i, g) for i, g in enumerate(_native.grouped_names()) if {g, "grouped", "production"} & set(names)]
-    int8 = [(i, name) for i, name in enumerate(_native.int8_names()) if {name, "int8", "production"} & set(names)]
-    if not (kernels or additions or grouped or int8):
+    if not (kernels or additions or grouped):
         sys.exit("no such kernels: the native library was not built?")
     major, minor = torch.cuda.get_device_capability()
     for variant in kernels:
         if int(variant.min_arch.removeprefix("sm_")) > 10 * major + minor:
             print(f"{variant.name}: needs {variant.min_arch}")
             continue
-        launches = run_step(variant) if variant.family == "ladder" else run(variant) + run_batched(variant)
+        launches = launched(variant)
         if launches == 0:
             sys.exit(f"{variant.name}: serves none of the problems")
         print(f"{variant.name}: {launches} launches")
@@ -277,9 +280,6 @@ def main(names: list[str]) -> None:
     for index, name in grouped:
         if major == 9:
             run_grouped(index, name)
-    for index, name in int8:
-        if major == 9:
-            run_int8(index, name)
     torch.cuda.synchronize()
 
 

@@ -264,6 +264,7 @@ enum class Family : int32_t {
   kSimtSkinny,
   kSimtGemv,
   kTinyBatch,
+  kInt8,  // the int8 kernels of sm90_wgmma and sm90_skinny
 };
 
 /// How a kernel multiplies and adds. kAccumulateF32 and kAccumulateF16: products of the operands' elements, accumulated

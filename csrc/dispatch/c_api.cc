@@ -18,7 +18,6 @@
 #include "dispatch/devices.h"
 #include "dispatch/explain.h"
 #include "dispatch/grouped.h"
-#include "dispatch/int8.h"
 #include "dispatch/invariance.h"
 #include "dispatch/models/learned.h"
 #include "dispatch/models/table.h"
@@ -97,7 +96,7 @@ TensorView view_of(const HgemmTensor& t, const char* name) {
           .ndim = t.ndim,
           .sizes = t.sizes,
           .strides = t.strides,
-          .dtype = checked(t.dtype, DType::kC128, "dtype")};
+          .dtype = checked(t.dtype, DType::kI8, "dtype")};
 }
 
 Problem problem_of(const HgemmQuery& q) {
@@ -113,7 +112,8 @@ Problem problem_of(const HgemmQuery& q) {
     operands.beta = 1.0f;
   }
   operands.act = checked(q.act, Activation::kSilu, "act");
-  operands.out_dtype = q.out_dtype < 0 ? operands.a.dtype : checked(q.out_dtype, DType::kC128, "out_dtype");
+  const DType own_dtype = operands.a.dtype == DType::kI8 ? DType::kI32 : operands.a.dtype;
+  operands.out_dtype = q.out_dtype < 0 ? own_dtype : checked(q.out_dtype, DType::kI32, "out_dtype");
   Canonical canonical;
   if (!canonicalize(operands, &canonical)) throw std::invalid_argument(canonical.error);
   Problem& p = canonical.problem;
@@ -218,32 +218,6 @@ int hgemm_add_variants(const void* variants, int count, int variant_bytes, const
 
 const char* hgemm_grouped_name(int index) {
   return index >= 0 && index < hgemm::grouped_kernel_count() ? hgemm::grouped_kernel(index).name : nullptr;
-}
-
-const char* hgemm_int8_name(int index) {
-  return index >= 0 && index < hgemm::int8_variant_count() ? hgemm::int8_variant(index).name : nullptr;
-}
-
-int hgemm_int8_choice(int64_t m, int64_t n, int64_t k, int a_major, int b_major, int align, const HgemmFacts* facts,
-                      double* us) {
-  const bool ka = a_major == static_cast<int>(Major::kK), kb = b_major == static_cast<int>(Major::kK);
-  Problem p;
-  p.m = m;
-  p.n = n;
-  p.k = k;
-  p.a = {address_of(align), ka ? k : 1, ka ? 1 : m, {0, 0}};
-  p.b = {address_of(align), kb ? 1 : n, kb ? k : 1, {0, 0}};
-  p.d = {nullptr, n, 1, {0, 0}};
-  p.dtype = DType::kI8;
-  p.out_dtype = DType::kI32;
-  const Decision decision = select(p, facts_of(*facts), kAuto);
-  us[0] = decision.us;
-  us[1] = decision.torch_us;
-  return decision.variant == kTorch ? kTorch : decision.variant - kFirstInt8Variant;
-}
-
-void hgemm_set_int8_variant(int index) {
-  hgemm::set_int8_variant(index);
 }
 
 int hgemm_grouped_choice(int64_t rows, int64_t groups, int64_t n, int64_t k, int dtype, int b_major,

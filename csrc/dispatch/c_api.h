@@ -46,7 +46,7 @@ typedef struct HgemmVariantInfo {
   int32_t max_cc;
   uint32_t dtypes;    /* the operand dtypes that it takes: bit 1 << dtype */
   int32_t arithmetic; /* 0: accumulates in float32; 1: in float16; 2, 3: splits float32 into three
-                        bfloat16 planes, into two float16 planes */
+                        bfloat16 planes, into two float16 planes; 4: accumulates in int32 */
   int32_t tile[5];    /* BM, BN, BK, stages, threads */
   int32_t smem_bytes; /* of one block */
   int32_t splits_k;   /* not 0: it splits K across blocks */
@@ -62,7 +62,7 @@ typedef struct HgemmQuery {
   int32_t op;       /* 0 matmul, 1 mm, 2 bmm, 3 addmm, 4 baddbmm, 5 linear */
   int32_t has_bias; /* not 0: a bias vector (n,) is added */
   int32_t act;
-  int32_t out_dtype; /* -1: the dtype of a */
+  int32_t out_dtype; /* -1: the dtype of a; of int8 operands, int32 */
   int32_t variant;   /* -1: the default variant; where that is -1 as well, the dispatcher chooses */
   int32_t numerics;
   int32_t float32;
@@ -201,18 +201,6 @@ HGEMM_API int hgemm_variant_info(int id, HgemmVariantInfo* info);
 
 /* Returns the name of the kernel `index` of grouped products; null where there is no such kernel. */
 HGEMM_API const char* hgemm_grouped_name(int index);
-
-/* Returns the name of the kernel `index` of int8 products; null where there is no such kernel. */
-HGEMM_API const char* hgemm_int8_name(int index);
-
-/* Returns the index of the kernel that an int8 product of these sizes and memory orders would run on; -2 for torch.
-   `align`: the alignment of the operands in bytes. Writes the predicted times of the choice and of torch to `us`. */
-HGEMM_API int hgemm_int8_choice(int64_t m, int64_t n, int64_t k, int a_major, int b_major, int align,
-                                const HgemmFacts* facts, double* us);
-
-/* Makes int8 products run on the kernel `index` where it can run them, and on torch elsewhere; -1 withdraws it. For
-   tests and benchmarks. */
-HGEMM_API void hgemm_set_int8_variant(int index);
 
 /* Returns the index of the kernel that a grouped product of (rows, k) and (groups, k, n) would run on; -2 for torch.
    `b_major`: 0 where k is the contiguous index of the weights, 1 where n is. All operands are aligned. */

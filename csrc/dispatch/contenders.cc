@@ -33,7 +33,8 @@ bool fits_workspace(const Variant& v, const Problem& p, const DeviceFacts& facts
 
 std::string dtype_list(const Variant& v) {
   std::string names;
-  for (DType t : {DType::kF16, DType::kBF16, DType::kF32}) {
+  for (int32_t code = 0; code <= static_cast<int32_t>(DType::kI32); ++code) {
+    const DType t = static_cast<DType>(code);
     if (takes(v, t)) names += (names.empty() ? "" : ", ") + std::string(dtype_name(t));
   }
   return names;

@@ -19,6 +19,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kLearnedMargin = 1.02;
 constexpr double kLearnedDoubt = 0.4;
 
+// The same for int8 products, which have an analytic model alone. They have no epilogue, and torch has few kernels.
+constexpr double kInt8Margin = 1.02;
+
 size_t torch_slot() {
   return static_cast<size_t>(variant_count());
 }
@@ -150,6 +153,7 @@ Times times_of(double product_us, double epilogue_us, const Knowledge& known, si
 void estimate(const Question& question, const Contenders& contenders, bool for_explanation, Estimates* out) {
   const Learned* const learned_here = learned(question.facts, question.problem.dtype);
   const bool nearby = learned_here == nullptr && !is_tiny_batch(question.product);
+  if (question.problem.dtype == DType::kI8) out->model_margin = kInt8Margin;
   out->known = usable_knowledge(question, contenders, nearby, out->table_values);
 
   Predictions predictions;

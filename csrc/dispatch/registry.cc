@@ -3,7 +3,6 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "dispatch/int8.h"
 #include "kernels/variants.h"
 
 namespace hgemm {
@@ -33,7 +32,8 @@ int count = [] {
   int all = 0;
   for (const VariantList& list :
        {kSm80MmaVariants, kSm90WgmmaVariants, kSkinnyVariants, kSm90SkinnyVariants, kGemvVariants, kBatchedMmaVariants,
-        kSm90SplitVariants, kSimtSkinnyVariants, kSm80SplitVariants, kSimtGemvVariants, kTinyBatchVariants}) {
+        kSm90SplitVariants, kSimtSkinnyVariants, kSm80SplitVariants, kSimtGemvVariants, kTinyBatchVariants,
+        kSm90WgmmaInt8Variants, kSm90SkinnyInt8Variants}) {
     all = append(all, list);
   }
   return all;
@@ -80,9 +80,7 @@ int find_variant(const char* name) {
 const char* variant_name(int id) {
   if (id == kAuto) return "auto";
   if (id == kTorch) return "torch";
-  const bool is_known =
-      (id >= 0 && id < variant_count()) || (id >= kFirstInt8Variant && id < kFirstInt8Variant + int8_variant_count());
-  return is_known ? variant(id).name : "unknown";
+  return id >= 0 && id < variant_count() ? variant(id).name : "unknown";
 }
 
 const char* family_name(Family family) {
@@ -99,6 +97,7 @@ const char* family_name(Family family) {
     case Family::kSimtSkinny: return "simt_skinny";
     case Family::kSimtGemv: return "simt_gemv";
     case Family::kTinyBatch: return "tiny_batch";
+    case Family::kInt8: return "int8";
   }
   return "unknown";
 }

@@ -25,15 +25,9 @@ namespace detail {
 extern const Variant* variants[kMaxVariants];
 }
 
-/// The ids of int8 kernels (int8.h) begin here. No int8 kernel can be named.
-constexpr int kFirstInt8Variant = 1 << 17;
-
-/// The int8 kernel with this number.
-const Variant& int8_variant(int i);
-
-/// The kernel with an id. Requires 0 <= id < variant_count(), or the id of an int8 kernel.
+/// The kernel with an id. Requires 0 <= id < variant_count().
 inline const Variant& variant(int id) {
-  return id >= kFirstInt8Variant ? int8_variant(id - kFirstInt8Variant) : *detail::variants[id];
+  return *detail::variants[id];
 }
 
 /// The ids that kAuto chooses among: the kernels of this library that do not accumulate in float16. Kernels that do,

@@ -4,7 +4,6 @@
 
 #include "dispatch/contenders.h"
 #include "dispatch/estimates.h"
-#include "dispatch/int8.h"
 #include "dispatch/invariance.h"
 #include "dispatch/margin.h"
 #include "dispatch/verdict.h"
@@ -23,7 +22,6 @@ Decision forced_decision(const Problem& p, const DeviceFacts& facts, int forced)
 Decision select(const Problem& p, const DeviceFacts& facts, int forced) {
   if (forced != kAuto) return forced_decision(p, facts, forced);
   if (p.empty()) return {};
-  if (p.dtype == DType::kI8) return select_int8(p, facts);
   const Question question(p, facts);
   Contenders contenders;
   find_contenders(question, &contenders);

@@ -31,8 +31,6 @@ extern const VariantList kSm90SplitVariants;
 extern const VariantList kSm80SplitVariants;
 extern const VariantList kBatchedMmaVariants;
 extern const VariantList kTinyBatchVariants;
-
-// The lists of int8 kernels. They are not in the registry, whose kernels take floating-point matrices.
 extern const VariantList kSm90WgmmaInt8Variants;
 extern const VariantList kSm90SkinnyInt8Variants;
 

@@ -63,6 +63,14 @@ size_t Int8Bytes::b(const Problem& p) const {
 }
 
 bool takes_int8(const Problem& p, Reason* why) {
+  if (p.out_dtype != DType::kI32) return refuse(why, "the result must be int32, not %s", dtype_name(p.out_dtype));
+  if (p.batches() != 1 || p.bias || p.c.data || p.pre_activation || p.act != Activation::kNone) {
+    return refuse(why, "%s", "does not support batches, a bias, C or an activation");
+  }
+  constexpr int64_t kRefusedRows = 16;
+  if (p.m <= kRefusedRows) {
+    return refuse(why, "torch._int_mm takes more than 16 rows, got %lld", static_cast<long long>(p.m));
+  }
   constexpr int64_t kMaxExtent = int64_t{1} << 30;
   if (p.m > kMaxExtent || p.n > kMaxExtent) {
     return refuse(why, "M and N must be at most 2^30, got %lld and %lld", static_cast<long long>(p.m),

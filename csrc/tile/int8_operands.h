@@ -101,11 +101,11 @@ struct Int8Functions {
 
 /// The Variant of an int8 kernel.
 template <class Kernel>
-constexpr Variant int8_variant(const char* name, Family family, const Tile& tile, int smem_bytes, const Cut& cut) {
+constexpr Variant int8_variant(const Name& name, const Tile& tile, int smem_bytes, const Cut& cut) {
   using Functions = Int8Functions<Kernel>;
   return {
-      .name = name,
-      .family = family,
+      .name = name.text,
+      .family = Family::kInt8,
       .arithmetic = Arithmetic::kInt8,
       .min_cc = kHopper,
       .max_cc = kHopper,

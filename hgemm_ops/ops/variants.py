@@ -1,4 +1,4 @@
-"""One op per kernel: ``torch.ops.hgemm.<variant>(a, b)`` is torch.matmul on that kernel alone."""
+"""One op per floating-point kernel: ``torch.ops.hgemm.<variant>(a, b)`` is torch.matmul on that kernel alone."""
 
 import torch
 from torch import Tensor, library

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 from helpers import DEVICE, run_python
 from torch import Tensor, nn
 
+import hgemm_ops
 from hgemm_ops import _native, use_custom_gemm
 
 pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
 
-NAMES = _native.int8_names()
-KERNELS = pytest.mark.parametrize("kernel", range(len(NAMES)), ids=lambda i: NAMES[i])
+NAMES = [v.name for v in hgemm_ops.variants() if v.family == "int8"]
+KERNELS = pytest.mark.parametrize("kernel", NAMES)
 #: The memory orders of A and B, as reports name them: T is an operand that is stored transposed.
 LAYOUT_NAMES = ["NT", "NN", "TN", "TT"]
 LAYOUTS = pytest.mark.parametrize("layout", LAYOUT_NAMES)
@@ -56,42 +56,36 @@ def exact(a: Tensor, b: Tensor) -> Tensor:
     return (a.double() @ b.double()).int()
 
 
-def takes(kernel: int, layout: str) -> bool:
+def takes(kernel: str, layout: str) -> bool:
     """Whether the kernel takes operands in these memory orders."""
-    return layout[1] == "N" or not NAMES[kernel].endswith("_nn")
+    return layout[1] == "N" or not kernel.endswith("_nn")
 
 
-@contextlib.contextmanager
-def only(kernel: int) -> Iterator[None]:
-    """Int8 products run on this kernel, wherever it can run them."""
-    _native.lib().hgemm_set_int8_variant(kernel)
-    try:
-        yield
-    finally:
-        _native.lib().hgemm_set_int8_variant(-1)
-
-
-def product(a: Tensor, b: Tensor, out: Tensor | None = None) -> tuple[Tensor, str]:
-    """The product, and what computed it."""
-    with use_custom_gemm() as report:
+def product(a: Tensor, b: Tensor, out: Tensor | None = None, kernel: str | None = None) -> tuple[Tensor, str]:
+    """The product, by a kernel or by the dispatcher's choice, and what computed it."""
+    with use_custom_gemm(variant=kernel) as report:
         result = torch._int_mm(a, b) if out is None else torch._int_mm(a, b, out=out)
     (row,) = report.rows
     assert (row.op, row.m, row.n, row.k, row.dtype) == ("mm", a.shape[0], b.shape[1], a.shape[1], "int8")
     return result, row.variant
 
 
-def check(a: Tensor, b: Tensor, kernel: int) -> bool:
-    """Compares the kernel's product with the exact one, in poisoned and guarded memory. Returns whether it ran."""
+def check(a: Tensor, b: Tensor, kernel: str | None) -> bool:
+    """Compares the kernel's product, or that of the dispatcher's choice, with the exact one, in poisoned and guarded
+    memory. Returns whether a kernel of ours ran: a named one refuses what it does not take, and writes nothing."""
     __tracebackhide__ = True
     m, n = a.shape[0], b.shape[1]
     memory = torch.full((m * n + 128,), POISON, dtype=torch.int32, device=DEVICE)
-    with only(kernel):
-        try:
-            _, name = product(a, b, memory[64 : 64 + m * n].view(m, n))
-        except RuntimeError as error:  # torch's, of a layout or an alignment that cuBLAS does not support
+    try:
+        _, name = product(a, b, memory[64 : 64 + m * n].view(m, n), kernel)
+    except RuntimeError as error:
+        if kernel is None:  # torch's, of a layout or an alignment that cuBLAS does not support
             assert "CUBLAS_STATUS" in str(error)
-            return False
-    assert kernel == -1 or name in (NAMES[kernel], "torch")
+        else:
+            assert f"{kernel} does not support" in str(error)
+            assert bool((memory == POISON).all())
+        return False
+    assert name == (kernel or hgemm_ops.explain(a, b).chosen)
     assert torch.equal(memory[64 : 64 + m * n].view(m, n), exact(a, b))
     assert bool((memory[:64] == POISON).all() and (memory[64 + m * n :] == POISON).all())
     return name != "torch"
@@ -116,32 +110,32 @@ def assert_as_plain(call: Callable[[], Tensor]) -> None:
 
 @KERNELS
 @LAYOUTS
-def test_every_kernel_is_exact(kernel: int, layout: str) -> None:
+def test_every_kernel_is_exact(kernel: str, layout: str) -> None:
     rows = 1 if layout[0] == "N" else 4  # cuBLAS refuses operands whose rows do not start at multiples of 4 bytes
     ran = [check(*operands(-(-m // rows) * rows, n, k, layout), kernel) for m, n, k in SHAPES]
     if takes(kernel, layout):
-        assert all(ran) or ("skinny" in NAMES[kernel] and sum(ran) >= 3)
+        assert all(ran) or ("skinny" in kernel and sum(ran) >= 3)
     else:
         assert not any(ran)
 
 
 @KERNELS
 @LAYOUTS
-def test_slices_of_larger_tensors(kernel: int, layout: str) -> None:
+def test_slices_of_larger_tensors(kernel: str, layout: str) -> None:
     """Rows start at multiples of 16, 8, 4, 2 or 1 bytes, and so does the first one."""
-    m, n, k = (24, 144, 264) if "skinny" in NAMES[kernel] else (200, 144, 264)
+    m, n, k = (24, 144, 264) if "skinny" in kernel else (200, 144, 264)
     for step in (16, 8, 4, 2, 1):
         a, b = operands(m + step, n + step, k + step, layout)
         a, b = a[step:, step:], b[step:, step:]
         if step >= 4:
-            assert check(a, b, kernel) == (takes(kernel, layout) and (step == 16 or not NAMES[kernel].endswith("_nn")))
+            assert check(a, b, kernel) == (takes(kernel, layout) and (step == 16 or not kernel.endswith("_nn")))
         else:  # cuBLAS refuses such operands
-            with only(kernel):
-                assert_as_plain(lambda a=a, b=b: torch._int_mm(a, b))
+            assert not check(a, b, kernel)
+            assert_as_plain(lambda a=a, b=b: torch._int_mm(a, b))
 
 
 @KERNELS
-def test_operands_without_a_unit_stride_and_expanded_ones(kernel: int) -> None:
+def test_operands_without_a_unit_stride_and_expanded_ones(kernel: str) -> None:
     a, b = rand(24, 2 * 136)[:, ::2], rand(2 * 136, 3 * 80)[::2, ::3]
     assert check(a, b, kernel)
     check(rand(1, 136).expand(24, 136), rand(136, 72), kernel)
@@ -164,12 +158,12 @@ def test_no_sum_of_ours_overflows(layout: str) -> None:
 
 @KERNELS
 @LAYOUTS
-def test_slabs(kernel: int, layout: str) -> None:
-    m, n, k = (24, 1000, 1032) if "skinny" in NAMES[kernel] else (1000, 520, 1032)
+def test_slabs(kernel: str, layout: str) -> None:
+    m, n, k = (24, 1000, 1032) if "skinny" in kernel else (1000, 520, 1032)
     a, b = operands(m, n, k, layout)
     _native.lib().hgemm_set_most_workspace(300_000)
     try:
-        assert check(a, b, kernel) == (takes(kernel, layout) and (n % 16 == 0 or not NAMES[kernel].endswith("_nn")))
+        assert check(a, b, kernel) == (takes(kernel, layout) and (n % 16 == 0 or not kernel.endswith("_nn")))
     finally:
         _native.lib().hgemm_set_most_workspace(-1)
 
@@ -184,7 +178,7 @@ def test_random_products(seed: int) -> None:
         before, behind = generator.choice([0, 0, 8, 16]), generator.choice([0, 8, 24])
         a, b = operands(m + before + behind, n + before + behind, k + before + behind, generator.choice(LAYOUT_NAMES))
         rows, columns, depth = (slice(before, before + size) for size in (m, n, k))
-        ran += check(a[rows, depth], b[depth, columns], generator.choice([-1, *range(len(NAMES))]))
+        ran += check(a[rows, depth], b[depth, columns], generator.choice([None, *NAMES]))
     assert ran
 
 
@@ -193,7 +187,7 @@ def test_the_choice_is_exact_as_well() -> None:
     for layout in ("NT", "NN"):
         for m, n, k in [*SHAPES, (4096, 4096, 4096), (512, 4096, 4096), (32, 4096, 4096), (65, 4096, 11008)]:
             a, b = operands(m, n, k, layout)
-            ours += check(a, b, -1)
+            ours += check(a, b, None)
     assert ours >= 15
 
 
@@ -248,6 +242,17 @@ def test_inactive_and_torch_by_name() -> None:
     with use_custom_gemm(numerics="batch_invariant") as report:
         assert torch.equal(torch._int_mm(a, b), want)
     assert [row.variant for row in report.rows] != ["torch"]
+
+
+def test_a_named_kernel_takes_no_other_dtype_and_explains_itself() -> None:
+    a, b = rand(32, 64), rand(64, 64)
+    with use_custom_gemm(variant=NAMES[0]), pytest.raises(RuntimeError, match="supports int8, not float16"):
+        a.half() @ b.half()
+    with use_custom_gemm(variant=NAMES[0]) as report:
+        assert torch.equal(torch._int_mm(a, b), exact(a, b))
+        a.float() @ b.float()
+    assert [(row.dtype, row.variant) for row in report.rows] == [("int8", NAMES[0]), ("float32", "torch")]
+    assert report.rows[0].reason == f"forced: {NAMES[0]} was requested"
 
 
 def test_a_graph_captures_the_first_call() -> None:

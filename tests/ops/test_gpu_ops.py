@@ -88,7 +88,7 @@ def test_linear_save_gives_both(dtype: torch.dtype, act: int) -> None:
 # Single kernels
 
 
-@pytest.mark.parametrize("variant", hgemm_ops.variants(), ids=lambda v: v.name)
+@pytest.mark.parametrize("variant", [v for v in hgemm_ops.variants() if v.family != "int8"], ids=lambda v: v.name)
 def test_every_kernel_is_an_op(variant: VariantInfo) -> None:
     """``hgemm::<name>(a, b)`` is that kernel, forward and backward, for a size every step of the ladder takes."""
     dtype = variant.dtypes[0]

@@ -39,6 +39,8 @@ ROOMS = {
     "torch": {"torch", "dispatch", "core"},
     "aten": {"aten", "dispatch", "core"},
 }
+#: The lists that are compiled kernel by kernel.
+KERNEL_LISTS = sorted([*CSRC.glob("kernels/*/list.h"), *CSRC.glob("kernels/*/int8_list.h")])
 # Whose lists of kernels a room reads besides.
 LISTS = {"dispatch": ("kernels",), "ladder": ("ladder",)}
 # The ladder's ops, which lie beside its kernels, as they are of one library.
@@ -47,7 +49,6 @@ STABLE_HEADERS = ("torch/csrc/stable/", "torch/csrc/inductor/aoti_torch/", "torc
 # The dispatcher's cost is measured, and its model fitted, below the public surface.
 BELOW_THE_SURFACE = {
     "benchmarks/fit_model.py",
-    "benchmarks/int8.py",
     "benchmarks/select_cost.py",
     "benchmarks/slab_times.py",
 }
@@ -360,21 +361,23 @@ def test_some_kernels_of_a_family_share_an_object(
 
 
 def test_families_that_share_objects_exist() -> None:
-    assert all((CSRC / "kernels" / family / "list.h").is_file() for family in ninja.KERNELS_IN_OBJECT)
+    lists = {f"{file.parent.name}/{file.name.removesuffix('list.h')}".rstrip("/_") for file in KERNEL_LISTS}
+    assert set(ninja.KERNELS_IN_OBJECT) <= lists
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
-@pytest.mark.parametrize("family", sorted(path.parent.name for path in CSRC.glob("kernels/*/list.h")))
-def test_every_kernel_of_a_list_is_compiled(family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", KERNEL_LISTS, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_every_kernel_of_a_list_is_compiled(file: Path, tmp_path: Path) -> None:
     """The objects' configurations are those that the compiler finds in the list, however it is written."""
-    units = ninja.units(CSRC / "kernels" / family / "instances.cu", tmp_path)
+    units = ninja.units(file.with_name(file.name.replace("list.h", "instances.cu")), tmp_path)
     objects = [re.findall(r"#define HGEMM_CONFIG (.+)", unit.read_text()) for _, unit in units]
     configs = [config for line in itertools.zip_longest(*objects) for config in line if config]
     kernels = ", ".join(f"Kernel<{config}>" for config in configs)
+    namespace = f"{file.parent.name}::int8" if file.name == "int8_list.h" else file.parent.name
     check = f"""
         #include <type_traits>
-        #include "kernels/{family}/list.h"
-        namespace hgemm::{family} {{
+        #include "{file.relative_to(CSRC)}"
+        namespace hgemm::{namespace} {{
         static_assert(std::is_same_v<decltype(kKernels), const std::tuple<{kernels}>>);
         }}
     """

@@ -34,6 +34,8 @@ PROGRAM = textwrap.dedent(
         torch.testing.assert_close(hgemm.mm(x, y), x @ y)
         torch.testing.assert_close(hgemm.linear(x, y.mT, None, 0), x @ y)
     for variant in hgemm_ops.variants():
+        if variant.family == "int8":  # its kernels have no ops
+            continue
         x, y = a.to(variant.dtypes[0]), b.to(variant.dtypes[0])
         torch.testing.assert_close(getattr(hgemm, variant.name)(x, y), x @ y)
     has_ladder = any(variant.family == "ladder" for variant in hgemm_ops.variants())

@@ -262,6 +262,7 @@ int learned_code(Family family) {
     case Family::kSm80Split: return 9;
     case Family::kSimtGemv: return 10;
     case Family::kTinyBatch: return 11;
+    case Family::kInt8: return 12;
   }
   return -1;
 }

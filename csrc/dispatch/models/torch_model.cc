@@ -87,6 +87,14 @@ constexpr TinyRates kTinyRates[] = {{8, 1.72, 3.0, 0.72, 1.64}, {16, 2.3, 3.0, 0
 constexpr double kVectorBatchRate = 2500;
 constexpr double kTinyVectorF32 = 0.83, kTinyVectorHalf = 0.65;  // one row or column
 
+// int8 products. The constants were read off times of a warm H200, and lie rather below them. If B is row-major, cuBLAS
+// runs another kernel, at a seventh of the speed.
+constexpr double kInt8StartUs = 4.3, kInt8StreamShare = 0.75;
+struct Int8Rates {
+  double tops, step_us;  // of 132 SMs; 128 k of a tile
+};
+constexpr Int8Rates kInt8Rates = {.tops = 850, .step_us = 0.2}, kInt8RatesMN = {.tops = 128, .step_us = 3.7};
+
 double us_per_flop(double flops_per_clk, const Chip& chip) {
   return 1.0 / (flops_per_clk * chip.clock_ghz * 1e3);
 }
@@ -208,6 +216,18 @@ double tiny_batch_us(const Problem& p, const DeviceFacts& facts, const Chip& chi
   return kTinyStartUs + std::hypot(matrices_us, memory_us);
 }
 
+/// An int8 product takes the longest of its math, its bytes, and the k of a tile, one after the other, for torch never
+/// splits K.
+double int8_us(const Problem& p, const DeviceFacts& facts) {
+  const Int8Rates& rates = p.b_major() == Major::kK ? kInt8Rates : kInt8RatesMN;
+  const double tops = rates.tops * facts.sm_count / 132.0;
+  const double steps_us = static_cast<double>(p.k) / 128 * rates.step_us;
+  const double bytes = static_cast<double>(p.k) * static_cast<double>(p.m + p.n) +
+                       4.0 * static_cast<double>(p.m) * static_cast<double>(p.n);
+  return kInt8StartUs +
+         std::max({1e-6 * p.flops() / tops, steps_us, bytes / (1e3 * dram_gbs(facts) * kInt8StreamShare)});
+}
+
 /// A matrix-vector kernel, which has no tiles that compute rows beyond the one that is needed.
 double vector_us(const Problem& p, const DeviceFacts& facts, bool aligned) {
   return std::max(stream_us(p, facts, aligned ? kStreamShare : kRaggedStreamShare), kStartUs + kTileUs);
@@ -216,6 +236,7 @@ double vector_us(const Problem& p, const DeviceFacts& facts, bool aligned) {
 }  // namespace
 
 double torch_product_us(const Problem& p, const DeviceFacts& facts, const Alignments& alignments) {
+  if (p.dtype == DType::kI8) return int8_us(p, facts);
   const Chip& chip = chip_of(facts.cc);
   if (is_tiny_batch(p)) return tiny_batch_us(p, facts, chip, alignments);
   if (p.dtype == DType::kF32 && std::min(p.m, p.n) <= kFewRows) {

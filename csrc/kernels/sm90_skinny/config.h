@@ -87,7 +87,9 @@ struct Schedule {
 template <class Config, DType kDType>
 Status launch(const Problem& p, const Schedule& s, Stream stream);
 
-/// Enqueues an int8 product, counted in pairs (tile/int8_operands.h), on kernel `index` of int8_list.h.
-HGEMM_IN_CUDA(launch_int8(int index, const Problem& pairs, const Schedule& s, Stream stream))
+/// Enqueues an int8 product, counted in pairs (tile/int8_operands.h). launch.cuh defines the function,
+/// int8_instances.cu instantiates it for each kernel of int8_list.h.
+template <class Config>
+Status launch_int8(const Problem& pairs, const Schedule& s, Stream stream);
 
 }  // namespace hgemm::sm90_skinny

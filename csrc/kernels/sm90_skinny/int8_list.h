@@ -1,5 +1,5 @@
-// The kernels of int8 products with 17 to 64 rows or columns, one line each, with pairs of k as elements. They have one
-// source together, because each takes a second to compile.
+// The kernels of int8 products with 17 to 64 rows or columns, one line each, with pairs of k as elements. They are
+// compiled to one object together, because each takes a second to compile.
 //
 // A line holds a Config as in list.h. Those with two parts take a row-major B as it is.
 #pragma once

@@ -25,6 +25,11 @@ Status launch(const Problem&, const Schedule&, Stream) {
   return cudaErrorNoKernelImageForDevice;
 }
 
+template <class Config>
+Status launch_int8(const Problem&, const Schedule&, Stream) {
+  return cudaErrorNoKernelImageForDevice;
+}
+
 #else
 
 /// The tensor map of a gated W, (rows, k), K-major: four rows of its first matrix, the same four rows of its second
@@ -132,13 +137,12 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   return launch_majors<Config, T>(p, s, sides, params, stream);
 }
 
-/// Enqueues an int8 product, counted in pairs.
 template <class Config>
-Status launch_int8(const Problem& p, const Schedule& s, cudaStream_t stream) {
+Status launch_int8(const Problem& p, const Schedule& s, Stream stream) {
   const ShortSide sides = short_side_of(p);
   Params params = params_of<Config>(p, s, sides);
   constexpr Major kMajor = Config::PARTS == 1 ? Major::kK : Major::kMN;
-  return launch_traits<Traits<Config, ptx::Int8Pair, kMajor> >(p, s, sides, params, stream);
+  return launch_traits<Traits<Config, ptx::Int8Pair, kMajor> >(p, s, sides, params, static_cast<cudaStream_t>(stream));
 }
 
 #endif

@@ -211,18 +211,10 @@ constexpr auto variants_of(const sm90_skinny::Kernel<C>&) {
 constexpr auto kVariants = variants_of_list(sm90_skinny::kKernels, [](auto kernel) { return variants_of(kernel); });
 
 /// An int8 kernel; tile/int8_operands.h says what the members are.
-template <size_t kIndex>
+template <class C>
 struct Int8Kernel {
-  template <class C>
-  static constexpr Line its_line(const sm90_skinny::Kernel<C>& kernel) {
-    return line_of<C>(kernel.rate);
-  }
-  template <class C>
-  static constexpr bool transposes(const sm90_skinny::Kernel<C>&) {
-    return C::PARTS > 1;
-  }
-  static constexpr Line kItsLine = its_line(std::get<kIndex>(sm90_skinny::int8::kKernels));
-  static constexpr bool kTransposesB = transposes(std::get<kIndex>(sm90_skinny::int8::kKernels));
+  static constexpr Line kItsLine = line_of<C>(std::get<sm90_skinny::Kernel<C>>(sm90_skinny::int8::kKernels).rate);
+  static constexpr bool kTransposesB = C::PARTS > 1;
   static constexpr Name kItsName = name_of("int8_skinny_wgmma_", kItsLine.tile.bm, "x", kItsLine.tile.bn, "_s",
                                            kItsLine.tile.stages, kTransposesB ? "_nn" : "");
   static constexpr int kTileM = kItsLine.tile.bn, kTileN = kItsLine.tile.bm;
@@ -236,25 +228,20 @@ struct Int8Kernel {
   static int64_t at_once(const DeviceFacts& facts) { return facts.sm_count; }
   static double predict_us(const Problem& p, const DeviceFacts& facts) { return hgemm::predict_us(p, facts, kItsLine); }
   static Status launch(const Problem& p, const DeviceFacts& facts, Stream stream) {
-    return sm90_skinny::launch_int8(static_cast<int>(kIndex), p, schedule(p, facts, kItsLine), stream);
+    return call<&sm90_skinny::launch_int8<C>>(p, schedule(p, facts, kItsLine), stream);
   }
 };
 
-template <size_t kIndex>
-constexpr Variant int8_variant_at() {
-  using Kernel = Int8Kernel<kIndex>;
+template <class C>
+constexpr auto int8_variants_of(const sm90_skinny::Kernel<C>&) {
+  using Kernel = Int8Kernel<C>;
   Tile tile = Kernel::kItsLine.tile;
   tile.bk *= 2;
-  return tile::int8_variant<Kernel>(Kernel::kItsName.text, Family::kSm90Skinny, tile, Kernel::kItsLine.smem_bytes, {});
-}
-
-template <size_t... kIndices>
-constexpr std::array<Variant, sizeof...(kIndices)> all_int8(std::index_sequence<kIndices...>) {
-  return {int8_variant_at<kIndices>()...};
+  return std::array{tile::int8_variant<Kernel>(Kernel::kItsName, tile, Kernel::kItsLine.smem_bytes, {})};
 }
 
 constexpr auto kInt8Variants =
-    all_int8(std::make_index_sequence<std::tuple_size_v<decltype(sm90_skinny::int8::kKernels)>>());
+    variants_of_list(sm90_skinny::int8::kKernels, [](auto kernel) { return int8_variants_of(kernel); });
 
 }  // namespace
 

@@ -244,7 +244,9 @@ inline Problem swapped_problem(const Problem& p) {
 template <class Config, DType kDType>
 Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream);
 
-/// Enqueues an int8 product, counted in pairs (tile/int8_operands.h), on kernel `index` of int8_list.h.
-HGEMM_IN_CUDA(launch_int8(int index, const Problem& pairs, const DeviceFacts& facts, Stream stream))
+/// Enqueues an int8 product, counted in pairs (tile/int8_operands.h). `Config` is an Int8 one. int8_launch.cuh defines
+/// the function, int8_instances.cu instantiates it for each kernel of int8_list.h.
+template <class Config>
+Status launch_int8(const Problem& pairs, const DeviceFacts& facts, Stream stream);
 
 }  // namespace hgemm::sm90_wgmma

@@ -5,11 +5,17 @@
 
 namespace hgemm::sm90_wgmma {
 
-#ifndef HGEMM_NO_SM90A
+#ifdef HGEMM_NO_SM90A
 
-/// Enqueues an int8 product, counted in pairs. `Config` is an Int8 one.
 template <class Config>
-Status launch_int8(const Problem& p, const DeviceFacts& facts, cudaStream_t stream) {
+Status launch_int8(const Problem&, const DeviceFacts&, Stream) {
+  return cudaErrorNoKernelImageForDevice;
+}
+
+#else
+
+template <class Config>
+Status launch_int8(const Problem& p, const DeviceFacts& facts, Stream stream) {
   const auto units = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
   const uint32_t units_m = units(p.m, Config::BM * Config::CM), units_n = units(p.n, Config::BN * Config::CN);
   ParamsOf<Config> params{};
@@ -24,7 +30,8 @@ Status launch_int8(const Problem& p, const DeviceFacts& facts, cudaStream_t stre
   int32_t moves[2];
   // TMA copies bits: it takes an int32 of D as two elements of 16 bits.
   if (const Status e = tile::operand_map(p, p.d, p.m, 2 * p.n, 2 * p.d.row_stride, 16, &params.d, moves)) return e;
-  return launch_traits<Traits<Config, ptx::Int8Pair, Major::kK, Major::kK> >(p, facts, params, stream);
+  return launch_traits<Traits<Config, ptx::Int8Pair, Major::kK, Major::kK> >(p, facts, params,
+                                                                             static_cast<cudaStream_t>(stream));
 }
 
 #endif

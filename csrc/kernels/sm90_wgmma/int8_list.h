@@ -1,5 +1,5 @@
-// The kernels of int8 products, one line each. dispatch/int8.cc chooses among them. They have one source together,
-// because each takes a second or two to compile.
+// The kernels of int8 products, one line each. They are compiled to one object together, because each takes a second or
+// two to compile.
 #pragma once
 
 #include <tuple>
@@ -10,9 +10,8 @@ namespace hgemm::sm90_wgmma::int8 {
 
 /// The times in microseconds that fit measurements on a warm H200: of 128 k of a work tile, and of what a work tile
 /// takes beyond its main loop.
-template <class Config_>
+template <class Config>
 struct Kernel {
-  using Config = Config_;
   double step_us, tile_us;
 };
 

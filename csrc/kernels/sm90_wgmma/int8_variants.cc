@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <tuple>
 
 #include "core/chip.h"
 #include "core/variant_list.h"
@@ -16,10 +15,9 @@ namespace {
 using sm90_wgmma::int8::kKernels;
 
 /// A kernel of the list; tile/int8_operands.h says what the members are.
-template <size_t kIndex>
-struct Kernel {
-  static constexpr auto kLine = std::get<kIndex>(kKernels);
-  using C = typename std::tuple_element_t<kIndex, decltype(kKernels)>::Config;
+template <class C>
+struct Int8Kernel {
+  static constexpr auto kLine = std::get<sm90_wgmma::int8::Kernel<C>>(kKernels);
   static constexpr bool kTransposesB = false;
   static constexpr int kTileM = C::BM * C::CM, kTileN = C::BN * C::CN;
   static constexpr Name kName =
@@ -41,24 +39,18 @@ struct Kernel {
     return kFixedUs + std::max(math_us, bytes / (1e3 * dram_gbs(facts) * kShare));
   }
   static Status launch(const Problem& p, const DeviceFacts& facts, Stream stream) {
-    return sm90_wgmma::launch_int8(static_cast<int>(kIndex), p, facts, stream);
+    return call<&sm90_wgmma::launch_int8<C>>(p, facts, stream);
   }
 };
 
-template <size_t kIndex>
-constexpr Variant variant_at() {
-  using C = typename Kernel<kIndex>::C;
+template <class C>
+constexpr auto variants_of(const sm90_wgmma::int8::Kernel<C>&) {
   const Tile tile{.bm = C::BM, .bn = C::BN, .bk = 2 * C::BK, .stages = C::STAGES, .threads = C::kThreads};
   const Cut cut{.cluster_m = C::CM, .cluster_n = C::CN, .pingpong = C::kPingpong};
-  return tile::int8_variant<Kernel<kIndex>>(Kernel<kIndex>::kName.text, Family::kSm90Wgmma, tile, C::kSmemBytes, cut);
+  return std::array{tile::int8_variant<Int8Kernel<C>>(Int8Kernel<C>::kName, tile, C::kSmemBytes, cut)};
 }
 
-template <size_t... kIndices>
-constexpr std::array<Variant, sizeof...(kIndices)> all(std::index_sequence<kIndices...>) {
-  return {variant_at<kIndices>()...};
-}
-
-constexpr auto kVariants = all(std::make_index_sequence<std::tuple_size_v<decltype(kKernels)>>());
+constexpr auto kVariants = variants_of_list(kKernels, [](auto kernel) { return variants_of(kernel); });
 
 }  // namespace
 
