@@ -16,7 +16,8 @@ class Candidate:
     """A kernel, or "torch", as a candidate for one matmul.
 
     ``predicted_us`` and ``measured_us`` are microseconds, or None where there is no such time. ``reason`` says why a
-    kernel is not eligible. A ``forced_only`` kernel runs only when it is named.
+    kernel is not eligible. An eligible kernel that is ``forced_only`` runs this matmul only when it is named. Kernels
+    with carried sums are, unless ``numerics`` is batch-invariant, and their ``reason`` says so.
     """
 
     name: str
@@ -206,7 +207,7 @@ def _ask(
                 predicted_us=_number(c.predicted_us),
                 measured_us=_number(c.measured_us),
                 family=_variants.family_of(c.variant),
-                forced_only=_variants.is_forced_only(c.variant),
+                forced_only=bool(c.forced_only),
             )
             for c in candidates
         ),

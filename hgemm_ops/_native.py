@@ -86,7 +86,7 @@ class Query(Structure):
 
 class Candidate(Structure):
     _fields_ = [
-        *_each(c_int32, "variant", "eligible"),
+        *_each(c_int32, "variant", "eligible", "forced_only", "reserved"),
         *_each(c_double, "predicted_us", "measured_us"),
         ("reason", ctypes.c_char * 512),
     ]

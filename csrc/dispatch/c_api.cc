@@ -310,6 +310,8 @@ int hgemm_explain(const HgemmQuery* query, HgemmDecision* decision, HgemmCandida
       const Candidate& c = e.candidates[i];
       candidates[i] = {.variant = c.variant,
                        .eligible = c.eligible,
+                       .forced_only = c.forced_only,
+                       .reserved = 0,
                        .predicted_us = c.predicted_us,
                        .measured_us = c.measured_us,
                        .reason = {}};

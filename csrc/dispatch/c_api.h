@@ -73,10 +73,12 @@ typedef struct HgemmQuery {
 /* A kernel, or torch, as a candidate for a call. */
 typedef struct HgemmCandidate {
   int32_t variant;
-  int32_t eligible;    /* not 0: it may be chosen for the call */
+  int32_t eligible;    /* not 0: it can run the call */
+  int32_t forced_only; /* not 0: it does so only where it is named */
+  int32_t reserved;
   double predicted_us; /* microseconds by the cost model; NaN: not eligible */
   double measured_us;  /* microseconds in the tuning table; NaN: the table does not have this shape */
-  char reason[512];    /* why it is not eligible; "" where it is */
+  char reason[512];    /* why it is not eligible, or why it is forced_only */
 } HgemmCandidate;
 
 /* The answer of hgemm_explain. */

@@ -30,9 +30,15 @@ bool leaves_to_tf32(const Problem& p) {
 
 /// A kernel as a candidate, still without times.
 Candidate candidate_of(int id, const Problem& p, const DeviceFacts& facts, bool is_forced) {
-  Candidate c{.variant = id, .eligible = true, .predicted_us = kNaN, .measured_us = kNaN, .reason = ""};
-  c.eligible = can_run(variant(id), p, facts, &c.reason);
-  if (p.dtype == DType::kF32 && !is_forced && !may_be_chosen(variant(id), p)) {
+  const Variant& v = variant(id);
+  Candidate c{.variant = id, .predicted_us = kNaN, .measured_us = kNaN, .reason = ""};
+  c.eligible = can_run(v, p, facts, &c.reason);
+  c.forced_only = v.family == Family::kAdded || v.arithmetic == Arithmetic::kAccumulateF16;
+  if (is_forced || c.forced_only || may_be_chosen(v, p)) return c;
+  if (v.sums == Sums::kCarried) {
+    c.forced_only = true;
+    if (c.eligible) append(&c.reason, "chosen only with numerics=\"batch_invariant\", for float32 results");
+  } else if (p.dtype == DType::kF32) {
     c.eligible = false;
     append(&c.reason,
            leaves_to_tf32(p) ? "float32 is left to torch, which may use TF32" : "used only with float32=\"split\"");
@@ -41,7 +47,7 @@ Candidate candidate_of(int id, const Problem& p, const DeviceFacts& facts, bool 
 }
 
 Candidate torch_candidate(const Problem& p) {
-  Candidate c{.variant = kTorch, .eligible = true, .predicted_us = kNaN, .measured_us = kNaN, .reason = ""};
+  Candidate c{.variant = kTorch, .predicted_us = kNaN, .measured_us = kNaN, .reason = ""};
   if (must_be_ours(p)) {
     c.eligible = false;
     c.reason = "not batch-invariant";

@@ -11,10 +11,11 @@ namespace hgemm {
 /// One candidate of an explanation.
 struct Candidate {
   int variant = kTorch;
-  bool eligible = true;
-  double predicted_us = 0;  // by the cost model; NaN where it is not eligible
-  double measured_us = 0;   // in the tuning table; NaN where the table does not have this shape
-  std::string reason;       // why it is not eligible
+  bool eligible = true;      // it can run the problem
+  bool forced_only = false;  // it runs only where a call or a context names it
+  double predicted_us = 0;   // by the cost model; NaN where it is not eligible
+  double measured_us = 0;    // in the tuning table; NaN where the table does not have this shape
+  std::string reason;        // why it is not eligible; of a kernel of this library, also why it is forced_only
 };
 
 struct Explanation {

@@ -219,7 +219,7 @@ def test_table_and_json_hold_everything() -> None:
     assert lines[0] == f"float16 NT 4097x513x4097 on sm_90: {explanation.chosen} (model)"
     assert lines[1] == explanation.reason
     assert lines[4].split()[0] == explanation.chosen
-    able = [c for c in explanation.candidates if c.eligible and c.family != "ladder"]
+    able = [c for c in explanation.candidates if c.eligible and not c.forced_only]
     others = sorted((c for c in able if c.name != explanation.chosen), key=lambda c: c.us)
     assert [line.split()[0] for line in lines[5:-1]] == [c.name for c in others]
     assert lines[-1].startswith(f"({len(explanation.candidates) - len(able)} more cannot run it")

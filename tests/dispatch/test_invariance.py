@@ -96,6 +96,22 @@ def test_sums_are_carried_only_where_that_is_asked_for() -> None:
     assert "carried" not in sums(K=65536, out_dtype=torch.float32)
 
 
+def test_explain_says_that_carried_sums_must_be_asked_for_or_named() -> None:
+    shape = {"M": 64, "N": 512, "K": 4096, "layout": "NT", "arch": "sm_90", "out_dtype": torch.float32}
+    fast = hgemm_ops.explain(**shape)  # type: ignore[arg-type]
+    invariant = hgemm_ops.explain(**shape, numerics="batch_invariant")  # type: ignore[arg-type]
+    carried = [v for v in hgemm_ops.variants() if v.sums == "carried"]
+    able = [v for v in carried if fast.candidates[v.id].eligible]
+    assert able and able == [v for v in carried if invariant.candidates[v.id].eligible]
+    for v in able:
+        candidate = fast.candidates[v.id]
+        assert candidate.forced_only and 'numerics="batch_invariant"' in candidate.reason
+        assert v.name not in str(fast) and v.name in fast.table(every=True)
+        assert not invariant.candidates[v.id].forced_only and v.name in str(invariant)
+        named = hgemm_ops.explain(**shape, variant=v.name).candidates[v.id]  # type: ignore[arg-type]
+        assert named.eligible and not named.forced_only and named.reason == ""
+
+
 @pytest.mark.parametrize("sizes", [((5,), (5,)), ((1, 4097), (4097,)), ((4096,), (4096, 64)), ((3, 2, 4), (3, 4, 1))])
 def test_vectors_and_strange_views_have_a_kernel(sizes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     a, b = (torch.empty(size, dtype=torch.float16) for size in sizes)

@@ -131,9 +131,8 @@ def predictions(query: _native.Query) -> list[tuple[float, int]]:
     return sorted(
         (c.predicted_us, c.variant)
         for c in _native.explain(query)[1][:-1]
-        if c.eligible and _variants.family_of(c.variant) != "ladder"
+        if c.eligible and not c.forced_only
         if hgemm_ops.variants()[c.variant].numerics == "float32 accumulation"
-        if hgemm_ops.variants()[c.variant].sums != "carried"  # for batch-invariant results only
     )
 
 
