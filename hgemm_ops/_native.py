@@ -92,16 +92,6 @@ class Candidate(Structure):
     ]
 
 
-class Decision(Structure):
-    _fields_ = [
-        *_each(c_int32, "variant", "source"),
-        *_each(c_double, "us", "torch_us"),
-        *_each(c_int64, "batch", "m", "n", "k"),
-        *_each(c_int32, "a_major", "b_major", "align", "reserved"),
-        ("reason", ctypes.c_char * 4096),
-    ]
-
-
 class Timing(Structure):
     _fields_ = [*_each(c_int32, "variant", "reserved"), ("us", c_double)]
 
@@ -131,6 +121,11 @@ class CallKind(Structure):
     ]
 
 
+class Decision(Structure):
+    _anonymous_ = ("kind",)
+    _fields_ = [("kind", CallKind), ("reason", ctypes.c_char * 4096)]
+
+
 class CallCount(Structure):
     _anonymous_ = ("kind",)
     _fields_ = [("kind", CallKind), ("calls", c_int64)]
@@ -158,7 +153,7 @@ class Tuning(Structure):
 
 #: In the order of c_api.h. The library's hgemm_abi() returns their sizes, for comparison.
 _STRUCTS = (
-    Tensor, Facts, VariantInfo, Query, Candidate, Decision, Timing, TableEntry, CallKind, CallCount, Settings, Tuning,
+    Tensor, Facts, VariantInfo, Query, Candidate, Timing, TableEntry, CallKind, Decision, CallCount, Settings, Tuning,
 )  # fmt: skip
 _LogFn = ctypes.CFUNCTYPE(None, c_char_p)
 _FirstUseFn = ctypes.CFUNCTYPE(None)

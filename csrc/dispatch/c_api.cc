@@ -23,6 +23,7 @@
 #include "dispatch/models/table.h"
 #include "dispatch/models/torch_model.h"
 #include "dispatch/registry.h"
+#include "dispatch/report.h"
 #include "dispatch/select.h"
 #include "dispatch/stats.h"
 
@@ -166,10 +167,10 @@ void copy_text(char* to, size_t capacity, const std::string& from) {
 }  // namespace
 
 int hgemm_abi(int32_t* sizes, int capacity) {
-  constexpr int32_t kSizes[] = {sizeof(HgemmTensor),    sizeof(HgemmFacts),      sizeof(HgemmVariantInfo),
-                                sizeof(HgemmQuery),     sizeof(HgemmCandidate),  sizeof(HgemmDecision),
-                                sizeof(HgemmTiming),    sizeof(HgemmTableEntry), sizeof(HgemmCallKind),
-                                sizeof(HgemmCallCount), sizeof(HgemmSettings),   sizeof(HgemmTuning)};
+  constexpr int32_t kSizes[] = {sizeof(HgemmTensor),     sizeof(HgemmFacts),     sizeof(HgemmVariantInfo),
+                                sizeof(HgemmQuery),      sizeof(HgemmCandidate), sizeof(HgemmTiming),
+                                sizeof(HgemmTableEntry), sizeof(HgemmCallKind),  sizeof(HgemmDecision),
+                                sizeof(HgemmCallCount),  sizeof(HgemmSettings),  sizeof(HgemmTuning)};
   constexpr int kCount = sizeof(kSizes) / sizeof(kSizes[0]);
   std::copy(kSizes, kSizes + std::min(kCount, capacity), sizes);
   return kCount;
@@ -291,19 +292,10 @@ int hgemm_explain(const HgemmQuery* query, HgemmDecision* decision, HgemmCandida
     const Problem p = problem_of(*query);
     const int forced = query->variant == kAuto ? default_variant() : query->variant;
     require_forceable(forced);
-    const Explanation e = explain(p, facts_of(query->facts), forced);
-    *decision = {};
-    decision->variant = e.decision.variant;
-    decision->source = static_cast<int32_t>(e.decision.source);
-    decision->us = e.decision.us;
-    decision->torch_us = e.decision.torch_us;
-    decision->batch = p.batches();
-    decision->m = p.m;
-    decision->n = p.n;
-    decision->k = p.k;
-    decision->a_major = static_cast<int32_t>(p.a_major());
-    decision->b_major = static_cast<int32_t>(p.b_major());
-    decision->align = alignments_of(p).least();
+    const DeviceFacts facts = facts_of(query->facts);
+    const Explanation e = explain(p, facts, forced);
+    decision->kind = kind_of(
+        {.problem = p, .ordinal = 0, .cc = facts.cc, .decision = e.decision, .left = HGEMM_LEFT_NOT, .site = 0});
     copy_text(decision->reason, sizeof(decision->reason), e.reason);
     if (!candidates) return;
     for (size_t i = 0; i < e.candidates.size(); ++i) {

@@ -81,24 +81,6 @@ typedef struct HgemmCandidate {
   char reason[512];    /* why it is not eligible, or why it is forced_only */
 } HgemmCandidate;
 
-/* The answer of hgemm_explain. */
-typedef struct HgemmDecision {
-  int32_t variant; /* -3: the call is refused, and `reason` is the error text */
-  int32_t source;
-  double us;       /* microseconds of the choice, predicted or measured; NaN: not needed */
-  double torch_us; /* microseconds of torch, likewise */
-  /* The problem as kernels see it: batch dimensions that can be are folded into m. */
-  int64_t batch;
-  int64_t m;
-  int64_t n;
-  int64_t k;
-  int32_t a_major;
-  int32_t b_major;
-  int32_t align; /* the least alignment of a, b and the result, in bytes */
-  int32_t reserved;
-  char reason[4096];
-} HgemmDecision;
-
 /* The time of one variant. */
 typedef struct HgemmTiming {
   int32_t variant; /* or -2: torch */
@@ -155,6 +137,15 @@ typedef struct HgemmCallKind {
   int8_t measured_dtype;
   int8_t remark;
 } HgemmCallKind;
+
+/* The answer of hgemm_explain. */
+typedef struct HgemmDecision {
+  /* The call as reports count it: the problem as kernels see it, of which batch dimensions that can be are folded into
+     m, and the choice. `variant` is -3 where the call is refused, and `reason` is then the error text. `us` and
+     `torch_us` are NaN where they were not needed. */
+  HgemmCallKind kind;
+  char reason[4096];
+} HgemmDecision;
 
 /* How many calls of a kind were made. */
 typedef struct HgemmCallCount {

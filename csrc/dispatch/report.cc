@@ -16,8 +16,41 @@ bool is_fallback(const HgemmCallKind& kind) {
   return kind.left == HGEMM_LEFT_NOT && kind.source == static_cast<int8_t>(Source::kFallback);
 }
 
-/// A problem that the words for a decision describe as they would describe the one that was counted (kind_of()).
-Problem problem_of(const HgemmCallKind& kind) {
+/// Passes each field that a kind of calls has as a problem or its decision has it, with that field, to
+/// copy(field of the kind, field of the problem or decision). kind_of() copies to the kind, call_of() from it.
+template <class Kind, class AnyProblem, class AnyDecision, class Copy>
+void for_each_field(Kind& kind, AnyProblem& p, AnyDecision& d, const Copy& copy) {
+  copy(kind.m, p.m);
+  copy(kind.n, p.n);
+  copy(kind.k, p.k);
+  copy(kind.dtype, p.dtype);
+  copy(kind.out_dtype, p.out_dtype);
+  copy(kind.act, p.act);
+  copy(kind.numerics, p.numerics);
+  copy(kind.float32, p.float32);
+  copy(kind.variant, d.variant);
+  copy(kind.source, d.source);
+  copy(kind.us, d.us);
+  copy(kind.torch_us, d.torch_us);
+  copy(kind.margin, d.margin);
+  copy(kind.neighbours, d.neighbours);
+  copy(kind.measured_dtype, d.measured_dtype);
+  copy(kind.remark, d.remark);
+}
+
+/// Assigns a value, after a cast between an enum and its number.
+template <class To, class From>
+void assign(To& to, const From& from) {
+  to = static_cast<To>(from);
+}
+
+/// A decision, and a problem that the words for it describe as they would describe the one that was counted.
+struct Call {
+  Problem problem;
+  Decision decision;
+};
+
+Call call_of(const HgemmCallKind& kind) {
   constexpr int64_t kAligned = 1024;  // the stride of everything, so that the address of D gives the alignment
   const auto matrix = [](bool unit_columns) {
     Matrix x;
@@ -26,34 +59,17 @@ Problem problem_of(const HgemmCallKind& kind) {
     x.batch_stride[1] = kAligned;
     return x;
   };
-  Problem p;
-  p.m = kind.m;
-  p.n = kind.n;
-  p.k = kind.k;
+  Call call;
+  Problem& p = call.problem;
+  for_each_field(kind, p, call.decision, [](const auto& of_kind, auto& of_call) { assign(of_call, of_kind); });
   p.batch[1] = kind.batch;
-  p.dtype = static_cast<DType>(kind.dtype);
-  p.out_dtype = static_cast<DType>(kind.out_dtype);
-  p.act = static_cast<Activation>(kind.act);
-  p.numerics = static_cast<NumericsMode>(kind.numerics);
-  p.float32 = static_cast<Float32Mode>(kind.float32);
   p.a = matrix(static_cast<Major>(kind.a_major) == Major::kK);
   p.b = matrix(static_cast<Major>(kind.b_major) != Major::kK);
   p.d = matrix(true);
   p.d.data = reinterpret_cast<void*>(static_cast<uintptr_t>(kind.align));
   if (kind.has_bias) p.bias = p.d.data;
   if (kind.has_c) p.c.data = p.d.data;
-  return p;
-}
-
-Decision decision_of(const HgemmCallKind& kind) {
-  return {.variant = kind.variant,
-          .source = static_cast<Source>(kind.source),
-          .us = kind.us,
-          .torch_us = kind.torch_us,
-          .margin = kind.margin,
-          .neighbours = kind.neighbours,
-          .measured_dtype = kind.measured_dtype,
-          .remark = static_cast<Remark>(kind.remark)};
+  return call;
 }
 
 /// The reason for the choice of a grouped product's kernel.
@@ -71,33 +87,20 @@ float tenths(float us) {
 
 HgemmCallKind kind_of(const CountedCall& call) {
   const Problem& p = call.problem;
-  const Decision& d = call.decision;
-  return {.batch = p.batches(),
-          .m = p.m,
-          .n = p.n,
-          .k = p.k,
-          .site = call.site,
-          .variant = d.variant,
-          .ordinal = static_cast<int16_t>(call.ordinal),
-          .cc = static_cast<int16_t>(call.cc),
-          .dtype = static_cast<int8_t>(p.dtype),
-          .out_dtype = static_cast<int8_t>(p.out_dtype),
-          .a_major = static_cast<int8_t>(p.a_major()),
-          .b_major = static_cast<int8_t>(p.b_major()),
-          .act = call.is_grouped ? kGroupedAct : static_cast<int8_t>(p.act),
-          .has_bias = p.bias != nullptr,
-          .has_c = p.c.data != nullptr,
-          .align = static_cast<int8_t>(alignments_of(p).least()),
-          .source = static_cast<int8_t>(d.source),
-          .left = static_cast<int8_t>(call.left),
-          .numerics = static_cast<int8_t>(p.numerics),
-          .float32 = static_cast<int8_t>(p.float32),
-          .us = d.us,
-          .torch_us = d.torch_us,
-          .margin = d.margin,
-          .neighbours = d.neighbours,
-          .measured_dtype = d.measured_dtype,
-          .remark = static_cast<int8_t>(d.remark)};
+  HgemmCallKind kind{};
+  for_each_field(kind, p, call.decision, [](auto& of_kind, const auto& of_call) { assign(of_kind, of_call); });
+  if (call.is_grouped) kind.act = kGroupedAct;
+  kind.batch = p.batches();
+  assign(kind.a_major, p.a_major());
+  assign(kind.b_major, p.b_major());
+  assign(kind.align, alignments_of(p).least());
+  kind.has_bias = p.bias != nullptr;
+  kind.has_c = p.c.data != nullptr;
+  kind.site = call.site;
+  assign(kind.ordinal, call.ordinal);
+  assign(kind.cc, call.cc);
+  assign(kind.left, call.left);
+  return kind;
 }
 
 HgemmCallKind shown_of(const HgemmCallKind& kind) {
@@ -119,8 +122,8 @@ std::string reason_of(const HgemmCallKind& kind) {
   if (kind.act == kGroupedAct && kind.left == HGEMM_LEFT_NOT) return grouped_reason(kind);
   if (kind.left != HGEMM_LEFT_NOT) return hgemm_left_reason(kind.left);
   if (kind.batch * kind.m * kind.n == 0) return "a size is 0, so there is nothing to multiply";
-  return std::string(source_name(static_cast<Source>(kind.source))) + ": " +
-         reason_of(problem_of(kind), kind.cc, decision_of(kind));
+  const Call call = call_of(kind);
+  return std::string(source_name(call.decision.source)) + ": " + reason_of(call.problem, kind.cc, call.decision);
 }
 
 }  // namespace hgemm
