@@ -78,11 +78,8 @@ class Epilogue {
     if constexpr (Traits::kCarries) return store_any(acc, row0, work);  // made for float32 results
     if constexpr (Traits::kCopies) {
       // The choice between TMA and copies is made once a tile. Made for each epilogue tile, it would jump over the code
-      // of the other way every time.
-      if (!p_.store_tma && p_.finish == Finish::kScale) {
-        return store_unrolled<false, Activation::kNone, true>(acc, row0, work, false);
-      }
-      if (!p_.store_tma && p_.finish == Finish::kBiasRelu) {
+      // of the other way every time. Copies take so much code that kScale and kBiasRelu share theirs.
+      if (!p_.store_tma && (p_.finish == Finish::kScale || p_.finish == Finish::kBiasRelu)) {
         return store_unrolled<true, Activation::kRelu, true>(acc, row0, work, false);
       }
     }
@@ -174,7 +171,9 @@ class Epilogue {
       float v[16];
 #pragma unroll
       for (int i = 0; i < 16; ++i) v[i] = Halves::half_of(acc, half)[i] * p_.epilogue.alpha;
-      if constexpr (kHasBias) add_bias(v, bias, half);
+      if constexpr (kHasBias) {
+        if (!kCopies || p_.bias_pairs) add_bias(v, bias, half);  // kScale: the sum with 0 of -0 would be 0
+      }
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
         if constexpr (kAct == Activation::kRelu) {
