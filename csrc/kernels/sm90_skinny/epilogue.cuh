@@ -129,11 +129,10 @@ __device__ __forceinline__ void finish_warp(const Params& p,
         store_int8(p, v, swapped ? row0 + row : c0 + col, swapped ? c0 + col : row0 + row);
       } else if constexpr (Traits::kGated) {
         finish_gated<typename Traits::T>(p, v, c0 + col, row0 + row);
-      } else if (swapped) {
-        tile::finish<typename Traits::T>(p.epilogue, offset, row0 + row, c0 + col, {0, min(p.cols - c0 - col, 8)}, true,
-                                         v);
-      } else {
-        tile::finish<typename Traits::T>(p.epilogue, offset, c0 + col, row0 + row, {0, min(rows - row, 8)}, true, v);
+      } else {  // one call for both: finish() is most of the epilogue's code
+        const int of_d = swapped ? row0 + row : c0 + col, first = swapped ? c0 + col : row0 + row;
+        const int left = swapped ? p.cols - c0 - col : rows - row;
+        tile::finish<typename Traits::T>(p.epilogue, offset, of_d, first, {0, min(left, 8)}, true, v);
       }
     }
     __syncwarp();
