@@ -92,6 +92,21 @@ __device__ __forceinline__ void finish_parts(const Params& p, const int32_t (&ac
   }
 }
 
+/// Calls use() with the constant whose value `i` is, kFirst <= i < kLast. Registers cannot be indexed at run time.
+template <int kFirst, int kLast, class Use>
+__device__ __forceinline__ void with_constant(int i, const Use& use) {
+  if constexpr (kFirst + 1 == kLast) {
+    use(std::integral_constant<int, kFirst>());
+  } else {
+    constexpr int kMiddle = (kFirst + kLast) / 2;
+    if (i < kMiddle) {
+      with_constant<kFirst, kMiddle>(i, use);
+    } else {
+      with_constant<kMiddle, kLast>(i, use);
+    }
+  }
+}
+
 /// Finishes and stores a warp's sums: 16 rows of W from `row0` on, of which `rows` exist. A lane stores eight elements
 /// that are adjacent in D. They run along the rows of W or, if swapped, along the rows of x. The sums are transposed
 /// between lanes in `patch`, kPatchCols lines of kPatchStride sums.
@@ -106,19 +121,24 @@ __device__ __forceinline__ void finish_warp(const Params& p,
   const bool swapped = !Traits::kGated && p.swapped;
   const int row = swapped ? lane % 16 : lane % 2 * 8;
   const int col = swapped ? lane / 16 * 8 : lane / 2;
-#pragma unroll
-  for (int c0 = 0; c0 < Traits::COLS; c0 += kCols) {
+  // Not unrolled for sums of floats: their epilogue is most of the kernel's code, of which there is one copy then.
+  constexpr int kPieces = Traits::COLS / kCols, kUnroll = std::is_same_v<Sum, float> ? 1 : kPieces;
+#pragma unroll kUnroll
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const int c0 = piece * kCols;
     if (c0 >= p.cols) break;
     Sum* const mine = patch + lane % 4 * 2 * kStride + lane / 4;
+    with_constant<0, kPieces>(piece, [&](auto which) {
 #pragma unroll
-    for (int j = 0; j < kCols / 8; ++j) {
-      const Sum* const from = acc[0] + c0 / 2 + 4 * j;
-      Sum* const at = mine + 8 * j * kStride;
-      at[0] = from[0];
-      at[kStride] = from[1];
-      at[8] = from[2];
-      at[kStride + 8] = from[3];
-    }
+      for (int j = 0; j < kCols / 8; ++j) {
+        const Sum* const from = acc[0] + decltype(which)::value * kCols / 2 + 4 * j;
+        Sum* const at = mine + 8 * j * kStride;
+        at[0] = from[0];
+        at[kStride] = from[1];
+        at[8] = from[2];
+        at[kStride + 8] = from[3];
+      }
+    });
     __syncwarp();
     if (row < rows && col < kCols && c0 + col < p.cols) {
       const Sum* const from = patch + col * kStride + row;
