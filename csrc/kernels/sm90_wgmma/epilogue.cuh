@@ -78,10 +78,8 @@ class Epilogue {
     if constexpr (Traits::kCarries) return store_any(acc, row0, work);  // made for float32 results
     if constexpr (Traits::kCopies) {
       // The choice between TMA and copies is made once a tile. Made for each epilogue tile, it would jump over the code
-      // of the other way every time. Copies take so much code that kScale and kBiasRelu share theirs.
-      if (!p_.store_tma && (p_.finish == Finish::kScale || p_.finish == Finish::kBiasRelu)) {
-        return store_unrolled<true, Activation::kRelu, true>(acc, row0, work, false);
-      }
+      // of the other way every time.
+      if (!p_.store_tma && p_.finish != Finish::kAny) return store_copied(acc, row0, work);
     }
     switch (p_.finish) {
       case Finish::kScale: return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
@@ -158,8 +156,8 @@ class Epilogue {
   }
 
   /// The common epilogues: alpha * v, or act(alpha * v + bias). kAct = kRelu also covers no activation, by a lower
-  /// bound of -infinity. TMA stores the results and clips the part outside of D; with `kCopies` the warps store them.
-  template <bool kHasBias, Activation kAct, bool kCopies = false, class Acc>
+  /// bound of -infinity. TMA stores the results and clips the part outside of D.
+  template <bool kHasBias, Activation kAct, class Acc>
   __device__ __forceinline__ void store_unrolled(const Acc& acc, int row0, const Work& work, bool defer) {
     const float lowest = p_.epilogue.act == Activation::kRelu ? 0.0f : -INFINITY;
     uint32_t bias = 0, ahead = 0;
@@ -167,13 +165,10 @@ class Epilogue {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       if (kHasBias && half % 2 == 0) bias = ahead, ahead = load_bias(half + 2, work);
-      if (kCopies && !is_inside(half, row0, work)) continue;
       float v[16];
 #pragma unroll
       for (int i = 0; i < 16; ++i) v[i] = Halves::half_of(acc, half)[i] * p_.epilogue.alpha;
-      if constexpr (kHasBias) {
-        if (!kCopies || p_.bias_pairs) add_bias(v, bias, half);  // kScale: the sum with 0 of -0 would be 0
-      }
+      if constexpr (kHasBias) add_bias(v, bias, half);
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
         if constexpr (kAct == Activation::kRelu) {
@@ -185,9 +180,37 @@ class Epilogue {
       uint32_t (&packed)[8] = packed_[Traits::kDefers ? half : 0];
       pack(packed, v);
       if (Traits::kDefers && defer && half > 0) continue;
-      send<kCopies>(packed, half, row0, work);
+      send<false>(packed, half, row0, work);
     }
     if constexpr (Traits::kDefers && !Traits::kGrouped) deferred_row0_ = row0, deferred_work_ = work;
+  }
+
+  /// kScale and kBiasRelu where TMA cannot write D. A copy takes much code, so the loop over epilogue tiles is not
+  /// unrolled, and each turn branches to the code that stages its registers.
+  template <class Acc>
+  __device__ __forceinline__ void store_copied(const Acc& acc, int row0, const Work& work) {
+    const float lowest = p_.epilogue.act == Activation::kRelu ? 0.0f : -INFINITY;
+    uint32_t bias = 0, ahead = load_bias(0, work);
+#pragma unroll 1
+    for (int piece = 0; piece < kHalves / 2; ++piece) {
+      bias = ahead, ahead = load_bias(2 * piece + 2, work);
+      if (!is_inside(2 * piece, row0, work)) continue;
+      await_buffer();
+      Halves::template with_piece<0, kHalves / 2>(piece, [&](auto which) {
+#pragma unroll
+        for (int half = 2 * decltype(which)::value; half < 2 * decltype(which)::value + 2; ++half) {
+          float v[16];
+#pragma unroll
+          for (int i = 0; i < 16; ++i) v[i] = Halves::half_of(acc, half)[i] * p_.epilogue.alpha;
+          if (p_.bias_pairs) add_bias(v, bias, half);
+#pragma unroll
+          for (int i = 0; i < 16; ++i) v[i] = ptx::max_or_nan(v[i], lowest);
+          pack(packed_[0], v);
+          stage(packed_[0], half);
+        }
+      });
+      copy_piece(2 * piece, row0, work);
+    }
   }
 
   /// Any epilogue. The loop is not unrolled, because its body is long.
@@ -311,10 +334,7 @@ class Epilogue {
   __device__ __forceinline__ void send(const uint32_t (&packed)[8], int half, int row0, const Work& work) {
     if constexpr (Traits::kSwapped) return send_transposed(packed, half, row0, work);
     if constexpr (Traits::kSymmetric) return send_twice(packed, half, row0, work);
-    if (half % 2 == 0 && reuses_) {
-      if (lane_ == 0) ptx::tma_store_wait_read<Traits::kStagingBuffers - 1>();
-      __syncwarp();
-    }
+    if (half % 2 == 0) await_buffer();
     stage(packed, half);
     if (half % 2 == 0) return;
     const int row = Halves::row_of(half, row0, work), col = Halves::piece_col(half, work);
@@ -326,17 +346,26 @@ class Epilogue {
         return next_buffer();
       }
     }
-    if constexpr (kCopies) {
-      __syncwarp();
-      copy_out<2>(static_cast<T*>(p_.epilogue.d) + offset_of(row, col, work), half - 1, row, col);
-    } else {
-      ptx::fence_proxy_async();
-      __syncwarp();
-      if (lane_ == 0) {
-        ptx::tma_store(&p_.d, buffer(), {col, row, matrix_of(work), work.outer});
-        ptx::tma_store_commit();
-      }
+    if constexpr (kCopies) return copy_piece(half - 1, row0, work);
+    ptx::fence_proxy_async();
+    __syncwarp();
+    if (lane_ == 0) {
+      ptx::tma_store(&p_.d, buffer(), {col, row, matrix_of(work), work.outer});
+      ptx::tma_store_commit();
     }
+    next_buffer();
+  }
+  /// Waits until the next buffer may be written.
+  __device__ __forceinline__ void await_buffer() const {
+    if (!reuses_) return;
+    if (lane_ == 0) ptx::tma_store_wait_read<Traits::kStagingBuffers - 1>();
+    __syncwarp();
+  }
+  /// Copies the staged epilogue tile that begins with subtile `half` to D.
+  __device__ __forceinline__ void copy_piece(int half, int row0, const Work& work) {
+    const int row = Halves::row_of(half, row0, work), col = Halves::piece_col(half, work);
+    __syncwarp();
+    copy_out<2>(static_cast<T*>(p_.epilogue.d) + offset_of(row, col, work), half, row, col);
     next_buffer();
   }
   /// SwapAB: an epilogue tile is 64 rows of D, and a warp has 32 bytes of each row. The warpgroup's four warps stage it
