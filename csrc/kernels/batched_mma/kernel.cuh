@@ -22,6 +22,7 @@
 #include "tile/epilogue.cuh"
 #include "tile/smem_operand.cuh"
 #include "tile/unaligned.cuh"
+#include "tile/with_constant.cuh"
 
 namespace hgemm::batched_mma {
 
@@ -362,16 +363,18 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::RESIDENT) kernel(con
       continue;
     }
     const tile::BatchOffset offset{problem.offset(p.epilogue.d_batch), problem.offset(p.epilogue.c_batch)};
-#pragma unroll
+#pragma unroll 1  // emit_slice() is most of a kernel's code: one copy of it
     for (int i = 0; i < MI; ++i) {
       if (warp_m + 16 * i >= p.m) break;
+      tile::with_constant<0, MI>(i, [&](auto which) {
 #pragma unroll
-      for (int j = 0; j < 2 * NJ; ++j) {
-        const float (&v)[4] = acc[i][j];
-        float* const to = sums + lane / 4 * Traits::kSumRow + j * 8 + lane % 4 * 2;
-        *reinterpret_cast<float2*>(to) = make_float2(v[0], v[1]);
-        *reinterpret_cast<float2*>(to + 8 * Traits::kSumRow) = make_float2(v[2], v[3]);
-      }
+        for (int j = 0; j < 2 * NJ; ++j) {
+          const float (&v)[4] = acc[decltype(which)::value][j];
+          float* const to = sums + lane / 4 * Traits::kSumRow + j * 8 + lane % 4 * 2;
+          *reinterpret_cast<float2*>(to) = make_float2(v[0], v[1]);
+          *reinterpret_cast<float2*>(to + 8 * Traits::kSumRow) = make_float2(v[2], v[3]);
+        }
+      });
       __syncwarp();
       tile::emit_slice<T, 16, WN>(p.epilogue, offset, nullptr, warp_m + 16 * i, warp_n, sums, Traits::kSumRow);
       __syncwarp();

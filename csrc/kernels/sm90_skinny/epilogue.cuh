@@ -12,6 +12,7 @@
 #include "ptx/smem_addr.cuh"
 #include "tile/epilogue.cuh"
 #include "tile/fast_activation.cuh"
+#include "tile/with_constant.cuh"
 
 namespace hgemm::sm90_skinny {
 
@@ -92,21 +93,6 @@ __device__ __forceinline__ void finish_parts(const Params& p, const int32_t (&ac
   }
 }
 
-/// Calls use() with the constant whose value `i` is, kFirst <= i < kLast. Registers cannot be indexed at run time.
-template <int kFirst, int kLast, class Use>
-__device__ __forceinline__ void with_constant(int i, const Use& use) {
-  if constexpr (kFirst + 1 == kLast) {
-    use(std::integral_constant<int, kFirst>());
-  } else {
-    constexpr int kMiddle = (kFirst + kLast) / 2;
-    if (i < kMiddle) {
-      with_constant<kFirst, kMiddle>(i, use);
-    } else {
-      with_constant<kMiddle, kLast>(i, use);
-    }
-  }
-}
-
 /// Finishes and stores a warp's sums: 16 rows of W from `row0` on, of which `rows` exist. A lane stores eight elements
 /// that are adjacent in D. They run along the rows of W or, if swapped, along the rows of x. The sums are transposed
 /// between lanes in `patch`, kPatchCols lines of kPatchStride sums.
@@ -128,7 +114,7 @@ __device__ __forceinline__ void finish_warp(const Params& p,
     const int c0 = piece * kCols;
     if (c0 >= p.cols) break;
     Sum* const mine = patch + lane % 4 * 2 * kStride + lane / 4;
-    with_constant<0, kPieces>(piece, [&](auto which) {
+    tile::with_constant<0, kPieces>(piece, [&](auto which) {
 #pragma unroll
       for (int j = 0; j < kCols / 8; ++j) {
         const Sum* const from = acc[0] + decltype(which)::value * kCols / 2 + 4 * j;

@@ -43,21 +43,6 @@ struct Halves {
     if constexpr (Traits::kEdged && is_edge<Acc>) return acc[half / 4] + half % 4 * 16;
     return acc[half / 2 / kPiecesPerRow] + first_column(half / 2 % kPiecesPerRow) / 2 + half % 2 * 16;
   }
-  /// Calls use() with the constant whose value `piece` is, kFirst <= piece < kLast. Registers cannot be indexed at run
-  /// time, so comparisons find the constant.
-  template <int kFirst, int kLast, class Use>
-  static __device__ __forceinline__ void with_piece(int piece, const Use& use) {
-    if constexpr (kFirst + 1 < kLast) {
-      constexpr int kMiddle = (kFirst + kLast) / 2;
-      if (piece < kMiddle) {
-        with_piece<kFirst, kMiddle>(piece, use);
-      } else {
-        with_piece<kMiddle, kLast>(piece, use);
-      }
-    } else {
-      use(std::integral_constant<int, kFirst>());
-    }
-  }
   /// Copies subtile `half` of the accumulators, with kFirst <= half < kLast, to `v`. Registers cannot be indexed at run
   /// time, so comparisons find the subtile.
   template <int kFirst, int kLast, class Acc>

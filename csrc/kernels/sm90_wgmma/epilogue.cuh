@@ -25,6 +25,7 @@
 #include "tile/chunk.cuh"
 #include "tile/epilogue.cuh"
 #include "tile/fast_activation.cuh"
+#include "tile/with_constant.cuh"
 
 namespace hgemm::sm90_wgmma {
 
@@ -196,7 +197,7 @@ class Epilogue {
       bias = ahead, ahead = load_bias(2 * piece + 2, work);
       if (!is_inside(2 * piece, row0, work)) continue;
       await_buffer();
-      Halves::template with_piece<0, kHalves / 2>(piece, [&](auto which) {
+      tile::with_constant<0, kHalves / 2>(piece, [&](auto which) {
 #pragma unroll
         for (int half = 2 * decltype(which)::value; half < 2 * decltype(which)::value + 2; ++half) {
           float v[16];
