@@ -35,9 +35,9 @@ LADDER_TOO = (
 TORCH_TARGET_VERSION = "0x020a000000000000"  # LibTorch stable ABI as of torch 2.10
 
 #: The kernels of a family that are compiled to one object; one in other families. "family/int8" has the kernels of the
-#: family's int8_list.h. nvcc takes 3 to 4 seconds to read the headers of an object, and up to 110 for one of the largest
-#: kernels. More kernels in an object would save little more, and an object of several large ones would be the last that
-#: a machine with many cores waits for.
+#: family's int8_list.h. nvcc takes 3 to 4 seconds to read the headers of an object, and up to 110 for one of the
+#: largest kernels. More kernels in an object would save little more, and an object of several large ones would be the
+#: last that a machine with many cores waits for.
 KERNELS_IN_OBJECT = {
     "batched_mma": 2,
     "simt_gemv": 2,
