@@ -97,10 +97,10 @@ __device__ __forceinline__ void finish_parts(const Params& p, const int32_t (&ac
 /// that are adjacent in D. They run along the rows of W or, if swapped, along the rows of x. The sums are transposed
 /// between lanes in `patch`, kPatchCols lines of kPatchStride sums.
 template <class Traits>
-__device__ __forceinline__ void finish_warp(const Params& p,
-                                            const typename Traits::Sum (&acc)[Traits::PARTS][Traits::kWarpCols / 2],
-                                            typename Traits::Sum* patch, int row0, int rows, tile::BatchOffset offset) {
-  if constexpr (Traits::kTransposes) return finish_parts<Traits>(p, acc, patch, row0, rows);
+__device__ __forceinline__ void finish_pieces(const Params& p,
+                                              const typename Traits::Sum (&acc)[Traits::PARTS][Traits::kWarpCols / 2],
+                                              typename Traits::Sum* patch, int row0, int rows,
+                                              tile::BatchOffset offset) {
   using Sum = typename Traits::Sum;
   constexpr int kCols = Traits::kPatchCols, kStride = Traits::kPatchStride;
   const int lane = threadIdx.x % 32;
@@ -142,6 +142,18 @@ __device__ __forceinline__ void finish_warp(const Params& p,
       }
     }
     __syncwarp();
+  }
+}
+
+/// Finishes and stores a warp's sums, of which `rows` rows of W from `row0` on exist.
+template <class Traits>
+__device__ __forceinline__ void finish_warp(const Params& p,
+                                            const typename Traits::Sum (&acc)[Traits::PARTS][Traits::kWarpCols / 2],
+                                            typename Traits::Sum* patch, int row0, int rows, tile::BatchOffset offset) {
+  if constexpr (Traits::kTransposes) {
+    finish_parts<Traits>(p, acc, patch, row0, rows);
+  } else {
+    finish_pieces<Traits>(p, acc, patch, row0, rows, offset);
   }
 }
 
