@@ -287,6 +287,40 @@ def test_hopper_rings_are_as_deep_as_they_fit() -> None:
             assert ("NN" in v.layouts) == (bn % 16 == 0 and stages * rounded_stage + beside <= most), v.name
 
 
+@pytest.mark.parametrize(
+    ("batch", "n", "k", "layout", "dtype", "chosen"),
+    [
+        (935, 96, 136, "NT", torch.float16, "torch"),
+        (148, 496, 81, "NT", torch.bfloat16, "torch"),
+        (95, 1200, 203, "NT", torch.float16, "torch"),
+        (160, 78, 2152, "NN", torch.bfloat16, "gemv_m1"),
+        (75, 137, 2008, "NN", torch.float16, "gemv_m1"),
+        (1008, 56, 88, "NT", torch.float32, "torch"),
+        (6030, 49, 132, "NT", torch.float32, "torch"),
+    ],
+)
+def test_batches_of_vectors_run_where_they_were_measured_to_be_faster(
+    batch: int, n: int, k: int, layout: str, dtype: torch.dtype, chosen: str
+) -> None:
+    explanation = hgemm_ops.explain(M=1, N=n, K=k, batch=batch, layout=layout, dtype=dtype, arch="sm_90")
+    assert explanation.chosen == chosen
+
+
+@pytest.mark.parametrize(
+    ("batch", "m", "n", "k", "is_torchs"),
+    [
+        (23, 384, 384, 64, True),
+        (8, 384, 256, 96, True),
+        (64, 192, 384, 64, True),
+        (16, 512, 512, 512, False),
+        (8, 1024, 1024, 1024, False),
+    ],
+)
+def test_small_batches_of_float32_are_not_split(batch: int, m: int, n: int, k: int, is_torchs: bool) -> None:
+    explanation = hgemm_ops.explain(M=m, N=n, K=k, batch=batch, dtype=torch.float32, float32="split", arch="sm_90")
+    assert (explanation.chosen == "torch") == is_torchs
+
+
 def test_forced_torch() -> None:
     explanation = hgemm_ops.explain(M=4097, N=4097, K=4097, arch="sm_90", variant="torch")
     assert (explanation.chosen, explanation.source) == ("torch", "forced")

@@ -35,6 +35,8 @@ constexpr int kBlocksPerSm = 4;
 // in a 128-byte line.
 constexpr double kNarrowRateK = 0.7;
 constexpr double kNarrowRateMN = 0.65;
+// From this K on, batches of an unaligned MN-major W reach the aligned rate.
+constexpr int64_t kLongBatchK = 64;
 constexpr int kMaxPasses = 16;
 constexpr int kFewSlices = 8;  // more slices only where SMs would otherwise be idle
 
@@ -98,15 +100,19 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 }
 
 /// Returns the time to read and write the bytes at the kernel's rate, or at a lower rate where there are too few blocks
-/// to reach it. It is at least the time of the blocks, one wave after the other.
+/// to reach it. It is at least the time of the blocks, one wave after the other. In batches, whose K is often short,
+/// the lanes that find no k in the last round of loads along K count as if they read.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const ShortSide sides = short_side_of(p);
-  const bool k_major = sides.w_major == Major::kK;
+  const bool k_major = sides.w_major == Major::kK, is_batch = p.batches() > 1;
   const double blocks = static_cast<double>(s.tiles) * s.slices * static_cast<double>(p.batches());
-  const double share = dram_share(facts) * (sides.wide ? 1.0 : k_major ? kNarrowRateK : kNarrowRateMN);
+  const double narrow_rate = k_major ? kNarrowRateK : is_batch && p.k >= kLongBatchK ? 1.0 : kNarrowRateMN;
+  const double share = dram_share(facts) * (sides.wide ? 1.0 : narrow_rate);
+  const int64_t round_k = 8 * s.lanes * s.warps, k = std::max<int64_t>(p.k + (sides.wide ? 0 : 7), 1);
+  const double padding = is_batch && k_major ? static_cast<double>(ceil_div(k, round_k) * round_k) / k : 1.0;
   const double stream_us =
-      dram_bytes(p) / (std::min((k_major ? line.rate_k : line.rate_mn) * share, blocks * kBlockRate) * 1e3);
+      padding * dram_bytes(p) / (std::min((k_major ? line.rate_k : line.rate_mn) * share, blocks * kBlockRate) * 1e3);
   const double blocks_us = kBlockUs * blocks / (facts.sm_count * kBlocksPerSm);
   return kFixedUs + (s.slices > 1 ? kSplitUs : 0.0) + std::max(stream_us, blocks_us);
 }

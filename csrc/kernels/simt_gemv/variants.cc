@@ -103,11 +103,16 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
 
 /// Returns the time to read and write the bytes at the line's rate, or at a lower rate where there are too few blocks
 /// to reach it. Shapes outside the timed range get a longer prediction, so that they are left to torch unless torch is
-/// expected to be much slower.
+/// expected to be much slower. In batches of a K-major W, whose K is often short, the lanes that find no k in the last
+/// round of loads count as if they read.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const bool k_major = short_side_of(p).w_major == Major::kK;
-  const double bytes = dram_bytes(p);
+  constexpr int64_t kRoundK = 32 * simt_gemv::kStepK;
+  const double padding = k_major && p.batches() > 1
+                             ? static_cast<double>(ceil_div(p.k, kRoundK) * kRoundK) / std::max<int64_t>(p.k, 1)
+                             : 1.0;
+  const double bytes = padding * dram_bytes(p);
   const double blocks = static_cast<double>(s.tiles) * s.slices * static_cast<double>(p.batches());
   const double rate = std::min(line.rate * dram_share(facts), blocks * (k_major ? kBlockRate : kBlockRateMn));
   const double fixed = k_major ? kFixedUs : kFixedMnUs + kColUs * line.tile.bn;

@@ -23,6 +23,7 @@ using sm90_split::Schedule;
 
 // Fitted to 168 timings on an H200. The predictions are 3.8 % off (root mean square).
 constexpr double kStartUs = 2.5;       // both launches, first barriers, first stages
+constexpr double kBatchUs = 4.0;       // more in a batch, for both launches together
 constexpr double kSplitShare = 0.90;   // share of the read bandwidth that making three planes reaches
 constexpr double kScaledShare = 0.41;  // the same of two planes: 45 timings on an H200
 constexpr double kColumnUs = 0.027;    // per column of a tile: the last wait, the epilogue, the stores
@@ -108,6 +109,10 @@ double pass_us(const Problem& p, const DeviceFacts& facts, const Line& line, boo
   return tile::split::pass_bytes(p, shares, line.planes) / (line.pass_share() * dram_gbs(facts) * 1e3);
 }
 
+double start_us(const Problem& p) {
+  return kStartUs + (p.batches() > 1 ? kBatchUs : 0.0);
+}
+
 Launch in_one_slab(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Plan whole = plan(p, facts, line);
   const bool shares = tile::split::shares_planes(p);
@@ -115,7 +120,7 @@ Launch in_one_slab(const Problem& p, const DeviceFacts& facts, const Line& line)
           .slices = false,
           .extra = extra_bytes(whole.schedule, line),
           .schedule = whole.schedule,
-          .us = kStartUs + pass_us(p, facts, line, shares) + whole.gemm_us};
+          .us = start_us(p) + pass_us(p, facts, line, shares) + whole.gemm_us};
 }
 
 /// Slabs of rows and columns. Most slabs of x @ x.T are off the diagonal and compute all of their tiles.
@@ -136,7 +141,7 @@ Launch in_slabs(Problem p, const DeviceFacts& facts, const Line& line) {
           .slices = false,
           .extra = 0,
           .schedule = kOneSlice,
-          .us = kStartUs + pass_us(p, facts, line, false) + unsliced.gemm_us + slabs.extra_us};
+          .us = start_us(p) + pass_us(p, facts, line, false) + unsliced.gemm_us + slabs.extra_us};
 }
 
 /// Parts of K. slabs.count is 0 where the order of summation must be one, or the parts would be short.
