@@ -310,11 +310,11 @@ def test_a_stream_of_its_own_and_threads_of_work_behind_it() -> None:
 
 
 def test_torch_computes_what_there_is_no_memory_for() -> None:
-    """The transposed copy of B takes 64 MiB, the result 4 MiB."""
+    """The transposed copy of B takes 64 MiB, the result 8 MiB."""
     code = """
 import torch
 from hgemm_ops import use_custom_gemm
-a = torch.ones(128, 8192, dtype=torch.int8, device="cuda")
+a = torch.ones(256, 8192, dtype=torch.int8, device="cuda")
 b = torch.ones(8192, 8192, dtype=torch.int8, device="cuda")
 torch._int_mm(a, b)
 torch.cuda.synchronize()
