@@ -31,6 +31,7 @@ from hgemm_ops._variants import VariantInfo, variants
 from hgemm_ops.nn import fuse_projections, linear_gated, unfuse_projections
 from hgemm_ops.ops import ladder as _ladder
 from hgemm_ops.ops.flops import flop_formulas
+from hgemm_ops.ops.schema import NAMESPACE as _NAMESPACE
 
 __version__ = "0.1.0"
 
@@ -58,6 +59,7 @@ __all__ = [
 
 _library.configure_logging()
 if _library.load():
+    _native.register_ops(_NAMESPACE)
     _ladder.define_ops()  # first, because it adds kernels to the list that the next line reads
     _variants.define_ops()
     _native.on_first_use(_tables.ensure)

@@ -163,6 +163,7 @@ _FindFn = ctypes.CFUNCTYPE(c_void_p)
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_abi": (c_int, [POINTER(c_int32), c_int]),
     "hgemm_last_error": (c_char_p, []),
+    "hgemm_register_ops": (c_char_p, [c_char_p]),
     "hgemm_variant_count": (c_int, []),
     "hgemm_variant_info": (c_int, [c_int, POINTER(VariantInfo)]),
     "hgemm_find_variant": (c_int, [c_char_p]),
@@ -245,6 +246,13 @@ def check(status: int, error: type[Exception] = RuntimeError) -> None:
     """Raises ``error`` with the library's message if ``status`` is not 0."""
     if status != 0:
         raise error(lib().hgemm_last_error().decode())
+
+
+def register_ops(namespace: str) -> None:
+    """Registers the CUDA implementations of the ops as those of ``torch.ops.<namespace>``. RuntimeError if it fails."""
+    error: bytes | None = lib().hgemm_register_ops(namespace.encode())
+    if error is not None:
+        raise RuntimeError(error.decode())
 
 
 @functools.cache

@@ -183,6 +183,12 @@ HGEMM_API int hgemm_abi(int32_t* sizes, int capacity);
 /* Returns this thread's last message. It is valid until the thread's next failure. */
 HGEMM_API const char* hgemm_last_error(void);
 
+/* Registers the CUDA implementations of the ops as torch.ops.<name_space>, for the rest of the process. Defined in
+   torch/ops.cc. The name is chosen at run time, so that two copies of this library can serve one process, each with
+   ops of its own. A second call with one name does nothing. Only one thread at a time may call it. Returns null, or
+   the error's text. */
+HGEMM_API const char* hgemm_register_ops(const char* name_space);
+
 /* Returns 1, or 0 for a build with HGEMM_CUDA_ARCHS=none, which can launch no kernel. */
 HGEMM_API int hgemm_has_device_code(void);
 

@@ -4,10 +4,14 @@
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
+#include <exception>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "core/activation.h"
 #include "core/device.h"
+#include "dispatch/c_api.h"
 #include "dispatch/context.h"
 #include "dispatch/devices.h"
 #include "dispatch/grouped.h"
@@ -566,26 +570,46 @@ void grouped_mm(StableIValue* stack, uint64_t, uint64_t) {
   stack[0] = give(run_grouped(std::move(call)));
 }
 
+/// An implementation of an op, in the calling convention of the stable ABI.
+using Boxed = void (*)(StableIValue* stack, uint64_t inputs, uint64_t outputs);
+
+void implement(TorchLibraryHandle library, const std::string& name, Boxed implementation) {
+  check(torch_library_impl(library, name.c_str(), implementation, TORCH_ABI_VERSION), "torch_library_impl");
+}
+
 template <Op kOp>
-void implement(torch::stable::detail::StableLibrary& library) {
-  const std::string name = op_name(kOp);
-  library.impl(name.c_str(), functional<kOp>);
-  library.impl((name + ".out").c_str(), out_variant<kOp>);
+void implement(TorchLibraryHandle library) {
+  implement(library, op_name(kOp), functional<kOp>);
+  implement(library, std::string(op_name(kOp)) + ".out", out_variant<kOp>);
+}
+
+void register_ops(const char* name_space) {
+  TorchLibraryHandle library = nullptr;  // never deleted: its registrations would end with it
+  check(aoti_torch_library_init_impl(name_space, "CUDA", __FILE__, __LINE__, &library), "library_init_impl");
+  implement<Op::kMatmul>(library);
+  implement<Op::kMm>(library);
+  implement<Op::kBmm>(library);
+  implement<Op::kAddmm>(library);
+  implement<Op::kBaddbmm>(library);
+  implement<Op::kLinear>(library);
+  implement(library, "linear_save", linear_save);
+  implement(library, "linear_gated", linear_gated);
+  implement(library, "gate", gate);
+  implement(library, "grouped_mm", grouped_mm);
 }
 
 }  // namespace
 }  // namespace hgemm
 
-STABLE_TORCH_LIBRARY_IMPL(hgemm, CUDA, library) {
-  using hgemm::Op;
-  hgemm::implement<Op::kMatmul>(library);
-  hgemm::implement<Op::kMm>(library);
-  hgemm::implement<Op::kBmm>(library);
-  hgemm::implement<Op::kAddmm>(library);
-  hgemm::implement<Op::kBaddbmm>(library);
-  hgemm::implement<Op::kLinear>(library);
-  library.impl("linear_save", hgemm::linear_save);
-  library.impl("linear_gated", hgemm::linear_gated);
-  library.impl("gate", hgemm::gate);
-  library.impl("grouped_mm", hgemm::grouped_mm);
+const char* hgemm_register_ops(const char* name_space) {
+  static auto& registered = *new std::set<std::string>;
+  static std::string error;
+  try {
+    if (!registered.count(name_space)) hgemm::register_ops(name_space);
+    registered.insert(name_space);
+    return nullptr;
+  } catch (const std::exception& e) {
+    error = e.what();
+    return error.c_str();
+  }
 }
