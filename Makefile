@@ -5,8 +5,9 @@
 # GPU. Every other target builds all architectures and the ladder, which `make demo` then takes.
 PYTHON ?= python3
 VENV ?= .venv
-# Releases of torch that the wheel has csrc/aten compiled for; each is downloaded for its headers. A CUDA 12 wheel: the same with
-# the CUDA_HOME of a CUDA 12 toolkit.
+# Releases of torch that the wheel has csrc/aten compiled for; each is downloaded for its headers. A wheel for CUDA 12.8 beside the
+# one for CUDA 13: make wheel CUDA_HOME=/usr/local/cuda-12.8 DIST=dist/cu128
+DIST ?= dist
 TORCHES ?= 2.10.0 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
 BIN := $(if $(VENV),$(VENV)/bin/)
 PY := $(if $(VENV),$(VENV)/bin/python,$(PYTHON))
@@ -18,7 +19,7 @@ CPP := $(shell find csrc -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name 
 RECIPE := setup.py pyproject.toml hgemm_ops/_aten_build.py $(wildcard build_tools/*.py)
 LISTS := $(shell find csrc -name '*.inc' -o -name '*.inc.xz')
 
-.PHONY: demo test lint bench build wheel docs
+.PHONY: demo test lint bench build wheel hub docs
 
 demo: $(or $(wildcard $(BUILT)),$(LIGHT_BUILT)) ; $(PY) -m integration.demo
 
@@ -42,9 +43,12 @@ docs: $(or $(VENV),build)/.docs/.installed
 
 wheel: build
 	$(PY) -m pip install -q -r requirements/wheel.txt
-	rm -rf build/wheel build/lib.* build/lib build/bdist.*
+	rm -rf build/wheel build/lib.* build/lib build/bdist.* $(DIST)/hgemm_ops-*.whl
 	HGEMM_OPS_TORCHES="$(TORCHES)" $(PY) -m pip wheel -q --no-deps --no-build-isolation -w build/wheel .
-	PATH="$(abspath $(BIN)):$$PATH" $(PY) -m auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' -w dist build/wheel/*.whl
+	PATH="$(abspath $(BIN)):$$PATH" $(PY) -m auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' -w $(DIST) build/wheel/*.whl
+
+# A kernel for the library `kernels` (hub/README.md), beside those that dist/hub has for other CUDA releases.
+hub: wheel ; $(PY) -m build_tools.hub $(DIST)/hgemm_ops-*.whl dist/hub
 
 # $(call install,REQUIREMENTS): into the environment, and a compiler where kernels are to be built and there is none.
 define install

@@ -1,0 +1,33 @@
+"""The matmuls of hgemm_ops as a kernel for the ``kernels`` library.
+
+    hgemm = kernels.get_local_kernel(Path("dist/hub"))
+    y = hgemm.linear(x, weight, bias, activation="gelu")
+
+``build_tools/hub.py`` puts this module in the place of the package's ``__init__.py``, and renames the package and the
+namespace of its ops to the kernel's id. A process may therefore load several kernels, and import ``hgemm_ops`` too.
+
+The kernel has functions and a layer alone. It changes no operator of torch: ``use_custom_gemm()`` and the command
+``hgemm`` are the installed package's. It reads the environment variables of the package, but ``HGEMM_OPS_ENABLE`` and
+``HGEMM_OPS_LOG``.
+"""
+
+from hgemm_ops import _library, _native, _override, _tables, _tuning, _variants
+from hgemm_ops._api import linear, matmul
+from hgemm_ops._explain import explain
+from hgemm_ops._grouped import grouped_mm
+from hgemm_ops._variants import variants
+from hgemm_ops.ops.schema import NAMESPACE
+
+from . import layers
+
+__version__ = "{version}"
+
+__all__ = ["explain", "grouped_mm", "layers", "linear", "matmul", "variants"]
+
+if _library.load():
+    _native.register_ops(NAMESPACE)
+    _native.on_first_use(_tables.ensure)
+    _native.on_allocation_failed(_override.allocate_function)
+    _native.log()
+_variants.apply_environment()
+_tuning.apply_environment()
