@@ -57,8 +57,8 @@ def compile_host(cuda: Path, directory: Path) -> list[str]:
     return [source.name for source in sources if subprocess.run([*command, source]).returncode]
 
 
-def assemble(name: str, ptxas: Path, isa: str, directory: Path) -> str:
-    """Compiles a file of kernels to PTX and assembles it with ``ptxas``.
+def assemble(name: str, ptxas: Path, isa: str, directory: Path, most: int | None = None) -> str:
+    """Compiles a file of kernels to PTX and assembles it with ``ptxas``, at most ``most`` of its units.
 
     Returns the assembler's error, or "" where there is none.
     """
@@ -69,7 +69,7 @@ def assemble(name: str, ptxas: Path, isa: str, directory: Path) -> str:
     ptx, cubin = directory / "kernels.ptx", directory / "kernels.cubin"
     flags = ["-std=c++17", "-O3", "-ptx", f"-arch=compute_{arch}", f"-I{CSRC}"]
     serialised = 0
-    for _, unit in ninja.units(CSRC / name, directory):
+    for _, unit in ninja.units(CSRC / name, directory)[:most]:
         subprocess.run([home / "bin" / "nvcc", *flags, "-o", ptx, unit], check=True)
         ptx.write_text(re.sub(r"^\.version .*$", f".version {isa}", ptx.read_text(), count=1, flags=re.MULTILINE))
         run = subprocess.run([ptxas, f"-arch=sm_{arch}", "-o", cubin, ptx], capture_output=True, text=True)
@@ -86,13 +86,14 @@ def assemble(name: str, ptxas: Path, isa: str, directory: Path) -> str:
 @click.option(
     "--kernels", multiple=True, default=("kernels/sm90_skinny/instances.cu",), show_default=True, help="Of csrc/."
 )
-def main(release: str, kernels: tuple[str, ...]) -> None:
+@click.option("--units", type=click.IntRange(1), help="At most so many of the units that each file is compiled in.")
+def main(release: str, kernels: tuple[str, ...], units: int | None) -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         cuda = install(release, directory)
         failed = compile_host(cuda, directory)
         for kernel in kernels:
-            error = assemble(kernel, cuda / "cuda_nvcc" / "bin" / "ptxas", PTX_ISA[release], directory)
+            error = assemble(kernel, cuda / "cuda_nvcc" / "bin" / "ptxas", PTX_ISA[release], directory, units)
             failed += [f"{kernel}: {error}"] if error else []
     if failed:
         raise click.ClickException(f"CUDA {release} does not take {'; '.join(failed)}")
