@@ -213,7 +213,8 @@ double tiny_batch_us(const Problem& p, const DeviceFacts& facts, const Chip& chi
   const double speed = facts.sm_count * chip.clock_ghz / (timed.facts.sm_count * timed.clock_ghz);
   const double matrices_us = ns * 1e-3 * static_cast<double>(p.batches()) / speed;
   const double memory_us = dram_bytes(p) / (dram_gbs(facts) * 1e3 * kTinyStreamShare);
-  return kTinyStartUs + std::hypot(matrices_us, memory_us);
+  // Not std::hypot, which would need glibc 2.35: Red Hat Enterprise Linux 9 has 2.34.
+  return kTinyStartUs + std::sqrt(matrices_us * matrices_us + memory_us * memory_us);
 }
 
 /// An int8 product takes the longest of its math, its bytes, and the k of a tile, one after the other, for torch never
