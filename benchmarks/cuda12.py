@@ -5,8 +5,8 @@ host code of launchers and tensor maps against the old headers. The toolkit at h
 and the old ptxas assembles this PTX as its own PTX ISA. An instruction or a function that CUDA 12 lacks is an error.
 Everything is downloaded to a temporary directory.
 
-12.0 lacks st.async. 12.1 to 12.8 take everything, but serialise wgmma (C7515) in every kernel of sm90_skinny. 12.9 does
-not.
+12.0 lacks st.async. 12.1 to 12.8 take everything, but serialise wgmma (C7515) in every kernel of sm90_skinny, and 12.8
+also in kernels of sm90_wgmma. 12.9 does not.
 """
 
 from __future__ import annotations
