@@ -62,7 +62,8 @@ struct Product {
   const Scalar* alpha = nullptr;
   Activation act = Activation::kNone;
   std::optional<ScalarType> out_dtype = std::nullopt;
-  bool is_int8 = false;  // _int_mm: int8 operands and an int32 result
+  bool is_int8 = false;       // _int_mm: int8 operands and an int32 result
+  bool conjugates_a = false;  // vdot: a is conjugated, if it is complex
 };
 
 /// The DType of a torch dtype, or -1: either torch has no matmul of such tensors, or the report has no name for the
@@ -103,12 +104,16 @@ bool has_names(const AnyTensor& t) {
   }
 }
 
-/// Whether a tensor's values are what its memory and strides say: not lazily conjugated or negated, and not a tensor of
-/// zeros without memory. Tensors with named dimensions are not plain either.
-bool is_plain(const Tensor& t) {
-  constexpr c10::DispatchKeySet kLazy{c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
-                                      c10::DispatchKey::ZeroTensor};
+/// Whether a tensor's values are what its memory, its strides and is_conj() say: not lazily negated, and not a tensor
+/// of zeros without memory. Tensors with named dimensions are not plain either.
+bool is_plain_or_conjugated(const Tensor& t) {
+  constexpr c10::DispatchKeySet kLazy{c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor};
   return !t.key_set().has_any(kLazy) && !has_names(t);
+}
+
+/// The same, and not lazily conjugated.
+bool is_plain(const Tensor& t) {
+  return is_plain_or_conjugated(t) && !t.key_set().has(c10::DispatchKey::Conjugate);
 }
 
 /// Whether the operands of an Op::kMatmul are those of dot or addmv. Op::kMatmul stands for these ops here, but its own
@@ -160,15 +165,27 @@ bool is_product(const Product& p, const Tensor& out) {
 
 /// Whether the call has an alpha and a beta that the plan needs: those of dtypes that a kernel may take.
 bool has_scalars(const Product& p) {
-  return p.c != nullptr && dtype_of(p.a->scalar_type()) <= static_cast<int32_t>(DType::kF32);
+  return p.c != nullptr && dtype_of(p.a->scalar_type()) <= static_cast<int32_t>(DType::kC64);
+}
+
+/// Whether alpha or beta is complex. Torch takes such ones for complex tensors alone.
+bool has_complex_scalars(const Product& p) {
+  return has_scalars(p) && (p.beta->isComplex() || p.alpha->isComplex());
+}
+
+/// Whether the plan may use the call's alpha and beta.
+bool has_real_scalars(const Product& p) {
+  return has_scalars(p) && !has_complex_scalars(p);
 }
 
 /// The reason why torch must compute the call, whatever the dispatcher would decide; HGEMM_LEFT_NOT where there is
 /// none.
 HgemmLeft reason_for_torch(const Product& p, const Tensor& out, double alpha, double beta) {
-  if (!is_plain(*p.a) || !is_plain(*p.b) || (p.c != nullptr && !is_plain(*p.c)) || (out.defined() && !is_plain(out))) {
+  if (!is_plain_or_conjugated(*p.a) || !is_plain_or_conjugated(*p.b) || (p.c != nullptr && !is_plain(*p.c)) ||
+      (out.defined() && !is_plain(out))) {
     return HGEMM_LEFT_TENSOR;
   }
+  if (has_complex_scalars(p)) return HGEMM_LEFT_SCALAR;
   if (alpha == 0) return HGEMM_LEFT_ALPHA;
   if (p.act != Activation::kNone && p.act != Activation::kRelu) return HGEMM_LEFT_GELU;
   if (out.defined() && (!out.is_contiguous() || overlaps(out, *p.a) || overlaps(out, *p.b) ||
@@ -187,8 +204,8 @@ HgemmProduct question_of(const Product& p, const Tensor& out) {
   product.c.ndim = product.d.ndim = -1;
   if (p.c != nullptr) product.c = operand(*p.c);
   if (out.defined()) product.d = operand(out);
-  product.beta = has_scalars(p) ? p.beta->toDouble() : 1;
-  product.alpha = has_scalars(p) ? p.alpha->toDouble() : 1;
+  product.beta = has_real_scalars(p) ? p.beta->toDouble() : 1;
+  product.alpha = has_real_scalars(p) ? p.alpha->toDouble() : 1;
   product.op = static_cast<int32_t>(p.op);
   product.act = static_cast<int32_t>(p.act);
   product.out_dtype = dtype_of(p.out_dtype.value_or(type));
@@ -196,15 +213,19 @@ HgemmProduct question_of(const Product& p, const Tensor& out) {
   product.in_backward = torch::autograd::get_current_graph_task_id() != -1;
   product.allows_tf32 = type == ScalarType::Float && allows_tf32();
   product.left = reason_for_torch(p, out, product.alpha, product.beta);
+  product.conjugated = p.a->is_complex() ? (p.a->is_conj() != p.conjugates_a) | p.b->is_conj() << 1 : 0;
   TORCH_CHECK(aoti_torch_get_current_cuda_stream(product.ordinal, &product.stream) == 0,
               "hgemm: torch has no current CUDA stream");
   return product;
 }
 
-/// The contiguous copy of an operand that a kernel needs; undefined where it needs none.
+/// The contiguous copy of an operand's memory that a kernel needs; undefined where it needs none. The kernel conjugates
+/// the elements of a tensor that is lazily conjugated.
 Tensor copy_of(const Tensor& t, const HgemmCopy& copy) {
   if (copy.needed == 0) return {};
-  return t.as_strided(at::IntArrayRef(copy.sizes, copy.ndim), at::IntArrayRef(copy.strides, copy.ndim)).contiguous();
+  return (t.is_conj() ? t.conj() : t)
+      .as_strided(at::IntArrayRef(copy.sizes, copy.ndim), at::IntArrayRef(copy.strides, copy.ndim))
+      .contiguous();
 }
 
 /// The device memory of a launch beside its operands. All but `d` may be freed right after the launch: torch's
@@ -247,7 +268,7 @@ void launch(const HgemmPlan& plan, const Memory& allocated, void* stream) {
 /// Computes the call with a kernel of ours, if the plan names one; returns false where torch is to compute it. `out` is
 /// the caller's tensor. If it is undefined, it becomes a new tensor.
 bool compute(const Product& p, Tensor& out) {
-  if (!is_product(p, out) || (has_scalars(p) && (p.beta->isComplex() || p.alpha->isComplex()))) return false;
+  if (!is_product(p, out) || (has_complex_scalars(p) && !p.a->is_complex())) return false;
   const HgemmProduct product = question_of(p, out);
   HgemmPlan plan;
   const int planned = api->plan(&product, &plan);
@@ -376,7 +397,7 @@ Tensor dot(KeySet keys, const Tensor& a, const Tensor& b) {
   return make({.op = Op::kMatmul, .a = &a, .b = &b}, earlier<dot>, keys, TORCHS(dot), a, b);
 }
 Tensor vdot(KeySet keys, const Tensor& a, const Tensor& b) {
-  return make({.op = Op::kMatmul, .a = &a, .b = &b}, earlier<vdot>, keys, TORCHS(vdot), a, b);
+  return make({.op = Op::kMatmul, .a = &a, .b = &b, .conjugates_a = true}, earlier<vdot>, keys, TORCHS(vdot), a, b);
 }
 
 Tensor int_mm(KeySet keys, const Tensor& a, const Tensor& b) {

@@ -9,8 +9,9 @@
 
 namespace hgemm {
 
-/// The element type of a matrix. Kernels take kF16, kBF16 and kF32, and kI8 with a result of kI32. Torch runs all
-/// matmuls of the other types; they are listed so that explanations and reports can name them.
+/// The element type of a matrix. Kernels take kF16, kBF16 and kF32, a few of them (tiny_batch) kF64 and kC64, and
+/// others kI8 with a result of kI32. Torch runs all matmuls of the other types; they are listed so that explanations
+/// and reports can name them.
 enum class DType : int32_t { kF16 = 0, kBF16 = 1, kF32 = 2, kF64 = 3, kC64 = 4, kC128 = 5, kI8 = 6, kI32 = 7 };
 
 /// The activation of the epilogue, by torch's names: relu, gelu (by erf), gelu with approximate="tanh", silu.
@@ -27,6 +28,11 @@ constexpr const char* dtype_name(DType t) {
   constexpr const char* kNames[] = {"float16",   "bfloat16",   "float32", "float64",
                                     "complex64", "complex128", "int8",    "int32"};
   return kNames[static_cast<int>(t)];
+}
+
+/// True for float64 and the complex types. Tables and learned models have no times of them.
+constexpr bool is_wide(DType t) {
+  return t == DType::kF64 || t == DType::kC64 || t == DType::kC128;
 }
 
 /// A batch of strided matrices in device memory. The extents are Problem's.
@@ -79,7 +85,7 @@ constexpr int64_t kMostWorkspace = int64_t{256} << 20;
 ///
 /// in each of the batch[0] * batch[1] matrices. In PyTorch: act(torch.baddbmm(C, A, B, beta=beta, alpha=alpha) + bias).
 /// Kernels accumulate in float32, except those of Arithmetic::kAccumulateF16, and the epilogue works in float32: only D
-/// is rounded to its type.
+/// is rounded to its type. For operands of kF64 both work in float64.
 ///
 /// Invariants, which dispatch/canonical.h establishes:
 ///  - A and B each have a unit stride, along their rows or their columns (a_major(), b_major());
@@ -103,8 +109,13 @@ struct Problem {
   /// backward pass of an activation needs it.
   void* pre_activation = nullptr;
 
-  /// Factors of A @ B and of C. With beta = 0 the kernel does not read C.
-  float alpha = 1.0f, beta = 0.0f;
+  /// Factors of A @ B and of C. With beta = 0 the kernel does not read C. They have been rounded to float32 unless
+  /// `dtype` is kF64.
+  double alpha = 1.0, beta = 0.0;
+
+  /// The elements of A, or of B, are the conjugates of what memory holds. Always false unless `dtype` is kC64. A kernel
+  /// that takes kC64 computes with the conjugates, or refuses the problem.
+  bool conjugates_a = false, conjugates_b = false;
 
   /// The element type of A, B and bias.
   DType dtype = DType::kF16;
@@ -156,7 +167,7 @@ struct Problem {
   /// The number of matrices in the batch.
   constexpr int64_t batches() const { return batch[0] * batch[1]; }
 
-  /// Floating-point operations of A @ B over the whole batch; a multiply-add counts as two.
+  /// Floating-point operations of A @ B over the whole batch; a multiply-add counts as two, of complex numbers too.
   constexpr double flops() const { return 2.0 * static_cast<double>(m) * n * k * batches(); }
 
   /// The memory orders of A and B.

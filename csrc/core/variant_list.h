@@ -22,6 +22,8 @@ namespace hgemm {
 // Values of Variant::dtypes. kHalfTypes are the 16-bit types, float16 and bfloat16.
 constexpr uint32_t kHalfTypes = 1u << static_cast<int>(DType::kF16) | 1u << static_cast<int>(DType::kBF16);
 constexpr uint32_t kFloat32 = 1u << static_cast<int>(DType::kF32);
+constexpr uint32_t kFloat64 = 1u << static_cast<int>(DType::kF64);
+constexpr uint32_t kComplex64 = 1u << static_cast<int>(DType::kC64);
 
 // Compute capabilities, as DeviceFacts::cc counts them; kAnyNewer is above all of them.
 constexpr int kAmpere = 80, kHopper = 90;

@@ -19,6 +19,7 @@ struct Gemm {
   int64_t a_row, a_col, b_row, b_col;
   int64_t c_row, c_col;
   int ndim;
+  bool has_wide_elements;
   BatchDim dims[kMaxDims];
   bool rows_are_batch = false;  // exchange_rows() applied
 };
@@ -172,17 +173,21 @@ void replace_b(Gemm* g, bool write_out_broadcasts, Canonical* out) {
 
 /// Whether b is the transpose of a, in the same memory and in every matrix of the batch.
 bool is_b_a_transposed(const Operands& o, const Gemm& g) {
-  if (o.a.data != o.b.data || g.m != g.n || g.a_row != g.b_col || g.a_col != g.b_row) return false;
+  if (o.a.data != o.b.data || o.a.is_conjugated != o.b.is_conjugated) return false;
+  if (g.m != g.n || g.a_row != g.b_col || g.a_col != g.b_row) return false;
   return std::all_of(g.dims, g.dims + g.ndim, [](const BatchDim& d) { return d.a == d.b; });
 }
 
 bool read(const Operands& o, Gemm* g, Canonical* out) {
+  g->has_wide_elements = is_wide(o.a.dtype);
   return check_ranks(o, out) && read_matrices(o, g, out) && read_batch(o, g, out) && read_c(o, g, out);
 }
 
 /// Whether batch dimension `d`, which must be the innermost, can be folded into m: b does not vary along it, and the
 /// rows of a and c continue along it with the same stride.
 bool folds_into_rows(const Gemm& g, const BatchDim& d) {
+  constexpr int64_t kTiny = 32;  // as is_tiny_batch() of core/cost.h has it
+  if (g.has_wide_elements && std::max({g.m, g.n, g.k}) <= kTiny) return false;
   if (d.b != 0 || d.a == 0 || g.m * d.size > std::numeric_limits<int32_t>::max()) return false;
   if (g.m != 1) return d.a == g.m * g.a_row && d.c == g.m * g.c_row;
   return g.a_col == 1 || d.a == 1 || g.k <= 1;  // the stride of a single row is still free
@@ -248,14 +253,21 @@ void settle_strides(int64_t outer, int64_t* outer_stride, int64_t k, int64_t* k_
   }
 }
 
+/// alpha or beta as kernels get it.
+double rounded_scalar(const Operands& o, double scalar) {
+  return o.a.dtype == DType::kF64 ? scalar : static_cast<double>(static_cast<float>(scalar));
+}
+
 void fill_problem(const Operands& o, const Gemm& g, Canonical* out) {
   Problem& p = out->problem;
   p.m = g.m;
   p.n = g.n;
   p.k = g.k;
-  p.alpha = static_cast<float>(o.alpha);
+  p.alpha = rounded_scalar(o, o.alpha);
   p.act = o.act;
   p.b_is_vector = o.b.ndim == 1;
+  p.conjugates_a = o.a.is_conjugated;
+  p.conjugates_b = o.b.is_conjugated;
   p.dtype = o.a.dtype;
   p.out_dtype = o.out_dtype;
 
@@ -297,7 +309,7 @@ void fill_problem(const Operands& o, const Gemm& g, Canonical* out) {
     p.c = Matrix{};
     return;
   }
-  p.beta = static_cast<float>(o.beta);
+  p.beta = rounded_scalar(o, o.beta);
   p.c_dtype = o.c->dtype;
   p.c.data = const_cast<void*>(o.c->data);
   p.c.row_stride = c_row;

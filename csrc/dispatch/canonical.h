@@ -19,6 +19,7 @@ struct TensorView {
   const int64_t* sizes = nullptr;
   const int64_t* strides = nullptr;
   DType dtype = DType::kF16;
+  bool is_conjugated = false;  // the elements are the conjugates of what memory holds; for operands a and b
 };
 
 enum class Op : int32_t {
@@ -90,7 +91,8 @@ constexpr int64_t lone_stride(int64_t extent) {
 /// Checks the shapes and fills `out`, which must be newly constructed. Returns false, with out->error set, where they
 /// do not fit. Beyond the invariants of Problem, the result has these properties:
 ///  - Batch dimensions that one stride can describe are merged. Where b does not vary over the batch, and the rows of a
-///    continue across it, the batch is folded into m: (B, S, K) @ (K, N) is one GEMM of B * S rows.
+///    continue across it, the batch is folded into m: (B, S, K) @ (K, N) is one GEMM of B * S rows. Tiny batches of
+///    float64 and complex numbers stay batches, since no kernel takes such a GEMM.
 ///  - Where b does not vary along the innermost batch dimension that is left, and that is longer than a has rows, the
 ///    two are exchanged, if max_batch_dims is 2, m or n is above 64, and a is contiguous along k
 ///    (Problem::rows_are_batch).

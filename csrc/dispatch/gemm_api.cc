@@ -18,15 +18,20 @@ static_assert(sizeof(Job) <= sizeof(HgemmPlan::state) && sizeof(GroupedJob) <= s
 
 thread_local std::string message;
 
-TensorView view_of(const HgemmOperand& x) {
-  return {.data = x.data, .ndim = x.ndim, .sizes = x.sizes, .strides = x.strides, .dtype = static_cast<DType>(x.dtype)};
+TensorView view_of(const HgemmOperand& x, bool is_conjugated = false) {
+  return {.data = x.data,
+          .ndim = x.ndim,
+          .sizes = x.sizes,
+          .strides = x.strides,
+          .dtype = static_cast<DType>(x.dtype),
+          .is_conjugated = is_conjugated};
 }
 
 /// `c` and `out` are views of the product's c and d. The request points to them, so they must outlive it.
 Request request_of(const HgemmProduct& product, const TensorView& c, const TensorView& out) {
   return {.operands = {.op = static_cast<Op>(product.op),
-                       .a = view_of(product.a),
-                       .b = view_of(product.b),
+                       .a = view_of(product.a, (product.conjugated & 1) != 0),
+                       .b = view_of(product.b, (product.conjugated & 2) != 0),
                        .c = product.c.ndim >= 0 ? &c : nullptr,
                        .alpha = product.alpha,
                        .beta = product.beta,
@@ -171,10 +176,11 @@ const char* hgemm_left_reason(int why) {
       "",
       "out= has another shape or dtype than the result, is not contiguous, or overlaps an operand",
       "alpha is 0, so torch does not multiply",
-      "a tensor has named dimensions, a lazy conjugation or negation, or no storage",
+      "a tensor has named dimensions, a lazy negation or no storage, or an addend or out= a lazy conjugation",
       "our kernels lack the gelu of torch's _addmm_activation",
       "our kernels cannot run on this GPU: `hgemm doctor` tells why",
-      "not enough memory for the kernel's workspace or for copies of operands"};
+      "not enough memory for the kernel's workspace or for copies of operands",
+      "alpha or beta is complex"};
   return kReasons[why];
 }
 

@@ -26,8 +26,8 @@ typedef struct HgemmProduct {
   int32_t in_backward; /* not 0: autograd's backward pass makes this call */
   int32_t allows_tf32; /* not 0: torch's flags allow TF32 in a float32 matmul */
   int32_t left;        /* a HgemmLeft: why the caller leaves the matmul to torch; HGEMM_LEFT_NOT where it does not */
-  int32_t reserved;
-  void* stream; /* the cudaStream_t that launch() will be given */
+  int32_t conjugated;  /* bit 0, of a, and bit 1, of b: the elements are the conjugates of what memory holds */
+  void* stream;        /* the cudaStream_t that launch() will be given */
 } HgemmProduct;
 
 /* The contiguous copy of an operand that a kernel needs. The caller views the operand with these sizes and strides, and
@@ -63,10 +63,11 @@ enum HgemmLeft {
   HGEMM_LEFT_NOT = 0,
   HGEMM_LEFT_OUT = 1,    /* out= would be resized or converted, is not contiguous, or overlaps an operand */
   HGEMM_LEFT_ALPHA = 2,  /* alpha is 0: torch then ignores a @ b, even where it is NaN */
-  HGEMM_LEFT_TENSOR = 3, /* a tensor has names, a lazy conjugation or negation, or no memory */
+  HGEMM_LEFT_TENSOR = 3, /* a tensor has names, a lazy negation, or no memory; c or d has a lazy conjugation */
   HGEMM_LEFT_GELU = 4,   /* the kernels do not compute gelu as torch's _addmm_activation does */
   HGEMM_LEFT_DEVICE = 5, /* this library cannot run on the device */
-  HGEMM_LEFT_MEMORY = 6  /* the kernel's workspace, or a copy of an operand, could not be allocated */
+  HGEMM_LEFT_MEMORY = 6, /* the kernel's workspace, or a copy of an operand, could not be allocated */
+  HGEMM_LEFT_SCALAR = 7  /* alpha or beta is complex */
 };
 
 /* One grouped product by the rules of aten::_grouped_mm. */

@@ -47,8 +47,8 @@ inline EpilogueParams epilogue_params(const Problem& p, float* partial) {
     e.d_batch[i] = p.d.batch_stride[i];
     e.c_batch[i] = p.c.batch_stride[i];
   }
-  e.alpha = p.alpha;
-  e.beta = p.beta;
+  e.alpha = static_cast<float>(p.alpha);
+  e.beta = static_cast<float>(p.beta);
   e.act = p.act;
   e.out_f32 = p.out_dtype == DType::kF32;
   e.c_f32 = p.c_dtype == DType::kF32;

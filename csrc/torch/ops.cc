@@ -53,7 +53,8 @@ std::string prefix(const Call& call) {
 }
 
 bool is_half(int32_t dtype) {
-  return gemm_dtype(dtype).value_or(DType::kF32) != DType::kF32;
+  const auto known = gemm_dtype(dtype);
+  return known == DType::kF16 || known == DType::kBF16;
 }
 
 /// Fails unless two arguments are on one device and, if `dtypes`, have one dtype.
@@ -335,7 +336,7 @@ void linear_save(StableIValue* stack, uint64_t, uint64_t) {
 /// Applies the gate in passes of its own: d (rows, n) = act(y[:, :n]) * y[:, n:], for y (rows, 2 n) of a kernel that
 /// could not apply the gate itself.
 void gate_product(const Call& call, Activation act, Destination y, Destination d, int64_t rows, int64_t n) {
-  const auto dtype = gemm_dtype(call.a.dtype);
+  const auto dtype = activation_dtype(call.a.dtype);
   if (!dtype || usable_device(call.a.device.index) == nullptr) {
     return torch_gate(act, call.a.device, y, d, rows, n);
   }

@@ -63,7 +63,15 @@ inline std::optional<DType> gemm_dtype(int32_t code) {
   if (code == aoti_torch_dtype_float16()) return DType::kF16;
   if (code == aoti_torch_dtype_bfloat16()) return DType::kBF16;
   if (code == aoti_torch_dtype_float32()) return DType::kF32;
+  if (code == aoti_torch_dtype_float64()) return DType::kF64;
+  if (code == aoti_torch_dtype_complex64()) return DType::kC64;
   return std::nullopt;
+}
+
+/// The same; none for dtypes that no kernel for activations and gates takes.
+inline std::optional<DType> activation_dtype(int32_t code) {
+  const std::optional<DType> dtype = gemm_dtype(code);
+  return dtype && is_wide(*dtype) ? std::nullopt : dtype;
 }
 
 /// Fetches the properties of a tensor.

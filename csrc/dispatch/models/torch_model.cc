@@ -82,6 +82,9 @@ struct TinyRates {
   double whole, even, odd;
 };
 constexpr TinyRates kTinyRates[] = {{8, 1.72, 3.0, 0.72, 1.64}, {16, 2.3, 3.0, 0.72, 1.64}, {32, 3.0, 3.0, 1.55, 3.5}};
+// float64 and complex64 with k up to 8.
+constexpr double kTinyF64 = 2.5, kTinyC64 = 1.5;
+constexpr int64_t kMostWideK = 8;
 // Batches of vectors by small matrices, float32: GB/s at which torch reads the matrices, on the H200. It reads those of
 // 40x40 to 100x100 at 1950 to 2360.
 constexpr double kVectorBatchRate = 2500;
@@ -201,14 +204,25 @@ double few_rows_us(const Problem& p, const DeviceFacts& facts, const Chip& chip)
   return std::max(us, 2.0 * results * k * us_per_flop(0.95 * chip.simt_flops, chip) / facts.sm_count);
 }
 
+/// float64 and complex types where torch was not timed: what memory takes, so that torch computes the product.
+double least_us(const Problem& p, const DeviceFacts& facts) {
+  return kTinyStartUs + dram_bytes(p) / (dram_gbs(facts) * 1e3);
+}
+
 /// A batch of many tiny matmuls. cuBLAS takes a time per matrix, which memory traffic hides in part.
 double tiny_batch_us(const Problem& p, const DeviceFacts& facts, const Chip& chip, const Alignments& alignments) {
   const bool is_half = p.is_half();
   const TinyRates* rates = kTinyRates;
   while (rates->k < p.k) ++rates;
   const int aligned = alignments.least();
-  double ns = !is_half ? rates->f32 : aligned >= 16 ? rates->whole : aligned >= 4 ? rates->even : rates->odd;
-  if (p.m == 1 || p.n == 1) ns = is_half ? kTinyVectorHalf : kTinyVectorF32;
+  if (is_wide(p.dtype) && std::max({p.m, p.n, p.k}) > kMostWideK) return least_us(p, facts);
+  double ns = p.dtype == DType::kF64   ? kTinyF64
+              : p.dtype == DType::kC64 ? kTinyC64
+              : !is_half               ? rates->f32
+              : aligned >= 16          ? rates->whole
+              : aligned >= 4           ? rates->even
+                                       : rates->odd;
+  if ((p.m == 1 || p.n == 1) && !is_wide(p.dtype)) ns = is_half ? kTinyVectorHalf : kTinyVectorF32;
   const Chip& timed = chip_of(90);
   const double speed = facts.sm_count * chip.clock_ghz / (timed.facts.sm_count * timed.clock_ghz);
   const double matrices_us = ns * 1e-3 * static_cast<double>(p.batches()) / speed;
@@ -240,6 +254,7 @@ double torch_product_us(const Problem& p, const DeviceFacts& facts, const Alignm
   if (p.dtype == DType::kI8) return int8_us(p, facts);
   const Chip& chip = chip_of(facts.cc);
   if (is_tiny_batch(p)) return tiny_batch_us(p, facts, chip, alignments);
+  if (is_wide(p.dtype)) return least_us(p, facts);
   if (p.dtype == DType::kF32 && std::min(p.m, p.n) <= kFewRows) {
     const bool both_are_few = p.k >= kLongFloatK && p.batches() == 1 && std::min(p.m, p.n) >= kLeastOfBoth &&
                               std::max(p.m, p.n) <= kFewOfBoth;

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/chip.h"
+#include "core/host_device.h"
 #include "core/problem.h"
 
 namespace hgemm::tiny_batch {
@@ -21,11 +22,17 @@ constexpr int kChunkBytes = 26 * 1024;
 constexpr int kMostSmemBytes = kChunkBytes + 1024;
 constexpr int kSlackBytes = 32;  // behind an operand: a tile's last columns may lie beyond the matrix
 
-/// A thread computes a tile of TM x TN results, loading K_STEP k at a time. WHOLE: the tile is the product, K is TM as
-/// well, and registers hold all of it. BLOCKS: of kMostThreads, that an SM's registers are cut for.
-template <int TM_, int TN_, int K_STEP_, bool WHOLE_, int BLOCKS_>
+/// Elements that threads access at a time in shared memory, where they are aligned.
+HGEMM_HOST_DEVICE constexpr int group_of(int element_bytes) {
+  return element_bytes == 8 ? 2 : 4;
+}
+
+/// A thread computes a tile of TM x TN results, loading K_STEP k at a time, or two where elements have 8 bytes. WHOLE:
+/// the tile is the product, K is TM as well, and registers hold all of it. BLOCKS: of kMostThreads, that an SM's
+/// registers are cut for. BLOCKS_OF_8: the same for elements of 8 bytes; 0: the kernel does not take them.
+template <int TM_, int TN_, int K_STEP_, bool WHOLE_, int BLOCKS_, int BLOCKS_OF_8_>
 struct Config {
-  static constexpr int TM = TM_, TN = TN_, K_STEP = K_STEP_, BLOCKS = BLOCKS_;
+  static constexpr int TM = TM_, TN = TN_, K_STEP = K_STEP_, BLOCKS = BLOCKS_, BLOCKS_OF_8 = BLOCKS_OF_8_;
   static constexpr bool WHOLE = WHOLE_;
   static_assert(TM >= 1 && TN >= 1 && TM <= 8 && TN <= 8, "the tile lies in registers");
   static_assert(WHOLE ? TM == TN : TM % 4 == 0 && TN % 4 == 0, "rows are read in groups of four elements");
@@ -50,7 +57,7 @@ enum class Copy : int32_t {
 struct Layout {
   Copy copy = Copy::kFlat;
   int piece = 16;        // bytes of a copy, unless kFlat
-  bool wide = false;     // groups of four elements are aligned in shared memory
+  bool wide = false;     // groups of elements are aligned in shared memory
   bool shared = false;   // one matrix serves the whole batch
   bool is_near = false;  // batch stride batch[1] alone, and a chunk's offsets fit in 31 bits
   int run = 0, runs = 0;
@@ -63,7 +70,7 @@ struct Layout {
 struct Wanted {
   int cols, rows;
   int element_bytes;
-  bool wide;             // threads access groups of four elements
+  bool wide;             // threads access groups of elements
   bool across_matrices;  // neighbouring threads access the same element of neighbouring matrices
   bool across_rows;      // neighbouring threads access the same column of neighbouring rows
 };
@@ -88,7 +95,7 @@ inline Layout place(const Matrix& x, int64_t ld, const int64_t (&batch)[2], cons
       (l.shared || ((batch[1] == 1 || l.batch[1] == matrix) && (batch[0] == 1 || l.batch[0] == matrix * batch[1])));
   const bool pads_rows = w.wide && w.across_rows && !w.across_matrices && w.cols * bytes % (2 * kPad) == 0;
   const bool pads_matrices = w.across_matrices && !l.shared && matrix * bytes % (2 * kPad) == 0;
-  const bool is_aligned = !w.wide || reinterpret_cast<uintptr_t>(x.data) % (4 * bytes) == 0;
+  const bool is_aligned = !w.wide || reinterpret_cast<uintptr_t>(x.data) % (group_of(bytes) * bytes) == 0;
   if (matrix == 0) {  // K = 0: there is nothing to copy, and the pointer may be null
     l.runs = 1;
     return l;
@@ -130,7 +137,7 @@ struct Schedule {
   int threads;
   int b_at, d_at, smem_bytes;  // in shared memory
   bool across_matrices;        // neighbouring threads take neighbouring matrices, otherwise tiles
-  bool plain;                  // D = alpha * A @ B; otherwise float32 sums pass through the general epilogue
+  bool plain;                  // D = alpha * A @ B; otherwise unrounded sums pass through the general epilogue
   bool linear;                 // C, if any, and D are one piece of memory each, in the same order
   bool dependent;
 };
@@ -164,20 +171,21 @@ inline Schedule schedule(const Problem& p, const DeviceFacts& facts, const Shape
     w.cols = is_k_major ? k : outer;
     w.rows = is_k_major ? outer : k;
     w.element_bytes = bytes;
-    w.wide = (shape.whole ? w.cols * w.rows : w.cols) % 4 == 0;
+    w.wide = (shape.whole ? w.cols * w.rows : w.cols) % group_of(bytes) == 0;
     w.across_matrices = s.across_matrices;
     w.across_rows = is_k_major;
     return place(x, ld, p.batch, w);
   };
   s.a = operand(p.a, p.lda(), a_is_k_major, m);
   s.b = operand(p.b, p.ldb(), b_is_k_major, n);
-  const int out_bytes = s.plain ? dtype_bytes(p.out_dtype) : 4;
+  const int out_bytes = s.plain ? dtype_bytes(p.out_dtype) : std::max(bytes, 4);
   const auto output = [&](const Matrix& x, int64_t ld, int element_bytes) {
     Wanted w{};
     w.cols = n;
     w.rows = m;
     w.element_bytes = element_bytes;
-    w.wide = shape.whole ? m * n % 4 == 0 : n % 4 == 0 && s.b_apart == 1;
+    const int group = group_of(element_bytes);
+    w.wide = shape.whole ? m * n % group == 0 : n % group == 0 && s.b_apart == 1;
     w.across_matrices = s.across_matrices;
     return place(x, ld, p.batch, w);
   };

@@ -6,5 +6,7 @@ namespace hgemm::tiny_batch {
 template Status launch<HGEMM_CONFIG, DType::kF16>(const Problem&, const Schedule&, Stream);
 template Status launch<HGEMM_CONFIG, DType::kBF16>(const Problem&, const Schedule&, Stream);
 template Status launch<HGEMM_CONFIG, DType::kF32>(const Problem&, const Schedule&, Stream);
+template Status launch<HGEMM_CONFIG, DType::kF64>(const Problem&, const Schedule&, Stream);
+template Status launch<HGEMM_CONFIG, DType::kC64>(const Problem&, const Schedule&, Stream);
 
 }  // namespace hgemm::tiny_batch

@@ -1,4 +1,5 @@
-// Batches of products of at most 32 rows, columns and k: any layout, on CUDA cores of any architecture.
+// Batches of products of at most 32 rows, columns and k: any layout, on CUDA cores of any architecture. numbers.cuh has
+// the arithmetic of the element types.
 //
 // Memory decides, so a block takes a chunk of consecutive matrices: it copies those of A and of B into shared memory
 // by cp.async, all at once, a thread computes a tile of one product from there, and D goes back through shared memory.
@@ -15,6 +16,7 @@
 #include "core/fast_divisor.h"
 #include "core/problem.h"
 #include "kernels/tiny_batch/config.h"
+#include "kernels/tiny_batch/numbers.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/dependent_launch.cuh"
 #include "ptx/global.cuh"
@@ -23,12 +25,15 @@
 
 namespace hgemm::tiny_batch {
 
-/// What the kernel is compiled for: elements, and what they are added up in.
-template <class Config, class T_, class Acc_>
+/// What the kernel is compiled for.
+template <class Config, class T_>
 struct Traits : Config {
   using T = T_;
-  using Acc = Acc_;
-  static constexpr int kBlocks = Config::BLOCKS;
+  using Numbers = tiny_batch::Numbers<T>;
+  using Value = typename Numbers::Value;
+  using Sum = typename Numbers::Sum;
+  static constexpr int kStep = sizeof(T) == 8 ? 2 : Config::K_STEP;
+  static constexpr int kBlocks = sizeof(T) == 8 ? Config::BLOCKS_OF_8 : Config::BLOCKS;
 };
 
 /// The device's side of a Layout.
@@ -51,6 +56,8 @@ struct Params {
   int a_apart, b_apart, b_at, d_at;
   bool across_matrices, a_is_k_major, b_is_k_major;
   bool plain, linear;
+  bool conjugates_a, conjugates_b;
+  double alpha, beta;  // `epilogue` has them in float32
   tile::EpilogueParams epilogue;
 };
 
@@ -60,7 +67,7 @@ struct alignas(kCount * sizeof(T)) Elements {
   T x[kCount];
 };
 template <class T>
-using Group = Elements<T, 4>;
+using Group = Elements<T, group_of(sizeof(T))>;
 
 /// Elements before matrix `problem` of the batch.
 __device__ __forceinline__ int64_t batch_offset(const Params& p, const int64_t (&stride)[2], uint32_t problem) {
@@ -173,26 +180,28 @@ __device__ __forceinline__ void copy_matrices(const Params& p, const Place& plac
     copy_flat<kElement, kIn>(shared + phase, global + before, phase, count * l.run * kElement);
   } else if (l.piece == 16) {
     copy_runs<16, kElement, kIn>(p, place, shared, global, first, count);
-  } else if (kElement <= 4 && l.piece == 4) {
-    copy_runs<4, kElement, kIn>(p, place, shared, global, first, count);
-  } else if constexpr (kElement != 4) {
-    copy_runs<kElement, kElement, kIn>(p, place, shared, global, first, count);
+  } else if (kElement == 2 && l.piece == 2) {
+    copy_runs<2, kElement, kIn>(p, place, shared, global, first, count);
+  } else {
+    copy_runs<kElement == 8 ? 8 : 4, kElement, kIn>(p, place, shared, global, first, count);
   }
 }
 
-/// A thread's rows of A, or columns of B: what it reads of them from shared memory, K_STEP k at a time. kWide: groups
-/// of four elements are aligned.
+/// A thread's rows of A, or columns of B: what it reads of them from shared memory, kStep k at a time. kWide: groups of
+/// elements are aligned.
 template <class Traits, int kCount, bool kKMajor, bool kWide>
 class Operand {
   using T = typename Traits::T;
-  using Acc = typename Traits::Acc;
-  static constexpr int kStep = Traits::K_STEP;
+  using Numbers = typename Traits::Numbers;
+  using Value = typename Traits::Value;
+  static constexpr int kStep = Traits::kStep;
   static constexpr int kPointers = kKMajor ? kCount : 1;
 
  public:
   /// `begin`: of the tile's rows, which are `apart` from each other, of `extent`. Rows beyond the last one are the last
   /// one again, or what lies behind it: nobody reads their sums.
-  __device__ __forceinline__ Operand(const T* matrix, int pitch, int begin, int apart, int extent) : pitch_(pitch) {
+  __device__ __forceinline__ Operand(const T* matrix, int pitch, int begin, int apart, int extent, bool conjugates)
+      : pitch_(pitch), conjugates_(conjugates) {
 #pragma unroll
     for (int i = 0; i < kPointers; ++i) {
       at_[i] = matrix + (kKMajor ? min(begin + i * apart, extent - 1) * pitch : begin);
@@ -200,8 +209,8 @@ class Operand {
   }
 
   /// The next kStep k of all rows.
-  __device__ __forceinline__ void load(Acc (&x)[kCount][kStep]) {
-    constexpr int kGroup = kWide ? kKMajor ? kStep : 4 : 1;
+  __device__ __forceinline__ void load(Value (&x)[kCount][kStep]) {
+    constexpr int kGroup = kWide ? kKMajor ? kStep : group_of(sizeof(T)) : 1;
     if constexpr (kKMajor) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
@@ -209,7 +218,7 @@ class Operand {
         for (int q = 0; q < kStep; q += kGroup) {
           const auto g = *reinterpret_cast<const Elements<T, kGroup>*>(at_[i] + q);
 #pragma unroll
-          for (int j = 0; j < kGroup; ++j) x[i][q + j] = to_float(g.x[j]);
+          for (int j = 0; j < kGroup; ++j) x[i][q + j] = Numbers::value(g.x[j], conjugates_);
         }
         at_[i] += kStep;
       }
@@ -220,43 +229,45 @@ class Operand {
         for (int i = 0; i < kCount; i += kGroup) {
           const auto g = *reinterpret_cast<const Elements<T, kGroup>*>(at_[0] + i);
 #pragma unroll
-          for (int j = 0; j < kGroup; ++j) x[i + j][q] = to_float(g.x[j]);
+          for (int j = 0; j < kGroup; ++j) x[i + j][q] = Numbers::value(g.x[j], conjugates_);
         }
         at_[0] += pitch_;
       }
     }
   }
   /// The next k of all rows.
-  __device__ __forceinline__ void load(Acc (&x)[kCount]) {
+  __device__ __forceinline__ void load(Value (&x)[kCount]) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) x[i] = to_float(kKMajor ? *at_[i % kPointers] : at_[0][i]);
+    for (int i = 0; i < kCount; ++i) x[i] = Numbers::value(kKMajor ? *at_[i % kPointers] : at_[0][i], conjugates_);
 #pragma unroll
     for (int i = 0; i < kPointers; ++i) at_[i] += kKMajor ? 1 : pitch_;
   }
 
  private:
   int pitch_;
+  bool conjugates_;
   const T* at_[kPointers];
 };
 
 /// A tile of one product.
 template <class Traits>
 struct Tile {
-  static constexpr int TM = Traits::TM, TN = Traits::TN, kStep = Traits::K_STEP;
+  static constexpr int TM = Traits::TM, TN = Traits::TN, kStep = Traits::kStep;
   using T = typename Traits::T;
-  using Acc = typename Traits::Acc;
+  using Numbers = typename Traits::Numbers;
+  using Value = typename Traits::Value;
 
-  Acc sums[TM][TN] = {};
+  typename Traits::Sum sums[TM][TN] = {};
   int row, col;  // of the tile's first result
 
   template <bool kAIsKMajor, bool kAIsWide, bool kBIsKMajor, bool kBIsWide>
   __device__ __forceinline__ void run(const Params& p, const T* a, const T* b) {
-    Operand<Traits, TM, kAIsKMajor, kAIsWide> rows(a, p.place_a.layout.row_pitch, row, p.a_apart, p.m);
-    Operand<Traits, TN, kBIsKMajor, kBIsWide> cols(b, p.place_b.layout.row_pitch, col, p.b_apart, p.n);
+    Operand<Traits, TM, kAIsKMajor, kAIsWide> rows(a, p.place_a.layout.row_pitch, row, p.a_apart, p.m, p.conjugates_a);
+    Operand<Traits, TN, kBIsKMajor, kBIsWide> cols(b, p.place_b.layout.row_pitch, col, p.b_apart, p.n, p.conjugates_b);
     int left = p.k;
 #pragma unroll 1
     for (; left >= kStep; left -= kStep) {
-      Acc x[TM][kStep], y[TN][kStep];
+      Value x[TM][kStep], y[TN][kStep];
       rows.load(x);
       cols.load(y);
 #pragma unroll
@@ -264,19 +275,19 @@ struct Tile {
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
 #pragma unroll
-          for (int j = 0; j < TN; ++j) sums[i][j] = fmaf(x[i][q], y[j][q], sums[i][j]);
+          for (int j = 0; j < TN; ++j) Numbers::add(sums[i][j], x[i][q], y[j][q]);
         }
       }
     }
 #pragma unroll 1
     for (; left > 0; --left) {
-      Acc x[TM], y[TN];
+      Value x[TM], y[TN];
       rows.load(x);
       cols.load(y);
 #pragma unroll
       for (int i = 0; i < TM; ++i) {
 #pragma unroll
-        for (int j = 0; j < TN; ++j) sums[i][j] = fmaf(x[i], y[j], sums[i][j]);
+        for (int j = 0; j < TN; ++j) Numbers::add(sums[i][j], x[i], y[j]);
       }
     }
   }
@@ -305,7 +316,8 @@ struct Tile {
 
   /// Puts scale * sums into the matrix at `to`.
   template <class Out>
-  __device__ __forceinline__ void store(const Params& p, Out* to, Acc scale) const {
+  __device__ __forceinline__ void store(const Params& p, Out* to, typename Numbers::Real scale) const {
+    constexpr int kGroup = group_of(sizeof(Out));
     const int pitch = p.place_d.layout.row_pitch;
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
@@ -314,17 +326,17 @@ struct Tile {
       Out* const at = to + m * pitch + col;
       if (p.place_d.layout.wide) {
 #pragma unroll
-        for (int j = 0; j < TN; j += 4) {
+        for (int j = 0; j < TN; j += kGroup) {
           if (j > 0 && col + j >= p.n) break;
           Group<Out> g;
 #pragma unroll
-          for (int q = 0; q < 4; ++q) g.x[q] = from_float<Out>(scale * sums[i][j + q]);
+          for (int q = 0; q < kGroup; ++q) g.x[q] = Numbers::template result<Out>(sums[i][j + q], scale);
           *reinterpret_cast<Group<Out>*>(at + j) = g;
         }
       } else {
 #pragma unroll
         for (int j = 0; j < TN; ++j) {
-          if (col + j * p.b_apart < p.n) at[j * p.b_apart] = from_float<Out>(scale * sums[i][j]);
+          if (col + j * p.b_apart < p.n) at[j * p.b_apart] = Numbers::template result<Out>(sums[i][j], scale);
         }
       }
     }
@@ -336,42 +348,38 @@ template <class Traits>
 struct Whole {
   static constexpr int S = Traits::TM;
   using T = typename Traits::T;
-  using Acc = typename Traits::Acc;
+  using Numbers = typename Traits::Numbers;
+  using Value = typename Traits::Value;
 
-  Acc sums[S * S] = {};
+  typename Traits::Sum sums[S * S] = {};
 
-  static __device__ __forceinline__ void load(Acc (&x)[S * S], const T* from) {
-    if constexpr (S * S % 4 == 0) {
+  static __device__ __forceinline__ void load(Value (&x)[S * S], const T* from, bool conjugates) {
+    constexpr int kGroup = S * S % group_of(sizeof(T)) == 0 ? group_of(sizeof(T)) : 1;
 #pragma unroll
-      for (int i = 0; i < S * S; i += 4) {
-        const Group<T> g = *reinterpret_cast<const Group<T>*>(from + i);
+    for (int i = 0; i < S * S; i += kGroup) {
+      const auto g = *reinterpret_cast<const Elements<T, kGroup>*>(from + i);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) x[i + j] = to_float(g.x[j]);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < S * S; ++i) x[i] = to_float(from[i]);
+      for (int j = 0; j < kGroup; ++j) x[i + j] = Numbers::value(g.x[j], conjugates);
     }
   }
   template <bool kTransA, bool kTransB>
-  __device__ __forceinline__ void add(const Acc (&x)[S * S], const Acc (&y)[S * S]) {
+  __device__ __forceinline__ void add(const Value (&x)[S * S], const Value (&y)[S * S]) {
 #pragma unroll
     for (int k = 0; k < S; ++k) {
 #pragma unroll
       for (int i = 0; i < S; ++i) {
 #pragma unroll
         for (int j = 0; j < S; ++j) {
-          sums[i * S + j] =
-              fmaf(x[kTransA ? k * S + i : i * S + k], y[kTransB ? j * S + k : k * S + j], sums[i * S + j]);
+          Numbers::add(sums[i * S + j], x[kTransA ? k * S + i : i * S + k], y[kTransB ? j * S + k : k * S + j]);
         }
       }
     }
   }
 
   __device__ __forceinline__ void multiply(const Params& p, const T* a, const T* b, uint32_t) {
-    Acc x[S * S], y[S * S];
-    load(x, a);
-    load(y, b);
+    Value x[S * S], y[S * S];
+    load(x, a, p.conjugates_a);
+    load(y, b, p.conjugates_b);
     if (p.a_is_k_major) {
       if (p.b_is_k_major) {
         add<false, true>(x, y);
@@ -386,18 +394,19 @@ struct Whole {
   }
 
   template <class Out>
-  __device__ __forceinline__ void store(const Params& p, Out* to, Acc scale) const {
-    if (S * S % 4 == 0 && p.place_d.layout.wide) {
+  __device__ __forceinline__ void store(const Params& p, Out* to, typename Numbers::Real scale) const {
+    constexpr int kGroup = group_of(sizeof(Out));
+    if (S * S % kGroup == 0 && p.place_d.layout.wide) {
 #pragma unroll
-      for (int i = 0; i + 3 < S * S; i += 4) {
+      for (int i = 0; i + kGroup <= S * S; i += kGroup) {
         Group<Out> g;
 #pragma unroll
-        for (int q = 0; q < 4; ++q) g.x[q] = from_float<Out>(scale * sums[i + q]);
+        for (int q = 0; q < kGroup; ++q) g.x[q] = Numbers::template result<Out>(sums[i + q], scale);
         *reinterpret_cast<Group<Out>*>(to + i) = g;
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < S * S; ++i) to[i] = from_float<Out>(scale * sums[i]);
+      for (int i = 0; i < S * S; ++i) to[i] = Numbers::template result<Out>(sums[i], scale);
     }
   }
 };
@@ -405,7 +414,7 @@ struct Whole {
 /// What a thread does of one product.
 template <class Traits, class Out>
 __device__ __forceinline__ void multiply_one(const Params& p, const typename Traits::T* a, const typename Traits::T* b,
-                                             Out* d, uint32_t part, typename Traits::Acc scale) {
+                                             Out* d, uint32_t part, typename Traits::Numbers::Real scale) {
   if constexpr (Traits::WHOLE) {
     Whole<Traits> whole;
     whole.multiply(p, a, b, part);
@@ -420,7 +429,7 @@ __device__ __forceinline__ void multiply_one(const Params& p, const typename Tra
 /// Computes the block's products from shared memory to shared memory, each times `scale`.
 template <class Traits, class Out>
 __device__ __forceinline__ void multiply(const Params& p, const typename Traits::T* a, const typename Traits::T* b,
-                                         Out* d, int count, typename Traits::Acc scale) {
+                                         Out* d, int count, typename Traits::Numbers::Real scale) {
 #pragma unroll 1
   for (uint32_t unit = threadIdx.x; unit < p.units; unit += blockDim.x) {
     const uint32_t outer = p.unit_inner.quotient(unit), inner = unit - outer * p.unit_inner.divisor();
@@ -431,23 +440,37 @@ __device__ __forceinline__ void multiply(const Params& p, const typename Traits:
   }
 }
 
+/// Element `at` of C.
+template <class T>
+__device__ __forceinline__ typename Numbers<T>::Value addend(const tile::EpilogueParams& e, int64_t at) {
+  if constexpr (sizeof(T) == 2) {
+    if (e.c_f32) return static_cast<const float*>(e.c)[at];
+  }
+  return Numbers<T>::value(static_cast<const T*>(e.c)[at], false);
+}
+
 /// From sums in shared memory to D, one result a thread at a time.
 template <class T>
-__device__ __forceinline__ void finish(const Params& p, const float* sums, uint32_t first, int count) {
+__device__ __forceinline__ void finish(const Params& p, const typename Numbers<T>::Value* sums, uint32_t first,
+                                       int count) {
+  using Math = Numbers<T>;
+  const tile::EpilogueParams& e = p.epilogue;
   const uint32_t results = p.matrix.divisor(), total = count * results;
+  const T* const bias = static_cast<const T*>(e.bias);
+  const auto alpha = static_cast<typename Math::Real>(p.alpha), beta = static_cast<typename Math::Real>(p.beta);
   if (p.linear) {
-    const tile::EpilogueParams& e = p.epilogue;
     const int64_t before = static_cast<int64_t>(first) * results;
     const uint32_t pad = p.place_d.layout.matrix_pitch - results;
-    const T* const c = static_cast<const T*>(e.c) + before;
-    const float* const c_f32 = static_cast<const float*>(e.c) + before;
-    const T* const bias = static_cast<const T*>(e.bias);
 #pragma unroll 4
     for (uint32_t i = threadIdx.x; i < total; i += blockDim.x) {
-      float v = e.alpha * sums[i + p.matrix.quotient(i) * pad];
-      if (e.c != nullptr) v = fmaf(e.beta, e.c_f32 ? c_f32[i] : to_float(c[i]), v);
-      if (bias != nullptr) v = fmaf(1.0f, to_float(bias[i - p.cols.quotient(i) * p.cols.divisor()]), v);
-      if (e.out_f32) {
+      auto v = Math::times(alpha, sums[i + p.matrix.quotient(i) * pad]);
+      if (e.c != nullptr) v = Math::plus(beta, addend<T>(e, before + i), v);
+      if (bias != nullptr) {
+        v = Math::plus(1, Math::value(bias[i - p.cols.quotient(i) * p.cols.divisor()], false), v);
+      }
+      if constexpr (sizeof(T) == 8) {
+        static_cast<T*>(e.d)[before + i] = v;
+      } else if (e.out_f32) {
         static_cast<float*>(e.d)[before + i] = v;
       } else {
         static_cast<T*>(e.d)[before + i] = from_float<T>(v);
@@ -458,17 +481,27 @@ __device__ __forceinline__ void finish(const Params& p, const float* sums, uint3
   for (uint32_t i = threadIdx.x; i < total; i += blockDim.x) {
     const uint32_t matrix = p.matrix.quotient(i), at = i - matrix * results;
     const uint32_t row = p.cols.quotient(at), col = at - row * p.cols.divisor();
-    const tile::BatchOffset offset{batch_offset(p, p.epilogue.d_batch, first + matrix),
-                                   batch_offset(p, p.epilogue.c_batch, first + matrix)};
-    float v[8] = {sums[matrix * p.place_d.layout.matrix_pitch + at]};
-    tile::finish<T>(p.epilogue, offset, row, col, {0, 1}, true, v);
+    const tile::BatchOffset offset{batch_offset(p, e.d_batch, first + matrix),
+                                   batch_offset(p, e.c_batch, first + matrix)};
+    const auto sum = sums[matrix * p.place_d.layout.matrix_pitch + at];
+    if constexpr (sizeof(T) == 8) {
+      auto v = Math::times(alpha, sum);
+      if (e.c != nullptr) v = Math::plus(beta, addend<T>(e, offset.c + row * e.c_row + col * e.c_col), v);
+      if (bias != nullptr) v = Math::plus(1, Math::value(bias[col], false), v);
+      static_cast<T*>(e.d)[offset.d + row * e.ldd + col] = v;
+    } else {
+      float v[8] = {sum};
+      tile::finish<T>(e, offset, row, col, {0, 1}, true, v);
+    }
   }
 }
 
 template <class Traits>
 __global__ void __launch_bounds__(kMostThreads, Traits::kBlocks) kernel(const __grid_constant__ Params p) {
   using T = typename Traits::T;
-  constexpr int kElement = sizeof(T);
+  using Value = typename Traits::Value;
+  using Real = typename Traits::Numbers::Real;
+  constexpr int kElement = sizeof(T), kSum = sizeof(Value);
   extern __shared__ __align__(128) unsigned char smem[];  // A, B, D of `problems` matrices
   const uint32_t first = blockIdx.x * p.problems;
   const int count = min(p.problems, static_cast<int>(p.batches - first));
@@ -486,20 +519,22 @@ __global__ void __launch_bounds__(kMostThreads, Traits::kBlocks) kernel(const __
   const auto* const b = reinterpret_cast<const T*>(smem + p.b_at + phase_of<kElement>(p.place_b.layout, p.b, first));
   unsigned char* const d = smem + p.d_at;
   auto* const to = static_cast<unsigned char*>(p.epilogue.d);
-  if (p.plain && (kElement == 4 || !p.epilogue.out_f32)) {
-    const uint32_t phase = phase_of<kElement>(p.place_d.layout, to, first);
-    multiply<Traits>(p, a, b, reinterpret_cast<T*>(d + phase), count, p.epilogue.alpha);
-    __syncthreads();
-    copy_matrices<kElement, false>(p, p.place_d, d, to, first, count);
-    return;
+  if constexpr (kElement < kSum) {
+    if (p.plain && !p.epilogue.out_f32) {
+      const uint32_t phase = phase_of<kElement>(p.place_d.layout, to, first);
+      multiply<Traits>(p, a, b, reinterpret_cast<T*>(d + phase), count, static_cast<Real>(p.alpha));
+      __syncthreads();
+      copy_matrices<kElement, false>(p, p.place_d, d, to, first, count);
+      return;
+    }
   }
-  const uint32_t phase = p.plain ? phase_of<4>(p.place_d.layout, to, first) : 0;
-  multiply<Traits>(p, a, b, reinterpret_cast<float*>(d + phase), count, p.plain ? p.epilogue.alpha : 1.0f);
+  const uint32_t phase = p.plain ? phase_of<kSum>(p.place_d.layout, to, first) : 0;
+  multiply<Traits>(p, a, b, reinterpret_cast<Value*>(d + phase), count, p.plain ? static_cast<Real>(p.alpha) : Real{1});
   __syncthreads();
   if (p.plain) {
-    copy_matrices<4, false>(p, p.place_d, d, to, first, count);
+    copy_matrices<kSum, false>(p, p.place_d, d, to, first, count);
   } else {
-    finish<T>(p, reinterpret_cast<const float*>(d), first, count);
+    finish<T>(p, reinterpret_cast<const Value*>(d), first, count);
   }
 }
 

@@ -16,9 +16,7 @@ inline Place place_of(const Layout& l, int element_bytes) {
           FastDivisor(static_cast<uint32_t>(l.runs < 1 ? 1 : l.runs))};
 }
 
-template <class Config, DType kDType>
-Status launch(const Problem& p, const Schedule& s, Stream stream_) {
-  const auto stream = static_cast<cudaStream_t>(stream_);
+inline Params params_of(const Problem& p, const Schedule& s) {
   const auto divisor = [](int64_t x) { return FastDivisor(static_cast<uint32_t>(x)); };
   const int bytes = dtype_bytes(p.dtype), tiles = s.tiles_m * s.tiles_n;
   Params params{};
@@ -47,10 +45,22 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   params.b_is_k_major = p.b_major() == Major::kK;
   params.plain = s.plain;
   params.linear = s.linear;
+  params.conjugates_a = p.conjugates_a;
+  params.conjugates_b = p.conjugates_b;
+  params.alpha = p.alpha;
+  params.beta = p.beta;
   params.epilogue = tile::epilogue_params(p, nullptr);
+  return params;
+}
 
-  return enqueue_clusters(kernel<Traits<Config, ElementOf<kDType>, float>>, dim3(static_cast<unsigned>(s.blocks)),
-                          s.threads, s.smem_bytes, 1, s.dependent, stream, params);
+template <class Config, DType kDType>
+Status launch(const Problem& p, const Schedule& s, Stream stream) {
+  if constexpr (sizeof(Element<kDType>) == 8 && Config::BLOCKS_OF_8 == 0) {
+    return cudaErrorInvalidValue;  // the variant does not list the dtype
+  } else {
+    return enqueue_clusters(kernel<Traits<Config, Element<kDType>>>, dim3(static_cast<unsigned>(s.blocks)), s.threads,
+                            s.smem_bytes, 1, s.dependent, static_cast<cudaStream_t>(stream), params_of(p, s));
+  }
 }
 
 }  // namespace hgemm::tiny_batch

@@ -33,9 +33,10 @@ constexpr double kFixedUs = 2.0;      // start, first bytes, drain
 constexpr double kStreamShare = 0.9;  // of the read bandwidth
 constexpr double kOverlap = 2.5;  // how well memory and instructions hide each other; infinite: the longer hides all
 constexpr double kIssued = 2.3;   // warp instructions that an SM issues in a clock
-// What threads take, in instructions: for a tile, and for each k of it; more for each k where groups of four elements
-// of one operand, or of both, are not aligned.
+// What threads take, in instructions: for a tile, and for each k of it; more for each k where groups of elements of one
+// operand, or of both, are not aligned.
 constexpr double kTile = 200, kStepF32 = 3, kStepHalf = 11, kNarrowStepF32 = 3.5, kNarrowStepHalf = 5.5;
+constexpr double kStepF64 = 20, kStepC64 = 60, kNarrowStepWide = 3.5;
 // For a whole product, for each multiplication of it, and for each element of A, B and D; more in halves.
 constexpr double kWhole = 20, kFma = 1.35, kElement = 1, kHalfElement = 1.5;
 // For a copy between global and shared memory: in a chunk that is one piece of memory, as it lies there or with
@@ -55,8 +56,27 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   return tiny_batch::schedule(p, facts, line.shape);
 }
 
+/// The largest power of two, at most kWideBytes, that divides the addresses of all elements.
+constexpr int kWideBytes = 8;  // of float64 and complex64
+int least_alignment(const Problem& p) {
+  uintptr_t bits = kWideBytes;
+  for (const void* data : {static_cast<const void*>(p.a.data), static_cast<const void*>(p.b.data),
+                           static_cast<const void*>(p.c.data), static_cast<const void*>(p.d.data), p.bias}) {
+    bits |= reinterpret_cast<uintptr_t>(data);
+  }
+  return static_cast<int>(bits & (~bits + 1));
+}
+
 bool eligible(const Problem& p, const Line& line, Reason* why) {
   const auto m = static_cast<long long>(p.m), n = static_cast<long long>(p.n), k = static_cast<long long>(p.k);
+  if (is_wide(p.dtype)) {
+    if (p.act != Activation::kNone || p.pre_activation != nullptr) {
+      return refuse(why, "activations are computed in float32, which %s does not allow", dtype_name(p.dtype));
+    }
+    if (least_alignment(p) < kWideBytes) {
+      return refuse(why, "elements must start at multiples of %d bytes", kWideBytes);
+    }
+  }
   if (line.shape.whole && !tiny_batch::fits(p, line.shape)) {
     return refuse(why, "M, N and K must be %d, got %lld, %lld and %lld", line.shape.tm, m, n, k);
   }
@@ -82,6 +102,10 @@ double multiplying(const Problem& p, const Schedule& s, const Line& line) {
   const double k = static_cast<double>(p.k);
   if (line.shape.whole) return kWhole + kFma * k * k * k + 3 * k * k * (kElement + (p.is_half() ? kHalfElement : 0));
   const int narrow = !s.a.wide + !s.b.wide;
+  if (is_wide(p.dtype)) {
+    const double step = (p.dtype == DType::kF64 ? kStepF64 : kStepC64) + narrow * kNarrowStepWide;
+    return s.tiles_m * s.tiles_n * (kTile + k * step);
+  }
   const double step = p.is_half() ? kStepHalf + narrow * kNarrowStepHalf : kStepF32 + narrow * kNarrowStepF32;
   return s.tiles_m * s.tiles_n * (kTile + k * step);
 }
@@ -136,8 +160,15 @@ constexpr Line kLine = {
 };
 
 template <class C>
-using Functions = ScheduledFunctions<kLine<C>, eligible, predict_us, schedule, &tiny_batch::launch<C, DType::kF16>,
-                                     &tiny_batch::launch<C, DType::kBF16>, &tiny_batch::launch<C, DType::kF32>>;
+struct Functions : ScheduledFunctions<kLine<C>, eligible, predict_us, schedule, &tiny_batch::launch<C, DType::kF16>,
+                                      &tiny_batch::launch<C, DType::kBF16>, &tiny_batch::launch<C, DType::kF32>> {
+  static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
+    if (!is_wide(p.dtype)) return Functions::ScheduledFunctions::launch(p, facts, workspace, stream);
+    const Schedule s = schedule(p, facts, kLine<C>);
+    return p.dtype == DType::kF64 ? call<&tiny_batch::launch<C, DType::kF64>>(p, s, stream)
+                                  : call<&tiny_batch::launch<C, DType::kC64>>(p, s, stream);
+  }
+};
 
 template <class C>
 constexpr Name name() {
@@ -148,7 +179,8 @@ constexpr Name kName = name<C>();
 
 template <class C>
 constexpr auto variants_of(const tiny_batch::Kernel<C>&) {
-  Variant v = variant_of<Functions<C>>(kName<C>, Family::kTinyBatch, kHalfTypes | kFloat32, kLine<C>);
+  constexpr uint32_t kTypes = kHalfTypes | kFloat32 | (C::BLOCKS_OF_8 > 0 ? kFloat64 | kComplex64 : 0);
+  Variant v = variant_of<Functions<C>>(kName<C>, Family::kTinyBatch, kTypes, kLine<C>);
   v.sums = Sums::kChain;
   return std::array{v};
 }
