@@ -73,7 +73,7 @@ def write_table(path: Path) -> None:
         device = table.device
         for entry in table.entries:
             a_major, b_major = majors[entry.layout]
-            dtype = [_native.dtype_name(dtype) for dtype in _native.KERNEL_DTYPES].index(entry.dtype)
+            dtype = [_native.dtype_name(dtype) for dtype in _native.TABLE_DTYPES].index(entry.dtype)
             shape = (dtype, a_major, b_major, entry.align, entry.batch, entry.m, entry.n, entry.k)
             words = (device.cc, device.sm_count, device.l2_bytes, device.dram_gbs, *shape)
             lines += [" ".join(map(str, (*words, kernel, us))) for kernel, us in entry.us.items()]

@@ -51,7 +51,7 @@ from hgemm_ops import _files, _library, _native, _variants
 
 SCHEMA = 1
 _TUNED = "tuned"  # a directory in user_dir()
-_DTYPES = {_native.dtype_name(dtype): index for index, dtype in enumerate(_native.KERNEL_DTYPES)}
+_DTYPES = {_native.dtype_name(dtype): index for index, dtype in enumerate(_native.TABLE_DTYPES)}
 _MAJORS = {layout: majors for majors, layout in _native.LAYOUTS.items()}
 
 

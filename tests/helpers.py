@@ -78,7 +78,9 @@ needs_library = pytest.mark.skipif(not _library.load(), reason=f"no native libra
 
 
 def rand(*shape: int, dtype: torch.dtype = torch.float16, device: str = DEVICE) -> Tensor:
-    """U[-1, 1], rounded to ``dtype``."""
+    """U[-1, 1], rounded to ``dtype``; both parts of complex numbers."""
+    if dtype.is_complex:
+        return torch.view_as_complex(rand(*shape, 2, dtype=torch.float32, device=device)).to(dtype)
     return torch.rand(shape, device=device).mul_(2).sub_(1).to(dtype)
 
 
@@ -329,9 +331,19 @@ def less_accurate(ref64: Tensor, *routes: Tensor) -> Tensor:
     return worst
 
 
+def widened(t: Tensor) -> Tensor:
+    """The same values in float64, or complex128."""
+    return t.detach().to(torch.complex128 if t.is_complex() else torch.float64)
+
+
 def reference_matmul(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns ``(a @ b, |a| @ |b|)`` in float64: the reference and the magnitude for ``assert_close_to_torch``."""
-    wide_a, wide_b = a.detach().double(), b.detach().double()
+    """Returns ``(a @ b, |a| @ |b|)`` in float64 (complex128 for complex): the reference and the magnitude for
+    ``assert_close_to_torch``.
+
+    For float64 operands the reference is exact if their elements are float32 numbers of :func:`rand` and K is at most
+    32.
+    """
+    wide_a, wide_b = widened(a), widened(b)
     return wide_a @ wide_b, wide_a.abs() @ wide_b.abs()
 
 

@@ -89,7 +89,8 @@ void aten_activate(Activation act, Device device, AtenTensorHandle x, AtenTensor
 /// Applies the call's activation to `count` elements, with a kernel of ours where there is one; x and y are contiguous.
 void activate(const Call& call, Destination x, Destination y, int64_t count) {
   const auto act = static_cast<Activation>(call.act);
-  if (const auto dtype = activation_dtype(call.result_dtype()); dtype && usable_device(call.a.device.index) != nullptr) {
+  if (const auto dtype = activation_dtype(call.result_dtype());
+      dtype && usable_device(call.a.device.index) != nullptr) {
     const Status status = launch_activation(x.data, y.data, count, *dtype, act, current_stream(call.a.device));
     if (status != 0) fail(std::string("hgemm: the activation kernel failed to launch: ") + status_string(status));
     return;

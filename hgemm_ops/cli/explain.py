@@ -11,7 +11,7 @@ import hgemm_ops
 from hgemm_ops import _native
 from hgemm_ops.ops.activation import ACTIVATIONS
 
-_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (*_native.DTYPES, torch.float64)}
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _native.DTYPES}
 _DTYPE = click.Choice(list(_DTYPES))
 
 

@@ -29,13 +29,12 @@ class Subclass(Tensor):
     ("a", "b", "why"),
     [
         (torch.ones(4, 4, dtype=torch.int32), torch.ones(4, 4, dtype=torch.int32), "not int32"),
-        (torch.ones(4, 4, dtype=torch.complex64), torch.ones(4, 4, dtype=torch.complex64), "not complex64"),
-        (torch.ones(4, 4, dtype=torch.float64), torch.ones(4, 4, dtype=torch.float64), "not float64"),
+        (torch.ones(4, 4, dtype=torch.complex128), torch.ones(4, 4, dtype=torch.complex128), "not complex128"),
         (half(4, 4).to_sparse(), half(4, 4), "layout torch.sparse_coo"),
         (half(4, 4), half(4, 4).as_subclass(Subclass), "type Subclass"),
         (torch.nested.nested_tensor([half(2, 4)], layout=torch.jagged), half(4, 4), "nested"),
     ],
-    ids=["int32", "complex64", "float64", "sparse", "subclass", "nested"],
+    ids=["int32", "complex128", "sparse", "subclass", "nested"],
 )
 def test_what_no_kernel_takes_is_torchs_and_says_why(a: Tensor, b: Tensor, why: str) -> None:
     for arch in (None, "sm_90"):
@@ -43,6 +42,23 @@ def test_what_no_kernel_takes_is_torchs_and_says_why(a: Tensor, b: Tensor, why: 
         assert (explanation.chosen, explanation.source) == ("torch", "fallback")
         assert why in explanation.reason
         assert [c.name for c in explanation.candidates if c.eligible] == ["torch"]
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64], ids=str)
+def test_only_tiny_batches_of_wide_types_have_kernels(dtype: torch.dtype) -> None:
+    def of(*shape: int) -> hgemm_ops.Explanation:
+        return hgemm_ops.explain(
+            torch.ones(shape, dtype=dtype, device="meta"), torch.ones(shape[0], 8, 8, dtype=dtype), arch="sm_90"
+        )
+
+    assert of(100_000, 8, 8).chosen == "tiny_batch_t4x4"
+    few = of(10, 8, 8)
+    assert (few.chosen, few.source) == ("torch", "model")
+    large = of(100, 64, 8)
+    assert (large.chosen, large.source) == ("torch", "fallback")
+    assert f"none of our kernels runs {str(dtype).removeprefix('torch.')}" in large.reason
+    assert [c.name for c in large.candidates if c.eligible] == ["torch"]
 
 
 @needs_library

@@ -72,17 +72,18 @@ void check_layout(const Problem& p, const Matrix& x, const Layout& l, int bytes,
         CHECK((reinterpret_cast<uintptr_t>(x.data) + from * bytes) % l.piece == 0);
       }
     }
-    if (l.wide) CHECK(static_cast<int64_t>(i) * l.matrix_pitch * bytes % (4 * bytes) == 0);
+    if (l.wide) CHECK(static_cast<int64_t>(i) * l.matrix_pitch * bytes % (group_of(bytes) * bytes) == 0);
   }
 }
 
 int main() {
+  const DType types[] = {DType::kF32, DType::kF16, DType::kF16, DType::kF64, DType::kC64};
   const Shape shapes[] = {{4, 4, false, 6}, {2, 2, true, 12}, {3, 3, true, 12}, {6, 6, true, 4}};
   int flat = 0, padded = 0, runs = 0, across = 0, along = 0, whole = 0, whole_chunks = 0;
   for (int i = 0; i < 20000; ++i) {
     Problem p;
-    p.dtype = p.out_dtype = draw(0, 1) ? DType::kF32 : DType::kF16;
-    if (draw(0, 5) == 0) p.out_dtype = DType::kF32;
+    p.dtype = p.out_dtype = types[draw(0, 4)];
+    if (p.is_half() && draw(0, 5) == 0) p.out_dtype = DType::kF32;
     const int most = draw(0, 1) ? 8 : kMostExtent;
     p.m = draw(1, most), p.n = draw(1, most), p.k = draw(0, most);
     if (draw(0, 2) == 0) p.m = p.n = p.k = draw(2, 6);
@@ -107,7 +108,8 @@ int main() {
       CHECK(s.b_at % 16 == 0 && s.d_at % 16 == 0);
       check_layout(p, p.a, s.a, bytes, s.problems, s.b_at);
       check_layout(p, p.b, s.b, bytes, s.problems, s.d_at - s.b_at);
-      check_layout(p, p.d, s.d, s.plain ? dtype_bytes(p.out_dtype) : 4, s.problems, s.smem_bytes - s.d_at, s.plain);
+      const int out_bytes = s.plain ? dtype_bytes(p.out_dtype) : std::max(bytes, 4);
+      check_layout(p, p.d, s.d, out_bytes, s.problems, s.smem_bytes - s.d_at, s.plain);
       for (const Layout* l : {&s.a, &s.b, &s.d}) {
         ++(l->copy == Copy::kFlat ? flat : l->copy == Copy::kPadded ? padded : runs);
       }
@@ -134,7 +136,8 @@ def test_layouts_and_schedules(tmp_path: Path) -> None:
 def test_the_kernels_say_what_they_serve() -> None:
     assert len(KERNELS) == 6
     for v in KERNELS:
-        assert v.dtypes == (torch.float16, torch.bfloat16, torch.float32)
+        wide = () if v.tile[0] > 4 else (torch.float64, torch.complex64)
+        assert v.dtypes == (torch.float16, torch.bfloat16, torch.float32, *wide)
         assert (v.sums, v.layouts, v.min_arch) == ("chain", ("NN", "NT", "TN", "TT"), "sm_80")
         name = v.name.removeprefix("tiny_batch_")
         refusals = {c.name: c.reason for c in hgemm_ops.explain(M=33, N=4, K=4, batch=5, arch="sm_90").candidates}
@@ -241,7 +244,6 @@ def test_other_arithmetic_is_not_theirs() -> None:
     tf32 = len(_native.FLOAT32)  # which nobody can ask for by name
     assert chosen(100_000, 3, 3, 3, torch.float32, float32=tf32) == "torch"
     assert chosen(100_000, 3, 3, 3, torch.float32, float32=strict).startswith("tiny_batch")
-    assert chosen(100_000, 3, 3, 3, torch.float64) == "torch"
     invariant = _native.NUMERICS.index("batch_invariant")
     assert chosen(100_000, 3, 3, 3, torch.float32, numerics=invariant) == "torch"
     assert chosen(100_000, 3, 3, 3, torch.float16, numerics=invariant).startswith("batched_mma")
