@@ -2,7 +2,7 @@
 
 Each run draws new shapes of every kind from a seed. Both sides run in CUDA graphs over rotating buffers, interleaved,
 by the protocol of ``hgemm bench``. Results are compared with float64, and have its limits. Kinds that only torch's
-kernels run (float64, complex64, fp8) show that they do not get slower.
+kernels run (large float64 and complex64, fp8) show that they do not get slower.
 
 ``bound_us`` is the larger of two times, plus 2.5 us for a launch: the time for the operations, at the rate that
 ``CHIPS`` has for their unit, and the time for the least possible memory traffic. X @ X.T needs half of its operations.

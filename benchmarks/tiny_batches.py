@@ -1,11 +1,12 @@
 """Times torch.bmm and torch.baddbmm of many tiny matrices, with and without use_custom_gemm().
 
-The shapes are drawn from a seed: cubes and any sizes up to 8 and up to 32, few matrices, padded rows, an A that the
-whole batch shares, and baddbmm. Both sides run in CUDA graphs over rotating buffers, interleaved.
+The shapes are drawn from a seed: cubes and any sizes up to 8 and, but for float64 and complex64, up to 32; few
+matrices, padded rows, an A that the whole batch shares, conjugated complex operands, and baddbmm. Both sides run in
+CUDA graphs over rotating buffers, interleaved.
 
 A row has the times in microseconds (medians of five rounds), torch's time over ours (the median of paired ratios), the
-kernel that was chosen, and the error against float64 over the norm of the result. ``bound`` is the time that memory
-takes at the copy bandwidth, plus 2.5 us for a launch.
+kernel that was chosen, and the error against float64, or complex128, over the norm of the result. ``bound`` is the time
+that memory takes at the copy bandwidth, plus 2.5 us for a launch.
 
 Writes ``results/<gpu>/tiny_batches.json.xz``.
 """
@@ -34,12 +35,13 @@ RESULTS = Path(__file__).parent / "results"
 LAUNCH_US = 2.5
 ROUNDS = 5
 DTYPES = ("float32", "float16", "bfloat16")
+WIDE = ("float64", "complex64")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """``layout``: a letter for A and one for B: N row-major, T transposed, P with padded rows, S shared by the batch.
-    ``c``: the call is baddbmm with beta = 0.5."""
+    """``layout``: a letter for A and one for B: N row-major, T transposed, P with padded rows, S shared by the batch, C
+    and H conjugated and, of these, H transposed. ``c``: the call is baddbmm with beta = 0.5."""
 
     kind: str
     dtype: str
@@ -81,6 +83,15 @@ def draw(seed: int) -> Iterator[Batch]:
             yield box("any 1..8", dtype, 8)
             yield cube("cubes 9..32", dtype, source.randint(9, 32), source.choice(layouts))
             yield box("any 1..32", dtype, 32)
+        for dtype in WIDE:
+            yield cube("cubes 2..8", dtype, source.randint(2, 8), source.choice(layouts))
+            yield box("any 1..8", dtype, 8)
+            yield cube("shared A", dtype, source.randint(2, 8), source.choice(("SN", "ST")))
+            yield cube("padded rows", dtype, source.randint(2, 8), source.choice(("NP", "PN", "PP")))
+            yield cube("baddbmm", dtype, source.randint(2, 8), "NN", c=True)
+            size = source.randint(2, 8)
+            yield Batch("few", dtype, source.randint(1000, 3000), size, size, size)
+        yield cube("conjugated", "complex64", source.randint(2, 8), source.choice(("CN", "NC", "HN", "NH", "HH")))
         dtype = source.choice(DTYPES)
         yield cube("shared A", dtype, source.choice((3, 4, 7, 8, 12, 16)), source.choice(("SN", "ST")))
         yield cube("padded rows", dtype, source.choice((3, 5, 8, 12, 16)), source.choice(("NP", "PN", "PP")))
@@ -90,11 +101,16 @@ def draw(seed: int) -> Iterator[Batch]:
 
 
 def operand(case: Batch, rows: int, cols: int, order: str) -> Tensor:
-    def make(*shape: int) -> Tensor:
-        return torch.randn(*shape, device="cuda").to(getattr(torch, case.dtype))
+    dtype = getattr(torch, case.dtype)
 
-    if order == "T":
-        return make(case.batch, cols, rows).mT
+    def make(*shape: int) -> Tensor:
+        return torch.randn(*shape, device="cuda", dtype=dtype if case.dtype in WIDE else torch.float32).to(dtype)
+
+    if order in "TH":
+        matrices = make(case.batch, cols, rows)
+        return matrices.mT if order == "T" else matrices.mH
+    if order == "C":
+        return make(case.batch, rows, cols).conj()
     if order == "S":
         return make(1, rows, cols).expand(case.batch, rows, cols)
     return make(case.batch, rows, cols + 3)[:, :, :cols] if order == "P" else make(case.batch, rows, cols)
@@ -116,7 +132,8 @@ def measure(case: Batch, gbps: float) -> dict[str, Any]:
         out = torch.empty(case.batch, case.m, case.n, device="cuda", dtype=a.dtype)
         sets.append((a, b, torch.randn_like(out) if case.c else None, out))
     a, b, c, out = sets[0]
-    exact = a.double() @ b.double() + (0.5 * c.double() if c is not None else 0)
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    exact = a.to(wide) @ b.to(wide) + (0.5 * c.to(wide) if c is not None else 0)
     launches = len(sets) * max(1, -(-8 // len(sets)))
     stream, kernel = torch.cuda.Stream(), "torch"
     graphs: dict[str, torch.cuda.CUDAGraph] = {}
@@ -127,7 +144,7 @@ def measure(case: Batch, gbps: float) -> dict[str, Any]:
                 out.fill_(math.nan)
                 call(*sets[0])
             stream.synchronize()
-            errors[side] = ((out.double() - exact).norm() / exact.norm()).item()
+            errors[side] = ((out.to(wide) - exact).norm() / exact.norm()).item()
             if report is not None:
                 kernel = ",".join(sorted({row.variant for row in report.rows}))
             graphs[side] = torch.cuda.CUDAGraph()

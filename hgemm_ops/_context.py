@@ -38,14 +38,14 @@ class use_custom_gemm(ContextDecorator):
     ``_addmm_activation`` and ``_grouped_mm`` (``csrc/aten``). They are below autograd, autocast, functorch, tensor
     subclasses and compiled graphs. Every function that ends in one of them is covered, such as ``nn.Linear``, ``@``,
     ``einsum``, unfused attention and gradients. Shapes, dtypes, errors, gradients and graphs are torch's. Torch's
-    kernels run on the CPU, for dtypes other than float16, bfloat16 and float32, and wherever no kernel of this package
-    is expected to be faster. For a matmul on CUDA, the report says why torch ran it. The first context registers the
-    override with torch. It stays registered, and calls torch's own kernels while no context is active. Another package
-    may have overridden an operator before, for batch-invariant results for instance. Its kernel is then called in place
-    of torch's, here and wherever this page says torch. If another package overrides an operator later, its kernel runs,
-    and the report says so. Entering a context does not initialise CUDA, so a process may still fork. The first matmul
-    on a device finds out about it. If no kernel of this package can run there, all its matmuls are left to torch, with
-    one line in the log.
+    kernels run on the CPU, for dtypes other than float16, bfloat16 and float32 (but not for batches of tiny float64 or
+    complex64 matrices), and wherever no kernel of this package is expected to be faster. For a matmul on CUDA, the
+    report says why torch ran it. The first context registers the override with torch. It stays registered, and calls
+    torch's own kernels while no context is active. Another package may have overridden an operator before, for
+    batch-invariant results for instance. Its kernel is then called in place of torch's, here and wherever this page
+    says torch. If another package overrides an operator later, its kernel runs, and the report says so. Entering a
+    context does not initialise CUDA, so a process may still fork. The first matmul on a device finds out about it. If
+    no kernel of this package can run there, all its matmuls are left to torch, with one line in the log.
 
     The context applies to the thread that enters it, and to all threads outside any context of their own, such as
     autograd's or those of a data-parallel wrapper. Contexts nest. The inner ``variant`` counts, even when it is None;

@@ -23,7 +23,7 @@ os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
 
 import torch
 import torch.nn.functional as F
-from helpers import refusal_allowed
+from helpers import refusal_allowed, widened
 from torch import Tensor
 
 import hgemm_ops
@@ -79,20 +79,24 @@ INT8_SHAPES = [(20, 24, 40), (24, 144, 1032), (64, 144, 1032), (300, 264, 392)]
 LADDER_SHAPES = [(128, 128, 32), (131, 139, 37), (16, 264, 72)]
 
 
+def random(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(shape, dtype=dtype) if dtype.is_complex else torch.randn(shape).to(dtype)
+
+
 def operand(rows: int, cols: int, transposed: bool, dtype: torch.dtype) -> Tensor:
-    return torch.randn(cols, rows).to(dtype).t() if transposed else torch.randn(rows, cols).to(dtype)
+    return random(cols, rows, dtype=dtype).t() if transposed else random(rows, cols, dtype=dtype)
 
 
 def matrices(batch: int, rows: int, cols: int, order: str, dtype: torch.dtype) -> Tensor:
     if order == "H":
-        return torch.randn(rows, batch, cols).to(dtype).transpose(0, 1)
-    return torch.randn(batch, cols, rows).to(dtype).mT if order == "T" else torch.randn(batch, rows, cols).to(dtype)
+        return random(rows, batch, cols, dtype=dtype).transpose(0, 1)
+    return random(batch, cols, rows, dtype=dtype).mT if order == "T" else random(batch, rows, cols, dtype=dtype)
 
 
 def check(name: str, out: Tensor, exact: Tensor) -> None:
     """A gross check: memory errors are the tool's business, rounding is that of the tests."""
-    eps = torch.finfo(out.dtype).eps if out.is_floating_point() else 0
-    error = (out.cpu().double() - exact).abs().max().item()
+    eps = torch.finfo(out.dtype).eps if out.is_floating_point() or out.is_complex() else 0
+    error = (widened(out.cpu()) - exact).abs().max().item()
     bound = 4 * eps * (1 + exact.abs().max().item())
     if not error <= bound:
         sys.exit(f"{name}: error {error:.3e}, allowed {bound:.3e}")
@@ -126,7 +130,7 @@ def run(variant: VariantInfo) -> int:
         device_b = device_a.t() if b.data_ptr() == a.data_ptr() else b.cuda()
         if not serves(variant, device_a, device_b):
             continue
-        exact = a.double() @ b.double()
+        exact = widened(a) @ widened(b)
         check(name, torch.ops.hgemm.mm(device_a, device_b, variant=variant.id), exact)
 
         launches += 1
@@ -134,16 +138,16 @@ def run(variant: VariantInfo) -> int:
             out = hgemm_ops.matmul(device_a, device_b, variant=variant.name, numerics="batch_invariant")
             check(f"{name} unsliced", out, exact)
             launches += 1
-        bias, c = torch.randn(b.size(1)).to(a.dtype), torch.randn(exact.shape).to(a.dtype)
+        bias, c = random(b.size(1), dtype=a.dtype), random(*exact.shape, dtype=a.dtype)
         with refusal_allowed(variant.id):
             out = torch.ops.hgemm.addmm(c.cuda(), device_a, device_b, beta=0.5, alpha=2.0, variant=variant.id)
-            check(f"{name} addmm", out, 0.5 * c.double() + 2.0 * exact)
+            check(f"{name} addmm", out, 0.5 * widened(c) + 2.0 * exact)
             launches += 1
         with refusal_allowed(variant.id):
             out = torch.ops.hgemm.linear(device_a, device_b.t(), bias.cuda(), variant=variant.id)
-            check(f"{name} linear", out, exact + bias.double())
+            check(f"{name} linear", out, exact + widened(bias))
             launches += 1
-        if not activates:
+        if not activates or a.dtype in (torch.float64, torch.complex64):  # of which no kernel computes activations
             continue
         with refusal_allowed(variant.id):
             out = torch.ops.hgemm.linear(device_a, device_b.t(), bias.cuda(), 2, variant=variant.id)
@@ -173,9 +177,14 @@ def run_batch(variant: VariantInfo, dtype: torch.dtype, batch: int, m: int, n: i
     device_a, device_b = a.cuda().expand(batch, m, k), b.cuda()
     launches = 0
     if serves(variant, device_a, device_b):
-        exact = a.double() @ b.double()
+        exact = widened(a) @ widened(b)
         check(f"{variant.name} batch", torch.ops.hgemm.bmm(device_a, device_b, variant=variant.id), exact)
         launches += 1
+        if dtype.is_complex:
+            with hgemm_ops.use_custom_gemm(variant=variant.name):
+                out = torch.bmm(device_a.conj(), device_b)
+            check(f"{variant.name} batch of conjugates", out, widened(a).conj() @ widened(b))
+            launches += 1
         with refusal_allowed(variant.id):
             out = torch.ops.hgemm.bmm(device_a, device_b, out_dtype=torch.float32, variant=variant.id)
             check(f"{variant.name} batch", out.to(dtype), exact)
@@ -183,7 +192,7 @@ def run_batch(variant: VariantInfo, dtype: torch.dtype, batch: int, m: int, n: i
     no_a, no_b = device_a[..., :0], device_b[:, :0]
     if serves(variant, no_a, no_b):
         empty = torch.ops.hgemm.bmm(no_a, no_b, variant=variant.id)
-        check(f"{variant.name} K = 0", empty, torch.zeros(batch, m, n, dtype=torch.float64))
+        check(f"{variant.name} K = 0", empty, torch.zeros(batch, m, n, dtype=widened(a).dtype))
         launches += 1
     return launches
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import click
-import torch
 
 import hgemm_ops
 from hgemm_ops import _native

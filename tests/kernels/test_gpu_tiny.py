@@ -188,7 +188,7 @@ def test_bias_and_activation(variant: VariantInfo, dtype: torch.dtype) -> None:
         if dtype in WIDE:
             out = hgemm.linear(x, weight, bias, variant=variant.id)
             assert_close_to_torch(out, wide, theirs, magnitude=size)
-            with pytest.raises(RuntimeError, match="activations are computed in float32, which .* does not allow"):
+            with pytest.raises(RuntimeError, match=r"activations are computed in float32, which .* does not allow"):
                 hgemm.linear(x, weight, bias, 1, variant=variant.id)
             continue
         for act, function in ACTIVATIONS.items():
