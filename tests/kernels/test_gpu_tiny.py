@@ -4,8 +4,10 @@ operands that a batch shares, and the ways by which torch's functions reach it."
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 
 import pytest
 import torch
@@ -403,3 +405,39 @@ def test_a_shared_operand_leaves_a_batch_of_wide_elements(dtype: torch.dtype) ->
             out = torch.bmm(a, b)
         assert sum(calls(report, v.name) for v in KERNELS) == 1, str(report)
         assert_close_to_torch(out, exact, torch.bmm(a, b), magnitude=magnitude)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+def test_random_calls_of_wide_types(dtype: torch.dtype, seed: int) -> None:
+    """Layouts, gaps, shared and conjugated operands, addends and out=, by torch's functions in a context."""
+    source = random.Random(seed)
+    served = 0
+    for _ in range(25):
+        most = source.choice((4, 8, 32))
+        m, n, k = (source.randint(1, most) for _ in range(3))
+        batch = source.choice((source.randint(1, 999), source.randint(1000, 3000)))
+
+        def operand(rows: int, cols: int, batch: int = batch) -> Tensor:
+            gaps = [source.choice((0, 0, 1, 2, 5)) for _ in range(3)]
+            x = matrices(batch, rows, cols, source.choice("NT"), dtype, *gaps)
+            if source.random() < 0.2:
+                x = x[:1].expand(x.shape)
+            return x.conj() if dtype.is_complex and source.random() < 0.4 else x
+
+        a, b = operand(m, k), operand(k, n)
+        exact, size = reference_matmul(a, b)
+        if source.random() < 0.4:
+            alpha, beta = source.choice((1, -2.5, 1 / 3)), source.choice((0, 1, 0.75))
+            c = source.choice((rand(batch, m, n, dtype=dtype), rand(n, dtype=dtype), rand(1, m, 1, dtype=dtype)))
+            exact, size = beta * widened(c) + alpha * exact, abs(beta) * widened(c).abs() + abs(alpha) * size
+            call = partial(torch.baddbmm, c, a, b, alpha=alpha, beta=beta)
+        else:
+            call = partial(torch.bmm, a, b)
+        out = torch.full((batch, m, n), POISON, device="cuda", dtype=dtype) if source.random() < 0.3 else None
+        theirs = call()
+        with use_custom_gemm() as report:
+            ours = call(out=out)
+        served += sum(calls(report, v.name) for v in KERNELS)
+        assert_close_to_torch(ours, exact, theirs, magnitude=size, units=2)
+    assert served >= 4
