@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,6 +152,7 @@ def test_the_kernels_say_what_they_serve() -> None:
 
 # ---- what is chosen --------------------------------------------------------------------------------
 
+WIDE = (torch.float64, torch.complex64)
 H100 = {"dram_gbs": 3352, "l2_bytes": 52428800}
 
 
@@ -194,6 +196,35 @@ def test_tiny_batches_are_chosen_where_they_were_measured_to_win(dtype: torch.dt
     assert chosen(2_000_000, 3, 3, 3, dtype, **facts) == "tiny_batch_3x3x3"
     for size in (8, 16):
         assert chosen(20_000, size, size, size, dtype, shared_a=1, **facts) == "tiny_batch_t4x4"
+
+
+@needs_library
+@pytest.mark.usefixtures("no_table")
+@pytest.mark.parametrize("facts", [{}, H100], ids=["h200", "h100"])
+@pytest.mark.parametrize("dtype", WIDE, ids=str)
+def test_tiny_batches_of_wide_types_are_chosen_up_to_16(dtype: torch.dtype, facts: dict[str, int]) -> None:
+    for layout in ("NN", "NT", "TN", "TT"):
+        for batch, size in itertools.product((1000, 100_000, 2_000_000), range(2, 5)):
+            assert chosen(batch, size, size, size, dtype, layout, **facts) == f"tiny_batch_{size}x{size}x{size}"
+        for m, n, k in ((5, 5, 5), (8, 8, 8), (2, 8, 5), (8, 1, 8), (1, 8, 8), (8, 8, 1), (9, 9, 9), (16, 16, 16)):
+            assert chosen(10_000, m, n, k, dtype, layout, **facts) == "tiny_batch_t4x4", (m, n, k, layout)
+        for m, n, k in ((17, 17, 17), (32, 32, 32), (17, 4, 4), (64, 8, 8)):
+            assert chosen(10_000, m, n, k, dtype, layout, **facts) == "torch", (m, n, k, layout)
+    for batch in (1, 100, 999):
+        assert chosen(batch, 4, 4, 4, dtype, **facts) == "torch"
+    assert chosen(100_000, 3, 3, 3, torch.complex128, **facts) == "torch"
+    invariant = _native.NUMERICS.index("batch_invariant")
+    assert chosen(100_000, 3, 3, 3, dtype, numerics=invariant, **facts) == "torch"
+
+
+@needs_library
+@pytest.mark.usefixtures("no_table")
+def test_vectors_by_small_k_major_matrices_are_not_left_to_kernels_for_long_rows() -> None:
+    for batch, (n, k) in itertools.product((300, 935, 1100, 5000), ((96, 136), (136, 96), (120, 200), (64, 128))):
+        for dtype in (torch.float16, torch.bfloat16, torch.float32):
+            name = chosen(batch, 1, n, k, dtype, "NT")
+            assert not name.startswith(("gemv", "simt_gemv")), (batch, n, k, dtype, name)
+    assert chosen(935, 1, 96, 136, torch.float16, "NN") == "gemv_m1"
 
 
 @needs_library

@@ -37,6 +37,9 @@ constexpr double kIssued = 2.3;   // warp instructions that an SM issues in a cl
 // operand, or of both, are not aligned.
 constexpr double kTile = 200, kStepF32 = 3, kStepHalf = 11, kNarrowStepF32 = 3.5, kNarrowStepHalf = 5.5;
 constexpr double kStepF64 = 20, kStepC64 = 60, kNarrowStepWide = 3.5;
+// float64 and complex64 of more than 8 rows, columns or k take this much longer than the rest of the model says.
+constexpr int64_t kFewWide = 8;
+constexpr double kLargeWide = 1.3;
 // For a whole product, for each multiplication of it, and for each element of A, B and D; more in halves.
 constexpr double kWhole = 20, kFma = 1.35, kElement = 1, kHalfElement = 1.5;
 // For a copy between global and shared memory: in a chunk that is one piece of memory, as it lies there or with
@@ -149,6 +152,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   double us = kFixedUs + std::pow(std::pow(memory_us, kOverlap) + std::pow(issue_us, kOverlap), 1 / kOverlap);
   if (suits_tensor_cores(p)) us *= kBesideTensorCores;
   if (was_slower(p, s)) us *= kSlower;
+  if (is_wide(p.dtype) && std::max({p.m, p.n, p.k}) > kFewWide) us *= kLargeWide;
   return is_tiny_batch(p) || is_vector_batch(p) ? us : kUntimed * std::max(us, kLeastUs);
 }
 
