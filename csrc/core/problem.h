@@ -304,7 +304,8 @@ enum class Sums : int32_t {
   kPlanes = 4,
   /// The same by mma.sync, which adds the five smaller products of planes in another order.
   kPlanesMma = 5,
-  /// One float32 fma after the other on CUDA cores, in ascending order of k.
+  /// One float32 fma after the other on CUDA cores, in ascending order of k. float64 operands: in float64. complex64:
+  /// one such chain for the real part, two for the imaginary part.
   kChain = 6,
   /// A float32 accumulator as in kInOrder for each kCarriedK k. They are added in float32, in ascending order of k.
   kCarried = 7,
