@@ -219,16 +219,6 @@ def test_tiny_batches_of_wide_types_are_chosen_up_to_16(dtype: torch.dtype, fact
 
 @needs_library
 @pytest.mark.usefixtures("no_table")
-def test_vectors_by_small_k_major_matrices_are_not_left_to_kernels_for_long_rows() -> None:
-    for batch, (n, k) in itertools.product((300, 935, 1100, 5000), ((96, 136), (136, 96), (120, 200), (64, 128))):
-        for dtype in (torch.float16, torch.bfloat16, torch.float32):
-            name = chosen(batch, 1, n, k, dtype, "NT")
-            assert not name.startswith(("gemv", "simt_gemv")), (batch, n, k, dtype, name)
-    assert chosen(935, 1, 96, 136, torch.float16, "NN") == "gemv_m1"
-
-
-@needs_library
-@pytest.mark.usefixtures("no_table")
 @pytest.mark.parametrize("facts", [{}, H100], ids=["h200", "h100"])
 def test_tensor_cores_keep_aligned_halves_from_16_on_and_short_batches(facts: dict[str, int]) -> None:
     for layout in ("NN", "NT", "TN", "TT"):
