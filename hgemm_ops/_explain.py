@@ -176,7 +176,8 @@ def _explain_tensors(
     facts, device = _preset_facts(arch) if arch else _named(a.device.index, _native.device_facts(a.device.index))
     views = [_native.view(t.shape, t.stride(), t.dtype, _native.alignment(_address(t))) for t in (a, b)]
     query = _native.query(views[0], views[1], facts)
-    query.same_address = a.device.type != "meta" and _address(a) == _address(b)
+    # A conjugate transpose is not a transpose.
+    query.same_address = a.device.type != "meta" and _address(a) == _address(b) and a.is_conj() == b.is_conj()
     return _ask(query, problem, device, out_dtype, asked)
 
 

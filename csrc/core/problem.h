@@ -148,10 +148,14 @@ struct Problem {
   /// vary along either. Torch would compute batch[1] rows in each of m matrices.
   bool rows_are_batch = false;
 
+  /// This is the real form of a complex problem (real_form()).
+  bool is_real_form = false;
+
   /// What the caller requires of the summation order.
   NumericsMode numerics = NumericsMode::kFast;
 
-  /// Which kernels the caller allows for float32; kStrict unless `dtype` is kF32.
+  /// Which kernels the caller allows: one of the three for float32, kStrict or kSplit for complex64, kStrict for other
+  /// dtypes.
   Float32Mode float32 = Float32Mode::kStrict;
 
   /// The most bytes that Variant::workspace may return. It is less than kMostWorkspace where so much memory was not to
@@ -226,6 +230,22 @@ const char* layout_name(const Problem& problem);
 /// A copy of the problem without its epilogue (activation, bias, C and pre_activation). Tuning tables hold the times of
 /// such problems, and cost models are fitted to them.
 Problem without_epilogue(const Problem& problem);
+
+/// A complex problem as a real one, D' = alpha * A' @ B' + beta * C' with the extents m, 2n and 2k; other problems as
+/// they are. Real and imaginary parts are neighbours along K in A', and along N in C' and D', as they are in memory:
+///
+///   A'[m, 2k + i]      is part i of A[m, k]
+///   C'[m, 2n + j]      is part j of C[m, n], and the same for D' and D
+///   B'[2k + i, 2n + j] is part i ^ j of B[k, n], or its negative (real_form_flips())
+///
+/// Strides count float32 elements for an even step: in A' and C', part j of column c lies at (c - j) * col_stride + j.
+/// In B', the stride of rows and of columns is used for even steps alike. So slabs, which begin at even rows and
+/// columns, are parts of the real form as they are of other problems.
+Problem real_form(const Problem& problem);
+
+/// The elements of B' that are negative: bit 2 * j + i is set for those of row 2k + i and column 2n + j. The signs of
+/// both conjugations are in B', so A is read as it is.
+uint32_t real_form_flips(const Problem& real_form);
 
 /// The problem as the caller has it, and torch computes it: where `rows_are_batch`, with rows and inner batch dimension
 /// exchanged back.

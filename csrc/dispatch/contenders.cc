@@ -68,7 +68,7 @@ void find_contenders(const Question& question, Contenders* out) {
 }
 
 bool is_unasked(const Problem& p, const DeviceFacts& facts) {
-  if (p.dtype != DType::kF32) return false;
+  if (p.dtype != DType::kF32 && p.dtype != DType::kC64) return false;
   const std::vector<int>& ids = automatic_variants();
   return std::any_of(ids.begin(), ids.end(),
                      [&](int id) { return !may_be_chosen(variant(id), p) && can_run(variant(id), p, facts, nullptr); });

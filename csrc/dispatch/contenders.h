@@ -29,11 +29,11 @@ struct Contenders {
 /// Fills `out`, which must be newly constructed, with the kernels that the dispatcher may choose for the problem.
 void find_contenders(const Question& question, Contenders* out);
 
-/// Whether a kernel could run a float32 problem, and only the problem's float32 mode keeps the dispatcher from choosing
-/// it.
+/// Whether a kernel could run a float32 or complex64 problem, and only the problem's float32 mode keeps the dispatcher
+/// from choosing it.
 bool is_unasked(const Problem& problem, const DeviceFacts& facts);
 
-/// Whether a contender computes a float32 matmul from bfloat16 planes of its operands.
+/// Whether a contender computes a float32 or complex64 matmul from planes of its operands.
 bool splits_float32(const Contender& contender);
 
 /// Whether a variant can run a problem, whether or not the call names it. Where it cannot and `why` is not null, every

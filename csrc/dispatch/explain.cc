@@ -24,6 +24,10 @@ void append(std::string* reasons, const std::string& reason) {
   *reasons += reason;
 }
 
+bool has_float32_modes(const Problem& p) {
+  return p.dtype == DType::kF32 || p.dtype == DType::kC64;
+}
+
 bool leaves_to_tf32(const Problem& p) {
   return p.float32 == Float32Mode::kTf32;
 }
@@ -38,10 +42,10 @@ Candidate candidate_of(int id, const Problem& p, const DeviceFacts& facts, bool 
   if (v.sums == Sums::kCarried) {
     c.forced_only = true;
     if (c.eligible) append(&c.reason, "chosen only with numerics=\"batch_invariant\", for float32 results");
-  } else if (p.dtype == DType::kF32) {
+  } else if (has_float32_modes(p)) {
     c.eligible = false;
     append(&c.reason,
-           leaves_to_tf32(p) ? "float32 is left to torch, which may use TF32" : "used only with float32=\"split\"");
+           leaves_to_tf32(p) ? "left to torch, which may use TF32" : "used only with float32=\"split\"");
   }
   return c;
 }

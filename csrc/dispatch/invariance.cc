@@ -23,7 +23,9 @@ Float32Mode float32_of(const HgemmSettings& asked) {
 
 void ask_for(NumericsMode numerics, Float32Mode float32, Problem* p) {
   p->numerics = p->dtype == DType::kI8 ? NumericsMode::kFast : numerics;  // any order of int8 sums gives the same bits
-  p->float32 = p->dtype == DType::kF32 ? float32 : Float32Mode::kStrict;
+  const bool splits_complex =
+      p->dtype == DType::kC64 && numerics == NumericsMode::kFast && float32 == Float32Mode::kSplit;
+  p->float32 = p->dtype == DType::kF32 || splits_complex ? float32 : Float32Mode::kStrict;
   if (numerics == NumericsMode::kFast || p->bias == nullptr || p->alpha == 1.0f) return;
   p->c = {const_cast<void*>(p->bias), 0, 1, {0, 0}};
   p->c_dtype = p->dtype;

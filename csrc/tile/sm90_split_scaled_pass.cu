@@ -84,6 +84,7 @@ __device__ __forceinline__ void split_scaled(const ScaledOperand& o, const float
   }
 }
 
+template <bool kComplex>
 __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_constant__ ScaledParams p) {
   __shared__ Tile32 tile;
   __shared__ uint32_t most[kSplitRows], least[kSplitRows], terms[kSplitRows], signs[kSplitRows];
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
   const auto load = [&](int piece) {
 #pragma unroll
     for (int h = 0; h < kHeld; ++h) {
-      if (piece + h < last) load_piece(o.source, at, piece + h, tile, x[h]);
+      if (piece + h < last) load_piece<kComplex>(o.source, at, piece + h, tile, x[h]);
     }
   };
   // Of this thread's elements of each row: the largest magnitude, the smallest one less 1 (as bits; zeros do not
@@ -186,8 +187,8 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
   ptx::cluster_wait();  // a block must stay alive until the others have read its maxima
 }
 
-ScaledOperand scaled_operand(const Side& side, int alignment) {
-  return {source_of(side, alignment), reinterpret_cast<__half*>(side.memory),
+ScaledOperand scaled_operand(const Side& side) {
+  return {source_of(side), reinterpret_cast<__half*>(side.memory),
           reinterpret_cast<Scale*>(side.memory + side.planes.tiny_at)};
 }
 
@@ -196,8 +197,8 @@ ScaledOperand scaled_operand(const Side& side, int alignment) {
 Status launch_scaled_pass(const Problem& p, const Memory& memory, unsigned* counters, int count, Stream stream) {
   const Side a = side_a(p, memory, kTwoPlanes), b = side_b(p, memory, kTwoPlanes);
   ScaledParams params{};
-  params.a = scaled_operand(a, alignment_a(p));
-  params.b = scaled_operand(b, alignment_b(p));
+  params.a = scaled_operand(a);
+  params.b = scaled_operand(b);
   params.groups_a = memory.changed.a ? row_blocks_of(a.planes) : 0;
   params.counters = counters;
   params.count = count;
@@ -206,7 +207,8 @@ Status launch_scaled_pass(const Problem& p, const Memory& memory, unsigned* coun
   if (groups == 0) return cudaSuccess;  // then there are no counters either
   unsigned blocks = 1;
   while (blocks < kMostBlocks && blocks * 2 <= a.planes.pieces) blocks *= 2;
-  return enqueue_clusters(scaled_kernel, dim3(groups, blocks), kSplitThreads, 0, blocks, true,
+  const auto kernel = p.is_real_form ? scaled_kernel<true> : scaled_kernel<false>;
+  return enqueue_clusters(kernel, dim3(groups, blocks), kSplitThreads, 0, blocks, true,
                           static_cast<cudaStream_t>(stream), params);
 }
 

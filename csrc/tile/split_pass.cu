@@ -65,6 +65,7 @@ __device__ __forceinline__ void split_row(const SplitOperand& o, const float (&x
   }
 }
 
+template <bool kComplex>
 __global__ void __launch_bounds__(kSplitThreads) split_kernel(const __grid_constant__ SplitParams p) {
   __shared__ Tile32 tile;
   ptx::grid_launch_dependents();
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kSplitThreads) split_kernel(const __grid_const
     const uint32_t row_block = o.by_pieces.quotient(id), piece = id - row_block * o.by_pieces.divisor();
     const RowBlock at = row_block_at(o.source, row_block);
     float x[kRowsOfWarp][kLaneK];
-    load_piece(o.source, at, static_cast<int>(piece), tile, x);
+    load_piece<kComplex>(o.source, at, static_cast<int>(piece), tile, x);
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
       const int row = warp * kRowsOfWarp + r;
@@ -95,8 +96,8 @@ uint32_t blocks_of(const Planes& planes) {
   return row_blocks_of(planes) * static_cast<uint32_t>(planes.pieces);
 }
 
-SplitOperand split_operand(const Side& side, int alignment) {
-  return {source_of(side, alignment), reinterpret_cast<__nv_bfloat16*>(side.memory), side.memory + side.planes.tiny_at,
+SplitOperand split_operand(const Side& side) {
+  return {source_of(side), reinterpret_cast<__nv_bfloat16*>(side.memory), side.memory + side.planes.tiny_at,
           FastDivisor(static_cast<uint32_t>(side.planes.pieces))};
 }
 
@@ -106,8 +107,8 @@ Status launch_pass(const Problem& p, const Memory& memory, unsigned* counters, i
   const Side a = side_a(p, memory), b = side_b(p, memory);
   constexpr uint32_t kMostIdle = 1024;  // blocks, where most launches have nothing to do
   SplitParams params{};
-  params.a = split_operand(a, alignment_a(p));
-  params.b = split_operand(b, alignment_b(p));
+  params.a = split_operand(a);
+  params.b = split_operand(b);
   params.blocks_a = memory.changed.a ? blocks_of(a.planes) : 0;
   params.blocks = params.blocks_a + (memory.changed.b ? blocks_of(b.planes) : 0);
   params.counters = counters;
@@ -115,7 +116,8 @@ Status launch_pass(const Problem& p, const Memory& memory, unsigned* counters, i
   params.failed = memory.failed;
   if (params.blocks == 0) return cudaSuccess;  // then there are no counters either
   const dim3 grid(memory.failed != nullptr ? std::min(params.blocks, kMostIdle) : params.blocks);
-  return enqueue_clusters(split_kernel, grid, kSplitThreads, 0, 1, true, static_cast<cudaStream_t>(stream), params);
+  const auto kernel = p.is_real_form ? split_kernel<true> : split_kernel<false>;
+  return enqueue_clusters(kernel, grid, kSplitThreads, 0, 1, true, static_cast<cudaStream_t>(stream), params);
 }
 
 }  // namespace hgemm::tile::split

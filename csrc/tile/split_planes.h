@@ -117,16 +117,25 @@ inline bool is_triangle(const Problem& p, const Changed& changed = {}) {
   return p.b_is_a_transposed && p.m == p.n && changed.diagonal == 0;
 }
 
+/// How the rows of an operand lie in memory: as real numbers, or as those of A or of B of a complex product's real form
+/// (real_form()).
+enum class Parts : int32_t { kReal, kComplexA, kComplexB };
+
 /// An operand as a list of rows along K: the rows of A, or the columns of B.
 struct Side {
   Matrix x;
   int64_t row, k_stride;
+  Parts parts;
+  uint32_t flips;  // of kComplexB: real_form_flips()
+  bool is_wide;    // every row starts on a multiple of 16 bytes
   Planes planes;
   unsigned char* memory;  // start of the planes in the workspace
 };
 inline Side side_a(const Problem& p, const Memory& memory, int planes = kPlanes) {
   Side side{};
   side.x = p.a;
+  side.parts = p.is_real_form ? Parts::kComplexA : Parts::kReal;
+  side.is_wide = alignment_a(p) == 16;
   side.row = p.a.row_stride;
   side.k_stride = p.a.col_stride;
   side.planes = planes_of(p, p.a, p.m, planes);
@@ -136,6 +145,10 @@ inline Side side_a(const Problem& p, const Memory& memory, int planes = kPlanes)
 inline Side side_b(const Problem& p, const Memory& memory, int planes = kPlanes) {
   Side side{};
   side.x = p.b;
+  side.parts = p.is_real_form ? Parts::kComplexB : Parts::kReal;
+  side.flips = real_form_flips(p);
+  const int64_t pitch = p.is_real_form ? 2 * p.ldb() : p.ldb();
+  side.is_wide = alignment_of(p.b, p.dtype, pitch, p.batch[0], p.batch[1]) == 16;
   side.row = p.b.col_stride;
   side.k_stride = p.b.row_stride;
   side.planes = planes_of(p, p.b, p.n, planes);
@@ -143,10 +156,11 @@ inline Side side_b(const Problem& p, const Memory& memory, int planes = kPlanes)
   return side;
 }
 
-/// Returns the problem with the rows to which its numerics refer. The order of summation depends on which operand is A.
-/// A vector that is multiplied by a matrix counts as a row, as in `linear`, so a problem whose B is a vector is
+/// Returns the real problem with the rows to which its numerics refer. The order of summation depends on which operand
+/// is A. A vector that is multiplied by a matrix counts as a row, as in `linear`, so a problem whose B is a vector is
 /// transposed.
 inline Problem by_rows(const Problem& p) {
+  if (p.dtype == DType::kC64) return real_form(p);
   if (!p.b_is_vector || p.n != 1 || p.batches() != 1 || p.d.row_stride != 1) return p;
   const auto transposed = [](Matrix x) {
     std::swap(x.row_stride, x.col_stride);
@@ -188,6 +202,20 @@ inline bool is_countable(const Problem& p, const Tile& tile, Reason* why) {
   const int64_t tiles = ceil_div(p.m, tile.bm) * ceil_div(p.n, tile.bn) * p.batches();
   if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, the limit is 2^29", static_cast<long long>(tiles));
   return true;
+}
+
+/// True unless the problem is a complex one that kernels over planes do not take. They add up elements (i, j) and (j, i)
+/// of a complex x @ x.T in different orders.
+inline bool takes_if_complex(const Problem& p, Reason* why) {
+  constexpr int kElement = 8;
+  if (p.dtype != DType::kC64) return true;
+  if (p.b_is_a_transposed) return refuse(why, "%s", "x @ x.T would not be symmetric to the bit");
+  if (p.b_is_vector) return refuse(why, "%s", "complex matrix-vector products are not supported");
+  if (p.act != Activation::kNone || p.pre_activation != nullptr) {
+    return refuse(why, "%s", "complex results have no activation");
+  }
+  const int alignment = alignments_of(p).least();
+  return alignment >= kElement || refuse(why, "complex elements must be %d-byte aligned, got %d", kElement, alignment);
 }
 
 /// Enqueues the pass that writes the planes which memory.changed names, at the speed of memory, and sets the `count`

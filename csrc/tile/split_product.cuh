@@ -20,10 +20,13 @@ struct Operand {
   const float* x;
   int64_t row, k_stride, batch[2];
   int32_t rows, pieces;
+  Parts parts;
 };
 
 struct Product {
   Operand a, b;
+  uint32_t flips;  // real_form_flips()
+  int pairs;       // 1 if real and imaginary parts are neighbours in memory, else 0
   int k;
   FastDivisor batch_inner;
   EpilogueParams epilogue;
@@ -43,6 +46,7 @@ inline Operand operand_of(const Side& side) {
   for (int i = 0; i < 2; ++i) o.batch[i] = side.x.batch_stride[i];
   o.rows = static_cast<int32_t>(planes.rows);
   o.pieces = static_cast<int32_t>(planes.pieces);
+  o.parts = side.parts;
   return o;
 }
 
@@ -50,6 +54,8 @@ inline Product product_of(const Problem& p, const Side& a, const Side& b, const 
   Product product{};
   product.a = operand_of(a);
   product.b = operand_of(b);
+  product.flips = b.flips;
+  product.pairs = p.is_real_form;
   product.k = static_cast<int>(p.k);
   product.batch_inner = FastDivisor(static_cast<uint32_t>(p.batch[1]));
   product.epilogue = epilogue_params(p, nullptr);
@@ -105,9 +111,18 @@ struct Place {
   int row, col;
 };
 
-/// The original float32 values of a row of A, or of a column of B.
+/// The original float32 values of a row of A, or of a column of B. The two columns of B' that a complex column makes
+/// have the same values.
 __device__ __forceinline__ const float* row_of(const Operand& o, const Work& work, int row) {
-  return o.x + work.outer * o.batch[0] + work.inner * o.batch[1] + min(row, o.rows - 1) * o.row;
+  const int first = min(row, o.rows - 1) & (o.parts == Parts::kComplexB ? ~1 : ~0);
+  return o.x + work.outer * o.batch[0] + work.inner * o.batch[1] + first * o.row;
+}
+
+/// Element k of such a row; `j` is 1 for the odd columns of B' of a complex product.
+__device__ __forceinline__ float value_at(const Product& p, const Operand& o, const float* row, int k, int j) {
+  const float value = row[(k & ~p.pairs) * o.k_stride + ((k & p.pairs) ^ j)];
+  const uint32_t flip = o.parts == Parts::kComplexB ? p.flips >> (2 * j + (k & 1)) & 1 : 0;
+  return __uint_as_float(__float_as_uint(value) ^ flip << 31);
 }
 
 /// Recomputes in float64, in K's order, results that the planes cannot represent: results that are not finite
@@ -146,10 +161,10 @@ __device__ __forceinline__ void mend(const Product& p, const Work& work, Place a
     double exact[kAtOnce] = {};
 #pragma unroll 4
     for (int k = 0; k < p.k; ++k) {
-      const double x = a[k * p.a.k_stride];
+      const double x = value_at(p, p.a, a, k, 0);
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
-        exact[j] = fma(x, double{b[j][k * p.b.k_stride]}, exact[j]);
+        exact[j] = fma(x, double{value_at(p, p.b, b[j], k, j & p.pairs)}, exact[j]);
         if (fabs(exact[j]) > kLargest) exact[j] = copysign(double{INFINITY}, exact[j]);
       }
     }
@@ -222,13 +237,18 @@ struct Four {
 };
 
 /// Applies the epilogue to four sums, and writes them. `c0` and `d0` are the offsets of this batch's C and D.
-__device__ __forceinline__ void finish(const EpilogueParams& e, int64_t c0, int64_t d0, const Four& at, const float4& x,
+__device__ __forceinline__ void finish(const Product& p, int64_t c0, int64_t d0, const Four& at, const float4& x,
                                        const float (&bias)[4]) {
+  const EpilogueParams& e = p.epilogue;
   float v[4] = {x.x * e.alpha, x.y * e.alpha, x.z * e.alpha, x.w * e.alpha};
   if (e.c != nullptr) {
-    const float* const c = static_cast<const float*>(e.c) + c0 + at.row * e.c_row + at.col * e.c_col;
+    const float* const c = static_cast<const float*>(e.c) + c0 + at.row * e.c_row;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] = i >= at.from && i < at.to ? fmaf(e.beta, c[i * e.c_col], v[i]) : 0.0f;
+    for (int i = 0; i < 4; ++i) {
+      const int col = at.col + i;
+      const int64_t of_c = (col & ~p.pairs) * e.c_col + (col & p.pairs);
+      v[i] = i >= at.from && i < at.to ? fmaf(e.beta, c[of_c], v[i]) : 0.0f;
+    }
   }
   if (e.bias != nullptr) {
 #pragma unroll
@@ -339,7 +359,7 @@ __device__ __forceinline__ void emit_mirrored(const Product& p, int64_t c0, int6
       if (at.from >= at.to) continue;
       float bias[4];
       load_bias(e, at.col, at.from, at.to, bias);
-      finish(e, c0, d0, at, x, bias);
+      finish(p, c0, d0, at, x, bias);
     }
   }
 }
@@ -380,7 +400,7 @@ __device__ __forceinline__ void emit(const Product& p, const Work& work, Place f
         const int64_t row = first.row + half * 8 + r;
         if (row >= e.m || inside <= 0) break;
         const float4 x = *reinterpret_cast<const float4*>(scratch + r * kScratchRow + lane % 8 * 4);
-        finish(e, c0, d0, {row, col, 0, inside}, x, bias);
+        finish(p, c0, d0, {row, col, 0, inside}, x, bias);
       }
     }
   }

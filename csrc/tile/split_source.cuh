@@ -20,11 +20,13 @@ struct Source {
   const float* x;
   int64_t row, k_stride, batch[2];  // strides, in elements
   int32_t rows, k, ld, pieces;
-  bool wide;  // rows may be read 16 bytes at a time
+  Parts parts;
+  uint32_t flips;  // see Side
+  bool wide;       // rows may be read 16 bytes at a time
   FastDivisor by_row_blocks, by_inner;
 };
 
-inline Source source_of(const Side& side, int alignment) {
+inline Source source_of(const Side& side) {
   const Planes& planes = side.planes;
   Source o{};
   o.x = static_cast<const float*>(side.x.data);
@@ -35,7 +37,9 @@ inline Source source_of(const Side& side, int alignment) {
   o.k = static_cast<int32_t>(planes.k);
   o.ld = static_cast<int32_t>(planes.ld);
   o.pieces = static_cast<int32_t>(planes.pieces);
-  o.wide = alignment == 16;
+  o.parts = side.parts;
+  o.flips = side.flips;
+  o.wide = side.is_wide;
   o.by_row_blocks = FastDivisor(static_cast<uint32_t>((planes.rows + kSplitRows - 1) / kSplitRows));
   o.by_inner = FastDivisor(static_cast<uint32_t>(planes.batch[1]));
   return o;
@@ -67,32 +71,88 @@ __device__ __forceinline__ int place_of(int k) {
   return (k & ~7) | ((k ^ k >> 5) & 7);
 }
 
+/// Reads a thread's elements of a row whose elements are neighbours along K. `ks`: the elements of the segment.
+__device__ __forceinline__ void load_along_k(const Source& o, const RowBlock& at, const float* src, int row, int ks,
+                                             float (&x)[kLaneK]) {
+  const int lane = threadIdx.x % 32;
+  const float* const from = src + row * o.row + lane * kLaneK;
+  if (row < at.rows && o.wide && lane * kLaneK + kLaneK <= ks) {
+    const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+  } else {
+#pragma unroll
+    for (int i = 0; i < kLaneK; ++i) x[i] = row < at.rows && lane * kLaneK + i < ks ? from[i] : 0.0f;
+  }
+}
+
+/// An element of B' in row 2k + i and column 2n + j (real_form()).
+__device__ __forceinline__ float with_sign(const Source& o, float part, int i, int j) {
+  return __uint_as_float(__float_as_uint(part) ^ (o.flips >> (2 * j + i) & 1) << 31);
+}
+
+/// load_piece() for B of a complex product. A column of B is two rows here, of which a thread reads both at once.
+__device__ __forceinline__ void load_complex_b(const Source& o, const RowBlock& at, const float* src, int ks,
+                                               Tile32& tile, float (&x)[kRowsOfWarp][kLaneK]) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const bool is_along_k = o.k_stride == 1;
+  if (!is_along_k) {
+    // The real and the imaginary part of a column lie in two rows of the tile.
+    __syncthreads();  // until the last segment has been read from the tile
+    const float* const from = src + (lane & ~1) * o.row + (lane & 1);
+#pragma unroll 8
+    for (int k = warp; k < kPiece / 2; k += kSplitWarps) {
+      tile[lane][place_of(k)] = 2 * k < ks && lane < at.rows ? from[2 * k * o.k_stride] : 0.0f;
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int r = 0; r < kRowsOfWarp; r += 2) {
+    const int row = warp * kRowsOfWarp + r;
+    float parts[kLaneK];
+    if (is_along_k) {
+      load_along_k(o, at, src, row, ks, parts);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kLaneK; ++i) parts[i] = tile[row + i % 2][place_of(lane * (kLaneK / 2) + i / 2)];
+    }
+#pragma unroll
+    for (int i = 0; i < kLaneK; ++i) {
+      x[r][i] = with_sign(o, parts[i], i % 2, 0);
+      x[r + 1][i] = with_sign(o, parts[i ^ 1], i % 2, 1);
+    }
+  }
+}
+
 /// Reads segment `piece` of the rows. Elements outside of the operand are zero. All threads of the block call it.
+template <bool kComplex>
 __device__ __forceinline__ void load_piece(const Source& o, const RowBlock& at, int piece, Tile32& tile,
                                            float (&x)[kRowsOfWarp][kLaneK]) {
   const int k0 = piece * kPiece, ks = min(o.k - k0, kPiece);
   const float* const src = at.x + k0 * o.k_stride;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if constexpr (kComplex) {
+    if (o.parts == Parts::kComplexB) return load_complex_b(o, at, src, ks, tile, x);
+  }
   if (o.k_stride == 1) {
 #pragma unroll
-    for (int r = 0; r < kRowsOfWarp; ++r) {
-      const int row = warp * kRowsOfWarp + r;
-      const float* const from = src + row * o.row + lane * kLaneK;
-      if (row < at.rows && o.wide && lane * kLaneK + kLaneK <= ks) {
-        const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
-        x[r][0] = low.x, x[r][1] = low.y, x[r][2] = low.z, x[r][3] = low.w;
-        x[r][4] = high.x, x[r][5] = high.y, x[r][6] = high.z, x[r][7] = high.w;
-      } else {
-#pragma unroll
-        for (int i = 0; i < kLaneK; ++i) x[r][i] = row < at.rows && lane * kLaneK + i < ks ? from[i] : 0.0f;
-      }
-    }
+    for (int r = 0; r < kRowsOfWarp; ++r) load_along_k(o, at, src, warp * kRowsOfWarp + r, ks, x[r]);
     return;
   }
   __syncthreads();  // until the last segment has been read from the tile
+  if constexpr (kComplex) {
 #pragma unroll 8
-  for (int k = warp; k < kPiece; k += kSplitWarps) {
-    tile[lane][place_of(k)] = k < ks && lane < at.rows ? src[lane * o.row + k * o.k_stride] : 0.0f;
+    for (int k = 2 * warp; k < kPiece; k += 2 * kSplitWarps) {
+      float2 z = {0.0f, 0.0f};
+      if (k < ks && lane < at.rows) z = *reinterpret_cast<const float2*>(src + lane * o.row + k * o.k_stride);
+      tile[lane][place_of(k)] = z.x;
+      tile[lane][place_of(k + 1)] = z.y;
+    }
+  } else {
+#pragma unroll 8
+    for (int k = warp; k < kPiece; k += kSplitWarps) {
+      tile[lane][place_of(k)] = k < ks && lane < at.rows ? src[lane * o.row + k * o.k_stride] : 0.0f;
+    }
   }
   __syncthreads();
 #pragma unroll

@@ -93,7 +93,7 @@ def steps() -> tuple[Step, ...]:
         Step(
             name=info.name.decode(),
             variant=first + index,
-            dtype=next(dtype for bit, dtype in enumerate(_native.KERNEL_DTYPES) if info.dtypes >> bit & 1),
+            dtype=next(dtype for bit, dtype in enumerate(_native.DTYPES) if info.dtypes >> bit & 1),
             swizzles=bool(loaded.hgemm_ladder_swizzles(index)),
             row_bytes=16 if info.min_cc >= 90 else 1,
         )

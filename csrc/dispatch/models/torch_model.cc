@@ -256,6 +256,7 @@ double torch_product_us(const Problem& p, const DeviceFacts& facts, const Alignm
   if (p.dtype == DType::kI8) return int8_us(p, facts);
   const Chip& chip = chip_of(facts.cc);
   if (is_tiny_batch(p)) return tiny_batch_us(p, facts, chip, alignments);
+  if (p.dtype == DType::kC64 && std::min(p.m, p.n) > kFewRows) return float32_us(real_form(p), facts, chip);
   if (is_wide(p.dtype)) return least_us(p, facts);
   if (p.dtype == DType::kF32 && std::min(p.m, p.n) <= kFewRows) {
     const bool both_are_few = p.k >= kLongFloatK && p.batches() == 1 && std::min(p.m, p.n) >= kLeastOfBoth &&

@@ -63,13 +63,15 @@ tile::Slabs slabs_of(const Problem& p, const DeviceFacts& facts, const Line& lin
                             [&] { return cost_of(p, facts, line); });
 }
 
-bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reason* why) {
-  return tile::split::is_countable(p, line.tile, why) &&
-         tile::fit_workspace(slabs_of(tile::split::by_rows(p), facts, line), p, why);
+bool eligible(const Problem& given, const DeviceFacts& facts, const Line& line, Reason* why) {
+  const Problem p = tile::split::by_rows(given);
+  return tile::split::takes_if_complex(given, why) && tile::split::is_countable(p, line.tile, why) &&
+         tile::fit_workspace(slabs_of(p, facts, line), p, why);
 }
 
-double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const tile::Slabs slabs = slabs_of(tile::split::by_rows(p), facts, line);
+double predict_us(const Problem& given, const DeviceFacts& facts, const Line& line) {
+  const Problem p = tile::split::by_rows(given);
+  const tile::Slabs slabs = slabs_of(p, facts, line);
   const double pass_us = tile::split::pass_bytes(p, slabs.b_bytes == 0) / (kPassShare * dram_gbs(facts) * 1e3);
   return kStartUs + pass_us + cost_of(p, facts, line).gemm_us + slabs.extra_us;
 }
@@ -104,7 +106,7 @@ constexpr Name kName = name_of("sm80_split_", C::BM, "x", C::BN, "x", C::BK, "_s
 
 template <class C>
 constexpr auto variants_of(const sm80_split::Kernel<C>&) {
-  Variant v = variant_of<Functions<C>>(kName<C>, Family::kSm80Split, kFloat32, kLine<C>);
+  Variant v = variant_of<Functions<C>>(kName<C>, Family::kSm80Split, kFloat32 | kComplex64, kLine<C>);
   v.arithmetic = Arithmetic::kSplitF32;
   v.cut.pads = true;
   v.sums = Sums::kPlanesMma;

@@ -185,9 +185,10 @@ Status run(const Problem& p, const DeviceFacts& facts, const Line& line, void* w
   });
 }
 
-bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reason* why) {
-  return is_built_for_sm90a(why) && tile::split::is_countable(p, line.tile, why) &&
-         tile::fit_workspace(launch_of(tile::split::by_rows(p), facts, line).slabs, p, why);
+bool eligible(const Problem& given, const DeviceFacts& facts, const Line& line, Reason* why) {
+  const Problem p = tile::split::by_rows(given);
+  return is_built_for_sm90a(why) && tile::split::takes_if_complex(given, why) &&
+         tile::split::is_countable(p, line.tile, why) && tile::fit_workspace(launch_of(p, facts, line).slabs, p, why);
 }
 
 template <class C>
@@ -251,10 +252,12 @@ bool overwrites_c(const Problem& p) {
 template <class C, class Exact>
 struct ScaledFunctions {
   static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
-    if (p.k < kLeastK) {
-      return refuse(why, "K must be at least %lld, got %lld", static_cast<long long>(kLeastK),
+    const int64_t least = p.dtype == DType::kC64 ? kLeastK / 2 : kLeastK;
+    if (p.k < least) {
+      return refuse(why, "K must be at least %lld, got %lld", static_cast<long long>(least),
                     static_cast<long long>(p.k));
     }
+    if (!tile::split::takes_if_complex(p, why)) return false;
     if (p.most_workspace < static_cast<int64_t>(kFailedBytes)) return refuse(why, "%s", "needs a workspace");
     const Problem q = behind_failed(p);
     return hgemm::eligible(q, facts, kLine<C>, why) && hgemm::eligible(q, facts, kLine<Exact>, why);
@@ -283,7 +286,7 @@ constexpr Name kName =
 
 template <class Functions, class C>
 constexpr Variant variant_over_planes(Sums sums) {
-  Variant v = variant_of<Functions>(kName<C>, Family::kSm90Split, kFloat32, kLine<C>);
+  Variant v = variant_of<Functions>(kName<C>, Family::kSm90Split, kFloat32 | kComplex64, kLine<C>);
   v.arithmetic = C::kScales ? Arithmetic::kScaledF32 : Arithmetic::kSplitF32;
   v.min_cc = kHopper;
   v.max_cc = kHopper;
