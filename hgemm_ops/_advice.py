@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
+
 from hgemm_ops import _native, _tables, _variants
 from hgemm_ops._report import Report
 
@@ -59,7 +61,8 @@ def _changes(kind: _native.CallCount) -> dict[str, dict[str, int]]:
     source = _native.SOURCES[kind.source]
     if source == "forced" and not kind.left:
         changes["variant=None"] = {}
-    if _native.dtype_name(_native.DTYPES[kind.dtype]) == "float32" and kind.float32 != _native.FLOAT32.index("split"):
+    splits = _native.DTYPES[kind.dtype] in (torch.float32, torch.complex64)
+    if splits and kind.float32 != _native.FLOAT32.index("split"):
         changes['float32="split"'] = {"float32": _native.FLOAT32.index("split")}
     if kind.numerics != _native.NUMERICS.index("fast"):
         changes['numerics="fast"'] = {"numerics": _native.NUMERICS.index("fast")}

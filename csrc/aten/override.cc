@@ -168,8 +168,8 @@ bool has_scalars(const Product& p) {
   return p.c != nullptr && dtype_of(p.a->scalar_type()) <= static_cast<int32_t>(DType::kC64);
 }
 
-/// Whether alpha or beta is complex. Torch takes such ones for complex tensors alone. For these, one whose imaginary part
-/// is zero counts as real.
+/// Whether alpha or beta is complex. Torch takes such ones for complex tensors alone. For these, one whose imaginary
+/// part is zero counts as real.
 bool has_complex_scalars(const Product& p) {
   const auto is_complex = [&p](const Scalar& x) {
     return x.isComplex() && !(p.a->is_complex() && x.toComplexDouble().imag() == 0);

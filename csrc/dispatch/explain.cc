@@ -44,8 +44,7 @@ Candidate candidate_of(int id, const Problem& p, const DeviceFacts& facts, bool 
     if (c.eligible) append(&c.reason, "chosen only with numerics=\"batch_invariant\", for float32 results");
   } else if (has_float32_modes(p)) {
     c.eligible = false;
-    append(&c.reason,
-           leaves_to_tf32(p) ? "left to torch, which may use TF32" : "used only with float32=\"split\"");
+    append(&c.reason, leaves_to_tf32(p) ? "left to torch, which may use TF32" : "used only with float32=\"split\"");
   }
   return c;
 }

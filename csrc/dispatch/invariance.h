@@ -7,8 +7,8 @@
 // float32, they are the kernels with carried sums. Whether that is so depends on K and the dtypes alone. For float32
 // they are the kernels over bfloat16 planes, where float32="split" allows those.
 //
-// float32="split" adds these kernels to the ones that the dispatcher may choose. It adds them for complex64 as well, but
-// only where numerics is "fast": torch runs all other complex matmuls.
+// float32="split" adds these kernels to the ones that the dispatcher may choose. It adds them for complex64 as well,
+// but only where numerics is "fast": torch runs all other complex matmuls.
 #pragma once
 
 #include <string>

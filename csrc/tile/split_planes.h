@@ -204,8 +204,8 @@ inline bool is_countable(const Problem& p, const Tile& tile, Reason* why) {
   return true;
 }
 
-/// True unless the problem is a complex one that kernels over planes do not take. They add up elements (i, j) and (j, i)
-/// of a complex x @ x.T in different orders.
+/// True unless the problem is a complex one that kernels over planes do not take. They add up elements (i, j) and (j,
+/// i) of a complex x @ x.T in different orders.
 inline bool takes_if_complex(const Problem& p, Reason* why) {
   constexpr int kElement = 8;
   if (p.dtype != DType::kC64) return true;

@@ -3,10 +3,13 @@
 #include <malloc.h>
 
 #include <cmath>
+#include <complex>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "check.h"
 #include "core/chip.h"
@@ -80,6 +83,52 @@ void test_alignments() {
   const Alignments alignments = alignments_of(p);
   CHECK(alignments.a == 16 && alignments.b == 4 && alignments.d == 8);
   CHECK(alignments.least() == 4 && !alignments.all_whole());
+}
+
+/// A number of its own for each element, small enough for exact sums.
+std::vector<std::complex<float>> numbers(int count) {
+  std::vector<std::complex<float>> x;
+  for (int i = 0; i < count; ++i) x.emplace_back(static_cast<float>(i % 7 - 3), static_cast<float>(i % 5 - 2));
+  return x;
+}
+
+/// The real form's result, element by element from its definition, is the complex one's.
+void test_real_forms() {
+  constexpr int m = 3, n = 4, k = 5, pitch = 8;
+  const auto a = numbers(pitch * pitch), b = numbers(pitch * pitch);
+  for (int bits = 0; bits < 16; ++bits) {
+    Problem p;
+    p.m = m, p.n = n, p.k = k;
+    p.dtype = p.out_dtype = p.c_dtype = DType::kC64;
+    p.conjugates_a = (bits & 1) != 0, p.conjugates_b = (bits & 2) != 0;
+    p.a.row_stride = p.b.row_stride = p.d.row_stride = pitch;
+    p.a.col_stride = p.b.col_stride = p.d.col_stride = 1;
+    if (bits & 4) std::swap(p.a.row_stride, p.a.col_stride);
+    if (bits & 8) std::swap(p.b.row_stride, p.b.col_stride);
+    const Problem q = real_form(p);
+    CHECK(q.m == m && q.n == 2 * n && q.k == 2 * k && q.dtype == DType::kF32 && q.d.row_stride == 2 * pitch);
+    CHECK(q.a_major() == p.a_major() && q.b_major() == p.b_major());
+    const auto* const a_parts = reinterpret_cast<const float*>(a.data());
+    const auto* const b_parts = reinterpret_cast<const float*>(b.data());
+    const uint32_t flips = real_form_flips(q);
+    for (int row = 0; row < m; ++row) {
+      for (int col = 0; col < 2 * n; ++col) {
+        std::complex<float> sum = 0;
+        float part = 0;
+        for (int i = 0; i < 2 * k; ++i) {
+          const float x = a_parts[row * q.a.row_stride + (i - i % 2) * q.a.col_stride + i % 2];
+          const float y = b_parts[(i - i % 2) * q.b.row_stride + (col - col % 2) * q.b.col_stride + (i % 2 ^ col % 2)];
+          part += (flips >> (col % 2 * 2 + i % 2) & 1) != 0 ? -x * y : x * y;
+          if (i % 2 != 0) continue;
+          const auto u = a[static_cast<size_t>(row * p.a.row_stride + i / 2 * p.a.col_stride)];
+          const auto v = b[static_cast<size_t>(i / 2 * p.b.row_stride + col / 2 * p.b.col_stride)];
+          sum += (p.conjugates_a ? std::conj(u) : u) * (p.conjugates_b ? std::conj(v) : v);
+        }
+        CHECK(part == (col % 2 == 0 ? sum.real() : sum.imag()));
+      }
+    }
+  }
+  CHECK(!real_form(nt_problem(8, 8, 8)).is_real_form && real_form_flips(nt_problem(8, 8, 8)) == 0);
 }
 
 void test_contenders_depend_on_the_chip_and_on_the_mode() {
@@ -533,6 +582,7 @@ int main() {
   using namespace hgemm;
   test_alignments();
   test_contenders_depend_on_the_chip_and_on_the_mode();
+  test_real_forms();
   test_reasons_against_a_variant();
   test_estimates_without_a_table_are_predictions();
   test_measured_times_come_first();

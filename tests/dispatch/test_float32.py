@@ -48,7 +48,7 @@ def test_the_kernels_say_what_they_are() -> None:
     assert SIX and THREE and MMA_SPLIT
     for v in (*SPLIT, *MMA_SPLIT):
         planes = "two float16" if v in THREE else "three bfloat16"
-        assert (v.dtypes, v.numerics) == ((torch.float32,), f"float32 as {planes} planes")
+        assert (v.dtypes, v.numerics) == ((torch.float32, torch.complex64), f"float32 as {planes} planes")
         assert v.layouts == ("NN", "NT", "TN", "TT")
     assert {(v.min_arch, v.max_arch, v.sums) for v in SIX} == {("sm_90", "sm_90", "planes")}
     assert {(v.min_arch, v.max_arch, v.sums) for v in THREE} == {("sm_90", "sm_90", "vary")}
@@ -116,6 +116,44 @@ def test_a_kernel_may_be_named_in_any_mode() -> None:
         assert (forced.chosen, forced.source) == (SPLIT[0].name, "forced")
         assert forced.candidates[SPLIT[0].id].eligible
         assert explain(*LARGE, mode, variant="torch").chosen == "torch"
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_complex_products_are_split_where_it_is_asked_for(layout: str) -> None:
+    options = {"dtype": torch.complex64, "layout": layout, "alignment": 8}
+    for size in (1024, 4096):
+        asked = explain(size, size, size, "split", **options)
+        assert asked.chosen in {v.name for v in THREE} and asked.source == "model"
+        for mode in ("strict", None):
+            strict = explain(size, size, size, mode, **options)
+            assert (strict.chosen, strict.source) == ("torch", "fallback")
+            assert strict.reason.endswith('on sm_90 without float32="split"')
+    for sizes in ((64, 64, 64), (384, 384, 384), (4096, 64, 4096), (1, 4096, 4096)):
+        assert explain(*sizes, "split", **options).chosen == "torch", sizes
+    least = explain(4096, 4096, 63, "split", **options).candidates[THREE[0].id]
+    assert not least.eligible and least.reason == "K must be at least 64, got 63"
+
+
+def test_complex_products_take_no_other_modes() -> None:
+    for numerics in ("batch_invariant", "batch_invariant_or_raise"):
+        options = {"dtype": torch.complex64, "numerics": numerics}
+        if numerics == "batch_invariant":
+            assert explain(*LARGE, "split", **options).chosen == "torch"
+        else:
+            with pytest.raises(RuntimeError, match="no batch-invariant kernel supports it"):
+                explain(*LARGE, "split", **options)
+    off = explain(*LARGE, "split", dtype=torch.complex64, alignment=4).candidates
+    assert all("must be 8-byte aligned, got 4" in off[v.id].reason for v in (*SPLIT, *MMA_SPLIT))
+    gelu = explain(*LARGE, "split", dtype=torch.complex64, activation="gelu").candidates
+    assert all("complex results have no activation" in gelu[v.id].reason for v in (*SPLIT, *MMA_SPLIT))
+
+
+def test_a_complex_matrix_times_its_transpose_is_torchs() -> None:
+    """It would not be symmetric to the bit. A matrix times its adjoint is not meant to be."""
+    x = torch.empty(2048, 2048, dtype=torch.complex64)
+    assert hgemm_ops.explain(x, x.mT, arch="sm_90", float32="split").chosen == "torch"
+    for y in (x.mH, x.conj(), x):
+        assert hgemm_ops.explain(x, y, arch="sm_90", float32="split").chosen in {v.name for v in THREE}
 
 
 @pytest.mark.parametrize(("arch", "sums"), [("sm_90", "planes"), ("sm_80", "planes by mma.sync")])
