@@ -39,13 +39,14 @@ class use_custom_gemm(ContextDecorator):
     subclasses and compiled graphs. Every function that ends in one of them is covered, such as ``nn.Linear``, ``@``,
     ``einsum``, unfused attention and gradients. Shapes, dtypes, errors, gradients and graphs are torch's. Torch's
     kernels run on the CPU, for dtypes other than float16, bfloat16 and float32 (but not for batches of tiny float64 or
-    complex64 matrices), and wherever no kernel of this package is expected to be faster. For a matmul on CUDA, the
-    report says why torch ran it. The first context registers the override with torch. It stays registered, and calls
-    torch's own kernels while no context is active. Another package may have overridden an operator before, for
-    batch-invariant results for instance. Its kernel is then called in place of torch's, here and wherever this page
-    says torch. If another package overrides an operator later, its kernel runs, and the report says so. Entering a
-    context does not initialise CUDA, so a process may still fork. The first matmul on a device finds out about it. If
-    no kernel of this package can run there, all its matmuls are left to torch, with one line in the log.
+    complex64 matrices, nor for complex64 with ``float32="split"``), and wherever no kernel of this package is expected
+    to be faster. For a matmul on CUDA, the report says why torch ran it. The first context registers the override with
+    torch. It stays registered, and calls torch's own kernels while no context is active. Another package may have
+    overridden an operator before, for batch-invariant results for instance. Its kernel is then called in place of
+    torch's, here and wherever this page says torch. If another package overrides an operator later, its kernel runs,
+    and the report says so. Entering a context does not initialise CUDA, so a process may still fork. The first matmul
+    on a device finds out about it. If no kernel of this package can run there, all its matmuls are left to torch, with
+    one line in the log.
 
     The context applies to the thread that enters it, and to all threads outside any context of their own, such as
     autograd's or those of a data-parallel wrapper. Contexts nest. The inner ``variant`` counts, even when it is None;
@@ -79,13 +80,13 @@ class use_custom_gemm(ContextDecorator):
             Where such a matmul has a float32 result, sums are added up in float32 every 128 k, so that the rms error
             is at most twice torch's plus one rounding, up to K = 65,536. ``"fast"`` allows any kernel. None inherits
             the mode of the outer context, else of ``HGEMM_OPS_NUMERICS``, else fast.
-        float32: With ``"split"``, float32 matmuls may run on tensor cores, each operand as the sum of two float16 or
-            three bfloat16 matrices. The error against float64 is at most that of ``"strict"`` plus one rounding. Torch
-            keeps a matmul that splitting is not expected to make faster, unless ``numerics`` asks for batch-invariant
-            bits. Where torch's flags allow TF32, split still applies and is more accurate than TF32. ``"strict"``
-            computes in float32 arithmetic: on torch's kernels, or for few rows or columns on ours. Where torch's flags
-            allow TF32, strict leaves every float32 matmul to torch, unless a kernel is named. None inherits the mode of
-            the outer context, else of ``HGEMM_OPS_FLOAT32``, else strict.
+        float32: With ``"split"``, float32 and complex64 matmuls may run on tensor cores, each operand as the sum of two
+            float16 or three bfloat16 matrices. The error against float64 is at most that of ``"strict"`` plus one
+            rounding. Torch keeps a matmul that splitting is not expected to make faster, unless ``numerics`` asks for
+            batch-invariant bits. Where torch's flags allow TF32, split still applies and is more accurate than TF32.
+            ``"strict"`` computes in float32 arithmetic: on torch's kernels, or for few rows or columns on ours. Where
+            torch's flags allow TF32, strict leaves every float32 matmul to torch, unless a kernel is named. None
+            inherits the mode of the outer context, else of ``HGEMM_OPS_FLOAT32``, else strict.
         tune: whether the first matmul of an untuned shape times kernels on its operands, if any kernel of this package
             can run it. Torch's kernel is timed, and at most seven of ours, those predicted to be the fastest. Timing
             takes at most 20 ms per shape, in addition to loading kernels, waiting for the work already on the stream,

@@ -108,13 +108,14 @@ def serves(variant: VariantInfo, a: Tensor, b: Tensor) -> bool:
 
 def problems(variant: VariantInfo) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Every shape in its layouts, the kernel's dtypes in turn."""
-    dtypes = itertools.cycle(variant.dtypes)
+    real = [dtype for dtype in variant.dtypes if not dtype.is_complex]
+    dtypes = itertools.cycle(real)
     more = STREAM_K_SHAPES if "_streamk" in variant.name else EDGED_SHAPES if "_edged" in variant.name else []
     for m, n, k, layouts in SHAPES + more:
         for layout, dtype in zip(layouts, dtypes):  # noqa: B905 (dtypes never ends)
             a, b = operand(m, k, layout[0] == "T", dtype), operand(k, n, layout[1] == "T", dtype)
             yield f"{variant.name} {dtype} {layout} {m}x{n}x{k}", a, b
-    for (rows, k), dtype in itertools.product(SYMMETRIC_SHAPES, variant.dtypes):
+    for (rows, k), dtype in itertools.product(SYMMETRIC_SHAPES, real):
         for x in (operand(rows, k, False, dtype), operand(rows, k, True, dtype)):
             yield f"{variant.name} {dtype} x @ x.T {rows}x{k}", x, x.t()
     if "_split3_" in variant.name:  # six products after all, for a sum of one term
@@ -197,6 +198,30 @@ def run_batch(variant: VariantInfo, dtype: torch.dtype, batch: int, m: int, n: i
     return launches
 
 
+def run_complex(variant: VariantInfo) -> int:
+    """Views of complex matrices, a sum with an addend, and values that two float16 planes do not hold."""
+    launches = 0
+    for m, n, k, _ in SHAPES:
+        for a_is_adjoint, b_is_adjoint in itertools.product((False, True), repeat=2):
+            a, b = (
+                operand(rows, cols, is_adjoint, torch.complex64)
+                for rows, cols, is_adjoint in ((m, k, a_is_adjoint), (k, n, b_is_adjoint))
+            )
+            device_a, device_b = a.cuda(), b.cuda()
+            if not serves(variant, device_a, device_b):
+                continue
+            exact, c = a.to(torch.complex128) @ b.to(torch.complex128).conj(), torch.randn(m, n, dtype=torch.complex64)
+            with hgemm_ops.use_custom_gemm(variant=variant.name):
+                product = device_a @ device_b.conj()
+                sum_ = torch.addmm(c.cuda(), device_a, device_b.conj(), beta=0.5)
+                small = (device_a * 1e-30) @ device_b.conj()
+            check(f"{variant.name} complex {m}x{n}x{k}", product, exact)
+            check(f"{variant.name} complex {m}x{n}x{k} addmm", sum_, exact + 0.5 * c.to(torch.complex128))
+            check(f"{variant.name} complex {m}x{n}x{k} small", small * 1e30, exact)
+            launches += 3
+    return launches
+
+
 def run_grouped(index: int, name: str) -> None:
     """A kernel of grouped products, on ends inside of tiles and groups without rows, with rows behind the last end."""
     of_k = "_k_" in name
@@ -265,7 +290,9 @@ def launched(variant: VariantInfo) -> int:
     """Launches a kernel on the problems for its family; returns how many."""
     if variant.family == "ladder":
         return run_step(variant)
-    return run_int8(variant) if variant.family == "int8" else run(variant) + run_batched(variant)
+    if variant.family == "int8":
+        return run_int8(variant)
+    return run(variant) + run_batched(variant) + (run_complex(variant) if "split" in variant.family else 0)
 
 
 def main(names: list[str]) -> None:
