@@ -42,6 +42,27 @@ constexpr int kSmallest = -14;
 constexpr float kLeastOfElement = 16.0f;
 
 constexpr uint32_t kPositive = 1, kNegative = 2;  // signs that a row has
+constexpr uint32_t kBoth = kPositive | kNegative;
+constexpr int kOfImaginary = 2;  // complex rows: the bits above those of the real parts are of the imaginary ones
+
+__device__ __forceinline__ bool is_one_sign(uint32_t signs) {
+  return signs == kPositive || signs == kNegative;
+}
+
+/// The signs of the negatives, if `flip`.
+__device__ __forceinline__ uint32_t flipped(uint32_t signs, uint32_t flip) {
+  return flip != 0 ? (signs & kPositive) << 1 | (signs & kNegative) >> 1 : signs;
+}
+
+/// Whether row `row` of the planes that are made of a row with these signs has one sign. `row` is 1 only for the second
+/// one of B of a complex product (write_plane).
+template <bool kComplex>
+__device__ __forceinline__ bool is_one_sign_row(const Source& o, uint32_t signs, int row) {
+  const uint32_t real = signs & kBoth, imaginary = kComplex ? signs >> kOfImaginary : 0;
+  if (!kComplex || !o.is_complex_b) return is_one_sign(real | imaginary);
+  const uint32_t even = row == 0 ? 0 : o.flips >> 2 & 1, odd = o.flips >> (2 * row + 1) & 1;
+  return is_one_sign(row == 0 ? real | flipped(imaginary, odd) : flipped(imaginary, even) | flipped(real, odd));
+}
 
 struct ScaledOperand {
   Source source;
@@ -63,6 +84,7 @@ __device__ __forceinline__ uint32_t value_of_rank(const uint32_t* x, uint32_t ra
 }
 
 /// Writes the planes of a thread's elements of a row.
+template <bool kComplex>
 __device__ __forceinline__ void split_scaled(const ScaledOperand& o, const float (&x)[kLaneK], float factor,
                                              int64_t matrix, int row, int k) {
   __align__(16) __half planes[kTwoPlanes][kLaneK];
@@ -74,12 +96,13 @@ __device__ __forceinline__ void split_scaled(const ScaledOperand& o, const float
     planes[1][i] = __float2half_rn((y - high) * static_cast<float>(1 << kLowBits));
   }
   if (k < o.source.ld) {
-    __half* to = o.planes + (matrix * kTwoPlanes * o.source.rows + row) * o.source.ld + k;
+    const int64_t rows = plane_rows(o.source);
+    __half* to = o.planes + matrix * kTwoPlanes * rows * o.source.ld + k;
 #pragma unroll
-    for (int plane = 0; plane < kTwoPlanes; ++plane, to += int64_t{o.source.rows} * o.source.ld) {
+    for (int plane = 0; plane < kTwoPlanes; ++plane, to += rows * o.source.ld) {
       uint4 bits;
       memcpy(&bits, planes[plane], sizeof(bits));
-      *reinterpret_cast<uint4*>(to) = bits;
+      write_plane<kComplex>(o.source, to, row, bits);
     }
   }
 }
@@ -129,7 +152,8 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
           top[r] = max(top[r], magnitude);
           bottom[r] = min(bottom[r], magnitude - 1);
           count[r] += magnitude != 0;
-          sign[r] |= x[h][r][i] > 0 ? kPositive : x[h][r][i] < 0 ? kNegative : 0;
+          const uint32_t of_x = x[h][r][i] > 0 ? kPositive : x[h][r][i] < 0 ? kNegative : 0;
+          sign[r] |= of_x << (kComplex && i % 2 != 0 ? kOfImaginary : 0);
         }
       }
     }
@@ -158,12 +182,16 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
       const uint32_t all_least = __reduce_min_sync(~0u, of_rank(least, ~0u)) + 1;
       const uint32_t all_terms = __reduce_add_sync(~0u, of_rank(terms, 0));
       const uint32_t all_signs = __reduce_or_sync(~0u, of_rank(signs, 0));
-      const bool is_one_sign = all_signs == kPositive || all_signs == kNegative;
       const bool is_small = all_most != 0 && static_cast<int>(all_least >> 23) - 127 + exponent[r] < kSmallest;
       const float enough = is_never ? kNever : is_small ? kLeastOfElement * static_cast<float>(all_terms) : 0.0f;
-      if (lane == 0 && row < at.rows) {
-        o.scales[at.matrix * o.source.rows + at.row0 + row] = {enough, static_cast<int8_t>(exponent[r]), is_one_sign,
-                                                               static_cast<uint16_t>(min(all_terms, kManyTerms))};
+      const int twin = o.source.is_complex_b;  // two rows of the planes have the same magnitudes
+      if (lane <= twin && row < at.rows) {
+        Scale scale{};
+        scale.least = enough;
+        scale.exponent = static_cast<int8_t>(exponent[r]);
+        scale.is_one_sign = is_one_sign_row<kComplex>(o.source, all_signs, lane);
+        scale.terms = static_cast<uint16_t>(min(all_terms, kManyTerms));
+        o.scales[at.matrix * plane_rows(o.source) + ((at.row0 + row) << twin) + lane] = scale;
       }
     }
   }
@@ -180,7 +208,7 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
         const int row = warp * kRowsOfWarp + r;
         if (row >= at.rows) break;
         const float factor = __uint_as_float(static_cast<uint32_t>(127 + exponent[r]) << 23);
-        split_scaled(o, x[h][r], factor, at.matrix, at.row0 + row, (piece + h) * kPiece + lane * kLaneK);
+        split_scaled<kComplex>(o, x[h][r], factor, at.matrix, at.row0 + row, (piece + h) * kPiece + lane * kLaneK);
       }
     }
   }
@@ -199,11 +227,11 @@ Status launch_scaled_pass(const Problem& p, const Memory& memory, unsigned* coun
   ScaledParams params{};
   params.a = scaled_operand(a);
   params.b = scaled_operand(b);
-  params.groups_a = memory.changed.a ? row_blocks_of(a.planes) : 0;
+  params.groups_a = memory.changed.a ? row_blocks_of(a) : 0;
   params.counters = counters;
   params.count = count;
   params.failed = memory.is_first ? memory.failed : nullptr;
-  const uint32_t groups = params.groups_a + (memory.changed.b ? row_blocks_of(b.planes) : 0);
+  const uint32_t groups = params.groups_a + (memory.changed.b ? row_blocks_of(b) : 0);
   if (groups == 0) return cudaSuccess;  // then there are no counters either
   unsigned blocks = 1;
   while (blocks < kMostBlocks && blocks * 2 <= a.planes.pieces) blocks *= 2;

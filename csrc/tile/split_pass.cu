@@ -36,6 +36,7 @@ struct SplitParams {
   const unsigned* failed;  // see Memory
 };
 
+template <bool kComplex>
 __device__ __forceinline__ void split_row(const SplitOperand& o, const float (&x)[kLaneK], int64_t matrix, int row,
                                           int piece, int lane) {
   bool tiny = false, plain = false;
@@ -53,15 +54,19 @@ __device__ __forceinline__ void split_row(const SplitOperand& o, const float (&x
     }
   }
   const bool is_tiny = __any_sync(~0u, tiny) && !__any_sync(~0u, plain);
-  if (lane == 0) o.tiny[(matrix * o.source.rows + row) * o.source.pieces + piece] = is_tiny;
+  const int64_t rows = plane_rows(o.source);
+  if (lane <= o.source.is_complex_b) {  // two rows of the planes have the same magnitudes
+    const int64_t flagged = matrix * rows + (row << o.source.is_complex_b) + lane;
+    o.tiny[flagged * o.source.pieces + piece] = is_tiny;
+  }
   const int k = piece * kPiece + lane * kLaneK;
   if (k >= o.source.ld) return;
-  __nv_bfloat16* to = o.planes + (matrix * kPlanes * o.source.rows + row) * o.source.ld + k;
+  __nv_bfloat16* to = o.planes + matrix * kPlanes * rows * o.source.ld + k;
 #pragma unroll
-  for (int plane = 0; plane < kPlanes; ++plane, to += int64_t{o.source.rows} * o.source.ld) {
+  for (int plane = 0; plane < kPlanes; ++plane, to += rows * o.source.ld) {
     uint4 bits;
     memcpy(&bits, planes[plane], sizeof(bits));
-    *reinterpret_cast<uint4*>(to) = bits;
+    write_plane<kComplex>(o.source, to, row, bits);
   }
 }
 
@@ -87,13 +92,13 @@ __global__ void __launch_bounds__(kSplitThreads) split_kernel(const __grid_const
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
       const int row = warp * kRowsOfWarp + r;
-      if (row < at.rows) split_row(o, x[r], at.matrix, at.row0 + row, static_cast<int>(piece), lane);
+      if (row < at.rows) split_row<kComplex>(o, x[r], at.matrix, at.row0 + row, static_cast<int>(piece), lane);
     }
   }
 }
 
-uint32_t blocks_of(const Planes& planes) {
-  return row_blocks_of(planes) * static_cast<uint32_t>(planes.pieces);
+uint32_t blocks_of(const Side& side) {
+  return row_blocks_of(side) * static_cast<uint32_t>(side.planes.pieces);
 }
 
 SplitOperand split_operand(const Side& side) {
@@ -109,8 +114,8 @@ Status launch_pass(const Problem& p, const Memory& memory, unsigned* counters, i
   SplitParams params{};
   params.a = split_operand(a);
   params.b = split_operand(b);
-  params.blocks_a = memory.changed.a ? blocks_of(a.planes) : 0;
-  params.blocks = params.blocks_a + (memory.changed.b ? blocks_of(b.planes) : 0);
+  params.blocks_a = memory.changed.a ? blocks_of(a) : 0;
+  params.blocks = params.blocks_a + (memory.changed.b ? blocks_of(b) : 0);
   params.counters = counters;
   params.count = count;
   params.failed = memory.failed;

@@ -15,14 +15,15 @@ constexpr int kSplitThreads = 256, kSplitRows = 32;  // of a block
 constexpr int kLaneK = kPiece / 32;                  // elements of K per lane
 constexpr int kSplitWarps = kSplitThreads / 32, kRowsOfWarp = kSplitRows / kSplitWarps;
 
-/// One operand in its original memory.
+/// One operand in its original memory. Of B of a complex product, `rows` are the complex columns, with real and
+/// imaginary parts as neighbours along K, as in A. Two rows of the planes are made of each (write_plane).
 struct Source {
   const float* x;
   int64_t row, k_stride, batch[2];  // strides, in elements
   int32_t rows, k, ld, pieces;
-  Parts parts;
+  bool wide;  // rows may be read 16 bytes at a time
+  bool is_complex_b;
   uint32_t flips;  // see Side
-  bool wide;       // rows may be read 16 bytes at a time
   FastDivisor by_row_blocks, by_inner;
 };
 
@@ -30,24 +31,24 @@ inline Source source_of(const Side& side) {
   const Planes& planes = side.planes;
   Source o{};
   o.x = static_cast<const float*>(side.x.data);
-  o.row = side.row;
+  o.is_complex_b = side.parts == Parts::kComplexB;
+  o.flips = side.flips;
+  o.row = o.is_complex_b ? 2 * side.row : side.row;
   o.k_stride = side.k_stride;
   for (int i = 0; i < 2; ++i) o.batch[i] = side.x.batch_stride[i];
-  o.rows = static_cast<int32_t>(planes.rows);
+  o.rows = static_cast<int32_t>(o.is_complex_b ? planes.rows / 2 : planes.rows);
   o.k = static_cast<int32_t>(planes.k);
   o.ld = static_cast<int32_t>(planes.ld);
   o.pieces = static_cast<int32_t>(planes.pieces);
-  o.parts = side.parts;
-  o.flips = side.flips;
   o.wide = side.is_wide;
-  o.by_row_blocks = FastDivisor(static_cast<uint32_t>((planes.rows + kSplitRows - 1) / kSplitRows));
+  o.by_row_blocks = FastDivisor(static_cast<uint32_t>((o.rows + kSplitRows - 1) / kSplitRows));
   o.by_inner = FastDivisor(static_cast<uint32_t>(planes.batch[1]));
   return o;
 }
 
 /// The groups of kSplitRows rows of an operand, over all matrices that have planes.
-inline uint32_t row_blocks_of(const Planes& planes) {
-  return static_cast<uint32_t>(planes.batch[0] * planes.batch[1] * ((planes.rows + kSplitRows - 1) / kSplitRows));
+inline uint32_t row_blocks_of(const Side& side) {
+  return static_cast<uint32_t>(side.planes.batch[0] * side.planes.batch[1]) * source_of(side).by_row_blocks.divisor();
 }
 
 /// The matrix among the planes and the first row of group `row_block`, and that row in memory.
@@ -71,57 +72,27 @@ __device__ __forceinline__ int place_of(int k) {
   return (k & ~7) | ((k ^ k >> 5) & 7);
 }
 
-/// Reads a thread's elements of a row whose elements are neighbours along K. `ks`: the elements of the segment.
-__device__ __forceinline__ void load_along_k(const Source& o, const RowBlock& at, const float* src, int row, int ks,
-                                             float (&x)[kLaneK]) {
-  const int lane = threadIdx.x % 32;
-  const float* const from = src + row * o.row + lane * kLaneK;
-  if (row < at.rows && o.wide && lane * kLaneK + kLaneK <= ks) {
-    const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
-    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-  } else {
-#pragma unroll
-    for (int i = 0; i < kLaneK; ++i) x[i] = row < at.rows && lane * kLaneK + i < ks ? from[i] : 0.0f;
-  }
+/// The rows of a plane.
+__device__ __forceinline__ int64_t plane_rows(const Source& o) {
+  return int64_t{o.rows} << o.is_complex_b;
 }
 
-/// An element of B' in row 2k + i and column 2n + j (real_form()).
-__device__ __forceinline__ float with_sign(const Source& o, float part, int i, int j) {
-  return __uint_as_float(__float_as_uint(part) ^ (o.flips >> (2 * j + i) & 1) << 31);
-}
-
-/// load_piece() for B of a complex product. A column of B is two rows here, of which a thread reads both at once.
-__device__ __forceinline__ void load_complex_b(const Source& o, const RowBlock& at, const float* src, int ks,
-                                               Tile32& tile, float (&x)[kRowsOfWarp][kLaneK]) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const bool is_along_k = o.k_stride == 1;
-  if (!is_along_k) {
-    // The real and the imaginary part of a column lie in two rows of the tile.
-    __syncthreads();  // until the last segment has been read from the tile
-    const float* const from = src + (lane & ~1) * o.row + (lane & 1);
-#pragma unroll 8
-    for (int k = warp; k < kPiece / 2; k += kSplitWarps) {
-      tile[lane][place_of(k)] = 2 * k < ks && lane < at.rows ? from[2 * k * o.k_stride] : 0.0f;
-    }
-    __syncthreads();
-  }
-#pragma unroll
-  for (int r = 0; r < kRowsOfWarp; r += 2) {
-    const int row = warp * kRowsOfWarp + r;
-    float parts[kLaneK];
-    if (is_along_k) {
-      load_along_k(o, at, src, row, ks, parts);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kLaneK; ++i) parts[i] = tile[row + i % 2][place_of(lane * (kLaneK / 2) + i / 2)];
-    }
-#pragma unroll
-    for (int i = 0; i < kLaneK; ++i) {
-      x[r][i] = with_sign(o, parts[i], i % 2, 0);
-      x[r + 1][i] = with_sign(o, parts[i ^ 1], i % 2, 1);
+/// Writes eight elements of a plane, which are `bits`, to row `row` of the planes of a matrix. `first` is where row 0
+/// has them. Of B of a complex product it writes rows 2 * row, as (re, ±im), and 2 * row + 1, as (±im, ±re): those of
+/// the real form (real_form()). The sign of each is a bit of `flips`.
+template <bool kComplex, class T>
+__device__ __forceinline__ void write_plane(const Source& o, T* first, int row, const uint4& bits) {
+  if constexpr (kComplex) {
+    if (o.is_complex_b) {
+      const uint32_t even = (o.flips >> 1 & 1) << 31, odd = (o.flips >> 2 & 1) << 15 | (o.flips >> 3 & 1) << 31;
+      const auto swapped = [odd](uint32_t pair) { return __funnelshift_l(pair, pair, 16) ^ odd; };
+      uint4* const to = reinterpret_cast<uint4*>(first + int64_t{2 * row} * o.ld);
+      to[0] = make_uint4(bits.x ^ even, bits.y ^ even, bits.z ^ even, bits.w ^ even);
+      to[o.ld / 8] = make_uint4(swapped(bits.x), swapped(bits.y), swapped(bits.z), swapped(bits.w));
+      return;
     }
   }
+  *reinterpret_cast<uint4*>(first + int64_t{row} * o.ld) = bits;
 }
 
 /// Reads segment `piece` of the rows. Elements outside of the operand are zero. All threads of the block call it.
@@ -131,12 +102,20 @@ __device__ __forceinline__ void load_piece(const Source& o, const RowBlock& at, 
   const int k0 = piece * kPiece, ks = min(o.k - k0, kPiece);
   const float* const src = at.x + k0 * o.k_stride;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if constexpr (kComplex) {
-    if (o.parts == Parts::kComplexB) return load_complex_b(o, at, src, ks, tile, x);
-  }
   if (o.k_stride == 1) {
 #pragma unroll
-    for (int r = 0; r < kRowsOfWarp; ++r) load_along_k(o, at, src, warp * kRowsOfWarp + r, ks, x[r]);
+    for (int r = 0; r < kRowsOfWarp; ++r) {
+      const int row = warp * kRowsOfWarp + r;
+      const float* const from = src + row * o.row + lane * kLaneK;
+      if (row < at.rows && o.wide && lane * kLaneK + kLaneK <= ks) {
+        const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
+        x[r][0] = low.x, x[r][1] = low.y, x[r][2] = low.z, x[r][3] = low.w;
+        x[r][4] = high.x, x[r][5] = high.y, x[r][6] = high.z, x[r][7] = high.w;
+      } else {
+#pragma unroll
+        for (int i = 0; i < kLaneK; ++i) x[r][i] = row < at.rows && lane * kLaneK + i < ks ? from[i] : 0.0f;
+      }
+    }
     return;
   }
   __syncthreads();  // until the last segment has been read from the tile
