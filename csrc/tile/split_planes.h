@@ -188,7 +188,8 @@ inline double pass_bytes(const Problem& p, bool shares = false, int planes = kPl
     return static_cast<double>(x.batch[0] * x.batch[1] * x.rows) * static_cast<double>(x.k);
   };
   const double of_b = shares ? 0.0 : elements(planes_of(p, p.b, p.n, planes));
-  return (elements(planes_of(p, p.a, p.m, planes)) + of_b) * (4 + 2 * planes);
+  const double read_of_b = p.is_real_form ? 2.0 : 4.0;  // bytes: two rows of the planes are made of each complex column
+  return elements(planes_of(p, p.a, p.m, planes)) * (4.0 + 2 * planes) + of_b * (read_of_b + 2 * planes);
 }
 
 /// True if the extents and the number of tiles fit the integer types that kernels over planes count with.
