@@ -128,7 +128,7 @@ def test_complex_products_are_split_where_it_is_asked_for(layout: str) -> None:
             strict = explain(size, size, size, mode, **options)
             assert (strict.chosen, strict.source) == ("torch", "fallback")
             assert strict.reason.endswith('on sm_90 without float32="split"')
-    for sizes in ((64, 64, 64), (384, 384, 384), (4096, 64, 4096), (1, 4096, 4096)):
+    for sizes in ((64, 64, 64), (384, 384, 384), (4096, 127, 4096), (65, 4096, 4096), (1, 4096, 4096)):
         assert explain(*sizes, "split", **options).chosen == "torch", sizes
     least = explain(4096, 4096, 63, "split", **options).candidates[THREE[0].id]
     assert not least.eligible and least.reason == "K must be at least 64, got 63"
