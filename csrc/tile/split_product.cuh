@@ -236,17 +236,17 @@ struct Four {
   int col, from, to;
 };
 
-/// Applies the epilogue to four sums, and writes them. `c0` and `d0` are the offsets of this batch's C and D.
-__device__ __forceinline__ void finish(const Product& p, int64_t c0, int64_t d0, const Four& at, const float4& x,
-                                       const float (&bias)[4]) {
-  const EpilogueParams& e = p.epilogue;
+/// Applies the epilogue to four sums, and writes them. `c0` and `d0` are the offsets of this batch's C and D. `pairs`:
+/// as in Product.
+__device__ __forceinline__ void finish(const EpilogueParams& e, int pairs, int64_t c0, int64_t d0, const Four& at,
+                                       const float4& x, const float (&bias)[4]) {
   float v[4] = {x.x * e.alpha, x.y * e.alpha, x.z * e.alpha, x.w * e.alpha};
   if (e.c != nullptr) {
     const float* const c = static_cast<const float*>(e.c) + c0 + at.row * e.c_row;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int col = at.col + i;
-      const int64_t of_c = (col & ~p.pairs) * e.c_col + (col & p.pairs);
+      const int64_t of_c = (col & ~pairs) * e.c_col + (col & pairs);
       v[i] = i >= at.from && i < at.to ? fmaf(e.beta, c[of_c], v[i]) : 0.0f;
     }
   }
@@ -359,7 +359,7 @@ __device__ __forceinline__ void emit_mirrored(const Product& p, int64_t c0, int6
       if (at.from >= at.to) continue;
       float bias[4];
       load_bias(e, at.col, at.from, at.to, bias);
-      finish(p, c0, d0, at, x, bias);
+      finish(p.epilogue, p.pairs, c0, d0, at, x, bias);
     }
   }
 }
@@ -400,7 +400,7 @@ __device__ __forceinline__ void emit(const Product& p, const Work& work, Place f
         const int64_t row = first.row + half * 8 + r;
         if (row >= e.m || inside <= 0) break;
         const float4 x = *reinterpret_cast<const float4*>(scratch + r * kScratchRow + lane % 8 * 4);
-        finish(p, c0, d0, {row, col, 0, inside}, x, bias);
+        finish(p.epilogue, p.pairs, c0, d0, {row, col, 0, inside}, x, bias);
       }
     }
   }
