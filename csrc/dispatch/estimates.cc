@@ -22,6 +22,15 @@ constexpr double kLearnedDoubt = 0.4;
 // The same for int8 products, which have an analytic model alone. They have no epilogue, and torch has few kernels.
 constexpr double kInt8Margin = 1.02;
 
+// The learned model's margin is at least this for products unlike those that it was fitted to, where it takes torch for
+// too slow. On an H200 torch took 0.85 of its prediction at 8x223x2048x2048 with a shared B, 0.77 at 64x1x2048x128,
+// 0.84 at 777x3584x18944 and 0.90 at 1x4096x65536.
+constexpr double kUnfittedMargin = 1.2, kLongerKMargin = 1.1;
+constexpr int64_t kMostFittedK = 16000, kMostFittedVectorK = 32768, kFewRows = 64;
+// The same where a batch of exchanged rows shares a B that L2 does not hold. Each matrix then reads B from memory,
+// which no model knows: 64x27x8192x16384 took 5.4 ms, and torch 4.0, where 1.8 was predicted.
+constexpr double kReadAgainMargin = 3;
+
 size_t torch_slot() {
   return static_cast<size_t>(variant_count());
 }
@@ -32,6 +41,19 @@ bool is_learned(const Question& question, const Contender& contender) {
   const Family family = variant(contender.id).family;
   if (family == Family::kBatchedMma && is_vector_batch(question.product)) return false;
   return learned_code(family) <= kLastLearnedCode;
+}
+
+/// How much faster than torch a kernel has to be at least, by the learned model: more where that was fitted to no such
+/// products.
+double least_margin(const Problem& p, const DeviceFacts& facts) {
+  const int64_t fewer = std::min(p.m, p.n);
+  if (p.batches() > 1) {
+    const double b_bytes = static_cast<double>(p.n) * static_cast<double>(p.k) * dtype_bytes(p.dtype);
+    if (p.rows_are_batch) return b_bytes > static_cast<double>(facts.l2_bytes) ? kReadAgainMargin : 1.0;
+    return shares_operand(p) || fewer == 1 ? kUnfittedMargin : 1.0;
+  }
+  if (fewer == 1) return p.k > kMostFittedVectorK ? kUnfittedMargin : 1.0;
+  return fewer > kFewRows && p.k > kMostFittedK ? kLongerKMargin : 1.0;
 }
 
 /// What the table has for the shape, as far as the decision may use it.
@@ -131,7 +153,7 @@ double apply_learned(const Learned& learned, const Question& question, const Con
   predictions->torch *= correction;
   features[kTorchFeatures] = static_cast<float>(std::log2(torch_us * correction / best));
   const double doubt = std::max(1.0, factor(learned.doubt, features));
-  return kLearnedMargin * std::pow(doubt, kLearnedDoubt);
+  return std::max(kLearnedMargin * std::pow(doubt, kLearnedDoubt), least_margin(question.problem, question.facts));
 }
 
 /// The times of one candidate. `product_us`: the matmul alone by the best model that there is; NaN where that model

@@ -156,6 +156,48 @@ def test_aligned_products_on_unmeasured_chips_are_torchs(arch: str) -> None:
     assert "no times are known" in explanation.reason
 
 
+@pytest.mark.parametrize(
+    ("batch", "m", "n", "k", "layout"),
+    [(1, 777, 3584, 18944, "NT"), (1, 1, 4096, 65536, "NN"), (64, 1, 2048, 128, "NT")],
+)
+def test_measured_losses_are_torchs(batch: int, m: int, n: int, k: int, layout: str, tables: None) -> None:
+    """Shapes at which torch was measured to be faster than the models take it to be."""
+    found = hgemm_ops.explain(M=m, N=n, K=k, batch=batch, layout=layout, dtype=torch.bfloat16, arch="sm_90")
+    assert found.chosen == "torch" and "predicted to beat torch" in found.reason
+
+
+def addend_query(batch: int, m: int, n: int, k: int) -> _native.Query:
+    """baddbmm of contiguous matrices with a whole C."""
+    views = [
+        _native.view((batch, *size), (size[0] * size[1], size[1], 1), torch.bfloat16, 16)
+        for size in ((m, k), (k, n), (m, n))
+    ]
+    found = _native.query(views[0], views[1], _native.preset_facts(90))
+    found.c, found.op = views[2], 4  # Op::kBaddbmm
+    return found
+
+
+def test_an_epilogue_with_a_c_is_not_taken_for_free(tables: None) -> None:
+    """The times of tiles of 64x128 with a C are near those that were measured on an H200, where torch took 18.4 us for
+    the first product."""
+    name = "sm90_wgmma_pingpong_64x128x64_c2x1x1"
+    for (batch, m, n, k), measured in [((33, 323, 464, 200), 20.5), ((16, 100, 512, 512), 7.6)]:
+        decision, candidates = _native.explain(addend_query(batch, m, n, k))
+        us = {_variants.name_of(c.variant): c.predicted_us for c in candidates if c.eligible}
+        assert 0.8 * measured < us[name] < 1.25 * measured
+        assert us["sm90_wgmma_pingpong_128x192x64_c2x1x1"] > us[name]
+        assert batch != 33 or _variants.name_of(decision.variant) == "torch"
+
+
+def test_a_shared_matrix_beyond_l2_is_torchs(tables: None) -> None:
+    """The rows of the call become the batch, and each of its matrices would read the weight again."""
+    x = torch.empty(27, 64, 16384, dtype=torch.float16, device="meta").transpose(0, 1)
+    for out_features, in_features, is_torchs in [(8192, 16384, True), (2048, 2048, False)]:
+        weight = torch.empty(out_features, in_features, dtype=torch.float16, device="meta")
+        found = hgemm_ops.explain(x[..., :in_features], weight.mT.expand(64, -1, -1), arch="sm_90")
+        assert (found.chosen == "torch") == is_torchs
+
+
 def test_a_fused_activation_counts_for_us() -> None:
     plain = hgemm_ops.explain(M=4096, N=4096, K=64, layout="NT", arch="sm_90")
     fused = hgemm_ops.explain(M=4096, N=4096, K=64, layout="NT", arch="sm_90", activation="gelu", bias=True)

@@ -17,6 +17,7 @@
 #include "kernels/sm90_wgmma/traits.cuh"
 #include "kernels/sm90_wgmma/unaligned_rows.cuh"
 #include "ptx/approx.cuh"
+#include "ptx/bulk.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared.cuh"
@@ -44,6 +45,10 @@ class Epilogue {
   using Halves = sm90_wgmma::Halves<Traits>;
   static constexpr int kLine = 128;  // bytes of a row of the staging buffer
   static constexpr int kHalves = Traits::kHalves;
+  // C is brought into L2 during the main loop, and loaded one subtile ahead, where the accumulators leave registers for
+  // that.
+  static constexpr bool kLoadsAhead = Traits::kStoresAny && !Traits::kDefers && !Traits::kGrouped &&
+                                      !Traits::kGroupsK && Traits::WM / 64 * Traits::BN / 2 <= 128;
 
  public:
   using Accumulators = sm90_wgmma::Accumulators<Traits>;
@@ -57,6 +62,20 @@ class Epilogue {
     staging_ = ring;
     sent_ = 0;
     reuses_ = false;
+  }
+
+  /// Called before the main loop of a tile: brings this warp's rows of C into L2.
+  __device__ __forceinline__ void prefetch_c(int row0, const Work& work) const {
+    if constexpr (kLoadsAhead) {
+      if (!p_.c_pairs || lane_ >= 16) return;
+      const int bytes = min(p_.n - work.n0, Traits::BN) / 8 * 16;
+#pragma unroll
+      for (int i = 0; i < Traits::WM; i += 64) {
+        const int row = row0 + i + lane_;
+        if (row < p_.m && bytes > 0)
+          ptx::bulk_prefetch(matrix_of_c<T>(work) + row * p_.epilogue.c_row + work.n0, bytes);
+      }
+    }
   }
 
   /// Calls store() or, in split-K kernels, reduce().
@@ -119,7 +138,8 @@ class Epilogue {
   __device__ __forceinline__ void reduce(Accumulators& acc, uint32_t sums, uint32_t summed, int row0,
                                          const Work& work) {
     const uint32_t rank = block_rank<Traits>();
-    uint32_t ahead = load_bias(static_cast<int>(rank), work);
+    uint32_t ahead = load_bias(static_cast<int>(rank), work), c_ahead[8];
+    load_c(c_ahead, static_cast<int>(rank), row0, work);
     exchange_halves<Traits>(acc, sums, summed, rank);
     ptx::barrier_sync(NamedBarrier::kSumsRead,
                       Traits::kConsumerThreads);  // results are staged where the sums are
@@ -127,10 +147,12 @@ class Epilogue {
     for (int half = static_cast<int>(rank); half < kHalves; half += Traits::CK) {
       const uint32_t bias = ahead;
       ahead = load_bias(half + Traits::CK, work);
+      uint32_t c[8];
+      take_c(c, c_ahead, half + Traits::CK, row0, work);
       if (!is_inside(half, row0, work)) continue;
       float v[16];
       Halves::template take<0, kHalves>(v, acc, half);
-      finish(v, bias, half, row0, work);
+      finish(v, bias, c, half, row0, work);
       write(p_.epilogue.d, v, half, row0, work);
     }
   }
@@ -217,14 +239,17 @@ class Epilogue {
   /// Any epilogue. The loop is not unrolled, because its body is long.
   template <class Acc>
   __device__ __forceinline__ void store_any(const Acc& acc, int row0, const Work& work) {
-    uint32_t bias = 0, ahead = load_bias(0, work);
+    uint32_t bias = 0, ahead = load_bias(0, work), c_ahead[8];
+    load_c(c_ahead, 0, row0, work);
 #pragma unroll 1
     for (int half = 0; half < kHalves; ++half) {
       if (half % 2 == 0) bias = ahead, ahead = load_bias(half + 2, work);
+      uint32_t c[8];
+      take_c(c, c_ahead, half + 1, row0, work);
       if (!is_inside(half, row0, work)) continue;
       float v[16];
       Halves::template take<0, kHalves>(v, acc, half);
-      finish(v, bias, half, row0, work);
+      finish(v, bias, c, half, row0, work);
       if (p_.epilogue.out_f32) {
         write(p_.epilogue.d, v, half, row0, work);
       } else {
@@ -239,11 +264,15 @@ class Epilogue {
   }
 
   /// v = act(alpha * v + beta * C + bias). The argument of act is stored to pre_activation, if the caller asked for it.
-  __device__ __forceinline__ void finish(float (&v)[16], uint32_t bias, int half, int row0, const Work& work) {
+  /// `c`: from load_c().
+  __device__ __forceinline__ void finish(float (&v)[16], uint32_t bias, const uint32_t (&c)[8], int half, int row0,
+                                         const Work& work) {
     const tile::EpilogueParams& e = p_.epilogue;
 #pragma unroll
     for (int i = 0; i < 16; ++i) v[i] *= e.alpha;
-    if (e.c != nullptr) {
+    if (kLoadsAhead && p_.c_pairs) {
+      add_loaded_c(v, c);
+    } else if (e.c != nullptr) {
       if (e.c_f32) {
         add_c<float>(v, half, row0, work);
       } else {
@@ -300,10 +329,46 @@ class Epilogue {
 #pragma unroll
     for (int i = 0; i < 16; ++i) v[i] += to_float(bias[min(lane_col(half, work) + i / 4 * 8 + i % 2, p_.n - 1)]);
   }
+  /// The matrix of C that the tile's results are added to.
+  template <class C>
+  __device__ __forceinline__ const C* matrix_of_c(const Work& work) const {
+    const tile::EpilogueParams& e = p_.epilogue;
+    return static_cast<const C*>(e.c) + work.outer * e.c_batch[0] + work.inner * e.c_batch[1];
+  }
+  /// kLoadsAhead: loads this lane's elements of C in a subtile, if C can be read in pairs: four pairs of one row, then
+  /// of the row eight further.
+  __device__ __forceinline__ void load_c(uint32_t (&c)[8], int half, int row0, const Work& work) const {
+    if constexpr (kLoadsAhead) {
+      if (!p_.c_pairs || half >= kHalves) return;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int row = min(Halves::row_of(half, row0, work) + lane_ / 4 + i / 4 * 8, p_.m - 1);
+        const int col = min(lane_col(half, work) + i % 4 * 8, p_.n - 2);
+        c[i] = *reinterpret_cast<const uint32_t*>(matrix_of_c<T>(work) + row * p_.epilogue.c_row + col);
+      }
+    }
+  }
+  /// Moves the pairs that were loaded ahead to `c`, and loads those of subtile `next`.
+  __device__ __forceinline__ void take_c(uint32_t (&c)[8], uint32_t (&ahead)[8], int next, int row0,
+                                         const Work& work) const {
+    if constexpr (kLoadsAhead) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) c[i] = ahead[i];
+      load_c(ahead, next, row0, work);
+    }
+  }
+  __device__ __forceinline__ void add_loaded_c(float (&v)[16], const uint32_t (&c)[8]) const {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      Pair<T> pair;
+      memcpy(&pair, &c[i / 2 % 2 * 4 + i / 4], sizeof(pair));
+      v[i] = fmaf(p_.epilogue.beta, to_float(pair.x[i % 2]), v[i]);
+    }
+  }
   template <class C>
   __device__ __forceinline__ void add_c(float (&v)[16], int half, int row0, const Work& work) {
     const tile::EpilogueParams& e = p_.epilogue;
-    const C* c = static_cast<const C*>(e.c) + work.outer * e.c_batch[0] + work.inner * e.c_batch[1];
+    const C* c = matrix_of_c<C>(work);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = min(Halves::row_of(half, row0, work) + lane_ / 4 + 8 * h, p_.m - 1);

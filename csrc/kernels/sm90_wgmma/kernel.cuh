@@ -174,6 +174,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       Work work = tiles.work(rehearses ? 0 : turn);
       if (rehearses) turns.rehearse(work);
       if (Traits::kEdged && work.is_edge) break;
+      if constexpr (!Traits::kIsInt8) epilogue.prefetch_c(work.m0 + row_in_tile + warp % 4 * 16, work);
       main_loop.run(acc, work, turn, epilogue);
       if (work.helpers == 0 && !rehearses) turns.hand_over(turn);
       main_loop.finish(acc, !rehearses);

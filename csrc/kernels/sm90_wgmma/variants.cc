@@ -48,6 +48,8 @@ constexpr double kClusterUs = 0.3;     // wait until SMs for all blocks of the c
 constexpr double kPadUs = 1.5;         // launch of the padding copy
 constexpr double kStoreUs = 0.5;       // a warpgroup's plain epilogue of 128 x 128 results
 constexpr double kCopyFactor = 4;      // the epilogue's factor where warps, not TMA, store D
+constexpr double kSmallTileC = 18;     // the epilogue's factor with a C in tiles of at most 128 x 128
+constexpr double kLargeTileC = 40;     // the same in larger ones
 constexpr double kRoundShare = 0.3;    // share of the epilogue that remains where stores are deferred
 constexpr double kReduceUs = 3.0;      // split-K: exchange through distributed shared memory
 constexpr double kReadShare = 0.82;    // share of the read bandwidth that a kernel reaches at best
@@ -100,13 +102,15 @@ size_t most_stream_k_bytes(const DeviceFacts& facts, const Line& line) {
   return stream_k_bytes(clusters_at_once(facts, line.cm * line.cn), line);
 }
 
-/// The time of the epilogue as a multiple of a plain one's. Where TMA stores D, the code for bias and relu is unrolled
-/// in every layout, and the code for other activations in the layout of linear layers. Every other epilogue is a loop
-/// over 32-column subtiles.
-double epilogue_factor(const Problem& p) {
+/// The time of the epilogue as a multiple of a plain one's. A C takes longest, above all where the accumulators leave
+/// no registers to load it ahead (five products of 8 to 32 us on an H200). Where TMA stores D, the code for bias and
+/// relu is unrolled in every layout, and the code for other activations in the layout of linear layers. Every other
+/// epilogue is a loop over 32-column subtiles.
+double epilogue_factor(const Problem& p, const Tile& tile) {
+  if (p.c.data != nullptr) return tile.bm * tile.bn <= 128 * 128 ? kSmallTileC : kLargeTileC;
   const bool is_linear = p.a_major() == Major::kK && p.b_major() == Major::kK;
   const bool cheap = p.act == Activation::kNone || p.act == Activation::kRelu;
-  const bool any = p.c.data != nullptr || p.pre_activation != nullptr || p.out_dtype != p.dtype;
+  const bool any = p.pre_activation != nullptr || p.out_dtype != p.dtype;
   if (any || (!cheap && !(is_linear && sm90_wgmma::stores_by_tma(p)))) return 8;
   if (!cheap) return p.act == Activation::kGelu ? 3.5 : 2.5;
   if (!sm90_wgmma::stores_by_tma(p)) return kCopyFactor;
@@ -119,7 +123,7 @@ double epilogue_factor(const Problem& p) {
 /// not fully where both take about the same time. Stream-K takes as many waves as its k-tiles amount to, and the time
 /// to store and to add partial sums. `p` is the problem that the kernel computes: `given`, or its transpose.
 double gemm_us(const Problem& p, const Problem& given, const DeviceFacts& facts, const Line& line, Form form) {
-  const double epilogue = epilogue_factor(given);  // D has the same layout, swapped or not
+  const double epilogue = epilogue_factor(given, line.tile);  // D has the same layout, swapped or not
   const bool whole_lines = form == Form::kPad || (p.lda() % 64 == 0 && p.ldb() % 64 == 0);
   const Chip& chip = chip_of(facts.cc);
   const Tile& t = line.tile;
