@@ -70,9 +70,10 @@ constexpr double kManyLongRowsShare = 1.4;
 // (float32-rows.json); the model then predicts 21.4 and 29.4.
 constexpr double kVectorUs = 2.4, kVectorBytes = 64e6;
 
-// complex64, as a share of what the model gives for the real form in float32, of which torch takes 0.81 to 1.07 on an H200.
-// With fewer rows or columns the share is as low as 0.79, and not known well.
-constexpr double kComplexShare = 0.9;
+// complex64, as a share of what the model gives for the real form in float32. Torch takes 0.81 to 1.1 of that on an
+// H200, but for few rows or columns and for short products, of which too little is known. They get the time of their
+// memory.
+constexpr double kComplexShare = 0.84, kLeastComplexUs = 30;
 constexpr int64_t kLeastComplexRows = 128;
 
 // Tiny batches: nanoseconds of one matrix, by its k. The rates are close to the lowest that were measured on an H100
@@ -262,7 +263,8 @@ double torch_product_us(const Problem& p, const DeviceFacts& facts, const Alignm
   const Chip& chip = chip_of(facts.cc);
   if (is_tiny_batch(p)) return tiny_batch_us(p, facts, chip, alignments);
   if (p.dtype == DType::kC64 && std::min(p.m, p.n) >= kLeastComplexRows) {
-    return kComplexShare * float32_us(real_form(p), facts, chip);
+    const double us = kComplexShare * float32_us(real_form(p), facts, chip);
+    return us >= kLeastComplexUs ? us : least_us(p, facts);
   }
   if (is_wide(p.dtype)) return least_us(p, facts);
   if (p.dtype == DType::kF32 && std::min(p.m, p.n) <= kFewRows) {
