@@ -67,7 +67,8 @@ BATCHES = [
     (131, 12, 20, 24, "NN"),
     (67, 9, 7, 5, "TT"),
     (67, 9, 7, 5, "NH"),
-    (67, 1, 64, 64, "NN"),  # vectors, the largest matrix that tiny_batch takes
+    (67, 1, 64, 64, "NN"),  # vectors, the largest matrices that tiny_batch takes of 16 and of 32 bits
+    (67, 1, 128, 32, "NT"),
     (67, 65, 1, 33, "TN"),
     *((301, size, size, size, "NT") for size in range(2, 7)),
 ]

@@ -72,7 +72,12 @@ def sizes_of(variant: VariantInfo, dtype: torch.dtype = torch.float32) -> list[t
     size = variant.tile[0]
     if not variant.name.endswith("t4x4"):
         return [(size, size, size)]
-    return [(m, n, k) for m, n, k in SIZES if max(m, n, k) <= 32 or max(m, n) * k * dtype.itemsize <= 16384]
+    most_k = 256 if dtype.itemsize == 2 else 32
+    return [
+        (m, n, k)
+        for m, n, k in SIZES
+        if max(m, n, k) <= 32 or (k <= most_k and max(m, n) * k * dtype.itemsize <= 16384)
+    ]
 
 
 def matrices(
