@@ -187,10 +187,11 @@ def run_batch(variant: VariantInfo, dtype: torch.dtype, batch: int, m: int, n: i
                 out = torch.bmm(device_a.conj(), device_b)
             check(f"{variant.name} batch of conjugates", out, widened(a).conj() @ widened(b))
             launches += 1
-        with refusal_allowed(variant.id):
-            out = torch.ops.hgemm.bmm(device_a, device_b, out_dtype=torch.float32, variant=variant.id)
-            check(f"{variant.name} batch", out.to(dtype), exact)
-            launches += 1
+        if dtype.itemsize <= 4:  # others have results of their own type alone
+            with refusal_allowed(variant.id):
+                out = torch.ops.hgemm.bmm(device_a, device_b, out_dtype=torch.float32, variant=variant.id)
+                check(f"{variant.name} batch", out.to(dtype), exact)
+                launches += 1
     no_a, no_b = device_a[..., :0], device_b[:, :0]
     if serves(variant, no_a, no_b):
         empty = torch.ops.hgemm.bmm(no_a, no_b, variant=variant.id)

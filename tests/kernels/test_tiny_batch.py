@@ -212,6 +212,7 @@ def test_tiny_batches_of_wide_types_are_chosen_up_to_16(dtype: torch.dtype, fact
             assert chosen(10_000, m, n, k, dtype, layout, **facts) == "torch", (m, n, k, layout)
     for batch in (1, 100, 999):
         assert chosen(batch, 4, 4, 4, dtype, **facts) == "torch"
+    assert chosen(1000, 8, 1, 8, dtype, **facts) == "torch"
     assert chosen(100_000, 3, 3, 3, torch.complex128, **facts) == "torch"
     invariant = _native.NUMERICS.index("batch_invariant")
     assert chosen(100_000, 3, 3, 3, dtype, numerics=invariant, **facts) == "torch"
