@@ -46,6 +46,7 @@ KERNELS_IN_OBJECT = {
     "sm90_skinny": 3,
     "sm90_skinny/int8": 6,
     "sm90_split": 2,
+    "sm90_split_skinny": 2,
     "sm90_wgmma": 2,
     "sm90_wgmma/int8": 4,
     "tiny_batch": 6,

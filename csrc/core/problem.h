@@ -288,6 +288,7 @@ enum class Family : int32_t {
   kSm80Split,
   kSm90Wgmma,
   kSm90Split,
+  kSm90SplitSkinny,
   kSm90Skinny,
   kSkinny,
   kGemv,

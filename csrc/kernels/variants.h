@@ -28,6 +28,7 @@ extern const VariantList kGemvVariants;
 extern const VariantList kSimtSkinnyVariants;
 extern const VariantList kSimtGemvVariants;
 extern const VariantList kSm90SplitVariants;
+extern const VariantList kSm90SplitSkinnyVariants;
 extern const VariantList kSm80SplitVariants;
 extern const VariantList kBatchedMmaVariants;
 extern const VariantList kTinyBatchVariants;

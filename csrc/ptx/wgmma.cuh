@@ -158,6 +158,32 @@ HGEMM_WGMMA_OF(__half, "f16")
 HGEMM_WGMMA_OF(__nv_bfloat16, "bf16")
 #undef HGEMM_WGMMA_OF
 
+#define HGEMM_WGMMA_BF16_A(N, A0, A1, A2, A3, B, KEEP)                                                     \
+  asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
+               "k16.f32.bf16.bf16 {" HGEMM_NAMES_##N "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B             \
+               ", keep, 1, 1, 0;\n}\n"                                                                     \
+               : HGEMM_OPERANDS_##N("+f")                                                                  \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep))
+
+/// m64k16 of bfloat16 with A in registers and a K-major B. Lane l of warp w has two neighbouring k of a row in each: k
+/// from 2 (l % 4) on of row 16 w + l / 4; the same of the row eight below; and of both rows the k eight further on. The
+/// instruction reads the registers until its group has ended.
+template <int N>
+__device__ __forceinline__ void wgmma_bf16_a(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, uint32_t keep) {
+  if constexpr (N == 32) {
+    HGEMM_WGMMA_BF16_A(32, "%16", "%17", "%18", "%19", "%20", "%21");
+  } else if constexpr (N == 64) {
+    HGEMM_WGMMA_BF16_A(64, "%32", "%33", "%34", "%35", "%36", "%37");
+  } else if constexpr (N == 96) {
+    HGEMM_WGMMA_BF16_A(96, "%48", "%49", "%50", "%51", "%52", "%53");
+  } else if constexpr (N == 128) {
+    HGEMM_WGMMA_BF16_A(128, "%64", "%65", "%66", "%67", "%68", "%69");
+  } else {
+    static_assert(N == 0, "add a line for this N");
+  }
+}
+#undef HGEMM_WGMMA_BF16_A
+
 #define HGEMM_WGMMA_S8(N, A, B, KEEP)                                                                      \
   asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
                "k32.s32.s8.s8 {" HGEMM_NAMES_##N "}, " A ", " B ", keep;\n}\n"                             \

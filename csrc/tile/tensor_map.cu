@@ -10,13 +10,26 @@
 namespace hgemm {
 namespace {
 
-CUtensorMapSwizzle swizzle_of(int box_cols) {
-  switch (box_cols) {
-    case 8: return CU_TENSOR_MAP_SWIZZLE_NONE;
-    case 16: return CU_TENSOR_MAP_SWIZZLE_32B;
-    case 32: return CU_TENSOR_MAP_SWIZZLE_64B;
+CUtensorMapSwizzle swizzle_of(int box_bytes) {
+  switch (box_bytes) {
+    case 16: return CU_TENSOR_MAP_SWIZZLE_NONE;
+    case 32: return CU_TENSOR_MAP_SWIZZLE_32B;
+    case 64: return CU_TENSOR_MAP_SWIZZLE_64B;
     default: return CU_TENSOR_MAP_SWIZZLE_128B;
   }
+}
+
+CUtensorMapDataType type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF16: return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case DType::kF32: return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    default: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  }
+}
+
+/// The bytes of an element. Views of int8 operands count pairs.
+int bytes_of(DType dtype) {
+  return dtype == DType::kF32 ? 4 : 2;
 }
 
 Status encode(const TmaView& view, CUtensorMap* map) {
@@ -30,8 +43,9 @@ Status encode(const TmaView& view, CUtensorMap* map) {
   const cuuint64_t extents[kRank] = {static_cast<cuuint64_t>(view.cols), static_cast<cuuint64_t>(view.rows),
                                      static_cast<cuuint64_t>(view.batch[1]), static_cast<cuuint64_t>(view.batch[0])};
   // The stride of an extent of one is never used, but must still be a multiple of 16.
-  const auto bytes = [](int64_t extent, int64_t stride) {
-    return static_cast<cuuint64_t>(extent > 1 ? stride * 2 : 16);
+  const int element = bytes_of(view.dtype);
+  const auto bytes = [element](int64_t extent, int64_t stride) {
+    return static_cast<cuuint64_t>(extent > 1 ? stride * element : 16);
   };
   const cuuint64_t strides[kRank - 1] = {bytes(view.rows, view.ld), bytes(view.batch[1], view.batch_stride[1]),
                                          bytes(view.batch[0], view.batch_stride[0])};
@@ -39,10 +53,9 @@ Status encode(const TmaView& view, CUtensorMap* map) {
                                  static_cast<cuuint32_t>(view.box_batch[1]),
                                  static_cast<cuuint32_t>(view.box_batch[0])};
   const cuuint32_t steps[kRank] = {1, 1, 1, 1};
-  const auto type = view.dtype == DType::kF16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const CUresult result =
-      function(map, type, kRank, view.data, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               view.plain ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(view.box_cols), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+      function(map, type_of(view.dtype), kRank, view.data, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               view.plain ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(view.box_cols * element), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return static_cast<cudaError_t>(result);  // both APIs number their errors alike
 }

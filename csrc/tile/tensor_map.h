@@ -7,7 +7,8 @@
 
 namespace hgemm {
 
-/// A batch of row-major matrices of 16-bit elements that TMA reads or writes in boxes of up to 64 columns (128 bytes).
+/// A batch of row-major matrices of 16-bit elements, or of float32, that TMA reads or writes in boxes of up to 128 bytes
+/// along a row.
 /// The swizzle spans the width of the box. A box may cover several consecutive matrices.
 struct TmaView {
   void* data;
@@ -17,7 +18,7 @@ struct TmaView {
   int64_t batch_stride[2];  // elements
   int box_rows;
   int box_batch[2] = {1, 1};  // outer, inner: matrices in a box
-  int box_cols = 64;          // 8, 16, 32 or 64
+  int box_cols = 64;          // 8, 16, 32 or 64; of float32 at most 32
   bool plain = false;         // true: no swizzle
 };
 

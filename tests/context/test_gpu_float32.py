@@ -67,6 +67,8 @@ FORMS: dict[str, Callable[[Inputs], Tensor]] = {
     "expanded": lambda t: t.expanded(M, K) @ t(K, N),
     "without a unit stride": lambda t: t.odd(M, K) @ t.odd(K, N),
     "odd sizes": lambda t: t(M - 1, K - 1) @ t(K - 1, N + 1),
+    "few rows": lambda t: F.linear(t(40, K), t(16384, K), t(16384)),
+    "few columns": lambda t: torch.addmm(t(16384, 40), t(16384, K), t(K, 40), beta=0.5),
 }
 
 

@@ -28,6 +28,7 @@ THREE = [
     v for v in SPLIT if "split3" in v.name
 ]  # products of two float16 planes an operand; SIX of three bfloat16 ones
 SIX = [v for v in SPLIT if v not in THREE]
+SKINNY = [v for v in hgemm_ops.variants() if v.family == "sm90_split_skinny"]
 MMA_SPLIT = [v for v in hgemm_ops.variants() if v.family == "sm80_split"]
 LARGE = (4096, 4096, 4096)
 
@@ -45,13 +46,14 @@ def family(explanation: hgemm_ops.Explanation) -> str:
 
 
 def test_the_kernels_say_what_they_are() -> None:
-    assert SIX and THREE and MMA_SPLIT
-    for v in (*SPLIT, *MMA_SPLIT):
+    assert SIX and THREE and SKINNY and MMA_SPLIT
+    for v in (*SPLIT, *SKINNY, *MMA_SPLIT):
         planes = "two float16" if v in THREE else "three bfloat16"
-        assert (v.dtypes, v.numerics) == ((torch.float32, torch.complex64), f"float32 as {planes} planes")
+        dtypes = (torch.float32,) if v in SKINNY else (torch.float32, torch.complex64)
+        assert (v.dtypes, v.numerics) == (dtypes, f"float32 as {planes} planes")
         assert v.layouts == ("NN", "NT", "TN", "TT")
     assert {(v.min_arch, v.max_arch, v.sums) for v in SIX} == {("sm_90", "sm_90", "planes")}
-    assert {(v.min_arch, v.max_arch, v.sums) for v in THREE} == {("sm_90", "sm_90", "vary")}
+    assert {(v.min_arch, v.max_arch, v.sums) for v in (*THREE, *SKINNY)} == {("sm_90", "sm_90", "vary")}
     assert {(v.min_arch, v.max_arch, v.sums) for v in MMA_SPLIT} == {("sm_80", None, "planes by mma.sync")}
 
 
@@ -77,6 +79,25 @@ def test_three_products_are_chosen_where_the_bits_may_vary(layout: str) -> None:
         candidate = explain(4096, 4096, 127, "split").candidates[v.id]
         assert not candidate.eligible and candidate.reason == "K must be at least 128, got 127"
         assert explain(4096, 4096, 128, "split").candidates[v.id].eligible
+
+
+@pytest.mark.parametrize(("m", "n"), [(16, 4096), (32, 16384), (64, 4096), (128, 4096), (255, 11008), (4096, 64)])
+def test_a_short_side_is_split_in_registers(m: int, n: int) -> None:
+    """Other modes and misaligned weights leave it to other kernels, and so do symmetric results."""
+    names = {v.name for v in SKINNY}
+    for layout in ("NN", "NT", "TN", "TT"):
+        asked = explain(m, n, 4096, "split", layout=layout)
+        assert (asked.chosen in names, asked.source) == (True, "model"), asked
+        assert explain(m, n, 4096, "strict", layout=layout).chosen not in names
+        assert explain(m, n, 4096, "split", layout=layout, numerics="batch_invariant").chosen not in names
+        for v in SKINNY:
+            candidate = explain(m, n, 4096, "split", layout=layout, alignment=8).candidates[v.id]
+            assert candidate.reason == "rows of the longer operand must be 16-byte aligned, got 8"
+    x = torch.empty(64, 4096)
+    for v in SKINNY:
+        candidate = hgemm_ops.explain(x, x.t(), arch="sm_90", float32="split").candidates[v.id]
+        assert candidate.reason == "x @ x.T would not be symmetric to the bit"
+        assert "must be at most 1024" in explain(*LARGE, "split").candidates[v.id].reason
 
 
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (1, 4096, 4096), (4096, 1, 4096), (8, 4096, 4096), (1, 1, 1)], ids=str)

@@ -263,6 +263,7 @@ int learned_code(Family family) {
     case Family::kSimtGemv: return 10;
     case Family::kTinyBatch: return 11;
     case Family::kInt8: return 12;
+    case Family::kSm90SplitSkinny: return 13;
   }
   return -1;
 }
