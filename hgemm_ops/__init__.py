@@ -25,6 +25,7 @@ from hgemm_ops._api import linear, matmul
 from hgemm_ops._context import disable, enable, use_custom_gemm
 from hgemm_ops._experts import use_for_experts
 from hgemm_ops._explain import Candidate, Explanation, explain
+from hgemm_ops._explain_grouped import explain_grouped
 from hgemm_ops._grouped import grouped_mm, grouped_mm_gated
 from hgemm_ops._report import Report, Row
 from hgemm_ops._variants import VariantInfo, variants
@@ -44,6 +45,7 @@ __all__ = [
     "disable",
     "enable",
     "explain",
+    "explain_grouped",
     "flop_formulas",
     "fuse_projections",
     "grouped_mm",

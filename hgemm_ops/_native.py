@@ -153,9 +153,18 @@ class Tuning(Structure):
     ]
 
 
+class GroupedQuery(Structure):
+    _fields_ = [
+        *_each(Tensor, "a", "b"),
+        ("groups", c_int64),
+        *_each(c_int32, "numerics", "float32", "as_torch", "reserved"),
+    ]
+
+
 #: In the order of c_api.h. The library's hgemm_abi() returns their sizes, for comparison.
 _STRUCTS = (
     Tensor, Facts, VariantInfo, Query, Candidate, Timing, TableEntry, CallKind, Decision, CallCount, Settings, Tuning,
+    GroupedQuery,
 )  # fmt: skip
 _LogFn = ctypes.CFUNCTYPE(None, c_char_p)
 _FirstUseFn = ctypes.CFUNCTYPE(None)
@@ -170,7 +179,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_variant_info": (c_int, [c_int, POINTER(VariantInfo)]),
     "hgemm_find_variant": (c_int, [c_char_p]),
     "hgemm_grouped_name": (c_char_p, [c_int]),
-    "hgemm_grouped_choice": (c_int, [*[c_int64] * 4, c_int, c_int, POINTER(Facts)]),
+    "hgemm_grouped_choice": (c_int, [POINTER(GroupedQuery), POINTER(Facts), POINTER(c_char_p)]),
+    "hgemm_grouped_refusal": (c_char_p, [c_int, POINTER(GroupedQuery), POINTER(Facts)]),
     "hgemm_has_device_code": (c_int, []),
     "hgemm_chips": (c_int, [POINTER(c_int32), c_int]),
     "hgemm_preset_facts": (c_int, [c_int, POINTER(Facts)]),

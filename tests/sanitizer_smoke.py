@@ -247,6 +247,42 @@ def run_grouped(index: int, name: str) -> None:
     print(f"{name}: {4 * len(GROUPS)} launches")
 
 
+def run_grouped_in_place(index: int, name: str) -> None:
+    """Such a kernel that reads operands where they lie, in every form and order, on rows at any address if it may."""
+    launches = 0
+    dtypes = (torch.float32,) if name.startswith("simt") else (torch.float16, torch.bfloat16)
+    cases = itertools.product(GROUPS, dtypes, ("rows", "k", "columns"), ("NN", "NT", "TN", "TT"), (0, 1))
+    for (sizes, columns, inner), dtype, form, order, odd in cases:
+        ends, divided = torch.tensor(sizes, dtype=torch.int32).cumsum(0, dtype=torch.int32), sum(sizes) + 8
+        m, n, k = (
+            divided if form == of else size - odd for of, size in (("rows", 72), ("columns", columns), ("k", inner))
+        )
+        by_rows, by_k, by_columns = form == "rows", form == "k", form == "columns"
+        x = matrices(len(sizes) if by_columns else 1, m, k, order[0], dtype)
+        w = matrices(len(sizes) if by_rows else 1, k, n, order[1], dtype)
+        x, w = x if by_columns else x[0], w if by_rows else w[0]
+        if dtype == torch.float32:
+            x, w = x.round(), w.round()  # sums of small integers are exact
+        try:
+            with torch.inference_mode():  # in which the op makes no copies
+                out = torch.ops.hgemm.grouped_mm(x.cuda(), w.cuda(), ends.cuda(), variant=index)
+        except RuntimeError as error:
+            if "cannot run the product" not in str(error):
+                raise
+            continue
+        launches += 1
+        for group, (first, last) in enumerate(itertools.pairwise([0, *ends.tolist()])):
+            if by_k:
+                check(name, out[group], x[:, first:last].double() @ w[first:last].double())
+            elif by_rows and first < last:
+                check(name, out[first:last], x[first:last].double() @ w[group].double())
+            elif by_columns and first < last:
+                check(name, out[:, first:last], x[group].double() @ w[:, first:last].double())
+    if launches == 0:
+        sys.exit(f"{name}: serves none of the problems")
+    print(f"{name}: {launches} launches")
+
+
 def run_int8(variant: VariantInfo) -> int:
     """A kernel of int8 products, with operands in place, padded and transposed."""
     launches = 0
@@ -316,7 +352,9 @@ def main(names: list[str]) -> None:
     for addition in additions:
         run_addition(addition.name, addition.dtype)
     for index, name in grouped:
-        if major == 9:
+        if not name.startswith("sm90"):
+            run_grouped_in_place(index, name)
+        elif major == 9:
             run_grouped(index, name)
     torch.cuda.synchronize()
 

@@ -439,6 +439,7 @@ Tensor compute_grouped(const Tensor& a, const Tensor& b, const std::optional<Ten
   grouped.offs_is_elsewhere = has_offs && offs->device() != a.device();
   grouped.out_dtype = dtype_of(out_dtype.value_or(a.scalar_type()));
   grouped.ordinal = a.device().index();
+  grouped.allows_tf32 = a.scalar_type() == ScalarType::Float && allows_tf32();
   grouped.in_backward = torch::autograd::get_current_graph_task_id() != -1;
   if (!is_plain(a) || !is_plain(b) || (has_offs && !is_plain(*offs))) grouped.left = HGEMM_LEFT_TENSOR;
   TORCH_CHECK(aoti_torch_get_current_cuda_stream(grouped.ordinal, &grouped.stream) == 0, "hgemm: no current stream");
@@ -451,24 +452,32 @@ Tensor compute_grouped(const Tensor& a, const Tensor& b, const std::optional<Ten
     return d;
   }
   const c10::DeviceGuard on_device(a.device());
-  // The first dimension is left out where the result has two.
-  const int64_t whole[] = {plan.groups, plan.rows, plan.pitch}, sizes[] = {plan.groups, plan.rows, plan.columns};
-  const int64_t strides[] = {plan.rows * plan.pitch, plan.pitch, 1};
-  const size_t first = plan.groups == 0;
-  const auto shape = [first](const int64_t (&all)[3]) { return at::IntArrayRef(all + first, 3 - first); };
   Tensor d, a_copy, b_copy, transposed;
-  try {
-    d = at::cuda::empty(shape(whole), a.scalar_type(), at::kStrided, a.device(), std::nullopt, std::nullopt);
-    if (plan.is_transposed != 0) transposed = padded_matrix(plan.columns, plan.rows, a);
-    if (plan.copies_a != 0) a_copy = padded_copy(plan.is_transposed != 0 ? b.t() : plan.groups != 0 ? a.t() : a);
-    if (plan.copies_b != 0) b_copy = padded_copy(b);
-  } catch (const std::exception&) {  // another allocator than torch's raises errors of its own
-    if (api->plan_grouped_with_less(&plan) != HGEMM_TORCH) throw;
-    return {};
+  for (;;) {
+    // The first dimension is left out where the result has two.
+    const int64_t whole[] = {plan.groups, plan.rows, plan.pitch};
+    const size_t first = plan.groups == 0;
+    try {
+      d = at::cuda::empty(at::IntArrayRef(whole + first, 3 - first), a.scalar_type(), at::kStrided, a.device(),
+                          std::nullopt, std::nullopt);
+      if (plan.is_transposed != 0) transposed = padded_matrix(plan.columns, plan.rows, a);
+      if (plan.copies_a != 0) a_copy = padded_copy(plan.is_transposed != 0 ? b.t() : plan.groups != 0 ? a.t() : a);
+      if (plan.copies_b != 0) b_copy = padded_copy(b);
+      break;
+    } catch (const std::exception&) {  // another allocator than torch's raises errors of its own
+      d = a_copy = b_copy = transposed = Tensor();
+      const int again = api->plan_grouped_with_less(&plan);
+      if (again == HGEMM_TORCH) return {};
+      if (again != HGEMM_OURS) throw;
+    }
   }
   const auto data = [](const Tensor& t) { return t.defined() ? t.mutable_data_ptr() : nullptr; };
   TORCH_CHECK(api->launch_grouped(&plan, data(d), data(a_copy), data(b_copy), grouped.stream) == 0, api->error());
-  const Tensor result = plan.pitch == plan.columns ? d : d.as_strided(shape(sizes), shape(strides));
+  const int64_t sizes[] = {plan.groups, plan.rows, plan.columns}, strides[] = {plan.rows * plan.pitch, plan.pitch, 1};
+  const size_t first = plan.groups == 0;
+  const Tensor result = plan.pitch == plan.columns ? d
+                                                   : d.as_strided(at::IntArrayRef(sizes + first, 3 - first),
+                                                                  at::IntArrayRef(strides + first, 3 - first));
   if (plan.is_transposed == 0) return result;
   return transposed.copy_(result.t());
 }

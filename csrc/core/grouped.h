@@ -12,8 +12,10 @@ namespace hgemm {
 /// kRows: D[rows of g] = A[rows of g] @ B[g] for consecutive groups g of A's rows, each with a B of its own: the layers
 /// of a mixture of experts. m is the number of rows of A and D, and their batch stride is 0.
 /// kInner: D[g] = A[:, k of g] @ B[k of g], the gradients of the weights of such layers. k is that of all groups, and
-/// the batch stride of A and B is 0. A is column-major and B row-major.
-enum class Divided : int32_t { kRows, kInner };
+/// the batch stride of A and B is 0.
+/// kColumns: D[:, columns of g] = A[g] @ B[:, columns of g]. n is the number of columns of B and D, whose batch stride
+/// is 0.
+enum class Divided : int32_t { kRows, kInner, kColumns };
 
 /// A product whose operands are divided into groups. In PyTorch: F.grouped_mm(A, B, offs=ends).
 struct GroupedProduct {
@@ -32,13 +34,28 @@ struct GroupedKernel {
   /// The name in reports.
   const char* name;
 
-  Divided divided;
+  /// The compute capabilities that it runs on, and the bit set of the dtypes of its operands, as in Variant.
+  int min_cc, max_cc;
+  uint32_t dtypes;
+
+  /// The values of Divided that it takes, a bit set: bit 1 << static_cast<int>(Divided).
+  uint32_t forms;
 
   /// The largest number of groups.
   int max_groups;
 
   /// The columns of D that a work tile has.
-  int columns = 0;
+  int columns;
+
+  /// Operands that the kernel takes where they lie. kTma: row-major ones, or column-major ones where it has a matrix
+  /// for each group, or groups of k; rows start at multiples of 16 bytes. kWhole: the index of an operand that is
+  /// contiguous consists of whole aligned chunks of 16 bytes, and is not the divided one. kAny: all.
+  enum class Takes { kTma, kWhole, kAny } takes;
 };
+
+/// The bit of a form in GroupedKernel::forms.
+constexpr uint32_t form_bit(Divided divided) {
+  return 1u << static_cast<int>(divided);
+}
 
 }  // namespace hgemm

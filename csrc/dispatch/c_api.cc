@@ -128,6 +128,23 @@ Problem problem_of(const HgemmQuery& q) {
   return p;
 }
 
+/// A grouped product as the plan of one gets it.
+struct GroupedQuery {
+  explicit GroupedQuery(const HgemmGroupedQuery& q)
+      : offs{.data = nullptr, .ndim = 1, .sizes = &q.groups, .strides = &kOne, .dtype = DType::kI32},
+        request{.a = view_of(q.a, "a"),
+                .b = view_of(q.b, "b"),
+                .out_dtype = static_cast<DType>(q.a.dtype),
+                .offs = &offs,
+                .as_torch = q.as_torch != 0} {
+    const bool divides = request.a.ndim + request.b.ndim == 5 || (request.a.ndim == 2 && request.b.ndim == 2);
+    if (!divides || q.a.dtype != q.b.dtype || q.groups < 0) throw std::invalid_argument("not a grouped product");
+  }
+  static constexpr int64_t kOne = 1;
+  hgemm::TensorView offs;
+  hgemm::GroupedRequest request;
+};
+
 /// The table's form of an entry. Throws std::invalid_argument, with the fault, where the entry has impossible values.
 TableEntry table_entry(const HgemmTableEntry& e, const HgemmTiming* timings, int timing_count) {
   const auto require = [](bool holds, const char* otherwise) {
@@ -170,7 +187,8 @@ int hgemm_abi(int32_t* sizes, int capacity) {
   constexpr int32_t kSizes[] = {sizeof(HgemmTensor),     sizeof(HgemmFacts),     sizeof(HgemmVariantInfo),
                                 sizeof(HgemmQuery),      sizeof(HgemmCandidate), sizeof(HgemmTiming),
                                 sizeof(HgemmTableEntry), sizeof(HgemmCallKind),  sizeof(HgemmDecision),
-                                sizeof(HgemmCallCount),  sizeof(HgemmSettings),  sizeof(HgemmTuning)};
+                                sizeof(HgemmCallCount),  sizeof(HgemmSettings),  sizeof(HgemmTuning),
+                                sizeof(HgemmGroupedQuery)};
   constexpr int kCount = sizeof(kSizes) / sizeof(kSizes[0]);
   std::copy(kSizes, kSizes + std::min(kCount, capacity), sizes);
   return kCount;
@@ -221,19 +239,26 @@ const char* hgemm_grouped_name(int index) {
   return index >= 0 && index < hgemm::grouped_kernel_count() ? hgemm::grouped_kernel(index).name : nullptr;
 }
 
-int hgemm_grouped_choice(int64_t rows, int64_t groups, int64_t n, int64_t k, int dtype, int b_major,
-                         const HgemmFacts* facts) {
-  const bool is_k_major = b_major == static_cast<int>(hgemm::Major::kK);
-  hgemm::GroupedProduct grouped;
-  hgemm::Problem& p = grouped.product;
-  p.m = rows;
-  p.n = n;
-  p.k = k;
-  p.batch[1] = groups;
-  p.a = {nullptr, k, 1, {0, 0}};
-  p.b = {nullptr, is_k_major ? 1 : n, is_k_major ? k : 1, {0, n * k}};
-  p.dtype = p.out_dtype = static_cast<hgemm::DType>(dtype);
-  return hgemm::choose_grouped(grouped, facts_of(*facts));
+int hgemm_grouped_choice(const HgemmGroupedQuery* query, const HgemmFacts* facts, const char** reason) {
+  thread_local std::string text;
+  int kernel = kTorch;
+  const int status = guarded([&] {
+    const GroupedQuery q(*query);
+    const hgemm::GroupedDecision decision =
+        hgemm::choose_grouped(q.request, numerics_of(query->numerics), float32_of(query->float32), facts_of(*facts));
+    text = hgemm::reason_of(decision);
+    kernel = decision.kernel;
+  });
+  if (status != 0) return -3;
+  *reason = text.c_str();
+  return kernel;
+}
+
+const char* hgemm_grouped_refusal(int index, const HgemmGroupedQuery* query, const HgemmFacts* facts) {
+  thread_local std::string text;
+  if (guarded([&] { text = hgemm::why_not(index, GroupedQuery(*query).request, facts_of(*facts)); }) != 0)
+    return nullptr;
+  return text.c_str();
 }
 
 int hgemm_find_variant(const char* name) {

@@ -176,6 +176,16 @@ typedef struct HgemmTuning {
   uint64_t state[64]; /* opaque */
 } HgemmTuning;
 
+/* A grouped product whose choice is asked for. Two of its operands' dimensions are divided into groups: a and b have
+   two or three dimensions, not three both. */
+typedef struct HgemmGroupedQuery {
+  HgemmTensor a, b;
+  int64_t groups;
+  int32_t numerics, float32; /* a NumericsMode and a Float32Mode, or -1: the default */
+  int32_t as_torch;          /* not 0: of torch's operator, which refuses operands that are not aligned; 0: of our op */
+  int32_t reserved;
+} HgemmGroupedQuery;
+
 /* Writes the sizeof of each struct above, in order of declaration, to the first `capacity` elements of `sizes`. Returns
    how many structs there are. */
 HGEMM_API int hgemm_abi(int32_t* sizes, int capacity);
@@ -201,10 +211,13 @@ HGEMM_API int hgemm_variant_info(int id, HgemmVariantInfo* info);
 /* Returns the name of the kernel `index` of grouped products; null where there is no such kernel. */
 HGEMM_API const char* hgemm_grouped_name(int index);
 
-/* Returns the index of the kernel that a grouped product of (rows, k) and (groups, k, n) would run on; -2 for torch.
-   `b_major`: 0 where k is the contiguous index of the weights, 1 where n is. All operands are aligned. */
-HGEMM_API int hgemm_grouped_choice(int64_t rows, int64_t groups, int64_t n, int64_t k, int dtype, int b_major,
-                                   const HgemmFacts* facts);
+/* Returns the index of the kernel that a grouped product would run on; -2 for torch; -3 where it fails. `reason` is set
+   to a text that is valid until this thread's next call of this function. */
+HGEMM_API int hgemm_grouped_choice(const HgemmGroupedQuery* query, const HgemmFacts* facts, const char** reason);
+
+/* Returns why the kernel `index` of grouped products cannot compute one; "" where it can; null where the call fails.
+   The text is valid until this thread's next call of this function. */
+HGEMM_API const char* hgemm_grouped_refusal(int index, const HgemmGroupedQuery* query, const HgemmFacts* facts);
 
 /* Returns the id of the kernel called `name`; -1 for "auto", -2 for "torch", -3 for an unknown name. */
 HGEMM_API int hgemm_find_variant(const char* name);

@@ -26,6 +26,10 @@ enum class Remark : int8_t {
   kNone = 0,
   kUnasked = 1,         // a kernel could run the float32 problem, and only the problem's float32 mode rules it out
   kUnmeasuredChip = 2,  // torch was chosen because there are no measured times of this chip
+  kTorchFaster = 3,     // a grouped product for which torch was measured faster
+  kMayUseTf32 = 4,      // a grouped product in float32, for which torch may use TF32
+  kNamesOther = 5,      // the context names a kernel, which is none of grouped products
+  kTorchRefuses = 6,    // a grouped product whose operands torch refuses, so that it raises its error
 };
 
 /// A decision, with everything that its reason in words is made of (reason_of() in explain.h). Reports keep it, so that

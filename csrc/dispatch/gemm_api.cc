@@ -101,45 +101,52 @@ int launch_planned(const HgemmPlan* plan, const HgemmMemory* memory, void* strea
   return status;
 }
 
+/// Writes a plan where the caller has it, and returns its HgemmPlanned.
+int give(const GroupedPlan& plan, HgemmGroupedPlan* out) {
+  out->groups = plan.groups;
+  out->rows = plan.rows;
+  out->columns = plan.columns;
+  out->pitch = plan.pitch;
+  out->is_bmm = plan.is_bmm;
+  out->copies_a = plan.copies_a;
+  out->copies_b = plan.copies_b;
+  out->is_transposed = plan.job.is_transposed;
+  std::memcpy(out->state, &plan.job, sizeof(plan.job));
+  return plan.outcome == Outcome::kOurs ? HGEMM_OURS : plan.outcome == Outcome::kTorch ? HGEMM_TORCH : HGEMM_REFUSED;
+}
+
 int plan_of_grouped(const HgemmGrouped* grouped, HgemmGroupedPlan* out) {
   try {
     const TensorView offs = view_of(grouped->offs);
     GroupedPlan plan;
-    const Outcome outcome =
-        plan_grouped({.a = view_of(grouped->a),
-                      .b = view_of(grouped->b),
-                      .has_known_dtypes = grouped->a.dtype >= 0 && grouped->b.dtype >= 0 && grouped->out_dtype >= 0,
-                      .out_dtype = static_cast<DType>(grouped->out_dtype),
-                      .offs = grouped->offs.ndim >= 0 ? &offs : nullptr,
-                      .offs_is_int32 = grouped->offs_is_int32 != 0,
-                      .offs_is_elsewhere = grouped->offs_is_elsewhere != 0,
-                      .ordinal = grouped->ordinal,
-                      .stream = grouped->stream,
-                      .in_backward = grouped->in_backward != 0,
-                      .left = static_cast<HgemmLeft>(grouped->left)},
-                     &plan);
+    plan_grouped({.a = view_of(grouped->a),
+                  .b = view_of(grouped->b),
+                  .has_known_dtypes = grouped->a.dtype >= 0 && grouped->b.dtype >= 0 && grouped->out_dtype >= 0,
+                  .out_dtype = static_cast<DType>(grouped->out_dtype),
+                  .offs = grouped->offs.ndim >= 0 ? &offs : nullptr,
+                  .offs_is_int32 = grouped->offs_is_int32 != 0,
+                  .offs_is_elsewhere = grouped->offs_is_elsewhere != 0,
+                  .ordinal = grouped->ordinal,
+                  .stream = grouped->stream,
+                  .allows_tf32 = grouped->allows_tf32 != 0,
+                  .as_torch = true,
+                  .in_backward = grouped->in_backward != 0,
+                  .left = static_cast<HgemmLeft>(grouped->left)},
+                 &plan);
     message = plan.message;
-    out->groups = plan.groups;
-    out->rows = plan.rows;
-    out->columns = plan.columns;
-    out->pitch = plan.pitch;
-    out->is_bmm = plan.is_bmm;
-    out->copies_a = plan.copies_a;
-    out->copies_b = plan.copies_b;
-    out->is_transposed = plan.job.is_transposed;
-    std::memcpy(out->state, &plan.job, sizeof(plan.job));
-    return outcome == Outcome::kOurs ? HGEMM_OURS : outcome == Outcome::kTorch ? HGEMM_TORCH : HGEMM_REFUSED;
+    return give(plan, out);
   } catch (const std::exception& error) {
     message = error.what();
     return HGEMM_REFUSED;
   }
 }
 
-int plan_grouped_again(HgemmGroupedPlan* plan) {
+int plan_grouped_again(HgemmGroupedPlan* out) {
   try {
-    GroupedJob job;
-    std::memcpy(&job, plan->state, sizeof(job));
-    return plan_grouped_with_less(&job) == Outcome::kTorch ? HGEMM_TORCH : HGEMM_REFUSED;
+    GroupedPlan plan;
+    std::memcpy(&plan.job, out->state, sizeof(plan.job));
+    plan_grouped_with_less(&plan);
+    return give(plan, out);
   } catch (const std::exception& error) {
     message = error.what();
     return HGEMM_REFUSED;

@@ -78,6 +78,7 @@ typedef struct HgemmGrouped {
   int32_t offs_is_elsewhere; /* not 0: offs is not on the device of a and b */
   int32_t out_dtype;         /* a DType, or -1 as the dtypes of a and b: DType has no name for it */
   int32_t ordinal;           /* of the CUDA device of a and b */
+  int32_t allows_tf32;       /* not 0: torch's flags allow TF32 in a float32 matmul */
   int32_t in_backward;       /* not 0: autograd's backward pass makes this call */
   int32_t left; /* a HgemmLeft: why the caller leaves the product to torch; HGEMM_LEFT_NOT where it does not */
   void* stream; /* the cudaStream_t that launch_grouped() will be given */
@@ -119,8 +120,10 @@ typedef struct HgemmGemmApi {
   /* plan() of a grouped product. Operands that torch refuses come to HGEMM_TORCH, so that torch raises its own error,
      but sizes that do not fit to HGEMM_REFUSED. */
   int (*plan_grouped)(const HgemmGrouped* grouped, HgemmGroupedPlan* plan);
-  /* To be called where memory that `plan` asks for could not be allocated. Returns HGEMM_TORCH where torch computes the
-     product, or HGEMM_REFUSED where it must not: raise the allocator's error. */
+  /* To be called where memory that `plan` asks for could not be allocated. Returns a HgemmPlanned:
+     HGEMM_OURS     try again: `plan` now asks for no copies.
+     HGEMM_TORCH    torch computes the product.
+     HGEMM_REFUSED  torch must not: raise the allocator's error. */
   int (*plan_grouped_with_less)(HgemmGroupedPlan* plan);
   /* launch() of a grouped product, into `d`. `a_copy`, `b_copy`: the copies that the plan asks for, else null. */
   int (*launch_grouped)(const HgemmGroupedPlan* plan, void* d, void* a_copy, void* b_copy, void* stream);

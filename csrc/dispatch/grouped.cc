@@ -1,6 +1,7 @@
 #include "dispatch/grouped.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -20,6 +21,18 @@ namespace hgemm {
 namespace {
 
 static_assert(std::is_trivially_copyable_v<GroupedJob>);
+
+constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / 2;
+
+/// At least as many output tiles as any kernel has.
+int64_t most_tiles(const GroupedProduct& grouped) {
+  const Problem& p = grouped.product;
+  const auto tiles = [&](Divided divided, int64_t extent, int64_t size) {
+    return grouped.divided == divided ? extent / size + std::min(extent, p.batch[1]) : ceil_div(extent, size);
+  };
+  const int64_t of_one = tiles(Divided::kRows, p.m, 16) * tiles(Divided::kColumns, p.n, 64);
+  return grouped.divided == Divided::kInner ? of_one * p.batch[1] : of_one;
+}
 
 Outcome invalid(const std::string& message, GroupedPlan* plan) {
   plan->message = "hgemm: grouped_mm: " + message;
@@ -55,23 +68,23 @@ Matrix matrix_of(const TensorView& x, bool transposed) {
   return {const_cast<void*>(x.data), strides[transposed], strides[!transposed], {0, x.ndim == 3 ? x.strides[0] : 0}};
 }
 
-/// The product as kernels see it. Its D has no memory yet. With the columns of b divided it is that of the transposes.
-GroupedProduct product_of(const GroupedRequest& request) {
-  const bool is_transposed = request.a.ndim == 3;
+/// The product as kernels see it, or with the columns of b divided and `is_transposed` that of the transposes. Its D
+/// has no memory yet.
+GroupedProduct product_of(const GroupedRequest& request, bool is_transposed) {
   const TensorView& a = is_transposed ? request.b : request.a;
   const TensorView& b = is_transposed ? request.a : request.b;
   GroupedProduct grouped;
   Problem& p = grouped.product;
-  p.m = a.sizes[is_transposed ? 1 : 0];
+  p.m = a.sizes[a.ndim - (is_transposed ? 1 : 2)];
   p.n = b.sizes[b.ndim - (is_transposed ? 2 : 1)];
-  p.k = a.sizes[is_transposed ? 0 : 1];
+  p.k = a.sizes[a.ndim - (is_transposed ? 2 : 1)];
   p.batch[1] = request.offs->sizes[0];
   p.a = matrix_of(a, is_transposed);
   p.b = matrix_of(b, is_transposed);
   p.d = {nullptr, grouped_pitch(p.n, a.dtype), 1, {0, 0}};
   p.dtype = p.out_dtype = a.dtype;
   grouped.ends = static_cast<const int32_t*>(request.offs->data);
-  if (b.ndim == 2) grouped.divided = Divided::kInner;
+  if (b.ndim == 2) grouped.divided = a.ndim == 2 ? Divided::kInner : Divided::kColumns;
   if (grouped.divided == Divided::kInner) p.d.batch_stride[1] = p.m * p.d.row_stride;
   return grouped;
 }
@@ -98,22 +111,57 @@ void arrange(GroupedProduct* grouped, GroupedPlan* plan) {
   if (plan->copies_b) p.b = {nullptr, grouped_pitch(p.n, p.dtype), 1, {0, 0}};
 }
 
-/// Whether grouped kernels can run the product: TMA can read the operands in place, and sizes fit 32 bits.
-bool is_eligible(const GroupedProduct& grouped, const DeviceFacts& facts) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / 2;
+constexpr const char* kDividedNames[] = {"rows", "k", "columns"};  // by the value of Divided
+constexpr const char* kUnaligned = "needs rows that consist of whole aligned chunks of 16 bytes";
+constexpr const char* kDisordered = "does not take operands in this order";
+
+/// Whether TMA can read the operands where they lie, and a kernel for Hopper's sizes fit 32 bits.
+bool is_readable_by_tma(const GroupedProduct& grouped, Reason* why) {
   const Problem& p = grouped.product;
   const bool by_rows = grouped.divided == Divided::kRows;
   const int64_t row_tiles = by_rows ? p.m / 64 + std::min(p.m, p.batch[1]) : ceil_div(p.m, 64) * p.batch[1];
   const bool are_ordered = by_rows ? is_row_major(p.a, p.k) && (is_row_major(p.b, p.n) || is_column_major(p.b, p.k))
                                    : is_column_major(p.a, p.m) && is_row_major(p.b, p.n);
-  return kHasSm90aCode && facts.cc == kHopper && p.is_half() && !p.empty() && p.m <= kMost && p.n <= kMost / 1024 &&
-         p.k <= kMost && row_tiles * ceil_div(p.n, 128) <= kMost && are_ordered && alignment_a(p) == 16 &&
-         alignment_b(p) == 16;
+  if (p.n > kMost / 1024 || row_tiles * ceil_div(p.n, 128) > kMost) return refuse(why, "%s", "a size is too large");
+  if (!are_ordered) return refuse(why, "%s", kDisordered);
+  return (alignment_a(p) == 16 && alignment_b(p) == 16) || refuse(why, "%s", kUnaligned);
 }
 
-/// Whether a kernel of the list can run a product that is_eligible().
-bool takes(const GroupedKernel& kernel, const GroupedProduct& grouped) {
-  return kernel.divided == grouped.divided && grouped.product.batch[1] <= kernel.max_groups;
+/// Whether a kernel that does not use TMA can read the operands where they lie.
+bool is_readable(const GroupedProduct& grouped, GroupedKernel::Takes takes, Reason* why) {
+  const Problem& p = grouped.product;
+  const bool a_rows = is_row_major(p.a, p.k), b_rows = is_row_major(p.b, p.n);
+  if ((!a_rows && !is_column_major(p.a, p.m)) || (!b_rows && !is_column_major(p.b, p.k))) {
+    return refuse(why, "%s", "an operand has no contiguous dimension");
+  }
+  const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
+  if (p.is_half() && !ka && kb) return refuse(why, "%s", kDisordered);
+  if (takes == GroupedKernel::Takes::kAny) return true;
+  const Divided a_index = ka ? Divided::kInner : Divided::kRows, b_index = kb ? Divided::kInner : Divided::kColumns;
+  if (a_index == grouped.divided || b_index == grouped.divided) {
+    return refuse(why, "%s", "the divided dimension is the contiguous one of an operand");
+  }
+  const bool are_whole = (ka ? p.k : p.m) % 8 == 0 && (kb ? p.k : p.n) % 8 == 0;
+  return (are_whole && alignment_a(p) == 16 && alignment_b(p) == 16) || refuse(why, "%s", kUnaligned);
+}
+
+/// Whether a kernel takes the operands of a product where they lie.
+bool takes(const GroupedKernel& kernel, const GroupedProduct& grouped, const DeviceFacts& facts, Reason* why) {
+  const Problem& p = grouped.product;
+  if ((kernel.dtypes >> static_cast<int>(p.dtype) & 1u) == 0) {
+    return refuse(why, "does not take %s", dtype_name(p.dtype));
+  }
+  if (facts.cc < kernel.min_cc || facts.cc > kernel.max_cc) return refuse(why, "needs sm_%d", kernel.min_cc);
+  if (p.empty()) return refuse(why, "%s", "a size is 0, so there is nothing to multiply");
+  if ((kernel.forms & form_bit(grouped.divided)) == 0) {
+    return refuse(why, "does not take groups of %s", kDividedNames[static_cast<int>(grouped.divided)]);
+  }
+  if (p.batch[1] > kernel.max_groups) return refuse(why, "takes at most %d groups", kernel.max_groups);
+  if (p.m > kMost || p.n > kMost || p.k > kMost || p.batch[1] > kMost || most_tiles(grouped) > kMost) {
+    return refuse(why, "%s", "a size is too large");
+  }
+  if (kernel.takes == GroupedKernel::Takes::kTma) return is_built_for_sm90a(why) && is_readable_by_tma(grouped, why);
+  return is_readable(grouped, kernel.takes, why);
 }
 
 // The rows that a group has on average up to which each of the first kernels of the list is chosen, the last one beyond
@@ -153,14 +201,15 @@ double share_of_columns(int64_t n, int kernel) {
   return static_cast<double>(n) / static_cast<double>(ceil_div(n, columns) * columns);
 }
 
-/// Counts a call as the report shows it. `kernel`: kTorch, or an index into the list of grouped kernels.
-void count(GroupedJob* job, int kernel, HgemmLeft left) {
+/// Counts a call as the report shows it.
+void count(GroupedJob* job, const GroupedDecision& decided, HgemmLeft left) {
   Problem counted = job->grouped.product;
   counted.batch[1] = 1;  // the divided dimension is that of all groups together
   if (job->is_transposed) std::swap(counted.m, counted.n);
   Decision decision;
-  decision.variant = kernel == kTorch ? kTorch : kFirstGroupedKernel + kernel;
-  decision.source = job->asked == kAuto ? Source::kModel : Source::kForced;
+  decision.variant = decided.kernel == kTorch ? kTorch : kFirstGroupedKernel + decided.kernel;
+  decision.source = decided.source;
+  decision.remark = decided.remark;
   job->counted = {};
   count_call({.problem = counted,
               .ordinal = job->ordinal,
@@ -180,31 +229,188 @@ bool must_be_ours(const GroupedProduct& grouped) {
   return must_be_ours(p) && (!sums_rows || p.numerics == NumericsMode::kBatchInvariantOrRaise);
 }
 
-}  // namespace
-
-int choose_grouped(const GroupedProduct& grouped, const DeviceFacts& facts, bool may_be_torchs) {
-  const Problem& p = grouped.product;
-  if (!is_eligible(grouped, facts) ||
-      (p.numerics == NumericsMode::kFast && may_be_torchs && is_torch_faster(grouped))) {
-    return kTorch;
-  }
-  int kernel = grouped_kernel_count() - 1;
+/// The kernel for Hopper that computes a product which it takes.
+int own_kernel(const GroupedProduct& grouped) {
+  int kernel = kSm90GroupedKernels.count - 1;
   if (grouped.divided == Divided::kRows) {
+    const int64_t n = grouped.product.n;
     kernel = 0;
     for (const double most_rows : kMostRows) kernel += mean_rows(grouped) > most_rows;
-    if (kernel == kManyRows && share_of_columns(p.n, kTwoTiles) > 1.04 * share_of_columns(p.n, kManyRows)) {
+    if (kernel == kManyRows && share_of_columns(n, kTwoTiles) > 1.04 * share_of_columns(n, kManyRows)) {
       kernel = kTwoTiles;
     }
   }
-  return takes(grouped_kernel(kernel), grouped) ? kernel : kTorch;
+  return kernel;
+}
+
+// The rows that a group has on average up to which each of these kernels is chosen, and the last one of its list beyond
+// them. Timed on an H200 (kernels/sm80_mma/NOTES.md, kernels/simt_grouped/NOTES.md).
+constexpr double kMostRowsOfMma[] = {48};
+constexpr double kMostRowsOfSimt[] = {16, 48};
+
+/// The rows of a group's product on average: those of a group, or of every product where the rows are not divided.
+double rows_of_one(const GroupedProduct& grouped) {
+  return grouped.divided == Divided::kRows ? mean_rows(grouped) : static_cast<double>(grouped.product.m);
+}
+
+/// The kernel that takes the operands of a product where they lie; kTorch where there is none.
+int kernel_in_place(const GroupedProduct& grouped, const DeviceFacts& facts) {
+  const double rows = rows_of_one(grouped);
+  int kernel = kSm90GroupedKernels.count;
+  if (grouped.product.is_half()) {
+    for (const double most_rows : kMostRowsOfMma) kernel += rows > most_rows;
+    // The kernel for few rows takes what the other one does not.
+    if (!takes(grouped_kernel(kernel), grouped, facts, nullptr)) kernel = kSm90GroupedKernels.count;
+  } else {
+    kernel += kSm80GroupedKernels.count;
+    for (const double most_rows : kMostRowsOfSimt) kernel += rows > most_rows;
+  }
+  return takes(grouped_kernel(kernel), grouped, facts, nullptr) ? kernel : kTorch;
+}
+
+/// Whether torch is faster than the kernels that read operands where they lie. Except for bfloat16 on Hopper and newer,
+/// torch copies the ends to the host and computes a group after the other. Where one group's product takes less time
+/// than its launch, or leaves most of the device idle, the loop is slower. The limits separate the cases that were
+/// timed on an H200, and were not timed on other chips.
+bool is_torchs_loop_faster(const GroupedProduct& grouped, const DeviceFacts& facts) {
+  const Problem& p = grouped.product;
+  if (p.dtype == DType::kBF16 && facts.cc >= kHopper) return true;
+  const Chip& chip = chip_of(facts.cc);
+  const double groups = static_cast<double>(std::min(grouped.divided == Divided::kRows ? p.m : p.n, p.batch[1]));
+  double m = rows_of_one(grouped), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
+  if (grouped.divided == Divided::kColumns) n /= groups;
+  if (grouped.divided == Divided::kInner) k = mean_rows(grouped);
+  const double clock = chip.clock_ghz * facts.sm_count * 1e3;
+  const double matrix_us = (grouped.divided == Divided::kInner  ? m * n
+                            : grouped.divided == Divided::kRows ? n * k
+                                                                : m * k) *
+                           dtype_bytes(p.dtype) / (chip.dram_gbs * 1e3);
+  const double math_us = 2 * m * n * k / (clock * (p.is_half() ? chip.peak_flops : chip.simt_flops));
+  return p.is_half() ? matrix_us > 12 || math_us > 10 : matrix_us > 6 || math_us > 40;
+}
+
+GroupedDecision ours(int kernel) {
+  return {.kernel = kernel, .source = Source::kModel, .remark = Remark::kNone};
+}
+
+GroupedDecision torchs(Remark remark) {
+  return {.kernel = kTorch,
+          .source = remark == Remark::kTorchFaster ? Source::kModel : Source::kFallback,
+          .remark = remark};
+}
+
+/// A call in the two ways that kernels see it.
+struct Ways {
+  GroupedProduct called;    // as it is
+  GroupedProduct arranged;  // transposed and with copies of operands, where TMA needs that
+  GroupedPlan arrangement;  // copies_a, copies_b and job.is_transposed alone
+  bool torch_takes;         // the operands' rows start at multiples of 16 bytes, without which torch refuses them
+};
+
+Ways ways_of(const GroupedRequest& request, NumericsMode numerics, Float32Mode float32) {
+  Ways ways{.called = product_of(request, false),
+            .arranged = product_of(request, request.a.ndim == 3),
+            .arrangement = {},
+            .torch_takes = true};
+  ways.torch_takes = alignment_a(ways.called.product) == 16 && alignment_b(ways.called.product) == 16;
+  ways.arrangement.job.is_transposed = request.a.ndim == 3;
+  arrange(&ways.arranged, &ways.arrangement);
+  ask_for(numerics, float32, &ways.called.product);
+  ask_for(numerics, float32, &ways.arranged.product);
+  return ways;
+}
+
+/// Whether a kernel can compute the call.
+bool takes(const GroupedKernel& kernel, const Ways& ways, const DeviceFacts& facts, Reason* why) {
+  return takes(kernel, kernel.takes == GroupedKernel::Takes::kTma ? ways.arranged : ways.called, facts, why);
+}
+
+/// The kernel for a call that names none.
+GroupedDecision choose(const Ways& ways, const DeviceFacts& facts, bool as_torch) {
+  const Problem& p = ways.called.product;
+  if (as_torch && !ways.torch_takes) return torchs(Remark::kTorchRefuses);
+  if (p.dtype == DType::kF32 && p.float32 == Float32Mode::kTf32 && ways.torch_takes) return torchs(Remark::kMayUseTf32);
+  const bool may_be_torchs = p.numerics == NumericsMode::kFast && ways.torch_takes;
+  const GroupedPlan& arrangement = ways.arrangement;
+  const int own = own_kernel(ways.arranged);
+  if (takes(grouped_kernel(own), ways, facts, nullptr)) {
+    const bool is_arranged = arrangement.copies_a || arrangement.copies_b || arrangement.job.is_transposed;
+    return may_be_torchs && !is_arranged && is_torch_faster(ways.arranged) ? torchs(Remark::kTorchFaster) : ours(own);
+  }
+  const int in_place = kernel_in_place(ways.called, facts);
+  if (in_place == kTorch) return torchs(Remark::kNone);
+  return may_be_torchs && is_torchs_loop_faster(ways.called, facts) ? torchs(Remark::kTorchFaster) : ours(in_place);
+}
+
+/// The decision on a call that names `variant`, or kAuto.
+GroupedDecision decide(const Ways& ways, const DeviceFacts& facts, int variant, bool as_torch) {
+  if (variant == kAuto) return choose(ways, facts, as_torch);
+  const bool can = variant >= 0 && takes(grouped_kernel(variant), ways, facts, nullptr);
+  return {.kernel = can ? variant : kTorch, .source = Source::kForced, .remark = Remark::kNone};
+}
+
+/// Writes to the plan what the kernel of its job needs.
+void use_kernel(int kernel, const Ways& ways, GroupedPlan* plan) {
+  const bool arranges = grouped_kernel(kernel).takes == GroupedKernel::Takes::kTma;
+  GroupedJob& job = plan->job;
+  job.kernel = kernel;
+  job.grouped = arranges ? ways.arranged : ways.called;
+  job.is_transposed = arranges && ways.arrangement.job.is_transposed;
+  plan->copies_a = arranges && ways.arrangement.copies_a;
+  plan->copies_b = arranges && ways.arrangement.copies_b;
+  if (plan->copies_a || plan->copies_b || job.is_transposed) {
+    job.in_place = kernel_in_place(ways.called, job.facts);
+    job.a = ways.called.product.a;
+    job.b = ways.called.product.b;
+  }
+}
+
+/// Writes the sizes of the result to the plan.
+void set_result(GroupedPlan* plan) {
+  const GroupedProduct& grouped = plan->job.grouped;
+  plan->groups = grouped.divided == Divided::kInner ? grouped.product.batch[1] : 0;
+  plan->rows = grouped.product.m;
+  plan->columns = grouped.product.n;
+  plan->pitch = grouped.product.d.row_stride;
+}
+
+}  // namespace
+
+GroupedDecision choose_grouped(const GroupedRequest& request, NumericsMode numerics, Float32Mode float32,
+                               const DeviceFacts& facts) {
+  return decide(ways_of(request, numerics, float32), facts, request.variant, request.as_torch);
+}
+
+std::string reason_of(const GroupedDecision& decision) {
+  if (decision.kernel != kTorch) {
+    return decision.source == Source::kForced ? "forced: the call names the kernel" : "model: by the rows of a group";
+  }
+  if (decision.source == Source::kForced) return "forced: the call names torch";
+  switch (decision.remark) {
+    case Remark::kTorchFaster: return "model: torch is faster at these sizes";
+    case Remark::kMayUseTf32: return "fallback: torch may use TF32 here, as its flags or the call's float32 mode say";
+    case Remark::kTorchRefuses: return "fallback: torch refuses operands whose rows are not at multiples of 16 bytes";
+    case Remark::kNamesOther: return "fallback: the context names a kernel, and it is none of grouped products";
+    default: return "fallback: no kernel of ours takes this grouped product";
+  }
+}
+
+std::string why_not(int index, const GroupedRequest& request, const DeviceFacts& facts) {
+  Reason why;
+  const Ways ways = ways_of(request, NumericsMode::kFast, Float32Mode::kStrict);
+  return takes(grouped_kernel(index), ways, facts, &why) ? "" : why.text;
 }
 
 int grouped_kernel_count() {
-  return kSm90GroupedKernels.count;
+  return kSm90GroupedKernels.count + kSm80GroupedKernels.count + kSimtGroupedKernels.count;
 }
 
 const GroupedKernel& grouped_kernel(int index) {
-  return kSm90GroupedKernels.kernels[index];
+  for (const GroupedKernelList* list : {&kSm90GroupedKernels, &kSm80GroupedKernels}) {
+    if (index < list->count) return list->kernels[index];
+    index -= list->count;
+  }
+  return kSimtGroupedKernels.kernels[index];
 }
 
 Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan) {
@@ -224,29 +430,26 @@ Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan) {
   }
   if (!is_plain) return plan->outcome = Outcome::kTorch;
 
+  const NumericsMode numerics = standing_numerics();
+  Problem modes;  // the modes that the active context, or the default, asks for
+  modes.dtype = a.dtype;
+  ask_for_modes(kAuto, kAuto, request.allows_tf32, &modes);
+  const Ways ways = ways_of(request, numerics, modes.float32);
   GroupedJob& job = plan->job;
-  GroupedProduct& grouped = job.grouped;
-  grouped = product_of(request);
-  job.is_transposed = a.ndim == 3;
   job.asked = request.variant;
   job.ordinal = request.ordinal;
   job.site = current_site(request.in_backward);
-  arrange(&grouped, plan);
-  Problem& p = grouped.product;
-  ask_for_modes(kAuto, kAuto, false, &p);
+  job.grouped = ways.called;
+  const Problem& p = ways.called.product;
   const DeviceFacts* const facts = usable_device(request.ordinal);
-  const bool context_names_one = request.variant == kAuto && standing_choice(p) != kAuto;
-  int kernel = kTorch;
-  if (request.left == HGEMM_LEFT_NOT && facts != nullptr && !context_names_one) {
-    if (request.variant == kAuto) {
-      kernel = choose_grouped(grouped, *facts, !(plan->copies_a || plan->copies_b || job.is_transposed));
-    } else if (request.variant >= 0 && is_eligible(grouped, *facts) &&
-               takes(grouped_kernel(request.variant), grouped)) {
-      kernel = request.variant;
-    }
+  GroupedDecision decision;
+  if (request.left == HGEMM_LEFT_NOT && facts != nullptr) {
+    const bool context_names_one = request.variant == kAuto && standing_choice(p) != kAuto;
+    decision =
+        context_names_one ? torchs(Remark::kNamesOther) : decide(ways, *facts, request.variant, request.as_torch);
   }
-  if (kernel == kTorch) {
-    if (must_be_ours(grouped)) {
+  if (decision.kernel == kTorch) {
+    if (must_be_ours(ways.called)) {
       plan->message = unheld(p, "no kernel of ours takes this grouped product");
       return plan->outcome = Outcome::kRefused;
     }
@@ -255,29 +458,48 @@ Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan) {
                       text_of(a) + " and b " + text_of(b);
       return plan->outcome = Outcome::kRefused;
     }
-    if (context_holds()) count(&job, kTorch, request.left);
+    if (context_holds()) count(&job, decision, request.left);
     return plan->outcome = Outcome::kTorch;
   }
   job.facts = *facts;
   job.facts.sm_count = sms_of(request.stream, request.ordinal, facts->sm_count);
-  job.kernel = kernel;
-  plan->groups = grouped.divided == Divided::kInner ? p.batch[1] : 0;
-  plan->rows = p.m;
-  plan->columns = p.n;
-  plan->pitch = p.d.row_stride;
-  if (context_holds()) count(&job, kernel, HGEMM_LEFT_NOT);
+  use_kernel(decision.kernel, ways, plan);
+  set_result(plan);
+  if (context_holds()) count(&job, decision, HGEMM_LEFT_NOT);
   return plan->outcome = Outcome::kOurs;
 }
 
-Outcome plan_grouped_with_less(GroupedJob* job) {
-  if (job->asked != kAuto || job->grouped.product.numerics == NumericsMode::kBatchInvariantOrRaise) {
-    return Outcome::kRefused;
+Outcome plan_grouped_with_less(GroupedPlan* plan) {
+  GroupedJob& job = plan->job;
+  if (job.asked != kAuto) return plan->outcome = Outcome::kRefused;
+  GroupedDecision decision;
+  HgemmLeft left = HGEMM_LEFT_MEMORY;
+  if (job.in_place != kTorch) {
+    GroupedProduct& grouped = job.grouped;
+    Problem& p = grouped.product;
+    if (job.is_transposed) {
+      std::swap(p.m, p.n);
+      p.d.row_stride = grouped_pitch(p.n, p.dtype);
+      grouped.divided = Divided::kColumns;
+    }
+    p.a = job.a;
+    p.b = job.b;
+    job.is_transposed = plan->copies_a = plan->copies_b = false;
+    job.kernel = std::exchange(job.in_place, kTorch);
+    set_result(plan);
+    decision = ours(job.kernel);
+    left = HGEMM_LEFT_NOT;
+    plan->outcome = Outcome::kOurs;
+  } else {
+    const bool must = job.grouped.product.numerics == NumericsMode::kBatchInvariantOrRaise;
+    if (must) return plan->outcome = Outcome::kRefused;
+    plan->outcome = Outcome::kTorch;
   }
-  if (job->counted.ledger != 0) {
-    uncount_call(job->counted);
-    count(job, kTorch, HGEMM_LEFT_MEMORY);
+  if (job.counted.ledger != 0) {
+    uncount_call(job.counted);
+    count(&job, decision, left);
   }
-  return Outcome::kTorch;
+  return plan->outcome;
 }
 
 Status launch(const GroupedJob& job, void* d, void* a_copy, void* b_copy, Stream stream) {
@@ -285,7 +507,11 @@ Status launch(const GroupedJob& job, void* d, void* a_copy, void* b_copy, Stream
   grouped.product.d.data = d;
   if (a_copy != nullptr) grouped.product.a.data = a_copy;
   if (b_copy != nullptr) grouped.product.b.data = b_copy;
-  return launch_grouped(job.kernel, grouped, job.facts, stream);
+  int index = job.kernel;
+  if (index < kSm90GroupedKernels.count) return launch_sm90_grouped(index, grouped, job.facts, stream);
+  index -= kSm90GroupedKernels.count;
+  if (index < kSm80GroupedKernels.count) return launch_sm80_grouped(index, grouped, stream);
+  return launch_simt_grouped(index - kSm80GroupedKernels.count, grouped, stream);
 }
 
 std::string launch_error(const GroupedJob& job, Status status) {

@@ -6,8 +6,12 @@
 //   a            b            result         divided                   computed by
 //   (rows, K)    (E, K, N)    (rows, N)      the rows of a             a grouped kernel
 //   (M, K)       (K, N)       (E, M, N)      K                         a grouped kernel
-//   (E, M, K)    (K, cols)    (M, cols)      the columns of b          the first form, transposed
-//   (E, M, K)    (E, K, N)    (E, M, N)      nothing, without offs     bmm
+//   (E, M, K)    (K, cols)    (M, cols)      the columns of b          a grouped kernel; on Hopper the first form,
+//   transposed (E, M, K)    (E, K, N)    (E, M, N)      nothing, without offs     bmm
+//
+// There are two kinds of kernels. Those for Hopper read operands by TMA, which needs rows at multiples of 16 bytes, and
+// the plan asks for copies of operands in another order. The others (sm80_mma, simt_grouped) read operands where they
+// lie. On Hopper they compute float32, what TMA cannot read, and what there is no memory for copies for.
 //
 // Torch's kernel of bfloat16 operands ends the CUDA context by an assertion where a group starts at another address
 // than a multiple of 16 bytes. That depends on `offs` where the divided dimension is the contiguous one of an operand,
@@ -22,6 +26,7 @@
 #include "core/grouped.h"
 #include "core/problem.h"
 #include "dispatch/canonical.h"
+#include "dispatch/decision.h"
 #include "dispatch/gemm_api.h"
 #include "dispatch/plan.h"
 
@@ -37,8 +42,17 @@ struct GroupedRequest {
   int ordinal = 0;                 // of the CUDA device
   Stream stream = nullptr;         // that the kernel will run on
   int variant = kAuto;             // an index into the list of grouped kernels, kTorch, or kAuto
+  bool allows_tf32 = false;        // torch may compute a float32 product in TF32, or the caller does not know
+  bool as_torch = false;           // what torch refuses is left to torch, so that it raises its error
   bool in_backward = false;
   HgemmLeft left = HGEMM_LEFT_NOT;  // why the door leaves the call to torch, where it does
+};
+
+/// Who computes a grouped product, and what the words for that are made of.
+struct GroupedDecision {
+  int kernel = kTorch;  // an index into the list of grouped kernels, or kTorch
+  Source source = Source::kFallback;
+  Remark remark = Remark::kNone;
 };
 
 /// A grouped kernel and its product: everything that a launch needs except memory. Plain data, which may be copied as
@@ -50,10 +64,12 @@ struct GroupedJob {
   bool is_transposed = false;  // the product of the operands is the transpose of `grouped`
 
   // What plan_grouped_with_less() needs to know of the call.
-  int asked = kAuto;     // the kernel that the call names; kAuto: none
-  int ordinal = 0;       // of the CUDA device
-  int site = 0;          // of the call, for the report
-  CounterPlace counted;  // where the call was counted; its ledger is 0 where it was not
+  int in_place = kTorch;  // a kernel that takes the operands below where they lie, if `kernel` needs more memory
+  Matrix a, b;            // of the product that is not transposed
+  int asked = kAuto;      // the kernel that the call names; kAuto: none
+  int ordinal = 0;        // of the CUDA device
+  int site = 0;           // of the call, for the report
+  CounterPlace counted;   // where the call was counted; its ledger is 0 where it was not
 };
 
 struct GroupedPlan {
@@ -79,10 +95,11 @@ struct GroupedPlan {
 Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan);
 
 /// Plans a job again whose memory, for the result and the copies, could not be allocated. Returns
+///   kOurs     The caller is to try again: another kernel takes the operands where they lie, and `plan` says so.
 ///   kTorch    Torch computes the call, which the report then counts as left to torch for want of memory.
 ///   kRefused  Torch must not: the call names a kernel, or its numerics are "batch_invariant_or_raise". The call is out
 ///             of memory.
-Outcome plan_grouped_with_less(GroupedJob* job);
+Outcome plan_grouped_with_less(GroupedPlan* plan);
 
 /// The result's row pitch in elements.
 constexpr int64_t grouped_pitch(int64_t columns, DType dtype) {
@@ -90,9 +107,16 @@ constexpr int64_t grouped_pitch(int64_t columns, DType dtype) {
   return (columns + per_chunk - 1) / per_chunk * per_chunk;
 }
 
-/// The kernel that a grouped product runs on where none is named, as an index into the list; kTorch where no kernel of
-/// ours can run it, or torch is faster. `may_be_torchs`: torch can be asked for it.
-int choose_grouped(const GroupedProduct& grouped, const DeviceFacts& facts, bool may_be_torchs = true);
+/// Decides on a call as plan_grouped() does, for a device with these facts. Contexts and counters take no part, but the
+/// product's modes do.
+GroupedDecision choose_grouped(const GroupedRequest& request, NumericsMode numerics, Float32Mode float32,
+                               const DeviceFacts& facts);
+
+/// The reason for a decision, in words.
+std::string reason_of(const GroupedDecision& decision);
+
+/// Why grouped kernel `index` does not take the operands of a call, even as copies; "" where it does.
+std::string why_not(int index, const GroupedRequest& request, const DeviceFacts& facts);
 
 /// HgemmCallKind::variant of grouped kernel i is kFirstGroupedKernel + i. Ids of variants are smaller.
 constexpr int kFirstGroupedKernel = 1 << 16;

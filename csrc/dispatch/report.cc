@@ -8,6 +8,7 @@
 #include "dispatch/decision.h"
 #include "dispatch/explain.h"
 #include "dispatch/gemm_api.h"
+#include "dispatch/grouped.h"
 
 namespace hgemm {
 namespace {
@@ -74,9 +75,9 @@ Call call_of(const HgemmCallKind& kind) {
 
 /// The reason for the choice of a grouped product's kernel.
 std::string grouped_reason(const HgemmCallKind& kind) {
-  if (kind.variant == kTorch) return "fallback: no kernel of ours takes this grouped product, or torch was asked for";
-  return kind.source == static_cast<int8_t>(Source::kForced) ? "forced: the call names the kernel"
-                                                             : "model: by the rows of a group";
+  return reason_of(GroupedDecision{.kernel = kind.variant == kTorch ? kTorch : kind.variant - kFirstGroupedKernel,
+                                   .source = static_cast<Source>(kind.source),
+                                   .remark = static_cast<Remark>(kind.remark)});
 }
 
 float tenths(float us) {

@@ -43,8 +43,12 @@ struct GroupedKernelList {
 };
 
 extern const GroupedKernelList kSm90GroupedKernels;
+extern const GroupedKernelList kSm80GroupedKernels;
+extern const GroupedKernelList kSimtGroupedKernels;
 
-/// Enqueues the kernel `index` of the list. Returns a cudaError_t.
-HGEMM_IN_CUDA(launch_grouped(int index, const GroupedProduct& grouped, const DeviceFacts& facts, Stream stream))
+// Enqueue the kernel `index` of these lists, and return a cudaError_t.
+HGEMM_IN_CUDA(launch_sm90_grouped(int index, const GroupedProduct& grouped, const DeviceFacts& facts, Stream stream))
+HGEMM_IN_CUDA(launch_sm80_grouped(int index, const GroupedProduct& grouped, Stream stream))
+HGEMM_IN_CUDA(launch_simt_grouped(int index, const GroupedProduct& grouped, Stream stream))
 
 }  // namespace hgemm

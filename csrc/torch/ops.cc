@@ -419,16 +419,18 @@ struct GroupedCall {
   int32_t result_dtype() const { return out_dtype.value_or(a.dtype); }
 };
 
-/// Computes a grouped product with torch, outside of every context: the call has been counted, and must not come back
-/// through the override.
-Handle torch_grouped(const GroupedCall& call) {
+/// Calls aten::_grouped_mm. In no context: the call has been counted, and must not come back through the override.
+Handle call_torchs_grouped_mm(const GroupedCall& call, bool in_no_context) {
   const auto from = [](auto value) { return torch::stable::detail::from(value); };
   std::optional<AtenTensorHandle> offs;
   if (call.offs) offs = new_reference(call.offs.handle.get());
   StableIValue stack[] = {from(new_reference(call.a.handle.get())), from(new_reference(call.b.handle.get())),
                           from(offs), from(std::optional<AtenTensorHandle>()), from(call.out_dtype)};
-  const HgemmSettings before = std::exchange(detail::thread_settings, kNoSettings);
-  detail::thread_settings.variant = kOutside;
+  const HgemmSettings before = detail::thread_settings;
+  if (in_no_context) {
+    detail::thread_settings = kNoSettings;
+    detail::thread_settings.variant = kOutside;
+  }
   const AOTITorchError status = torch_call_dispatcher("aten::_grouped_mm", "", stack, TORCH_ABI_VERSION);
   detail::thread_settings = before;
   check(status, "_grouped_mm");
@@ -503,6 +505,11 @@ Handle run_grouped(GroupedCall call) {
     refuse("variant must be -2 (torch), -1 (auto) or the index of a grouped kernel below " +
            std::to_string(grouped_kernel_count()) + ", got " + std::to_string(call.variant));
   }
+  // Only the override knows whether torch's flags allow TF32.
+  if (gemm_dtype(call.a.dtype) == DType::kF32 && call.variant == kAuto && context_holds()) {
+    const OnDevice on_device(call.a.device);
+    return call_torchs_grouped_mm(call, false);
+  }
   const bool has_dtypes = gemm_dtype(call.a.dtype) && gemm_dtype(call.b.dtype) && gemm_dtype(call.result_dtype());
   GroupedPlan plan;
   plan_grouped({.a = call.a.view,
@@ -514,7 +521,8 @@ Handle run_grouped(GroupedCall call) {
                 .offs_is_elsewhere = call.offs && !(call.offs.device == call.a.device),
                 .ordinal = call.a.device.index,
                 .stream = current_stream(call.a.device),
-                .variant = static_cast<int>(call.variant)},
+                .variant = static_cast<int>(call.variant),
+                .allows_tf32 = true},
                &plan);
   if (plan.outcome == Outcome::kInvalid || plan.outcome == Outcome::kRefused) fail(plan.message);
   if (plan.is_bmm && call.variant == kAuto) {
@@ -532,21 +540,24 @@ Handle run_grouped(GroupedCall call) {
              shape_text(call.b.view.ndim, call.b.view.sizes) +
              " or the result. hgemm_ops.grouped_mm makes the copies that this needs");
     }
-    return torch_grouped(call);
+    return call_torchs_grouped_mm(call, true);
   }
-  // The first dimension is left out where the result has two.
-  const int64_t sizes[] = {plan.groups, plan.rows, plan.columns}, strides[] = {plan.rows * plan.pitch, plan.pitch, 1};
-  const int first = plan.groups == 0;
   GroupedMemory memory;
-  if (!allocate(call, plan, &memory)) {
+  while (!allocate(call, plan, &memory)) {
+    const bool may_be_torchs = !may_start_anywhere(call) && memory.d;  // torch needs memory for the result, too
     memory = {};
-    if (!may_start_anywhere(call) && plan_grouped_with_less(&plan.job) == Outcome::kTorch) return torch_grouped(call);
-    const Problem& p = plan.job.grouped.product;
-    const int64_t wanted = 2 * (std::max<int64_t>(plan.groups, 1) * plan.rows * plan.pitch + p.m * p.k + p.k * p.n);
+    const Outcome outcome = plan_grouped_with_less(&plan);
+    if (outcome == Outcome::kOurs) continue;
+    if (outcome == Outcome::kTorch && may_be_torchs) return call_torchs_grouped_mm(call, true);
+    const int64_t wanted =
+        dtype_bytes(plan.job.grouped.product.dtype) * std::max<int64_t>(plan.groups, 1) * plan.rows * plan.pitch;
     raise_out_of_memory(1, &wanted, aoti_torch_dtype_uint8(), call.a.device);
     fail(std::string("CUDA out of memory. hgemm: no memory for the result or the copies of operands of ") +
          grouped_kernel(plan.job.kernel).name);
   }
+  // The first dimension is left out where the result has two.
+  const int64_t sizes[] = {plan.groups, plan.rows, plan.columns}, strides[] = {plan.rows * plan.pitch, plan.pitch, 1};
+  const int first = plan.groups == 0;
   const Handle& d = memory.d;
   if (const Status status =
           launch(plan.job, data_of(d), data_of(memory.a_copy), data_of(memory.b_copy), current_stream(call.a.device))) {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 
 import click
 
@@ -34,6 +36,7 @@ def _known_arch(context: click.Context, parameter: click.Parameter, arch: str | 
     help="Storage of A and B, N as it is, T transposed. NT is a linear layer.",
 )
 @click.option("--batch", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option("--groups", type=click.IntRange(min=1), help="Explain a grouped matmul: M rows in groups, a B for each.")
 @click.option(
     "--alignment",
     type=click.Choice(["2", "4", "8", "16"]),
@@ -62,6 +65,7 @@ def explain(
     dtype: str,
     layout: str,
     batch: int,
+    groups: int | None,
     alignment: str,
     arch: str | None,
     activation: str | None,
@@ -74,20 +78,29 @@ def explain(
     as_json: bool,
 ) -> None:
     """Explain which kernel an (M, K) @ (K, N) matmul gets, and why. Needs no GPU."""
+    explain_product: Callable[..., hgemm_ops.Explanation] = functools.partial(
+        hgemm_ops.explain,
+        batch=batch,
+        alignment=int(alignment),
+        activation=activation,
+        bias=bias,
+        out_dtype=_DTYPES[out_dtype] if out_dtype else None,
+        variant=variant,
+    )
+    if groups is not None:
+        if batch != 1 or int(alignment) != 16 or activation or bias or out_dtype or variant:
+            raise click.UsageError(
+                "--groups takes none of --batch, --alignment, --activation, --bias, --out-dtype, --variant."
+            )
+        explain_product = functools.partial(hgemm_ops.explain_grouped, groups=groups)
     try:
-        explanation = hgemm_ops.explain(
-            M=m,
+        explanation = explain_product(
+            **{"M" if groups is None else "rows": m},
             N=n,
             K=k,
             dtype=_DTYPES[dtype],
             layout=layout,
-            batch=batch,
-            alignment=int(alignment),
             arch=arch,
-            activation=activation,
-            bias=bias,
-            out_dtype=_DTYPES[out_dtype] if out_dtype else None,
-            variant=variant,
             numerics=numerics,
             float32=float32,
         )

@@ -129,19 +129,25 @@ def arranged(
     """Calls ``product`` with operands that kernels take in place of ``a`` and ``b``: copies, where that is necessary.
 
     Strides are multiples of 16 bytes. Of an operand that is divided into groups, the other dimension has stride 1:
-    otherwise a group would start anywhere, and torch's kernel would end the CUDA context by an assertion.
+    otherwise a group would start anywhere, and torch's kernel would end the CUDA context by an assertion. Where there
+    is no memory for the copies, ``product`` gets the operands as they are: some kernels take them.
     """
-    match a.dim(), b.dim():
-        case 2, 3:
-            a, b = _row_major(a), _aligned(b)
-        case 2, 2:
-            a, b = _row_major(a.mT).mT, _row_major(b)
-        case 3, 3:
-            a, b = _aligned(a), _aligned(b)
-        case 3, 2:  # the result is divided along its columns, too: the same product, transposed
-            _check(a, b, offs)
-            return _pitched(arranged(product, b.mT, a.mT, offs).mT)
-    return product(a, b, offs)
+    try:
+        match a.dim(), b.dim():
+            case 2, 3:
+                x, w = _row_major(a), _aligned(b)
+            case 2, 2:
+                x, w = _row_major(a.mT).mT, _row_major(b)
+            case 3, 2:  # the result is divided along its columns, too: the same product, transposed
+                _check(a, b, offs)
+                return _pitched(arranged(product, b.mT, a.mT, offs).mT)
+            case 3, 3:
+                x, w = _aligned(a), _aligned(b)
+            case _:  # an error, which the product raises
+                x, w = a, b
+    except torch.OutOfMemoryError:
+        x, w = a, b
+    return product(x, w, offs)
 
 
 def _row_major(t: Tensor) -> Tensor:

@@ -323,20 +323,37 @@ def test_out_of_memory_is_torchs_error() -> None:
 
 
 @pytest.mark.fresh_process
-@pytest.mark.parametrize("door", ["override", "op"])
+@pytest.mark.parametrize("door", ["override", "op", "function"])
 def test_a_grouped_product_without_memory_for_copies(door: str) -> None:
-    """The result fits, and the copy of an operand does not: torch computes the product, and the report says why."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("no kernels of ours for grouped products")
+    """The result fits, and the copy of an operand does not: a kernel reads the operand where it lies."""
     warm_up()
     x, w = filled(1024, 65536).t(), filled(4, 1024, 64)
     offs = torch.tensor([10000, 20000, 50000, 65536], dtype=torch.int32, device="cuda")
     expected = torch._grouped_mm(x, w, offs)
-    with torch.inference_mode(), use_custom_gemm() as report, memory_left(3 * expected.nbytes + 12 * MIB):
-        got = torch._grouped_mm(x, w, offs) if door == "override" else hgemm.grouped_mm(x, w, offs)
+    call = {
+        "override": lambda: torch._grouped_mm(x, w, offs),
+        "op": lambda: hgemm.grouped_mm(x, w, offs),
+        "function": lambda: hgemm_ops.grouped_mm(x, w, offs),
+    }[door]
+    in_place = contextlib.nullcontext() if door == "function" else torch.inference_mode()
+    with in_place, use_custom_gemm() as report, memory_left(3 * expected.nbytes + 12 * MIB):
+        got = call()
     torch.testing.assert_close(got, expected, rtol=2e-3, atol=0.1)
-    left = [row for row in report.rows if "not enough memory" in row.reason]
-    assert [(row.variant, row.calls) for row in left] == [("torch", 1)], report
+    assert [(row.variant, row.calls) for row in report.rows] == [("sm80_mma_grouped_32x128", 1)], report
+
+
+@pytest.mark.fresh_process
+def test_a_grouped_product_without_memory_for_its_result() -> None:
+    """Torch has none either, and says so."""
+    warm_up()
+    x, w = filled(65536, 64), filled(4, 1024, 64).mT
+    offs = torch.tensor([10000, 20000, 50000, 65536], dtype=torch.int32, device="cuda")
+    hgemm.grouped_mm(x, w, offs)
+    with use_custom_gemm(), memory_left(24 * MIB):
+        for call in (torch._grouped_mm, hgemm.grouped_mm):
+            with pytest.raises(torch.OutOfMemoryError):
+                call(x, w, offs)
+    hgemm.grouped_mm(x, w, offs)
 
 
 @pytest.mark.fresh_process

@@ -9,23 +9,41 @@ import torch
 from helpers import needs_library
 from test_devices import MISSING, Api, Operand
 
-from hgemm_ops import _native
+from hgemm_ops import _native, explain_grouped
 
 pytestmark = needs_library
 
-TORCH = _native.TORCH
 
+def choice(
+    rows: int,
+    groups: int,
+    n: int,
+    k: int,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    order: str = "NT",
+    arch: int = 90,
+    pitch: int = 1,
+    **fields: int,
+) -> str:
+    """The kernel of (rows, k) @ (groups, k, n). Rows of the operands have a multiple of ``pitch`` elements."""
 
-def choice(rows: int, groups: int, n: int, k: int, *, dtype: int = 1, b_major: int = 0, arch: int = 90) -> int:
-    facts = _native.Facts()
-    _native.check(_native.lib().hgemm_preset_facts(arch, facts))
-    chosen: int = _native.lib().hgemm_grouped_choice(rows, groups, n, k, dtype, b_major, facts)
-    return chosen
+    def stored(*shape: int, order: str) -> torch.Tensor:
+        *outer, height, width = shape if order == "N" else (*shape[:-2], shape[-1], shape[-2])
+        t = torch.empty(*outer, height, -(-width // pitch) * pitch, dtype=dtype, device="meta")[..., :width]
+        return t if order == "N" else t.mT
+
+    a, b = stored(rows, k, order=order[0]), stored(groups, k, n, order=order[1])
+    views = [_native.view(t.shape, t.stride(), dtype, 16) for t in (a, b)]
+    query = _native.GroupedQuery(*views, groups, **{"numerics": -1, "float32": -1, "as_torch": 1} | fields)
+    index = _native.lib().hgemm_grouped_choice(query, _native.preset_facts(arch), ctypes.byref(ctypes.c_char_p()))
+    assert index != _native.UNKNOWN
+    return "torch" if index == _native.TORCH else _native.grouped_names()[index]
 
 
 def test_names() -> None:
     names = _native.grouped_names()
-    assert len(names) == len(set(names)) > 0 and all(name.startswith("sm90_wgmma_grouped_") for name in names)
+    assert len(names) == len(set(names)) > 0 and all("_grouped_" in name for name in names)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +60,7 @@ def test_names() -> None:
     ],
 )
 def test_the_kernel_follows_the_rows_of_a_group(rows: int, groups: int, n: int, kernel: str) -> None:
-    assert _native.grouped_names()[choice(rows, groups, n, 2048)] == f"sm90_wgmma_grouped_{kernel}"
+    assert choice(rows, groups, n, 2048) == f"sm90_wgmma_grouped_{kernel}"
 
 
 @pytest.mark.parametrize(
@@ -56,29 +74,90 @@ def test_the_kernel_follows_the_rows_of_a_group(rows: int, groups: int, n: int, 
     ],
 )
 def test_torch_computes_what_it_was_measured_faster_at(rows: int, groups: int, n: int, k: int) -> None:
-    assert choice(rows, groups, n, k) == TORCH
-    assert choice(rows, groups, n, k, dtype=0) != TORCH  # float16: torch has no kernel
+    assert choice(rows, groups, n, k) == "torch"
+    assert choice(rows, groups, n, k, dtype=torch.float16) != "torch"  # torch has no kernel
 
 
-@pytest.mark.parametrize("arch", [80, 86, 89])
-def test_only_hopper_has_grouped_kernels(arch: int) -> None:
-    assert choice(64, 8, 256, 256, arch=arch) == TORCH
+@pytest.mark.parametrize("arch", [80, 86, 89, 100])
+@pytest.mark.parametrize("order", ["NT", "NN"])
+def test_every_architecture_has_grouped_kernels(arch: int, order: str) -> None:
+    few, many = (choice(rows, 128, 768, 2048, arch=arch, order=order, dtype=torch.float16) for rows in (512, 16384))
+    assert (few, many) == ("sm80_mma_grouped_32x128", "sm80_mma_grouped_128x128")
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        {"dtype": 2},  # float32
-        {"k": 260},  # rows of x and w begin at multiples of 8 bytes
-        {"n": 260, "b_major": 1},
-        {"groups": 1025},
-        {"rows": 0},
-        {"k": 0},
-    ],
-    ids=str,
-)
-def test_torch_computes_the_rest(call: dict[str, int]) -> None:
-    assert choice(**{"rows": 64, "groups": 8, "n": 256, "k": 256, "dtype": 1} | call) == TORCH
+@pytest.mark.parametrize(("rows", "kernel"), [(2048, "16x128"), (4096, "32x128"), (16384, "64x128")])
+@pytest.mark.parametrize("arch", [80, 90])
+def test_float32_has_kernels(arch: int, rows: int, kernel: str) -> None:
+    assert choice(rows, 128, 768, 2048, arch=arch, dtype=torch.float32) == f"simt_grouped_{kernel}"
+
+
+def test_torch_computes_groups_that_fill_the_device_alone() -> None:
+    """A loop of matmuls loses nothing then, and torch's kernels are faster."""
+    for dtype in (torch.float16, torch.float32):
+        assert choice(16384, 8, 28672, 4096, arch=80, dtype=dtype) == "torch"
+        assert choice(16384, 8, 28672, 4096, arch=80, dtype=dtype, numerics=1) != "torch"
+
+
+def test_float32_modes() -> None:
+    """TF32 is torch's. Planes have no kernel for grouped products, so that "split" gets the strict one."""
+    names = [choice(64, 8, 256, 256, dtype=torch.float32, float32=mode) for mode in range(3)]
+    assert names == ["simt_grouped_16x128", "simt_grouped_16x128", "torch"]
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("order", ["NT", "NN", "TN", "TT"])
+def test_operands_that_torch_refuses(arch: int, order: str) -> None:
+    """Torch gets them, to raise its error; the op computes them where they lie. 260 elements are no multiple of 16
+    bytes."""
+    sizes = {"rows": 63, "groups": 8, "n": 270, "k": 262, "arch": arch, "order": order}
+    assert choice(**sizes) == "torch"
+    in_place = "sm80_mma_grouped_32x128" if order != "TT" else "torch"
+    assert choice(**sizes, as_torch=0) == in_place
+    aligned = choice(**sizes, pitch=8)
+    assert aligned.startswith("sm90" if arch == 90 else in_place)
+
+
+@pytest.mark.parametrize("call", [{"rows": 0}, {"k": 0}, {"n": 0}], ids=str)
+def test_torch_computes_what_is_empty(call: dict[str, int]) -> None:
+    assert choice(**{"rows": 64, "groups": 8, "n": 256, "k": 256} | call) == "torch"
+
+
+def test_any_number_of_groups() -> None:
+    """The kernels for Hopper take 1,024. Torch has a kernel of its own for bfloat16 there."""
+    assert choice(4096, 1025, 64, 64, dtype=torch.float16) == "sm80_mma_grouped_32x128"
+    assert choice(4096, 1025, 64, 64) == "torch" == choice(4096, 1025, 64, 64, dtype=torch.float64)
+
+
+def test_explanations() -> None:
+    sizes = {"rows": 4096, "groups": 128, "N": 1536, "K": 2048}
+    explained = explain_grouped(**sizes, arch="sm_90")
+    assert explained.chosen == "sm90_wgmma_grouped_128x128_swapped" and explained.source == "model"
+    assert "by the rows of a group" in explained.reason and "bfloat16 (4096, 2048)" in explained.problem
+    why = {c.name: c.reason for c in explained.candidates}
+    assert why[explained.chosen] == why["torch"] == "" and why["simt_grouped_64x128"] == "does not take bfloat16"
+    assert "groups of rows" in why["sm90_wgmma_grouped_k_128x192_2x1"]
+    assert explained.chosen in str(explained) and "needs sm_90" in explain_grouped(**sizes, arch="sm_80").table(True)
+
+    x, w = torch.empty(64, 100, dtype=torch.bfloat16), torch.empty(8, 96, 100, dtype=torch.bfloat16).mT
+    unaligned = explain_grouped(x, w, arch="sm_90")
+    assert unaligned.chosen == "torch" and "16 bytes" in unaligned.reason
+    assert explain_grouped(x.T, x, 8, arch="sm_80").chosen == "torch"
+    y = x[:, :96].contiguous()
+    assert explain_grouped(y.T, y, 8, arch="sm_90").chosen == "sm90_wgmma_grouped_k_128x192_2x1"
+    assert explain_grouped(y.T, y, 8, arch="sm_80").chosen.startswith("sm80_mma_grouped")
+    strict = explain_grouped(x.float(), w.float(), arch="sm_90")
+    assert strict.chosen == "simt_grouped_16x128"
+    assert "float64" in explain_grouped(x.double(), w.double()).reason
+    with pytest.raises(ValueError, match="the number of groups"):
+        explain_grouped(x.T, x)
+    with pytest.raises(ValueError, match="one dtype"):
+        explain_grouped(x, w.half())
+    with pytest.raises(ValueError, match="layout"):
+        explain_grouped(**sizes, layout="XY")
+    with pytest.raises(ValueError, match="either x and w or"):
+        explain_grouped(rows=5)
+    with pytest.raises(TypeError, match="two tensors"):
+        explain_grouped(x)
 
 
 class Grouped(ctypes.Structure):
@@ -87,7 +166,7 @@ class Grouped(ctypes.Structure):
         ("b", Operand),
         ("offs", Operand),
         *((name, ctypes.c_int32) for name in ("offs_is_int32", "offs_is_elsewhere", "out_dtype", "ordinal")),
-        *((name, ctypes.c_int32) for name in ("in_backward", "left")),
+        *((name, ctypes.c_int32) for name in ("allows_tf32", "in_backward", "left")),
         ("stream", ctypes.c_void_p),
     ]
 

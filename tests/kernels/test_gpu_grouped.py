@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
 hgemm = torch.ops.hgemm
 HALF = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
 NAMES = _native.grouped_names()
-#: The kernels whose groups are ranges of rows, and those whose groups are ranges of K.
-BY_ROWS = [i for i, name in enumerate(NAMES) if "_k_" not in name]
-BY_K = [i for i, name in enumerate(NAMES) if "_k_" in name]
+#: The kernels for Hopper whose groups are ranges of rows, and those whose groups are ranges of K.
+BY_ROWS = [i for i, name in enumerate(NAMES) if name.startswith("sm90") and "_k_" not in name]
+BY_K = [i for i, name in enumerate(NAMES) if name.startswith("sm90") and "_k_" in name]
 KERNELS = pytest.mark.parametrize("kernel", BY_ROWS, ids=lambda i: NAMES[i])
 K_KERNELS = pytest.mark.parametrize("kernel", BY_K, ids=lambda i: NAMES[i])
 #: "NK": (E, N, K) in memory, as layers have it. "KN": (E, K, N).

@@ -514,3 +514,21 @@ assert counter.get_total_flops() == 48
 """
     done = run_python(code)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("form", ["rows", "k", "columns"])
+def test_operands_stay_where_they_are_without_memory_for_copies(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(t: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(grouped, "_copied", no_memory)
+    shapes = {"rows": ((5, 3), (2, 3, 7)), "k": ((5, 3), (3, 7)), "columns": ((2, 5, 3), (3, 7))}[form]
+    a, b = torch.ones(shapes[0]), torch.ones(shapes[1])
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def product(a: Tensor, b: Tensor, offs: Tensor | None) -> Tensor:
+        seen.append((a, b))
+        return a
+
+    grouped.arranged(product, a, b, torch.tensor([1, 3], dtype=torch.int32))
+    assert seen[-1][0] is a and seen[-1][1] is b

@@ -63,6 +63,16 @@ def test_explain_prints_what_the_function_says() -> None:
 
 
 @needs_library
+def test_explain_prints_a_grouped_matmul() -> None:
+    explanation = hgemm_ops.explain_grouped(rows=64, groups=8, N=512, K=256, dtype=torch.float32, arch="sm_80")
+    arguments = ["explain", "64", "512", "256", "--groups=8", "--layout=NT", "--dtype=float32", "--arch=sm_80"]
+    assert hgemm(*arguments).output == f"{explanation}\n"
+    assert "simt_grouped_16x128" in str(explanation)
+    wrong = hgemm(*arguments, "--batch=2")
+    assert wrong.exit_code == 2 and "--groups takes none of --batch" in wrong.output
+
+
+@needs_library
 def test_explain_reports_a_refused_kernel() -> None:
     refused = next(c for c in hgemm_ops.explain(M=1, N=1, K=1, arch="sm_90").candidates if not c.eligible)
     result = hgemm("explain", "1", "1", "1", "--arch", "sm_90", "--variant", refused.name)

@@ -27,7 +27,7 @@ Status launch_at(int index, const std::tuple<Kernels...>&, [[maybe_unused]] cons
 }  // namespace
 }  // namespace sm90_wgmma
 
-Status launch_grouped(int index, const GroupedProduct& grouped, const DeviceFacts& facts, Stream stream) {
+Status launch_sm90_grouped(int index, const GroupedProduct& grouped, const DeviceFacts& facts, Stream stream) {
   return sm90_wgmma::launch_at(index, sm90_wgmma::grouped::kKernels, grouped, facts, static_cast<cudaStream_t>(stream));
 }
 

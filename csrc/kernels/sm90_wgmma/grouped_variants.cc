@@ -1,8 +1,5 @@
 // The list of grouped kernels, for the dispatcher.
-#include <array>
-#include <iterator>
-#include <tuple>
-
+#include "core/grouped_list.h"
 #include "kernels/sm90_wgmma/grouped_list.h"
 #include "kernels/variants.h"
 
@@ -11,23 +8,23 @@ namespace {
 
 template <class Config>
 constexpr GroupedKernel kernel_of(const char* name) {
-  GroupedKernel kernel{.name = name, .divided = Divided::kInner, .max_groups = Config::kMaxGroups};
-  kernel.columns = Config::BN * Config::CN;
+  GroupedKernel kernel{.name = name,
+                       .min_cc = kHopper,
+                       .max_cc = kHopper,
+                       .dtypes = kHalfTypes,
+                       .forms = form_bit(Divided::kInner),
+                       .max_groups = Config::kMaxGroups,
+                       .columns = Config::BN * Config::CN,
+                       .takes = GroupedKernel::Takes::kTma};
   if constexpr (Config::kGrouped) {
-    kernel.divided = Divided::kRows;
+    kernel.forms = form_bit(Divided::kRows);
     kernel.columns = Config::kTileColumns;
   }
   return kernel;
 }
 
-template <class... Kernels>
-constexpr std::array<GroupedKernel, sizeof...(Kernels)> list_of(const std::tuple<Kernels...>&) {
-  static_assert(sizeof...(Kernels) == std::size(sm90_wgmma::grouped::kNames));
-  const char* const* name = sm90_wgmma::grouped::kNames;
-  return {kernel_of<typename Kernels::Config>(*name++)...};
-}
-
-constexpr auto kList = list_of(sm90_wgmma::grouped::kKernels);
+constexpr auto kList = list_of_grouped(sm90_wgmma::grouped::kKernels, sm90_wgmma::grouped::kNames,
+                                       []<class Config>(const char* name) { return kernel_of<Config>(name); });
 
 }  // namespace
 
