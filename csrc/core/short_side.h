@@ -1,5 +1,6 @@
 // A GEMM with a short side (small M or N), as the kernels for such shapes see it: sm90_skinny, skinny, gemv,
-// simt_skinny, simt_gemv and sm90_split_skinny. They stream the long operand W, usually the weight, and multiply it with the short one, x.
+// simt_skinny, simt_gemv and sm90_split_skinny. They stream the long operand W, usually the weight, and multiply it
+// with the short one, x.
 #pragma once
 
 #include "core/problem.h"

@@ -184,10 +184,10 @@ void copy_text(char* to, size_t capacity, const std::string& from) {
 }  // namespace
 
 int hgemm_abi(int32_t* sizes, int capacity) {
-  constexpr int32_t kSizes[] = {sizeof(HgemmTensor),     sizeof(HgemmFacts),     sizeof(HgemmVariantInfo),
-                                sizeof(HgemmQuery),      sizeof(HgemmCandidate), sizeof(HgemmTiming),
-                                sizeof(HgemmTableEntry), sizeof(HgemmCallKind),  sizeof(HgemmDecision),
-                                sizeof(HgemmCallCount),  sizeof(HgemmSettings),  sizeof(HgemmTuning),
+  constexpr int32_t kSizes[] = {sizeof(HgemmTensor),      sizeof(HgemmFacts),     sizeof(HgemmVariantInfo),
+                                sizeof(HgemmQuery),       sizeof(HgemmCandidate), sizeof(HgemmTiming),
+                                sizeof(HgemmTableEntry),  sizeof(HgemmCallKind),  sizeof(HgemmDecision),
+                                sizeof(HgemmCallCount),   sizeof(HgemmSettings),  sizeof(HgemmTuning),
                                 sizeof(HgemmGroupedQuery)};
   constexpr int kCount = sizeof(kSizes) / sizeof(kSizes[0]);
   std::copy(kSizes, kSizes + std::min(kCount, capacity), sizes);

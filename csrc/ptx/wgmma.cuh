@@ -158,11 +158,10 @@ HGEMM_WGMMA_OF(__half, "f16")
 HGEMM_WGMMA_OF(__nv_bfloat16, "bf16")
 #undef HGEMM_WGMMA_OF
 
-#define HGEMM_WGMMA_BF16_A(N, A0, A1, A2, A3, B, KEEP)                                                     \
-  asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
-               "k16.f32.bf16.bf16 {" HGEMM_NAMES_##N "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B             \
-               ", keep, 1, 1, 0;\n}\n"                                                                     \
-               : HGEMM_OPERANDS_##N("+f")                                                                  \
+#define HGEMM_WGMMA_BF16_A(N, A0, A1, A2, A3, B, KEEP)                                                                 \
+  asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, " KEEP ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N             \
+               "k16.f32.bf16.bf16 {" HGEMM_NAMES_##N "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", keep, 1, 1, 0;\n}\n" \
+               : HGEMM_OPERANDS_##N("+f")                                                                              \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep))
 
 /// m64k16 of bfloat16 with A in registers and a K-major B. Lane l of warp w has two neighbouring k of a row in each: k

@@ -55,8 +55,8 @@ Status encode(const TmaView& view, CUtensorMap* map) {
   const cuuint32_t steps[kRank] = {1, 1, 1, 1};
   const CUresult result =
       function(map, type_of(view.dtype), kRank, view.data, extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               view.plain ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(view.box_cols * element), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+               view.plain ? CU_TENSOR_MAP_SWIZZLE_NONE : swizzle_of(view.box_cols * element),
+               CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return static_cast<cudaError_t>(result);  // both APIs number their errors alike
 }
 

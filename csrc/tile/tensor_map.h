@@ -7,9 +7,8 @@
 
 namespace hgemm {
 
-/// A batch of row-major matrices of 16-bit elements, or of float32, that TMA reads or writes in boxes of up to 128 bytes
-/// along a row.
-/// The swizzle spans the width of the box. A box may cover several consecutive matrices.
+/// A batch of row-major matrices of 16-bit elements, or of float32, that TMA reads or writes in boxes of up to 128
+/// bytes along a row. The swizzle spans the width of the box. A box may cover several consecutive matrices.
 struct TmaView {
   void* data;
   DType dtype;

@@ -35,8 +35,8 @@ struct Config {
   static constexpr int kHalves = 2 * (WM / 64) * ((BN + 63) / 64);
   // True if warps can write a D that TMA cannot write. Larger accumulators leave too few registers for it.
   static constexpr bool kCopies = WM / 64 * BN / 2 <= 192;
-  // True if the kernel has the general epilogue (Finish::kAny). That epilogue takes about half of a kernel's compile time
-  // and of its bytes, so only tiles whose width is a multiple of 64 columns have it, and clusters of four do not.
+  // True if the kernel has the general epilogue (Finish::kAny). That epilogue takes about half of a kernel's compile
+  // time and of its bytes, so only tiles whose width is a multiple of 64 columns have it, and clusters of four do not.
   static constexpr bool kStoresAny = kCopies && BN % 64 == 0 && kSharers <= 2;
   // True if the stores of a tile may be deferred into the main loop of the next tile.
   static constexpr bool kDefers = !kPingpong && CK == 1;
