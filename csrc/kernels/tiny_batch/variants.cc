@@ -42,6 +42,8 @@ constexpr int64_t kFewWide = 8;
 constexpr double kLargeWide = 1.3;
 // Short batches of vectors of these types are left to torch: 1000 of 8x1x8 in complex64 ran at 0.84 of its speed.
 constexpr int64_t kFewOfVector = 16, kFewVectors = 4000;
+// So are 16-bit vectors of more k than this: 6360 of 1x16x161 ran at 0.85 of its speed, and 1833 of 1x29x243 at 0.64.
+constexpr int64_t kLongOfVector = 128;
 // For a whole product, for each multiplication of it, and for each element of A, B and D; more in halves.
 constexpr double kWhole = 20, kFma = 1.35, kElement = 1, kHalfElement = 1.5;
 // For a copy between global and shared memory: in a chunk that is one piece of memory, as it lies there or with
@@ -135,6 +137,7 @@ bool was_slower(const Problem& p, const Schedule& s) {
     const int64_t most = has_c || shares_operand(p) ? 3000 : 13000;
     return p.batches() < 1600 && multiplications >= most;
   }
+  if (std::min(p.m, p.n) == 1 && p.k > kLongOfVector) return true;
   const bool copies_elements = (!s.a.shared && s.a.copy != Copy::kFlat && s.a.piece == 2) ||
                                (!s.b.shared && s.b.copy != Copy::kFlat && s.b.piece == 2);
   const bool is_even = p.m % 2 == 0 && p.n % 2 == 0 && p.k % 2 == 0;
