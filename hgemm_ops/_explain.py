@@ -241,20 +241,19 @@ def _no_library() -> str:
     return "" if _library.load() else f"no native library: {_library.reason()}"
 
 
-def _unsupported_dtype(dtype: torch.dtype) -> str:
-    taken = _native.EXPLAINED_DTYPES
+def _unsupported_dtype(dtype: torch.dtype, taken: tuple[torch.dtype, ...] = _native.EXPLAINED_DTYPES) -> str:
     names = ", ".join(map(_native.dtype_name, taken))
     return "" if dtype in taken else f"our kernels support {names}, not {_native.dtype_name(dtype)}"
 
 
-def _unsupported(t: Tensor) -> str:
+def _unsupported(t: Tensor, taken: tuple[torch.dtype, ...] = _native.EXPLAINED_DTYPES) -> str:
     if t.is_nested:
         return "torch runs nested tensors"
     if t.layout != torch.strided:
         return f"torch runs tensors of layout {t.layout}"
     if type(t) not in (Tensor, torch.nn.Parameter):
         return f"torch runs tensors of type {type(t).__name__}"
-    return _unsupported_dtype(t.dtype)
+    return _unsupported_dtype(t.dtype, taken)
 
 
 def _address(t: Tensor) -> int:

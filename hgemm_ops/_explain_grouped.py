@@ -77,7 +77,8 @@ def _explained(
     x: Tensor, w: Tensor, groups: int, problem: str, arch: str | None, numerics: str | None, float32: str | None
 ) -> Explanation:
     asked = _variants.resolve_choice(None, numerics, float32)
-    why = _explain._unsupported(x) or _explain._unsupported(w) or _explain._no_library()
+    taken = _native.GROUPED_DTYPES
+    why = _explain._unsupported(x, taken) or _explain._unsupported(w, taken) or _explain._no_library()
     gpu = None if why or arch is not None else _devices.current()
     why = why or (gpu.fault if gpu else "")
     if why:

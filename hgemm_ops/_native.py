@@ -33,10 +33,10 @@ DTYPES = (
     torch.int8,
     torch.int32,
 )
-#: The dtypes of matmuls that kernels take; those of tables, which have no times of the few kernels for the others; and
-#: those of :func:`hgemm_ops.explain`, which answers for torch._int_mm, too.
+#: The dtypes of matmuls that kernels take; those of tables, which have no times of the few kernels for the others, and
+#: of grouped products; and those of :func:`hgemm_ops.explain`, which answers for torch._int_mm, too.
 KERNEL_DTYPES = DTYPES[:5]
-TABLE_DTYPES = DTYPES[:3]
+TABLE_DTYPES = GROUPED_DTYPES = DTYPES[:3]
 EXPLAINED_DTYPES = (*KERNEL_DTYPES, torch.int8)
 SOURCES = ("forced", "table", "model", "fallback")
 NUMERICS = ("fast", "batch_invariant", "batch_invariant_or_raise")

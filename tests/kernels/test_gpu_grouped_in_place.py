@@ -172,7 +172,8 @@ def test_operands_at_any_address(
     without_tf32: None,
 ) -> None:
     a, b = operands(form, order, sizes, p, q, dtype, offset)
-    if not takes(kernel, form, order):
+    # A matrix of one element has every memory order, also that which the kernel does not take beside a column-major A.
+    if not takes(kernel, form, order) or (order == "TN" and p == q == 1):
         return
     poison(sum(sizes) * 512, dtype)
     check(form, call(a, b, ends_of(sizes), kernel), a, b, sizes)

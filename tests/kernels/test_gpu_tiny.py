@@ -404,7 +404,7 @@ def test_hermitian_products_are_hermitian_to_the_bit() -> None:
 def test_a_shared_operand_leaves_a_batch_of_wide_elements(dtype: torch.dtype) -> None:
     """Of other types torch's rules make one product of it."""
     for m, n, k in ((3, 3, 3), (8, 5, 8), (1, 8, 6), (8, 1, 8)):
-        a, b = rand(2000, m, k, dtype=dtype), rand(k, n, dtype=dtype).expand(2000, k, n)
+        a, b = rand(5000, m, k, dtype=dtype), rand(k, n, dtype=dtype).expand(5000, k, n)
         exact, magnitude = reference_matmul(a, b)
         with use_custom_gemm() as report:
             out = torch.bmm(a, b)
