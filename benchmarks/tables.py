@@ -103,7 +103,8 @@ def tests_line(document: Document) -> str:
     counts = ", ".join(f"{count} {outcome}" for outcome, count in document["counts"].items() if count)
     cut = "" if document.get("complete", True) else "; stopped before the end"
     gpus = document["environment"].get("gpus", 1)
-    return f"GPU tests{f' on {gpus} GPUs' if gpus > 1 else ''} ({measured(document)}): {counts}{cut}."
+    which = "Tests of several GPUs" if document.get("marks") == "multi_gpu" else "GPU tests"
+    return f"{which}{f' on {gpus} GPUs' if gpus > 1 else ''} ({measured(document)}): {counts}{cut}."
 
 
 def models_by_kind(document: Document) -> dict[str, list[Document]]:
