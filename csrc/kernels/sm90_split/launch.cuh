@@ -11,8 +11,8 @@
 
 #ifndef HGEMM_NO_SM90A
 #include "kernels/sm90_split/kernel.cuh"
+#include "tile/plane_map.h"
 #include "tile/split_planes.h"
-#include "tile/tensor_map.h"
 #endif
 
 namespace hgemm::sm90_split {
@@ -27,26 +27,6 @@ Status launch(const Problem&, const DeviceFacts&, const Schedule&, const tile::s
 #else
 
 constexpr int kRasterRows = 2048;  // rows of C in a panel of the raster order, as in sm90_wgmma
-
-/// The tensor map of one operand's planes.
-template <class Config>
-Status map_planes(const split::Side& side, int box_rows, int box_planes, CUtensorMap* map) {
-  const split::Planes& planes = side.planes;
-  const int64_t plane = planes.rows * planes.ld;
-  TmaView view{};
-  view.data = side.memory;
-  view.dtype = Config::kScales ? DType::kF16 : DType::kBF16;
-  view.cols = planes.k;
-  view.rows = planes.rows;
-  view.ld = planes.ld;
-  view.batch[0] = planes.batch[0] * planes.batch[1];
-  view.batch[1] = Config::kPlanes;
-  view.batch_stride[0] = Config::kPlanes * plane;
-  view.batch_stride[1] = plane;
-  view.box_rows = box_rows;
-  view.box_batch[1] = box_planes;
-  return tensor_map(view, map);
-}
 
 template <class Config>
 Status launch(const Problem& p, const DeviceFacts& facts, const Schedule& s, const split::Memory& memory,
@@ -65,8 +45,10 @@ Status launch(const Problem& p, const DeviceFacts& facts, const Schedule& s, con
 
   const auto tiles = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
   const uint32_t units_m = tiles(p.m, Config::BM * Config::CM), units_n = tiles(p.n, Config::BN);
-  if (const Status e = map_planes<Config>(a, Config::BM, Config::kPlanes, &params.planes_a)) return e;
-  if (const Status e = map_planes<Config>(b, Config::BN / Config::CM, 1, &params.planes_b)) return e;
+  constexpr DType kType = Config::kScales ? DType::kF16 : DType::kBF16;
+  constexpr int kPlanes = Config::kPlanes;
+  if (const Status e = split::map_planes(a, kType, kPlanes, Config::BM, kPlanes, &params.planes_a)) return e;
+  if (const Status e = split::map_planes(b, kType, kPlanes, Config::BN / Config::CM, 1, &params.planes_b)) return e;
   constexpr int kTileRows = Config::BM * Config::CM, kPanel = kRasterRows / kTileRows;
   params.product = split::product_of(p, a, b, memory.changed);
   params.scaled_a = split::scaled_of(a);

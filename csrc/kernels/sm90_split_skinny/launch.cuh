@@ -13,8 +13,8 @@
 #ifndef HGEMM_NO_SM90A
 #include "kernels/sm90_split_skinny/kernel.cuh"
 #include "tile/operand_map.h"
+#include "tile/plane_map.h"
 #include "tile/split_planes.h"
-#include "tile/tensor_map.h"
 #endif
 
 namespace hgemm::sm90_split_skinny {
@@ -27,26 +27,6 @@ Status launch(const Problem&, const DeviceFacts&, const Schedule&, void*, Stream
 }
 
 #else
-
-/// The tensor map of the planes of x, whose boxes have all planes.
-template <class Config>
-Status map_planes(const split::Side& side, CUtensorMap* map) {
-  const split::Planes& planes = side.planes;
-  const int64_t plane = planes.rows * planes.ld;
-  TmaView view{};
-  view.data = side.memory;
-  view.dtype = DType::kBF16;
-  view.cols = planes.k;
-  view.rows = planes.rows;
-  view.ld = planes.ld;
-  view.batch[0] = planes.batch[0] * planes.batch[1];
-  view.batch[1] = Config::kPlanes;
-  view.batch_stride[0] = Config::kPlanes * plane;
-  view.batch_stride[1] = plane;
-  view.box_rows = Config::COLS;
-  view.box_batch[1] = Config::kPlanes;
-  return tensor_map(view, map);
-}
 
 template <class Traits>
 Status launch_traits(const Problem& p, const DeviceFacts& facts, const ShortSide& sides, Params& params,
@@ -79,7 +59,8 @@ Status launch(const Problem& p, const DeviceFacts& facts, const Schedule& s, voi
   const int counters = static_cast<int>(s.counters(p.batches()));
   if (const Status e = split::launch_pass(p, memory, params.counters, counters, stream)) return e;
 
-  if (const Status e = map_planes<Config>(x, &params.planes)) return e;
+  constexpr int kPlanes = Config::kPlanes;  // a box has all of them
+  if (const Status e = split::map_planes(x, DType::kBF16, kPlanes, Config::COLS, kPlanes, &params.planes)) return e;
   params.long_side = split::operand_of(w);
   params.short_side = split::operand_of(x);
   params.epilogue = tile::epilogue_params(p, nullptr);
