@@ -146,12 +146,12 @@ def explain(
     if alignment not in (1, 2, 4, 8, 16):
         raise ValueError(f"explain: alignment must be 1, 2, 4, 8 or 16 bytes, got {alignment}")
     problem = f"{_native.dtype_name(dtype)} {layout} {f'{batch}x' if batch != 1 else ''}{M}x{N}x{K}"
-    why = _unsupported_dtype(dtype) or _no_library()
+    why = unsupported_dtype(dtype) or no_library()
     gpu = None if why or arch is not None else _devices.current()
     why = why or (gpu.fault if gpu else "")
     if why:
         return _fallback(problem, arch or "any device", why, asked)
-    facts, device = _named(gpu.ordinal, gpu.facts) if gpu else _preset_facts(arch or "sm_90")
+    facts, device = named(gpu.ordinal, gpu.facts) if gpu else preset_facts(arch or "sm_90")
     query = _variants.matmul_query(M, N, K, dtype, layout, facts, batch, alignment)
     return _ask(query, problem, device, out_dtype, asked)
 
@@ -161,7 +161,7 @@ def _explain_tensors(
 ) -> Explanation:
     problem = f"{_native.dtype_name(a.dtype)} {_shape(a)} @ {_shape(b)}"
     device = arch or str(a.device)
-    why = _unsupported(a) or _unsupported(b) or _no_library()
+    why = unsupported(a) or unsupported(b) or no_library()
     if not why and a.dtype != b.dtype:
         raise RuntimeError(
             f"explain: a and b must have one dtype, got {_native.dtype_name(a.dtype)} and {_native.dtype_name(b.dtype)}"
@@ -173,11 +173,11 @@ def _explain_tensors(
         why = _native.device_fault(a.device.index) if on_cuda else elsewhere
     if why:
         return _fallback(problem, device, why, asked)
-    facts, device = _preset_facts(arch) if arch else _named(a.device.index, _native.device_facts(a.device.index))
-    views = [_native.view(t.shape, t.stride(), t.dtype, _native.alignment(_address(t))) for t in (a, b)]
+    facts, device = preset_facts(arch) if arch else named(a.device.index, _native.device_facts(a.device.index))
+    views = [_native.view(t.shape, t.stride(), t.dtype, _native.alignment(address(t))) for t in (a, b)]
     query = _native.query(views[0], views[1], facts)
     # A conjugate transpose is not a transpose.
-    query.same_address = a.device.type != "meta" and _address(a) == _address(b) and a.is_conj() == b.is_conj()
+    query.same_address = a.device.type != "meta" and address(a) == address(b) and a.is_conj() == b.is_conj()
     return _ask(query, problem, device, out_dtype, asked)
 
 
@@ -188,7 +188,7 @@ def _ask(
     for name, value in asked.items():
         setattr(query, name, value)
     if out_dtype is not None:
-        why = _unsupported_dtype(out_dtype)
+        why = unsupported_dtype(out_dtype)
         if why:
             return _fallback(problem, device, why, asked)
         query.out_dtype = _native.DTYPES.index(out_dtype)
@@ -237,26 +237,26 @@ def _fallback(problem: str, device: str, why: str, asked: dict[str, int]) -> Exp
     return Explanation("torch", "fallback", why, (*others, Candidate("torch", eligible=True)), problem, device)
 
 
-def _no_library() -> str:
+def no_library() -> str:
     return "" if _library.load() else f"no native library: {_library.reason()}"
 
 
-def _unsupported_dtype(dtype: torch.dtype, taken: tuple[torch.dtype, ...] = _native.EXPLAINED_DTYPES) -> str:
+def unsupported_dtype(dtype: torch.dtype, taken: tuple[torch.dtype, ...] = _native.EXPLAINED_DTYPES) -> str:
     names = ", ".join(map(_native.dtype_name, taken))
     return "" if dtype in taken else f"our kernels support {names}, not {_native.dtype_name(dtype)}"
 
 
-def _unsupported(t: Tensor, taken: tuple[torch.dtype, ...] = _native.EXPLAINED_DTYPES) -> str:
+def unsupported(t: Tensor, taken: tuple[torch.dtype, ...] = _native.EXPLAINED_DTYPES) -> str:
     if t.is_nested:
         return "torch runs nested tensors"
     if t.layout != torch.strided:
         return f"torch runs tensors of layout {t.layout}"
     if type(t) not in (Tensor, torch.nn.Parameter):
         return f"torch runs tensors of type {type(t).__name__}"
-    return _unsupported_dtype(t.dtype, taken)
+    return unsupported_dtype(t.dtype, taken)
 
 
-def _address(t: Tensor) -> int:
+def address(t: Tensor) -> int:
     """Returns the address of a tensor's data.
 
     For a meta tensor it returns the storage offset in bytes: its storage counts as aligned as a new allocation.
@@ -264,14 +264,14 @@ def _address(t: Tensor) -> int:
     return int(t.storage_offset()) * t.element_size() if t.device.type == "meta" else t.data_ptr()
 
 
-def _preset_facts(arch: str) -> tuple[_native.Facts, str]:
+def preset_facts(arch: str) -> tuple[_native.Facts, str]:
     known = {f"sm_{cc}": cc for cc in _native.chips()}
     if arch not in known:
         raise ValueError(f"explain: arch must be one of {', '.join(known)}, got {arch!r}")
     return _native.preset_facts(known[arch]), arch
 
 
-def _named(ordinal: int, facts: _native.Facts) -> tuple[_native.Facts, str]:
+def named(ordinal: int, facts: _native.Facts) -> tuple[_native.Facts, str]:
     return facts, f"cuda:{ordinal} (sm_{facts.cc})"
 
 

@@ -45,8 +45,6 @@ def explain_grouped(
     if x is not None or w is not None:
         if not isinstance(x, Tensor) or not isinstance(w, Tensor):
             raise TypeError(f"explain_grouped: expected two tensors, got {type(x).__name__} and {type(w).__name__}")
-        if arch is None and x.is_cuda:
-            arch = f"sm_{_native.device_facts(x.device.index).cc}"
     elif rows is None or N is None or K is None or groups is None:
         raise ValueError("explain_grouped: give either x and w or rows, N, K and groups")
     else:
@@ -78,15 +76,21 @@ def _explained(
 ) -> Explanation:
     asked = _variants.resolve_choice(None, numerics, float32)
     taken = _native.GROUPED_DTYPES
-    why = _explain._unsupported(x, taken) or _explain._unsupported(w, taken) or _explain._no_library()
-    gpu = None if why or arch is not None else _devices.current()
+    why = _explain.unsupported(x, taken) or _explain.unsupported(w, taken) or _explain.no_library()
+    ordinal = x.device.index if arch is None and x.is_cuda else None
+    gpu = None if why or arch is not None or ordinal is not None else _devices.current()
     why = why or (gpu.fault if gpu else "")
     if why:
         return Explanation(
             "torch", "fallback", why, (Candidate("torch", eligible=True),), problem, arch or "any device"
         )
-    facts, device = _explain._named(gpu.ordinal, gpu.facts) if gpu else _explain._preset_facts(arch or "sm_90")
-    views = [_native.view(t.shape, t.stride(), t.dtype, _native.alignment(_explain._address(t))) for t in (x, w)]
+    if ordinal is not None:
+        facts, device = _explain.named(ordinal, _native.device_facts(ordinal))
+    elif gpu:
+        facts, device = _explain.named(gpu.ordinal, gpu.facts)
+    else:
+        facts, device = _explain.preset_facts(arch or "sm_90")
+    views = [_native.view(t.shape, t.stride(), t.dtype, _native.alignment(_explain.address(t))) for t in (x, w)]
     query = _native.GroupedQuery(*views, groups, asked["numerics"], asked["float32"], as_torch=1)
     reason = c_char_p()
     kernel = _native.lib().hgemm_grouped_choice(query, facts, byref(reason))
