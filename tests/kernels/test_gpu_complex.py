@@ -96,6 +96,13 @@ def errors(out: Tensor, a: Tensor, b: Tensor) -> tuple[float, float]:
     return (error / magnitude[..., None]).nan_to_num(0).max().item(), (error.square().mean() / square).sqrt().item()
 
 
+def check_mm(variant: VariantInfo, a: Tensor, b: Tensor) -> None:
+    exact, magnitude = a.to(C128) @ b.to(C128), a.to(C128).abs() @ b.to(C128).abs()
+    with forced(variant):
+        out = torch.mm(a, b)
+    assert_close_to_torch(out, exact, torch.mm(a, b), magnitude=magnitude)
+
+
 @pytest.mark.parametrize("case", CASES)
 @VARIANTS
 def test_errors_are_at_most_torchs(variant: VariantInfo, case: str) -> None:
@@ -226,19 +233,13 @@ def test_long_sums_of_few_tiles(variant: VariantInfo) -> None:
     """K of a weight's gradient, which sm90_split cuts into slices."""
     torch.manual_seed(4)
     a, b = normal(8200, 260).mH, normal(8200, 130)
-    exact, magnitude = a.to(C128) @ b.to(C128), a.to(C128).abs() @ b.to(C128).abs()
-    with forced(variant):
-        out = torch.mm(a, b)
-    assert_close_to_torch(out, exact, torch.mm(a, b), magnitude=magnitude)
+    check_mm(variant, a, b)
 
 
 @VARIANTS
 def test_operands_without_a_unit_stride(variant: VariantInfo) -> None:
     a, b = normal(260, 3, 200, 2)[:, 1, :, 1], normal(200, 140, 3)[..., 2].conj()
-    exact, magnitude = a.to(C128) @ b.to(C128), a.to(C128).abs() @ b.to(C128).abs()
-    with forced(variant):
-        out = torch.mm(a, b)
-    assert_close_to_torch(out, exact, torch.mm(a, b), magnitude=magnitude)
+    check_mm(variant, a, b)
 
 
 @VARIANTS
