@@ -161,6 +161,23 @@ __device__ __forceinline__ void finish(const EpilogueParams& e, BatchOffset offs
   }
 }
 
+/// Whether finish_common() does what finish() does, for whole groups of eight columns: D is aligned and has the type of
+/// the operands, and nothing but a bias is added.
+__device__ __forceinline__ bool is_common(const EpilogueParams& e) {
+  return e.wide_d && !e.out_f32 && e.n % 8 == 0 && e.c == nullptr && e.pre_activation == nullptr &&
+         e.act == Activation::kNone && (e.bias == nullptr || e.wide_bias);
+}
+
+/// finish() where is_common(): little code, so that loops around it can be unrolled.
+template <class T>
+__device__ __forceinline__ void finish_common(const EpilogueParams& e, BatchOffset offset, int64_t row, int64_t col,
+                                              float (&acc)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) acc[i] *= e.alpha;
+  if (e.bias != nullptr) add_scaled(acc, static_cast<const T*>(e.bias) + col, 1, Span{0, 8}, true, 1.0f);
+  store(static_cast<T*>(e.d) + offset.d + row * e.ldd + col, acc, Span{0, 8}, true);
+}
+
 /// The number of elements from the preceding multiple of 16 bytes to D's address at (row, col).
 template <class T>
 __device__ __forceinline__ int elements_off_grid(const EpilogueParams& e, BatchOffset offset, int64_t row,
@@ -168,6 +185,13 @@ __device__ __forceinline__ int elements_off_grid(const EpilogueParams& e, BatchO
   const int64_t at = offset.d + row * e.ldd + col;
   const int size = e.out_f32 ? 4 : static_cast<int>(sizeof(T));
   return static_cast<int>((reinterpret_cast<uint64_t>(e.d) + at * size) % 16) / size;
+}
+
+/// Loads eight floats from an address that is a multiple of 16 bytes.
+__device__ __forceinline__ void load8(float (&v)[8], const float* from) {
+  const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
+  v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+  v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
 }
 
 /// Applies the epilogue to a (ROWS, COLS) slice of accumulators that a warp has put into shared memory, with `stride`
@@ -179,10 +203,21 @@ __device__ __forceinline__ void emit_slice(const EpilogueParams& e, BatchOffset 
   const int lane = threadIdx.x % 32;
   const int rows = static_cast<int>(min(e.m - row0, static_cast<int64_t>(ROWS)));
   const int cols = static_cast<int>(min(e.n - col0, static_cast<int64_t>(COLS)));
+  constexpr int kGroups = COLS / 8;
+  if (partial == nullptr && is_common(e)) {
+#pragma unroll 4
+    for (int i = lane; i < ROWS * kGroups; i += 32) {
+      const int r = i / kGroups, c = i % kGroups * 8;
+      if (r >= rows || c >= cols) continue;
+      float v[8];
+      load8(v, slice + r * stride + c);
+      finish_common<T>(e, offset, row0 + r, col0 + c, v);
+    }
+    return;
+  }
   // The rows of D may start at any address. Where they are not aligned, groups of eight columns follow D's 16-byte grid
   // instead of the tile's. So all groups of a row but the first and the last are stored whole, and there is one more.
   const bool on_grid = partial != nullptr || e.wide_d;
-  constexpr int kGroups = COLS / 8;
 #pragma unroll 1  // finish() is most of a kernel's code: one copy of it halves the time to compile batched_mma
   for (int i = lane;; i += 32) {
     const int r = on_grid ? i / kGroups : i / (kGroups + 1);
@@ -194,9 +229,7 @@ __device__ __forceinline__ void emit_slice(const EpilogueParams& e, BatchOffset 
     const float* const from = slice + r * stride + c;
     float v[8];
     if (on_grid) {  // the slice is wide enough for all eight
-      const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
-      v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w, v[4] = high.x, v[5] = high.y, v[6] = high.z,
-      v[7] = high.w;
+      load8(v, from);
     } else {
 #pragma unroll
       for (int j = 0; j < 8; ++j) v[j] = span.holds(j) ? from[j] : 0.0f;

@@ -95,8 +95,8 @@ __device__ __forceinline__ void finish_parts(const Params& p, const int32_t (&ac
 
 /// Finishes and stores a warp's sums: 16 rows of W from `row0` on, of which `rows` exist. A lane stores eight elements
 /// that are adjacent in D. They run along the rows of W or, if swapped, along the rows of x. The sums are transposed
-/// between lanes in `patch`, kPatchCols lines of kPatchStride sums.
-template <class Traits>
+/// between lanes in `patch`, kPatchCols lines of kPatchStride sums. `kCommon`: tile::is_common().
+template <class Traits, bool kCommon>
 __device__ __forceinline__ void finish_pieces(const Params& p,
                                               const typename Traits::Sum (&acc)[Traits::PARTS][Traits::kWarpCols / 2],
                                               typename Traits::Sum* patch, int row0, int rows,
@@ -107,8 +107,9 @@ __device__ __forceinline__ void finish_pieces(const Params& p,
   const bool swapped = !Traits::kGated && p.swapped;
   const int row = swapped ? lane % 16 : lane % 2 * 8;
   const int col = swapped ? lane / 16 * 8 : lane / 2;
-  // Not unrolled for sums of floats: their epilogue is most of the kernel's code, of which there is one copy then.
-  constexpr int kPieces = Traits::COLS / kCols, kUnroll = std::is_same_v<Sum, float> ? 1 : kPieces;
+  // Not unrolled with the general epilogue, which is most of a kernel's code: there is one copy of it then.
+  constexpr bool kGeneral = std::is_same_v<Sum, float> && !Traits::kGated && !kCommon;
+  constexpr int kPieces = Traits::COLS / kCols, kUnroll = kGeneral ? 1 : kPieces;
 #pragma unroll kUnroll
   for (int piece = 0; piece < kPieces; ++piece) {
     const int c0 = piece * kCols;
@@ -135,10 +136,14 @@ __device__ __forceinline__ void finish_pieces(const Params& p,
         store_int8(p, v, swapped ? row0 + row : c0 + col, swapped ? c0 + col : row0 + row);
       } else if constexpr (Traits::kGated) {
         finish_gated<typename Traits::T>(p, v, c0 + col, row0 + row);
-      } else {  // one call for both: finish() is most of the epilogue's code
+      } else {
         const int of_d = swapped ? row0 + row : c0 + col, first = swapped ? c0 + col : row0 + row;
-        const int left = swapped ? p.cols - c0 - col : rows - row;
-        tile::finish<typename Traits::T>(p.epilogue, offset, of_d, first, {0, min(left, 8)}, true, v);
+        if constexpr (kCommon) {
+          tile::finish_common<typename Traits::T>(p.epilogue, offset, of_d, first, v);
+        } else {  // one call for both directions
+          const int left = swapped ? p.cols - c0 - col : rows - row;
+          tile::finish<typename Traits::T>(p.epilogue, offset, of_d, first, {0, min(left, 8)}, true, v);
+        }
       }
     }
     __syncwarp();
@@ -153,7 +158,10 @@ __device__ __forceinline__ void finish_warp(const Params& p,
   if constexpr (Traits::kTransposes) {
     finish_parts<Traits>(p, acc, patch, row0, rows);
   } else {
-    finish_pieces<Traits>(p, acc, patch, row0, rows, offset);
+    if constexpr (std::is_same_v<typename Traits::Sum, float> && !Traits::kGated) {
+      if (tile::is_common(p.epilogue)) return finish_pieces<Traits, true>(p, acc, patch, row0, rows, offset);
+    }
+    finish_pieces<Traits, false>(p, acc, patch, row0, rows, offset);
   }
 }
 

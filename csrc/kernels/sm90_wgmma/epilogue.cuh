@@ -208,13 +208,14 @@ class Epilogue {
     if constexpr (Traits::kDefers && !Traits::kGrouped) deferred_row0_ = row0, deferred_work_ = work;
   }
 
-  /// kScale and kBiasRelu where TMA cannot write D. A copy takes much code, so the loop over epilogue tiles is not
-  /// unrolled, and each turn branches to the code that stages its registers.
+  /// kScale and kBiasRelu where TMA cannot write D. A copy takes much code, so the loop over more than two epilogue
+  /// tiles is not unrolled, and each turn branches to the code that stages its registers.
   template <class Acc>
   __device__ __forceinline__ void store_copied(const Acc& acc, int row0, const Work& work) {
     const float lowest = p_.epilogue.act == Activation::kRelu ? 0.0f : -INFINITY;
     uint32_t bias = 0, ahead = load_bias(0, work);
-#pragma unroll 1
+    constexpr int kUnroll = kHalves <= 4 ? kHalves / 2 : 1;
+#pragma unroll kUnroll
     for (int piece = 0; piece < kHalves / 2; ++piece) {
       bias = ahead, ahead = load_bias(2 * piece + 2, work);
       if (!is_inside(2 * piece, row0, work)) continue;
