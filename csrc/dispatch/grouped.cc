@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -96,19 +97,32 @@ bool is_column_major(const Matrix& x, int64_t rows) {
   return x.row_stride == 1 && x.col_stride >= rows;
 }
 
-/// Replaces an operand by a copy in the order that kernels take, which the door is to make, where it has the other
-/// order and torch would take it.
-void arrange(GroupedProduct* grouped, GroupedPlan* plan) {
-  Problem& p = grouped->product;
-  if (grouped->divided == Divided::kRows) {
-    plan->copies_a = !is_row_major(p.a, p.k) && is_column_major(p.a, p.m) && alignment_a(p) == 16;
-    if (plan->copies_a) p.a = {nullptr, grouped_pitch(p.k, p.dtype), 1, {0, 0}};
-    return;
+/// What kernels that read operands by TMA need of a call: the product of the transposes, or copies of operands.
+struct Arrangement {
+  bool is_transposed = false, copies_a = false, copies_b = false;
+
+  bool is_needed() const { return is_transposed || copies_a || copies_b; }
+};
+
+/// Which operands of a product have the other order than kernels take, and torch would take them.
+Arrangement arrangement_of(const GroupedProduct& grouped) {
+  const Problem& p = grouped.product;
+  Arrangement needed;
+  if (grouped.divided == Divided::kRows) {
+    needed.copies_a = !is_row_major(p.a, p.k) && is_column_major(p.a, p.m) && alignment_a(p) == 16;
+    return needed;
   }
-  plan->copies_a = !is_column_major(p.a, p.m) && is_row_major(p.a, p.k) && alignment_a(p) == 16;
-  plan->copies_b = !is_row_major(p.b, p.n) && is_column_major(p.b, p.k) && alignment_b(p) == 16;
-  if (plan->copies_a) p.a = {nullptr, 1, grouped_pitch(p.m, p.dtype), {0, 0}};
-  if (plan->copies_b) p.b = {nullptr, grouped_pitch(p.n, p.dtype), 1, {0, 0}};
+  needed.copies_a = !is_column_major(p.a, p.m) && is_row_major(p.a, p.k) && alignment_a(p) == 16;
+  needed.copies_b = !is_row_major(p.b, p.n) && is_column_major(p.b, p.k) && alignment_b(p) == 16;
+  return needed;
+}
+
+/// Replaces operands by copies in the order that kernels take, which the door is to make.
+void replace_by_copies(const Arrangement& needed, GroupedProduct* grouped) {
+  Problem& p = grouped->product;
+  if (needed.copies_a && grouped->divided == Divided::kRows) p.a = {nullptr, grouped_pitch(p.k, p.dtype), 1, {0, 0}};
+  if (needed.copies_a && grouped->divided != Divided::kRows) p.a = {nullptr, 1, grouped_pitch(p.m, p.dtype), {0, 0}};
+  if (needed.copies_b) p.b = {nullptr, grouped_pitch(p.n, p.dtype), 1, {0, 0}};
 }
 
 constexpr const char* kDividedNames[] = {"rows", "k", "columns"};  // by the value of Divided
@@ -301,28 +315,35 @@ GroupedDecision torchs(Remark remark) {
 
 /// A call in the two ways that kernels see it.
 struct Ways {
-  GroupedProduct called;    // as it is
-  GroupedProduct arranged;  // transposed and with copies of operands, where TMA needs that
-  GroupedPlan arrangement;  // copies_a, copies_b and job.is_transposed alone
-  bool torch_takes;         // the operands' rows start at multiples of 16 bytes, without which torch refuses them
+  GroupedProduct called;                   // as it is
+  std::optional<GroupedProduct> arranged;  // for TMA; empty where TMA reads the operands of `called`
+  Arrangement arrangement;
+  bool torch_takes = true;  // the operands' rows start at multiples of 16 bytes, without which torch refuses them
+
+  const GroupedProduct& for_tma() const { return arranged ? *arranged : called; }
 };
 
 Ways ways_of(const GroupedRequest& request, NumericsMode numerics, Float32Mode float32) {
-  Ways ways{.called = product_of(request, false),
-            .arranged = product_of(request, request.a.ndim == 3),
-            .arrangement = {},
-            .torch_takes = true};
-  ways.torch_takes = alignment_a(ways.called.product) == 16 && alignment_b(ways.called.product) == 16;
-  ways.arrangement.job.is_transposed = request.a.ndim == 3;
-  arrange(&ways.arranged, &ways.arrangement);
-  ask_for(numerics, float32, &ways.called.product);
-  ask_for(numerics, float32, &ways.arranged.product);
+  Ways ways{.called = product_of(request, false)};
+  Problem& called = ways.called.product;
+  ways.torch_takes = alignment_a(called) == 16 && alignment_b(called) == 16;
+  ask_for(numerics, float32, &called);
+  const bool is_transposed = request.a.ndim == 3;
+  if (is_transposed) {
+    ways.arranged = product_of(request, true);
+    ask_for(numerics, float32, &ways.arranged->product);
+  }
+  ways.arrangement = arrangement_of(ways.for_tma());
+  ways.arrangement.is_transposed = is_transposed;
+  if (!ways.arrangement.is_needed()) return ways;
+  if (!is_transposed) ways.arranged = ways.called;
+  replace_by_copies(ways.arrangement, &*ways.arranged);
   return ways;
 }
 
 /// Whether a kernel can compute the call.
 bool takes(const GroupedKernel& kernel, const Ways& ways, const DeviceFacts& facts, Reason* why) {
-  return takes(kernel, kernel.takes == GroupedKernel::Takes::kTma ? ways.arranged : ways.called, facts, why);
+  return takes(kernel, kernel.takes == GroupedKernel::Takes::kTma ? ways.for_tma() : ways.called, facts, why);
 }
 
 /// The kernel for a call that names none.
@@ -331,11 +352,10 @@ GroupedDecision choose(const Ways& ways, const DeviceFacts& facts, bool as_torch
   if (as_torch && !ways.torch_takes) return torchs(Remark::kTorchRefuses);
   if (p.dtype == DType::kF32 && p.float32 == Float32Mode::kTf32 && ways.torch_takes) return torchs(Remark::kMayUseTf32);
   const bool may_be_torchs = p.numerics == NumericsMode::kFast && ways.torch_takes;
-  const GroupedPlan& arrangement = ways.arrangement;
-  const int own = own_kernel(ways.arranged);
+  const int own = own_kernel(ways.for_tma());
   if (takes(grouped_kernel(own), ways, facts, nullptr)) {
-    const bool is_arranged = arrangement.copies_a || arrangement.copies_b || arrangement.job.is_transposed;
-    return may_be_torchs && !is_arranged && is_torch_faster(ways.arranged) ? torchs(Remark::kTorchFaster) : ours(own);
+    const bool may_compare = may_be_torchs && !ways.arrangement.is_needed();
+    return may_compare && is_torch_faster(ways.called) ? torchs(Remark::kTorchFaster) : ours(own);
   }
   const int in_place = kernel_in_place(ways.called, facts);
   if (in_place == kTorch) return torchs(Remark::kNone);
@@ -354,11 +374,11 @@ void use_kernel(int kernel, const Ways& ways, GroupedPlan* plan) {
   const bool arranges = grouped_kernel(kernel).takes == GroupedKernel::Takes::kTma;
   GroupedJob& job = plan->job;
   job.kernel = kernel;
-  job.grouped = arranges ? ways.arranged : ways.called;
-  job.is_transposed = arranges && ways.arrangement.job.is_transposed;
+  job.grouped = arranges ? ways.for_tma() : ways.called;
+  job.is_transposed = arranges && ways.arrangement.is_transposed;
   plan->copies_a = arranges && ways.arrangement.copies_a;
   plan->copies_b = arranges && ways.arrangement.copies_b;
-  if (plan->copies_a || plan->copies_b || job.is_transposed) {
+  if (arranges && ways.arrangement.is_needed()) {
     job.in_place = kernel_in_place(ways.called, job.facts);
     job.a = ways.called.product.a;
     job.b = ways.called.product.b;
