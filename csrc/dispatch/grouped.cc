@@ -15,6 +15,7 @@
 #include "dispatch/decision.h"
 #include "dispatch/devices.h"
 #include "dispatch/invariance.h"
+#include "dispatch/margin.h"
 #include "dispatch/stats.h"
 #include "kernels/variants.h"
 
@@ -285,7 +286,7 @@ int kernel_in_place(const GroupedProduct& grouped, const DeviceFacts& facts) {
 /// Whether torch is faster than the kernels that read operands where they lie. Except for bfloat16 on Hopper and newer,
 /// torch copies the ends to the host and computes a group after the other. Where one group's product takes less time
 /// than its launch, or leaves most of the device idle, the loop is slower. The limits separate the cases that were
-/// timed on an H200, and were not timed on other chips.
+/// timed on an H200. Other chips need kUnmeasuredMargin.
 bool is_torchs_loop_faster(const GroupedProduct& grouped, const DeviceFacts& facts) {
   const Problem& p = grouped.product;
   if (p.dtype == DType::kBF16 && facts.cc >= kHopper) return true;
@@ -300,7 +301,9 @@ bool is_torchs_loop_faster(const GroupedProduct& grouped, const DeviceFacts& fac
                                                                 : m * k) *
                            dtype_bytes(p.dtype) / (chip.dram_gbs * 1e3);
   const double math_us = 2 * m * n * k / (clock * (p.is_half() ? chip.peak_flops : chip.simt_flops));
-  return p.is_half() ? matrix_us > 12 || math_us > 10 : matrix_us > 6 || math_us > 40;
+  const double margin = is_measured(facts.cc) ? 1 : kUnmeasuredMargin;
+  const double most_matrix_us = p.is_half() ? 12 : 6, most_math_us = p.is_half() ? 10 : 40;
+  return matrix_us * margin > most_matrix_us || math_us * margin > most_math_us;
 }
 
 GroupedDecision ours(int kernel) {

@@ -16,9 +16,6 @@ constexpr double kMeasuredMargin = 1.01;
 constexpr double kFusedMeasuredMargin = 1.04;
 constexpr double kFusedModelMargin = 1.10;
 constexpr int64_t kFewRows = 64;  // or columns, but not both
-// For float32="split" on a chip without measured times. By the datasheets, tensor cores are this far ahead of CUDA
-// cores on some chips (A100), and not on others (A10, L40S).
-constexpr double kUnmeasuredSplitMargin = 1.25;
 
 /// Whether the result has few rows or few columns, but not both. The epilogue then takes next to no time.
 bool is_short(const Problem& p) {
@@ -38,8 +35,10 @@ double margin_of(const Question& question, const Contenders& contenders, const E
   if (has_modelled_epilogue && !is_short(p)) {
     margin = estimates.is_measured() ? kFusedMeasuredMargin : std::max(kFusedModelMargin, estimates.model_margin);
   }
+  // By the datasheets, float32="split" is ahead of CUDA cores by kUnmeasuredMargin on some chips (A100), and not on
+  // others (A10, L40S).
   const bool splits = std::any_of(contenders.begin(), contenders.end(), splits_float32);
-  return splits && !knows_torch(question, estimates) ? std::max(margin, kUnmeasuredSplitMargin) : margin;
+  return splits && !knows_torch(question, estimates) ? std::max(margin, kUnmeasuredMargin) : margin;
 }
 
 }  // namespace hgemm

@@ -5,6 +5,10 @@
 
 namespace hgemm {
 
+/// How much faster than torch a kernel has to be predicted to be on a chip without measured times, where torch is known
+/// to be slow: in float32 against kernels on tensor cores, and where it computes a group of rows after the other.
+constexpr double kUnmeasuredMargin = 1.25;
+
 /// The margin: a kernel is chosen where torch's time divided by its own exceeds this.
 double margin_of(const Question& question, const Contenders& contenders, const Estimates& estimates);
 
