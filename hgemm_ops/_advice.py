@@ -18,8 +18,6 @@ from hgemm_ops._report import Report
 
 #: A setting is recommended if it takes this share of a matmul's time away.
 _WORTH = 0.02
-#: The dtypes whose times are predicted for all sizes.
-_SCORED = (*_native.TABLE_DTYPES, torch.complex64)
 _MOST_LINES = 20
 
 
@@ -77,7 +75,8 @@ def _advise(kind: _native.CallCount, facts_of: Callable[[int], _native.Facts], w
     sizes = f"{kind.batch}x{kind.m}x{kind.n}x{kind.k}".removeprefix("1x")
     name = _variants.name_of(kind.variant)
     matmul = f"{sizes} {dtype} {_native.LAYOUTS[kind.a_major, kind.b_major]}"
-    if kind.left or _native.DTYPES[kind.dtype] not in _SCORED or 0 in (kind.batch, kind.m, kind.n):
+    is_predicted = _native.DTYPES[kind.dtype] in _native.PREDICTED_DTYPES
+    if kind.left or not is_predicted or 0 in (kind.batch, kind.m, kind.n):
         return Advice(matmul, kind.calls, name, 0.0, 0.0, "", None, why)
     facts = facts_of(kind.ordinal)
     _, times = _times(_query(kind, facts))

@@ -33,10 +33,13 @@ DTYPES = (
     torch.int8,
     torch.int32,
 )
-#: The dtypes of matmuls that kernels take; those of tables, which have no times of the few kernels for the others, and
-#: of grouped products; and those of :func:`hgemm_ops.explain`, which answers for torch._int_mm, too.
+#: The dtypes of matmuls that kernels take.
 KERNEL_DTYPES = DTYPES[:5]
+#: Those of tables, which have no times of the few kernels for the others, and those of grouped products.
 TABLE_DTYPES = GROUPED_DTYPES = DTYPES[:3]
+#: Those for which torch's time is predicted at all sizes. Of float64 only that of tiny batches is.
+PREDICTED_DTYPES = (*TABLE_DTYPES, torch.complex64)
+#: Those of :func:`hgemm_ops.explain`, which also answers for torch._int_mm.
 EXPLAINED_DTYPES = (*KERNEL_DTYPES, torch.int8)
 SOURCES = ("forced", "table", "model", "fallback")
 NUMERICS = ("fast", "batch_invariant", "batch_invariant_or_raise")
