@@ -35,18 +35,18 @@ class use_custom_gemm(ContextDecorator):
         def train_step(batch): ...
 
     The context replaces the CUDA implementations of aten::mm, bmm, addmm, baddbmm, addmv, dot, vdot,
-    ``_addmm_activation``, ``_grouped_mm`` and ``_int_mm`` (``csrc/aten``). They are below autograd, autocast, functorch, tensor
-    subclasses and compiled graphs. Every function that ends in one of them is covered, such as ``nn.Linear``, ``@``,
-    ``einsum``, unfused attention and gradients. Shapes, dtypes, errors, gradients and graphs are torch's. Torch's
-    kernels run on the CPU, for dtypes other than float16, bfloat16 and float32, and wherever no kernel of this package is
-    expected to be faster. Three kinds of matmuls of other dtypes are covered: int8 in ``torch._int_mm``, batches of tiny
-    float64 or complex64 matrices, and complex64 with ``float32="split"``. For a matmul on CUDA, the report says why torch ran it. The first context registers the override with
-    torch. It stays registered, and calls torch's own kernels while no context is active. Another package may have
-    overridden an operator before, for batch-invariant results for instance. Its kernel is then called in place of
-    torch's, here and wherever this page says torch. If another package overrides an operator later, its kernel runs,
-    and the report says so. Entering a context does not initialise CUDA, so a process may still fork. The first matmul
-    on a device finds out about it. If no kernel of this package can run there, all its matmuls are left to torch, with
-    one line in the log.
+    ``_addmm_activation``, ``_grouped_mm`` and ``_int_mm`` (``csrc/aten``). They are below autograd, autocast,
+    functorch, tensor subclasses and compiled graphs. Every function that ends in one of them is covered, such as
+    ``nn.Linear``, ``@``, ``einsum``, unfused attention and gradients. Shapes, dtypes, errors, gradients and graphs are
+    torch's. Torch's kernels run on the CPU, for dtypes other than float16, bfloat16 and float32, and wherever no kernel
+    of this package is expected to be faster. Three kinds of matmuls of other dtypes are covered: int8 in
+    ``torch._int_mm``, batches of tiny float64 or complex64 matrices, and complex64 with ``float32="split"``. For a
+    matmul on CUDA, the report says why torch ran it. The first context registers the override with torch. It stays
+    registered, and calls torch's own kernels while no context is active. Another package may have overridden an
+    operator before, for batch-invariant results for instance. Its kernel is then called in place of torch's, here and
+    wherever this page says torch. If another package overrides an operator later, its kernel runs, and the report says
+    so. Entering a context does not initialise CUDA, so a process may still fork. The first matmul on a device finds out
+    about it. If no kernel of this package can run there, all its matmuls are left to torch, with one line in the log.
 
     The context applies to the thread that enters it, and to all threads outside any context of their own, such as
     autograd's or those of a data-parallel wrapper. Contexts nest. The inner ``variant`` counts, even when it is None;
@@ -56,8 +56,9 @@ class use_custom_gemm(ContextDecorator):
     it ends its last entry on this thread.
 
     A ``with`` stays active on its thread while the generator or coroutine around it is suspended. The decorator does
-    not: it applies to a generator function, coroutine function or async generator function while the body runs, and
-    not while it is suspended at a ``yield`` or ``await``. Nor do contexts that the body itself has entered apply then.
+    not: it applies to a generator function, coroutine function or async generator function while the body runs, and not
+    while it is suspended at a ``yield`` or ``await``. This includes one that another decorator, such as
+    ``torch.no_grad()``, has wrapped. Nor do contexts that the body itself has entered apply then.
 
     A compiled graph looks at the context when it runs, so entering one never recompiles the graph. Entering it inside a
     function that torch.compile compiles breaks the graph there. A replay of a CUDA graph runs the kernels that were

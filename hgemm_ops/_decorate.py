@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -75,6 +76,19 @@ def _is(kind: Callable[[Any], bool], function: Any) -> bool:
     return kind(function) or kind(getattr(function, "__call__", None))  # noqa: B004
 
 
+def _is_iterable_coroutine(function: Any) -> bool:
+    """Whether ``types.coroutine`` has made a generator function one whose generators can be awaited."""
+    code = getattr(function, "__code__", None)
+    return code is not None and bool(code.co_flags & inspect.CO_ITERABLE_COROUTINE)
+
+
+def _may_return_body(function: Any) -> bool:
+    """Whether another decorator made a plain function of a generator or coroutine function, as torch.no_grad() does."""
+    inner = inspect.unwrap(function)
+    kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    return inner is not function and any(_is(kind, inner) for kind in kinds)
+
+
 def decorate(function: Callable[..., Any], context: AbstractContextManager[Any], open_: Open) -> Callable[..., Any]:
     """Returns a function of the same kind whose body runs inside the context."""
     wrapper: Callable[..., Any]
@@ -84,6 +98,10 @@ def decorate(function: Callable[..., Any], context: AbstractContextManager[Any],
         wrapper = _coroutine(function, open_)
     elif _is(inspect.isgeneratorfunction, function):
         wrapper = _generator(function, open_)
+        if _is_iterable_coroutine(function):
+            wrapper = types.coroutine(wrapper)
+    elif _may_return_body(function):
+        wrapper = _returning_body(function, context, open_)
     else:
         wrapper = _plain(function, context)
     # A callable object's attributes are its own.
@@ -95,6 +113,24 @@ def _plain(function: Callable[..., Any], context: AbstractContextManager[Any]) -
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         with context:
             return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _returning_body(
+    function: Callable[..., Any], context: AbstractContextManager[Any], open_: Open
+) -> Callable[..., Any]:
+    kinds: dict[type, Callable[..., Any]] = {
+        types.GeneratorType: _generator,
+        types.CoroutineType: _coroutine,
+        types.AsyncGeneratorType: _async_generator,
+    }
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with context:
+            result = function(*args, **kwargs)
+        kind = kinds.get(type(result))
+        return result if kind is None else kind(lambda: result, open_)()
 
     return wrapper
 

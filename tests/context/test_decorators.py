@@ -510,6 +510,58 @@ def test_other_functions_of_coroutines() -> None:
         assert asyncio.run(function(3)) == (3, INVARIANT)  # type: ignore[arg-type]
 
 
+def test_decorators_that_make_plain_functions() -> None:
+    """torch.no_grad() makes a plain function, which returns a coroutine, of a coroutine function, others of others."""
+
+    def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.wraps(function)(lambda *args: function(*args))
+
+    async def coroutine() -> str:
+        await asyncio.sleep(0)
+        return mode()
+
+    def generator() -> Generator[str, None, None]:
+        yield mode()
+        yield mode()
+
+    async def async_generator() -> AsyncIterator[str]:
+        yield mode()
+        await asyncio.sleep(0)
+        yield mode()
+
+    def runs_it(function: Callable[[], Awaitable[str]]) -> Callable[[], str]:
+        return functools.wraps(function)(lambda: asyncio.run(function()) + " and outside")  # type: ignore[arg-type]
+
+    async def modes_of(body: AsyncIterator[str]) -> list[str]:
+        return [mode(), *[name async for name in body], mode()]
+
+    context = use_custom_gemm(numerics=INVARIANT)
+    for decorator in (plainly, torch.no_grad()):
+        decorated = context(decorator(coroutine))
+        assert not inspect.iscoroutinefunction(decorated)
+        assert asyncio.run(decorated()) == INVARIANT
+    assert list(context(plainly(generator))()) == [INVARIANT] * 2
+    decorated = context(plainly(async_generator))
+    assert asyncio.run(modes_of(decorated())) == [FAST, INVARIANT, INVARIANT, FAST]
+    assert context(runs_it(coroutine))() == f"{INVARIANT} and outside"
+    with contextlib.closing(context(plainly(generator))()) as body:
+        assert next(body) == INVARIANT and mode() == FAST
+
+
+def test_generators_that_can_be_awaited() -> None:
+    """Functions of ``types.coroutine``."""
+
+    async def call() -> tuple[str, str]:
+        return await use_custom_gemm(numerics=INVARIANT)(of_old)(), mode()
+
+    @types.coroutine
+    def of_old() -> Generator[None, None, str]:
+        yield
+        return mode()
+
+    assert asyncio.run(call()) == (INVARIANT, FAST)
+
+
 # Async generators
 
 
