@@ -321,6 +321,8 @@ def _groups(rows: Iterable[_Fields]) -> list[_Group]:
 
 def _by_size(rows: _Group) -> Iterable[_Group]:
     """Divides rows that differ only in sizes, calls and the numbers of their sites into the groups of _groups()."""
+    if len(rows) == 1:
+        return [rows]  # most rows are alone, because the predicted times in their reasons differ
     if len(set(map(_sites_of, rows))) == 1 and len(set(map(_sizes_of, rows))) > _MOST_SHAPES:
         return [rows]
     layers: defaultdict[Any, _Group] = defaultdict(list)
