@@ -9,13 +9,13 @@ import os
 import shlex
 import shutil
 import subprocess
-import tempfile
 import threading
 from pathlib import Path
 
 import torch
 
-from hgemm_ops import _aten_build, _devices, _files, _library, _native
+from hgemm_ops import _aten_build, _devices, _library, _native
+from hgemm_ops import _compiled as _compiled_library
 
 _PACKAGE = Path(__file__).parent
 
@@ -51,9 +51,9 @@ def _name() -> str:
     return f"{_aten_build.stem(torch.__version__)}-{digest}.so"
 
 
-def _compile(directory: str, when: str) -> Path:
+def _compile(directory: Path, when: str) -> Path:
     """Compiles the library into a directory that only this process writes. RuntimeError if that fails."""
-    made = Path(directory) / "override.so"
+    made = directory / "override.so"
     command = _command(made)
     _library.logger.warning("compiling %s for torch %s, %s", _aten_build.SOURCES[0], torch.__version__, when)
     run = subprocess.run(command, capture_output=True, text=True)
@@ -64,56 +64,8 @@ def _compile(directory: str, when: str) -> Path:
 
 
 def _compiled() -> ctypes.PyDLL:
-    """Returns the library from the cache directory, where it is compiled once.
-
-    A library is code that runs in this process, and many users may share the cache directory. So a library is only
-    loaded if it and its folder belong to this user or to root, and if nobody else may write them. Otherwise, and if the
-    cache directory cannot be written, this process compiles a library of its own. RuntimeError if that fails.
-    """
-    name = _name()
-    try:
-        folder = _files.open_private_folder(_library.cache_dir() / "aten")
-    except (OSError, RuntimeError) as error:  # RuntimeError if there is no home directory
-        return _compiled_alone(error)
-    try:
-        with _files.locked_folder(folder, _PATIENCE):
-            library = _load_from(folder, name)
-            if library is None:
-                with tempfile.TemporaryDirectory() as directory:
-                    _files.copy_into_folder(_compile(directory, "once"), folder, name)
-                library = _load_from(folder, name)
-                assert library is not None
-            return library
-    except OSError as error:
-        return _compiled_alone(error)
-    finally:
-        os.close(folder)
-
-
-def _load_from(folder: int, name: str) -> ctypes.PyDLL | None:
-    """Loads the library from an open folder; None if it is not there.
-
-    It is loaded through the descriptor of the file that was checked, so that nobody can exchange the file in between.
-    PermissionError if it may be somebody else's.
-    """
-    try:
-        file = _files.open_private(name, folder)
-    except FileNotFoundError:
-        return None
-    try:
-        library = ctypes.PyDLL(f"/proc/self/fd/{file}")
-    except BaseException:
-        os.close(file)
-        raise
-    return library  # the file stays open: the loader takes two files of one name for the same, whatever they contain
-
-
-def _compiled_alone(why: Exception) -> ctypes.PyDLL:
-    """Compiles the library for this process alone, into a new directory that is removed when it is loaded."""
-    with tempfile.TemporaryDirectory() as directory:
-        return ctypes.PyDLL(
-            str(_compile(directory, f"for this process alone, because the cache directory cannot be used: {why}"))
-        )
+    """Returns the library from the cache directory. RuntimeError if it cannot be compiled."""
+    return _compiled_library.load("aten", _name(), _compile, ctypes.PyDLL, _PATIENCE)
 
 
 _starting = threading.RLock()

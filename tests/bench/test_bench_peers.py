@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import io
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -363,22 +364,30 @@ def test_dynamo_takes_the_program_triton_compiles() -> None:
 
 @pytest.fixture
 def cutlass_peer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """CUTLASS with a compiler that writes its arguments, and functions that keep theirs."""
+    """CUTLASS with a compiler of libraries that have its arguments, and functions that keep theirs."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
     monkeypatch.setenv("HGEMM_OPS_CACHE_DIR", str(tmp_path / "cache"))
     compiler = tmp_path / "nvcc"
     compiler.write_text(
-        '#!/bin/sh\nfor last; do :; done\ncase "$*" in *-DFAIL*) echo "no" >&2; exit 1;; esac\necho "$*" > "$last"\n'
+        '#!/bin/sh\nfor last; do :; done\ncase "$*" in *-DFAIL*) echo "no" >&2; exit 1;; esac\n'
+        'echo "char arguments[] = \\"$*\\";" | exec cc -shared -fPIC -x c - -o "$last"\n'
     )
     compiler.chmod(0o755)
     monkeypatch.setattr(cutlass, "_nvcc", lambda: str(compiler))
     return cutlass._Cutlass("4.2.0.0", tmp_path / "include")
 
 
-def test_cutlass_compiles_each_kernel_once(cutlass_peer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def arguments_of(library: ctypes.CDLL) -> list[str]:
+    return ctypes.string_at(library.arguments).decode().split()
+
+
+def test_cutlass_compiles_each_kernel_once(cutlass_peer: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     arguments = [cutlass.macros(tile, "bfloat16", "NT") for tile in cutlass.TILES]
-    paths = [cutlass_peer.build(each) for each in arguments]
-    assert len(set(paths)) == 3
-    command = paths[0].read_text().split()
+    commands = [arguments_of(cutlass_peer.library(each)) for each in arguments]
+    folder = tmp_path / "cache" / "peers"
+    assert len(list(folder.iterdir())) == 3 and folder.stat().st_mode & 0o777 == 0o700
+    command = commands[0]
     assert {"-DPEER_M=128", "-DPEER_N=192", "-DPEER_PINGPONG=true", "-DPEER_B_TRANSPOSED=true"} <= set(command)
     assert "-DPEER_ELEMENT=cutlass::bfloat16_t" in command and "-gencode=arch=compute_90a,code=sm_90a" in command
     source = cutlass._SOURCE.read_text()
@@ -388,10 +397,21 @@ def test_cutlass_compiles_each_kernel_once(cutlass_peer: Any, monkeypatch: pytes
         "-DPEER_B_TRANSPOSED=false",
     )
     with pytest.raises(peers.Unavailable, match="nvcc failed"):
-        cutlass_peer.build(["-DFAIL"])
-    monkeypatch.setattr(cutlass, "_nvcc", lambda: pytest.fail("compiled again"))
-    assert [cutlass_peer.build(each) for each in arguments] == paths
-    assert {path.name for path in paths[0].parent.iterdir()} == {path.name for path in paths}
+        cutlass_peer.library(("-DFAIL",))
+    with monkeypatch.context() as patch:
+        patch.setattr(cutlass, "_nvcc", lambda: pytest.fail("compiled again"))
+        assert [arguments_of(cutlass_peer.library(each)) for each in arguments] == commands
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_a_kernel_of_cutlass_that_others_may_have_written_is_not_loaded(cutlass_peer: Any, tmp_path: Path) -> None:
+    arguments = cutlass.macros(cutlass.TILES[0], "bfloat16", "NT")
+    command = arguments_of(cutlass_peer.library(arguments))
+    (planted,) = (tmp_path / "cache" / "peers").iterdir()
+    planted.write_text("somebody else's")
+    planted.chmod(0o606)
+    assert arguments_of(cutlass_peer.library(arguments))[:-1] == command[:-1]
+    assert planted.read_text() == "somebody else's"
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT"])

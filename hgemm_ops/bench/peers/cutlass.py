@@ -1,7 +1,7 @@
 """CUTLASS, from the headers in the ``nvidia-cutlass`` wheel: three Hopper kernels, each with three raster swizzles.
 
-The source is ``cutlass_gemm.cu`` in this directory. nvcc compiles it on first use, into a directory beside the user's
-tuning tables. Each kernel takes half a minute.
+The source is ``cutlass_gemm.cu`` in this directory. nvcc compiles it into the cache directory when a kernel is used
+first. Each kernel takes half a minute.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_int, c_int64, c_void_p
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Any
 
 import torch
 
-from hgemm_ops import _tables
+from hgemm_ops import _compiled, _library
 
 from ..suites import Case
 from ..workload import Operands
@@ -79,34 +78,34 @@ class _Cutlass:
     def __init__(self, version: str, include: Path) -> None:
         self.version = version
         self._include = include
-        self._functions: dict[Path, Any] = {}
+        self._functions: dict[tuple[str, ...], Any] = {}
 
-    def path(self, arguments: Sequence[str]) -> Path:
-        """The file of the kernel with these macros. Its name is a hash of all that goes into it."""
+    def _name(self, arguments: tuple[str, ...]) -> str:
+        """The name of the kernel with these macros, a hash of all that goes into it."""
         content = "\0".join([self.version, _SOURCE.read_text(), *_FLAGS, *arguments])
-        return _tables.user_dir().with_name("peers") / f"cutlass-{hashlib.sha256(content.encode()).hexdigest()[:16]}.so"
+        return f"cutlass-{hashlib.sha256(content.encode()).hexdigest()[:16]}.so"
 
-    def build(self, arguments: Sequence[str]) -> Path:
-        """Compiles the kernel with these macros, unless an earlier run did."""
-        path = self.path(arguments)
-        if path.exists():
-            return path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-            made = Path(scratch, path.name)
+    def library(self, arguments: tuple[str, ...]) -> ctypes.CDLL:
+        """The kernel with these macros, compiled unless an earlier run did."""
+
+        def compiled(directory: Path, when: str) -> Path:
+            made = directory / "kernel.so"
+            _library.logger.info("compiling a kernel of CUTLASS, %s", when)
             command = [_nvcc(), *_FLAGS, f"-I{self._include}", *arguments, str(_SOURCE), "-o", str(made)]
             result = subprocess.run(command, capture_output=True, text=True)
             if result.returncode:
                 raise Unavailable(f"nvcc failed: {result.stderr.strip().splitlines()[-1:]}")
-            made.replace(path)  # atomic, so that another process that compiles it never sees a part of the file
-        return path
+            return made
 
-    def _function(self, path: Path) -> Any:
-        if path not in self._functions:
-            function = ctypes.CDLL(str(path)).peer_gemm
+        # Several kernels are compiled at the same time, which do not wait for each other.
+        return _compiled.load("peers", self._name(arguments), compiled, ctypes.CDLL, patience=0)
+
+    def _function(self, arguments: tuple[str, ...]) -> Any:
+        if arguments not in self._functions:
+            function = self.library(arguments).peer_gemm
             function.argtypes = [*[c_void_p] * 3, *[c_int] * 4, *[c_int64] * 4, c_int, c_int, c_void_p]
-            self._functions[path] = function
-        return self._functions[path]
+            self._functions[arguments] = function
+        return self._functions[arguments]
 
     def configurations(self, case: Case, operands: Operands) -> Mapping[str, Call]:
         if case.op == "add" or case.fused:
@@ -116,8 +115,8 @@ class _Cutlass:
         if case.align < 16:
             raise Unavailable(f"TMA needs rows aligned to 16 bytes, these are to {case.align}")
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            paths = pool.map(self.build, [macros(tile, case.dtype, case.layout) for tile in TILES])
-            functions = dict(zip(TILES, map(self._function, paths), strict=True))
+            found = pool.map(self._function, [macros(tile, case.dtype, case.layout) for tile in TILES])
+            functions = dict(zip(TILES, found, strict=True))
         return {
             f"{tile.name} swizzle {swizzle}": _call(function, case, swizzle)
             for tile, function in functions.items()
