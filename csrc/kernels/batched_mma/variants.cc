@@ -80,7 +80,7 @@ template <class C>
 constexpr Line line_of() {
   constexpr auto kK = Major::kK, kMN = Major::kMN;
   return {
-      .tile = {C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
+      .tile = {.bm = C::BM, .bn = C::BN, .bk = C::BK, .stages = C::STAGES, .threads = C::kThreads},
       .smem_bytes =
           std::max({C::smem_bytes(kK, kK, true), C::smem_bytes(kK, kMN, true), C::smem_bytes(kMN, kMN, true)}),
       .wide_smem_bytes = C::smem_bytes(kK, kK, false),

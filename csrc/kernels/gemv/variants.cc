@@ -119,7 +119,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
 
 template <class C>
 constexpr Line kLine = {
-    .tile = {gemv::kLoads, C::COLS, C::kSlice, C::kDepthK, gemv::kThreads},
+    .tile = {.bm = gemv::kLoads, .bn = C::COLS, .bk = C::kSlice, .stages = C::kDepthK, .threads = gemv::kThreads},
     .smem_bytes = C::kSmemBytes,
     .sum_floats = C::kSumFloats,
     .rate_k = std::get<gemv::Kernel<C>>(gemv::kKernels).rate_k,

@@ -128,7 +128,11 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
 
 template <class C>
 constexpr Line kLine = {
-    .tile = {simt_gemv::kRowsK, C::COLS, 32 * simt_gemv::kStepK, C::DEPTH, simt_gemv::kThreads},
+    .tile = {.bm = simt_gemv::kRowsK,
+             .bn = C::COLS,
+             .bk = 32 * simt_gemv::kStepK,
+             .stages = C::DEPTH,
+             .threads = simt_gemv::kThreads},
     .smem_bytes = C::kSmemBytes,
     .rate = std::get<simt_gemv::Kernel<C>>(simt_gemv::kKernels).rate,
 };

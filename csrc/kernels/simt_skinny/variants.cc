@@ -115,7 +115,7 @@ constexpr Line line_of() {
   using K = simt_skinny::Layout<C, Major::kK>;
   using MN = simt_skinny::Layout<C, Major::kMN>;
   return {
-      .tile = {K::BN, C::COLS, K::BK, C::STAGES, simt_skinny::kThreads},
+      .tile = {.bm = K::BN, .bn = C::COLS, .bk = K::BK, .stages = C::STAGES, .threads = simt_skinny::kThreads},
       .smem_bytes = std::max(K::kSmemBytes, MN::kSmemBytes),
       .tile_rows_mn = MN::BN,
       .step_mn = MN::BK,

@@ -82,7 +82,7 @@ constexpr const skinny::Kernel<C>& kKernel = std::get<skinny::Kernel<C>>(skinny:
 
 template <class C>
 constexpr Line kLine = {
-    .tile = {16, C::COLS, 64, C::kDepthK, C::kThreads},
+    .tile = {.bm = 16, .bn = C::COLS, .bk = 64, .stages = C::kDepthK, .threads = C::kThreads},
     .smem_bytes = C::WARPS * C::COLS * 65 * 4,
     .rate = kKernel<C>.rate,
     .narrow_k = kKernel<C>.narrow_k,

@@ -31,7 +31,7 @@ constexpr int registers(int wm, int wn, bool carries) {
 
 template <class C>
 constexpr Line kLine = {
-    .tile = {C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
+    .tile = {.bm = C::BM, .bn = C::BN, .bk = C::BK, .stages = C::STAGES, .threads = C::kThreads},
     .smem_bytes = C::kSmemBytes,
     .registers = registers(C::WM, C::WN, C::kCarries),
     .unaligned = C::kUnaligned,

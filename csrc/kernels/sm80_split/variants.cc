@@ -78,7 +78,7 @@ double predict_us(const Problem& given, const DeviceFacts& facts, const Line& li
 
 template <class C>
 constexpr Line kLine = {
-    .tile = {C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
+    .tile = {.bm = C::BM, .bn = C::BN, .bk = C::BK, .stages = C::STAGES, .threads = C::kThreads},
     .smem_bytes = C::kSmemBytes,
     .rate = std::get<sm80_split::Kernel<C>>(sm80_split::kKernels).rate,
 };

@@ -169,7 +169,11 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
 template <class C>
 constexpr Line line_of(double rate) {
   return {
-      .tile = {C::ROWS, C::COLS, C::BK, C::kRingBytes / (C::PANELS * (C::COLS + C::ROWS) * 128), C::kThreads},
+      .tile = {.bm = C::ROWS,
+               .bn = C::COLS,
+               .bk = C::BK,
+               .stages = C::kRingBytes / (C::PANELS * (C::COLS + C::ROWS) * 128),
+               .threads = C::kThreads},
       .smem_bytes = C::kSmemBytes,
       .rate = rate,
       .max_splits = C::kMaxSplits,

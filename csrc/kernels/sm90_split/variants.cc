@@ -193,7 +193,7 @@ bool eligible(const Problem& given, const DeviceFacts& facts, const Line& line, 
 
 template <class C>
 constexpr Line kLine = {
-    .tile = {C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
+    .tile = {.bm = C::BM, .bn = C::BN, .bk = C::BK, .stages = C::STAGES, .threads = C::kThreads},
     .smem_bytes = C::kSmemBytes,
     .cm = C::CM,
     .planes = C::kPlanes,

@@ -102,7 +102,7 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reas
 
 template <class C>
 constexpr Line kLine = {
-    .tile = {C::ROWS, C::COLS, C::BK, C::STAGES, C::kThreads},
+    .tile = {.bm = C::ROWS, .bn = C::COLS, .bk = C::BK, .stages = C::STAGES, .threads = C::kThreads},
     .smem_bytes = C::kSmemBytes,
     .step_us = std::get<sm90_split_skinny::Kernel<C>>(sm90_split_skinny::kKernels).step_us,
 };

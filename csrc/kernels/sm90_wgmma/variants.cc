@@ -314,7 +314,7 @@ constexpr size_t partial_bytes() {
 
 template <class C>
 constexpr Line kLine = {
-    .tile = {C::BM, C::BN, C::BK, C::STAGES, C::kThreads},
+    .tile = {.bm = C::BM, .bn = C::BN, .bk = C::BK, .stages = C::STAGES, .threads = C::kThreads},
     .smem_bytes = C::kSmemBytes,
     .pingpong = C::kPingpong,
     .copies = C::kCopies,

@@ -166,7 +166,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
 
 template <class C>
 constexpr Line kLine = {
-    .tile = {C::TM, C::TN, C::K_STEP, 1, tiny_batch::kMostThreads},
+    .tile = {.bm = C::TM, .bn = C::TN, .bk = C::K_STEP, .stages = 1, .threads = tiny_batch::kMostThreads},
     .smem_bytes = tiny_batch::kMostSmemBytes,
     .shape = {C::TM, C::TN, C::WHOLE, C::BLOCKS},
 };
