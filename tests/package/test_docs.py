@@ -18,7 +18,7 @@ from helpers import ROOT
 
 import hgemm_ops
 import hgemm_ops.cli
-from hgemm_ops import _report
+from hgemm_ops import _report, use_custom_gemm
 
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -159,6 +159,17 @@ def literals() -> str:
         joined = re.sub(r'"\s*\n\s*"', "", path.read_text())  # adjacent literals are one
         found += [text.replace('\\"', '"') for text in re.findall(r'"((?:[^"\\\n]|\\.)*)"', joined)]
     return "\n".join(found).replace("`", "")
+
+
+def test_every_operator_that_is_overridden_is_named() -> None:
+    doors = re.findall(r'door<\w+>\(library, "(\w+)', (ROOT / "csrc" / "aten" / "override.cc").read_text())
+    operators = {door if door.startswith("_") else door.rstrip("_") for door in doors}
+    assert {"mm", "addmv", "_int_mm"} <= operators
+    docs = (ROOT / "docs" / "coverage.md").read_text()
+    first = docs[: docs.index("in all their forms")]
+    described = (use_custom_gemm.__doc__ or "").partition("They are below")[0]
+    assert set(re.findall(r"`(?:aten::)?(\w+)`", first)) == operators
+    assert operators <= set(re.findall(r"\w+", described))
 
 
 def test_error_messages_are_those_of_the_code() -> None:
