@@ -122,11 +122,16 @@ class _Joints(dict[tuple[str, ...], _Joint | None]):
         return _Joints, (dict.fromkeys(self),)
 
 
+#: The backward copies at most so many bytes of gradients to compute their layers together.
+_MOST_COPIED = 256 << 20
+
+
 class _Linear(torch.autograd.Function):
     """Computes ``F.linear(x, weight, bias)`` and splits it, with gradients for x and the layers' parameters.
 
     ``weight`` and ``bias`` are the concatenations of ``parameters``, all weights and then all biases. The parameters
-    are saved for the backward, so torch notices if one of them is written to before it.
+    are saved for the backward, so torch notices if one of them is written to before it. The backward computes the
+    layers together, too, by a copy of their gradients side by side, or one after the other where that is too large.
     """
 
     @staticmethod
@@ -139,19 +144,29 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         x, *parameters = ctx.saved_tensors
         count = len(ctx.sizes)
-        # If the gradient is to be differentiated, that goes through the parameters.
-        weight = torch.cat(parameters[:count]) if torch.is_grad_enabled() else ctx.weight
-        grad = torch.cat(grads, -1)
+        weights: Sequence[Tensor] = parameters[:count]
+        if sum(grad.nbytes for grad in grads) <= _MOST_COPIED:
+            # If the gradient is to be differentiated, that goes through the parameters.
+            weights = [torch.cat(parameters[:count]) if torch.is_grad_enabled() else ctx.weight]
+            grads = (torch.cat(grads, -1),)
         needs = ctx.needs_input_grad
-        for_x = grad @ weight.conj() if needs[0] else None
-        rows = grad.reshape(-1, grad.shape[-1])
+        for_x: Tensor | None = None
         for_weights: Sequence[Tensor | None] = [None] * count
         for_biases: Sequence[Tensor | None] = [None] * (len(parameters) - count)
+        if needs[0]:
+            for_x = functools.reduce(torch.add, (g @ w.conj() for g, w in zip(grads, weights, strict=True)))
+        rows = [grad.reshape(-1, grad.shape[-1]) for grad in grads]
         if any(needs[4 : 4 + count]):
-            for_weights = (rows.T @ x.reshape(-1, x.shape[-1]).conj()).split(ctx.sizes)
+            inputs = x.reshape(-1, x.shape[-1]).conj()
+            for_weights = _parts([g.T @ inputs for g in rows], ctx.sizes)
         if any(needs[4 + count :]):
-            for_biases = rows.sum(0).split(ctx.sizes)
+            for_biases = _parts([g.sum(0) for g in rows], ctx.sizes)
         return for_x, None, None, None, *for_weights, *for_biases
+
+
+def _parts(gradients: list[Tensor], rows: list[int]) -> Sequence[Tensor]:
+    """Returns a gradient for each layer: they are there, or are to be split by rows from that of all."""
+    return gradients[0].split(rows) if len(gradients) == 1 else gradients
 
 
 _linear: Callable[..., Sequence[Tensor]] = _Linear.apply

@@ -89,9 +89,14 @@ def test_one_product_for_three(pair: tuple[nn.Module, nn.Module]) -> None:
 
 
 @pytest.mark.parametrize("reentrant", [None, True, False], ids=["plain", "reentrant", "non-reentrant"])
-def test_gradients(pair: tuple[nn.Module, nn.Module], reentrant: bool | None) -> None:
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+def test_gradients(
+    pair: tuple[nn.Module, nn.Module], reentrant: bool | None, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, fused = pair
     x = torch.randn(2, 5, 12)
+    if large:
+        monkeypatch.setattr("hgemm_ops.nn._MOST_COPIED", 0)
     for each in (model, fused):
         for _ in range(2):  # gradients add up
             leaf = x.clone().requires_grad_()
@@ -102,12 +107,26 @@ def test_gradients(pair: tuple[nn.Module, nn.Module], reentrant: bool | None) ->
     torch.testing.assert_close(gradients(fused), gradients(model))
 
 
-def test_second_order(pair: tuple[nn.Module, nn.Module]) -> None:
+@pytest.mark.parametrize("most_copied", [0, 1 << 20])
+def test_second_order(pair: tuple[nn.Module, nn.Module], most_copied: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hgemm_ops.nn._MOST_COPIED", most_copied)
     for each in pair:
         x = torch.ones(3, 12, requires_grad=True)
         (first,) = torch.autograd.grad(each(x).sum(), x, create_graph=True)
         (each.second,) = torch.autograd.grad(first.square().sum(), x)
     torch.testing.assert_close(pair[1].second, pair[0].second)
+
+
+def test_large_gradients_are_not_copied(pair: tuple[nn.Module, nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain layers need no memory for that. The layers are then computed one after the other."""
+
+    def backward(model: nn.Module) -> int:
+        y = model(torch.ones(3, 12))
+        return len(products(lambda: y.sum().backward()))
+
+    plain, fused = map(backward, pair)
+    monkeypatch.setattr("hgemm_ops.nn._MOST_COPIED", 0)
+    assert fused < plain == backward(pair[1])
 
 
 def test_a_result_is_not_taken_for_another_call() -> None:
