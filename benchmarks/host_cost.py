@@ -264,7 +264,7 @@ def main(processes: int, device: str, rounds: int, calls_per_round: int, output:
         )
     click.echo(f"a context entered and left: {document['context_ns']}; after these: {document['context_after_ns']}")
     for row in document["unseen"]:
-        click.echo(f"1 to {row['rows']} rows by {row['n']}x{row['k']}, served by {row['by']}:")
+        click.echo(f"1 to {row['rows']} rows by {row['n']}x{row['k']}, run by {row['by']}:")
         for name in ("new_ns", "known_ns", "torch_new_ns", "torch_known_ns"):
             click.echo(f"{row[name]['value']:8.0f} ns  {name}")
     if document["inactive"]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from hgemm_ops import _files, _library
+from . import _files, _library
 
 _Library = TypeVar("_Library", bound=ctypes.CDLL)
 

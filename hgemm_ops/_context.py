@@ -62,9 +62,10 @@ class use_custom_gemm(ContextDecorator):
 
     A compiled graph looks at the context when it runs, so entering one never recompiles the graph. Entering it inside a
     function that torch.compile compiles breaks the graph there. A replay of a CUDA graph runs the kernels that were
-    captured. The context changes the matmuls that the graph has: inductor replaces ``mv``, ``addmv``, ``dot``, ``vdot``
-    and ``matrix @ vector``, and with ``mode="max-autotune"`` others too, by code of its own. These are torch's, in no
-    report, and ``numerics`` does not apply to them. :func:`hgemm_ops.matmul` stays a matmul in a compiled graph.
+    captured. The context applies to the matmuls that the graph has: inductor replaces ``mv``, ``addmv``, ``dot``,
+    ``vdot`` and ``matrix @ vector``, and with ``mode="max-autotune"`` others too, by code of its own. These are
+    torch's, in no report, and ``numerics`` does not apply to them. :func:`hgemm_ops.matmul` stays a matmul in a
+    compiled graph.
 
     Args:
         variant: the name of a kernel (see :func:`hgemm_ops.variants`) for every float16 and bfloat16 matmul, and for

@@ -77,7 +77,7 @@ def _layouts() -> list[set[str]]:
 
     Kernels declare a predicate and no list of layouts, so this function tries them.
     """
-    served: list[set[str]] = [set() for _ in range(_native.lib().hgemm_variant_count())]
+    taken: list[set[str]] = [set() for _ in range(_native.lib().hgemm_variant_count())]
     chips = map(_native.preset_facts, _native.chips())
     sizes = [(dtype, size) for dtype in _native.KERNEL_DTYPES for size in _SIZES]
     sizes += [(torch.int8, size) for size in _INT8_SIZES]
@@ -89,8 +89,8 @@ def _layouts() -> list[set[str]]:
         for query.same_address in (False, True) if m == n and layout in ("NT", "TN") else (False,):  # x @ x.T, x.T @ x
             for c in _native.explain(query)[1][:-1]:
                 if c.eligible:
-                    served[c.variant].add(layout)
-    return served
+                    taken[c.variant].add(layout)
+    return taken
 
 
 def matmul_query(

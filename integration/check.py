@@ -150,7 +150,7 @@ class Result:
             problems.append("use_custom_gemm() saw no GEMM")
         forced = self.case.variant not in (None, "torch") and self.case.dtype != "fp32" and self.device.type == "cuda"
         if forced and self.case.variant not in self.calls:
-            problems.append(f"{self.case.variant} was forced and served no GEMM")
+            problems.append(f"{self.case.variant} was forced and ran no GEMM")
         return problems
 
     def record(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def show(view: Console, title: str, cases: Iterable[Case], device: str) -> bool:
     results = []
     for result in check.run(cases, device=device):
         results.append(result)
-        view.print(f"\n[bold]{escape(str(result.case))}[/bold]: who served which GEMM", highlight=False)
+        view.print(f"\n[bold]{escape(str(result.case))}[/bold]: which kernel ran which GEMM", highlight=False)
         view.print(str(result.report), highlight=False, markup=False, soft_wrap=True)
     view.print()
     view.print(check.table(results))
@@ -111,7 +111,7 @@ def picks(arch: str, products: Products) -> Table:
 def on_cpu(view: Console) -> bool:
     view.print("No GPU here, so torch runs every matmul. What an H200 would run:", highlight=False)
     if not hgemm_ops.variants():
-        view.print("No kernel was built, so torch would serve everything: `hgemm doctor` says why.", highlight=False)
+        view.print("No kernel was built, so torch would run everything: `hgemm doctor` says why.", highlight=False)
         return True
     for name, seq in (("llama", 2048), ("gpt2", 1024)):
         model = models.build(name, "real", dtype=torch.float16, device="meta", attention="eager", layers=1)

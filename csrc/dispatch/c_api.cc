@@ -128,7 +128,7 @@ Problem problem_of(const HgemmQuery& q) {
   return p;
 }
 
-/// A grouped product as the plan of one gets it.
+/// A query as the request that plan_grouped() takes.
 struct GroupedQuery {
   explicit GroupedQuery(const HgemmGroupedQuery& q)
       : offs{.data = nullptr, .ndim = 1, .sizes = &q.groups, .strides = &kOne, .dtype = DType::kI32},

@@ -253,7 +253,7 @@ void settle_strides(int64_t outer, int64_t* outer_stride, int64_t k, int64_t* k_
   }
 }
 
-/// alpha or beta as kernels get it.
+/// alpha or beta, rounded to the type in which kernels take it.
 double rounded_scalar(const Operands& o, double scalar) {
   return o.a.dtype == DType::kF64 ? scalar : static_cast<double>(static_cast<float>(scalar));
 }

@@ -28,7 +28,7 @@ enum class Remark : int8_t {
   kUnmeasuredChip = 2,  // torch was chosen because there are no measured times of this chip
   kTorchFaster = 3,     // a grouped product for which torch was measured faster
   kMayUseTf32 = 4,      // a grouped product in float32, for which torch may use TF32
-  kNamesOther = 5,      // the context names a kernel, which is none of grouped products
+  kNamesOther = 5,      // a grouped product in a context that names a kernel, which computes no grouped products
   kTorchRefuses = 6,    // a grouped product whose operands torch refuses, so that it raises its error
 };
 

@@ -17,8 +17,8 @@ bool is_fallback(const HgemmCallKind& kind) {
   return kind.left == HGEMM_LEFT_NOT && kind.source == static_cast<int8_t>(Source::kFallback);
 }
 
-/// Passes each field that a kind of calls has as a problem or its decision has it, with that field, to
-/// copy(field of the kind, field of the problem or decision). kind_of() copies to the kind, call_of() from it.
+/// Calls copy(field of the kind, field of the problem or decision) for each field that the two have in common.
+/// kind_of() copies to the kind, call_of() from it.
 template <class Kind, class AnyProblem, class AnyDecision, class Copy>
 void for_each_field(Kind& kind, AnyProblem& p, AnyDecision& d, const Copy& copy) {
   copy(kind.m, p.m);
@@ -45,7 +45,7 @@ void assign(To& to, const From& from) {
   to = static_cast<To>(from);
 }
 
-/// A decision, and a problem that the words for it describe as they would describe the one that was counted.
+/// A decision, and a problem for which reason_of() gives the same words as for the counted one.
 struct Call {
   Problem problem;
   Decision decision;

@@ -70,9 +70,9 @@ constexpr double kManyLongRowsShare = 1.4;
 // (float32-rows.json); the model then predicts 21.4 and 29.4.
 constexpr double kVectorUs = 2.4, kVectorBytes = 64e6;
 
-// complex64, as a share of what the model gives for the real form in float32. Torch takes 0.81 to 1.1 of that on an
-// H200, but for few rows or columns and for short products, of which too little is known. They get the time of their
-// memory.
+// complex64, as a share of what the model gives for the real form in float32. On an H200 torch takes 0.81 to 1.1 of
+// that. Too few times are known for few rows or columns, and for short products: these get the time of their memory
+// traffic.
 constexpr double kComplexShare = 0.84, kLeastComplexUs = 30;
 constexpr int64_t kLeastComplexRows = 128;
 
@@ -88,8 +88,8 @@ struct TinyRates {
   double whole, even, odd;
 };
 constexpr TinyRates kTinyRates[] = {{8, 1.72, 3.0, 0.72, 1.64}, {16, 2.3, 3.0, 0.72, 1.64}, {32, 3.0, 3.0, 1.55, 3.5}};
-// float64 and complex64 with M, N and K up to 16, of which torch 2.11 takes 3.1 to 13 ns and 3.6 to 9 ns; and with one
-// row, column or k, 0.8 to 1 ns and 0.6 to 1 ns.
+// Nanoseconds of one matrix of a batch, with M, N and K up to 16. torch 2.11 takes 3.1 to 13 ns in float64 and 3.6 to
+// 9 ns in complex64; with one row, column or k 0.8 to 1 ns and 0.6 to 1 ns.
 constexpr double kTinyF64 = 3.0, kTinyC64 = 3.4;
 constexpr double kTinyVectorF64 = 0.75, kTinyVectorC64 = 0.55;
 constexpr int64_t kMostWide = 16;
@@ -98,8 +98,8 @@ constexpr int64_t kMostWide = 16;
 constexpr double kVectorBatchRate = 2500;
 constexpr double kTinyVectorF32 = 0.83, kTinyVectorHalf = 0.65;  // one row or column
 
-// int8 products. The constants were read off times of a warm H200, and lie rather below them. If B is row-major, cuBLAS
-// runs another kernel, at a seventh of the speed.
+// int8 products. The constants were read off times of a warm H200, and are rather too low than too high. If B is
+// row-major, cuBLAS runs another kernel, at a seventh of the speed.
 constexpr double kInt8StartUs = 4.3, kInt8StreamShare = 0.75;
 struct Int8Rates {
   double tops, step_us;  // of 132 SMs; 128 k of a tile
@@ -212,7 +212,8 @@ double few_rows_us(const Problem& p, const DeviceFacts& facts, const Chip& chip)
   return std::max(us, 2.0 * results * k * us_per_flop(0.95 * chip.simt_flops, chip) / facts.sm_count);
 }
 
-/// float64 and complex types where torch was not timed: what memory takes, so that torch computes the product.
+/// float64 and complex types where torch was not timed: the time of the memory traffic alone, which no kernel of ours
+/// beats, so that torch computes the product.
 double least_us(const Problem& p, const DeviceFacts& facts) {
   return kTinyStartUs + dram_bytes(p) / (dram_gbs(facts) * 1e3);
 }
@@ -239,8 +240,8 @@ double tiny_batch_us(const Problem& p, const DeviceFacts& facts, const Chip& chi
   return kTinyStartUs + std::sqrt(matrices_us * matrices_us + memory_us * memory_us);
 }
 
-/// An int8 product takes the longest of its math, its bytes, and the k of a tile, one after the other, for torch never
-/// splits K.
+/// An int8 product takes the longest of three times: that of its math, that of its bytes, and that of the k-tiles of
+/// one tile one after the other, because torch never splits K.
 double int8_us(const Problem& p, const DeviceFacts& facts) {
   const Int8Rates& rates = p.b_major() == Major::kK ? kInt8Rates : kInt8RatesMN;
   const double tops = rates.tops * facts.sm_count / 132.0;
