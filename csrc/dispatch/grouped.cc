@@ -349,6 +349,18 @@ bool takes(const GroupedKernel& kernel, const Ways& ways, const DeviceFacts& fac
   return takes(kernel, kernel.takes == GroupedKernel::Takes::kTma ? ways.for_tma() : ways.called, facts, why);
 }
 
+/// Bytes that the doors allocate beside the result, for copies of operands and for the transpose of the result.
+int64_t arrangement_bytes(const Ways& ways) {
+  const Problem& p = ways.for_tma().product;
+  const auto bytes = [&p](int64_t rows, int64_t columns) {
+    return rows * grouped_pitch(columns, p.dtype) * dtype_bytes(p.dtype);
+  };
+  const Arrangement& needed = ways.arrangement;
+  const bool by_rows = ways.for_tma().divided == Divided::kRows;
+  return (needed.copies_a ? (by_rows ? bytes(p.m, p.k) : bytes(p.k, p.m)) : 0) +
+         (needed.copies_b ? bytes(p.k, p.n) : 0) + (needed.is_transposed ? bytes(p.n, p.m) : 0);
+}
+
 /// The kernel for a call that names none.
 GroupedDecision choose(const Ways& ways, const DeviceFacts& facts, bool as_torch) {
   const Problem& p = ways.called.product;
@@ -358,7 +370,11 @@ GroupedDecision choose(const Ways& ways, const DeviceFacts& facts, bool as_torch
   const int own = own_kernel(ways.for_tma());
   if (takes(grouped_kernel(own), ways, facts, nullptr)) {
     const bool may_compare = may_be_torchs && !ways.arrangement.is_needed();
-    return may_compare && is_torch_faster(ways.called) ? torchs(Remark::kTorchFaster) : ours(own);
+    if (may_compare && is_torch_faster(ways.called)) return torchs(Remark::kTorchFaster);
+    if (arrangement_bytes(ways) <= kMostWorkspace) return ours(own);
+    // Torch's kernel might end the CUDA context. So if no kernel takes the operands where they lie, they are copied.
+    const int in_place = kernel_in_place(ways.called, facts);
+    return ours(in_place != kTorch ? in_place : own);
   }
   const int in_place = kernel_in_place(ways.called, facts);
   if (in_place == kTorch) return torchs(Remark::kNone);

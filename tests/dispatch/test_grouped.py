@@ -111,6 +111,19 @@ def test_chips_without_measured_times_need_a_margin(arch: int, n: int, kernel: s
     assert choice(64, 8, n, 2048, arch=arch, dtype=torch.float32) == kernel
 
 
+@pytest.mark.parametrize(
+    ("order", "rows", "kernel"),
+    [
+        ("TN", 65536, "sm90_wgmma_grouped"),  # a copy of 256 MiB
+        ("TN", 65544, "sm80_mma_grouped_32x128"),
+        ("NN", 65544, "sm90_wgmma_grouped"),  # no copy
+        ("TT", 65544, "sm90_wgmma_grouped"),  # which no kernel takes where they lie
+    ],
+)
+def test_operands_that_are_too_large_to_copy_are_read_where_they_lie(order: str, rows: int, kernel: str) -> None:
+    assert choice(rows, 128, 1536, 2048, order=order, dtype=torch.float16).startswith(kernel)
+
+
 def test_float32_modes() -> None:
     """TF32 is torch's. Planes have no kernel for grouped products, so that "split" gets the strict one."""
     names = [choice(64, 8, 256, 256, dtype=torch.float32, float32=mode) for mode in range(3)]
