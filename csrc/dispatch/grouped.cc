@@ -327,7 +327,8 @@ struct Ways {
 };
 
 Ways ways_of(const GroupedRequest& request, NumericsMode numerics, Float32Mode float32) {
-  Ways ways{.called = product_of(request, false)};
+  Ways ways;
+  ways.called = product_of(request, false);
   Problem& called = ways.called.product;
   ways.torch_takes = alignment_a(called) == 16 && alignment_b(called) == 16;
   ask_for(numerics, float32, &called);
