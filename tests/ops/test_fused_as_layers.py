@@ -387,6 +387,22 @@ def test_copies_and_conversions_are_fused(pair: Pair, convert: Callable[[nn.Modu
     pair.check(FUSED, tolerance=1e-5 if next(pair.plain.parameters()).dtype != torch.bfloat16 else 0.05)
 
 
+def test_storages_are_resized_after_unfusing(pair: Pair) -> None:
+    with pytest.raises(RuntimeError, match="not resizable"):
+        pair.fused.attention.v_proj.weight.untyped_storage().resize_(0)
+    unfuse_projections(pair.fused)
+
+    def offload_and_load(model: nn.Module) -> None:
+        weight = model.attention.v_proj.weight
+        kept, storage = weight.detach().clone(), weight.untyped_storage()
+        storage.resize_(0)
+        storage.resize_(kept.nbytes)
+        weight.data.copy_(kept)
+
+    pair.each(offload_and_load)
+    pair.check(PLAIN)
+
+
 def test_shared_memory(pair: Pair) -> None:
     pair.each(nn.Module.share_memory)
     assert all(p.is_shared() for p in pair.fused.parameters())
