@@ -579,8 +579,8 @@ def fuse_projections(model: nn.Module) -> list[str]:
     Call this function again to fuse layers that have become plain again, or whose parameters have been assigned.
 
     Layers that are tied, hooked, parametrized or of a subclass, or that other processes share, stay as they are.
-    :func:`unfuse_projections` undoes everything. Call it before the storage of a parameter is resized: torch cannot do
-    that to a part of another memory.
+    :func:`unfuse_projections` undoes everything. Call it before the storage of a parameter is resized, and before a
+    model on a GPU is sent to another process: torch can do neither with a part of another memory.
 
     Args:
         model: with weights of any dtype. It is changed in place.
