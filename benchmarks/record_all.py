@@ -137,6 +137,8 @@ STEPS = {
     "tiny-batches": Step(_script("tiny_batches", "--output", "RESULTS/tiny_batches.json.xz"), 120),
     "symmetric": Step(_script("symmetric", "--output", "RESULTS/symmetric.json"), 300),
     "int8": Step(_script("int8", "--output", "RESULTS/int8.json"), 200),
+    "operand-values": Step(_script("operand_values", "--output", "RESULTS/operand_values.json"), 120),
+    "graph-memory": Step(_script("graph_memory", "--output", "RESULTS/graph_memory.json"), 120),
     "map": Step(_script("map", "--output", "RESULTS/map.json.xz"), 120),
     "kernels-ncu": Step(_script("kernels_ncu", "--output", "RESULTS/kernels_ncu.json.xz"), 120),
 }

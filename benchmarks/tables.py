@@ -215,6 +215,32 @@ def errors_line(document: Document) -> str:
     )
 
 
+def values_line(document: Document) -> str:
+    """The lead over torch by the operands' values, for each size."""
+    by_size: dict[str, list[str]] = {}
+    for row in document["operand_values"]:
+        size = f"{row['m']}x{row['n']}x{row['k']}"
+        by_size.setdefault(size, []).append(f"{row['values']} {row['ratio']['value']:.3f}")
+    found = "; ".join(f"NT {size}: {', '.join(values)}" for size, values in by_size.items())
+    return (
+        f"The values decide how much power a product takes, and so how fast it runs ({measured(document)}). Speed over "
+        f"torch in bfloat16, both operands of the same kind, {found}."
+    )
+
+
+def graph_memory_line(document: Document) -> str:
+    """What the CUDA graphs of one product keep in torch's allocator."""
+    sizes = (
+        "NT {m}x{n}x{k} {torch_mib:.0f} MiB with torch, {ours_mib:.0f} MiB with ours".format(**row)
+        for row in document["graph_memory"]
+    )
+    return (
+        f"Captured {document['graph_memory'][0]['captures']} times, each time on a new stream, a product in bfloat16 "
+        f"keeps in torch's allocator ({measured(document)}): {'; '.join(sizes)}. torch has a cuBLAS workspace for each "
+        "stream."
+    )
+
+
 def map_figures(document: Document) -> str:
     """The map in a sentence's words: all kinds together."""
     kinds = map_timed(document)
@@ -262,7 +288,9 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
             "Whole models",
             {"integration": models_line, "compiled": compiled_line, "train": train_line, "decode": decode_line},
         ),
+        ("Values of the operands", {"operand_values": values_line}),
         ("Host time of a call", {"host_cost": host_cost_line}),
+        ("Memory of CUDA graphs", {"graph_memory": graph_memory_line}),
         ("GPU tests", {"tests": tests_line, "tests_multi_gpu": tests_line}),
     ):
         if found := [textwrap.fill(line(documents[name]), 120) for name, line in said.items() if name in documents]:
