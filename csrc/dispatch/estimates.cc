@@ -15,9 +15,8 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // How much faster than torch the learned model has to predict a kernel to be: kLearnedMargin times the factor by which
-// the model tends to be off at such shapes, to the power of kLearnedDoubt (benchmarks/fit_model.py --check).
+// the model tends to be off at such shapes, to the power of Learned::doubted (benchmarks/fit_model.py --check).
 constexpr double kLearnedMargin = 1.02;
-constexpr double kLearnedDoubt = 0.4;
 
 // The same for int8 products, which have an analytic model alone. They have no epilogue, and torch has few kernels.
 constexpr double kInt8Margin = 1.02;
@@ -153,7 +152,7 @@ double apply_learned(const Learned& learned, const Question& question, const Con
   predictions->torch *= correction;
   features[kTorchFeatures] = static_cast<float>(std::log2(torch_us * correction / best));
   const double doubt = std::max(1.0, factor(learned.doubt, features));
-  return std::max(kLearnedMargin * std::pow(doubt, kLearnedDoubt), least_margin(question.problem, question.facts));
+  return std::max(kLearnedMargin * std::pow(doubt, learned.doubted), least_margin(question.problem, question.facts));
 }
 
 /// The times of one candidate. `product_us`: the matmul alone by the best model that there is; NaN where that model

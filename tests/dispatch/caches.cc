@@ -85,9 +85,11 @@ bool same(const Decision& x, const Decision& y) {
   return x.variant == y.variant && x.source == y.source && x.us == y.us && x.torch_us == y.torch_us;
 }
 
-/// The learned model of this CPU's vector instructions gives the numbers of plain C++, bit for bit.
-void test_vectors_compute_what_plain_code_does() {
-  const Learned& model = *learned(facts(), DType::kF16);
+/// The forests of both chips give, with this CPU's vector instructions, the numbers of plain C++, bit for bit.
+void test_vectors_compute_what_plain_code_does(int64_t dram_gbs) {
+  DeviceFacts chip = facts();
+  chip.dram_gbs = dram_gbs;
+  const Learned& model = *learned(chip, DType::kF16);
   std::mt19937 engine(3);
   for (int i = 0; i < 300; ++i) {
     float shared[kShapeFeatures];
@@ -292,7 +294,7 @@ int main(int argc, char** argv) {
   using namespace hgemm;
   test_many_threads();
   if (argc > 1 && std::strcmp(argv[1], "threads") == 0) return failures == 0 ? 0 : 1;
-  test_vectors_compute_what_plain_code_does();
+  for (int64_t dram_gbs : {4916, 3352}) test_vectors_compute_what_plain_code_does(dram_gbs);  // H200, H100
   test_a_decision_asks_for_no_memory();
   test_a_cached_decision_is_the_decision();
   test_tables_and_tuning_invalidate();

@@ -298,6 +298,32 @@ size_t asked_for_by_a_tally() {
   return asked_for - before;
 }
 
+/// Facts choose the forests, not names: of the chips with forests, the one whose memory's bandwidth is nearest.
+void test_the_forests_are_those_of_the_nearest_chip() {
+  const auto hopper = [](int sm_count, int64_t l2_bytes, int64_t dram_gbs) {
+    DeviceFacts facts;
+    CHECK(preset_facts(90, &facts));
+    facts.sm_count = sm_count, facts.l2_bytes = l2_bytes, facts.dram_gbs = dram_gbs;
+    return learned(facts, DType::kBF16);
+  };
+  constexpr int64_t kMiB = 1 << 20;
+  const Learned* const h200 = hopper(132, 60 * kMiB, 4916);
+  const Learned* const h100 = hopper(132, 50 * kMiB, 3352);
+  CHECK(h200 != nullptr && h100 != nullptr && h200 != h100);
+  CHECK(hopper(132, 60 * kMiB, 4800) == h200);  // what another driver says
+  CHECK(hopper(132, 60 * kMiB, 0) == h200);     // unknown: the chip that core/chip.cc has
+  CHECK(hopper(132, 60 * kMiB, 4900) == h200);  // GH200, 144 GB
+  CHECK(hopper(114, 50 * kMiB, 2039) == h100);  // H100 PCIe
+  CHECK(hopper(132, 60 * kMiB, 3938) == h100);  // H100 NVL
+  CHECK(hopper(132, 60 * kMiB, 4022) == h100);  // GH200, 96 GB
+  CHECK(hopper(78, 60 * kMiB, 4022) == h100);   // H20
+  CHECK(hopper(66, 25 * kMiB, 4916) == h200);   // a stream with half of the SMs
+  DeviceFacts facts;
+  CHECK(preset_facts(90, &facts));
+  CHECK(learned(facts, DType::kF16) == h200 && learned(facts, DType::kF32) == nullptr);
+  CHECK(preset_facts(80, &facts) && learned(facts, DType::kF16) == nullptr);
+}
+
 void test_a_tally_costs_the_same_whatever_was_counted() {
   const size_t fresh = asked_for_by_a_tally();
   Tally before, around;
@@ -590,6 +616,7 @@ int main() {
   test_margins();
   test_verdicts();
   test_the_learned_models_codes_never_change();
+  test_the_forests_are_those_of_the_nearest_chip();
   test_a_tally_costs_the_same_whatever_was_counted();
   test_counters_are_small_and_go_with_their_tally();
   test_plans();

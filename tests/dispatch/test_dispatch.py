@@ -9,6 +9,7 @@ import json
 import lzma
 import math
 import re
+import statistics
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 import hgemm_ops
 from hgemm_ops import _native, _tables, _variants
 from hgemm_ops._tables import Device, Entry, Table, write
+from hgemm_ops.bench import shapes
 
 pytestmark = needs_library
 
@@ -585,6 +587,43 @@ def test_choices_are_near_the_best_on_random_shapes() -> None:
         assert chosen in us, "a kernel that the model before had ruled out"
         logs.append(math.log(us[chosen] / min(us.values())))
     assert math.exp(sum(logs) / len(logs)) < 1.025
+
+
+def h100_facts() -> _native.Facts:
+    facts = _native.preset_facts(90)
+    facts.l2_bytes, facts.dram_gbs = 52428800, 3352
+    return facts
+
+
+def test_an_h100_is_decided_by_its_own_model() -> None:
+    """On shapes that the H100's trees were fitted to, choices are near the best, and nearer than by the H200's trees.
+
+    Every twentieth shape of the file is decided. Few kernels were timed for each, so the choice is among these.
+    """
+    path, names = ROOT / "benchmarks" / "results" / "h100-80gb-hbm3" / "shapes.tsv.xz", _variants.names()
+    measured = shapes.read(path)[1][::20]
+
+    def choices(facts: _native.Facts) -> list[float]:
+        """The speed over torch of each choice."""
+        speeds = []
+        for shape in measured:
+            case = shape.case
+            asked = _variants.matmul_query(
+                case.m, case.n, case.k, getattr(torch, case.dtype), case.layout, facts, case.batch
+            )
+            decision, candidates = _native.explain(asked)
+            timed = {names[c.variant]: c.predicted_us for c in candidates if c.eligible and c.variant >= 0}
+            fastest = min(timed.keys() & shape.us.keys(), key=lambda name: timed[name])
+            ours = timed[fastest] * decision.margin < decision.torch_us
+            speeds.append(shape.us["torch"] / shape.us[fastest] if ours else 1.0)
+        return speeds
+
+    best = [shape.us["torch"] / min(shape.us.values()) for shape in measured]
+    own, h200s = choices(h100_facts()), choices(_native.preset_facts(90))
+    assert statistics.geometric_mean(own) > 0.97 * statistics.geometric_mean(best)
+    assert sum(speed < 0.97 for speed in own) < 0.005 * len(own)
+    assert statistics.geometric_mean(own) > statistics.geometric_mean(h200s)
+    assert sum(speed < 0.97 for speed in own) < sum(speed < 0.97 for speed in h200s)
 
 
 def test_the_questions_of_the_learned_model() -> None:

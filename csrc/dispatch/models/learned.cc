@@ -18,10 +18,26 @@
 namespace hgemm {
 namespace {
 
-#include "dispatch/models/learned_sm90.inc"  // the build decompresses it
+// The build decompresses these files.
+namespace h200 {
+#include "dispatch/models/learned_h200.inc"
+}
+namespace h100 {
+#include "dispatch/models/learned_h100.inc"
+}
 
-/// One line for each compute capability that has a learned model.
-constexpr std::pair<int, const Learned*> kModels[] = {{90, &kLearnedSm90}};
+/// The forests of one chip, with the facts of the chip that they were fitted to.
+struct ChipModel {
+  int cc;
+  int64_t dram_gbs;
+  const Learned* learned;
+};
+
+/// Several chips of one compute capability differ most in the bandwidth of their memory. So a GPU gets the forests of
+/// the chip whose bandwidth is nearest to its own, as a ratio. An H100 with 2.0 TB/s (PCIe) or 3.9 TB/s (NVL), an H20
+/// and a GH200 with 4.0 TB/s get those of the H100 with 3.35 TB/s, and a GH200 with 4.9 TB/s those of the H200. The
+/// number of SMs and the size of L2 do not select forests, because predictions and features take them from the GPU.
+constexpr ChipModel kModels[] = {{90, 4916, &h200::kLearned}, {90, 3352, &h100::kLearned}};
 
 // cuBLAS's time depends on how well its tile fits the shape. Which tile it takes is not known, so there are features of
 // all of these.
@@ -413,11 +429,16 @@ void factors(const Forest& forest, const float* shared, const Rows& rows, int co
 #endif
 
 const Learned* learned(const DeviceFacts& facts, DType dtype) {
-  const bool is_half = dtype == DType::kF16 || dtype == DType::kBF16;
-  for (const auto& [cc, model] : kModels) {
-    if (facts.cc == cc && is_half && model->kernels.trees > 0) return model;
+  if (dtype != DType::kF16 && dtype != DType::kBF16) return nullptr;
+  const Learned* nearest = nullptr;
+  double least = 0;
+  for (const ChipModel& model : kModels) {
+    if (model.cc != facts.cc) continue;
+    const double ratio = dram_gbs(facts) / dram_gbs({.cc = model.cc, .dram_gbs = model.dram_gbs});
+    const double distance = std::max(ratio, 1 / ratio);
+    if (nearest == nullptr || distance < least) nearest = model.learned, least = distance;
   }
-  return nullptr;
+  return nearest;
 }
 
 double learned_reach(double best_us) {

@@ -93,12 +93,14 @@ void factors(const Forest& forest, const float* shared, const Rows& rows, int co
 /// The same without vector instructions that some CPUs lack.
 void plain_factors(const Forest& forest, const float* shared, const Rows& rows, int count, double* out);
 
-/// The forests of a chip.
+/// The forests of a chip, and the power of what `doubt` says that the margin over torch has (dispatch/estimates.cc).
 struct Learned {
   Forest kernels, torch, doubt;
+  double doubted;
 };
 
-/// The forests for a device and dtype; null where none were fitted.
+/// The forests for a device and dtype: of the chips with the device's compute capability those of the chip whose memory
+/// is nearest in bandwidth. Null if no chip of this compute capability has forests, or none for the dtype.
 const Learned* learned(const DeviceFacts& facts, DType dtype);
 
 /// A kernel was only measured for the model if its analytic prediction was at most this times the best prediction,
