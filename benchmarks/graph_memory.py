@@ -51,13 +51,21 @@ def keep(side: str, m: int, n: int, k: int, captures: int) -> int:
         return torch.cuda.memory_reserved() - before
 
 
-def measure(m: int, n: int, k: int) -> dict[str, Any]:
-    """The memory of both sides, in MiB."""
-    row: dict[str, Any] = {"m": m, "n": n, "k": k, "captures": CAPTURES}
-    for side in SIDES:
-        command = [sys.executable, __file__, "--side", side, "--size", f"{m}x{n}x{k}"]
-        row[f"{side}_mib"] = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 2**20
-    return row
+def measure() -> list[dict[str, Any]]:
+    """The memory of both sides in MiB, for all sizes. The processes run at the same time."""
+    running = {}
+    for m, n, k in SIZES:
+        for side in SIDES:
+            command = [sys.executable, __file__, "--side", side, "--size", f"{m}x{n}x{k}"]
+            running[m, n, k, side] = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    printed = {of: process.communicate()[0] for of, process in running.items()}
+    if failed := [of for of, process in running.items() if process.returncode != 0]:
+        raise click.ClickException(f"failed: {failed}")
+    return [
+        {"m": m, "n": n, "k": k, "captures": CAPTURES}
+        | {f"{side}_mib": int(printed[m, n, k, side]) / 2**20 for side in SIDES}
+        for m, n, k in SIZES
+    ]
 
 
 @click.command(help=__doc__)
@@ -71,7 +79,7 @@ def main(side: str | None, size: str, output: Path | None) -> None:
         m, n, k = map(int, size.split("x"))
         click.echo(keep(side, m, n, k, CAPTURES))
         return
-    rows = [measure(*sizes) for sizes in SIZES]
+    rows = measure()
     for row in rows:
         click.echo("{m}x{n}x{k}, {captures} captures: torch {torch_mib:.0f} MiB, ours {ours_mib:.0f} MiB".format(**row))
     output = output or record.path(RESULTS / record.gpu_slug(torch.cuda.get_device_name()), "graph_memory")
