@@ -241,6 +241,10 @@ def graph_memory_line(document: Document) -> str:
     )
 
 
+#: What docs/benchmarks.md says of every GPU.
+_EVERYWHERE = {"operand_values": values_line, "graph_memory": graph_memory_line}
+
+
 def map_figures(document: Document) -> str:
     """The map in a sentence's words: all kinds together."""
     kinds = map_timed(document)
@@ -336,8 +340,13 @@ def in_short(documents: Mapping[str, Document], gpu: str) -> list[str]:
         f"{newest['environment']['gpu']}{'' if known else ', for which no measured times are shipped'}, over torch: "
         f"{'; '.join(said)} ({measured(newest)}, [every row](../benchmarks/results/{gpu}/README.md))."
     )
-    lines = textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)
-    return [f"## {newest['environment']['gpu'].removeprefix('NVIDIA ')}", "", *lines, ""]
+    texts = [text, *(line(documents[name]) for name, line in _EVERYWHERE.items() if name in documents)]
+    lines = [
+        line
+        for text in texts
+        for line in (*textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False), "")
+    ]
+    return [f"## {newest['environment']['gpu'].removeprefix('NVIDIA ')}", "", *lines]
 
 
 def replace_section(text: str, section: str, begin: str = BEGIN, end: str = END) -> str:

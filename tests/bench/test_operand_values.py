@@ -27,6 +27,13 @@ def test_every_kind_of_values_is_summed_up(tmp_path: Path) -> None:
     assert line.endswith("NT 8x16x32: N(0, 1) 1.058, zeros 1.140.")
 
 
+def test_other_gpus_are_summed_up_too() -> None:
+    timed = {"value": 1.1, "low": 1.1, "high": 1.1}
+    rows = [{"values": "zeros", "m": 8, "n": 16, "k": 32, "ratio": timed}]
+    documents = {"operand_values": {"environment": ENVIRONMENT, "operand_values": rows}}
+    assert "zeros 1.100." in " ".join(tables.in_short(documents, "h100-80gb-hbm3"))
+
+
 def test_both_sides_of_graphs_are_summed_up() -> None:
     rows = [{"m": 16, "n": 32, "k": 64, "captures": 50, "torch_mib": 1126.4, "ours_mib": 98.0}]
     line = tables.graph_memory_line({"environment": ENVIRONMENT, "graph_memory": rows})
