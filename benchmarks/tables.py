@@ -324,21 +324,26 @@ def in_short(documents: Mapping[str, Document], gpu: str) -> list[str]:
     shown = [*surveys(documents).values(), *suites(documents).values()]
     shown += [documents["integration"]] if "integration" in documents else []
     newest = max(shown or documents.values(), key=lambda document: document["environment"]["date"])
-    said = []
+    said: list[tuple[str, Document]] = []
     for name, document in surveys(documents).items():
         figures = survey_figures.lines(document, by_model=False)[0]
-        said.append(f"{figures[2]} on `{name}` ({figures[1]} shapes), {figures[7]} of the choices below 0.97")
+        text = f"{figures[2]} on `{name}` ({figures[1]} shapes), {figures[7]} of the choices below 0.97"
+        said.append((text, document))
     for name, document in suites(documents).items():
-        said.append(f"{geometric_mean([ratio['value'] for _, ratio in ratios(document)]):.3f} on `{name}`")
+        speed = geometric_mean([ratio["value"] for _, ratio in ratios(document)])
+        said.append((f"{speed:.3f} on `{name}`", document))
     if "map" in documents:
-        said.append(map_figures(documents["map"]))
+        said.append((map_figures(documents["map"]), documents["map"]))
     if "integration" in documents:
         for kind, timings in models_by_kind(documents["integration"]).items():
-            said.append(f"whole models, {kind}, {geometric_mean([timing['speedup'] for timing in timings]):.3f}")
+            speed = geometric_mean([timing["speedup"] for timing in timings])
+            said.append((f"whole models, {kind}, {speed:.3f}", documents["integration"]))
+    when = measured(newest)
+    others = (f"{text} ({measured(document)})" if measured(document) != when else text for text, document in said)
     known = (ROOT / "hgemm_ops" / "tables" / f"nvidia_{gpu}.json").exists()
     text = (
         f"{newest['environment']['gpu']}{'' if known else ', for which no measured times are shipped'}, over torch: "
-        f"{'; '.join(said)} ({measured(newest)}, [every row](../benchmarks/results/{gpu}/README.md))."
+        f"{'; '.join(others)} ({when}, [every row](../benchmarks/results/{gpu}/README.md))."
     )
     texts = [text, *(line(documents[name]) for name, line in _EVERYWHERE.items() if name in documents)]
     lines = [

@@ -34,6 +34,16 @@ def test_other_gpus_are_summed_up_too() -> None:
     assert "zeros 1.100." in " ".join(tables.in_short(documents, "h100-80gb-hbm3"))
 
 
+def test_older_figures_of_other_gpus_have_their_date() -> None:
+    def suite(speed: float, date: str) -> dict[str, object]:
+        rows = [{"served_by": "x", "results": {"hgemm": {"ratio": {"value": speed, "low": speed, "high": speed}}}}]
+        return {"suite": "s", "environment": ENVIRONMENT | {"date": date}, "protocol": {}, "rows": rows}
+
+    documents = {"old": suite(1.1, "2026-11-01"), "new": suite(1.2, "2026-11-02")}
+    text = " ".join(tables.in_short(documents, "h100-80gb-hbm3"))
+    assert "1.100 on `old` (2026-11-01, csrc 01234567); 1.200 on `new` (2026-11-02, csrc 01234567, [" in text
+
+
 def test_both_sides_of_graphs_are_summed_up() -> None:
     rows = [{"m": 16, "n": 32, "k": 64, "captures": 50, "torch_mib": 1126.4, "ours_mib": 98.0}]
     line = tables.graph_memory_line({"environment": ENVIRONMENT, "graph_memory": rows})
