@@ -217,14 +217,17 @@ def errors_line(document: Document) -> str:
 
 def values_line(document: Document) -> str:
     """The lead over torch by the operands' values, for each size."""
-    by_size: dict[str, list[str]] = {}
+    by_size: dict[str, list[Document]] = {}
     for row in document["operand_values"]:
-        size = f"{row['m']}x{row['n']}x{row['k']}"
-        by_size.setdefault(size, []).append(f"{row['values']} {row['ratio']['value']:.3f}")
-    found = "; ".join(f"NT {size}: {', '.join(values)}" for size, values in by_size.items())
+        by_size.setdefault(f"{row['m']}x{row['n']}x{row['k']}", []).append(row)
+    found = []
+    for size, rows in by_size.items():
+        speeds = ", ".join(f"{row['ratio']['value']:.3f} ({row['values']})" for row in rows)
+        rates = [row["torch_tflops"] for row in rows]
+        found.append(f"NT {size} {speeds}, where torch reaches {min(rates):.0f} to {max(rates):.0f} TFLOP/s")
     return (
         f"The values decide how much power a product takes, and so how fast it runs ({measured(document)}). Speed over "
-        f"torch in bfloat16, both operands of the same kind, {found}."
+        f"torch in bfloat16, both operands of the same kind: {'; '.join(found)}."
     )
 
 

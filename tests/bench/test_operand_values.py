@@ -15,28 +15,31 @@ from hgemm_ops.bench import record
 ENVIRONMENT = {"date": "2026-11-28T12:00:00", "csrc": "0123456789abcdef", "gpu": "NVIDIA H200"}
 
 
+def interval(value: float) -> dict[str, float]:
+    return {"value": value, "low": value, "high": value}
+
+
 def test_every_kind_of_values_is_summed_up(tmp_path: Path) -> None:
     rows = [
-        {"values": values, "m": 8, "n": 16, "k": 32, "ratio": {"value": ratio, "low": ratio, "high": ratio}}
-        for values, ratio in (("N(0, 1)", 1.058), ("zeros", 1.14))
+        {"values": values, "m": 8, "n": 16, "k": 32, "torch_tflops": 600 * ratio, "ratio": interval(ratio)}
+        for values, ratio in (("N(0, 1)", 1.05), ("zeros", 1.1))
     ]
     path = tmp_path / "operand_values.json"
     record.save({"schema": record.SCHEMA, "environment": ENVIRONMENT, "operand_values": rows}, path)
     line = tables.values_line(record.load(path))
     assert "2026-11-28, csrc 01234567" in line
-    assert line.endswith("NT 8x16x32: N(0, 1) 1.058, zeros 1.140.")
+    assert line.endswith("NT 8x16x32 1.050 (N(0, 1)), 1.100 (zeros), where torch reaches 630 to 660 TFLOP/s.")
 
 
 def test_other_gpus_are_summed_up_too() -> None:
-    timed = {"value": 1.1, "low": 1.1, "high": 1.1}
-    rows = [{"values": "zeros", "m": 8, "n": 16, "k": 32, "ratio": timed}]
+    rows = [{"values": "zeros", "m": 8, "n": 16, "k": 32, "torch_tflops": 600.0, "ratio": interval(1.1)}]
     documents = {"operand_values": {"environment": ENVIRONMENT, "operand_values": rows}}
-    assert "zeros 1.100." in " ".join(tables.in_short(documents, "h100-80gb-hbm3"))
+    assert "1.100 (zeros)" in " ".join(tables.in_short(documents, "h100-80gb-hbm3"))
 
 
 def test_older_figures_of_other_gpus_have_their_date() -> None:
     def suite(speed: float, date: str) -> dict[str, object]:
-        rows = [{"served_by": "x", "results": {"hgemm": {"ratio": {"value": speed, "low": speed, "high": speed}}}}]
+        rows = [{"served_by": "x", "results": {"hgemm": {"ratio": interval(speed)}}}]
         return {"suite": "s", "environment": ENVIRONMENT | {"date": date}, "protocol": {}, "rows": rows}
 
     documents = {"old": suite(1.1, "2026-11-01"), "new": suite(1.2, "2026-11-02")}
