@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "core/launch.cuh"
+#include "ptx/approx.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/dependent_launch.cuh"
 #include "ptx/smem_addr.cuh"
@@ -83,33 +84,73 @@ __device__ __forceinline__ uint32_t value_of_rank(const uint32_t* x, uint32_t ra
   return __float_as_uint(ptx::cluster_load_4(ptx::cluster_map(ptx::smem_addr(x), rank)));
 }
 
+/// What a thread has seen of a row. Most of this is computed with float32 instructions, of which an SM issues twice as
+/// many as of those for integers. Real and imaginary parts have largest and smallest elements of their own.
+template <bool kComplex>
+struct Seen {
+  static constexpr int kParts = kComplex ? 2 : 1;
+  float largest[kParts] = {}, smallest[kParts] = {};  // with their signs; never below, and never above, 0
+  float terms = 0;                                    // nonzero elements; a denormal one may count as a part of one
+  uint32_t bottom = ~0u;  // the smallest magnitude of a nonzero element, as bits: times 2, less 1
+
+  __device__ __forceinline__ void add(const float (&x)[kLaneK]) {
+#pragma unroll
+    for (int i = 0; i < kLaneK; ++i) {
+      const int part = i % kParts;
+      largest[part] = ptx::max_or_nan(largest[part], x[i]);
+      smallest[part] = fminf(smallest[part], x[i]);
+      terms += __saturatef(fabsf(x[i]) * 0x1p127f);
+      bottom = min(bottom, __float_as_uint(x[i]) * 2 - 1);
+    }
+  }
+  /// The largest magnitude, as bits. That of NaN is above all others.
+  __device__ __forceinline__ uint32_t top() const {
+    float most = 0;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      most = ptx::max_or_nan(most, ptx::max_or_nan(largest[part], -smallest[part]));
+    }
+    return __float_as_uint(most) & 0x7fffffff;
+  }
+  __device__ __forceinline__ uint32_t signs() const {
+    uint32_t of_parts = 0;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const uint32_t sign = (largest[part] > 0 ? kPositive : 0) | (smallest[part] < 0 ? kNegative : 0);
+      of_parts |= sign << part * kOfImaginary;
+    }
+    return of_parts;
+  }
+};
+
 /// Writes the planes of a thread's elements of a row.
 template <bool kComplex>
 __device__ __forceinline__ void split_scaled(const ScaledOperand& o, const float (&x)[kLaneK], float factor,
                                              int64_t matrix, int row, int k) {
-  __align__(16) __half planes[kTwoPlanes][kLaneK];
+  if (k >= o.source.ld) return;
+  __half2 planes[kTwoPlanes][kLaneK / 2];
 #pragma unroll
-  for (int i = 0; i < kLaneK; ++i) {
-    const float y = x[i] * factor;
-    planes[0][i] = __float2half_rn(y);
-    const float high = __half2float(planes[0][i]);
-    planes[1][i] = __float2half_rn((y - high) * static_cast<float>(1 << kLowBits));
+  for (int i = 0; i < kLaneK; i += 2) {
+    const float y[2] = {x[i] * factor, x[i + 1] * factor};
+    const __half2 pair = __floats2half2_rn(y[0], y[1]);
+    const float2 high = __half22float2(pair);
+    constexpr auto kUnit = static_cast<float>(1 << kLowBits);
+    planes[0][i / 2] = pair;
+    planes[1][i / 2] = __floats2half2_rn((y[0] - high.x) * kUnit, (y[1] - high.y) * kUnit);
   }
-  if (k < o.source.ld) {
-    const int64_t rows = plane_rows(o.source);
-    __half* to = o.planes + matrix * kTwoPlanes * rows * o.source.ld + k;
+  const int64_t rows = plane_rows(o.source);
+  __half* to = o.planes + matrix * kTwoPlanes * rows * o.source.ld + k;
 #pragma unroll
-    for (int plane = 0; plane < kTwoPlanes; ++plane, to += rows * o.source.ld) {
-      uint4 bits;
-      memcpy(&bits, planes[plane], sizeof(bits));
-      write_plane<kComplex>(o.source, to, row, bits);
-    }
+  for (int plane = 0; plane < kTwoPlanes; ++plane, to += rows * o.source.ld) {
+    uint4 bits;
+    memcpy(&bits, planes[plane], sizeof(bits));
+    write_plane<kComplex>(o.source, to, row, bits);
   }
 }
 
 template <bool kComplex>
-__global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_constant__ ScaledParams p) {
-  __shared__ Tile32 tile;
+__global__ void __launch_bounds__(kSplitThreads, 3) scaled_kernel(const __grid_constant__ ScaledParams p) {
+  __shared__ SharedPiece shared;
   __shared__ uint32_t most[kSplitRows], least[kSplitRows], terms[kSplitRows], signs[kSplitRows];
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
@@ -130,14 +171,10 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
   const auto load = [&](int piece) {
 #pragma unroll
     for (int h = 0; h < kHeld; ++h) {
-      if (piece + h < last) load_piece<kComplex>(o.source, at, piece + h, tile, x[h]);
+      if (piece + h < last) load_piece<kComplex>(o.source, at, piece + h, shared, x[h]);
     }
   };
-  // Of this thread's elements of each row: the largest magnitude, the smallest one less 1 (as bits; zeros do not
-  // count), the number of nonzero elements, and their signs.
-  uint32_t top[kRowsOfWarp] = {}, bottom[kRowsOfWarp], count[kRowsOfWarp] = {}, sign[kRowsOfWarp] = {};
-#pragma unroll
-  for (int r = 0; r < kRowsOfWarp; ++r) bottom[r] = ~0u;
+  Seen<kComplex> seen[kRowsOfWarp];
 #pragma unroll 1
   for (int piece = first; piece < last; piece += kHeld) {
     load(piece);
@@ -145,26 +182,17 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
     for (int h = 0; h < kHeld; ++h) {
       if (piece + h >= last) break;
 #pragma unroll
-      for (int r = 0; r < kRowsOfWarp; ++r) {
-#pragma unroll
-        for (int i = 0; i < kLaneK; ++i) {
-          const uint32_t magnitude = __float_as_uint(x[h][r][i]) & 0x7fffffff;
-          top[r] = max(top[r], magnitude);
-          bottom[r] = min(bottom[r], magnitude - 1);
-          count[r] += magnitude != 0;
-          const uint32_t of_x = x[h][r][i] > 0 ? kPositive : x[h][r][i] < 0 ? kNegative : 0;
-          sign[r] |= of_x << (kComplex && i % 2 != 0 ? kOfImaginary : 0);
-        }
-      }
+      for (int r = 0; r < kRowsOfWarp; ++r) seen[r].add(x[h][r]);
     }
   }
 #pragma unroll
   for (int r = 0; r < kRowsOfWarp; ++r) {
     const int row = warp * kRowsOfWarp + r;
-    const uint32_t of_top = __reduce_max_sync(~0u, top[r]), of_bottom = __reduce_min_sync(~0u, bottom[r]);
-    const uint32_t of_count = __reduce_add_sync(~0u, count[r]);
-    const uint32_t of_sign = __reduce_or_sync(~0u, sign[r]);
-    if (lane == 0) most[row] = of_top, least[row] = of_bottom, terms[row] = of_count, signs[row] = of_sign;
+    const uint32_t of_top = __reduce_max_sync(~0u, seen[r].top());
+    const uint32_t of_bottom = __reduce_min_sync(~0u, seen[r].bottom);
+    const uint32_t of_terms = __reduce_add_sync(~0u, static_cast<uint32_t>(seen[r].terms));
+    const uint32_t of_signs = __reduce_or_sync(~0u, seen[r].signs());
+    if (lane == 0) most[row] = of_top, least[row] = of_bottom, terms[row] = of_terms, signs[row] = of_signs;
   }
   ptx::cluster_sync();
   int exponent[kRowsOfWarp];
@@ -179,7 +207,7 @@ __global__ void __launch_bounds__(kSplitThreads, 2) scaled_kernel(const __grid_c
     const bool is_never = all_most != 0 && (of_most < kLeastExponent || of_most > kMostExponent);
     exponent[r] = all_most == 0 || is_never ? 0 : kTop - of_most;
     if (rank == 0) {
-      const uint32_t all_least = __reduce_min_sync(~0u, of_rank(least, ~0u)) + 1;
+      const uint32_t all_least = (__reduce_min_sync(~0u, of_rank(least, ~0u)) + 1) / 2;
       const uint32_t all_terms = __reduce_add_sync(~0u, of_rank(terms, 0));
       const uint32_t all_signs = __reduce_or_sync(~0u, of_rank(signs, 0));
       const bool is_small = all_most != 0 && static_cast<int>(all_least >> 23) - 127 + exponent[r] < kSmallest;

@@ -72,7 +72,7 @@ __device__ __forceinline__ void split_row(const SplitOperand& o, const float (&x
 
 template <bool kComplex>
 __global__ void __launch_bounds__(kSplitThreads) split_kernel(const __grid_constant__ SplitParams p) {
-  __shared__ Tile32 tile;
+  __shared__ SharedPiece shared;
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   if (p.failed != nullptr && *static_cast<const volatile unsigned*>(p.failed) == 0) return;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kSplitThreads) split_kernel(const __grid_const
     const uint32_t row_block = o.by_pieces.quotient(id), piece = id - row_block * o.by_pieces.divisor();
     const RowBlock at = row_block_at(o.source, row_block);
     float x[kRowsOfWarp][kLaneK];
-    load_piece<kComplex>(o.source, at, static_cast<int>(piece), tile, x);
+    load_piece<kComplex>(o.source, at, static_cast<int>(piece), shared, x);
 #pragma unroll
     for (int r = 0; r < kRowsOfWarp; ++r) {
       const int row = warp * kRowsOfWarp + r;

@@ -7,6 +7,8 @@
 #include <cstdint>
 
 #include "core/fast_divisor.h"
+#include "ptx/cp_async.cuh"
+#include "ptx/smem_addr.cuh"
 #include "tile/split_planes.h"
 
 namespace hgemm::tile::split {
@@ -64,12 +66,18 @@ __device__ __forceinline__ RowBlock row_block_at(const Source& o, uint32_t row_b
   return {matrix, row0, min(o.rows - row0, kSplitRows), o.x + outer * o.batch[0] + inner * o.batch[1] + row0 * o.row};
 }
 
-using Tile32 = float[kSplitRows][kPiece + 1];
+/// A segment of K of 32 rows in shared memory, for operands whose rows are neighbours in memory: lines of all rows for
+/// each k, or for each complex k. A line is stored in chunks of 16 bytes.
+struct alignas(128) SharedPiece {
+  float4 chunks[kSplitRows * kPiece / 4];
+};
 
-/// The position of k in a row of the shared tile, which is used for operands whose rows are neighbours in memory. Each
-/// group of eight k is permuted, so that elements that the lanes of a warp read together lie in different banks.
-__device__ __forceinline__ int place_of(int k) {
-  return (k & ~7) | ((k ^ k >> 5) & 7);
+/// Where a line has its chunk number `chunk`. The chunks that eight lanes of a warp read together, of the lines of
+/// different lanes, lie in different banks.
+template <bool kComplex>
+__device__ __forceinline__ int chunk_at(int line, int chunk) {
+  constexpr int kChunks = kComplex ? kSplitRows / 2 : kSplitRows / 4, kLinesOfLane = kComplex ? kLaneK / 2 : kLaneK;
+  return line * kChunks + (chunk ^ (line / kLinesOfLane & 7));
 }
 
 /// The rows of a plane.
@@ -95,9 +103,45 @@ __device__ __forceinline__ void write_plane(const Source& o, T* first, int row, 
   *reinterpret_cast<uint4*>(first + int64_t{row} * o.ld) = bits;
 }
 
+/// Copies a segment of K of operands whose rows are neighbours in memory to `shared`. `src` is where the segment has
+/// row 0, `ks` its length. Elements outside of the operand are zero.
+template <bool kComplex>
+__device__ __forceinline__ void copy_piece(const Source& o, const float* src, int rows, int ks, SharedPiece& shared) {
+  constexpr int kReals = kComplex ? 2 : 1;  // of an element
+  constexpr int kOfChunk = 4 / kReals, kChunks = kSplitRows / kOfChunk, kLines = kPiece / kReals;
+  const int64_t line_stride = kReals * o.k_stride;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (o.wide && o.row == kReals) {
+    const int chunk = threadIdx.x % kChunks;
+    const int bytes = min(max(rows - chunk * kOfChunk, 0), kOfChunk) * kReals * static_cast<int>(sizeof(float));
+    const float* from = src + threadIdx.x / kChunks * line_stride + chunk * 4;
+    const uint32_t to = ptx::smem_addr(shared.chunks);
+#pragma unroll
+    for (int first = 0; first < kLines; first += kSplitThreads / kChunks) {
+      const int line = first + static_cast<int>(threadIdx.x) / kChunks;
+      ptx::cp_async_part_16(to + chunk_at<kComplex>(line, chunk) * 16, from, line * kReals < ks ? bytes : 0);
+      from += kSplitThreads / kChunks * line_stride;
+    }
+    ptx::cp_async_wait_all();
+    return;
+  }
+  float* const to = reinterpret_cast<float*>(shared.chunks);
+#pragma unroll 8
+  for (int line = warp; line < kLines; line += kSplitWarps) {
+    float* const at = to + chunk_at<kComplex>(line, lane / kOfChunk) * 4 + lane % kOfChunk * kReals;
+    const float* const from = src + lane * o.row + line * line_stride;
+    const bool inside = line * kReals < ks && lane < rows;
+    if constexpr (kComplex) {
+      *reinterpret_cast<float2*>(at) = inside ? *reinterpret_cast<const float2*>(from) : make_float2(0.0f, 0.0f);
+    } else {
+      *at = inside ? *from : 0.0f;
+    }
+  }
+}
+
 /// Reads segment `piece` of the rows. Elements outside of the operand are zero. All threads of the block call it.
 template <bool kComplex>
-__device__ __forceinline__ void load_piece(const Source& o, const RowBlock& at, int piece, Tile32& tile,
+__device__ __forceinline__ void load_piece(const Source& o, const RowBlock& at, int piece, SharedPiece& shared,
                                            float (&x)[kRowsOfWarp][kLaneK]) {
   const int k0 = piece * kPiece, ks = min(o.k - k0, kPiece);
   const float* const src = at.x + k0 * o.k_stride;
@@ -118,26 +162,25 @@ __device__ __forceinline__ void load_piece(const Source& o, const RowBlock& at, 
     }
     return;
   }
-  __syncthreads();  // until the last segment has been read from the tile
+  __syncthreads();  // until the last segment has been read from `shared`
+  copy_piece<kComplex>(o, src, at.rows, ks, shared);
+  __syncthreads();
   if constexpr (kComplex) {
-#pragma unroll 8
-    for (int k = 2 * warp; k < kPiece; k += 2 * kSplitWarps) {
-      float2 z = {0.0f, 0.0f};
-      if (k < ks && lane < at.rows) z = *reinterpret_cast<const float2*>(src + lane * o.row + k * o.k_stride);
-      tile[lane][place_of(k)] = z.x;
-      tile[lane][place_of(k + 1)] = z.y;
+#pragma unroll
+    for (int i = 0; i < kLaneK; i += 2) {
+#pragma unroll
+      for (int r = 0; r < kRowsOfWarp; r += 2) {
+        const float4 v = shared.chunks[chunk_at<true>((lane * kLaneK + i) / 2, (warp * kRowsOfWarp + r) / 2)];
+        x[r][i] = v.x, x[r][i + 1] = v.y, x[r + 1][i] = v.z, x[r + 1][i + 1] = v.w;
+      }
     }
   } else {
-#pragma unroll 8
-    for (int k = warp; k < kPiece; k += kSplitWarps) {
-      tile[lane][place_of(k)] = k < ks && lane < at.rows ? src[lane * o.row + k * o.k_stride] : 0.0f;
+    static_assert(kRowsOfWarp == 4);
+#pragma unroll
+    for (int i = 0; i < kLaneK; ++i) {
+      const float4 v = shared.chunks[chunk_at<false>(lane * kLaneK + i, warp)];
+      x[0][i] = v.x, x[1][i] = v.y, x[2][i] = v.z, x[3][i] = v.w;
     }
-  }
-  __syncthreads();
-#pragma unroll
-  for (int r = 0; r < kRowsOfWarp; ++r) {
-#pragma unroll
-    for (int i = 0; i < kLaneK; ++i) x[r][i] = tile[warp * kRowsOfWarp + r][place_of(lane * kLaneK + i)];
   }
 }
 

@@ -24,8 +24,11 @@ struct Config {
   static constexpr int kEmptyArrivals = kConsumerThreads / 32 * CM;  // of each consumer warp, in each block
   static constexpr int kStageBytesA = kPlanes * BM * kPlane, kStageBytesB = kPlanes * BN * kPlane;
   static constexpr int kStageBytes = kStageBytesA + kStageBytesB;
-  static constexpr int kScratchAt = (STAGES * kStageBytes + 2 * STAGES * 8 + 15) / 16 * 16;  // staging of the epilogue
-  static constexpr int kSmemBytes = kScratchAt + 8 * 8 * 40 * 4;
+  // Each consumer warp's Scales (tile/split_scaled.cuh), and then its results on their way to D.
+  static constexpr int kScratchBytes =
+      kScales ? 2 * tile::split::kTermsOfRows * int{sizeof(tile::split::Scale)} : 8 * 40 * 4;
+  static constexpr int kScratchAt = (STAGES * kStageBytes + 2 * STAGES * 8 + 15) / 16 * 16;
+  static constexpr int kSmemBytes = kScratchAt + kConsumerThreads / 32 * kScratchBytes;
   static_assert(BN % 64 == 0 && BN <= 128, "sums and accumulators share a consumer's registers");
   static_assert(CM <= 2 && BN / CM % 8 == 0);
   static_assert(kSmemBytes <= 232448);

@@ -388,11 +388,16 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
     ptx::grid_dependency_wait();
     if (has_nothing_to_do<Config>(p)) return;
     const int group = warp / 4;
-    float* const scratch = reinterpret_cast<float*>(bytes + Config::kScratchAt + warp * split::kScratchBytes);
+    unsigned char* const scratch = bytes + Config::kScratchAt + warp * Config::kScratchBytes;
+    split::Scales* const scales = reinterpret_cast<split::Scales*>(scratch);
     if (group == 1) ptx::barrier_arrive(kMathOrder, Config::kConsumerThreads);
     for (uint32_t unit = blockIdx.x / Config::CM; unit < p.units; unit += gridDim.x / Config::CM) {
       Sums<Config> sums;
       sums.clear();
+      const Piece piece = piece_at(p, unit);
+      const split::Work work = work_at<Config>(p, piece.tiles);
+      const split::Place first{work.m0 + warp * 16, work.n0};
+      if constexpr (Config::kScales) split::fetch_scales(p.scaled_a, p.scaled_b, p.product, work, first, scales);
       const int steps = steps_of<Config>(p, unit).count;
       for (int step = 0; step < steps; ++step, ring.advance()) {
         if (step % kCarrySteps == kCarrySteps - 1) sums.carry();
@@ -408,16 +413,13 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
         }
       }
       sums.finish();
-      const Piece piece = piece_at(p, unit);
       if (unit >= p.whole && !add_slices<Config>(p, piece, warp, sums)) continue;
-      const split::Work work = work_at<Config>(p, piece.tiles);
-      const split::Place first{work.m0 + warp * 16, work.n0};
       if constexpr (Config::kScales) {
-        split::scale_back<Config::BN>(p.scaled_a, p.scaled_b, p.product, work, first, sums.high, p.failed);
+        split::scale_back<Config::BN>(p.scaled_a, p.scaled_b, p.product, work, first, *scales, sums.high, p.failed);
       } else {
         split::mend_if_needed<Config::BN>(p.product, work, first, sums.high);
       }
-      split::emit<Config::BN>(p.product, work, first, sums.high, scratch);
+      split::emit<Config::BN>(p.product, work, first, sums.high, reinterpret_cast<float*>(scratch));
     }
     if (group == 0) ptx::barrier_sync(kMathOrder, Config::kConsumerThreads);
   }
