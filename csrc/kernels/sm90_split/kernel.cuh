@@ -87,6 +87,7 @@
 #include "tile/ring.cuh"
 #include "tile/split_product.cuh"
 #include "tile/split_scaled.cuh"
+#include "tile/split_sums.cuh"
 #include "tile/triangle.h"
 
 namespace hgemm::sm90_split {
@@ -242,19 +243,12 @@ __device__ __forceinline__ void multiply(float (&acc)[Config::BN / 2], const Ope
   }
 }
 
-/// A consumer thread's part of a tile, as `high` + `low` / kLowUnit. `low` takes what is too small to change `high`.
-/// The tensor core adds all plane products but the first to `low`. Each is at most 2^-8 of the first, so the tensor
-/// core's truncation of `low` does not show.
+/// A consumer thread's part of a tile.
 template <class Config>
-struct Sums {
-  static constexpr int kCount = Config::BN / 2;
-  static constexpr float kLowUnit = Config::kScales ? 1 << split::kLowBits : 1;
-  float high[kCount], low[kCount];
+struct Sums : split::TwoSums<Config::BN / 2, Config::kScales ? split::kLowBits : 0> {
+  using Base = split::TwoSums<Config::BN / 2, Config::kScales ? split::kLowBits : 0>;
+  using Base::high, Base::low, Base::kCount, Base::kLowUnit;
 
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) high[i] = low[i] = 0;
-  }
   /// Adds the plane products of a stage. `hand_over` is called when only the wgmma of the last pairs of planes are left
   /// to be started, so that the other warpgroup is ready when they are.
   template <class HandOver>
@@ -268,23 +262,7 @@ struct Sums {
     hand_over();
     multiply<Config, kPairs - 1, kPairs>(low, at, false);
     ptx::wgmma_commit();
-    ptx::wgmma_wait<1>();
-    ptx::wgmma_pin(x);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) split::add_keeping_rest(high[i], x[i]);
-    ptx::wgmma_wait<0>();
-    ptx::wgmma_pin(low);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) low[i] = fmaf(x[i], kLowUnit, low[i]);
-  }
-  /// Moves what it can from `low` to `high`. Called every kCarrySteps stages, so that `low` stays small.
-  __device__ __forceinline__ void carry() {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      float x = low[i] / kLowUnit;
-      split::carry(high[i], x);
-      low[i] = x * kLowUnit;
-    }
+    this->add_products(x);
   }
   /// Leaves the sum in `high`, after the last stage.
   ///

@@ -73,6 +73,7 @@
 #include "tile/epilogue.cuh"
 #include "tile/ring.cuh"
 #include "tile/split_product.cuh"
+#include "tile/split_sums.cuh"
 
 namespace hgemm::sm90_split_skinny {
 
@@ -255,16 +256,11 @@ __device__ __forceinline__ void find_tiny_rows(uint32_t stage_w, const Least& le
   }
 }
 
-/// A consumer thread's part of a tile, as `high` + `low`. `low` takes what is too small to change `high`.
+/// A consumer thread's part of a tile.
 template <class Traits>
-struct Sums {
-  static constexpr int kCount = Traits::COLS / 2;
-  float high[kCount], low[kCount];
-
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) high[i] = low[i] = 0;
-  }
+struct Sums : split::TwoSums<Traits::COLS / 2> {
+  using Base = split::TwoSums<Traits::COLS / 2>;
+  using Base::high, Base::low, Base::kCount;
 
   /// Adds the products of a stage: its part of W, and its planes of x. The warpgroup takes its turn at the tensor cores
   /// for each 16 k, and hands over when all but the last wgmma have been started.
@@ -281,7 +277,7 @@ struct Sums {
       const auto plane = [&](int i) { return ptx::wgmma_advance(of_x, i * Traits::kPlaneBytes + step * 32); };
       // W is split before the turn begins. Without a branch between them ptxas would move the first splitting behind
       // it.
-      if (step == 0 && carries) carry();
+      if (step == 0 && carries) this->carry();
       ptx::barrier_sync(kMathOrder + group, Traits::kConsumerThreads);
       ptx::wgmma_fence();
       ptx::wgmma_bf16_a<Traits::COLS>(x, w[step][0], plane(0), step > 0);
@@ -294,20 +290,7 @@ struct Sums {
       ptx::wgmma_bf16_a<Traits::COLS>(low, w[step][0], plane(1), 1);
       ptx::wgmma_commit();
     }
-    ptx::wgmma_wait<1>();
-    ptx::wgmma_pin(x);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) split::add_keeping_rest(high[i], x[i]);
-    ptx::wgmma_wait<0>();
-    ptx::wgmma_pin(low);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) low[i] += x[i];
-  }
-
-  /// Moves what it can from `low` to `high`. Called every kCarrySteps stages, so that `low` stays small.
-  __device__ __forceinline__ void carry() {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) split::carry(high[i], low[i]);
+    this->add_products(x);
   }
 
   /// Leaves the sums in `high`, after the last stage: NaN in rows that are poisoned.

@@ -1,0 +1,44 @@
+// Sums of kernels that multiply planes by wgmma (sm_90a), in two float32 registers each.
+#pragma once
+
+#include "ptx/wgmma.cuh"
+#include "tile/split_product.cuh"
+
+namespace hgemm::tile::split {
+
+/// A thread's sums, as `high` + `low` / kLowUnit. `low` takes what is too small to change `high`. The tensor core adds
+/// all plane products but the first to `low`. Each is at most 2^-8 of the first, so the tensor core's truncation of
+/// `low` does not show.
+template <int COUNT, int LOW_BITS = 0>
+struct TwoSums {
+  static constexpr int kCount = COUNT;
+  static constexpr float kLowUnit = 1 << LOW_BITS;
+  float high[kCount], low[kCount];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) high[i] = low[i] = 0;
+  }
+  /// Adds `x` to the sums. The last but one group of wgmma writes x, and the last one adds to `low`.
+  __device__ __forceinline__ void add_products(float (&x)[kCount]) {
+    ptx::wgmma_wait<1>();
+    ptx::wgmma_pin(x);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) add_keeping_rest(high[i], x[i]);
+    ptx::wgmma_wait<0>();
+    ptx::wgmma_pin(low);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) low[i] = LOW_BITS == 0 ? low[i] + x[i] : fmaf(x[i], kLowUnit, low[i]);
+  }
+  /// Moves what it can from `low` to `high`, so that `low` stays small.
+  __device__ __forceinline__ void carry() {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      float x = low[i] / kLowUnit;
+      split::carry(high[i], x);
+      low[i] = x * kLowUnit;
+    }
+  }
+};
+
+}  // namespace hgemm::tile::split
