@@ -208,6 +208,23 @@ def test_kernels_of_a_family_give_the_same_bits(family: str) -> None:
         assert all(torch.equal(first, other) for other in others)
 
 
+@pytest.mark.parametrize("offset", [0, 1], ids=["rows on 16 bytes", "rows off 16 bytes"])
+@pytest.mark.parametrize("variant", [p for p in _ALL if p.values[0].family != "sm90_split_skinny"])
+def test_the_memory_order_of_operands_does_not_show(variant: VariantInfo, offset: int) -> None:
+    """The planes, and so the bits of the results, are the same in all four layouts."""
+
+    def placed(x: Tensor) -> Tensor:
+        rows, cols = x.shape
+        view = torch.full((rows + 1, cols + 4 + offset), POISON, device="cuda")[1:, offset : offset + cols]
+        return view.copy_(x)
+
+    a, b = normal(300, 700), normal(700, 260)
+    expected = hgemm.mm(a, b, variant=variant.id)
+    for x in (placed(a), placed(a.t()).t()):
+        for y in (placed(b), placed(b.t()).t()):
+            assert torch.equal(hgemm.mm(x, y, variant=variant.id), expected), (x.stride(), y.stride())
+
+
 @OF_SIX
 def test_rows_do_not_depend_on_others(variant: VariantInfo) -> None:
     """Neither on their values, which may be NaN, nor on how many there are."""
