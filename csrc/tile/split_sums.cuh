@@ -19,13 +19,15 @@ struct TwoSums {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) high[i] = low[i] = 0;
   }
-  /// Adds `x` to the sums. The last but one group of wgmma writes x, and the last one adds to `low`.
-  __device__ __forceinline__ void add_products(float (&x)[kCount]) {
-    ptx::wgmma_wait<1>();
+  /// Adds the products of the first planes, which the tensor core has written to `x`. It leaves there what the
+  /// roundings lose.
+  __device__ __forceinline__ void add_first(float (&x)[kCount]) {
     ptx::wgmma_pin(x);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) add_keeping_rest(high[i], x[i]);
-    ptx::wgmma_wait<0>();
+  }
+  /// Adds what add_first() has left, when the tensor core has added all other products to `low`.
+  __device__ __forceinline__ void add_rest(const float (&x)[kCount]) {
     ptx::wgmma_pin(low);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) low[i] = LOW_BITS == 0 ? low[i] + x[i] : fmaf(x[i], kLowUnit, low[i]);

@@ -38,10 +38,10 @@
 //                                            warp has read the stage                  at its end, for every stage
 //
 //   named barrier     threads                who arrives                              who waits
-//   kMathOrder + g    kConsumerThreads       warpgroup 1 - g, once it has started     warpgroup g, before it starts the
-//                                            most wgmma of a stage; warpgroup 1       wgmma of a stage; warpgroup 0
-//                                            also once at first, so that              also once at its end
-//                                            warpgroup 0 begins
+//   kMathOrder + g    kConsumerThreads       warpgroup 1 - g, when the tensor cores   warpgroup g, before it starts the
+//                                            have only its last pair of planes of     wgmma of a stage; warpgroup 0
+//                                            the stage left; warpgroup 1 also once    also once at its end
+//                                            at first, so that warpgroup 0 begins
 //
 //   All threads of the cluster, or of a block without one, meet once, when the mbarriers are made.
 //
@@ -58,9 +58,12 @@
 //     wait for the kernel that makes the planes; leave if there is nothing to do
 //     warpgroup 1: arrive at kMathOrder
 //     for each work tile (or slice of one):
+//       over two planes: start to copy the scales of the tile's rows and columns to shared memory
 //       for each stage of K: wait full
-//                            wait kMathOrder + g; start wgmma; arrive at kMathOrder + 1 - g before the last of them
-//                            wait for wgmma and add up; release the stage
+//                            wait kMathOrder + g; start wgmma
+//                            wait for the products of the first planes and add them up
+//                            wait for all but the last pair of planes; arrive at kMathOrder + 1 - g
+//                            wait for the last pair and add up what is left; release the stage
 //       a slice: store the sums; if this warp is the last of its part of the tile, add up all slices,
 //                otherwise go on to the next work tile
 //       compute again the elements that three planes cannot represent, or scale back the sums over two and check them
@@ -249,8 +252,9 @@ struct Sums : split::TwoSums<Config::BN / 2, Config::kScales ? split::kLowBits :
   using Base = split::TwoSums<Config::BN / 2, Config::kScales ? split::kLowBits : 0>;
   using Base::high, Base::low, Base::kCount, Base::kLowUnit;
 
-  /// Adds the plane products of a stage. `hand_over` is called when only the wgmma of the last pairs of planes are left
-  /// to be started, so that the other warpgroup is ready when they are.
+  /// Adds the plane products of a stage. `hand_over` is called when the tensor cores have only those of the last pair
+  /// of planes left, so that the other warpgroup's wgmma follow without a gap. If both warpgroups had wgmma in flight
+  /// all the time, they would end together, and the tensor cores would wait while both add.
   template <class HandOver>
   __device__ __forceinline__ void add(const Operands& at, const HandOver& hand_over) {
     constexpr int kPairs = Pairs<Config::kPlanes>::kCount;
@@ -259,10 +263,15 @@ struct Sums : split::TwoSums<Config::BN / 2, Config::kScales ? split::kLowBits :
     multiply<Config, 0, 1>(x, at, true);
     ptx::wgmma_commit();
     multiply<Config, 1, kPairs - 1>(low, at, false);
-    hand_over();
+    ptx::wgmma_commit();
     multiply<Config, kPairs - 1, kPairs>(low, at, false);
     ptx::wgmma_commit();
-    this->add_products(x);
+    ptx::wgmma_wait<2>();
+    this->add_first(x);
+    ptx::wgmma_wait<1>();
+    hand_over();
+    ptx::wgmma_wait<0>();
+    this->add_rest(x);
   }
   /// Leaves the sum in `high`, after the last stage.
   ///

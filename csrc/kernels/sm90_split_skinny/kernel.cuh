@@ -290,7 +290,10 @@ struct Sums : split::TwoSums<Traits::COLS / 2> {
       ptx::wgmma_bf16_a<Traits::COLS>(low, w[step][0], plane(1), 1);
       ptx::wgmma_commit();
     }
-    this->add_products(x);
+    ptx::wgmma_wait<1>();
+    this->add_first(x);
+    ptx::wgmma_wait<0>();
+    this->add_rest(x);
   }
 
   /// Leaves the sums in `high`, after the last stage: NaN in rows that are poisoned.
