@@ -24,7 +24,7 @@ struct Kernel {
 constexpr std::tuple kKernels{
     Kernel<Config<128, 2, 2>>{.rate = 0.98},
     Kernel<Config<64, 3, 1>>{.rate = 0.85},
-    Kernel<Config<128, 3, 2, 2>>{.rate = 0.90},
+    Kernel<Config<128, 3, 2, 2>>{.rate = 0.75},
     Kernel<Config<64, 4, 1, 2>>{.rate = 0.62},
 };
 

@@ -25,7 +25,7 @@ using sm90_split::Schedule;
 constexpr double kStartUs = 2.5;       // both launches, first barriers, first stages
 constexpr double kBatchUs = 4.0;       // more in a batch, for both launches together
 constexpr double kSplitShare = 0.90;   // share of the read bandwidth that making three planes reaches
-constexpr double kScaledShare = 0.66;  // the same of two planes, from 2048 x 2048 on
+constexpr double kScaledShare = 0.60;  // the same of two planes, from 2048 x 2048 on, in all memory orders
 constexpr double kColumnUs = 0.027;    // per column of a tile: the last wait, the epilogue, the stores
 constexpr double kPartUs = 9.0;        // per wave of slices: a new start, the sums to the workspace
 constexpr double kSumUs = 2.0;         // per slice: what the last block of a tile reads
