@@ -9,17 +9,24 @@ kernel that was chosen, and the error against float64 over the norm of the resul
 that of the memory traffic at the bandwidth of a copy (the weights of the experts that have tokens, the tokens and the
 result), and that of the operations at the speed of one product of 8192 x 8192 x 8192 in torch.
 
+With ``--kernels`` the chosen kernel and its neighbours in the list are timed by name, whoever was chosen, and ``us`` of
+a row has their times. What the dispatcher would have gained or lost by another choice can then be computed from the
+file.
+
 Writes ``results/<gpu>/grouped.json.xz``.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
+import random
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +35,16 @@ import click
 import torch
 from torch import Tensor
 
-from hgemm_ops import use_custom_gemm
+import hgemm_ops
+from hgemm_ops import _native, use_custom_gemm
 from hgemm_ops.bench import record, runner
 
 RESULTS = Path(__file__).parent / "results"
 ROUNDS = 5
 ROTATION_BYTES = 300_000_000  # past the L2
+_GROWTH = 1 << 29  # elements
+_MOST_RESERVED = 16e9  # bytes that torch's allocator keeps from one case to the next
+_PART = 128  # rows of an expert's result that are compared with float64
 
 #: Experts, experts of a token, hidden size, size of an expert. A model with /8 is one GPU's share of the experts of
 #: eight, with the tokens of all.
@@ -95,57 +106,82 @@ class Case:
         return torch.bincount(drawn, minlength=experts).tolist()
 
 
-Call = Callable[[], Tensor]
+#: A product of one set of operands. The argument is a grouped kernel's index; None is aten::_grouped_mm.
+Call = Callable[[int | None], Tensor]
 
 
-def calls_of(case: Case, rows: Sequence[int]) -> tuple[list[Call], Callable[[Tensor], float]]:
-    """One call for each set of operands, and a function that returns the error of the first one's result.
+_values: dict[tuple[torch.dtype, int], Tensor] = {}
 
-    The sets differ in their weights, or in which experts have tokens.
+
+def tensor(shape: Sequence[int], dtype: torch.dtype, seed: int, first: int = 0) -> Tensor:
+    """A tensor of random numbers, from number ``first`` of those of ``seed`` on. All cases share their memory."""
+    last = first + math.prod(shape)
+    held = _values.get((dtype, seed))
+    if held is None or held.numel() < last:
+        _values.pop((dtype, seed), None)
+        generator = torch.Generator("cuda").manual_seed(seed)
+        count = -(-last // _GROWTH) * _GROWTH
+        held = _values[dtype, seed] = torch.randn(count, device="cuda", dtype=dtype, generator=generator)
+    return held[first:last].view(shape)
+
+
+def product(a: Tensor, b: Tensor, offs: Tensor) -> Call:
+    def call(kernel: int | None) -> Tensor:
+        if kernel is None:
+            return torch._grouped_mm(a, b, offs=offs)
+        return torch.ops.hgemm.grouped_mm(a, b, offs, variant=kernel)  # type: ignore[no-any-return]
+
+    return call
+
+
+def error_of(out: Tensor, exact: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """The error of parts of a result over their norm, each beside its value in float64."""
+    squares, norm = 0.0, 0.0
+    for part, value in exact:
+        squares += ((part.double() - value).norm() ** 2).item()
+        norm += (value.norm() ** 2).item()
+    return (squares / norm) ** 0.5
+
+
+def calls_of(case: Case, rows: Sequence[int]) -> tuple[list[Call], Callable[[Tensor], float], tuple[Tensor, Tensor]]:
+    """One call for each set of operands, a function that returns the error of the first one's result, and its operands.
+
+    The sets differ in their weights, or in which experts have tokens. The error is that of a part of four experts'
+    results.
     """
     dtype = getattr(torch, case.dtype)
     (n, k), total, experts = case.sizes, sum(rows), case.experts
     touched = [i for i, count in enumerate(rows) if count]
     copies = 1 if case.layer == "gradient" else max(1, min(4, ROTATION_BYTES // (2 * experts * n * k)))
     shifts = [i * max(1, len(touched)) % experts for i in range(max(1, min(8, experts // max(1, len(touched)))))]
+    firsts = [0, *itertools.accumulate(rows)]
 
     def ends(shift: int) -> Tensor:
         counts = torch.tensor(rows, device="cuda").roll(shift)
         return torch.cumsum(counts, 0, dtype=torch.int32)
 
-    x = torch.randn(total, k, device="cuda", dtype=dtype)
+    x = tensor((total, k), dtype, 1)
     if case.layer == "gradient":
-        d = torch.randn(total, n, device="cuda", dtype=dtype)
-        offs = ends(0)
+        d = tensor((total, n), dtype, 2)
 
         def error_of_gradient(out: Tensor) -> float:
-            first, squares, norm = 0, 0.0, 0.0
-            for expert, count in enumerate(rows):
-                if expert in touched[:4]:
-                    exact = d[first : first + count].double().t() @ x[first : first + count].double()
-                    squares += ((out[expert].double() - exact).norm() ** 2).item()
-                    norm += (exact.norm() ** 2).item()
-                first += count
-            return (squares / norm) ** 0.5
+            parts = [(expert, slice(firsts[expert], firsts[expert + 1])) for expert in touched[:4]]
+            return error_of(
+                out, ((out[expert, :_PART], d[of, :_PART].double().t() @ x[of].double()) for expert, of in parts)
+            )
 
-        return [lambda: torch._grouped_mm(d.t(), x, offs=offs)], error_of_gradient
+        return [product(d.t(), x, ends(0))], error_of_gradient, (d.t(), x)
 
-    weights = [torch.randn(experts, n, k, device="cuda", dtype=dtype).mT for _ in range(copies)]
-
-    def call(w: Tensor, offs: Tensor) -> Call:
-        return lambda: torch._grouped_mm(x, w, offs=offs)
+    weights = [tensor((experts, n, k), dtype, 2, i * experts * n * k).mT for i in range(copies)]
 
     def error(out: Tensor) -> float:
-        first, squares, norm = 0, 0.0, 0.0
-        for expert, count in enumerate(rows):
-            if expert in touched[:4]:
-                exact = x[first : first + count].double() @ weights[0][expert].double()
-                squares += ((out[first : first + count].double() - exact).norm() ** 2).item()
-                norm += (exact.norm() ** 2).item()
-            first += count
-        return (squares / norm) ** 0.5
+        parts = [
+            (expert, slice(max(firsts[expert], firsts[expert + 1] - _PART), firsts[expert + 1]))
+            for expert in touched[:4]
+        ]
+        return error_of(out, ((out[of], x[of].double() @ weights[0][expert].double()) for expert, of in parts))
 
-    return [call(w, ends(shift)) for shift, w in itertools.product(shifts, weights)], error
+    return [product(x, w, ends(shift)) for shift, w in itertools.product(shifts, weights)], error, (x, weights[0])
 
 
 def bound_us(case: Case, rows: Sequence[int], gbps: float, tflops: float) -> float:
@@ -154,56 +190,69 @@ def bound_us(case: Case, rows: Sequence[int], gbps: float, tflops: float) -> flo
     return max(2 * (matrices * n * k + total * (n + k)) / gbps * 1e-3, 2 * total * n * k / tflops * 1e-6)
 
 
-def measure(case: Case, gbps: float, tflops: float) -> dict[str, Any]:
-    """Times one case, and checks both results."""
+def neighbours(chosen: str, of_rows: bool) -> list[str]:
+    """The kernels for Hopper beside the chosen one in the list; all of them if that is torch."""
+    names = [name for name in _native.grouped_names() if name.startswith("sm90") and ("_k_" not in name) == of_rows]
+    if chosen not in names:
+        return names
+    at = names.index(chosen)
+    return names[max(0, at - 1) : at + 2]
+
+
+def measure(case: Case, gbps: float, tflops: float, by_kernel: bool = False) -> dict[str, Any]:
+    """Times one case, and checks the results of torch and of the dispatcher's choice."""
     rows = case.rows()
-    calls, error_of = calls_of(case, rows)
+    calls, error, operands = calls_of(case, rows)
     bound = bound_us(case, rows, gbps, tflops)
     launches = len(calls) * max(1, min(8, int(200 / bound / len(calls)) + 1))
     captures = case.dtype == "bfloat16"  # torch's loop over the groups of other dtypes waits for the device
-    stream, kernel = torch.cuda.Stream(), "torch"
+    stream = torch.cuda.Stream()
+    chosen = hgemm_ops.explain_grouped(*operands, groups=case.experts).chosen
+    kernels = neighbours(chosen, case.layer != "gradient") if by_kernel else []
     runs: dict[str, Callable[[], None]] = {}
     errors: dict[str, float] = {}
 
-    def side_of(side: str) -> AbstractContextManager[Any]:
-        return use_custom_gemm() if side == "ours" else nullcontext()
-
     def run(side: str) -> None:
-        with side_of(side):
+        kernel = _native.grouped_names().index(side) if side in kernels else None
+        with use_custom_gemm() if side == "ours" else nullcontext():
             for i in range(launches):
-                calls[i % len(calls)]()
+                calls[i % len(calls)](kernel)
 
     for side in ("torch", "ours"):
-        with torch.cuda.stream(stream), side_of(side) as report:
-            errors[side] = error_of(calls[0]())
-        stream.synchronize()
+        with torch.cuda.stream(stream), use_custom_gemm() if side == "ours" else nullcontext() as report:
+            errors[side] = error(calls[0](None))
         if report is not None:
-            kernel = ",".join(sorted({row.variant for row in report.rows if row.op == "grouped"}))
-        if captures or side == "ours":
+            assert {row.variant for row in report.rows if row.op == "grouped"} == {chosen}, (case, chosen)
+    stream.synchronize()
+    sides = ["torch", *kernels] if by_kernel else ["torch", "ours"]
+    for side in sides:
+        if captures or side != "torch":
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=stream):
                 run(side)
             runs[side] = graph.replay
         else:
-            runs[side] = lambda: run("torch")
+            runs[side] = functools.partial(run, side)
     assert errors["ours"] <= 2 * errors["torch"] + 2 * torch.finfo(getattr(torch, case.dtype)).eps, (case, errors)
     for replay in runs.values():
         replay()
     torch.cuda.synchronize()
-    us: dict[str, list[float]] = {"torch": [], "ours": []}
-    for turn in range(ROUNDS):
-        for side in ("torch", "ours") if turn % 2 == 0 else ("ours", "torch"):
+    us: dict[str, list[float]] = {side: [] for side in sides}
+    for turn in range(ROUNDS if bound < 1000 else ROUNDS // 2 + 1):
+        for side in sides if turn % 2 == 0 else sides[::-1]:
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             runs[side]()
             end.record()
             end.synchronize()
             us[side].append(start.elapsed_time(end) * 1e3 / launches)
-    ratio = statistics.median(t / o for t, o in zip(us["torch"], us["ours"], strict=True))
+    speeds = {side: statistics.median(t / o for t, o in zip(us["torch"], of, strict=True)) for side, of in us.items()}
+    torch_us, ours = statistics.median(us["torch"]), chosen if by_kernel else "ours"
     n, k = case.sizes
     sizes = {"experts": case.experts, "n": n, "k": k, "rows": sum(rows), "touched": sum(count > 0 for count in rows)}
-    times = {"bound": bound, **{side: statistics.median(of) for side, of in us.items()}, "ratio": ratio}
-    return {**asdict(case), **sizes, **times, "kernel": kernel, "errors": errors}
+    times = {"bound": bound, "torch": torch_us, "ours": torch_us / speeds[ours], "ratio": speeds[ours]}
+    more = {"us": {name: torch_us / speeds[name] for name in kernels}} if by_kernel else {}
+    return {**asdict(case), **sizes, **times, "kernel": chosen, "errors": errors, **more}
 
 
 def line_of(row: dict[str, Any]) -> str:
@@ -259,7 +308,8 @@ def listed(text: str | None, every: Sequence[Any]) -> list[Any]:
 @click.option("--tokens", help="Numbers of tokens.  [default: powers of two from 1 to 16384]")
 @click.option("--spreads", help=f"Some of {', '.join(SPREADS)}.  [default: all]")
 @click.option("--dtype", type=click.Choice(["bfloat16", "float16"]), default="bfloat16", show_default=True)
-@click.option("--seconds", type=float, help="Start no case after so long.")
+@click.option("--seconds", type=float, help="Start no case after so long. The cases are then in a random order.")
+@click.option("--kernels", is_flag=True, help="Time the kernels beside the chosen one, too.")
 @click.option("--verbose", is_flag=True, help="Print every row.")
 @click.option("--output", type=click.Path(path_type=Path), help="The result file.")
 def main(
@@ -269,13 +319,18 @@ def main(
     spreads: str | None,
     dtype: str,
     seconds: float | None,
+    kernels: bool,
     verbose: bool,
     output: Path | None,
 ) -> None:
     torch.manual_seed(0)
-    cases = itertools.product(
-        listed(models, list(MODELS)), listed(layers, LAYERS), listed(tokens, TOKENS), listed(spreads, SPREADS)
+    cases = list(
+        itertools.product(
+            listed(models, list(MODELS)), listed(layers, LAYERS), listed(tokens, TOKENS), listed(spreads, SPREADS)
+        )
     )
+    if seconds is not None:
+        random.Random(0).shuffle(cases)
     output = output or record.path(RESULTS / record.gpu_slug(torch.cuda.get_device_name()), "grouped")
     gbps, tflops, start = runner.copy_gbps(), dense_tflops(), time.monotonic()
     click.echo(f"copy {gbps:.0f} GB/s, dense {tflops:.0f} TFLOP/s")
@@ -283,10 +338,11 @@ def main(
     for model, layer, count, spread in cases:
         if seconds is not None and time.monotonic() > start + seconds:
             break
-        rows.append(measure(Case(model, layer, count, spread, dtype), gbps, tflops))
+        rows.append(measure(Case(model, layer, count, spread, dtype), gbps, tflops, kernels))
         if verbose:
             click.echo(line_of(rows[-1]))
-        torch.cuda.empty_cache()
+        if torch.cuda.memory_reserved() > _MOST_RESERVED:
+            torch.cuda.empty_cache()
     for line in summary(rows):
         click.echo(line)
     record.save(record.document(grouped={"copy_gbps": gbps, "dense_tflops": tflops, "rows": rows}), output)

@@ -356,6 +356,8 @@ def main(names: list[str]) -> None:
             run_grouped_in_place(index, name)
         elif major == 9:
             run_grouped(index, name)
+        else:
+            print(f"{name}: needs sm_90")
     torch.cuda.synchronize()
 
 

@@ -16,7 +16,7 @@ from helpers import ACCUMULATION, assert_close_to_torch
 from torch import Tensor
 
 import hgemm_ops
-from benchmarks import sanitize, stress_products, stress_runtime
+from benchmarks import sanitize, stress_grouped, stress_products, stress_runtime
 from hgemm_ops import _library
 
 CPU = torch.device("cpu")
@@ -131,6 +131,47 @@ def test_infinities_must_be_torchs() -> None:
     assert stress_products.excess(theirs.clone(), exact, theirs, noise) == 0
     for other in (-math.inf, math.nan, 65504.0):
         assert stress_products.excess(torch.tensor([[other]]).half(), exact, theirs, noise) == math.inf
+
+
+# ---- Rows of grouped products
+
+
+def test_a_row_that_depends_on_its_company_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = stress_grouped.Trial(
+        dtype="float32",
+        n=16,
+        k=24,
+        columns_first=True,
+        kept=[3, 0, 5, 2],
+        before=[[1, 0, 2, 0], [0, 4, 0, 1]],
+        after=[[0, 3, 0, 1], [2, 0, 7, 0]],
+    )
+
+    def by_rows(x: Tensor, w: Tensor, offs: Tensor) -> Tensor:
+        groups = torch.searchsorted(offs, torch.arange(len(x)), right=True)
+        return torch.stack([(row.double() @ w[group].double()).float() for row, group in zip(x, groups, strict=True)])
+
+    def by_company(x: Tensor, w: Tensor, offs: Tensor) -> Tensor:
+        out = by_rows(x, w, offs)
+        out[int(offs[1]) : int(offs[2]), 7] += len(x) * 1e-3  # of the third expert alone
+        return out
+
+    differing = []
+    for grouped_mm in (by_rows, by_company):
+        monkeypatch.setattr(torch, "_grouped_mm", lambda x, w, offs, by=grouped_mm: by(x, w, offs))
+        differing.append(stress_grouped.rows_that_differ(trial, torch.Generator().manual_seed(0))[0])
+    assert differing == [0, 5]
+
+
+def test_trials_of_a_seed_are_the_same_and_reach_every_kind() -> None:
+    first, second = ([stress_grouped.draw(random.Random(7)) for _ in range(2)] for _ in range(2))
+    assert first == second
+    rng = random.Random(0)
+    drawn = [stress_grouped.draw(rng) for _ in range(200)]
+    assert {trial.dtype for trial in drawn} == set(stress_grouped.DTYPES)
+    assert {trial.columns_first for trial in drawn} == {False, True}
+    assert any(0 in trial.kept for trial in drawn)
+    assert sum(map(sum, (trial.kept for trial in drawn))) > 200_000
 
 
 # ---- Long runs
