@@ -43,6 +43,12 @@ template <class Traits, bool = Traits::kIsInt8>
 class Epilogue {
   using T = typename Traits::T;
   using Halves = sm90_wgmma::Halves<Traits>;
+  /// Maps the subtiles of a Gated kernel's results to D.
+  struct HalfAsWide {
+    static constexpr int BN = Traits::BN / 2;
+    static constexpr bool kEdged = false;
+  };
+  using Stored = sm90_wgmma::Halves<std::conditional_t<Traits::kGated && !Traits::kSwapped, HalfAsWide, Traits>>;
   static constexpr int kLine = 128;  // bytes of a row of the staging buffer
   static constexpr int kHalves = Traits::kHalves;
   // C is brought into L2 during the main loop, and loaded one subtile ahead, where the accumulators leave registers for
@@ -92,6 +98,12 @@ class Epilogue {
   /// the tile's first 64. With `defer` all subtiles but the first may be left to send_deferred().
   template <class Acc>
   __device__ __forceinline__ void store(const Acc& acc, int row0, const Work& work, bool defer) {
+    if constexpr (Traits::kGated) {
+      return Traits::kSwapped ? store_gated_columns(acc, row0, work) : store_gated(acc, row0, work);
+    }
+    if constexpr (Traits::kGrouped) {
+      if (p_.finish == Finish::kAny) return store_finished(acc, row0, work);
+    }
     if constexpr (Traits::kSwapped || Traits::kGrouped || Traits::kGroupsK) {
       return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
     }
@@ -264,6 +276,80 @@ class Epilogue {
     }
   }
 
+  /// Grouped: act(v + bias of the group), either of which may be absent. The loop is not unrolled, because its body is
+  /// long.
+  template <class Acc>
+  __device__ __forceinline__ void store_finished(const Acc& acc, int row0, const Work& work) {
+    const T* const bias = static_cast<const T*>(p_.epilogue.bias);
+    const int columns = Traits::kSwapped ? p_.m : p_.n;
+#pragma unroll 1
+    for (int half = 0; half < kHalves; ++half) {
+      float v[16];
+      Halves::template take<0, kHalves>(v, acc, half);
+      if (bias != nullptr) {
+        const T* const of_group = bias + static_cast<int64_t>(work.inner) * columns;
+        const int first = Traits::kSwapped ? Halves::row_of(half, row0, work) + lane_ / 4 : lane_col(half, work);
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          const int column = first + (Traits::kSwapped ? i / 2 % 2 * 8 : i / 4 * 8 + i % 2);
+          v[i] += to_float(of_group[min(column, columns - 1)]);
+        }
+      }
+      activate(v, p_.epilogue.act);
+      pack(packed_[0], v);
+      send<false>(packed_[0], half, row0, work);
+    }
+  }
+
+  /// Gated: act(gate) * up. Of each 16 columns of the accumulators, the first eight are the gate's, the others up's.
+  /// Two subtiles become one.
+  template <class Acc>
+  __device__ __forceinline__ void store_gated(const Acc& acc, int row0, const Work& work) {
+    Work stored = work;
+    stored.n0 /= 2;
+#pragma unroll 1
+    for (int half = 0; half < kHalves / 2; ++half) {
+      float v[16], up[16];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float both[16];
+        Halves::template take<0, kHalves>(both, acc, 2 * half + i);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          v[8 * i + j] = both[j / 4 * 8 + j % 4];
+          up[8 * i + j] = both[j / 4 * 8 + 4 + j % 4];
+        }
+      }
+      activate(v, p_.epilogue.act);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) v[i] *= up[i];
+      pack(packed_[0], v);
+      send<false>(packed_[0], half, row0, stored);
+    }
+  }
+  /// Gated with SwapAB: the rows of the accumulators are columns of D, eight of the gate before eight of up, and a
+  /// thread has one of each. The results are few, and are stored as they are.
+  template <class Acc>
+  __device__ __forceinline__ void store_gated_columns(const Acc& acc, int row0, const Work& work) {
+    const int column = row0 / 2 + lane_ / 4;
+    T* const d = static_cast<T*>(p_.epilogue.d) + column;
+#pragma unroll 1
+    for (int half = 0; half < kHalves; ++half) {
+      float v[16];
+      Halves::template take<0, kHalves>(v, acc, half);
+      float gate[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) gate[i] = v[i];
+      activate(gate, p_.epilogue.act);
+      const int row = Halves::col_of(half, work) + lane_ % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int at = row + i / 2 * 8 + i % 2, from = i / 2 * 4 + i % 2;
+        if (at < work.row_end && column < p_.m) d[at * p_.epilogue.ldd] = from_float<T>(gate[from] * v[from + 2]);
+      }
+    }
+  }
+
   /// v = act(alpha * v + beta * C + bias). The argument of act is stored to pre_activation, if the caller asked for it.
   /// `c`: from load_c().
   __device__ __forceinline__ void finish(float (&v)[16], uint32_t bias, const uint32_t (&c)[8], int half, int row0,
@@ -286,7 +372,10 @@ class Epilogue {
       add_unaligned_bias(v, half, work);
     }
     if (e.pre_activation != nullptr) write(e.pre_activation, v, half, row0, work);
-    switch (e.act) {  // one loop per activation: the choice is made once, not per element
+    activate(v, e.act);
+  }
+  static __device__ __forceinline__ void activate(float (&v)[16], Activation act) {
+    switch (act) {  // one loop per activation: the choice is made once, not per element
       case Activation::kRelu: return activate<Activation::kRelu>(v);
       case Activation::kGelu: return activate<Activation::kGelu>(v);
       case Activation::kGeluTanh: return activate<Activation::kGeluTanh>(v);
@@ -404,7 +493,7 @@ class Epilogue {
     if (half % 2 == 0) await_buffer();
     stage(packed, half);
     if (half % 2 == 0) return;
-    const int row = Halves::row_of(half, row0, work), col = Halves::piece_col(half, work);
+    const int row = Stored::row_of(half, row0, work), col = Stored::piece_col(half, work);
     if constexpr (Traits::kGrouped) {
       if (work.row_end - row < 16) {
         __syncwarp();
