@@ -1,19 +1,15 @@
 """The functions ``hgemm_ops.grouped_mm`` and ``hgemm_ops.grouped_mm_gated``: the experts of a mixture of experts."""
 
 import functools
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function
 
 from hgemm_ops import _native
 from hgemm_ops._api import _require_activation, _require_types
 from hgemm_ops.ops import activation as _activation
 from hgemm_ops.ops.aten import require, require_out_dtype
-from hgemm_ops.ops.autograd import has_tangent
-from hgemm_ops.ops.grouped import arranged
+from hgemm_ops.ops.grouped import arranged, rows_of_groups
 
 __all__ = ["grouped_mm", "grouped_mm_gated"]
 
@@ -83,6 +79,9 @@ def grouped_mm(
             bias.dtype == x.dtype or torch.is_autocast_enabled(x.device.type),
             f"hgemm_ops.grouped_mm: bias must have the dtype of x, got {bias.dtype} and {x.dtype}",
         )
+    if (bias is not None or act) and out_dtype in (None, _dtype(x)) and offs is not None and _is_linear(x, w):
+        bias = None if bias is None else bias.contiguous()
+        return _linear(x, w, offs, bias, act, False, _resolve(variant))
     y = _product(x, w, offs, out_dtype, _resolve(variant))
     if bias is not None:
         bias = bias.to(y.dtype)
@@ -121,11 +120,28 @@ def grouped_mm_gated(
         w.dim() == 3 and w.size(2) % 2 == 0,
         f"hgemm_ops.grouped_mm_gated: w {tuple(w.shape)} must be 3-D with an even number of columns",
     )
+    if offs is not None and w.size(2) % 16 == 0 and _is_linear(x, w):
+        return _linear(x, w, offs, None, act, True, _resolve(variant))
     both = _product(x, w, offs, None, _resolve(variant))
     # Compiled code computes the gate itself, in the kernel of what comes after it.
     if both.dim() == 2 and both.is_contiguous() and not torch.compiler.is_compiling():
         return torch.ops.hgemm.gate.default(both, act)
     return _activation.gate(both, act)
+
+
+def _is_linear(x: Tensor, w: Tensor) -> bool:
+    """Whether ``hgemm::grouped_linear`` takes the operands. Compiled code adds and activates in kernels of its own."""
+    dtypes = (torch.float16, torch.bfloat16, torch.float32)
+    is_taken = x.is_cuda and x.dim() == 2 and w.dim() == 3 and _dtype(x) == _dtype(w) and _dtype(x) in dtypes
+    return is_taken and not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
+
+
+def _linear(x: Tensor, w: Tensor, offs: Tensor, bias: Tensor | None, act: int, gated: bool, variant: int) -> Tensor:
+    def product(x: Tensor, w: Tensor, offs: Tensor | None) -> Tensor:
+        return torch.ops.hgemm.grouped_linear.default(x, w, offs, bias, act, gated, variant=variant)
+
+    x, w = (t.to(_dtype(t)) for t in (x, w))
+    return arranged(product, x, w, offs)
 
 
 def _product(x: Tensor, w: Tensor, offs: Tensor | None, out_dtype: torch.dtype | None, variant: int) -> Tensor:
@@ -162,39 +178,3 @@ def _dtype(t: Tensor) -> torch.dtype:
     kind = t.device.type
     casts = torch.is_autocast_enabled(kind) and t.is_floating_point() and t.dtype != torch.float64
     return torch.get_autocast_dtype(kind) if casts else t.dtype
-
-
-# ---- A value for each group, and for each row
-
-
-def rows_of_groups(values: Tensor, offs: Tensor, rows: int) -> Tensor:
-    """Returns the values (groups, n) by row: (rows, n), zero behind the last end. The host does not read ``offs``."""
-    if not torch.compiler.is_compiling() and (torch._C._are_functorch_transforms_active() or has_tangent(values)):
-        return _rows_of_groups(values, offs, rows)  # torch can transform its own functions
-    return _RowsOfGroups.apply(values, offs, rows)  # type: ignore[no-untyped-call]
-
-
-def _rows_of_groups(values: Tensor, offs: Tensor, rows: int) -> Tensor:
-    index = torch.arange(rows, dtype=offs.dtype, device=offs.device)
-    with_zeros = F.pad(values, (0, 0, 0, 1))  # one more group, for the rows behind the last end
-    return with_zeros.index_select(0, torch.searchsorted(offs, index, right=True))
-
-
-class _RowsOfGroups(Function):
-    """Its gradient is a grouped product: a sum in float32, in the same order each time, and without atomics."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, offs: Tensor, rows: int) -> Tensor:
-        ctx.save_for_backward(offs)
-        return _rows_of_groups(values, offs, rows)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return sums_of_groups(grad, *ctx.saved_tensors), None, None
-
-
-def sums_of_groups(values: Tensor, offs: Tensor) -> Tensor:
-    """Returns the sums of the rows (rows, n) of each group: (groups, n). The host does not read ``offs``."""
-    # Eight equal rows have a stride of 16 bytes or a multiple of it, which every kernel takes.
-    ones = values.new_ones(values.size(0), 8).mT
-    return torch.ops.hgemm.grouped_mm.default(ones, values, offs)[:, 0]

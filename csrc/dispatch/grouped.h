@@ -39,11 +39,14 @@ struct GroupedRequest {
   const TensorView* offs = nullptr;  // its dtype has no meaning
   bool offs_is_int32 = true;
   bool offs_is_elsewhere = false;  // on another device than the operands
-  int ordinal = 0;                 // of the CUDA device
-  Stream stream = nullptr;         // that the kernel will run on
-  int variant = kAuto;             // an index into the list of grouped kernels, kTorch, or kAuto
-  bool allows_tf32 = false;        // torch may compute a float32 product in TF32, or the caller does not know
-  bool as_torch = false;           // what torch refuses is left to torch, so that it raises its error
+  const void* bias = nullptr;      // (groups, columns), in the first form alone; null: none
+  Activation act = Activation::kNone;
+  bool gated = false;        // act(gate) * up, where gate and up are the halves of the columns
+  int ordinal = 0;           // of the CUDA device
+  Stream stream = nullptr;   // that the kernel will run on
+  int variant = kAuto;       // an index into the list of grouped kernels, kTorch, or kAuto
+  bool allows_tf32 = false;  // torch may compute a float32 product in TF32, or the caller does not know
+  bool as_torch = false;     // what torch refuses is left to torch, so that it raises its error
   bool in_backward = false;
   HgemmLeft left = HGEMM_LEFT_NOT;  // why the door leaves the call to torch, where it does
 };
@@ -87,6 +90,10 @@ struct GroupedPlan {
   /// transpose if `groups` is not 0, and of b's transpose if `job.is_transposed`; the other one is of b. If
   /// `job.is_transposed`, the kernel computes the transpose of the result, which is to be copied.
   bool copies_a = false, copies_b = false;
+
+  /// The kernel applies the request's bias and activation, or its gate, which then has halved `columns`. Otherwise the
+  /// door applies them to the result.
+  bool finishes = false;
 };
 
 /// Fills `plan`, which must be newly constructed, and returns its outcome. kInvalid: the sizes do not fit, which torch

@@ -46,7 +46,45 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// One thread per eight consecutive columns of a row of d. `wide`: d and the bias may be accessed 16 bytes at a time.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    finish_groups(T* d, int64_t rows, int64_t n, int64_t pitch, const int32_t* ends, int64_t groups, const T* bias,
+                  Activation act, bool wide) {
+  const int64_t parts = (n + kPerThread - 1) / kPerThread, stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t id = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; id < rows * parts; id += stride) {
+    const int64_t row = id / parts, i = (id - row * parts) * kPerThread;
+    int64_t group = 0, high = groups;  // the first group whose end is behind the row
+    while (group < high) {
+      const int64_t middle = (group + high) / 2;
+      if (ends[middle] > row) {
+        high = middle;
+      } else {
+        group = middle + 1;
+      }
+    }
+    if (group == groups) continue;
+    const tile::Span span{0, static_cast<int>(min(n - i, static_cast<int64_t>(kPerThread)))};
+    T* const at = d + row * pitch + i;
+    float v[kPerThread] = {};
+    tile::add_scaled(v, at, 1, span, wide, 1.0f);
+    if (bias != nullptr) tile::add_scaled(v, bias + group * n + i, 1, span, wide, 1.0f);
+#pragma unroll
+    for (float& value : v) value = tile::activate(value, act);
+    tile::store(at, v, span, wide);
+  }
+}
+
 constexpr int64_t kMaxBlocks = 1 << 16;
+
+template <class T>
+cudaError_t launch_finish(void* d, int64_t rows, int64_t n, int64_t pitch, const int32_t* ends, int64_t groups,
+                          const void* bias, Activation act, cudaStream_t stream) {
+  const int64_t blocks = (rows * ((n + kPerThread - 1) / kPerThread) + kThreads - 1) / kThreads;
+  const bool wide = tile::aligned16(d) && tile::aligned16(bias) && n % kPerThread == 0 && pitch % kPerThread == 0;
+  return enqueue(finish_groups<T>, static_cast<unsigned>(std::min(blocks, kMaxBlocks)), kThreads, 0, stream,
+                 static_cast<T*>(d), rows, n, pitch, ends, groups, static_cast<const T*>(bias), act, wide);
+}
 
 template <class T>
 cudaError_t launch_gate(const void* x, void* y, int64_t rows, int64_t n, Activation act, cudaStream_t stream) {
@@ -84,6 +122,18 @@ Status launch_gate(const void* x, void* y, int64_t rows, int64_t n, DType dtype,
     case DType::kF16: return launch_gate<__half>(x, y, rows, n, act, s);
     case DType::kBF16: return launch_gate<__nv_bfloat16>(x, y, rows, n, act, s);
     case DType::kF32: return launch_gate<float>(x, y, rows, n, act, s);
+  }
+  return cudaErrorInvalidValue;
+}
+
+Status launch_finish_groups(void* d, int64_t rows, int64_t n, int64_t pitch, const int32_t* ends, int64_t groups,
+                            const void* bias, DType dtype, Activation act, Stream stream) {
+  if (rows == 0 || n == 0) return cudaSuccess;
+  const auto s = static_cast<cudaStream_t>(stream);
+  switch (dtype) {
+    case DType::kF16: return launch_finish<__half>(d, rows, n, pitch, ends, groups, bias, act, s);
+    case DType::kBF16: return launch_finish<__nv_bfloat16>(d, rows, n, pitch, ends, groups, bias, act, s);
+    case DType::kF32: return launch_finish<float>(d, rows, n, pitch, ends, groups, bias, act, s);
   }
   return cudaErrorInvalidValue;
 }

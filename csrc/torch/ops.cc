@@ -415,6 +415,9 @@ struct GroupedCall {
   Tensor a, b, offs;                 // offs may be empty
   std::optional<int32_t> out_dtype;  // torch's code of a dtype
   int64_t variant = kAuto;
+  Tensor bias;      // grouped_linear: may be empty
+  int64_t act = 0;  // grouped_linear
+  bool gated = false;
 
   int32_t result_dtype() const { return out_dtype.value_or(a.dtype); }
 };
@@ -495,7 +498,9 @@ bool may_start_anywhere(const GroupedCall& call) {
   return by_columns || (by_rows && a.strides[1] != 1) || (by_k && (a.strides[1] == 1 || b.strides[1] != 1));
 }
 
-Handle run_grouped(GroupedCall call) {
+/// Computes a grouped product. `finishes`, if it is not null, receives whether the call's bias, activation and gate
+/// have been applied.
+Handle run_grouped(GroupedCall& call, bool* finishes = nullptr) {
   const auto refuse = [](const std::string& message) { fail("hgemm::grouped_mm: " + message); };
   if (!(call.a.device == call.b.device)) {
     refuse("a (" + text_of_device(call.a.device) + ") and b (" + text_of_device(call.b.device) +
@@ -519,6 +524,9 @@ Handle run_grouped(GroupedCall call) {
                 .offs = call.offs ? &call.offs.view : nullptr,
                 .offs_is_int32 = call.offs && call.offs.dtype == aoti_torch_dtype_int32(),
                 .offs_is_elsewhere = call.offs && !(call.offs.device == call.a.device),
+                .bias = call.bias ? call.bias.view.data : nullptr,
+                .act = static_cast<Activation>(call.act),
+                .gated = call.gated,
                 .ordinal = call.a.device.index,
                 .stream = current_stream(call.a.device),
                 .variant = static_cast<int>(call.variant),
@@ -555,6 +563,7 @@ Handle run_grouped(GroupedCall call) {
     fail(std::string("CUDA out of memory. hgemm: no memory for the result or the copies of operands of ") +
          grouped_kernel(plan.job.kernel).name);
   }
+  if (finishes != nullptr) *finishes = plan.finishes;
   // The first dimension is left out where the result has two.
   const int64_t sizes[] = {plan.groups, plan.rows, plan.columns}, strides[] = {plan.rows * plan.pitch, plan.pitch, 1};
   const int first = plan.groups == 0;
@@ -579,7 +588,66 @@ void grouped_mm(StableIValue* stack, uint64_t, uint64_t) {
   call.offs = arguments.optional_tensor();
   call.out_dtype = arguments.take<std::optional<int32_t>>();
   call.variant = arguments.take<std::optional<int64_t>>().value_or(kAuto);
-  stack[0] = give(run_grouped(std::move(call)));
+  stack[0] = give(run_grouped(call));
+}
+
+/// Applies bias and activation, or the gate, to the result of a grouped product, in a pass of its own.
+Handle finish_grouped(const GroupedCall& call, DType dtype, Handle result) {
+  const OnDevice on_device(call.a.device);
+  Tensor y = inspect(std::move(result));
+  const int64_t rows = y.view.sizes[0], n = y.view.sizes[1], sizes[] = {rows, n / 2};
+  void* const data = mutable_data(y.handle.get());
+  const auto act = static_cast<Activation>(call.act);
+  const Stream stream = current_stream(call.a.device);
+  Status status = 0;
+  if (call.gated) {
+    Handle gated = empty_contiguous(2, sizes, y.dtype, call.a.device);
+    status = launch_gate(data, data_of(gated), rows, n / 2, dtype, act, stream);
+    y.handle = std::move(gated);
+  } else if (call.bias || act != Activation::kNone) {
+    status = launch_finish_groups(data, rows, n, y.view.strides[0], static_cast<const int32_t*>(call.offs.view.data),
+                                  call.b.view.sizes[0], call.bias ? call.bias.view.data : nullptr, dtype, act, stream);
+  }
+  if (status != 0) fail(std::string("hgemm::grouped_linear: the epilogue failed to launch: ") + status_string(status));
+  return std::move(y.handle);
+}
+
+/// hgemm::grouped_linear. Where the kernel of the product does not apply bias, activation or gate, another one follows.
+void grouped_linear(StableIValue* stack, uint64_t, uint64_t) {
+  Arguments arguments(stack);
+  GroupedCall call;
+  call.a = arguments.tensor();
+  call.b = arguments.tensor();
+  call.offs = arguments.tensor();
+  call.bias = arguments.optional_tensor();
+  call.act = arguments.take<int64_t>();
+  call.gated = arguments.take<bool>();
+  call.variant = arguments.take<std::optional<int64_t>>().value_or(kAuto);
+  const TensorView &x = call.a.view, &w = call.b.view;
+  const auto require = [](bool condition, const std::string& message) {
+    if (!condition) fail("hgemm::grouped_linear: " + message);
+  };
+  require(x.ndim == 2 && w.ndim == 3,
+          "x " + shape_text(x.ndim, x.sizes) + " must be 2-D and w " + shape_text(w.ndim, w.sizes) + " 3-D");
+  require(call.act >= 0 && call.act <= static_cast<int64_t>(Activation::kSilu),
+          "act must be one of 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu), got " + std::to_string(call.act));
+  require(!call.gated || (!call.bias && w.sizes[2] % 16 == 0),
+          "a gate takes no bias, and w " + shape_text(w.ndim, w.sizes) + " must have a multiple of 16 columns");
+  const auto dtype = activation_dtype(call.a.dtype);
+  require(dtype.has_value(), "the dtype of x must be float16, bfloat16 or float32");
+  if (call.bias) {
+    const TensorView& bias = call.bias.view;
+    bool contiguous = false;
+    check(aoti_torch_is_contiguous(call.bias.handle.get(), &contiguous), "is_contiguous");
+    require(bias.ndim == 2 && bias.sizes[0] == w.sizes[0] && bias.sizes[1] == w.sizes[2] && contiguous &&
+                call.bias.dtype == call.a.dtype && call.bias.device == call.a.device,
+            "bias " + shape_text(bias.ndim, bias.sizes) +
+                " must be contiguous, (groups, n), with the dtype and device of x");
+  }
+  bool finishes = false;
+  Handle result = run_grouped(call, &finishes);
+  if (!finishes) result = finish_grouped(call, *dtype, std::move(result));
+  stack[0] = give(std::move(result));
 }
 
 /// An implementation of an op, in the calling convention of the stable ABI.
@@ -608,6 +676,7 @@ void register_ops(const char* name_space) {
   implement(library, "linear_gated", linear_gated);
   implement(library, "gate", gate);
   implement(library, "grouped_mm", grouped_mm);
+  implement(library, "grouped_linear", grouped_linear);
 }
 
 }  // namespace

@@ -34,6 +34,10 @@ def _grouped(a: Shape, b: Shape, *others: Any, out_shape: Shape, **options: Any)
     return 2 * math.prod(out_shape) * a[-1] // groups if groups else 0
 
 
+def _grouped_linear(x: Shape, w: Shape, *others: Any, out_shape: Shape, **options: Any) -> int:
+    return 2 * x[0] * w[-2] * w[-1]
+
+
 _FORMULAS: dict[str, Callable[..., int]] = {
     "matmul": _product,
     "mm": _product,
@@ -44,6 +48,7 @@ _FORMULAS: dict[str, Callable[..., int]] = {
     "linear_save": _linear_save,
     "linear_gated": _linear_gated,
     "grouped_mm": _grouped,
+    "grouped_linear": _grouped_linear,
 }
 
 

@@ -1,4 +1,5 @@
-"""The op ``hgemm::grouped_mm``: products of the groups of a batch, whose ends lie in a tensor on the device.
+"""The op ``hgemm::grouped_mm``: products of the groups of a batch, whose ends lie in a tensor on the device. And
+``hgemm::grouped_linear``: one with bias and activation, or with a gate.
 
 It has the forms of ``torch.nn.functional.grouped_mm``. ``offs`` are the ends of the groups, one for each matrix of the
 3-D operand:
@@ -26,8 +27,9 @@ from torch._C import DispatchKeySet
 from torch._ops import OpOverload
 from torch.autograd import Function
 
-from hgemm_ops.ops import aten, autograd, keys, sharding
+from hgemm_ops.ops import activation, aten, autograd, keys, sharding
 from hgemm_ops.ops.aten import require
+from hgemm_ops.ops.autograd import has_tangent
 from hgemm_ops.ops.schema import NAMESPACE
 
 _OPS = getattr(torch.ops, NAMESPACE)
@@ -255,8 +257,74 @@ def _record(call: Callable[[], Tensor], a: Tensor, b: Tensor, offs: Tensor | Non
     return _Product.apply(call, a, b, offs)  # type: ignore[no-untyped-call]
 
 
+# ---- A value for each group, and for each row
+
+
+def rows_of_groups(values: Tensor, offs: Tensor, rows: int) -> Tensor:
+    """Returns the values (groups, n) by row: (rows, n), zero behind the last end. The host does not read ``offs``."""
+    if not torch.compiler.is_compiling() and (torch._C._are_functorch_transforms_active() or has_tangent(values)):
+        return _rows_of_groups(values, offs, rows)  # torch can transform its own functions
+    return _RowsOfGroups.apply(values, offs, rows)  # type: ignore[no-untyped-call]
+
+
+def _rows_of_groups(values: Tensor, offs: Tensor, rows: int) -> Tensor:
+    index = torch.arange(rows, dtype=offs.dtype, device=offs.device)
+    with_zeros = F.pad(values, (0, 0, 0, 1))  # one more group, for the rows behind the last end
+    return with_zeros.index_select(0, torch.searchsorted(offs, index, right=True))
+
+
+class _RowsOfGroups(Function):
+    """Its gradient is a grouped product: a sum in float32, in the same order each time, and without atomics."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, offs: Tensor, rows: int) -> Tensor:
+        ctx.save_for_backward(offs)
+        return _rows_of_groups(values, offs, rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return sums_of_groups(grad, *ctx.saved_tensors), None, None
+
+
+def sums_of_groups(values: Tensor, offs: Tensor) -> Tensor:
+    """Returns the sums of the rows (rows, n) of each group: (groups, n). The host does not read ``offs``."""
+    # Eight equal rows have a stride of 16 bytes or a multiple of it, which every kernel takes.
+    ones = values.new_ones(values.size(0), 8).mT
+    return _OPS.grouped_mm.default(ones, values, offs)[:, 0]
+
+
+# ---- The product with bias and activation, or with a gate
+
+
+def _linear(
+    x: Tensor, w: Tensor, offs: Tensor, bias: Tensor | None, act: int, gated: bool, *, variant: int | None = None
+) -> Tensor:
+    """Computes ``hgemm::grouped_linear`` by the grouped product and torch's functions."""
+    sharding.register_if_loaded()
+    require(
+        x.dim() == 2 and w.dim() == 3,
+        f"hgemm::grouped_linear: x {tuple(x.shape)} must be 2-D and w {tuple(w.shape)} 3-D",
+    )
+    require(
+        not gated or (bias is None and w.size(2) % 16 == 0),
+        f"hgemm::grouped_linear: a gate takes no bias, and w {tuple(w.shape)} must have a multiple of 16 columns",
+    )
+    y = _OPS.grouped_mm.default(x, w, offs, variant=variant)
+    if bias is not None:
+        require(
+            bias.shape == (w.size(0), w.size(2)) and bias.dtype == x.dtype,
+            f"hgemm::grouped_linear: bias {tuple(bias.shape)} must be (groups, n), with the dtype of x",
+        )
+        y = y + rows_of_groups(bias, offs, y.size(0))
+    y = activation.gate(y, act) if gated else activation.apply(act, y)
+    return _pitched(y)
+
+
 def register(lib: library.Library) -> None:
-    """Registers every implementation of the op on ``lib``, except the CUDA kernel."""
+    """Registers every implementation of the ops on ``lib``, except the CUDA kernels."""
+    aten.register_op(lib, "grouped_linear", _linear)
+    autograd.register_op(lib, "grouped_linear", _linear, lambda call, *args, **options: _linear(*args, **options))
+    keys.register_autocast(lib, "grouped_linear")
     lib.impl(_NAME, _without_kernels, "CompositeExplicitAutograd")
     lib.impl(_NAME, _by_torch, "FuncTorchBatched")
     library.register_fake(f"{NAMESPACE}::{_NAME}", _fake, lib=lib)

@@ -48,6 +48,12 @@ GROUPED = (
     "grouped_mm(Tensor a, Tensor b, Tensor? offs=None, *, ScalarType? out_dtype=None, int? variant=None) -> Tensor"
 )
 
+#: act(y + bias of the row's group) of a grouped product y = grouped_mm(x, w, offs) whose groups are rows of x. With
+#: ``gated``, act(gate) * up, with gate, up = y.chunk(2, -1), where w has a multiple of 16 columns.
+GROUPED_LINEAR = (
+    "grouped_linear(Tensor x, Tensor w, Tensor offs, Tensor? bias, int act, bool gated, *, int? variant=None) -> Tensor"
+)
+
 TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 # NOTE: the `.out` overloads do not have torch 2.13's `Tag.out`, which would let inductor plan the buffer. Inductor's
 # lowering (FallbackKernel.create) passes keyword-only arguments twice, and fails on symbolic sizes.
@@ -61,4 +67,5 @@ def define(lib: library.Library) -> None:
     for name, rest in OTHERS.items():
         lib.define(name + rest, tags=TAGS)
     # The order of the strides is not enough: kernels need rows that start on 16 bytes.
-    lib.define(GROUPED, tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides))
+    for schema in (GROUPED, GROUPED_LINEAR):
+        lib.define(schema, tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides))

@@ -47,6 +47,7 @@ def register() -> None:
         "linear_save": _linear_save,
         "linear_gated": _linear_gated,
         "grouped_mm": _grouped_mm,
+        "grouped_linear": _grouped_linear,
         "gate": _gate,
     }
     for name, strategy in strategies.items():
@@ -141,6 +142,19 @@ def _grouped_mm(a: Any, b: Any, *others: Any, **options: Any) -> list[Strategy]:
         y: Placement = Partial() if label == "k" else placement(y_labels, label)
         placements.append([y, placement(a_labels, label), placement(b_labels, label)])
     return [([y], [pa, pb, *(None if t is None else Replicate() for t in others)]) for y, pa, pb in placements]
+
+
+def _grouped_linear(x: Any, w: Any, offs: Any, bias: Any, act: int, gated: bool, **options: Any) -> list[Strategy]:
+    """Returns the strategies with every operand whole, or with a part of the columns on each rank."""
+    from torch.distributed.tensor import Replicate, Shard
+
+    whole, of_bias = Replicate(), None if bias is None else Replicate()
+    strategies: list[Strategy] = [([whole], [whole, whole, whole, of_bias, None, None])]
+    if not gated:
+        strategies.append(
+            ([Shard(1)], [whole, Shard(2), whole, None if bias is None else Shard(1), None, None]),
+        )
+    return strategies
 
 
 def _gate(both: Any, act: int) -> list[Strategy]:

@@ -13,9 +13,9 @@ from torch import Tensor, library, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import hgemm_ops
-from hgemm_ops._grouped import rows_of_groups, sums_of_groups
 from hgemm_ops.ops import grouped
 from hgemm_ops.ops.activation import ACTIVATIONS as NAMES
+from hgemm_ops.ops.grouped import rows_of_groups, sums_of_groups
 
 op = torch.ops.hgemm.grouped_mm.default
 M, N, K = 2, 5, 3  # the dimensions that are not divided into groups; no kernel has tiles of such a size

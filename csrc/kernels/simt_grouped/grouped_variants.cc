@@ -14,6 +14,8 @@ constexpr auto kList =
                            .forms = kEveryForm,
                            .max_groups = kAnyGroups,
                            .columns = Config::BN,
+                           .finishes = false,
+                           .gates = false,
                            .takes = GroupedKernel::Takes::kAny};
     });
 

@@ -15,6 +15,8 @@ constexpr GroupedKernel kernel_of(const char* name) {
           .forms = kEveryForm,
           .max_groups = kAnyGroups,
           .columns = Config::BN,
+          .finishes = false,
+          .gates = false,
           .takes = Config::kUnaligned == sm80_mma::Unaligned::kNarrow ? GroupedKernel::Takes::kAny
                                                                       : GroupedKernel::Takes::kWhole};
 }
