@@ -164,14 +164,29 @@ class GroupedQuery(Structure):
     ]
 
 
+class GroupedTuning(Structure):
+    _fields_ = [
+        ("key", c_int64 * 11),
+        *_each(Tensor, "a", "b"),
+        *_each(c_void_p, "a_data", "b_data", "ends"),
+        *_each(c_int32, "ordinal", "reserved"),
+    ]
+
+    @property
+    def entry(self) -> Any:
+        """The key of the product, as ``Tuning.entry`` is that of its matmul."""
+        return self.key
+
+
 #: In the order of c_api.h. The library's hgemm_abi() returns their sizes, for comparison.
 _STRUCTS = (
     Tensor, Facts, VariantInfo, Query, Candidate, Timing, TableEntry, CallKind, Decision, CallCount, Settings, Tuning,
-    GroupedQuery,
+    GroupedQuery, GroupedTuning,
 )  # fmt: skip
 _LogFn = ctypes.CFUNCTYPE(None, c_char_p)
 _FirstUseFn = ctypes.CFUNCTYPE(None)
 _TunerFn = ctypes.CFUNCTYPE(c_int, POINTER(Tuning))
+_GroupedTunerFn = ctypes.CFUNCTYPE(c_int, POINTER(GroupedTuning))
 _FindFn = ctypes.CFUNCTYPE(c_void_p)
 
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
@@ -223,6 +238,9 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_context_leave_all": (None, []),
     "hgemm_tuning_default": (None, [c_int]),
     "hgemm_set_tuner": (None, [c_void_p]),
+    "hgemm_set_grouped_tuner": (None, [_GroupedTunerFn]),
+    "hgemm_grouped_times_add": (c_int, [POINTER(c_int64), POINTER(Timing), c_int]),
+    "hgemm_grouped_times_clear": (None, []),
     "hgemm_tuning_candidates": (c_int, [POINTER(Tuning), POINTER(Timing), c_int]),
     "hgemm_tuning_workspace": (c_int64, [POINTER(Tuning), c_int]),
     "hgemm_tuning_launch": (c_char_p, [POINTER(Tuning), c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
@@ -521,6 +539,17 @@ def on_tuning(tuner: Callable[[Tuning], bool]) -> None:
     dispatcher then asks again at the next call.
     """
     _hold("hgemm_set_tuner", _TunerFn(lambda tuning: int(not tuner(Tuning.from_buffer_copy(tuning.contents)))))
+
+
+def on_grouped_tuning(tuner: Callable[[GroupedTuning], bool]) -> None:
+    """Registers ``tuner``, which times grouped products of new sizes where tuning is on, as :func:`on_tuning`."""
+    call = _GroupedTunerFn(lambda tuning: int(not tuner(GroupedTuning.from_buffer_copy(tuning.contents))))
+    _hold("hgemm_set_grouped_tuner", call)
+
+
+def add_grouped_times(key: Sequence[int], timings: Sequence[Timing]) -> None:
+    """Adds the times of a grouped product to the table. RuntimeError if one is impossible."""
+    check(lib().hgemm_grouped_times_add((c_int64 * 11)(*key), (Timing * len(timings))(*timings), len(timings)))
 
 
 def tuning_candidates(tuning: Tuning, most: int) -> list[tuple[int, float]]:

@@ -25,6 +25,14 @@ A file has the times of plain matmuls, without epilogue, on one GPU::
 - ``us``: microseconds by kernel. A key is the kernel's index in ``kernels``, or its name. Torch's time is required.
   Kernels that this build does not have are skipped.
 
+A file may also have a list ``grouped``, with the times of grouped products::
+
+    {"dtype": "bfloat16", "divided": "rows", "layout": "NT", "groups": 128, "m": 4096, "n": 1536, "k": 2048,
+     "us": {"torch": 276.0, "<variant>": 236.1}}
+
+The groups divide ``rows``, ``k`` or ``columns``, of which m, n or k counts those of all groups together. The ends of
+the groups that were timed are not a part of the entry.
+
 A file or an entry that is not valid is skipped, with one line in the log.
 
 For a shape in a table, the dispatcher takes the fastest measured kernel if it beats torch by 1 %. With an activation or
@@ -51,6 +59,7 @@ from hgemm_ops import _files, _library, _native, _variants
 
 SCHEMA = 1
 _TUNED = "tuned"  # a directory in user_dir()
+DIVIDED = ("rows", "k", "columns")  # what groups divide, by the value of the enum Divided
 _DTYPES = {_native.dtype_name(dtype): index for index, dtype in enumerate(_native.TABLE_DTYPES)}
 _MAJORS = {layout: majors for majors, layout in _native.LAYOUTS.items()}
 
@@ -111,6 +120,36 @@ class Entry:
         return entry if known and times and sizes and _whole(entry.align) and entry.align in (2, 4, 8, 16) else None
 
 
+@dataclass(frozen=True)
+class GroupedEntry:
+    """The times of grouped products of one size. ``us`` maps the names of grouped kernels, and "torch"."""
+
+    dtype: str
+    divided: str
+    layout: str
+    groups: int
+    m: int
+    n: int
+    k: int
+    us: dict[str, float] = field(hash=False)
+
+    @property
+    def shape(self) -> tuple[str, str, str, int, int, int, int]:
+        return self.dtype, self.divided, self.layout, self.groups, self.m, self.n, self.k
+
+    @classmethod
+    def parse(cls, data: Any) -> GroupedEntry | None:
+        """Returns the entry in a file's ``data``, or None if it is not valid."""
+        try:
+            entry = cls(**data)
+            known = entry.dtype in _DTYPES and entry.layout in _MAJORS and entry.divided in DIVIDED
+            known = known and "torch" in entry.us and all(isinstance(name, str) for name in entry.us)
+            times = all(type(us) in (int, float) and 1e-3 <= us <= 1e9 for us in entry.us.values())
+        except (AttributeError, TypeError):
+            return None
+        return entry if known and times and _whole(entry.groups, entry.m, entry.n, entry.k) else None
+
+
 def _whole(*values: Any) -> bool:
     """Whether all values are positive integers of 32 bits."""
     return all(type(value) is int and 0 < value < 1 << 31 for value in values)
@@ -123,6 +162,7 @@ class Table:
     device: Device
     entries: list[Entry]
     measured: dict[str, Any] = field(default_factory=dict)
+    grouped: list[GroupedEntry] = field(default_factory=list)
     skipped: str = field(default="", compare=False)
 
     @classmethod
@@ -139,12 +179,15 @@ class Table:
             sizes = _whole(device.cc, device.sm_count, device.l2_bytes, device.dram_gbs or 1)
             if not (isinstance(device.name, str) and sizes):
                 raise ValueError(f"impossible device: {device}")
-            table = cls(device, [entry for entry in entries if entry], data["measured"])
+            grouped = [GroupedEntry.parse(entry) for entry in data.get("grouped", [])]
+            known, known_grouped = ([entry for entry in of if entry] for of in (entries, grouped))
+            table = cls(device, known, data["measured"], known_grouped)  # type: ignore[arg-type]
         except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a tuning table: {error}") from error
-        if None in entries:
-            bad = f"{entries.count(None)} of {len(entries)} entries are not valid, the first is number"
-            table.skipped = f"{path}: {bad} {entries.index(None) + 1}; they are skipped"
+        for what, of in (("grouped products", grouped), ("entries", entries)):
+            if None in of:
+                bad = f"{of.count(None)} of {len(of)} {what} are not valid, the first is number"
+                table.skipped = f"{path}: {bad} {of.index(None) + 1}; they are skipped"
         return table
 
 
@@ -173,6 +216,8 @@ def write(table: Table, path: Path) -> None:
     head = {"schema": SCHEMA, "device": asdict(table.device), "measured": table.measured, "kernels": list(places)}
     lines = ",\n".join("    " + line(entry) for entry in table.entries)
     entries = f'  "entries": [\n{lines}\n  ]' if lines else '  "entries": []'
+    if table.grouped:
+        entries += ',\n  "grouped": [\n' + ",\n".join(f"    {json.dumps(asdict(e))}" for e in table.grouped) + "\n  ]"
     _files.replace(path, json.dumps(head, indent=2).removesuffix("\n}") + f",\n{entries}\n}}\n")
 
 
@@ -279,6 +324,21 @@ def _timings(us: dict[str, float]) -> list[_native.Timing]:
     return [_native.Timing(ids[name], 0, value) for name, value in us.items() if name in ids]
 
 
+def _add_grouped(device: Device, entry: GroupedEntry) -> None:
+    words = (_DTYPES[entry.dtype], DIVIDED.index(entry.divided), *_MAJORS[entry.layout])
+    key = (device.cc, device.sm_count, device.l2_bytes, *words, entry.groups, entry.m, entry.n, entry.k)
+    ids = {"torch": _native.TORCH} | {name: index for index, name in enumerate(_native.grouped_names())}
+    _native.add_grouped_times(key, [_native.Timing(ids[name], 0, us) for name, us in entry.us.items() if name in ids])
+
+
+def keep_grouped(device: Device, entry: GroupedEntry) -> None:
+    """Adds the times of a grouped product for as long as this process lives."""
+    _add_grouped(device, entry)
+    _kept_grouped.setdefault(device, []).append(entry)
+
+
+#: The same for grouped products.
+_kept_grouped: dict[Device, list[GroupedEntry]] = {}
 #: The entries that this process measured. They may not be in any file.
 _kept: dict[Device, list[Entry]] = {}
 
@@ -305,6 +365,10 @@ def install(tables: list[Table]) -> int:
     refused = _native.set_table(entries, timings)
     if refused:
         _library.logger.warning("tables: %s", refused)
+    _native.lib().hgemm_grouped_times_clear()
+    for t in tables:
+        for product in t.grouped:
+            _add_grouped(t.device, product)
     return len(entries)
 
 
@@ -330,6 +394,7 @@ def reload() -> int:
     for line in broken:
         _library.logger.warning("%s", line)
     kept = [Table(device, list(entries)) for device, entries in list(_kept.items())]
+    kept += [Table(device, [], grouped=list(entries)) for device, entries in list(_kept_grouped.items())]
     return install([*kept, *tables])
 
 

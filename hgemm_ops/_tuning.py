@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import logging
 import math
@@ -30,6 +31,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -113,6 +115,30 @@ def measure(
 Line = tuple[int, str]  # a line of the log: level and text
 
 
+_Request = _native.Tuning | _native.GroupedTuning
+
+
+def grouped_candidates(request: _native.GroupedTuning) -> list[str]:
+    """Returns the grouped kernels to time: the dispatcher's choice and its neighbours in the list of its family.
+
+    If that choice is torch, they are all kernels of the first family that takes the operands.
+    """
+    key, names, library = request.key, _native.grouped_names(), _native.lib()
+    facts = _native.device_facts(request.ordinal) if request.ordinal >= 0 else _native.preset_facts(key[0])
+    for tensor in (request.a, request.b):
+        tensor.align = 16  # else the call would not be timed
+    query = _native.GroupedQuery(request.a, request.b, key[7], 0, 0, as_torch=1)
+    chosen = library.hgemm_grouped_choice(query, facts, ctypes.byref(ctypes.c_char_p()))
+    able = [i for i in range(len(names)) if library.hgemm_grouped_refusal(i, query, facts) == b""]
+    if chosen in able:
+        return [names[i] for i in able if abs(i - chosen) <= 1 and _family(names[i]) == _family(names[chosen])]
+    return [names[i] for i in able if _family(names[i]) == _family(names[able[0]])]
+
+
+def _family(name: str) -> str:
+    return name.partition("_grouped")[0]
+
+
 class Tuner:
     """Times shapes when the dispatcher asks for them, on any thread.
 
@@ -120,19 +146,19 @@ class Tuner:
     """
 
     def __init__(
-        self, open_session: Callable[[_native.Tuning], _CudaSession | None], clock: Callable[[], float] = time.monotonic
+        self, open_session: Callable[[Any], _CudaSession | None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._open, self._clock = open_session, clock
         # The lock protects all attributes below, and has one shape timed at a time. A thread that waits for a worker
         # does not hold it.
         self._lock = threading.Lock()
         self._settled: set[bytes] = set()
-        self._pending: list[tuple[_tables.Device, _tables.Entry]] = []  # not in a file yet
+        self._pending: list[tuple[_tables.Device, _tables.Entry | _tables.GroupedEntry]] = []  # not in a file yet
         self._stored = -_STORE_EVERY
         self._done: list[tuple[str, float]] = []  # the fastest contender of each shape, and the seconds taken
         self._warned: set[str] = set()
 
-    def __call__(self, request: _native.Tuning) -> bool:
+    def __call__(self, request: _Request) -> bool:
         """Times the shape. Returns True if the dispatcher need not ask again, which includes failures."""
         if bytes(request.entry) in self._settled:
             return True
@@ -155,13 +181,16 @@ class Tuner:
         self._log(lines)
         return True
 
-    def _work(self, request: _native.Tuning, session: _CudaSession, lines: list[Line]) -> None:
+    def _work(self, request: _Request, session: _CudaSession, lines: list[Line]) -> None:
         """Runs on the worker thread."""
         with self._lock:
             if bytes(request.entry) in self._settled:
                 return  # another thread has timed it meanwhile
             try:
-                lines.append(self._tune(request, session))
+                if isinstance(request, _native.GroupedTuning):
+                    lines.append(self._tune_grouped(request, session))
+                else:
+                    lines.append(self._tune(request, session))
             except Exception as error:
                 lines.append(_failure(error))
             finally:
@@ -193,6 +222,35 @@ class Tuner:
         where = f"{dtype} {layout} {sizes} on cuda:{request.ordinal}"
         return logging.INFO, f"tuned {where} in {took * 1e3:.1f} ms, {rounds} rounds: {times}"
 
+    def _tune_grouped(self, request: _native.GroupedTuning, session: _CudaSession) -> Line:
+        """Times a grouped product of new sizes and adds it to the dispatcher's table. Returns the line for the log."""
+        names = grouped_candidates(request)
+        begin = self._clock()
+        with session.contenders(names) as start:
+            begin += session.aside
+            us, rounds = measure(start, names, begin + BUDGET, self._clock)
+        took = self._clock() - begin
+        cc, sm_count, l2_bytes, dtype, divided, a_major, b_major, groups, m, n, k = request.key
+        device = _tables.Device(session.device_name, cc, sm_count, l2_bytes)
+        entry = _tables.GroupedEntry(
+            dtype=_native.dtype_name(_native.DTYPES[dtype]),
+            divided=_tables.DIVIDED[divided],
+            layout=_native.LAYOUTS[a_major, b_major],
+            groups=groups,
+            m=m,
+            n=n,
+            k=k,
+            us={name: round(value, 3) for name, value in us.items()},
+        )
+        _tables.keep_grouped(device, entry)
+        self._pending.append((device, entry))
+        ranked = sorted(entry.us, key=lambda name: entry.us[name])
+        self._done.append((ranked[0], took))
+        times = ", ".join(f"{name} {entry.us[name]:.1f} us" for name in ranked)
+        sizes = f"{m}x{n}x{k} in {groups} groups of {entry.divided}"
+        where = f"{entry.dtype} {entry.layout} {sizes} on cuda:{request.ordinal}"
+        return logging.INFO, f"tuned {where} in {took * 1e3:.1f} ms, {rounds} rounds: {times}"
+
     def _store(self) -> list[Line]:
         """Adds the new times to the files of this environment.
 
@@ -205,8 +263,10 @@ class Tuner:
             entries = [entry for of, entry in pending if of == device]
             try:
                 with _tables.updating(_tables.tuned_file(device), device, _PATIENCE) as table:
-                    held = {entry.shape: entry for entry in (*table.entries, *entries)}
-                    table.entries, table.measured = list(held.values()), dict(_tables.environment())
+                    held = {entry.shape: entry for entry in (*table.entries, *table.grouped, *entries)}
+                    table.entries = [e for e in held.values() if isinstance(e, _tables.Entry)]
+                    table.grouped = [e for e in held.values() if isinstance(e, _tables.GroupedEntry)]
+                    table.measured = dict(_tables.environment())
             except (OSError, RuntimeError, ValueError) as error:  # RuntimeError if there is no home directory
                 text = f"cannot write the tuning cache, so these timings are lost at exit: {error}"
                 lines.append((logging.WARNING, text))
@@ -251,6 +311,35 @@ def _stream_of(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+def _extent(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+
+
+def _foreign(
+    address: int | None, sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Returns a tensor in memory of the device that is another tensor's."""
+    # Torch takes foreign memory by this interface: here as integers of the elements' size.
+    kind = {"shape": (_extent(sizes, strides),), "typestr": f"<i{dtype.itemsize}", "version": 3}
+    memory = SimpleNamespace(__cuda_array_interface__={"data": (address, False), **kind})
+    return torch.as_tensor(memory, device=device).view(dtype).as_strided(tuple(sizes), tuple(strides))
+
+
+def _timed(flush: Tensor, enqueue: Callable[[], None]) -> Callable[[], float]:
+    """Evicts the L2 and calls ``enqueue``. Returns a function that waits, and returns the microseconds it took."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    flush.max()
+    begin.record()
+    enqueue()
+    end.record()
+
+    def microseconds() -> float:
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e3
+
+    return microseconds
+
+
 class _CudaSession:
     """One matmul, timed on the tuner's stream after the work that was before the matmul on its own stream.
 
@@ -267,7 +356,7 @@ class _CudaSession:
         self._absent = 0 if request.batch[0] > 1 else 1 if request.batch[1] > 1 else 2
 
     @classmethod
-    def open(cls, request: _native.Tuning) -> _CudaSession | None:
+    def open(cls, request: Any) -> _CudaSession | None:
         """Opens a session, on the thread of the matmul. Returns None while its stream is being captured."""
         if request.ordinal < 0:
             return None
@@ -304,19 +393,7 @@ class _CudaSession:
                 if failure is not None:
                     raise RuntimeError(f"{name} failed to launch: {failure.decode()}")
 
-            def timed(enqueue: Callable[[], None]) -> Callable[[], float]:
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                flush.max()
-                begin.record()
-                enqueue()
-                end.record()
-
-                def microseconds() -> float:
-                    end.synchronize()
-                    return float(begin.elapsed_time(end)) * 1e3
-
-                return microseconds
-
+            timed = functools.partial(_timed, flush)
             begin = time.monotonic()
             for name in (*names, TORCH):  # the first call of a kernel loads it
                 call(name, a, b, out)
@@ -356,14 +433,10 @@ class _CudaSession:
         """Returns the matmul's own operand. If it would be a copy that is yet to be made, returns values of N(0, 1)
         instead."""
         sizes, strides = self._sizes(matrix), tuple(strides_of)[self._absent :]
-        extent = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-        if address:  # torch takes foreign memory by this interface: here as integers of the elements' size
-            kind = {"shape": (extent,), "typestr": f"<i{self._dtype.itemsize}", "version": 3}
-            memory = SimpleNamespace(__cuda_array_interface__={"data": (address, False), **kind})
-            values = torch.as_tensor(memory, device=self._device).view(self._dtype)
-        else:
-            generator = torch.Generator(self._device).manual_seed(0)  # leaves the state of the user's generator alone
-            values = torch.randn(extent, dtype=self._dtype, device=self._device, generator=generator)
+        if address:
+            return _foreign(address, sizes, strides, self._dtype, self._device)
+        generator = torch.Generator(self._device).manual_seed(0)  # leaves the state of the user's generator alone
+        values = torch.randn(_extent(sizes, strides), dtype=self._dtype, device=self._device, generator=generator)
         return values.as_strided(sizes, strides)
 
     def _copy(self, x: Tensor) -> Tensor:
@@ -382,6 +455,50 @@ class _CudaSession:
         return torch.empty(offset + count, dtype=self._dtype, device=self._device)[offset:]
 
 
+class _GroupedSession(_CudaSession):
+    """One grouped product, timed on its own operands and ends. A sample is one call from the host.
+
+    The read that evicts the L2 runs before each call, for longer than a launch takes. Torch's calls that wait for the
+    device are timed with that wait.
+    """
+
+    def __init__(self, request: _native.GroupedTuning, stream: torch.cuda.Stream) -> None:
+        self.device_name = torch.cuda.get_device_name(request.ordinal)
+        self._product, self._stream, self.aside = request, stream, 0.0
+        self._device = torch.device("cuda", request.ordinal)
+
+    @contextlib.contextmanager
+    def contenders(self, names: Sequence[str]) -> Iterator[Start]:
+        request = self._product
+        _native.lib().hgemm_context_leave_all()
+        stream = _stream_of(self._device)
+        with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.stream(stream):
+            begin = time.monotonic()
+            self._stream.synchronize()
+            a, b = (
+                _foreign(address, t.sizes[: t.ndim], t.strides[: t.ndim], _native.DTYPES[t.dtype], self._device)
+                for address, t in ((request.a_data, request.a), (request.b_data, request.b))
+            )
+            offs = _foreign(request.ends, (request.key[7],), (1,), torch.int32, self._device)
+            ids = {name: index for index, name in enumerate(_native.grouped_names())}
+            flush = torch.zeros(max(1, _FLUSH * request.key[2] // 4), dtype=torch.int32, device=self._device)
+
+            def call(name: str) -> None:
+                if name == TORCH:
+                    torch._grouped_mm(a, b, offs=offs)
+                else:
+                    torch.ops.hgemm.grouped_mm.default(a, b, offs, variant=ids[name])
+
+            def start(name: str) -> Callable[[], float]:
+                return _timed(flush, lambda: call(name))
+
+            for name in (*names, TORCH):  # the first call of a kernel loads it
+                call(name)
+            stream.synchronize()
+            self.aside = time.monotonic() - begin
+            yield start
+
+
 # ---- The tuner of the process
 
 
@@ -391,12 +508,18 @@ def by_default() -> bool:
     return _library.flag("HGEMM_OPS_TUNE")
 
 
+def _open(request: _Request) -> _CudaSession | None:
+    return (_GroupedSession if isinstance(request, _native.GroupedTuning) else _CudaSession).open(request)
+
+
 @functools.cache
 def tuner() -> Tuner:
     """Returns the tuner of the process. The first call registers it with the dispatcher."""
-    made = Tuner(_CudaSession.open)
+    made = Tuner(_open)
     # Where torch.compile is in use, it must not trace what the tuner does.
-    _native.on_tuning(torch.compiler.disable(made.__call__) if "torch._dynamo" in sys.modules else made)
+    call = torch.compiler.disable(made.__call__) if "torch._dynamo" in sys.modules else made
+    _native.on_tuning(call)
+    _native.on_grouped_tuning(call)
     atexit.register(made.finish)
     return made
 

@@ -19,6 +19,7 @@
 #include "dispatch/explain.h"
 #include "dispatch/grouped.h"
 #include "dispatch/invariance.h"
+#include "dispatch/models/grouped_table.h"
 #include "dispatch/models/learned.h"
 #include "dispatch/models/table.h"
 #include "dispatch/models/torch_model.h"
@@ -184,11 +185,11 @@ void copy_text(char* to, size_t capacity, const std::string& from) {
 }  // namespace
 
 int hgemm_abi(int32_t* sizes, int capacity) {
-  constexpr int32_t kSizes[] = {sizeof(HgemmTensor),      sizeof(HgemmFacts),     sizeof(HgemmVariantInfo),
-                                sizeof(HgemmQuery),       sizeof(HgemmCandidate), sizeof(HgemmTiming),
-                                sizeof(HgemmTableEntry),  sizeof(HgemmCallKind),  sizeof(HgemmDecision),
-                                sizeof(HgemmCallCount),   sizeof(HgemmSettings),  sizeof(HgemmTuning),
-                                sizeof(HgemmGroupedQuery)};
+  constexpr int32_t kSizes[] = {sizeof(HgemmTensor),       sizeof(HgemmFacts),        sizeof(HgemmVariantInfo),
+                                sizeof(HgemmQuery),        sizeof(HgemmCandidate),    sizeof(HgemmTiming),
+                                sizeof(HgemmTableEntry),   sizeof(HgemmCallKind),     sizeof(HgemmDecision),
+                                sizeof(HgemmCallCount),    sizeof(HgemmSettings),     sizeof(HgemmTuning),
+                                sizeof(HgemmGroupedQuery), sizeof(HgemmGroupedTuning)};
   constexpr int kCount = sizeof(kSizes) / sizeof(kSizes[0]);
   std::copy(kSizes, kSizes + std::min(kCount, capacity), sizes);
   return kCount;
@@ -259,6 +260,31 @@ const char* hgemm_grouped_refusal(int index, const HgemmGroupedQuery* query, con
   if (guarded([&] { text = hgemm::why_not(index, GroupedQuery(*query).request, facts_of(*facts)); }) != 0)
     return nullptr;
   return text.c_str();
+}
+
+void hgemm_set_grouped_tuner(int (*tuner)(const HgemmGroupedTuning*)) {
+  hgemm::set_grouped_tuner(tuner);
+}
+
+int hgemm_grouped_times_add(const int64_t* key, const HgemmTiming* timings, int count) {
+  return guarded([&] {
+    hgemm::GroupedKey words;
+    std::copy_n(key, words.size(), words.begin());
+    std::vector<hgemm::Timing> times;
+    for (int i = 0; i < count; ++i) {
+      const HgemmTiming& t = timings[i];
+      if (t.variant != kTorch && (t.variant < 0 || t.variant >= hgemm::grouped_kernel_count())) {
+        fail("there is no grouped kernel with index " + std::to_string(t.variant));
+      }
+      if (!(t.us >= 1e-3 && t.us <= 1e9)) fail("a time is outside of 0.001 to 1e9 us");
+      times.push_back({t.variant, t.us});
+    }
+    hgemm::add_grouped_times(words, times);
+  });
+}
+
+void hgemm_grouped_times_clear(void) {
+  hgemm::clear_grouped_times();
 }
 
 int hgemm_find_variant(const char* name) {

@@ -186,6 +186,19 @@ typedef struct HgemmGroupedQuery {
   int32_t reserved;
 } HgemmGroupedQuery;
 
+/* A grouped product that is to be timed. Its key are the words of hgemm::GroupedKey: compute capability, number of SMs,
+   bytes of L2, dtype, what is divided (0 rows, 1 k, 2 columns), the majors of a and b, the number of groups, m, n, k.
+ */
+typedef struct HgemmGroupedTuning {
+  int64_t key[11];
+  HgemmTensor a, b;
+  const void* a_data; /* addresses on the device */
+  const void* b_data;
+  const void* ends; /* as many int32 as there are groups */
+  int32_t ordinal;  /* of the CUDA device */
+  int32_t reserved;
+} HgemmGroupedTuning;
+
 /* Writes the sizeof of each struct above, in order of declaration, to the first `capacity` elements of `sizes`. Returns
    how many structs there are. */
 HGEMM_API int hgemm_abi(int32_t* sizes, int capacity);
@@ -393,6 +406,16 @@ HGEMM_API int64_t hgemm_tuning_workspace(const HgemmTuning* tuning, int variant)
    addresses of the device. Returns null, or the text of the CUDA error. */
 HGEMM_API const char* hgemm_tuning_launch(const HgemmTuning* tuning, int variant, const void* a, const void* b, void* d,
                                           void* workspace, void* stream);
+
+/* The same for grouped products. The function adds the times of a product itself, by hgemm_grouped_times_add(). */
+HGEMM_API void hgemm_set_grouped_tuner(int (*tuner)(const HgemmGroupedTuning* tuning));
+
+/* Adds the times of a grouped product to the table; `variant` of a time is the index of a grouped kernel, or -2. Fails
+   where a kernel is unknown or a time is impossible. */
+HGEMM_API int hgemm_grouped_times_add(const int64_t* key, const HgemmTiming* timings, int count);
+
+/* Removes all times of grouped products. */
+HGEMM_API void hgemm_grouped_times_clear(void);
 
 /* Sets whether calls are counted by site: by the module, say, that makes them. */
 HGEMM_API void hgemm_sites_enable(int on);

@@ -1,6 +1,7 @@
 #include "dispatch/grouped.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -15,7 +16,7 @@
 #include "dispatch/decision.h"
 #include "dispatch/devices.h"
 #include "dispatch/invariance.h"
-#include "dispatch/margin.h"
+#include "dispatch/models/grouped_table.h"
 #include "dispatch/stats.h"
 #include "kernels/variants.h"
 
@@ -358,6 +359,19 @@ Ways ways_of(const GroupedRequest& request, NumericsMode numerics, Float32Mode f
   return ways;
 }
 
+/// Whether kernels take the operands where they lie, and so does torch's. Other calls are not timed.
+bool is_plain(const Ways& ways) {
+  const GroupedPlan& arrangement = ways.arrangement;
+  return !arrangement.copies_a && !arrangement.copies_b && !arrangement.job.is_transposed && ways.torch_takes;
+}
+
+/// Whether the choice for a call may be the fastest of measured times, torch's among them.
+bool may_be_measured(const Ways& ways) {
+  const Problem& p = ways.called.product;
+  const bool is_strict = p.dtype != DType::kF32 || p.float32 == Float32Mode::kStrict;
+  return is_plain(ways) && is_strict && p.numerics == NumericsMode::kFast && !p.empty();
+}
+
 /// Whether a kernel can compute the call.
 bool takes(const GroupedKernel& kernel, const Ways& ways, const DeviceFacts& facts, Reason* why) {
   return takes(kernel, kernel.takes == GroupedKernel::Takes::kTma ? ways.for_tma() : ways.called, facts, why);
@@ -375,11 +389,32 @@ int64_t arrangement_bytes(const Ways& ways) {
          (needed.copies_b ? bytes(p.k, p.n) : 0) + (needed.is_transposed ? bytes(p.n, p.m) : 0);
 }
 
+/// The fastest of the measured times, in `decision`. False where there are none.
+bool find_measured(const Ways& ways, const DeviceFacts& facts, GroupedDecision* decision) {
+  constexpr double kLeastGain = 1.01;  // as in the table of other products
+  if (!may_be_measured(ways)) return false;
+  double torch_us = 0, least = std::numeric_limits<double>::infinity();
+  int fastest = kTorch;
+  for (const Timing& t : grouped_times(grouped_key(ways.called, facts))) {
+    if (t.variant == kTorch) {
+      torch_us = t.us;
+    } else if (t.us < least && takes(grouped_kernel(t.variant), ways, facts, nullptr)) {
+      least = t.us;
+      fastest = t.variant;
+    }
+  }
+  if (torch_us == 0) return false;
+  const bool is_ours = fastest != kTorch && least * kLeastGain <= torch_us;
+  *decision = {.kernel = is_ours ? fastest : kTorch, .source = Source::kTable, .remark = Remark::kNone};
+  return true;
+}
+
 /// The kernel for a call that names none.
 GroupedDecision choose(const Ways& ways, const DeviceFacts& facts, bool as_torch) {
   const Problem& p = ways.called.product;
   if (as_torch && !ways.torch_takes) return torchs(Remark::kTorchRefuses);
   if (p.dtype == DType::kF32 && p.float32 == Float32Mode::kTf32 && ways.torch_takes) return torchs(Remark::kMayUseTf32);
+  if (GroupedDecision measured; find_measured(ways, facts, &measured)) return measured;
   const bool may_be_torchs = p.numerics == NumericsMode::kFast && ways.torch_takes;
   const int own = own_kernel(ways.for_tma());
   if (takes(grouped_kernel(own), ways, facts, nullptr)) {
@@ -400,6 +435,30 @@ GroupedDecision decide(const Ways& ways, const DeviceFacts& facts, int variant, 
   if (variant == kAuto) return choose(ways, facts, as_torch);
   const bool can = variant >= 0 && takes(grouped_kernel(variant), ways, facts, nullptr);
   return {.kernel = can ? variant : kTorch, .source = Source::kForced, .remark = Remark::kNone};
+}
+
+std::atomic<GroupedTunerFn> the_tuner{nullptr};
+
+/// Has a call timed whose sizes have no measured times yet, if the context asks for that.
+void tune_where_asked(const GroupedRequest& request, const Ways& ways, const DeviceFacts& facts) {
+  const GroupedTunerFn tuner = the_tuner.load(std::memory_order_relaxed);
+  if (tuner == nullptr || request.variant != kAuto || context_settings().tunes == 0 || !may_be_measured(ways)) return;
+  const GroupedKey key = grouped_key(ways.called, facts);
+  if (!grouped_times(key).empty()) return;
+  HgemmGroupedTuning tuning{};
+  std::copy(key.begin(), key.end(), tuning.key);
+  tuning.ordinal = request.ordinal;
+  const auto describe = [](const TensorView& from, HgemmTensor* to, const void** data) {
+    to->ndim = from.ndim;
+    to->dtype = static_cast<int32_t>(from.dtype);
+    std::copy_n(from.sizes, from.ndim, to->sizes);
+    std::copy_n(from.strides, from.ndim, to->strides);
+    *data = from.data;
+  };
+  describe(request.a, &tuning.a, &tuning.a_data);
+  describe(request.b, &tuning.b, &tuning.b_data);
+  tuning.ends = request.offs->data;
+  tuner(&tuning);
 }
 
 /// Writes to the plan what the kernel of its job needs.
@@ -436,12 +495,17 @@ void set_result(GroupedPlan* plan) {
 
 }  // namespace
 
+void set_grouped_tuner(GroupedTunerFn tuner) {
+  the_tuner.store(tuner);
+}
+
 GroupedDecision choose_grouped(const GroupedRequest& request, NumericsMode numerics, Float32Mode float32,
                                const DeviceFacts& facts) {
   return decide(ways_of(request, numerics, float32), facts, request.variant, request.as_torch);
 }
 
 std::string reason_of(const GroupedDecision& decision) {
+  if (decision.source == Source::kTable) return "table: the fastest of the times measured at these sizes";
   if (decision.kernel != kTorch) {
     return decision.source == Source::kForced ? "forced: the call names the kernel" : "model: by the rows of a group";
   }
@@ -505,6 +569,7 @@ Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan) {
   GroupedDecision decision;
   if (request.left == HGEMM_LEFT_NOT && facts != nullptr) {
     const bool context_names_one = request.variant == kAuto && standing_choice(p) != kAuto;
+    if (!context_names_one) tune_where_asked(request, ways, *facts);
     decision =
         context_names_one ? torchs(Remark::kNamesOther) : decide(ways, *facts, request.variant, request.as_torch);
   }

@@ -25,6 +25,7 @@
 
 #include "core/grouped.h"
 #include "core/problem.h"
+#include "dispatch/c_api.h"
 #include "dispatch/canonical.h"
 #include "dispatch/decision.h"
 #include "dispatch/gemm_api.h"
@@ -124,6 +125,11 @@ std::string reason_of(const GroupedDecision& decision);
 
 /// Why grouped kernel `index` does not take the operands of a call, even as copies; "" where it does.
 std::string why_not(int index, const GroupedRequest& request, const DeviceFacts& facts);
+
+/// A function that times a product whose sizes have no measured times, and adds them to models/grouped_table.h. It runs
+/// within plan_grouped(). Null: nothing is timed.
+using GroupedTunerFn = int (*)(const HgemmGroupedTuning*);
+void set_grouped_tuner(GroupedTunerFn tuner);
 
 /// HgemmCallKind::variant of grouped kernel i is kFirstGroupedKernel + i. Ids of variants are smaller.
 constexpr int kFirstGroupedKernel = 1 << 16;

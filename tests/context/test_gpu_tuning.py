@@ -33,12 +33,14 @@ def tuner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_tuning.T
     monkeypatch.setattr(_tables, "_kept", {})
     _tables.ensure()
     _tables.install([])
-    fresh = _tuning.Tuner(_tuning._CudaSession.open)
+    fresh = _tuning.Tuner(_tuning._open)
     monkeypatch.setattr(_tuning, "tuner", lambda: fresh)
     _native.on_tuning(fresh)
+    _native.on_grouped_tuning(fresh)
     yield fresh
     torch.cuda.synchronize()
     _native.lib().hgemm_set_tuner(None)
+    _native.lib().hgemm_set_grouped_tuner(None)
     monkeypatch.undo()
     _tables.reload()
 
@@ -249,3 +251,49 @@ print(report.rows[0].reason.split(":")[0])
     environment["HGEMM_OPS_TUNE"] = "0"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == "table"  # what was measured holds for whoever does not measure
+
+
+def grouped_operands(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    offs = torch.tensor([40, 40, 100, 300], dtype=torch.int32, device="cuda")
+    x, w = torch.randn(300, 256, device="cuda"), torch.randn(4, 512, 256, device="cuda")
+    return x.to(dtype), w.to(dtype).mT, offs
+
+
+@pytest.mark.sm90
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=["bf16", "f16", "f32"])
+def test_a_grouped_product_is_tuned_once(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tables, "_kept_grouped", {})
+    x, w, offs = grouped_operands(dtype)
+    with use_custom_gemm(tune=True) as report:
+        results = [torch._grouped_mm(x, w, offs=offs) for _ in range(3)]
+    ((entry,),) = _tables._kept_grouped.values()
+    assert entry.shape[1:] == ("rows", "NT", 4, 300, 512, 256) and len(entry.us) > 1
+    fastest = min(entry.us, key=lambda name: entry.us[name])
+    (row,) = report.rows
+    assert row.source == "table" and row.calls == 3
+    assert row.variant in (fastest, "torch")
+    exact = torch.cat(
+        [
+            x[first:last].double() @ w[i].double()
+            for i, (first, last) in enumerate(((0, 40), (40, 40), (40, 100), (100, 300)))
+        ]
+    )
+    for result in results:
+        assert (result.double() - exact).norm() <= 0.01 * exact.norm()
+    explained = hgemm_ops.explain_grouped(x, w)
+    assert (explained.chosen, explained.source) == (row.variant, "table")
+    _native.lib().hgemm_grouped_times_clear()
+
+
+@pytest.mark.sm90
+def test_a_grouped_product_in_a_graph_is_not_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tables, "_kept_grouped", {})
+    x, w, offs = grouped_operands(torch.bfloat16)
+    with use_custom_gemm(tune=True):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = torch._grouped_mm(x, w, offs=offs)
+    graph.replay()
+    assert _tables._kept_grouped == {}
+    exact = x[100:].double() @ w[3].double()
+    assert (out[100:].double() - exact).norm() <= 0.01 * exact.norm()

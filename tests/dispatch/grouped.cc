@@ -1,14 +1,17 @@
 // Plans grouped products in every form and order on an H200, makes the copies that a plan asks for as the doors do, and
 // computes the job that a kernel would get, element by element. Then there is no memory for the result or the copies.
 // test_steps.py links it with the library's objects.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "dispatch/context.h"
 #include "dispatch/grouped.h"
+#include "dispatch/models/grouped_table.h"
 #include "dispatch/stats.h"
 #include "one_device.h"
 
@@ -173,9 +176,62 @@ void check_without_memory(int variant, hgemm::NumericsMode numerics, bool by_k, 
   }
 }
 
+int asked_to_time = 0;
+
+/// Stands in for the tuner: the first kernel of the list takes half of torch's time, and others were not timed.
+int time_first_kernel(const HgemmGroupedTuning* tuning) {
+  ++asked_to_time;
+  hgemm::GroupedKey key;
+  std::copy(std::begin(tuning->key), std::end(tuning->key), key.begin());
+  hgemm::add_grouped_times(key, {{hgemm::kTorch, 10.0}, {0, 5.0}});
+  return 0;
+}
+
+/// Plans a product in contexts with and without tuning. It is timed once, and its times decide from then on. Those
+/// whose operands have to be copied are not timed.
+void check_tuning() {
+  const std::vector<int32_t> ends = {33, 33, 40, 51};
+  const int64_t groups = static_cast<int64_t>(ends.size()), stride = 1;
+  const hgemm::TensorView offs{
+      .data = ends.data(), .ndim = 1, .sizes = &groups, .strides = &stride, .dtype = hgemm::DType::kF32};
+  const auto plan_of = [&](const Stored& a, const Stored& b, int8_t tunes, hgemm::NumericsMode numerics) {
+    hgemm::detail::thread_settings = {.variant = hgemm::kAuto,
+                                      .numerics = static_cast<int8_t>(numerics),
+                                      .float32 = hgemm::kAuto,
+                                      .tunes = tunes,
+                                      .reserved = 0};
+    GroupedPlan plan;
+    hgemm::plan_grouped({.a = a.view(), .b = b.view(), .offs = &offs}, &plan);
+    hgemm::detail::thread_settings = hgemm::kNoSettings;
+    return plan.outcome == hgemm::Outcome::kOurs ? plan.job.kernel : hgemm::kTorch;
+  };
+  const auto expect = [](bool holds, const char* what) {
+    if (holds) return;
+    std::fprintf(stderr, "tuning: %s\n", what);
+    ++failures;
+  };
+  using hgemm::NumericsMode;
+  const Stored a({51, 48}, 'N'), b({4, 48, 24}, 'T');
+  hgemm::set_grouped_tuner(time_first_kernel);
+  const int before = plan_of(a, b, 0, NumericsMode::kFast);
+  expect(before != 0 && asked_to_time == 0, "timed though nobody asked");
+  expect(plan_of(a, b, 1, NumericsMode::kBatchInvariant) == before && asked_to_time == 0, "timed for other numerics");
+  expect(plan_of(a, b, 1, NumericsMode::kFast) == 0 && asked_to_time == 1, "not timed, or its times not used");
+  expect(plan_of(a, b, 1, NumericsMode::kFast) == 0 && asked_to_time == 1, "timed again");
+  expect(plan_of(a, b, 0, NumericsMode::kFast) == 0, "its times not used without tuning");
+  expect(plan_of(a, b, 0, NumericsMode::kBatchInvariant) == before, "its times used for other numerics");
+  plan_of(Stored({51, 48}, 'T'), b, 1, NumericsMode::kFast);
+  expect(asked_to_time == 1, "timed with an operand that has to be copied");
+  hgemm::clear_grouped_times();
+  expect(plan_of(a, b, 0, NumericsMode::kFast) == before, "times stay");
+  hgemm::set_grouped_tuner(nullptr);
+  expect(plan_of(a, b, 1, NumericsMode::kFast) == before, "a plan without a tuner");
+}
+
 }  // namespace
 
 int main() {
+  check_tuning();
   using hgemm::NumericsMode;
   using hgemm::Outcome;
   check_without_memory(hgemm::kAuto, NumericsMode::kFast, false, 1, Outcome::kTorch);
