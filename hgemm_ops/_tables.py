@@ -137,6 +137,10 @@ class GroupedEntry:
     def shape(self) -> tuple[str, str, str, int, int, int, int]:
         return self.dtype, self.divided, self.layout, self.groups, self.m, self.n, self.k
 
+    @property
+    def label(self) -> str:
+        return f"{self.m}x{self.n}x{self.k} in {self.groups} groups of {self.divided}"
+
     @classmethod
     def parse(cls, data: Any) -> GroupedEntry | None:
         """Returns the entry in a file's ``data``, or None if it is not valid."""

@@ -135,6 +135,68 @@ def grouped_candidates(request: _native.GroupedTuning) -> list[str]:
     return [names[i] for i in able if _family(names[i]) == _family(names[able[0]])]
 
 
+def time_grouped(
+    request: _native.GroupedTuning,
+    session: _CudaSession,
+    names: Sequence[str],
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[_tables.Device, _tables.GroupedEntry, float, int]:
+    """Times torch and the kernels ``names`` for ``seconds``. Returns the entry, the seconds it took, and the rounds."""
+    begin = clock()
+    with session.contenders(names) as start:
+        begin += session.aside
+        us, rounds = measure(start, names, begin + seconds, clock)
+    cc, sm_count, l2_bytes, dtype, divided, a_major, b_major, groups, m, n, k = request.key
+    entry = _tables.GroupedEntry(
+        dtype=_native.dtype_name(_native.DTYPES[dtype]),
+        divided=_tables.DIVIDED[divided],
+        layout=_native.LAYOUTS[a_major, b_major],
+        groups=groups,
+        m=m,
+        n=n,
+        k=k,
+        us={name: round(value, 3) for name, value in us.items()},
+    )
+    return _tables.Device(session.device_name, cc, sm_count, l2_bytes), entry, clock() - begin, rounds
+
+
+def tune_grouped(
+    rows: int, n: int, k: int, groups: int, dtype: torch.dtype, layout: str, seconds: float
+) -> tuple[_tables.Device, _tables.GroupedEntry]:
+    """Times (rows, k) @ (groups, k, n) on the current GPU, with random values and rows spread evenly over the groups.
+
+    Every kernel that takes the product is timed.
+    """
+    device = torch.device("cuda", torch.cuda.current_device())
+    x, w = (
+        torch.randn(shape if order == "N" else (*shape[:-2], shape[-1], shape[-2]), dtype=dtype, device=device)
+        for shape, order in (((rows, k), layout[0]), ((groups, k, n), layout[1]))
+    )
+    x, w = (t if order == "N" else t.mT for t, order in zip((x, w), layout, strict=True))
+    offs = torch.arange(1, groups + 1, device=device).mul(rows).div(groups, rounding_mode="floor").to(torch.int32)
+    facts, dtypes = _native.device_facts(device.index), tuple(_native.DTYPES)
+    request = _native.GroupedTuning(
+        a=_native.view(x.shape, x.stride(), dtype, 16),
+        b=_native.view(w.shape, w.stride(), dtype, 16),
+        a_data=x.data_ptr(),
+        b_data=w.data_ptr(),
+        ends=offs.data_ptr(),
+        ordinal=device.index,
+    )
+    majors = next(majors for majors, of in _native.LAYOUTS.items() if of == layout)
+    request.key[:] = facts.cc, facts.sm_count, facts.l2_bytes, dtypes.index(dtype), 0, *majors, groups, rows, n, k
+    query = _native.GroupedQuery(request.a, request.b, groups, 0, 0, as_torch=1)
+    names = [
+        name
+        for index, name in enumerate(_native.grouped_names())
+        if _native.lib().hgemm_grouped_refusal(index, query, facts) == b""
+    ]
+    session = _GroupedSession(request, torch.cuda.current_stream())
+    found, entry, *_ = time_grouped(request, session, names, seconds)
+    return found, entry
+
+
 def _family(name: str) -> str:
     return name.partition("_grouped")[0]
 
@@ -224,31 +286,13 @@ class Tuner:
 
     def _tune_grouped(self, request: _native.GroupedTuning, session: _CudaSession) -> Line:
         """Times a grouped product of new sizes and adds it to the dispatcher's table. Returns the line for the log."""
-        names = grouped_candidates(request)
-        begin = self._clock()
-        with session.contenders(names) as start:
-            begin += session.aside
-            us, rounds = measure(start, names, begin + BUDGET, self._clock)
-        took = self._clock() - begin
-        cc, sm_count, l2_bytes, dtype, divided, a_major, b_major, groups, m, n, k = request.key
-        device = _tables.Device(session.device_name, cc, sm_count, l2_bytes)
-        entry = _tables.GroupedEntry(
-            dtype=_native.dtype_name(_native.DTYPES[dtype]),
-            divided=_tables.DIVIDED[divided],
-            layout=_native.LAYOUTS[a_major, b_major],
-            groups=groups,
-            m=m,
-            n=n,
-            k=k,
-            us={name: round(value, 3) for name, value in us.items()},
-        )
+        device, entry, took, rounds = time_grouped(request, session, grouped_candidates(request), BUDGET, self._clock)
         _tables.keep_grouped(device, entry)
         self._pending.append((device, entry))
         ranked = sorted(entry.us, key=lambda name: entry.us[name])
         self._done.append((ranked[0], took))
         times = ", ".join(f"{name} {entry.us[name]:.1f} us" for name in ranked)
-        sizes = f"{m}x{n}x{k} in {groups} groups of {entry.divided}"
-        where = f"{entry.dtype} {entry.layout} {sizes} on cuda:{request.ordinal}"
+        where = f"{entry.dtype} {entry.layout} {entry.label} on cuda:{request.ordinal}"
         return logging.INFO, f"tuned {where} in {took * 1e3:.1f} ms, {rounds} rounds: {times}"
 
     def _store(self) -> list[Line]:

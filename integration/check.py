@@ -402,8 +402,8 @@ def suite(device: torch.device | str) -> list[Case]:
             for model in ("qwen3_moe", "mixtral", "gpt_oss")
             for experts in (None, "hgemm")
             for case in (
-                real(model, "prefill", batch=4, seq=512, experts=experts),
-                real(model, "decode", batch=16, seq=128, new_tokens=32, experts=experts),
+                real(model, "prefill", batch=8, seq=1024, experts=experts),
+                real(model, "decode", batch=32, seq=128, new_tokens=32, experts=experts),
                 real(model, "train", batch=4, seq=512, experts=experts),
             )
         ),

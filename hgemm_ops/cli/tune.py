@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sys
@@ -14,11 +15,12 @@ import click
 import torch
 from rich.console import Console
 
-from hgemm_ops import _library, _native, _report, _tables, _variants
+from hgemm_ops import _library, _native, _report, _tables, _tuning, _variants
 from hgemm_ops.bench import console, record, runner, sampling, survey
 from hgemm_ops.bench import shapes as model_data
 from hgemm_ops.bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, Case, parse_shapes, with_dtype
 
+_GROUPED_SECONDS = 0.2  # for a grouped matmul
 _WHOLE_CHUNK = 16  # bytes; rows that start on such multiples have the best alignment
 _LAYOUT_HELP = "Layout of --shapes; repeatable.  [default: NT, a linear layer's]"
 _VARIANT_HELP = "Kernel to time, besides torch; repeatable.  [default: all that can run the shape]"
@@ -143,6 +145,18 @@ def to_entry(row: runner.Row) -> _tables.Entry | None:
     return _tables.Entry(**table_key(row.case), us=us)
 
 
+def _grouped(text: str) -> list[tuple[int, int, int, int]]:
+    """Returns the rows, N, K and groups of each grouped matmul that is asked for."""
+    products = []
+    for part in text.split(","):
+        sizes = part.split("x")
+        if len(sizes) != 4 or not all(size.isdecimal() and int(size) > 0 for size in sizes):
+            raise click.BadParameter(f"{part}: expected ROWSxNxKxGROUPS", param_hint="--grouped")
+        rows, n, k, groups = map(int, sizes)
+        products.append((rows, n, k, groups))
+    return products
+
+
 def _output(given: Path | None, default: Callable[[], Path]) -> Path:
     try:
         return (given or default()).resolve()
@@ -186,6 +200,11 @@ def _measure_random(
     "--suite", "suites", type=click.Choice(list(SUITES)), multiple=True, help="A suite of shapes to time; repeatable."
 )
 @click.option("--shapes", metavar="MxNxK,...", help="Shapes to time; BxMxNxK is a batch.")
+@click.option(
+    "--grouped",
+    metavar="ROWSxNxKxGROUPS,...",
+    help="Grouped matmuls to time, (ROWS, K) by (GROUPS, K, N), with rows spread evenly over the groups.",
+)
 @click.option("--layout", "layouts", type=click.Choice(LAYOUTS), multiple=True, default=("NT",), help=_LAYOUT_HELP)
 @click.option("--dtype", type=click.Choice(list(ELEMENT_BYTES)), help="Default: the suite's own; float16 for --shapes.")
 @click.option(
@@ -245,6 +264,7 @@ def _measure_random(
 def tune(
     suites: tuple[str, ...],
     shapes: str | None,
+    grouped: str | None,
     layouts: tuple[str, ...],
     dtype: str | None,
     report: Path | None,
@@ -276,15 +296,16 @@ def tune(
     """
     screen = Console(stderr=as_json)
     if random is not None:
-        if suites or shapes or report or blend:
-            raise click.UsageError("--random cannot be combined with --suite, --shapes, --report or --blend")
+        if suites or shapes or grouped or report or blend:
+            raise click.UsageError("--random cannot be combined with --suite, --shapes, --grouped, --report or --blend")
         return _measure_random(random, seed, most_rows, sizes, candidates, soak, output, screen, as_json)
-    if not (suites or shapes or report):
-        raise click.UsageError("say what to tune with --suite, --shapes, --report or --random")
+    if not (suites or shapes or grouped or report):
+        raise click.UsageError("say what to tune with --suite, --shapes, --grouped, --report or --random")
+    groups = _grouped(grouped) if grouped else []
     products, skipped = reported(report) if report else ([], [])
     for line in skipped:
         screen.print(f"skipped: {line}", markup=False, highlight=False)
-    cases = _cases(suites, shapes, dtype, layouts, products)
+    cases = _cases(suites, shapes, dtype, layouts, products) if suites or shapes or report else []
     console.require_kernels("hgemm tune")
     device = _tables.device_of(torch.cuda.current_device())
     path = _output(output, lambda: _tables.user_dir() / f"{device.slug}.json")
@@ -301,6 +322,14 @@ def tune(
             entries[entry.shape] = entry if earlier is None else blended(entry, earlier)
             table.entries, table.measured = list(entries.values()), measured
 
+    for (m, n, k, count), layout in itertools.product(groups, layouts):
+        _, product = _tuning.tune_grouped(m, n, k, count, getattr(torch, dtype or "bfloat16"), layout, _GROUPED_SECONDS)
+        with _tables.updating(path, device) as table:
+            table.grouped = [*(known for known in table.grouped if known.shape != product.shape), product]
+            table.measured = measured
+        fastest = min(product.us, key=lambda name: product.us[name])
+        line = f"{product.dtype} {product.layout} {product.label}: {fastest} {product.us[fastest]:.1f} us"
+        screen.print(f"{line}, torch {product.us['torch']:.1f} us", markup=False, highlight=False)
     options = runner.Options(
         variants=console.known_variants(variants),
         candidates=candidates,
@@ -310,9 +339,11 @@ def tune(
         soak=soak,
         most_sets=most_sets,
     )
-    rows = console.run_with_progress(cases, options, screen, keep)
-    screen.print(console.comparison(rows, f"tuned for {device.name}"))
-    screen.print(f"{len(read(path, device).entries)} shapes in {path}")
+    rows = console.run_with_progress(cases, options, screen, keep) if cases else []
+    if cases:
+        screen.print(console.comparison(rows, f"tuned for {device.name}"))
+    written = read(path, device)
+    screen.print(f"{len(written.entries) + len(written.grouped)} shapes in {path}")
     if as_json:
         sys.stdout.write(path.read_text())
     console.fail_if_wrong(rows)

@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner, Result
 from helpers import ROOT, counted
 
-from hgemm_ops import _library, _native, _tables, _variants
+from hgemm_ops import _library, _native, _tables, _tuning, _variants
 from hgemm_ops._report import Report
 from hgemm_ops.bench import console, runner, sampling, shapes, survey
 from hgemm_ops.bench.suites import Case
@@ -270,3 +270,39 @@ def test_the_committed_data_read_as_they_were_written(name: str, least: int, tmp
 )
 def test_random_shapes_are_for_no_table(arguments: list[str]) -> None:
     assert command("--random", "3", *arguments).exit_code == 2
+
+
+# Grouped matmuls
+
+
+def test_grouped_matmuls_are_added_to_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def time(*sizes: Any) -> tuple[_tables.Device, _tables.GroupedEntry]:
+        rows, n, k, groups, dtype, layout, _ = sizes
+        asked.append(sizes[:-1])
+        us = {"torch": 200.0, "kernel": 100.0 + len(asked)}
+        return H200, _tables.GroupedEntry(_native.dtype_name(dtype), "rows", layout, groups, rows, n, k, us)
+
+    monkeypatch.setattr(_tuning, "tune_grouped", time)
+    monkeypatch.setattr(_tables, "device_of", lambda ordinal: H200)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(console, "require_kernels", lambda name: None)
+    path = tmp_path / "table.json"
+    for _ in range(2):
+        done = command("--grouped", "4096x1536x2048x128,64x512x256x4", "--output", str(path))
+        assert done.exit_code == 0, done.output
+    assert asked == 2 * [
+        (4096, 1536, 2048, 128, torch.bfloat16, "NT"),
+        (64, 512, 256, 4, torch.bfloat16, "NT"),
+    ]
+    assert "bfloat16 NT 64x512x256 in 4 groups of rows: kernel 104.0 us, torch 200.0 us" in done.output
+    assert f"2 shapes in {path}" in done.output.replace("\n", "")
+    table = _tables.Table.read(path)
+    assert table.entries == [] and [entry.us["kernel"] for entry in table.grouped] == [103.0, 104.0]
+
+
+@pytest.mark.parametrize("text", ["4096x1536x2048", "1x2x3x0", "axbxcxd", ""])
+def test_sizes_of_grouped_matmuls_are_checked(text: str) -> None:
+    done = command("--grouped", text or "1x", "--output", "t.json")
+    assert done.exit_code == 2 and "expected ROWSxNxKxGROUPS" in done.output
