@@ -123,6 +123,23 @@ def check_placements(mesh: Any) -> None:
     rows = hgemm.linear(distribute_tensor(x, mesh, [Shard(1)]), distribute_tensor(w, mesh, [Shard(1)]))
     assert columns.placements == (Shard(1),), "column-wise: no communication, the activation included"
     assert rows.placements == (Partial(),), "row-wise: the sum is left to whoever needs it"
+    x, w, bias, ends = (
+        torch.randn(4, 6),
+        torch.randn(2, 6, 8),
+        torch.randn(2, 8),
+        torch.tensor([3, 4], dtype=torch.int32),
+    )
+    replicated = [distribute_tensor(t, mesh, [Replicate()]) for t in (x, w, ends, bias)]
+    by_columns = [distribute_tensor(t, mesh, [Shard(dim)]) for t, dim in ((w, 2), (bias, 1))]
+    with torch.no_grad():
+        for placed, placement in (
+            (replicated, Replicate()),
+            ([replicated[0], by_columns[0], replicated[2], by_columns[1]], Shard(1)),
+        ):
+            out = hgemm.grouped_linear(*placed, 4, False)
+            assert out.placements == (placement,)
+            assert_close(full(out), hgemm.grouped_linear(x, w, ends, bias, 4, False), "grouped_linear")
+    x, w = torch.randn(4, 6), torch.randn(8, 6)
     inner = hgemm.mm(distribute_tensor(x, mesh, [Shard(1)]), distribute_tensor(w.t(), mesh, [Shard(0)]))
     assert inner.placements == (Partial(),)
 
