@@ -42,6 +42,7 @@ from hgemm_ops.bench import record, runner
 RESULTS = Path(__file__).parent / "results"
 ROUNDS = 5
 ROTATION_BYTES = 300_000_000  # past the L2
+_MOST_ROWS = (8, 64, 192, 384)  # an expert's, for which each of the kernels for Hopper but the last is made
 _GROWTH = 1 << 29  # elements
 _MOST_RESERVED = 16e9  # bytes that torch's allocator keeps from one case to the next
 _PART = 128  # rows of an expert's result that are compared with float64
@@ -190,12 +191,13 @@ def bound_us(case: Case, rows: Sequence[int], gbps: float, tflops: float) -> flo
     return max(2 * (matrices * n * k + total * (n + k)) / gbps * 1e-3, 2 * total * n * k / tflops * 1e-6)
 
 
-def neighbours(chosen: str, of_rows: bool) -> list[str]:
-    """The kernels for Hopper beside the chosen one in the list; all of them if that is torch."""
+def neighbours(case: Case, total: int) -> list[str]:
+    """The kernel for Hopper that is made for so many rows an expert, and those beside it in the list."""
+    of_rows = case.layer != "gradient"
     names = [name for name in _native.grouped_names() if name.startswith("sm90") and ("_k_" not in name) == of_rows]
-    if chosen not in names:
+    if not of_rows:
         return names
-    at = names.index(chosen)
+    at = sum(total / min(total, case.experts) > most for most in _MOST_ROWS)
     return names[max(0, at - 1) : at + 2]
 
 
@@ -208,7 +210,10 @@ def measure(case: Case, gbps: float, tflops: float, by_kernel: bool = False) -> 
     captures = case.dtype == "bfloat16"  # torch's loop over the groups of other dtypes waits for the device
     stream = torch.cuda.Stream()
     chosen = hgemm_ops.explain_grouped(*operands, groups=case.experts).chosen
-    kernels = neighbours(chosen, case.layer != "gradient") if by_kernel else []
+    kernels = neighbours(case, sum(rows)) if by_kernel else []
+    if by_kernel and chosen not in ("torch", *kernels):
+        kernels.append(chosen)
+    torch.cuda.synchronize()  # the operands are made on another stream
     runs: dict[str, Callable[[], None]] = {}
     errors: dict[str, float] = {}
 
@@ -223,13 +228,18 @@ def measure(case: Case, gbps: float, tflops: float, by_kernel: bool = False) -> 
             errors[side] = error(calls[0](None))
         if report is not None:
             assert {row.variant for row in report.rows if row.op == "grouped"} == {chosen}, (case, chosen)
+    with torch.cuda.stream(stream):
+        for name in kernels:  # a kernel is loaded by its first call, which cannot be captured
+            calls[0](_native.grouped_names().index(name))
     stream.synchronize()
     sides = ["torch", *kernels] if by_kernel else ["torch", "ours"]
     for side in sides:
         if captures or side != "torch":
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
+            with torch.cuda.stream(stream):  # without the collection of garbage that torch.cuda.graph() begins with
+                graph.capture_begin()
                 run(side)
+                graph.capture_end()
             runs[side] = graph.replay
         else:
             runs[side] = functools.partial(run, side)

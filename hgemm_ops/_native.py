@@ -238,7 +238,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_context_leave_all": (None, []),
     "hgemm_tuning_default": (None, [c_int]),
     "hgemm_set_tuner": (None, [c_void_p]),
-    "hgemm_set_grouped_tuner": (None, [_GroupedTunerFn]),
+    "hgemm_set_grouped_tuner": (None, [c_void_p]),
     "hgemm_grouped_times_add": (c_int, [POINTER(c_int64), POINTER(Timing), c_int]),
     "hgemm_grouped_times_clear": (None, []),
     "hgemm_tuning_candidates": (c_int, [POINTER(Tuning), POINTER(Timing), c_int]),

@@ -251,7 +251,8 @@ def run_grouped_in_place(index: int, name: str) -> None:
     """Such a kernel that reads operands where they lie, in every form and order, on rows at any address if it may."""
     launches = 0
     dtypes = (torch.float32,) if name.startswith("simt") else (torch.float16, torch.bfloat16)
-    cases = itertools.product(GROUPS, dtypes, ("rows", "k", "columns"), ("NN", "NT", "TN", "TT"), (0, 1))
+    groups = GROUPS[:1] if os.environ.get(TOOL) == "racecheck" else GROUPS
+    cases = itertools.product(groups, dtypes, ("rows", "k", "columns"), ("NN", "NT", "TN", "TT"), (0, 1))
     for (sizes, columns, inner), dtype, form, order, odd in cases:
         ends, divided = torch.tensor(sizes, dtype=torch.int32).cumsum(0, dtype=torch.int32), sum(sizes) + 8
         m, n, k = (

@@ -208,7 +208,7 @@ bool is_torch_faster(const GroupedProduct& grouped) {
   if (rows <= 192) return p.k > 10000 || (rows > 128 && (p.k > 1536 || groups > 256));
   if (rows < 384) return p.k > 7000;
   const bool is_wide = p.n >= 12000 && !(groups <= 8 && (rows >= 2048 || p.k <= 4096));
-  return is_wide || (rows < 2048 && p.k > 6300) || (groups >= 128 && p.k >= 2048);
+  return is_wide || (rows < 2048 && p.k > 6300) || (groups >= 128 && p.k >= 2048 && !p.gated);
 }
 
 /// The share of a kernel's work tiles that lies inside of D's columns.

@@ -25,7 +25,17 @@ KERNELS = pytest.mark.parametrize(
     [_native.TORCH, *(i for i, name in enumerate(NAMES) if "_k_" not in name)],
     ids=lambda i: "torch" if i < 0 else NAMES[i],
 )
-DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=["f16", "bf16", "f32"])
+#: The same with each dtype that a kernel takes.
+TYPED_KERNELS = pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        (kernel, dtype)
+        for kernel in [_native.TORCH, *(i for i, name in enumerate(NAMES) if "_k_" not in name)]
+        for dtype in (torch.float16, torch.bfloat16, torch.float32)
+        if kernel < 0 or NAMES[kernel].startswith("simt") == (dtype == torch.float32)
+    ],
+    ids=lambda v: str(v).removeprefix("torch.") if isinstance(v, torch.dtype) else "torch" if v < 0 else NAMES[v],
+)
 #: The rows of each group, N and K.
 RAGGED = [
     ([5, 0, 70, 1, 0, 33], 256, 128),
@@ -74,42 +84,26 @@ def poison(elements: int, dtype: torch.dtype) -> None:
     torch.full((elements,), POISON, dtype=dtype, device=DEVICE)
 
 
-def able(kernel: int, dtype: torch.dtype) -> bool:
-    if kernel < 0:
-        return True
-    return NAMES[kernel].startswith("simt") == (dtype == torch.float32)
-
-
-@KERNELS
-@DTYPES
+@TYPED_KERNELS
 @pytest.mark.parametrize("order", ["NK", "KN"])
 @pytest.mark.parametrize(("sizes", "n", "k"), RAGGED, ids=lambda v: str(v)[:24])
-@pytest.mark.parametrize("act", range(5))
-def test_bias_and_activation(
-    kernel: int, dtype: torch.dtype, order: str, sizes: list[int], n: int, k: int, act: int
-) -> None:
-    if not able(kernel, dtype):
-        pytest.skip("another dtype")
+def test_bias_and_activation(kernel: int, dtype: torch.dtype, order: str, sizes: list[int], n: int, k: int) -> None:
     x, w, bias = operands(sizes, n, k, order, dtype)
-    offs = ends_of(sizes)
-    poison(sum(sizes) * n, dtype)
-    for added in (bias, None):
-        call = x, w, offs, added, act, False
+    for act, added in itertools.product(range(5), (bias, None)):
+        call = x, w, ends_of(sizes), added, act, False
+        poison(sum(sizes) * n, dtype)
         check(hgemm.grouped_linear(*call, variant=kernel), *call)
 
 
-@KERNELS
-@DTYPES
+@TYPED_KERNELS
 @pytest.mark.parametrize("order", ["NK", "KN"])
 @pytest.mark.parametrize(("sizes", "n", "k"), RAGGED, ids=lambda v: str(v)[:24])
-@pytest.mark.parametrize("act", range(5))
-def test_gate(kernel: int, dtype: torch.dtype, order: str, sizes: list[int], n: int, k: int, act: int) -> None:
-    if not able(kernel, dtype):
-        pytest.skip("another dtype")
+def test_gate(kernel: int, dtype: torch.dtype, order: str, sizes: list[int], n: int, k: int) -> None:
     x, w, _ = operands(sizes, n, k, order, dtype)
-    call = x, w, ends_of(sizes), None, act, True
-    poison(sum(sizes) * n // 2, dtype)
-    check(hgemm.grouped_linear(*call, variant=kernel), *call)
+    for act in range(5):
+        call = x, w, ends_of(sizes), None, act, True
+        poison(sum(sizes) * n // 2, dtype)
+        check(hgemm.grouped_linear(*call, variant=kernel), *call)
 
 
 @KERNELS
@@ -141,14 +135,14 @@ def test_the_function_takes_one_kernel_and_equals_the_passes() -> None:
         with use_custom_gemm() as report:
             out = call()
         check(out, x, w, offs, *parts)
-        (row,) = report.rows
-        assert (row.op, row.m, row.n, row.k, row.calls) == ("grouped", sum(sizes), 512, 256, 1)
+        rows = [(row.op, row.m, row.n, row.k, row.calls) for row in report.rows]
+        assert rows == ([("grouped", sum(sizes), 512, 256, 1)] if ON_GPU else [])
         with torch.inference_mode():
             assert torch.equal(call(), out)
         if ON_GPU:
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
                 call()
-            kernels = [event.name for event in profile.events() if "Memcpy" not in event.name]
+            kernels = [e.name for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
             assert len(kernels) == 1, kernels
 
 
