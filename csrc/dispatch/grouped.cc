@@ -16,6 +16,7 @@
 #include "dispatch/decision.h"
 #include "dispatch/devices.h"
 #include "dispatch/invariance.h"
+#include "dispatch/margin.h"
 #include "dispatch/models/grouped_table.h"
 #include "dispatch/stats.h"
 #include "kernels/variants.h"
@@ -208,7 +209,7 @@ bool is_torch_faster(const GroupedProduct& grouped) {
   if (rows <= 192) return p.k > 10000 || (rows > 128 && (p.k > 1536 || groups > 256));
   if (rows < 384) return p.k > 7000;
   const bool is_wide = p.n >= 12000 && !(groups <= 8 && (rows >= 2048 || p.k <= 4096));
-  return is_wide || (rows < 2048 && p.k > 6300) || (groups >= 128 && p.k >= 2048 && !p.gated);
+  return is_wide || (rows < 2048 && p.k > 6300) || (groups >= 128 && p.k >= 2048);
 }
 
 /// The share of a kernel's work tiles that lies inside of D's columns.
@@ -220,10 +221,8 @@ double share_of_columns(int64_t n, int kernel) {
 /// Counts a call as the report shows it.
 void count(GroupedJob* job, const GroupedDecision& decided, HgemmLeft left) {
   Problem counted = job->grouped.product;
-  counted.gated = false;
   counted.bias = nullptr;
   counted.act = Activation::kNone;
-  counted.d.row_stride = grouped_pitch(counted.n, counted.dtype);
   counted.batch[1] = 1;  // the divided dimension is that of all groups together
   if (job->is_transposed) std::swap(counted.m, counted.n);
   Decision decision;
@@ -256,9 +255,7 @@ int own_kernel(const GroupedProduct& grouped) {
     const int64_t n = grouped.product.n;
     kernel = 0;
     for (const double most_rows : kMostRows) kernel += mean_rows(grouped) > most_rows;
-    if (kernel == kTwoTiles && grouped.product.gated) kernel = kManyRows;
-    if (kernel == kManyRows && !grouped.product.gated &&
-        share_of_columns(n, kTwoTiles) > 1.04 * share_of_columns(n, kManyRows)) {
+    if (kernel == kManyRows && share_of_columns(n, kTwoTiles) > 1.04 * share_of_columns(n, kManyRows)) {
       kernel = kTwoTiles;
     }
   }
@@ -326,43 +323,38 @@ GroupedDecision torchs(Remark remark) {
 /// A call in the two ways that kernels see it.
 struct Ways {
   GroupedProduct called;                   // as it is
-  std::optional<GroupedProduct> arranged;  // for TMA; empty where TMA reads the operands of `called`
+  std::optional<GroupedProduct> arranged;  // for TMA; empty where TMA kernels compute `called` as it is
   Arrangement arrangement;
   bool torch_takes = true;  // the operands' rows start at multiples of 16 bytes, without which torch refuses them
 
   const GroupedProduct& for_tma() const { return arranged ? *arranged : called; }
 };
 
-/// Adds the bias and activation of a request, or its gate where a kernel can apply it, to the product of kernels that
-/// do so. A gated kernel takes eight columns of gate and of up in turn, of all experts in one tensor.
-void finish(const GroupedRequest& request, Problem* p) {
-  const bool is_one_tensor = p->b_major() == Major::kK && p->b.batch_stride[1] == p->n * p->ldb();
-  p->gated = request.gated && p->n % 16 == 0 && is_one_tensor;
-  if (p->gated) p->d.row_stride = grouped_pitch(p->n / 2, p->dtype);
-  if (p->gated || !request.gated) {
-    p->bias = request.bias;
-    p->act = request.act;
-  }
-}
-
 Ways ways_of(const GroupedRequest& request, NumericsMode numerics, Float32Mode float32) {
-  Ways ways{.called = product_of(request, false),
-            .arranged = product_of(request, request.a.ndim == 3),
-            .arrangement = {},
-            .torch_takes = true};
-  ways.torch_takes = alignment_a(ways.called.product) == 16 && alignment_b(ways.called.product) == 16;
-  ways.arrangement.job.is_transposed = request.a.ndim == 3;
-  arrange(&ways.arranged, &ways.arrangement);
-  finish(request, &ways.arranged.product);
-  ask_for(numerics, float32, &ways.called.product);
-  ask_for(numerics, float32, &ways.arranged.product);
+  Ways ways;
+  ways.called = product_of(request, false);
+  Problem& called = ways.called.product;
+  ways.torch_takes = alignment_a(called) == 16 && alignment_b(called) == 16;
+  ask_for(numerics, float32, &called);
+  const bool is_transposed = request.a.ndim == 3;
+  if (is_transposed) {
+    ways.arranged = product_of(request, true);
+    ask_for(numerics, float32, &ways.arranged->product);
+  }
+  ways.arrangement = arrangement_of(ways.for_tma());
+  ways.arrangement.is_transposed = is_transposed;
+  const bool is_finished = request.bias != nullptr || request.act != Activation::kNone;
+  if (!ways.arrangement.is_needed() && !is_finished) return ways;
+  if (!is_transposed) ways.arranged = ways.called;
+  replace_by_copies(ways.arrangement, &*ways.arranged);
+  ways.arranged->product.bias = request.bias;  // only kernels that take the arranged product apply them
+  ways.arranged->product.act = request.act;
   return ways;
 }
 
 /// Whether kernels take the operands where they lie, and so does torch's. Other calls are not timed.
 bool is_plain(const Ways& ways) {
-  const GroupedPlan& arrangement = ways.arrangement;
-  return !arrangement.copies_a && !arrangement.copies_b && !arrangement.job.is_transposed && ways.torch_takes;
+  return !ways.arrangement.is_needed() && ways.torch_takes;
 }
 
 /// Whether the choice for a call may be the fastest of measured times, torch's among them.
@@ -466,15 +458,10 @@ void use_kernel(int kernel, const Ways& ways, GroupedPlan* plan) {
   const bool arranges = grouped_kernel(kernel).takes == GroupedKernel::Takes::kTma;
   GroupedJob& job = plan->job;
   job.kernel = kernel;
-  job.grouped = arranges ? ways.arranged : ways.called;
+  job.grouped = arranges ? ways.for_tma() : ways.called;
   Problem& p = job.grouped.product;
-  if (p.gated && !grouped_kernel(kernel).gates) {
-    p.gated = false;
-    p.act = Activation::kNone;
-    p.d.row_stride = grouped_pitch(p.n, p.dtype);
-  }
-  plan->finishes = p.gated || p.bias != nullptr || p.act != Activation::kNone;
-  job.is_transposed = arranges && ways.arrangement.job.is_transposed;
+  plan->finishes = p.bias != nullptr || p.act != Activation::kNone;
+  job.is_transposed = arranges && ways.arrangement.is_transposed;
   plan->copies_a = arranges && ways.arrangement.copies_a;
   plan->copies_b = arranges && ways.arrangement.copies_b;
   if (arranges && ways.arrangement.is_needed()) {
@@ -489,7 +476,7 @@ void set_result(GroupedPlan* plan) {
   const GroupedProduct& grouped = plan->job.grouped;
   plan->groups = grouped.divided == Divided::kInner ? grouped.product.batch[1] : 0;
   plan->rows = grouped.product.m;
-  plan->columns = grouped.product.gated ? grouped.product.n / 2 : grouped.product.n;
+  plan->columns = grouped.product.n;
   plan->pitch = grouped.product.d.row_stride;
 }
 
@@ -609,8 +596,7 @@ Outcome plan_grouped_with_less(GroupedPlan* plan) {
     }
     p.a = job.a;
     p.b = job.b;
-    if (p.gated) p.d.row_stride = grouped_pitch(p.n, p.dtype);
-    p.gated = plan->finishes = false;
+    plan->finishes = false;
     p.bias = nullptr;
     p.act = Activation::kNone;
     job.is_transposed = plan->copies_a = plan->copies_b = false;

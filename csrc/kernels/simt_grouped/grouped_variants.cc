@@ -15,7 +15,6 @@ constexpr auto kList =
                            .max_groups = kAnyGroups,
                            .columns = Config::BN,
                            .finishes = false,
-                           .gates = false,
                            .takes = GroupedKernel::Takes::kAny};
     });
 
