@@ -268,7 +268,9 @@ class Tree:
         torch = self.root / "torch"
         torch.mkdir(exist_ok=True)
         (torch / "version.py").write_text("__version__ = '2.99.0+cpu'\n")
-        return ninja.build_file(self.toolkit, torch, parse_archs(archs), environ, self.build, ladder, self.csrc)
+        parsed = parse_archs(archs)
+        toolkit = self.toolkit if parsed else None
+        return ninja.build_file(toolkit, torch, parsed, environ, self.build, ladder, self.csrc)
 
 
 @pytest.fixture
@@ -333,6 +335,14 @@ def test_sources_see_only_their_rooms_flags(tree: Tree) -> None:
     no_ladder = tree.build_file("80 90", ladder=False)
     assert "_ladder.so" in without and "ladder" not in no_ladder.replace(str(tree.root), "")
     assert tree.build_file("80", HGEMM_LINEINFO="1").count("-lineinfo") == 5
+
+
+def test_the_override_is_compiled_first(tree: Tree) -> None:
+    """Without device code it takes the longest, and would otherwise be the last, on one core."""
+    (tree.build / "build.ninja").write_text(tree.build_file("none"))
+    command = [ninja.ninja_program(), "-C", tree.build, "-n"]
+    planned = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert re.search(r"^\[1/\d+\] c\+\+ _aten_torch_2_99\.so$", planned, re.MULTILINE)
 
 
 def test_a_family_is_one_object_for_each_line_of_its_list(tree: Tree) -> None:
