@@ -47,7 +47,7 @@ wheel: build
 	HGEMM_OPS_TORCHES="$(TORCHES)" $(PY) -m pip wheel -q --no-deps --no-build-isolation -w build/wheel .
 	PATH="$(abspath $(BIN)):$$PATH" $(PY) -m auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' -w $(DIST) build/wheel/*.whl
 
-# A kernel for the library `kernels` (hub/README.md), beside those that dist/hub has for other CUDA releases.
+# A kernel for the library `kernels` (docs/hub.md), beside those that dist/hub has for other CUDA releases.
 hub: wheel ; $(PY) -m build_tools.hub $(DIST)/hgemm_ops-*.whl dist/hub
 
 # $(call install,REQUIREMENTS): into the environment, and a compiler where kernels are to be built and there is none.

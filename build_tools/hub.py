@@ -5,8 +5,9 @@ says what it was built for: this one is for LibTorch's stable ABI and a CUDA rel
 Its ``id`` is the name that the module gets, and the namespace of its ops. The id ends with a digest of the files, so
 one process can load several versions.
 
-The kernel is the package of the wheel under the name of the id, with the modules of ``hub/``. It has neither the
-command line nor what only the course or a benchmark needs.
+The kernel is the package of the wheel, which the library imports under the name of the id, with the modules of
+``build_tools/kernel``. These modules import each other relatively, and ``ops/schema.py`` takes the namespace from the
+package's name. The kernel has neither the command line nor what only the course or a benchmark needs.
 """
 
 from __future__ import annotations
@@ -28,15 +29,10 @@ PACKAGE = "hgemm_ops"
 NAME = "hgemm-ops"  # lower case and no underscore: the library refuses other names
 VERSION = 1  # of the functions and layers; a kernel with incompatible ones gets the next number
 LICENSE = "BSD-3-Clause"
-HUB = ROOT / "hub"
+KERNEL = ROOT / "build_tools" / "kernel"
 
 #: The files and directories of the package that the kernel does not have.
-LEFT_OUT = ("__main__.py", "__pycache__", "_csrc", "_ladder.so", "_startup.py", "bench", "cli")
-
-#: How the package names itself and its ops in Python.
-IMPORT = re.compile(rf"^( *(?:from|import) ){PACKAGE}\b", re.MULTILINE)
-OPS = re.compile(r"\btorch\.ops\.hgemm\b")
-NAMESPACE = re.compile(r'^NAMESPACE = "hgemm"$', re.MULTILINE)
+LEFT_OUT = ("__main__.py", "__pycache__", "_csrc", "_ladder.so", "_startup.py", "bench", "cli", "ladder.py")
 
 
 def variant(cuda: tuple[int, int]) -> str:
@@ -59,14 +55,8 @@ def digest(files: dict[str, bytes]) -> str:
     return total.hexdigest()[:12]
 
 
-def renamed(source: str, id_: str) -> str:
-    """A module of the package as a module of the package ``id_``, with its ops in ``torch.ops.<id_>``."""
-    source = NAMESPACE.sub(f'NAMESPACE = "{id_}"', source)
-    return OPS.sub(f"torch.ops.{id_}", IMPORT.sub(rf"\g<1>{id_}", source))
-
-
 def contents(package: Path) -> dict[str, bytes]:
-    """The files of the kernel by their names in it, before they are renamed."""
+    """The files of the kernel by their names in it."""
     found = {
         str(path.relative_to(package)): path.read_bytes()
         for path in package.rglob("*")
@@ -74,8 +64,8 @@ def contents(package: Path) -> dict[str, bytes]:
     }
     version = re.search(r'^__version__ = "(.+)"$', found["__init__.py"].decode(), re.MULTILINE)
     assert version is not None
-    init = (HUB / "__init__.py").read_text().replace("{version}", version[1])
-    layers, licence = HUB / "layers.py", ROOT / "LICENSE"
+    init = (KERNEL / "__init__.py").read_text().replace("{version}", version[1])
+    layers, licence = KERNEL / "layers.py", ROOT / "LICENSE"
     return found | {"__init__.py": init.encode(), **{file.name: file.read_bytes() for file in (layers, licence)}}
 
 
@@ -102,7 +92,7 @@ def write(package: Path, directory: Path, cuda: tuple[int, int], built_for: list
     for name, content in files.items():
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(renamed(content.decode(), id_).encode() if path.suffix == ".py" else content)
+        path.write_bytes(content)
     (target / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n")
     return target
 

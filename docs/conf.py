@@ -25,7 +25,7 @@ NAVIGATION = {
         "Tuning": "docs/tuning",
         "torch.compile, CUDA graphs, distributed": "docs/compile",
         "Modules": "docs/modules",
-        "As a kernel of the Hugging Face Hub": "hub/README",
+        "As a kernel of the Hugging Face Hub": "docs/hub",
         "Functions, operators, explain": "docs/operators",
         "Commands and variables": "docs/reference",
         "Troubleshooting": "docs/troubleshooting",

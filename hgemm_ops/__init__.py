@@ -20,19 +20,19 @@ These environment variables are read when the package is imported:
 ``HGEMM_OPS_CACHE_DIR`` names the directory of measured times and compiled libraries. It is read at each use.
 """
 
-from hgemm_ops import _library, _native, _override, _startup, _tables, _tuning, _variants
-from hgemm_ops._api import linear, matmul
-from hgemm_ops._context import disable, enable, use_custom_gemm
-from hgemm_ops._experts import use_for_experts
-from hgemm_ops._explain import Candidate, Explanation, explain
-from hgemm_ops._explain_grouped import explain_grouped
-from hgemm_ops._grouped import grouped_mm, grouped_mm_gated
-from hgemm_ops._report import Report, Row
-from hgemm_ops._variants import VariantInfo, variants
-from hgemm_ops.nn import fuse_projections, linear_gated, unfuse_projections
-from hgemm_ops.ops import ladder as _ladder
-from hgemm_ops.ops.flops import flop_formulas
-from hgemm_ops.ops.schema import NAMESPACE as _NAMESPACE
+from . import _library, _native, _override, _startup, _tables, _tuning, _variants
+from ._api import linear, matmul
+from ._context import disable, enable, use_custom_gemm
+from ._experts import use_for_experts
+from ._explain import Candidate, Explanation, explain
+from ._explain_grouped import explain_grouped
+from ._grouped import grouped_mm, grouped_mm_gated
+from ._report import Report, Row
+from ._variants import VariantInfo, variants
+from .nn import fuse_projections, linear_gated, unfuse_projections
+from .ops import ladder as _ladder
+from .ops.flops import flop_formulas
+from .ops.schema import NAMESPACE as _NAMESPACE
 
 __version__ = "0.1.0"
 

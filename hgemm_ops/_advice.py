@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from hgemm_ops import _native, _tables, _variants
-from hgemm_ops._report import Report
+from . import _native, _tables, _variants
+from ._report import Report
 
 #: A setting is recommended if it takes this share of a matmul's time away.
 _WORTH = 0.02

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from hgemm_ops import _variants
-from hgemm_ops.ops.activation import ACTIVATIONS
+from . import _variants
+from .ops.activation import ACTIVATIONS
+from .ops.schema import OPS
 
 __all__ = ["linear", "matmul"]
 
@@ -78,7 +79,7 @@ def matmul(
     """
     _require_types("matmul", {"a": a, "b": b}, out_dtype)
     choice = _variants.resolve_choice(variant, numerics, float32)
-    return torch.ops.hgemm.matmul.default(a, b, out_dtype=out_dtype, **choice)
+    return OPS.matmul.default(a, b, out_dtype=out_dtype, **choice)
 
 
 def linear(
@@ -118,4 +119,4 @@ def linear(
     _require_types("linear", {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias}), out_dtype)
     act = _require_activation("linear", activation)
     choice = _variants.resolve_choice(variant, numerics, float32)
-    return torch.ops.hgemm.linear.default(x, weight, bias, act, out_dtype=out_dtype, **choice)
+    return OPS.linear.default(x, weight, bias, act, out_dtype=out_dtype, **choice)

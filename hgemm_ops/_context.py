@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from hgemm_ops import _decorate, _devices, _native, _override, _sites, _tables, _tuning, _variants
-from hgemm_ops._report import Report
+from . import _decorate, _devices, _native, _override, _sites, _tables, _tuning, _variants
+from ._report import Report
 
 __all__ = ["disable", "enable", "use_custom_gemm"]
 

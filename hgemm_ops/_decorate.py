@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from hgemm_ops import _native
+from . import _native
 
 #: Starts a call of a decorated generator or coroutine function. It is held until the call ends.
 Open = Callable[[], AbstractContextManager["Pieces"]]

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from hgemm_ops import _library, _native
+from . import _library, _native
 
 _PATIENCE = 60  # seconds; a driver that has to start many GPUs takes several
 

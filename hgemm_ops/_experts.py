@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hgemm_ops._grouped import grouped_mm, grouped_mm_gated
-from hgemm_ops.nn import GATES, is_gate
-from hgemm_ops.ops import flops
+from ._grouped import grouped_mm, grouped_mm_gated
+from .nn import GATES, is_gate
+from .ops import flops
 
 __all__ = ["use_for_experts"]
 

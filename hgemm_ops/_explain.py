@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hgemm_ops import _devices, _library, _native, _tables, _variants
-from hgemm_ops.ops.activation import ACTIVATIONS
+from . import _devices, _library, _native, _tables, _variants
+from .ops.activation import ACTIVATIONS
 
 
 @dataclass(frozen=True)

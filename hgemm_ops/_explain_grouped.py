@@ -7,8 +7,8 @@ from ctypes import byref, c_char_p
 import torch
 from torch import Tensor
 
-from hgemm_ops import _devices, _explain, _native, _variants
-from hgemm_ops._explain import Candidate, Explanation
+from . import _devices, _explain, _native, _variants
+from ._explain import Candidate, Explanation
 
 
 def explain_grouped(

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from hgemm_ops import _library
+from . import _library
 
 MAX_DIMS = 8
 AUTO, TORCH, UNKNOWN = -1, -2, -3

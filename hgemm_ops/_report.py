@@ -21,8 +21,8 @@ from typing import Any, overload
 
 import torch
 
-from hgemm_ops import _files, _native, _override, _sites, _variants
-from hgemm_ops.ops.activation import ACTIVATIONS
+from . import _files, _native, _override, _sites, _variants
+from .ops.activation import ACTIVATIONS
 
 SCHEMA = 1  # the version of the files that Report.save writes
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from hgemm_ops import _native
+from . import _native
 
 # The attribute in which torch.compile(module) keeps the module. It is left out of names.
 _COMPILED = "_orig_mod"

@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from hgemm_ops import _advice, _context, _files, _library, _override
-from hgemm_ops._report import Report
+from . import _advice, _context, _files, _library, _override
+from ._report import Report
 
 #: Names the process whose report has the plain name, as "rank:process id". The rank is torchrun's, "" without one.
 _OWNER = "HGEMM_OPS_OWNER"

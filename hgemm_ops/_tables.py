@@ -55,7 +55,7 @@ from typing import Any
 
 import torch
 
-from hgemm_ops import _files, _library, _native, _variants
+from . import _files, _library, _native, _variants
 
 SCHEMA = 1
 _TUNED = "tuned"  # a directory in user_dir()
@@ -262,7 +262,7 @@ def driver() -> str:
 
 def environment() -> dict[str, str]:
     """Returns the versions that times depend on, in addition to the GPU."""
-    from hgemm_ops import __version__
+    from . import __version__
 
     return {
         "driver": driver(),

@@ -36,7 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hgemm_ops import _library, _native, _tables, _variants
+from . import _library, _native, _tables, _variants
 
 TORCH = "torch"
 

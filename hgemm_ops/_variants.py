@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hgemm_ops import _library, _native, ops
+from . import _library, _native, ops
 
 #: A kernel whose limit is a newer architecture than this has no limit.
 _NEWEST = 999

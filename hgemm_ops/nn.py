@@ -18,10 +18,11 @@ from torch.autograd import forward_ad
 from torch.nn.utils import parametrize
 from torch.utils import dlpack
 
-from hgemm_ops import _variants
-from hgemm_ops._api import _require_activation, _require_types
-from hgemm_ops.ops import activation, flops
-from hgemm_ops.ops.activation import ACTIVATIONS
+from . import _variants
+from ._api import _require_activation, _require_types
+from .ops import activation, flops
+from .ops.activation import ACTIVATIONS
+from .ops.schema import OPS
 
 __all__ = [
     "GatedMLP",
@@ -77,7 +78,7 @@ def linear_gated(x: Tensor, weight: Tensor, activation: str | None = "silu", *, 
     """
     _require_types("linear_gated", {"x": x, "weight": weight})
     act = _require_activation("linear_gated", activation)
-    return torch.ops.hgemm.linear_gated.default(x, weight, act, variant=_variants.resolve(variant))
+    return OPS.linear_gated.default(x, weight, act, variant=_variants.resolve(variant))
 
 
 # ---- Weights that lie side by side
@@ -478,7 +479,7 @@ class GatedMLP(ProjectionGroup):
             exported = torch.compiler.is_exporting()
             return None if exported or not _computes(x, gate) else _gated_projections(x, gate, up, act)
         found = None if _is_traced(x) else self._joint(GATE, x)
-        return found and torch.ops.hgemm.linear_gated.default(x, found[1].weight, act)
+        return found and OPS.linear_gated.default(x, found[1].weight, act)
 
 
 GATE = ("gate_proj", "up_proj")
@@ -489,7 +490,7 @@ def _gated_projections(x: Tensor, gate: Tensor, up: Tensor, act: int) -> Tensor:
     """Computes ``linear_gated`` of the two weights, in one operator if they lie next to each other."""
     joint = _joints_at.get(gate.data_ptr())
     if joint is not None and joint.places == [(_place(gate), None), (_place(up), None)]:
-        return torch.ops.hgemm.linear_gated.default(x, joint.weight, act)
+        return OPS.linear_gated.default(x, joint.weight, act)
     return activation.apply(act, F.linear(x, gate)) * F.linear(x, up)
 
 

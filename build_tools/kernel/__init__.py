@@ -3,22 +3,21 @@
     hgemm = kernels.get_local_kernel(Path("dist/hub"))
     y = hgemm.linear(x, weight, bias, activation="gelu")
 
-``build_tools/hub.py`` puts this module in the place of the package's ``__init__.py``, and renames the package and the
-namespace of its ops to the kernel's id. A process may therefore load several kernels, and import ``hgemm_ops`` too.
+``build_tools/hub.py`` puts this module in the place of the package's ``__init__.py``. The library imports the package
+under the name of the kernel's id, which is the namespace of its ops, too. A process may therefore load several kernels,
+and import ``hgemm_ops`` as well.
 
 The kernel has functions and a layer alone. It changes no operator of torch: ``use_custom_gemm()`` and the command
 ``hgemm`` are the installed package's. It reads the environment variables of the package, but ``HGEMM_OPS_ENABLE`` and
 ``HGEMM_OPS_LOG``.
 """
 
-from hgemm_ops import _library, _native, _override, _tables, _tuning, _variants
-from hgemm_ops._api import linear, matmul
-from hgemm_ops._explain import explain
-from hgemm_ops._grouped import grouped_mm
-from hgemm_ops._variants import variants
-from hgemm_ops.ops.schema import NAMESPACE
-
-from . import layers
+from . import _library, _native, _override, _tables, _tuning, _variants, layers
+from ._api import linear, matmul
+from ._explain import explain
+from ._grouped import grouped_mm
+from ._variants import variants
+from .ops.schema import NAMESPACE
 
 __version__ = "{version}"
 

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .ops.schema import OPS
+
 
 class Linear(nn.Module):
     """The forward of ``torch.nn.Linear``, by the op ``linear`` of this kernel.
@@ -20,4 +22,4 @@ class Linear(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         if torch.overrides.has_torch_function((input, self.weight, self.bias)):
             return F.linear(input, self.weight, self.bias)
-        return torch.ops.hgemm.linear.default(input, self.weight, self.bias)
+        return OPS.linear.default(input, self.weight, self.bias)

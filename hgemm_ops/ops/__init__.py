@@ -6,7 +6,7 @@
 
 from torch import library
 
-from hgemm_ops.ops import aten, autograd, flops, grouped, keys, schema, variants
+from . import aten, autograd, flops, grouped, keys, schema, variants
 
 __all__ = ["LIB", "variants"]
 

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, library
 
-from hgemm_ops.ops import activation, sharding
-from hgemm_ops.ops.schema import NAMESPACE, SIGNATURES
+from . import activation, sharding
+from .schema import NAMESPACE, SIGNATURES
 
 _HALF = (torch.float16, torch.bfloat16)
 

@@ -23,12 +23,10 @@ from torch._ops import OpOverload
 from torch.autograd import Function
 from torch.autograd.graph import increment_version
 
-from hgemm_ops.ops import activation, aten
-from hgemm_ops.ops.schema import NAMESPACE, OTHERS, SIGNATURES
+from . import activation, aten
+from .schema import OPS, OTHERS, SIGNATURES
 
 Call = Callable[[], Any]  # the op itself, below autograd
-
-_OPS = getattr(torch.ops, NAMESPACE)
 
 
 class _Formula(NamedTuple):
@@ -53,7 +51,7 @@ class _Product(Function):
     def forward(ctx: Any, call: Call, formula: _Formula, a: Tensor, b: Tensor, c: Tensor | None) -> Any:
         ctx.set_materialize_grads(False)
         ctx.formula = formula
-        ctx.matmul = functools.partial(_OPS.matmul.default, **formula.modes) if formula.modes else torch.matmul
+        ctx.matmul = functools.partial(OPS.matmul.default, **formula.modes) if formula.modes else torch.matmul
         ctx.a_shape, ctx.b_shape, ctx.dtype = a.shape, b.shape, a.dtype
         ctx.c_shape, ctx.c_dtype = (None, None) if c is None else (c.shape, c.dtype)
         result = call()
@@ -150,12 +148,12 @@ def _record_linear(
     call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None, act: int = 0, **options: Any
 ) -> Any:
     if act > 1:  # only relu's derivative follows from its result; others need the argument as well
-        return _OPS.linear_save.default(x, weight, bias, act, **options)[0]
+        return OPS.linear_save.default(x, weight, bias, act, **options)[0]
     return _record_linear_save(call, x, weight, bias, act, **options)
 
 
 def _record_linear_gated(call: Call, x: Tensor, weight: Tensor, act: int, **options: Any) -> Tensor:
-    return activation.gate(_OPS.linear.default(x, weight, None, 0, **options), act)
+    return activation.gate(OPS.linear.default(x, weight, None, 0, **options), act)
 
 
 def has_tangent(*args: Any) -> bool:
@@ -221,7 +219,7 @@ def register_op(
     ``function`` is the op by torch's functions. ``record`` records it for the backward, by default as a matmul of its
     two arguments.
     """
-    lib.impl(name, kernel(getattr(_OPS, name).default, function, record), "Autograd", with_keyset=True)
+    lib.impl(name, kernel(getattr(OPS, name).default, function, record), "Autograd", with_keyset=True)
 
 
 _RECORDS: dict[str, Callable[..., Any]] = {
@@ -239,6 +237,6 @@ def register(lib: library.Library) -> None:
     for name in (*SIGNATURES, *OTHERS):
         register_op(lib, name, aten.FUNCTIONS[name], _RECORDS.get(name, _record))
     for name in SIGNATURES:
-        op = getattr(_OPS, name).out
+        op = getattr(OPS, name).out
         lib.impl(f"{name}.out", _out_kernel(op), "Autograd", with_keyset=True)
         lib.impl(f"{name}.out", _out_version_kernel(op), "ADInplaceOrView", with_keyset=True)

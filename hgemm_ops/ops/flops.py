@@ -5,9 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from hgemm_ops.ops.schema import NAMESPACE
+from .schema import OPS
 
 Shape = tuple[int, ...]
 
@@ -63,7 +61,7 @@ def flop_formulas() -> dict[Any, Callable[..., int]]:
     projections or experts of a model are fused. This package does not import it, because it imports Triton, which
     takes longer than the rest of the package.
     """
-    return {getattr(getattr(torch.ops, NAMESPACE), name): formula for name, formula in _FORMULAS.items()}
+    return {getattr(OPS, name): formula for name, formula in _FORMULAS.items()}
 
 
 def register_if_loaded() -> None:

@@ -27,12 +27,10 @@ from torch._C import DispatchKeySet
 from torch._ops import OpOverload
 from torch.autograd import Function
 
-from hgemm_ops.ops import activation, aten, autograd, keys, sharding
-from hgemm_ops.ops.aten import require
-from hgemm_ops.ops.autograd import has_tangent
-from hgemm_ops.ops.schema import NAMESPACE
+from . import aten, autograd, keys, sharding
+from .aten import require
+from .schema import NAMESPACE, OPS
 
-_OPS = getattr(torch.ops, NAMESPACE)
 _NAME = "grouped_mm"
 
 
@@ -221,8 +219,8 @@ def _columns_first(t: Tensor) -> bool:
 
 def _product(a: Tensor, b: Tensor, offs: Tensor | None, columns_first: bool) -> Tensor:
     if columns_first:
-        return _OPS.grouped_mm.default(b.mT, a.mT, offs).mT
-    return _OPS.grouped_mm.default(a, b, offs)
+        return OPS.grouped_mm.default(b.mT, a.mT, offs).mT
+    return OPS.grouped_mm.default(a, b, offs)
 
 
 def _without_rest(t: Tensor, offs: Tensor, dim: int) -> Tensor:
@@ -328,5 +326,5 @@ def register(lib: library.Library) -> None:
     lib.impl(_NAME, _without_kernels, "CompositeExplicitAutograd")
     lib.impl(_NAME, _by_torch, "FuncTorchBatched")
     library.register_fake(f"{NAMESPACE}::{_NAME}", _fake, lib=lib)
-    lib.impl(_NAME, _kernel(_OPS.grouped_mm.default), "Autograd", with_keyset=True)
+    lib.impl(_NAME, _kernel(OPS.grouped_mm.default), "Autograd", with_keyset=True)
     keys.register_autocast(lib, _NAME)

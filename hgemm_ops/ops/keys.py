@@ -16,7 +16,7 @@ from torch import Tensor, library
 from torch._ops import OpOverload
 from torch.amp.autocast_mode import _cast
 
-from hgemm_ops.ops.schema import NAMESPACE, OTHERS, SIGNATURES
+from .schema import OPS, OTHERS, SIGNATURES
 
 
 def _autocast(op: OpOverload, device_type: str, key: str) -> Callable[..., Any]:
@@ -47,7 +47,7 @@ def _functionalize(functional: OpOverload) -> Callable[..., Tensor]:
 
 def register_autocast(lib: library.Library, name: str) -> None:
     """Registers the Autocast kernels of an op on ``lib``."""
-    op = getattr(getattr(torch.ops, NAMESPACE), name).default
+    op = getattr(OPS, name).default
     for device_type, key in (("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA")):
         lib.impl(name, _autocast(op, device_type, key), key)
 
@@ -57,5 +57,5 @@ def register(lib: library.Library) -> None:
     for name in (*SIGNATURES, *OTHERS):
         register_autocast(lib, name)
         if name in SIGNATURES:
-            op = getattr(getattr(torch.ops, NAMESPACE), name).default
+            op = getattr(OPS, name).default
             lib.impl(f"{name}.out", _functionalize(op), "Functionalize")

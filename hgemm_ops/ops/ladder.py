@@ -22,10 +22,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, library
 
-from hgemm_ops import _library, _native, _override, _variants
-from hgemm_ops.ops import LIB, aten, autograd, keys
-from hgemm_ops.ops.aten import require
-from hgemm_ops.ops.schema import NAMESPACE, TAGS
+from .. import _library, _native, _override, _variants
+from . import LIB, aten, autograd, keys
+from .aten import require
+from .schema import NAMESPACE, OPS, TAGS
 
 _NOT_BUILT = "is a step of the ladder, whose library was not built: install with HGEMM_LADDER=1"
 
@@ -155,11 +155,11 @@ def _define_step(lib: library.Library, step: Step) -> None:
         return _plain(a, step.row_bytes), _plain(b, step.row_bytes)
 
     def op(a: Tensor, b: Tensor) -> Tensor:
-        return torch.ops.hgemm.matmul.default(*operands(a, b), variant=step.variant)
+        return OPS.matmul.default(*operands(a, b), variant=step.variant)
 
     def swizzling_op(a: Tensor, b: Tensor, swizzle_stride: int = 0) -> Tensor:
         a, b = operands(a, b)
-        return torch.ops.hgemm.matmul_swizzled.default(a, b, variant=step.variant, swizzle_stride=swizzle_stride)
+        return OPS.matmul_swizzled.default(a, b, variant=step.variant, swizzle_stride=swizzle_stride)
 
     swizzle = ", int swizzle_stride=0" if step.swizzles else ""
     lib.define(f"{step.name}(Tensor a, Tensor b{swizzle}) -> Tensor", tags=TAGS)
@@ -190,7 +190,7 @@ def _define_swizzled(lib: library.Library, loaded: ctypes.CDLL) -> None:
         # launches the kernel on this thread.
         before = loaded.hgemm_ladder_set_swizzle_stride(swizzle_stride)
         try:
-            product: Tensor = torch.ops.hgemm.matmul.default(a, b, variant=variant)
+            product: Tensor = OPS.matmul.default(a, b, variant=variant)
             return product
         finally:
             loaded.hgemm_ladder_set_swizzle_stride(before)

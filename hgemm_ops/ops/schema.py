@@ -5,10 +5,17 @@ The implementations are registered elsewhere: those for CUDA in ``csrc/torch``, 
 them, even where no shared library could be built.
 """
 
+from typing import Any
+
 import torch
 from torch import library
 
-NAMESPACE = "hgemm"
+_PACKAGE = __name__.partition(".")[0]
+#: The namespace of the operators. A kernel for the ``kernels`` library has these modules under another name, which is
+#: the namespace of its operators, too (``build_tools/hub.py``).
+NAMESPACE = "hgemm" if _PACKAGE == "hgemm_ops" else _PACKAGE
+#: The operators, as attributes.
+OPS: Any = getattr(torch.ops, NAMESPACE)
 
 # The arguments that every GEMM op takes:
 # - out_dtype: the result's dtype. float32 is allowed for 16-bit inputs.

@@ -13,9 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from hgemm_ops.ops.schema import NAMESPACE
+from .schema import OPS
 
 if TYPE_CHECKING:
     from torch.distributed.tensor.placement_types import Placement
@@ -51,7 +49,7 @@ def register() -> None:
         "gate": _gate,
     }
     for name, strategy in strategies.items():
-        register_sharding(getattr(getattr(torch.ops, NAMESPACE), name).default)(strategy)
+        register_sharding(getattr(OPS, name).default)(strategy)
 
 
 def _labels(operand: Any, *matrix: str) -> Labels:

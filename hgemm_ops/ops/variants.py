@@ -1,9 +1,8 @@
 """One op per floating-point kernel: ``torch.ops.hgemm.<variant>(a, b)`` is torch.matmul on that kernel alone."""
 
-import torch
 from torch import Tensor, library
 
-from hgemm_ops.ops.schema import TAGS
+from .schema import OPS, TAGS
 
 
 def define_kernel(lib: library.Library, name: str, variant: int) -> None:
@@ -13,7 +12,7 @@ def define_kernel(lib: library.Library, name: str, variant: int) -> None:
     """
 
     def op(a: Tensor, b: Tensor) -> Tensor:
-        return torch.ops.hgemm.matmul.default(a, b, variant=variant)
+        return OPS.matmul.default(a, b, variant=variant)
 
     lib.define(f"{name}(Tensor a, Tensor b) -> Tensor", tags=TAGS)
     lib.impl(name, op, "CompositeImplicitAutograd")

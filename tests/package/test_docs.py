@@ -25,7 +25,7 @@ DOCS = sorted((ROOT / "docs").glob("*.md"))
 OTHERS = ("CONTRIBUTING.md", "csrc/README.md", "benchmarks/README.md")
 PAGES = (README, *DOCS, *(ROOT / name for name in OTHERS))
 #: Every page with links to others.
-NOT_RUN = ("benchmarks/ladder.md", "csrc/ladder/README.md", "findings/README.md", "hub/README.md")  # here
+NOT_RUN = ("benchmarks/ladder.md", "csrc/ladder/README.md", "findings/README.md")  # here
 LINKED = (*PAGES, *(ROOT / name for name in NOT_RUN))
 NEEDS_GPU = "# needs a GPU"
 # Documents name the form, not one file.
@@ -59,7 +59,9 @@ def snippets(page: Path, for_gpu: bool) -> list[str]:
     return [text for text in code if text.startswith(NEEDS_GPU) == for_gpu]
 
 
-with_python = pytest.mark.parametrize("page", [page for page in PAGES if snippets(page, False)], ids=name_of)
+RUN_BY_TEST_HUB = ROOT / "docs" / "hub.md"
+WITH_PYTHON = [page for page in PAGES if snippets(page, False) and page != RUN_BY_TEST_HUB]
+with_python = pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
 with_gpu_python = pytest.mark.parametrize("page", [page for page in PAGES if snippets(page, True)], ids=name_of)
 
 
@@ -238,8 +240,8 @@ def test_files_exist(page: Path) -> None:
         return any(known == name or known.endswith(f"/{name}") for known in names)
 
     files = [word for word in words if FILE.fullmatch(word) and not word.startswith(("/", "build/", ".venv/"))]
-    # Not in this checkout: where results go, a directory of torch's, a user's program.
-    absent = ("results/", "torch/headeronly", "train.py", "matmuls.json", "build/site/index.html")
+    # Not in this checkout: where results go, a directory of torch's, a user's program, files that are written.
+    absent = ("results/", "torch/headeronly", "train.py", "matmuls.json", "metadata.json", "build/site/index.html")
     missing = [word for word in files if not exists(word) and word not in absent]
     assert not missing
 

@@ -6,6 +6,7 @@ the library takes the build for it then, and torch's functions run the ops on th
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import os
@@ -27,7 +28,7 @@ from hgemm_ops import use_custom_gemm
 
 PACKAGE = ROOT / "hgemm_ops"
 CUDA = (13, 0)
-README = ROOT / "hub" / "README.md"
+PAGE = ROOT / "docs" / "hub.md"
 
 #: What every process begins with. Without the package, every import of it is an error.
 START = """
@@ -39,7 +40,7 @@ if {alone}:
     sys.modules["hgemm_ops"] = None
 """
 
-#: Ends the snippet of README: what it computed, and which ops ran.
+#: Ends the snippet of the page: what it computed, and which ops ran.
 CHECKS = """
 from torch.utils._python_dispatch import TorchDispatchMode
 import torch.nn.functional as F
@@ -117,7 +118,7 @@ def run(root: Path, code: str, alone: bool, tmp_path: Path) -> subprocess.Comple
 
 
 def snippet() -> str:
-    (code,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     return str(code)
 
 
@@ -194,10 +195,12 @@ def test_names_are_those_that_the_library_takes(repository: Path) -> None:
     assert re.fullmatch(r"[a-z][-a-z0-9]*[a-z0-9]", str(found["name"]))
     assert found["backend"] == {"type": "cuda", "archs": ["8.0", "9.0+PTX", "9.0a"]}
     assert found["python-depends"] == [] and found["version"] == hub.VERSION
-    sources = {path.name: path.read_text() for path in directory.rglob("*.py")}
-    assert not [
-        name for name, text in sources.items() if re.search(r"(?m)^ *(from|import) hgemm_ops|ops\.hgemm\b", text)
-    ]
+    for path in directory.rglob("*.py"):  # they are the package's own, and name neither it nor its ops
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not [name for name in modules if name.partition(".")[0] == "hgemm_ops"], path
+            assert not (isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.ops.hgemm"), path
     assert (directory / "LICENSE").is_file() and not (directory / "cli").exists()
 
 
