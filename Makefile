@@ -50,10 +50,11 @@ wheel: build
 # A kernel for the library `kernels` (docs/hub.md), beside those that dist/hub has for other CUDA releases.
 hub: wheel ; $(PY) -m build_tools.hub $(DIST)/hgemm_ops-*.whl dist/hub
 
-# $(call install,REQUIREMENTS): into the environment, and a compiler where kernels are to be built and there is none.
+# $(call install,REQUIREMENTS): into the environment, and a compiler where kernels are to be built and there is none. Python
+# compiles the modules that it imports; pip would compile all of torch and transformers, which takes longer than to install them.
 define install
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install -q -r $(1)
+	$(PY) -m pip install -q --no-compile -r $(1)
 	$(PY) -m build_tools.toolkit || $(PY) -m pip install -q -r requirements/nvcc.txt || true
 	touch $@
 endef
