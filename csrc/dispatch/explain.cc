@@ -94,6 +94,10 @@ std::string reason_of(const Problem& p, int cc, const Decision& decision) {
   if (p.empty()) return "a size is 0, so there is nothing to multiply";
   if (decision.source == Source::kFallback) return fallback_reason(p, cc, decision.remark == Remark::kUnasked);
   if (decision.remark == Remark::kUnmeasuredChip) {
+    if (p.dtype > DType::kF32) {  // no table has times of these (entry_of)
+      return format("no times are known for sm_%d: 16-byte-aligned %s matmuls run on torch, and tuning measures none",
+                    cc, dtype_name(p.dtype));
+    }
     return format(
         "no times are known for sm_%d: 16-byte-aligned matmuls stay on torch until `hgemm tune` or tune=True measures "
         "them",

@@ -155,7 +155,9 @@ def test_mma_sync_is_not_picked_where_torch_uses_wgmma(size: int, layout: str) -
 def test_aligned_products_on_unmeasured_chips_are_torchs(arch: str) -> None:
     explanation = hgemm_ops.explain(M=2048, N=2048, K=2048, arch=arch)
     assert (explanation.chosen, explanation.source) == ("torch", "model")
-    assert "no times are known" in explanation.reason
+    assert "no times are known" in explanation.reason and "until `hgemm tune`" in explanation.reason
+    tiny = hgemm_ops.explain(M=4, N=4, K=4, batch=100_000, dtype=torch.float64, arch=arch)
+    assert tiny.chosen == "torch" and "float64 matmuls run on torch, and tuning measures none" in tiny.reason
 
 
 @pytest.mark.parametrize(
