@@ -42,9 +42,9 @@ class Drawing:
         self.box(x, y, w, h, fill, _DEEP.get(fill, _GREY))
         self.text(x + w / 2, y + h / 2 + 4, text, anchor="middle")
 
-    def arrow(self, *points: tuple[float, float]) -> None:
-        path = " ".join(f"{x:g},{y:g}" for x, y in points)
-        self._parts.append(f'<polyline points="{path}" fill="none" stroke="{_INK}" marker-end="url(#tip)"/>')
+    def arrow(self, *points: tuple[float, float], tip: bool = True, width: float = 1) -> None:
+        path, end = " ".join(f"{x:g},{y:g}" for x, y in points), ' marker-end="url(#tip)"' * tip
+        self._parts.append(f'<polyline points="{path}" fill="none" stroke="{_INK}" stroke-width="{width:g}"{end}/>')
 
     def svg(self) -> str:
         return "\n".join([*self._parts, "</svg>", ""])
@@ -154,33 +154,26 @@ def clusters() -> str:
     for left, title, shared in ((20, "two blocks", False), (400, "a cluster of two blocks", True)):
         d.text(left, 24, title)
         d.text(left, 48, "L2", fill=_GREY)
-        d.label(left + 50, 36, 60, 30, "A, rows 0", _A)
-        d.label(left + 116, 36, 60, 30, "A, rows 1", _A)
-        d.label(left + 196, 36, 60, 30, "B, left", _B)
-        d.label(left + 256, 36, 60, 30, "B, right", _B)
+        for i, (x, name) in enumerate(((50, "A, rows 0"), (116, "A, rows 1"), (196, "B, left"), (256, "B, right"))):
+            d.label(left + x, 36, 60, 30, name, _A if i < 2 else _B)
         for block in range(2):
-            x = left + 20 + 170 * block
-            d.box(x, 150, 150, 100, "white")
-            d.text(x + 75, 266, f"shared memory of block {block}", anchor="middle", size=11)
-            d.label(x + 8, 166, 60, 26, f"A, rows {block}", _A)
-            d.label(x + 8, 214, 66, 26, "B, left", _B)
-            d.label(x + 76, 214, 66, 26, "B, right", _B)
-            d.arrow((left + 80 + 66 * block, 66), (x + 38, 164))
-        if shared:
-            for half in range(2):
-                start = (left + 226 + 60 * half, 66)
-                for block in range(2):
-                    d.arrow(start, (left + 20 + 170 * block + 42 + 68 * half, 212))
-        else:
-            for block in range(2):
-                for half in range(2):
-                    offset = -6 + 12 * block
-                    x = left + 20 + 170 * block + 42 + 68 * half
-                    d.arrow((left + 226 + 60 * half + offset, 66), (x, 212))
-    d.text(20, 288, "each block reads its rows of A and all of B:")
-    d.text(20, 304, "B leaves L2 twice")
-    d.text(400, 288, "each block reads one half of B, and TMA writes it to both:")
-    d.text(400, 304, "B leaves L2 once (multicast)")
+            x = left + 10 + 175 * block
+            d.box(x, 176, 165, 62, "white")
+            d.text(x + 82, 254, f"shared memory of block {block}", anchor="middle", size=11)
+            for place, name, fill in ((0, f"A {block}", _A), (1, "B, left", _B), (2, "B, right", _B)):
+                d.label(x + 6 + 52 * place, 194, 49, 26, name, fill)
+            d.arrow((left + 80 + 66 * block, 66), (x + 30, 192))
+        for half in range(2):
+            start = left + 226 + 60 * half
+            ends = [left + 10 + 175 * block + 82 + 52 * half for block in range(2)]
+            if shared:  # one read, which divides where the cluster's blocks receive it
+                d.arrow((start, 66), (start, 108), tip=False, width=3)
+            for block, end in enumerate(ends):
+                d.arrow((start, 108) if shared else (start - 6 + 12 * block, 66), (end, 192))
+    d.text(20, 282, "each block reads its rows of A and all of B:")
+    d.text(20, 298, "B leaves L2 twice")
+    d.text(400, 282, "each block reads one half of B, and TMA writes it to both:")
+    d.text(400, 298, "B leaves L2 once (multicast)")
     return d.svg()
 
 
