@@ -15,6 +15,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "batched": ("bmm",),
     "with bias and activation": ("fused",),
     "float32, at most 64 rows": ("float32-rows",),
+    "mixtures of experts, grouped": ("grouped",),
     'float32="split"': ("float32-split",),
 }
 
@@ -25,10 +26,17 @@ def ratios(document: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], Mapping
     return [(row, ratio) for row, ratio in found if ratio]
 
 
+def speeds_of(document: Mapping[str, Any]) -> list[float]:
+    """The speed over torch of each case of a suite, or of ``benchmarks/grouped.py``."""
+    if "grouped" in document:
+        return [row["ratio"] for row in document["grouped"]["rows"]]
+    return [ratio["value"] for _, ratio in ratios(document)]
+
+
 def by_kind(documents: Mapping[str, Mapping[str, Any]]) -> dict[str, list[float]]:
     """The speeds over torch of each kind that was timed."""
     found = {
-        kind: [ratio["value"] for name in names if name in documents for _, ratio in ratios(documents[name])]
+        kind: [speed for name in names if name in documents for speed in speeds_of(documents[name])]
         for kind, names in KINDS.items()
     }
     return {kind: speeds for kind, speeds in found.items() if speeds}

@@ -910,6 +910,15 @@ def test_plots_are_drawn_for_suites_only(results: Path) -> None:
     record.save(promised, results / "t1" / "llm-batch_invariant.json")
     shown = importlib.import_module("benchmarks.plots").draw_all(results, every=False)
     assert {path.name for path in shown} == {"llm-ratio.svg"}
+    mixtures = {
+        "schema": 1,
+        "environment": promised["environment"],
+        "grouped": {"rows": [{"ratio": 1.5}, {"ratio": 2}]},
+    }
+    record.save(mixtures, results / "t1" / "grouped.json")
+    kinds = importlib.import_module("benchmarks.plots").draw_all(results, every=False)
+    assert {path.name for path in kinds} == {"kinds.svg", "llm-ratio.svg"}
+    assert "mixtures of experts, grouped (2)" in (results / "t1" / "plots" / "kinds.svg").read_text()
 
 
 def test_plots_that_no_page_shows_are_not_kept() -> None:
