@@ -83,8 +83,8 @@ def peer_summary(documents: Mapping[str, Document]) -> list[str]:
         return []
     header = ["suite", "peer", "timed", "peer over torch", "ours over peer", "lowest", "slower than peer"]
     return [
-        "Other libraries in the same runs, each with the configuration that was fastest for the case in rounds of its",
-        "own. `timed` counts the cases that a peer took. Geometric means of paired ratios.",
+        "Other libraries in the same runs. Each has the configuration that was fastest for the case, in rounds of its",
+        "own before. `timed`: cases that the library supports. The ratios are geometric means.",
         "",
         *table(header, lines),
         "",
@@ -133,12 +133,12 @@ def host_cost_section(document: Document) -> list[str]:
             wanted = "wanted" if row["gradients"] == "required" else "none"
             line = lines.setdefault((call, f"`{row['baseline'].partition('(')[0]}`", wanted), {})
             line[operands] = f"{cost:.2f} ({extra:+.2f})"
-    columns = [f"{'x'.join(map(str, product['shape']))}, served by {product['by']}" for product in products.values()]
+    columns = [f"{'x'.join(map(str, product['shape']))}, by {product['by']}" for product in products.values()]
     return [
         "## Host cost",
         "",
         f"{measured(document)}; {machine(document)}.",
-        "An eager call in µs, and in brackets what it takes longer than torch's outside of a context.",
+        "Host time of an eager call in µs. In brackets: how much longer it is than torch's call outside of a context.",
         "",
         *table(
             ["call", "over", "gradient", *columns],
@@ -156,15 +156,15 @@ def interval(ns: Document, sign: str = "") -> str:
 def context_cost(document: Document) -> list[str]:
     lines = []
     if document.get("context_ns"):
-        lines += [f"To make, enter and leave a context, again and again: {interval(document['context_ns'])}.", ""]
+        lines += [f"Making, entering and leaving a context: {interval(document['context_ns'])}.", ""]
     if document.get("context_after_ns"):
-        lines += [f"The same after the shapes below: {interval(document['context_after_ns'])}.", ""]
+        lines += [f"The same after the calls below: {interval(document['context_after_ns'])}.", ""]
     if document.get("unseen"):
         lines += [
-            "`torch.mm` of matrices with a number of rows that was never seen, and once more: µs of an eager call.",
+            "`torch.mm` with a number of rows that is new to the process, and once more: µs of an eager call.",
             "",
             *table(
-                ["rows", "N x K", "served by", "new", "known", "torch, new", "torch, known"],
+                ["rows", "N x K", "kernel", "new", "known", "torch, new", "torch, known"],
                 [
                     [f"1 to {row['rows']}", f"{row['n']} x {row['k']}", row["by"]]
                     + [
@@ -179,10 +179,10 @@ def context_cost(document: Document) -> list[str]:
     if document.get("inactive"):
         found = document["inactive"]
         off, wanted = (interval(found["over_before_ns"][name], "+") for name in ("off", "required"))
-        line = f"In place, with no context, the override costs `torch.mm` {off}, with a gradient {wanted}."
+        line = f"While no context is active, the override adds {off} to `torch.mm`, with a gradient {wanted}."
         if control := found.get("control_ns"):
             off, wanted = (interval(control[name], "+") for name in ("off", "required"))
-            line += f" Where nothing was put in place: {off} and {wanted}."
+            line += f" The same measurement without the override: {off} and {wanted}."
         lines += [line, ""]
     return lines
 
@@ -245,16 +245,19 @@ def survey_title(document: Document) -> str:
 
 
 _SURVEYED = (
-    "Shapes without measured times, with every kernel timed that may be the fastest: speed over torch of the choice",
-    "and of the best kernel, torch included (geometric means); how much longer the choice takes than the best, in the",
-    "mean and at the 95th percentile; how often torch is chosen (and is best); choices below 0.97 of torch, and the",
-    "lowest.",
+    "No tuning table has these shapes, so the dispatcher's cost model chooses, or in `tuned` the times of `tune=True`.",
+    "Every kernel that may be the fastest was timed beside the choice.",
+    "",
+    "- `choice`, `best`: speed over torch of the choice, and of the fastest of torch and all kernels; geometric means.",
+    "- `slowdown`, `95th`: how much longer the choice takes than the fastest, in the mean and at the 95th percentile.",
+    "- `torch (best)`: how often torch is chosen, and how often it is the fastest.",
+    "- `losses`, `worst`: how many choices are below 0.97 of torch's speed, and the lowest one.",
 )
 _SURVEY_HEADER = ("shapes", "choice", "best", "slowdown", "95th", "torch (best)", "losses", "worst")
 
 
 def survey_line(name: str, document: Document) -> str:
-    cut = "" if len(document["shapes"]) == document["planned"] else f", of {document['planned']}"
+    cut = "" if len(document["shapes"]) == document["planned"] else f", of {document['planned']} planned"
     return f"`{name}`: {len(document['shapes'])} {survey_title(document)}{cut} ({measured(document)})."
 
 
@@ -263,7 +266,8 @@ def survey_summary(documents: Mapping[str, Document]) -> list[str]:
     found = surveys(documents)
     rows = [[name, *survey_figures.lines(document, by_model=False)[0][1:]] for name, document in found.items()]
     said = [f"- {survey_line(name, document)}" for name, document in found.items()]
-    return [*_SURVEYED, "", *said, "", *table(["survey", *_SURVEY_HEADER], rows), ""] if found else []
+    lines = table(["survey", *_SURVEY_HEADER], rows)
+    return [*_SURVEYED, "", "The shapes:", "", *said, "", *lines, ""] if found else []
 
 
 def survey_lines(documents: Mapping[str, Document]) -> list[str]:
@@ -301,7 +305,7 @@ def suite_section(name: str, document: Document, directory: Path) -> list[str]:
     """Every row of a suite."""
     protocol = document["protocol"]
     soak = protocol.get("soak_seconds")  # older files have none
-    soaked = f", after {soak:.0f} s of large products" if soak else ""
+    soaked = f", after {soak:.0f} s of large matmuls" if soak else ""
     warmup = protocol.get("warmup_seconds")
     soaked += f", each case after {warmup:g} s of its own" if warmup else ""
     streamed = any(STREAM in row["results"] for row in document["rows"])
@@ -328,14 +332,15 @@ def suite_section(name: str, document: Document, directory: Path) -> list[str]:
         )
     plot = Path("plots", f"{name}-ratio.svg")
     header = [
-        "case", "torch µs", "µs", "ratio", "95 %", "TFLOP/s", "GB/s", "error / torch's", "served by", "best forced",
+        "case", "torch µs", "µs", "ratio", "95 %", "TFLOP/s", "GB/s", "error / torch's", "kernel", "best forced",
         *(["of stream"] if streamed else []), *([f"{protocol['numerics']} over fast"] if promises else []),
     ]  # fmt: skip
     return [
         f"## {name}",
         "",
         f"{measured(document)}; {machine(document)}; {protocol['rounds']} rounds, {protocol['inputs']} inputs{soaked}.",
-        "Bold: slower than torch.",
+        "`ratio`: torch's time over ours, bold where ours is slower. `95 %`: its interval. `best forced`: the ratio",
+        "and the name of the fastest kernel, where kernels were timed one by one.",
         *(["`of stream`: the time of only reading the weights over ours."] if streamed else []),
         "",
         *table(header, rows),
@@ -410,7 +415,7 @@ def models_section(document: Document) -> list[str]:
         "## integration",
         "",
         f"{measured(document)}; {machine(document)}; transformers {document['transformers']}. Root-mean-square errors",
-        "against a wider reference; `worst ratio` is that of the tensor with the largest error over torch's own.",
+        "against a reference in a wider dtype. `worst ratio`: the largest of our errors over torch's, of all tensors.",
         "",
         *table(header, rows),
         "",
@@ -432,7 +437,7 @@ def compiled_section(document: Document) -> list[str]:
         "## Compiled models",
         "",
         f"{measured(document)}; {machine(document)}; transformers {document['transformers']}. A new context at every",
-        "step; `compiled later`: graphs that a step of those timed had to compile.",
+        "step. `compiled later`: graphs that were compiled during the timed steps.",
         "",
         *table(["case", "torch ms", "ms", "over torch", "compiled later"], rows),
         "",
@@ -453,7 +458,7 @@ def train_section(document: Document, directory: Path) -> list[str]:
         "in a context of its own.".format(**settings),
         "",
         f"Speed over torch, compiled over compiled: {'; '.join(speeds)}.",
-        f"Losses are apart by at most: {'; '.join(apart)}.",
+        f"Largest differences of the losses: {'; '.join(apart)}.",
         "",
         *([f"![losses]({plot.as_posix()})", ""] if (directory / plot).exists() else []),
     ]
@@ -487,7 +492,7 @@ def profile_section(document: Document) -> list[str]:
         "## Nsight Compute",
         "",
         f"{measured(document)}; {machine(document)}. One launch of each alone, caches cold, clocks as they are.",
-        "The last column counts warps of a scheduler at each instruction issued.",
+        "The last column: how many warps of a scheduler wait for which reason, whenever it issues an instruction.",
         "",
         *table(header, rows),
         "",
@@ -547,7 +552,7 @@ def map_section(document: Document, directory: Path) -> list[str]:
     header = ["case", "bound µs", "torch µs", "µs", "ratio", "error / torch's", "torch MiB", "MiB", "kernel"]
     left_out = [f"- Left out, {kind}: {reason}" for kind, reason in found["left_out"].items()]
     return [
-        "## Kinds of products",
+        "## Kinds of matmuls",
         "",
         f"{measured(document)}; {machine(document)}. Shapes drawn with seed {found['seed']} by `benchmarks/map.py`.",
         "The bound is the time that the chip needs at least: the larger of operations over their unit's rate and bytes",

@@ -94,9 +94,10 @@ def host_cost_line(document: Document) -> str:
         row = next((row for statement, row in found.items() if statement == f"torch.mm({name})"), None)
         if row is not None and "over_baseline_ns" in row:
             cost, extra = row["ns"]["value"] / 1e3, row["over_baseline_ns"]["value"] / 1e3
-            by = "torch runs it" if product["by"] == TORCH else "a kernel of ours runs it"
-            costs.append(f"{cost:.1f} µs where {by}, torch's {cost - extra:.1f} µs")
-    return f"Host cost of `torch.mm` in the context ({measured(document)}): {'; '.join(costs)}."
+            by = "torch" if product["by"] == TORCH else "a kernel of ours"
+            shape = "x".join(map(str, product["shape"]))
+            costs.append(f"{shape}, run by {by}, {cost:.1f} µs ({cost - extra:.1f} µs outside)")
+    return f"Host time of `torch.mm` in a context ({measured(document)}): {'; '.join(costs)}."
 
 
 def tests_line(document: Document) -> str:
@@ -132,7 +133,7 @@ def models_line(document: Document) -> str:
         )
     return (
         f"Whole models ({measured(document)}), a new context at every step: {passed} of {len(results)} cases within "
-        "twice torch's own error: forward, generation and training."
+        "twice torch's own error, in forward passes, generation and training."
         + (f" Speed over torch: {'; '.join(timed)}." if timed else "")
     )
 
@@ -146,7 +147,7 @@ def compiled_line(document: Document) -> str:
 def train_line(document: Document) -> str:
     eager, compiled = (document["results"]["speed"][side] for side in ("ours", "ours compiled"))
     return (
-        f"GPT-2 small trained as people write it, fp16 autocast, GradScaler, AdamW ({measured(document)}): "
+        f"A training loop of GPT-2 small with fp16 autocast, GradScaler, AdamW ({measured(document)}): "
         f"{eager['value']:.3f} of torch's speed, compiled {compiled['value']:.3f} of compiled torch's."
     )
 
@@ -255,14 +256,14 @@ def map_figures(document: Document) -> str:
     theirs, ours, speed = map_means(rows)
     losses = sum(row["ratio"]["value"] < LOSS for row in rows)
     return (
-        f"{speed:.3f} on `map` ({len(rows)} shapes of {len(kinds)} kinds of products; torch reaches {theirs:.2f} of "
+        f"{speed:.3f} on `map` ({len(rows)} shapes of {len(kinds)} kinds of matmuls; torch reaches {theirs:.2f} of "
         f"the chip's bound, ours {ours:.2f}; {losses} below {LOSS})"
     )
 
 
 def map_line(document: Document) -> str:
     return (
-        f"Kinds of products that no suite has, and dense ones, at shapes drawn from a seed ({measured(document)}). "
+        f"Matmuls of kinds that no suite has, and dense ones, at shapes drawn from a seed ({measured(document)}). "
         f"Speed over torch, geometric mean: {map_figures(document)}."
     )
 
@@ -289,7 +290,7 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
         lines += ["## Shapes without measured times", "", *surveyed]
     lines += promise_lines(timed)
     for heading, said in (
-        ("Kinds of products", {"map": map_line}),
+        ("Kinds of matmuls", {"map": map_line}),
         ("Accuracy of split float32", {"float32_errors": errors_line}),
         (
             "Whole models",
@@ -348,13 +349,9 @@ def in_short(documents: Mapping[str, Document], gpu: str) -> list[str]:
         f"{newest['environment']['gpu']}{'' if known else ', for which no measured times are shipped'}, over torch: "
         f"{'; '.join(others)} ({when}, [every row](../benchmarks/results/{gpu}/README.md))."
     )
-    texts = [text, *(line(documents[name]) for name, line in _EVERYWHERE.items() if name in documents)]
-    lines = [
-        line
-        for text in texts
-        for line in (*textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False), "")
-    ]
-    return [f"## {newest['environment']['gpu'].removeprefix('NVIDIA ')}", "", *lines]
+    lines = textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)
+    lines += ["", textwrap.fill(tests_line(documents["tests"]), 120)] if "tests" in documents else []
+    return [f"## {newest['environment']['gpu'].removeprefix('NVIDIA ')}", "", *lines, ""]
 
 
 def replace_section(text: str, section: str, begin: str = BEGIN, end: str = END) -> str:

@@ -142,7 +142,7 @@ def speed(rows: Sequence[Row], roofs: Mapping[str, float]) -> Spec:
     parameters, passes = _filters(rows)
     tooltip = _tooltip(
         suite="suite", label="case", dtype="dtype", ratio="over torch", interval="95 %", us="µs", torch_us="torch µs",
-        tflops="TFLOP/s", gbps="GB/s", by="served by", source="decided by",
+        tflops="TFLOP/s", gbps="GB/s", by="kernel", source="decided by",
     )  # fmt: skip
     colour = {"field": "verdict", "type": "nominal", "title": None, "scale": _scale(VERDICTS)}
     point = {"type": "point", "filled": True, "size": 45, "opacity": 0.75}

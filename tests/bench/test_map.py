@@ -328,10 +328,10 @@ def test_page_and_plot_show_every_product(document: dict[str, Any], tmp_path: Pa
     summary.write_text(f"{tables.BEGIN}\n{tables.END}\n")
     pages = tables.generate(tmp_path / "results", summary)
     page = pages[directory / "README.md"]
-    assert "## Kinds of products" in page and "drawn with seed 12" in page and "](plots/map.svg)" in page
+    assert "## Kinds of matmuls" in page and "drawn with seed 12" in page and "](plots/map.svg)" in page
     assert "- Left out, fp8 _scaled_mm: no fp8" in page
     assert (
         "| half, large: 4096x4096x4096 NN float16 | 185.8 | 371.5 | 185.8 | 2.000 | 0.50 | 1.0 | 2.0 | sm90_a |" in page
     )
     assert "| 2.506 | 100 | 125 | **0.800** |" in page and "| wrong | wrong | - | - | - | - | sm90_c |" in page
-    assert "on `map` (3 shapes of 2 kinds of products; torch reaches" in " ".join(pages[summary].split())
+    assert "on `map` (3 shapes of 2 kinds of matmuls; torch reaches" in " ".join(pages[summary].split())

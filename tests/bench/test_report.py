@@ -157,4 +157,4 @@ def test_the_page_is_as_dark_as_its_reader_wants(page: Path, tmp_path: Path, sch
         shown = browser.evaluate(
             "new Promise(done => setTimeout(() => done(document.querySelector('#vg-tooltip-element')?.innerText), 300))"
         )
-        assert "over torch" in shown and "served by" in shown
+        assert "over torch" in shown and "decided by" in shown
