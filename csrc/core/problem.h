@@ -317,9 +317,9 @@ enum class Sums : int32_t {
   kVaries = 0,
   /// One float32 accumulator on tensor cores, which takes 16 k at a time in ascending order of k.
   kInOrder = 1,
-  /// One such accumulator for each of two slices of K, which are halves of its k-tiles of 64. The two are added.
+  /// One such accumulator for each of two slices of K, which are halves of its steps of 128 k. The two are added.
   kTwoSlices = 2,
-  /// The same with four slices, quarters of the k-tiles.
+  /// The same with four slices, quarters of the steps, which are added in ascending order of k.
   kFourSlices = 3,
   /// A float32 sum from bfloat16 planes by wgmma, 64 k at a time in ascending order of k (tile/split_planes.h).
   kPlanes = 4,
@@ -443,6 +443,9 @@ struct Variant {
 
   /// The class of the kernel's sums for problems whose `numerics` is not kFast.
   Sums sums = Sums::kVaries;
+
+  /// The kernel sums in the class kFourSlices where the problem's promise is that class (core/slices.h).
+  bool also_four_slices = false;
 
   /// The kernel approximates the activations other than relu (tile/fast_activation.cuh), so their bits differ from
   /// those of kernels that do not.

@@ -41,7 +41,7 @@ Candidate candidate_of(int id, const Problem& p, const DeviceFacts& facts, bool 
   if (is_forced || c.forced_only || may_be_chosen(v, p)) return c;
   if (v.sums == Sums::kCarried) {
     c.forced_only = true;
-    if (c.eligible) append(&c.reason, "chosen only with numerics=\"batch_invariant\", for float32 results");
+    if (c.eligible) append(&c.reason, "chosen only with numerics=\"batch_invariant\"");
   } else if (has_float32_modes(p)) {
     c.eligible = false;
     append(&c.reason, leaves_to_tf32(p) ? "left to torch, which may use TF32" : "used only with float32=\"split\"");

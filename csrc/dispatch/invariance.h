@@ -3,9 +3,10 @@
 // With numerics="batch_invariant" the bits of a result's row depend only on that row of A, on B, and on N, K, the
 // dtype, the layout and the epilogue. They do not depend on what else is in the batch. The dispatcher achieves this by
 // choosing only among kernels with one order of summation (Sums). For float16 and bfloat16 these are the kernels that
-// sum in K's order: of these there is one for every M. Where such a sum is longer than kCarriedK and its result is
-// float32, they are the kernels with carried sums. Whether that is so depends on K and the dtypes alone. For float32
-// they are the kernels over bfloat16 planes, where float32="split" allows those.
+// sum in K's order: of these there is one for every M. Where N is small and K is long, they are the kernels that sum in
+// four slices of K (core/slices.h). Where such a sum is longer than kCarriedK and its result is float32, they are the
+// kernels with carried sums. Which of these it is depends on N, K and the dtypes alone. For float32 they are the
+// kernels over bfloat16 planes, where float32="split" allows those.
 //
 // float32="split" adds these kernels to the ones that the dispatcher may choose. It adds them for complex64 as well,
 // but only where numerics is "fast": torch runs all other complex matmuls.
@@ -15,6 +16,7 @@
 
 #include "core/chip.h"
 #include "core/problem.h"
+#include "core/slices.h"
 
 namespace hgemm {
 
@@ -22,6 +24,7 @@ namespace hgemm {
 /// with kernels of its own, and that of mma.sync elsewhere. Long float32 sums of 16-bit products are carried.
 inline Sums promised_sums(const Problem& p, const DeviceFacts& facts) {
   if (p.dtype != DType::kF32) {
+    if (sums_in_slices(p, facts)) return Sums::kFourSlices;
     return p.out_dtype == DType::kF32 && p.k > kCarriedK ? Sums::kCarried : Sums::kInOrder;
   }
   return has_own_kernels(facts.cc) ? Sums::kPlanes : Sums::kPlanesMma;
@@ -34,7 +37,9 @@ inline bool keeps_promise(const Variant& v, const Problem& p, const DeviceFacts&
   if (p.numerics == NumericsMode::kFast) return true;
   const bool activates = p.act == Activation::kNone || p.act == Activation::kRelu || p.dtype == DType::kF32 ||
                          v.fast_activations == has_own_kernels(facts.cc);
-  return v.sums == promised_sums(p, facts) && activates;
+  const Sums promised = promised_sums(p, facts);
+  const bool sums_so = v.sums == promised || (promised == Sums::kFourSlices && v.also_four_slices);
+  return sums_so && activates;
 }
 
 /// Whether the dispatcher may choose a kernel that the call does not name, under the problem's modes. Kernels with

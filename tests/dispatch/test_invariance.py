@@ -57,6 +57,21 @@ def test_every_kernel_declares_its_sums() -> None:
         assert v.sums == ("vary" if v.family == "ladder" else expected), v.name
 
 
+def adds_four_slices(v: hgemm_ops.VariantInfo) -> bool:
+    """Whether a kernel adds up four slices of K where the promise is that."""
+    return v.sums == "four slices" or v.name.startswith("skinny_wgmma_64x") or v.name.endswith(SLICED)
+
+
+#: Endings of the names of kernels that add up K in other ways as well.
+SLICED = ("_carried", "_carried_pad", "_splitk")
+
+
+def promised(n: int, k: int, cc: int, out_dtype: int = -1) -> str:
+    if out_dtype == 2:
+        return "carried" if k > 128 else "in order"
+    return "four slices" if cc == 90 and ((n <= 1280 and k >= 3072) or (n <= 2048 and k >= 8192)) else "in order"
+
+
 # ---- what is chosen -------------------------------------------------------------------------------
 
 
@@ -76,10 +91,40 @@ def test_the_class_never_changes_and_torch_never_serves(cc: int, dtype: torch.dt
             )
             query.act, query.has_bias, query.out_dtype = act, bias, out_dtype
             v = chosen(asking(query))
+            sums = promised(n, k, cc, out_dtype)
+            is_so = adds_four_slices(v) if sums == "four slices" else v.sums == sums
             # Kernels of sm90_wgmma compute activations other than relu by other formulas than all other kernels.
-            classes.add((v.sums, v.family == "sm90_wgmma" if act > 1 else None))
-        sums = "carried" if out_dtype == 2 and k > 128 else "in order"
+            classes.add((sums if is_so else v.name, v.family == "sm90_wgmma" if act > 1 else None))
         assert classes == {(sums, (cc == 90) if act > 1 else None)}, (n, k, layout, act, out_dtype)
+
+
+@pytest.mark.parametrize(
+    ("n", "k"),
+    [(1, 3072), (1280, 3072), (1280, 3071), (1281, 3072), (2048, 8192), (2048, 8191), (2049, 8192), (999, 4097)],
+)
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+def test_slices_of_k_depend_on_n_and_k_alone(n: int, k: int, layout: str) -> None:
+    facts = _native.preset_facts(90)
+    for m in ROWS:
+        for batch, alignment in ((1, 16), (1, 2), (3, 8)):
+            query = _variants.matmul_query(m, n, k, torch.bfloat16, layout, facts, batch, alignment)
+            decision, candidates = _native.explain(asking(query))
+            able = [hgemm_ops.variants()[c.variant] for c in candidates if c.variant >= 0 and c.eligible]
+            assert able and decision.variant in {v.id for v in able}
+            for v in able:
+                is_so = adds_four_slices(v) if promised(n, k, 90) == "four slices" else v.sums == "in order"
+                assert is_so, (v.name, m, batch, alignment)
+
+
+def test_a_vector_has_the_slices_of_a_row() -> None:
+    for rows, sums in ((1280, "four slices"), (1288, "in order")):
+        w, x = torch.empty(rows, 4096, dtype=torch.float16), torch.empty(4096, dtype=torch.float16)
+        for a, b in ((w, x), (x, w.t()), (x[None], w.t())):
+            name = hgemm_ops.explain(a, b, arch="sm_90", numerics="batch_invariant").chosen
+            v = next(v for v in hgemm_ops.variants() if v.name == name)
+            reasons = hgemm_ops.explain(a, b, arch="sm_90", numerics="batch_invariant").candidates
+            able = {c.name for c in reasons if c.eligible}
+            assert v.name in able and any("splitk" in name for name in able) == (sums == "four slices")
 
 
 def test_sums_are_carried_only_where_that_is_asked_for() -> None:
@@ -92,7 +137,7 @@ def test_sums_are_carried_only_where_that_is_asked_for() -> None:
 
     wide = {"numerics": "batch_invariant", "out_dtype": torch.float32}
     assert sums(K=129, **wide) == {"carried"} and sums(K=128, **wide) == {"in order"}
-    assert sums(K=65536, numerics="batch_invariant") == {"in order"}
+    assert sums(K=3071, numerics="batch_invariant") == {"in order"}
     assert "carried" not in sums(K=65536, out_dtype=torch.float32)
 
 
@@ -118,11 +163,12 @@ def test_vectors_and_strange_views_have_a_kernel(sizes: tuple[tuple[int, ...], t
     odd = torch.empty(a.numel() + 1, dtype=torch.float16)[1:].view(a.shape)
     for x in (a, odd, a[..., :1].expand(a.shape)):
         name = hgemm_ops.explain(x, b, arch="sm_90", numerics="batch_invariant").chosen
-        assert next(v.sums for v in hgemm_ops.variants() if v.name == name) == "in order"
+        v = next(v for v in hgemm_ops.variants() if v.name == name)
+        assert adds_four_slices(v) if a.shape[-1] > 4000 else v.sums == "in order"
 
 
 def test_a_kernel_that_slices_k_for_speed_is_asked_to_do_without() -> None:
-    query = _variants.matmul_query(8, 1024, 8192, torch.float16, "NT", _native.preset_facts(90))
+    query = _variants.matmul_query(8, 1288, 8184, torch.float16, "NT", _native.preset_facts(90))
     name = "skinny_wgmma_64x8"
     sliced, whole = (
         {_variants.name_of(c.variant): c.predicted_us for c in _native.explain(asking(query, mode))[1]}[name]

@@ -83,6 +83,17 @@ def mode(kernel: str) -> str | None:
     return MODE if kernel != "torch" else None
 
 
+def in_slices(x: Tensor, w: Tensor) -> Tensor:
+    """x @ w as the sum of four slices of K: quarters of its steps of 128 k, each with one accumulator."""
+    k, steps = x.shape[1], -(-x.shape[1] // 128)
+    ends = [min(steps * i // 4 * 128, k) for i in range(5)]
+    parts = [
+        hgemm_ops.matmul(x[:, i:j], w[i:j], variant=REFERENCE if ON_GPU else None, out_dtype=torch.float32)
+        for i, j in itertools.pairwise(ends)
+    ]
+    return (((parts[0] + parts[1]) + parts[2]) + parts[3]).to(x.dtype)
+
+
 # ---- kernels of one class -------------------------------------------------------------------------
 
 # N, K, and the largest M; wide C for edged kernels.
@@ -90,7 +101,7 @@ SHAPES = [
     (17000, 72, 1024),
     (4096, 328, 4096),
     (4096, 131, 4096),
-    (136, 4104, 16384),
+    (136, 3064, 16384),
     (333, 1031, 1000),
     (16, 2048, 16384),
     (1, 515, 999),
@@ -112,6 +123,29 @@ def test_kernels_of_the_class_agree(dtype: torch.dtype, n: int, k: int, most: in
                 got = hgemm_ops.matmul(a[:m], b, variant=kernel, numerics=mode(kernel))
                 assert_same_bits(got, expected[:m], f"{kernel} {order_x}{order_w} {m}x{n}x{k}")
     assert not ON_GPU or reference in seen
+
+
+@HALF
+@pytest.mark.parametrize(
+    ("n", "k", "most"),
+    [(1280, 3072, 16384), (136, 4104, 2000), (1025, 3333, 600), (2048, 8192, 520), (67, 8191, 300), (1, 4097, 600)],
+)
+def test_kernels_with_sums_in_slices_agree(dtype: torch.dtype, n: int, k: int, most: int) -> None:
+    x, w = rows(most, k, dtype), torch.randn(k, n, device=DEVICE).to(dtype)
+    expected = in_slices(x, w)
+    seen = set()
+    for order_x, order_w in (*itertools.product("NT", repeat=2), ("odd", "N"), ("N", "odd")):
+        a, b = stored(x, order_x), stored(w, order_w)
+        for m in sorted({m for m in (1, 2, 7, 8, 16, 33, 64, 65, 200, 513) if m < most} | {most}):
+            assert_same_bits(hgemm_ops.matmul(a[:m], b, numerics=MODE), expected[:m], f"{m}x{n}x{k}")
+            for kernel in kernels(a[:m], b):
+                seen.add(kernel)
+                got = hgemm_ops.matmul(a[:m], b, variant=kernel, numerics=mode(kernel))
+                assert_same_bits(got, expected[:m], f"{kernel} {order_x}{order_w} {m}x{n}x{k}")
+    if ON_GPU and torch.cuda.get_device_capability() == (9, 0):
+        assert {"sm80_mma_64x64x32_w32x32_s4_carried", "sm80_mma_16x128x64_w16x32_s4_splitk"} <= seen
+        assert any("c1x1x4" in name for name in seen) and any("wgmma" in name and "carried" in name for name in seen)
+        assert k % 8 != 0 or "skinny_wgmma_64x64" in seen
 
 
 @HALF
@@ -180,7 +214,7 @@ def test_slices_of_k_do_not_depend_on_the_rows(dtype: torch.dtype, name: str) ->
 @pytest.mark.parametrize("activation", ["none", "relu", "gelu", "gelu_tanh", "silu"])
 @pytest.mark.parametrize("out_dtype", [None, torch.float32], ids=str)
 def test_epilogues_agree(dtype: torch.dtype, activation: str, out_dtype: torch.dtype | None) -> None:
-    for n, k, order in ((4096, 72, "N"), (264, 520, "T"), (67, 131, "odd"), (67, 515, "odd")):
+    for n, k, order in ((4096, 72, "N"), (264, 520, "T"), (67, 131, "odd"), (67, 515, "odd"), (264, 3080, "T")):
         x, w = rows(1000, k, dtype), stored(torch.randn(n, k, device=DEVICE).to(dtype), order)
         for bias in (None, torch.randn(n, device=DEVICE).to(dtype)):
             expected = hgemm_ops.linear(x, w, bias, activation=activation, out_dtype=out_dtype, numerics=MODE)
@@ -219,7 +253,7 @@ def test_scaled_sums_agree(dtype: torch.dtype, alpha: float, beta: float, out_dt
 
 
 @EVERY
-@pytest.mark.parametrize(("n", "k"), [(1024, 4096), (4096, 1024), (4097, 515), (1, 4096)])
+@pytest.mark.parametrize(("n", "k"), [(1024, 4096), (1600, 4096), (4096, 1024), (4097, 515), (1, 4096)])
 def test_a_row_does_not_depend_on_its_company(dtype: torch.dtype, n: int, k: int) -> None:
     x, w = torch.randn(32, k, device=DEVICE).to(dtype), torch.randn(n, k, device=DEVICE).to(dtype)
     bias = torch.randn(n, device=DEVICE).to(dtype)

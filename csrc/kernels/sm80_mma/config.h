@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/problem.h"
+#include "core/slices.h"
 
 namespace hgemm::sm80_mma {
 
@@ -36,8 +37,8 @@ struct Config {
   static_assert(STAGES >= 3, "one stage is read, one is freed, the rest are in flight");
 };
 
-/// A Config whose kernel adds its accumulators to sums in float32 registers every kCarriedK k, and starts again from
-/// zero (Sums::kCarried).
+/// A Config whose kernel adds its accumulators to sums in float32 registers, and starts again from zero: every
+/// kCarriedK k (Sums::kCarried), or at the end of each of four slices of K (Sums::kFourSlices).
 template <class Base>
 struct Carried : Base {
   static constexpr bool kCarries = true;
@@ -57,8 +58,9 @@ struct Schedule {
   /// Slices of K (split-K). Above one, the workspace is (splits, batches, m, n) floats.
   int splits = 1;
 
-  /// The k of each slice but the last, a multiple of BK; 0: the slices are as long as each other.
-  int64_t slice_k = 0;
+  /// A Carried kernel adds its accumulators to the sums at the end of each slice of K (core/slices.h), not every
+  /// kCarriedK k.
+  bool in_slices = false;
 
   /// Operands that were not wide have been replaced by padded copies (tile/pad.h).
   bool padded = false;

@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) grouped_kernel(const __gr
       .k0 = 0,
       .k1 = tile.k,
       .k_tiles = (tile.k + Traits::BK - 1) / Traits::BK,
+      .in_slices = false,
       .wide_a = p.aligned_a && tile.a % 8 == 0 && (kKMajorA ? tile.k : tile.m) % 8 == 0,
       .wide_b = p.aligned_b && tile.b % 8 == 0 && (kKMajorB ? tile.k : tile.n) % 8 == 0,
   };

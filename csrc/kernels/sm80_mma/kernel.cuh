@@ -24,7 +24,7 @@ struct Params {
   int64_t a_batch[2], b_batch[2];  // batch strides, outer and inner
   int m, n, k;
   uint32_t tiles_m, tiles_n, splits;  // output tiles along M and N; slices of K
-  int k_tiles_per_split;
+  bool in_slices;                     // a Carried kernel adds its accumulators to the sums in slices of K
   int64_t batches;
   bool wide_a, wide_b;  // the operand consists of whole aligned 16-byte chunks
   tile::EpilogueParams epilogue;
@@ -47,8 +47,11 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   const T* a = static_cast<const T*>(p.a) + outer * p.a_batch[0] + inner * p.a_batch[1];
   const T* b = static_cast<const T*>(p.b) + outer * p.b_batch[0] + inner * p.b_batch[1];
   const int m0 = tile.m * BM, n0 = tile.n * BN;
-  const int k_tile0 = split * p.k_tiles_per_split;
-  const int k_tiles = max(0, min((p.k + BK - 1) / BK - k_tile0, p.k_tiles_per_split));
+  // Slices begin at multiples of kSliceK.
+  const int64_t steps = (p.k + kSliceK - 1) / kSliceK;
+  const int k_tile0 = p.splits == 1 ? 0 : static_cast<int>(steps * split / p.splits) * (kSliceK / BK);
+  const int k_tile1 = p.splits == 1 ? INT32_MAX : static_cast<int>(steps * (split + 1) / p.splits) * (kSliceK / BK);
+  const int k_tiles = min((p.k + BK - 1) / BK, k_tile1) - k_tile0;
   const int k0 = k_tile0 * BK, k1 = min(p.k, k0 + k_tiles * BK);  // a fetch beyond k1 reads nothing
 
   const Operands<T> operands{.a = a,
@@ -60,6 +63,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
                              .k0 = k0,
                              .k1 = k1,
                              .k_tiles = k_tiles,
+                             .in_slices = p.in_slices,
                              .wide_a = p.wide_a,
                              .wide_b = p.wide_b};
   compute_tile<Traits>(operands, m0, n0, smem, [&](int row, int column, const float* scratch) {
@@ -79,7 +83,9 @@ __global__ void __launch_bounds__(256)
   const int64_t row_id = id / groups, col = (id - row_id * groups) * 8;
   const int64_t batch = row_id / e.m, row = row_id - batch * e.m;
   const tile::Span span{0, static_cast<int>(min(e.n - col, static_cast<int64_t>(8)))};
-  float acc[8] = {};
+  float acc[8];
+#pragma unroll
+  for (float& x : acc) x = -0.0f;  // keeps the sign of a zero
   for (int s = 0; s < splits; ++s) {
     const float* src = e.partial + ((s * batches + batch) * e.m + row) * e.n + col;
     tile::add_scaled(acc, src, 1, span, e.n % 4 == 0, 1.0f);

@@ -58,9 +58,7 @@ Status launch(const Problem& p, Schedule schedule, void* workspace, Stream strea
   params.tiles_m = static_cast<uint32_t>((p.m + Config::BM - 1) / Config::BM);
   params.tiles_n = static_cast<uint32_t>((p.n + Config::BN - 1) / Config::BN);
   params.splits = static_cast<uint32_t>(splits);
-  const int k_tiles = (params.k + Config::BK - 1) / Config::BK;
-  params.k_tiles_per_split =
-      schedule.slice_k > 0 ? static_cast<int>(schedule.slice_k) / Config::BK : (k_tiles + splits - 1) / splits;
+  params.in_slices = schedule.in_slices;
   params.batches = p.batches();
   params.wide_a = schedule.padded || is_wide_a(p);
   params.wide_b = schedule.padded || is_wide_b(p);

@@ -25,6 +25,7 @@ struct Operands {
   int64_t lda, ldb;
   int m, n, k0, k1;
   int k_tiles;          // between k0 and k1
+  bool in_slices;       // Carried: the accumulators are added to the sums at the end of each of kSlices slices of K
   bool wide_a, wide_b;  // the operand consists of whole aligned 16-byte chunks
 };
 
@@ -76,7 +77,13 @@ __device__ __forceinline__ void compute_tile(const Operands<typename Traits::T>&
   };
 
   float acc[MI][2 * NJ][4] = {};
-  [[maybe_unused]] float sums[MI][2 * NJ][4] = {};
+  [[maybe_unused]] float sums[MI][2 * NJ][4];
+  if constexpr (Traits::kCarries) {
+#pragma unroll
+    for (int i = 0; i < MI * 2 * NJ * 4; ++i) {
+      sums[i / (2 * NJ * 4)][i / 4 % (2 * NJ)][i % 4] = -0.0f;  // keeps the sign of a zero
+    }
+  }
   [[maybe_unused]] const auto carry = [&] {  // adds the accumulators to the sums, and clears them
 #pragma unroll
     for (int i = 0; i < MI * 2 * NJ * 4; ++i) {
@@ -95,6 +102,12 @@ __device__ __forceinline__ void compute_tile(const Operands<typename Traits::T>&
   ptx::cp_async_wait<STAGES - 2>();
   __syncthreads();
   if (k_tiles > 0) load_fragments(0, 0, 0);
+
+  constexpr int kStepTiles = kSliceK / BK;
+  [[maybe_unused]] const auto slice_end = [&](int slices) {  // the k-tile behind so many slices
+    return (k_tiles + kStepTiles - 1) / kStepTiles * slices / kSlices * kStepTiles;
+  };
+  [[maybe_unused]] int slice = 1, end = x.in_slices ? slice_end(1) : kCarriedK / BK;  // of what the accumulators add up
 
   int stage = 0, next_stage = 1, free_stage = STAGES - 1;
   for (int kt = 0; kt < k_tiles; ++kt) {
@@ -121,7 +134,10 @@ __device__ __forceinline__ void compute_tile(const Operands<typename Traits::T>&
     commit(free_stage);
     ptx::cp_async_commit();
     if constexpr (Traits::kCarries) {
-      if (kt % (kCarriedK / BK) == kCarriedK / BK - 1) carry();
+      if (kt + 1 == end) {
+        carry();
+        end = x.in_slices ? slice_end(++slice) : end + kCarriedK / BK;
+      }
     }
     free_stage = stage;
     stage = next_stage;

@@ -75,14 +75,14 @@ bool is_wide(const Problem& p) {
 /// The ways to run a kernel. Each is a variant of its own.
 enum class Form {
   kDirect,
-  kSplitK,         // K is cut into as many slices as fill the chip
+  kSplitK,         // K is cut into as many slices as fill the chip, or into those of Sums::kFourSlices
   kCarriedSlices,  // K is cut into slices of kCarriedK, whose sums are added in their order (Sums::kCarried)
   kPad,
 };
 
 int splits_of(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
   switch (form) {
-    case Form::kSplitK: return split_count(p, facts, line);
+    case Form::kSplitK: return sums_in_slices(p, facts) ? kSlices : split_count(p, facts, line);
     case Form::kCarriedSlices: return static_cast<int>(std::max<int64_t>(1, ceil_div(p.k, kCarriedK)));
     default: return 1;
   }
@@ -140,7 +140,7 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
     return refuse(why, "no use for split-K: %lld tiles fill the GPU, or K = %lld is too short to split", tiles,
                   static_cast<long long>(p.k));
   }
-  if (form == Form::kCarriedSlices) {
+  if (form == Form::kCarriedSlices || (form == Form::kSplitK && sums_in_slices(p, facts))) {
     const double partial_bytes = 4.0 * splits * static_cast<double>(p.batches()) * p.m * p.n;
     if (splits < 2) return refuse(why, "no use for slices of K: it is %lld", static_cast<long long>(p.k));
     if (partial_bytes > static_cast<double>(p.most_workspace)) {
@@ -187,8 +187,9 @@ struct Functions {
         return launch_dtype(padded_problem(part, pads, memory), {.splits = 1, .padded = true}, nullptr, stream);
       });
     } else {
-      const int64_t slice_k = kForm == Form::kCarriedSlices ? kCarriedK : 0;
-      return launch_dtype(p, {.splits = splits_of(p, facts, kLine<C>, kForm), .slice_k = slice_k}, workspace, stream);
+      const bool in_slices = C::kCarries && sums_in_slices(p, facts);
+      return launch_dtype(p, {.splits = splits_of(p, facts, kLine<C>, kForm), .in_slices = in_slices}, workspace,
+                          stream);
     }
   }
 
@@ -232,6 +233,7 @@ constexpr Variant variant() {
   v.splits_k = kForm == Form::kSplitK;
   v.cut = cut_of(kForm);
   v.sums = sums_of<C>(kForm);
+  v.also_four_slices = C::kCarries || kForm == Form::kSplitK;
   return v;
 }
 

@@ -7,6 +7,7 @@
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/short_side.h"
+#include "core/slices.h"
 #include "core/variant_list.h"
 #include "kernels/sm90_skinny/config.h"
 #include "kernels/sm90_skinny/int8_list.h"
@@ -80,14 +81,16 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const bool k_major = sides.w_major == Major::kK;
   const int64_t steps = ceil_div(p.k, line.tile.bk), batches = p.batches();
   int64_t tile_rows = line.tile.bm, tiles = ceil_div(sides.rows, tile_rows);
-  // How many slices pay off depends on the number of tiles, and so on M or N. Batch-invariant results use no slices:
-  // they are then summed in the same order as those of larger GEMMs.
-  const int splits = p.numerics == NumericsMode::kFast ? splits_for(p, facts, line, tiles, steps) : 1;
-  // Without slices, few tiles leave SMs idle. Tiles with fewer rows keep half of the SMs busy, and the blocks of the
-  // next kernel get the others.
-  const bool is_deep = p.numerics != NumericsMode::kFast && line.tile.bm == 64;
-  if (is_deep && batches == 1 && k_major && tiles * 2 < facts.sm_count) {
-    tile_rows = std::clamp(ceil_div(ceil_div(sides.rows * 2, facts.sm_count), 8) * 8, kLeastDeepRows, tile_rows);
+  // How many slices pay off depends on the number of tiles, and so on M or N. Batch-invariant results use those of
+  // core/slices.h or none: they are then summed in the same order as those of larger GEMMs.
+  const bool is_fast = p.numerics == NumericsMode::kFast;
+  const int splits = is_fast ? splits_for(p, facts, line, tiles, steps) : sums_in_slices(p) ? kSlices : 1;
+  // Few tiles leave SMs idle. Tiles with fewer rows keep half of the SMs busy, and the blocks of the next kernel get
+  // the others.
+  const bool is_deep = !is_fast && splits == 1 && line.tile.bm == 64;
+  if (!is_fast && line.tile.bm == 64 && batches == 1 && k_major && tiles * splits * 2 < facts.sm_count) {
+    const int64_t rows = sides.rows * splits * 2;
+    tile_rows = std::clamp(ceil_div(ceil_div(rows, facts.sm_count), 8) * 8, kLeastDeepRows, tile_rows);
     tiles = ceil_div(sides.rows, tile_rows);
   } else if (splits <= 2 && batches == 1 && k_major && tiles * splits * 2 >= facts.sm_count) {
     // Tiles with fewer rows fill the last wave, at the price of reading x more often.
@@ -129,6 +132,10 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   if (!is_built_for_sm90a(why)) return false;
   const ShortSide sides = short_side_of(p);
   if (!has_short_side(p, line.tile.bn, 30, why)) return false;
+  if (sums_in_slices(p) && line.max_splits < kSlices) {
+    return refuse(why, "batch-invariant sums have %d slices of K here, the kernel takes at most %d", kSlices,
+                  line.max_splits);
+  }
   if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
   if (alignment_a(p) < 16 || alignment_b(p) < 16) {
     return refuse(why, "rows of A and B must be 16-byte aligned, got %d and %d", alignment_a(p), alignment_b(p));
@@ -209,6 +216,7 @@ constexpr auto variants_of(const sm90_skinny::Kernel<C>&) {
   v.max_cc = kHopper;
   v.gates = gates;
   v.sums = Sums::kInOrder;
+  v.also_four_slices = kLine<C>.max_splits >= kSlices;
   return std::array{v};
 }
 

@@ -1,4 +1,4 @@
-// Sums in float32 registers, to which a Carried kernel adds its accumulators every kCarriedK k.
+// Sums in float32 registers, to which a Carried kernel adds its accumulators (Carried in config.h).
 #pragma once
 
 #include "kernels/sm90_wgmma/accumulators.cuh"
@@ -18,7 +18,7 @@ struct CarriedSums<Traits, true> {
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (float& sum : sums) sum = 0.0f;
+    for (float& sum : sums) sum = -0.0f;  // keeps the sign of a zero
   }
   /// Adds the accumulators, of which no wgmma is in flight, to the sums.
   __device__ __forceinline__ void carry(const Accumulators<Traits>& acc) {

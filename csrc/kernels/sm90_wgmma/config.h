@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/problem.h"
+#include "core/slices.h"
 #include "kernels/sm90_wgmma/stream_k.h"
 
 namespace hgemm::sm90_wgmma {
@@ -15,6 +16,9 @@ enum class Consumers {
   kPingpong,     // each computes whole tiles: one is in its epilogue while the other multiplies
   kCooperative,  // each computes half of the rows of every tile
 };
+
+/// The k-tiles between two k at which a slice of K may begin.
+constexpr int kSliceTiles = kSliceK / 64;
 
 /// The compile-time parameters of a kernel: how the consumers share the work, the output tile of a block, the number of
 /// pipeline stages, and the shape of the cluster. `kSwapped_`: see SwapAB.
@@ -135,15 +139,17 @@ struct Symmetric : Base {
   static_assert(Base::kStagingBuffers == 2, "one for the tile, one for its mirror image");
 };
 
-/// A Config whose kernel adds its accumulators to sums in float32 registers every kCarriedK k, and starts again from
-/// zero (Sums::kCarried). It is made for float32 results: in a 16-bit result the error of one accumulator over all of K
-/// is hidden by the rounding. So it has the general epilogue only.
+/// A Config whose kernel adds its accumulators to sums in float32 registers and starts again from zero: for float32
+/// results every kCarriedK k (Sums::kCarried), for 16-bit results of four slices of K at the end of each of them
+/// (Sums::kFourSlices), and for other 16-bit results every kCarriedK k as well, where a caller names the kernel. It has
+/// the general epilogue only.
 template <class Base>
 struct Carried : Base {
   static constexpr bool kCarries = true, kDefers = false;
   static constexpr int kCarrySteps = kCarriedK / Base::BK;
+  static_assert(kCarrySteps == kSliceTiles);
   static_assert(kCarriedK % Base::BK == 0 && Base::kStoresAny && Base::CK == 1);
-  static_assert(Base::WM == 64 && Base::BN <= 128, "the accumulators and the sums must fit the registers");
+  static_assert(Base::WM == 64 && Base::BN <= 192, "the accumulators and the sums must fit the registers");
 };
 
 /// A Config whose kernel computes a grouped product (core/grouped.h): the rows of A belong to groups, each of which has

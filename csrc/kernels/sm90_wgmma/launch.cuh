@@ -119,6 +119,7 @@ ParamsOf<Config> params_of(const Problem& p, const DeviceFacts& facts, const Sto
     params.raster = tile::raster_of(units_m, params.edges.columns, kPanel);
     params.edge_rows = FastDivisor(params.edges.rows);
   }
+  if constexpr (Config::kCarries) params.in_slices = sums_in_slices(p);
   if constexpr (Config::kSymmetric) {
     params.triangle = tile::triangle_of(p.n, Config::BM * Config::CM, Config::BN * Config::CN, kPanel);
     params.units = params.triangle.per_batch.divisor() * static_cast<uint32_t>(p.batches());

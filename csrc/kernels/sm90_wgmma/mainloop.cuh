@@ -39,7 +39,7 @@ template <class Traits>
 class MainLoop {
  public:
   /// `row_in_tile`: the warpgroup's first row in the tile.
-  __device__ __forceinline__ MainLoop(const Params& p, const SharedMemory<Traits>& smem,
+  __device__ __forceinline__ MainLoop(const ParamsOf<Traits>& p, const SharedMemory<Traits>& smem,
                                       const TileScheduler<Traits>& tiles, tile::Ring<Traits::STAGES>& ring,
                                       int row_in_tile, int lane)
       : p_(p), smem_(smem), tiles_(tiles), ring_(ring), row_in_tile_(row_in_tile), lane_(lane) {}
@@ -99,11 +99,15 @@ class MainLoop {
       }
     } else if constexpr (Traits::kCarries) {
       sums_.clear();
+      int slice = 0, end = 0;  // of the k-tiles that the accumulators add up
       for (; kt < work.k_last; ++kt) {
-        const bool begins = kt % Traits::kCarrySteps == 0;
-        if (begins && kt > 0) {
-          wait_for_last(acc, true);
-          sums_.carry(acc);
+        const bool begins = kt == end;
+        if (begins) {
+          if (kt > 0) {
+            wait_for_last(acc, true);
+            sums_.carry(acc);
+          }
+          end = p_.in_slices ? slice_end(++slice) : kt + Traits::kCarrySteps;
         }
         multiply(acc, begins);
       }
@@ -121,6 +125,10 @@ class MainLoop {
   }
 
  private:
+  /// The k-tile behind the first `slices` slices of K, or behind the one that completes the last step of kSliceK.
+  __device__ __forceinline__ int slice_end(int slices) const {
+    return (p_.k_tiles + kSliceTiles - 1) / kSliceTiles * slices / kSlices * kSliceTiles;
+  }
   template <class Acc>
   __device__ __forceinline__ void wait_for_last(Acc& acc, bool releases) const {
     ptx::wgmma_wait<0>();
@@ -146,7 +154,7 @@ class MainLoop {
                       Traits::kWarpgroupThreads);
   }
 
-  const Params& p_;
+  const ParamsOf<Traits>& p_;
   const SharedMemory<Traits>& smem_;
   const TileScheduler<Traits>& tiles_;
   tile::Ring<Traits::STAGES>& ring_;

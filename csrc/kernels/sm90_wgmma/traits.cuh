@@ -56,6 +56,11 @@ struct EdgedParams : Params {
   FastDivisor edge_rows;
 };
 
+/// The parameters of a Carried kernel.
+struct CarriedParams : Params {
+  bool in_slices;  // the accumulators are added to the sums at the end of each of kSlices slices of K
+};
+
 /// The parameters of a Symmetric kernel. `triangle` takes the place of `raster`.
 struct SymmetricParams : Params {
   CUtensorMap mirror;  // of D, in boxes of 64 x 64
@@ -85,7 +90,9 @@ using ParamsOf = std::conditional_t<
     std::conditional_t<
         Traits::kEdged, EdgedParams,
         std::conditional_t<Traits::kSymmetric, SymmetricParams,
-                           std::conditional_t<Traits::kGrouped, GroupedParams,
-                                              std::conditional_t<Traits::kGroupsK, GroupedKParams, Params> > > > >;
+                           std::conditional_t<Traits::kCarries, CarriedParams,
+                                              std::conditional_t<Traits::kGrouped, GroupedParams,
+                                                                 std::conditional_t<Traits::kGroupsK, GroupedKParams,
+                                                                                    Params> > > > > >;
 
 }  // namespace hgemm::sm90_wgmma
