@@ -61,13 +61,16 @@ template <class Traits, class Raster>
 __device__ __forceinline__ Work work_at(const Params& p, const Raster& raster, uint32_t id) {
   const uint32_t rank = block_rank<Traits>();
   const int split = Traits::CK == 1 ? 0 : static_cast<int>(rank);
-  const int slice_steps = (p.k_tiles + kSliceTiles - 1) / kSliceTiles;
+  const auto slice_begin = [&p](int slice) {  // the first k-tile of a slice
+    if constexpr (Traits::CK == 1) return slice * p.k_tiles;
+    return min((p.k_tiles + kSliceTiles - 1) / kSliceTiles * slice / Traits::CK * kSliceTiles, p.k_tiles);
+  };
   const tile::RasterUnit unit = tile::unit_at(raster, id);
   const uint32_t outer = p.batch_inner.quotient(unit.batch);
   return {static_cast<int>((unit.row * Traits::CM + rank % Traits::CM) * Traits::BM),
           static_cast<int>((unit.col * Traits::CN + rank / Traits::CM % Traits::CN) * Traits::BN),
-          slice_steps * split / Traits::CK * kSliceTiles,
-          min(slice_steps * (split + 1) / Traits::CK * kSliceTiles, p.k_tiles),
+          slice_begin(split),
+          slice_begin(split + 1),
           static_cast<int>(outer),
           static_cast<int>(unit.batch - outer * p.batch_inner.divisor())};
 }
