@@ -154,6 +154,10 @@ struct Problem {
   /// What the caller requires of the summation order.
   NumericsMode numerics = NumericsMode::kFast;
 
+  /// The summation order that `numerics` requires is that of slices of K (core/slices.h), on a chip with kernels of its
+  /// own. ask_for() in dispatch/invariance.h sets it. A part of the problem, such as a slab, keeps it.
+  bool in_slices = false;
+
   /// Which kernels the caller allows: one of the three for float32, kStrict or kSplit for complex64, kStrict for other
   /// dtypes.
   Float32Mode float32 = Float32Mode::kStrict;

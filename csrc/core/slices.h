@@ -14,20 +14,21 @@ namespace hgemm {
 constexpr int kSlices = 4;
 constexpr int kSliceK = 128;
 
-/// True if a batch-invariant product with these extents has sums in slices. A product with fewer columns and the same K
-/// then has them, too: a kernel may run in slabs of columns (tile/slabs.h), and asks for each slab.
+/// True if a batch-invariant product of 16-bit operands with these extents and a 16-bit result has sums in slices:
+///  - where N is small and K is long. One row and many then share slices that give all SMs work;
+///  - where N or K is not a multiple of eight, so that rows may be unaligned. TMA cannot load them, and the kernel that
+///    reads a single row's weights where they lie needs the slices.
 constexpr bool has_slices(int64_t n, int64_t k) {
-  return (n <= 1280 && k >= 3072) || (n <= 2048 && k >= 8192);
+  const bool is_small = (n <= 1280 && k >= 3072) || (n <= 2048 && k >= 8192);
+  return is_small || ((n % 8 != 0 || k % 8 != 0) && n <= 8192 && k >= 1024);
 }
 
-/// True if the problem's promise is sums in slices, on a chip with kernels of its own. float32 results have carried
-/// sums. A vector B stands for a row, so the columns are then the rows of A.
+/// True if the promise of the problem is sums in slices.
 inline bool sums_in_slices(const Problem& p) {
-  return p.numerics != NumericsMode::kFast && p.is_half() && p.out_dtype != DType::kF32 &&
-         has_slices(p.b_is_vector ? p.m : p.n, p.k);
+  return p.in_slices && p.numerics != NumericsMode::kFast;
 }
 inline bool sums_in_slices(const Problem& p, const DeviceFacts& facts) {
-  return has_own_kernels(facts.cc) && sums_in_slices(p);
+  return sums_in_slices(p) && has_own_kernels(facts.cc);
 }
 
 }  // namespace hgemm

@@ -135,8 +135,8 @@ DecisionKey::DecisionKey(const Problem& p, int sm_count, int ordinal, int forced
                u(p.b_major()) << 13 | u(has_c) << 14 | u(p.bias != nullptr) << 15 |
                u(p.pre_activation != nullptr) << 40 | u(p.numerics) << 41 | u(p.float32) << 43 |
                u(p.b_is_a_transposed) << 45 | u(p.rows_are_batch) << 46 | u(p.conjugates_a) << 47 |
-               u(p.conjugates_b) << 48 | low(p.a.data) << 16 | low(p.b.data) << 20 | low(p.c.data) << 24 |
-               low(p.d.data) << 28 | low(p.bias) << 32 | low(p.pre_activation) << 36,
+               u(p.conjugates_b) << 48 | u(p.in_slices) << 49 | low(p.a.data) << 16 | low(p.b.data) << 20 |
+               low(p.c.data) << 24 | low(p.d.data) << 28 | low(p.bias) << 32 | low(p.pre_activation) << 36,
            u(static_cast<uint16_t>(sm_count)) << 48 | u(static_cast<uint16_t>(ordinal)) << 32 |
                static_cast<uint32_t>(forced),
            u(static_cast<uint32_t>(site)) | u(tunes) << 32};

@@ -16,6 +16,16 @@ __device__ __forceinline__ uint4 ld_once_16(const void* p) {
   return v;
 }
 
+/// The same for 8 aligned bytes.
+__device__ __forceinline__ uint2 ld_once_8(const void* p) {
+  uint2 v;
+  asm volatile("ld.global.L1::no_allocate.L2::128B.v2.b32 {%0, %1}, [%2];\n"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(p)
+               : "memory");
+  return v;
+}
+
 /// ld.global.v4.b32: loads 16 aligned bytes.
 __device__ __forceinline__ uint4 ld_16(const void* p) {
   uint4 v;

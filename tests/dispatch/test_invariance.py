@@ -63,13 +63,15 @@ def adds_four_slices(v: hgemm_ops.VariantInfo) -> bool:
 
 
 #: Endings of the names of kernels that add up K in other ways as well.
-SLICED = ("_carried", "_carried_pad", "_splitk")
+SLICED = ("_carried", "_carried_pad", "_splitk", "skinny_mma_row")
 
 
 def promised(n: int, k: int, cc: int, out_dtype: int = -1) -> str:
     if out_dtype == 2:
         return "carried" if k > 128 else "in order"
-    return "four slices" if cc == 90 and ((n <= 1280 and k >= 3072) or (n <= 2048 and k >= 8192)) else "in order"
+    is_small = (n <= 1280 and k >= 3072) or (n <= 2048 and k >= 8192)
+    is_odd = (n % 8 != 0 or k % 8 != 0) and n <= 8192 and k >= 1024
+    return "four slices" if cc == 90 and (is_small or is_odd) else "in order"
 
 
 # ---- what is chosen -------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 #include "core/variant_list.h"
 #include "kernels/skinny/config.h"
 #include "kernels/skinny/list.h"
+#include "kernels/skinny/row.h"
 #include "kernels/variants.h"
 
 namespace hgemm {
@@ -30,6 +31,8 @@ constexpr double kSplitUs = 0.6;   // sums through the cluster
 constexpr double kBlockRate = 45;  // GB/s that one block reads
 // Microseconds of an SM for each of its blocks, in a batch: W K-major and MN-major.
 constexpr double kBlockUs = 0.94, kBlockMnUs = 2.5;
+// GB/s that the kernel for one row reads at most, and that one block of it reads: W K-major and MN-major.
+constexpr double kRowRate = 3300, kRowMnRate = 2600, kRowBlockRate = 14, kRowMnBlockRate = 28;
 constexpr int kStepsPerWarp = 2;  // steps of 64 k (MN-major: 32) that each warp has at least where K is split
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
@@ -101,7 +104,51 @@ constexpr auto variants_of(const skinny::Kernel<C>&) {
   return std::array{variant_of<Functions<C>>(kName<C>, Family::kSkinny, kHalfTypes, kLine<C>)};
 }
 
-constexpr auto kVariants = variants_of_list(skinny::kKernels, [](auto kernel) { return variants_of(kernel); });
+/// The kernel for one row in slices (row_kernel.cuh).
+struct RowLine {
+  Tile tile;
+  int smem_bytes;
+};
+constexpr RowLine kRowLine = {
+    .tile = {skinny::kRowsOfRowK, 1, 64, skinny::kDepthOfRowK, skinny::kRowThreads},
+    .smem_bytes = skinny::kMostRowK * 2 + 1024,
+};
+
+struct RowFunctions {
+  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) {
+    if (!sums_in_slices(p)) return refuse(why, "%s", "computes batch-invariant sums in slices of K only");
+    if (!has_short_side(p, 1, 30, why)) return false;
+    if (p.k > skinny::kMostRowK) {
+      return refuse(why, "K must be at most %d, got %lld", skinny::kMostRowK, static_cast<long long>(p.k));
+    }
+    return short_side_of(p).ldw > 0 || refuse(why, "%s", "rows of the larger operand must not be the same memory");
+  }
+  static size_t workspace(const Problem&, const DeviceFacts&) { return 0; }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) {
+    const ShortSide sides = short_side_of(p);
+    const bool k_major = sides.w_major == Major::kK;
+    const int rows = k_major ? skinny::kRowsOfRowK : skinny::kRowsOfRowMN;
+    const double blocks = static_cast<double>(ceil_div(sides.rows, int64_t{rows})) * static_cast<double>(p.batches());
+    const double rate = (k_major ? kRowRate : kRowMnRate) * dram_share(facts);
+    return kFixedUs + dram_bytes(p) / (std::min(rate, blocks * (k_major ? kRowBlockRate : kRowMnBlockRate)) * 1e3);
+  }
+  static Status launch(const Problem& p, const DeviceFacts&, void*, Stream stream) {
+    return skinny::launch_row(p, stream);
+  }
+};
+
+constexpr Name kRowName = name_of("skinny_mma_row");
+
+constexpr std::array<Variant, 1> row_variants() {
+  Variant v = variant_of<RowFunctions>(kRowName, Family::kSkinny, kHalfTypes, kRowLine);
+  v.min_cc = kHopper;
+  v.max_cc = kHopper;
+  v.also_four_slices = true;
+  return {v};
+}
+
+constexpr auto kVariants =
+    concatenate(variants_of_list(skinny::kKernels, [](auto kernel) { return variants_of(kernel); }), row_variants());
 
 }  // namespace
 
