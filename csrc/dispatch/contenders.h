@@ -13,7 +13,7 @@ struct Contender {
   int id;
   double product_us;   // the matmul alone
   double epilogue_us;  // what the epilogue adds
-  bool runs_as_timed;  // The kernel splits K into as many slices as it did when it was timed for a table.
+  bool runs_as_timed;  // The kernel was timed for tables, and splits K into as many slices as it did then.
 };
 
 /// The contenders, in the order of ids. Elements from `count` on stay uninitialised: a decision has this struct on its
