@@ -58,12 +58,13 @@ void find_contenders(const Question& question, Contenders* out) {
       continue;
     }
     const double product_us = v.predict_us(product, facts);
-    const bool was_timed = is_as_timed || (may_be_chosen(v, timed) && v.eligible(timed, facts, nullptr));
+    const bool runs_as_timed = is_as_timed || (may_be_chosen(v, timed) && v.eligible(timed, facts, nullptr) &&
+                                               v.predict_us(timed, facts) == product_us);
     out->all[out->count++] = {
         .id = id,
         .product_us = product_us,
         .epilogue_us = has_epilogue ? std::max(0.0, v.predict_us(p, facts) - product_us) : 0.0,
-        .runs_as_timed = is_as_timed || (was_timed && v.predict_us(timed, facts) == product_us),
+        .runs_as_timed = runs_as_timed,
     };
   }
 }

@@ -26,9 +26,8 @@ void ask_for(NumericsMode numerics, Float32Mode float32, Problem* p) {
   const bool splits_complex =
       p->dtype == DType::kC64 && numerics == NumericsMode::kFast && float32 == Float32Mode::kSplit;
   p->float32 = p->dtype == DType::kF32 || splits_complex ? float32 : Float32Mode::kStrict;
-  // A vector B stands for a row, so the columns are then the rows of A.
-  p->in_slices = p->numerics != NumericsMode::kFast && p->is_half() && p->out_dtype != DType::kF32 &&
-                 has_slices(p->b_is_vector ? p->m : p->n, p->k);
+  p->in_slices =
+      p->numerics != NumericsMode::kFast && p->is_half() && p->out_dtype != DType::kF32 && has_slices(p->n, p->k);
   if (numerics == NumericsMode::kFast || p->bias == nullptr || p->alpha == 1.0f) return;
   p->c = {const_cast<void*>(p->bias), 0, 1, {0, 0}};
   p->c_dtype = p->dtype;

@@ -36,6 +36,13 @@ __device__ __forceinline__ uint4 ld_16(const void* p) {
   return v;
 }
 
+/// ld.global.v2.b32: loads 8 aligned bytes.
+__device__ __forceinline__ uint2 ld_8(const void* p) {
+  uint2 v;
+  asm volatile("ld.global.v2.b32 {%0, %1}, [%2];\n" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
+  return v;
+}
+
 /// ld.global.cg.f32: loads 4 bytes from L2. It bypasses L1, which may hold values from before other SMs wrote.
 __device__ __forceinline__ float ld_l2_4(const float* p) {
   float v;

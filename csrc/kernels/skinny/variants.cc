@@ -10,7 +10,7 @@
 #include "core/variant_list.h"
 #include "kernels/skinny/config.h"
 #include "kernels/skinny/list.h"
-#include "kernels/skinny/row.h"
+#include "kernels/skinny/sliced.h"
 #include "kernels/variants.h"
 
 namespace hgemm {
@@ -31,8 +31,8 @@ constexpr double kSplitUs = 0.6;   // sums through the cluster
 constexpr double kBlockRate = 45;  // GB/s that one block reads
 // Microseconds of an SM for each of its blocks, in a batch: W K-major and MN-major.
 constexpr double kBlockUs = 0.94, kBlockMnUs = 2.5;
-// GB/s that the kernel for one row reads at most, and that one block of it reads: W K-major and MN-major.
-constexpr double kRowRate = 3300, kRowMnRate = 2600, kRowBlockRate = 14, kRowMnBlockRate = 28;
+// GB/s that the kernel with sums in slices reads at most, and that one block of it reads: W K-major and MN-major.
+constexpr double kSlicedRate = 3300, kSlicedMnRate = 2600, kSlicedBlockRate = 14, kSlicedMnBlockRate = 28;
 constexpr int kStepsPerWarp = 2;  // steps of 64 k (MN-major: 32) that each warp has at least where K is split
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
@@ -104,43 +104,43 @@ constexpr auto variants_of(const skinny::Kernel<C>&) {
   return std::array{variant_of<Functions<C>>(kName<C>, Family::kSkinny, kHalfTypes, kLine<C>)};
 }
 
-/// The kernel for one row in slices (row_kernel.cuh).
-struct RowLine {
+/// The kernel with sums in slices (sliced_kernel.cuh).
+struct SlicedLine {
   Tile tile;
   int smem_bytes;
 };
-constexpr RowLine kRowLine = {
-    .tile = {skinny::kRowsOfRowK, 1, 64, skinny::kDepthOfRowK, skinny::kRowThreads},
-    .smem_bytes = skinny::kMostRowK * 2 + 1024,
+constexpr SlicedLine kSlicedLine = {
+    .tile = {skinny::kSlicedRowsK, skinny::kSlicedCols, 64, skinny::kSlicedDepthK, skinny::kSlicedThreads},
+    .smem_bytes = 0,
 };
 
-struct RowFunctions {
+struct SlicedFunctions {
   static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) {
     if (!sums_in_slices(p)) return refuse(why, "%s", "computes batch-invariant sums in slices of K only");
-    if (!has_short_side(p, 1, 30, why)) return false;
-    if (p.k > skinny::kMostRowK) {
-      return refuse(why, "K must be at most %d, got %lld", skinny::kMostRowK, static_cast<long long>(p.k));
-    }
-    return short_side_of(p).ldw > 0 || refuse(why, "%s", "rows of the larger operand must not be the same memory");
+    if (!has_short_side(p, skinny::kSlicedCols, 30, why)) return false;
+    const ShortSide sides = short_side_of(p);
+    if (sides.x_major != Major::kK) return refuse(why, "%s", "the smaller operand must be contiguous along K");
+    return sides.ldw > 0 || refuse(why, "%s", "rows of the larger operand must not be the same memory");
   }
   static size_t workspace(const Problem&, const DeviceFacts&) { return 0; }
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
     const ShortSide sides = short_side_of(p);
     const bool k_major = sides.w_major == Major::kK;
-    const int rows = k_major ? skinny::kRowsOfRowK : skinny::kRowsOfRowMN;
+    const int rows = k_major ? skinny::kSlicedRowsK : skinny::kSlicedRowsMN;
     const double blocks = static_cast<double>(ceil_div(sides.rows, int64_t{rows})) * static_cast<double>(p.batches());
-    const double rate = (k_major ? kRowRate : kRowMnRate) * dram_share(facts);
-    return kFixedUs + dram_bytes(p) / (std::min(rate, blocks * (k_major ? kRowBlockRate : kRowMnBlockRate)) * 1e3);
+    const double rate = (k_major ? kSlicedRate : kSlicedMnRate) * dram_share(facts);
+    const double block_rate = k_major ? kSlicedBlockRate : kSlicedMnBlockRate;
+    return kFixedUs + dram_bytes(p) / (std::min(rate, blocks * block_rate) * 1e3);
   }
   static Status launch(const Problem& p, const DeviceFacts&, void*, Stream stream) {
-    return skinny::launch_row(p, stream);
+    return skinny::launch_sliced(p, stream);
   }
 };
 
-constexpr Name kRowName = name_of("skinny_mma_row");
+constexpr Name kSlicedName = name_of("skinny_mma_sliced_16x", skinny::kSlicedCols);
 
-constexpr std::array<Variant, 1> row_variants() {
-  Variant v = variant_of<RowFunctions>(kRowName, Family::kSkinny, kHalfTypes, kRowLine);
+constexpr std::array<Variant, 1> sliced_variants() {
+  Variant v = variant_of<SlicedFunctions>(kSlicedName, Family::kSkinny, kHalfTypes, kSlicedLine);
   v.min_cc = kHopper;
   v.max_cc = kHopper;
   v.also_four_slices = true;
@@ -148,7 +148,7 @@ constexpr std::array<Variant, 1> row_variants() {
 }
 
 constexpr auto kVariants =
-    concatenate(variants_of_list(skinny::kKernels, [](auto kernel) { return variants_of(kernel); }), row_variants());
+    concatenate(variants_of_list(skinny::kKernels, [](auto kernel) { return variants_of(kernel); }), sliced_variants());
 
 }  // namespace
 
