@@ -15,12 +15,9 @@ constexpr int kSlices = 4;
 constexpr int kSliceK = 128;
 
 /// True if a batch-invariant product of 16-bit operands with these extents and a 16-bit result has sums in slices:
-///  - where N is small and K is long. One row and many then share slices that give all SMs work;
-///  - where N or K is not a multiple of eight, so that rows may be unaligned. TMA cannot load them, and the kernel that
-///    reads a single row's weights where they lie needs the slices.
+/// where N is small and K is long. One row and many then share slices that give all SMs work.
 constexpr bool has_slices(int64_t n, int64_t k) {
-  const bool is_small = (n <= 1280 && k >= 3072) || (n <= 2048 && k >= 8192);
-  return is_small || ((n % 8 != 0 || k % 8 != 0) && n <= 8192 && k >= 1024);
+  return n <= 1280 && k >= 3072;
 }
 
 /// True if the promise of the problem is sums in slices.

@@ -9,8 +9,8 @@
 #include "core/problem.h"
 #include "core/variant_list.h"
 #include "kernels/skinny/config.h"
+#include "kernels/skinny/in_order.h"
 #include "kernels/skinny/list.h"
-#include "kernels/skinny/sliced.h"
 #include "kernels/variants.h"
 
 namespace hgemm {
@@ -31,8 +31,9 @@ constexpr double kSplitUs = 0.6;   // sums through the cluster
 constexpr double kBlockRate = 45;  // GB/s that one block reads
 // Microseconds of an SM for each of its blocks, in a batch: W K-major and MN-major.
 constexpr double kBlockUs = 0.94, kBlockMnUs = 2.5;
-// GB/s that the kernel with sums in slices reads at most, and that one block of it reads: W K-major and MN-major.
-constexpr double kSlicedRate = 3300, kSlicedMnRate = 2600, kSlicedBlockRate = 14, kSlicedMnBlockRate = 28;
+// The kernel for unaligned rows: GB/s that it reads at most, and microseconds of a slice's chain for 64 k. W K-major
+// and MN-major.
+constexpr double kInOrderRate = 3000, kInOrderMnRate = 2200, kUnitUs = 0.13, kUnitMnUs = 0.2;
 constexpr int kStepsPerWarp = 2;  // steps of 64 k (MN-major: 32) that each warp has at least where K is split
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
@@ -104,51 +105,56 @@ constexpr auto variants_of(const skinny::Kernel<C>&) {
   return std::array{variant_of<Functions<C>>(kName<C>, Family::kSkinny, kHalfTypes, kLine<C>)};
 }
 
-/// The kernel with sums in slices (sliced_kernel.cuh).
-struct SlicedLine {
+/// The kernel for unaligned rows with batch-invariant sums (in_order_kernel.cuh).
+struct InOrderLine {
   Tile tile;
   int smem_bytes;
 };
-constexpr SlicedLine kSlicedLine = {
-    .tile = {skinny::kSlicedRowsK, skinny::kSlicedCols, 64, skinny::kSlicedDepthK, skinny::kSlicedThreads},
+constexpr InOrderLine kInOrderLine = {
+    .tile = {skinny::kInOrderRowsK, skinny::kInOrderCols, 64, skinny::kInOrderDepthK, skinny::kInOrderThreads},
     .smem_bytes = 0,
 };
 
-struct SlicedFunctions {
+struct InOrderFunctions {
   static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) {
-    if (!sums_in_slices(p)) return refuse(why, "%s", "computes batch-invariant sums in slices of K only");
-    if (!has_short_side(p, skinny::kSlicedCols, 30, why)) return false;
+    if (p.numerics == NumericsMode::kFast) return refuse(why, "%s", "runs with batch-invariant numerics only");
+    if (!has_short_side(p, skinny::kInOrderCols, 30, why)) return false;
     const ShortSide sides = short_side_of(p);
+    if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
     if (sides.x_major != Major::kK) return refuse(why, "%s", "the smaller operand must be contiguous along K");
     return sides.ldw > 0 || refuse(why, "%s", "rows of the larger operand must not be the same memory");
   }
   static size_t workspace(const Problem&, const DeviceFacts&) { return 0; }
+  /// The bytes at the kernel's rate, or, where that is longer, the products of a slice one after the other.
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
     const ShortSide sides = short_side_of(p);
     const bool k_major = sides.w_major == Major::kK;
-    const int rows = k_major ? skinny::kSlicedRowsK : skinny::kSlicedRowsMN;
-    const double blocks = static_cast<double>(ceil_div(sides.rows, int64_t{rows})) * static_cast<double>(p.batches());
-    const double rate = (k_major ? kSlicedRate : kSlicedMnRate) * dram_share(facts);
-    const double block_rate = k_major ? kSlicedBlockRate : kSlicedMnBlockRate;
-    return kFixedUs + dram_bytes(p) / (std::min(rate, blocks * block_rate) * 1e3);
+    const int64_t rows = k_major ? skinny::kInOrderRowsK : skinny::kInOrderRowsMN;
+    const int64_t blocks = ceil_div(sides.rows, rows) * p.batches();
+    const int64_t at_once = int64_t{facts.sm_count} * (k_major ? 2 : 1);
+    const double rate = (k_major ? kInOrderRate : kInOrderMnRate) * dram_share(facts);
+    const double chain_us =
+        (k_major ? kUnitUs : kUnitMnUs) * static_cast<double>(p.k) / 64 / (sums_in_slices(p) ? kSlices : 1);
+    return kFixedUs + std::max(dram_bytes(p) / (rate * 1e3), static_cast<double>(ceil_div(blocks, at_once)) * chain_us);
   }
   static Status launch(const Problem& p, const DeviceFacts&, void*, Stream stream) {
-    return skinny::launch_sliced(p, stream);
+    return skinny::launch_in_order(p, stream);
   }
 };
 
-constexpr Name kSlicedName = name_of("skinny_mma_sliced_16x", skinny::kSlicedCols);
+constexpr Name kInOrderName = name_of("skinny_mma_in_order_16x", skinny::kInOrderCols);
 
-constexpr std::array<Variant, 1> sliced_variants() {
-  Variant v = variant_of<SlicedFunctions>(kSlicedName, Family::kSkinny, kHalfTypes, kSlicedLine);
+constexpr std::array<Variant, 1> in_order_variants() {
+  Variant v = variant_of<InOrderFunctions>(kInOrderName, Family::kSkinny, kHalfTypes, kInOrderLine);
   v.min_cc = kHopper;
   v.max_cc = kHopper;
+  v.sums = Sums::kInOrder;
   v.also_four_slices = true;
   return {v};
 }
 
-constexpr auto kVariants =
-    concatenate(variants_of_list(skinny::kKernels, [](auto kernel) { return variants_of(kernel); }), sliced_variants());
+constexpr auto kVariants = concatenate(
+    variants_of_list(skinny::kKernels, [](auto kernel) { return variants_of(kernel); }), in_order_variants());
 
 }  // namespace
 

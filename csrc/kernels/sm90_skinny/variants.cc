@@ -87,7 +87,6 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const int splits = is_fast ? splits_for(p, facts, line, tiles, steps) : sums_in_slices(p) ? kSlices : 1;
   // Few tiles leave SMs idle. Tiles with fewer rows keep half of the SMs busy, and the blocks of the next kernel get
   // the others.
-  const bool is_deep = !is_fast && splits == 1 && line.tile.bm == 64;
   if (!is_fast && line.tile.bm == 64 && batches == 1 && k_major && tiles * splits * 2 < facts.sm_count) {
     const int64_t rows = sides.rows * splits * 2;
     tile_rows = std::clamp(ceil_div(ceil_div(rows, facts.sm_count), 8) * 8, kLeastDeepRows, tile_rows);
@@ -108,14 +107,17 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   };
   // Without slices a block has more to read, and often an SM to itself. All kernels then use the deep ring. If a kernel
   // of which two blocks fit an SM started beside a kernel whose blocks fill an SM each, the GPU would put two blocks of
-  // the former on one SM while other SMs idle.
-  s.deep = is_deep && (batches == 1 || tiles * batches <= facts.sm_count);
+  // the former on one SM while other SMs idle. With the slices of core/slices.h the ring is deep if all clusters have
+  // SMs of their own.
+  const bool is_alone = splits == 1 ? batches == 1 || tiles * batches <= facts.sm_count
+                                    : tiles * batches <= clusters_at_once(facts, splits);
+  s.deep = !is_fast && line.tile.bm == 64 && is_alone;
   if (batches > 1) return s;
   s.prefetch = kPrefetch;
   const bool waves = tiles * splits > facts.sm_count;
   // Persistent blocks load their next tile without a gap, if they have enough stages. Every SM gets one such block: on
-  // an SM without one, two blocks of the next kernel would start.
-  if (waves && (s.deep || line.tile.stages > 4)) s.blocks = facts.sm_count;
+  // an SM without one, two blocks of the next kernel would start. With slices a cluster has one tile.
+  if (waves && splits == 1 && (s.deep || line.tile.stages > 4)) s.blocks = facts.sm_count;
   // The next kernel starts late, so that it loads while the last blocks of this one finish, and every SM is in the same
   // state: it still runs a block of this kernel and has room for one more. Where blocks end at different times, the
   // next kernel starts at once; otherwise two of its blocks would share an SM that this kernel has left. Where an SM
