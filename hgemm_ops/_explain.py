@@ -17,7 +17,7 @@ class Candidate:
 
     ``predicted_us`` and ``measured_us`` are microseconds, or None where there is no such time. ``reason`` says why a
     kernel is not eligible. An eligible kernel that is ``forced_only`` runs this matmul only when it is named. Kernels
-    with carried sums are, unless ``numerics`` is batch-invariant, and their ``reason`` says so.
+    that are made for batch-invariant sums are, unless ``numerics`` is so, and their ``reason`` says it.
     """
 
     name: str

@@ -56,6 +56,8 @@ STREAM_K_SHAPES = [(17096, 72, 1032, ("NN",)), (17096, 72, 1031, ("NT",))]
 EDGED_SHAPES = [(24, 17000, 72, ("NT", "TT")), (17000, 24, 520, ("NN",)), (24, 17000, 67, ("NT",))]
 # Rows of x and K, for x @ x.T and x.T @ x: one tile, and some on both sides of the diagonal.
 SYMMETRIC_SHAPES = [(24, 72), (280, 88), (152, 520), (519, 45)]
+# M, N, K and layout, for kernels that sum in slices of K with batch-invariant numerics (csrc/core/slices.h).
+SLICED_SHAPES = [(24, 40, 3080, "NT"), (7, 37, 3079, "NT"), (7, 37, 3079, "NN")]
 # Batch, M, N, K and layout. Odd matrices end in the middle of a word, one of them where its allocation does; H: the
 # rows of a matrix lie between those of the others.
 BATCHES = [
@@ -164,6 +166,20 @@ def run(variant: VariantInfo) -> int:
             gate, up = exact.chunk(2, -1)
             out = torch.ops.hgemm.linear_gated(device_a, device_b.t(), 4, variant=variant.id)
             check(f"{name} gated", out, F.silu(gate) * up)
+            launches += 1
+    return launches
+
+
+def run_sliced(variant: VariantInfo) -> int:
+    """Batch-invariant sums in slices of K, where the kernel computes them."""
+    launches = 0
+    for (m, n, k, layout), dtype in itertools.product(SLICED_SHAPES, (torch.float16, torch.bfloat16)):
+        a, b = operand(m, k, layout[0] == "T", dtype), operand(k, n, layout[1] == "T", dtype)
+        device_a, device_b = a.cuda(), b.cuda()
+        candidates = hgemm_ops.explain(device_a, device_b, numerics="batch_invariant").candidates
+        if any(c.eligible and c.name == variant.name for c in candidates):
+            out = hgemm_ops.matmul(device_a, device_b, variant=variant.name, numerics="batch_invariant")
+            check(f"{variant.name} in slices {m}x{n}x{k} {layout}", out, widened(a) @ widened(b))
             launches += 1
     return launches
 
@@ -331,7 +347,8 @@ def launched(variant: VariantInfo) -> int:
         return run_step(variant)
     if variant.family == "int8":
         return run_int8(variant)
-    return run(variant) + run_batched(variant) + (run_complex(variant) if "split" in variant.family else 0)
+    launches = run(variant) + run_batched(variant) + (run_sliced(variant) if torch.float16 in variant.dtypes else 0)
+    return launches + (run_complex(variant) if "split" in variant.family else 0)
 
 
 def main(names: list[str]) -> None:

@@ -448,6 +448,9 @@ struct Variant {
   /// The class of the kernel's sums for problems whose `numerics` is not kFast.
   Sums sums = Sums::kVaries;
 
+  /// The dispatcher chooses the kernel only where `numerics` is not fast.
+  bool only_invariant = false;
+
   /// The kernel sums in the class kFourSlices where the problem's promise is that class (core/slices.h).
   bool also_four_slices = false;
 

@@ -39,7 +39,7 @@ Candidate candidate_of(int id, const Problem& p, const DeviceFacts& facts, bool 
   c.eligible = can_run(v, p, facts, &c.reason);
   c.forced_only = v.family == Family::kAdded || v.arithmetic == Arithmetic::kAccumulateF16;
   if (is_forced || c.forced_only || may_be_chosen(v, p)) return c;
-  if (v.sums == Sums::kCarried) {
+  if (v.only_invariant) {
     c.forced_only = true;
     if (c.eligible) append(&c.reason, "chosen only with numerics=\"batch_invariant\"");
   } else if (has_float32_modes(p)) {

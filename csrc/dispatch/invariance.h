@@ -42,11 +42,10 @@ inline bool keeps_promise(const Variant& v, const Problem& p, const DeviceFacts&
   return sums_so && activates;
 }
 
-/// Whether the dispatcher may choose a kernel that the call does not name, under the problem's modes. Kernels with
-/// carried sums are slower than others, so they only run where the bits must not vary.
+/// Whether the dispatcher may choose a kernel that the call does not name, under the problem's modes.
 inline bool may_be_chosen(const Variant& v, const Problem& p) {
   if (p.float32 == Float32Mode::kTf32) return false;
-  if (v.sums == Sums::kCarried && p.numerics == NumericsMode::kFast) return false;
+  if (v.only_invariant && p.numerics == NumericsMode::kFast) return false;
   return !takes_planes(v.arithmetic) || p.float32 == Float32Mode::kSplit;
 }
 

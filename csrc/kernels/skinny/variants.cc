@@ -117,7 +117,6 @@ constexpr InOrderLine kInOrderLine = {
 
 struct InOrderFunctions {
   static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) {
-    if (p.numerics == NumericsMode::kFast) return refuse(why, "%s", "runs with batch-invariant numerics only");
     if (!has_short_side(p, skinny::kInOrderCols, 30, why)) return false;
     const ShortSide sides = short_side_of(p);
     if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
@@ -149,6 +148,7 @@ constexpr std::array<Variant, 1> in_order_variants() {
   v.min_cc = kHopper;
   v.max_cc = kHopper;
   v.sums = Sums::kInOrder;
+  v.only_invariant = true;
   v.also_four_slices = true;
   return {v};
 }

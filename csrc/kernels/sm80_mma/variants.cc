@@ -233,6 +233,7 @@ constexpr Variant variant() {
   v.splits_k = kForm == Form::kSplitK;
   v.cut = cut_of(kForm);
   v.sums = sums_of<C>(kForm);
+  v.only_invariant = v.sums == Sums::kCarried;
   v.also_four_slices = C::kCarries || kForm == Form::kSplitK;
   return v;
 }

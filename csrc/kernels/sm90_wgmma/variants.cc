@@ -410,6 +410,7 @@ constexpr Variant variant() {
   v.max_cc = kHopper;
   v.cut = cut_of<C, kForm>();
   v.sums = sums_of<C>();
+  v.only_invariant = C::kCarries;
   v.also_four_slices = C::kCarries;
   v.fast_activations = true;
   return v;
