@@ -91,6 +91,9 @@ def test_ends_of_rows(variant: VariantInfo, k: int) -> None:
             guard.tensor.copy_(rand(*guard.tensor.shape, torch.bfloat16))
         x, weight = (guard.tensor for guard in guards)
         for a in (x, x.t().contiguous().t()):  # k side by side, or not
+            if a is not x and "in_order" in variant.name:  # which takes the former alone
+                assert not serves(variant, a, weight.t()) or k == 1
+                continue
             out = hgemm.linear(a, weight, variant=variant.id)
             exact, magnitude = reference_matmul(a, weight.t())
             assert_close_to_torch(out, exact, F.linear(a, weight), magnitude=magnitude)
