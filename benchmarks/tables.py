@@ -246,7 +246,7 @@ def graph_memory_line(document: Document) -> str:
 
 
 #: What docs/benchmarks.md says of every GPU.
-_EVERYWHERE = {"operand_values": values_line, "graph_memory": graph_memory_line}
+_EVERYWHERE = {"operand_values": values_line, "graph_memory": graph_memory_line, "tests": tests_line}
 
 
 def map_figures(document: Document) -> str:
@@ -349,9 +349,13 @@ def in_short(documents: Mapping[str, Document], gpu: str) -> list[str]:
         f"{newest['environment']['gpu']}{'' if known else ', for which no measured times are shipped'}, over torch: "
         f"{'; '.join(others)} ({when}, [every row](../benchmarks/results/{gpu}/README.md))."
     )
-    lines = textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)
-    lines += ["", textwrap.fill(tests_line(documents["tests"]), 120)] if "tests" in documents else []
-    return [f"## {newest['environment']['gpu'].removeprefix('NVIDIA ')}", "", *lines, ""]
+    texts = [text, *(line(documents[name]) for name, line in _EVERYWHERE.items() if name in documents)]
+    lines = [
+        line
+        for text in texts
+        for line in (*textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False), "")
+    ]
+    return [f"## {newest['environment']['gpu'].removeprefix('NVIDIA ')}", "", *lines]
 
 
 def replace_section(text: str, section: str, begin: str = BEGIN, end: str = END) -> str:

@@ -9,8 +9,7 @@ from . import _native
 from ._api import _require_activation, _require_types
 from .ops import activation as _activation
 from .ops.aten import require, require_out_dtype
-from .ops.autograd import has_tangent
-from .ops.grouped import arranged
+from .ops.grouped import arranged, rows_of_groups
 from .ops.schema import OPS
 
 __all__ = ["grouped_mm", "grouped_mm_gated"]
@@ -140,7 +139,7 @@ def _is_linear(x: Tensor, w: Tensor) -> bool:
 
 def _linear(x: Tensor, w: Tensor, offs: Tensor, bias: Tensor | None, act: int, gated: bool, variant: int) -> Tensor:
     def product(x: Tensor, w: Tensor, offs: Tensor | None) -> Tensor:
-        return torch.ops.hgemm.grouped_linear.default(x, w, offs, bias, act, gated, variant=variant)
+        return OPS.grouped_linear.default(x, w, offs, bias, act, gated, variant=variant)
 
     x, w = (t.to(_dtype(t)) for t in (x, w))
     return arranged(product, x, w, offs)
@@ -180,39 +179,3 @@ def _dtype(t: Tensor) -> torch.dtype:
     kind = t.device.type
     casts = torch.is_autocast_enabled(kind) and t.is_floating_point() and t.dtype != torch.float64
     return torch.get_autocast_dtype(kind) if casts else t.dtype
-
-
-# ---- A value for each group, and for each row
-
-
-def rows_of_groups(values: Tensor, offs: Tensor, rows: int) -> Tensor:
-    """Returns the values (groups, n) by row: (rows, n), zero behind the last end. The host does not read ``offs``."""
-    if not torch.compiler.is_compiling() and (torch._C._are_functorch_transforms_active() or has_tangent(values)):
-        return _rows_of_groups(values, offs, rows)  # torch can transform its own functions
-    return _RowsOfGroups.apply(values, offs, rows)  # type: ignore[no-untyped-call]
-
-
-def _rows_of_groups(values: Tensor, offs: Tensor, rows: int) -> Tensor:
-    index = torch.arange(rows, dtype=offs.dtype, device=offs.device)
-    with_zeros = F.pad(values, (0, 0, 0, 1))  # one more group, for the rows behind the last end
-    return with_zeros.index_select(0, torch.searchsorted(offs, index, right=True))
-
-
-class _RowsOfGroups(Function):
-    """Its gradient is a grouped product: a sum in float32, in the same order each time, and without atomics."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, offs: Tensor, rows: int) -> Tensor:
-        ctx.save_for_backward(offs)
-        return _rows_of_groups(values, offs, rows)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return sums_of_groups(grad, *ctx.saved_tensors), None, None
-
-
-def sums_of_groups(values: Tensor, offs: Tensor) -> Tensor:
-    """Returns the sums of the rows (rows, n) of each group: (groups, n). The host does not read ``offs``."""
-    # Eight equal rows have a stride of 16 bytes or a multiple of it, which every kernel takes.
-    ones = values.new_ones(values.size(0), 8).mT
-    return OPS.grouped_mm.default(ones, values, offs)[:, 0]

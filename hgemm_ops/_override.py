@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 
-from . import _aten_build, _devices, _files, _library, _native
+from . import _aten_build, _devices, _library, _native
+from . import _compiled as _compiled_library
 
 _PACKAGE = Path(__file__).parent
 

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor
 
 from . import _library, _native, _tables, _variants
+from .ops.schema import OPS
 
 TORCH = "torch"
 
@@ -531,7 +532,7 @@ class _GroupedSession(_CudaSession):
                 if name == TORCH:
                     torch._grouped_mm(a, b, offs=offs)
                 else:
-                    torch.ops.hgemm.grouped_mm.default(a, b, offs, variant=ids[name])
+                    OPS.grouped_mm.default(a, b, offs, variant=ids[name])
 
             def start(name: str) -> Callable[[], float]:
                 return _timed(flush, lambda: call(name))

@@ -27,8 +27,9 @@ from torch._C import DispatchKeySet
 from torch._ops import OpOverload
 from torch.autograd import Function
 
-from . import aten, autograd, keys, sharding
+from . import activation, aten, autograd, keys, sharding
 from .aten import require
+from .autograd import has_tangent
 from .schema import NAMESPACE, OPS
 
 _NAME = "grouped_mm"
@@ -288,7 +289,7 @@ def sums_of_groups(values: Tensor, offs: Tensor) -> Tensor:
     """Returns the sums of the rows (rows, n) of each group: (groups, n). The host does not read ``offs``."""
     # Eight equal rows have a stride of 16 bytes or a multiple of it, which every kernel takes.
     ones = values.new_ones(values.size(0), 8).mT
-    return _OPS.grouped_mm.default(ones, values, offs)[:, 0]
+    return OPS.grouped_mm.default(ones, values, offs)[:, 0]
 
 
 # ---- The product with bias and activation, or with a gate
@@ -307,7 +308,7 @@ def _linear(
         not gated or (bias is None and w.size(2) % 16 == 0),
         f"hgemm::grouped_linear: a gate takes no bias, and w {tuple(w.shape)} must have a multiple of 16 columns",
     )
-    y = _OPS.grouped_mm.default(x, w, offs, variant=variant)
+    y = OPS.grouped_mm.default(x, w, offs, variant=variant)
     if bias is not None:
         require(
             bias.shape == (w.size(0), w.size(2)) and bias.dtype == x.dtype,
