@@ -17,6 +17,10 @@ constexpr int kInOrderCols = 8;
 constexpr int kInOrderRowsK = 16, kInOrderRowsMN = 56;
 constexpr int kInOrderDepthK = 2, kInOrderDepthMN = 3;
 
+/// Bytes of shared memory per block, at most: for each slice, 64 rows of sums and the accumulators that 32 lanes hand
+/// on.
+constexpr int kInOrderSmemBytes = kSlices * (kInOrderCols * 64 * 4 + 4 * 32 * 16);
+
 /// Enqueues the GEMM, which has at most kInOrderCols rows or columns, and returns a cudaError_t. in_order.cu defines
 /// the function.
 HGEMM_IN_CUDA(launch_in_order(const Problem& p, Stream stream))

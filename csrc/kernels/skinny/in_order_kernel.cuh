@@ -311,6 +311,7 @@ __global__ void __launch_bounds__(kInOrderThreads, kMajor == Major::kK ? 2 : 1)
   constexpr int kUnitsPerStep = kSliceK / Units::kUnit, kWarps = kInOrderThreads / 32;
   __shared__ float sums[kSlices][kInOrderCols][kSumRows];
   __shared__ float4 handed_on[kSlices][TILES][32];
+  static_assert(sizeof(sums) + sizeof(handed_on) <= kInOrderSmemBytes);
   const int warp = threadIdx.x / 32, lane = lane_of_warp(), row0 = blockIdx.x * Units::kRows;
   const int turns = kWarps / p.slices, slice = warp / turns, turn = warp % turns;  // warps of a slice; this warp's
   const int64_t outer = blockIdx.y / p.batch_inner, inner = blockIdx.y - outer * p.batch_inner;

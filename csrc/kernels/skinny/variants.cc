@@ -112,7 +112,7 @@ struct InOrderLine {
 };
 constexpr InOrderLine kInOrderLine = {
     .tile = {skinny::kInOrderRowsK, skinny::kInOrderCols, 64, skinny::kInOrderDepthK, skinny::kInOrderThreads},
-    .smem_bytes = 0,
+    .smem_bytes = skinny::kInOrderSmemBytes,
 };
 
 struct InOrderFunctions {
