@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 import hgemm_ops
-from hgemm_ops import _native, use_custom_gemm
+from hgemm_ops import use_custom_gemm
 from hgemm_ops.bench import record, runner
 
 RESULTS = Path(__file__).parent / "results"
@@ -191,10 +191,10 @@ def bound_us(case: Case, rows: Sequence[int], gbps: float, tflops: float) -> flo
     return max(2 * (matrices * n * k + total * (n + k)) / gbps * 1e-3, 2 * total * n * k / tflops * 1e-6)
 
 
-def neighbours(case: Case, total: int) -> list[str]:
-    """The kernel for Hopper that is made for so many rows an expert, and those beside it in the list."""
+def neighbours(case: Case, total: int, every: Sequence[str]) -> list[str]:
+    """The kernel for Hopper that is made for so many rows an expert, and those beside it in the list of all kernels."""
     of_rows = case.layer != "gradient"
-    names = [name for name in _native.grouped_names() if name.startswith("sm90") and ("_k_" not in name) == of_rows]
+    names = [name for name in every if name.startswith("sm90") and ("_k_" not in name) == of_rows]
     if not of_rows:
         return names
     at = sum(total / min(total, case.experts) > most for most in _MOST_ROWS)
@@ -209,8 +209,10 @@ def measure(case: Case, gbps: float, tflops: float, by_kernel: bool = False) -> 
     launches = len(calls) * max(1, min(8, int(200 / bound / len(calls)) + 1))
     captures = case.dtype == "bfloat16"  # torch's loop over the groups of other dtypes waits for the device
     stream = torch.cuda.Stream()
-    chosen = hgemm_ops.explain_grouped(*operands, groups=case.experts).chosen
-    kernels = neighbours(case, sum(rows)) if by_kernel else []
+    explanation = hgemm_ops.explain_grouped(*operands, groups=case.experts)
+    chosen = explanation.chosen
+    every = [candidate.name for candidate in explanation.candidates]  # in the order of the ops' argument `variant`
+    kernels = neighbours(case, sum(rows), every) if by_kernel else []
     if by_kernel and chosen not in ("torch", *kernels):
         kernels.append(chosen)
     torch.cuda.synchronize()  # the operands are made on another stream
@@ -218,7 +220,7 @@ def measure(case: Case, gbps: float, tflops: float, by_kernel: bool = False) -> 
     errors: dict[str, float] = {}
 
     def run(side: str) -> None:
-        kernel = _native.grouped_names().index(side) if side in kernels else None
+        kernel = every.index(side) if side in kernels else None
         with use_custom_gemm() if side == "ours" else nullcontext():
             for i in range(launches):
                 calls[i % len(calls)](kernel)
@@ -230,7 +232,7 @@ def measure(case: Case, gbps: float, tflops: float, by_kernel: bool = False) -> 
             assert {row.variant for row in report.rows if row.op == "grouped"} == {chosen}, (case, chosen)
     with torch.cuda.stream(stream):
         for name in kernels:  # a kernel is loaded by its first call, which cannot be captured
-            calls[0](_native.grouped_names().index(name))
+            calls[0](every.index(name))
     stream.synchronize()
     sides = ["torch", *kernels] if by_kernel else ["torch", "ours"]
     for side in sides:

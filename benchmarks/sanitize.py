@@ -22,7 +22,6 @@ import click
 import torch
 
 import hgemm_ops
-from hgemm_ops import _native
 from hgemm_ops.bench import record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -152,7 +151,9 @@ def main(
         if not torch.cuda.is_available():
             raise click.ClickException("no CUDA GPU: the kernels cannot run")
         output = ROOT / "benchmarks" / "results" / record.gpu_slug(torch.cuda.get_device_name()) / "sanitizer.json"
-    every = [v.name for v in hgemm_ops.variants() if v.family != "ladder"] + list(_native.grouped_names())
+    grouped = hgemm_ops.explain_grouped(rows=64, N=64, K=64, groups=4, arch="sm_90").candidates
+    every = [v.name for v in hgemm_ops.variants() if v.family != "ladder"]
+    every += [candidate.name for candidate in grouped if candidate.name != "torch"]
     if unknown := set(names) - set(every):
         raise click.BadParameter(f"no production kernel is called {', '.join(sorted(unknown))}", param_hint="--kernel")
     kernels = [name for name in every if not names or name in names]
