@@ -184,7 +184,7 @@ class _Product(Function):
     @staticmethod
     def forward(ctx: Any, call: Callable[[], Tensor], a: Tensor, b: Tensor, offs: Tensor | None) -> Tensor:
         ctx.set_materialize_grads(False)
-        _, needs_a, needs_b, _ = ctx.needs_input_grad
+        needs_a, needs_b = ctx.needs_input_grad[1:3]
         ctx.save_for_backward(a if needs_b else None, b if needs_a else None, offs)
         ctx.dtype, ctx.dims = a.dtype, (a.dim(), b.dim())
         ctx.columns_first = _columns_first(a), _columns_first(b)
@@ -195,7 +195,7 @@ class _Product(Function):
         if grad is None:
             return (None,) * 4
         a, b, offs = ctx.saved_tensors
-        _, needs_a, needs_b, _ = ctx.needs_input_grad
+        needs_a, needs_b = ctx.needs_input_grad[1:3]
         grad = grad.to(ctx.dtype)
         grad_a = grad_b = None
         a_dim, b_dim = ctx.dims
@@ -319,10 +319,41 @@ def _linear(
     return _pitched(y)
 
 
+class _ProductWithBias(Function):
+    """A product with bias, which has the same bits with a gradient as without. Its gradients are grouped products."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Callable[[], Tensor], x: Tensor, w: Tensor, offs: Tensor, bias: Tensor) -> Tensor:
+        result: Tensor = _Product.forward(ctx, call, x, w, offs)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        for_bias = None
+        if grad is not None and ctx.needs_input_grad[4]:
+            for_bias = sums_of_groups(grad.to(ctx.dtype), ctx.saved_tensors[2])
+        return *_Product.backward(ctx, grad), for_bias
+
+
+def _record_linear(
+    call: Callable[[], Tensor],
+    x: Tensor,
+    w: Tensor,
+    offs: Tensor,
+    bias: Tensor | None,
+    act: int,
+    gated: bool,
+    **options: Any,
+) -> Tensor:
+    if bias is None or act or gated:
+        return _linear(x, w, offs, bias, act, gated, **options)  # its backward needs the argument of the activation
+    return _ProductWithBias.apply(call, x, w, offs, bias)  # type: ignore[no-untyped-call]
+
+
 def register(lib: library.Library) -> None:
     """Registers every implementation of the ops on ``lib``, except the CUDA kernels."""
     aten.register_op(lib, "grouped_linear", _linear)
-    autograd.register_op(lib, "grouped_linear", _linear, lambda call, *args, **options: _linear(*args, **options))
+    autograd.register_op(lib, "grouped_linear", _linear, _record_linear)
     keys.register_autocast(lib, "grouped_linear")
     lib.impl(_NAME, _without_kernels, "CompositeExplicitAutograd")
     lib.impl(_NAME, _by_torch, "FuncTorchBatched")

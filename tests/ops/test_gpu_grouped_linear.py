@@ -76,6 +76,8 @@ def check(out: Tensor, *call: object) -> None:
     ours, theirs = ((t.double() - exact).abs() for t in (out, torchs))
     unit = torch.finfo(out.dtype).eps
     assert ours.max() <= 2 * theirs.max() + unit * exact.abs().max()
+    if out.numel() < 64:
+        return  # the root mean square of so few errors says no more than the largest does
     assert ours.norm() <= 1.5 * theirs.norm() + unit * exact.norm() / 4
 
 
@@ -116,11 +118,10 @@ def test_rows_behind_the_last_end_are_not_written(kernel: int) -> None:
         whole = hgemm.grouped_linear(x, w, offs, added, 4, gated, variant=kernel)
         check(whole[: sum(sizes)], x[: sum(sizes)], w, offs, added, 4, gated)
         if ON_GPU and not gated and kernel >= 0 and NAMES[kernel].startswith("sm90"):
-            memory = torch.empty_like(whole)
-            del whole
-            memory.fill_(POISON)
-            del memory
-            again = hgemm.grouped_linear(x, w, offs, added, 4, gated, variant=kernel)
+            pool = torch.cuda.MemPool()
+            with torch.cuda.use_mem_pool(pool):  # all memory that the call gets was poisoned
+                poison(4 * rows * n, dtype)
+                again = hgemm.grouped_linear(x, w, offs, added, 4, gated, variant=kernel)
             assert again[sum(sizes) :].isnan().all()
 
 
