@@ -196,15 +196,16 @@ __device__ __forceinline__ void load8(float (&v)[8], const float* from) {
 
 /// Applies the epilogue to a (ROWS, COLS) slice of accumulators that a warp has put into shared memory, with `stride`
 /// floats per row. The slice starts at (row0, col0) of D, and col0 is a multiple of 8. Under split-K the raw
-/// accumulators are stored in `partial`, (m, n), instead.
-template <class T, int ROWS, int COLS>
+/// accumulators are stored in `partial`, (m, n), instead. `kUnrolls`: there are registers for an unrolled loop over the
+/// slice, which the common epilogue then has.
+template <class T, int ROWS, int COLS, bool kUnrolls = true>
 __device__ __forceinline__ void emit_slice(const EpilogueParams& e, BatchOffset offset, float* partial, int64_t row0,
                                            int64_t col0, const float* slice, int stride) {
   const int lane = threadIdx.x % 32;
   const int rows = static_cast<int>(min(e.m - row0, static_cast<int64_t>(ROWS)));
   const int cols = static_cast<int>(min(e.n - col0, static_cast<int64_t>(COLS)));
   constexpr int kGroups = COLS / 8;
-  if (partial == nullptr && is_common(e)) {
+  if (kUnrolls && partial == nullptr && is_common(e)) {
 #pragma unroll 4
     for (int i = lane; i < ROWS * kGroups; i += 32) {
       const int r = i / kGroups, c = i % kGroups * 8;

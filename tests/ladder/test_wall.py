@@ -46,5 +46,5 @@ def test_every_exception_is_needed(path: str) -> None:
 
 def test_the_package_makes_one_call() -> None:
     imported, called = naming_lines(ROOT / "hgemm_ops" / "__init__.py")
-    assert imported.endswith("from hgemm_ops.ops import ladder as _ladder")
+    assert imported.endswith("from .ops import ladder as _ladder")
     assert "_ladder.define_ops()" in called

@@ -376,7 +376,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::RESIDENT) kernel(con
         }
       });
       __syncwarp();
-      tile::emit_slice<T, 16, WN>(p.epilogue, offset, nullptr, warp_m + 16 * i, warp_n, sums, Traits::kSumRow);
+      // Unrolled, the kernels of 32x32 would spill.
+      tile::emit_slice<T, 16, WN, false>(p.epilogue, offset, nullptr, warp_m + 16 * i, warp_n, sums, Traits::kSumRow);
       __syncwarp();
     }
   }
