@@ -306,6 +306,7 @@ class Units<Major::kMN> {
 template <class T, Major kMajor>
 __global__ void __launch_bounds__(kInOrderThreads, kMajor == Major::kK ? 2 : 1)
     in_order_kernel(const __grid_constant__ InOrderParams p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900  // it runs on Hopper alone, and would spill on older GPUs
   using Units = Units<kMajor>;
   constexpr int DEPTH = Units::DEPTH, TILES = Units::TILES, kSumRows = Units::kSumRows;
   constexpr int kUnitsPerStep = kSliceK / Units::kUnit, kWarps = kInOrderThreads / 32;
@@ -380,6 +381,7 @@ __global__ void __launch_bounds__(kInOrderThreads, kMajor == Major::kK ? 2 : 1)
     for (int s = 1; s < p.slices; ++s) v[0] += sums[s][col][row];
     tile::finish<T>(p.epilogue, offset, p.swapped ? row0 + row : col, p.swapped ? col : row0 + row, {0, 1}, true, v);
   }
+#endif
 }
 
 }  // namespace hgemm::skinny
