@@ -814,7 +814,7 @@ def test_the_readme_section_is_what_the_files_say(results: Path, tmp_path: Path)
     assert "old" not in text
     assert "| llm | 2 of 3 | 1.000 | 0.800 to 1.250 | 1 | - | 2001-02-03, csrc 01234567 |" in text
     assert "| seeds-add | - | - | - | - | - | 2001-02-03" in text
-    assert "6.4 µs where torch runs it, torch's 9.3 µs." in text
+    assert "run by torch, 6.4 µs (9.3 µs outside)." in text
     assert "GPU tests (2001-02-03, csrc 01234567): 12 passed, 3 skipped, 1 failed." in text
     assert "NVIDIA T1, driver 1.2, CUDA 13.0, torch 2.0" in text
 
@@ -822,11 +822,11 @@ def test_the_readme_section_is_what_the_files_say(results: Path, tmp_path: Path)
     assert "| NT 1x6144x4096 | 100 | 80 | 1.250 | 1.238 to 1.262 |" in page
     assert "| **0.800** |" in page and "| 0.790 sm80_mma_c |" in page
     assert f"| `torch.mm` in {host_cost.ROUTED} | `torch.mm` | none | 6.40 (-2.90) |" in page
-    assert "leave a context, again and again: 3.60 µs (3.59 to 3.61)." in page
-    assert "The same after the shapes below: 3.70 µs (3.69 to 3.71)." in page
+    assert "Making, entering and leaving a context: 3.60 µs (3.59 to 3.61)." in page
+    assert "The same after the calls below: 3.70 µs (3.69 to 3.71)." in page
     assert "| 1 to 8000 | 64 x 96 | ours | 20.0 | 7.0 | 90.0 | 9.0 |" in page
-    assert "costs `torch.mm` +0.10 µs (+0.09 to +0.11), with a gradient +0.20 µs" in page
-    assert "put in place: +0.00 µs (-0.01 to +0.01) and -0.05 µs" in page
+    assert "adds +0.10 µs (+0.09 to +0.11) to `torch.mm`, with a gradient +0.20 µs" in page
+    assert "without the override: +0.00 µs (-0.01 to +0.01) and -0.05 µs" in page
 
 
 def test_tables_check_fails_until_the_files_are_written(results: Path, tmp_path: Path) -> None:
