@@ -384,7 +384,7 @@ def arguments_of(library: ctypes.CDLL) -> list[str]:
 
 def test_cutlass_compiles_each_kernel_once(cutlass_peer: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     arguments = [cutlass.macros(tile, "bfloat16", "NT") for tile in cutlass.TILES]
-    commands = [arguments_of(cutlass_peer.library(each)) for each in arguments]
+    commands = [arguments_of(cutlass_peer.load(each)) for each in arguments]
     folder = tmp_path / "cache" / "peers"
     assert len(list(folder.iterdir())) == 3 and folder.stat().st_mode & 0o777 == 0o700
     command = commands[0]
@@ -397,20 +397,20 @@ def test_cutlass_compiles_each_kernel_once(cutlass_peer: Any, monkeypatch: pytes
         "-DPEER_B_TRANSPOSED=false",
     )
     with pytest.raises(peers.Unavailable, match="nvcc failed"):
-        cutlass_peer.library(("-DFAIL",))
+        cutlass_peer.load(("-DFAIL",))
     with monkeypatch.context() as patch:
         patch.setattr(cutlass, "_nvcc", lambda: pytest.fail("compiled again"))
-        assert [arguments_of(cutlass_peer.library(each)) for each in arguments] == commands
+        assert [arguments_of(cutlass_peer.load(each)) for each in arguments] == commands
     assert len(list(folder.iterdir())) == 3
 
 
 def test_a_kernel_of_cutlass_that_others_may_have_written_is_not_loaded(cutlass_peer: Any, tmp_path: Path) -> None:
     arguments = cutlass.macros(cutlass.TILES[0], "bfloat16", "NT")
-    command = arguments_of(cutlass_peer.library(arguments))
+    command = arguments_of(cutlass_peer.load(arguments))
     (planted,) = (tmp_path / "cache" / "peers").iterdir()
     planted.write_text("somebody else's")
     planted.chmod(0o606)
-    assert arguments_of(cutlass_peer.library(arguments))[:-1] == command[:-1]
+    assert arguments_of(cutlass_peer.load(arguments))[:-1] == command[:-1]
     assert planted.read_text() == "somebody else's"
 
 

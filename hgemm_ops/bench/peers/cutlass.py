@@ -85,7 +85,7 @@ class _Cutlass:
         content = "\0".join([self.version, _SOURCE.read_text(), *_FLAGS, *arguments])
         return f"cutlass-{hashlib.sha256(content.encode()).hexdigest()[:16]}.so"
 
-    def library(self, arguments: tuple[str, ...]) -> ctypes.CDLL:
+    def load(self, arguments: tuple[str, ...]) -> ctypes.CDLL:
         """The kernel with these macros, compiled unless an earlier run did."""
 
         def compiled(directory: Path, when: str) -> Path:
@@ -102,7 +102,7 @@ class _Cutlass:
 
     def _function(self, arguments: tuple[str, ...]) -> Any:
         if arguments not in self._functions:
-            function = self.library(arguments).peer_gemm
+            function = self.load(arguments).peer_gemm
             function.argtypes = [*[c_void_p] * 3, *[c_int] * 4, *[c_int64] * 4, c_int, c_int, c_void_p]
             self._functions[arguments] = function
         return self._functions[arguments]
