@@ -111,7 +111,11 @@ struct InOrderLine {
   int smem_bytes;
 };
 constexpr InOrderLine kInOrderLine = {
-    .tile = {skinny::kInOrderRowsK, skinny::kInOrderCols, 64, skinny::kInOrderDepthK, skinny::kInOrderThreads},
+    .tile = {.bm = skinny::kInOrderRowsK,
+             .bn = skinny::kInOrderCols,
+             .bk = 64,
+             .stages = skinny::kInOrderDepthK,
+             .threads = skinny::kInOrderThreads},
     .smem_bytes = skinny::kInOrderSmemBytes,
 };
 
