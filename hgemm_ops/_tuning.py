@@ -130,7 +130,7 @@ def grouped_candidates(request: _native.GroupedTuning) -> list[str]:
         tensor.align = 16  # else the call would not be timed
     query = _native.GroupedQuery(request.a, request.b, key[7], 0, 0, as_torch=1)
     chosen = library.hgemm_grouped_choice(query, facts, ctypes.byref(ctypes.c_char_p()))
-    able = [i for i in range(len(names)) if library.hgemm_grouped_refusal(i, query, facts) == b""]
+    able = _able(query, facts)
     if chosen in able:
         return [names[i] for i in able if abs(i - chosen) <= 1 and _family(names[i]) == _family(names[chosen])]
     return [names[i] for i in able if _family(names[i]) == _family(names[able[0]])]
@@ -188,11 +188,7 @@ def tune_grouped(
     majors = next(majors for majors, of in _native.LAYOUTS.items() if of == layout)
     request.key[:] = facts.cc, facts.sm_count, facts.l2_bytes, dtypes.index(dtype), 0, *majors, groups, rows, n, k
     query = _native.GroupedQuery(request.a, request.b, groups, 0, 0, as_torch=1)
-    names = [
-        name
-        for index, name in enumerate(_native.grouped_names())
-        if _native.lib().hgemm_grouped_refusal(index, query, facts) == b""
-    ]
+    names = [_native.grouped_names()[index] for index in _able(query, facts)]
     session = _GroupedSession(request, torch.cuda.current_stream())
     found, entry, *_ = time_grouped(request, session, names, seconds)
     return found, entry
@@ -200,6 +196,12 @@ def tune_grouped(
 
 def _family(name: str) -> str:
     return name.partition("_grouped")[0]
+
+
+def _able(query: _native.GroupedQuery, facts: _native.Facts) -> list[int]:
+    """Returns the indices of the grouped kernels that can compute the product."""
+    refusal = _native.lib().hgemm_grouped_refusal
+    return [index for index in range(len(_native.grouped_names())) if refusal(index, query, facts) == b""]
 
 
 class Tuner:
