@@ -83,8 +83,8 @@ def peer_summary(documents: Mapping[str, Document]) -> list[str]:
         return []
     header = ["suite", "peer", "timed", "peer over torch", "ours over peer", "lowest", "slower than peer"]
     return [
-        "Other libraries in the same runs. Each has the configuration that was fastest for the case, in rounds of its",
-        "own before. `timed`: cases that the library supports. The ratios are geometric means.",
+        "Other libraries, timed in the same runs. Each library runs the configuration that was its fastest for the",
+        "case in earlier rounds. `timed`: cases that the library supports. The ratios are geometric means.",
         "",
         *table(header, lines),
         "",
@@ -245,8 +245,8 @@ def survey_title(document: Document) -> str:
 
 
 _SURVEYED = (
-    "No tuning table has these shapes, so the dispatcher's cost model chooses, or in `tuned` the times of `tune=True`.",
-    "Every kernel that may be the fastest was timed beside the choice.",
+    "No tuning table has these shapes, so the dispatcher's cost model chooses. In `tuned`, the times of `tune=True`",
+    "decide. Every kernel that may be the fastest was timed beside the chosen one.",
     "",
     "- `choice`, `best`: speed over torch of the choice, and of the fastest of torch and all kernels; geometric means.",
     "- `slowdown`, `95th`: how much longer the choice takes than the fastest, in the mean and at the 95th percentile.",
@@ -503,7 +503,7 @@ LOSS = 0.98  # a ratio below this counts as a loss
 
 
 def map_means(rows: Sequence[Document]) -> list[float]:
-    """Geometric means over products of the map: of torch and of ours over the bound, and of ours over torch."""
+    """Geometric means over matmuls of the map: of torch and of ours over the bound, and of ours over torch."""
     return [
         geometric_mean([row["bound_us"] / row["torch_us"] for row in rows]),
         geometric_mean([row["bound_us"] / row["ours_us"] for row in rows]),
@@ -512,7 +512,7 @@ def map_means(rows: Sequence[Document]) -> list[float]:
 
 
 def map_timed(document: Document) -> dict[str, list[Document]]:
-    """The products of the map by kind. Wrong results were not timed."""
+    """The matmuls of the map by kind. Wrong results were not timed."""
     kinds: dict[str, list[Document]] = {}
     for row in document["map"]["rows"]:
         if "ratio" in row:
@@ -521,7 +521,7 @@ def map_timed(document: Document) -> dict[str, list[Document]]:
 
 
 def map_lines(document: Document) -> list[str]:
-    """The table of the map: a line for all products, and one for each kind."""
+    """The table of the map: a line for all matmuls, and one for each kind."""
     kinds = map_timed(document)
     every = [row for rows in kinds.values() for row in rows]
     lines = []
@@ -533,7 +533,7 @@ def map_lines(document: Document) -> list[str]:
 
 
 def map_section(document: Document, directory: Path) -> list[str]:
-    """The kinds of products, and every product."""
+    """The kinds of matmuls, and every matmul."""
     found, plot = document["map"], Path("plots", "map.svg")
     rows = []
     for row in found["rows"]:

@@ -132,8 +132,8 @@ def models_line(document: Document) -> str:
             f"{len(speeds)} slower by their 95 % interval"
         )
     return (
-        f"Whole models ({measured(document)}), a new context at every step: {passed} of {len(results)} cases within "
-        "twice torch's own error, in forward passes, generation and training."
+        f"Whole models ({measured(document)}), with a new context at every step, in forward passes, generation and "
+        f"training: in {passed} of {len(results)} cases the error is within twice torch's own error."
         + (f" Speed over torch: {'; '.join(timed)}." if timed else "")
     )
 
@@ -141,14 +141,18 @@ def models_line(document: Document) -> str:
 def compiled_line(document: Document) -> str:
     speeds = "; ".join(f"{r['label']} {r['speed']['ours']['value']:.3f}" for r in document["results"])
     later = sum(result["compiled_later"] for result in document["results"])
-    return f"Compiled ({measured(document)}), a new context at every step: {speeds}. Graphs compiled later: {later}."
+    return (
+        f"Compiled models ({measured(document)}), with a new context at every step. Speed over compiled torch: "
+        f"{speeds}. Graphs compiled during the timed steps: {later}."
+    )
 
 
 def train_line(document: Document) -> str:
     eager, compiled = (document["results"]["speed"][side] for side in ("ours", "ours compiled"))
     return (
-        f"A training loop of GPT-2 small with fp16 autocast, GradScaler, AdamW ({measured(document)}): "
-        f"{eager['value']:.3f} of torch's speed, compiled {compiled['value']:.3f} of compiled torch's."
+        f"A training loop of GPT-2 small with fp16 autocast, GradScaler and AdamW ({measured(document)}) runs at "
+        f"{eager['value']:.3f} of torch's speed. Compiled, it runs at {compiled['value']:.3f} of the speed of compiled "
+        "torch."
     )
 
 
@@ -166,8 +170,8 @@ def decode_line(document: Document) -> str:
     steps = {"CUDA graph": "in a CUDA graph", "reduce-overhead": "under torch.compile", "eager": "in eager code"}
     found = (f"{min(values):.3f} to {max(values):.3f} {steps[runner]}" for runner, values in speeds.items())
     return (
-        f"Decoding, {settings['layers']} layers of {settings['model']} ({settings['size']}) in {settings['dtype']}, "
-        f"batch {min(batches)} to {max(batches)} ({measured(document)}), tokens a second over torch's: "
+        f"Decoding with {settings['layers']} layers of {settings['model']} ({settings['size']}) in {settings['dtype']} "
+        f"at batch {min(batches)} to {max(batches)} ({measured(document)}). Tokens per second over torch's: "
         f"{'; '.join(found)}."
     )
 
@@ -194,8 +198,9 @@ def promise_lines(documents: Mapping[str, Document]) -> list[str]:
     return [
         "## Batch-invariant results",
         "",
-        f'`numerics="{PROMISE}"` on {names} ({measured(next(iter(found.values())))}), compared with torch and with',
-        "fast numerics, which are not batch-invariant, and with a Triton kernel that is, where it was timed.",
+        f'Speed with `numerics="{PROMISE}"` on the shapes of {names} ({measured(next(iter(found.values())))}),',
+        "compared with torch, with fast numerics, and with a Triton kernel, where it was timed. Only the Triton kernel",
+        "is batch-invariant as well.",
         "",
         *table(header, lines),
         "",
@@ -210,9 +215,9 @@ def errors_line(document: Document) -> str:
     shares = [row["split"]["rms"] / row["strict"]["rms"] for row in of_depth]
     most = {side: max(row[side]["rms"] for row in of_depth) for side in ("strict", "split", "tf32")}
     return (
-        f"float32 split into bfloat16 planes ({measured(document)}), rms error against float64 over torch's strict "
-        f"float32, K up to {deepest:,}: {min(shares):.2f} to {max(shares):.2f}. The largest relative rms error is "
-        f"{most['split']:.1e}, strict's {most['strict']:.1e}, TF32's {most['tf32']:.1e}."
+        f'The rms error of `float32="split"` against float64 is {min(shares):.2f} to {max(shares):.2f} of the rms '
+        f"error of torch's strict float32, for K up to {deepest:,} ({measured(document)}). The largest relative rms "
+        f"errors are {most['split']:.1e} (split), {most['strict']:.1e} (strict) and {most['tf32']:.1e} (TF32)."
     )
 
 
@@ -221,32 +226,44 @@ def values_line(document: Document) -> str:
     by_size: dict[str, list[Document]] = {}
     for row in document["operand_values"]:
         by_size.setdefault(f"{row['m']}x{row['n']}x{row['k']}", []).append(row)
-    found = []
+    lines = []
     for size, rows in by_size.items():
-        speeds = ", ".join(f"{row['ratio']['value']:.3f} ({row['values']})" for row in rows)
         rates = [row["torch_tflops"] for row in rows]
-        found.append(f"NT {size} {speeds}, where torch reaches {min(rates):.0f} to {max(rates):.0f} TFLOP/s")
-    return (
-        f"The values decide how much power a product takes, and so how fast it runs ({measured(document)}). Speed over "
-        f"torch in bfloat16, both operands of the same kind: {'; '.join(found)}."
+        speeds = [f"{row['ratio']['value']:.3f}" for row in rows]
+        lines.append([f"NT {size}", *speeds, f"{min(rates):.0f} to {max(rates):.0f}"])
+    kinds = dict.fromkeys(row["values"] for row in document["operand_values"])
+    text = (
+        "The values of its operands decide how much power a matmul takes, and so how fast it runs. The table has the "
+        f"speed over torch for bfloat16 operands that both have values of one kind ({measured(document)}). The last "
+        "column is torch's rate in TFLOP/s."
     )
+    return "\n".join([text, "", *table(["matmul", *kinds, "torch"], lines)])
 
 
 def graph_memory_line(document: Document) -> str:
-    """What the CUDA graphs of one product keep in torch's allocator."""
+    """What the CUDA graphs of one matmul keep in torch's allocator."""
     sizes = (
         "NT {m}x{n}x{k} {torch_mib:.0f} MiB with torch, {ours_mib:.0f} MiB with ours".format(**row)
         for row in document["graph_memory"]
     )
     return (
-        f"Captured {document['graph_memory'][0]['captures']} times, each time on a new stream, a product in bfloat16 "
-        f"keeps in torch's allocator ({measured(document)}): {'; '.join(sizes)}. torch has a cuBLAS workspace for each "
-        "stream."
+        f"One matmul in bfloat16 was captured {document['graph_memory'][0]['captures']} times in CUDA graphs, each "
+        f"time on a new stream ({measured(document)}). The graphs then keep this memory in torch's allocator: "
+        f"{'; '.join(sizes)}. torch has a cuBLAS workspace for each stream."
     )
 
 
 #: What docs/benchmarks.md says of every GPU.
 _EVERYWHERE = {"operand_values": values_line, "graph_memory": graph_memory_line, "tests": tests_line}
+
+
+def wrapped(text: str) -> list[str]:
+    """The lines of a text that may end with a table, and an empty one. Lines of tables stay as they are."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        filled = textwrap.wrap(line, 120, break_long_words=False, break_on_hyphens=False)
+        lines += [line] if line.startswith("|") else filled or [""]
+    return [*lines, ""]
 
 
 def map_figures(document: Document) -> str:
@@ -263,8 +280,8 @@ def map_figures(document: Document) -> str:
 
 def map_line(document: Document) -> str:
     return (
-        f"Matmuls of kinds that no suite has, and dense ones, at shapes drawn from a seed ({measured(document)}). "
-        f"Speed over torch, geometric mean: {map_figures(document)}."
+        "Most of these kinds of matmuls are in no suite. Their shapes were drawn from a seed "
+        f"({measured(document)}). Speed over torch, geometric mean: {map_figures(document)}."
     )
 
 
@@ -279,8 +296,8 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
             "## Shapes with measured times",
             "",
             f"Speed over torch on {machine(newest)}: geometric means of paired ratios, above 1 where we are faster.",
-            "`slower` counts the cases whose 95 % interval lies below 1. The best peer is, case by case, the fastest",
-            "of cuBLASLt, CUTLASS, QuACK and Triton, where timed. [How it is measured](../benchmarks/README.md),",
+            "`slower` counts the cases whose 95 % interval lies below 1. The best peer of a case is the fastest of",
+            "cuBLASLt, CUTLASS, QuACK and Triton, if they were timed. [How it is measured](../benchmarks/README.md),",
             f"[every row](../benchmarks/results/{gpu}/README.md).",
             "",
             *table(header, [suite_line(name, document) for name, document in timed.items()]),
@@ -301,8 +318,8 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
         ("Memory of CUDA graphs", {"graph_memory": graph_memory_line}),
         ("GPU tests", {"tests": tests_line, "tests_multi_gpu": tests_line}),
     ):
-        if found := [textwrap.fill(line(documents[name]), 120) for name, line in said.items() if name in documents]:
-            lines += [f"## {heading}", "", *(text for line in found for text in (line, ""))]
+        if found := [wrapped(line(documents[name])) for name, line in said.items() if name in documents]:
+            lines += [f"## {heading}", "", *(line for text in found for line in text)]
     return lines
 
 
@@ -328,34 +345,28 @@ def in_short(documents: Mapping[str, Document], gpu: str) -> list[str]:
     shown = [*surveys(documents).values(), *suites(documents).values()]
     shown += [documents["integration"]] if "integration" in documents else []
     newest = max(shown or documents.values(), key=lambda document: document["environment"]["date"])
-    said: list[tuple[str, Document]] = []
+    rows: list[list[str]] = []
     for name, document in surveys(documents).items():
         figures = survey_figures.lines(document, by_model=False)[0]
-        text = f"{figures[2]} on `{name}` ({figures[1]} shapes), {figures[7]} of the choices below 0.97"
-        said.append((text, document))
+        rows.append([f"`{name}`, {figures[1]} shapes", str(figures[2]), str(figures[7]), measured(document)])
     for name, document in suites(documents).items():
         speed = geometric_mean([ratio["value"] for _, ratio in ratios(document)])
-        said.append((f"{speed:.3f} on `{name}`", document))
-    if "map" in documents:
-        said.append((map_figures(documents["map"]), documents["map"]))
+        rows.append([f"`{name}`", f"{speed:.3f}", "-", measured(document)])
     if "integration" in documents:
         for kind, timings in models_by_kind(documents["integration"]).items():
             speed = geometric_mean([timing["speedup"] for timing in timings])
-            said.append((f"whole models, {kind}, {speed:.3f}", documents["integration"]))
-    when = measured(newest)
-    others = (f"{text} ({measured(document)})" if measured(document) != when else text for text, document in said)
+            rows.append([f"whole models, {kind}", f"{speed:.3f}", "-", measured(documents["integration"])])
     known = (ROOT / "hgemm_ops" / "tables" / f"nvidia_{gpu}.json").exists()
     text = (
-        f"{newest['environment']['gpu']}{'' if known else ', for which no measured times are shipped'}, over torch: "
-        f"{'; '.join(others)} ({when}, [every row](../benchmarks/results/{gpu}/README.md))."
+        f"{'' if known else 'The package ships no measured times for this GPU, so the dispatcher predicts them. '}"
+        "Speeds over torch are geometric means. `losses`: how many choices are below 0.97 of torch's speed. "
+        f"[Every row](../benchmarks/results/{gpu}/README.md)."
     )
-    texts = [text, *(line(documents[name]) for name, line in _EVERYWHERE.items() if name in documents)]
-    lines = [
-        line
-        for text in texts
-        for line in (*textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False), "")
-    ]
-    return [f"## {newest['environment']['gpu'].removeprefix('NVIDIA ')}", "", *lines]
+    texts = ["\n".join([text, "", *table(["suite", "over torch", "losses", "measured"], rows)])] if rows else [text]
+    said = {"map": map_line, **_EVERYWHERE}
+    texts += [line(documents[name]) for name, line in said.items() if name in documents]
+    heading = newest["environment"]["gpu"].removeprefix("NVIDIA ")
+    return [f"## {heading}", "", *(line for text in texts for line in wrapped(text))]
 
 
 def replace_section(text: str, section: str, begin: str = BEGIN, end: str = END) -> str:

@@ -473,7 +473,7 @@ def test_other_numerics_are_timed_beside_fast_ones(monkeypatch: pytest.MonkeyPat
     page = "\n".join(result_page.suite_section("llm-batch_invariant", document, Path()))
     assert "| batch_invariant over fast |" in page and "| - | 1.000 |" in page
     lines = tables.promise_lines({"llm-batch_invariant": document})
-    assert lines[0] == "## Batch-invariant results" and lines[2].startswith('`numerics="batch_invariant"` on llm (')
+    assert lines[0] == "## Batch-invariant results" and lines[2].startswith('Speed with `numerics="batch_invariant"`')
     assert "| 1 to 64 | 1 | 2.000 | 2.000 | 1.000 | 1.000 | - | - |" in lines
     assert "| from 256 | 0 | - | - | - | - | - | - |" in lines
     assert tables.promise_lines({"llm": _document([row], "llm") | {"protocol": {}}}) == []
@@ -801,8 +801,9 @@ def test_compiled_models_and_the_training_loop_have_sections(document: dict[str,
     assert "| bert | 2.000 | 1.500 | **0.900** (0.800 to 0.950) | 1 |" in page
     assert "ours 1.200 (1.100 to 1.300); ours compiled **0.900** (0.800 to 0.950)." in page
     assert "GPT-2 small, 8x16, vocabulary 50, " in page and "again from torch 0.0002." in page and "![" not in page
-    assert "bert 0.900. Graphs compiled later: 1." in tables.compiled_line(compiled)
-    assert "1.200 of torch's speed, compiled 0.900 of compiled torch's." in tables.train_line(train)
+    assert "bert 0.900. Graphs compiled during the timed steps: 1." in tables.compiled_line(compiled)
+    said = tables.train_line(train)
+    assert "at 1.200 of torch's speed." in said and "at 0.900 of the speed of compiled torch." in said
 
 
 def test_the_readme_section_is_what_the_files_say(results: Path, tmp_path: Path) -> None:
@@ -859,9 +860,9 @@ def test_another_gpu_is_told_in_short(results: Path, tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"{tables.BEGIN}\n{tables.END}\n")
     text = tables.generate(results, readme)[readme]
-    (line,) = (line for line in text.splitlines() if line.startswith("Other"))
-    assert line.startswith("Other, for which no measured times are shipped, over torch: 1.") and "on `llm`" in line
-    assert text.index("Speed over torch on") < text.index(line) and text.count("Speed over torch on") == 1
+    first, _, second = text.partition("## Other\n")
+    assert second.startswith("\nThe package ships no measured times for this GPU") and "\n| `llm` | 1." in second
+    assert first.count("Speed over torch on") == 1 and "Speed over torch on" not in second
 
 
 def test_tables_without_results_say_so_and_need_their_markers(tmp_path: Path) -> None:

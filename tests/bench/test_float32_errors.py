@@ -40,8 +40,8 @@ def test_errors_are_relative_to_the_sums_and_to_the_result() -> None:
 
 def test_the_summary_has_the_errors_over_k() -> None:
     line = tables.errors_line(document())
-    assert "K up to 65,536: 0.25 to 0.50." in line
-    assert line.endswith("The largest relative rms error is 1.0e-07, strict's 2.0e-07, TF32's 2.0e-04.")
+    assert "is 0.25 to 0.50 of the rms error" in line and "for K up to 65,536 (" in line
+    assert line.endswith("errors are 1.0e-07 (split), 2.0e-07 (strict) and 2.0e-04 (TF32).")
 
 
 def test_errors_are_drawn_for_each_distribution(tmp_path: Path) -> None:

@@ -28,13 +28,14 @@ def test_every_kind_of_values_is_summed_up(tmp_path: Path) -> None:
     record.save({"schema": record.SCHEMA, "environment": ENVIRONMENT, "operand_values": rows}, path)
     line = tables.values_line(record.load(path))
     assert "2026-11-28, csrc 01234567" in line
-    assert line.endswith("NT 8x16x32 1.050 (N(0, 1)), 1.100 (zeros), where torch reaches 630 to 660 TFLOP/s.")
+    assert "| matmul | N(0, 1) | zeros | torch |\n" in line
+    assert line.endswith("\n| NT 8x16x32 | 1.050 | 1.100 | 630 to 660 |")
 
 
 def test_other_gpus_are_summed_up_too() -> None:
     rows = [{"values": "zeros", "m": 8, "n": 16, "k": 32, "torch_tflops": 600.0, "ratio": interval(1.1)}]
     documents = {"operand_values": {"environment": ENVIRONMENT, "operand_values": rows}}
-    assert "1.100 (zeros)" in " ".join(tables.in_short(documents, "h100-80gb-hbm3"))
+    assert "| NT 8x16x32 | 1.100 | 600 to 600 |" in tables.in_short(documents, "h100-80gb-hbm3")
 
 
 def test_older_figures_of_other_gpus_have_their_date() -> None:
@@ -43,14 +44,15 @@ def test_older_figures_of_other_gpus_have_their_date() -> None:
         return {"suite": "s", "environment": ENVIRONMENT | {"date": date}, "protocol": {}, "rows": rows}
 
     documents = {"old": suite(1.1, "2026-11-01"), "new": suite(1.2, "2026-11-02")}
-    text = " ".join(tables.in_short(documents, "h100-80gb-hbm3"))
-    assert "1.100 on `old` (2026-11-01, csrc 01234567); 1.200 on `new` (2026-11-02, csrc 01234567, [" in text
+    lines = tables.in_short(documents, "h100-80gb-hbm3")
+    assert "| `old` | 1.100 | - | 2026-11-01, csrc 01234567 |" in lines
+    assert "| `new` | 1.200 | - | 2026-11-02, csrc 01234567 |" in lines
 
 
 def test_both_sides_of_graphs_are_summed_up() -> None:
     rows = [{"m": 16, "n": 32, "k": 64, "captures": 50, "torch_mib": 1126.4, "ours_mib": 98.0}]
     line = tables.graph_memory_line({"environment": ENVIRONMENT, "graph_memory": rows})
-    assert "Captured 50 times" in line
+    assert "was captured 50 times in CUDA graphs" in line
     assert "NT 16x32x64 1126 MiB with torch, 98 MiB with ours." in line
 
 

@@ -91,8 +91,8 @@ def test_results_become_tables_and_a_plot(document: dict[str, Any], results: Pat
     row = document["results"][1]["sides"]["fused"]
     assert f"| 3 | eager | fused | {row['ms']:.3f} | " in page and "plots/decode.svg" in page
     assert "| llama tiny train 1x8 bf16 | " in page
-    assert "Decoding, 1 layers of llama (tiny) in bf16" in written[readme]
-    assert ": 1 of 1 cases within twice torch's own error" in written[readme]
+    assert "Decoding with 1 layers of llama (tiny) in bf16 at batch" in written[readme]
+    assert "in 1 of 1 cases the error is within twice torch's own error" in written[readme]
 
 
 def test_decode_fails_where_a_side_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
