@@ -1,4 +1,4 @@
-"""Times int8 products, torch._int_mm: torch and the dispatcher's choice, with ``--kernels`` also every kernel.
+"""Times int8 matmuls, torch._int_mm: torch and the dispatcher's choice, with ``--kernels`` also every kernel.
 
 All run in CUDA graphs over rotating buffers, interleaved; ``over torch`` is the median of paired ratios. The shapes are
 linear layers of models (N and K) with 17 to 16,384 rows, drawn from a seed, which the result file holds. B is stored as

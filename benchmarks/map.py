@@ -82,7 +82,7 @@ class Case:
     layout: a letter for A and one for B: N if the matrix is stored as it is, T if its transpose is stored.
     float32: the mode in which our side computes float32.
 
-    A grouped product has ``batch`` groups, among which ``m`` rows are spread evenly.
+    A grouped matmul has ``batch`` groups, among which ``m`` rows are spread evenly.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""Checks on this GPU that a row of a grouped product has the same bits whatever the other rows and groups are.
+"""Checks on this GPU that a row of a grouped matmul has the same bits whatever the other rows and groups are.
 
 Each trial draws a number of experts, sizes and a dtype, and a few rows for each expert. It computes the product twice
 in ``use_custom_gemm(numerics="batch_invariant")``: each time other rows surround those of every expert, in other

@@ -35,7 +35,7 @@ DTYPES = (
 )
 #: The dtypes of matmuls that kernels take.
 KERNEL_DTYPES = DTYPES[:5]
-#: Those of tables, which have no times of the few kernels for the others, and those of grouped products.
+#: Those of tables, which have no times of the few kernels for the others, and those of grouped matmuls.
 TABLE_DTYPES = GROUPED_DTYPES = DTYPES[:3]
 #: Those for which torch's time is predicted at all sizes. Of float64 only that of tiny batches is.
 PREDICTED_DTYPES = (*TABLE_DTYPES, torch.complex64)
@@ -299,15 +299,15 @@ def variant_infos() -> tuple[VariantInfo, ...]:
     return tuple(infos)
 
 
-#: The ids of the kernels of grouped products in reports begin here.
+#: The ids of the kernels of grouped matmuls in reports begin here.
 FIRST_GROUPED = 1 << 16
-#: What a counted call has in place of an activation if it is a grouped product.
+#: What a counted call has in place of an activation if it is a grouped matmul.
 GROUPED_ACT = -1
 
 
 @functools.cache
 def grouped_names() -> tuple[str, ...]:
-    """Returns the names of the kernels of grouped products, by index. It is empty if there is no library."""
+    """Returns the names of the kernels of grouped matmuls, by index. It is empty if there is no library."""
     if not _library.load():
         return ()
     names = map(lib().hgemm_grouped_name, itertools.count())
@@ -542,13 +542,13 @@ def on_tuning(tuner: Callable[[Tuning], bool]) -> None:
 
 
 def on_grouped_tuning(tuner: Callable[[GroupedTuning], bool]) -> None:
-    """Registers ``tuner``, which times grouped products of new sizes where tuning is on, as :func:`on_tuning`."""
+    """Registers ``tuner``, which times grouped matmuls of new sizes where tuning is on, as :func:`on_tuning`."""
     call = _GroupedTunerFn(lambda tuning: int(not tuner(GroupedTuning.from_buffer_copy(tuning.contents))))
     _hold("hgemm_set_grouped_tuner", call)
 
 
 def add_grouped_times(key: Sequence[int], timings: Sequence[Timing]) -> None:
-    """Adds the times of a grouped product to the table. RuntimeError if one is impossible."""
+    """Adds the times of a grouped matmul to the table. RuntimeError if one is impossible."""
     check(lib().hgemm_grouped_times_add((c_int64 * 11)(*key), (Timing * len(timings))(*timings), len(timings)))
 
 

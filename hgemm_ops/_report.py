@@ -31,7 +31,7 @@ SCHEMA = 1  # the version of the files that Report.save writes
 class Row:
     """One kind of matmul, with its calls: ``batch`` matmuls of (m, k) and (k, n) per call.
 
-    The rows of a grouped product's groups together are its ``m``; its ``op`` is "grouped".
+    The rows of a grouped matmul's groups together are its ``m``; its ``op`` is "grouped".
 
     The sizes are 0 where a row is not one kind of matmul. ``layout`` has one letter each for A and B: N if the matrix
     is stored as it is, T if its transpose is stored. ``variant`` is the kernel, or "torch". ``reason`` says why it was
@@ -136,7 +136,7 @@ class Report:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes every kind of matmul, but no grouped or int8 product, to a file, as JSON for ``hgemm tune --report``.
+        """Writes every kind of matmul, but no grouped or int8 matmul, to a file, as JSON for ``hgemm tune --report``.
 
         The file is replaced atomically: a reader finds either the old file or the new one. Its content is::
 

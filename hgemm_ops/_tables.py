@@ -25,7 +25,7 @@ A file has the times of plain matmuls, without epilogue, on one GPU::
 - ``us``: microseconds by kernel. A key is the kernel's index in ``kernels``, or its name. Torch's time is required.
   Kernels that this build does not have are skipped.
 
-A file may also have a list ``grouped``, with the times of grouped products::
+A file may also have a list ``grouped``, with the times of grouped matmuls::
 
     {"dtype": "bfloat16", "divided": "rows", "layout": "NT", "groups": 128, "m": 4096, "n": 1536, "k": 2048,
      "us": {"torch": 276.0, "<variant>": 236.1}}
@@ -122,7 +122,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class GroupedEntry:
-    """The times of grouped products of one size. ``us`` maps the names of grouped kernels, and "torch"."""
+    """The times of grouped matmuls of one size. ``us`` maps the names of grouped kernels, and "torch"."""
 
     dtype: str
     divided: str
@@ -188,7 +188,7 @@ class Table:
             table = cls(device, known, data["measured"], known_grouped)  # type: ignore[arg-type]
         except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a tuning table: {error}") from error
-        for what, of in (("grouped products", grouped), ("entries", entries)):
+        for what, of in (("grouped matmuls", grouped), ("entries", entries)):
             if None in of:
                 bad = f"{of.count(None)} of {len(of)} {what} are not valid, the first is number"
                 table.skipped = f"{path}: {bad} {of.index(None) + 1}; they are skipped"
@@ -336,12 +336,12 @@ def _add_grouped(device: Device, entry: GroupedEntry) -> None:
 
 
 def keep_grouped(device: Device, entry: GroupedEntry) -> None:
-    """Adds the times of a grouped product for as long as this process lives."""
+    """Adds the times of a grouped matmul for as long as this process lives."""
     _add_grouped(device, entry)
     _kept_grouped.setdefault(device, []).append(entry)
 
 
-#: The same for grouped products.
+#: The same for grouped matmuls.
 _kept_grouped: dict[Device, list[GroupedEntry]] = {}
 #: The entries that this process measured. They may not be in any file.
 _kept: dict[Device, list[Entry]] = {}

@@ -288,7 +288,7 @@ class Tuner:
         return logging.INFO, f"tuned {where} in {took * 1e3:.1f} ms, {rounds} rounds: {times}"
 
     def _tune_grouped(self, request: _native.GroupedTuning, session: _CudaSession) -> Line:
-        """Times a grouped product of new sizes and adds it to the dispatcher's table. Returns the line for the log."""
+        """Times a grouped matmul of new sizes and adds it to the dispatcher's table. Returns the line for the log."""
         device, entry, took, rounds = time_grouped(request, session, grouped_candidates(request), BUDGET, self._clock)
         _tables.keep_grouped(device, entry)
         self._pending.append((device, entry))
@@ -503,7 +503,7 @@ class _CudaSession:
 
 
 class _GroupedSession(_CudaSession):
-    """One grouped product, timed on its own operands and ends. A sample is one call from the host.
+    """One grouped matmul, timed on its own operands and ends. A sample is one call from the host.
 
     The read that evicts the L2 runs before each call, for longer than a launch takes. Torch's calls that wait for the
     device are timed with that wait.

@@ -74,9 +74,9 @@ BATCHES = [
     (67, 65, 1, 33, "TN"),
     *((301, size, size, size, "NT") for size in range(2, 7)),
 ]
-# Grouped products: the rows, or the k, of each group, and the two other sizes.
+# Grouped matmuls: the rows, or the k, of each group, and the two other sizes.
 GROUPS = [([5, 0, 70, 1, 130], 40, 72), ([0, 3], 264, 136), ([64, 200], 520, 200)]
-# M, N and K of int8 products: less than a tile, several tiles with a ragged end, and several k-tiles for every slice.
+# M, N and K of int8 matmuls: less than a tile, several tiles with a ragged end, and several k-tiles for every slice.
 INT8_SHAPES = [(20, 24, 40), (24, 144, 1032), (64, 144, 1032), (300, 264, 392)]
 # M, N and K of the ladder's steps: a whole tile of most, and the ragged edge of every tile, of vectors and of slices.
 LADDER_SHAPES = [(128, 128, 32), (131, 139, 37), (16, 264, 72)]
@@ -241,7 +241,7 @@ def run_complex(variant: VariantInfo) -> int:
 
 
 def run_grouped(index: int, name: str) -> None:
-    """A kernel of grouped products, on ends inside of tiles and groups without rows, with rows behind the last end."""
+    """A kernel of grouped matmuls, on ends inside of tiles and groups without rows, with rows behind the last end."""
     of_k = "_k_" in name
     for sizes, n, k in GROUPS:
         ends, rows = torch.tensor(sizes, dtype=torch.int32).cumsum(0, dtype=torch.int32), sum(sizes) + 3
@@ -301,7 +301,7 @@ def run_grouped_in_place(index: int, name: str) -> None:
 
 
 def run_int8(variant: VariantInfo) -> int:
-    """A kernel of int8 products, with operands in place, padded and transposed."""
+    """A kernel of int8 matmuls, with operands in place, padded and transposed."""
     launches = 0
     for (m, n, k), a_order, b_order in itertools.product(INT8_SHAPES, "NT", "NT"):
         a = torch.randint(-128, 128, (m, k) if a_order == "N" else (k, m), dtype=torch.int8)

@@ -179,7 +179,7 @@ def _fake(a: Tensor, b: Tensor, offs: Tensor | None = None, **options: Any) -> T
 
 
 class _Product(Function):
-    """A grouped product whose gradients are grouped products with the same ends."""
+    """A grouped matmul whose gradients are grouped matmuls with the same ends."""
 
     @staticmethod
     def forward(ctx: Any, call: Callable[[], Tensor], a: Tensor, b: Tensor, offs: Tensor | None) -> Tensor:
@@ -273,7 +273,7 @@ def _rows_of_groups(values: Tensor, offs: Tensor, rows: int) -> Tensor:
 
 
 class _RowsOfGroups(Function):
-    """Its gradient is a grouped product: a sum in float32, in the same order each time, and without atomics."""
+    """Its gradient is a grouped matmul: a sum in float32, in the same order each time, and without atomics."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, offs: Tensor, rows: int) -> Tensor:
@@ -298,7 +298,7 @@ def sums_of_groups(values: Tensor, offs: Tensor) -> Tensor:
 def _linear(
     x: Tensor, w: Tensor, offs: Tensor, bias: Tensor | None, act: int, gated: bool, *, variant: int | None = None
 ) -> Tensor:
-    """Computes ``hgemm::grouped_linear`` by the grouped product and torch's functions."""
+    """Computes ``hgemm::grouped_linear`` by the grouped matmul and torch's functions."""
     sharding.register_if_loaded()
     require(
         x.dim() == 2 and w.dim() == 3,
@@ -320,7 +320,7 @@ def _linear(
 
 
 class _ProductWithBias(Function):
-    """A product with bias, which has the same bits with a gradient as without. Its gradients are grouped products."""
+    """A product with bias, which has the same bits with a gradient as without. Its gradients are grouped matmuls."""
 
     @staticmethod
     def forward(ctx: Any, call: Callable[[], Tensor], x: Tensor, w: Tensor, offs: Tensor, bias: Tensor) -> Tensor:

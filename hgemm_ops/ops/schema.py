@@ -49,13 +49,13 @@ OTHERS: dict[str, str] = {
     "gate": "(Tensor both, int act) -> Tensor",
 }
 
-#: The schema of the grouped product, which has the forms of ``aten::_grouped_mm``. It is apart from ``OTHERS``, because
+#: The schema of the grouped matmul, which has the forms of ``aten::_grouped_mm``. It is apart from ``OTHERS``, because
 #: its kernels for autograd and autocast differ from those of a single matmul.
 GROUPED = (
     "grouped_mm(Tensor a, Tensor b, Tensor? offs=None, *, ScalarType? out_dtype=None, int? variant=None) -> Tensor"
 )
 
-#: act(y + bias of the row's group) of a grouped product y = grouped_mm(x, w, offs) whose groups are rows of x. With
+#: act(y + bias of the row's group) of a grouped matmul y = grouped_mm(x, w, offs) whose groups are rows of x. With
 #: ``gated``, act(gate) * up, with gate, up = y.chunk(2, -1), where w has a multiple of 16 columns.
 GROUPED_LINEAR = (
     "grouped_linear(Tensor x, Tensor w, Tensor offs, Tensor? bias, int act, bool gated, *, int? variant=None) -> Tensor"

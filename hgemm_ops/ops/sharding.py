@@ -116,7 +116,7 @@ def _linear_gated(x: Any, weight: Any, act: int, **options: Any) -> list[Strateg
 
 
 def _grouped_mm(a: Any, b: Any, *others: Any, **options: Any) -> list[Strategy]:
-    """Returns the strategies of a grouped product. ``others`` is offs, where it is given.
+    """Returns the strategies of a grouped matmul. ``others`` is offs, where it is given.
 
     The dimension that is divided into groups is whole on every rank, since the ends count its elements. So are the
     groups, except in a batch without ends.

@@ -133,7 +133,7 @@ def test_infinities_must_be_torchs() -> None:
         assert stress_products.excess(torch.tensor([[other]]).half(), exact, theirs, noise) == math.inf
 
 
-# ---- Rows of grouped products
+# ---- Rows of grouped matmuls
 
 
 def test_a_row_that_depends_on_its_company_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

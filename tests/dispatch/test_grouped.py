@@ -1,4 +1,4 @@
-"""The choice of a grouped product's kernel, which needs no GPU."""
+"""The choice of a grouped matmul's kernel, which needs no GPU."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_operands_that_are_too_large_to_copy_are_read_where_they_lie(order: str,
 
 
 def test_float32_modes() -> None:
-    """TF32 is torch's. Planes have no kernel for grouped products, so that "split" gets the strict one."""
+    """TF32 is torch's. Planes have no kernel for grouped matmuls, so that "split" gets the strict one."""
     names = [choice(64, 8, 256, 256, dtype=torch.float32, float32=mode) for mode in range(3)]
     assert names == ["simt_grouped_16x128", "simt_grouped_16x128", "torch"]
 

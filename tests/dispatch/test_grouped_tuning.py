@@ -1,4 +1,4 @@
-"""``tune=True`` of grouped products with a timer of the test: what is timed, and how the times are kept. Needs no GPU.
+"""``tune=True`` of grouped matmuls with a timer of the test: what is timed, and how the times are kept. Needs no GPU.
 
 ``grouped.cc`` checks when the dispatcher asks for it.
 """
@@ -145,7 +145,7 @@ def test_a_file_keeps_its_products(tmp_path: Path) -> None:
     path.write_text(json.dumps({**data, "grouped": [*data["grouped"], *bad]}))
     table = Table.read(path)
     assert table.grouped == [ENTRY]
-    assert table.skipped == f"{path}: 5 of 6 grouped products are not valid, the first is number 2; they are skipped"
+    assert table.skipped == f"{path}: 5 of 6 grouped matmuls are not valid, the first is number 2; they are skipped"
 
 
 def test_a_failure_leaves_the_choice_to_the_model(

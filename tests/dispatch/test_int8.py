@@ -1,4 +1,4 @@
-"""The choice of an int8 product's kernel, which needs no GPU."""
+"""The choice of an int8 matmul's kernel, which needs no GPU."""
 
 from __future__ import annotations
 

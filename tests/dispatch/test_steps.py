@@ -1,6 +1,6 @@
 """Runs C++ programs that are linked with the build's objects.
 
-``steps.cc`` calls the steps of a decision and of a plan one by one. ``grouped.cc`` checks plans of grouped products,
+``steps.cc`` calls the steps of a decision and of a plan one by one. ``grouped.cc`` checks plans of grouped matmuls,
 and ``caches.cc`` the caches of decisions.
 """
 

@@ -1,4 +1,4 @@
-"""Grouped products on a GPU: every kernel against float64 group by group, and the door of aten::_grouped_mm."""
+"""Grouped matmuls on a GPU: every kernel against float64 group by group, and the door of aten::_grouped_mm."""
 
 from __future__ import annotations
 

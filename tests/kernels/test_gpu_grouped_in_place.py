@@ -1,4 +1,4 @@
-"""The kernels of grouped products that read operands where they lie, by mma.sync and in float32, in every form.
+"""The kernels of grouped matmuls that read operands where they lie, by mma.sync and in float32, in every form.
 
 Every kernel is compared with float64 group by group, in every order of the operands and from any address.
 """

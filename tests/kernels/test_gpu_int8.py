@@ -1,4 +1,4 @@
-"""Int8 products on a GPU, by torch._int_mm: every kernel is exact, and everything else is torch's."""
+"""Int8 matmuls on a GPU, by torch._int_mm: every kernel is exact, and everything else is torch's."""
 
 from __future__ import annotations
 

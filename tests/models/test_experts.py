@@ -1,4 +1,4 @@
-"""``use_for_experts``: modules of experts by grouped products, on a CPU and on a GPU."""
+"""``use_for_experts``: modules of experts by grouped matmuls, on a CPU and on a GPU."""
 
 from __future__ import annotations
 

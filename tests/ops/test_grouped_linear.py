@@ -1,4 +1,4 @@
-"""``hgemm::grouped_linear`` on a CPU, where it is a grouped product and torch's functions."""
+"""``hgemm::grouped_linear`` on a CPU, where it is a grouped matmul and torch's functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grouped products on a CPU, where torch's functions compute them: the op, ``grouped_mm`` and the gated form."""
+"""Grouped matmuls on a CPU, where torch's functions compute them: the op, ``grouped_mm`` and the gated form."""
 
 from __future__ import annotations
 
