@@ -188,7 +188,8 @@ def _ask(
     for name, value in asked.items():
         setattr(query, name, value)
     if out_dtype is not None:
-        why = unsupported_dtype(out_dtype)
+        of_int8 = _native.DTYPES[query.a.dtype] == torch.int8
+        why = unsupported_dtype(out_dtype, (*_native.EXPLAINED_DTYPES, *[torch.int32] * of_int8))
         if why:
             return _fallback(problem, device, why, asked)
         query.out_dtype = _native.DTYPES.index(out_dtype)

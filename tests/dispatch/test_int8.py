@@ -72,6 +72,14 @@ def test_explain_says_why_torch_computes_it() -> None:
         assert all("does not support batches, a bias" in fused.candidates[v.id].reason for v in KERNELS)
 
 
+def test_int32_is_the_dtype_of_the_result() -> None:
+    asked = {"M": 64, "N": 1024, "K": 1024, "arch": "sm_90"}
+    named = hgemm_ops.explain(dtype=torch.int8, out_dtype=torch.int32, **asked)
+    assert str(named) == str(hgemm_ops.explain(dtype=torch.int8, **asked))
+    other = hgemm_ops.explain(dtype=torch.float16, out_dtype=torch.int32, **asked)
+    assert other.chosen == "torch" and other.reason.endswith("int8, not int32")
+
+
 def test_a_kernel_can_be_named() -> None:
     named = explain(64, 8192, 4096, "NN", variant="int8_wgmma_128x192_2x1")
     assert (named.chosen, named.source) == ("int8_wgmma_128x192_2x1", "forced")
