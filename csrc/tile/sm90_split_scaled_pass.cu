@@ -1,8 +1,8 @@
 // The pass that writes two float16 planes of float32 operands (split_planes.h), bound by memory bandwidth.
 //
-// A row's scale depends on its largest element. So a cluster has all of 32 rows, its blocks have parts of K, and they
-// exchange the maxima of their parts through shared memory. A block keeps up to kHeld segments of K in registers; what
-// is longer it reads a second time.
+// A row's scale depends on its largest element. So a cluster has all of 32 rows, its blocks have parts of K, and each
+// of them stores what it has seen of its parts in the shared memory of all others. A block keeps up to kHeld segments
+// of K in registers; what is longer it reads a second time.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -14,6 +14,7 @@
 #include "ptx/approx.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/dependent_launch.cuh"
+#include "ptx/mbarrier.cuh"
 #include "ptx/smem_addr.cuh"
 #include "tile/split_planes.h"
 #include "tile/split_source.cuh"
@@ -79,10 +80,14 @@ struct ScaledParams {
   unsigned* failed;  // set to zero; may be null
 };
 
-/// The value of a shared variable of another block of the cluster.
-__device__ __forceinline__ uint32_t value_of_rank(const uint32_t* x, uint32_t rank) {
-  return __float_as_uint(ptx::cluster_load_4(ptx::cluster_map(ptx::smem_addr(x), rank)));
-}
+/// What a block, and then a cluster, has seen of a row. It is exchanged as 16 bytes.
+struct alignas(16) RowStats {
+  uint32_t most = 0;     // the largest magnitude, as bits
+  uint32_t least = ~0u;  // the smallest magnitude of a nonzero element, as bits: times 2, less 1
+  uint32_t terms = 0;    // nonzero elements
+  uint32_t signs = 0;    // those of real parts, and above them those of imaginary ones
+};
+static_assert(sizeof(RowStats) == 16 && kRowsOfWarp * kMostBlocks == 32);
 
 /// What a thread has seen of a row. Most of this is computed with float32 instructions, of which an SM issues twice as
 /// many as of those for integers. Real and imaginary parts have largest and smallest elements of their own.
@@ -151,7 +156,18 @@ __device__ __forceinline__ void split_scaled(const ScaledOperand& o, const float
 template <bool kComplex>
 __global__ void __launch_bounds__(kSplitThreads, 3) scaled_kernel(const __grid_constant__ ScaledParams p) {
   __shared__ SharedPiece shared;
-  __shared__ uint32_t most[kSplitRows], least[kSplitRows], terms[kSplitRows], signs[kSplitRows];
+  __shared__ RowStats stats[kMostBlocks][kSplitRows];  // by the rank of the block that has seen it
+  __shared__ float factors[kSplitRows];
+  __shared__ uint64_t has_stats;  // a barrier: completes when all blocks have stored theirs
+  const int rank = static_cast<int>(blockIdx.y), blocks = static_cast<int>(gridDim.y);
+  const uint32_t bar = ptx::smem_addr(&has_stats);
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(bar, 1);
+    ptx::fence_mbarrier_init();
+    ptx::mbarrier_arrive_expect_tx(bar, blocks * kSplitRows * static_cast<uint32_t>(sizeof(RowStats)));
+  }
+  __syncwarp();
+  ptx::cluster_arrive_relaxed();
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   if (blockIdx.x == 0 && blockIdx.y == 0) {
@@ -161,10 +177,8 @@ __global__ void __launch_bounds__(kSplitThreads, 3) scaled_kernel(const __grid_c
   const bool is_a = blockIdx.x < p.groups_a;
   const ScaledOperand& o = is_a ? p.a : p.b;
   const RowBlock at = row_block_at(o.source, blockIdx.x - (is_a ? 0 : p.groups_a));
-  const int rank = static_cast<int>(blockIdx.y), blocks = static_cast<int>(gridDim.y);
   const int part = (o.source.pieces + blocks - 1) / blocks, first = rank * part;
   const int last = min(o.source.pieces, first + part);
-  const bool is_held = part <= kHeld;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
   float x[kHeld][kRowsOfWarp][kLaneK];
@@ -185,62 +199,72 @@ __global__ void __launch_bounds__(kSplitThreads, 3) scaled_kernel(const __grid_c
       for (int r = 0; r < kRowsOfWarp; ++r) seen[r].add(x[h][r]);
     }
   }
+  // Each warp sends what it has seen of its rows to all blocks of the cluster, a lane to each.
+  ptx::cluster_wait();  // until the other blocks have started
 #pragma unroll
   for (int r = 0; r < kRowsOfWarp; ++r) {
+    const auto most = static_cast<int32_t>(__reduce_max_sync(~0u, seen[r].top()));
+    const auto least = static_cast<int32_t>(__reduce_min_sync(~0u, seen[r].bottom));
+    const auto terms = static_cast<int32_t>(__reduce_add_sync(~0u, static_cast<uint32_t>(seen[r].terms)));
+    const auto signs = static_cast<int32_t>(__reduce_or_sync(~0u, seen[r].signs()));
     const int row = warp * kRowsOfWarp + r;
-    const uint32_t of_top = __reduce_max_sync(~0u, seen[r].top());
-    const uint32_t of_bottom = __reduce_min_sync(~0u, seen[r].bottom);
-    const uint32_t of_terms = __reduce_add_sync(~0u, static_cast<uint32_t>(seen[r].terms));
-    const uint32_t of_signs = __reduce_or_sync(~0u, seen[r].signs());
-    if (lane == 0) most[row] = of_top, least[row] = of_bottom, terms[row] = of_terms, signs[row] = of_signs;
-  }
-  ptx::cluster_sync();
-  int exponent[kRowsOfWarp];
-#pragma unroll
-  for (int r = 0; r < kRowsOfWarp; ++r) {
-    const int row = warp * kRowsOfWarp + r;
-    const auto of_rank = [&](const uint32_t* x, uint32_t none) {
-      return lane < blocks ? value_of_rank(&x[row], lane) : none;
-    };
-    const uint32_t all_most = __reduce_max_sync(~0u, of_rank(most, 0));
-    const int of_most = static_cast<int>(all_most >> 23) - 127;  // a denormal's is too small, infinity's too large
-    const bool is_never = all_most != 0 && (of_most < kLeastExponent || of_most > kMostExponent);
-    exponent[r] = all_most == 0 || is_never ? 0 : kTop - of_most;
-    if (rank == 0) {
-      const uint32_t all_least = (__reduce_min_sync(~0u, of_rank(least, ~0u)) + 1) / 2;
-      const uint32_t all_terms = __reduce_add_sync(~0u, of_rank(terms, 0));
-      const uint32_t all_signs = __reduce_or_sync(~0u, of_rank(signs, 0));
-      const bool is_small = all_most != 0 && static_cast<int>(all_least >> 23) - 127 + exponent[r] < kSmallest;
-      const float enough = is_never ? kNever : is_small ? kLeastOfElement * static_cast<float>(all_terms) : 0.0f;
-      const int twin = o.source.is_complex_b;  // two rows of the planes have the same magnitudes
-      if (lane <= twin && row < at.rows) {
-        Scale scale{};
-        scale.least = enough;
-        scale.exponent = static_cast<int8_t>(exponent[r]);
-        scale.is_one_sign = is_one_sign_row<kComplex>(o.source, all_signs, lane);
-        scale.terms = static_cast<uint16_t>(min(all_terms, kManyTerms));
-        o.scales[at.matrix * plane_rows(o.source) + ((at.row0 + row) << twin) + lane] = scale;
+    if (blocks > 1) {  // NOTE: in a launch without clusters, st.async is an illegal instruction
+      if (lane < blocks) {
+        const uint32_t to = ptx::cluster_map(ptx::smem_addr(stats[rank]), lane) + row * int{sizeof(RowStats)};
+        ptx::cluster_store_async_16(to, most, least, terms, signs, ptx::cluster_map(bar, lane));
       }
+    } else if (lane == 0) {
+      stats[0][row] = {static_cast<uint32_t>(most), static_cast<uint32_t>(least), static_cast<uint32_t>(terms),
+                       static_cast<uint32_t>(signs)};
     }
   }
-  ptx::cluster_arrive_relaxed();
+  if (blocks > 1) {
+    ptx::mbarrier_wait(bar, 0);  // after it no block writes here, so each may end when it likes
+  } else {
+    __syncwarp();  // the warp reads only what it has written
+  }
+  // Lane l reads what one block has seen of row l / kMostBlocks of the warp.
+  const int peer = lane % static_cast<int>(kMostBlocks),
+            row = warp * kRowsOfWarp + lane / static_cast<int>(kMostBlocks);
+  RowStats all = peer < blocks ? stats[peer][row] : RowStats{};
+#pragma unroll
+  for (int distance = 1; distance < static_cast<int>(kMostBlocks); distance *= 2) {
+    all.most = max(all.most, __shfl_xor_sync(~0u, all.most, distance));
+    all.least = min(all.least, __shfl_xor_sync(~0u, all.least, distance));
+    all.terms += __shfl_xor_sync(~0u, all.terms, distance);
+    all.signs |= __shfl_xor_sync(~0u, all.signs, distance);
+  }
+  const int of_most = static_cast<int>(all.most >> 23) - 127;  // a denormal's is too small, infinity's too large
+  const bool is_never = all.most != 0 && (of_most < kLeastExponent || of_most > kMostExponent);
+  const int exponent = all.most == 0 || is_never ? 0 : kTop - of_most;
+  if (peer == 0) factors[row] = __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23);
+  __syncwarp();
+  const int twin = o.source.is_complex_b;  // two rows of the planes have the same magnitudes
+  if (rank == 0 && peer <= twin && row < at.rows) {
+    const int of_least = static_cast<int>((all.least + 1) / 2 >> 23) - 127;
+    const bool is_small = all.most != 0 && of_least + exponent < kSmallest;
+    Scale scale{};
+    scale.least = is_never ? kNever : is_small ? kLeastOfElement * static_cast<float>(all.terms) : 0.0f;
+    scale.exponent = static_cast<int8_t>(exponent);
+    scale.is_one_sign = is_one_sign_row<kComplex>(o.source, all.signs, peer);
+    scale.terms = static_cast<uint16_t>(min(all.terms, kManyTerms));
+    o.scales[at.matrix * plane_rows(o.source) + ((at.row0 + row) << twin) + peer] = scale;
+  }
 
 #pragma unroll 1
   for (int piece = first; piece < last; piece += kHeld) {
-    if (!is_held) load(piece);
+    if (part > kHeld) load(piece);
 #pragma unroll
     for (int h = 0; h < kHeld; ++h) {
       if (piece + h >= last) break;
 #pragma unroll
       for (int r = 0; r < kRowsOfWarp; ++r) {
-        const int row = warp * kRowsOfWarp + r;
-        if (row >= at.rows) break;
-        const float factor = __uint_as_float(static_cast<uint32_t>(127 + exponent[r]) << 23);
-        split_scaled<kComplex>(o, x[h][r], factor, at.matrix, at.row0 + row, (piece + h) * kPiece + lane * kLaneK);
+        const int to = warp * kRowsOfWarp + r;
+        if (to >= at.rows) break;
+        split_scaled<kComplex>(o, x[h][r], factors[to], at.matrix, at.row0 + to, (piece + h) * kPiece + lane * kLaneK);
       }
     }
   }
-  ptx::cluster_wait();  // a block must stay alive until the others have read its maxima
 }
 
 ScaledOperand scaled_operand(const Side& side) {
