@@ -11,11 +11,15 @@ with status 1 if something is wrong.
 from __future__ import annotations
 
 import gc
+import math
+import multiprocessing
 import random
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +79,10 @@ class Machine:
             return {"host": resident}
         free, total = torch.cuda.mem_get_info(self.device)
         return {"host": resident, "device": total - free, "reserved": torch.cuda.memory_reserved(self.device)}
+
+
+def _machine() -> Machine:
+    return Machine(torch.device("cuda:0" if torch.cuda.is_available() else "cpu"))
 
 
 # A million calls
@@ -450,8 +458,8 @@ def _under_limit(machine: Machine, left: int, call: Callable[[], Tensor]) -> tup
     return "ok", result.flatten()[:: max(1, result.numel() // _SAMPLED)].cpu()
 
 
-def limit_memory(machine: Machine, products: int) -> dict[str, Any]:
-    """Multiplies under limits drawn at random, with torch and with us.
+def limit_memory(machine: Machine, products: int, seed: int = 0, seconds: float = math.inf) -> dict[str, Any]:
+    """Multiplies under limits drawn at random, with torch and with us, for so many seconds at most.
 
     Where torch finds the memory, so must we: no exception that torch does not raise, and the same result but for
     rounding. Where torch is out of memory, our exception must be the same.
@@ -461,27 +469,58 @@ def limit_memory(machine: Machine, products: int) -> dict[str, Any]:
     """
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    rng = random.Random(0)
+    rng = random.Random(seed)
     ends: Counter[str] = Counter()
+    kernels: Counter[str] = Counter()
     wrong: list[str] = []
+    end = time.monotonic() + seconds
     for dtype in (torch.float16, torch.bfloat16, torch.float32):  # cuBLAS allocates its workspace at the first call
         x = torch.ones(256, 256, dtype=dtype, device=machine.device)
         _ = x @ x, torch.bmm(x[None], x[None]), x @ x[0]
     for _ in range(products):
+        if time.monotonic() > end:
+            break
         p = limited_product(rng, 1 << 27 if machine.on_gpu else 1 << 16)
         a = _limited_operand(machine, p.a, p.transposed[0], p.dtype)
         b = _limited_operand(machine, p.b, p.transposed[1], p.dtype)
         multiply = torch.ops.hgemm.matmul if p.door == "op" else torch.matmul
         theirs, expected = _under_limit(machine, p.left, lambda a=a, b=b: torch.matmul(a, b))
-        with hgemm_ops.use_custom_gemm(numerics=p.numerics, float32="split"):
+        with hgemm_ops.use_custom_gemm(numerics=p.numerics, float32="split") as report:
             ours, found = _under_limit(machine, p.left, lambda a=a, b=b, multiply=multiply: multiply(a, b))
         ends[f"torch {theirs}, ours {ours}"] += 1
+        kernels.update({row.variant: row.calls for row in report.rows})
         if theirs != ours and not (ours == "ok" and theirs == "OutOfMemoryError"):
             wrong.append(f"torch {theirs}, ours {ours}: {p}")
         elif expected is not None and found is not None and not _agree(found, expected, p.a[-1]):
             wrong.append(f"another result: {p}")
         del a, b
-    return {"products": products, "ends": dict(ends), "wrong": wrong[:20], "ok": not wrong}
+    return {
+        "products": ends.total(),
+        "ends": dict(ends),
+        "ours": kernels.total() - kernels["torch"],
+        "wrong": wrong[:20],
+        "ok": not wrong,
+    }
+
+
+def _limits_of(seed: int, products: int, seconds: float) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    return limit_memory(_machine(), products, seed, seconds)
+
+
+def limit_memory_in_processes(jobs: int, products: int, seconds: float) -> dict[str, Any]:
+    """The same in ``jobs`` processes on one GPU, each of which draws products of its own."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
+        shares = [products // jobs + (seed < products % jobs) for seed in range(jobs)]
+        parts = list(pool.map(_limits_of, range(jobs), shares, [seconds] * jobs))
+    return {
+        "products": sum(part["products"] for part in parts),
+        "ends": dict(sum((Counter(part["ends"]) for part in parts), Counter())),
+        "ours": sum(part["ours"] for part in parts),
+        "wrong": [line for part in parts for line in part["wrong"]][:20],
+        "ok": all(part["ok"] for part in parts),
+    }
 
 
 def _agree(found: Tensor, expected: Tensor, k: int) -> bool:
@@ -500,21 +539,25 @@ def _agree(found: Tensor, expected: Tensor, k: int) -> bool:
 @click.option("--part", "parts", multiple=True, type=click.Choice(("calls", "reuse", "capture", "chains", "limits")))
 @click.option("--calls", type=click.IntRange(min=1), default=1_000_000, show_default=True)
 @click.option("--products", type=click.IntRange(min=1), default=10_000, show_default=True, help="Under a memory limit.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes for these products.")
+@click.option("--seconds", type=float, default=math.inf, help="Stop with these products after so long.")
 @click.option("--quick", is_flag=True, help="A few of everything: tries the script, also without a GPU.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Another file.")
-def main(parts: tuple[str, ...], calls: int, products: int, quick: bool, output: Path | None) -> None:
+def main(
+    parts: tuple[str, ...], calls: int, products: int, jobs: int, seconds: float, quick: bool, output: Path | None
+) -> None:
     if (quick or parts) and output is None:
         raise click.UsageError("--quick and --part are no record: they need --output")
     if not (quick or torch.cuda.is_available()):
         raise click.ClickException("no CUDA GPU: --quick tries the script without one")
-    machine = Machine(torch.device("cuda:0" if torch.cuda.is_available() else "cpu"))
+    machine = _machine()
     torch.manual_seed(0)
     every = {
         "calls": lambda: count_calls(machine, 2000 if quick else calls, 64, 4, 2, 4 if quick else 20),
         "reuse": lambda: reuse_buffers(machine, 5 if quick else 1000),
         "capture": lambda: capture_beside_calls(machine, 5 if quick else 300),
         "chains": lambda: chain_links(machine, 2 if quick else 4, LINKS[:4] if quick else LINKS),
-        "limits": lambda: limit_memory(machine, 20 if quick else products),
+        "limits": lambda: limit_memory_in_processes(jobs, 20 if quick else products, seconds),
     }
     found = {}
     for name in parts or every:
