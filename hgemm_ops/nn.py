@@ -292,15 +292,26 @@ def _values(layer: nn.Module) -> tuple[Any, Any, int | None, int | None]:
     return weight, bias, getattr(weight, "_version", None), getattr(bias, "_version", None)
 
 
+#: Returns the hooks that torch.autograd.graph.saved_tensors_hooks has set for this thread, the innermost, or None.
+_saved_tensors_hooks = functools.partial(torch._C._autograd._top_saved_tensors_default_hooks, False)
+
+
 class _Forward:
     """One forward of a fused module."""
 
     def __init__(self, parent: "ProjectionGroup") -> None:
         self.parent = parent
+        self._hooks = _saved_tensors_hooks()
         self._results: dict[tuple[str, ...], _Results | None] = {}
 
     def project(self, names: tuple[str, ...], index: int, layer: Any, x: Any) -> Tensor | None:
-        """Returns the result of ``layer`` for ``x``, or None if the layer has to compute it by itself."""
+        """Returns the result of ``layer`` for ``x``, or None if the layer has to compute it by itself.
+
+        A part of the forward that is recomputed in the backward (torch.utils.checkpoint) has to save the same tensors
+        again. So its layers must not depend on what other parts of the forward have computed.
+        """
+        if torch.is_grad_enabled() and self._hooks != _saved_tensors_hooks():
+            return None
         found = self._results.get(names)
         if found is not None and found.x is x:
             result = found.take(layer, index)
@@ -574,9 +585,10 @@ def fuse_projections(model: nn.Module) -> list[str]:
 
     A layer computes only its own rows where one matmul could not replace all: if a layer of the group has been
     replaced, wrapped by an adapter, hooked, parametrized, pruned or sharded, or has got a parameter that lies elsewhere
-    (``load_state_dict(assign=True)``); outside of the module's forward, with another input, in
-    ``torch.inference_mode``, under ``torch.func``, under autocast that casts the weights, and under ``torch.compile``,
-    where a :class:`GatedMLP` alone remains one operator. Hooks on all modules see one matmul of the parent.
+    (``load_state_dict(assign=True)``); outside of the module's forward, with another input, in a part of the forward
+    that ``torch.utils.checkpoint`` recomputes by itself, in ``torch.inference_mode``, under ``torch.func``, under
+    autocast that casts the weights, and under ``torch.compile``, where a :class:`GatedMLP` alone remains one operator.
+    Hooks on all modules see one matmul of the parent.
     Call this function again to fuse layers that have become plain again, or whose parameters have been assigned.
 
     Layers that are tied, hooked, parametrized or of a subclass, or that other processes share, stay as they are.

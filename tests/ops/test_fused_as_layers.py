@@ -7,6 +7,7 @@ import inspect
 import io
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from test_nn import Attention, Products
 from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.checkpoint import checkpoint
 
 from hgemm_ops.nn import ProjectionGroup, fuse_projections, unfuse_projections
 
@@ -306,6 +308,53 @@ def test_gradients_of_other_shapes(pair: Pair, shape: tuple[int, ...]) -> None:
         model.mlp(x).square().sum().backward()
     for p, q in zip(pair.plain.mlp.parameters(), pair.fused.mlp.parameters(), strict=True):
         torch.testing.assert_close(q.grad, p.grad)
+
+
+def each_layer(a: Any, x: Tensor, recomputed: Callable[..., Tensor]) -> Tensor:
+    return recomputed(a.q_proj, x) + (recomputed(a.k_proj, x) * recomputed(a.v_proj, x)).sum()
+
+
+def one_layer(a: Any, x: Tensor, recomputed: Callable[..., Tensor]) -> Tensor:
+    return recomputed(a.q_proj, x)
+
+
+def a_layer_after_others(a: Any, x: Tensor, recomputed: Callable[..., Tensor]) -> Tensor:
+    q, k = a.q_proj(x), a.k_proj(x)
+    return q + (k * recomputed(lambda x: torch.tanh(a.v_proj(x)), x)).sum()
+
+
+def layers_of_a_part(a: Any, x: Tensor, recomputed: Callable[..., Tensor]) -> Tensor:
+    return a.q_proj(x) + recomputed(lambda x: F.silu(a.k_proj(x)) * a.v_proj(x), x).sum()
+
+
+def the_whole(a: Any, x: Tensor, recomputed: Callable[..., Tensor]) -> Tensor:
+    return recomputed(lambda x: a.q_proj(x) + (a.k_proj(x) * a.v_proj(x)).sum(), x)
+
+
+@pytest.mark.parametrize("reentrant", [False, True], ids=["", "reentrant"])
+@pytest.mark.parametrize("part", [each_layer, one_layer, a_layer_after_others, layers_of_a_part, the_whole])
+def test_a_part_of_the_forward_is_recomputed(part: Callable[..., Tensor], reentrant: bool) -> None:
+    class Checkpointed(Attention):
+        def forward(self, x: Tensor) -> Tensor:
+            return part(self, x, partial(checkpoint, use_reentrant=reentrant))
+
+    pair, x = Pair(Checkpointed), torch.randn(5, 12)
+    gradients = []
+    for model in pair:
+        leaf = x.clone().requires_grad_()
+        model(leaf).square().sum().backward()
+        gradients.append([leaf.grad, *(torch.zeros(1) if p.grad is None else p.grad for p in model.parameters())])
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
+def test_a_checkpointed_module_stays_fused(pair: Pair) -> None:
+    for model in pair:
+        x = torch.randn(5, 12, requires_grad=True)
+        with Products() as mode:
+            y = checkpoint(model, x, use_reentrant=False)
+            products = len(mode.names)
+            y.sum().backward()
+        assert products == (FUSED if model is pair.fused else PLAIN)
 
 
 @pytest.mark.filterwarnings("ignore:Complex modules")
