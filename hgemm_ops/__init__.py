@@ -59,14 +59,16 @@ __all__ = [
     "variants",
 ]
 
-_library.configure_logging()
-if _library.load():
-    _native.register_ops(_NAMESPACE)
-    _ladder.define_ops()  # first, because it adds kernels to the list that the next line reads
-    _variants.define_ops()
-    _native.on_first_use(_tables.ensure)
-    _native.on_allocation_failed(_override.allocate_function)
-    _native.log()
-_variants.apply_environment()
-_tuning.apply_environment()
-_startup.apply_environment()
+if "_was_imported" not in globals():  # importlib.reload() runs this module again, but an op can be defined only once
+    _was_imported = True
+    _library.configure_logging()
+    if _library.load():
+        _native.register_ops(_NAMESPACE)
+        _ladder.define_ops()  # first, because it adds kernels to the list that the next line reads
+        _variants.define_ops()
+        _native.on_first_use(_tables.ensure)
+        _native.on_allocation_failed(_override.allocate_function)
+        _native.log()
+    _variants.apply_environment()
+    _tuning.apply_environment()
+    _startup.apply_environment()

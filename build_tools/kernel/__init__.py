@@ -23,10 +23,12 @@ __version__ = "{version}"
 
 __all__ = ["explain", "grouped_mm", "layers", "linear", "matmul", "variants"]
 
-if _library.load():
-    _native.register_ops(NAMESPACE)
-    _native.on_first_use(_tables.ensure)
-    _native.on_allocation_failed(_override.allocate_function)
-    _native.log()
-_variants.apply_environment()
-_tuning.apply_environment()
+if "_was_imported" not in globals():  # importlib.reload() runs this module again
+    _was_imported = True
+    if _library.load():
+        _native.register_ops(NAMESPACE)
+        _native.on_first_use(_tables.ensure)
+        _native.on_allocation_failed(_override.allocate_function)
+        _native.log()
+    _variants.apply_environment()
+    _tuning.apply_environment()

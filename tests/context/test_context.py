@@ -7,11 +7,12 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from dataclasses import replace
 
 import pytest
 import torch
-from helpers import DEVICE
+from helpers import DEVICE, run_python
 from torch import Tensor, nn
 
 from hgemm_ops import use_custom_gemm
@@ -48,6 +49,24 @@ def test_tensors_on_the_cpu_are_torchs(dtype: torch.dtype) -> None:
         got = train(dtype)
     assert all(map(torch.equal, got, expected))
     assert report.rows == []
+
+
+def test_the_package_is_reloaded() -> None:
+    """importlib.reload() leaves contexts, ops and the logger as they are."""
+    code = """
+        import importlib, logging
+        import torch, hgemm_ops
+        x = torch.ones(2, 2)
+        with hgemm_ops.use_custom_gemm() as report:
+            importlib.reload(hgemm_ops)
+            x @ x
+        with hgemm_ops.use_custom_gemm():
+            assert torch.equal(torch.ops.hgemm.matmul(x, x), x @ x)
+        assert len(logging.getLogger("hgemm_ops").handlers) == 1
+        print(report)
+    """
+    done = run_python(textwrap.dedent(code), HGEMM_OPS_LOG="warning")
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_unknown_kernel_is_refused_where_it_is_named() -> None:
