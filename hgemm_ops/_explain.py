@@ -141,6 +141,8 @@ def explain(
     for name, size in (("M", M), ("N", N), ("K", K), ("batch", batch)):
         if size < 0:
             raise ValueError(f"explain: {name} must not be negative, got {size}")
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"explain: dtype must be a torch.dtype, got {dtype!r}")
     if layout not in _native.LAYOUTS.values():
         raise ValueError(f"explain: layout must be NN, NT, TN or TT, got {layout!r}")
     if alignment not in (1, 2, 4, 8, 16):

@@ -213,6 +213,11 @@ def test_arguments_are_checked(arguments: dict[str, object], message: str) -> No
     assert message in str(error.value)
 
 
+def test_a_name_is_no_dtype() -> None:
+    with pytest.raises(TypeError, match=r"dtype must be a torch\.dtype, got 'float16'"):
+        hgemm_ops.explain(M=4, N=4, K=4, dtype="float16")  # type: ignore[arg-type]
+
+
 @needs_library
 def test_unknown_arch() -> None:
     with pytest.raises(ValueError, match="arch must be one of sm_80, sm_86, sm_89, sm_90, sm_100, got 'sm_75'"):
