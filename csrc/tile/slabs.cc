@@ -28,9 +28,13 @@ struct Side {
   }
   int64_t grains() const { return ceil_div(extent, grain); }
 
-  /// The bytes of all slabs' copies, if those of a slab of `of` elements take `bytes`.
-  double bytes_in_slabs(size_t bytes, int64_t of) const {
-    return static_cast<double>(bytes) * static_cast<double>(extent) / static_cast<double>(of);
+  /// The bytes of all slabs' copies, if those of a slab of `of` elements take `bytes`. The loop over the slabs runs
+  /// `turns` times, back and forth, so the slab that ends a turn serves the next one as well (tile/slab_turns.h).
+  double bytes_in_slabs(size_t bytes, int64_t of, int64_t turns) const {
+    const auto slabs_in = [of](int64_t elements) { return static_cast<double>(elements) / static_cast<double>(of); };
+    const int64_t last = extent % of == 0 ? of : extent % of;
+    const double kept = static_cast<double>(turns / 2) + static_cast<double>((turns - 1) / 2) * slabs_in(last);
+    return static_cast<double>(bytes) * (static_cast<double>(turns) * slabs_in(extent) - kept);
   }
 
   /// The largest slab, in grains, whose copy takes at most `limit` bytes; 0 if there is none.
@@ -79,8 +83,7 @@ void try_order(Side x, Side y, size_t limit, const SlabCost& cost, double wave_u
       const int64_t of_y = std::min(grains * y.grain, y.extent), count = parts * ceil_div(y.extent, of_y);
       const double waves = waves_of(x, of_x, y, of_y, 1, cost.at_once);
       const size_t y_bytes = y.bytes_of(of_y);
-      const double copied = x.bytes_in_slabs(x_bytes, of_x) +
-                            y.bytes_in_slabs(y_bytes, of_y) * static_cast<double>(of_y == y.extent ? 1 : parts);
+      const double copied = x.bytes_in_slabs(x_bytes, of_x, 1) + y.bytes_in_slabs(y_bytes, of_y, parts);
       const double us = waves * wave_us + copied * cost.us_per_byte + static_cast<double>(count) * cost.launch_us;
       if (us >= best->us) return;
       best->us = us;

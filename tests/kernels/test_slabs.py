@@ -16,6 +16,7 @@ CHECK = r"""
 #include <set>
 
 #include "tile/pad.h"
+#include "tile/slab_turns.h"
 #include "tile/split_planes.h"
 
 using namespace hgemm;
@@ -66,15 +67,16 @@ Problem random_problem(DType dtype) {
 void check(const Problem& p, const tile::Slabs& s, size_t limit, const tile::CopiedBytes& bytes) {
   REQUIRE(s.workspace() <= limit);
   const int e = dtype_bytes(p.dtype);
-  int64_t parts = 0, elements = 0;
+  int64_t parts = 0, elements = 0, a_copies = 0, b_copies = 0;
   const void *a_held = nullptr, *b_held = nullptr;
   int64_t a_rows = 0, b_cols = 0;
   std::set<int64_t> starts;
-  tile::for_each_slab(p, s, [&](const Problem& part, const tile::Changed& changed) {
+  tile::for_each_slab_in_turns(p, s, [&](const Problem& part, const tile::Changed& changed) {
     ++parts;
     REQUIRE(part.m > 0 && part.n > 0 && part.k == p.k && part.batches() > 0);
     REQUIRE(bytes.a(part) <= s.a_bytes && bytes.b(part) <= s.b_bytes);
     REQUIRE(s.a_bytes % 256 == 0);
+    a_copies += changed.a, b_copies += changed.b;
     if (changed.a) a_held = part.a.data, a_rows = part.m;
     if (changed.b) b_held = part.b.data, b_cols = part.n;
     REQUIRE(a_held == part.a.data && a_rows == part.m && b_held == part.b.data && b_cols == part.n);
@@ -100,6 +102,11 @@ void check(const Problem& p, const tile::Slabs& s, size_t limit, const tile::Cop
     return 0;
   });
   REQUIRE(parts == s.count && elements == p.m * p.n * p.batches());
+  if (p.batches() == 1) {  // the outer loop's copies are made once, and each of its turns leaves a copy to the next one
+    const int64_t of_a = ceil_div(p.m, s.m), of_b = ceil_div(p.n, s.n);
+    REQUIRE(a_copies == (s.rows_inside ? of_b * of_a - (of_b - 1) : of_a));
+    REQUIRE(b_copies == (s.rows_inside ? of_b : of_a * of_b - (of_a - 1)));
+  }
   REQUIRE(std::isfinite(s.extra_us) && (s.count == 1 ? s.extra_us == 0 : s.extra_us >= 0));
 }
 
@@ -112,7 +119,7 @@ void check_parts_of_k(Problem p, size_t limit, const tile::CopiedBytes& bytes) {
   REQUIRE(s.workspace() <= limit && s.m == p.m && s.n == p.n);
   const int e = dtype_bytes(p.dtype);
   int64_t parts = 0, k = 0;
-  tile::for_each_slab(p, s, [&](const Problem& part, const tile::Changed& changed) {
+  tile::for_each_slab_in_turns(p, s, [&](const Problem& part, const tile::Changed& changed) {
     REQUIRE(changed.a && changed.b && bytes.a(part) <= s.a_bytes && bytes.b(part) <= s.b_bytes);
     REQUIRE(part.m == p.m && part.n == p.n && part.d.data == p.d.data);
     REQUIRE(offset(part.a.data, p.a.data, e) == k * p.a.col_stride);
