@@ -379,6 +379,9 @@ class ProjectionGroup(nn.Module):
     _groups: tuple[tuple[str, ...], ...] = ()
     _joints = _Joints()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Does nothing: to programs that register their subclasses, a fused class is the class it was made of."""
+
     def _run(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls ``forward``, which is that of the original class."""
         if torch.compiler.is_compiling() or not self._joints:

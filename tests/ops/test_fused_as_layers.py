@@ -122,6 +122,21 @@ def test_the_parent_sees_layers() -> None:
     torch.testing.assert_close(attention(x), expected)
 
 
+def test_a_class_that_registers_its_subclasses() -> None:
+    registered = []
+
+    class Registered(Attention):
+        def __init_subclass__(cls, *, name: str) -> None:
+            registered.append(name)
+
+    class Named(Registered, name="named"):
+        pass
+
+    pair = Pair(Named)
+    assert isinstance(pair.fused, ProjectionGroup) and registered == ["named"]
+    pair.check(2)
+
+
 # ---- Changes to a layer, after which its siblings run one by one
 
 
