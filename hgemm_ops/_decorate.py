@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractContextManager
@@ -172,7 +173,14 @@ def _async_generator(function: Callable[..., AsyncGenerator[Any, Any]], open_: O
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         with open_() as pieces:
             body = function(*args, **kwargs)
-            piece = body.asend(None)
+            # An event loop that shuts down closes all generators it has heard of, in any order. It must not close the
+            # body beside its wrapper, which closes it itself.
+            hooks = sys.get_asyncgen_hooks()
+            sys.set_asyncgen_hooks(None, None)
+            try:
+                piece = body.asend(None)
+            finally:
+                sys.set_asyncgen_hooks(*hooks)
             while True:
                 try:
                     yielded = [await _Body(piece, pieces)]

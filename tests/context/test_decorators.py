@@ -641,6 +641,31 @@ def test_async_generators_interleave_with_contexts_of_their_own() -> None:
     asyncio.run(main())
 
 
+def test_an_event_loop_closes_async_generators_that_are_left() -> None:
+    """At its end, in any order, and each body inside the context."""
+    ends: list[str] = []
+    faults: list[dict[str, Any]] = []
+
+    @use_custom_gemm(numerics=INVARIANT)
+    async def steps() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            await asyncio.sleep(0)
+            ends.append(mode())
+
+    kept = [steps() for _ in range(20)]
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, fault: faults.append(fault))
+        for generator in kept:
+            await anext(generator)
+
+    asyncio.run(main())
+    assert faults == [] and ends == [INVARIANT] * 20 and mode() == FAST
+
+
 def test_an_async_context_manager() -> None:
     @contextlib.asynccontextmanager
     @use_custom_gemm(numerics=INVARIANT)
