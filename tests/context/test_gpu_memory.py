@@ -187,6 +187,21 @@ def test_planes_of_parts_of_k(variant: hgemm_ops.VariantInfo, layout: int, m: in
     assert_close_to_torch(added, 2 * exact + 0.5 * c.double(), theirs, magnitude=2 * magnitude)
 
 
+@pytest.mark.sm90
+@pytest.mark.parametrize("variant", [v for v in PLANES if "split3" in v.name], ids=lambda v: v.name)
+def test_slabs_of_what_two_planes_do_not_hold(variant: hgemm_ops.VariantInfo) -> None:
+    """The kernel over three planes, which then computes the product again, runs in slabs of its own."""
+    for k in (1024, 4096):
+        a, ones = filled(1500, k, dtype=torch.float32), torch.eye(k, device="cuda")
+        bias = filled(k, dtype=torch.float32)
+        for limit in (80 * MIB, 20 * MIB, 2 * MIB):
+            with most_workspace(limit):
+                if takes(variant, a, ones):
+                    assert torch.equal(hgemm.matmul(a, ones, variant=variant.id), a), (k, limit)
+                    fused, saved = hgemm.linear_save(a, ones, bias, 1, variant=variant.id)
+                    assert torch.equal(saved, a + bias) and torch.equal(fused, saved.relu()), (k, limit)
+
+
 def test_epilogues_of_slabs() -> None:
     x, w = filled(1031, 515), filled(517, 515)
     bias, c = filled(517), filled(1031, 517)

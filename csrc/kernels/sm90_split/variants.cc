@@ -172,11 +172,18 @@ Launch launch_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
   return of_k.slabs.count > 0 && (slabs.slabs.count == 0 || of_k.us < slabs.us) ? of_k : slabs;
 }
 
+/// How a kernel runs that finds nothing to do as a rule: in the fewest slabs, because their launches are all it takes.
+Launch launch_of_idle(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Launch fastest = launch_of(p, facts, line);
+  if (fastest.slabs.count == 1) return fastest;
+  const Launch of_k = in_parts_of_k(p, facts, line);
+  return of_k.slabs.count > 0 && of_k.slabs.count < fastest.slabs.count ? of_k : fastest;
+}
+
 /// Enqueues the kernel over all slabs.
 template <class C>
-Status run(const Problem& p, const DeviceFacts& facts, const Line& line, void* workspace, unsigned* failed,
-           Stream stream) {
-  const Launch launch = launch_of(p, facts, line);
+Status run(const Problem& p, const DeviceFacts& facts, const Line& line, const Launch& launch, void* workspace,
+           unsigned* failed, Stream stream) {
   bool is_first = true;
   return tile::for_each_slab_in_turns(p, launch.slabs, [&](const Problem& part, const tile::Changed& changed) {
     const Schedule schedule = launch.slices ? plan(part, facts, line).schedule : launch.schedule;
@@ -214,7 +221,8 @@ struct Functions {
     return launch_of(tile::split::by_rows(p), facts, kLine<C>).us;
   }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
-    return run<C>(tile::split::by_rows(p), facts, kLine<C>, workspace, nullptr, stream);
+    const Problem q = tile::split::by_rows(p);
+    return run<C>(q, facts, kLine<C>, launch_of(q, facts, kLine<C>), workspace, nullptr, stream);
   }
 };
 
@@ -266,7 +274,8 @@ struct ScaledFunctions {
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
     const Problem q = behind_failed(p);
     return kFailedBytes +
-           std::max(launch_of(q, facts, kLine<C>).workspace(), launch_of(q, facts, kLine<Exact>).workspace());
+           std::max({launch_of(q, facts, kLine<C>).workspace(), launch_of(q, facts, kLine<Exact>).workspace(),
+                     launch_of_idle(q, facts, kLine<Exact>).workspace()});
   }
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
     return kIdleUs + launch_of(behind_failed(p), facts, kLine<C>).us;
@@ -275,9 +284,11 @@ struct ScaledFunctions {
     const Problem q = behind_failed(p);
     auto* const failed = static_cast<unsigned*>(workspace);
     void* const rest = static_cast<unsigned char*>(workspace) + kFailedBytes;
-    if (overwrites_c(q)) return run<Exact>(q, facts, kLine<Exact>, rest, nullptr, stream);
-    if (const Status e = run<C>(q, facts, kLine<C>, rest, failed, stream)) return e;
-    return run<Exact>(q, facts, kLine<Exact>, rest, failed, stream);
+    if (overwrites_c(q)) {
+      return run<Exact>(q, facts, kLine<Exact>, launch_of(q, facts, kLine<Exact>), rest, nullptr, stream);
+    }
+    if (const Status e = run<C>(q, facts, kLine<C>, launch_of(q, facts, kLine<C>), rest, failed, stream)) return e;
+    return run<Exact>(q, facts, kLine<Exact>, launch_of_idle(q, facts, kLine<Exact>), rest, failed, stream);
   }
 };
 
