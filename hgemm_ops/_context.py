@@ -14,7 +14,8 @@ __all__ = ["disable", "enable", "use_custom_gemm"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_PLAIN = _native.Settings()
+_PLAIN = _tuning.by_default(), _native.Settings().as_int
+_calls: _native.ContextCalls | None = None  # once a context was entered: what is around each
 _is_compiling = torch.compiler.is_dynamo_compiling
 
 
@@ -120,13 +121,16 @@ class use_custom_gemm(ContextDecorator):
         tune: bool | None = None,
         sites: bool = False,
     ) -> None:
-        self._tune = _tuning.by_default() if tune is None else bool(tune)
-        self._settings = _PLAIN
-        if not (variant is None and numerics is None and float32 is None and tune is None):
-            choice = _variants.resolve_choice(variant, numerics, float32)
-            self._settings = _native.Settings(**choice, tunes=self._tune)
-        self._sites = sites
         self.report = Report()
+        self._sites = sites
+        if variant is None and numerics is None and float32 is None and tune is None:
+            self._tune, self._settings = _PLAIN
+        else:
+            self._tune = _tuning.by_default() if tune is None else bool(tune)
+            choice = _variants.resolve_choice(variant, numerics, float32)
+            self._settings = _native.Settings(**choice, tunes=self._tune).as_int
+        if _calls is not None and not self._tune:
+            self.report._capsule = _calls.new(self._settings)
 
     def __call__(self, func: _Function) -> _Function:
         """Returns ``func`` with its body inside the context. TypeError if it is a class."""
@@ -135,13 +139,13 @@ class use_custom_gemm(ContextDecorator):
         _decorate.refuse(func)
         return _decorate.decorate(func, self, self._open)  # type: ignore[return-value]
 
-    def _native_context(self) -> _native.Context | None:
-        """Returns what is to be entered; None if torch's matmuls cannot be overridden.
+    def _capsule(self) -> Any:
+        """Returns what is to be entered, a capsule; None if torch's matmuls cannot be overridden.
 
         RuntimeError if ``numerics`` cannot be guaranteed then.
         """
         if not _override.start():
-            asked = self._settings.numerics
+            asked = _native.Settings.of(self._settings).numerics
             mode = _variants.standing_numerics() if asked == _native.AUTO else _native.NUMERICS[asked]
             if mode != "fast" and _devices.may_exist():
                 raise RuntimeError(f"use_custom_gemm: numerics={mode!r} is not possible: {_override.reason()}")
@@ -149,9 +153,11 @@ class use_custom_gemm(ContextDecorator):
         _tables.ensure()
         if self._tune:
             _tuning.tuner()
-        if self.report._context is None:  # setdefault() is atomic: threads that enter at the same time share one object
-            vars(self.report).setdefault("_context", _native.Context(self._settings))
-        return self.report._context
+        global _calls
+        _calls = _native.context_calls()
+        if self.report._capsule is None:  # setdefault() is atomic: threads that enter at the same time share one object
+            vars(self.report).setdefault("_capsule", _calls.new(self._settings))
+        return self.report._capsule
 
     def _began(self) -> None:
         """Begins what goes with an entry of the context."""
@@ -168,14 +174,14 @@ class use_custom_gemm(ContextDecorator):
     @contextmanager
     def _open(self) -> Iterator[_decorate.Pieces]:
         """For the time of one call of a decorated generator or coroutine function."""
-        begin = self._native_context
-        context = torch.compiler.disable(begin)() if torch.compiler.is_compiling() else begin()
-        if context is None:
+        begin = self._capsule
+        capsule = torch.compiler.disable(begin)() if torch.compiler.is_compiling() else begin()
+        if capsule is None:
             yield _decorate.Pieces(None)
             return
         self._began()
         try:
-            yield _decorate.Pieces(context.span())
+            yield _decorate.Pieces(_native.Context.of(capsule).span())
         finally:
             self._ended()
 
@@ -183,19 +189,19 @@ class use_custom_gemm(ContextDecorator):
         if _is_compiling():
             return torch.compiler.disable(self.__enter__)()  # breaks the graph here, not in a call below
         report = self.report
-        context = report._context or self._native_context()
-        if context is not None:
+        capsule = report._capsule or self._capsule()
+        if capsule is not None:
             if self._sites:
                 self._began()
-            context.enter()
+            _calls.enter(capsule)  # type: ignore[union-attr]
         return report
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if _is_compiling():
             return torch.compiler.disable(self.__exit__)(kind, error, trace)
-        context = self.report._context
+        capsule = self.report._capsule
         # Otherwise the override did not start, or no entry is left to end.
-        if context is not None and context.exit() and (self._sites or self._tune):
+        if capsule is not None and _calls is not None and _calls.exit(capsule) and (self._sites or self._tune):
             self._ended()
 
 
@@ -247,13 +253,13 @@ def disable() -> None:
 def _make_active(context: use_custom_gemm | None) -> None:
     """Makes a context that of the process, in place of the one before."""
     global _active, _last
-    native = None if context is None else context._native_context()
+    capsule = None if context is None else context._capsule()
     with _lock:
-        before, _active = _active, None if native is None else context
+        before, _active = _active, None if capsule is None else context
         _last = context or _last
-        if _active is not None and native is not None:
+        if _active is not None:
             _active._began()
-            native.set_process()
+            _native.Context.of(capsule).set_process()
         elif before is not None:
             _native.set_no_process()
     if before is not None:

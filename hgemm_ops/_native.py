@@ -11,9 +11,10 @@ import functools
 import itertools
 import logging
 import struct
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int8, c_int16, c_int32, c_int64, c_void_p
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -144,6 +145,16 @@ class Settings(Structure):
     def __init__(self, variant: int = AUTO, numerics: int = AUTO, float32: int = AUTO, tunes: int = AUTO) -> None:
         super().__init__(variant, numerics, float32, tunes)
 
+    @property
+    def as_int(self) -> int:
+        """The bytes of the struct, as the library's function takes them."""
+        return int.from_bytes(bytes(self), sys.byteorder)
+
+    @classmethod
+    def of(cls, as_int: int) -> Settings:
+        """Returns the settings that ``as_int`` was made of."""
+        return cls.from_buffer_copy(as_int.to_bytes(ctypes.sizeof(cls), sys.byteorder))
+
 
 class Tuning(Structure):
     _fields_ = [
@@ -221,10 +232,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hgemm_set_allocation_failed": (None, [c_void_p]),
     "hgemm_set_log": (None, [c_void_p]),
     "hgemm_set_first_use": (None, [c_void_p]),
-    "hgemm_context_new": (c_void_p, [Settings]),
-    "hgemm_context_delete": (None, [c_void_p]),
-    "hgemm_context_enter": (None, [c_void_p]),
-    "hgemm_context_exit": (c_int, [c_void_p]),
     "hgemm_context_set_process": (None, [c_void_p]),
     "hgemm_span_new": (c_void_p, [c_void_p]),
     "hgemm_span_resume": (None, [c_void_p]),
@@ -398,39 +405,75 @@ def add_to_table(entry: TableEntry, timings: Sequence[Timing]) -> None:
     check(lib().hgemm_table_add(entry, (Timing * len(timings))(*timings), len(timings)))
 
 
+class _Method(Structure):
+    """A PyMethodDef of Python's stable ABI."""
+
+    _fields_ = [("name", c_char_p), ("function", c_void_p), ("flags", c_int), ("doc", c_char_p)]
+
+
+_METH_O = 8  # the function has one argument
+
+
+class ContextCalls(NamedTuple):
+    """The calls around each context, as built-in functions: through ctypes they would take ten times as long.
+
+    ``new`` takes ``Settings.as_int`` and returns a capsule, which the others take. ``exit`` ends this thread's last
+    entry of the context, else another thread's, and returns False if there was none.
+    """
+
+    new: Callable[[int], Any]
+    enter: Callable[[Any], bool]
+    exit: Callable[[Any], bool]
+
+
+_methods: list[_Method] = []  # kept for as long as the functions
+
+
 @functools.cache
-def _context_calls() -> ctypes.PyDLL:
-    """Returns the library for the calls around each context. They are too short to release the GIL for them."""
-    lib()
-    library = ctypes.PyDLL(str(_library.PATH))
-    declare(library, [f"hgemm_context_{name}" for name in ("new", "delete", "enter", "exit")])
-    return library
+def context_calls() -> ContextCalls:
+    """Returns these functions. The first call loads the library."""
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.restype, make.argtypes = ctypes.py_object, [POINTER(_Method), c_void_p, c_void_p]
+
+    def function(name: str) -> Any:
+        address = ctypes.cast(getattr(lib(), f"hgemm_builtin_context_{name}"), c_void_p)
+        _methods.append(_Method(name.encode(), address, _METH_O))
+        return make(_methods[-1], None, None)
+
+    return ContextCalls(*map(function, ContextCalls._fields))
+
+
+@functools.cache
+def _pointer_of() -> Any:
+    function = ctypes.pythonapi.PyCapsule_GetPointer
+    function.restype, function.argtypes = c_void_p, [ctypes.py_object, c_char_p]
+    return function
 
 
 class Context:
     """A context of the library: its settings, and the matmuls that are counted while it is active."""
 
-    __slots__ = ("_calls", "_handle")
-
     def __init__(self, settings: Settings) -> None:
-        self._calls = _context_calls()  # kept here: at exit, modules may be gone before the last context
-        self._handle = self._calls.hgemm_context_new(settings)
+        self.capsule = context_calls().new(settings.as_int)
 
-    def __del__(self) -> None:
-        self._calls.hgemm_context_delete(self._handle)
+    @classmethod
+    def of(cls, capsule: Any) -> Context:
+        """Returns the context of a capsule that ``ContextCalls.new`` has made."""
+        context = cls.__new__(cls)
+        context.capsule = capsule
+        return context
 
-    def __copy__(self) -> Context:  # a module that has a context as an attribute may be copied
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Context:
-        return self
+    @property
+    def _handle(self) -> int:
+        handle: int = _pointer_of()(self.capsule, b"hgemm_context")
+        return handle
 
     def enter(self) -> None:
-        self._calls.hgemm_context_enter(self._handle)
+        context_calls().enter(self.capsule)
 
     def exit(self) -> bool:
         """Ends this thread's last entry of the context, else another thread's. Returns False if there was none."""
-        return bool(self._calls.hgemm_context_exit(self._handle))
+        return context_calls().exit(self.capsule)
 
     def set_process(self) -> None:
         """Makes this the context of the process: the outermost one on every thread."""

@@ -5,6 +5,7 @@ is done in Python until the report is read. Then one call copies the counts, and
 looks at it.
 """
 
+import copy
 import ctypes
 import functools
 import heapq
@@ -113,7 +114,14 @@ class Report:
     of other threads and other contexts.
     """
 
-    _context: _native.Context | None = None  # None if the override did not start
+    _capsule: Any = None  # of the library's context; None if the override did not start
+
+    def __deepcopy__(self, memo: Any) -> "Report":  # a module that has a context as an attribute may be copied
+        return copy.copy(self)
+
+    @property
+    def _context(self) -> _native.Context | None:
+        return None if self._capsule is None else _native.Context.of(self._capsule)
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -125,7 +133,8 @@ class Report:
 
     def counts(self, as_shown: bool = False) -> ctypes.Array[_native.CallCount]:
         """Returns the native counters, which have more fields than rows. With ``as_shown`` they are merged as rows."""
-        return (_native.CallCount * 0)() if self._context is None else self._context.rows(as_shown)
+        context = self._context
+        return (_native.CallCount * 0)() if context is None else context.rows(as_shown)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the report as plain data, for JSON."""

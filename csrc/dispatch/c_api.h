@@ -349,6 +349,19 @@ HGEMM_API void hgemm_context_enter(struct HgemmContext* context);
    any thread, and at last one of a suspended span. Returns 1, or 0 where there was no entry. */
 HGEMM_API int hgemm_context_exit(struct HgemmContext* context);
 
+/* The first of these functions with delete, and the two others, as built-in functions of Python: with the signature of a
+   PyCFunction of the kind METH_O. They need Python's lock, raise Python's errors, and return new references. */
+
+/* Takes an int, the bytes of a HgemmSettings, and returns a capsule of the name "hgemm_context". It deletes the handle
+   when it is collected. */
+HGEMM_API void* hgemm_builtin_context_new(void* self, void* settings);
+
+/* Takes such a capsule, and returns True. */
+HGEMM_API void* hgemm_builtin_context_enter(void* self, void* capsule);
+
+/* Takes such a capsule, and returns whether there was an entry. */
+HGEMM_API void* hgemm_builtin_context_exit(void* self, void* capsule);
+
 /* Makes the context that of the process, in place of the one before; null: there is none any more. A thread inside
    contexts of its own takes numerics and float32 over from it when the thread next enters or leaves a context. */
 HGEMM_API void hgemm_context_set_process(struct HgemmContext* context);

@@ -34,7 +34,7 @@ def report() -> Iterator[Report]:
     """What a context counts, of decisions that a test asks for."""
     with counted() as tally:
         made = Report()
-        made._context = tally
+        made._capsule = tally.capsule
         yield made
 
 

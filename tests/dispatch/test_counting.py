@@ -49,7 +49,7 @@ def counting() -> Iterator[_native.Context]:
 
 def report_of(context: _native.Context) -> Report:
     report = Report()
-    report._context = context
+    report._capsule = context.capsule
     return report
 
 
@@ -196,7 +196,7 @@ def test_the_memory_of_a_report() -> None:
         context(2000)
         before = resident()
         report = _report.Report()
-        report._context = context(60_000)
+        report._capsule = context(60_000).capsule
         rows = report.rows
         held = resident() - before
         assert len(rows) == 60_000

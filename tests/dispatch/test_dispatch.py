@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 import hgemm_ops
 from hgemm_ops import _native, _tables, _variants
+from hgemm_ops._report import Report
 from hgemm_ops._tables import Device, Entry, Table, write
 from hgemm_ops.bench import shapes
 
@@ -821,8 +822,12 @@ def test_a_context_adds_up_what_it_was_entered_for(counting: _native.Context) ->
     assert [row.calls for row in counting.rows()] == [6]
 
 
-def test_a_copy_of_a_context_is_the_context(counting: _native.Context) -> None:
-    assert copy.copy(counting) is copy.deepcopy([counting])[0] is counting
+def test_a_copy_of_a_report_is_of_the_same_context(counting: _native.Context) -> None:
+    report = Report()
+    report._capsule = counting.capsule
+    decide(query(144, 136, 136), 2)
+    for copied in (copy.copy(report), copy.deepcopy([report])[0]):
+        assert [row.calls for row in copied.rows] == [2]
 
 
 def test_products_of_two_sites_are_counted_apart(counting: _native.Context) -> None:
