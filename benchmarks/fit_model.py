@@ -81,7 +81,7 @@ PREDICTED = 20
 UNIT, MOST = 4096, 127  # leaves are integers, at most MOST, in units of 2^shift / UNIT
 BORDERS = 127  # of a feature, at most
 #: learned.h's constants
-MOST_TREES, MOST_OWN_QUESTIONS, MOST_DEPTH, TOGETHER, LANES, NEVER, PADDING = 1280, 1024, 7, 32, 8, 127, 16
+MOST_TREES, MOST_OWN_QUESTIONS, MOST_DEPTH, TOGETHER, LANES, PIVOTS, NEVER, PADDING = 1280, 1024, 7, 32, 8, 16, 127, 16
 MARGIN = 1.02  # kLearnedMargin of csrc/dispatch/estimates.cc
 DOUBTED = {"h200": 0.4, "h100": 0.8}  # learned.h's Learned::doubted
 FOLDS = 4
@@ -268,11 +268,15 @@ def forest(name: str, bias: float, trees: Sequence[Tree], shared: int, features:
     runs = Counter((tree.own(shared), tree.shift) for tree in trees)
     every = sorted({question for tree in trees for question in tree.questions})
     borders = [[border for feature, border in every if feature == f] for f in range(features)]
-    own = [question for question in every if question[0] >= shared]
-    first, border = [0], list[float]()
-    for common in borders[:shared]:
-        border += common + [float("inf")] * (-len(common) % LANES)
+    first, border, pivots = [0], list[float](), list[float]()
+    for of_feature in borders:
+        chunks = [*of_feature, *[float("inf")] * (LANES - len(of_feature) % LANES)]
+        border += chunks
         first.append(len(border))
+        pivots += [*chunks[LANES - 1 :: LANES], *[float("inf")] * (PIVOTS - len(chunks) // LANES)]
+    own = [question for question in every if question[0] >= shared]
+    place_of_own = {q: first[q[0]] - first[shared] + borders[q[0]].index(q[1]) for q in own}
+    own_count = first[-1] - first[shared]
     asked = []  # for each TOGETHER trees and bit of their indices: features, and the places among their borders
     for start in range(0, len(trees), TOGETHER):
         for bit in range(depth):
@@ -283,17 +287,16 @@ def forest(name: str, bias: float, trees: Sequence[Tree], shared: int, features:
                     block[i] = feature, borders[feature].index(value)
             asked += block
     most = max(map(len, borders))
-    if len(trees) > MOST_TREES or len(own) > MOST_OWN_QUESTIONS or depth > MOST_DEPTH or most > NEVER:
-        raise ValueError(f"{len(trees)} trees of {depth} levels, {len(own)} questions about kernels, {most} borders")
+    if len(trees) > MOST_TREES or own_count > MOST_OWN_QUESTIONS or depth > MOST_DEPTH or most >= NEVER:
+        raise ValueError(f"{len(trees)} trees of {depth} levels, {own_count} questions about kernels, {most} borders")
     arrays: dict[str, tuple[str, Sequence[object]]] = {
         "runs": ("Forest::Run", [f"{{{count},{questions},{shift}}}" for (questions, shift), count in runs.items()]),
         "border": ("float", [number(value) for value in border]),
+        "pivot": ("float", [number(value) for value in pivots]),
         "first": ("uint16_t", first),
         "feature": ("uint8_t", [feature for feature, _ in asked]),
         "place": ("int8_t", [place for _, place in asked]),
-        "own_border": ("float", [number(border) for _, border in own]),
-        "own_first": ("uint16_t", [sum(q[0] < f for q in own) for f in range(shared, features + 1)]),
-        "own_asked": ("uint16_t", [own.index(q) for tree in trees for q in tree.questions[: tree.own(shared)]]),
+        "own_asked": ("uint16_t", [place_of_own[q] for tree in trees for q in tree.questions[: tree.own(shared)]]),
         "leaf": (
             "signed char",
             [value for tree in trees for value in tree.leaf + [0] * ((1 << depth) - len(tree.leaf))] + [0] * PADDING,

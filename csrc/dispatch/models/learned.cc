@@ -131,18 +131,25 @@ const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
 const bool has_vbmi = __builtin_cpu_supports("avx512vbmi") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
                       __builtin_cpu_supports("avx512bw") != 0;
 
+constexpr float kInfinite = 1e30f;  // borders
+
+/// Which of kLanes borders a value is above, as bits.
+[[gnu::target("avx2"), gnu::always_inline]] inline unsigned above(__m256 value, const float* borders) {
+  return static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(value, _mm256_loadu_ps(borders), _CMP_GT_OQ)));
+}
+
+/// The place of a feature. The pivots tell which of the borders are left to be compared with.
+[[gnu::target("avx2,popcnt"), gnu::always_inline]] inline int8_t place_of(const Forest& forest, int f, float feature) {
+  const __m256 value = _mm256_set1_ps(feature);
+  const float* const pivots = forest.pivot + kPivots * f;
+  const int below = kLanes * __builtin_popcount(above(value, pivots) | above(value, pivots + kLanes) << kLanes);
+  return static_cast<int8_t>(below + __builtin_popcount(above(value, forest.border + forest.first[f] + below)));
+}
+
 /// plain_index_trees(), for kTogether trees at a time.
 [[gnu::target("avx2,popcnt")]] void avx2_index_trees(const Forest& forest, const float* features, uint8_t* index) {
   alignas(16) int8_t places[kMostShared];
-  for (int f = 0; f < forest.shared; ++f) {
-    const __m256 feature = _mm256_broadcast_ss(features + f);
-    int place = 0;
-    for (int q = forest.first[f]; q < forest.first[f + 1]; q += kLanes) {
-      const __m256 above = _mm256_cmp_ps(feature, _mm256_loadu_ps(forest.border + q), _CMP_GT_OQ);
-      place += __builtin_popcount(static_cast<unsigned>(_mm256_movemask_ps(above)));
-    }
-    places[f] = static_cast<int8_t>(place);
-  }
+  for (int f = 0; f < forest.shared; ++f) places[f] = place_of(forest, f, features[f]);
   __m256i tables[kMostShared / 16];  // the places of 16 features each, which one shuffle looks up
 #pragma GCC unroll 4
   for (int i = 0; i < kMostShared / 16; ++i) {
@@ -174,15 +181,7 @@ const bool has_vbmi = __builtin_cpu_supports("avx512vbmi") != 0 && __builtin_cpu
                                                                                      const float* features,
                                                                                      uint8_t* index) {
   alignas(64) int8_t places[kMostShared];
-  for (int f = 0; f < forest.shared; ++f) {
-    const __m256 feature = _mm256_broadcast_ss(features + f);
-    int place = 0;
-    for (int q = forest.first[f]; q < forest.first[f + 1]; q += kLanes) {
-      const __mmask8 above = _mm256_cmp_ps_mask(feature, _mm256_loadu_ps(forest.border + q), _CMP_GT_OQ);
-      place += __builtin_popcount(above);
-    }
-    places[f] = static_cast<int8_t>(place);
-  }
+  for (int f = 0; f < forest.shared; ++f) places[f] = place_of(forest, f, features[f]);
   const __m512i table = _mm512_load_si512(places);
   const uint8_t* feature = forest.feature;
   const int8_t* least = forest.place;
@@ -309,20 +308,37 @@ constexpr SumLeaves kVbmiSumLeaves[kMostDepth + 1] = {vbmi_sum_leaves<0>, vbmi_s
                                                       vbmi_sum_leaves<3>, vbmi_sum_leaves<4>, vbmi_sum_leaves<5>,
                                                       vbmi_sum_leaves<6>, vbmi_sum_leaves<7>};
 
-/// Asks each question about a kernel's own features of all rows at once. The answers are bytes: all ones or 0.
-[[gnu::target("avx2")]] void ask_rows(const Forest& forest, const Rows& rows, __m256i* answers) {
-  for (int f = 0; f < kOwnFeatures; ++f) {
+/// Asks the questions about a kernel's own features of all rows at once. The answers are bytes: all ones or 0.
+[[gnu::target("avx2,popcnt")]] void ask_rows(const Forest& forest, const Rows& rows, int count, __m256i* answers) {
+  alignas(32) int8_t places[kRows] = {};
+  const __m256i one = _mm256_set1_epi8(1);
+  const uint16_t* first = forest.first + forest.shared;
+  for (int f = 0; f < kOwnFeatures; ++f, ++first) {
     const float* const at = rows.feature[f];
-    __m256 features[4];  // Packing works on halves of vectors. In this order it leaves the rows in theirs.
+    const int borders = first[1] - first[0];
+    if (borders == kLanes) {  // few: the rows are compared with one border after the other
+      __m256 features[4];     // Packing works on halves of vectors. In this order it leaves the rows in theirs.
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) features[i] = _mm256_loadu2_m128(at + 16 + 4 * i, at + 4 * i);
-    for (int q = forest.own_first[f]; q < forest.own_first[f + 1]; ++q) {
-      const __m256 border = _mm256_broadcast_ss(forest.own_border + q);
-      __m256i above[4];
+      for (int i = 0; i < 4; ++i) features[i] = _mm256_loadu2_m128(at + 16 + 4 * i, at + 4 * i);
+      const float* border = forest.border + first[0];
+      for (__m256i* answer = answers; *border < kInfinite; ++border, ++answer) {
+        const __m256 least = _mm256_broadcast_ss(border);
+        __m256i is_above[4];
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) above[i] = _mm256_castps_si256(_mm256_cmp_ps(features[i], border, _CMP_GT_OQ));
-      answers[q] = _mm256_packs_epi16(_mm256_packs_epi32(above[0], above[1]), _mm256_packs_epi32(above[2], above[3]));
+        for (int i = 0; i < 4; ++i) is_above[i] = _mm256_castps_si256(_mm256_cmp_ps(features[i], least, _CMP_GT_OQ));
+        *answer = _mm256_packs_epi16(_mm256_packs_epi32(is_above[0], is_above[1]),
+                                     _mm256_packs_epi32(is_above[2], is_above[3]));
+      }
+    } else {
+      for (int row = 0; row < count; ++row) places[row] = place_of(forest, forest.shared + f, at[row]);
+      const __m256i place = _mm256_load_si256(reinterpret_cast<const __m256i*>(places));
+      __m256i least = _mm256_setzero_si256();
+      for (int q = 0; q < borders; ++q) {
+        answers[q] = _mm256_cmpgt_epi8(place, least);
+        least = _mm256_add_epi8(least, one);
+      }
     }
+    answers += borders;
   }
 }
 
@@ -333,7 +349,7 @@ constexpr SumLeaves kVbmiSumLeaves[kMostDepth + 1] = {vbmi_sum_leaves<0>, vbmi_s
   uint8_t index[kMostTrees];
   __m256i answers[kMostOwnQuestions];
   index_trees(forest, shared, index);
-  ask_rows(forest, rows, answers);
+  ask_rows(forest, rows, count, answers);
   int sums[kRows] = {};
   const signed char* leaf = forest.leaf;
   const uint16_t* asked = forest.own_asked;
@@ -344,7 +360,7 @@ constexpr SumLeaves kVbmiSumLeaves[kMostDepth + 1] = {vbmi_sum_leaves<0>, vbmi_s
       alignas(32) int16_t of_run[kRows];
       (has_vbmi ? kVbmiSumLeaves : kSumLeaves)[run.questions](trees, size_t{1} << forest.depth, answers, at, &asked,
                                                               &leaf, reinterpret_cast<__m256i*>(of_run));
-      for (int row = 0; row < count; ++row) sums[row] += of_run[row] * (1 << run.shift);
+      for (int row = 0; row < kRows; ++row) sums[row] += of_run[row] * (1 << run.shift);
       at += trees;
     }
   }
@@ -474,6 +490,7 @@ double factor(const Forest& forest, const float* features) {
   const uint8_t* at = index;
   for (const Forest::Run& run : runs_of(forest)) {
     int of_run = 0;
+#pragma GCC unroll 8
     for (int tree = 0; tree < run.trees; ++tree, leaf += size_t{1} << forest.depth) of_run += leaf[*at++];
     sum += of_run * (1 << run.shift);
   }
@@ -486,7 +503,10 @@ void plain_factors(const Forest& forest, const float* shared, const Rows& rows, 
   for (int row = 0; row < count; ++row) {
     for (int f = 0; f < kOwnFeatures; ++f) {
       const float feature = rows.feature[f][row];
-      for (int q = forest.own_first[f]; q < forest.own_first[f + 1]; ++q) answers[q] = feature > forest.own_border[q];
+      const int at = forest.shared + f;
+      for (int q = forest.first[at]; q < forest.first[at + 1]; ++q) {
+        answers[q - forest.first[forest.shared]] = feature > forest.border[q];
+      }
     }
     int sum = 0;
     const signed char* leaf = forest.leaf;

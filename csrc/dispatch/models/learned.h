@@ -30,26 +30,30 @@ struct Forest {
   int run_count;
   const Run* runs;
 
-  /// The borders of shared feature f, ascending, are those from first[f] to first[f + 1]. Infinite ones fill them up to
-  /// a multiple of kLanes. The place of a feature is the number of its borders that it is above. `feature` and `place`
-  /// have the questions of kTogether trees, the lowest bit of their indices first: for each tree the feature, and the
-  /// place that it must be above. It is never above kNever, which stands where a bit is not for a shared feature.
+  /// The number of shared features, which come first.
   int shared;
-  const float* border;
+
+  /// The borders of feature f, ascending, are those from first[f] to first[f + 1], where at least one infinite one
+  /// fills them up to a multiple of kLanes. pivot[kPivots * f + i] is the last of the i-th kLanes of them, infinite
+  /// where there are no more. The place of a feature is the number of its borders that it is above.
+  const float *border, *pivot;
   const uint16_t* first;
+
+  /// `feature` and `place` have the questions of kTogether trees about shared features, the lowest bit of their indices
+  /// first: for each tree the feature, and the place that it must be above. It is never above kNever, which stands
+  /// where a bit is not for a shared feature.
   const uint8_t* feature;
   const int8_t* place;
 
-  /// The questions about the kernels' own features, by feature and ascending border; no two are equal. `own_asked` has
-  /// the questions of each tree, the lowest bit first.
-  const float* own_border = nullptr;
-  const uint16_t *own_first = nullptr, *own_asked = nullptr;
+  /// The questions of each tree about a kernel's own features, the lowest bit first: the numbers of their borders,
+  /// counted from first[shared].
+  const uint16_t* own_asked = nullptr;
 
   /// 2^depth leaves for each tree. kPadding more may be read.
   const signed char* leaf;
 };
 constexpr int kMostTrees = 1280, kMostShared = 64, kMostOwnQuestions = 1024, kMostDepth = 7;
-constexpr int kTogether = 32, kLanes = 8, kNever = 127, kPadding = 16;
+constexpr int kTogether = 32, kLanes = 8, kPivots = 16, kNever = 127, kPadding = 16;
 
 /// The numbers of features, which a forest gets in this order: first those of the shape, then those of the kernel or of
 /// torch.
