@@ -1,5 +1,7 @@
 #include "core/chip.h"
 
+#include <array>
+
 namespace hgemm {
 namespace {
 
@@ -87,11 +89,17 @@ const Chip& chip_at(int index) {
 }
 
 const Chip& chip_of(int cc) {
-  const Chip* best = &kChips[0];
-  for (const Chip& chip : kChips) {
-    if (chip.facts.cc <= cc) best = &chip;
-  }
-  return *best;
+  constexpr int kMost = 255;  // no chip of the table is newer
+  constexpr auto kPlaces = [] {
+    std::array<uint8_t, kMost + 1> places{};
+    for (int of = 0; of <= kMost; ++of) {
+      for (int i = 0; i < kChipCount; ++i) {
+        if (kChips[i].facts.cc <= of) places[static_cast<size_t>(of)] = static_cast<uint8_t>(i);
+      }
+    }
+    return places;
+  }();
+  return kChips[kPlaces[static_cast<size_t>(std::clamp(cc, 0, kMost))]];
 }
 
 bool preset_facts(int cc, DeviceFacts* facts) {

@@ -375,7 +375,11 @@ int hgemm_features(const HgemmQuery* query, int id, double best_us, float* featu
     if (id == kTorch) {
       torch_features(p, facts, torch_product_us(p, facts, alignments), best_us, all.data());
     } else {
-      kernel_features(variant(id), p, facts, variant(id).predict_us(p, facts), all.data());
+      const Variant* const kernel = &variant(id);
+      const double predicted_us = kernel->predict_us(p, facts);
+      Rows rows;
+      kernel_features(&kernel, &predicted_us, 1, p, facts, all.data(), &rows);
+      for (int f = 0; f < kOwnFeatures; ++f) all[static_cast<size_t>(kShapeFeatures + f)] = rows.feature[f][0];
     }
     count = id == kTorch ? kTorchFeatures : kKernelFeatures;
     std::copy_n(all.begin(), std::min(count, capacity), features);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "core/answers.h"
 #include "core/format.h"
 #include "dispatch/devices.h"
 #include "dispatch/invariance.h"
+#include "kernels/variants.h"
 
 namespace hgemm {
 namespace {
@@ -31,6 +33,31 @@ bool fits_workspace(const Variant& v, const Problem& p, const DeviceFacts& facts
   return p.most_workspace >= kMostWorkspace || static_cast<int64_t>(v.workspace(p, facts)) <= p.most_workspace;
 }
 
+/// The answers of variants about one problem.
+class Answers {
+ public:
+  Answers(const Problem& problem, const DeviceFacts& facts) : problem_(problem), facts_(facts) {
+    kSm90WgmmaAnswers.prepare(problem, facts, common_);
+  }
+
+  bool eligible(const Variant& v) const {
+    return v.family == Family::kSm90Wgmma ? kSm90WgmmaAnswers.eligible(common_, index_of(v))
+                                          : v.eligible(problem_, facts_, nullptr);
+  }
+
+  double predict_us(const Variant& v) const {
+    return v.family == Family::kSm90Wgmma ? kSm90WgmmaAnswers.predict_us(common_, index_of(v))
+                                          : v.predict_us(problem_, facts_);
+  }
+
+ private:
+  static int index_of(const Variant& v) { return static_cast<int>(&v - kSm90WgmmaVariants.variants); }
+
+  const Problem& problem_;
+  const DeviceFacts& facts_;
+  alignas(16) unsigned char common_[FamilyAnswers::kCommonBytes];
+};
+
 std::string dtype_list(const Variant& v) {
   std::string names;
   for (int32_t code = 0; code <= static_cast<int32_t>(DType::kI32); ++code) {
@@ -51,19 +78,20 @@ void find_contenders(const Question& question, Contenders* out) {
   timed.b_is_a_transposed = false;
   const bool is_as_timed = !question.is_batch_invariant() && !product.b_is_a_transposed;
   if (!is_built_for(facts.cc)) return;
+  const Answers of_problem(p, facts), of_product(product, facts);
   for (int id : automatic_variants()) {
     const Variant& v = variant(id);
-    if (!may_be_chosen(v, p) || !fits_device_and_modes(v, p, facts) || !v.eligible(p, facts, nullptr) ||
+    if (!may_be_chosen(v, p) || !fits_device_and_modes(v, p, facts) || !of_problem.eligible(v) ||
         !fits_workspace(v, p, facts)) {
       continue;
     }
-    const double product_us = v.predict_us(product, facts);
+    const double product_us = of_product.predict_us(v);
     const bool runs_as_timed = is_as_timed || (may_be_chosen(v, timed) && v.eligible(timed, facts, nullptr) &&
                                                v.predict_us(timed, facts) == product_us);
     out->all[out->count++] = {
         .id = id,
         .product_us = product_us,
-        .epilogue_us = has_epilogue ? std::max(0.0, v.predict_us(p, facts) - product_us) : 0.0,
+        .epilogue_us = has_epilogue ? std::max(0.0, of_problem.predict_us(v) - product_us) : 0.0,
         .runs_as_timed = runs_as_timed,
     };
   }

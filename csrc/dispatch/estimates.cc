@@ -94,27 +94,29 @@ void take_shares(const Question& question, const Contenders& contenders, double*
 }
 
 /// Corrects the analytic predictions `us` by the learned model, of the kernels that it knows, several at once. A kernel
-/// that is predicted to be too slow to have been measured for the model becomes NaN. Returns the least corrected time
-/// of a kernel that computes all of D.
-double correct_kernels(const Learned& learned, const Question& question, const Contenders& contenders, float* features,
-                       double* us) {
+/// that is predicted to be too slow to have been measured for the model becomes NaN. `shape`: its features. Returns the
+/// least corrected time of a kernel that computes all of D.
+double correct_kernels(const Learned& learned, const Question& question, const Contenders& contenders,
+                       const float* shape, double* us) {
   double shares[kMaxVariants];
   take_shares(question, contenders, us, shares);
   double fastest = kInfinity, best = kInfinity;
   for (int i = 0; i < contenders.count; ++i) {
     if (is_learned(question, contenders.all[i])) fastest = std::min(fastest, us[i]);
   }
-  Rows rows{};
-  double* of_row[kRows];
+  const Variant* kernels[kRows];
+  double predicted[kRows];
+  int of_row[kRows];
   int row = 0;
   const auto correct_rows = [&] {
+    Rows rows;
     double corrections[kRows];
-    factors(learned.kernels, features, rows, row, corrections);
+    kernel_features(kernels, predicted, row, question.product, question.facts, shape, &rows);
+    factors(learned.kernels, shape, rows, row, corrections);
     for (int i = 0; i < row; ++i) {
-      const double share = shares[of_row[i] - us];
-      *of_row[i] *= corrections[i];
-      if (share == 1.0) best = std::min(best, *of_row[i]);
-      *of_row[i] *= share;
+      const double share = shares[of_row[i]], corrected = predicted[i] * corrections[i];
+      if (share == 1.0) best = std::min(best, corrected);
+      us[of_row[i]] = corrected * share;
     }
     row = 0;
   };
@@ -124,9 +126,9 @@ double correct_kernels(const Learned& learned, const Question& question, const C
       us[i] = kNaN;
       continue;
     }
-    kernel_features(variant(contenders.all[i].id), question.product, question.facts, us[i], features);
-    for (int f = 0; f < kOwnFeatures; ++f) rows.feature[f][row] = features[kShapeFeatures + f];
-    of_row[row++] = &us[i];
+    kernels[row] = &variant(contenders.all[i].id);
+    predicted[row] = us[i];
+    of_row[row++] = i;
     if (row == kRows) correct_rows();
   }
   if (row > 0) correct_rows();
@@ -139,7 +141,7 @@ double apply_learned(const Learned& learned, const Question& question, const Con
                      Predictions* predictions) {
   const auto learned_here = [&question](const Contender& c) { return is_learned(question, c); };
   if (std::none_of(contenders.begin(), contenders.end(), learned_here)) return kAnalyticMargin;
-  float features[std::max(kKernelFeatures, kDoubtFeatures)];
+  float features[kDoubtFeatures];
   shape_features(question.product, question.alignments, features);
   const double best = correct_kernels(learned, question, contenders, features, predictions->ours);
   if (is_tiny_batch(question.product)) return kAnalyticMargin;

@@ -107,9 +107,34 @@ void test_vectors_compute_what_plain_code_does(int64_t dram_gbs) {
     }
     const int count = 1 + i % kRows;
     double fast[kRows], plain[kRows];
-    factors(forest, shared, rows, count, fast);
-    plain_factors(forest, shared, rows, count, plain);
-    for (int row = 0; row < count; ++row) CHECK(fast[row] == plain[row] && std::isfinite(plain[row]));
+    factors_by(Vectors::kNone, forest, shared, rows, count, plain);
+    for (Vectors vectors : {Vectors::kAvx2, Vectors::kVbmi}) {
+      if (vectors > kVectors) continue;
+      factors_by(vectors, forest, shared, rows, count, fast);
+      for (int row = 0; row < count; ++row) CHECK(fast[row] == plain[row] && std::isfinite(plain[row]));
+    }
+  }
+}
+
+/// Logarithms by vector instructions are exact for powers of two, and elsewhere at most the next float.
+void test_logarithms() {
+  std::mt19937 engine(4);
+  for (int i = 0; i < 10000; ++i) {
+    double x[kLogs];
+    float fast[kLogs], plain[kLogs];
+    for (double& one : x) {
+      const int exponent = static_cast<int>(engine() % 120) - 60;
+      const double mantissa = engine() % 4 == 0 ? 1 : 1 + engine() / 4294967296.0;
+      one = std::ldexp(engine() % 4 == 0 ? 1 + 1e-6 * mantissa : mantissa, engine() % 4 == 0 ? 0 : exponent);
+    }
+    log2_by(Vectors::kNone, x, kLogs, plain);
+    log2_by(kVectors, x, kLogs, fast);
+    for (int of = 0; of < kLogs; ++of) {
+      int exponent;
+      const bool is_power = std::frexp(x[of], &exponent) == 0.5;
+      CHECK(fast[of] == plain[of] || (!is_power && std::nextafter(fast[of], plain[of]) == plain[of]));
+      CHECK(std::fabs(static_cast<double>(plain[of]) - std::log2(x[of])) <= 1e-6 * std::fabs(plain[of]));
+    }
   }
 }
 
@@ -296,6 +321,7 @@ int main(int argc, char** argv) {
   test_many_threads();
   if (argc > 1 && std::strcmp(argv[1], "threads") == 0) return failures == 0 ? 0 : 1;
   for (int64_t dram_gbs : {4916, 3352}) test_vectors_compute_what_plain_code_does(dram_gbs);  // H200, H100
+  test_logarithms();
   test_a_decision_asks_for_no_memory();
   test_a_cached_decision_is_the_decision();
   test_tables_and_tuning_invalidate();

@@ -9,9 +9,9 @@
 #endif
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -49,17 +49,33 @@ constexpr int kTorchTiles[][2] = {{128, 256}, {256, 128}, {128, 128}, {64, 256},
                                   {128, 192}, {192, 128}, {64, 64},   {128, 160}, {128, 96},
                                   {256, 64},  {128, 176}, {128, 144}, {128, 112}, {64, 192}};
 
-/// Logarithms of the numbers that are asked for most: counts of tiles and of k-tiles.
-constexpr int kFewest = 1024;
-const auto few_log2 = [] {
-  std::array<float, kFewest> all{};
-  for (int i = 1; i < kFewest; ++i) all[static_cast<size_t>(i)] = static_cast<float>(std::log2(i));
-  return all;
-}();
+#ifdef __x86_64__
 
-float log2f_of(double x) {
-  const int whole = x < kFewest ? static_cast<int>(x) : 0;
-  return whole > 0 && whole == x ? few_log2[static_cast<size_t>(whole)] : static_cast<float>(std::log2(x));
+/// log2_by() with VBMI: x is 2^e * m with m from 0.75 to 1.5, and the logarithm of m is a series in
+/// (m - 1) / (m + 1), whose error of at most 10^-11 is far below that of the float.
+[[gnu::target("avx512f,avx512vl,avx512dq")]] void vbmi_log2(const double* x, int count, float* out) {
+  constexpr double kSeries[] = {2.8853900817779268,  0.96179669392597560, 0.57707801635558536, 0.41219858311113240,
+                                0.32059889797532520, 0.26230818925253880, 0.22195308321368668, 0.19235933878519512};
+  for (int i = 0; i < count; i += kLogs) {
+    const __m512d all = _mm512_loadu_pd(x + i);
+    const __m512d m = _mm512_getmant_pd(all, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_zero);
+    // The exponent of x, one more where m is below 1.
+    const __m512d one = _mm512_set1_pd(1);
+    const __mmask8 is_below = _mm512_cmp_pd_mask(m, one, _CMP_LT_OQ);
+    __m512d e = _mm512_getexp_pd(all);
+    e = _mm512_mask_add_pd(e, is_below, e, one);
+    const __m512d s = _mm512_div_pd(_mm512_sub_pd(m, one), _mm512_add_pd(m, one)), square = _mm512_mul_pd(s, s);
+    __m512d sum = _mm512_set1_pd(kSeries[7]);
+#pragma GCC unroll 7
+    for (int term = 6; term >= 0; --term) sum = _mm512_fmadd_pd(sum, square, _mm512_set1_pd(kSeries[term]));
+    _mm256_storeu_ps(out + i, _mm512_cvtpd_ps(_mm512_fmadd_pd(sum, s, e)));
+  }
+}
+
+#endif
+
+void log2_of(const double* x, int count, float* out) {
+  log2_by(kVectors, x, count, out);
 }
 
 /// The number of trailing zero bits of the row pitch and the batch stride, in elements: at most 8, and fewer where the
@@ -127,10 +143,6 @@ void plain_index_trees(const Forest& forest, const float* features, uint8_t* ind
 
 #ifdef __x86_64__
 
-const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
-const bool has_vbmi = __builtin_cpu_supports("avx512vbmi") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-                      __builtin_cpu_supports("avx512bw") != 0;
-
 constexpr float kInfinite = 1e30f;  // borders
 
 /// Which of kLanes borders a value is above, as bits.
@@ -176,12 +188,23 @@ constexpr float kInfinite = 1e30f;  // borders
   }
 }
 
+/// place_of(), with masks.
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512vbmi,popcnt"), gnu::always_inline]] inline int8_t vbmi_place_of(
+    const Forest& forest, int f, float feature) {
+  const __m512 value = _mm512_set1_ps(feature);
+  const __mmask16 pivots = _mm512_cmp_ps_mask(value, _mm512_loadu_ps(forest.pivot + kPivots * f), _CMP_GT_OQ);
+  const int below = kLanes * __builtin_popcount(pivots);
+  const __m256 left = _mm256_loadu_ps(forest.border + forest.first[f] + below);
+  return static_cast<int8_t>(below +
+                             __builtin_popcount(_mm256_cmp_ps_mask(_mm512_castps512_ps256(value), left, _CMP_GT_OQ)));
+}
+
 /// The same where a permutation takes 64 bytes from a register: VBMI, which Ice Lake and Zen 4 brought.
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512vbmi,popcnt")]] void vbmi_index_trees(const Forest& forest,
                                                                                      const float* features,
                                                                                      uint8_t* index) {
   alignas(64) int8_t places[kMostShared];
-  for (int f = 0; f < forest.shared; ++f) places[f] = place_of(forest, f, features[f]);
+  for (int f = 0; f < forest.shared; ++f) places[f] = vbmi_place_of(forest, f, features[f]);
   const __m512i table = _mm512_load_si512(places);
   const uint8_t* feature = forest.feature;
   const int8_t* least = forest.place;
@@ -210,13 +233,14 @@ constexpr float kInfinite = 1e30f;  // borders
   }
 }
 
-void index_trees(const Forest& forest, const float* features, uint8_t* index) {
-  (has_vbmi ? vbmi_index_trees : has_avx2 ? avx2_index_trees : plain_index_trees)(forest, features, index);
+void index_trees(Vectors vectors, const Forest& forest, const float* features, uint8_t* index) {
+  constexpr decltype(&plain_index_trees) kIndexTrees[] = {plain_index_trees, avx2_index_trees, vbmi_index_trees};
+  kIndexTrees[static_cast<int>(vectors)](forest, features, index);
 }
 
 #else
 
-void index_trees(const Forest& forest, const float* features, uint8_t* index) {
+void index_trees(Vectors, const Forest& forest, const float* features, uint8_t* index) {
   plain_index_trees(forest, features, index);
 }
 
@@ -308,48 +332,78 @@ constexpr SumLeaves kVbmiSumLeaves[kMostDepth + 1] = {vbmi_sum_leaves<0>, vbmi_s
                                                       vbmi_sum_leaves<3>, vbmi_sum_leaves<4>, vbmi_sum_leaves<5>,
                                                       vbmi_sum_leaves<6>, vbmi_sum_leaves<7>};
 
-/// Asks the questions about a kernel's own features of all rows at once. The answers are bytes: all ones or 0.
-[[gnu::target("avx2,popcnt")]] void ask_rows(const Forest& forest, const Rows& rows, int count, __m256i* answers) {
+/// Compares all rows of a feature with one border after the other.
+[[gnu::target("avx2"), gnu::always_inline]] inline void ask_one_by_one(const float* at, const float* border,
+                                                                       __m256i* answer) {
+  __m256 features[4];  // Packing works on halves of vectors. In this order it leaves the rows in theirs.
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) features[i] = _mm256_loadu2_m128(at + 16 + 4 * i, at + 4 * i);
+  for (; *border < kInfinite; ++border, ++answer) {
+    const __m256 least = _mm256_broadcast_ss(border);
+    __m256i is_above[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) is_above[i] = _mm256_castps_si256(_mm256_cmp_ps(features[i], least, _CMP_GT_OQ));
+    *answer =
+        _mm256_packs_epi16(_mm256_packs_epi32(is_above[0], is_above[1]), _mm256_packs_epi32(is_above[2], is_above[3]));
+  }
+}
+
+/// Answers the questions about a feature from the places of the rows.
+[[gnu::target("avx2"), gnu::always_inline]] inline void answer(const int8_t* places, int borders, __m256i* answers) {
+  const __m256i place = _mm256_load_si256(reinterpret_cast<const __m256i*>(places));
+  __m256i least = _mm256_setzero_si256();
+  for (int q = 0; q < borders; q += kLanes, answers += kLanes) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kLanes; ++i) {
+      answers[i] = _mm256_cmpgt_epi8(place, _mm256_add_epi8(least, _mm256_set1_epi8(static_cast<char>(i))));
+    }
+    least = _mm256_add_epi8(least, _mm256_set1_epi8(kLanes));
+  }
+}
+
+// These ask the questions about a kernel's own features of all rows at once. The answers are bytes: all ones or 0.
+
+[[gnu::target("avx2,popcnt")]] void avx2_ask_rows(const Forest& forest, const Rows& rows, int count, __m256i* answers) {
   alignas(32) int8_t places[kRows] = {};
-  const __m256i one = _mm256_set1_epi8(1);
-  const uint16_t* first = forest.first + forest.shared;
-  for (int f = 0; f < kOwnFeatures; ++f, ++first) {
+  for (int f = 0; f < kOwnFeatures; ++f) {
+    const int feature = forest.shared + f, first = forest.first[feature], borders = forest.first[feature + 1] - first;
     const float* const at = rows.feature[f];
-    const int borders = first[1] - first[0];
-    if (borders == kLanes) {  // few: the rows are compared with one border after the other
-      __m256 features[4];     // Packing works on halves of vectors. In this order it leaves the rows in theirs.
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) features[i] = _mm256_loadu2_m128(at + 16 + 4 * i, at + 4 * i);
-      const float* border = forest.border + first[0];
-      for (__m256i* answer = answers; *border < kInfinite; ++border, ++answer) {
-        const __m256 least = _mm256_broadcast_ss(border);
-        __m256i is_above[4];
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) is_above[i] = _mm256_castps_si256(_mm256_cmp_ps(features[i], least, _CMP_GT_OQ));
-        *answer = _mm256_packs_epi16(_mm256_packs_epi32(is_above[0], is_above[1]),
-                                     _mm256_packs_epi32(is_above[2], is_above[3]));
-      }
+    if (borders == kLanes) {
+      ask_one_by_one(at, forest.border + first, answers);
     } else {
-      for (int row = 0; row < count; ++row) places[row] = place_of(forest, forest.shared + f, at[row]);
-      const __m256i place = _mm256_load_si256(reinterpret_cast<const __m256i*>(places));
-      __m256i least = _mm256_setzero_si256();
-      for (int q = 0; q < borders; ++q) {
-        answers[q] = _mm256_cmpgt_epi8(place, least);
-        least = _mm256_add_epi8(least, one);
-      }
+      for (int row = 0; row < count; ++row) places[row] = place_of(forest, feature, at[row]);
+      answer(places, borders, answers);
+    }
+    answers += borders;
+  }
+}
+
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512vbmi,popcnt")]] void vbmi_ask_rows(const Forest& forest,
+                                                                                  const Rows& rows, int count,
+                                                                                  __m256i* answers) {
+  alignas(32) int8_t places[kRows] = {};
+  for (int f = 0; f < kOwnFeatures; ++f) {
+    const int feature = forest.shared + f, first = forest.first[feature], borders = forest.first[feature + 1] - first;
+    const float* const at = rows.feature[f];
+    if (borders == kLanes) {
+      ask_one_by_one(at, forest.border + first, answers);
+    } else {
+      for (int row = 0; row < count; ++row) places[row] = vbmi_place_of(forest, feature, at[row]);
+      answer(places, borders, answers);
     }
     answers += borders;
   }
 }
 
 /// plain_factors(), in a tenth of the time.
-[[gnu::target("avx2")]] void avx2_factors(const Forest& forest, const float* shared, const Rows& rows, int count,
-                                          double* out) {
+[[gnu::target("avx2")]] void fast_factors(Vectors vectors, const Forest& forest, const float* shared, const Rows& rows,
+                                          int count, double* out) {
   constexpr int kMostAtOnce = 256;  // trees whose leaves, of at most 127 each, have a sum of 16 bits
   uint8_t index[kMostTrees];
   __m256i answers[kMostOwnQuestions];
-  index_trees(forest, shared, index);
-  ask_rows(forest, rows, count, answers);
+  const bool has_vbmi = vectors == Vectors::kVbmi;
+  index_trees(vectors, forest, shared, index);
+  (has_vbmi ? vbmi_ask_rows : avx2_ask_rows)(forest, rows, count, answers);
   int sums[kRows] = {};
   const signed char* leaf = forest.leaf;
   const uint16_t* asked = forest.own_asked;
@@ -369,132 +423,9 @@ constexpr SumLeaves kVbmiSumLeaves[kMostDepth + 1] = {vbmi_sum_leaves<0>, vbmi_s
 
 #endif
 
-}  // namespace
-
-int learned_code(Family family) {
-  switch (family) {
-    case Family::kAdded: return 0;
-    case Family::kSm80Mma: return 1;
-    case Family::kSm90Wgmma: return 2;
-    case Family::kSkinny:
-    case Family::kSm90Skinny: return 3;
-    case Family::kGemv: return 5;
-    case Family::kBatchedMma: return 6;
-    case Family::kSm90Split: return 7;
-    case Family::kSimtSkinny: return 8;
-    case Family::kSm80Split: return 9;
-    case Family::kSimtGemv: return 10;
-    case Family::kTinyBatch: return 11;
-    case Family::kInt8: return 12;
-    case Family::kSm90SplitSkinny: return 13;
-  }
-  return -1;
-}
-
-void shape_features(const Problem& p, const Alignments& alignments, float* out) {
-  const double m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
-  const double batches = static_cast<double>(p.batches());
-  const bool a_k = p.a_major() == Major::kK, b_k = p.b_major() == Major::kK;
-  const auto stride = [](const Matrix& x) { return x.batch_stride[1] != 0 ? x.batch_stride[1] : x.batch_stride[0]; };
-  const double flops = 2 * m * n * k * batches, bytes = 2 * batches * (m * k + k * n + m * n);
-  const float features[kShapeFeatures] = {
-      log2f_of(m),
-      log2f_of(n),
-      log2f_of(k),
-      log2f_of(batches),
-      log2f_of(flops),
-      log2f_of(bytes),
-      log2f_of(flops / bytes),
-      log2f_of(batches * m * k),
-      log2f_of(batches * k * n),
-      log2f_of(batches * m * n),
-      log2f_of(std::min(m, n)),
-      p.dtype == DType::kBF16 ? 1.0f : 0.0f,
-      a_k ? 0.0f : 1.0f,
-      b_k ? 1.0f : 0.0f,
-      pitch_bits(p.lda(), a_k ? p.m : p.k, stride(p.a), p.batches(), alignments.a),
-      pitch_bits(p.ldb(), b_k ? p.n : p.k, stride(p.b), p.batches(), alignments.b),
-      pitch_bits(p.d.row_stride, p.m, stride(p.d), p.batches(), alignments.d),
-      static_cast<float>(alignments.a),
-      static_cast<float>(alignments.b),
-      static_cast<float>(alignments.d),
-  };
-  std::copy(features, features + kShapeFeatures, out);
-}
-
-void kernel_features(const Variant& v, const Problem& p, const DeviceFacts& facts, double predicted_us, float* out) {
-  int bm = v.tile.bm, bn = v.tile.bn, cm = v.cut.cluster_m, cn = v.cut.cluster_n;
-  // The columns of its tile lie along the short side of the result.
-  const bool is_skinny = v.family == Family::kSkinny || v.family == Family::kSm90Skinny || v.family == Family::kGemv;
-  if (v.cut.swaps || (is_skinny && p.m <= p.n)) std::swap(bm, bn), std::swap(cm, cn);
-  const Waves w = waves_of(p, facts, bm, bn, cm, cn, v.cut.slices);
-  const double m = static_cast<double>(p.m), n = static_cast<double>(p.n);
-  const double steps = static_cast<double>(ceil_div(p.k, v.tile.bk)) / v.cut.slices;
-  const float predicted = log2f_of(predicted_us);
-  const float features[kKernelFeatures - kShapeFeatures] = {
-      predicted,
-      out[5] - predicted,
-      static_cast<float>(w.part),
-      static_cast<float>(w.whole),
-      log2f_of(w.waves),
-      static_cast<float>(w.whole / w.waves),
-      log2f_of(w.tiles_m * bm / m),
-      log2f_of(w.tiles_n * bn / n),
-      log2f_of(steps),
-      log2f_of(w.tiles_m * static_cast<double>(p.batches())),
-      log2f_of(w.tiles_n),
-      static_cast<float>(v.tile.bm),
-      static_cast<float>(v.tile.bn),
-      static_cast<float>(v.tile.bk),
-      static_cast<float>(v.tile.stages),
-      static_cast<float>(v.cut.cluster_m),
-      static_cast<float>(v.cut.cluster_n),
-      static_cast<float>(v.cut.slices),
-      static_cast<float>(learned_code(v.family)),
-      static_cast<float>(v.cut.pingpong),
-      static_cast<float>(v.cut.pads),
-      static_cast<float>(v.cut.swaps),
-      static_cast<float>(v.cut.edges),
-      static_cast<float>(v.cut.shares_k),
-      log2f_of(dram_gbs(facts)),
-  };
-  std::copy(features, features + kKernelFeatures - kShapeFeatures, out + kShapeFeatures);
-}
-
-void torch_features(const Problem& p, const DeviceFacts& facts, double predicted_us, double best_us, float* out) {
-  float* at = out + kShapeFeatures;
-  *at++ = log2f_of(predicted_us);
-  *at++ = log2f_of(best_us / predicted_us);
-  const double padded_base = static_cast<double>(p.m) * static_cast<double>(p.n);
-  for (const auto& [bm, bn] : kTorchTiles) {
-    const Waves w = waves_of(p, facts, bm, bn, 1, 1, 1);
-    if (at == out + kShapeFeatures + 2) {
-      *at++ = log2f_of(w.waves);
-      *at++ = log2f_of(std::ceil(static_cast<double>(p.k) / 64));
-    }
-    *at++ = log2f_of(w.whole / w.waves * (w.tiles_m * bm * w.tiles_n * bn / padded_base));
-    *at++ = static_cast<float>(w.whole);
-  }
-  for (int tile : {0, 2, 3, 5}) {
-    const Waves w = waves_of(p, facts, kTorchTiles[tile][0], kTorchTiles[tile][1], 1, 1, 1);
-    *at++ = static_cast<float>(w.whole / w.waves);
-  }
-  *at = log2f_of(dram_gbs(facts));
-}
-
-double factor(const Forest& forest, const float* features) {
-  uint8_t index[kMostTrees];
-  index_trees(forest, features, index);
-  int sum = 0;
-  const signed char* leaf = forest.leaf;
-  const uint8_t* at = index;
-  for (const Forest::Run& run : runs_of(forest)) {
-    int of_run = 0;
-#pragma GCC unroll 8
-    for (int tree = 0; tree < run.trees; ++tree, leaf += size_t{1} << forest.depth) of_run += leaf[*at++];
-    sum += of_run * (1 << run.shift);
-  }
-  return result_of(forest, sum);
+/// Where a row's features are equal to 1, as those are that fill the last ones up, the logarithm is known.
+void plain_log2(const double* x, int count, float* out) {
+  for (int i = 0; i < count; ++i) out[i] = x[i] == 1 ? 0.0f : static_cast<float>(std::log2(x[i]));
 }
 
 void plain_factors(const Forest& forest, const float* shared, const Rows& rows, int count, double* out) {
@@ -525,16 +456,177 @@ void plain_factors(const Forest& forest, const float* shared, const Rows& rows, 
   }
 }
 
-#ifdef __x86_64__
+}  // namespace
+
+int learned_code(Family family) {
+  switch (family) {
+    case Family::kAdded: return 0;
+    case Family::kSm80Mma: return 1;
+    case Family::kSm90Wgmma: return 2;
+    case Family::kSkinny:
+    case Family::kSm90Skinny: return 3;
+    case Family::kGemv: return 5;
+    case Family::kBatchedMma: return 6;
+    case Family::kSm90Split: return 7;
+    case Family::kSimtSkinny: return 8;
+    case Family::kSm80Split: return 9;
+    case Family::kSimtGemv: return 10;
+    case Family::kTinyBatch: return 11;
+    case Family::kInt8: return 12;
+    case Family::kSm90SplitSkinny: return 13;
+  }
+  return -1;
+}
+
+void shape_features(const Problem& p, const Alignments& alignments, float* out) {
+  const double m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
+  const double batches = static_cast<double>(p.batches());
+  const bool a_k = p.a_major() == Major::kK, b_k = p.b_major() == Major::kK;
+  const auto stride = [](const Matrix& x) { return x.batch_stride[1] != 0 ? x.batch_stride[1] : x.batch_stride[0]; };
+  const double flops = 2 * m * n * k * batches, bytes = 2 * batches * (m * k + k * n + m * n);
+  constexpr int kCount = 11;
+  const double sizes[2 * kLogs] = {
+      m, n, k, batches, flops, bytes, flops / bytes, batches * m * k, batches * k * n, batches * m * n, std::min(m, n),
+      1, 1, 1, 1,       1};
+  float logs[2 * kLogs];
+  log2_of(sizes, 2 * kLogs, logs);
+  const float others[kShapeFeatures - kCount] = {
+      p.dtype == DType::kBF16 ? 1.0f : 0.0f,
+      a_k ? 0.0f : 1.0f,
+      b_k ? 1.0f : 0.0f,
+      pitch_bits(p.lda(), a_k ? p.m : p.k, stride(p.a), p.batches(), alignments.a),
+      pitch_bits(p.ldb(), b_k ? p.n : p.k, stride(p.b), p.batches(), alignments.b),
+      pitch_bits(p.d.row_stride, p.m, stride(p.d), p.batches(), alignments.d),
+      static_cast<float>(alignments.a),
+      static_cast<float>(alignments.b),
+      static_cast<float>(alignments.d),
+  };
+  std::copy(others, others + kShapeFeatures - kCount, std::copy(logs, logs + kCount, out));
+}
+
+void kernel_features(const Variant* const* kernels, const double* predicted_us, int count, const Problem& p,
+                     const DeviceFacts& facts, const float* shared, Rows* rows) {
+  const double m = static_cast<double>(p.m), n = static_cast<double>(p.n), batches = static_cast<double>(p.batches());
+  // The features that are logarithms, and what they are logarithms of.
+  constexpr int kOf[] = {0, 4, 6, 7, 8, 9, 10};
+  double sizes[std::size(kOf)][kRows];
+  float (&to)[kOwnFeatures][kRows] = rows->feature;
+  const int padded = (count + kLogs - 1) / kLogs * kLogs;
+  const double gbs[kLogs] = {dram_gbs(facts), 1, 1, 1, 1, 1, 1, 1};
+  float bandwidth[kLogs];
+  log2_of(gbs, kLogs, bandwidth);
+  for (int row = 0; row < count; ++row) {
+    const Variant& v = *kernels[row];
+    int bm = v.tile.bm, bn = v.tile.bn, cm = v.cut.cluster_m, cn = v.cut.cluster_n;
+    // The columns of its tile lie along the short side of the result.
+    const bool is_skinny = v.family == Family::kSkinny || v.family == Family::kSm90Skinny || v.family == Family::kGemv;
+    if (v.cut.swaps || (is_skinny && p.m <= p.n)) std::swap(bm, bn), std::swap(cm, cn);
+    const Waves w = waves_of(p, facts, bm, bn, cm, cn, v.cut.slices);
+    sizes[0][row] = predicted_us[row];
+    sizes[1][row] = w.waves;
+    sizes[2][row] = w.tiles_m * bm / m;
+    sizes[3][row] = w.tiles_n * bn / n;
+    sizes[4][row] = static_cast<double>(ceil_div(p.k, v.tile.bk)) / v.cut.slices;
+    sizes[5][row] = w.tiles_m * batches;
+    sizes[6][row] = w.tiles_n;
+    to[2][row] = static_cast<float>(w.part);
+    to[3][row] = static_cast<float>(w.whole);
+    to[5][row] = static_cast<float>(w.whole / w.waves);
+    const float of_kernel[] = {
+        static_cast<float>(v.tile.bm),       static_cast<float>(v.tile.bn),
+        static_cast<float>(v.tile.bk),       static_cast<float>(v.tile.stages),
+        static_cast<float>(v.cut.cluster_m), static_cast<float>(v.cut.cluster_n),
+        static_cast<float>(v.cut.slices),    static_cast<float>(learned_code(v.family)),
+        static_cast<float>(v.cut.pingpong),  static_cast<float>(v.cut.pads),
+        static_cast<float>(v.cut.swaps),     static_cast<float>(v.cut.edges),
+        static_cast<float>(v.cut.shares_k),  bandwidth[0],
+    };
+    static_assert(11 + std::size(of_kernel) == kOwnFeatures);
+    for (size_t f = 0; f < std::size(of_kernel); ++f) to[11 + f][row] = of_kernel[f];
+  }
+  for (size_t i = 0; i < std::size(kOf); ++i) {
+    std::fill(sizes[i] + count, sizes[i] + padded, 1.0);
+    log2_of(sizes[i], padded, to[kOf[i]]);
+  }
+  for (int row = 0; row < count; ++row) to[1][row] = shared[5] - to[0][row];
+}
+
+void torch_features(const Problem& p, const DeviceFacts& facts, double predicted_us, double best_us, float* out) {
+  constexpr int kTiles = sizeof(kTorchTiles) / sizeof(kTorchTiles[0]);
+  const double padded_base = static_cast<double>(p.m) * static_cast<double>(p.n);
+  Waves waves[kTiles];
+  double sizes[3 * kLogs] = {predicted_us, best_us / predicted_us, std::ceil(static_cast<double>(p.k) / 64),
+                             dram_gbs(facts)};
+  int count = 4;
+  for (int i = 0; i < kTiles; ++i) {
+    const auto& [bm, bn] = kTorchTiles[i];
+    const Waves& w = waves[i] = waves_of(p, facts, bm, bn, 1, 1, 1);
+    sizes[count++] = w.whole / w.waves * (w.tiles_m * bm * w.tiles_n * bn / padded_base);
+  }
+  sizes[count++] = waves[0].waves;
+  while (count < 3 * kLogs) sizes[count++] = 1;
+  float logs[3 * kLogs];
+  log2_of(sizes, 3 * kLogs, logs);
+  float* at = out + kShapeFeatures;
+  *at++ = logs[0];
+  *at++ = logs[1];
+  *at++ = logs[4 + kTiles];
+  *at++ = logs[2];
+  for (int i = 0; i < kTiles; ++i) {
+    *at++ = logs[4 + i];
+    *at++ = static_cast<float>(waves[i].whole);
+  }
+  for (int i : {0, 2, 3, 5}) *at++ = static_cast<float>(waves[i].whole / waves[i].waves);
+  *at = logs[3];
+}
+
+double factor(const Forest& forest, const float* features) {
+  uint8_t index[kMostTrees];
+  index_trees(kVectors, forest, features, index);
+  int sum = 0;
+  const signed char* leaf = forest.leaf;
+  const uint8_t* at = index;
+  for (const Forest::Run& run : runs_of(forest)) {
+    int of_run = 0;
+#pragma GCC unroll 8
+    for (int tree = 0; tree < run.trees; ++tree, leaf += size_t{1} << forest.depth) of_run += leaf[*at++];
+    sum += of_run * (1 << run.shift);
+  }
+  return result_of(forest, sum);
+}
 
 void factors(const Forest& forest, const float* shared, const Rows& rows, int count, double* out) {
-  (has_avx2 ? avx2_factors : plain_factors)(forest, shared, rows, count, out);
+  factors_by(kVectors, forest, shared, rows, count, out);
+}
+
+#ifdef __x86_64__
+
+const Vectors kVectors = [] {
+  if (__builtin_cpu_supports("avx2") == 0) return Vectors::kNone;
+  const bool has_avx512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi");
+  return has_avx512 ? Vectors::kVbmi : Vectors::kAvx2;
+}();
+
+void factors_by(Vectors vectors, const Forest& forest, const float* shared, const Rows& rows, int count, double* out) {
+  if (vectors == Vectors::kNone) return plain_factors(forest, shared, rows, count, out);
+  fast_factors(vectors, forest, shared, rows, count, out);
+}
+
+void log2_by(Vectors vectors, const double* x, int count, float* out) {
+  (vectors == Vectors::kVbmi ? vbmi_log2 : plain_log2)(x, count, out);
 }
 
 #else
 
-void factors(const Forest& forest, const float* shared, const Rows& rows, int count, double* out) {
+const Vectors kVectors = Vectors::kNone;
+
+void factors_by(Vectors, const Forest& forest, const float* shared, const Rows& rows, int count, double* out) {
   plain_factors(forest, shared, rows, count, out);
+}
+
+void log2_by(Vectors, const double* x, int count, float* out) {
+  plain_log2(x, count, out);
 }
 
 #endif

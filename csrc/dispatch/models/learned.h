@@ -66,10 +66,6 @@ constexpr int kDoubtFeatures = kTorchFeatures + 1;  // the last: log2 of torch's
 /// `alignments` are its own.
 void shape_features(const Problem& product, const Alignments& alignments, float* out);
 
-/// Appends the features of a kernel to those of the shape, which `out` has. `predicted_us` is the analytic prediction.
-void kernel_features(const Variant& v, const Problem& product, const DeviceFacts& facts, double predicted_us,
-                     float* out);
-
 /// Appends the features of torch to those of the shape, which `out` has. `predicted_us` is the analytic prediction for
 /// torch, and `best_us` the least corrected prediction for a kernel.
 void torch_features(const Problem& product, const DeviceFacts& facts, double predicted_us, double best_us, float* out);
@@ -88,14 +84,29 @@ struct Rows {
   alignas(32) float feature[kOwnFeatures][kRows];
 };
 
+/// Writes the own features of `count` kernels. `predicted_us` has their analytic predictions, and `shared` the features
+/// of the shape. Elements of rows beyond `count` have no meaning.
+void kernel_features(const Variant* const* kernels, const double* predicted_us, int count, const Problem& product,
+                     const DeviceFacts& facts, const float* shared, Rows* rows);
+
 /// The factor by which a forest whose features are all shared corrects the prediction with these features.
 double factor(const Forest& forest, const float* features);
 
 /// The factors for the first `count` kernels of `rows`, of a shape with these shared features.
 void factors(const Forest& forest, const float* shared, const Rows& rows, int count, double* out);
 
-/// The same without vector instructions that some CPUs lack.
-void plain_factors(const Forest& forest, const float* shared, const Rows& rows, int count, double* out);
+/// Vector instructions that a CPU may have, each with those before it: AVX2, which Haswell and Zen brought, and VBMI of
+/// AVX-512, which Ice Lake and Zen 4 brought. `kVectors` are those of this CPU.
+enum class Vectors { kNone, kAvx2, kVbmi };
+extern const Vectors kVectors;
+
+/// factors(), by the instructions of `vectors`, which the CPU must have. The results are the same, bit for bit.
+void factors_by(Vectors vectors, const Forest& forest, const float* shared, const Rows& rows, int count, double* out);
+
+/// Writes the logarithms of positive numbers as features have them. `count` must be a multiple of kLogs. Without VBMI
+/// they are those of std::log2, rounded to float. With it they may be the next float.
+constexpr int kLogs = 8;
+void log2_by(Vectors vectors, const double* x, int count, float* out);
 
 /// The forests of a chip, and the power of what `doubt` says that the margin over torch has (dispatch/estimates.cc).
 struct Learned {

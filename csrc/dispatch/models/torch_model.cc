@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 
 #include "core/ceil_div.h"
@@ -126,33 +127,41 @@ double stream_us(const Problem& p, const DeviceFacts& facts, double share) {
   return 2.6 + 1.4 * std::min(1.0, bytes / 16e6) + bytes / (dram_gbs(facts) * 1e3 * share);
 }
 
-/// The time of `tiles` tiles of `tile_us` each, with the number of splits of K that is the fastest.
-double sliced_us(const Problem& p, const DeviceFacts& facts, const Chip& chip, int64_t tiles, double tile_us,
+/// The time of `tiles` tiles of `tile_us` each, with the number of splits of K that is the fastest. Partial
+/// sums move at `bytes_per_us`.
+double sliced_us(const Problem& p, const DeviceFacts& facts, int64_t tiles, double tile_us, double bytes_per_us,
                  int most_splits = kMostSplits, int64_t least_k = kLeastSplitK) {
   const double results = static_cast<double>(p.m) * p.n * p.batches();
-  double best = std::numeric_limits<double>::infinity();
-  for (int splits = 1; splits <= most_splits; splits *= 2) {
+  double best = waves(tiles, facts) * (tile_us + kTileUs);
+  for (int splits = 2; splits <= most_splits; splits *= 2) {
     // With four waves the SMs are evenly loaded without split-K.
-    if (splits > 1 && (p.k < splits * least_k || tiles * splits > 4 * facts.sm_count)) break;
-    double us = waves(tiles * splits, facts) * (tile_us / splits + kTileUs);
-    if (splits > 1) us += kSplitUs + kSplitWeight * results * 4 * splits / (dram_gbs(facts) * 1e3 * kStreamShare);
-    best = std::min(best, us);
+    if (p.k < splits * least_k || tiles * splits > 4 * facts.sm_count) break;
+    const double us = waves(tiles * splits, facts) * (tile_us / splits + kTileUs);
+    best = std::min(best, us + (kSplitUs + kSplitWeight * results * 4 * splits / bytes_per_us));
   }
   return best;
 }
 
+/// The rate at which torch's kernels read and write memory, in bytes per microsecond.
+double stream_rate(const DeviceFacts& facts) {
+  return dram_gbs(facts) * 1e3 * kStreamShare;
+}
+
 double aligned_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) {
-  const double per_flop = us_per_flop(chip.peak_flops * kSustained, chip);
+  const double per_flop = us_per_flop(chip.peak_flops * kSustained, chip), bytes_per_us = stream_rate(facts);
   double best = std::numeric_limits<double>::infinity();
-  const auto consider = [&](int bm, int bn) {
+  const auto consider = [&](int bm, int bn, int64_t tiles) {
     const double area = static_cast<double>(bm) * bn, edge = area / (bm + bn);
     const double tile_us = 2.0 * area * static_cast<double>(p.k) * per_flop * (1 + kEdge / edge);
-    best = std::min(best, sliced_us(p, facts, chip, tile_count(p, bm, bn), tile_us));
+    best = std::min(best, sliced_us(p, facts, tiles, tile_us, bytes_per_us));
   };
+  int64_t across[std::size(kTileColumns)];
+  std::transform(std::begin(kTileColumns), std::end(kTileColumns), across, [&p](int bn) { return ceil_div(p.n, bn); });
   for (int bm : kTileRows) {
-    for (int bn : kTileColumns) consider(bm, bn);
+    const int64_t down = ceil_div(p.m, bm) * p.batches();
+    for (size_t i = 0; i < std::size(kTileColumns); ++i) consider(bm, kTileColumns[i], down * across[i]);
   }
-  consider(kTallTile[0], kTallTile[1]);
+  consider(kTallTile[0], kTallTile[1], tile_count(p, kTallTile[0], kTallTile[1]));
   return std::max(kStartUs + best, stream_us(p, facts, kStreamShare));
 }
 
@@ -173,7 +182,8 @@ double float32_us(const Problem& p, const DeviceFacts& facts, const Chip& chip) 
   for (int tile : {128, 64}) {
     const double tile_us = 2.0 * tile * tile * static_cast<double>(p.k) * per_flop;
     const int64_t tiles = tile_count(p, tile, tile);
-    best = std::min(best, sliced_us(p, facts, chip, tiles, tile_us, kMostFloatSplits, kLeastFloatSplitK));
+    const double us = sliced_us(p, facts, tiles, tile_us, stream_rate(facts), kMostFloatSplits, kLeastFloatSplitK);
+    best = std::min(best, us);
   }
   const double us = std::max(kStartUs + best, stream_us(p, facts, kStreamShare));
   if (p.k > kShortFloatK || std::min(p.m, p.n) < kLeastShortRows) return us;

@@ -3,8 +3,10 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <new>
 #include <tuple>
 
+#include "core/answers.h"
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
@@ -62,16 +64,43 @@ constexpr double kAddUs = 3.0;    // to add as many to a tile
 constexpr double kRoundedFactor = 1.12;
 constexpr double kEdgedUs = 3.0;  // Edged: rows of tiles begin inside of sectors; most of it at the end
 
+/// A problem on a device, with what the answers of all kernels about it have in common.
+struct Asked {
+  Asked(const Problem& p, const DeviceFacts& facts)
+      : p(p),
+        facts(facts),
+        chip(chip_of(facts.cc)),
+        stores(sm90_wgmma::stores_of(p)),
+        is_tma(sm90_wgmma::is_tma_a(p) && sm90_wgmma::is_tma_b(p)),
+        has_whole_lines(p.lda() % 64 == 0 && p.ldb() % 64 == 0),
+        memory_us(dram_bytes(p) / (dram_gbs(facts) * 1e3 * kReadShare)) {}
+
+  const Problem& p;
+  const DeviceFacts& facts;
+  const Chip& chip;
+  sm90_wgmma::Stores stores;
+  bool is_tma, has_whole_lines;
+  double memory_us;
+};
+
+/// The extents of D as the kernel computes it: exchanged if it computes the transpose.
+struct Extents {
+  Extents(const Problem& p, Form form) : m(form == Form::kSwapped ? p.n : p.m), n(form == Form::kSwapped ? p.m : p.n) {}
+
+  int64_t m, n;
+};
+
 /// Whether a kernel computes one triangle of C. Of an ordinary product a Symmetric kernel is predicted as if it
 /// computed all of it, like the kernel that it is made of: dispatch/estimates.cc compares the two times.
 bool computes_triangle(const Problem& p, const Line& line) {
   return line.mirrored > 0 && p.b_is_a_transposed;
 }
 /// The number of work tiles of C. A work tile is the output tiles of one cluster.
-int64_t cluster_tiles_of(const Problem& p, const Line& line) {
+int64_t cluster_tiles_of(const Problem& p, const Line& line, Form form = Form::kDirect) {
+  const Extents d(p, form);
   const int64_t tile_m = int64_t{line.tile.bm} * line.cm, tile_n = int64_t{line.tile.bn} * line.cn;
-  if (computes_triangle(p, line)) return tile::tiles_of_triangle(p.n, tile_m, tile_n) * p.batches();
-  return ceil_div(p.m, tile_m) * ceil_div(p.n, tile_n) * p.batches();
+  if (computes_triangle(p, line)) return tile::tiles_of_triangle(d.n, tile_m, tile_n) * p.batches();
+  return ceil_div(d.m, tile_m) * ceil_div(d.n, tile_n) * p.batches();
 }
 /// Stream-K: how the steps of K are distributed over the clusters.
 sm90_wgmma::Split split_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
@@ -79,8 +108,9 @@ sm90_wgmma::Split split_of(const Problem& p, const DeviceFacts& facts, const Lin
                               clusters_at_once(facts, line.cm * line.cn));
 }
 /// Edged: how the clusters share the tiles of C.
-sm90_wgmma::Edges edges_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  return sm90_wgmma::edges_of(ceil_div(p.m, int64_t{line.tile.bm} * line.cm), p.n,
+sm90_wgmma::Edges edges_of(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
+  const Extents d(p, form);
+  return sm90_wgmma::edges_of(ceil_div(d.m, int64_t{line.tile.bm} * line.cm), d.n,
                               std::max(1, facts.sm_count / line.cm), line.tile.bn, line.edge);
 }
 
@@ -107,14 +137,15 @@ size_t most_stream_k_bytes(const DeviceFacts& facts, const Line& line) {
 /// no registers to load it ahead (five products of 8 to 32 us on an H200). Where TMA stores D, the code for bias and
 /// relu is unrolled in every layout, and the code for other activations in the layout of linear layers. Every other
 /// epilogue is a loop over 32-column subtiles.
-double epilogue_factor(const Problem& p, const Tile& tile) {
+double epilogue_factor(const Asked& asked, const Tile& tile) {
+  const Problem& p = asked.p;
   if (p.c.data != nullptr) return tile.bm * tile.bn <= 128 * 128 ? kSmallTileC : kLargeTileC;
   const bool is_linear = p.a_major() == Major::kK && p.b_major() == Major::kK;
   const bool cheap = p.act == Activation::kNone || p.act == Activation::kRelu;
   const bool any = p.pre_activation != nullptr || p.out_dtype != p.dtype;
-  if (any || (!cheap && !(is_linear && sm90_wgmma::stores_by_tma(p)))) return 8;
+  if (any || (!cheap && !(is_linear && asked.stores.by_tma))) return 8;
   if (!cheap) return p.act == Activation::kGelu ? 3.5 : 2.5;
-  if (!sm90_wgmma::stores_by_tma(p)) return kCopyFactor;
+  if (!asked.stores.by_tma) return kCopyFactor;
   return p.act == Activation::kNone && p.bias == nullptr ? 1 : 1.5;
 }
 
@@ -122,15 +153,17 @@ double epilogue_factor(const Problem& p, const Tile& tile) {
 /// math, its bytes from L2, and its bytes into the SM's shared memory. The epilogue of a pingpong kernel runs under the
 /// main loop of the next tile, or, where K is short, the main loop under the epilogue. Compute and memory overlap, but
 /// not fully where both take about the same time. Stream-K takes as many waves as its k-tiles amount to, and the time
-/// to store and to add partial sums. `p` is the problem that the kernel computes: `given`, or its transpose.
-double gemm_us(const Problem& p, const Problem& given, const DeviceFacts& facts, const Line& line, Form form) {
-  const double epilogue = epilogue_factor(given, line.tile);  // D has the same layout, swapped or not
-  const bool whole_lines = form == Form::kPad || (p.lda() % 64 == 0 && p.ldb() % 64 == 0);
-  const Chip& chip = chip_of(facts.cc);
+/// to store and to add partial sums.
+double gemm_us(const Asked& asked, const Line& line, Form form) {
+  const Problem& p = asked.p;
+  const DeviceFacts& facts = asked.facts;
+  const Chip& chip = asked.chip;
+  const double epilogue = epilogue_factor(asked, line.tile);  // D has the same layout, swapped or not
+  const bool whole_lines = form == Form::kPad || asked.has_whole_lines;
   const Tile& t = line.tile;
   const double clk_per_us = chip.clock_ghz * 1e3;
   const int blocks = line.cm * line.cn * line.ck;
-  const int64_t tiles = cluster_tiles_of(p, line);
+  const int64_t tiles = cluster_tiles_of(p, line, form);
   const int64_t clusters = clusters_at_once(facts, blocks);
   double waves = static_cast<double>(ceil_div(tiles, clusters));
   const double steps = static_cast<double>(ceil_div(ceil_div(p.k, t.bk), line.ck));
@@ -147,7 +180,7 @@ double gemm_us(const Problem& p, const Problem& given, const DeviceFacts& facts,
     parts_us = area * (kLeaveUs + kAddUs * adds);
   }
   if (line.edge > 0) {
-    waves = edges_of(p, facts, line).turns - 1 + 2.0 * line.edge / t.bn;
+    waves = edges_of(p, facts, line, form).turns - 1 + 2.0 * line.edge / t.bn;
     parts_us = kEdgedUs;
   }
   const double loop_us = steps * std::max({math_clk, feed_clk, fill_clk}) / clk_per_us;
@@ -157,7 +190,7 @@ double gemm_us(const Problem& p, const Problem& given, const DeviceFacts& facts,
   if (line.pingpong) {
     compute_us = (waves - 1) * std::max(loop_us, (loop_us + store_us) / 2) + loop_us + store_us + parts_us;
   } else {
-    const bool defers = line.ck == 1 && epilogue < 8 && sm90_wgmma::stores_by_tma(given);
+    const bool defers = line.ck == 1 && epilogue < 8 && asked.stores.by_tma;
     compute_us = waves * (loop_us + (line.ck > 1 ? kReduceUs : 0.0)) +
                  store_us * (defers ? 1 + kRoundShare * std::max(0.0, waves - 1) : waves) + parts_us;
   }
@@ -165,17 +198,12 @@ double gemm_us(const Problem& p, const Problem& given, const DeviceFacts& facts,
     compute_us *= line.mirrored;
     if (p.b_major() == Major::kMN && t.bn % 64 != 0) compute_us *= kRoundedFactor;
   }
-  const double memory_us = dram_bytes(p) / (dram_gbs(facts) * 1e3 * kReadShare);
+  const double memory_us = asked.memory_us;
   const double longer = std::max(compute_us, memory_us), shorter = std::min(compute_us, memory_us);
   const double overlap = shorter / longer;
   return kStartUs + (blocks > 1 ? kClusterUs : 0.0) +
          longer * std::sqrt(std::sqrt(1 + overlap * overlap * overlap * overlap));
 }
-double gemm_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
-  if (form == Form::kSwapped) return gemm_us(sm90_wgmma::swapped_problem(p), p, facts, line, form);
-  return gemm_us(p, p, facts, line, form);
-}
-
 /// The time to move so many bytes in padding copies.
 double pad_us(double bytes, const DeviceFacts& facts) {
   return bytes / (kPadBandwidth * dram_gbs(facts) * 1e3);
@@ -209,7 +237,7 @@ tile::Slabs slabs_of(const Problem& p, const DeviceFacts& facts, const Line& lin
       .tile_m = int64_t{line.tile.bm} * line.cm,
       .tile_n = int64_t{line.tile.bn} * line.cn,
       .at_once = is_stream_k ? 1 : clusters_at_once(facts, line.cm * line.cn * line.ck),
-      .gemm_us = gemm_us(p, facts, line, Form::kPad),
+      .gemm_us = gemm_us(Asked(p, facts), line, Form::kPad),
       .us_per_byte = pad_us(2.0, facts),
       .launch_us = kStartUs + kPadUs + (is_stream_k ? kLeaveUs + kAddUs : 0),
   };
@@ -238,7 +266,9 @@ bool can_mirror(const Problem& p, const sm90_wgmma::Stores& stores, Reason* why)
   return true;
 }
 
-bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Reason* why) {
+bool eligible(const Asked& asked, const Line& line, Form form, Reason* why) {
+  const Problem& p = asked.p;
+  const DeviceFacts& facts = asked.facts;
   if (!is_built_for_sm90a(why)) return false;
   constexpr int64_t kMaxExtent = int64_t{1} << 30;
   if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
@@ -254,7 +284,7 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   if (line.ck > 1 && p.k < 2 * int64_t{line.ck} * line.tile.bk) {
     return refuse(why, "K = %lld is too short to split into %d slices", static_cast<long long>(p.k), line.ck);
   }
-  const sm90_wgmma::Stores stores = sm90_wgmma::stores_of(p);
+  const sm90_wgmma::Stores stores = asked.stores;
   if (line.mirrored > 0 && !can_mirror(p, stores, why)) return false;
   if (!line.stores_any && (p.c.data != nullptr || stores.finish == sm90_wgmma::Finish::kAny)) {
     return refuse(why,
@@ -274,15 +304,14 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
                   "shared memory",
                   line.tile.bn);
   }
-  const bool tma = sm90_wgmma::is_tma_a(p) && sm90_wgmma::is_tma_b(p);
-  if (form == Form::kPad && tma) return refuse(why, "%s", "A and B are aligned and need no padded copies");
-  if (form != Form::kPad && !tma) {
+  if (form == Form::kPad && asked.is_tma) return refuse(why, "%s", "A and B are aligned and need no padded copies");
+  if (form != Form::kPad && !asked.is_tma) {
     return refuse(why, "rows of A and B must be 16-byte aligned (got %d and %d) and must not overlap", alignment_a(p),
                   alignment_b(p));
   }
   if (line.edge > 0) {
     if (p.batches() > 1) return refuse(why, "%s", "does not support batches");
-    if (edges_of(form == Form::kSwapped ? sm90_wgmma::swapped_problem(p) : p, facts, line).columns == 0) {
+    if (edges_of(p, facts, line, form).columns == 0) {
       return refuse(why, "%s",
                     "no use for narrower tiles at the edge: they would take more waves than tiles of 256 columns");
     }
@@ -299,8 +328,10 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form
   return tile::fit_workspace(tile::any_slab_fits(p, limit, PaddedBytes(pads_of(p, line))), p, why);
 }
 
-double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
-  const double gemm = gemm_us(p, facts, line, form);
+double predict_us(const Asked& asked, const Line& line, Form form) {
+  const Problem& p = asked.p;
+  const DeviceFacts& facts = asked.facts;
+  const double gemm = gemm_us(asked, line, form);
   if (form != Form::kPad) return gemm;
   const PaddedBytes bytes(pads_of(p, line));
   const double copied = 2.0 * static_cast<double>(bytes.a(p) + bytes.b(p));
@@ -334,7 +365,7 @@ constexpr Line kLine = {
 template <class C, Form kForm>
 struct Functions {
   static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
-    return hgemm::eligible(p, facts, kLine<C>, kForm, why);
+    return hgemm::eligible(Asked(p, facts), kLine<C>, kForm, why);
   }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
     if (kForm != Form::kPad) return stream_k_bytes(p, facts, kLine<C>);
@@ -342,7 +373,7 @@ struct Functions {
     return partial_room(p, slabs, facts, kLine<C>) + slabs.workspace();
   }
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
-    return hgemm::predict_us(p, facts, kLine<C>, kForm);
+    return hgemm::predict_us(Asked(p, facts), kLine<C>, kForm);
   }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
     if constexpr (kForm != Form::kPad) {
@@ -428,10 +459,54 @@ constexpr auto variants_of(const sm90_wgmma::Kernel<C>&) {
   }
 }
 
+/// What the answers of a variant depend on beside the problem.
+struct Answering {
+  const Line* line;
+  Form form;
+};
+
+template <class C>
+constexpr auto answering_of(const sm90_wgmma::Kernel<C>&) {
+  if constexpr (C::kSwapped) {
+    return std::array{Answering{&kLine<C>, Form::kSwapped}};
+  } else if constexpr (C::kSymmetric) {
+    return std::array{Answering{&kLine<C>, Form::kDirect}};
+  } else {
+    return std::array{Answering{&kLine<C>, Form::kDirect}, Answering{&kLine<C>, Form::kPad}};
+  }
+}
+
 constexpr auto kVariants = variants_of_list(sm90_wgmma::kKernels, [](auto kernel) { return variants_of(kernel); });
+
+/// Of the variants of kVariants, in their order.
+constexpr auto kAnswering = [] {
+  std::array<Answering, kVariants.size()> all{};
+  size_t next = 0;
+  const auto append = [&](const auto& part) {
+    for (const Answering& answering : part) all[next++] = answering;
+  };
+  std::apply([&](const auto&... kernels) { (append(answering_of(kernels)), ...); }, sm90_wgmma::kKernels);
+  return all;
+}();
 
 }  // namespace
 
 const VariantList kSm90WgmmaVariants = kVariants;
+
+static_assert(sizeof(Asked) <= FamilyAnswers::kCommonBytes);
+
+const FamilyAnswers kSm90WgmmaAnswers = {
+    .prepare = [](const Problem& p, const DeviceFacts& facts, void* common) { new (common) Asked(p, facts); },
+    .eligible =
+        [](const void* common, int index) {
+          const Answering& of = kAnswering[static_cast<size_t>(index)];
+          return eligible(*static_cast<const Asked*>(common), *of.line, of.form, nullptr);
+        },
+    .predict_us =
+        [](const void* common, int index) {
+          const Answering& of = kAnswering[static_cast<size_t>(index)];
+          return predict_us(*static_cast<const Asked*>(common), *of.line, of.form);
+        },
+};
 
 }  // namespace hgemm

@@ -1,0 +1,21 @@
+// Several variants' answers about one problem.
+#pragma once
+
+#include "core/problem.h"
+
+namespace hgemm {
+
+/// What Variant::eligible and Variant::predict_us answer, for a family with many variants: what the answers about one
+/// problem have in common is computed once. `index` is that of the variant in the family's list.
+struct FamilyAnswers {
+  static constexpr int kCommonBytes = 128;
+
+  /// Writes what the answers have in common to `common`. It refers to the problem and the facts.
+  void (*prepare)(const Problem& problem, const DeviceFacts& facts, void* common);
+  bool (*eligible)(const void* common, int index);
+  double (*predict_us)(const void* common, int index);
+};
+
+extern const FamilyAnswers kSm90WgmmaAnswers;
+
+}  // namespace hgemm
