@@ -284,7 +284,6 @@ Knowledge table_lookup(const Problem& p, const DeviceFacts& facts, const Alignme
   // Entries are only of matmuls whose result has the operands' dtype.
   if (!gpu || p.out_dtype != p.dtype) return {};
   Place place{{p.batches(), p.m, p.n, p.k}, {}};
-  for (int i = 0; i < 4; ++i) place.log2[i] = std::log2(static_cast<float>(place.dims[i]));
   // float16 and bfloat16 run through the same instructions at the same rate, in cuBLAS too: where there are no times of
   // bfloat16, those of float16 apply.
   const DType dtypes[] = {p.dtype, DType::kF16};
@@ -302,7 +301,9 @@ Knowledge table_lookup(const Problem& p, const DeviceFacts& facts, const Alignme
       return {Knowledge::Kind::kExact, 1, dtypes[i], scratch};
     }
   }
-  for (int i = 0; i < count && nearby; ++i) {
+  if (!nearby) return {};
+  for (int i = 0; i < 4; ++i) place.log2[i] = std::log2(static_cast<float>(place.dims[i]));
+  for (int i = 0; i < count; ++i) {
     const int neighbours = groups[i] ? correct_by_neighbours(*groups[i], place, scratch) : 0;
     if (neighbours > 0) return {Knowledge::Kind::kNearby, neighbours, dtypes[i], scratch};
   }

@@ -71,7 +71,8 @@ struct Asked {
         facts(facts),
         chip(chip_of(facts.cc)),
         stores(sm90_wgmma::stores_of(p)),
-        is_tma(sm90_wgmma::is_tma_a(p) && sm90_wgmma::is_tma_b(p)),
+        is_tma_a(sm90_wgmma::is_tma_a(p)),
+        is_tma_b(sm90_wgmma::is_tma_b(p)),
         has_whole_lines(p.lda() % 64 == 0 && p.ldb() % 64 == 0),
         memory_us(dram_bytes(p) / (dram_gbs(facts) * 1e3 * kReadShare)) {}
 
@@ -79,7 +80,7 @@ struct Asked {
   const DeviceFacts& facts;
   const Chip& chip;
   sm90_wgmma::Stores stores;
-  bool is_tma, has_whole_lines;
+  bool is_tma_a, is_tma_b, has_whole_lines;
   double memory_us;
 };
 
@@ -116,8 +117,11 @@ sm90_wgmma::Edges edges_of(const Problem& p, const DeviceFacts& facts, const Lin
 
 /// The operands that the padding kernel copies. In the copy of B every tile starts on a 128-byte line of its own, if
 /// tiles would otherwise start inside of one.
+Pads pads_of(bool is_tma_a, bool is_tma_b, const Line& line) {
+  return {!is_tma_a, !is_tma_b, line.tile.bn % 32 == 0 ? 0 : line.tile.bn};
+}
 Pads pads_of(const Problem& p, const Line& line) {
-  return {!sm90_wgmma::is_tma_a(p), !sm90_wgmma::is_tma_b(p), line.tile.bn % 32 == 0 ? 0 : line.tile.bn};
+  return pads_of(sm90_wgmma::is_tma_a(p), sm90_wgmma::is_tma_b(p), line);
 }
 /// Stream-K: bytes of the partial sums and flags of so many clusters; 0 for other kernels.
 size_t stream_k_bytes(int64_t clusters, const Line& line) {
@@ -224,8 +228,7 @@ bool splits_every_slab(const Problem& p, const tile::Slabs& slabs, const DeviceF
 
 /// The slabs of the padded copies. They lie in the workspace behind the partial sums of stream-K. An edged kernel takes
 /// one slab only: it would cut the columns of each slab in a way of its own, or find nothing to cut.
-tile::Slabs slabs_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const PaddedBytes bytes(pads_of(p, line));
+tile::Slabs slabs_of(const Problem& p, const DeviceFacts& facts, const Line& line, const PaddedBytes& bytes) {
   const auto limit = static_cast<size_t>(p.most_workspace);
   const bool is_stream_k = line.partial_bytes > 0;
   const tile::Slabs whole = tile::one_slab(p, bytes);
@@ -243,6 +246,10 @@ tile::Slabs slabs_of(const Problem& p, const DeviceFacts& facts, const Line& lin
   };
   const tile::Slabs slabs = tile::slabs_of(p, limit - partial, cost, bytes);
   return is_stream_k && slabs.count > 0 && !splits_every_slab(p, slabs, facts, line) ? tile::Slabs{} : slabs;
+}
+
+tile::Slabs slabs_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  return slabs_of(p, facts, line, PaddedBytes(pads_of(p, line)));
 }
 
 /// Bytes of the workspace before the copies.
@@ -304,8 +311,9 @@ bool eligible(const Asked& asked, const Line& line, Form form, Reason* why) {
                   "shared memory",
                   line.tile.bn);
   }
-  if (form == Form::kPad && asked.is_tma) return refuse(why, "%s", "A and B are aligned and need no padded copies");
-  if (form != Form::kPad && !asked.is_tma) {
+  const bool is_tma = asked.is_tma_a && asked.is_tma_b;
+  if (form == Form::kPad && is_tma) return refuse(why, "%s", "A and B are aligned and need no padded copies");
+  if (form != Form::kPad && !is_tma) {
     return refuse(why, "rows of A and B must be 16-byte aligned (got %d and %d) and must not overlap", alignment_a(p),
                   alignment_b(p));
   }
@@ -323,9 +331,11 @@ bool eligible(const Asked& asked, const Line& line, Form form, Reason* why) {
     return refuse(why, "%s", "no use for stream-K: the tiles fill whole waves, or K is too short to split");
   }
   if (form != Form::kPad) return true;
-  if (line.edge > 0 || line.partial_bytes > 0) return tile::fit_workspace(slabs_of(p, facts, line), p, why);
+  const PaddedBytes bytes(pads_of(asked.is_tma_a, asked.is_tma_b, line));
+  if (line.edge > 0 || line.partial_bytes > 0) return tile::fit_workspace(slabs_of(p, facts, line, bytes), p, why);
   const auto limit = static_cast<size_t>(p.most_workspace);
-  return tile::fit_workspace(tile::any_slab_fits(p, limit, PaddedBytes(pads_of(p, line))), p, why);
+  return tile::one_slab(p, bytes).workspace() <= limit ||
+         tile::fit_workspace(tile::any_slab_fits(p, limit, bytes), p, why);
 }
 
 double predict_us(const Asked& asked, const Line& line, Form form) {
@@ -333,9 +343,9 @@ double predict_us(const Asked& asked, const Line& line, Form form) {
   const DeviceFacts& facts = asked.facts;
   const double gemm = gemm_us(asked, line, form);
   if (form != Form::kPad) return gemm;
-  const PaddedBytes bytes(pads_of(p, line));
+  const PaddedBytes bytes(pads_of(asked.is_tma_a, asked.is_tma_b, line));
   const double copied = 2.0 * static_cast<double>(bytes.a(p) + bytes.b(p));
-  return gemm + kPadUs + pad_us(copied, facts) + slabs_of(p, facts, line).extra_us;
+  return gemm + kPadUs + pad_us(copied, facts) + slabs_of(p, facts, line, bytes).extra_us;
 }
 
 template <class C>
