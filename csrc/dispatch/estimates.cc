@@ -35,9 +35,13 @@ size_t torch_slot() {
 }
 
 /// Whether the learned model was fitted to times of this kernel's family. It has none of batches of vectors, for which
-/// it takes batched_mma's time for a fourth too long.
+/// it takes batched_mma's time for a fourth too long. Of the kernels that are chosen for batch-invariant numerics alone
+/// it has no times: it corrects those that are like others, but not those of more rows than the rest of sm90_skinny
+/// takes, or with shares of four slices.
 bool is_learned(const Question& question, const Contender& contender) {
-  const Family family = variant(contender.id).family;
+  const Variant& v = variant(contender.id);
+  const Family family = v.family;
+  if (v.only_invariant && (family == Family::kSm90Skinny || v.sums == Sums::kFourSlices)) return false;
   if (family == Family::kBatchedMma && is_vector_batch(question.product)) return false;
   return learned_code(family) <= kLastLearnedCode;
 }

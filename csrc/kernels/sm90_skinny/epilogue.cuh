@@ -110,10 +110,11 @@ __device__ __forceinline__ void finish_pieces(const Params& p,
   // Not unrolled with the general epilogue, which is most of a kernel's code: there is one copy of it then.
   constexpr bool kGeneral = std::is_same_v<Sum, float> && !Traits::kGated && !kCommon;
   constexpr int kPieces = Traits::COLS / kCols, kUnroll = kGeneral ? 1 : kPieces;
+  const Place place = place_of<Traits>(p);
 #pragma unroll kUnroll
   for (int piece = 0; piece < kPieces; ++piece) {
     const int c0 = piece * kCols;
-    if (c0 >= p.cols) break;
+    if (c0 >= place.cols) break;
     Sum* const mine = patch + lane % 4 * 2 * kStride + lane / 4;
     tile::with_constant<0, kPieces>(piece, [&](auto which) {
 #pragma unroll
@@ -127,7 +128,7 @@ __device__ __forceinline__ void finish_pieces(const Params& p,
       }
     });
     __syncwarp();
-    if (row < rows && col < kCols && c0 + col < p.cols) {
+    if (row < rows && col < kCols && c0 + col < place.cols) {
       const Sum* const from = patch + col * kStride + row;
       Sum v[8];
 #pragma unroll
@@ -137,11 +138,12 @@ __device__ __forceinline__ void finish_pieces(const Params& p,
       } else if constexpr (Traits::kGated) {
         finish_gated<typename Traits::T>(p, v, c0 + col, row0 + row);
       } else {
-        const int of_d = swapped ? row0 + row : c0 + col, first = swapped ? c0 + col : row0 + row;
+        const int at_x = place.first + c0 + col;
+        const int of_d = swapped ? row0 + row : at_x, first = swapped ? at_x : row0 + row;
         if constexpr (kCommon) {
           tile::finish_common<typename Traits::T>(p.epilogue, offset, of_d, first, v);
         } else {  // one call for both directions
-          const int left = swapped ? p.cols - c0 - col : rows - row;
+          const int left = swapped ? place.cols - c0 - col : rows - row;
           tile::finish<typename Traits::T>(p.epilogue, offset, of_d, first, {0, min(left, 8)}, true, v);
         }
       }
@@ -180,7 +182,7 @@ __device__ __forceinline__ bool add_slices(const Params& p,
   using Sum = typename Traits::Sum;
   const int slice = blockIdx.y, lane = threadIdx.x % 32;
   constexpr int kGroups = Traits::kWarpCols / 8, kQuads = Traits::PARTS * kGroups;
-  const int cols = Traits::kColGroups == 1 ? p.cols : max(p.cols - first_col<Traits>(), 0);
+  const int all = place_of<Traits>(p).cols, cols = Traits::kColGroups == 1 ? all : max(all - first_col<Traits>(), 0);
   const int groups = (cols + 7) / 8;  // of eight rows of x; groups beyond x are not sent
   if (slice != owner) {
     const int mine = slice - (slice > owner);

@@ -1,6 +1,7 @@
 // GEMMs with a short side on Hopper (sm_90a), at the speed of reading the long operand once.
 //
 // W, the long operand, is on the M side of wgmma: D^T = W x^T. All rows of x, at most 64, are the N of the instruction.
+// Only a Tiled kernel (config.h) takes more, in tiles along the third dimension of the grid.
 // A block owns up to 64 rows of W for each of its warpgroups, and a slice of K. If there are more tiles than SMs, the
 // block is persistent and computes one tile after another. One thread keeps a ring of shared-memory stages full by TMA,
 // across the ends of tiles. The warpgroups multiply, and each warp stores its sums independently.
@@ -93,7 +94,8 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
 
   const int split = blockIdx.y;
   const int first = p.k_steps * split / p.splits, last = p.k_steps * (split + 1) / p.splits;
-  const int outer = blockIdx.z / p.batch_inner, inner = blockIdx.z - outer * p.batch_inner;
+  const Place place = place_of<Traits>(p);
+  const int outer = place.batch / p.batch_inner, inner = place.batch - outer * p.batch_inner;
   const int row_stride = gridDim.x * p.tile_rows;  // from one tile of the block to the next
   const Cursor begin{static_cast<int>(blockIdx.x) * p.tile_rows, first};
 
@@ -143,7 +145,8 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
     for (int j = 0; j < PANELS; ++j) {
       const int k = (at.step * PANELS + j) * 64, in = inner & p.x_batch[1], out = outer & p.x_batch[0];
       ptx::tma_load(ring + stage * stage_bytes + j * Stage::kPanelX, &p.x, full + 8 * stage,
-                    Stage::kKMajorX ? ptx::TmaCoord{k, 0, in, out} : ptx::TmaCoord{0, k >> p.x_shift, in, out});
+                    Stage::kKMajorX ? ptx::TmaCoord{k, place.first, in, out}
+                                    : ptx::TmaCoord{place.first, k >> p.x_shift, in, out});
     }
   };
 
@@ -184,7 +187,7 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
     }
     __syncwarp();
   } else {
-    const tile::BatchOffset offset = tile::batch_offset(p.epilogue, blockIdx.z);
+    const tile::BatchOffset offset = tile::batch_offset(p.epilogue, place.batch);
     const int group = warp / 4 / Traits::kColGroups, col_group = warp / 4 % Traits::kColGroups;
     const int first_row = (Traits::kColGroups == 1 ? warp : group * 4 + warp % 4) * Traits::kWarpRows;
     typename Traits::Sum acc[Traits::PARTS][Traits::kWarpCols / 2];
@@ -200,7 +203,8 @@ __global__ void __launch_bounds__(Traits::kThreads) kernel(const __grid_constant
           ptx::wgmma_fence();
 #pragma unroll
           for (int j = 0; j < PANELS; ++j) {
-            const uint64_t panel_of_w = ptx::wgmma_descriptor(w + j * panel_w, 64 * Stage::kLine, 8 * Stage::kLine);
+            const uint64_t panel_of_w = ptx::wgmma_descriptor<Stage::kLineW>(
+                w + j * panel_w, Traits::kNarrow ? 0 : 64 * Stage::kLine, 8 * Stage::kLineW);
             const uint64_t panel_of_x = ptx::wgmma_descriptor<Stage::kLineX>(
                 x + j * Stage::kPanelX, Stage::kKMajorX ? 0 : 8 * Stage::kLineX, 8 * Stage::kLineX);
 #pragma unroll

@@ -75,19 +75,28 @@ Status launch_traits(const Problem& p, const Schedule& s, const ShortSide& sides
   params.stages = Stage<Traits>::count(s.tile_rows);
   constexpr bool k_major = Traits::kMajor == Major::kK;
   constexpr int kDepth = Traits::kTransposes ? 2 : 1;  // k of W that are one k of the problem, a pair
-  if (const Status e =
-          Traits::kGated
-              ? gated_map(p, sides, s.tile_rows, &params.w)
-              : tile::operand_map(p, *sides.w, k_major ? sides.rows : kDepth * p.k, k_major ? p.k : sides.rows / kDepth,
-                                  sides.ldw, k_major ? s.tile_rows : kDepth * 64, &params.w, params.w_batch)) {
+  if (const Status e = Traits::kGated ? gated_map(p, sides, s.tile_rows, &params.w)
+                                      : tile::operand_map(p, *sides.w, k_major ? sides.rows : kDepth * p.k,
+                                                          k_major ? p.k : sides.rows / kDepth, sides.ldw,
+                                                          k_major ? s.tile_rows : kDepth * 64, &params.w,
+                                                          params.w_batch, Traits::kNarrow ? kNarrowRows : 64)) {
     return e;
   }
   if (const Status e = x_map<Traits>(p, sides, &params)) return e;
   static std::atomic<uint64_t> smem_allowed{0};
   auto* const k = kernel<Traits>;
   if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
-  const dim3 grid(s.blocks, s.splits, static_cast<unsigned>(p.batches()));
+  const dim3 grid(s.blocks, s.splits, static_cast<unsigned>(p.batches() * s.x_tiles));
   return enqueue_clusters(k, grid, Traits::kThreads, Traits::kSmemBytes, s.splits, true, stream, params);
+}
+
+/// Launches a kernel with kNarrowRows rows of an MN-major W in a tile.
+template <class Config, class T>
+Status launch_narrow(const Problem& p, const Schedule& s, const ShortSide& sides, Params& params, cudaStream_t stream) {
+  constexpr Major kMN = Major::kMN;
+  return sides.x_major == Major::kK
+             ? launch_traits<Traits<Config, T, kMN, Major::kK, false, true> >(p, s, sides, params, stream)
+             : launch_traits<Traits<Config, T, kMN, kMN, false, true> >(p, s, sides, params, stream);
 }
 
 template <class Config, class T>
@@ -96,9 +105,12 @@ Status launch_majors(const Problem& p, const Schedule& s, const ShortSide& sides
     return sides.w_major == Major::kK ? launch_traits<Traits<Config, T, Major::kK> >(p, s, sides, params, stream)
                                       : launch_traits<Traits<Config, T, Major::kMN> >(p, s, sides, params, stream);
   }
-  return sides.w_major == Major::kK
-             ? launch_traits<Traits<Config, T, Major::kK, Major::kMN> >(p, s, sides, params, stream)
-             : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, s, sides, params, stream);
+  if constexpr (Config::kTakesMnMajorX) {
+    return sides.w_major == Major::kK
+               ? launch_traits<Traits<Config, T, Major::kK, Major::kMN> >(p, s, sides, params, stream)
+               : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, s, sides, params, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 
 /// All parameters of a launch but the tensor maps, the stages and the gate.
@@ -108,6 +120,7 @@ Params params_of(const Problem& p, const Schedule& s, const ShortSide& sides) {
   params.batch_inner = static_cast<uint32_t>(p.batch[1]);
   params.rows = static_cast<int>(sides.rows);
   params.cols = static_cast<int>(sides.cols);
+  params.x_tiles = s.x_tiles;
   params.tile_rows = s.tile_rows;
   params.k_steps = static_cast<int>((p.k + Config::BK - 1) / Config::BK);
   params.splits = s.splits;
@@ -125,11 +138,19 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
   const ShortSide sides = short_side_of(p);
   Params params = params_of<Config>(p, s, sides);
-  if (p.gated) {
-    params.gate = p.act;
-    params.epilogue.act = Activation::kNone;
-    params.epilogue.n = p.n / 2;
-    return launch_traits<Traits<Config, T, Major::kK, Major::kK, true> >(p, s, sides, params, stream);
+  if constexpr (!Config::kTilesX) {
+    if (p.gated) {
+      params.gate = p.act;
+      params.epilogue.act = Activation::kNone;
+      params.epilogue.n = p.n / 2;
+      return launch_traits<Traits<Config, T, Major::kK, Major::kK, true> >(p, s, sides, params, stream);
+    }
+  }
+  if constexpr (Config::ROWS == 64 && Config::COLS > 8 && !Config::kTilesX) {
+    using Filling = std::conditional_t<Config::kHasDeep, Deep<Config>, Config>;
+    if (s.deep && sides.w_major == Major::kMN && s.tile_rows == kNarrowRows) {
+      return launch_narrow<Filling, T>(p, s, sides, params, stream);
+    }
   }
   if constexpr (Config::kHasDeep) {
     if (s.deep) return launch_majors<Deep<Config>, T>(p, s, sides, params, stream);

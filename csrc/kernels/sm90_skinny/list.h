@@ -7,6 +7,9 @@
 // exceptions: with 64 rows of x the ring would then have only three stages, and without slices of K a deep ring is
 // faster (Deep). Tiles of 128 rows read x half as often, which matters from COLS = 32 on. They need most of an SM's
 // shared memory.
+//
+// Tiled kernels have several tiles of x, for 65 rows and more in batch-invariant numerics. Tiles of 96 rows take a
+// K-major x only (Config::kTakesMnMajorX).
 #pragma once
 
 #include <tuple>
@@ -28,6 +31,8 @@ constexpr std::tuple kKernels{
     Kernel<Config<64, 64, 2, 196>>{.rate = 3950},
     Kernel<Config<128, 32, 2, 200>>{.rate = 4300},
     Kernel<Config<128, 64, 1, 200>>{.rate = 4100},
+    Kernel<Tiled<64, 64, 2, 196>>{.rate = 3950},
+    Kernel<Tiled<64, 96, 2, 200>>{.rate = 3950},
 };
 // clang-format on
 

@@ -13,7 +13,8 @@
 namespace hgemm::sm90_skinny {
 
 /// Everything that a kernel is compiled for.
-template <class Config_, class T_, Major kMajor_, Major kMajorX_ = Major::kK, bool kGated_ = false>
+template <class Config_, class T_, Major kMajor_, Major kMajorX_ = Major::kK, bool kGated_ = false,
+          bool kNarrow_ = false>
 struct Traits : Config_ {
   using T = T_;
   using Sum = typename ptx::Wgmma<T>::Sum;                      // float, or int32_t for int8 operands
@@ -21,6 +22,9 @@ struct Traits : Config_ {
   // D = act(x W1^T) * (x W2^T), where W1 and W2 are the upper and the lower half of W's rows. W and x are K-major, D is
   // not swapped, and there is no batch.
   static constexpr bool kGated = kGated_;
+  // Tiles have kNarrowRows rows of an MN-major W. wgmma reads these twice, since it takes 64.
+  static constexpr bool kNarrow = kNarrow_;
+  static_assert(!kNarrow || (kMajor == Major::kMN && Config_::kGroups == 1));
   // W is int8 and MN-major. wgmma takes it K-major alone, so warps transpose it on its way to registers.
   static constexpr bool kTransposes = std::is_same_v<T, ptx::Int8Pair> && kMajor == Major::kMN;
   static_assert(Config_::PARTS == (kTransposes ? 2 : 1), "a word has four rows: two of each part");
@@ -31,6 +35,7 @@ struct Params {
   int32_t w_batch[2], x_batch[2];  // outer, inner: 0 where a batch index does not move the operand, else ~0
   uint32_t batch_inner;
   int rows, cols;  // of W and of x
+  int x_tiles;     // Schedule::x_tiles
   int tile_rows;   // of W in a tile, a multiple of 8
   int k_steps, splits, stages;
   int x_shift;      // log2 of the number of lines of an MN-major x in a row of its tensor map
@@ -42,6 +47,19 @@ struct Params {
   tile::EpilogueParams epilogue;
 };
 
+/// The place of a block in the grid's third dimension: the matrix of the batch; the first row of x in the block's tile,
+/// and the number of rows from there on.
+struct Place {
+  int batch, first, cols;
+};
+template <class Traits>
+__device__ __forceinline__ Place place_of(const Params& p) {
+  if constexpr (!Traits::kTilesX) return {static_cast<int>(blockIdx.z), 0, p.cols};
+  const int batch = static_cast<int>(blockIdx.z) / p.x_tiles;
+  const int first = (static_cast<int>(blockIdx.z) - batch * p.x_tiles) * Traits::COLS;
+  return {batch, first, min(p.cols - first, Traits::COLS)};
+}
+
 constexpr int kGateRows = 4;  // rows of W1 and rows of W2 that alternate in a tile of a gated W
 
 /// The layout of a stage. First come x's panels: (COLS, 64 k) or, MN-major, (64 k, COLS). Then come W's panels: (tile
@@ -52,12 +70,13 @@ template <class Traits>
 struct Stage {
   static constexpr bool kKMajor = Traits::kMajor == Major::kK, kKMajorX = Traits::kMajorX == Major::kK;
   static constexpr int kLine = 128, kGroup = 64 * Traits::PARTS * kLine;
+  static constexpr int kLineW = Traits::kNarrow ? 2 * kNarrowRows : kLine;
   static constexpr int kPanelX = Traits::COLS * kLine, kLineX = kKMajorX ? kLine : 2 * Traits::COLS;
   // Bytes to the next 16 k, in a panel of W and of x.
-  static constexpr int kStepBytes = kKMajor ? 32 : 16 * kLine, kStepBytesX = kKMajorX ? 32 : 16 * kLineX;
+  static constexpr int kStepBytes = kKMajor ? 32 : 16 * kLineW, kStepBytesX = kKMajorX ? 32 : 16 * kLineX;
 
   static __host__ __device__ constexpr int panel_w(int tile_rows) {
-    return kKMajor ? tile_rows * kLine : Traits::kGroups * kGroup;
+    return kKMajor || Traits::kNarrow ? tile_rows * kLine : Traits::kGroups * kGroup;
   }
   static __host__ __device__ constexpr int bytes(int tile_rows) {
     return Traits::PANELS * (kPanelX + panel_w(tile_rows));

@@ -27,6 +27,7 @@ struct Line {
   int smem_bytes;
   double rate;
   int max_splits;
+  bool tiles_x, takes_mn_major_x;
 };
 
 // Measured on the H200.
@@ -39,17 +40,33 @@ constexpr double kBlockUs = 2.1;                               // a block that w
 constexpr int kPrefetch = 2;                                   // stages of W
 constexpr int64_t kLeastDeepRows = 16;                         // of a deep tile: tiles with fewer rows take as long
 constexpr int64_t kLongK = 6144;                               // from this K on blocks end at different times
+constexpr int kMostTiledCols = 512;                            // rows of x that a Tiled kernel takes
+// Tiled kernels, fitted to 430 timings of shapes at random: one block at a time, without and with slices; a further one
+// on the same SM; products of 128 k and 64 rows of x; GB/s that an SM, and all together, read from L2, in rows that
+// begin on 128-byte lines and in others.
+constexpr double kTiledFixedUs = 2.5, kTiledSumUs = 4.5, kTiledRoundUs = 3, kTiledStepUs = 0.17;
+constexpr double kTiledGbs = 110, kTiledSplitGbs = 85, kL2Gbs = 10500, kL2SplitGbs = 6000;
+
+/// True if all rows of W and x begin on 128-byte lines. L2 serves other rows more slowly.
+bool has_whole_lines(const ShortSide& sides) {
+  return sides.ldw % 64 == 0 && sides.ldx % 64 == 0;
+}
 
 /// The time that a block takes for 128 k of a tile.
-double step_us(const Line& line, int64_t tile_rows, bool deep) {
-  if (deep) return kDeepStepUs + kDeepStepColUs * std::max(line.tile.bn, 16);
+double step_us(const Problem& p, const Line& line, int64_t tile_rows, bool deep) {
+  if (deep) {
+    const int cols = std::max(line.tile.bn, 16);
+    const double us = kDeepStepUs + kDeepStepColUs * cols;
+    if (has_whole_lines(short_side_of(p))) return us;
+    return std::max(us, static_cast<double>(tile_rows + cols) * 128 * 2 / (kTiledSplitGbs * 1e3));
+  }
   return (kStepUs + kStepColUs * line.tile.bn) * static_cast<double>(std::max<int64_t>(tile_rows, 64)) / 64;
 }
 
 /// The time that `blocks` blocks at once take to read W in tiles of `tile_rows` rows, and to add up the slices.
 double read_us(const Problem& p, const DeviceFacts& facts, const Line& line, int64_t blocks, int64_t tile_rows,
                int splits, bool deep = false) {
-  const double block_gbs = static_cast<double>(tile_rows) * 128 * 2 / (step_us(line, tile_rows, deep) * 1e3);
+  const double block_gbs = static_cast<double>(tile_rows) * 128 * 2 / (step_us(p, line, tile_rows, deep) * 1e3);
   const double gbs = std::min(line.rate * dram_share(facts), static_cast<double>(blocks) * block_gbs);
   return dram_bytes(p) / (gbs * 1e3) + (splits > 1 ? kSumUs : 0.0);
 }
@@ -76,7 +93,39 @@ int splits_for(const Problem& p, const DeviceFacts& facts, const Line& line, int
   return best;
 }
 
+/// The number of clusters of a Tiled kernel that run at a time. Its blocks fill an SM each.
+int64_t tiled_at_once(const DeviceFacts& facts, int splits) {
+  return splits == 1 ? facts.sm_count : clusters_at_once(facts, splits);
+}
+
+/// The schedule of a Tiled kernel: as many tiles as keep half of the SMs busy, or as fill whole waves.
+Schedule tiled_schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const ShortSide sides = short_side_of(p);
+  const int splits = sums_in_slices(p) ? kSlices : 1;
+  const int64_t x_tiles = ceil_div(sides.cols, line.tile.bn), at_once = tiled_at_once(facts, splits);
+  const int64_t columns = x_tiles * p.batches();  // of tiles, each as high as W
+  int64_t tile_rows = line.tile.bm, tiles = ceil_div(sides.rows, tile_rows);
+  if (p.batches() == 1 && sides.w_major == Major::kK) {
+    const int64_t waves = ceil_div(tiles * columns, at_once);
+    const int64_t wanted = tiles * columns * 2 < at_once ? at_once / 2 : waves * at_once;
+    tile_rows = ceil_div(ceil_div(sides.rows, std::max<int64_t>(wanted / columns, 1)), 8) * 8;
+    tile_rows = std::clamp<int64_t>(tile_rows, kLeastDeepRows, line.tile.bm);
+    tiles = ceil_div(sides.rows, tile_rows);
+  }
+  const bool waves = tiles * columns > at_once;
+  return {
+      .tile_rows = static_cast<int>(tile_rows),
+      .splits = splits,
+      .blocks = static_cast<int>(waves && splits == 1 ? std::clamp<int64_t>(at_once / columns, 1, tiles) : tiles),
+      .x_tiles = static_cast<int>(x_tiles),
+      .deep = false,
+      .prefetch = p.batches() == 1 ? kPrefetch : 0,
+      .release = waves ? Release::kWithLastSums : Release::kWithLastLoads,
+  };
+}
+
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  if (line.tiles_x) return tiled_schedule(p, facts, line);
   const ShortSide sides = short_side_of(p);
   const bool k_major = sides.w_major == Major::kK;
   const int64_t steps = ceil_div(p.k, line.tile.bk), batches = p.batches();
@@ -91,6 +140,11 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
     const int64_t rows = sides.rows * splits * 2;
     tile_rows = std::clamp(ceil_div(ceil_div(rows, facts.sm_count), 8) * 8, kLeastDeepRows, tile_rows);
     tiles = ceil_div(sides.rows, tile_rows);
+  } else if (const int64_t narrow = ceil_div(sides.rows, sm90_skinny::kNarrowRows);
+             !is_fast && line.tile.bm == 64 && batches == 1 && !k_major &&
+             narrow <= (splits == 1 ? facts.sm_count / 2 : clusters_at_once(facts, splits))) {
+    tile_rows = sm90_skinny::kNarrowRows;
+    tiles = narrow;
   } else if (splits <= 2 && batches == 1 && k_major && tiles * splits * 2 >= facts.sm_count) {
     // Tiles with fewer rows fill the last wave, at the price of reading x more often.
     const int64_t wave = facts.sm_count / splits, waves = ceil_div(tiles, wave);
@@ -101,6 +155,7 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
       .tile_rows = static_cast<int>(tile_rows),
       .splits = splits,
       .blocks = static_cast<int>(tiles),
+      .x_tiles = 1,
       .deep = false,
       .prefetch = 0,
       .release = Release::kAtOnce,
@@ -133,7 +188,18 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
 bool eligible(const Problem& p, const Line& line, Reason* why) {
   if (!is_built_for_sm90a(why)) return false;
   const ShortSide sides = short_side_of(p);
-  if (!has_short_side(p, line.tile.bn, 30, why)) return false;
+  if (!has_short_side(p, line.tiles_x ? kMostTiledCols : line.tile.bn, 30, why)) return false;
+  if (line.tiles_x && sides.cols <= 64) {
+    return refuse(why, "M and N must be more than 64, got %lld and %lld", static_cast<long long>(p.m),
+                  static_cast<long long>(p.n));
+  }
+  constexpr int64_t kMaxGridZ = 65535;
+  if (line.tiles_x && ceil_div(sides.cols, line.tile.bn) * p.batches() > kMaxGridZ) {
+    return refuse(why, "the batch has too many matrices, %lld", static_cast<long long>(p.batches()));
+  }
+  if (!line.takes_mn_major_x && sides.x_major != Major::kK) {
+    return refuse(why, "the smaller operand must be contiguous along K: tiles have %d of its rows", line.tile.bn);
+  }
   if (sums_in_slices(p) && line.max_splits < kSlices) {
     return refuse(why, "batch-invariant sums have %d slices of K here, the kernel takes at most %d", kSlices,
                   line.max_splits);
@@ -161,18 +227,37 @@ bool gates(const Problem& p) {
          p.pre_activation == nullptr && p.alpha == 1.0f;
 }
 
+/// The predicted time of a Tiled kernel: the longest of its tiles' products one after the other, their bytes from L2 to
+/// an SM, and all bytes from L2 and from memory. L2 serves rows that begin inside of 128-byte lines more slowly.
+double tiled_us(const Problem& p, const DeviceFacts& facts, const Line& line, const Schedule& s) {
+  const ShortSide sides = short_side_of(p);
+  const bool whole_lines = has_whole_lines(sides);
+  const int64_t tiles = ceil_div(sides.rows, s.tile_rows) * s.x_tiles * p.batches();
+  const double rounds = static_cast<double>(ceil_div(tiles, tiled_at_once(facts, s.splits)));
+  const double steps = static_cast<double>(ceil_div(ceil_div(p.k, 128), s.splits));
+  const double step_bytes = static_cast<double>(s.tile_rows + line.tile.bn) * 128 * 2;
+  const double step_us = std::max(step_bytes / ((whole_lines ? kTiledGbs : kTiledSplitGbs) * 1e3),
+                                  kTiledStepUs * std::max(line.tile.bn, 64) / 64);
+  const double l2_us =
+      static_cast<double>(tiles * s.splits) * steps * step_bytes / ((whole_lines ? kL2Gbs : kL2SplitGbs) * 1e3);
+  const double memory_us = dram_bytes(p) / (line.rate * dram_share(facts) * 1e3);
+  return (s.splits > 1 ? kTiledSumUs : kTiledFixedUs) + (rounds - 1) * kTiledRoundUs +
+         std::max({rounds * steps * step_us, l2_us, memory_us});
+}
+
 /// The predicted time: the bytes at the kernel's rate, or at a lower rate if too few blocks or too short slices load
 /// them. If not all blocks fit the device at a time, it is at least the time that an SM takes for its blocks, one after
 /// the other.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
+  if (line.tiles_x) return tiled_us(p, facts, line, s);
   const int64_t blocks = int64_t{s.blocks} * s.splits * p.batches();
   const double us =
       kFixedUs + kFixedColUs * line.tile.bn + read_us(p, facts, line, blocks, s.tile_rows, s.splits, s.deep);
   const int64_t rounds = ceil_div(blocks, int64_t{facts.sm_count} * (s.deep ? 1 : resident(facts, line)));
   if (rounds == 1) return us;
   const double steps = static_cast<double>(ceil_div(ceil_div(p.k, 128), s.splits));
-  return std::max(us, static_cast<double>(rounds) * (kBlockUs + steps * step_us(line, s.tile_rows, s.deep)));
+  return std::max(us, static_cast<double>(rounds) * (kBlockUs + steps * step_us(p, line, s.tile_rows, s.deep)));
 }
 
 template <class C>
@@ -186,6 +271,8 @@ constexpr Line line_of(double rate) {
       .smem_bytes = C::kSmemBytes,
       .rate = rate,
       .max_splits = C::kMaxSplits,
+      .tiles_x = C::kTilesX,
+      .takes_mn_major_x = C::kTakesMnMajorX,
   };
 }
 
@@ -209,15 +296,16 @@ using Functions =
     ScheduledFunctions<kLine<C>, eligible, predict_us, schedule, &launch<C, DType::kF16>, &launch<C, DType::kBF16>>;
 
 template <class C>
-constexpr Name kName = name_of("skinny_wgmma_", C::ROWS, "x", C::COLS);
+constexpr Name kName = name_of("skinny_wgmma_", C::ROWS, "x", C::COLS, C::kTilesX ? "_tiled" : "");
 
 template <class C>
 constexpr auto variants_of(const sm90_skinny::Kernel<C>&) {
   Variant v = variant_of<Functions<C>>(kName<C>, Family::kSm90Skinny, kHalfTypes, kLine<C>);
   v.min_cc = kHopper;
   v.max_cc = kHopper;
-  v.gates = gates;
+  if (!C::kTilesX) v.gates = gates;
   v.sums = Sums::kInOrder;
+  v.only_invariant = C::kTilesX;
   v.also_four_slices = kLine<C>.max_splits >= kSlices;
   return std::array{v};
 }
