@@ -57,7 +57,15 @@ EDGED_SHAPES = [(24, 17000, 72, ("NT", "TT")), (17000, 24, 520, ("NN",)), (24, 1
 # Rows of x and K, for x @ x.T and x.T @ x: one tile, and some on both sides of the diagonal.
 SYMMETRIC_SHAPES = [(24, 72), (280, 88), (152, 520), (519, 45)]
 # M, N, K and layout, for kernels that sum in slices of K with batch-invariant numerics (csrc/core/slices.h).
-SLICED_SHAPES = [(24, 40, 3080, "NT"), (7, 37, 3079, "NT"), (7, 37, 3079, "NN")]
+SLICED_SHAPES = [
+    (24, 40, 3080, "NT"),
+    (24, 40, 3080, "NN"),
+    (7, 37, 3079, "NT"),
+    (7, 37, 3079, "NN"),
+    (152, 136, 3080, "NT"),
+    (152, 136, 3080, "NN"),
+    (152, 136, 3080, "TT"),
+]
 # Batch, M, N, K and layout. Odd matrices end in the middle of a word, one of them where its allocation does; H: the
 # rows of a matrix lie between those of the others.
 BATCHES = [
@@ -113,7 +121,8 @@ def problems(variant: VariantInfo) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Every shape in its layouts, the kernel's dtypes in turn."""
     real = [dtype for dtype in variant.dtypes if not dtype.is_complex]
     dtypes = itertools.cycle(real)
-    more = STREAM_K_SHAPES if "_streamk" in variant.name else EDGED_SHAPES if "_edged" in variant.name else []
+    shares_k = "_streamk" in variant.name or "_sliced" in variant.name
+    more = STREAM_K_SHAPES if shares_k else EDGED_SHAPES if "_edged" in variant.name else []
     for m, n, k, layouts in SHAPES + more:
         for layout, dtype in zip(layouts, dtypes):  # noqa: B905 (dtypes never ends)
             a, b = operand(m, k, layout[0] == "T", dtype), operand(k, n, layout[1] == "T", dtype)

@@ -59,10 +59,13 @@ CHECK = r"""
 
 using namespace hgemm::sm90_wgmma;
 
-int launches = 0, split_launches = 0, in_three = 0;
+int launches = 0, split_launches = 0, in_three = 0, in_four = 0;
 
+// kCutsSlices: tiles are cut between slices of K alone.
+template <bool kCutsSlices>
 void check(uint32_t units, uint32_t steps, uint32_t clusters) {
-  const Split split = split_of(units, steps, clusters);
+  const Split split = kCutsSlices ? split_in_slices(units, steps, clusters) : split_of(units, steps, clusters);
+  const uint32_t least = kCutsSlices ? 1 : kSplitSteps;
   const auto require = [&](bool ok, const char* what) {
     if (ok) return;
     std::printf("%u units of %u steps, %u clusters: %s\n", units, steps, clusters, what);
@@ -77,11 +80,11 @@ void check(uint32_t units, uint32_t steps, uint32_t clusters) {
   std::vector<Piece> left(split.clusters);               // what a cluster leaves, in its first turn
   std::vector<bool> used(split.clusters);
   for (uint32_t c = 0; c < split.clusters; ++c) {
-    const Share share = share_of(split, steps, c);
+    const Share share = share_of<kCutsSlices>(split, steps, c);
     for (uint32_t turn = 0; turn < share.pieces; ++turn) {
-      const Piece piece = piece_of(split, steps, c, share.first, share.last, turn);
+      const Piece piece = piece_of<kCutsSlices>(split, steps, c, share.first, share.last, turn);
       require(piece.unit < split.units && piece.k_first < piece.k_last && piece.k_last <= steps, "no such steps");
-      require(piece.k_last - piece.k_first >= kSplitSteps, "a part is too short for what is stored under it");
+      require(piece.k_last - piece.k_first >= least, "a part is too short for what is stored under it");
       for (uint32_t k = piece.k_first; k < piece.k_last; ++k) ++done[uint64_t{piece.unit} * steps + k];
       const bool ends = piece.k_last == steps;
       require(ends == (turn >= share.partials), "a part is left in another turn than the first");
@@ -92,7 +95,7 @@ void check(uint32_t units, uint32_t steps, uint32_t clusters) {
       uint32_t begins = piece.k_first;
       for (uint32_t h = 1; h <= piece.helpers; ++h) {
         require(h <= c, "a wait for a cluster that does not exist");
-        const Share theirs = share_of(split, steps, c - h);
+        const Share theirs = share_of<kCutsSlices>(split, steps, c - h);
         require(theirs.partials == 1 && left[c - h].unit == piece.unit, "a wait for what nobody leaves");
         require(left[c - h].k_last == begins, "parts do not join");
         require(!used[c - h], "a part is added twice");
@@ -100,32 +103,55 @@ void check(uint32_t units, uint32_t steps, uint32_t clusters) {
         begins = left[c - h].k_first;
       }
       require(!ends || begins == 0, "a tile lacks its first steps");
-      in_three += piece.helpers > 1;
+      if (kCutsSlices) {
+        const auto slice_at = [&](uint32_t k) {
+          for (uint32_t slice = 0; slice <= hgemm::kSlices; ++slice) {
+            if (slice_begin(steps, slice) == k) return slice;
+          }
+          require(false, "a tile is cut inside of a slice");
+          return 0u;
+        };
+        const uint32_t first = slice_at(piece.k_first), last = slice_at(piece.k_last);
+        // Sums of several slices that lack the first ones cannot be added to those.
+        require(ends || first == 0 || last == first + 1, "a part has several slices, but not the first ones");
+        require(piece.helpers <= 1 || last == first + 1, "partial sums would be added to those of two slices");
+        const uint32_t at = partials_at(steps, piece.k_first);
+        const uint32_t second = slice_begin(steps, first + 2 < hgemm::kSlices ? first + 2 : hgemm::kSlices);
+        require(piece.helpers == 0 || at == second, "partial sums are not added behind the second slice");
+        require(first > 0 || at == steps, "a wait for partial sums of nobody");
+        in_four += piece.helpers == 3;
+      } else {
+        in_three += piece.helpers > 1;
+      }
     }
   }
   for (int times : done) require(times == 1, "a step is left out or done twice");
   for (uint32_t c = 0; c < split.clusters; ++c) {
-    require(used[c] == (share_of(split, steps, c).partials == 1), "a part is never added: its flag stays");
+    require(used[c] == (share_of<kCutsSlices>(split, steps, c).partials == 1), "a part is never added: its flag stays");
   }
 }
 
 int main() {
   for (uint32_t clusters : {1, 2, 3, 7, 16, 57, 66, 132}) {
     for (uint32_t steps : {1, 15, 16, 17, 18, 23, 31, 64, 65, 100, 224}) {
-      for (uint32_t units = 1; units <= 3 * clusters + 2; ++units) check(units, steps, clusters);
+      for (uint32_t units = 1; units <= 3 * clusters + 2; ++units) {
+        check<false>(units, steps, clusters);
+        check<true>(units, steps, clusters);
+      }
     }
   }
-  check(65 * 1000 + 1, 65, 66);
-  check(3, 100000, 66);
-  std::printf("%d %d %d\n", launches, split_launches, in_three);
+  check<false>(65 * 1000 + 1, 65, 66);
+  check<false>(3, 100000, 66);
+  check<true>(65 * 1000 + 1, 65, 66);
+  std::printf("%d %d %d %d\n", launches, split_launches, in_three, in_four);
 }
 """
 
 
 @needs_compiler
 def test_every_step_is_done_once_and_waits_are_for_first_turns_of_clusters_before(tmp_path: Path) -> None:
-    launches, split, in_three = counts(CHECK, tmp_path)
-    assert launches > split > launches / 2 and in_three > 1000
+    launches, split, in_three, in_four = counts(CHECK, tmp_path)
+    assert launches > split > launches / 2 and in_three > 1000 and in_four > 1000
 
 
 # ---- the choice ----------------------------------------------------------------------------------

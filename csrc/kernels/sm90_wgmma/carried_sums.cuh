@@ -14,22 +14,22 @@ struct CarriedSums {
 
 template <class Traits>
 struct CarriedSums<Traits, true> {
-  float sums[Traits::BN / 2];
+  Accumulators<Traits> sums;
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (float& sum : sums) sum = -0.0f;  // keeps the sign of a zero
+    for (float& sum : sums[0]) sum = -0.0f;  // keeps the sign of a zero
   }
   /// Adds the accumulators, of which no wgmma is in flight, to the sums.
   __device__ __forceinline__ void carry(const Accumulators<Traits>& acc) {
 #pragma unroll
-    for (int i = 0; i < Traits::BN / 2; ++i) sums[i] += acc[0][i];
+    for (int i = 0; i < Traits::BN / 2; ++i) sums[0][i] += acc[0][i];
   }
   /// Replaces the accumulators by the sums over all of K.
   __device__ __forceinline__ void finish(Accumulators<Traits>& acc) {
     carry(acc);
 #pragma unroll
-    for (int i = 0; i < Traits::BN / 2; ++i) acc[0][i] = sums[i];
+    for (int i = 0; i < Traits::BN / 2; ++i) acc[0][i] = sums[0][i];
   }
 };
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/problem.h"
-#include "core/slices.h"
 #include "kernels/sm90_wgmma/stream_k.h"
 
 namespace hgemm::sm90_wgmma {
@@ -16,9 +15,6 @@ enum class Consumers {
   kPingpong,     // each computes whole tiles: one is in its epilogue while the other multiplies
   kCooperative,  // each computes half of the rows of every tile
 };
-
-/// The k-tiles between two k at which a slice of K may begin.
-constexpr int kSliceTiles = kSliceK / 64;
 
 /// The compile-time parameters of a kernel: how the consumers share the work, the output tile of a block, the number of
 /// pipeline stages, and the shape of the cluster. `kSwapped_`: see SwapAB.
@@ -45,7 +41,7 @@ struct Config {
   // True if the stores of a tile may be deferred into the main loop of the next tile.
   static constexpr bool kDefers = !kPingpong && CK == 1;
   static constexpr int kEpilogueTiles = kHalves / 2;
-  static constexpr bool kStreamK = false, kEdged = false, kGrouped = false, kGroupsK = false;
+  static constexpr bool kStreamK = false, kCutsSlices = false, kEdged = false, kGrouped = false, kGroupsK = false;
   static constexpr bool kSymmetric = false, kCarries = false, kSwapped = kSwapped_, kIsInt8 = false;
   static constexpr int kEdge = 128;  // columns of a residue tile (Edged)
   static constexpr int kWarpgroupThreads = 128;
@@ -109,10 +105,11 @@ struct Edged : Base {
   static_assert(kStageBytes >= Base::kStageBytes && kSmemBytes <= Base::kMaxSmemBytes);
 };
 
-/// A Config whose kernel splits some work tiles along K between clusters (stream-K).
+/// A Config whose kernel splits some work tiles along K between clusters (stream-K). Of a Carried one: between slices
+/// of K. Its sums are always those of four slices.
 template <class Base>
 struct StreamK : Base {
-  static constexpr bool kStreamK = true;
+  static constexpr bool kStreamK = true, kCutsSlices = Base::kCarries;
   static constexpr int kReaders = Base::kTileThreads;
   // Threads of the named barrier that follows the stores of partial sums: the consumers of the tile, and the warp that
   // sets the flag.
@@ -141,14 +138,14 @@ struct Symmetric : Base {
 
 /// A Config whose kernel adds its accumulators to sums in float32 registers and starts again from zero: for float32
 /// results every kCarriedK k (Sums::kCarried), for 16-bit results of four slices of K at the end of each of them
-/// (Sums::kFourSlices), and for other 16-bit results every kCarriedK k as well, where a caller names the kernel. It has
-/// the general epilogue only.
+/// (Sums::kFourSlices), and for other 16-bit results every kCarriedK k as well, where a caller names the kernel. Where
+/// the kernel has the general epilogue, it has no other code but that for D = alpha * A @ B.
 template <class Base>
 struct Carried : Base {
   static constexpr bool kCarries = true, kDefers = false;
   static constexpr int kCarrySteps = kCarriedK / Base::BK;
   static_assert(kCarrySteps == kSliceTiles);
-  static_assert(kCarriedK % Base::BK == 0 && Base::kStoresAny && Base::CK == 1);
+  static_assert(kCarriedK % Base::BK == 0 && Base::CK == 1);
   static_assert(Base::WM == 64 && Base::BN <= 192, "the accumulators and the sums must fit the registers");
 };
 

@@ -98,7 +98,12 @@ class Epilogue {
     if constexpr (Traits::kSwapped || Traits::kGrouped || Traits::kGroupsK) {
       return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
     }
-    if constexpr (Traits::kCarries) return store_any(acc, row0, work);  // made for float32 results
+    if constexpr (Traits::kCarries && Traits::kStoresAny) {  // for float32 results, and all others but plain ones
+      if (p_.store_tma && p_.finish == Finish::kScale) {
+        return store_unrolled<false, Activation::kNone>(acc, row0, work, defer);
+      }
+      return store_any(acc, row0, work);
+    }
     if constexpr (Traits::kCopies) {
       // The choice between TMA and copies is made once a tile. Made for each epilogue tile, it would jump over the code
       // of the other way every time.

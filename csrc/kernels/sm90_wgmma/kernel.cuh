@@ -60,7 +60,8 @@
 //     for each tile:
 //       for each k-tile: wait empty; announce the bytes on full; start the TMA loads
 //       stream-K, for each cluster that left partial sums of the tile: wait for its flag;
-//                        load the sums through the ring, with the same two barriers
+//                        load the sums through the ring, with the same two barriers (kCutsSlices: before the k-tile
+//                        partials_at())
 //     in a cluster along M or N: wait until every stage is empty
 //   warp 9, if the block leaves partial sums (stream-K)
 //     wait kPartialsWritten; set the flag of the block's partial sums
@@ -149,11 +150,19 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     ptx::release_registers<24>();
     if (warp == kConsumerWarps && lane == 0) {  // not ptx::elect_one(): slower here (NOTES.md)
       for (uint32_t turn = 0; tiles.has(turn); ++turn) {
-        const Work work = tiles.work(turn);
+        Work work = tiles.work(turn);
         for (int kt = work.k_first; kt < work.k_last; ++kt, ring.advance()) {
+          if constexpr (Traits::kCutsSlices) {
+            if (kt == partials_at(p.k_tiles, work.k_first)) {
+              PartialSums<Traits>::load(p, work, smem, ring);
+              work = tiles.work(turn);  // there are no registers to keep it meanwhile
+            }
+          }
           load_step<Traits>(p, smem, ring, work, kt, turn == 0 && kt == work.k_first);
         }
-        PartialSums<Traits>::load(p, work, smem, ring);
+        if (!Traits::kCutsSlices || work.k_last == partials_at(p.k_tiles, work.k_first)) {
+          PartialSums<Traits>::load(p, work, smem, ring);
+        }
       }
       StageSharing<Traits>::outlive(smem, ring);
     }
@@ -177,12 +186,12 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       if constexpr (!Traits::kIsInt8) epilogue.prefetch_c(work.m0 + row_in_tile + warp % 4 * 16, work);
       main_loop.run(acc, work, turn, epilogue);
       if (work.helpers == 0 && !rehearses) turns.hand_over(turn);
-      main_loop.finish(acc, !rehearses);
+      main_loop.finish(acc, work, !rehearses);
       if (turn < tiles.partials()) {
         PartialSums<Traits>::leave(p, acc);
         continue;
       }
-      PartialSums<Traits>::add(acc, work, smem, ring, main_loop);
+      if constexpr (!Traits::kCutsSlices) PartialSums<Traits>::add(acc, work, smem, ring, main_loop);
       if (work.helpers > 0) turns.hand_over(turn);
       const int row0 = work.m0 + row_in_tile + warp % 4 * 16;
       turns.before_last_epilogue(p, turn, rehearses, smem, warp, epilogue);
@@ -193,7 +202,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
         const Work work = tiles.work(turn);
         EdgeAccumulators edge;
         main_loop.run(edge, work, turn, epilogue);
-        main_loop.finish(edge, true);
+        main_loop.finish(edge, work, true);
         epilogue.store(edge, work.m0 + 2 * row_in_tile + warp % 4 * 16, work, false);
       }
     }

@@ -108,7 +108,8 @@ ParamsOf<Config> params_of(const Problem& p, const DeviceFacts& facts, const Sto
   params.pitch_b = p.b_tile == 0 ? Config::BN : pitch_of(Config::BN);
   params.c_pairs = params.epilogue.wide_c && p.n % 2 == 0;
   if constexpr (Config::kStreamK) {
-    params.split = split_of(params.units, params.k_tiles, max_clusters);
+    params.split = Config::kCutsSlices ? split_in_slices(params.units, params.k_tiles, max_clusters)
+                                       : split_of(params.units, params.k_tiles, max_clusters);
     params.partials = static_cast<unsigned char*>(workspace);
     params.flags = reinterpret_cast<uint64_t*>(params.partials + size_t{params.split.clusters} * Config::kCluster *
                                                                      Config::kPartialBytes);
@@ -119,7 +120,7 @@ ParamsOf<Config> params_of(const Problem& p, const DeviceFacts& facts, const Sto
     params.raster = tile::raster_of(units_m, params.edges.columns, kPanel);
     params.edge_rows = FastDivisor(params.edges.rows);
   }
-  if constexpr (Config::kCarries) params.in_slices = sums_in_slices(p);
+  if constexpr (Config::kCarries && !Config::kStreamK) params.in_slices = sums_in_slices(p);
   if constexpr (Config::kSymmetric) {
     params.triangle = tile::triangle_of(p.n, Config::BM * Config::CM, Config::BN * Config::CN, kPanel);
     params.units = params.triangle.per_batch.divisor() * static_cast<uint32_t>(p.batches());

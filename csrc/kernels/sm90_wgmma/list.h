@@ -55,7 +55,9 @@
 // Symmetric kernels compute x @ x.T and x.T @ x, and nothing else.
 //
 // Carried kernels add up accumulators in float32, for numerics="batch_invariant": float32 results have a smaller error,
-// and 16-bit results of many rows the same slices of K as those of few.
+// and 16-bit results of many rows the same slices of K as those of few. With StreamK they have no other use than those
+// slices, which they hand out evenly where tiles do not fill whole waves. Clusters lead where rows of A and B do not
+// start at multiples of 128 bytes.
 #pragma once
 
 #include <tuple>
@@ -106,8 +108,11 @@ constexpr std::tuple kKernels{
     Kernel<Symmetric<Config<Consumers::kPingpong, 128, 128, 6, 2, 1, 1>>>{.rate = 0.82, .mirrored = 1.15},
     Kernel<Symmetric<Config<Consumers::kPingpong, 64, 128, 8, 2, 1, 1>>>{.rate = 0.71, .mirrored = 1.15},
     Kernel<Carried<Config<Consumers::kCooperative, 128, 128, 6, 1, 1, 1>>>{.rate = 0.78},
-    Kernel<Carried<Config<Consumers::kCooperative, 128, 192, 5, 1, 1, 1>>>{.rate = 0.80},
+    Kernel<Carried<Config<Consumers::kCooperative, 128, 192, 5, 2, 1, 1>>>{.rate = 0.80},
+    Kernel<Carried<Config<Consumers::kCooperative, 128, 128, 6, 2, 2, 1>>>{.rate = 0.78},
     Kernel<Carried<Config<Consumers::kPingpong, 64, 128, 8, 1, 1, 1>>>{.rate = 0.68},
+    Kernel<StreamK<Carried<Config<Consumers::kCooperative, 128, 128, 6, 1, 1, 1>>>>{.rate = 0.78},
+    Kernel<StreamK<Carried<Config<Consumers::kCooperative, 128, 128, 6, 2, 1, 1>>>>{.rate = 0.78},
 };
 
 }  // namespace hgemm::sm90_wgmma

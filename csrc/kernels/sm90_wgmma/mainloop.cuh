@@ -99,15 +99,24 @@ class MainLoop {
       }
     } else if constexpr (Traits::kCarries) {
       sums_.clear();
-      int slice = 0, end = 0;  // of the k-tiles that the accumulators add up
+      [[maybe_unused]] int slice = 0;
+      int end = kt;  // of the k-tiles that the accumulators add up
       for (; kt < work.k_last; ++kt) {
         const bool begins = kt == end;
         if (begins) {
-          if (kt > 0) {
+          if (kt > work.k_first) {
             wait_for_last(acc, true);
+            if constexpr (Traits::kCutsSlices) {
+              if (kt == partials_at(p_.k_tiles, work.k_first)) add_partials(work);
+            }
             sums_.carry(acc);
           }
-          end = p_.in_slices ? slice_end(++slice) : kt + Traits::kCarrySteps;
+          if constexpr (Traits::kCutsSlices) {
+            end = 0;
+            for (int i = 1; end <= kt; ++i) end = slice_end(i);
+          } else {
+            end = p_.in_slices ? slice_end(++slice) : kt + Traits::kCarrySteps;
+          }
         }
         multiply(acc, begins);
       }
@@ -117,10 +126,13 @@ class MainLoop {
   }
   __device__ __forceinline__ void release(uint32_t stage) const { StageSharing<Traits>::release(smem_, stage, lane_); }
   /// Waits for the last group of wgmma and, with `releases`, releases the last stage. The accumulators are then the
-  /// sums over all of K.
+  /// sums over all k-tiles of `work`, and, in a kernel that cuts slices, of its helpers.
   template <class Acc>
-  __device__ __forceinline__ void finish(Acc& acc, bool releases) {
+  __device__ __forceinline__ void finish(Acc& acc, [[maybe_unused]] const Work& work, bool releases) {
     wait_for_last(acc, releases);
+    if constexpr (Traits::kCutsSlices) {
+      if (work.k_last == partials_at(p_.k_tiles, work.k_first)) add_partials(work);
+    }
     sums_.finish(acc);
   }
 
@@ -128,6 +140,10 @@ class MainLoop {
   /// The k-tile behind the first `slices` slices of K, or behind the one that completes the last step of kSliceK.
   __device__ __forceinline__ int slice_end(int slices) const {
     return (p_.k_tiles + kSliceTiles - 1) / kSliceTiles * slices / kSlices * kSliceTiles;
+  }
+  /// Adds the partial sums of the tile's helpers, which have smaller k, to the sums.
+  __device__ __forceinline__ void add_partials(const Work& work) {
+    PartialSums<Traits>::add(sums_.sums, work, smem_, ring_, *this);
   }
   template <class Acc>
   __device__ __forceinline__ void wait_for_last(Acc& acc, bool releases) const {

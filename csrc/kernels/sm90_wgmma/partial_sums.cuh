@@ -45,7 +45,8 @@ struct PartialSums<Traits, true> {
   static __device__ __forceinline__ void load(const StreamKParams& p, const Work& work,
                                               const SharedMemory<Traits>& smem, Ring& ring) {
     for (uint32_t h = 1; h <= work.helpers; ++h) {
-      const uint32_t block = blockIdx.x - h * Traits::kCluster;  // the block of the same rank
+      const uint32_t before = Traits::kCutsSlices ? work.helpers + 1 - h : h;
+      const uint32_t block = blockIdx.x - before * Traits::kCluster;  // the block of the same rank
       while (ptx::flag_load(p.flags + block) != p.tag) {
       }
       p.flags[block] = 0;               // for the next replay of a graph; no other thread reads it

@@ -6,7 +6,8 @@
 // A stream-K kernel first distributes the k-tiles of the work tiles that do not fill a wave evenly over all clusters. A
 // cluster that computes a part of a tile without its last k-tile stores its accumulators to memory as partial sums. The
 // cluster that computes the last k-tile adds them, first those of the cluster right before it, then those of smaller
-// indices. So the order of summation does not depend on which cluster finishes first.
+// indices. So the order of summation does not depend on which cluster finishes first. A kernel that cuts tiles between
+// slices of K (kCutsSlices) adds them in the order of K.
 //
 // Deadlock freedom: a cluster goes through its share from the last work tile to the first. Hence the only partial sums
 // that it may have to leave are those of its first iteration, in which it waits for no other cluster. It can only have
@@ -156,7 +157,7 @@ class TileScheduler<Traits, Order::kStreamK> {
   /// Called by one thread before the block's first barrier: writes the share to shared memory. The other functions read
   /// it wherever they need it, because consumers have no registers to keep it in.
   __device__ __forceinline__ void start() const {
-    const Share share = share_of(p_.split, p_.k_tiles, cluster());
+    const Share share = share_of<Traits::kCutsSlices>(p_.split, p_.k_tiles, cluster());
     ptx::st_shared_16(smem_, {share.first, share.last, share.pieces, share.partials});
   }
   __device__ __forceinline__ bool has(uint32_t turn) const { return turn < read(kPieces) + p_.split.waves; }
@@ -168,7 +169,7 @@ class TileScheduler<Traits, Order::kStreamK> {
     if (turn >= pieces) {
       return work_at<Traits>(p_, p_.split.units + (turn - pieces) * p_.split.clusters + cluster());
     }
-    const Piece piece = piece_of(p_.split, p_.k_tiles, cluster(), read(kFirst), read(kLast), turn);
+    const Piece piece = piece_of<Traits::kCutsSlices>(p_.split, p_.k_tiles, cluster(), read(kFirst), read(kLast), turn);
     Work work = work_at<Traits>(p_, piece.unit);
     work.k_first = static_cast<int>(piece.k_first);
     work.k_last = static_cast<int>(piece.k_last);

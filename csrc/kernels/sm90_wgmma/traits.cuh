@@ -86,7 +86,7 @@ struct GroupedKParams : Params {
 
 template <class Traits>
 using ParamsOf = std::conditional_t<
-    Traits::kStreamK, StreamKParams,
+    Traits::kStreamK, StreamKParams,  // kCutsSlices as well
     std::conditional_t<
         Traits::kEdged, EdgedParams,
         std::conditional_t<Traits::kSymmetric, SymmetricParams,

@@ -30,6 +30,7 @@ struct Line {
   int cm, cn, ck;  // cluster
   double rate;
   size_t partial_bytes;  // stream-K: bytes of a block's partial sums; else 0
+  bool cuts_slices;      // stream-K that cuts tiles between slices of K
   int edge;              // Edged: columns of a residue tile; else 0
   double mirrored;       // Symmetric: the factor of list.h; else 0
 };
@@ -58,8 +59,9 @@ constexpr double kReduceUs = 3.0;      // split-K: exchange through distributed 
 constexpr double kReadShare = 0.82;    // share of the read bandwidth that a kernel reaches at best
 // Stream-K. The rates of its kernels were fitted to the 15 shapes of NOTES.md, such that no prediction is below the
 // prediction of the best other kernel.
-constexpr double kLeaveUs = 6.0;  // to store 128 x 256 partial sums to memory
-constexpr double kAddUs = 3.0;    // to add as many to a tile
+constexpr double kLeaveUs = 6.0;                            // to store 128 x 256 partial sums to memory
+constexpr double kAddUs = 3.0;                              // to add as many to a tile
+constexpr double kLeaveSlicesUs = 1.0, kAddSlicesUs = 0.5;  // the same where tiles are cut between slices of K
 // Symmetric, x.T @ x: tiles of an MN-major B are loaded in whole boxes of 64 columns.
 constexpr double kRoundedFactor = 1.12;
 constexpr double kEdgedUs = 3.0;  // Edged: rows of tiles begin inside of sectors; most of it at the end
@@ -105,8 +107,8 @@ int64_t cluster_tiles_of(const Problem& p, const Line& line, Form form = Form::k
 }
 /// Stream-K: how the steps of K are distributed over the clusters.
 sm90_wgmma::Split split_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  return sm90_wgmma::split_of(cluster_tiles_of(p, line), ceil_div(p.k, line.tile.bk),
-                              clusters_at_once(facts, line.cm * line.cn));
+  const auto split = line.cuts_slices ? sm90_wgmma::split_in_slices : sm90_wgmma::split_of;
+  return split(cluster_tiles_of(p, line), ceil_div(p.k, line.tile.bk), clusters_at_once(facts, line.cm * line.cn));
 }
 /// Edged: how the clusters share the tiles of C.
 sm90_wgmma::Edges edges_of(const Problem& p, const DeviceFacts& facts, const Line& line, Form form) {
@@ -179,9 +181,10 @@ double gemm_us(const Asked& asked, const Line& line, Form form) {
   double parts_us = 0;
   const sm90_wgmma::Split split = line.partial_bytes > 0 ? split_of(p, facts, line) : sm90_wgmma::Split{};
   if (split.units > 0) {
-    waves = split.waves + split.share / steps;
-    const double adds = std::ceil(steps / split.share), area = t.bm * t.bn / (128.0 * 256.0);
-    parts_us = area * (kLeaveUs + kAddUs * adds);
+    const double of_tile = line.cuts_slices ? kSlices : steps;
+    waves = split.waves + split.share / of_tile;
+    const double adds = std::ceil(of_tile / split.share), area = t.bm * t.bn / (128.0 * 256.0);
+    parts_us = area * (line.cuts_slices ? kLeaveSlicesUs + kAddSlicesUs * adds : kLeaveUs + kAddUs * adds);
   }
   if (line.edge > 0) {
     waves = edges_of(p, facts, line, form).turns - 1 + 2.0 * line.edge / t.bn;
@@ -367,6 +370,7 @@ constexpr Line kLine = {
     .ck = C::CK,
     .rate = std::get<sm90_wgmma::Kernel<C>>(sm90_wgmma::kKernels).rate,
     .partial_bytes = partial_bytes<C>(),
+    .cuts_slices = C::kCutsSlices,
     .edge = C::kEdged ? C::kEdge : 0,
     .mirrored = C::kSymmetric ? std::get<sm90_wgmma::Kernel<C>>(sm90_wgmma::kKernels).mirrored : 0,
 };
@@ -426,6 +430,7 @@ constexpr Cut cut_of() {
 /// does so depends on K only.
 template <class C>
 constexpr Sums sums_of() {
+  if (C::kCutsSlices) return Sums::kFourSlices;
   if (C::kStreamK) return Sums::kVaries;
   if (C::kCarries) return Sums::kCarried;
   return C::CK == 1 ? Sums::kInOrder : C::CK == 2 ? Sums::kTwoSlices : Sums::kFourSlices;
@@ -438,7 +443,8 @@ constexpr const char* suffix_of(Form form) {
 template <class C, Form kForm>
 constexpr Name kName = name_of("sm90_wgmma_", C::kPingpong ? "pingpong_" : "cooperative_", C::BM, "x", C::BN, "x",
                                C::BK, "_c", C::CM, "x", C::CN, "x", C::CK,
-                               C::kStreamK     ? "_streamk"
+                               C::kCutsSlices  ? "_sliced"
+                               : C::kStreamK   ? "_streamk"
                                : C::kEdged     ? "_edged"
                                : C::kSymmetric ? "_symmetric"
                                : C::kCarries   ? "_carried"
