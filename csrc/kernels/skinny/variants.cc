@@ -31,9 +31,9 @@ constexpr double kSplitUs = 0.6;   // sums through the cluster
 constexpr double kBlockRate = 45;  // GB/s that one block reads
 // Microseconds of an SM for each of its blocks, in a batch: W K-major and MN-major.
 constexpr double kBlockUs = 0.94, kBlockMnUs = 2.5;
-// The kernel for unaligned rows: GB/s that it reads at most, and microseconds of a slice's chain for 64 k. W K-major
-// and MN-major.
-constexpr double kInOrderRate = 3000, kInOrderMnRate = 2200, kUnitUs = 0.13, kUnitMnUs = 0.2;
+// The kernel for unaligned rows: GB/s that it reads at most, and microseconds for 64 k: of a slice's chain for a
+// K-major W, and of a block, whose loads take longer than the chains of its slices, for an MN-major one.
+constexpr double kInOrderRate = 3000, kInOrderMnRate = 2200, kUnitUs = 0.15, kUnitMnUs = 0.32;
 constexpr int kStepsPerWarp = 2;  // steps of 64 k (MN-major: 32) that each warp has at least where K is split
 
 Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) {
@@ -136,8 +136,8 @@ struct InOrderFunctions {
     const int64_t blocks = ceil_div(sides.rows, rows) * p.batches();
     const int64_t at_once = int64_t{facts.sm_count} * (k_major ? 2 : 1);
     const double rate = (k_major ? kInOrderRate : kInOrderMnRate) * dram_share(facts);
-    const double chain_us =
-        (k_major ? kUnitUs : kUnitMnUs) * static_cast<double>(p.k) / 64 / (sums_in_slices(p) ? kSlices : 1);
+    const double unit_us = k_major ? kUnitUs / (sums_in_slices(p) ? kSlices : 1) : kUnitMnUs;
+    const double chain_us = unit_us * static_cast<double>(p.k) / 64;
     return kFixedUs + std::max(dram_bytes(p) / (rate * 1e3), static_cast<double>(ceil_div(blocks, at_once)) * chain_us);
   }
   static Status launch(const Problem& p, const DeviceFacts&, void*, Stream stream) {
