@@ -15,9 +15,10 @@ constexpr int kSlices = 4;
 constexpr int kSliceK = 128;
 
 /// True if a batch-invariant product of 16-bit operands with these extents and a 16-bit result has sums in slices:
-/// where N is small and K is long. One row and many then share slices that give all SMs work.
+/// where N is small and K is long. One row and many then share slices that give all SMs work. More columns need a
+/// longer K: few rows gain by slices, but many rows lose (kernels/sm90_skinny/NOTES.md).
 constexpr bool has_slices(int64_t n, int64_t k) {
-  return n <= 1280 && k >= 3072;
+  return (n <= 1280 && k >= 3072) || (n <= 2048 && k >= 6144);
 }
 
 /// True if the promise of the problem is sums in slices.

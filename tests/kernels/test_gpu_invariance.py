@@ -130,7 +130,7 @@ def test_kernels_of_the_class_agree(dtype: torch.dtype, n: int, k: int, most: in
 @HALF
 @pytest.mark.parametrize(
     ("n", "k", "most"),
-    [(1280, 3072, 16384), (136, 4104, 2000), (1025, 3333, 600), (67, 8191, 300), (1, 4097, 600)],
+    [(1280, 3072, 16384), (2048, 6152, 600), (136, 4104, 2000), (1025, 3333, 600), (67, 8191, 300), (1, 4097, 600)],
 )
 def test_kernels_with_sums_in_slices_agree(dtype: torch.dtype, n: int, k: int, most: int) -> None:
     x, w = rows(most, k, dtype), torch.randn(k, n, device=DEVICE).to(dtype)
@@ -286,7 +286,7 @@ def test_a_row_does_not_depend_on_its_company(dtype: torch.dtype, n: int, k: int
 
 
 @HALF
-@pytest.mark.parametrize(("n", "k"), [(1280, 4096), (1600, 4096), (1031, 3001), (4099, 2049)])
+@pytest.mark.parametrize(("n", "k"), [(1280, 4096), (1600, 4096), (1600, 6144), (1031, 3001), (4099, 2049)])
 def test_rows_and_vectors_whatever_their_number(dtype: torch.dtype, n: int, k: int) -> None:
     x, w = torch.randn(9000, k, device=DEVICE).to(dtype), torch.randn(n, k, device=DEVICE).to(dtype)
     bias = torch.randn(n, device=DEVICE).to(dtype)
