@@ -193,12 +193,12 @@ def promise_lines(documents: Mapping[str, Document]) -> list[str]:
         lines.append([where, len(rows), *(cell for side in sides for cell in side)])
     if not every:
         return []
-    names = ", ".join(name.removesuffix(f"-{PROMISE}") for name in found)
+    names = " and ".join(f"{name.removesuffix(f'-{PROMISE}')} ({measured(of)})" for name, of in found.items())
     header = ["M", "matmuls", "over torch", "lowest", "over fast", "lowest", "over Triton", "lowest"]
     return [
         "## Batch-invariant results",
         "",
-        f'Speed with `numerics="{PROMISE}"` on the shapes of {names} ({measured(next(iter(found.values())))}),',
+        f'Speed with `numerics="{PROMISE}"` on the shapes of {names},',
         "compared with torch, with fast numerics, and with a Triton kernel, where it was timed. Only the Triton kernel",
         "is batch-invariant as well.",
         "",
