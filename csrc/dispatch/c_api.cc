@@ -279,7 +279,7 @@ int hgemm_grouped_times_add(const int64_t* key, const HgemmTiming* timings, int 
       if (!(t.us >= 1e-3 && t.us <= 1e9)) fail("a time is outside of 0.001 to 1e9 us");
       times.push_back({t.variant, t.us});
     }
-    hgemm::add_grouped_times(words, times);
+    hgemm::add_grouped_times(words, std::move(times));
   });
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "core/chip.h"
 #include "core/device.h"
@@ -381,13 +382,18 @@ int64_t arrangement_bytes(const Ways& ways) {
          (needed.copies_b ? bytes(p.k, p.n) : 0) + (needed.is_transposed ? bytes(p.n, p.m) : 0);
 }
 
-/// The fastest of the measured times, in `decision`. False where there are none.
-bool find_measured(const Ways& ways, const DeviceFacts& facts, GroupedDecision* decision) {
+/// The measured times that may decide on a call; null where there are none.
+GroupedTimes times_of(const Ways& ways, const DeviceFacts& facts) {
+  return may_be_measured(ways) ? grouped_times(grouped_key(ways.called, facts)) : nullptr;
+}
+
+/// The fastest of the measured times, in `decision`. False where torch was not measured.
+bool find_fastest(const std::vector<Timing>& times, const Ways& ways, const DeviceFacts& facts,
+                  GroupedDecision* decision) {
   constexpr double kLeastGain = 1.01;  // as in the table of other products
-  if (!may_be_measured(ways)) return false;
   double torch_us = 0, least = std::numeric_limits<double>::infinity();
   int fastest = kTorch;
-  for (const Timing& t : grouped_times(grouped_key(ways.called, facts))) {
+  for (const Timing& t : times) {
     if (t.variant == kTorch) {
       torch_us = t.us;
     } else if (t.us < least && takes(grouped_kernel(t.variant), ways, facts, nullptr)) {
@@ -401,12 +407,12 @@ bool find_measured(const Ways& ways, const DeviceFacts& facts, GroupedDecision* 
   return true;
 }
 
-/// The kernel for a call that names none.
-GroupedDecision choose(const Ways& ways, const DeviceFacts& facts, bool as_torch) {
+/// The kernel for a call that names none. `times`: from times_of().
+GroupedDecision choose(const Ways& ways, const DeviceFacts& facts, const GroupedTimes& times, bool as_torch) {
   const Problem& p = ways.called.product;
   if (as_torch && !ways.torch_takes) return torchs(Remark::kTorchRefuses);
   if (p.dtype == DType::kF32 && p.float32 == Float32Mode::kTf32 && ways.torch_takes) return torchs(Remark::kMayUseTf32);
-  if (GroupedDecision measured; find_measured(ways, facts, &measured)) return measured;
+  if (GroupedDecision measured; times != nullptr && find_fastest(*times, ways, facts, &measured)) return measured;
   const bool may_be_torchs = p.numerics == NumericsMode::kFast && ways.torch_takes;
   const int own = own_kernel(ways.for_tma());
   if (takes(grouped_kernel(own), ways, facts, nullptr)) {
@@ -422,21 +428,21 @@ GroupedDecision choose(const Ways& ways, const DeviceFacts& facts, bool as_torch
   return may_be_torchs && is_torchs_loop_faster(ways.called, facts) ? torchs(Remark::kTorchFaster) : ours(in_place);
 }
 
-/// The decision on a call that names `variant`, or kAuto.
-GroupedDecision decide(const Ways& ways, const DeviceFacts& facts, int variant, bool as_torch) {
-  if (variant == kAuto) return choose(ways, facts, as_torch);
+/// The decision on a call that names `variant`, or kAuto. `times`: from times_of().
+GroupedDecision decide(const Ways& ways, const DeviceFacts& facts, const GroupedTimes& times, int variant,
+                       bool as_torch) {
+  if (variant == kAuto) return choose(ways, facts, times, as_torch);
   const bool can = variant >= 0 && takes(grouped_kernel(variant), ways, facts, nullptr);
   return {.kernel = can ? variant : kTorch, .source = Source::kForced, .remark = Remark::kNone};
 }
 
 std::atomic<GroupedTunerFn> the_tuner{nullptr};
 
-/// Has a call timed whose sizes have no measured times yet, if the context asks for that.
-void tune_where_asked(const GroupedRequest& request, const Ways& ways, const DeviceFacts& facts) {
+/// Has a call timed whose sizes have no measured times yet, if the context asks for that, and returns its times.
+GroupedTimes tune_where_asked(const GroupedRequest& request, const Ways& ways, const DeviceFacts& facts) {
   const GroupedTunerFn tuner = the_tuner.load(std::memory_order_relaxed);
-  if (tuner == nullptr || request.variant != kAuto || context_settings().tunes == 0 || !may_be_measured(ways)) return;
+  if (tuner == nullptr || context_settings().tunes == 0 || !may_be_measured(ways)) return nullptr;
   const GroupedKey key = grouped_key(ways.called, facts);
-  if (!grouped_times(key).empty()) return;
   HgemmGroupedTuning tuning{};
   std::copy(key.begin(), key.end(), tuning.key);
   tuning.ordinal = request.ordinal;
@@ -451,6 +457,7 @@ void tune_where_asked(const GroupedRequest& request, const Ways& ways, const Dev
   describe(request.b, &tuning.b, &tuning.b_data);
   tuning.ends = request.offs->data;
   tuner(&tuning);
+  return grouped_times(key);
 }
 
 /// Writes to the plan what the kernel of its job needs.
@@ -488,7 +495,8 @@ void set_grouped_tuner(GroupedTunerFn tuner) {
 
 GroupedDecision choose_grouped(const GroupedRequest& request, NumericsMode numerics, Float32Mode float32,
                                const DeviceFacts& facts) {
-  return decide(ways_of(request, numerics, float32), facts, request.variant, request.as_torch);
+  const Ways ways = ways_of(request, numerics, float32);
+  return decide(ways, facts, times_of(ways, facts), request.variant, request.as_torch);
 }
 
 std::string reason_of(const GroupedDecision& decision) {
@@ -555,10 +563,13 @@ Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan) {
   const DeviceFacts* const facts = usable_device(request.ordinal);
   GroupedDecision decision;
   if (request.left == HGEMM_LEFT_NOT && facts != nullptr) {
-    const bool context_names_one = request.variant == kAuto && standing_choice(p) != kAuto;
-    if (!context_names_one) tune_where_asked(request, ways, *facts);
-    decision =
-        context_names_one ? torchs(Remark::kNamesOther) : decide(ways, *facts, request.variant, request.as_torch);
+    if (request.variant == kAuto && standing_choice(p) != kAuto) {
+      decision = torchs(Remark::kNamesOther);
+    } else {
+      GroupedTimes times = request.variant == kAuto ? times_of(ways, *facts) : nullptr;
+      if (request.variant == kAuto && times == nullptr) times = tune_where_asked(request, ways, *facts);
+      decision = decide(ways, *facts, times, request.variant, request.as_torch);
+    }
   }
   if (decision.kernel == kTorch) {
     if (must_be_ours(ways.called)) {

@@ -3,14 +3,16 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <shared_mutex>
+#include <utility>
 
 namespace hgemm {
 namespace {
 
 /// Never destroyed: threads may outlive static objects.
 struct Table {
-  std::mutex mutex;
-  std::map<GroupedKey, std::vector<Timing>> times;
+  std::shared_mutex mutex;
+  std::map<GroupedKey, GroupedTimes> times;
   std::atomic<bool> has_any{false};  // most processes measure nothing, and then need no lock
 };
 
@@ -36,24 +38,25 @@ GroupedKey grouped_key(const GroupedProduct& called, const DeviceFacts& facts) {
           p.k};
 }
 
-std::vector<Timing> grouped_times(const GroupedKey& key) {
+GroupedTimes grouped_times(const GroupedKey& key) {
   Table& t = table();
-  if (!t.has_any.load(std::memory_order_acquire)) return {};
-  const std::lock_guard<std::mutex> lock(t.mutex);
+  if (!t.has_any.load(std::memory_order_acquire)) return nullptr;
+  const std::shared_lock<std::shared_mutex> lock(t.mutex);
   const auto found = t.times.find(key);
-  return found == t.times.end() ? std::vector<Timing>() : found->second;
+  return found == t.times.end() ? nullptr : found->second;
 }
 
-void add_grouped_times(const GroupedKey& key, const std::vector<Timing>& timings) {
+void add_grouped_times(const GroupedKey& key, std::vector<Timing> timings) {
   Table& t = table();
-  const std::lock_guard<std::mutex> lock(t.mutex);
-  t.times[key] = timings;
+  auto added = std::make_shared<const std::vector<Timing>>(std::move(timings));
+  const std::unique_lock<std::shared_mutex> lock(t.mutex);
+  t.times[key] = std::move(added);
   t.has_any.store(true, std::memory_order_release);
 }
 
 void clear_grouped_times() {
   Table& t = table();
-  const std::lock_guard<std::mutex> lock(t.mutex);
+  const std::unique_lock<std::shared_mutex> lock(t.mutex);
   t.times.clear();
   t.has_any.store(false, std::memory_order_release);
 }

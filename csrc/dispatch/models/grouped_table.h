@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/grouped.h"
@@ -18,12 +19,14 @@ using GroupedKey = std::array<int64_t, kGroupedKeyWords>;
 /// The key of a product, as it is called, on a GPU.
 GroupedKey grouped_key(const GroupedProduct& called, const DeviceFacts& facts);
 
-/// The times of a product, of which Timing::variant is the index of a grouped kernel or kTorch. Empty where it was not
-/// measured.
-std::vector<Timing> grouped_times(const GroupedKey& key);
+/// Times of a product, of which Timing::variant is the index of a grouped kernel or kTorch.
+using GroupedTimes = std::shared_ptr<const std::vector<Timing>>;
+
+/// The times of a product; null where it was not measured.
+GroupedTimes grouped_times(const GroupedKey& key);
 
 /// Adds the times of a product, in the place of those that the table has of it.
-void add_grouped_times(const GroupedKey& key, const std::vector<Timing>& timings);
+void add_grouped_times(const GroupedKey& key, std::vector<Timing> timings);
 
 /// Empties the table.
 void clear_grouped_times();
