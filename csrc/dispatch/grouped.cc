@@ -182,11 +182,14 @@ bool takes(const GroupedKernel& kernel, const GroupedProduct& grouped, const Dev
   return is_readable(grouped, kernel.takes, why);
 }
 
-// The rows that a group has on average up to which each of the first kernels of the list is chosen, the last one beyond
-// them. Timed on an H100 with the experts of five models, spread evenly and by Zipf's law
-// (kernels/sm90_wgmma/NOTES.md).
-constexpr double kMostRows[] = {8, 64, 192, 384};
-constexpr int kTwoTiles = 3, kManyRows = 4;
+// The kernels for Hopper, in the order of their list.
+enum OwnKernel { k64x64, k128x128, k1x2, k192, k512, k256x256, kGradient256x192, kGradient192x256 };
+
+// The rows of a group on average up to which these kernels are chosen. With long K the next one is chosen sooner:
+// evenly spread, its tiles of 256 rows are as full as torch's. These limits and those of other functions here were
+// fitted to ten models on an H200 and scored on ten others (kernels/sm90_wgmma/NOTES.md).
+constexpr double kMostRows64x64 = 16, kMostRows128x128 = 48, kMostRows1x2 = 256, kMostRows1x2OfLongK = 128;
+constexpr int64_t kLongK = 3500;
 
 /// The rows of a group, or its k, on average over as many groups as may have any.
 double mean_rows(const GroupedProduct& grouped) {
@@ -195,11 +198,10 @@ double mean_rows(const GroupedProduct& grouped) {
   return static_cast<double>(all) / static_cast<double>(std::min(all, p.batch[1]));
 }
 
-/// Whether torch's kernel is faster. Torch has one for bfloat16 alone. The rule separates the cases that were timed on
-/// an H100: 20 models, evenly and by Zipf's law (benchmarks/grouped.py).
-bool is_torch_faster(const GroupedProduct& grouped) {
+/// Whether torch's kernel is faster on a chip with the memory of an H100. There, both are as fast as the memory more
+/// often than on an H200. The rule separates the cases that were timed on an H100: 20 models, evenly and by Zipf's law.
+bool is_torch_faster_with_slow_memory(const GroupedProduct& grouped) {
   const Problem& p = grouped.product;
-  if (p.dtype != DType::kBF16) return false;
   const double rows = mean_rows(grouped);
   const int64_t groups = p.batch[1];
   if (grouped.divided == Divided::kInner) {
@@ -211,6 +213,15 @@ bool is_torch_faster(const GroupedProduct& grouped) {
   if (rows < 384) return p.k > 7000;
   const bool is_wide = p.n >= 12000 && !(groups <= 8 && (rows >= 2048 || p.k <= 4096));
   return is_wide || (rows < 2048 && p.k > 6300) || (groups >= 128 && p.k >= 2048);
+}
+
+/// Whether torch's kernel is faster. Torch has one for bfloat16 alone.
+bool is_torch_faster(const GroupedProduct& grouped, const DeviceFacts& facts) {
+  const Problem& p = grouped.product;
+  if (p.dtype != DType::kBF16) return false;
+  if (dram_share(facts) < 0.85) return is_torch_faster_with_slow_memory(grouped);
+  // The gradients of weights that hardly any token has chosen consist of zeros.
+  return grouped.divided == Divided::kInner && 3 * p.k < p.batch[1];
 }
 
 /// The share of a kernel's work tiles that lies inside of D's columns.
@@ -249,18 +260,30 @@ bool must_be_ours(const GroupedProduct& grouped) {
   return must_be_ours(p) && (!sums_rows || p.numerics == NumericsMode::kBatchInvariantOrRaise);
 }
 
+/// The kernel for Hopper that computes groups of k: the one whose work tiles cover less that is not D's. Both cover
+/// 256 x 192, the one by two tiles of 128 rows that share columns, the other by two of 128 columns that share rows. If
+/// they cover as much, the first is faster with many k.
+int gradient_kernel(const GroupedProduct& grouped) {
+  const Problem& p = grouped.product;
+  const auto covered = [&p](int64_t rows, int64_t columns) {
+    return static_cast<double>(ceil_div(p.m, rows) * rows * ceil_div(p.n, columns) * columns);
+  };
+  const double most = mean_rows(grouped) < 256 ? 0.98 : 1.05;
+  return covered(256, 192) <= most * covered(192, 256) ? kGradient256x192 : kGradient192x256;
+}
+
 /// The kernel for Hopper that computes a product which it takes.
 int own_kernel(const GroupedProduct& grouped) {
-  int kernel = kSm90GroupedKernels.count - 1;
-  if (grouped.divided == Divided::kRows) {
-    const int64_t n = grouped.product.n;
-    kernel = 0;
-    for (const double most_rows : kMostRows) kernel += mean_rows(grouped) > most_rows;
-    if (kernel == kManyRows && share_of_columns(n, kTwoTiles) > 1.04 * share_of_columns(n, kManyRows)) {
-      kernel = kTwoTiles;
-    }
-  }
-  return kernel;
+  if (grouped.divided == Divided::kInner) return gradient_kernel(grouped);
+  const Problem& p = grouped.product;
+  const double rows = mean_rows(grouped);
+  if (rows <= kMostRows64x64) return k64x64;
+  if (p.gated) return k1x2;
+  if (rows <= kMostRows128x128) return k128x128;
+  const bool is_long = p.k > kLongK;
+  if (rows <= (is_long ? kMostRows1x2OfLongK : kMostRows1x2)) return k1x2;
+  const int many = is_long ? k256x256 : k512;
+  return share_of_columns(p.n, k192) > 1.04 * share_of_columns(p.n, many) ? k192 : many;
 }
 
 // The rows that a group has on average up to which each of these kernels is chosen, and the last one of its list beyond
@@ -417,7 +440,7 @@ GroupedDecision choose(const Ways& ways, const DeviceFacts& facts, const Grouped
   const int own = own_kernel(ways.for_tma());
   if (takes(grouped_kernel(own), ways, facts, nullptr)) {
     const bool may_compare = may_be_torchs && !ways.arrangement.is_needed();
-    if (may_compare && is_torch_faster(ways.called)) return torchs(Remark::kTorchFaster);
+    if (may_compare && is_torch_faster(ways.called, facts)) return torchs(Remark::kTorchFaster);
     if (arrangement_bytes(ways) <= kMostWorkspace) return ours(own);
     // Torch's kernel might end the CUDA context. So if no kernel takes the operands where they lie, they are copied.
     const int in_place = kernel_in_place(ways.called, facts);

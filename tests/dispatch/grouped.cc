@@ -177,13 +177,14 @@ void check_without_memory(int variant, hgemm::NumericsMode numerics, bool by_k, 
 }
 
 int asked_to_time = 0;
+constexpr int kTimed = 1;
 
-/// Stands in for the tuner: the first kernel of the list takes half of torch's time, and others were not timed.
-int time_first_kernel(const HgemmGroupedTuning* tuning) {
+/// Stands in for the tuner: kernel kTimed takes half of torch's time, and others were not timed.
+int time_one_kernel(const HgemmGroupedTuning* tuning) {
   ++asked_to_time;
   hgemm::GroupedKey key;
   std::copy(std::begin(tuning->key), std::end(tuning->key), key.begin());
-  hgemm::add_grouped_times(key, {{hgemm::kTorch, 10.0}, {0, 5.0}});
+  hgemm::add_grouped_times(key, {{hgemm::kTorch, 10.0}, {kTimed, 5.0}});
   return 0;
 }
 
@@ -212,13 +213,13 @@ void check_tuning() {
   };
   using hgemm::NumericsMode;
   const Stored a({51, 48}, 'N'), b({4, 48, 24}, 'T');
-  hgemm::set_grouped_tuner(time_first_kernel);
+  hgemm::set_grouped_tuner(time_one_kernel);
   const int before = plan_of(a, b, 0, NumericsMode::kFast);
-  expect(before != 0 && asked_to_time == 0, "timed though nobody asked");
+  expect(before != kTimed && asked_to_time == 0, "timed though nobody asked");
   expect(plan_of(a, b, 1, NumericsMode::kBatchInvariant) == before && asked_to_time == 0, "timed for other numerics");
-  expect(plan_of(a, b, 1, NumericsMode::kFast) == 0 && asked_to_time == 1, "not timed, or its times not used");
-  expect(plan_of(a, b, 1, NumericsMode::kFast) == 0 && asked_to_time == 1, "timed again");
-  expect(plan_of(a, b, 0, NumericsMode::kFast) == 0, "its times not used without tuning");
+  expect(plan_of(a, b, 1, NumericsMode::kFast) == kTimed && asked_to_time == 1, "not timed, or its times not used");
+  expect(plan_of(a, b, 1, NumericsMode::kFast) == kTimed && asked_to_time == 1, "timed again");
+  expect(plan_of(a, b, 0, NumericsMode::kFast) == kTimed, "its times not used without tuning");
   expect(plan_of(a, b, 0, NumericsMode::kBatchInvariant) == before, "its times used for other numerics");
   plan_of(Stored({51, 48}, 'T'), b, 1, NumericsMode::kFast);
   expect(asked_to_time == 1, "timed with an operand that has to be copied");

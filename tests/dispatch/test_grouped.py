@@ -24,9 +24,13 @@ def choice(
     order: str = "NT",
     arch: int = 90,
     pitch: int = 1,
+    gbps: int = 0,
     **fields: int,
 ) -> str:
-    """The kernel of (rows, k) @ (groups, k, n). Rows of the operands have a multiple of ``pitch`` elements."""
+    """The kernel of (rows, k) @ (groups, k, n). Rows of the operands have a multiple of ``pitch`` elements.
+
+    ``gbps``: the bandwidth of the device's memory; 0 is that of the chip.
+    """
 
     def stored(*shape: int, order: str) -> torch.Tensor:
         *outer, height, width = shape if order == "N" else (*shape[:-2], shape[-1], shape[-2])
@@ -36,7 +40,9 @@ def choice(
     a, b = stored(rows, k, order=order[0]), stored(groups, k, n, order=order[1])
     views = [_native.view(t.shape, t.stride(), dtype, 16) for t in (a, b)]
     query = _native.GroupedQuery(*views, groups, **{"numerics": -1, "float32": -1, "as_torch": 1} | fields)
-    index = _native.lib().hgemm_grouped_choice(query, _native.preset_facts(arch), ctypes.byref(ctypes.c_char_p()))
+    facts = _native.preset_facts(arch)
+    facts.dram_gbs = gbps
+    index = _native.lib().hgemm_grouped_choice(query, facts, ctypes.byref(ctypes.c_char_p()))
     assert index != _native.UNKNOWN
     return "torch" if index == _native.TORCH else _native.grouped_names()[index]
 
@@ -47,20 +53,53 @@ def test_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "groups", "n", "kernel"),
+    ("rows", "groups", "n", "k", "kernel"),
     [
-        (8, 128, 1536, "64x64_swapped"),  # eight groups at most have rows
-        (1024, 128, 1536, "64x64_swapped"),
-        (1025, 128, 1536, "128x128_swapped"),
-        (4096, 64, 1536, "128x128_swapped"),
-        (1024, 8, 28672, "128x128_1x2"),
-        (2048, 8, 28672, "128x192_2x1"),
-        (65536, 64, 1536, "128x256_1x2"),
-        (32768, 32, 5760, "128x192_2x1"),  # 5760 columns are 30 tiles of 192, but 11.25 pairs of tiles of 256
+        (8, 128, 1536, 2048, "64x64_swapped"),  # eight groups at most have rows
+        (2048, 128, 1536, 2048, "64x64_swapped"),
+        (2049, 128, 1536, 2048, "128x128_swapped"),
+        (3072, 64, 1536, 2048, "128x128_swapped"),
+        (3080, 64, 1536, 2048, "128x128_1x2"),
+        (2048, 8, 28672, 2048, "128x128_1x2"),
+        (2056, 8, 28672, 2048, "128x256_1x2"),
+        (1024, 8, 28672, 4096, "128x128_1x2"),
+        (1032, 8, 28672, 4096, "128x256_2x1"),
+        (65536, 64, 1536, 2048, "128x256_1x2"),
+        (32768, 32, 5760, 2880, "128x192_2x1"),  # 5760 columns are 30 tiles of 192, but 11.25 pairs of tiles of 256
+        (32768, 32, 2880, 4096, "128x192_2x1"),  # and 2880 are 15 of 192, but 11.25 tiles of 256
     ],
 )
-def test_the_kernel_follows_the_rows_of_a_group(rows: int, groups: int, n: int, kernel: str) -> None:
-    assert choice(rows, groups, n, 2048) == f"sm90_wgmma_grouped_{kernel}"
+def test_the_kernel_follows_the_rows_of_a_group_and_k(rows: int, groups: int, n: int, k: int, kernel: str) -> None:
+    assert choice(rows, groups, n, k) == f"sm90_wgmma_grouped_{kernel}"
+
+
+def gradient_choice(tokens: int, groups: int, m: int, n: int, gbps: int = 0) -> str:
+    """The kernel of the gradients of (groups, m, n) weights."""
+    views = [_native.view(t.shape, t.stride(), torch.bfloat16, 16) for t in (meta(tokens, m).mT, meta(tokens, n))]
+    query = _native.GroupedQuery(*views, groups, numerics=-1, float32=-1, as_torch=1)
+    facts = _native.preset_facts(90)
+    facts.dram_gbs = gbps
+    index = _native.lib().hgemm_grouped_choice(query, facts, ctypes.byref(ctypes.c_char_p()))
+    return "torch" if index == _native.TORCH else _native.grouped_names()[index].removeprefix("sm90_wgmma_grouped_k_")
+
+
+def meta(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "groups", "m", "n", "kernel"),
+    [
+        (4, 128, 5760, 2880, "torch"),  # gpt-oss-120b, one token: most gradients are zero
+        (48, 64, 3072, 2560, "192x128_1x2"),
+        (1024, 64, 4096, 7168, "192x128_1x2"),
+        (65536, 64, 4096, 7168, "128x192_2x1"),
+        (1024, 32, 5760, 2880, "128x192_2x1"),  # 2880 columns are 15 times 192, but 11.25 times 256
+        (65536, 40, 1536, 512, "192x128_1x2"),  # 512 columns are 2 times 256, but 2.7 times 192
+    ],
+)
+def test_the_kernel_of_gradients_follows_the_tiles(tokens: int, groups: int, m: int, n: int, kernel: str) -> None:
+    assert gradient_choice(tokens, groups, m, n) == kernel
 
 
 @pytest.mark.parametrize(
@@ -73,9 +112,15 @@ def test_the_kernel_follows_the_rows_of_a_group(rows: int, groups: int, n: int, 
         (4096, 8, 4096, 14336),  # Mixtral, down, 2,048 tokens: 0.97
     ],
 )
-def test_torch_computes_what_it_was_measured_faster_at(rows: int, groups: int, n: int, k: int) -> None:
-    assert choice(rows, groups, n, k) == "torch"
-    assert choice(rows, groups, n, k, dtype=torch.float16) != "torch"  # torch has no kernel
+def test_torch_computes_what_it_was_measured_faster_at_on_an_h100(rows: int, groups: int, n: int, k: int) -> None:
+    assert choice(rows, groups, n, k, gbps=3350) == "torch"
+    assert choice(rows, groups, n, k, gbps=3350, dtype=torch.float16) != "torch"  # torch has no kernel
+    assert choice(rows, groups, n, k) != "torch"  # on an H200
+
+
+def test_gradients_on_an_h100() -> None:
+    assert gradient_choice(8192, 64, 5120, 3584, gbps=3350) == "torch"
+    assert gradient_choice(16384, 64, 5120, 3584, gbps=3350) != "torch"
 
 
 @pytest.mark.parametrize("arch", [80, 86, 89, 100])
@@ -169,7 +214,7 @@ def test_explanations() -> None:
     assert unaligned.chosen == "torch" and "16 bytes" in unaligned.reason
     assert explain_grouped(x.T, x, 8, arch="sm_80").chosen == "torch"
     y = x[:, :96].contiguous()
-    assert explain_grouped(y.T, y, 8, arch="sm_90").chosen == "sm90_wgmma_grouped_k_128x192_2x1"
+    assert explain_grouped(y.T, y, 8, arch="sm_90").chosen == "sm90_wgmma_grouped_k_192x128_1x2"
     assert explain_grouped(y.T, y, 8, arch="sm_80").chosen.startswith("sm80_mma_grouped")
     strict = explain_grouped(x.float(), w.float(), arch="sm_90")
     assert strict.chosen == "simt_grouped_16x128"

@@ -198,6 +198,7 @@ def check_k(out: Tensor, a: Tensor, b: Tensor, sizes: Sequence[int]) -> None:
         ([1] * 500, 72, 40),
         ([0, 9, 0], 8, 8),
         ([2000, 7], 1032, 904),
+        ([900, 0, 3000, 17, 600, 448], 1536, 1032),  # work tiles in the order of their k-tiles, four for each cluster
     ],
     ids=lambda v: str(v)[:24],
 )

@@ -171,7 +171,7 @@ template <class Base>
 struct GroupedK : Base {
   static constexpr bool kGroupsK = true;
   static constexpr int kMaxGroups = 512;
-  static constexpr int kSmemBytes = Base::kSmemBytes + 4 * (kMaxGroups + 1);
+  static constexpr int kSmemBytes = Base::kSmemBytes + 4 * (2 * kMaxGroups + 1);
   static_assert(kSmemBytes <= Base::kMaxSmemBytes);
   static_assert(Base::kPingpong && Base::CK == 1 && Base::BN % 64 == 0 && !Base::kSwapped);
 };

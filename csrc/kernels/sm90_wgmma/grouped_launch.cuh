@@ -31,10 +31,16 @@ GroupedParams grouped_params_of(const GroupedProduct& grouped, const DeviceFacts
   // No ends that do not decrease have more work tiles than this.
   const int64_t units = (p.m / Config::kGroupRows + std::min(p.m, p.batch[1])) * params.columns;
   const int64_t at_once = clusters_at_once(facts, Config::kCluster);
-  params.clusters =
-      static_cast<uint32_t>(std::max(std::min(units, at_once), (units + Config::kMaxTurns - 1) / Config::kMaxTurns));
+  // Where a cluster would have more work tiles than its table has entries, more clusters run, in whole waves: some that
+  // come after the others would keep the device from being full for as long as all the others took.
+  const int64_t waves = (units + at_once * Config::kMaxTurns - 1) / (at_once * Config::kMaxTurns);
+  params.clusters = static_cast<uint32_t>(std::min(units, at_once * waves));
   return params;
 }
+
+/// The k of a group on average from which on the work tiles of GroupedK kernels are sorted. With fewer k it takes
+/// longer to store a tile than to compute it, and the order of the groups in memory is the faster one (NOTES.md).
+constexpr int64_t kSortedK = 384;
 
 /// Launches D[g] = A[:, k of g] @ B[k of g].
 template <class Config, class T>
@@ -44,6 +50,7 @@ Status launch_groups_of_k(const GroupedProduct& grouped, const DeviceFacts& fact
   params.ends = grouped.ends;
   params.groups = static_cast<int>(p.batch[1]);
   params.k = static_cast<int>(p.k);
+  params.sorts = p.k >= kSortedK * std::min(p.k, p.batch[1]);
   int32_t moves[2];
   if (const Status e = tile::operand_map(p, p.d, p.m, p.n, p.d.row_stride, 16, &params.d, moves)) return e;
   return launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, facts, params, stream);

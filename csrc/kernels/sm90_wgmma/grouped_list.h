@@ -11,7 +11,8 @@ namespace hgemm::sm90_wgmma::grouped {
 /// The names in reports, in the order of the list.
 constexpr const char* kNames[] = {"sm90_wgmma_grouped_64x64_swapped", "sm90_wgmma_grouped_128x128_swapped",
                                   "sm90_wgmma_grouped_128x128_1x2",   "sm90_wgmma_grouped_128x192_2x1",
-                                  "sm90_wgmma_grouped_128x256_1x2",   "sm90_wgmma_grouped_k_128x192_2x1"};
+                                  "sm90_wgmma_grouped_128x256_1x2",   "sm90_wgmma_grouped_128x256_2x1",
+                                  "sm90_wgmma_grouped_k_128x192_2x1", "sm90_wgmma_grouped_k_192x128_1x2"};
 
 template <class Config_>
 struct Kernel {
@@ -26,8 +27,10 @@ constexpr std::tuple kKernels{
     // Many rows a group. The blocks of a cluster along N share rows, and those along M weights.
     Kernel<Grouped<Config<Consumers::kPingpong, 128, 192, 5, 2, 1, 1>>>{},
     Kernel<Grouped<Config<Consumers::kCooperative, 128, 256, 4, 1, 2, 1>>>{},
+    Kernel<Grouped<Config<Consumers::kCooperative, 128, 256, 4, 2, 1, 1>>>{},
     // Gradients of weights.
     Kernel<GroupedK<Config<Consumers::kPingpong, 128, 192, 5, 2, 1, 1>>>{},
+    Kernel<GroupedK<Config<Consumers::kPingpong, 192, 128, 5, 1, 2, 1>>>{},
 };
 
 }  // namespace hgemm::sm90_wgmma::grouped

@@ -307,6 +307,10 @@ class TileScheduler<Traits, Order::kGrouped> {
 
 /// GroupedK: the k-tiles of a work tile are those of its group, from the group's first k on. A group without any k has
 /// one k-tile, of zeros.
+///
+/// Where groups have many k, the clusters take work tiles in the order of their k-tiles, most first, and in every
+/// second round from the last cluster to the first (GroupedKParams::sorts). So no cluster has much more work than
+/// others, however the groups differ.
 template <class Traits>
 class TileScheduler<Traits, Order::kGroupsK> {
  public:
@@ -320,11 +324,25 @@ class TileScheduler<Traits, Order::kGroupsK> {
                        static_cast<uint32_t>(min(max(static_cast<int>(ptx::ld_4(p_.ends + g)), 0), p_.k)));
     }
     __syncthreads();
+    if (p_.sorts) {
+      for (int g = static_cast<int>(threadIdx.x); g < p_.groups; g += Traits::kThreads) {
+        const int count = span_of(g).count;
+        int rank = 0;
+#pragma unroll 4
+        for (int other = 0; other < p_.groups; ++other) {
+          const int of_other = span_of(other).count;
+          rank += of_other > count || (of_other == count && other < g);
+        }
+        ptx::st_shared_4(ranked(rank), static_cast<uint32_t>(g));
+      }
+      __syncthreads();
+    }
   }
   __device__ __forceinline__ bool has(uint32_t turn) const { return unit(turn) < p_.units; }
   static __device__ __forceinline__ uint32_t partials() { return 0; }
   __device__ __forceinline__ Work work(uint32_t turn) const {
     Work work = work_at<Traits>(p_, unit(turn));
+    work.inner = group_of(work.inner);
     const Span span = span_of(work.inner);
     work.k_begin = span.begin;
     work.k_last = span.tiles();
@@ -333,7 +351,8 @@ class TileScheduler<Traits, Order::kGroupsK> {
   }
   /// The number of k-tiles of an iteration's work tile.
   __device__ __forceinline__ uint32_t k_tiles(uint32_t turn) const {
-    return static_cast<uint32_t>(span_of(static_cast<int>(p_.raster.per_batch.quotient(unit(turn)))).tiles());
+    const int group = group_of(static_cast<int>(p_.raster.per_batch.quotient(unit(turn))));
+    return static_cast<uint32_t>(span_of(group).tiles());
   }
 
  private:
@@ -341,20 +360,24 @@ class TileScheduler<Traits, Order::kGroupsK> {
     int begin, count;
     __device__ __forceinline__ int tiles() const { return max((count + Traits::BK - 1) / Traits::BK, 1); }
   };
-  static __device__ __forceinline__ uint32_t unit(uint32_t turn) {
-    return (blockIdx.x + turn * gridDim.x) / Traits::kCluster;
+  __device__ __forceinline__ uint32_t unit(uint32_t turn) const {
+    const uint32_t block = p_.sorts && turn % 2 == 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    return (block + turn * gridDim.x) / Traits::kCluster;
   }
   /// Volatile, because the compiler would otherwise keep the words in registers.
-  __device__ __forceinline__ int end_before(int group) const {
-    return *static_cast<const volatile int*>(__cvta_shared_to_generic(smem_ + 4 * group));
+  static __device__ __forceinline__ int read(uint32_t at) {
+    return *static_cast<const volatile int*>(__cvta_shared_to_generic(at));
   }
+  __device__ __forceinline__ int end_before(int group) const { return read(smem_ + 4 * group); }
+  __device__ __forceinline__ uint32_t ranked(int rank) const { return smem_ + 4 * (p_.groups + 1 + rank); }
+  __device__ __forceinline__ int group_of(int rank) const { return p_.sorts ? read(ranked(rank)) : rank; }
   __device__ __forceinline__ Span span_of(int group) const {
     const int begin = end_before(group);
     return {begin, max(end_before(group + 1) - begin, 0)};
   }
 
   const GroupedKParams& p_;
-  uint32_t smem_;  // the end of each group, after a 0
+  uint32_t smem_;  // the end of each group, after a 0; then the groups in the order of their k
 };
 
 }  // namespace hgemm::sm90_wgmma

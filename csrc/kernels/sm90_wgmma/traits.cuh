@@ -81,7 +81,8 @@ struct GroupedParams : Params {
 struct GroupedKParams : Params {
   const int32_t* ends;  // (groups): the k behind the last one of each group
   int groups;
-  int k;  // of all groups
+  int k;       // of all groups
+  bool sorts;  // work tiles with the most k-tiles come first
 };
 
 template <class Traits>
