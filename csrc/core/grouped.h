@@ -19,7 +19,8 @@ enum class Divided : int32_t { kRows, kInner, kColumns };
 
 /// A product whose operands are divided into groups. In PyTorch: F.grouped_mm(A, B, offs=ends).
 struct GroupedProduct {
-  /// The number of groups is batch[1]. `bias` is (groups, n).
+  /// The number of groups is batch[1]. `bias` is (groups, n). With `gated`, n counts the columns of gate and up, and D
+  /// has half of them.
   Problem product;
 
   /// On the device: for each group, the index behind its last row or its last k, not decreasing. The host never reads
@@ -47,8 +48,9 @@ struct GroupedKernel {
   /// The columns of D that a work tile has.
   int columns;
 
-  /// The kernel applies Problem::bias, a row for each group, and Problem::act.
-  bool finishes;
+  /// The kernel applies Problem::bias, a row for each group, and Problem::act, or Problem::gated where the weights are
+  /// K-major.
+  bool finishes, gates;
 
   /// Operands that the kernel takes where they lie. kTma: row-major ones, or column-major ones where it has a matrix
   /// for each group, or groups of k; rows start at multiples of 16 bytes. kWhole: the index of an operand that is

@@ -233,8 +233,10 @@ double share_of_columns(int64_t n, int kernel) {
 /// Counts a call as the report shows it.
 void count(GroupedJob* job, const GroupedDecision& decided, HgemmLeft left) {
   Problem counted = job->grouped.product;
+  counted.gated = false;
   counted.bias = nullptr;
   counted.act = Activation::kNone;
+  counted.d.row_stride = grouped_pitch(counted.n, counted.dtype);
   counted.batch[1] = 1;  // the divided dimension is that of all groups together
   if (job->is_transposed) std::swap(counted.m, counted.n);
   Decision decision;
@@ -354,6 +356,15 @@ struct Ways {
   const GroupedProduct& for_tma() const { return arranged ? *arranged : called; }
 };
 
+/// Whether the kernels for Hopper may apply the gate of a request. They take eight columns of gate and of up in turn,
+/// of all groups in one tensor. Calls that need copies do not: where there is no memory for the copies, another kernel
+/// computes the product, and its result is rounded before the gate.
+bool may_gate(const GroupedRequest& request, const Ways& ways) {
+  const Problem& p = ways.called.product;
+  return request.gated && !ways.arrangement.is_needed() && ways.called.divided == Divided::kRows &&
+         request.bias == nullptr && p.n % 16 == 0 && p.b_major() == Major::kK && p.b.batch_stride[1] == p.n * p.ldb();
+}
+
 Ways ways_of(const GroupedRequest& request, NumericsMode numerics, Float32Mode float32) {
   Ways ways;
   ways.called = product_of(request, false);
@@ -367,12 +378,17 @@ Ways ways_of(const GroupedRequest& request, NumericsMode numerics, Float32Mode f
   }
   ways.arrangement = arrangement_of(ways.for_tma());
   ways.arrangement.is_transposed = is_transposed;
-  const bool is_finished = request.bias != nullptr || request.act != Activation::kNone;
+  const bool gates = may_gate(request, ways);
+  const bool is_finished = gates || (!request.gated && (request.bias != nullptr || request.act != Activation::kNone));
   if (!ways.arrangement.is_needed() && !is_finished) return ways;
   if (!is_transposed) ways.arranged = ways.called;
   replace_by_copies(ways.arrangement, &*ways.arranged);
-  ways.arranged->product.bias = request.bias;  // only kernels that take the arranged product apply them
-  ways.arranged->product.act = request.act;
+  if (!is_finished) return ways;
+  Problem& arranged = ways.arranged->product;  // only kernels that take the arranged product apply what follows
+  arranged.bias = request.bias;
+  arranged.act = request.act;
+  arranged.gated = gates;
+  if (gates) arranged.d.row_stride = grouped_pitch(arranged.n / 2, arranged.dtype);
   return ways;
 }
 
@@ -490,7 +506,12 @@ void use_kernel(int kernel, const Ways& ways, GroupedPlan* plan) {
   job.kernel = kernel;
   job.grouped = arranges ? ways.for_tma() : ways.called;
   Problem& p = job.grouped.product;
-  plan->finishes = p.bias != nullptr || p.act != Activation::kNone;
+  if (p.gated && !grouped_kernel(kernel).gates) {
+    p.gated = false;
+    p.act = Activation::kNone;
+    p.d.row_stride = grouped_pitch(p.n, p.dtype);
+  }
+  plan->finishes = p.gated || p.bias != nullptr || p.act != Activation::kNone;
   job.is_transposed = arranges && ways.arrangement.is_transposed;
   plan->copies_a = arranges && ways.arrangement.copies_a;
   plan->copies_b = arranges && ways.arrangement.copies_b;
@@ -506,7 +527,7 @@ void set_result(GroupedPlan* plan) {
   const GroupedProduct& grouped = plan->job.grouped;
   plan->groups = grouped.divided == Divided::kInner ? grouped.product.batch[1] : 0;
   plan->rows = grouped.product.m;
-  plan->columns = grouped.product.n;
+  plan->columns = grouped.product.gated ? grouped.product.n / 2 : grouped.product.n;
   plan->pitch = grouped.product.d.row_stride;
 }
 

@@ -42,6 +42,7 @@ struct GroupedRequest {
   bool offs_is_elsewhere = false;  // on another device than the operands
   const void* bias = nullptr;      // (groups, columns), in the first form alone; null: none
   Activation act = Activation::kNone;
+  bool gated = false;        // act(gate) * up, where gate and up are the halves of the columns
   int ordinal = 0;           // of the CUDA device
   Stream stream = nullptr;   // that the kernel will run on
   int variant = kAuto;       // an index into the list of grouped kernels, kTorch, or kAuto
@@ -91,7 +92,8 @@ struct GroupedPlan {
   /// `job.is_transposed`, the kernel computes the transpose of the result, which is to be copied.
   bool copies_a = false, copies_b = false;
 
-  /// The kernel applies the request's bias and activation. Otherwise the door applies them to the result.
+  /// The kernel applies the request's bias and activation, or its gate, which then has halved `columns`. Otherwise the
+  /// door applies them to the result.
   bool finishes = false;
 };
 

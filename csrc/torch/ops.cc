@@ -498,8 +498,8 @@ bool may_start_anywhere(const GroupedCall& call) {
   return by_columns || (by_rows && a.strides[1] != 1) || (by_k && (a.strides[1] == 1 || b.strides[1] != 1));
 }
 
-/// Computes a grouped product. `finishes`, if it is not null, receives whether the kernel has applied bias and
-/// activation.
+/// Computes a grouped product. `finishes`, if it is not null, receives whether the call's bias, activation and gate
+/// have been applied.
 Handle run_grouped(GroupedCall& call, bool* finishes = nullptr) {
   const auto refuse = [](const std::string& message) { fail("hgemm::grouped_mm: " + message); };
   if (!(call.a.device == call.b.device)) {
@@ -525,7 +525,8 @@ Handle run_grouped(GroupedCall& call, bool* finishes = nullptr) {
                 .offs_is_int32 = call.offs && call.offs.dtype == aoti_torch_dtype_int32(),
                 .offs_is_elsewhere = call.offs && !(call.offs.device == call.a.device),
                 .bias = call.bias ? call.bias.view.data : nullptr,
-                .act = call.gated ? Activation::kNone : static_cast<Activation>(call.act),
+                .act = static_cast<Activation>(call.act),
+                .gated = call.gated,
                 .ordinal = call.a.device.index,
                 .stream = current_stream(call.a.device),
                 .variant = static_cast<int>(call.variant),
@@ -611,8 +612,7 @@ Handle finish_grouped(const GroupedCall& call, DType dtype, Handle result) {
   return std::move(y.handle);
 }
 
-/// hgemm::grouped_linear. Where the kernel of the product does not apply bias and activation, and for a gate, another
-/// one follows.
+/// hgemm::grouped_linear. Where the kernel of the product does not apply bias, activation or gate, another one follows.
 void grouped_linear(StableIValue* stack, uint64_t, uint64_t) {
   Arguments arguments(stack);
   GroupedCall call;

@@ -229,10 +229,48 @@ void check_tuning() {
   expect(plan_of(a, b, 1, NumericsMode::kFast) == before, "a plan without a tuner");
 }
 
+/// Plans a product with a gate for each kernel. Those that apply it have half of the columns in their result.
+void check_gate() {
+  const std::vector<int32_t> ends = {33, 33, 40, 51};
+  const int64_t groups = static_cast<int64_t>(ends.size()), stride = 1;
+  const hgemm::TensorView offs{
+      .data = ends.data(), .ndim = 1, .sizes = &groups, .strides = &stride, .dtype = hgemm::DType::kF32};
+  struct Case {
+    const char *a_order, *b_order;
+    int64_t n;
+    bool may_gate;
+  };
+  for (const Case& c : {Case{"N", "T", 48, true}, Case{"N", "N", 48, false},  // the weights are not K-major
+                        Case{"T", "T", 48, false},                            // x is copied
+                        Case{"N", "T", 40, false}}) {                         // gate and up are not whole units
+    const Stored a({51, 48}, *c.a_order), b({4, 48, c.n}, *c.b_order);
+    for (int kernel = 0; kernel < hgemm::grouped_kernel_count(); ++kernel) {
+      GroupedPlan plan;
+      hgemm::plan_grouped({.a = a.view(),
+                           .b = b.view(),
+                           .offs = &offs,
+                           .act = hgemm::Activation::kSilu,
+                           .gated = true,
+                           .variant = kernel},
+                          &plan);
+      if (plan.outcome != hgemm::Outcome::kOurs) continue;
+      const bool gates = c.may_gate && hgemm::grouped_kernel(kernel).gates;
+      const hgemm::Problem& p = plan.job.grouped.product;
+      const bool is_right = plan.finishes == gates && plan.columns == (gates ? c.n / 2 : c.n) &&
+                            plan.pitch == hgemm::grouped_pitch(plan.columns, p.dtype) && p.gated == gates &&
+                            p.n == c.n && p.act == (gates ? hgemm::Activation::kSilu : hgemm::Activation::kNone);
+      if (is_right) continue;
+      std::fprintf(stderr, "gate: %s%s, n %d, kernel %d\n", c.a_order, c.b_order, static_cast<int>(c.n), kernel);
+      ++failures;
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
   check_tuning();
+  check_gate();
   using hgemm::NumericsMode;
   using hgemm::Outcome;
   check_without_memory(hgemm::kAuto, NumericsMode::kFast, false, 1, Outcome::kTorch);

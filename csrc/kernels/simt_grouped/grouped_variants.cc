@@ -15,6 +15,7 @@ constexpr auto kList =
                            .max_groups = kAnyGroups,
                            .columns = Config::BN,
                            .finishes = false,
+                           .gates = false,
                            .takes = GroupedKernel::Takes::kAny};
     });
 

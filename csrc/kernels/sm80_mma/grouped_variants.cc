@@ -16,6 +16,7 @@ constexpr GroupedKernel kernel_of(const char* name) {
           .max_groups = kAnyGroups,
           .columns = Config::BN,
           .finishes = false,
+          .gates = false,
           .takes = Config::kUnaligned == sm80_mma::Unaligned::kNarrow ? GroupedKernel::Takes::kAny
                                                                       : GroupedKernel::Takes::kWhole};
 }

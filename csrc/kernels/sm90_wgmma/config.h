@@ -42,6 +42,7 @@ struct Config {
   static constexpr bool kDefers = !kPingpong && CK == 1;
   static constexpr int kEpilogueTiles = kHalves / 2;
   static constexpr bool kStreamK = false, kCutsSlices = false, kEdged = false, kGrouped = false, kGroupsK = false;
+  static constexpr bool kGated = false;
   static constexpr bool kSymmetric = false, kCarries = false, kSwapped = kSwapped_, kIsInt8 = false;
   static constexpr int kEdge = 128;  // columns of a residue tile (Edged)
   static constexpr int kWarpgroupThreads = 128;
@@ -162,7 +163,18 @@ struct Grouped : Base {
   // SwapAB: rows of a group are loaded this many at a time, because most groups have fewer rows than the tile.
   static constexpr int kBoxRows = 16;
   static_assert(kSmemBytes <= Base::kMaxSmemBytes);
+  // True if the kernel exists as a Gated one: no other block of the cluster loads the same weights.
+  static constexpr bool kGates = Base::kSwapped || (Base::CM == 1 && Base::BN % 128 == 0);
   static_assert(Base::CK == 1 && Base::BN % 64 == 0 && (!Base::kSwapped || Base::kSharers == 1));
+};
+
+/// A Grouped Config whose kernel computes act(gate) * up, where gate and up are the halves of a row of the product
+/// (Problem::gated). Eight columns of the gate alternate with the same eight columns of up in a tile, so that a thread
+/// has both accumulators of a result. D has half of the tile's columns.
+template <class Base>
+struct Gated : Base {
+  static constexpr bool kGated = true, kDefers = false;
+  static constexpr int kGateColumns = 8;
 };
 
 /// A Config whose kernel computes one matrix for each group of k: D[g] = A[:, k of g] @ B[k of g], the weight gradients

@@ -43,6 +43,12 @@ template <class Traits, bool = Traits::kIsInt8>
 class Epilogue {
   using T = typename Traits::T;
   using Halves = sm90_wgmma::Halves<Traits>;
+  /// Maps the subtiles of a Gated kernel's results to D.
+  struct HalfAsWide {
+    static constexpr int BN = Traits::BN / 2;
+    static constexpr bool kEdged = false;
+  };
+  using Stored = sm90_wgmma::Halves<std::conditional_t<Traits::kGated && !Traits::kSwapped, HalfAsWide, Traits>>;
   static constexpr int kLine = 128;  // bytes of a row of the staging buffer
   static constexpr int kHalves = Traits::kHalves;
   // C is brought into L2 during the main loop, and loaded one subtile ahead, where the accumulators leave registers for
@@ -92,6 +98,9 @@ class Epilogue {
   /// the tile's first 64. With `defer` all subtiles but the first may be left to send_deferred().
   template <class Acc>
   __device__ __forceinline__ void store(const Acc& acc, int row0, const Work& work, bool defer) {
+    if constexpr (Traits::kGated) {
+      return Traits::kSwapped ? store_gated_columns(acc, row0, work) : store_gated(acc, row0, work);
+    }
     if constexpr (Traits::kGrouped) {
       if (p_.finish == Finish::kAny) return store_finished(acc, row0, work);
     }
@@ -297,6 +306,55 @@ class Epilogue {
     }
   }
 
+  /// Gated: act(gate) * up. Of each 16 columns of the accumulators, the first eight are the gate's, the others up's.
+  /// Two subtiles become one.
+  template <class Acc>
+  __device__ __forceinline__ void store_gated(const Acc& acc, int row0, const Work& work) {
+    Work stored = work;
+    stored.n0 /= 2;
+#pragma unroll 1
+    for (int half = 0; half < kHalves / 2; ++half) {
+      float v[16], up[16];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float both[16];
+        Halves::template take<0, kHalves>(both, acc, 2 * half + i);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          v[8 * i + j] = both[j / 4 * 8 + j % 4];
+          up[8 * i + j] = both[j / 4 * 8 + 4 + j % 4];
+        }
+      }
+      activate(v, p_.epilogue.act);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) v[i] *= up[i];
+      pack(packed_[0], v);
+      send<false>(packed_[0], half, row0, stored);
+    }
+  }
+  /// Gated with SwapAB: the rows of the accumulators are columns of D, eight of the gate before eight of up, and a
+  /// thread has one of each. The results are few, and are stored as they are.
+  template <class Acc>
+  __device__ __forceinline__ void store_gated_columns(const Acc& acc, int row0, const Work& work) {
+    const int column = row0 / 2 + lane_ / 4;
+    T* const d = static_cast<T*>(p_.epilogue.d) + column;
+#pragma unroll 1
+    for (int half = 0; half < kHalves; ++half) {
+      float v[16];
+      Halves::template take<0, kHalves>(v, acc, half);
+      float gate[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) gate[i] = v[i];
+      activate(gate, p_.epilogue.act);
+      const int row = Halves::col_of(half, work) + lane_ % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int at = row + i / 2 * 8 + i % 2, from = i / 2 * 4 + i % 2;
+        if (at < work.row_end && column < p_.m) d[at * p_.epilogue.ldd] = from_float<T>(gate[from] * v[from + 2]);
+      }
+    }
+  }
+
   /// v = act(alpha * v + beta * C + bias). The argument of act is stored to pre_activation, if the caller asked for it.
   /// `c`: from load_c().
   __device__ __forceinline__ void finish(float (&v)[16], uint32_t bias, const uint32_t (&c)[8], int half, int row0,
@@ -440,7 +498,7 @@ class Epilogue {
     if (half % 2 == 0) await_buffer();
     stage(packed, half);
     if (half % 2 == 0) return;
-    const int row = Halves::row_of(half, row0, work), col = Halves::piece_col(half, work);
+    const int row = Stored::row_of(half, row0, work), col = Stored::piece_col(half, work);
     if constexpr (Traits::kGrouped) {
       if (work.row_end - row < 16) {
         __syncwarp();

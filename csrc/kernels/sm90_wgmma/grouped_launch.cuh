@@ -19,7 +19,7 @@ GroupedParams grouped_params_of(const GroupedProduct& grouped, const DeviceFacts
   params.batch_inner = FastDivisor(1);
   params.pitch_b = Config::BN;
   params.store_tma = true;
-  const bool finishes = p.bias != nullptr || p.act != Activation::kNone;
+  const bool finishes = !p.gated && (p.bias != nullptr || p.act != Activation::kNone);
   params.finish = finishes ? Finish::kAny : Finish::kScale;
   params.defers = Config::kDefers && !finishes && params.k_tiles >= Config::kHalves;
   params.epilogue = tile::epilogue_params(p, nullptr);
@@ -56,10 +56,26 @@ Status launch_groups_of_k(const GroupedProduct& grouped, const DeviceFacts& fact
   return launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, facts, params, stream);
 }
 
+/// Launches D[rows of g] = act(gate) * up, where gate and up are the halves of the columns of A[rows of g] @ B[g].
+template <class Config, class T>
+Status launch_gated(const GroupedProduct& grouped, const DeviceFacts& facts, cudaStream_t stream) {
+  const Problem& p = grouped.product;
+  GroupedParams params = grouped_params_of<Config>(grouped, facts);
+  params.gate_units = static_cast<int>(p.n / Config::kGateColumns);
+  (Config::kSwapped ? params.m : params.n) = static_cast<int>(p.n / 2);
+  int32_t moves[2];
+  if (const Status e = tile::operand_map(p, p.d, p.m, p.n / 2, p.d.row_stride, 16, &params.d, moves)) return e;
+  return launch_traits<Traits<Config, T, Major::kK, Major::kK> >(Config::kSwapped ? swapped_problem(p) : p, facts,
+                                                                 params, stream);
+}
+
 /// Launches D[rows of g] = act(A[rows of g] @ B[g] + bias[g]).
 template <class Config, class T>
 Status launch_groups_of_rows(const GroupedProduct& grouped, const DeviceFacts& facts, cudaStream_t stream) {
   const Problem& p = grouped.product;
+  if constexpr (Config::kGates) {
+    if (p.gated) return launch_gated<Gated<Config>, T>(grouped, facts, stream);
+  }
   GroupedParams params = grouped_params_of<Config>(grouped, facts);
   int32_t moves[2];
   constexpr int kStoredRows = Config::kSwapped ? 64 : 16;

@@ -16,10 +16,12 @@ constexpr GroupedKernel kernel_of(const char* name) {
                        .max_groups = Config::kMaxGroups,
                        .columns = Config::BN * Config::CN,
                        .finishes = Config::kGrouped,
+                       .gates = false,
                        .takes = GroupedKernel::Takes::kTma};
   if constexpr (Config::kGrouped) {
     kernel.forms = form_bit(Divided::kRows);
     kernel.columns = Config::kTileColumns;
+    kernel.gates = Config::kGates;
   }
   return kernel;
 }

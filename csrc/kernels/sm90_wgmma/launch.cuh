@@ -41,6 +41,27 @@ constexpr int box_rows_of_b() {
   return SmemB<Traits>::kBoxRows;
 }
 
+/// The tensor map of the weights of a Gated kernel, (groups, rows, k), K-major: eight rows of a group's gate, the same
+/// eight rows of its up, and so on. `box_rows` counts both.
+template <class Traits>
+Status gated_map(const Problem& p, const Matrix& w, int64_t rows, int64_t ld, int box_rows, CUtensorMap* map) {
+  constexpr int kRows = Traits::kGateColumns;
+  TmaView view{};
+  view.data = w.data;
+  view.dtype = p.dtype;
+  view.cols = p.k;
+  view.rows = kRows;
+  view.ld = ld;
+  view.batch[0] = ((p.batch[1] - 1) * rows + rows / 2) / kRows;
+  view.batch[1] = 2;
+  view.batch_stride[0] = kRows * ld;
+  view.batch_stride[1] = rows / 2 * ld;
+  view.box_rows = kRows;
+  view.box_batch[0] = box_rows / (2 * kRows);
+  view.box_batch[1] = 2;
+  return tensor_map(view, map);
+}
+
 template <class Traits>
 Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits>& params, cudaStream_t stream) {
   const bool ka = Traits::kMajorA == Major::kK, kb = Traits::kMajorB == Major::kK;
@@ -60,6 +81,12 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
             tile::operand_map(p, p.b, p.n, p.k, p.ldb(), SmemEdge<Traits>::kBoxRows, &params.b_edge, moves)) {
       return e;
     }
+  }
+
+  if constexpr (Traits::kGated) {
+    const Status e = Traits::kSwapped ? gated_map<Traits>(p, p.a, p.m, p.lda(), SmemA<Traits>::kBoxRows, &params.a)
+                                      : gated_map<Traits>(p, p.b, p.n, p.ldb(), SmemB<Traits>::kBoxRows, &params.b);
+    if (e != cudaSuccess) return e;
   }
 
   static std::atomic<uint64_t> smem_allowed{0};

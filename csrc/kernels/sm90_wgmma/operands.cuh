@@ -57,14 +57,27 @@ struct Operands {
   template <class Visit>
   static __device__ __forceinline__ void visit_a(const Params& p, const Work& work, int kt, uint32_t rank,
                                                  const Visit& visit) {
+    if constexpr (Traits::kGated && Traits::kSwapped) {
+      return visit(SmemA<Traits>(), 0, p.a, 0, kt * Traits::BK, 0, gate_unit(p, work, work.m0), 0,
+                   sharers_of_a<Traits>(rank));
+    }
     visit(SmemA<Traits>(), 0, p.a, work.m0, work.k_begin + kt * Traits::BK, work.inner & p.a_batch[1],
           work.outer & p.a_batch[0], rank / Traits::CM % Traits::CN, sharers_of_a<Traits>(rank));
   }
   template <class Visit>
   static __device__ __forceinline__ void visit_b(const Params& p, const Work& work, int kt, uint32_t rank, int n0,
                                                  const Visit& visit) {
+    if constexpr (Traits::kGated && !Traits::kSwapped) {
+      return visit(SmemB<Traits>(), Traits::kStageBytesA, p.b, 0, kt * Traits::BK, 0, gate_unit(p, work, n0), 0,
+                   sharers_of_b<Traits>(rank));
+    }
     visit(SmemB<Traits>(), Traits::kStageBytesA, p.b, n0, work.k_begin + kt * Traits::BK, work.inner & p.b_batch[1],
           work.outer & p.b_batch[0], rank % Traits::CM, sharers_of_b<Traits>(rank));
+  }
+  /// Gated: the unit of the weights with which a tile begins whose columns of gate and up begin at `first`. Both take
+  /// the same number of columns in a tile.
+  static __device__ __forceinline__ int gate_unit(const Params& p, const Work& work, int first) {
+    return work.inner * static_cast<const ParamsOf<Traits>&>(p).gate_units + first / (2 * Traits::kGateColumns);
   }
 };
 

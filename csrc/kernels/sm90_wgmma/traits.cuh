@@ -75,6 +75,7 @@ struct GroupedParams : Params {
   uint32_t columns;  // work tiles along the columns of D
   uint32_t panel;    // work tiles along the rows of a group in a panel of the raster order
   uint32_t clusters;
+  int gate_units;  // Gated: the columns of an expert's weights, gate and up, in units of kGateColumns
 };
 
 /// The parameters of a GroupedK kernel. The groups are the batches of `raster`.
