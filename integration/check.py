@@ -262,7 +262,7 @@ def judge_generation(
         float((side["logits"].double() - exact.double()).abs().max())
         for side, exact in ((torch_out, exact_torch), (our_out, exact_ours))
     )
-    return logits, *disagreement(torch_out["tokens"], our_out["tokens"], exact_ours, allowed)
+    return logits, *disagreement(torch_out["tokens"], our_out["tokens"], exact_torch, exact_ours, allowed)
 
 
 def _along(reference: Any, inputs: scenarios.Inputs, tokens: Tensor, chosen: Sequence[Tensor]) -> Tensor:

@@ -113,12 +113,15 @@ def compare(
     ]
 
 
-def disagreement(torch_tokens: Tensor, our_tokens: Tensor, exact: Tensor, allowed: float) -> tuple[bool, str]:
+def disagreement(
+    torch_tokens: Tensor, our_tokens: Tensor, exact_torch: Tensor, exact_ours: Tensor, allowed: float
+) -> tuple[bool, str]:
     """Compares greedy generations (batch, steps). They may differ where two tokens are nearly equal.
 
-    ``exact`` are the reference's logits (batch, steps, vocabulary) along our tokens. Up to the first difference in a
-    row, both sides have read the same tokens. At that step the gap in the reference between the two choices must be
-    within ``allowed``, the sum of both sides' logit errors. All later steps depend on that choice and are not compared.
+    ``exact_torch`` and ``exact_ours`` are the reference's logits (batch, steps, vocabulary) along the tokens of either
+    side, and with the experts that the side has chosen. Up to the first difference in a row, both sides have read the
+    same tokens. At that step each side's reference may prefer the other side's token by at most ``allowed``, the sum of
+    both sides' logit errors. All later steps depend on that choice and are not compared.
 
     Returns:
         Whether the difference is allowed, and an explanation.
@@ -129,8 +132,11 @@ def disagreement(torch_tokens: Tensor, our_tokens: Tensor, exact: Tensor, allowe
         if not len(steps):
             continue
         step = int(steps[0])
-        ours, theirs = exact[row, step, our_tokens[row, step]], exact[row, step, torch_tokens[row, step]]
-        gap = abs(float(ours - theirs))
+        theirs, ours = torch_tokens[row, step], our_tokens[row, step]
+        gap = max(
+            float(exact[row, step, other] - exact[row, step, chosen])
+            for exact, chosen, other in ((exact_torch, theirs, ours), (exact_ours, ours, theirs))
+        )
         legitimate &= gap <= allowed
         notes.append(f"row {row} differs from step {step}: logits {gap:.2g} apart, errors {allowed:.2g}")
     return legitimate, "; ".join(notes) or "same tokens"

@@ -147,10 +147,24 @@ def test_tokens_may_differ_only_where_logits_are_close() -> None:
     exact = torch.zeros(1, 3, 4)
     exact[0, 1] = torch.tensor([0.0, 1.0, 1.01, 0.0])
     torch_tokens, our_tokens = torch.tensor([[0, 2, 0]]), torch.tensor([[0, 1, 3]])
-    assert compare.disagreement(our_tokens, our_tokens, exact, 0.0) == (True, "same tokens")
-    ok, note = compare.disagreement(torch_tokens, our_tokens, exact, 0.02)
+    assert compare.disagreement(our_tokens, our_tokens, exact, exact, 0.0) == (True, "same tokens")
+    ok, note = compare.disagreement(torch_tokens, our_tokens, exact, exact, 0.02)
     assert ok and "row 0 differs from step 1" in note
-    assert not compare.disagreement(torch_tokens, our_tokens, exact, 0.005)[0]
+    assert not compare.disagreement(torch_tokens, our_tokens, exact, exact, 0.005)[0]
+    assert not compare.disagreement(our_tokens, torch_tokens, exact, exact, 0.005)[0]
+
+
+def test_tokens_of_sides_with_different_experts_are_judged_by_the_reference_of_each() -> None:
+    """Other experts are another function, which may prefer another token by any amount."""
+    exact_torch, exact_ours = torch.zeros(1, 1, 3), torch.zeros(1, 1, 3)
+    exact_torch[0, 0, 1] = exact_ours[0, 0, 2] = 5.0
+
+    def is_allowed(theirs: int, ours: int) -> bool:
+        return compare.disagreement(torch.tensor([[theirs]]), torch.tensor([[ours]]), exact_torch, exact_ours, 1.0)[0]
+
+    assert is_allowed(1, 2)
+    assert not is_allowed(0, 1)  # torch's reference prefers token 1
+    assert not is_allowed(2, 0)  # ours prefers token 2
 
 
 def test_reference_has_the_same_values_and_ties() -> None:
