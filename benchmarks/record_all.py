@@ -123,6 +123,7 @@ STEPS = {
     "tuned": Step(_script("tuned", "--soak", "5", "--output", "RESULTS/tuned.json.xz"), 120),
     "host-cost": Step(_script("host_cost", "--output", "RESULTS/host_cost.json"), 60),
     "models": Step(("-m", "integration", "--json", "RESULTS/integration.json.xz"), 330),
+    "experts": Step(("-m", "integration", "--only", "qwen3_moe", "--json", "RESULTS/experts.json"), 120),
     "compiled": Step(("-m", "integration.compiled", "--json", "RESULTS/compiled.json"), 400),
     "train": Step(("-m", "integration.train", "--json", "RESULTS/train.json"), 240),
     "decode": Step(("-m", "integration.decode", "--compiled", "1,4,8,16,32", "--json", "RESULTS/decode.json"), 400),

@@ -388,8 +388,8 @@ def decode_section(document: Document, directory: Path) -> list[str]:
     ]
 
 
-def models_section(document: Document) -> list[str]:
-    """Every case of the integration suite."""
+def models_section(name: str, document: Document) -> list[str]:
+    """Every case of a result of the integration suite."""
     rows = []
     for result in document["results"]:
         timing, worst = result["timing"], result["worst"]["ratio"]
@@ -412,7 +412,7 @@ def models_section(document: Document) -> list[str]:
         "torch ms", "ms", "over torch", "results",
     ]  # fmt: skip
     return [
-        "## integration",
+        f"## {name}",
         "",
         f"{measured(document)}; {machine(document)}; transformers {document['transformers']}. Root-mean-square errors",
         "against a reference in a wider dtype. `worst ratio`: the largest of our errors over torch's, of all tensors.",
@@ -585,8 +585,9 @@ def page(documents: Mapping[str, Document], directory: Path) -> str:
         lines += map_section(documents["map"], directory)
     if "decode" in documents:
         lines += decode_section(documents["decode"], directory)
-    if "integration" in documents:
-        lines += models_section(documents["integration"])
+    for name in ("integration", "experts"):
+        if name in documents:
+            lines += models_section(name, documents[name])
     if "compiled" in documents:
         lines += compiled_section(documents["compiled"])
     if "train" in documents:

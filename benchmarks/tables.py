@@ -138,6 +138,17 @@ def models_line(document: Document) -> str:
     )
 
 
+def experts_line(document: Document) -> str:
+    """The cases of integration that have mixtures of experts, one by one."""
+    speeds = "; ".join(
+        f"{r['label']} {r['timing']['speedup']:.3f} ({r['timing']['speedup_low']:.3f} to "
+        f"{r['timing']['speedup_high']:.3f}){'' if r['ok'] else ', WRONG'}"
+        for r in document["results"]
+        if r["timing"]
+    )
+    return f"Mixtures of experts ({measured(document)}), with layers of published models, over torch: {speeds}."
+
+
 def compiled_line(document: Document) -> str:
     speeds = "; ".join(f"{r['label']} {r['speed']['ours']['value']:.3f}" for r in document["results"])
     later = sum(result["compiled_later"] for result in document["results"])
@@ -311,7 +322,13 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
         ("Accuracy of split float32", {"float32_errors": errors_line}),
         (
             "Whole models",
-            {"integration": models_line, "compiled": compiled_line, "train": train_line, "decode": decode_line},
+            {
+                "integration": models_line,
+                "experts": experts_line,
+                "compiled": compiled_line,
+                "train": train_line,
+                "decode": decode_line,
+            },
         ),
         ("Values of the operands", {"operand_values": values_line}),
         ("Host time of a call", {"host_cost": host_cost_line}),
