@@ -125,12 +125,12 @@ class use_custom_gemm(ContextDecorator):
         self._sites = sites
         if variant is None and numerics is None and float32 is None and tune is None:
             self._tune, self._settings = _PLAIN
+            if _calls is not None and not self._tune:
+                self.report._capsule = _calls.new(self._settings)
         else:
             self._tune = _tuning.by_default() if tune is None else bool(tune)
             choice = _variants.resolve_choice(variant, numerics, float32)
             self._settings = _native.Settings(**choice, tunes=self._tune).as_int
-        if _calls is not None and not self._tune:
-            self.report._capsule = _calls.new(self._settings)
 
     def __call__(self, func: _Function) -> _Function:
         """Returns ``func`` with its body inside the context. TypeError if it is a class."""
