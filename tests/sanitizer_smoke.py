@@ -121,8 +121,7 @@ def problems(variant: VariantInfo) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Every shape in its layouts, the kernel's dtypes in turn."""
     real = [dtype for dtype in variant.dtypes if not dtype.is_complex]
     dtypes = itertools.cycle(real)
-    shares_k = "_streamk" in variant.name or "_sliced" in variant.name
-    more = STREAM_K_SHAPES if shares_k else EDGED_SHAPES if "_edged" in variant.name else []
+    more = STREAM_K_SHAPES if "_streamk" in variant.name else EDGED_SHAPES if "_edged" in variant.name else []
     for m, n, k, layouts in SHAPES + more:
         for layout, dtype in zip(layouts, dtypes):  # noqa: B905 (dtypes never ends)
             a, b = operand(m, k, layout[0] == "T", dtype), operand(k, n, layout[1] == "T", dtype)

@@ -247,6 +247,7 @@ def test_nothing_to_multiply() -> None:
 def test_forced_kernel_is_taken_or_refused_with_every_reason(v: hgemm_ops.VariantInfo) -> None:
     taken = refused = 0
     shapes = ((4096, 4096, 4096), (1, 4096, 4096), (4097, 4097, 4097), (4097, 4096, 4097), (64, 64, 4096), (1, 1, 1))
+    shapes += ((96, 4096, 4096),)  # of which tiled kernels of sm90_skinny take several tiles
     cubes = [(size, size, size) for size in range(2, 7)]  # the only shapes that some kernels of tiny_batch take
     for (m, n, k), layout in itertools.product([*shapes, *cubes], ("NN", "NT")):
         free = hgemm_ops.explain(M=m, N=n, K=k, layout=layout, arch=v.min_arch)

@@ -224,7 +224,7 @@ def test_it_can_be_asked_for() -> None:
         if not is_stream_k(variant.name):
             continue
         k = 4097 if variant.name.endswith("_pad") else 4096
-        explanation = hgemm_ops.explain(M=4096, N=4096, K=k, arch="sm_90", variant=variant.name)
+        explanation = hgemm_ops.explain(M=4096, N=4608, K=k, arch="sm_90", variant=variant.name)
         assert (explanation.chosen, explanation.source) == (variant.name, "forced")
         whole = hgemm_ops.explain(M=128 * 132, N=3072, K=k, arch="sm_90").candidates[variant.id]
         assert "no use for stream-K" in whole.reason

@@ -327,7 +327,7 @@ bool eligible(const Asked& asked, const Line& line, Form form, Reason* why) {
                     "no use for narrower tiles at the edge: they would take more waves than tiles of 256 columns");
     }
   }
-  if (line.partial_bytes > 0 && p.b_is_a_transposed) {
+  if (line.partial_bytes > 0 && !line.cuts_slices && p.b_is_a_transposed) {
     return refuse(why, "%s", "x @ x.T must be symmetric, but with stream-K not all tiles sum K in one order");
   }
   if (line.partial_bytes > 0 && split_of(p, facts, line).units == 0) {
@@ -443,7 +443,7 @@ constexpr const char* suffix_of(Form form) {
 template <class C, Form kForm>
 constexpr Name kName = name_of("sm90_wgmma_", C::kPingpong ? "pingpong_" : "cooperative_", C::BM, "x", C::BN, "x",
                                C::BK, "_c", C::CM, "x", C::CN, "x", C::CK,
-                               C::kCutsSlices  ? "_sliced"
+                               C::kCutsSlices  ? "_sliced_streamk"
                                : C::kStreamK   ? "_streamk"
                                : C::kEdged     ? "_edged"
                                : C::kSymmetric ? "_symmetric"
