@@ -348,6 +348,10 @@ def test_hopper_rings_are_as_deep_as_they_fit() -> None:
         (10029, 44, 53, "NT", torch.float16, "tiny_batch_t4x4"),
         (1008, 56, 88, "NT", torch.float32, "torch"),
         (6030, 49, 132, "NT", torch.float32, "torch"),
+        (823, 40, 120, "NN", torch.bfloat16, "torch"),
+        (1105, 48, 160, "NN", torch.float16, "torch"),
+        (207, 80, 208, "NT", torch.float16, "torch"),
+        (276, 56, 120, "NN", torch.bfloat16, "gemv_m1"),
     ],
 )
 def test_batches_of_vectors_run_where_they_were_measured_to_be_faster(
