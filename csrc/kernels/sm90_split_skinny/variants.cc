@@ -23,6 +23,7 @@ constexpr double kStartUs = 0.3;                      // what the parts of a wav
 constexpr double kPassShare = 0.9;                    // share of the read bandwidth that making the planes of x reaches
 constexpr double kStreamShare = 0.8;                  // share of the read bandwidth at which W is read
 constexpr double kUnitUs = 1.8, kColumnUs = 0.098;    // first stages, last wait, stores; more for each row of x
+constexpr double kBatchFactor = 1.2;                  // of batches: the median of 26, of 8 to 173 matrices
 constexpr double kSlicesUs = 4.7, kSliceUs = 0.0333;  // to add up slices; more for each four slices and each row of x
 constexpr int kMostSlices = 32, kLeastSteps = 2;      // slices; stages of a slice
 constexpr int64_t kMostCols = 1024;                   // rows of x
@@ -115,7 +116,9 @@ struct Functions {
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
     return bytes_of(p, plan(p, facts, kLine<C>).schedule, kLine<C>);
   }
-  static double predict_us(const Problem& p, const DeviceFacts& facts) { return plan(p, facts, kLine<C>).us; }
+  static double predict_us(const Problem& p, const DeviceFacts& facts) {
+    return (p.batches() > 1 ? kBatchFactor : 1.0) * plan(p, facts, kLine<C>).us;
+  }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
     return call<&sm90_split_skinny::launch<C>>(p, facts, plan(p, facts, kLine<C>).schedule, workspace, stream);
   }
