@@ -22,11 +22,12 @@ struct WmmaTiles : Traits<Line> {
 
 }  // namespace
 
-#define WMMA_TILES_(FETCH, NAME, ...)                                                                        \
-  TENSOR_CORE_LINE(NAME, __VA_ARGS__);                                                                       \
-  Status launch_##NAME(const StepProblem& p, Stream stream) {                                                \
-    using T = WmmaTiles<Line_##NAME>;                                                                        \
-    return launch_body<T>(single_buffer<T, Fetch::k##FETCH>, single_buffer<T, Fetch::kElements>, p, stream); \
+#define WMMA_TILES_(FETCH, NAME, ...)                                                                                 \
+  TENSOR_CORE_LINE(NAME, __VA_ARGS__);                                                                                \
+  Status launch_##NAME(const StepProblem& p, Stream stream) {                                                         \
+    using T = WmmaTiles<Line_##NAME>;                                                                                 \
+    return launch_body<T>(single_buffer<T, Fetch::k##FETCH>, single_buffer<T, Fetch::kElements>, kSwizzles_##NAME, p, \
+                          stream);                                                                                    \
   }
 #define WMMA_TILES_ASYNC(...) WMMA_TILES_(Async, __VA_ARGS__)
 #define WMMA_TILES_SYNC(...) WMMA_TILES_(Registers, __VA_ARGS__)

@@ -22,11 +22,11 @@ struct WmmaStages : Traits<Line> {
 
 }  // namespace
 
-#define WMMA_STAGES_(FRAGMENT_BUFFERS, NAME, ...)                                            \
-  TENSOR_CORE_LINE(NAME, __VA_ARGS__);                                                       \
-  Status launch_##NAME(const StepProblem& p, Stream stream) {                                \
-    using T = WmmaStages<Line_##NAME, FRAGMENT_BUFFERS>;                                     \
-    return launch_body<T>(stages<T, Fetch::kAsync>, stages<T, Fetch::kElements>, p, stream); \
+#define WMMA_STAGES_(FRAGMENT_BUFFERS, NAME, ...)                                                              \
+  TENSOR_CORE_LINE(NAME, __VA_ARGS__);                                                                         \
+  Status launch_##NAME(const StepProblem& p, Stream stream) {                                                  \
+    using T = WmmaStages<Line_##NAME, FRAGMENT_BUFFERS>;                                                       \
+    return launch_body<T>(stages<T, Fetch::kAsync>, stages<T, Fetch::kElements>, kSwizzles_##NAME, p, stream); \
   }
 #define WMMA_STAGES(...) WMMA_STAGES_(1, __VA_ARGS__)
 #define WMMA_STAGES_RBUF(...) WMMA_STAGES_(2, __VA_ARGS__)

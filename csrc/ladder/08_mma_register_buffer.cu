@@ -86,11 +86,12 @@ __global__ void __launch_bounds__(Traits::kThreads) register_buffer(const __grid
 
 }  // namespace
 
-#define MMA_REGISTERS(NAME, ...)                                                                               \
-  TENSOR_CORE_LINE(NAME, __VA_ARGS__);                                                                         \
-  Status launch_##NAME(const StepProblem& p, Stream stream) {                                                  \
-    using T = MmaRegisters<Line_##NAME>;                                                                       \
-    return launch_body<T>(register_buffer<T, Fetch::kAsync>, register_buffer<T, Fetch::kElements>, p, stream); \
+#define MMA_REGISTERS(NAME, ...)                                                                                     \
+  TENSOR_CORE_LINE(NAME, __VA_ARGS__);                                                                               \
+  Status launch_##NAME(const StepProblem& p, Stream stream) {                                                        \
+    using T = MmaRegisters<Line_##NAME>;                                                                             \
+    return launch_body<T>(register_buffer<T, Fetch::kAsync>, register_buffer<T, Fetch::kElements>, kSwizzles_##NAME, \
+                          p, stream);                                                                                \
   }
 #include "ladder/variants.inc"
 

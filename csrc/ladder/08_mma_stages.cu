@@ -24,11 +24,11 @@ struct MmaStages : Traits<Line> {
 
 }  // namespace
 
-#define MMA_LOOP_(BODY, EPILOGUE, NAME, ...)                                             \
-  TENSOR_CORE_LINE(NAME, __VA_ARGS__);                                                   \
-  Status launch_##NAME(const StepProblem& p, Stream stream) {                            \
-    using T = MmaStages<Line_##NAME, Epilogue::EPILOGUE>;                                \
-    return launch_body<T>(BODY<T, Fetch::kAsync>, BODY<T, Fetch::kElements>, p, stream); \
+#define MMA_LOOP_(BODY, EPILOGUE, NAME, ...)                                                               \
+  TENSOR_CORE_LINE(NAME, __VA_ARGS__);                                                                     \
+  Status launch_##NAME(const StepProblem& p, Stream stream) {                                              \
+    using T = MmaStages<Line_##NAME, Epilogue::EPILOGUE>;                                                  \
+    return launch_body<T>(BODY<T, Fetch::kAsync>, BODY<T, Fetch::kElements>, kSwizzles_##NAME, p, stream); \
   }
 #define MMA_TILES(...) MMA_LOOP_(single_buffer, kDirect, __VA_ARGS__)
 #define MMA_STAGES(...) MMA_LOOP_(stages, kDirect, __VA_ARGS__)

@@ -43,12 +43,12 @@ struct Rows {
   }
 };
 template <int COLS>
-using Plain = Rows<COLS, 0>;
+struct Plain : Rows<COLS, 0> {};
 /// Eight more elements per row shift each row by four banks, so that the eight rows of an 8x8 matrix lie in different
 /// banks.
 /// NOTE: every second row leaves the grid of 32-byte sectors, so that cp.async fetches 1.4 to 1.5 times the sectors.
 template <int COLS>
-using Padded = Rows<COLS, 8>;
+struct Padded : Rows<COLS, 8> {};
 /// Avoids the same conflicts without padding: an XOR permutes the chunks of a row (tile/swizzle.cuh).
 template <int COLS>
 struct Xor {
@@ -155,18 +155,26 @@ __device__ __forceinline__ tile::TileCoord panel_raster(uint32_t id, uint32_t ti
 /// cudaFuncSetAttribute.
 enum class Memory { kStatic, kDynamic };
 
-/// A line of variants.inc as a type, Line_NAME. A warp tile has (BM / WARPS_M, BN / WARPS_N) elements and consists of
-/// fragments of (FRAG_M, FRAG_N).
-#define TENSOR_CORE_LINE(NAME, DTYPE, ACC, UNIT, BM_, BN_, BK_, STAGES_, THREADS_, SMEM_, SWIZZLES_, FRAG_M_, FRAG_N_, \
-                         WARPS_M_, WARPS_N_, LAYOUT, MEMORY)                                                           \
-  struct Line_##NAME {                                                                                                 \
-    static constexpr int BM = BM_, BN = BN_, BK = BK_, STAGES = STAGES_, THREADS = THREADS_, SMEM = SMEM_;             \
-    static constexpr int FRAG_M = FRAG_M_, FRAG_N = FRAG_N_, WARPS_M = WARPS_M_, WARPS_N = WARPS_N_;                   \
-    static constexpr bool kSwizzles = SWIZZLES_ != 0, kDynamicSmem = Memory::k##MEMORY == Memory::kDynamic;            \
-    static constexpr Arithmetic kSums = Arithmetic::kAccumulate##ACC;                                                  \
-    template <int COLS>                                                                                                \
-    using Layout = LAYOUT<COLS>;                                                                                       \
-  }
+/// The constants of a line of variants.inc that its kernel depends on. Lines that differ in nothing else, such as a
+/// step and the one that walks D in panels, share a kernel. A warp tile has (BM / WARPS_M, BN / WARPS_N) elements and
+/// consists of fragments of (FRAG_M, FRAG_N).
+template <int BM_, int BN_, int BK_, int STAGES_, int THREADS_, int SMEM_, int FRAG_M_, int FRAG_N_, int WARPS_M_,
+          int WARPS_N_, template <int> class Layout_, Memory kMemory, Arithmetic kSums_>
+struct TensorCoreLine {
+  static constexpr int BM = BM_, BN = BN_, BK = BK_, STAGES = STAGES_, THREADS = THREADS_, SMEM = SMEM_;
+  static constexpr int FRAG_M = FRAG_M_, FRAG_N = FRAG_N_, WARPS_M = WARPS_M_, WARPS_N = WARPS_N_;
+  static constexpr bool kDynamicSmem = kMemory == Memory::kDynamic;
+  static constexpr Arithmetic kSums = kSums_;
+  template <int COLS>
+  using Layout = Layout_<COLS>;
+};
+
+/// Defines Line_NAME, the TensorCoreLine of a line, and kSwizzles_NAME.
+#define TENSOR_CORE_LINE(NAME, DTYPE, ACC, UNIT, BM, BN, BK, STAGES, THREADS, SMEM, SWIZZLES, FRAG_M, FRAG_N, WARPS_M, \
+                         WARPS_N, LAYOUT, MEMORY)                                                                      \
+  using Line_##NAME = TensorCoreLine<BM, BN, BK, STAGES, THREADS, SMEM, FRAG_M, FRAG_N, WARPS_M, WARPS_N, LAYOUT,      \
+                                     Memory::k##MEMORY, Arithmetic::kAccumulate##ACC>;                                 \
+  constexpr bool kSwizzles_##NAME = SWIZZLES != 0
 
 /// The constants that follow from a line.
 template <class Line>
@@ -254,10 +262,10 @@ inline Status launch_tiles(void (*kernel)(Gemm), const Gemm& g, int threads, int
 }
 
 /// Enqueues the kernel of a body that is compiled twice: `chunks` requires has_whole_chunks, `elements` takes any
-/// alignment.
+/// alignment. If `swizzles`, it walks D in panels.
 template <class Traits>
-Status launch_body(void (*chunks)(Gemm), void (*elements)(Gemm), const StepProblem& p, Stream stream) {
-  const Gemm g = gemm_of(p, Traits::BM, Traits::BN, panel_columns(p, Traits::kSwizzles));
+Status launch_body(void (*chunks)(Gemm), void (*elements)(Gemm), bool swizzles, const StepProblem& p, Stream stream) {
+  const Gemm g = gemm_of(p, Traits::BM, Traits::BN, panel_columns(p, swizzles));
   return launch_tiles(has_whole_chunks(p) ? chunks : elements, g, Traits::kThreads,
                       Traits::kDynamicSmem ? Traits::SMEM : 0, stream);
 }
