@@ -13,6 +13,7 @@ template <int BM_, int BN_, int BK_, int WM_, int WN_, int STAGES_, int PROBLEMS
 struct Config {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, WM = WM_, WN = WN_, STAGES = STAGES_;
   static constexpr int PROBLEMS = PROBLEMS_, RESIDENT = RESIDENT_;
+  static constexpr bool kIsAlwaysNarrow = false;
   static constexpr int kWarpsM = BM / WM, kWarps = kWarpsM * (BN / WN);  // warps per problem
   static constexpr int kThreads = 32 * kWarps * PROBLEMS;
   // The epilogue's scratch of a warp: rows, and their pitch in floats. The padding keeps the fragment stores free of
@@ -30,6 +31,12 @@ struct Config {
   static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 16 == 0 && BK % 16 == 0);
   static_assert(STAGES >= 2, "one is read while others arrive");
   static_assert(PROBLEMS == 1 || kWarps == 1, "the warps of a problem meet at the block's barrier");
+};
+
+/// A Config whose kernel reads wide operands as it reads others. It saves the time to compile a kernel for wide ones.
+template <class Base>
+struct AlwaysNarrow : Base {
+  static constexpr bool kIsAlwaysNarrow = true;
 };
 
 /// True if both operands consist of whole aligned 16-byte chunks.

@@ -64,8 +64,10 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   params.plain = p.alpha == 1.0f && params.epilogue.c == nullptr && p.bias == nullptr && p.act == Activation::kNone &&
                  p.pre_activation == nullptr && p.out_dtype == p.dtype;
   params.wide_d = params.epilogue.wide_d && p.n % 8 == 0;
-  return is_wide(p) ? launch_majors<Config, T, false>(p, s, params, stream)
-                    : launch_majors<Config, T, true>(p, s, params, stream);
+  if constexpr (!Config::kIsAlwaysNarrow) {
+    if (is_wide(p)) return launch_majors<Config, T, false>(p, s, params, stream);
+  }
+  return launch_majors<Config, T, true>(p, s, params, stream);
 }
 
 }  // namespace hgemm::batched_mma

@@ -3,6 +3,9 @@
 // A line holds a Config: the largest M and N; the k-tile; the part of D that a warp computes; pipeline stages; problems
 // that a block works on at a time, which is more than one only where one warp computes a whole problem; blocks per SM
 // that the registers are limited for.
+//
+// The kernel of one warp for 32x32 is there for operands that are not wide (AlwaysNarrow): on wide ones another kernel
+// is faster, in most cases that of four warps (NOTES.md).
 #pragma once
 
 #include <tuple>
@@ -19,7 +22,7 @@ constexpr std::tuple kKernels{
     Kernel<Config<16, 16, 32, 16, 16, 3, 4, 6>>{},
     Kernel<Config<16, 16, 64, 16, 16, 3, 4, 6>>{},
     Kernel<Config<32, 32, 32, 16, 16, 3, 1, 6>>{},
-    Kernel<Config<32, 32, 32, 32, 32, 2, 4, 5>>{},
+    Kernel<AlwaysNarrow<Config<32, 32, 32, 32, 32, 2, 4, 5>>>{},
     Kernel<Config<64, 64, 64, 32, 32, 2, 1, 4>>{},
 };
 // clang-format on

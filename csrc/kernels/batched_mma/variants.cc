@@ -24,6 +24,7 @@ struct Line {
   int wide_smem_bytes;  // where both operands are wide
   int problems;         // problems that a block works on at a time
   int resident;         // blocks per SM, as limited by registers
+  bool always_narrow;   // the kernel reads wide operands as it reads others
 };
 
 constexpr int64_t kMaxExtent = int64_t{1} << 30;
@@ -40,9 +41,14 @@ constexpr double kNarrowUs = 0.1;
 // Larger ones were not timed, and are left as they are.
 constexpr double kSharedUs = 0.4;
 
+/// Whether the kernel reads both operands as wide ones.
+bool reads_wide(const Problem& p, const Line& line) {
+  return !line.always_narrow && batched_mma::is_wide(p);
+}
+
 /// Blocks that are resident on the device at the same time.
 int64_t block_slots(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const int smem_bytes = batched_mma::is_wide(p) ? line.wide_smem_bytes : line.smem_bytes;
+  const int smem_bytes = reads_wide(p, line) ? line.wide_smem_bytes : line.smem_bytes;
   return int64_t{facts.sm_count} * std::min(line.resident, resident_ctas(facts, smem_bytes, line.tile.threads, 64));
 }
 
@@ -69,7 +75,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   const double k16 = static_cast<double>(ceil_div(p.k, 16)), extents = static_cast<double>(p.m + p.n);
   const double steps = static_cast<double>(std::max<int64_t>(0, ceil_div(p.k, line.tile.bk) - 1));
   double problem_us = kProblemUs + k16 / 32 * (line.tile.bm + line.tile.bn) * kTileUs +
-                      (batched_mma::is_wide(p) ? 0.0 : k16 / 32 * extents * kNarrowUs);
+                      (reads_wide(p, line) ? 0.0 : k16 / 32 * extents * kNarrowUs);
   if (is_tiny_batch(p) && shares_operand(p) && batched_mma::is_wide(p)) problem_us = std::max(problem_us, kSharedUs);
   const double rounds = static_cast<double>(ceil_div(p.batches(), facts.sm_count));
   const double memory = dram_bytes(p) / (dram_gbs(facts) * 1e3 * kStreamShare);
@@ -86,6 +92,7 @@ constexpr Line line_of() {
       .wide_smem_bytes = C::smem_bytes(kK, kK, false),
       .problems = C::PROBLEMS,
       .resident = C::RESIDENT,
+      .always_narrow = C::kIsAlwaysNarrow,
   };
 }
 template <class C>
