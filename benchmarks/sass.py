@@ -7,7 +7,8 @@ that renames a template or moves an instance to another file leaves the machine 
 It does not compare PTX and line info.
 
 Prints which kernels only one side has and, where both sides have one of that name, the first instructions that differ.
-Exits with 1 where the sides differ. Needs cuobjdump, and nvdisasm for what differs, from a CUDA toolkit or from the
+A side may have several copies of a kernel, and its copies that the other side lacks are printed as such. Exits with 1
+where the sides differ. Needs cuobjdump, and nvdisasm for what differs, from a CUDA toolkit or from the
 wheels nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm, and c++filt for readable names.
 """
 
@@ -161,7 +162,8 @@ def differences(
 
     ``show`` disassembles a kernel.
     """
-    lost, new = count(before) - count(after), count(after) - count(before)
+    all_before, all_after = count(before), count(after)
+    lost, new = all_before - all_after, all_after - all_before
     names = {
         name for side, of in ((before, lost), (after, new)) for name in side if any(k in of for k, _ in side[name])
     }
@@ -170,7 +172,9 @@ def differences(
         old = {kernel.arch: (kernel, file) for kernel, file in before.get(name, []) if kernel in lost}
         now = {kernel.arch: (kernel, file) for kernel, file in after.get(name, []) if kernel in new}
         for arch in sorted(old.keys() ^ now.keys()):
-            report.append(f"only {'before' if arch in old else 'after'}: {arch} {shown}")
+            is_copy = old[arch][0] in all_after if arch in old else now[arch][0] in all_before
+            side = "before" if arch in old else "after"
+            report.append(f"{'one more copy' if is_copy else 'only'} {side}: {arch} {shown}")
         for arch in sorted(old.keys() & now.keys()):
             report.append(f"differs: {arch} {shown}")
             sides = [[kernel.resources, *show(file, arch, name)] for kernel, file in (old[arch], now[arch])]

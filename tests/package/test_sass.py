@@ -84,7 +84,9 @@ def test_names_do_not_count_but_numbers_do(sass: ModuleType) -> None:
 
     before = kernels(("_Z3oldv", "sm_80", b"code"))
     assert not report(before, kernels(("_Z3newv", "sm_80", b"code")))
-    assert report(before, kernels(("_Z3oldv", "sm_80", b"code"), ("_Z3newv", "sm_80", b"code")))
+    twice = kernels(("_Z3oldv", "sm_80", b"code"), ("_Z3newv", "sm_80", b"code"))
+    assert [line.split(" sm_80 ")[0] for line in report(before, twice)] == ["one more copy after:"] * 2
+    assert [line.split(" sm_80 ")[0] for line in report(twice, before)] == ["one more copy before:"] * 2
     assert [line.split(" ")[:2] for line in report(before, kernels(("_Z3oldv", "sm_90", b"code")))] == [
         ["only", "before:"],
         ["only", "after:"],
