@@ -35,19 +35,20 @@ LADDER_TOO = (
 TORCH_TARGET_VERSION = "0x020a000000000000"  # LibTorch stable ABI as of torch 2.10
 
 #: The kernels of a family that are compiled to one object; one in other families. "family/int8" has the kernels of the
-#: family's int8_list.h. nvcc takes 3 to 4 seconds to read the headers of an object, and up to 110 for one of the
+#: family's int8_list.h. nvcc takes 2 to 3 seconds to read the headers of an object, and up to 50 for one of the
 #: largest kernels. More kernels in an object would save little more, and an object of several large ones would be the
-#: last that a machine with many cores waits for.
+#: last that a machine with many cores waits for: the longest takes about 80 seconds.
 KERNELS_IN_OBJECT = {
     "batched_mma": 2,
     "simt_gemv": 2,
     "simt_skinny": 4,
     "skinny": 2,
+    "sm80_mma": 2,
     "sm90_skinny": 3,
     "sm90_skinny/int8": 6,
-    "sm90_split": 2,
-    "sm90_split_skinny": 2,
-    "sm90_wgmma": 2,
+    "sm90_split": 4,
+    "sm90_split_skinny": 4,
+    "sm90_wgmma": 4,
     "sm90_wgmma/int8": 4,
     "tiny_batch": 6,
 }
