@@ -27,6 +27,8 @@ from hgemm_ops.bench import record
 ROOT = Path(__file__).resolve().parent.parent
 #: Where two outcomes are reported for one test, the later one in this list counts.
 OUTCOMES = ("passed", "skipped", "errors", "failed")
+#: Tests that had not ended, by name in a record.
+NAMED = 20
 _GRACE = 10  # seconds that an interrupted pytest gets to end
 
 
@@ -49,7 +51,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     path = os.environ.get(_LINES)
     if path is not None and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0" and session.items:
         with open(path, "a") as lines:
-            lines.write(json.dumps({"collected": len(session.items)}) + "\n")
+            lines.write(json.dumps({"collected": [item.nodeid for item in session.items]}) + "\n")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -72,10 +74,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def summarize(lines: Path) -> dict[str, Any]:
     """Sums up the outcomes that the plugin wrote: counts in total and by file, failures, and reasons for skips.
 
+    ``unfinished`` has the first tests that had not ended, at most ``NAMED``.
+
     A test whose teardown raised is reported twice and counts once. An expected failure counts as skipped.
     """
     tests: dict[str, tuple[str, str]] = {}  # name -> (outcome, message)
-    collected = 0
+    collected: list[str] = []
     for line in lines.read_text().splitlines():
         report = json.loads(line)
         if "collected" in report:
@@ -86,8 +90,10 @@ def summarize(lines: Path) -> dict[str, Any]:
     files: dict[str, Counter[str]] = {}
     for test, (outcome, _) in tests.items():
         files.setdefault(test.partition("::")[0], Counter())[outcome] += 1
+    unfinished = [test for test in collected if test not in tests]
     return {
-        "complete": len(tests) == collected,
+        "complete": bool(collected) and not unfinished,
+        "unfinished": unfinished[:NAMED],
         "counts": {outcome: sum(counts[outcome] for counts in files.values()) for outcome in OUTCOMES},
         "files": {file: {outcome: files[file][outcome] for outcome in OUTCOMES} for file in sorted(files)},
         "failures": [

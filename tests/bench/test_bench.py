@@ -983,7 +983,7 @@ def test_gpu_test_report_counts_per_file(tmp_path: Path, processes: str) -> None
     arguments = ["-q", "-n", processes, "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
     assert gpu_tests.run(arguments, lines, None) == 1
     found = gpu_tests.summarize(lines)
-    assert found["complete"]
+    assert found["complete"] and found["unfinished"] == []
     assert found["counts"] == {"passed": 4, "skipped": 1, "errors": 1, "failed": 2}
     assert found["files"] == {
         "test_x.py": {"passed": 3, "skipped": 1, "errors": 1, "failed": 2},
@@ -1166,3 +1166,4 @@ def test_gpu_tests_are_stopped_at_their_limit_and_still_reported(
     assert gpu_tests.run(arguments, lines, limit) not in (0, 1)
     found = gpu_tests.summarize(lines)
     assert (found["counts"]["passed"], sum(found["counts"].values()), found["complete"]) == (1, 1, False)
+    assert found["unfinished"] == ["test_two.py::test_endless"]
