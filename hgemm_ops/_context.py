@@ -125,8 +125,6 @@ class use_custom_gemm(ContextDecorator):
         self._sites = sites
         if variant is None and numerics is None and float32 is None and tune is None:
             self._tune, self._settings = _PLAIN
-            if _calls is not None and not self._tune:
-                self.report._capsule = _calls.new(self._settings)
         else:
             self._tune = _tuning.by_default() if tune is None else bool(tune)
             choice = _variants.resolve_choice(variant, numerics, float32)

@@ -426,26 +426,23 @@ class ContextCalls(NamedTuple):
     exit: Callable[[Any], bool]
 
 
-_methods: list[_Method] = []  # kept for as long as the functions
-
-
 @functools.cache
 def context_calls() -> ContextCalls:
     """Returns these functions. The first call loads the library."""
-    make = ctypes.pythonapi.PyCFunction_NewEx
-    make.restype, make.argtypes = ctypes.py_object, [POINTER(_Method), c_void_p, c_void_p]
+    make = ctypes.pythonapi["PyCFunction_NewEx"]  # an object of our own: the attribute is shared with other packages
+    make.restype, make.argtypes = ctypes.py_object, [POINTER(_Method), ctypes.py_object, c_void_p]
 
     def function(name: str) -> Any:
         address = ctypes.cast(getattr(lib(), f"hgemm_builtin_context_{name}"), c_void_p)
-        _methods.append(_Method(name.encode(), address, _METH_O))
-        return make(_methods[-1], None, None)
+        method = _Method(name.encode(), address, _METH_O)
+        return make(method, method, None)  # as the function's `self`, its definition lives as long as the function
 
     return ContextCalls(*map(function, ContextCalls._fields))
 
 
 @functools.cache
 def _pointer_of() -> Any:
-    function = ctypes.pythonapi.PyCapsule_GetPointer
+    function = ctypes.pythonapi["PyCapsule_GetPointer"]
     function.restype, function.argtypes = c_void_p, [ctypes.py_object, c_char_p]
     return function
 

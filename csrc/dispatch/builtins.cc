@@ -32,8 +32,11 @@ void* hgemm_builtin_context_new(void*, void* settings) {
   HgemmSettings asked;
   static_assert(sizeof(asked) == sizeof(bytes));
   std::memcpy(&asked, &bytes, sizeof(asked));
-  return PyCapsule_New(hgemm_context_new(asked), kName,
-                       [](PyObject* capsule) { hgemm_context_delete(context_of(capsule)); });
+  HgemmContext* const context = hgemm_context_new(asked);
+  PyObject* const capsule =
+      PyCapsule_New(context, kName, [](PyObject* collected) { hgemm_context_delete(context_of(collected)); });
+  if (capsule == nullptr) hgemm_context_delete(context);
+  return capsule;
 }
 
 void* hgemm_builtin_context_enter(void*, void* capsule) {

@@ -349,8 +349,8 @@ HGEMM_API void hgemm_context_enter(struct HgemmContext* context);
    any thread, and at last one of a suspended span. Returns 1, or 0 where there was no entry. */
 HGEMM_API int hgemm_context_exit(struct HgemmContext* context);
 
-/* The first of these functions with delete, and the two others, as built-in functions of Python: with the signature of
-   a PyCFunction of the kind METH_O. They need Python's lock, raise Python's errors, and return new references. */
+/* new, enter and exit as built-in functions of Python: with the signature of a PyCFunction of the kind METH_O. The
+   caller holds the GIL. They raise Python's errors and return new references. */
 
 /* Takes an int, the bytes of a HgemmSettings, and returns a capsule of the name "hgemm_context". It deletes the handle
    when it is collected. */

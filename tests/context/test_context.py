@@ -165,6 +165,39 @@ def test_columns_are_aligned() -> None:
             assert line[:end].endswith(f" {value}")
 
 
+# What is called around each context
+
+
+BUILT_IN = """
+import copy, ctypes, pickle
+from hgemm_ops import _context, _native, use_custom_gemm
+_context._calls = _native.context_calls()  # as after the first entry on a machine with a GPU
+"""
+
+
+@pytest.mark.parametrize("byte", ["0", "2", "255"])
+def test_the_functions_outlive_the_modules(byte: str) -> None:
+    """At exit Python frees a module's variables in its own order. glibc writes over what is freed here."""
+    environment = {"PYTHONMALLOC": "malloc", "MALLOC_PERTURB_": byte}
+    result = run_python(f"{BUILT_IN}\nwith use_custom_gemm(): pass", **environment)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_other_packages_may_use_the_same_functions_of_python() -> None:
+    code = """
+_native._pointer_of()
+assert ctypes.pythonapi.PyCFunction_NewEx.argtypes is None
+assert ctypes.pythonapi.PyCapsule_GetPointer.argtypes is None
+"""
+    result = run_python(BUILT_IN + code)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_context_that_was_never_entered_can_be_pickled_after_another_one_was() -> None:
+    result = run_python(BUILT_IN + "pickle.loads(pickle.dumps(use_custom_gemm()))")
+    assert result.returncode == 0, result.stderr
+
+
 def test_footer_and_dict() -> None:
     report = Fixed(
         replace(LINEAR, m=1, n=1, k=1, calls=3), replace(LINEAR, m=1, n=1, k=3, variant="torch", reason="alpha is 0")
