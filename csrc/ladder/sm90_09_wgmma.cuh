@@ -39,6 +39,12 @@ struct TmaGemm {
     static_assert(BM % 64 == 0 && BN % 64 == 0 && BK == 64, "a row of the swizzle is 64 elements");        \
   }
 
+/// The launcher of a line of variants.inc in a build without code for sm_90a.
+#define WGMMA_NOT_BUILT(NAME, ...)                   \
+  Status launch_##NAME(const StepProblem&, Stream) { \
+    return cudaErrorNoKernelImageForDevice;          \
+  }
+
 /// The descriptor of a warpgroup's rows of A for one k16 step. A tile of A is one box of BM rows of 64 k, and the rows
 /// of each warpgroup start 64 rows after those of the one before.
 __device__ __forceinline__ uint64_t descriptor_a(uint32_t tile, int warpgroup, int step) {

@@ -9,6 +9,13 @@
 #include "ladder/sm90_09_wgmma.cuh"
 
 namespace hgemm::ladder {
+
+#ifdef HGEMM_NO_SM90A
+
+#define WGMMA_PIPELINE(...) WGMMA_NOT_BUILT(__VA_ARGS__)
+
+#else
+
 namespace {
 
 template <class Line>
@@ -54,6 +61,9 @@ __global__ void __launch_bounds__(Line::THREADS) wgmma_pipeline(const __grid_con
     static_assert(Line_##NAME::THREADS == Line_##NAME::kWarpgroups * 128);                    \
     return launch_tma<Line_##NAME>(wgmma_pipeline<Line_##NAME>, p, kEveryTile, stream);       \
   }
+
+#endif
+
 #include "ladder/variants.inc"
 
 }  // namespace hgemm::ladder

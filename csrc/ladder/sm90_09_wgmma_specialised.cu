@@ -12,6 +12,14 @@
 #include "tile/ring.cuh"
 
 namespace hgemm::ladder {
+
+#ifdef HGEMM_NO_SM90A
+
+#define WGMMA_SPECIALISED(...) WGMMA_NOT_BUILT(__VA_ARGS__)
+#define WGMMA_PERSISTENT(...) WGMMA_NOT_BUILT(__VA_ARGS__)
+
+#else
+
 namespace {
 
 /// The first row and column of D that block `rank` writes, of the cluster that owns cluster tile `id`.
@@ -130,6 +138,9 @@ Status launch_persistent(const Problem& p, Stream stream) {
   Status launch_##NAME(const StepProblem& p, Stream stream) { \
     return launch_persistent<Line_##NAME>(p, stream);         \
   }
+
+#endif
+
 #include "ladder/variants.inc"
 
 }  // namespace hgemm::ladder

@@ -1,4 +1,4 @@
-// Fragments of float32 operands: loads from shared memory, and their conversion to the elements of mma.sync.
+// Fragments of float32 operands: loads from shared memory, and their conversion to bfloat16 elements of tensor cores.
 #pragma once
 
 #include <cstdint>

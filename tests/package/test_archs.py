@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from build_tools import CSRC, toolkit
-from build_tools.archs import gencode, parse_archs
+from build_tools.archs import gencode, own_arch, parse_archs
+from build_tools.ninja import units
 
 ARCHS = ("80", "86", "89", "90", "90a", "100", "100a", "120")
 LISTS = [" ".join(archs) for size in (1, 2, 3) for archs in itertools.combinations(ARCHS, size)]
@@ -121,6 +122,22 @@ def test_nvcc_lists_what_code_is_compiled_with(archs: str, name: str, tmp_path: 
     command = [home / "bin" / "nvcc", "-E", "-x", "cu", *flags, source]
     (line,) = re.findall(r"archs: (.*) end", subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert {int(arch) for arch in line.split(",")} == {10 * number(virtual) for virtual, _ in compiled_for(flags)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "source", [s for s in sorted(CSRC.rglob("*.cu")) if own_arch(s)], ids=lambda s: s.relative_to(CSRC).as_posix()
+)
+def test_a_file_for_hopper_compiles_without_hopper(source: Path, tmp_path: Path) -> None:
+    """It keeps its launchers then, and no device code, because ptxas would refuse that for another architecture."""
+    home, why = toolkit.find_toolkit()
+    if home is None:
+        pytest.skip(why)
+    (_, unit), *_ = units(source, tmp_path)
+    flags = ["-std=c++17", f"-I{CSRC}", "-DHGEMM_NO_SM90A", "-gencode=arch=compute_80,code=sm_80"]
+    command = [home / "bin" / "nvcc", *flags, "-c", unit, "-o", tmp_path / "k.o"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("archs", LISTS)

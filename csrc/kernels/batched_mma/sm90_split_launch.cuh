@@ -7,27 +7,40 @@
 
 #include "core/launch.cuh"
 #include "kernels/batched_mma/sm90_split_config.h"
+
+#ifndef HGEMM_NO_SM90A
 #include "kernels/batched_mma/sm90_split_kernel.cuh"
+#endif
 
 namespace hgemm::batched_split {
 
-/// Enqueues the kernel for these Traits.
-template <class Traits>
-cudaError_t launch_traits(const Schedule& s, const Params& params, cudaStream_t stream) {
+#ifdef HGEMM_NO_SM90A
+
+template <class Config>
+Status launch(const Problem&, const Schedule&, Stream) {
+  return cudaErrorNoKernelImageForDevice;
+}
+
+#else
+
+/// Enqueues the kernel for these memory orders of A and B.
+template <class Config, Major kA, Major kB, bool kWide>
+cudaError_t launch_majors(const Schedule& s, const Params& params, cudaStream_t stream) {
+  using Of = Traits<Config, kA, kB, kWide>;
   static std::atomic<uint64_t> smem_allowed{0};
-  auto* const k = kernel<Traits>;
-  if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
-  return enqueue_clusters(k, dim3(s.blocks), Traits::kThreads, Traits::kSmemBytes, 1, s.dependent, stream, params);
+  auto* const k = kernel<Of>;
+  if (const cudaError_t e = allow_smem(k, Of::kSmemBytes, smem_allowed)) return e;
+  return enqueue_clusters(k, dim3(s.blocks), Of::kThreads, Of::kSmemBytes, 1, s.dependent, stream, params);
 }
 
 /// Chooses the kernel for the memory orders of A and B.
 template <class Config, bool kWide>
-cudaError_t launch_majors(const Problem& p, const Schedule& s, const Params& params, cudaStream_t stream) {
+cudaError_t launch_kernel(const Problem& p, const Schedule& s, const Params& params, cudaStream_t stream) {
   const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
-  if (ka && kb) return launch_traits<Traits<Config, Major::kK, Major::kK, kWide>>(s, params, stream);
-  if (ka) return launch_traits<Traits<Config, Major::kK, Major::kMN, kWide>>(s, params, stream);
-  if (kb) return launch_traits<Traits<Config, Major::kMN, Major::kK, kWide>>(s, params, stream);
-  return launch_traits<Traits<Config, Major::kMN, Major::kMN, kWide>>(s, params, stream);
+  if (ka && kb) return launch_majors<Config, Major::kK, Major::kK, kWide>(s, params, stream);
+  if (ka) return launch_majors<Config, Major::kK, Major::kMN, kWide>(s, params, stream);
+  if (kb) return launch_majors<Config, Major::kMN, Major::kK, kWide>(s, params, stream);
+  return launch_majors<Config, Major::kMN, Major::kMN, kWide>(s, params, stream);
 }
 
 template <class Config>
@@ -56,8 +69,10 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   params.is_plain =
       params.epilogue.c == nullptr && p.bias == nullptr && p.act == Activation::kNone && p.pre_activation == nullptr;
   params.wide_d = params.epilogue.wide_d && p.n % 4 == 0;
-  return is_wide(p) ? launch_majors<Config, true>(p, s, params, stream)
-                    : launch_majors<Config, false>(p, s, params, stream);
+  return is_wide(p) ? launch_kernel<Config, true>(p, s, params, stream)
+                    : launch_kernel<Config, false>(p, s, params, stream);
 }
+
+#endif
 
 }  // namespace hgemm::batched_split
