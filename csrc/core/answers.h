@@ -6,7 +6,7 @@
 namespace hgemm {
 
 /// What Variant::eligible and Variant::predict_us answer, for a family with many variants: what the answers about one
-/// problem have in common is computed once. `index` is that of the variant in the family's list.
+/// problem have in common is computed once. `index` is the variant's place in the family's list.
 struct FamilyAnswers {
   static constexpr int kCommonBytes = 128;
 

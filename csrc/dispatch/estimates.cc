@@ -40,8 +40,8 @@ size_t torch_slot() {
 
 /// Whether the learned model was fitted to times of this kernel's family. It has none of batches of vectors, for which
 /// it takes batched_mma's time for a fourth too long. Of the kernels that are chosen for batch-invariant numerics alone
-/// it has no times: it corrects those that are like others, but not those of more rows than the rest of sm90_skinny
-/// takes, or with shares of four slices.
+/// it has no times. It corrects those that resemble other kernels, but neither the kernels of sm90_skinny that take
+/// several tiles of rows nor those that add up four slices.
 bool is_learned(const Question& question, const Contender& contender) {
   const Variant& v = variant(contender.id);
   const Family family = v.family;
@@ -153,7 +153,7 @@ double apply_learned(const Learned& learned, const Question& question, const Con
   float features[kDoubtFeatures];
   shape_features(question.product, question.alignments, features);
   const double best = correct_kernels(learned, question, contenders, features, predictions->ours);
-  if (is_tiny_batch(question.product)) return kAnalyticMargin;
+  if (is_tiny_batch(question.product) || !std::isfinite(best)) return kAnalyticMargin;
   // What the problem's epilogue reads and writes counts in predictions->torch.
   const bool is_product = question.problem.c.data == nullptr && question.problem.pre_activation == nullptr;
   const double torch_us =

@@ -611,7 +611,8 @@ Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan) {
       decision = torchs(Remark::kNamesOther);
     } else {
       GroupedTimes times = request.variant == kAuto ? times_of(ways, *facts) : nullptr;
-      if (request.variant == kAuto && times == nullptr) times = tune_where_asked(request, ways, *facts);
+      const bool untimed = times == nullptr || times->empty();
+      if (request.variant == kAuto && untimed) times = tune_where_asked(request, ways, *facts);
       decision = decide(ways, *facts, times, request.variant, request.as_torch);
     }
   }

@@ -66,8 +66,8 @@ struct Best {
   double us = INFINITY;
 };
 
-/// Tries slabs of one matrix with the loop over `y` inside, so that each part of x is copied once, and y once for each
-/// part of x.
+/// Tries slabs of one matrix with the loop over `y` inside. Each part of x is copied once. The parts of y are copied
+/// for each part of x, but for the one that the last slab has left (slab_turns.h).
 void try_order(Side x, Side y, size_t limit, const SlabCost& cost, double wave_us, Best* best) {
   const size_t least_y = y.bytes_of(std::min(y.grain, y.extent));
   if (least_y > limit) return;

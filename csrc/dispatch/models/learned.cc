@@ -423,7 +423,7 @@ constexpr SumLeaves kVbmiSumLeaves[kMostDepth + 1] = {vbmi_sum_leaves<0>, vbmi_s
 
 #endif
 
-/// Where a row's features are equal to 1, as those are that fill the last ones up, the logarithm is known.
+/// A feature of 1 has the logarithm 0. The unused ones at the end are 1.
 void plain_log2(const double* x, int count, float* out) {
   for (int i = 0; i < count; ++i) out[i] = x[i] == 1 ? 0.0f : static_cast<float>(std::log2(x[i]));
 }
@@ -553,6 +553,7 @@ void kernel_features(const Variant* const* kernels, const double* predicted_us, 
 
 void torch_features(const Problem& p, const DeviceFacts& facts, double predicted_us, double best_us, float* out) {
   constexpr int kTiles = sizeof(kTorchTiles) / sizeof(kTorchTiles[0]);
+  static_assert(5 + kTiles <= 3 * kLogs);
   const double padded_base = static_cast<double>(p.m) * static_cast<double>(p.n);
   Waves waves[kTiles];
   double sizes[3 * kLogs] = {predicted_us, best_us / predicted_us, std::ceil(static_cast<double>(p.k) / 64),
