@@ -3,14 +3,15 @@
 // Some kernels read copies of their operands, padded ones (tile/pad.h) or bfloat16 planes (tile/split_planes.h). Where
 // the copies of whole operands exceed Problem::most_workspace, the kernel runs once for each slab: some matrices of the
 // batch, or of one matrix some rows of A and some columns of B. All slabs use the same workspace, one after the other
-// on the stream. K is never divided, so a slab's elements are summed as they would be in the whole problem.
+// on the stream, which slab_turns.h puts into an order in which few copies are made twice. K is divided only by
+// slabs_of_k(). All other slabs sum their elements as the whole problem would.
 //
 //            columns of B                 for each slab of columns      (its copy is made once)
-//          ┌──────┬──────┐                  for each slab of rows       (copied again for each slab of columns)
+//          ┌──────┬──────┐                  for each slab of rows       (most are copied again, see slab_turns.h)
 //  rows    │ 1    │ 4    │                    copy what changed, then multiply
 //  of A    ├──────┼──────┤
-//          │ 2    │ 5    │                or the same with rows and columns exchanged
-//          ├──────┼──────┤
+//          │ 2    │ 5    │
+//          ├──────┼──────┤                or the same with rows and columns exchanged
 //          │ 3    │ 6    │
 //          └──────┴──────┘
 #pragma once

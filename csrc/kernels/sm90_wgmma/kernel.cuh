@@ -82,14 +82,14 @@
 //     for each tile:
 //       for each k-tile: wait full; start wgmma; wait for the wgmma group before; release the stage before;
 //                        with deferred stores, in the first kHalves - 1 k-tiles: stage or store 32 columns of the tile
-//                        before; with carried sums, before every kCarrySteps k-tiles: wait for the last wgmma group,
-//                        release its stage, add the accumulators to the sums
+//                        before; with carried sums, before every kCarrySteps k-tiles, or at the end of each slice of
+//                        K: wait for the last wgmma group, release its stage, add the accumulators to the sums
 //       wait for the last wgmma group; release the last stage
 //       epilogue; with deferred stores it rounds all results, and stages the first 32 columns only
 //
 //   A stream-K consumer that leaves partial sums stores its accumulators in place of the epilogue. One that finishes a
-//   tile for other clusters adds their partial sums before the epilogue, and a pingpong warpgroup arrives at
-//   kMathOrder + 1 - g only after that.
+//   tile for other clusters adds their partial sums before the epilogue, or, if it cuts tiles between slices of K,
+//   at partials_at() in the main loop. A pingpong warpgroup arrives at kMathOrder + 1 - g only after that.
 #pragma once
 
 #include <cstdint>

@@ -33,7 +33,7 @@ class SharedMemory {
   /// Split-K: completes when the other blocks' sums have arrived.
   __device__ __forceinline__ uint32_t summed() const { return empty(Traits::STAGES); }
   /// What the tile scheduler writes and reads. Stream-K: the cluster's Share, 16 bytes. Grouped: a table of work tiles.
-  /// GroupedK: the ends of the groups.
+  /// GroupedK: the ends of the groups, and the groups in the order of their k.
   __device__ __forceinline__ uint32_t share() const { return empty(Traits::STAGES); }
 
   /// Called by one thread.

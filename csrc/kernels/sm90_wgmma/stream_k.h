@@ -128,7 +128,10 @@ HGEMM_HOST_DEVICE inline Piece piece_of(const Split& split, uint32_t steps, uint
 }
 
 /// The k-tile of a piece that cuts slices, before which, or behind the last one, the partial sums of its helpers are
-/// added to its own: the end of its second slice. So the helpers have as long as two slices take to leave them.
+/// added to its own: the end of its second slice. So the helpers have as long as two slices take to leave them. By then
+/// the piece's own sums are those of its first slice alone, because the second is still in the accumulators. Adding two
+/// terms gives the same bits in either order, so the result has the bits of sums in the order of K. At another place it
+/// would not have them.
 HGEMM_HOST_DEVICE inline int partials_at(int steps, int k_first) {
   const auto begin = [steps](uint32_t slice) { return static_cast<int>(slice_begin(steps, slice)); };
   for (uint32_t slice = 1; slice + 2 < kSlices; ++slice) {

@@ -7,7 +7,8 @@
 // cluster that computes a part of a tile without its last k-tile stores its accumulators to memory as partial sums. The
 // cluster that computes the last k-tile adds them, first those of the cluster right before it, then those of smaller
 // indices. So the order of summation does not depend on which cluster finishes first. A kernel that cuts tiles between
-// slices of K (kCutsSlices) adds them in the order of K.
+// slices of K (kCutsSlices) adds them where the result has the bits of sums in the order of K (partials_at() in
+// stream_k.h).
 //
 // Deadlock freedom: a cluster goes through its share from the last work tile to the first. Hence the only partial sums
 // that it may have to leave are those of its first iteration, in which it waits for no other cluster. It can only have
