@@ -10,11 +10,7 @@
 
 namespace hgemm::ladder {
 
-#ifdef HGEMM_NO_SM90A
-
-#define WGMMA_NAIVE(...) WGMMA_NOT_BUILT(__VA_ARGS__)
-
-#else
+#ifndef HGEMM_NO_SM90A
 
 namespace {
 
@@ -50,6 +46,10 @@ __global__ void __launch_bounds__(Line::THREADS) wgmma_naive(const __grid_consta
     static_assert(Line_##NAME::kWarpgroups == 1 && Line_##NAME::SMEM == Line_##NAME::kStageBytes + 8); \
     return launch_tma<Line_##NAME>(wgmma_naive<Line_##NAME>, p, kEveryTile, stream);                   \
   }
+
+#else
+
+#define WGMMA_NAIVE(...) WGMMA_NOT_BUILT(__VA_ARGS__)
 
 #endif
 

@@ -10,11 +10,7 @@
 
 namespace hgemm::ladder {
 
-#ifdef HGEMM_NO_SM90A
-
-#define WGMMA_PIPELINE(...) WGMMA_NOT_BUILT(__VA_ARGS__)
-
-#else
+#ifndef HGEMM_NO_SM90A
 
 namespace {
 
@@ -61,6 +57,10 @@ __global__ void __launch_bounds__(Line::THREADS) wgmma_pipeline(const __grid_con
     static_assert(Line_##NAME::THREADS == Line_##NAME::kWarpgroups * 128);                    \
     return launch_tma<Line_##NAME>(wgmma_pipeline<Line_##NAME>, p, kEveryTile, stream);       \
   }
+
+#else
+
+#define WGMMA_PIPELINE(...) WGMMA_NOT_BUILT(__VA_ARGS__)
 
 #endif
 

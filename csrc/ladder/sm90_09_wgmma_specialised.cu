@@ -13,12 +13,7 @@
 
 namespace hgemm::ladder {
 
-#ifdef HGEMM_NO_SM90A
-
-#define WGMMA_SPECIALISED(...) WGMMA_NOT_BUILT(__VA_ARGS__)
-#define WGMMA_PERSISTENT(...) WGMMA_NOT_BUILT(__VA_ARGS__)
-
-#else
+#ifndef HGEMM_NO_SM90A
 
 namespace {
 
@@ -138,6 +133,11 @@ Status launch_persistent(const Problem& p, Stream stream) {
   Status launch_##NAME(const StepProblem& p, Stream stream) { \
     return launch_persistent<Line_##NAME>(p, stream);         \
   }
+
+#else
+
+#define WGMMA_SPECIALISED(...) WGMMA_NOT_BUILT(__VA_ARGS__)
+#define WGMMA_PERSISTENT(...) WGMMA_NOT_BUILT(__VA_ARGS__)
 
 #endif
 
