@@ -24,6 +24,7 @@
 #include <ATen/ops/vdot_cuda_dispatch.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
 #include <optional>
@@ -38,12 +39,6 @@
 // A function of torch's stable C API. It is declared here because its header needs CUDA's headers, and it is weak
 // because only a torch with CUDA has it.
 extern "C" __attribute__((weak)) int32_t aoti_torch_get_current_cuda_stream(int32_t device_index, void** stream);
-
-// It is declared here because its header, torch/csrc/autograd/graph_task.h, takes a sixth of the time to compile this
-// file.
-namespace torch::autograd {
-TORCH_API int get_current_graph_task_id();
-}
 
 namespace hgemm {
 namespace {
