@@ -23,7 +23,7 @@ LAYOUTS = pytest.mark.parametrize("layout", LAYOUT_NAMES)
 MIB = 1 << 20
 POISON = -1234567
 
-#: M, N and K. Kernels for a short side take those with at most 64 rows or columns.
+#: M, N and K. Kernels for a short side take those with at most 128 rows or columns. Few tiles and a long K have slices.
 SHAPES = [
     (17, 8, 8),
     (32, 4096, 64),
@@ -33,6 +33,9 @@ SHAPES = [
     (33, 1000, 264),
     (300, 40, 8008),
     (100, 1040, 520),
+    (65, 528, 4104),
+    (100, 4096, 4104),
+    (128, 272, 8200),
     (129, 264, 4104),
     (200, 4096, 16),
     (1000, 1016, 1032),
@@ -174,7 +177,7 @@ def test_random_products(seed: int) -> None:
     generator, ran = random.Random(seed), 0
     for _ in range(8):
         m = max(20, 4 * round(2 ** generator.uniform(2.1, 8)))
-        n, k = (8 * round(2 ** generator.uniform(0, 7)) for _ in range(2))
+        n, k = (8 * round(2 ** generator.uniform(0, 9)) for _ in range(2))
         before, behind = generator.choice([0, 0, 8, 16]), generator.choice([0, 8, 24])
         a, b = operands(m + before + behind, n + before + behind, k + before + behind, generator.choice(LAYOUT_NAMES))
         rows, columns, depth = (slice(before, before + size) for size in (m, n, k))

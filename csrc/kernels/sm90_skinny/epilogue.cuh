@@ -182,7 +182,8 @@ __device__ __forceinline__ bool add_slices(const Params& p,
   using Sum = typename Traits::Sum;
   const int slice = blockIdx.y, lane = threadIdx.x % 32;
   constexpr int kGroups = Traits::kWarpCols / 8, kQuads = Traits::PARTS * kGroups;
-  const int all = place_of<Traits>(p).cols, cols = Traits::kColGroups == 1 ? all : max(all - first_col<Traits>(), 0);
+  const int all = place_of<Traits>(p).cols;
+  const int cols = Traits::kColGroups == 1 ? all : min(max(all - first_col<Traits>(), 0), Traits::kWarpCols);
   const int groups = (cols + 7) / 8;  // of eight rows of x; groups beyond x are not sent
   if (slice != owner) {
     const int mine = slice - (slice > owner);
