@@ -1,8 +1,9 @@
 """Runs the GPU tests and records the outcome in ``results/<gpu>/tests.json``. Further arguments go to pytest.
 
-With ``--limit``, tests that have not ended by then are stopped. The record says whether every test had ended. This
-module is also the pytest plugin that writes down every outcome as soon as it is known, so that a run that dies still
-says what it found.
+With ``--limit``, tests that have not ended by then are stopped. The record says whether every test had ended, and names
+those that had not. A test that takes longer than a minute prints the stacks of its threads, and goes on. This module is
+also the pytest plugin that writes down every outcome as soon as it is known, so that a run that dies still says what it
+found.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ OUTCOMES = ("passed", "skipped", "errors", "failed")
 #: Tests that had not ended, by name in a record.
 NAMED = 20
 _GRACE = 10  # seconds that an interrupted pytest gets to end
+_STUCK = 60  # seconds after which a test prints its stacks
 
 
 # The environment variable that names the plugin's file, which has a JSON object on each line.
@@ -54,6 +56,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             lines.write(json.dumps({"collected": [item.nodeid for item in session.items]}) + "\n")
 
 
+def pytest_runtest_logstart(nodeid: str) -> None:
+    path = os.environ.get(_LINES)
+    if path is not None and "PYTEST_XDIST_WORKER" not in os.environ:
+        with open(path, "a") as lines:
+            lines.write(json.dumps({"started": nodeid}) + "\n")
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     # xdist's workers report to the process that started them, which reports again.
     path = os.environ.get(_LINES)
@@ -74,26 +83,32 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def summarize(lines: Path) -> dict[str, Any]:
     """Sums up the outcomes that the plugin wrote: counts in total and by file, failures, and reasons for skips.
 
-    ``unfinished`` has the first tests that had not ended, at most ``NAMED``.
+    ``unfinished`` has tests that had not ended, at most ``NAMED``: first those that were running, then those that had not
+    begun. ``running`` is the number of the former.
 
     A test whose teardown raised is reported twice and counts once. An expected failure counts as skipped.
     """
     tests: dict[str, tuple[str, str]] = {}  # name -> (outcome, message)
     collected: list[str] = []
+    started: set[str] = set()
     for line in lines.read_text().splitlines():
         report = json.loads(line)
         if "collected" in report:
             collected = report["collected"]
+            continue
+        if "started" in report:
+            started.add(report["started"])
             continue
         found = (report["outcome"], report["message"])
         tests[report["test"]] = max(tests.get(report["test"], found), found, key=lambda o: OUTCOMES.index(o[0]))
     files: dict[str, Counter[str]] = {}
     for test, (outcome, _) in tests.items():
         files.setdefault(test.partition("::")[0], Counter())[outcome] += 1
-    unfinished = [test for test in collected if test not in tests]
+    unfinished = sorted((test for test in collected if test not in tests), key=lambda test: test not in started)
     return {
         "complete": bool(collected) and not unfinished,
         "unfinished": unfinished[:NAMED],
+        "running": sum(test in started for test in unfinished),
         "counts": {outcome: sum(counts[outcome] for counts in files.values()) for outcome in OUTCOMES},
         "files": {file: {outcome: files[file][outcome] for outcome in OUTCOMES} for file in sorted(files)},
         "failures": [
@@ -116,7 +131,8 @@ def run(arguments: Sequence[str], lines: Path, limit: float | None, gpus: Sequen
     environment.pop("PYTEST_XDIST_WORKER", None)  # this may run inside of another pytest
     if gpus:
         environment[_GPUS] = ",".join(gpus)
-    command = [sys.executable, "-m", "pytest", "-p", "benchmarks.gpu_tests", *arguments]
+    plugin = ["-p", "benchmarks.gpu_tests", "-o", f"faulthandler_timeout={_STUCK}"]
+    command = [sys.executable, "-m", "pytest", *plugin, *arguments]
     with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
         try:
             return process.wait(limit)

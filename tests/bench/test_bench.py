@@ -1145,25 +1145,33 @@ def test_gpus_are_shared_out_to_the_processes_of_xdist(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("processes", ["0", "1"])
 def test_gpu_tests_are_stopped_at_their_limit_and_still_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The limit ends when the first test has."""
+    """The limit ends when the first test has, and the second one has printed its stack."""
+    printed = ""
 
     class Process(subprocess.Popen[bytes]):
         def wait(self, timeout: float | None = None) -> int:
             if timeout != limit:
                 return super().wait(timeout)
-            while '"outcome"' not in lines.read_text() and self.poll() is None:
+            nonlocal printed
+            while ('"outcome"' not in lines.read_text() or "Timeout" not in printed) and self.poll() is None:
                 time.sleep(0.1)
+                printed += capfd.readouterr().err
             raise subprocess.TimeoutExpired(self.args, limit)
 
     limit = 25.0
     monkeypatch.setattr(gpu_tests.subprocess, "Popen", Process)
-    (tmp_path / "test_two.py").write_text("import time\ndef test_quick(): pass\ndef test_endless(): time.sleep(600)\n")
+    monkeypatch.setattr(gpu_tests, "_STUCK", 1)
+    endless = "def test_endless(): time.sleep(600)\n"
+    (tmp_path / "test_two.py").write_text(f"import time\ndef test_quick(): pass\n{endless}def test_later(): pass\n")
     lines = tmp_path / "outcomes.jsonl"
-    arguments = ["-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path / "test_two.py")]
+    arguments = ["-q", "-n", processes, "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
     assert gpu_tests.run(arguments, lines, limit) not in (0, 1)
     found = gpu_tests.summarize(lines)
     assert (found["counts"]["passed"], sum(found["counts"].values()), found["complete"]) == (1, 1, False)
-    assert found["unfinished"] == ["test_two.py::test_endless"]
+    assert found["unfinished"] == ["test_two.py::test_endless", "test_two.py::test_later"]
+    assert found["running"] == 1
+    assert "in test_endless" in printed
