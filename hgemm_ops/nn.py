@@ -292,8 +292,12 @@ def _values(layer: nn.Module) -> tuple[Any, Any, int | None, int | None]:
     return weight, bias, getattr(weight, "_version", None), getattr(bias, "_version", None)
 
 
-#: Returns the hooks that torch.autograd.graph.saved_tensors_hooks has set for this thread, the innermost, or None.
-_saved_tensors_hooks = functools.partial(torch._C._autograd._top_saved_tensors_default_hooks, False)
+#: Returns the hooks that torch.autograd.graph.saved_tensors_hooks has set for this thread, the innermost, or None. torch
+#: has no public function that says this without calling the hooks, which would disturb a checkpoint that counts the
+#: calls. None in a torch without this function.
+_saved_tensors_hooks: Callable[[bool], Any] | None = getattr(
+    torch._C._autograd, "_top_saved_tensors_default_hooks", None
+)
 
 
 class _Forward:
@@ -301,16 +305,17 @@ class _Forward:
 
     def __init__(self, parent: "ProjectionGroup") -> None:
         self.parent = parent
-        self._hooks = _saved_tensors_hooks()
+        self._hooks = _saved_tensors_hooks and _saved_tensors_hooks(False)
         self._results: dict[tuple[str, ...], _Results | None] = {}
 
     def project(self, names: tuple[str, ...], index: int, layer: Any, x: Any) -> Tensor | None:
         """Returns the result of ``layer`` for ``x``, or None if the layer has to compute it by itself.
 
         A part of the forward that is recomputed in the backward (torch.utils.checkpoint) has to save the same tensors
-        again. So its layers must not depend on what other parts of the forward have computed.
+        again. So its layers must not depend on what other parts of the forward have computed. Where torch does not say
+        whether a part is one, each layer computes its result by itself if there may be a backward.
         """
-        if torch.is_grad_enabled() and self._hooks != _saved_tensors_hooks():
+        if torch.is_grad_enabled() and (_saved_tensors_hooks is None or self._hooks != _saved_tensors_hooks(False)):
             return None
         found = self._results.get(names)
         if found is not None and found.x is x:
@@ -594,7 +599,12 @@ def fuse_projections(model: nn.Module) -> list[str]:
     Hooks on all modules see one matmul of the parent.
     Call this function again to fuse layers that have become plain again, or whose parameters have been assigned.
 
-    Layers that are tied, hooked, parametrized or of a subclass, or that other processes share, stay as they are.
+    Layers that are tied, hooked, parametrized or of a subclass, or that other processes share, stay as they are, and so
+    do layers whose parameters are parts of a larger tensor. A ``Parameter`` object that other models have as well stays
+    one. But as after ``.to()``, other tensors do not follow: an earlier ``state_dict()``, ``p.data``, or a second
+    ``Parameter`` made of these outside of ``model`` keep the old memory. Make them afterwards, or pass a module that
+    contains everything that is tied.
+
     :func:`unfuse_projections` undoes everything. Call it before the storage of a parameter is resized, and before a
     model on a GPU is sent to another process: torch can do neither with a part of another memory.
 
@@ -623,9 +633,13 @@ def _is_worth_fusing(parent: nn.Module, names: tuple[str, ...], owners: Counter[
     if layers is None:
         return False
     parameters = [p for layer in layers for p in _own(layer)]
-    own = Counter(map(_memory, parameters))
-    if any(owners[memory] > count for memory, count in own.items()):
+    own: dict[int, list[nn.Parameter]] = {}
+    for p in parameters:
+        own.setdefault(_memory(p), []).append(p)
+    if any(owners[memory] > len(parts) for memory, parts in own.items()):
         return False  # another layer has the parameter, or a part of its memory
+    if any(sum(p.nbytes for p in parts) < parts[0].untyped_storage().nbytes() for parts in own.values()):
+        return False  # some tensor outside of the model has the rest of the memory
     if len({p.data_ptr() or id(p) for p in parameters}) < len(parameters):
         return False  # two of these layers are tied
     return not (isinstance(parent, ProjectionGroup) and parent._joint(names, layers[0].weight.detach()[:0]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import io
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,6 +23,7 @@ from torch.nn.utils import parametrize, prune
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
+from hgemm_ops import nn as fused_modules
 from hgemm_ops.nn import ProjectionGroup, fuse_projections, unfuse_projections
 
 #: Products of a forward of ``Model``: three of the attention's layers, or two of the MLP's, are one.
@@ -362,6 +365,25 @@ def test_a_part_of_the_forward_is_recomputed(part: Callable[..., Tensor], reentr
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
+@pytest.mark.parametrize("part", [one_layer, layers_of_a_part, the_whole])
+def test_without_the_function_of_torch_that_returns_hooks(
+    monkeypatch: pytest.MonkeyPatch, part: Callable[..., Tensor]
+) -> None:
+    """What is recomputed cannot be told apart, so layers are computed together only where no backward follows."""
+    monkeypatch.setattr(fused_modules, "_saved_tensors_hooks", None)
+    test_a_part_of_the_forward_is_recomputed(part, reentrant=False)
+    pair = Pair()
+    pair.check(FUSED)
+    with Products() as mode:
+        pair.fused(torch.randn(5, 12))
+    assert len(mode.names) == PLAIN
+
+
+def test_the_package_is_imported_without_that_function() -> None:
+    code = "import torch; del torch._C._autograd._top_saved_tensors_default_hooks; import hgemm_ops"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_checkpointed_module_stays_fused(pair: Pair) -> None:
     for model in pair:
         x = torch.randn(5, 12, requires_grad=True)
@@ -510,6 +532,43 @@ def test_layers_that_share_memory_stay() -> None:
     flat = nn.utils.parameters_to_vector(model.parameters()).detach()
     nn.utils.vector_to_parameters(flat, model.parameters())  # all parameters are views of flat
     assert fuse_projections(model) == []
+
+
+def test_layers_that_share_memory_with_a_tensor_outside_stay() -> None:
+    model = Model()
+    flat = nn.utils.parameters_to_vector(model.attention.parameters()).detach()
+    nn.utils.vector_to_parameters(flat[4:], list(model.attention.parameters())[1:])
+    model.mlp.gate_proj.weight.data, model.mlp.up_proj.weight.data = torch.randn(40, 12).chunk(2)
+    assert fuse_projections(model) == [MLP]  # the two fill the memory that they share
+    flat.zero_()
+    assert not model.attention.v_proj.weight.any()
+
+
+def test_a_parameter_of_two_models_stays_one(pair: Pair) -> None:
+    for model in pair:
+        other = nn.Linear(12, 12)
+        other.weight = model.attention.q_proj.weight
+        if model is pair.fused:
+            unfuse_projections(model)
+            assert fuse_projections(model) == [ATTENTION, MLP]
+        with torch.no_grad():
+            other.weight.mul_(2)
+    pair.check(FUSED)
+
+
+@pytest.mark.parametrize("how", ["torch.load", "torch.load(mmap=True)", "safetensors"])
+def test_assigned_from_a_file(tmp_path: Path, how: str) -> None:
+    """Some programs that load files return views of one memory, which the file has been read or mapped to."""
+    model, path = Model(), tmp_path / "model"
+    if how == "safetensors":
+        safetensors = pytest.importorskip("safetensors.torch")
+        safetensors.save_file(model.state_dict(), path)
+        weights = safetensors.load_file(path)
+    else:
+        torch.save(model.state_dict(), path)
+        weights = torch.load(path, mmap="mmap" in how)
+    model.load_state_dict(weights, assign=True)
+    assert fuse_projections(model) == [ATTENTION, MLP]
 
 
 @pytest.mark.parametrize("how", ["one parameter", "one memory"])
