@@ -130,6 +130,22 @@ class use_custom_gemm(ContextDecorator):
             choice = _variants.resolve_choice(variant, numerics, float32)
             self._settings = _native.Settings(**choice, tunes=self._tune).as_int
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy or a pickle has the settings, by name. Its report begins anew, and it is not active."""
+        settings = _native.Settings.of(self._settings)
+        mode = lambda modes, index: None if index == _native.AUTO else modes[index]  # noqa: E731
+        choice = {
+            "variant": _variants.name_of(settings.variant),
+            "numerics": mode(_native.NUMERICS, settings.numerics),
+            "float32": mode(_native.FLOAT32, settings.float32),
+        }
+        return {**vars(self), "report": Report(), "_settings": (choice, settings.tunes)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        choice, tunes = state["_settings"]
+        settings = _native.Settings(**_variants.resolve_choice(**choice), tunes=tunes)
+        vars(self).update(state, _settings=settings.as_int)
+
     def __call__(self, func: _Function) -> _Function:
         """Returns ``func`` with its body inside the context. TypeError if it is a class."""
         if isinstance(func, (staticmethod, classmethod)):

@@ -111,13 +111,21 @@ class Report:
     """The matmuls that ran while a ``use_custom_gemm()`` context was active.
 
     It may be read at any time, inside the context and after it. It counts matmuls of the whole process, including those
-    of other threads and other contexts.
+    of other threads and other contexts. A copy counts on; a pickle has the rows as they are when it is made.
     """
 
     _capsule: Any = None  # of the library's context; None if the override did not start
 
+    def __copy__(self) -> "Report":
+        copied = self.__class__.__new__(self.__class__)
+        vars(copied).update(vars(self))
+        return copied
+
     def __deepcopy__(self, memo: Any) -> "Report":  # a module that has a context as an attribute may be copied
         return copy.copy(self)
+
+    def __reduce__(self) -> Any:
+        return _Pickled, (list(self.rows), list(self._products()), self._remarks())
 
     @property
     def _context(self) -> _native.Context | None:
@@ -159,16 +167,23 @@ class Report:
         Raises:
             OSError: the file cannot be written.
         """
-        counts = (count for count in self.counts() if _is_tunable(count))
-        products = ",\n".join(json.dumps(_product(count)) for count in counts)
+        products = ",\n".join(map(json.dumps, self._products()))
         text = f'{{"schema": {SCHEMA}, "products": [\n{products}\n]}}\n'
         _files.replace(Path(path), text, f".{os.getpid()}.new")
 
+    def _products(self) -> Iterator[dict[str, Any]]:
+        """Returns the entries of the file that ``save`` writes."""
+        return (_product(count) for count in self.counts() if _is_tunable(count))
+
+    def _remarks(self) -> tuple[str, list[str]]:
+        """Returns why no matmul may have been counted, and a line for each operator that is not."""
+        why = _override.reason() or ("" if torch.cuda.is_initialized() else "this process has not used CUDA")
+        return why, [f"  not counted, because another package overrides it: {op}" for op in _override.hidden()]
+
     def __str__(self) -> str:
         rows = list(_fields_of(self.rows))
-        hidden = [f"  not counted, because another package overrides it: {op}" for op in _override.hidden()]
+        why, hidden = self._remarks()
         if not rows:
-            why = _override.reason() or ("" if torch.cuda.is_initialized() else "this process has not used CUDA")
             return "\n".join(["no matmuls were counted" + (f": {why}" if why else ""), *hidden])
         totals = _totals(rows)
         printed = _most_important(_groups(rows))
@@ -177,6 +192,26 @@ class Report:
 
     def __repr__(self) -> str:
         return f"<hgemm_ops report: {sum(count.calls for count in self.counts())} calls>"
+
+
+class _Pickled(Report):
+    """A report that has been pickled, maybe by another process. It counts no more."""
+
+    def __init__(self, rows: list[Row], products: list[dict[str, Any]], remarks: tuple[str, list[str]]) -> None:
+        self._rows, self._entries, self._said = rows, products, remarks
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        return self._rows
+
+    def _products(self) -> Iterator[dict[str, Any]]:
+        return iter(self._entries)
+
+    def _remarks(self) -> tuple[str, list[str]]:
+        return self._said
+
+    def __repr__(self) -> str:
+        return f"<hgemm_ops report: {sum(row.calls for row in self.rows)} calls>"
 
 
 def _fields(count: tuple[Any, ...], reason: str) -> _Fields:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from helpers import DEVICE, run_python
+from helpers import DEVICE, needs_library, run_python
 from torch import Tensor, nn
 
 from hgemm_ops import use_custom_gemm
@@ -196,6 +198,58 @@ assert ctypes.pythonapi.PyCapsule_GetPointer.argtypes is None
 def test_a_context_that_was_never_entered_can_be_pickled_after_another_one_was() -> None:
     result = run_python(BUILT_IN + "pickle.loads(pickle.dumps(use_custom_gemm()))")
     assert result.returncode == 0, result.stderr
+
+
+ENTERED = """
+import copy, os, pickle
+import torch
+from hgemm_ops import _native, _override, _variants, use_custom_gemm
+
+_override.start = lambda: True  # as on a machine with a GPU
+modes = lambda: (_native.lib().hgemm_standing_numerics(), _native.lib().hgemm_standing_float32())
+context = use_custom_gemm(numerics="batch_invariant", float32="split", sites=True)
+with context as report:
+    for m in (8, 16):
+        query = _variants.matmul_query(m, 8, 8, torch.float16, "NT", _native.preset_facts(90))
+        assert _native.lib().hgemm_select_ns(query, 1, 0) >= 0
+"""
+
+
+@pytest.mark.parametrize("how", ["pickle.loads(pickle.dumps(context))", "copy.copy(context)", "copy.deepcopy(context)"])
+@needs_library
+def test_a_context_that_was_entered_is_copied_without_its_report(how: str) -> None:
+    code = f"""
+with {how} as counted:
+    assert modes() == (1, 1)
+    assert counted is not report and len(counted.rows) == 0 and len(report.rows) == 2
+assert modes() == (0, 0)
+"""
+    result = run_python(ENTERED + code)
+    assert result.returncode == 0, result.stderr
+
+
+@needs_library
+def test_a_report_is_pickled_with_its_rows(tmp_path: Path) -> None:
+    code = """
+pickled = pickle.dumps(report)
+open(os.environ["TARGET"], "wb").write(pickled)
+report.save(os.environ["TARGET"] + ".json")
+print(str(report), end="")
+with context:
+    assert _native.lib().hgemm_select_ns(query, 1, 0) >= 0
+copies = copy.copy(report), copy.deepcopy(report)
+assert all(sum(row.calls for row in copied.rows) == 3 for copied in copies)  # they count on
+assert sum(row.calls for row in pickle.loads(pickled).rows) == 2
+"""
+    path = tmp_path / "report"
+    result = run_python(ENTERED + code, TARGET=str(path))
+    assert result.returncode == 0, result.stderr
+    report = pickle.loads(path.read_bytes())
+    assert str(report) == result.stdout and repr(report) == "<hgemm_ops report: 2 calls>"
+    assert [row.m for row in report.rows] == [8, 16] and report.to_dict()["calls"] == 2
+    report.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_text() == Path(f"{path}.json").read_text()
+    assert [row.m for row in pickle.loads(pickle.dumps(report)).rows] == [8, 16]
 
 
 def test_footer_and_dict() -> None:
