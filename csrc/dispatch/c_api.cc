@@ -139,7 +139,7 @@ struct GroupedQuery {
                 .offs = &offs,
                 .as_torch = q.as_torch != 0} {
     const bool divides = request.a.ndim + request.b.ndim == 5 || (request.a.ndim == 2 && request.b.ndim == 2);
-    if (!divides || q.a.dtype != q.b.dtype || q.groups < 0) throw std::invalid_argument("not a grouped product");
+    if (!divides || q.a.dtype != q.b.dtype || q.groups < 0) throw std::invalid_argument("not a grouped matmul");
   }
   static constexpr int64_t kOne = 1;
   hgemm::TensorView offs;

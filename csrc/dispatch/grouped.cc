@@ -553,8 +553,8 @@ std::string reason_of(const GroupedDecision& decision) {
     case Remark::kTorchFaster: return "model: torch is faster at these sizes";
     case Remark::kMayUseTf32: return "fallback: torch may use TF32 here, as its flags or the call's float32 mode say";
     case Remark::kTorchRefuses: return "fallback: torch refuses operands whose rows are not at multiples of 16 bytes";
-    case Remark::kNamesOther: return "fallback: the context names a kernel, and it is none of grouped products";
-    default: return "fallback: no kernel of ours takes this grouped product";
+    case Remark::kNamesOther: return "fallback: the context names a kernel, and it is none for grouped matmuls";
+    default: return "fallback: no kernel of ours takes this grouped matmul";
   }
 }
 
@@ -618,11 +618,11 @@ Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan) {
   }
   if (decision.kernel == kTorch) {
     if (must_be_ours(ways.called)) {
-      plan->message = unheld(p, "no kernel of ours takes this grouped product");
+      plan->message = unheld(p, "no kernel of ours takes this grouped matmul");
       return plan->outcome = Outcome::kRefused;
     }
     if (request.variant >= 0) {
-      plan->message = "hgemm: " + std::string(grouped_kernel(request.variant).name) + " cannot run the product of a " +
+      plan->message = "hgemm: " + std::string(grouped_kernel(request.variant).name) + " cannot run the matmul of a " +
                       text_of(a) + " and b " + text_of(b);
       return plan->outcome = Outcome::kRefused;
     }
