@@ -13,7 +13,6 @@
 #include "core/chip.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
-#include "tile/slab_turns.h"
 #include "tile/slabs.h"
 
 namespace hgemm::tile {
@@ -93,7 +92,7 @@ struct Int8Functions {
   }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
     const Slabs all = slabs(p, facts);
-    return for_each_slab_in_turns(p, all, [&](const Problem& part, const Changed& changed) -> Status {
+    return for_each_slab(p, all, [&](const Problem& part, const Changed& changed) -> Status {
       if (const Status e = launch_int8_copies(part, facts, copies(part), all, changed, workspace, stream)) return e;
       return Kernel::launch(int8_pairs(part, copies(part), &all, workspace), facts, stream);
     });

@@ -29,7 +29,7 @@ struct Side {
   int64_t grains() const { return ceil_div(extent, grain); }
 
   /// The bytes of all slabs' copies, if those of a slab of `of` elements take `bytes`. The loop over the slabs runs
-  /// `turns` times, back and forth, so the slab that ends a turn serves the next one as well (tile/slab_turns.h).
+  /// `turns` times, back and forth, so the slab that ends a turn serves the next one as well.
   double bytes_in_slabs(size_t bytes, int64_t of, int64_t turns) const {
     const auto slabs_in = [of](int64_t elements) { return static_cast<double>(elements) / static_cast<double>(of); };
     const int64_t last = extent % of == 0 ? of : extent % of;
@@ -67,7 +67,7 @@ struct Best {
 };
 
 /// Tries slabs of one matrix with the loop over `y` inside. Each part of x is copied once. The parts of y are copied
-/// for each part of x, but for the one that the last slab has left (slab_turns.h).
+/// for each part of x, but for the one that the last slab has left.
 void try_order(Side x, Side y, size_t limit, const SlabCost& cost, double wave_us, Best* best) {
   const size_t least_y = y.bytes_of(std::min(y.grain, y.extent));
   if (least_y > limit) return;

@@ -3,17 +3,20 @@
 // Some kernels read copies of their operands, padded ones (tile/pad.h) or bfloat16 planes (tile/split_planes.h). Where
 // the copies of whole operands exceed Problem::most_workspace, the kernel runs once for each slab: some matrices of the
 // batch, or of one matrix some rows of A and some columns of B. All slabs use the same workspace, one after the other
-// on the stream, which slab_turns.h puts into an order in which few copies are made twice. K is divided only by
-// slabs_of_k(). All other slabs sum their elements as the whole problem would.
+// on the stream. K is divided only by slabs_of_k(). All other slabs sum their elements as the whole problem would.
 //
 //            columns of B                 for each slab of columns      (its copy is made once)
-//          ┌──────┬──────┐                  for each slab of rows       (most are copied again, see slab_turns.h)
-//  rows    │ 1    │ 4    │                    copy what changed, then multiply
+//          ┌──────┬──────┐                  for each slab of rows       (back and forth)
+//  rows    │ 3    │ 4    │                    copy what changed, then multiply
 //  of A    ├──────┼──────┤
-//          │ 2    │ 5    │
-//          ├──────┼──────┤                or the same with rows and columns exchanged
-//          │ 3    │ 6    │
+//          │ 2    │ 5    │                or the same with rows and columns exchanged
+//          ├──────┼──────┤
+//          │ 1    │ 6    │
 //          └──────┴──────┘
+//
+// The inner loop goes back and forth, so that the copy that was made last serves the first slab of the next turn: here
+// the copy of the first rows is made once for slabs 3 and 4. The first turn runs backwards, and so ends with a full
+// slab, because the last one may be smaller.
 #pragma once
 
 #include <cstddef>
@@ -115,14 +118,17 @@ Status for_each_slab(const Problem& whole, const Slabs& slabs, const Launch& lau
   const int64_t outside = slabs.rows_inside ? whole.n : whole.m, inside = slabs.rows_inside ? whole.m : whole.n;
   const int64_t outside_step = slabs.rows_inside ? slabs.n : slabs.m;
   const int64_t inside_step = slabs.rows_inside ? slabs.m : slabs.n;
+  const int64_t last = (ceil_div(inside, inside_step) - 1) * inside_step;
   const void *a_before = nullptr, *b_before = nullptr;
   int64_t m_before = 0, n_before = 0;
+  bool is_backward = true;
   for (int64_t k = 0; k < whole.k; k += slabs.k) {
     const Problem p = slabs.k < whole.k ? part_of_k(whole, k, slabs.k) : whole;
     for (int64_t outer = 0; outer < p.batch[0]; outer += slabs.batch[0]) {
       for (int64_t inner = 0; inner < p.batch[1]; inner += slabs.batch[1]) {
-        for (int64_t x = 0; x < outside; x += outside_step) {
-          for (int64_t y = 0; y < inside; y += inside_step) {
+        for (int64_t x = 0; x < outside; x += outside_step, is_backward = !is_backward) {
+          for (int64_t forward = 0; forward < inside; forward += inside_step) {
+            const int64_t y = is_backward ? last - forward : forward;
             const int64_t row = slabs.rows_inside ? y : x, col = slabs.rows_inside ? x : y;
             const Problem part = part_of(p, slabs, outer, inner, row, col);
             // An operand that is broadcast over the batch has the same address, and the same copy, in each slab.

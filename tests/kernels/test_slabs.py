@@ -16,7 +16,7 @@ CHECK = r"""
 #include <set>
 
 #include "tile/pad.h"
-#include "tile/slab_turns.h"
+#include "tile/slabs.h"
 #include "tile/split_planes.h"
 
 using namespace hgemm;
@@ -71,7 +71,7 @@ void check(const Problem& p, const tile::Slabs& s, size_t limit, const tile::Cop
   const void *a_held = nullptr, *b_held = nullptr;
   int64_t a_rows = 0, b_cols = 0;
   std::set<int64_t> starts;
-  tile::for_each_slab_in_turns(p, s, [&](const Problem& part, const tile::Changed& changed) {
+  tile::for_each_slab(p, s, [&](const Problem& part, const tile::Changed& changed) {
     ++parts;
     REQUIRE(part.m > 0 && part.n > 0 && part.k == p.k && part.batches() > 0);
     REQUIRE(bytes.a(part) <= s.a_bytes && bytes.b(part) <= s.b_bytes);
@@ -119,7 +119,7 @@ void check_parts_of_k(Problem p, size_t limit, const tile::CopiedBytes& bytes) {
   REQUIRE(s.workspace() <= limit && s.m == p.m && s.n == p.n);
   const int e = dtype_bytes(p.dtype);
   int64_t parts = 0, k = 0;
-  tile::for_each_slab_in_turns(p, s, [&](const Problem& part, const tile::Changed& changed) {
+  tile::for_each_slab(p, s, [&](const Problem& part, const tile::Changed& changed) {
     REQUIRE(changed.a && changed.b && bytes.a(part) <= s.a_bytes && bytes.b(part) <= s.b_bytes);
     REQUIRE(part.m == p.m && part.n == p.n && part.d.data == p.d.data);
     REQUIRE(offset(part.a.data, p.a.data, e) == k * p.a.col_stride);

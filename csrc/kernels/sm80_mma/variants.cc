@@ -10,7 +10,7 @@
 #include "kernels/sm80_mma/list.h"
 #include "kernels/variants.h"
 #include "tile/pad.h"
-#include "tile/slab_turns.h"
+#include "tile/slabs.h"
 
 namespace hgemm {
 namespace {
@@ -183,7 +183,7 @@ struct Functions {
       const Pads pads = pads_of(p);
       const tile::Slabs slabs = slabs_of(p, facts, kLine<C>);
       const PadMemory memory = pad_memory(slabs, workspace);
-      return tile::for_each_slab_in_turns(p, slabs, [&](const Problem& part, const tile::Changed& changed) {
+      return tile::for_each_slab(p, slabs, [&](const Problem& part, const tile::Changed& changed) {
         if (const Status e = launch_pad(part, facts, pads, changed, memory, stream); e != 0) return e;
         return launch_dtype(padded_problem(part, pads, memory), {.splits = 1, .padded = true}, nullptr, stream);
       });

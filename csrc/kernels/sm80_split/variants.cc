@@ -10,7 +10,6 @@
 #include "kernels/sm80_split/config.h"
 #include "kernels/sm80_split/list.h"
 #include "kernels/variants.h"
-#include "tile/slab_turns.h"
 #include "tile/slabs.h"
 #include "tile/split_planes.h"
 #include "tile/triangle.h"
@@ -96,7 +95,7 @@ struct Functions {
   static Status launch(const Problem& given, const DeviceFacts& facts, void* workspace, Stream stream) {
     const Problem p = tile::split::by_rows(given);
     const tile::Slabs slabs = slabs_of(p, facts, kLine<C>);
-    return tile::for_each_slab_in_turns(p, slabs, [&](const Problem& part, const tile::Changed& changed) {
+    return tile::for_each_slab(p, slabs, [&](const Problem& part, const tile::Changed& changed) {
       return call<&sm80_split::launch<C>>(part, tile::split::memory_of(slabs, workspace, changed), stream);
     });
   }

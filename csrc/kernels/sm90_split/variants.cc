@@ -12,7 +12,6 @@
 #include "kernels/sm90_split/config.h"
 #include "kernels/sm90_split/list.h"
 #include "kernels/variants.h"
-#include "tile/slab_turns.h"
 #include "tile/slabs.h"
 #include "tile/split_planes.h"
 #include "tile/triangle.h"
@@ -191,7 +190,7 @@ template <class C>
 Status run(const Problem& p, const DeviceFacts& facts, const Line& line, const Launch& launch, void* workspace,
            unsigned* failed, Stream stream) {
   bool is_first = true;
-  return tile::for_each_slab_in_turns(p, launch.slabs, [&](const Problem& part, const tile::Changed& changed) {
+  return tile::for_each_slab(p, launch.slabs, [&](const Problem& part, const tile::Changed& changed) {
     const Schedule schedule = launch.slices ? plan(part, facts, line).schedule : launch.schedule;
     const tile::split::Memory memory =
         tile::split::memory_of(launch.slabs, workspace, changed, failed, std::exchange(is_first, false));

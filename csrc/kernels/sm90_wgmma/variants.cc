@@ -16,7 +16,7 @@
 #include "kernels/sm90_wgmma/stream_k.h"
 #include "kernels/variants.h"
 #include "tile/pad.h"
-#include "tile/slab_turns.h"
+#include "tile/slabs.h"
 #include "tile/triangle.h"
 
 namespace hgemm {
@@ -397,7 +397,7 @@ struct Functions {
       const tile::Slabs slabs = slabs_of(p, facts, kLine<C>);
       const size_t partial = partial_room(p, slabs, facts, kLine<C>);
       const PadMemory memory = pad_memory(slabs, static_cast<unsigned char*>(workspace) + partial);
-      return tile::for_each_slab_in_turns(p, slabs, [&](const Problem& part, const tile::Changed& changed) {
+      return tile::for_each_slab(p, slabs, [&](const Problem& part, const tile::Changed& changed) {
         if (const Status e = launch_pad(part, facts, pads, changed, memory, stream); e != 0) return e;
         return launch_dtype(padded_problem(part, pads, memory), facts, workspace, stream);
       });
