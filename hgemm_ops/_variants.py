@@ -1,5 +1,6 @@
 """The kernels of the library: their descriptions, and the ids behind their names."""
 
+import difflib
 import functools
 import itertools
 import os
@@ -176,7 +177,7 @@ def resolve(name: str | None) -> int:
     """Returns the id of a kernel's name: -1 for None and "auto", -2 for "torch".
 
     Raises:
-        ValueError: there is no such kernel. The message lists the names.
+        ValueError: there is no such kernel. The message has the names that are most like it.
         TypeError: ``name`` is not a string.
     """
     if name is None or name == "auto":
@@ -190,7 +191,10 @@ def resolve(name: str | None) -> int:
     if name in NOT_BUILT:
         raise ValueError(f"variant: {name!r} {NOT_BUILT[name]}")
     missing = "" if _library.load() else f" (no native library: {_library.reason()})"
-    raise ValueError(f"variant: unknown kernel {name!r}; available: {', '.join(('auto', *ids()))}{missing}")
+    alike = difflib.get_close_matches(name, names(), 5, 0.5)
+    others = f" and {len(names()) - len(alike)} others that hgemm_ops.variants() lists" if names() else ""
+    available = ", ".join(("auto", "torch", *alike))
+    raise ValueError(f"variant: unknown kernel {name!r}; available: {available}{others}{missing}")
 
 
 def resolve_mode(argument: str, modes: tuple[str, ...], name: str | None) -> int:

@@ -27,7 +27,8 @@ def autoload() -> None:
 
 
 def main() -> None:
-    """The ``hgemm`` command. ``hgemm run`` does not import torch: that is left to the program that it runs."""
+    """The ``hgemm`` command. ``hgemm run`` imports torch only to look up the kernel that ``--variant`` names: otherwise
+    that is left to the program that it runs."""
     if sys.argv[1:2] == ["run"]:
         from hgemm_ops_start.run import run
 

@@ -30,6 +30,18 @@ def _why_torch_does_not_load() -> str | None:
     return None
 
 
+def _known(context: click.Context, option: click.Parameter, variant: str | None) -> str | None:
+    """Returns ``variant``, if there is a kernel of this name. Only its name makes the command import torch."""
+    if variant not in (None, "auto", "torch"):
+        from hgemm_ops import _variants
+
+        try:
+            _variants.resolve(variant)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+    return variant
+
+
 def _variables(**options: str | bool | None) -> dict[str, str]:
     """Returns the environment variables for the options that are given."""
     given = {name: value for name, value in options.items() if value}
@@ -47,7 +59,9 @@ def _variables(**options: str | bool | None) -> dict[str, str]:
     type=click.Choice(["fast", "batch_invariant", "batch_invariant_or_raise"]),
     help="Whether a row's bits may depend on the other rows.",
 )
-@click.option("--variant", metavar="NAME", help="The kernel for every matmul; torch for torch's own.")
+@click.option(
+    "--variant", metavar="NAME", callback=_known, help="The kernel for every matmul; torch for torch's own."
+)
 @click.option("--tune", is_flag=True, help="Time untuned shapes at their first matmul.")
 @click.option("--sites", is_flag=True, help="Name the module of each matmul in the report.")
 @click.option("--advise", is_flag=True, help="Say in place of the report which settings would help: `hgemm doctor`.")

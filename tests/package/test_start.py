@@ -261,6 +261,14 @@ def test_options_are_variables_of_the_program(installed: dict[str, str], tmp_pat
     assert eval(run(["hgemm", "run", path], installed, **outer).stdout) == outer
 
 
+@needs_library
+def test_a_kernel_that_is_unknown_is_refused_before_the_program_runs(installed: dict[str, str], tmp_path: Path) -> None:
+    path = script(tmp_path, "print('ran')")
+    done = run(["hgemm", "run", "--variant", "gemv_m", path], installed)
+    assert (done.returncode, done.stdout) == (2, "") and "unknown kernel 'gemv_m'; available" in done.stderr
+    assert run(["hgemm", "run", "--variant", "gemv_m1", path], installed).stdout == "ran\n"
+
+
 def test_modes_are_those_of_the_library() -> None:
     choices = {option.name: option.type.choices for option in command.params if hasattr(option.type, "choices")}
     assert {name: tuple(values) for name, values in choices.items()} == {
