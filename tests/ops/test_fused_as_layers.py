@@ -254,6 +254,14 @@ def test_a_layer_that_changes(pair: Pair, change: Callable[[Any], None], fresh_d
     pair.check()
 
 
+def test_the_function_of_all_linear_layers_is_replaced(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = nn.Linear.forward
+    monkeypatch.setattr(nn.Linear, "forward", lambda layer, x: 2 * forward(layer, x))
+    pair.check(PLAIN)
+    monkeypatch.undo()
+    pair.check(FUSED)
+
+
 def test_a_layer_is_deleted_and_returns(pair: Pair) -> None:
     for model in pair:
         q = model.attention.q_proj
