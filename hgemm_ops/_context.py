@@ -19,6 +19,10 @@ _calls: _native.ContextCalls | None = None  # once a context was entered: what i
 _is_compiling = torch.compiler.is_dynamo_compiling
 
 
+def _settings_of(variant: str | None, numerics: str | None, float32: str | None, tune: bool) -> int:
+    return _native.Settings(**_variants.resolve_choice(variant, numerics, float32), tunes=tune).as_int
+
+
 class use_custom_gemm(ContextDecorator):
     """Makes torch's CUDA matmuls use the kernels of this package where they are expected to be faster.
 
@@ -114,21 +118,24 @@ class use_custom_gemm(ContextDecorator):
 
     def __init__(
         self,
-        *,
+        *others: object,
         variant: str | None = None,
         numerics: str | None = None,
         float32: str | None = None,
         tune: bool | None = None,
         sites: bool = False,
     ) -> None:
+        if others:
+            how = "@use_custom_gemm() decorates a function" if callable(others[0]) else "as in variant='torch'"
+            raise TypeError(f"use_custom_gemm takes its settings by name: {how}")
         self.report = Report()
         self._sites = sites
         if variant is None and numerics is None and float32 is None and tune is None:
             self._tune, self._settings = _PLAIN
         else:
-            self._tune = _tuning.by_default() if tune is None else bool(tune)
-            choice = _variants.resolve_choice(variant, numerics, float32)
-            self._settings = _native.Settings(**choice, tunes=self._tune).as_int
+            self._tune = _PLAIN[0] if tune is None else bool(tune)
+            settings_of = torch.compiler.disable(_settings_of) if _is_compiling() else _settings_of
+            self._settings = settings_of(variant, numerics, float32, self._tune)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle has the settings, by name. Its report begins anew, and it is not active."""

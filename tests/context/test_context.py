@@ -76,6 +76,15 @@ def test_an_unknown_kernel_is_refused_where_it_is_named() -> None:
         use_custom_gemm(variant="no_such_kernel")
 
 
+def test_settings_without_their_names_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"settings by name: as in variant='torch'"):
+        use_custom_gemm("torch")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"settings by name: @use_custom_gemm\(\) decorates a function"):
+
+        @use_custom_gemm
+        def step() -> None: ...
+
+
 def test_an_empty_report() -> None:
     context = use_custom_gemm()
     for _ in range(2):
@@ -225,6 +234,28 @@ with {how} as counted:
 assert modes() == (0, 0)
 """
     result = run_python(ENTERED + code)
+    assert result.returncode == 0, result.stderr
+
+
+COMPILED = """
+import warnings
+import torch
+from hgemm_ops import use_custom_gemm
+
+warnings.filterwarnings("error", "Dynamo detected")
+@torch.compile(backend="eager")
+def step(x):
+    with use_custom_gemm(variant="torch", numerics="batch_invariant", float32="split", tune=None):
+        return x @ x
+x = torch.eye(4)
+assert torch.equal(step(x), x)
+"""
+
+
+@needs_library
+@pytest.mark.slow
+def test_a_context_inside_of_a_compiled_function_causes_no_warning() -> None:
+    result = run_python(COMPILED)
     assert result.returncode == 0, result.stderr
 
 
