@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _variants
+from .ops import aten
 from .ops.activation import ACTIVATIONS
 from .ops.schema import OPS
 
@@ -79,6 +80,8 @@ def matmul(
     """
     _require_types("matmul", {"a": a, "b": b}, out_dtype)
     choice = _variants.resolve_choice(variant, numerics, float32)
+    if a.is_nested or b.is_nested:
+        return aten.FUNCTIONS["matmul"](a, b, out_dtype=out_dtype, **choice)
     return OPS.matmul.default(a, b, out_dtype=out_dtype, **choice)
 
 
@@ -119,4 +122,6 @@ def linear(
     _require_types("linear", {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias}), out_dtype)
     act = _require_activation("linear", activation)
     choice = _variants.resolve_choice(variant, numerics, float32)
+    if x.is_nested:
+        return aten.FUNCTIONS["linear"](x, weight, bias, act, out_dtype=out_dtype, **choice)
     return OPS.linear.default(x, weight, bias, act, out_dtype=out_dtype, **choice)

@@ -293,6 +293,22 @@ def test_other_tensor_kinds_go_to_torch() -> None:
     torch.testing.assert_close(hgemm.mm(conjugated.mH, conjugated), conjugated.mH.clone() @ conjugated)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_go_to_torch(layout: torch.layout) -> None:
+    parts = [torch.randn(n, 8, requires_grad=True) for n in (3, 5)]
+    x, w, bias = torch.nested.as_nested_tensor(parts, layout=layout), torch.randn(4, 8), torch.randn(4)
+    pairs = [(hgemm_ops.linear(x, w, bias, activation="relu"), F.linear(x, w, bias).relu())]
+    if layout == torch.jagged:  # torch has no such matmul for the other layout
+        pairs.append((hgemm_ops.matmul(x, w.T), torch.matmul(x, w.T)))
+    for ours, theirs in pairs:
+        assert ours.layout == layout
+        for part, expected in zip(ours.unbind(), theirs.unbind(), strict=True):
+            torch.testing.assert_close(part, expected)
+    sum(part.sum() for part in pairs[0][0].unbind()).backward()  # type: ignore[union-attr]
+    assert parts[0].grad is not None
+
+
 def test_public_functions() -> None:
     a, b, bias = tensor((2, 4, 5), torch.bfloat16), tensor((5, 6), torch.bfloat16), tensor((6,), torch.bfloat16)
     torch.testing.assert_close(hgemm_ops.matmul(a, b), a @ b)
