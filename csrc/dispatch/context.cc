@@ -45,18 +45,19 @@ struct Everyone {
   std::shared_ptr<Context> process;  // null where there is none
 };
 
+/// The entries that this thread made, in the order of entering, without those of suspended spans.
+thread_local Entries own;
+
+void after_fork();
+
 Everyone& everyone() {
   static Everyone& instance = *[] {
     // A process may fork while another thread enters a context. The child must not find the mutex locked.
-    pthread_atfork([] { everyone().mutex.lock(); }, [] { everyone().mutex.unlock(); },
-                   [] { everyone().mutex.unlock(); });
+    pthread_atfork([] { everyone().mutex.lock(); }, [] { everyone().mutex.unlock(); }, after_fork);
     return new Everyone;  // threads may outlive static destructors
   }();
   return instance;
 }
-
-/// The entries that this thread made, in the order of entering, without those of suspended spans.
-thread_local Entries own;
 
 /// The settings of nested entries, outermost first, inside the context of the process: variant and tuning are the
 /// innermost entry's, numerics and float32 those of the innermost entry that sets them. Suspended entries do not count.
@@ -114,6 +115,18 @@ void remove(Everyone& all, Entry& entry) {
   const auto is_entry = [&](const auto& other) { return other.get() == &entry; };
   all.entries.erase(std::find_if(all.entries.begin(), all.entries.end(), is_entry));
   if (!entry.suspended) stop_counting(*entry.context);
+}
+
+/// Runs in the child of a fork, which has the mutex locked: it has this thread alone, so all entries of others end.
+void after_fork() {
+  Everyone& all = everyone();
+  for (const std::shared_ptr<Entry>& entry : Entries(all.entries)) {
+    if (entry->suspended || std::find(own.begin(), own.end(), entry) != own.end()) continue;
+    entry->left = true;
+    remove(all, *entry);
+  }
+  apply(all);
+  all.mutex.unlock();
 }
 
 }  // namespace

@@ -179,6 +179,34 @@ def test_a_forked_process_is_enabled() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_a_forked_process_has_left_the_contexts_of_other_threads() -> None:
+    """Those threads do not exist there, and could never leave them."""
+    entered, go = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with use_custom_gemm(numerics="batch_invariant"), use_custom_gemm():
+            entered.set()
+            go.wait()
+
+    other = threading.Thread(target=work)
+    other.start()
+    entered.wait()
+    child = os.fork()
+    if child == 0:
+        good = modes() == on_a_new_thread(modes) == NONE
+        with use_custom_gemm(float32="split"):
+            os._exit(0 if good and on_a_new_thread(modes) == SPLIT else 1)
+    assert modes() == INVARIANT
+    go.set()
+    other.join()
+    with use_custom_gemm(numerics="batch_invariant"):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if modes() == on_a_new_thread(modes) == INVARIANT else 1)  # the thread's own
+        assert os.waitpid(child, 0)[1] == 0
+    assert os.wait()[1] == 0 and modes() == NONE
+
+
 @pytest.mark.usefixtures("fresh_dynamo")
 def test_compiled_graphs_are_not_compiled_again() -> None:
     counters.clear()
