@@ -80,9 +80,12 @@ def matmul(
     """
     _require_types("matmul", {"a": a, "b": b}, out_dtype)
     choice = _variants.resolve_choice(variant, numerics, float32)
-    if a.is_nested or b.is_nested:
-        return aten.FUNCTIONS["matmul"](a, b, out_dtype=out_dtype, **choice)
-    return OPS.matmul.default(a, b, out_dtype=out_dtype, **choice)
+    try:
+        return OPS.matmul.default(a, b, out_dtype=out_dtype, **choice)
+    except RuntimeError:
+        if not (a.is_nested or b.is_nested):  # asked only here, because every call would pay for it
+            raise
+    return aten.FUNCTIONS["matmul"](a, b, out_dtype=out_dtype, **choice)
 
 
 def linear(
@@ -122,6 +125,9 @@ def linear(
     _require_types("linear", {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias}), out_dtype)
     act = _require_activation("linear", activation)
     choice = _variants.resolve_choice(variant, numerics, float32)
-    if x.is_nested:
-        return aten.FUNCTIONS["linear"](x, weight, bias, act, out_dtype=out_dtype, **choice)
-    return OPS.linear.default(x, weight, bias, act, out_dtype=out_dtype, **choice)
+    try:
+        return OPS.linear.default(x, weight, bias, act, out_dtype=out_dtype, **choice)
+    except RuntimeError:
+        if not x.is_nested:
+            raise
+    return aten.FUNCTIONS["linear"](x, weight, bias, act, out_dtype=out_dtype, **choice)
