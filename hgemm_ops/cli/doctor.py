@@ -138,8 +138,9 @@ def examine() -> list[Finding]:
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("-m", "module", is_flag=True, help="PROGRAM is the name of a module, as with `python -m`.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
-def doctor(as_json: bool, program: tuple[str, ...]) -> None:
+def doctor(as_json: bool, module: bool, program: tuple[str, ...]) -> None:
     """Check the installation. The exit status is 1 if something is broken.
 
     With a PROGRAM and its arguments: run it as `hgemm run --advise` does, and print what its matmuls gain, which of
@@ -148,7 +149,9 @@ def doctor(as_json: bool, program: tuple[str, ...]) -> None:
     if program:
         if as_json:
             raise click.UsageError("with a program: hgemm run --advise --report advice.json PROGRAM")
-        run.main(["--advise", *program], prog_name="hgemm doctor")
+        run.main(["--advise", *(["-m"] if module else []), *program], prog_name="hgemm doctor")
+    if module:
+        raise click.UsageError("-m: the name of a module is missing")
     findings = examine()
     if as_json:
         click.echo(json.dumps([asdict(f) for f in findings], indent=2))

@@ -302,6 +302,14 @@ def test_advice_in_place_of_the_report(installed: dict[str, str], tmp_path: Path
     assert (line["matmul"], line["calls"]) == ("42x8x8 float16 NT", 1)
 
 
+def test_doctor_runs_modules(installed: dict[str, str], tmp_path: Path) -> None:
+    script(tmp_path, "import sys; print(sys.argv[1:], __name__)", "program.py")
+    environment = installed | {"PYTHONPATH": os.pathsep.join([str(tmp_path), installed["PYTHONPATH"]])}
+    done = run(["hgemm", "doctor", "-m", "program", "-m", "a"], environment)
+    assert (done.returncode, done.stdout) == (0, "['-m', 'a'] __main__\n"), done.stderr
+    assert run(["hgemm", "doctor", "-m"], environment).returncode == 2
+
+
 @needs_library
 def test_child_processes_report_apart(installed: dict[str, str], tmp_path: Path) -> None:
     """Only those that ran matmuls, and not forked ones, whose counts are in part their parent's."""
