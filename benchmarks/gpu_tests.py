@@ -83,8 +83,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def summarize(lines: Path) -> dict[str, Any]:
     """Sums up the outcomes that the plugin wrote: counts in total and by file, failures, and reasons for skips.
 
-    ``unfinished`` has tests that had not ended, at most ``NAMED``: first those that were running, then those that had not
-    begun. ``running`` is the number of the former.
+    ``unfinished`` has tests that had not ended, at most ``NAMED``: first those that were running, then those that had
+    not begun. ``running`` is the number of the former.
 
     A test whose teardown raised is reported twice and counts once. An expected failure counts as skipped.
     """

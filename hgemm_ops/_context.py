@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator, contextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -118,7 +118,7 @@ class use_custom_gemm(ContextDecorator):
 
     def __init__(
         self,
-        *others: object,
+        *others: NoReturn,
         variant: str | None = None,
         numerics: str | None = None,
         float32: str | None = None,

@@ -296,9 +296,9 @@ def _values(layer: nn.Module) -> tuple[Any, Any, int | None, int | None]:
     return weight, bias, getattr(weight, "_version", None), getattr(bias, "_version", None)
 
 
-#: Returns the hooks that torch.autograd.graph.saved_tensors_hooks has set for this thread, the innermost, or None. torch
-#: has no public function that says this without calling the hooks, which would disturb a checkpoint that counts the
-#: calls. None in a torch without this function.
+#: Returns the hooks that torch.autograd.graph.saved_tensors_hooks has set for this thread, the innermost, or None.
+#: torch has no public function that says this without calling the hooks, which would disturb a checkpoint that counts
+#: the calls. None in a torch without this function.
 _saved_tensors_hooks: Callable[[bool], Any] | None = getattr(
     torch._C._autograd, "_top_saved_tensors_default_hooks", None
 )

@@ -59,9 +59,7 @@ def _variables(**options: str | bool | None) -> dict[str, str]:
     type=click.Choice(["fast", "batch_invariant", "batch_invariant_or_raise"]),
     help="Whether a row's bits may depend on the other rows.",
 )
-@click.option(
-    "--variant", metavar="NAME", callback=_known, help="The kernel for every matmul; torch for torch's own."
-)
+@click.option("--variant", metavar="NAME", callback=_known, help="The kernel for every matmul; torch for torch's own.")
 @click.option("--tune", is_flag=True, help="Time untuned shapes at their first matmul.")
 @click.option("--sites", is_flag=True, help="Name the module of each matmul in the report.")
 @click.option("--advise", is_flag=True, help="Say in place of the report which settings would help: `hgemm doctor`.")

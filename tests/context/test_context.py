@@ -81,7 +81,7 @@ def test_settings_without_their_names_are_refused() -> None:
         use_custom_gemm("torch")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"settings by name: @use_custom_gemm\(\) decorates a function"):
 
-        @use_custom_gemm
+        @use_custom_gemm  # type: ignore[arg-type]
         def step() -> None: ...
 
 
