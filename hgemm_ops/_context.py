@@ -126,7 +126,8 @@ class use_custom_gemm(ContextDecorator):
         sites: bool = False,
     ) -> None:
         if others:
-            how = "@use_custom_gemm() decorates a function" if callable(others[0]) else "as in variant='torch'"
+            given: object = others[0]
+            how = "@use_custom_gemm() decorates a function" if callable(given) else "as in variant='torch'"
             raise TypeError(f"use_custom_gemm takes its settings by name: {how}")
         self.report = Report()
         self._sites = sites
@@ -140,11 +141,10 @@ class use_custom_gemm(ContextDecorator):
     def __getstate__(self) -> dict[str, Any]:
         """A copy or a pickle has the settings, by name. Its report begins anew, and it is not active."""
         settings = _native.Settings.of(self._settings)
-        mode = lambda modes, index: None if index == _native.AUTO else modes[index]  # noqa: E731
         choice = {
             "variant": _variants.name_of(settings.variant),
-            "numerics": mode(_native.NUMERICS, settings.numerics),
-            "float32": mode(_native.FLOAT32, settings.float32),
+            "numerics": None if settings.numerics == _native.AUTO else _native.NUMERICS[settings.numerics],
+            "float32": None if settings.float32 == _native.AUTO else _native.FLOAT32[settings.float32],
         }
         return {**vars(self), "report": Report(), "_settings": (choice, settings.tunes)}
 
