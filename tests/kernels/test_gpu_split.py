@@ -13,6 +13,7 @@ from helpers import POISON, GuardedBuffer, least_k, serves
 from torch import Tensor
 
 import hgemm_ops
+from benchmarks.float32_errors import normal, scales, uniform
 from hgemm_ops import VariantInfo
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("without_tf32")]
@@ -33,18 +34,6 @@ VARIANTS = pytest.mark.parametrize("variant", _ALL)
 OF_SIX = pytest.mark.parametrize("variant", [p for p in _ALL if p.values[0].sums != "vary"])
 OF_THREE = pytest.mark.parametrize("variant", [p for p in _ALL if least_k(p.values[0]) > 1])
 _ROUNDING = 2.0**-24  # the most that one rounding of a float32 loses, relative
-
-
-def normal(*shape: int) -> Tensor:
-    return torch.randn(shape, device="cuda")
-
-
-def uniform(*shape: int) -> Tensor:
-    return torch.rand(shape, device="cuda")
-
-
-def scales(*shape: int, most: int) -> Tensor:
-    return torch.exp2((uniform(*shape) * 2 - 1) * most)
 
 
 def needs(variant: VariantInfo, a: Tensor, b: Tensor) -> None:
