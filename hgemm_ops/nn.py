@@ -243,9 +243,15 @@ def _concatenated(parameters: Sequence[Tensor]) -> Tensor:
     Each parameter gets a storage that covers its own part and no more, because programs that save a model take
     parameters of one storage for tied ones. DLPack gives such a storage.
     """
-    joint = torch.cat([p.detach() for p in parameters])
-    for p, part in zip(parameters, joint.split([p.shape[0] for p in parameters]), strict=True):
-        p.data = dlpack.from_dlpack(dlpack.to_dlpack(part))  # type: ignore[attr-defined]
+    with torch.inference_mode(False):  # otherwise the parameters could not be trained any more
+        joint = torch.cat([p.detach() for p in parameters])
+        if type(joint) is not Tensor:
+            raise RuntimeError(
+                f"fuse_projections: the weights would become {type(joint).__name__}s. Call it outside of modes such as "
+                "FakeTensorMode"
+            )
+        for p, part in zip(parameters, joint.split([p.shape[0] for p in parameters]), strict=True):
+            p.data = dlpack.from_dlpack(dlpack.to_dlpack(part))  # type: ignore[attr-defined]
     return joint
 
 
@@ -703,7 +709,8 @@ def unfuse_projections(model: nn.Module) -> list[str]:
             for name in names:
                 for p in _parameters(parent._modules.get(name)):
                     if joint and joint.holds(p):
-                        p.data = p.detach().clone()
+                        with torch.inference_mode(False):
+                            p.data = p.detach().clone()
             unfused.append(_label(path, names))
         vars(parent).pop("_joints", None)
         parent.__class__ = parent._original

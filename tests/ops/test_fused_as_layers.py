@@ -19,6 +19,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from test_nn import Attention, Products
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import parametrize, prune
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
@@ -550,6 +551,24 @@ def test_layers_that_share_memory_with_a_tensor_outside_stay() -> None:
     assert fuse_projections(model) == [MLP]  # the two fill the memory that they share
     flat.zero_()
     assert not model.attention.v_proj.weight.any()
+
+
+def test_a_model_that_is_fused_in_inference_mode_can_be_trained(pair: Pair) -> None:
+    with torch.inference_mode():
+        unfuse_projections(pair.fused)
+    pair.check(PLAIN)
+    with torch.inference_mode():
+        assert fuse_projections(pair.fused) == [ATTENTION, MLP]
+    pair.check(FUSED)
+
+
+def test_weights_do_not_become_fake(pair: Pair) -> None:
+    unfuse_projections(pair.fused)
+    with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(RuntimeError, match="outside of modes such as Fake"):
+        fuse_projections(pair.fused)
+    pair.check(PLAIN)
+    assert fuse_projections(pair.fused) == [ATTENTION, MLP]
+    pair.check(FUSED)
 
 
 def test_a_parameter_of_two_models_stays_one(pair: Pair) -> None:
