@@ -33,7 +33,7 @@ int count = [] {
   for (const VariantList& list :
        {kSm80MmaVariants, kSm90WgmmaVariants, kSkinnyVariants, kSm90SkinnyVariants, kGemvVariants, kBatchedMmaVariants,
         kSm90SplitVariants, kSimtSkinnyVariants, kSm80SplitVariants, kSimtGemvVariants, kTinyBatchVariants,
-        kSm90WgmmaInt8Variants, kSm90SkinnyInt8Variants, kSm90SplitSkinnyVariants, kBatchedSplitVariants}) {
+        kSm90WgmmaInt8Variants, kSm90SkinnyInt8Variants, kSm90SplitSkinnyVariants}) {
     all = append(all, list);
   }
   return all;

@@ -31,7 +31,6 @@ extern const VariantList kSm90SplitVariants;
 extern const VariantList kSm90SplitSkinnyVariants;
 extern const VariantList kSm80SplitVariants;
 extern const VariantList kBatchedMmaVariants;
-extern const VariantList kBatchedSplitVariants;
 extern const VariantList kTinyBatchVariants;
 extern const VariantList kSm90WgmmaInt8Variants;
 extern const VariantList kSm90SkinnyInt8Variants;

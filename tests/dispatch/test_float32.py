@@ -29,7 +29,6 @@ THREE = [
 ]  # products of two float16 planes an operand; SIX of three bfloat16 ones
 SIX = [v for v in SPLIT if v not in THREE]
 SKINNY = [v for v in hgemm_ops.variants() if v.family == "sm90_split_skinny"]
-BATCHED = [v for v in hgemm_ops.variants() if v.name.startswith("batched_mma_split")]
 MMA_SPLIT = [v for v in hgemm_ops.variants() if v.family == "sm80_split"]
 LARGE = (4096, 4096, 4096)
 
@@ -47,14 +46,14 @@ def family(explanation: hgemm_ops.Explanation) -> str:
 
 
 def test_the_kernels_say_what_they_are() -> None:
-    assert SIX and THREE and SKINNY and BATCHED and MMA_SPLIT
-    for v in (*SPLIT, *SKINNY, *BATCHED, *MMA_SPLIT):
+    assert SIX and THREE and SKINNY and MMA_SPLIT
+    for v in (*SPLIT, *SKINNY, *MMA_SPLIT):
         planes = "two float16" if v in THREE else "three bfloat16"
-        dtypes = (torch.float32,) if v in (*SKINNY, *BATCHED) else (torch.float32, torch.complex64)
+        dtypes = (torch.float32,) if v in SKINNY else (torch.float32, torch.complex64)
         assert (v.dtypes, v.numerics) == (dtypes, f"float32 as {planes} planes")
         assert v.layouts == ("NN", "NT", "TN", "TT")
     assert {(v.min_arch, v.max_arch, v.sums) for v in SIX} == {("sm_90", "sm_90", "planes")}
-    assert {(v.min_arch, v.max_arch, v.sums) for v in (*THREE, *SKINNY, *BATCHED)} == {("sm_90", "sm_90", "vary")}
+    assert {(v.min_arch, v.max_arch, v.sums) for v in (*THREE, *SKINNY)} == {("sm_90", "sm_90", "vary")}
     assert {(v.min_arch, v.max_arch, v.sums) for v in MMA_SPLIT} == {("sm_80", None, "planes by mma.sync")}
 
 

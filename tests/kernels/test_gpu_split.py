@@ -19,15 +19,8 @@ from hgemm_ops import VariantInfo
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("without_tf32")]
 
 hgemm = torch.ops.hgemm
-_MARKS = {
-    "sm80_split": (),
-    "sm90_split": (pytest.mark.sm90,),
-    "sm90_split_skinny": (pytest.mark.sm90,),
-    "batched_mma": (pytest.mark.sm90,),  # its float32 kernels
-}
-FAMILIES = {
-    family: [v for v in hgemm_ops.variants() if v.family == family and torch.float32 in v.dtypes] for family in _MARKS
-}
+_MARKS = {"sm80_split": (), "sm90_split": (pytest.mark.sm90,), "sm90_split_skinny": (pytest.mark.sm90,)}
+FAMILIES = {family: [v for v in hgemm_ops.variants() if v.family == family] for family in _MARKS}
 _ALL = [pytest.param(v, marks=_MARKS[family], id=v.name) for family, kernels in FAMILIES.items() for v in kernels]
 VARIANTS = pytest.mark.parametrize("variant", _ALL)
 #: Three bfloat16 planes an operand and six products of them, or two float16 planes and three products.
