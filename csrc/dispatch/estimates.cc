@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/ceil_div.h"
 #include "core/cost.h"
 #include "dispatch/models/learned.h"
 #include "dispatch/models/torch_model.h"
@@ -33,9 +34,22 @@ constexpr int64_t kFewElements = 20000;
 // The same where a batch of exchanged rows shares a B that L2 does not hold. Each matrix then reads B from memory,
 // which no model knows: 64x27x8192x16384 took 5.4 ms, and torch 4.0, where 1.8 was predicted.
 constexpr double kReadAgainMargin = 3;
+// The same for rows that fill tiles of our kernels badly, where C has many columns, since torch has tiles of more sizes.
+// On an H200 kernels that were predicted to be 1.06 and 1.05 times as fast as torch had 0.98 of its speed at
+// 712x32000x5120 and 1.00 at 904x256000x3584, and 712x256000x4096 ran at 0.97.
+constexpr double kBadFitMargin = 1.07, kBadFit = 1.06;
+constexpr int64_t kLeastBadRows = 256, kMostBadRows = 1024, kManyColumns = 32000;
 
 size_t torch_slot() {
   return static_cast<size_t>(variant_count());
+}
+
+/// The rows of the tiles that cover so many rows, over these.
+double fit_of(int64_t rows) {
+  constexpr int64_t kTileRows[] = {128, 192, 200};
+  int64_t covered = std::numeric_limits<int64_t>::max();
+  for (const int64_t tile : kTileRows) covered = std::min(covered, ceil_div(rows, tile) * tile);
+  return static_cast<double>(covered) / static_cast<double>(rows);
 }
 
 /// Whether the learned model was fitted to times of this kernel's family. It has none of batches of vectors, for which
@@ -61,7 +75,9 @@ double least_margin(const Problem& p, const DeviceFacts& facts) {
     return shares_operand(p) ? kUnfittedMargin : 1.0;
   }
   if (fewer == 1) return p.k > kMostFittedVectorK ? kUnfittedMargin : 1.0;
-  return fewer > kFewRows && p.k > kMostFittedK ? kLongerKMargin : 1.0;
+  const bool fits_badly =
+      p.is_half() && p.m > kLeastBadRows && p.m < kMostBadRows && p.n >= kManyColumns && fit_of(p.m) > kBadFit;
+  return std::max(fewer > kFewRows && p.k > kMostFittedK ? kLongerKMargin : 1.0, fits_badly ? kBadFitMargin : 1.0);
 }
 
 /// What the table has for the shape, as far as the decision may use it.

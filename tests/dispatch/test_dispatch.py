@@ -376,6 +376,23 @@ def test_small_batches_of_float32_are_not_split(batch: int, m: int, n: int, k: i
     assert (explanation.chosen == "torch") == is_torchs
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "is_ours"),
+    [
+        (712, 256000, 4096, False),
+        (712, 32000, 5120, False),
+        (904, 256000, 3584, False),
+        (584, 151936, 3584, True),
+        (968, 256000, 4096, True),
+        (1000, 151936, 3584, True),
+        (4096, 151936, 4096, True),
+    ],
+)
+def test_logits_whose_rows_fill_no_tiles_are_torchs(m: int, n: int, k: int, is_ours: bool) -> None:
+    explanation = hgemm_ops.explain(M=m, N=n, K=k, layout="NT", dtype=torch.bfloat16, arch="sm_90")
+    assert (explanation.chosen != "torch") == is_ours
+
+
 def test_forced_torch() -> None:
     explanation = hgemm_ops.explain(M=4097, N=4097, K=4097, arch="sm_90", variant="torch")
     assert (explanation.chosen, explanation.source) == ("torch", "forced")
