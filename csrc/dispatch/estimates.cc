@@ -6,6 +6,7 @@
 
 #include "core/ceil_div.h"
 #include "core/cost.h"
+#include "core/whole_batch.h"
 #include "dispatch/models/learned.h"
 #include "dispatch/models/torch_model.h"
 
@@ -40,8 +41,39 @@ constexpr double kReadAgainMargin = 3;
 constexpr double kBadFitMargin = 1.07, kBadFit = 1.06;
 constexpr int64_t kLeastBadRows = 256, kMostBadRows = 1024, kManyColumns = 32000;
 
+// Batches of small 16-bit matrices that do not consist of whole chunks of 16 bytes. On an H200 kernels that were
+// predicted to be 1.1 times as fast as torch had 1.00 (37 batches, padded copies) and 0.74 of its speed (17 batches of
+// 1,000 or more, batched_mma), and 0.25 at 10000x63x63x63. So their predictions are taken for too short by a factor,
+// unless a kernel copies the matrices whole and there are many of them with a side of more than kShortSide: at 42 such
+// batches it was 1.05 to 2.5 times as fast. There torch took at least kTorchMatrixNs for each matrix, which its model
+// does not know.
+constexpr int64_t kMostUnaligned = 256, kManyUnaligned = 1000, kManyWhole = 2000, kShortSide = 32;
+constexpr double kUnalignedDoubt = 1.25, kManyUnalignedDoubt = 1.7, kFewWholeDoubt = 2.5, kTorchMatrixNs = 5.2;
+
 size_t torch_slot() {
   return static_cast<size_t>(variant_count());
+}
+
+/// Whether a kernel of batched_mma was predicted to copy the matrices whole (core/whole_batch.h).
+bool copies_whole(const Problem& p, const Contender& contender) {
+  const Variant& v = variant(contender.id);
+  return v.family == Family::kBatchedMma && v.tile.bm == kWholeSide && is_whole_batch(p);
+}
+
+/// Whether so many matrices are copied whole that a kernel was measured to be faster than torch.
+bool are_many_whole(const Problem& p) {
+  return is_whole_batch(p) && p.batches() >= kManyWhole && std::max(p.m, p.n) > kShortSide;
+}
+
+/// The factor by which a kernel may take longer than the models say.
+double doubt_of(const Question& question, const Contender& contender) {
+  const Problem& p = question.product;
+  if (!p.is_half() || p.batches() == 1 || has_whole_chunks(p) || std::min(p.m, p.n) == 1 ||
+      std::max({p.m, p.n, p.k}) > kMostUnaligned || variant(contender.id).family == Family::kTinyBatch) {
+    return 1.0;
+  }
+  if (copies_whole(p, contender)) return are_many_whole(question.problem) ? 1.0 : kFewWholeDoubt;
+  return p.batches() >= kManyUnaligned ? kManyUnalignedDoubt : kUnalignedDoubt;
 }
 
 /// The rows of the tiles that cover so many rows, over these.
@@ -61,6 +93,7 @@ bool is_learned(const Question& question, const Contender& contender) {
   const Family family = v.family;
   if (v.only_invariant && (family == Family::kSm90Skinny || v.sums == Sums::kFourSlices)) return false;
   if (family == Family::kBatchedMma && is_vector_batch(question.product)) return false;
+  if (copies_whole(question.product, contender)) return false;
   return learned_code(family) <= kLastLearnedCode;
 }
 
@@ -212,6 +245,12 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
   const bool all_measured = out->is_measured() && !question.is_batch_invariant() && !question.product.b_is_a_transposed;
   if (learned_here && (!all_measured || for_explanation)) {
     out->model_margin = apply_learned(*learned_here, question, contenders, &predictions);
+    for (int i = 0; i < contenders.count; ++i) predictions.ours[i] *= doubt_of(question, contenders.all[i]);
+    if (are_many_whole(question.problem)) {
+      out->model_margin = 1.0;  // no such batch was slower
+      predictions.torch =
+          std::max(predictions.torch, static_cast<double>(question.problem.batches()) * kTorchMatrixNs * 1e-3);
+    }
   }
 
   // Torch computes more and smaller matrices, of which no table and no learned model has a time.

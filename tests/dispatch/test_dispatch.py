@@ -377,6 +377,28 @@ def test_small_batches_of_float32_are_not_split(batch: int, m: int, n: int, k: i
 
 
 @pytest.mark.parametrize(
+    ("batch", "m", "n", "k", "layout", "chosen"),
+    [
+        (10000, 63, 63, 63, "NN", "batched_mma_64x64x64_w32x32_s2"),
+        (100000, 33, 17, 33, "NN", "batched_mma_64x64x64_w32x32_s2"),
+        (4016, 17, 35, 33, "TT", "batched_mma_64x64x64_w32x32_s2"),
+        (17061, 61, 37, 15, "NN", "batched_mma_64x64x64_w32x32_s2"),
+        (1000, 63, 63, 63, "NN", "torch"),
+        (113, 23, 17, 19, "TN", "torch"),
+        (11272, 15, 13, 83, "NT", "torch"),
+        (15965, 17, 11, 117, "TT", "torch"),
+        (14630, 21, 15, 49, "NN", "torch"),
+        (669, 21, 27, 165, "NT", "torch"),
+        (416, 115, 71, 29, "NT", "torch"),
+    ],
+)
+def test_batches_of_odd_sizes_run_where_they_were_measured_to_be_faster(
+    batch: int, m: int, n: int, k: int, layout: str, chosen: str
+) -> None:
+    assert hgemm_ops.explain(M=m, N=n, K=k, batch=batch, layout=layout, alignment=2, arch="sm_90").chosen == chosen
+
+
+@pytest.mark.parametrize(
     ("m", "n", "k", "is_ours"),
     [
         (712, 256000, 4096, False),

@@ -167,6 +167,25 @@ def test_where_an_operand_ends(variant: VariantInfo, layout: str, arrangement: s
                 assert_close_to_torch(out, exact, torch.matmul(a, b), magnitude=magnitude)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@VARIANTS
+def test_matrices_without_gaps(variant: VariantInfo, layout: str) -> None:
+    """Operands and results that begin and end anywhere in memory, between NaN: one matrix, fewer than blocks, more."""
+    bm, bn = variant.tile[:2]
+    dtypes, offsets = itertools.cycle(variant.dtypes), itertools.cycle(range(8))
+    for m, n, k in [(bm - 1, bn - 1, 63), (bm - 1, bn // 2 + 1, 17), (bm // 2 + 1, bn, 31), (1, bn - 1, 64), (3, 5, 1)]:
+        for batch in (1, 7, 3001):
+            dtype, offset = next(dtypes), next(offsets)
+            a = operand(batch, m, k, layout[0], dtype, offset=offset)
+            b = operand(batch, k, n, layout[1], dtype, offset=next(offsets))
+            memory = torch.full((8 + offset + batch * m * n + 8,), POISON, device="cuda", dtype=dtype)
+            before, out, behind = memory.split((8 + offset, batch * m * n, 8))
+            hgemm.bmm.out(a, b, variant=variant.id, out=out.view(batch, m, n))
+            exact, magnitude = reference_matmul(a, b)
+            assert_close_to_torch(out.view(batch, m, n), exact, torch.bmm(a, b), magnitude=magnitude)
+            assert before.isnan().all() and behind.isnan().all()
+
+
 @pytest.mark.parametrize("odd", [0, 1])
 @VARIANTS
 def test_epilogue_of_every_problem(variant: VariantInfo, odd: int) -> None:

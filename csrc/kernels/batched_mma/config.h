@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/problem.h"
+#include "core/whole_batch.h"
 
 namespace hgemm::batched_mma {
 
@@ -14,6 +15,7 @@ struct Config {
   static constexpr int BM = BM_, BN = BN_, BK = BK_, WM = WM_, WN = WN_, STAGES = STAGES_;
   static constexpr int PROBLEMS = PROBLEMS_, RESIDENT = RESIDENT_;
   static constexpr bool kIsAlwaysNarrow = false;
+  static constexpr bool kTakesWhole = BM == 64;  // is_whole_batch() goes to the kernel of Whole64
   static constexpr int kWarpsM = BM / WM, kWarps = kWarpsM * (BN / WN);  // warps per problem
   static constexpr int kThreads = 32 * kWarps * PROBLEMS;
   // The epilogue's scratch of a warp: rows, and their pitch in floats. The padding keeps the fragment stores free of
@@ -41,14 +43,32 @@ struct AlwaysNarrow : Base {
 
 /// True if both operands consist of whole aligned 16-byte chunks.
 inline bool is_wide(const Problem& p) {
-  return alignment_a(p) == 16 && alignment_b(p) == 16 && (p.a_major() == Major::kK ? p.k : p.m) % 8 == 0 &&
-         (p.b_major() == Major::kK ? p.k : p.n) % 8 == 0;
+  return has_whole_chunks(p);
 }
+
+/// The constants of a kernel that copies whole matrices (whole_kernel.cuh): the largest M, N and K (BM, BN, BK), the
+/// part (WM, WN) of D that a warp computes, and blocks per SM that the registers are limited for.
+template <int BM_, int BN_, int BK_, int WM_, int WN_, int RESIDENT_>
+struct WholeConfig {
+  static constexpr int BM = BM_, BN = BN_, BK = BK_, WM = WM_, WN = WN_, RESIDENT = RESIDENT_;
+  static constexpr int kThreads = BM / WM * (BN / WN) * 32;
+  static constexpr int kTileBytesA = 2 * BM * BK, kTileBytesB = 2 * BN * BK;
+  // Spans begin and end inside of chunks of 16 bytes, and are read up to 16 bytes beyond their last chunk.
+  static constexpr int kEdgeBytes = 48;
+  static constexpr int kSpanBytesA = kTileBytesA + kEdgeBytes, kSpanBytesB = kTileBytesB + kEdgeBytes;
+  static constexpr int kResultBytes = 2 * BM * BN + kEdgeBytes;
+  static constexpr int kTileBytes = kTileBytesA + kTileBytesB > kResultBytes ? kTileBytesA + kTileBytesB : kResultBytes;
+  static constexpr int kSmemBytes = kTileBytes + kSpanBytesA + kSpanBytesB;
+};
+using Whole64 = WholeConfig<kWholeSide, kWholeSide, kWholeK, 32, 32, 5>;
 
 /// The choices of one launch.
 struct Schedule {
   /// Blocks of the grid. Together they work on blocks * PROBLEMS consecutive problems at a time.
   int blocks;
+
+  /// The kernel that copies whole matrices runs.
+  bool whole;
 
   /// The device has programmatic dependent launch.
   bool dependent;

@@ -8,6 +8,8 @@
 // Unaligned operands are copied as the 32-bit words that cover their rows. Each row keeps its offset from a word
 // boundary, and fragments are assembled from single elements. That takes several times the instructions, but no copy to
 // another layout beforehand.
+//
+// whole_kernel.cuh has another form for unaligned matrices without gaps between their rows.
 #pragma once
 
 #include "core/convert.cuh"
@@ -54,8 +56,8 @@ struct Params {
 /// Iterates over the batch, by the number of problems that the grid works on at a time.
 class Cursor {
  public:
-  __device__ __forceinline__ Cursor(const Params& p, uint32_t first, uint32_t step)
-      : batches_(p.batches), batch_inner_(p.batch_inner), problem_(first), step_(step) {
+  __device__ __forceinline__ Cursor(uint32_t batches, uint32_t batch_inner, uint32_t first, uint32_t step)
+      : batches_(batches), batch_inner_(batch_inner), problem_(first), step_(step) {
     outer_ = first / batch_inner_;
     inner_ = first - outer_ * batch_inner_;
     outer_step_ = step / batch_inner_;
@@ -297,7 +299,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::RESIDENT) kernel(con
   Operand<BN, BK, Traits::kMajorB, Traits::kGroup, false, Traits::kNarrow> b(p.n, p.k, p.ldb, p.b_last, warp_n);
   const auto* const all_a = static_cast<const uint16_t*>(p.a);
   const auto* const all_b = static_cast<const uint16_t*>(p.b);
-  Cursor problem(p, blockIdx.x * Traits::PROBLEMS + warp / kWarps, gridDim.x * Traits::PROBLEMS);
+  Cursor problem(p.batches, p.batch_inner, blockIdx.x * Traits::PROBLEMS + warp / kWarps, gridDim.x * Traits::PROBLEMS);
   Cursor fetched = problem;  // the problem whose k-tiles are being fetched
   int fetched_k = 0;
   const uint16_t *from_a = all_a + fetched.offset(p.a_batch), *from_b = all_b + fetched.offset(p.b_batch);

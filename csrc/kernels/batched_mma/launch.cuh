@@ -9,6 +9,7 @@
 #include "core/launch.cuh"
 #include "kernels/batched_mma/config.h"
 #include "kernels/batched_mma/kernel.cuh"
+#include "kernels/batched_mma/whole_kernel.cuh"
 
 namespace hgemm::batched_mma {
 
@@ -31,18 +32,63 @@ cudaError_t launch_majors(const Problem& p, const Schedule& s, const Params& par
   return launch_traits<Traits<Config, T, Major::kMN, Major::kMN, kNarrow>>(s, params, stream);
 }
 
-/// Returns the lower 32 bits of the address of an operand's last element. That is the last element of the last matrix,
-/// since no stride is negative. A matrix is `rows` rows of `cols` contiguous elements, which are `ld` elements apart.
-inline uint32_t last_element(const Matrix& x, int64_t rows, int64_t cols, int64_t ld, const int64_t (&batch)[2]) {
+/// Returns the address of an operand's last element. That is the last element of the last matrix, since no stride is
+/// negative. A matrix is `rows` rows of `cols` contiguous elements, which are `ld` elements apart.
+inline uint64_t last_element(const Matrix& x, int64_t rows, int64_t cols, int64_t ld, const int64_t (&batch)[2]) {
   const int64_t at =
       (batch[0] - 1) * x.batch_stride[0] + (batch[1] - 1) * x.batch_stride[1] + (rows - 1) * ld + cols - 1;
-  return static_cast<uint32_t>(reinterpret_cast<uint64_t>(x.data) + 2 * at);
+  return reinterpret_cast<uint64_t>(x.data) + 2 * at;
+}
+
+/// Enqueues the kernel that copies whole matrices, for these memory orders of A and B.
+template <class Config, class T, Major kA, Major kB>
+cudaError_t launch_whole(const Problem& p, const Schedule& s, cudaStream_t stream) {
+  using Of = WholeTraits<Config, T, kA, kB>;
+  constexpr bool kKMajorA = kA == Major::kK, kKMajorB = kB == Major::kK;
+  static std::atomic<uint64_t> smem_allowed{0};
+  auto* const k = whole_kernel<Of>;
+  if (const cudaError_t e = allow_smem(k, Of::kSmemBytes, smem_allowed)) return e;
+  WholeParams params{};
+  params.a = static_cast<const uint16_t*>(p.a.data);
+  params.b = static_cast<const uint16_t*>(p.b.data);
+  params.d = static_cast<uint16_t*>(p.d.data);
+  for (int i = 0; i < 2; ++i) {
+    params.a_batch[i] = p.a.batch_stride[i];
+    params.b_batch[i] = p.b.batch_stride[i];
+    params.d_batch[i] = p.d.batch_stride[i];
+  }
+  params.m = static_cast<int>(p.m);
+  params.n = static_cast<int>(p.n);
+  params.k = static_cast<int>(p.k);
+  params.batches = static_cast<uint32_t>(p.batches());
+  params.batch_inner = static_cast<uint32_t>(p.batch[1]);
+  params.of_a = {reinterpret_cast<uint64_t>(p.a.data), last_element(p.a, 1, p.m * p.k, 0, p.batch) + 2};
+  params.of_b = {reinterpret_cast<uint64_t>(p.b.data), last_element(p.b, 1, p.n * p.k, 0, p.batch) + 2};
+  const int chunks_of_k = (params.k + 15) / 16 * 2;
+  params.chunks_a = kKMajorA ? chunks_of_k : (params.m + 7) / 8;
+  params.chunks_b = kKMajorB ? chunks_of_k : (params.n + 7) / 8;
+  params.inverse_a = ((1u << 16) + params.chunks_a - 1) / params.chunks_a;
+  params.inverse_b = ((1u << 16) + params.chunks_b - 1) / params.chunks_b;
+  return enqueue_clusters(k, dim3(s.blocks), Of::kThreads, Of::kSmemBytes, 1, s.dependent, stream, params);
+}
+
+/// Chooses the kernel that copies whole matrices for the memory orders of A and B.
+template <class Config, class T>
+cudaError_t launch_whole(const Problem& p, const Schedule& s, cudaStream_t stream) {
+  const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
+  if (ka && kb) return launch_whole<Config, T, Major::kK, Major::kK>(p, s, stream);
+  if (ka) return launch_whole<Config, T, Major::kK, Major::kMN>(p, s, stream);
+  if (kb) return launch_whole<Config, T, Major::kMN, Major::kK>(p, s, stream);
+  return launch_whole<Config, T, Major::kMN, Major::kMN>(p, s, stream);
 }
 
 template <class Config, DType kDType>
 Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   using T = ElementOf<kDType>;
   const auto stream = static_cast<cudaStream_t>(stream_);
+  if constexpr (Config::kTakesWhole) {
+    if (s.whole) return launch_whole<Whole64, T>(p, s, stream);
+  }
   Params params{};
   params.a = p.a.data;
   params.b = p.b.data;
@@ -58,11 +104,10 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   params.n = static_cast<int>(p.n);
   params.k = static_cast<int>(p.k);
   const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
-  params.a_last = last_element(p.a, ka ? p.m : p.k, ka ? p.k : p.m, params.lda, p.batch);
-  params.b_last = last_element(p.b, kb ? p.n : p.k, kb ? p.k : p.n, params.ldb, p.batch);
+  params.a_last = static_cast<uint32_t>(last_element(p.a, ka ? p.m : p.k, ka ? p.k : p.m, params.lda, p.batch));
+  params.b_last = static_cast<uint32_t>(last_element(p.b, kb ? p.n : p.k, kb ? p.k : p.n, params.ldb, p.batch));
   params.epilogue = tile::epilogue_params(p, nullptr);
-  params.plain = p.alpha == 1.0f && params.epilogue.c == nullptr && p.bias == nullptr && p.act == Activation::kNone &&
-                 p.pre_activation == nullptr && p.out_dtype == p.dtype;
+  params.plain = is_plain(p);
   params.wide_d = params.epilogue.wide_d && p.n % 8 == 0;
   if constexpr (!Config::kIsAlwaysNarrow) {
     if (is_wide(p)) return launch_majors<Config, T, false>(p, s, params, stream);
