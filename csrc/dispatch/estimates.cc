@@ -35,8 +35,8 @@ constexpr int64_t kFewElements = 20000;
 // The same where a batch of exchanged rows shares a B that L2 does not hold. Each matrix then reads B from memory,
 // which no model knows: 64x27x8192x16384 took 5.4 ms, and torch 4.0, where 1.8 was predicted.
 constexpr double kReadAgainMargin = 3;
-// The same for rows that fill tiles of our kernels badly, where C has many columns, since torch has tiles of more sizes.
-// On an H200 kernels that were predicted to be 1.06 and 1.05 times as fast as torch had 0.98 of its speed at
+// The same for rows that fill tiles of our kernels badly, where C has many columns, since torch has tiles of more
+// sizes. On an H200 kernels that were predicted to be 1.06 and 1.05 times as fast as torch had 0.98 of its speed at
 // 712x32000x5120 and 1.00 at 904x256000x3584, and 712x256000x4096 ran at 0.97.
 constexpr double kBadFitMargin = 1.07, kBadFit = 1.06;
 constexpr int64_t kLeastBadRows = 256, kMostBadRows = 1024, kManyColumns = 32000;
