@@ -17,6 +17,14 @@ namespace hgemm {
 /// is 0.
 enum class Divided : int32_t { kRows, kInner, kColumns };
 
+/// Which of two launches computes a product. One kernel is faster if the rows, or the k, are spread over many groups,
+/// another one if few groups have them. Only the device knows, so both are launched, and one of them finds that it has
+/// nothing to do. Few groups have the rows if those that have any have more than GroupedProduct::few_rows on average.
+/// Few groups have the k if one of them has at least half of all.
+///
+/// kFewGroups is the next launch in the stream after kManyGroups, and starts before that has ended.
+enum class Launch : int32_t { kOnly, kManyGroups, kFewGroups };
+
 /// A product whose operands are divided into groups. In PyTorch: F.grouped_mm(A, B, offs=ends).
 struct GroupedProduct {
   /// The number of groups is batch[1]. `bias` is (groups, n). With `gated`, n counts the columns of gate and up, and D
@@ -28,6 +36,9 @@ struct GroupedProduct {
   const int32_t* ends = nullptr;
 
   Divided divided = Divided::kRows;
+
+  Launch launch = Launch::kOnly;
+  int few_rows = 0;  // of a group
 };
 
 /// A kernel of grouped products, as constant data. kernels/variants.h launches it.

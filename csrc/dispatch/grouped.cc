@@ -183,7 +183,18 @@ bool takes(const GroupedKernel& kernel, const GroupedProduct& grouped, const Dev
 }
 
 // The kernels for Hopper, in the order of their list.
-enum OwnKernel { k64x64, k128x128, k1x2, k192, k512, k256x256, kGradient256x192, kGradient192x256 };
+enum OwnKernel {
+  k64x64,
+  k128x128,
+  k1x2,
+  k192,
+  k512,
+  k256x256,
+  kGradient256x192,
+  kGradient192x256,
+  kGradient256x256,
+  k128x64
+};
 
 // The rows of a group on average up to which these kernels are chosen. With long K the next one is chosen sooner:
 // evenly spread, its tiles of 256 rows are as full as torch's. These limits and those of other functions here were
@@ -217,11 +228,8 @@ bool is_torch_faster_with_slow_memory(const GroupedProduct& grouped) {
 
 /// Whether torch's kernel is faster. Torch has one for bfloat16 alone.
 bool is_torch_faster(const GroupedProduct& grouped, const DeviceFacts& facts) {
-  const Problem& p = grouped.product;
-  if (p.dtype != DType::kBF16) return false;
-  if (dram_share(facts) < 0.85) return is_torch_faster_with_slow_memory(grouped);
-  // The gradients of weights that hardly any token has chosen consist of zeros.
-  return grouped.divided == Divided::kInner && 3 * p.k < p.batch[1];
+  const bool has_slow_memory = dram_share(facts) < 0.85;
+  return grouped.product.dtype == DType::kBF16 && has_slow_memory && is_torch_faster_with_slow_memory(grouped);
 }
 
 /// The share of a kernel's work tiles that lies inside of D's columns.
@@ -337,13 +345,55 @@ bool is_torchs_loop_faster(const GroupedProduct& grouped, const DeviceFacts& fac
 }
 
 GroupedDecision ours(int kernel) {
-  return {.kernel = kernel, .source = Source::kModel, .remark = Remark::kNone};
+  GroupedDecision decision;
+  decision.kernel = kernel;
+  decision.source = Source::kModel;
+  return decision;
 }
 
 GroupedDecision torchs(Remark remark) {
   return {.kernel = kTorch,
           .source = remark == Remark::kTorchFaster ? Source::kModel : Source::kFallback,
           .remark = remark};
+}
+
+/// The time of a kernel's work tiles in us where one group has all rows, or all k. The times of 64 k, in the order of
+/// the list, were measured on an H200, where stages come from L2.
+double one_group_us(const GroupedProduct& grouped, int kernel, int sm_count) {
+  constexpr struct {
+    int rows, blocks;  // of a work tile
+    double us;
+  } kTiles[] = {{64, 1, 0.28},  {128, 1, 0.46}, {128, 2, 0.35}, {256, 2, 0.50}, {128, 2, 0.66},
+                {256, 2, 0.66}, {256, 2, 0.52}, {192, 2, 0.52}, {256, 2, 0.66}, {128, 2, 0.27}};
+  const Problem& p = grouped.product;
+  const auto& tile = kTiles[kernel];
+  const int64_t tiles = ceil_div(p.m, tile.rows) * ceil_div(p.n, grouped_kernel(kernel).columns);
+  return static_cast<double>(ceil_div(tiles, std::max(1, sm_count / tile.blocks)) * ceil_div(p.k, 64)) * tile.us;
+}
+
+/// The decision for `own`, a kernel for Hopper. If it is one for few rows a group, or for gradients, and another one is
+/// much faster where one group has all rows, or all k, both are launched.
+GroupedDecision own_decision(const GroupedProduct& grouped, int own, const DeviceFacts& facts) {
+  GroupedDecision decision = ours(own);
+  const Problem& p = grouped.product;
+  if (p.batch[1] == 1) return decision;
+  constexpr double kLaunchUs = 3, kGradientLaunchUs = 5;  // of the launch that has nothing to do
+  const auto us = [&](int kernel) { return one_group_us(grouped, kernel, facts.sm_count); };
+  if (grouped.divided == Divided::kInner) {
+    if (us(own) >= us(kGradient256x256) + kGradientLaunchUs) decision.of_few_groups = kGradient256x256;
+    return decision;
+  }
+  if (own != k64x64 && own != k128x128) return decision;
+  const int few_rows = own == k64x64 ? 64 : 128;  // up to so many rows a group, it reads each weight once
+  if (p.m <= few_rows) return decision;
+  int other = k1x2;
+  for (const int kernel : {k192, k128x64}) {
+    if (!p.gated && us(kernel) < us(other)) other = kernel;
+  }
+  if (us(own) < 1.15 * us(other) + kLaunchUs) return decision;
+  decision.of_few_groups = other;
+  decision.few_rows = few_rows;
+  return decision;
 }
 
 /// A call in the two ways that kernels see it.
@@ -457,7 +507,7 @@ GroupedDecision choose(const Ways& ways, const DeviceFacts& facts, const Grouped
   if (takes(grouped_kernel(own), ways, facts, nullptr)) {
     const bool may_compare = may_be_torchs && !ways.arrangement.is_needed();
     if (may_compare && is_torch_faster(ways.called, facts)) return torchs(Remark::kTorchFaster);
-    if (arrangement_bytes(ways) <= kMostWorkspace) return ours(own);
+    if (arrangement_bytes(ways) <= kMostWorkspace) return own_decision(ways.for_tma(), own, facts);
     // Torch's kernel might end the CUDA context. So if no kernel takes the operands where they lie, they are copied.
     const int in_place = kernel_in_place(ways.called, facts);
     return ours(in_place != kTorch ? in_place : own);
@@ -546,7 +596,10 @@ GroupedDecision choose_grouped(const GroupedRequest& request, NumericsMode numer
 std::string reason_of(const GroupedDecision& decision) {
   if (decision.source == Source::kTable) return "table: the fastest of the times measured at these sizes";
   if (decision.kernel != kTorch) {
-    return decision.source == Source::kForced ? "forced: the call names the kernel" : "model: by the rows of a group";
+    if (decision.source == Source::kForced) return "forced: the call names the kernel";
+    const std::string reason = "model: by the rows of a group";
+    if (decision.of_few_groups == kTorch) return reason;
+    return reason + "; " + grouped_kernel(decision.of_few_groups).name + " if few groups have rows";
   }
   if (decision.source == Source::kForced) return "forced: the call names torch";
   switch (decision.remark) {
@@ -632,6 +685,8 @@ Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan) {
   job.facts = *facts;
   job.facts.sm_count = sms_of(request.stream, request.ordinal, facts->sm_count);
   use_kernel(decision.kernel, ways, plan);
+  job.of_few_groups = decision.of_few_groups;
+  job.grouped.few_rows = decision.few_rows;
   set_result(plan);
   if (context_holds()) count(&job, decision, HGEMM_LEFT_NOT);
   return plan->outcome = Outcome::kOurs;
@@ -655,6 +710,7 @@ Outcome plan_grouped_with_less(GroupedPlan* plan) {
     plan->finishes = false;
     p.bias = nullptr;
     p.act = Activation::kNone;
+    job.of_few_groups = kTorch;
     job.is_transposed = plan->copies_a = plan->copies_b = false;
     job.kernel = std::exchange(job.in_place, kTorch);
     set_result(plan);
@@ -679,6 +735,12 @@ Status launch(const GroupedJob& job, void* d, void* a_copy, void* b_copy, Stream
   if (a_copy != nullptr) grouped.product.a.data = a_copy;
   if (b_copy != nullptr) grouped.product.b.data = b_copy;
   int index = job.kernel;
+  if (job.of_few_groups != kTorch) {
+    grouped.launch = Launch::kManyGroups;
+    if (const Status e = launch_sm90_grouped(index, grouped, job.facts, stream)) return e;
+    grouped.launch = Launch::kFewGroups;
+    index = job.of_few_groups;
+  }
   if (index < kSm90GroupedKernels.count) return launch_sm90_grouped(index, grouped, job.facts, stream);
   index -= kSm90GroupedKernels.count;
   if (index < kSm80GroupedKernels.count) return launch_sm80_grouped(index, grouped, stream);

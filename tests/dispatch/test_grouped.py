@@ -73,6 +73,24 @@ def test_the_kernel_follows_the_rows_of_a_group_and_k(rows: int, groups: int, n:
     assert choice(rows, groups, n, k) == f"sm90_wgmma_grouped_{kernel}"
 
 
+@pytest.mark.parametrize(
+    ("rows", "groups", "n", "k", "other"),
+    [
+        (1024, 128, 2816, 4096, "128x192_2x1"),  # GLM-4.5-Air, up, 128 tokens: 704 tiles of 64x64 in one expert
+        (1024, 128, 2048, 768, "128x128_1x2"),
+        (512, 16, 5120, 8192, "128x192_2x1"),  # Llama 4 Scout, down, 512 tokens: 160 tiles of 128x128
+        (64, 64, 2048, 1024, ""),  # one tile has all rows
+        (128, 128, 3072, 4096, ""),  # 96 tiles of 64x64 are one wave
+        (8192, 128, 2816, 4096, ""),
+    ],
+)
+def test_another_kernel_is_launched_for_few_groups_with_rows(
+    rows: int, groups: int, n: int, k: int, other: str
+) -> None:
+    reason = explain_grouped(rows=rows, groups=groups, N=n, K=k, arch="sm_90").reason
+    assert ("if few groups have rows" in reason) == bool(other) and other in reason
+
+
 def gradient_choice(tokens: int, groups: int, m: int, n: int, gbps: int = 0) -> str:
     """The kernel of the gradients of (groups, m, n) weights."""
     views = [_native.view(t.shape, t.stride(), torch.bfloat16, 16) for t in (meta(tokens, m).mT, meta(tokens, n))]
@@ -90,7 +108,7 @@ def meta(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("tokens", "groups", "m", "n", "kernel"),
     [
-        (4, 128, 5760, 2880, "torch"),  # gpt-oss-120b, one token: most gradients are zero
+        (4, 128, 5760, 2880, "128x192_2x1"),
         (48, 64, 3072, 2560, "192x128_1x2"),
         (1024, 64, 4096, 7168, "192x128_1x2"),
         (65536, 64, 4096, 7168, "128x192_2x1"),
@@ -100,6 +118,16 @@ def meta(*shape: int) -> torch.Tensor:
 )
 def test_the_kernel_of_gradients_follows_the_tiles(tokens: int, groups: int, m: int, n: int, kernel: str) -> None:
     assert gradient_choice(tokens, groups, m, n) == kernel
+
+
+def test_another_kernel_is_launched_for_one_group_with_all_k() -> None:
+    def reason(tokens: int, m: int, n: int) -> str:
+        return explain_grouped(meta(tokens, m).bfloat16().mT, meta(tokens, n).bfloat16(), 64, arch="sm_90").reason
+
+    # OLMoE: one expert has 88 work tiles of 256x192, or 64 of 256x256, for 66 clusters.
+    assert "sm90_wgmma_grouped_k_128x256_2x1 if few groups" in reason(65536, 2048, 2048)
+    assert "if few groups" not in reason(512, 2048, 2048)  # too few k
+    assert "if few groups" not in reason(65536, 2048, 2816)  # 121 of 192x256, or 88 of 256x256
 
 
 @pytest.mark.parametrize(

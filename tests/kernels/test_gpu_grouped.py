@@ -10,7 +10,7 @@ import torch
 from helpers import DEVICE, ON_GPU, POISON, assert_close_to_torch
 from torch import Tensor
 
-from hgemm_ops import _native, use_custom_gemm
+from hgemm_ops import _native, explain_grouped, use_custom_gemm
 
 pytestmark = [pytest.mark.gpu, pytest.mark.sm90]
 
@@ -198,6 +198,12 @@ def check_k(out: Tensor, a: Tensor, b: Tensor, sizes: Sequence[int]) -> None:
         ([1] * 500, 72, 40),
         ([0, 9, 0], 8, 8),
         ([2000, 7], 1032, 904),
+        ([0, 0, 0], 72, 64),
+        (
+            [0] * 40 + [700] + [0] * 30,
+            520,
+            392,
+        ),  # pieces of zeros of two sizes
         ([900, 0, 3000, 17, 600, 448], 1536, 1032),  # work tiles in the order of their k-tiles, four for each cluster
     ],
     ids=lambda v: str(v)[:24],
@@ -228,9 +234,27 @@ def test_nan_stays_in_its_group_of_k(kernel: int, group: int) -> None:
 @K_KERNELS
 def test_padded_rows_of_a_three_dimensional_result(kernel: int) -> None:
     x, gradient = rand(100, 64, dtype=torch.bfloat16), rand(100, 40, dtype=torch.bfloat16)[:, :36]
-    out = hgemm.grouped_mm(x.t(), gradient, ends_of([40, 60]), variant=kernel)
-    assert out.shape == (2, 64, 36) and out.stride() == (64 * 40, 40, 1)
-    check_k(out, x.t(), gradient, [40, 60])
+    sizes = [0, 40, 0, 60, 0]
+    poison_the_allocator(5 * 64 * 40, torch.bfloat16)
+    out = hgemm.grouped_mm(x.t(), gradient, ends_of(sizes), variant=kernel)
+    assert out.shape == (5, 64, 36) and out.stride() == (64 * 40, 40, 1)
+    check_k(out, x.t(), gradient, sizes)
+
+
+@K_KERNELS
+def test_a_graph_follows_the_groups_of_k(kernel: int) -> None:
+    x, gradient = rand(300, 136, dtype=torch.bfloat16), rand(300, 72, dtype=torch.bfloat16)
+    offs = ends_of([50] * 6)
+    hgemm.grouped_mm(x.t(), gradient, offs, variant=kernel)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = hgemm.grouped_mm(x.t(), gradient, offs, variant=kernel)
+    for sizes in ([50] * 6, [0, 0, 0, 300, 0, 0], [1, 0, 2, 0, 0, 97], [0] * 6):
+        offs.copy_(ends_of(sizes))
+        out.fill_(POISON)
+        graph.replay()
+        torch.cuda.synchronize()
+        check_k(out, x.t(), gradient, sizes)
 
 
 def in_order(rows: int, columns: int, order: str, dtype: torch.dtype) -> Tensor:
@@ -383,6 +407,97 @@ def test_a_graph_follows_the_groups(dtype: torch.dtype, kernel: int) -> None:
         torch.cuda.synchronize()
         check(first, x, w, sizes)
         check(second, first, w, sizes)
+
+
+#: Sizes at which two kernels are launched, one of which finds that the other computes the product: rows, groups, N, K.
+PAIRS = [(1024, 64, 2048, 1024), (2048, 128, 1536, 1040), (512, 16, 5128, 1032)]
+
+
+@HALF
+@ORDERS
+@pytest.mark.parametrize(("rows", "groups", "n", "k"), PAIRS, ids=str)
+def test_either_of_two_kernels_computes_a_product(
+    dtype: torch.dtype, order: str, rows: int, groups: int, n: int, k: int
+) -> None:
+    x, w = rand(rows, k, dtype=dtype), weights(groups, n, k, order, dtype)
+    if ON_GPU:
+        assert "if few groups have rows" in explain_grouped(x, w, groups=groups).reason
+    mean = rows // groups
+    spreads = [
+        [mean] * groups,
+        [0] * (groups // 2) + [rows] + [0] * (groups - groups // 2 - 1),
+        [7] + [0] * (groups - 3) + [rows - 10, 0],  # two groups, and rows that no group has
+        [rows // 2 + 1, 0, rows // 2 - 1] + [0] * (groups - 3),
+        [0] * groups,
+    ]
+    offs, results = ends_of(spreads[0]), []
+    with use_custom_gemm():
+        torch._grouped_mm(x, w, offs=offs)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = torch._grouped_mm(x, w, offs=offs)
+            again = torch._grouped_mm(x, w, offs=offs)
+    for sizes in spreads:
+        offs.copy_(ends_of(sizes))
+        out.fill_(POISON)
+        again.fill_(POISON)
+        graph.replay()
+        torch.cuda.synchronize()
+        check(out, x, w, sizes)
+        assert out[sum(sizes) :].isnan().all()
+        assert torch.equal(out.view(torch.int16), again.view(torch.int16))
+        results.append(out.clone())
+    alone = torch.cat([hgemm.grouped_mm(x, w, ends_of(spreads[1]), variant=kernel) for kernel in BY_ROWS])
+    assert all(torch.equal(part, results[1]) for part in alone.view(len(BY_ROWS), rows, n))
+
+
+@HALF
+def test_either_of_two_kernels_computes_gradients(dtype: torch.dtype) -> None:
+    rows, groups, m, n = 3200, 8, 2048, 2040
+    x, gradient = rand(rows, m, dtype=dtype), rand(rows, n, dtype=dtype)
+    if ON_GPU:
+        assert "if few groups have rows" in explain_grouped(x.t(), gradient, groups=groups).reason
+    spreads = [
+        [400] * groups,
+        [0, 0, 0, rows, 0, 0, 0, 0],
+        [1, 1599, 0, 900, 0, 0, 700, 0],
+        [0, 1600, 0, 33, 1, 0, 0, 0],
+        [0] * groups,
+    ]
+    offs = ends_of(spreads[0])
+    with use_custom_gemm():
+        hgemm.grouped_mm(x.t(), gradient, offs)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = hgemm.grouped_mm(x.t(), gradient, offs)
+            again = hgemm.grouped_mm(x.t(), gradient, offs)
+    for sizes in spreads:
+        offs.copy_(ends_of(sizes))
+        out.fill_(POISON)
+        again.fill_(POISON)
+        graph.replay()
+        torch.cuda.synchronize()
+        check_k(out, x.t(), gradient, sizes)
+        assert torch.equal(out.view(torch.int16), again.view(torch.int16))
+
+
+def test_a_kernel_behind_a_pair_waits_for_both() -> None:
+    """Each launch starts early, and the second of a pair reads the groups before the first has ended."""
+    rows, groups, n, k = PAIRS[0]
+    w = [weights(groups, a, b, "NK", torch.bfloat16) / 8 for a, b in ((n, k), (k, n))]
+    x, counts = rand(rows, k, dtype=torch.bfloat16), torch.tensor([rows] + [0] * (groups - 1), device=DEVICE)
+    for step in range(40):
+        spread = counts if step % 2 else counts * 0 + rows // groups
+        counts = counts.roll(1)
+        expected = x
+        offs = torch.cumsum(spread, 0, dtype=torch.int32)
+        for of in w:
+            expected = hgemm.grouped_mm(expected, of, offs.clone(), variant=0)
+            torch.cuda.synchronize()
+        with use_custom_gemm():
+            offs = torch.cumsum(spread, 0, dtype=torch.int32)
+            got = torch._grouped_mm(torch._grouped_mm(x, w[0], offs=offs), w[1], offs=offs)
+        assert torch.equal(got, expected), step
 
 
 def test_ends_may_come_from_the_kernel_before() -> None:

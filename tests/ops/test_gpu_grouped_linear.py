@@ -108,6 +108,17 @@ def test_gate(kernel: int, dtype: torch.dtype, order: str, sizes: list[int], n: 
         check(hgemm.grouped_linear(*call, variant=kernel), *call)
 
 
+@pytest.mark.parametrize(
+    "sizes", [[16] * 64, [0] * 9 + [1024] + [0] * 54, [0, 400, 0, 624] + [0] * 60], ids=["even", "one", "two"]
+)
+def test_either_of_two_kernels_finishes_the_product(sizes: list[int]) -> None:
+    """At these sizes two kernels are launched, one of which finds that the other computes the product."""
+    x, w, bias = operands(sizes, 2048, 1024, "NK", torch.bfloat16)
+    for added, act, gated in ((bias, 4, False), (None, 4, True)):
+        call = x, w, ends_of(sizes), added, act, gated
+        check(hgemm.grouped_linear(*call), *call)
+
+
 @KERNELS
 def test_rows_behind_the_last_end_are_not_written(kernel: int) -> None:
     dtype = torch.float32 if kernel >= 0 and NAMES[kernel].startswith("simt") else torch.bfloat16

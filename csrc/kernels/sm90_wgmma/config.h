@@ -182,10 +182,17 @@ struct Gated : Base {
 template <class Base>
 struct GroupedK : Base {
   static constexpr bool kGroupsK = true;
+  // The warps of a block that write zeros, those of the producer's warpgroup but its first, and the bytes that they
+  // write at a time.
+  static constexpr int kFillWarps = 3, kFillBytes = 16384;
   static constexpr int kMaxGroups = 512;
-  static constexpr int kSmemBytes = Base::kSmemBytes + 4 * (2 * kMaxGroups + 1);
+  static constexpr bool kDefers = false;  // the next tile may have hardly any k-tiles to defer stores into
+  static constexpr int kTableBytes = 4 * (2 * kMaxGroups + 3);
+  static constexpr bool kFits = Base::kSmemBytes + kTableBytes <= Base::kMaxSmemBytes;
+  static constexpr int kStagingBuffers = kFits ? Base::kStagingBuffers : 1;
+  static constexpr int kSmemBytes = Base::kRestBytes + kStagingBuffers * Base::kStagingBytes + kTableBytes;
   static_assert(kSmemBytes <= Base::kMaxSmemBytes);
-  static_assert(Base::kPingpong && Base::CK == 1 && Base::BN % 64 == 0 && !Base::kSwapped);
+  static_assert(Base::CK == 1 && Base::BN % 64 == 0 && !Base::kSwapped);
 };
 
 /// A Config whose kernel multiplies int8 matrices, both K-major, and stores the int32 sums as they are. It takes an

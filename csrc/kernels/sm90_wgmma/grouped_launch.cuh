@@ -26,6 +26,8 @@ GroupedParams grouped_params_of(const GroupedProduct& grouped, const DeviceFacts
   params.ends = grouped.ends;
   params.groups = static_cast<int>(p.batch[1]);
   params.rows = static_cast<int>(p.m);
+  params.launch = grouped.launch;
+  params.few_rows = grouped.few_rows;
   params.columns = static_cast<uint32_t>((p.n + Config::kTileColumns - 1) / Config::kTileColumns);
   params.panel = std::max(1, kRasterRows / Config::kGroupRows);
   // No ends that do not decrease have more work tiles than this.
@@ -50,7 +52,13 @@ Status launch_groups_of_k(const GroupedProduct& grouped, const DeviceFacts& fact
   params.ends = grouped.ends;
   params.groups = static_cast<int>(p.batch[1]);
   params.k = static_cast<int>(p.k);
+  params.launch = grouped.launch;
   params.sorts = p.k >= kSortedK * std::min(p.k, p.batch[1]);
+  params.matrix_bytes = p.d.batch_stride[1] * dtype_bytes(p.out_dtype);
+  const int64_t pieces = (params.matrix_bytes + Config::kFillBytes - 1) / Config::kFillBytes;
+  params.filled_pieces = FastDivisor(static_cast<uint32_t>(pieces));
+  params.last_piece_bytes = static_cast<int>(params.matrix_bytes - (pieces - 1) * Config::kFillBytes);
+  params.fills = p.d.row_stride == p.n && p.d.batch_stride[1] == p.m * p.n && alignment_d(p) == 16;
   int32_t moves[2];
   if (const Status e = tile::operand_map(p, p.d, p.m, p.n, p.d.row_stride, 16, &params.d, moves)) return e;
   return launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, facts, params, stream);

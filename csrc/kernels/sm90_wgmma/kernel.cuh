@@ -45,8 +45,8 @@
 //   (SwapAB, Symmetric)                                                           staging buffer and after it fills one
 //   kSumsRead (split-K)        kConsumerThreads   all consumers                   all consumers, before results replace
 //                                                                                 the sums in shared memory
-//   kTailCleared + g           kWarpgroupThreads  warpgroup g                     warpgroup g, once it has cleared what
-//   (GroupedK)                                                                    a stage has of the next group
+//   kTailCleared + g           kTileThreads       the consumers of the tile;      the same, once they have cleared what
+//   (GroupedK)                                    cooperative: g = 0              a stage has of the next group
 //
 //   The barrier of the cluster is used once. Every thread arrives, relaxed, thread 0 after it has made the mbarriers.
 //   In a cluster along M or N all threads then wait before the first load. With split-K only the consumers wait, before
@@ -65,10 +65,13 @@
 //     in a cluster along M or N: wait until every stage is empty
 //   warp 9, if the block leaves partial sums (stream-K)
 //     wait kPartialsWritten; set the flag of the block's partial sums
+//   warps 9 to 11 (GroupedK)
+//     write the zeros of the groups without k
 //   all other threads of the producer warpgroup
 //     exit at once
 //   grouped kernels, all threads, before any of this
-//     wait for the kernels before this one; write the scheduler's table (tile_scheduler.cuh), with __syncthreads
+//     wait for the kernels before this one (is_launch() has an exception); write the scheduler's table
+//     (tile_scheduler.cuh), with __syncthreads
 //   consumer warpgroup g, pingpong
 //     wait for the kernels before this one
 //     for every second tile:
@@ -111,6 +114,16 @@
 
 namespace hgemm::sm90_wgmma {
 
+/// Whether this is one of two launches (core/grouped.h).
+///
+/// The second one reads the groups before it waits for the first, which lets it start only when everything before both
+/// has finished. One of its blocks at least must wait before it ends, because the kernel after it waits for it alone.
+template <class Traits>
+__device__ __forceinline__ bool is_launch(const ParamsOf<Traits>& p, Launch launch) {
+  if constexpr (Traits::kGrouped || Traits::kGroupsK) return p.launch == launch;
+  return false;
+}
+
 /// `turn` counts the iterations of the persistent loop, and so the tiles that the block computes.
 ///
 /// NOTE: the start of a block and both loops over its tiles are written here, not in functions of their own. As
@@ -123,7 +136,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const TileScheduler<Traits> tiles(p, smem.share());
 
-  ptx::grid_launch_dependents();  // early PDL trigger
+  if (!is_launch<Traits>(p, Launch::kManyGroups)) ptx::grid_launch_dependents();  // early PDL trigger
   if (threadIdx.x == kProducerThread) {
     ptx::tma_prefetch(&p.a);
     ptx::tma_prefetch(&p.b);
@@ -133,7 +146,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   // The kernel before this one may still write the operands: they cannot be read yet, but they can be prefetched to L2.
   // The groups of a grouped kernel are such an operand, so its first tile is not known before the wait.
   if constexpr (Traits::kGrouped || Traits::kGroupsK) {
-    ptx::grid_dependency_wait();
+    if (!is_launch<Traits>(p, Launch::kFewGroups)) ptx::grid_dependency_wait();
+    if (is_launch<Traits>(p, Launch::kManyGroups)) ptx::grid_launch_dependents();
     tiles.start(bytes + Traits::STAGES * Traits::kStageBytes);
   } else if (threadIdx.x == kProducerThread) {
     tiles.start();
@@ -167,10 +181,13 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
       StageSharing<Traits>::outlive(smem, ring);
     }
     PartialSums<Traits>::announce(p, tiles, warp, lane);
+    if constexpr (Traits::kGroupsK) {
+      if (warp > kConsumerWarps) tiles.fill(static_cast<int>(threadIdx.x) - kProducerThread - 32);
+    }
   } else {
     ptx::claim_registers<240>();
     if (threadIdx.x == 0 && p.store_tma) ptx::tma_prefetch(&p.d);
-    ptx::grid_dependency_wait();
+    if (!is_launch<Traits>(p, Launch::kFewGroups) || tiles.has(0) || blockIdx.x == 0) ptx::grid_dependency_wait();
     const Turns<Traits> turns(tiles, warp / 4);
     const int row_in_tile = turns.row_in_tile();
     Epilogue<Traits> epilogue(p, smem.staging() + warp * Traits::kStagingWarpBytes);

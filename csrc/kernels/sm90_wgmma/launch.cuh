@@ -83,6 +83,14 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
     }
   }
 
+  if constexpr (loads_boxes<Traits>) {
+    int32_t moves[2];
+    if (const Status e =
+            tile::operand_map(p, p.b, p.n, p.k, p.ldb(), SmemB<Traits>::kBoxRows, &params.b_whole, moves)) {
+      return e;
+    }
+  }
+
   if constexpr (Traits::kGated) {
     const Status e = Traits::kSwapped ? gated_map<Traits>(p, p.a, p.m, p.lda(), SmemA<Traits>::kBoxRows, &params.a)
                                       : gated_map<Traits>(p, p.b, p.n, p.ldb(), SmemB<Traits>::kBoxRows, &params.b);

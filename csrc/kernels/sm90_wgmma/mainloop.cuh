@@ -153,21 +153,21 @@ class MainLoop {
     for (auto& part : acc) ptx::wgmma_pin(part);
   }
   /// GroupedK: writes zeros over the k of a stage from `depth` on, which belong to other groups. Both operands are
-  /// cleared, because zero times NaN or infinity is NaN. The consumers of a tile are one warpgroup.
+  /// cleared, because zero times NaN or infinity is NaN.
   __device__ __forceinline__ void clear_tail(uint32_t stage, int depth) const {
     constexpr int kChunks = SmemA<Traits>::kChunks + SmemB<Traits>::kChunks, kLine = SmemA<Traits>::kLine;
     static_assert(!SmemA<Traits>::kIsKMajor && !SmemB<Traits>::kIsKMajor, "a line holds one k");
     static_assert(Traits::kStageBytesA == SmemA<Traits>::kChunks * SmemA<Traits>::kChunkBytes, "chunks are contiguous");
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       const uint32_t first = stage + chunk * SmemA<Traits>::kChunkBytes;
-      for (int at = depth * kLine + static_cast<int>(threadIdx.x) % Traits::kWarpgroupThreads * 16;
-           at < Traits::BK * kLine; at += Traits::kWarpgroupThreads * 16) {
+      for (int at = depth * kLine + static_cast<int>(threadIdx.x) % Traits::kTileThreads * 16; at < Traits::BK * kLine;
+           at += Traits::kTileThreads * 16) {
         ptx::st_shared_16(first + at, {0, 0, 0, 0});
       }
     }
     ptx::fence_proxy_async();
-    ptx::barrier_sync(NamedBarrier::kTailCleared + static_cast<int>(threadIdx.x) / Traits::kWarpgroupThreads,
-                      Traits::kWarpgroupThreads);
+    ptx::barrier_sync(NamedBarrier::kTailCleared + static_cast<int>(threadIdx.x) / Traits::kTileThreads,
+                      Traits::kTileThreads);
   }
 
   const ParamsOf<Traits>& p_;

@@ -11,7 +11,7 @@ struct NamedBarrier {
   static constexpr int kStagesRead = 4;       // (2) pingpong: the warpgroup has read its last stage
   static constexpr int kEpilogueTile = 6;     // (2) SwapAB, Symmetric: the warpgroup stages an epilogue tile together
   static constexpr int kSumsRead = 8;         // split-K: the sums of the other blocks have been added
-  static constexpr int kTailCleared = 9;      // (2) GroupedK: the warpgroup has cleared the end of the last k-tile
+  static constexpr int kTailCleared = 9;      // (2) GroupedK: the end of a tile's last k-tile has been cleared
 };
 
 }  // namespace hgemm::sm90_wgmma

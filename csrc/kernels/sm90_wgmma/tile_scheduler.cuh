@@ -34,6 +34,7 @@
 #include "ptx/cluster.cuh"
 #include "ptx/global.cuh"
 #include "ptx/shared.cuh"
+#include "ptx/store.cuh"
 #include "tile/raster.h"
 #include "tile/triangle.h"
 
@@ -210,6 +211,7 @@ class TileScheduler<Traits, Order::kGrouped> {
     auto* const warp_sums = reinterpret_cast<uint32_t*>(end + Traits::kMaxGroups);  // (2, kWarps)
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint32_t before = 0;
+    int groups_with_rows = 0;
     for (int chunk = 0; chunk < p_.groups; chunk += Traits::kThreads) {
       const int g = chunk + static_cast<int>(threadIdx.x);
       uint32_t tiles = 0;
@@ -226,7 +228,7 @@ class TileScheduler<Traits, Order::kGrouped> {
       }
       uint32_t* const sums = warp_sums + chunk / Traits::kThreads % 2 * kWarps;
       if (lane == 31) sums[warp] = sum;
-      __syncthreads();
+      groups_with_rows += __syncthreads_count(tiles > 0);
       uint32_t all = 0;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) {
@@ -238,7 +240,9 @@ class TileScheduler<Traits, Order::kGrouped> {
     }
     if (threadIdx.x == 0) first[0] = 0;
     __syncthreads();
-    const uint32_t units = before * p_.columns;
+    const bool has_many = end[p_.groups - 1] > p_.few_rows * groups_with_rows;  // rows a group
+    const bool is_other = p_.launch == (has_many ? Launch::kManyGroups : Launch::kFewGroups);
+    const uint32_t units = is_other ? 0 : before * p_.columns;
     const uint32_t turns = units <= cluster() ? 0 : (units - cluster() - 1) / p_.clusters + 1;
     if (threadIdx.x == 0) ptx::st_shared_4(smem_, min(turns, static_cast<uint32_t>(Traits::kMaxTurns)));
     if (threadIdx.x < min(turns, static_cast<uint32_t>(Traits::kMaxTurns))) {
@@ -307,7 +311,8 @@ class TileScheduler<Traits, Order::kGrouped> {
 };
 
 /// GroupedK: the k-tiles of a work tile are those of its group, from the group's first k on. A group without any k has
-/// one k-tile, of zeros.
+/// one k-tile, of zeros. If most groups have none, they have no work tiles, unless rows of D are padded: the warps that
+/// neither load nor multiply write their zeros (fill()).
 ///
 /// Where groups have many k, the clusters take work tiles in the order of their k-tiles, most first, and in every
 /// second round from the last cluster to the first (GroupedKParams::sorts). So no cluster has much more work than
@@ -317,29 +322,52 @@ class TileScheduler<Traits, Order::kGroupsK> {
  public:
   __device__ __forceinline__ TileScheduler(const GroupedKParams& p, uint32_t smem) : p_(p), smem_(smem) {}
 
-  /// Called by all threads, after the wait for the kernels before this one: copies the groups' ends.
+  /// Called by all threads, after the wait for the kernels before this one: copies the groups' ends, and lists the
+  /// groups in the order of their work tiles, those without any last.
   __device__ __forceinline__ void start(unsigned char*) const {
-    if (threadIdx.x == 0) ptx::st_shared_4(smem_, 0);
+    if (threadIdx.x == 0) ptx::st_shared_4(end_before(0), 0);
     for (int g = static_cast<int>(threadIdx.x); g < p_.groups; g += Traits::kThreads) {
-      ptx::st_shared_4(smem_ + 4 * (g + 1),
+      ptx::st_shared_4(end_before(g + 1),
                        static_cast<uint32_t>(min(max(static_cast<int>(ptx::ld_4(p_.ends + g)), 0), p_.k)));
     }
     __syncthreads();
-    if (p_.sorts) {
-      for (int g = static_cast<int>(threadIdx.x); g < p_.groups; g += Traits::kThreads) {
-        const int count = span_of(g).count;
-        int rank = 0;
-#pragma unroll 4
-        for (int other = 0; other < p_.groups; ++other) {
-          const int of_other = span_of(other).count;
-          rank += of_other > count || (of_other == count && other < g);
-        }
-        ptx::st_shared_4(ranked(rank), static_cast<uint32_t>(g));
+    int empty = 0;
+    bool one_has_half = false;
+    for (int chunk = 0; chunk < p_.groups; chunk += Traits::kThreads) {
+      const int g = chunk + static_cast<int>(threadIdx.x), count = g < p_.groups ? span_of(g).count : 1;
+      empty += __syncthreads_count(count == 0);
+      one_has_half |= __syncthreads_or(g < p_.groups && count >= (p_.k + 1) / 2) != 0;
+    }
+    const bool is_other = p_.launch == (one_has_half ? Launch::kManyGroups : Launch::kFewGroups);
+    const int filled = p_.fills && 2 * empty > p_.groups && !is_other ? empty : 0;
+    if (threadIdx.x == 0) {
+      const uint32_t units = static_cast<uint32_t>(p_.groups - filled) * p_.raster.per_batch.divisor();
+      ptx::st_shared_4(smem_, is_other ? 0 : units);
+      ptx::st_shared_4(smem_ + 4, static_cast<uint32_t>(filled));
+    }
+    if (!is_other) p_.sorts ? sort() : list(filled);
+    __syncthreads();
+  }
+  __device__ __forceinline__ bool has(uint32_t turn) const { return unit(turn) < static_cast<uint32_t>(read(smem_)); }
+  /// Called by the threads of kFillWarps warps, of which this is number `thread`: writes zeros for the groups without
+  /// k. All blocks together write one matrix after the other, each block kFillBytes of it at a time.
+  __device__ __forceinline__ void fill(int thread) const {
+    // Few registers are left to these warps, so the loop over the bytes is not unrolled.
+    const int filled = read(smem_ + 4);
+    const uint32_t pieces = static_cast<uint32_t>(filled) * p_.filled_pieces.divisor();
+#pragma unroll 1
+    for (uint32_t i = blockIdx.x; i < pieces; i += gridDim.x) {
+      const uint32_t matrix = p_.filled_pieces.quotient(i), piece = i - matrix * p_.filled_pieces.divisor();
+      const int group = group_of(p_.groups - filled + static_cast<int>(matrix));
+      auto* at = static_cast<unsigned char*>(p_.epilogue.d) + group * p_.matrix_bytes + thread * 16;
+      at += int64_t{piece} * Traits::kFillBytes;
+      int left = (piece + 1 == p_.filled_pieces.divisor() ? p_.last_piece_bytes : Traits::kFillBytes) - thread * 16;
+#pragma unroll 1
+      for (; left > 0; left -= Traits::kFillWarps * 32 * 16, at += Traits::kFillWarps * 32 * 16) {
+        ptx::st_once_16(at, {0, 0, 0, 0});
       }
-      __syncthreads();
     }
   }
-  __device__ __forceinline__ bool has(uint32_t turn) const { return unit(turn) < p_.units; }
   static __device__ __forceinline__ uint32_t partials() { return 0; }
   __device__ __forceinline__ Work work(uint32_t turn) const {
     Work work = work_at<Traits>(p_, unit(turn));
@@ -357,6 +385,34 @@ class TileScheduler<Traits, Order::kGroupsK> {
   }
 
  private:
+  /// Lists the groups by their k, most first, those without any last.
+  __device__ __forceinline__ void sort() const {
+    for (int g = static_cast<int>(threadIdx.x); g < p_.groups; g += Traits::kThreads) {
+      const int count = span_of(g).count;
+      int rank = 0;
+#pragma unroll 4
+      for (int other = 0; other < p_.groups; ++other) {
+        const int of_other = span_of(other).count;
+        rank += of_other > count || (of_other == count && other < g);
+      }
+      ptx::st_shared_4(ranked(rank), static_cast<uint32_t>(g));
+    }
+  }
+  /// Lists the groups as they are in memory, the `filled` groups without k last if they are not 0.
+  __device__ __forceinline__ void list(int filled) const {
+    if (threadIdx.x >= 32) return;
+    int with_k = 0;  // of the groups before
+    for (int first = 0; first < p_.groups; first += 32) {
+      const int g = first + static_cast<int>(threadIdx.x);
+      const bool has_k = g < p_.groups && (filled == 0 || span_of(g).count > 0);
+      const uint32_t all = __ballot_sync(~0u, has_k);
+      const int before = with_k + __popc(all & ((1u << threadIdx.x) - 1));
+      if (g < p_.groups)
+        ptx::st_shared_4(ranked(has_k ? before : p_.groups - filled + g - before), static_cast<uint32_t>(g));
+      with_k += __popc(all);
+    }
+  }
+
   struct Span {
     int begin, count;
     __device__ __forceinline__ int tiles() const { return max((count + Traits::BK - 1) / Traits::BK, 1); }
@@ -369,16 +425,19 @@ class TileScheduler<Traits, Order::kGroupsK> {
   static __device__ __forceinline__ int read(uint32_t at) {
     return *static_cast<const volatile int*>(__cvta_shared_to_generic(at));
   }
-  __device__ __forceinline__ int end_before(int group) const { return read(smem_ + 4 * group); }
-  __device__ __forceinline__ uint32_t ranked(int rank) const { return smem_ + 4 * (p_.groups + 1 + rank); }
-  __device__ __forceinline__ int group_of(int rank) const { return p_.sorts ? read(ranked(rank)) : rank; }
+  /// Where the end of the group before is kept, and the group at a place in the order of work tiles.
+  __device__ __forceinline__ uint32_t end_before(int group) const { return smem_ + 4 * (2 + group); }
+  __device__ __forceinline__ uint32_t ranked(int rank) const { return smem_ + 4 * (3 + p_.groups + rank); }
+  __device__ __forceinline__ int group_of(int rank) const { return read(ranked(rank)); }
   __device__ __forceinline__ Span span_of(int group) const {
-    const int begin = end_before(group);
-    return {begin, max(end_before(group + 1) - begin, 0)};
+    const int begin = read(end_before(group));
+    return {begin, max(read(end_before(group + 1)) - begin, 0)};
   }
 
   const GroupedKParams& p_;
-  uint32_t smem_;  // the end of each group, after a 0; then the groups in the order of their k
+  // The number of work tiles, and of groups to fill; the end of each group, after a 0; the groups in the order of their
+  // work tiles.
+  uint32_t smem_;
 };
 
 }  // namespace hgemm::sm90_wgmma

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "core/fast_divisor.h"
+#include "core/grouped.h"
 #include "core/problem.h"
 #include "kernels/sm90_wgmma/config.h"
 #include "kernels/sm90_wgmma/edges.h"
@@ -75,7 +76,10 @@ struct GroupedParams : Params {
   uint32_t columns;  // work tiles along the columns of D
   uint32_t panel;    // work tiles along the rows of a group in a panel of the raster order
   uint32_t clusters;
-  int gate_units;  // Gated: the columns of an expert's weights, gate and up, in units of kGateColumns
+  CUtensorMap b_whole;  // SwapAB: `b` in boxes of a tile's rows
+  int gate_units;       // Gated: the columns of an expert's weights, gate and up, in units of kGateColumns
+  Launch launch;        // GroupedProduct::launch and GroupedProduct::few_rows
+  int few_rows;
 };
 
 /// The parameters of a GroupedK kernel. The groups are the batches of `raster`.
@@ -84,6 +88,11 @@ struct GroupedKParams : Params {
   int groups;
   int k;       // of all groups
   bool sorts;  // work tiles with the most k-tiles come first
+  bool fills;  // zeros for groups without k, whose matrices have matrix_bytes bytes, may be written as an array
+  int64_t matrix_bytes;
+  FastDivisor filled_pieces;  // the pieces of kFillBytes of such a matrix, the last of which has last_piece_bytes
+  int last_piece_bytes;
+  Launch launch;  // GroupedProduct::launch
 };
 
 template <class Traits>
