@@ -171,13 +171,14 @@ class use_custom_gemm(ContextDecorator):
             if mode != "fast" and _devices.may_exist():
                 raise RuntimeError(f"use_custom_gemm: numerics={mode!r} is not possible: {_override.reason()}")
             return None
-        _tables.ensure()
+        global _calls
+        if _calls is None:
+            _tables.ensure()
+            _calls = _native.context_calls()
         if self._tune:
             _tuning.tuner()
-        global _calls
-        _calls = _native.context_calls()
         if self.report._capsule is None:  # setdefault() is atomic: threads that enter at the same time share one object
-            vars(self.report).setdefault("_capsule", _calls.new(self._settings))
+            return vars(self.report).setdefault("_capsule", _calls.new(self._settings))
         return self.report._capsule
 
     def _began(self) -> None:
