@@ -46,6 +46,8 @@ constexpr int kMostTiledCols = 512;                            // rows of x that
 // begin on 128-byte lines and in others.
 constexpr double kTiledFixedUs = 2.5, kTiledSumUs = 4.5, kTiledRoundUs = 3, kTiledStepUs = 0.17;
 constexpr double kTiledGbs = 110, kTiledSplitGbs = 85, kL2Gbs = 10500, kL2SplitGbs = 6000;
+// With slices, tiles of more than 64 rows of x take so much longer than by these (80 shapes at random).
+constexpr double kWideSliced = 1.09;
 
 /// True if all rows of W and x begin on 128-byte lines. L2 serves other rows more slowly.
 bool has_whole_lines(const ShortSide& sides) {
@@ -241,8 +243,9 @@ double tiled_us(const Problem& p, const DeviceFacts& facts, const Line& line, co
   const double l2_us =
       static_cast<double>(tiles * s.splits) * steps * step_bytes / ((whole_lines ? kL2Gbs : kL2SplitGbs) * 1e3);
   const double memory_us = dram_bytes(p) / (line.rate * dram_share(facts) * 1e3);
-  return (s.splits > 1 ? kTiledSumUs : kTiledFixedUs) + (rounds - 1) * kTiledRoundUs +
-         std::max({rounds * steps * step_us, l2_us, memory_us});
+  const double us = (s.splits > 1 ? kTiledSumUs : kTiledFixedUs) + (rounds - 1) * kTiledRoundUs +
+                    std::max({rounds * steps * step_us, l2_us, memory_us});
+  return s.splits > 1 && line.tile.bn > 64 ? kWideSliced * us : us;
 }
 
 /// The predicted time: the bytes at the kernel's rate, or at a lower rate if too few blocks or too short slices load
