@@ -111,7 +111,8 @@ class Report:
     """The matmuls that ran while a ``use_custom_gemm()`` context was active.
 
     It may be read at any time, inside the context and after it. It counts matmuls of the whole process, including those
-    of other threads and other contexts. A copy counts on; a pickle has the rows as they are when it is made.
+    of other threads and other contexts. A copy that is made after the first entry counts on; a pickle has the
+    rows as they are when it is made.
     """
 
     _capsule: Any = None  # of the library's context; None if the override did not start

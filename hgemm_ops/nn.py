@@ -178,13 +178,19 @@ def _split(y: Tensor, sizes: list[int]) -> Sequence[Tensor]:
     return torch.unsafe_split_with_sizes(y, sizes, -1)
 
 
+def _forward_of_linear() -> Any:
+    """Returns torch's ``nn.Linear.forward``; None if it has been replaced before this package was imported."""
+    forward = nn.Linear.forward
+    return forward if getattr(forward, "__globals__", None) is vars(nn.modules.linear) else None
+
+
 #: Programs may replace the function, to quantize or to observe every layer for instance.
-_forward_of_linear = nn.Linear.forward
+_FORWARD_OF_LINEAR = _forward_of_linear()
 
 
 def _is_plain(layer: Any) -> bool:
     """Whether calling the layer is ``F.linear`` of its parameters and nothing else."""
-    if type(layer) is not nn.Linear or nn.Linear.forward is not _forward_of_linear:
+    if type(layer) is not nn.Linear or nn.Linear.forward is not _FORWARD_OF_LINEAR:
         return False
     own = layer.__dict__
     return (

@@ -30,16 +30,24 @@ def _why_torch_does_not_load() -> str | None:
     return None
 
 
-def _known(context: click.Context, option: click.Parameter, variant: str | None) -> str | None:
-    """Returns ``variant``, if there is a kernel of this name. Only its name makes the command import torch."""
-    if variant not in (None, "auto", "torch"):
+def _refuse_unknown(variant: str | None) -> None:
+    """Raises click.BadParameter if there is no kernel of this name. Only such a name makes the command import torch.
+
+    The package is imported without its environment variables, which the program reads: it would enable itself here.
+    """
+    if variant in (None, "auto", "torch"):
+        return
+    own = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("HGEMM_OPS_")}
+    try:
         from hgemm_ops import _variants
 
-        try:
-            _variants.resolve(variant)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-    return variant
+        _variants.resolve(variant)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--variant'") from None
+    except Exception:
+        return  # what does not import here does not import in the program either, which says why
+    finally:
+        os.environ.update(own)
 
 
 def _variables(**options: str | bool | None) -> dict[str, str]:
@@ -59,7 +67,7 @@ def _variables(**options: str | bool | None) -> dict[str, str]:
     type=click.Choice(["fast", "batch_invariant", "batch_invariant_or_raise"]),
     help="Whether a row's bits may depend on the other rows.",
 )
-@click.option("--variant", metavar="NAME", callback=_known, help="The kernel for every matmul; torch for torch's own.")
+@click.option("--variant", metavar="NAME", help="The kernel for every matmul; torch for torch's own.")
 @click.option("--tune", is_flag=True, help="Time untuned shapes at their first matmul.")
 @click.option("--sites", is_flag=True, help="Name the module of each matmul in the report.")
 @click.option("--advise", is_flag=True, help="Say in place of the report which settings would help: `hgemm doctor`.")
@@ -95,6 +103,7 @@ def run(
     """
     if why := _why_torch_does_not_load():
         raise click.ClickException(f"hgemm run: {why}")
+    _refuse_unknown(variant)
     os.environ.update(_variables(enable=True, float32=float32, numerics=numerics, variant=variant, tune=tune))
     os.environ.update(_variables(sites=sites, advise=advise))
     if report or not os.environ.get("HGEMM_OPS_REPORT"):  # else an outer `hgemm run` has said where reports go

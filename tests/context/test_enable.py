@@ -191,20 +191,28 @@ def test_a_forked_process_has_left_the_contexts_of_other_threads() -> None:
     other = threading.Thread(target=work)
     other.start()
     entered.wait()
-    child = os.fork()
-    if child == 0:
-        good = modes() == on_a_new_thread(modes) == NONE
-        with use_custom_gemm(float32="split"):
-            os._exit(0 if good and on_a_new_thread(modes) == SPLIT else 1)
+    first = os.fork()
+    if first == 0:
+        good = False
+        try:
+            good = modes() == on_a_new_thread(modes) == NONE
+            with use_custom_gemm(float32="split"):
+                good = good and on_a_new_thread(modes) == SPLIT
+        finally:
+            os._exit(0 if good else 1)
     assert modes() == INVARIANT
     go.set()
     other.join()
     with use_custom_gemm(numerics="batch_invariant"):
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if modes() == on_a_new_thread(modes) == INVARIANT else 1)  # the thread's own
-        assert os.waitpid(child, 0)[1] == 0
-    assert os.wait()[1] == 0 and modes() == NONE
+        second = os.fork()
+        if second == 0:
+            good = False
+            try:
+                good = modes() == on_a_new_thread(modes) == INVARIANT  # the thread's own
+            finally:
+                os._exit(0 if good else 1)
+        assert os.waitpid(second, 0)[1] == 0
+    assert os.waitpid(first, 0)[1] == 0 and modes() == NONE
 
 
 @pytest.mark.usefixtures("fresh_dynamo")

@@ -199,11 +199,7 @@ def check_k(out: Tensor, a: Tensor, b: Tensor, sizes: Sequence[int]) -> None:
         ([0, 9, 0], 8, 8),
         ([2000, 7], 1032, 904),
         ([0, 0, 0], 72, 64),
-        (
-            [0] * 40 + [700] + [0] * 30,
-            520,
-            392,
-        ),  # pieces of zeros of two sizes
+        ([0] * 40 + [700] + [0] * 30, 520, 392),  # pieces of zeros of two sizes
         ([900, 0, 3000, 17, 600, 448], 1536, 1032),  # work tiles in the order of their k-tiles, four for each cluster
     ],
     ids=lambda v: str(v)[:24],

@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from helpers import run_python
 from test_nn import Attention, Products
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -261,6 +262,27 @@ def test_the_function_of_all_linear_layers_is_replaced(pair: Pair, monkeypatch: 
     pair.check(PLAIN)
     monkeypatch.undo()
     pair.check(FUSED)
+
+
+def test_the_function_was_replaced_before_the_import() -> None:
+    code = """
+import torch
+from torch import nn
+
+forward = nn.Linear.forward
+{replace}
+from hgemm_ops.nn import fuse_projections
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate_proj, self.up_proj = nn.Linear(12, 20), nn.Linear(12, 20)
+
+assert len(fuse_projections(Gated())) == {fused}
+"""
+    for replace, fused in (("", 1), ("nn.Linear.forward = lambda layer, x: 2 * forward(layer, x)", 0)):
+        done = run_python(code.format(replace=replace, fused=fused))
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_layer_is_deleted_and_returns(pair: Pair) -> None:

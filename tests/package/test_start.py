@@ -267,6 +267,10 @@ def test_a_kernel_that_is_unknown_is_refused_before_the_program_runs(installed: 
     done = run(["hgemm", "run", "--variant", "gemv_m", path], installed)
     assert (done.returncode, done.stdout) == (2, "") and "unknown kernel 'gemv_m'; available" in done.stderr
     assert run(["hgemm", "run", "--variant", "gemv_m1", path], installed).stdout == "ran\n"
+    outer = {"HGEMM_OPS_ENABLE": "1", "HGEMM_OPS_REPORT": "-", "HGEMM_OPS_VARIANT": "no_such_kernel"}
+    refused = run(["hgemm", "run", "--variant", "gemv_m", path], installed, **outer)
+    assert (refused.returncode, refused.stdout) == (2, "") and "report" not in refused.stderr
+    assert run(["hgemm", "run", "--variant", "gemv_m1", path], installed, **outer).stdout == "ran\n"
 
 
 def test_modes_are_those_of_the_library() -> None:
