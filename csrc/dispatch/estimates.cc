@@ -62,17 +62,18 @@ bool copies_whole(const Problem& p, const Contender& contender) {
 
 /// Whether so many matrices are copied whole that a kernel was measured to be faster than torch.
 bool are_many_whole(const Problem& p) {
-  return is_whole_batch(p) && p.batches() >= kManyWhole && std::max(p.m, p.n) > kShortSide;
+  return is_whole_batch(p) && p.batches() >= kManyWhole && std::max(p.m, p.n) > kShortSide && std::min(p.m, p.n) > 1;
 }
 
 /// The factor by which a kernel may take longer than the models say.
 double doubt_of(const Question& question, const Contender& contender) {
   const Problem& p = question.product;
-  if (!p.is_half() || p.batches() == 1 || has_whole_chunks(p) || std::min(p.m, p.n) == 1 ||
-      std::max({p.m, p.n, p.k}) > kMostUnaligned || variant(contender.id).family == Family::kTinyBatch) {
+  if (!p.is_half() || p.batches() == 1 || has_whole_chunks(p) || std::max({p.m, p.n, p.k}) > kMostUnaligned ||
+      variant(contender.id).family == Family::kTinyBatch) {
     return 1.0;
   }
   if (copies_whole(p, contender)) return are_many_whole(question.problem) ? 1.0 : kFewWholeDoubt;
+  if (std::min(p.m, p.n) == 1) return 1.0;
   return p.batches() >= kManyUnaligned ? kManyUnalignedDoubt : kUnalignedDoubt;
 }
 

@@ -388,6 +388,7 @@ def test_small_batches_of_float32_are_not_split(batch: int, m: int, n: int, k: i
         (11272, 15, 13, 83, "NT", "torch"),
         (15965, 17, 11, 117, "TT", "torch"),
         (14630, 21, 15, 49, "NN", "torch"),
+        (10336, 60, 1, 40, "NN", "torch"),  # vectors
         (669, 21, 27, 165, "NT", "torch"),
         (416, 115, 71, 29, "NT", "torch"),
     ],
