@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
-from . import _decorate, _devices, _native, _override, _sites, _tables, _tuning, _variants
+from . import _decorate, _devices, _forks, _native, _override, _sites, _tables, _tuning, _variants
 from ._report import Report
 
 __all__ = ["disable", "enable", "use_custom_gemm"]
@@ -181,15 +181,15 @@ class use_custom_gemm(ContextDecorator):
             return vars(self.report).setdefault("_capsule", _calls.new(self._settings))
         return self.report._capsule
 
-    def _began(self) -> None:
-        """Begins what goes with an entry of the context."""
+    def _began(self, thread: int = 0) -> None:
+        """Begins what goes with an entry of the context; ``thread`` is that of the entry if it ends with the thread."""
         if self._sites:
-            _sites.start()
+            _sites.start(self, thread)
 
     def _ended(self) -> None:
         """Ends what begins beside an entry of the context."""
         if self._sites:
-            _sites.stop()
+            _sites.stop(self)
         if self._tune:
             _tuning.tuner().finish()
 
@@ -214,7 +214,7 @@ class use_custom_gemm(ContextDecorator):
         capsule = report._capsule or self._capsule()
         if capsule is not None:
             if self._sites:
-                self._began()
+                self._began(threading.get_ident())
             _calls.enter(capsule)  # type: ignore[union-attr]
         return report
 
@@ -227,7 +227,7 @@ class use_custom_gemm(ContextDecorator):
             self._ended()
 
 
-_lock = threading.Lock()
+_lock = _forks.lock()
 _active: use_custom_gemm | None = None  # the context of the process; None if there is none
 _last: use_custom_gemm | None = None  # that of the last enable(), also after disable()
 

@@ -9,12 +9,11 @@ import os
 import shlex
 import shutil
 import subprocess
-import threading
 from pathlib import Path
 
 import torch
 
-from . import _aten_build, _devices, _library, _native
+from . import _aten_build, _devices, _forks, _library, _native
 from . import _compiled as _compiled_library
 
 _PACKAGE = Path(__file__).parent
@@ -68,7 +67,7 @@ def _compiled() -> ctypes.PyDLL:
     return _compiled_library.load("aten", _name(), _compile, ctypes.PyDLL, _PATIENCE)
 
 
-_starting = threading.RLock()
+_starting = _forks.lock()
 
 
 @functools.cache

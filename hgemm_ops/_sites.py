@@ -1,5 +1,6 @@
 """Finds the module that each matmul belongs to, such as ``model.layers.0.mlp.up_proj``, by hooks on all modules."""
 
+import os
 import threading
 import weakref
 from typing import Any
@@ -9,7 +10,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from . import _native
+from . import _forks, _native
 
 # The attribute in which torch.compile(module) keeps the module. It is left out of names.
 _COMPILED = "_orig_mod"
@@ -38,8 +39,8 @@ class _Running(threading.local):
 
 
 _running = _Running()
-_lock = threading.Lock()
-_users = 0
+_lock = _forks.lock()
+_users: list[tuple[object, int]] = []  # who has called start(), with the thread, and not stop()
 _hooks: list[RemovableHandle] = []
 
 
@@ -48,26 +49,44 @@ def name_of(site: int) -> str:
     return _names[site]
 
 
-def start() -> None:
-    """Starts counting matmuls by site, until :func:`stop` has been called as often as this function."""
-    global _users
+def start(user: object, thread: int = 0) -> None:
+    """Starts counting matmuls by site, until :func:`stop` has been called as often as this function.
+
+    If ``thread`` is not 0, a child of a fork that does not have this thread has stopped, too.
+    """
     with _lock:
-        _users += 1
-        if _users == 1:
+        _users.append((user, thread))
+        if len(_users) == 1:
             _hooks.append(register_module_forward_pre_hook(_enter))
             _hooks.append(register_module_forward_hook(_leave, always_call=True))
             _native.lib().hgemm_sites_enable(True)
 
 
-def stop() -> None:
-    """Ends one call of :func:`start`."""
-    global _users
+def stop(user: object) -> None:
+    """Ends the last call of :func:`start` by this user on this thread, else on another thread."""
     with _lock:
-        _users -= 1
-        if _users == 0:
-            _native.lib().hgemm_sites_enable(False)
-            while _hooks:
-                _hooks.pop().remove()
+        calls = [i for i, (other, _) in enumerate(_users) if other is user]
+        own = [i for i in calls if _users[i][1] == threading.get_ident()]
+        del _users[(own or calls)[-1]]
+        _stop_if_unused()
+
+
+def _stop_if_unused() -> None:
+    """Removes the hooks if nobody needs them any more. The caller holds the lock."""
+    if not _users:
+        _native.lib().hgemm_sites_enable(False)
+        while _hooks:
+            _hooks.pop().remove()
+
+
+def _after_fork() -> None:
+    """Runs in the child of a fork, where the library has ended the contexts of other threads."""
+    _users[:] = [(user, thread) for user, thread in _users if thread in (0, threading.get_ident())]
+    if _hooks:
+        _stop_if_unused()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _enter(module: nn.Module, args: Any) -> None:

@@ -36,7 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _library, _native, _tables, _variants
+from . import _forks, _library, _native, _tables, _variants
 from .ops.schema import OPS
 
 TORCH = "torch"
@@ -204,6 +204,9 @@ def _able(query: _native.GroupedQuery, facts: _native.Facts) -> list[int]:
     return [index for index in range(len(_native.grouped_names())) if refusal(index, query, facts) == b""]
 
 
+_lock = _forks.lock()  # has one shape timed at a time
+
+
 class Tuner:
     """Times shapes when the dispatcher asks for them, on any thread.
 
@@ -214,9 +217,7 @@ class Tuner:
         self, open_session: Callable[[Any], _CudaSession | None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._open, self._clock = open_session, clock
-        # The lock protects all attributes below, and has one shape timed at a time. A thread that waits for a worker
-        # does not hold it.
-        self._lock = threading.Lock()
+        # _lock protects all attributes below. A thread that waits for a worker does not hold it.
         self._settled: set[bytes] = set()
         self._pending: list[tuple[_tables.Device, _tables.Entry | _tables.GroupedEntry]] = []  # not in a file yet
         self._stored = -_STORE_EVERY
@@ -248,7 +249,7 @@ class Tuner:
 
     def _work(self, request: _Request, session: _CudaSession, lines: list[Line]) -> None:
         """Runs on the worker thread."""
-        with self._lock:
+        with _lock:
             if bytes(request.entry) in self._settled:
                 return  # another thread has timed it meanwhile
             try:
@@ -324,7 +325,7 @@ class Tuner:
 
         It is called at the end of a context and at the end of the process.
         """
-        with self._lock:
+        with _lock:
             lines = self._store()
             done, self._done = self._done, []
         if done:

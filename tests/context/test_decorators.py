@@ -362,14 +362,14 @@ def test_sites_and_tuning_end_with_the_generator(monkeypatch: pytest.MonkeyPatch
     def steps() -> Iterator[int]:
         yield from range(3)
 
-    assert _sites._users == 0
+    assert not _sites._users
     for _ in steps():
-        assert _sites._users == 1 and not finished
-    assert _sites._users == 0 and len(finished) == 1
+        assert len(_sites._users) == 1 and not finished
+    assert not _sites._users and len(finished) == 1
     generator = steps()
     next(generator)
     generator.close()  # type: ignore[attr-defined]
-    assert _sites._users == 0 and len(finished) == 2
+    assert not _sites._users and len(finished) == 2
 
 
 def test_where_the_override_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import hgemm_ops
-from hgemm_ops import _devices, _native, _override, _sites, _tuning, _variants, use_custom_gemm
+from hgemm_ops import _context, _devices, _native, _override, _sites, _tuning, _variants, use_custom_gemm
 
 pytestmark = needs_library
 
@@ -140,14 +141,14 @@ def test_sites_and_tuning_begin_and_end(monkeypatch: pytest.MonkeyPatch) -> None
             finished.append("tuner")
 
     monkeypatch.setattr(_tuning, "tuner", Tuner)
-    before = _sites._users
+    before = len(_sites._users)
     hgemm_ops.enable(sites=True, tune=True)
-    assert (_sites._users, finished) == (before + 1, [])
+    assert (len(_sites._users), finished) == (before + 1, [])
     hgemm_ops.enable(sites=True)
-    assert (_sites._users, finished) == (before + 1, ["tuner"])
+    assert (len(_sites._users), finished) == (before + 1, ["tuner"])
     hgemm_ops.disable()
     hgemm_ops.disable()
-    assert (_sites._users, finished) == (before, ["tuner"])
+    assert (len(_sites._users), finished) == (before, ["tuner"])
 
 
 @pytest.mark.parametrize("has_gpu", [True, False])
@@ -213,6 +214,75 @@ def test_a_forked_process_has_left_the_contexts_of_other_threads() -> None:
                 os._exit(0 if good else 1)
         assert os.waitpid(second, 0)[1] == 0
     assert os.waitpid(first, 0)[1] == 0 and modes() == NONE
+
+
+def in_a_child(work: Callable[[], bool]) -> bool:
+    """Whether ``work`` returns True in the child of a fork, within ten seconds."""
+    child = os.fork()
+    if child == 0:
+        good = False
+        try:
+            signal.alarm(10)
+            good = work()
+        finally:
+            os._exit(0 if good else 1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def hooks() -> int:
+    """The number of hooks on all modules."""
+    module = nn.modules.module
+    return len(module._global_forward_hooks) + len(module._global_forward_pre_hooks)
+
+
+def test_a_forked_process_has_the_hooks_of_its_own_contexts_alone() -> None:
+    """Module names are asked for by this thread, by another one, or by the whole process."""
+
+    def of_my_own() -> bool:
+        with use_custom_gemm(sites=True):
+            return hooks() == 2
+
+    shared = use_custom_gemm(sites=True)
+    entered, go = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with shared, use_custom_gemm(sites=True):
+            entered.set()
+            go.wait()
+
+    other = threading.Thread(target=work)
+    other.start()
+    entered.wait()
+    try:
+        assert in_a_child(lambda: hooks() == 0 and of_my_own() and hooks() == 0)
+        assert hooks() == 2
+        with shared:
+            assert in_a_child(lambda: hooks() == 2 and not shared.__exit__(None, None, None) and hooks() == 0)
+        hgemm_ops.enable(sites=True)
+        assert in_a_child(lambda: hooks() == 2 and not hgemm_ops.disable() and hooks() == 0)
+        hgemm_ops.disable()
+        assert hooks() == 2
+    finally:
+        go.set()
+        other.join()
+    assert hooks() == 0
+
+
+@pytest.mark.parametrize("lock", [_sites._lock, _context._lock, _override._starting, _tuning._lock])
+def test_a_forked_process_waits_for_no_thread_that_it_does_not_have(lock: Any) -> None:
+    held, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            go.wait()
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait()
+    threading.Timer(0.2, go.set).start()
+    assert in_a_child(lambda: lock.acquire(timeout=5))
+    other.join()
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
