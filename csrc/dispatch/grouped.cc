@@ -601,7 +601,7 @@ std::string reason_of(const GroupedDecision& decision) {
     if (decision.of_few_groups == kTorch) return reason;
     return reason + "; " + grouped_kernel(decision.of_few_groups).name + " if few groups have rows";
   }
-  if (decision.source == Source::kForced) return "forced: the call names torch";
+  if (decision.source == Source::kForced) return "forced: torch was requested";
   switch (decision.remark) {
     case Remark::kTorchFaster: return "model: torch is faster at these sizes";
     case Remark::kMayUseTf32: return "fallback: torch may use TF32 here, as its flags or the call's float32 mode say";
@@ -660,8 +660,10 @@ Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan) {
   const DeviceFacts* const facts = usable_device(request.ordinal);
   GroupedDecision decision;
   if (request.left == HGEMM_LEFT_NOT && facts != nullptr) {
-    if (request.variant == kAuto && standing_choice(p) != kAuto) {
+    const int standing = request.variant == kAuto ? standing_choice(p) : kAuto;
+    if (standing != kAuto) {
       decision = torchs(Remark::kNamesOther);
+      if (standing == kTorch) decision.source = Source::kForced;
     } else {
       GroupedTimes times = request.variant == kAuto ? times_of(ways, *facts) : nullptr;
       const bool untimed = times == nullptr || times->empty();

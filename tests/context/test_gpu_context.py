@@ -32,7 +32,7 @@ from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import hgemm_ops
-from hgemm_ops import use_custom_gemm
+from hgemm_ops import _native, use_custom_gemm
 from hgemm_ops._report import Report
 
 pytestmark = pytest.mark.gpu
@@ -315,14 +315,22 @@ def test_backward_runs_on_threads_of_autograd() -> None:
 # Variants
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", _native.KERNEL_DTYPES, ids=str)
 def test_variant_torch_gives_torchs_bits(dtype: torch.dtype) -> None:
     a, b, c = rand(200, 300, dtype=dtype), rand(300, 100, dtype=dtype), rand(100, dtype=dtype)
-    expected = [a @ b, torch.addmm(c, a, b), F.linear(a, b.t(), c), a @ b[:, 0]]
+    small = rand(4000, 8, 8, dtype=dtype)
+    x, w = rand(200, 64, dtype=dtype), rand(2, 64, 96, dtype=dtype)
+    ends = torch.tensor([70, 200], dtype=torch.int32, device=DEVICE)
+
+    def products() -> list[Tensor]:
+        grouped = [torch._grouped_mm(x, w, offs=ends)] if dtype in _native.GROUPED_DTYPES else []
+        return [a @ b, torch.addmm(c, a, b), F.linear(a, b.t(), c), a @ b[:, 0], small @ small, *grouped]
+
+    expected = products()
     with use_custom_gemm(variant="torch") as report:
-        got = [a @ b, torch.addmm(c, a, b), F.linear(a, b.t(), c), a @ b[:, 0]]
+        got = products()
     assert all(map(torch.equal, got, expected))
-    expect_used(report, {"torch": 4})
+    expect_used(report, {"torch": len(expected)})
     assert {row.reason.split(":")[0] for row in report.rows} <= {"forced"}
 
 

@@ -176,6 +176,47 @@ void check_without_memory(int variant, hgemm::NumericsMode numerics, bool by_k, 
   }
 }
 
+/// Plans products of every dtype in a context that names torch, which computes and counts them as forced.
+void check_torch_is_named() {
+  const int32_t ends[] = {33, 51};
+  const int64_t groups = 2, stride = 1, a_sizes[] = {51, 64}, b_sizes[] = {2, 64, 48};
+  const int64_t a_strides[] = {64, 1}, b_strides[] = {64 * 48, 48, 1};
+  const hgemm::TensorView offs{
+      .data = ends, .ndim = 1, .sizes = &groups, .strides = &stride, .dtype = hgemm::DType::kI32};
+  for (const hgemm::DType dtype : {hgemm::DType::kF16, hgemm::DType::kBF16, hgemm::DType::kF32}) {
+    const auto view = [dtype](int32_t ndim, const int64_t* sizes, const int64_t* strides) {
+      return hgemm::TensorView{.data = reinterpret_cast<const void*>(uintptr_t{256}),
+                               .ndim = ndim,
+                               .sizes = sizes,
+                               .strides = strides,
+                               .dtype = dtype};
+    };
+    for (const int variant : {hgemm::kAuto, hgemm::kTorch}) {
+      hgemm::detail::thread_settings = {variant, hgemm::kAuto, hgemm::kAuto, 0, 0};
+      hgemm::Tally tally;
+      tally.start();
+      GroupedPlan plan;
+      hgemm::plan_grouped({.a = view(2, a_sizes, a_strides),
+                           .b = view(3, b_sizes, b_strides),
+                           .out_dtype = dtype,
+                           .offs = &offs,
+                           .offs_is_int32 = true},
+                          &plan);
+      tally.stop();
+      HgemmCallCount row = {};
+      const bool is_forced = tally.rows(false, &row, 1) == 1 &&
+                             row.kind.source == static_cast<int8_t>(hgemm::Source::kForced) &&
+                             row.kind.variant == hgemm::kTorch;
+      const bool is_torchs = variant == hgemm::kTorch;
+      if (plan.outcome == (is_torchs ? hgemm::Outcome::kTorch : hgemm::Outcome::kOurs) && is_forced == is_torchs)
+        continue;
+      std::fprintf(stderr, "torch is named: %s, variant %d\n", dtype_name(dtype), variant);
+      ++failures;
+    }
+  }
+  hgemm::detail::thread_settings = hgemm::kNoSettings;
+}
+
 int asked_to_time = 0;
 constexpr int kTimed = 1;
 
@@ -274,6 +315,7 @@ void check_gate() {
 }  // namespace
 
 int main() {
+  check_torch_is_named();
   check_tuning();
   check_gate();
   using hgemm::NumericsMode;

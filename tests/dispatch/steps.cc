@@ -13,7 +13,9 @@
 
 #include "check.h"
 #include "core/chip.h"
+#include "dispatch/choose.h"
 #include "dispatch/contenders.h"
+#include "dispatch/context.h"
 #include "dispatch/estimates.h"
 #include "dispatch/margin.h"
 #include "dispatch/models/learned.h"
@@ -432,6 +434,39 @@ void test_plans() {
   CHECK(make_plan(request, &left) == Outcome::kTorch);
 }
 
+/// A kernel takes each of these calls. No kernel does where the call, the context or the default names torch.
+void test_torch_can_be_named_for_every_dtype() {
+  const auto settings_of = [](int variant) { return HgemmSettings{variant, kAuto, kAuto, 0, 0}; };
+  for (const DType dtype :
+       {DType::kF16, DType::kBF16, DType::kF32, DType::kF64, DType::kC64, DType::kC128, DType::kI8}) {
+    const int64_t size = dtype == DType::kI8 ? 256 : 8, sizes[] = {4000, size, size}, strides[] = {64, size, 1};
+    const int first = dtype == DType::kI8;  // int8 matmuls have no batch
+    const TensorView matrix{.data = reinterpret_cast<const void*>(uintptr_t{256}),
+                            .ndim = 3 - first,
+                            .sizes = sizes + first,
+                            .strides = strides + first,
+                            .dtype = dtype};
+    Request request;
+    request.operands.op = dtype == DType::kI8 ? Op::kMm : Op::kBmm;
+    request.operands.a = request.operands.b = matrix;
+    request.operands.out_dtype = dtype == DType::kI8 ? DType::kI32 : dtype;
+    const auto outcome = [&request] {
+      Plan plan;
+      return make_plan(request, &plan);
+    };
+    CHECK(outcome() == (dtype == DType::kC128 ? Outcome::kTorch : Outcome::kOurs));
+    detail::thread_settings = settings_of(kTorch);
+    CHECK(outcome() == Outcome::kTorch);
+    detail::thread_settings = settings_of(kAuto);
+    set_default_variant(kTorch);
+    CHECK(outcome() == Outcome::kTorch);
+    set_default_variant(kAuto);
+    request.variant = kTorch;
+    CHECK(outcome() == Outcome::kTorch);
+    detail::thread_settings = kNoSettings;
+  }
+}
+
 void test_an_out_that_is_not_resized_must_have_the_results_shape() {
   const Operand a(16, 4096), b(4096, 4096), wrong(16, 4095), right(16, 4096);
   Request request = request_of(Op::kMm, a, b);
@@ -620,6 +655,7 @@ int main() {
   test_a_tally_costs_the_same_whatever_was_counted();
   test_counters_are_small_and_go_with_their_tally();
   test_plans();
+  test_torch_can_be_named_for_every_dtype();
   test_an_out_that_is_not_resized_must_have_the_results_shape();
   test_a_float32_mode_means_nothing_for_a_dtype_without_a_name();
   test_a_plan_says_which_operand_needs_a_copy();
