@@ -16,6 +16,7 @@ import click
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import hgemm_ops  # noqa: E402
 from benchmarks.kinds import ratios  # noqa: E402
 from benchmarks.result_page import (  # noqa: E402
     FAST,
@@ -35,6 +36,7 @@ from benchmarks.result_page import (  # noqa: E402
     surveys,
     table,
 )
+from hgemm_ops import _native  # noqa: E402
 from hgemm_ops.bench import record, survey, survey_figures  # noqa: E402
 from hgemm_ops.bench.statistics import geometric_mean  # noqa: E402
 from hgemm_ops.bench.suites import SUITES  # noqa: E402
@@ -401,6 +403,7 @@ def replace_section(text: str, section: str, begin: str = BEGIN, end: str = END)
 def generate(results: Path, summed_up: Path, readme: Path | None = None) -> dict[Path, str]:
     """Every generated file's path and content. ``summed_up`` is docs/benchmarks.md."""
     lines, pages = [], {}
+    kernels = {variant.name for variant in hgemm_ops.variants()} | set(_native.grouped_names())
     for i, directory in enumerate(record.directories(results)):
         documents = read(directory)
         if i == 0 and readme is not None:
@@ -408,7 +411,7 @@ def generate(results: Path, summed_up: Path, readme: Path | None = None) -> dict
             pages[readme] = replace_section(readme.read_text(), models, MODELS_BEGIN, MODELS_END)
         lines += (in_short if i else summary)(documents, directory.name)
         if suites(documents) or {"decode", "integration", "kernels_ncu", "map", *survey.RECORDS} & documents.keys():
-            pages[directory / "README.md"] = page(documents, directory)
+            pages[directory / "README.md"] = page(documents, directory, kernels)
     section = "\n".join(["", *(lines or ["No results are recorded yet.", ""])]) + "\n"
     return {summed_up: replace_section(summed_up.read_text(), section), **pages}
 
@@ -439,6 +442,8 @@ def what_changed(changed: list[str] | None) -> str:
 )
 @click.option("--results", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "benchmarks" / "results")
 def main(check: bool, readme: Path, benchmarks: Path, results: Path) -> None:
+    if not hgemm_ops.variants():
+        raise click.ClickException("needs the package's library, which knows the kernels: run make build")
     files = generate(results, benchmarks, readme)
     outdated = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
     csrc = record.source()["csrc"]

@@ -874,6 +874,14 @@ def test_tables_without_results_say_so_and_need_their_markers(tmp_path: Path) ->
         tables.generate(tmp_path / "none", readme)
 
 
+def test_pages_name_the_kernels_that_are_gone() -> None:
+    kernels = {"sm90_wgmma_a_128x64", "skinny_mma_16", "gemv_m1"}
+    text = "| `sm90_wgmma_b_128x64_pad` | sm90_wgmma_a_128x64, 0.9 skinny_mma_32 | sm90_xmma_gemm_128 gemv_m1 |"
+    assert result_page.removed(text, kernels) == ["skinny_mma_32", "sm90_wgmma_b_128x64_pad"]
+    assert result_page.removed(text, ()) == []
+
+
+@needs_library
 def test_pages_of_the_repository_are_up_to_date() -> None:
     pages = tables.generate(ROOT / "benchmarks" / "results", ROOT / "docs" / "benchmarks.md", ROOT / "README.md")
     assert len(pages) >= 4
