@@ -45,8 +45,8 @@ constexpr int64_t kLeastBadRows = 256, kMostBadRows = 1024, kManyColumns = 32000
 // predicted to be 1.1 times as fast as torch had 1.00 (37 batches, padded copies) and 0.74 of its speed (17 batches of
 // 1,000 or more, batched_mma), and 0.25 at 10000x63x63x63. So their predictions are taken for too short by a factor,
 // unless a kernel copies the matrices whole and there are many of them with a side of more than kShortSide: at 42 such
-// batches it was 1.05 to 2.5 times as fast. There torch took at least kTorchMatrixNs for each matrix, which its model
-// does not know.
+// batches it was 1.05 to 2.5 times as fast. There torch took at least kTorchMatrixNs for each matrix on 132 SMs, which
+// its model does not know.
 constexpr int64_t kMostUnaligned = 256, kManyUnaligned = 1000, kManyWhole = 2000, kShortSide = 32;
 constexpr double kUnalignedDoubt = 1.25, kManyUnalignedDoubt = 1.7, kFewWholeDoubt = 2.5, kTorchMatrixNs = 5.2;
 
@@ -249,8 +249,8 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
     for (int i = 0; i < contenders.count; ++i) predictions.ours[i] *= doubt_of(question, contenders.all[i]);
     if (are_many_whole(question.problem)) {
       out->model_margin = 1.0;  // no such batch was slower
-      predictions.torch =
-          std::max(predictions.torch, static_cast<double>(question.problem.batches()) * kTorchMatrixNs * 1e-3);
+      const double matrix_us = kTorchMatrixNs * 1e-3 * 132 / question.facts.sm_count;
+      predictions.torch = std::max(predictions.torch, static_cast<double>(question.problem.batches()) * matrix_us);
     }
   }
 

@@ -184,6 +184,26 @@ void test_estimates_without_a_table_are_predictions() {
   }
 }
 
+/// Torch takes as long for each of many unaligned small matrices as was measured with the 132 SMs of an H200, and
+/// longer with fewer SMs.
+void test_torchs_least_time_of_many_small_matrices_depends_on_the_sms() {
+  Problem p = nt_problem(33, 33, 33);
+  p.batch[1] = 20000;
+  for (Matrix* x : {&p.a, &p.b, &p.d}) x->batch_stride[1] = 33 * 33;
+  DeviceFacts facts = facts_of(90);
+  const auto torch_us = [&] {
+    const Question question(p, facts);
+    Contenders contenders;
+    find_contenders(question, &contenders);
+    Estimates estimates;
+    estimate(question, contenders, /*for_explanation=*/false, &estimates);
+    return estimates.torch.predicted;
+  };
+  CHECK(std::abs(torch_us() - 104) < 1e-6);
+  facts.sm_count = 66;
+  CHECK(std::abs(torch_us() - 208) < 1e-6);
+}
+
 void test_measured_times_come_first() {
   const Problem p = nt_problem(304, 4096, 4096);
   const DeviceFacts facts = facts_of(80);
@@ -647,6 +667,7 @@ int main() {
   test_real_forms();
   test_reasons_against_a_variant();
   test_estimates_without_a_table_are_predictions();
+  test_torchs_least_time_of_many_small_matrices_depends_on_the_sms();
   test_measured_times_come_first();
   test_margins();
   test_verdicts();
