@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import hgemm_ops
 from hgemm_ops import _library, _native
@@ -34,6 +35,7 @@ ON_GPU = DEVICE == "cuda"
 
 # Written under and around results before an op runs. NaN payloads spread through any arithmetic that reads them.
 POISON = float("nan")
+_Tensors = TypeVar("_Tensors")
 # The error of a sum in float32, in units of eps(float32) times the sum of absolute values. Tensor cores add 16 products
 # at a time and truncate: after each of K / 16 steps the partial sum loses eps / 2 of itself on average, always towards
 # zero.
@@ -263,13 +265,30 @@ def check_a_chain_of_products(variant: int, factors: list[Tensor]) -> None:
         return y
 
     expected = chain(True)
+    out, replay = captured(lambda: chain(False))
+    for _ in range(20):
+        replay()
+        assert torch.equal(out, expected)
+
+
+def captured(call: Callable[[], _Tensors]) -> tuple[_Tensors, Callable[[], None]]:
+    """Captures a call in a CUDA graph, after one call outside of it.
+
+    Returns the tensors that the call returns, and a function that overwrites them and then replays the graph.
+    """
+    call()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = chain(False)
-    for _ in range(20):
-        out.fill_(POISON)
+        out = call()
+
+    def replay() -> None:
+        with torch.inference_mode():  # the tensors may be inference tensors
+            for tensor in tree_leaves(out):
+                tensor.fill_(POISON)
         graph.replay()
-        assert torch.equal(out, expected)
+        torch.cuda.synchronize()
+
+    return out, replay
 
 
 def assert_as_good(out: Tensor, theirs: Tensor, exact: Tensor, *, units: float = 1.0) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from helpers import DEVICE, ON_GPU, POISON, assert_close_to_torch
+from helpers import DEVICE, ON_GPU, POISON, assert_close_to_torch, captured
 from torch import Tensor
 
 from hgemm_ops import _native, explain_grouped, use_custom_gemm
@@ -241,15 +241,10 @@ def test_padded_rows_of_a_three_dimensional_result(kernel: int) -> None:
 def test_a_graph_follows_the_groups_of_k(kernel: int) -> None:
     x, gradient = rand(300, 136, dtype=torch.bfloat16), rand(300, 72, dtype=torch.bfloat16)
     offs = ends_of([50] * 6)
-    hgemm.grouped_mm(x.t(), gradient, offs, variant=kernel)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = hgemm.grouped_mm(x.t(), gradient, offs, variant=kernel)
+    out, replay = captured(lambda: hgemm.grouped_mm(x.t(), gradient, offs, variant=kernel))
     for sizes in ([50] * 6, [0, 0, 0, 300, 0, 0], [1, 0, 2, 0, 0, 97], [0] * 6):
         offs.copy_(ends_of(sizes))
-        out.fill_(POISON)
-        graph.replay()
-        torch.cuda.synchronize()
+        replay()
         check_k(out, x.t(), gradient, sizes)
 
 
@@ -392,15 +387,15 @@ def test_sizes_that_do_not_fit_are_errors_of_the_host() -> None:
 def test_a_graph_follows_the_groups(dtype: torch.dtype, kernel: int) -> None:
     """The host reads nothing of ``offs``: a captured call computes what its values are at each replay."""
     x, w, offs = rand(200, 256, dtype=dtype), weights(5, 256, 256, "NK", dtype), ends_of([40] * 5)
-    hgemm.grouped_mm(x, w, offs, variant=kernel)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+
+    def twice() -> tuple[Tensor, Tensor]:
         first = hgemm.grouped_mm(x, w, offs, variant=kernel)
-        second = hgemm.grouped_mm(first, w, offs, variant=kernel)
+        return first, hgemm.grouped_mm(first, w, offs, variant=kernel)
+
+    (first, second), replay = captured(twice)
     for sizes in ([40] * 5, [200, 0, 0, 0, 0], [0, 1, 2, 3, 194], [0, 0, 0, 99, 101]):
         offs.copy_(ends_of(sizes))
-        graph.replay()
-        torch.cuda.synchronize()
+        replay()
         check(first, x, w, sizes)
         check(second, first, w, sizes)
 
@@ -428,17 +423,10 @@ def test_either_of_two_kernels_computes_a_product(
     ]
     offs, results = ends_of(spreads[0]), []
     with use_custom_gemm():
-        torch._grouped_mm(x, w, offs=offs)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out = torch._grouped_mm(x, w, offs=offs)
-            again = torch._grouped_mm(x, w, offs=offs)
+        (out, again), replay = captured(lambda: [torch._grouped_mm(x, w, offs=offs) for _ in range(2)])
     for sizes in spreads:
         offs.copy_(ends_of(sizes))
-        out.fill_(POISON)
-        again.fill_(POISON)
-        graph.replay()
-        torch.cuda.synchronize()
+        replay()
         check(out, x, w, sizes)
         assert out[sum(sizes) :].isnan().all()
         assert torch.equal(out.view(torch.int16), again.view(torch.int16))
@@ -462,17 +450,10 @@ def test_either_of_two_kernels_computes_gradients(dtype: torch.dtype) -> None:
     ]
     offs = ends_of(spreads[0])
     with use_custom_gemm():
-        hgemm.grouped_mm(x.t(), gradient, offs)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out = hgemm.grouped_mm(x.t(), gradient, offs)
-            again = hgemm.grouped_mm(x.t(), gradient, offs)
+        (out, again), replay = captured(lambda: [hgemm.grouped_mm(x.t(), gradient, offs) for _ in range(2)])
     for sizes in spreads:
         offs.copy_(ends_of(sizes))
-        out.fill_(POISON)
-        again.fill_(POISON)
-        graph.replay()
-        torch.cuda.synchronize()
+        replay()
         check_k(out, x.t(), gradient, sizes)
         assert torch.equal(out.view(torch.int16), again.view(torch.int16))
 

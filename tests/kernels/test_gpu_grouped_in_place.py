@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from helpers import DEVICE, ON_GPU, POISON, assert_close_to_torch, rand
+from helpers import DEVICE, ON_GPU, POISON, assert_close_to_torch, captured, rand
 from torch import Tensor
 
 import hgemm_ops
@@ -190,14 +190,8 @@ def test_what_lies_behind_the_last_end_is_not_written(kernel: int, dtype: torch.
     a, b = operands(form, "NT", sizes, 512, 256, dtype, rest=rest)
     (a if form == "rows" else b.mT)[sum(sizes) :] = POISON
     offs = ends_of(sizes)
-    call(a, b, offs, kernel)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = call(a, b, offs, kernel)
-    with torch.inference_mode():  # in which `out` was made
-        out.fill_(POISON)
-    graph.replay()
-    torch.cuda.synchronize()
+    out, replay = captured(lambda: call(a, b, offs, kernel))
+    replay()
     check(form, out, a, b, sizes)
     behind = out[sum(sizes) :] if form == "rows" else out[:, sum(sizes) :]
     assert behind.isnan().all()
@@ -266,13 +260,10 @@ def test_a_graph_follows_the_groups(kernel: int, dtype: torch.dtype, form: str, 
         pytest.skip("needs CUDA graphs")
     a, b = operands(form, "TN" if form == "k" else "NT", [40] * 5, 256, 264, dtype)
     offs = ends_of([40] * 5)
-    call(a, b, offs, kernel)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = call(a, b, offs, kernel)
+    out, replay = captured(lambda: call(a, b, offs, kernel))
     for sizes in ([40] * 5, [200, 0, 0, 0, 0], [0, 1, 2, 3, 194], [0, 0, 0, 99, 101]):
         offs.copy_(ends_of(sizes))
-        graph.replay()
+        replay()
         check(form, out, a, b, sizes)
 
 
