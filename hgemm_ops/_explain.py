@@ -1,6 +1,7 @@
 """``explain``: which kernel a matmul gets, why, and the times and eligibility of every other candidate."""
 
 import math
+import operator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -138,9 +139,7 @@ def explain(
         return _explain_tensors(a, b, arch, out_dtype, asked)
     if M is None or N is None or K is None:
         raise ValueError(f"explain: give either a and b or M, N and K; got M={M}, N={N}, K={K}")
-    for name, size in (("M", M), ("N", N), ("K", K), ("batch", batch)):
-        if size < 0:
-            raise ValueError(f"explain: {name} must not be negative, got {size}")
+    require_sizes("explain", M=M, N=N, K=K, batch=batch)
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"explain: dtype must be a torch.dtype, got {dtype!r}")
     if layout not in _native.LAYOUTS.values():
@@ -156,6 +155,17 @@ def explain(
     facts, device = named(gpu.ordinal, gpu.facts) if gpu else preset_facts(arch or "sm_90")
     query = _variants.matmul_query(M, N, K, dtype, layout, facts, batch, alignment)
     return _ask(query, problem, device, out_dtype, asked)
+
+
+def require_sizes(function: str, **sizes: int) -> None:
+    """Raises TypeError for a size that is not an integer, and ValueError for a negative one."""
+    for name, size in sizes.items():
+        try:
+            operator.index(size)
+        except TypeError:
+            raise TypeError(f"{function}: {name} must be an integer, got {size!r}") from None
+        if size < 0:
+            raise ValueError(f"{function}: {name} must not be negative, got {size}")
 
 
 def _explain_tensors(

@@ -3,12 +3,47 @@
 from __future__ import annotations
 
 from ctypes import byref, c_char_p
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from . import _devices, _explain, _native, _variants
 from ._explain import Candidate, Explanation
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """An operand as the library sees it. ``fault`` says why no kernel takes it, or is ""."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    fault: str
+    align: int = 16
+    ordinal: int | None = None  # of its GPU
+
+    @classmethod
+    def of(cls, t: Tensor) -> _Operand:
+        shape, fault = tuple(t.shape), _explain.unsupported(t, _native.GROUPED_DTYPES)
+        if fault:
+            return cls(shape, (), t.dtype, fault)
+        ordinal = t.device.index if t.is_cuda else None
+        return cls(shape, t.stride(), t.dtype, "", _native.alignment(_explain.address(t)), ordinal)
+
+    @classmethod
+    def stored(cls, shape: tuple[int, ...], order: str, dtype: torch.dtype) -> _Operand:
+        """A contiguous operand, or one whose matrices are stored as their transposes if ``order`` is T."""
+        rows, columns = shape[-2:]
+        strides = (rows * columns, *((columns, 1) if order == "N" else (1, rows)))
+        return cls(shape, strides[-len(shape) :], dtype, _explain.unsupported_dtype(dtype, _native.GROUPED_DTYPES))
+
+    @property
+    def view(self) -> _native.Tensor:
+        return _native.view(self.shape, self.strides, self.dtype, self.align)
+
+    def __str__(self) -> str:
+        return f"{_native.dtype_name(self.dtype)} {self.shape}"
 
 
 def explain_grouped(
@@ -45,39 +80,37 @@ def explain_grouped(
     if x is not None or w is not None:
         if not isinstance(x, Tensor) or not isinstance(w, Tensor):
             raise TypeError(f"explain_grouped: expected two tensors, got {type(x).__name__} and {type(w).__name__}")
+        a, b = _Operand.of(x), _Operand.of(w)
     elif rows is None or N is None or K is None or groups is None:
         raise ValueError("explain_grouped: give either x and w or rows, N, K and groups")
     else:
+        _explain.require_sizes("explain_grouped", rows=rows, N=N, K=K, groups=groups)
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"explain_grouped: dtype must be a torch.dtype, got {dtype!r}")
         if layout not in _native.LAYOUTS.values():
             raise ValueError(f"explain_grouped: layout must be NN, NT, TN or TT, got {layout!r}")
-        x, w = (
-            torch.empty((*outer, *(shape if order == "N" else shape[::-1])), dtype=dtype, device="meta")
-            for outer, shape, order in (((), (rows, K), layout[0]), ((groups,), (K, N), layout[1]))
-        )
-        x, w = (t if order == "N" else t.mT for t, order in zip((x, w), layout, strict=True))
-    if 3 in (x.dim(), w.dim()):
-        groups = (x if x.dim() == 3 else w).size(0)
-    if groups is None or (x.dim(), w.dim()) not in ((2, 3), (2, 2), (3, 2)):
+        a, b = _Operand.stored((rows, K), layout[0], dtype), _Operand.stored((groups, K, N), layout[1], dtype)
+    if 3 in (len(a.shape), len(b.shape)):
+        groups = (a if len(a.shape) == 3 else b).shape[0]
+    if groups is None or (len(a.shape), len(b.shape)) not in ((2, 3), (2, 2), (3, 2)):
         raise ValueError(
             "explain_grouped: expected two matrices and the number of groups, or a matrix and a 3-D tensor, "
-            f"got {tuple(x.shape)} and {tuple(w.shape)}"
+            f"got {a.shape} and {b.shape}"
         )
-    if x.dtype != w.dtype or x.size(-1) != w.size(-2):
+    if a.dtype != b.dtype or a.shape[-1] != b.shape[-2]:
         raise ValueError(
             "explain_grouped: x and w must have one dtype and the last dimension of x must be the last but one of w, "
-            f"got {_native.dtype_name(x.dtype)} {tuple(x.shape)} and {_native.dtype_name(w.dtype)} {tuple(w.shape)}"
+            f"got {a} and {b}"
         )
-    problem = f"{_native.dtype_name(x.dtype)} {tuple(x.shape)} @ {tuple(w.shape)} in {groups} groups"
-    return _explained(x, w, groups, problem, arch, numerics, float32)
+    return _explained(a, b, groups, f"{a} @ {b.shape} in {groups} groups", arch, numerics, float32)
 
 
 def _explained(
-    x: Tensor, w: Tensor, groups: int, problem: str, arch: str | None, numerics: str | None, float32: str | None
+    a: _Operand, b: _Operand, groups: int, problem: str, arch: str | None, numerics: str | None, float32: str | None
 ) -> Explanation:
     asked = _variants.resolve_choice(None, numerics, float32)
-    taken = _native.GROUPED_DTYPES
-    why = _explain.unsupported(x, taken) or _explain.unsupported(w, taken) or _explain.no_library()
-    ordinal = x.device.index if arch is None and x.is_cuda else None
+    why = a.fault or b.fault or _explain.no_library()
+    ordinal = a.ordinal if arch is None else None
     gpu = None if why or arch is not None or ordinal is not None else _devices.current()
     why = why or (gpu.fault if gpu else "")
     if why:
@@ -90,8 +123,7 @@ def _explained(
         facts, device = _explain.named(gpu.ordinal, gpu.facts)
     else:
         facts, device = _explain.preset_facts(arch or "sm_90")
-    views = [_native.view(t.shape, t.stride(), t.dtype, _native.alignment(_explain.address(t))) for t in (x, w)]
-    query = _native.GroupedQuery(*views, groups, asked["numerics"], asked["float32"], as_torch=1)
+    query = _native.GroupedQuery(a.view, b.view, groups, asked["numerics"], asked["float32"], as_torch=1)
     reason = c_char_p()
     kernel = _native.lib().hgemm_grouped_choice(query, facts, byref(reason))
     if kernel == _native.UNKNOWN or reason.value is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -216,6 +217,14 @@ def test_arguments_are_checked(arguments: dict[str, object], message: str) -> No
 def test_a_name_is_no_dtype() -> None:
     with pytest.raises(TypeError, match=r"dtype must be a torch\.dtype, got 'float16'"):
         hgemm_ops.explain(M=4, N=4, K=4, dtype="float16")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [4.0, "4", (2, 2)])
+def test_sizes_are_integers(size: Any) -> None:
+    with pytest.raises(TypeError, match=r"^explain: batch must be an integer, got "):
+        hgemm_ops.explain(M=4, N=4, K=4, batch=size)
+    with pytest.raises(TypeError, match=r"^explain_grouped: rows must be an integer, got "):
+        hgemm_ops.explain_grouped(rows=size, groups=1, N=8, K=8)
 
 
 @needs_library

@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import needs_library
 from test_devices import MISSING, Api, Operand
+from torch._subclasses import FakeTensorMode
 
 from hgemm_ops import _native, explain_grouped
 
@@ -253,6 +254,12 @@ def test_explanations() -> None:
         explain_grouped(x, w.half())
     with pytest.raises(ValueError, match="layout"):
         explain_grouped(**sizes, layout="XY")
+    with pytest.raises(ValueError, match="groups must not be negative, got -1"):
+        explain_grouped(rows=4096, groups=-1, N=1536, K=2048)
+    with pytest.raises(TypeError, match=r"dtype must be a torch\.dtype, got 'bfloat16'"):
+        explain_grouped(**sizes, dtype="bfloat16")
+    with FakeTensorMode():  # such a mode turns new tensors into fake ones, which no kernel takes
+        assert explain_grouped(**sizes, arch="sm_90").chosen == explained.chosen
     with pytest.raises(ValueError, match="either x and w or"):
         explain_grouped(rows=5)
     with pytest.raises(TypeError, match="two tensors"):
