@@ -21,15 +21,32 @@ def replace(path: Path, text: str, suffix: str = ".new") -> None:
 
     A reader finds either the old file or the new one, even if this process is killed. The text is first written to a
     temporary file, named ``path`` plus ``suffix``, and then renamed. Processes that may write ``path`` at the same time
-    need a lock, or a different ``suffix`` each.
+    need a lock, or a different ``suffix`` each. A device or pipe is not replaced: the text is written to it.
     """
+    if is_stream(path):
+        with open(path, "a", encoding="utf-8") as stream:
+            stream.write(text)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(path.name + suffix)
-    with open(new, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    try:
+        with open(new, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path is a device, a pipe, or a name of a stream of this process, such as /dev/stderr.
+
+    The stream may be redirected to a regular file, which belongs to whoever started this process.
+    """
+    is_name = str(path.parent) in ("/dev", "/dev/fd", "/proc/self/fd")
+    return path.exists() and (is_name or not (path.is_file() or path.is_dir()))
 
 
 @contextmanager

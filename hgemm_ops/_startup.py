@@ -55,8 +55,9 @@ def _write(target: str, is_first: bool, pid: int) -> None:
     if target != "-":
         path = Path(target)
         parts = [f"rank{rank}"] * bool(rank) + [f"pid{pid}"] * (not is_first)
-        path = path.with_name(".".join([path.stem, *parts]) + path.suffix)
         try:
+            if not _files.is_stream(path):
+                path = path.with_name(".".join([path.stem, *parts]) + path.suffix)
             _save(report, path)
             return
         except OSError as error:

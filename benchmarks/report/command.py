@@ -56,5 +56,5 @@ def report(results: Path | None, output: Path, as_json: bool) -> None:
     except ModuleNotFoundError:
         raise click.ClickException(page.MISSING) from None
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(text)
+    output.write_text(text, "utf-8")
     click.echo(f"wrote {output} ({len(text.encode()) / 1e6:.1f} MB)")

@@ -302,7 +302,7 @@ def _course(course: Path | None, families: Sequence[str]) -> str:
     if course is None:
         return "".join(f"<h3>{family}</h3>{_chart(f'ladder-{family}')}" for family in families)
     md = _markdown(course.parent)
-    text = re.sub(r"^# .*\n", "", course.read_text())
+    text = re.sub(r"^# .*\n", "", course.read_text("utf-8"))
     text = re.sub(r"^(#+) ", r"#\1 ", text, flags=re.MULTILINE)
     parts: list[str] = []
     at = 0
@@ -373,7 +373,7 @@ def page(documents: Mapping[str, Document], course: Path | None = None) -> str:
     words = {"driver": "driver", "cuda": "CUDA", "torch": "torch"}
     machine = [f"{word} {facts[name]}" for name, word in words.items() if facts.get(name)]
     text = json.dumps(specs, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
-    return Template(_TEMPLATE.read_text()).substitute(
+    return Template(_TEMPLATE.read_text("utf-8")).substitute(
         gpu=html.escape(str(facts["gpu"])),
         machine=html.escape(", ".join([*machine, f"newest record {facts['date'][:10]}"])),
         contents=" ".join(f'<a href="#{name}">{title}</a>' for name, (title, _) in shown.items()),

@@ -37,7 +37,7 @@ def write(figure: Figure, path: Path) -> Path:
     figure.savefig(drawn, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     path = path.with_suffix(".svg")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_small(drawn.getvalue()))
+    path.write_text(_small(drawn.getvalue()), "utf-8")
     return path
 
 

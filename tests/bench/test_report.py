@@ -12,7 +12,7 @@ from typing import Any
 import chromium
 import pytest
 from click.testing import CliRunner
-from helpers import ROOT
+from helpers import ROOT, run_python
 
 from benchmarks.report import page as report
 from hgemm_ops.bench import record
@@ -36,6 +36,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = CliRunner().invoke(main, ["report", "--results", str(RESULTS), "--output", str(path)])
     assert run.exit_code == 0, run.output
     return path
+
+
+def test_the_page_does_not_depend_on_the_locale(page: Path, tmp_path: Path) -> None:
+    code = f"from hgemm_ops.cli import main; main(['report', '--output', {str(tmp_path / 'report.html')!r}])"
+    done = run_python(code, PYTHONUTF8="0", LC_ALL="C", PYTHONCOERCECLOCALE="0")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").read_bytes() == page.read_bytes()
 
 
 def test_every_timed_case_is_a_row(found: dict[str, Any]) -> None:

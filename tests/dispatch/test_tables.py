@@ -20,7 +20,7 @@ import pytest
 from helpers import H200, needs_library, run_python
 
 import hgemm_ops
-from hgemm_ops import _library, _native, _tables
+from hgemm_ops import _files, _library, _native, _tables
 from hgemm_ops._tables import Device, Entry, Table, updating, write
 from hgemm_ops.cli.tune import read
 
@@ -224,7 +224,7 @@ def test_no_home_directory(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", homeless)
     tables, broken = _tables.read_all()
-    assert tables and broken == ["tables: Could not determine home directory."]
+    assert tables and broken == ["tables: there is no home directory: set HGEMM_OPS_CACHE_DIR"]
     if _library.load():
         with caplog.at_level(logging.WARNING, "hgemm_ops"):
             assert _tables.reload() > 0
@@ -241,6 +241,20 @@ def many(count: int, us: float) -> Table:
 
 def is_whole(table: Table) -> bool:
     return len(table.entries) == 200 and len({entry.us["torch"] for entry in table.entries}) == 1
+
+
+def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        _files.replace(tmp_path / "folder", "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_files_are_utf_8_in_every_locale(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from hgemm_ops import _files; _files.replace(Path({!r}), '\\u00d72')"
+    done = run_python(code.format(str(tmp_path / "x")), PYTHONUTF8="0", LC_ALL="C", PYTHONCOERCECLOCALE="0")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "x").read_text("utf-8") == "\N{MULTIPLICATION SIGN}2"
 
 
 def test_readers_never_see_half_a_table(tmp_path: Path) -> None:
