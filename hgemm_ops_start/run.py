@@ -8,6 +8,8 @@ enables this package (``autoload``), in the program and in every Python process 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
 from importlib.metadata import entry_points
 
@@ -50,6 +52,16 @@ def _refuse_unknown(variant: str | None) -> None:
         os.environ.update(own)
 
 
+def _refuse_command(program: str) -> None:
+    """Raises click.UsageError if PROGRAM is not a script but a command, as in ``hgemm run python train.py``."""
+    is_python = re.fullmatch(r"python[\d.]*", os.path.basename(program)) and not os.path.isdir(program)
+    if shutil.which(program) and (is_python or not os.path.exists(program)):
+        raise click.UsageError(
+            f"{program} is a command, but PROGRAM is a Python script, or with -m a module: hgemm run train.py. "
+            "HGEMM_OPS_ENABLE=1 enables the Python processes of a command"
+        )
+
+
 def _variables(**options: str | bool | None) -> dict[str, str]:
     """Returns the environment variables for the options that are given."""
     given = {name: value for name, value in options.items() if value}
@@ -73,7 +85,7 @@ def _variables(**options: str | bool | None) -> dict[str, str]:
 @click.option("--advise", is_flag=True, help="Say in place of the report which settings would help: `hgemm doctor`.")
 @click.option(
     "--report",
-    type=click.Path(dir_okay=False, resolve_path=True, allow_dash=True),
+    type=click.Path(dir_okay=False, allow_dash=True),
     help="Write the report to this file; as JSON for `hgemm tune` if its name ends in .json. Default: stderr.",
 )
 @click.argument("program")
@@ -103,7 +115,11 @@ def run(
     """
     if why := _why_torch_does_not_load():
         raise click.ClickException(f"hgemm run: {why}")
+    if not module:
+        _refuse_command(program)
     _refuse_unknown(variant)
+    if report and report != "-":
+        report = os.path.abspath(report)
     os.environ.update(_variables(enable=True, float32=float32, numerics=numerics, variant=variant, tune=tune))
     os.environ.update(_variables(sites=sites, advise=advise))
     if report or not os.environ.get("HGEMM_OPS_REPORT"):  # else an outer `hgemm run` has said where reports go

@@ -80,7 +80,7 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="hgemm_ops", prog_name="hgemm")
+@click.version_option(hgemm_ops.__version__, prog_name="hgemm")
 def main() -> None:
     """GEMM kernels for torch.matmul: list them, explain the dispatcher's choice, benchmark and tune."""
     # The subcommands measure torch's own kernels, also in processes that they start. `hgemm run` sets the variable

@@ -35,6 +35,7 @@ def test_help_names_every_command() -> None:
 def test_one_version() -> None:
     (declared,) = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert hgemm_ops.__version__ == declared
+    assert hgemm("--version").output == f"hgemm, version {declared}\n"  # also in a checkout that is not installed
 
 
 def test_info() -> None:

@@ -290,9 +290,35 @@ def test_the_report_is_written_to_a_file(installed: dict[str, str], tmp_path: Pa
     assert " 41 " in (tmp_path / "report.txt").read_text()
     (product,) = json.loads((tmp_path / "report.json").read_text())["products"]
     assert product["m"] == 41
-    done = run(["hgemm", "run", "--report", f"{path}/report.txt", path, "41"], installed)
-    assert done.returncode == 3
-    assert "cannot write the report to" in done.stderr and " 41 " in done.stderr
+    for bad in (f"{path}/report.txt", str(tmp_path)):
+        before = set(tmp_path.parent.iterdir())
+        done = run(["hgemm", "run", "--report", bad, path, "41"], installed)
+        assert done.returncode in (2, 3) and set(tmp_path.parent.iterdir()) == before
+        assert done.returncode == 2 or ("cannot write the report to" in done.stderr and " 41 " in done.stderr)
+
+
+@needs_library
+@pytest.mark.parametrize("rank", [{}, {"RANK": "1"}])
+def test_the_report_goes_to_a_stream(installed: dict[str, str], tmp_path: Path, rank: dict[str, str]) -> None:
+    """It replaces neither the name of the stream nor the file that a shell has redirected the stream to."""
+    path, output = script(tmp_path, "print('first', flush=True)\n" + COUNT), tmp_path / "output"
+    line = 'exec hgemm run --report /dev/stdout "$0" 41 > "$1"'
+    done = run(["sh", "-c", line, path, str(output)], installed, **rank)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert output.read_text().startswith("first\n") and " 41 " in output.read_text()
+    assert Path("/dev/stdout").is_symlink() and not Path("/dev/stdout.rank1").exists()
+
+
+def test_a_command_is_no_program(installed: dict[str, str], tmp_path: Path) -> None:
+    path = script(tmp_path, "pass")
+    for name in ("python3", sys.executable, "sh"):
+        done = run(["hgemm", "run", name, path], installed)
+        assert done.returncode == 2 and f"{name} is a command, but PROGRAM is a Python script" in done.stderr
+    folder = tmp_path / "python3"
+    folder.mkdir()
+    script(folder, "print('main')", "__main__.py")
+    done = subprocess.run(["hgemm", "run", "python3"], env=installed, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "main\n", done.stderr
 
 
 @needs_library
