@@ -40,10 +40,15 @@ def flag(name: str) -> bool:
 def cache_dir() -> Path:
     """Returns the directory of tuning tables and compiled libraries.
 
-    It is ``HGEMM_OPS_CACHE_DIR``, or "hgemm_ops" in the user's cache directory.
+    It is ``HGEMM_OPS_CACHE_DIR``, or "hgemm_ops" in the user's cache directory. RuntimeError if there is no home
+    directory that this could be in.
     """
-    root = os.environ.get("HGEMM_OPS_CACHE_DIR")
-    return Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hgemm_ops"
+    if root := os.environ.get("HGEMM_OPS_CACHE_DIR"):
+        return Path(root)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hgemm_ops"
+    except RuntimeError as error:
+        raise RuntimeError("there is no home directory: set HGEMM_OPS_CACHE_DIR") from error
 
 
 @functools.cache
