@@ -330,8 +330,9 @@ def test_variant_torch_gives_torchs_bits(dtype: torch.dtype) -> None:
     with use_custom_gemm(variant="torch") as report:
         got = products()
     assert all(map(torch.equal, got, expected))
-    expect_used(report, {"torch": len(expected)})
-    assert {row.reason.split(":")[0] for row in report.rows} <= {"forced"}
+    # In float16, torch computes a grouped matmul by calls of mm, which are counted too.
+    assert not ON_GPU or calls(report) >= len(expected)
+    assert {(row.variant, row.reason.split(":")[0]) for row in report.rows} <= {("torch", "forced")}
 
 
 def test_a_named_kernel_computes() -> None:
