@@ -59,7 +59,9 @@ __all__ = [
     "variants",
 ]
 
-if "_was_imported" not in globals():  # importlib.reload() runs this module again, but an op can be defined only once
+# importlib.reload() runs this module again, but what it has registered stays. An import that fails, because a variable
+# has a value that is not valid, may be repeated as well: what registers something does so once.
+if "_was_imported" not in globals():
     _was_imported = True
     _library.configure_logging()
     if _library.load():

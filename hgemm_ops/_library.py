@@ -13,8 +13,9 @@ logger = logging.getLogger("hgemm_ops")
 PATH = Path(__file__).with_name("_C.so")
 
 
+@functools.cache
 def configure_logging() -> None:
-    """Applies the level that ``HGEMM_OPS_LOG`` names to the logger, and gives it a handler. Call it once.
+    """Applies the level that ``HGEMM_OPS_LOG`` names to the logger, and gives it a handler, once.
 
     Without the variable, the package adds no handler and sets no level. ValueError if the level is unknown.
     """

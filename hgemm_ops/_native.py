@@ -288,6 +288,7 @@ def check(status: int, error: type[Exception] = RuntimeError) -> None:
         raise error(lib().hgemm_last_error().decode())
 
 
+@functools.cache
 def register_ops(namespace: str) -> None:
     """Registers the CUDA implementations of the ops as those of ``torch.ops.<namespace>``. RuntimeError if it fails."""
     error: bytes | None = lib().hgemm_register_ops(namespace.encode())

@@ -155,10 +155,11 @@ def is_forced_only(id_: int) -> bool:
     return id_ != _native.TORCH and bool(_native.variant_infos()[id_].added)
 
 
+@functools.cache
 def define_ops() -> None:
-    """Defines an op for every kernel of the loaded library that takes a floating-point dtype.
+    """Defines an op for every kernel of the loaded library that takes a floating-point dtype, once.
 
-    Call it once, after other libraries have added their kernels and have defined the ops of those.
+    Call it after other libraries have added their kernels and have defined the ops of those.
     """
     for id_, (name, info) in enumerate(zip(names(), _native.variant_infos(), strict=True)):
         if not info.added and any(dtype.is_floating_point for dtype in _dtypes(info)):

@@ -228,10 +228,11 @@ def _define_missing(lib: library.Library, name: str) -> None:
     lib.impl(name, op, "CompositeImplicitAutograd")
 
 
+@functools.cache
 def define_ops() -> None:
     """Adds the ladder's kernels to those of ``_C.so``, which must be loaded, and defines the op of every step.
 
-    Call it once, before anything asks which kernels there are.
+    Call it before anything asks which kernels there are; later calls do nothing.
     """
     found = _load()
     if found is None:

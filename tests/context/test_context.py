@@ -71,6 +71,24 @@ def test_the_package_is_reloaded() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_an_import_that_failed_is_repeated() -> None:
+    """A notebook may correct a variable, and a program imports the package after ``import torch`` has tried to."""
+    code = """
+        import logging, os
+        try:
+            import hgemm_ops
+        except ValueError as error:
+            assert "HGEMM_OPS_NUMERICS" in str(error)
+        os.environ["HGEMM_OPS_NUMERICS"] = "fast"
+        import torch, hgemm_ops
+        x = torch.ones(2, 2)
+        assert torch.equal(hgemm_ops.matmul(x, x), x @ x)
+        assert len(logging.getLogger("hgemm_ops").handlers) == 1
+    """
+    done = run_python(textwrap.dedent(code), HGEMM_OPS_NUMERICS="fsat", HGEMM_OPS_LOG="warning")
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_unknown_kernel_is_refused_where_it_is_named() -> None:
     with pytest.raises(ValueError, match="no_such_kernel"):
         use_custom_gemm(variant="no_such_kernel")
