@@ -19,6 +19,7 @@ from helpers import ROOT
 import hgemm_ops
 import hgemm_ops.cli
 from hgemm_ops import _report, use_custom_gemm
+from hgemm_ops.cli.bench import bench
 
 README = ROOT / "README.md"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -161,6 +162,20 @@ def literals() -> str:
         joined = re.sub(r'"\s*\n\s*"', "", path.read_text())  # adjacent literals are one
         found += [text.replace('\\"', '"') for text in re.findall(r'"((?:[^"\\\n]|\\.)*)"', joined)]
     return "\n".join(found).replace("`", "")
+
+
+def test_every_suite_is_described() -> None:
+    """Those that the command knows, and those in the tables of results, whose names may have a suffix."""
+    (known,) = (option.type.choices for option in bench.params if option.name == "suite")
+    _, described, *tables = (ROOT / "docs" / "benchmarks.md").read_text().split("\n## ")
+    names = {
+        name for cell in re.findall(r"^\| (`.+?) \|", described, re.MULTILINE) for name in re.findall("`(.+?)`", cell)
+    }
+    assert names == set(known)
+    measured = next(text for text in tables if text.startswith("Shapes with measured times"))
+    recorded = set(re.findall(r"^\| ([\w-]+) \|", measured, re.MULTILINE)) - {"suite", "---"}
+    suffixed = {f"{name}-{suffix}" for name in names for suffix in ("bfloat16", "batch_invariant", "split")}
+    assert recorded <= names | suffixed and len(recorded) > 10
 
 
 def test_every_operator_that_is_overridden_is_named() -> None:
