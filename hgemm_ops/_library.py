@@ -44,9 +44,9 @@ def cache_dir() -> Path:
     It is ``HGEMM_OPS_CACHE_DIR``, or "hgemm_ops" in the user's cache directory. RuntimeError if there is no home
     directory that this could be in.
     """
-    if root := os.environ.get("HGEMM_OPS_CACHE_DIR"):
-        return Path(root)
     try:
+        if root := os.environ.get("HGEMM_OPS_CACHE_DIR"):
+            return Path(root).expanduser()  # nobody else has expanded what a program or a Dockerfile has set
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hgemm_ops"
     except RuntimeError as error:
         raise RuntimeError("there is no home directory: set HGEMM_OPS_CACHE_DIR") from error

@@ -26,7 +26,7 @@ def apply_environment() -> None:
         _library.logger.warning("HGEMM_OPS_ENABLE has no effect, torch runs as before: %s", error)
         return
     if target := os.environ.get("HGEMM_OPS_REPORT"):
-        atexit.register(_write, target if target == "-" else os.path.abspath(target), *_role())
+        atexit.register(_write, target if target == "-" else os.path.abspath(os.path.expanduser(target)), *_role())
 
 
 def _role() -> tuple[bool, int]:

@@ -216,6 +216,12 @@ def test_what_only_looks_like_a_table_is_left_alone(own: Path) -> None:
     assert _tables.read_all()[1] == []
 
 
+def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HGEMM_OPS_CACHE_DIR", "~/cache")
+    assert _tables.user_dir() == tmp_path / "cache" / "tables"
+
+
 def test_no_home_directory(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")

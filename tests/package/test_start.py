@@ -288,6 +288,9 @@ def test_the_report_is_written_to_a_file(installed: dict[str, str], tmp_path: Pa
         done = run(["hgemm", "run", "--report", str(tmp_path / name), path, "41"], installed)
         assert (done.returncode, done.stderr) == (3, "")
     assert " 41 " in (tmp_path / "report.txt").read_text()
+    variables = {"HGEMM_OPS_ENABLE": "1", "HGEMM_OPS_REPORT": "~/home.txt", "HOME": str(tmp_path)}
+    assert run([sys.executable, path, "43"], installed, **variables).returncode == 3
+    assert " 43 " in (tmp_path / "home.txt").read_text()
     (product,) = json.loads((tmp_path / "report.json").read_text())["products"]
     assert product["m"] == 41
     for bad in (f"{path}/report.txt", str(tmp_path)):
