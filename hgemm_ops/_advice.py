@@ -74,6 +74,8 @@ def _advise(kind: _native.CallCount, facts_of: Callable[[int], _native.Facts], w
     dtype = _native.dtype_name(_native.DTYPES[kind.dtype])
     sizes = f"{kind.batch}x{kind.m}x{kind.n}x{kind.k}".removeprefix("1x")
     name = _variants.name_of(kind.variant)
+    if kind.variant == _native.UNKNOWN:
+        return Advice("all others", kind.calls, name, 0.0, 0.0, "", None, why)
     matmul = f"{sizes} {dtype} {_native.LAYOUTS[kind.a_major, kind.b_major]}"
     is_predicted = _native.DTYPES[kind.dtype] in _native.PREDICTED_DTYPES
     if kind.left or not is_predicted or 0 in (kind.batch, kind.m, kind.n):

@@ -25,7 +25,8 @@ def use_for_experts(name: str = "hgemm") -> None:
     - Gradients are deterministic: those of the tokens are gathered and not added up by an index.
 
     Args:
-        name: what ``experts_implementation`` has to be. An implementation of this name is replaced.
+        name: the value of ``experts_implementation`` that selects it. If there is an implementation of this name, it is
+            replaced.
 
     Raises:
         ImportError: transformers is not installed, or is older than version 5.

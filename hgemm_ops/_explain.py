@@ -17,8 +17,9 @@ class Candidate:
     """A kernel, or "torch", as a candidate for one matmul.
 
     ``predicted_us`` and ``measured_us`` are microseconds, or None where there is no such time. ``reason`` says why a
-    kernel is not eligible. An eligible kernel that is ``forced_only`` runs this matmul only when it is named. Kernels
-    that are made for batch-invariant sums are, unless ``numerics`` is so, and their ``reason`` says it.
+    kernel is not eligible. An eligible kernel that is ``forced_only`` runs this matmul only when it is named. The
+    kernels that are made for batch-invariant results are ``forced_only`` unless ``numerics`` asks for such results, and
+    their ``reason`` says so.
     """
 
     name: str

@@ -32,11 +32,11 @@ SCHEMA = 1  # the version of the files that Report.save writes
 class Row:
     """One kind of matmul, with its calls: ``batch`` matmuls of (m, k) and (k, n) per call.
 
-    The rows of a grouped matmul's groups together are its ``m``; its ``op`` is "grouped".
+    Of a grouped matmul ``op`` is "grouped", and ``m`` counts the rows of all groups.
 
-    The sizes are 0 where a row is not one kind of matmul. ``layout`` has one letter each for A and B: N if the matrix
-    is stored as it is, T if its transpose is stored. ``variant`` is the kernel, or "torch". ``reason`` says why it was
-    chosen.
+    ``layout`` has one letter each for A and B: N if the matrix is stored as it is, T if its transpose is stored.
+    ``variant`` is the kernel, or "torch". ``reason`` says why it was chosen. After 65,536 kinds of matmuls, one row
+    counts the calls of all further kinds. Its ``variant`` is "unknown", and its sizes are 0.
     """
 
     site: str
@@ -218,6 +218,8 @@ class _Pickled(Report):
 def _fields(count: tuple[Any, ...], reason: str) -> _Fields:
     """Returns the fields of the row of a counted kind of matmul."""
     batch, m, n, k, site, variant, _, _, dtype, _, a_major, b_major, act, has_bias, has_c, *_, calls = count
+    if variant == _native.UNKNOWN:
+        return "", "", 0, 0, 0, 0, "", "", _variants.name_of(variant), calls, reason
     return (
         _sites.name_of(site),
         _op(batch > 1, has_bias or has_c, act),
@@ -235,7 +237,8 @@ def _fields(count: tuple[Any, ...], reason: str) -> _Fields:
 
 def _is_tunable(count: _native.CallCount) -> bool:
     """Returns whether ``hgemm tune`` knows such products."""
-    return count.act != _native.GROUPED_ACT and _native.DTYPES[count.dtype] != torch.int8
+    known = count.variant != _native.UNKNOWN
+    return known and count.act != _native.GROUPED_ACT and _native.DTYPES[count.dtype] != torch.int8
 
 
 @functools.cache
@@ -283,9 +286,10 @@ def _left(why: int) -> str:
 def _totals(rows: Iterable[_Fields]) -> dict[str, Any]:
     """Returns the calls and FLOPs of all rows, and of those on our kernels.
 
-    ``torch_calls`` maps each reason for running on torch to its number of calls.
+    ``torch_calls`` maps each reason for running on torch to its number of calls. ``unknown_calls`` are those that were
+    not counted by kernel, and whose FLOPs are not known.
     """
-    every, kernels = [0, 0], [0, 0]  # calls and FLOPs
+    every, kernels, unknown = [0, 0], [0, 0], 0  # calls and FLOPs
     reasons: defaultdict[str, int] = defaultdict(int)
     for _, _, batch, m, n, k, _, _, variant, calls, reason in rows:
         flops = 2 * batch * m * n * k * calls
@@ -293,6 +297,8 @@ def _totals(rows: Iterable[_Fields]) -> dict[str, Any]:
         every[1] += flops
         if variant == "torch":
             reasons[reason or "chosen by the dispatcher"] += calls
+        elif variant == "unknown":
+            unknown += calls
         else:
             kernels[0] += calls
             kernels[1] += flops
@@ -302,6 +308,7 @@ def _totals(rows: Iterable[_Fields]) -> dict[str, Any]:
         "kernel_calls": kernels[0],
         "kernel_flops": kernels[1],
         "torch_calls": dict(sorted(reasons.items(), key=itemgetter(1), reverse=True)),
+        "unknown_calls": unknown,
     }
 
 
@@ -424,9 +431,11 @@ def _unprinted(rows: int, calls: int, flops: int, printed: Iterable[_Group]) -> 
 
 
 def _footer(totals: dict[str, Any]) -> list[str]:
-    calls, flops, our_calls, our_flops, reasons = totals.values()
+    calls, flops, our_calls, our_flops, reasons, unknown = totals.values()
     lines = []
-    for who, c, f in (("our kernels", our_calls, our_flops), ("torch", calls - our_calls, flops - our_flops)):
+    if unknown:
+        lines.append(f"unknown: {unknown} of {calls} calls ({unknown / calls:.1%}), whose FLOPs do not count here")
+    for who, c, f in (("our kernels", our_calls, our_flops), ("torch", calls - our_calls - unknown, flops - our_flops)):
         share = f / flops if flops else 0.0
         lines.append(f"{who}: {c} of {calls} calls ({c / calls:.1%}), {share:.1%} of the FLOPs")
     lines.extend(f"  {_calls(n)}: {reason}" for reason, n in itertools.islice(reasons.items(), _MOST_REASONS))

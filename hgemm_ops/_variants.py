@@ -168,10 +168,14 @@ def define_ops() -> None:
 
 @functools.cache
 def name_of(id_: int) -> str:
-    """Returns the name of an id, also of a grouped matmul's in reports; "auto" and "torch" are names, too."""
+    """Returns the name of an id, which may be that of a grouped matmul in a report.
+
+    "auto", "torch" and "unknown" are names, too.
+    """
     if id_ >= _native.FIRST_GROUPED:
         return _native.grouped_names()[id_ - _native.FIRST_GROUPED]
-    return {_native.AUTO: "auto", _native.TORCH: "torch"}.get(id_) or names()[id_]
+    others = {_native.AUTO: "auto", _native.TORCH: "torch", _native.UNKNOWN: "unknown"}
+    return others.get(id_) or names()[id_]
 
 
 def resolve(name: str | None) -> int:

@@ -10,6 +10,7 @@
 #include "dispatch/context.h"
 #include "dispatch/grouped.h"
 #include "dispatch/plan.h"
+#include "dispatch/stats.h"
 
 namespace hgemm {
 namespace {
@@ -187,7 +188,9 @@ const char* hgemm_left_reason(int why) {
       "our kernels lack the gelu of torch's _addmm_activation",
       "our kernels cannot run on this GPU: `hgemm doctor` tells why",
       "not enough memory for the kernel's workspace or for copies of operands",
-      "alpha or beta is complex"};
+      "alpha or beta is complex",
+      "beyond 65,536 kinds, matmuls are counted together, whatever kernel runs them"};
+  static_assert(hgemm::kMostKinds == 65536);
   return kReasons[why];
 }
 

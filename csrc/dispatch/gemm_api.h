@@ -67,7 +67,8 @@ enum HgemmLeft {
   HGEMM_LEFT_GELU = 4,   /* the kernels do not compute gelu as torch's _addmm_activation does */
   HGEMM_LEFT_DEVICE = 5, /* this library cannot run on the device */
   HGEMM_LEFT_MEMORY = 6, /* the kernel's workspace, or a copy of an operand, could not be allocated */
-  HGEMM_LEFT_SCALAR = 7  /* alpha or beta is complex */
+  HGEMM_LEFT_SCALAR = 7, /* alpha or beta is complex */
+  HGEMM_LEFT_KINDS = 8   /* no reason of torch's: there are too many kinds of matmuls to count this one by itself */
 };
 
 /* One grouped product by the rules of aten::_grouped_mm. */

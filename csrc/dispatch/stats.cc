@@ -10,6 +10,8 @@
 #include <span>
 #include <utility>
 
+#include "dispatch/gemm_api.h"
+#include "dispatch/registry.h"
 #include "dispatch/report.h"
 
 namespace hgemm {
@@ -124,8 +126,9 @@ class Ledger {
   /// The counter of all kinds that are too many.
   Counter& others(uint64_t order) {
     HgemmCallKind kind{};
-    kind.variant = kTorch;
+    kind.variant = kUnknownVariant;
     kind.source = static_cast<int8_t>(Source::kFallback);
+    kind.left = static_cast<int8_t>(HGEMM_LEFT_KINDS);
     return add(kind, order);
   }
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from helpers import needs_library, run_python
 
-from hgemm_ops import _native, _tables, _variants
+from hgemm_ops import _advice, _native, _tables, _variants
 from hgemm_ops._report import Report, Row
 
 pytestmark = needs_library
@@ -339,3 +339,24 @@ def test_the_fields_of_a_count() -> None:
         setattr(counts[0], name, place)
     assert list(*_native.unpacked(counts)) == list(range(len(names)))
     assert ctypes.sizeof(counts) == 80
+
+
+def test_more_kinds_than_are_counted_apart(counting: _native.Context) -> None:
+    """The further ones are one row, which does not say that torch ran them."""
+    kinds = 65536
+    for m in range(1, kinds + 4):
+        decide(torchs(m))
+    decide(torchs(1))
+    report = report_of(counting)
+    *rows, others = report.rows
+    assert len(rows) == kinds and (rows[0].m, rows[0].calls) == (1, 2) and rows[-1].m == kinds
+    assert (others.variant, others.calls, others.flops, others.op, others.dtype) == ("unknown", 3, 0, "", "")
+    assert others.reason == "beyond 65,536 kinds, matmuls are counted together, whatever kernel runs them"
+    totals = report.to_dict()
+    assert (totals["unknown_calls"], totals["kernel_calls"]) == (3, 0)
+    assert sum(totals["torch_calls"].values()) == kinds + 1 == totals["calls"] - 3
+    assert "\nunknown: 3 of 65540 calls (0.0%), whose FLOPs do not count here\n" in str(report)
+    assert all(product["m"] for product in report._products())
+    (kind,) = (kind for kind in report.counts() if kind.variant == _native.UNKNOWN)
+    line = _advice._advise(kind, lambda ordinal: _native.preset_facts(90), others.reason)
+    assert (line.matmul, line.torch_us) == ("all others", 0)
