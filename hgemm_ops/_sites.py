@@ -63,12 +63,16 @@ def start(user: object, thread: int = 0) -> None:
 
 
 def stop(user: object) -> None:
-    """Ends the last call of :func:`start` by this user on this thread, else on another thread."""
+    """Ends the last call of :func:`start` by this user on this thread, else on another thread.
+
+    In a child of a fork there may be none: a generator that another thread has driven goes on there.
+    """
     with _lock:
         calls = [i for i, (other, _) in enumerate(_users) if other is user]
         own = [i for i in calls if _users[i][1] == threading.get_ident()]
-        del _users[(own or calls)[-1]]
-        _stop_if_unused()
+        if calls:
+            del _users[(own or calls)[-1]]
+            _stop_if_unused()
 
 
 def _stop_if_unused() -> None:

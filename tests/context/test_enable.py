@@ -268,6 +268,22 @@ def test_a_forked_process_has_the_hooks_of_its_own_contexts_alone() -> None:
     assert hooks() == 0
 
 
+def test_a_forked_process_ends_what_another_thread_has_begun() -> None:
+    """A generator that another thread has driven, and that is suspended inside of a context, goes on in the child."""
+
+    @use_custom_gemm()
+    def steps() -> Iterator[None]:
+        with use_custom_gemm(sites=True):
+            yield
+        yield
+
+    generator = steps()
+    on_a_new_thread(lambda: next(generator))
+    assert in_a_child(lambda: next(generator) is None and hooks() == 0)
+    next(generator)
+    assert hooks() == 0
+
+
 @pytest.mark.parametrize("lock", [_sites._lock, _context._lock, _override._starting, _tuning._lock])
 def test_a_forked_process_waits_for_no_thread_that_it_does_not_have(lock: Any) -> None:
     held, go = threading.Event(), threading.Event()
