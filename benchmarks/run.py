@@ -11,7 +11,6 @@ from pathlib import Path
 
 import click
 import torch
-from rich.console import Console
 
 from hgemm_ops.bench import console, record, runner, survey
 from hgemm_ops.bench.suites import ELEMENT_BYTES, SUITES, with_dtype
@@ -69,7 +68,7 @@ def main(
         warmup=warmup,
         rounds=rounds,
     )
-    screen = Console()
+    screen = console.screen()
     console.report_peers(options.peers, screen)
     every: list[runner.Row] = []
     wrong: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,8 @@ from hgemm_ops import _library, _native, _variants
 from . import peers, runner, sampling, survey, survey_figures, workload, zoo
 from .statistics import geometric_mean
 from .suites import Case
+
+_WIDTH_OF_FILES = 240
 
 
 def require_kernels(command: str) -> None:
@@ -168,6 +171,14 @@ def measuring_options(plot_help: str) -> Callable[[_Command], _Command]:
     )
 
     return _all(options)
+
+
+def screen(stderr: bool = False) -> Console:
+    """Returns a console. In a file or a pipe it has room for whole tables, and not 80 columns."""
+    made = Console(stderr=stderr)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = _WIDTH_OF_FILES
+    return made
 
 
 def report_peers(names: Sequence[str], console: Console) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from hgemm_ops.bench import console, record, runner, survey
 from hgemm_ops.bench.suites import ELEMENT_BYTES, LAYOUTS, SUITES, parse_shapes, with_dtype
@@ -102,7 +101,7 @@ def bench(
     if plot_path:
         from hgemm_ops.bench import plots  # fails before the measurement if matplotlib is missing
 
-    screen = Console()
+    screen = console.screen()
     if suite in survey.NAMES:
         asked = survey.Options(candidates=candidates)
         drawn, planned, measured = console.survey_rows(

@@ -294,7 +294,7 @@ def tune(
     --random measures shapes that no suite scores, as the suite random of hgemm bench does, and merges them into a file
     for benchmarks/fit_model.py. An interrupted run is resumed by running it again with the same N.
     """
-    screen = Console(stderr=as_json)
+    screen = console.screen(stderr=as_json)
     if random is not None:
         if suites or shapes or grouped or report or blend:
             raise click.UsageError("--random cannot be combined with --suite, --shapes, --grouped, --report or --blend")

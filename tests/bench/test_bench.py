@@ -874,6 +874,15 @@ def test_tables_without_results_say_so_and_need_their_markers(tmp_path: Path) ->
         tables.generate(tmp_path / "none", readme)
 
 
+def test_tables_are_whole_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    assert console.screen().width == console.screen(stderr=True).width >= 200
+    monkeypatch.setenv("COLUMNS", "100")
+    assert console.screen().width == 100
+
+
 def test_pages_name_the_kernels_that_are_gone() -> None:
     kernels = {"sm90_wgmma_a_128x64", "skinny_mma_16", "gemv_m1"}
     text = "| `sm90_wgmma_b_128x64_pad` | sm90_wgmma_a_128x64, 0.9 skinny_mma_32 | sm90_xmma_gemm_128 gemv_m1 |"
