@@ -285,8 +285,8 @@ Status launch_scaled_pass(const Problem& p, const Memory& memory, unsigned* coun
   params.failed = memory.is_first ? memory.failed : nullptr;
   const uint32_t groups = params.groups_a + (memory.changed.b ? row_blocks_of(b) : 0);
   if (groups == 0) return cudaSuccess;  // then there are no counters either
-  unsigned blocks = 1;
-  while (blocks < kMostBlocks && blocks * 2 <= a.planes.pieces) blocks *= 2;
+  unsigned blocks = 1;  // some may have no segment of K: with fewer blocks, others would read theirs twice
+  while (blocks < kMostBlocks && blocks < static_cast<unsigned>(a.planes.pieces)) blocks *= 2;
   const auto kernel = p.is_real_form ? scaled_kernel<true> : scaled_kernel<false>;
   return enqueue_clusters(kernel, dim3(groups, blocks), kSplitThreads, 0, blocks, true,
                           static_cast<cudaStream_t>(stream), params);

@@ -265,6 +265,45 @@ def test_gradients_of_weights(variant: VariantInfo, shape: tuple[int, int, int])
         assert torch.equal(out.tensor, again)
 
 
+#: What keeps three products from being accurate, in a part of the result: changes of ``a`` and ``b``.
+SPOILED: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "nothing": lambda a, b: None,
+    "rows of few terms": lambda a, b: a[:128, 16:].zero_(),
+    "of one sign": lambda a, b: (a[-100:].abs_(), b[:, -70:].abs_()),
+    "everything of one sign": lambda a, b: (a.abs_(), b.abs_()),
+    "a shared range": lambda a, b: (
+        a[-40:].mul_(scale := scales(1, a.shape[1], most=40)),
+        b[:, :30].div_(scale.t()),
+    ),
+    "not finite": lambda a, b: (a[3, 7:9].fill_(math.inf), b[-1, -3:-2].fill_(math.nan)),
+    "denormal": lambda a, b: (a[5:7].mul_(1e-40), b[:, 9:10].mul_(1e-37)),
+}
+
+
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize("spoiled", SPOILED)
+@OF_THREE
+def test_three_products_that_are_not_accurate_everywhere(variant: VariantInfo, spoiled: str, layout: str) -> None:
+    """K of five or six segments, too: the pass has clusters of eight blocks then, of which some have no segment."""
+    torch.manual_seed(3)
+    for m, n, k in ((512, 512, 1300), (300, 200, 2100), (129, 65, 1031), (1000, 1001, 1003)):
+        a, b = normal(m, k), normal(k, n)
+        SPOILED[spoiled](a, b)
+        a = a if layout[0] == "N" else a.t().contiguous().t()
+        b = b if layout[1] == "N" else b.t().contiguous().t()
+        out = GuardedBuffer((m, n), torch.float32, "cuda")
+        hgemm.mm.out(a, b, variant=variant.id, out=out.tensor)
+        out.check()
+        expected, exact = torch.mm(a, b), a.double() @ b.double()
+        for kind in (torch.isnan, torch.isposinf, torch.isneginf):
+            assert torch.equal(kind(out.tensor), kind(expected))
+        finite = expected.isfinite()
+        magnitude = (a.double().abs() @ b.double().abs())[finite]
+        strict, own = ((x[finite].double() - exact[finite]).abs() / magnitude for x in (expected, out.tensor))
+        assert own.nan_to_num(0).max() <= strict.nan_to_num(0).max() + _ROUNDING, (m, n, k)
+        assert torch.equal(out.tensor.nan_to_num(0), hgemm.mm(a, b, variant=variant.id).nan_to_num(0))
+
+
 @pytest.mark.sm90
 def test_slices_of_k_are_not_for_batch_invariance() -> None:
     """Of products whose rows do not lie in memory as rows, too: there slices depend on how many there are."""
