@@ -36,7 +36,6 @@ from benchmarks.result_page import (  # noqa: E402
     surveys,
     table,
 )
-from hgemm_ops import _native  # noqa: E402
 from hgemm_ops.bench import record, survey, survey_figures  # noqa: E402
 from hgemm_ops.bench.statistics import geometric_mean  # noqa: E402
 from hgemm_ops.bench.suites import SUITES  # noqa: E402
@@ -403,7 +402,8 @@ def replace_section(text: str, section: str, begin: str = BEGIN, end: str = END)
 def generate(results: Path, summed_up: Path, readme: Path | None = None) -> dict[Path, str]:
     """Every generated file's path and content. ``summed_up`` is docs/benchmarks.md."""
     lines, pages = [], {}
-    kernels = {variant.name for variant in hgemm_ops.variants()} | set(_native.grouped_names())
+    grouped = hgemm_ops.explain_grouped(rows=1, N=1, K=1, groups=1, arch="sm_90").candidates
+    kernels = {kernel.name for kernel in (*hgemm_ops.variants(), *grouped)}
     for i, directory in enumerate(record.directories(results)):
         documents = read(directory)
         if i == 0 and readme is not None:
