@@ -609,6 +609,7 @@ def package_with(directory: Path, **libraries: Path | None) -> dict[str, str]:
     for stem, path in libraries.items():
         if path is not None:
             (package / f"{stem}.so").symlink_to(path)
+    (directory / "hgemm_ops_start").symlink_to(ROOT / "hgemm_ops_start")
     (directory / "csrc").symlink_to(CSRC)
     return {**os.environ, "PYTHONPATH": str(directory)}
 
