@@ -8,6 +8,7 @@ import errno
 import fcntl
 import math
 import os
+import re
 import secrets
 import stat
 import time
@@ -21,10 +22,14 @@ def replace(path: Path, text: str, suffix: str = ".new") -> None:
 
     A reader finds either the old file or the new one, even if this process is killed. The text is first written to a
     temporary file, named ``path`` plus ``suffix``, and then renamed. Processes that may write ``path`` at the same time
-    need a lock, or a different ``suffix`` each. A device or pipe is not replaced: the text is written to it.
+    need a lock, or a different ``suffix`` each. A device, a pipe or a stream of this process is not replaced: the text
+    is written to it.
     """
     if is_stream(path):
-        with open(path, "a", encoding="utf-8") as stream:
+        # /dev/stdout is not opened by name: if a file is behind it, the new descriptor has an offset of its own, and
+        # what this process, its parent or its children print later is written over the text.
+        descriptor = _descriptor(path)
+        with open(path if descriptor is None else os.dup(descriptor), "w", encoding="utf-8") as stream:
             stream.write(text)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,10 +48,16 @@ def replace(path: Path, text: str, suffix: str = ".new") -> None:
 def is_stream(path: Path) -> bool:
     """Whether a path is a device, a pipe, or a name of a stream of this process, such as /dev/stderr.
 
-    The stream may be redirected to a regular file, which belongs to whoever started this process.
+    The stream may be redirected to a regular file, which belongs to whoever started this process, or it may be closed.
     """
-    is_name = str(path.parent) in ("/dev", "/dev/fd", "/proc/self/fd")
-    return path.exists() and (is_name or not (path.is_file() or path.is_dir()))
+    return _descriptor(path) is not None or (path.exists() and not (path.is_file() or path.is_dir()))
+
+
+def _descriptor(path: Path) -> int | None:
+    """Returns the file descriptor of this process that a path names, as /dev/stderr does; None if it names none."""
+    if number := re.fullmatch(r"(?:/dev/fd|/proc/self/fd)/(\d+)", str(path)):
+        return int(number[1])
+    return {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
 
 
 @contextmanager

@@ -256,6 +256,19 @@ def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
+def test_a_stream_goes_on_behind_the_text(tmp_path: Path) -> None:
+    """A shell or a launcher writes on into the file to which it has redirected the stream."""
+    with open(tmp_path / "log", "wb", buffering=0) as log:
+        name = Path(f"/dev/fd/{log.fileno()}")
+        log.write(b"before\n")
+        _files.replace(name, "text\n")
+        log.write(b"after\n")
+    assert (tmp_path / "log").read_text() == "before\ntext\nafter\n"
+    assert _files.is_stream(name)  # a closed stream is no file that could be replaced
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        _files.replace(name, "text\n")
+
+
 def test_files_are_utf_8_in_every_locale(tmp_path: Path) -> None:
     code = "import sys; from pathlib import Path; from hgemm_ops import _files; _files.replace(Path({!r}), '\\u00d72')"
     done = run_python(code.format(str(tmp_path / "x")), PYTHONUTF8="0", LC_ALL="C", PYTHONCOERCECLOCALE="0")

@@ -305,10 +305,11 @@ def test_the_report_is_written_to_a_file(installed: dict[str, str], tmp_path: Pa
 def test_the_report_goes_to_a_stream(installed: dict[str, str], tmp_path: Path, rank: dict[str, str]) -> None:
     """It replaces neither the name of the stream nor the file that a shell has redirected the stream to."""
     path, output = script(tmp_path, "print('first', flush=True)\n" + COUNT), tmp_path / "output"
-    line = 'exec hgemm run --report /dev/stdout "$0" 41 > "$1"'
+    line = '{ hgemm run --report /dev/stdout "$0" 41; echo last; } > "$1"'
     done = run(["sh", "-c", line, path, str(output)], installed, **rank)
     assert (done.returncode, done.stderr) == (0, "")
-    assert output.read_text().startswith("first\n") and " 41 " in output.read_text()
+    first, *report, last = output.read_text().splitlines()
+    assert (first, last) == ("first", "last") and " 41 " in report[1]
     assert Path("/dev/stdout").is_symlink() and not Path("/dev/stdout.rank1").exists()
 
 
