@@ -575,8 +575,8 @@ def map_section(document: Document, directory: Path) -> list[str]:
 
 def removed(text: str, kernels: Collection[str]) -> list[str]:
     """The names of kernels in a text that are of a family of ``kernels``, and not among them."""
-    families = "|".join({"_".join(name.split("_")[:2]) for name in kernels})
-    return sorted(set(re.findall(rf"\b(?:{families})_\w*\d\w*", text)) - set(kernels)) if kernels else []
+    families = "|".join({"_".join(name.split("_")[:2]) for name in kernels if "_" in name})  # not of "torch"
+    return sorted(set(re.findall(rf"\b(?:{families})_\w*\d\w*", text)) - set(kernels)) if families else []
 
 
 def page(documents: Mapping[str, Document], directory: Path, kernels: Collection[str] = ()) -> str:
