@@ -159,7 +159,7 @@ def explain(
 
 
 def require_sizes(function: str, **sizes: int) -> None:
-    """Raises TypeError for a size that is not an integer, and ValueError for a negative one."""
+    """Raises TypeError for a size that is not an integer, and ValueError for one that is negative or too large."""
     for name, size in sizes.items():
         try:
             operator.index(size)
@@ -167,6 +167,8 @@ def require_sizes(function: str, **sizes: int) -> None:
             raise TypeError(f"{function}: {name} must be an integer, got {size!r}") from None
         if size < 0:
             raise ValueError(f"{function}: {name} must not be negative, got {size}")
+        if size >= 2**63:
+            raise ValueError(f"{function}: {name} must be less than 2**63, got {size}")
 
 
 def _explain_tensors(

@@ -227,6 +227,14 @@ def test_sizes_are_integers(size: Any) -> None:
         hgemm_ops.explain_grouped(rows=size, groups=1, N=8, K=8)
 
 
+def test_sizes_have_63_bits() -> None:
+    """A larger one would be explained as what its lower bits are."""
+    with pytest.raises(ValueError, match=r"^explain: M must be less than 2\*\*63, got 18446744073709551624$"):
+        hgemm_ops.explain(M=2**64 + 8, N=8, K=8)
+    with pytest.raises(ValueError, match=r"^explain_grouped: groups must be less than 2\*\*63, got "):
+        hgemm_ops.explain_grouped(rows=8, groups=2**63, N=8, K=8)
+
+
 @needs_library
 def test_unknown_arch() -> None:
     with pytest.raises(ValueError, match="arch must be one of sm_80, sm_86, sm_89, sm_90, sm_100, got 'sm_75'"):
