@@ -158,10 +158,12 @@ def _grouped(text: str) -> list[tuple[int, int, int, int]]:
 
 
 def _output(given: Path | None, default: Callable[[], Path]) -> Path:
-    try:
-        return (given or default()).resolve()
-    except RuntimeError as error:  # raised if there is no home directory
-        raise click.ClickException(f"{error} Set HGEMM_OPS_CACHE_DIR or give --output") from None
+    if given is None:
+        try:
+            given = default()
+        except RuntimeError as error:  # there is no home directory
+            raise click.ClickException(f"{error}, or give --output") from None
+    return given.resolve()
 
 
 def _measure_random(

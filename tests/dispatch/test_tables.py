@@ -22,6 +22,7 @@ from helpers import H200, needs_library, run_python
 import hgemm_ops
 from hgemm_ops import _files, _library, _native, _tables
 from hgemm_ops._tables import Device, Entry, Table, updating, write
+from hgemm_ops.cli import tune
 from hgemm_ops.cli.tune import read
 
 GOOD: dict[str, Any] = asdict(Entry("float16", "NT", 16, 1, 72, 72, 72, {"torch": 9.0}))
@@ -231,6 +232,9 @@ def test_no_home_directory(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
     monkeypatch.setattr(Path, "home", homeless)
     tables, broken = _tables.read_all()
     assert tables and broken == ["tables: there is no home directory: set HGEMM_OPS_CACHE_DIR"]
+    with pytest.raises(click.ClickException) as refusal:
+        tune._output(None, _tables.user_dir)
+    assert str(refusal.value) == "there is no home directory: set HGEMM_OPS_CACHE_DIR, or give --output"
     if _library.load():
         with caplog.at_level(logging.WARNING, "hgemm_ops"):
             assert _tables.reload() > 0
