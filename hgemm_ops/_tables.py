@@ -55,7 +55,7 @@ from typing import Any
 
 import torch
 
-from . import _files, _library, _native, _variants
+from . import _files, _forks, _library, _native, _variants
 
 SCHEMA = 1
 _TUNED = "tuned"  # a directory in user_dir()
@@ -328,11 +328,16 @@ def _timings(us: dict[str, float]) -> list[_native.Timing]:
     return [_native.Timing(ids[name], 0, value) for name, value in us.items() if name in ids]
 
 
+_lock = _forks.lock()  # while the library's tables change, for which it has locks of its own
+
+
 def _add_grouped(device: Device, entry: GroupedEntry) -> None:
     words = (_DTYPES[entry.dtype], DIVIDED.index(entry.divided), *_MAJORS[entry.layout])
     key = (device.cc, device.sm_count, device.l2_bytes, *words, entry.groups, entry.m, entry.n, entry.k)
     ids = {"torch": _native.TORCH} | {name: index for index, name in enumerate(_native.grouped_names())}
-    _native.add_grouped_times(key, [_native.Timing(ids[name], 0, us) for name, us in entry.us.items() if name in ids])
+    timings = [_native.Timing(ids[name], 0, us) for name, us in entry.us.items() if name in ids]
+    with _lock:
+        _native.add_grouped_times(key, timings)
 
 
 def keep_grouped(device: Device, entry: GroupedEntry) -> None:
@@ -353,7 +358,8 @@ def keep(device: Device, entry: Entry) -> None:
     RuntimeError if no matmul can have such an entry.
     """
     timings = _timings(entry.us)
-    _native.add_to_table(_native.TableEntry(*_key(device, entry), 0, len(timings), device.dram_gbs), timings)
+    with _lock:
+        _native.add_to_table(_native.TableEntry(*_key(device, entry), 0, len(timings), device.dram_gbs), timings)
     _kept.setdefault(device, []).append(entry)
 
 
@@ -366,10 +372,11 @@ def install(tables: list[Table]) -> int:
         known = _timings(us)
         entries.append(_native.TableEntry(*key, len(timings), len(known), dram_gbs))
         timings += known
-    refused = _native.set_table(entries, timings)
+    with _lock:
+        refused = _native.set_table(entries, timings)
+        _native.lib().hgemm_grouped_times_clear()
     if refused:
         _library.logger.warning("tables: %s", refused)
-    _native.lib().hgemm_grouped_times_clear()
     for t in tables:
         for product in t.grouped:
             _add_grouped(t.device, product)

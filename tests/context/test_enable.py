@@ -18,7 +18,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import hgemm_ops
-from hgemm_ops import _context, _devices, _native, _override, _sites, _tuning, _variants, use_custom_gemm
+from hgemm_ops import _context, _devices, _native, _override, _sites, _tables, _tuning, _variants, use_custom_gemm
 
 pytestmark = needs_library
 
@@ -284,7 +284,7 @@ def test_a_forked_process_ends_what_another_thread_has_begun() -> None:
     assert hooks() == 0
 
 
-@pytest.mark.parametrize("lock", [_sites._lock, _context._lock, _override._starting, _tuning._lock])
+@pytest.mark.parametrize("lock", [_sites._lock, _context._lock, _override._starting, _tuning._lock, _tables._lock])
 def test_a_forked_process_waits_for_no_thread_that_it_does_not_have(lock: Any) -> None:
     held, go = threading.Event(), threading.Event()
 
