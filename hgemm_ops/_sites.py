@@ -56,7 +56,7 @@ def start(user: object, thread: int = 0) -> None:
     """
     with _lock:
         _users.append((user, thread))
-        if len(_users) == 1:
+        if not _hooks:
             _hooks.append(register_module_forward_pre_hook(_enter))
             _hooks.append(register_module_forward_hook(_leave, always_call=True))
             _native.lib().hgemm_sites_enable(True)
@@ -65,13 +65,14 @@ def start(user: object, thread: int = 0) -> None:
 def stop(user: object) -> None:
     """Ends the last call of :func:`start` by this user on this thread, else on another thread.
 
-    In a child of a fork there may be none: a generator that another thread has driven goes on there.
+    In a child of a fork there may be none: a generator that another thread has driven goes on there. While this
+    function runs, the garbage collector may call it on this thread, to close a generator that is inside of a context.
     """
     with _lock:
-        calls = [i for i, (other, _) in enumerate(_users) if other is user]
-        own = [i for i in calls if _users[i][1] == threading.get_ident()]
+        calls = [call for call in tuple(_users) if call[0] is user]
+        own = (user, threading.get_ident())
         if calls:
-            del _users[(own or calls)[-1]]
+            _users.remove(own if own in calls else calls[-1])
             _stop_if_unused()
 
 

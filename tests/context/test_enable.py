@@ -268,6 +268,23 @@ def test_a_forked_process_has_the_hooks_of_its_own_contexts_alone() -> None:
     assert hooks() == 0
 
 
+def test_the_end_of_an_entry_is_interrupted_by_another_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by the garbage collector, which closes a generator that is inside of a context."""
+    _sites.start("first")
+    _sites.start("second")
+    others = ["first"]
+
+    def interrupted() -> int:
+        if others:
+            _sites.stop(others.pop())
+        return 0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "get_ident", interrupted)
+        _sites.stop("second")
+    assert not _sites._users and hooks() == 0
+
+
 def test_a_forked_process_ends_what_another_thread_has_begun() -> None:
     """A generator that another thread has driven, and that is suspended inside of a context, goes on in the child."""
 
