@@ -21,6 +21,7 @@ These environment variables are read when the package is imported:
 """
 
 from . import _library, _native, _override, _startup, _tables, _tuning, _variants
+from . import nn as nn  # `from .nn import` does not bind it if an import that failed has left the module
 from ._api import linear, matmul
 from ._context import disable, enable, use_custom_gemm
 from ._experts import use_for_experts

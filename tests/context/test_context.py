@@ -83,6 +83,7 @@ def test_an_import_that_failed_is_repeated() -> None:
         import torch, hgemm_ops
         x = torch.ones(2, 2)
         assert torch.equal(hgemm_ops.matmul(x, x), x @ x)
+        assert hgemm_ops.nn.GatedMLP
         assert len(logging.getLogger("hgemm_ops").handlers) == 1
     """
     done = run_python(textwrap.dedent(code), HGEMM_OPS_NUMERICS="fsat", HGEMM_OPS_LOG="warning")
