@@ -126,6 +126,7 @@ def run(
         rank, pid = os.environ.get("RANK", ""), os.getpid()  # the program gets this process's id
         os.environ.update(_variables(report=report or "-", owner=f"{rank}:{pid}"))
     command = [*_interpreter(), *(["-m"] if module else []), program, *arguments]
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # None if it was closed when this process started
+            stream.flush()
     os.execv(command[0], command)

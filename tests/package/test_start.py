@@ -313,6 +313,13 @@ def test_the_report_goes_to_a_stream(installed: dict[str, str], tmp_path: Path, 
     assert Path("/dev/stdout").is_symlink() and not Path("/dev/stdout.rank1").exists()
 
 
+@needs_library
+def test_stdout_is_closed(installed: dict[str, str], tmp_path: Path) -> None:
+    done = run(["sh", "-c", 'exec hgemm run --report /dev/stdout "$0" 41 >&-', script(tmp_path, COUNT)], installed)
+    assert done.returncode == 0 and Path("/dev/stdout").is_symlink()
+    assert "cannot write the report to /dev/stdout" in done.stderr and " 41 " in done.stderr
+
+
 def test_a_command_is_no_program(installed: dict[str, str], tmp_path: Path) -> None:
     path = script(tmp_path, "pass")
     for name in ("python3", sys.executable, "sh"):
