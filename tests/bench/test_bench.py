@@ -830,6 +830,7 @@ def test_the_readme_section_is_what_the_files_say(results: Path, tmp_path: Path)
     assert "without the override: +0.00 µs (-0.01 to +0.01) and -0.05 µs" in page
 
 
+@needs_library
 def test_tables_check_fails_until_the_files_are_written(results: Path, tmp_path: Path) -> None:
     summary = tmp_path / "benchmarks.md"
     summary.write_text(f"{tables.BEGIN}\n{tables.END}\n")
