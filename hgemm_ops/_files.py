@@ -23,7 +23,7 @@ def replace(path: Path, text: str, suffix: str = ".new") -> None:
     A reader finds either the old file or the new one, even if this process is killed. The text is first written to a
     temporary file, named ``path`` plus ``suffix``, and then renamed. Processes that may write ``path`` at the same time
     need a lock, or a different ``suffix`` each. A device, a pipe or a stream of this process is not replaced: the text
-    is written to it.
+    is written to it. Of a symbolic link, the file that it points to is replaced.
     """
     if is_stream(path):
         # /dev/stdout is not opened by name: if a file is behind it, the new descriptor has an offset of its own, and
@@ -32,6 +32,7 @@ def replace(path: Path, text: str, suffix: str = ".new") -> None:
         with open(path if descriptor is None else os.dup(descriptor), "w", encoding="utf-8") as stream:
             stream.write(text)
         return
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(path.name + suffix)
     try:

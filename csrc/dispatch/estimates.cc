@@ -44,8 +44,9 @@ constexpr int64_t kLeastBadRows = 256, kMostBadRows = 1024, kManyColumns = 32000
 // Batches of small 16-bit matrices that do not consist of whole chunks of 16 bytes. On an H200 kernels that were
 // predicted to be 1.1 times as fast as torch had 1.00 (37 batches, padded copies) and 0.74 of its speed (17 batches of
 // 1,000 or more, batched_mma), and 0.25 at 10000x63x63x63. So their predictions are taken for too short by a factor,
-// unless a kernel copies the matrices whole and there are many of them with a side of more than kShortSide: at 42 such
-// batches it was 1.05 to 2.5 times as fast. There torch took at least kTorchMatrixNs for each matrix on 132 SMs, which
+// unless a kernel copies the matrices whole and there are many of them with a side of more than kShortSide: there it
+// was up to 2.5 times as fast, and slower than torch at two of 62 batches (0.96 of its speed at 2100x53x53x53, 0.98 at
+// 3000x53x53x53). For such batches torch took at least kTorchMatrixNs for each matrix on 132 SMs, which
 // its model does not know. On 64 and on 32 SMs torch took 2.0 and 4.0 times as long for 60000x33x33x33.
 constexpr int64_t kMostUnaligned = 256, kManyUnaligned = 1000, kManyWhole = 2000, kShortSide = 32;
 constexpr double kUnalignedDoubt = 1.25, kManyUnalignedDoubt = 1.7, kFewWholeDoubt = 2.5, kTorchMatrixNs = 5.2;
@@ -248,7 +249,6 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
     out->model_margin = apply_learned(*learned_here, question, contenders, &predictions);
     for (int i = 0; i < contenders.count; ++i) predictions.ours[i] *= doubt_of(question, contenders.all[i]);
     if (are_many_whole(question.problem)) {
-      // Of 62 such batches two were slower than torch: 0.96 of its speed at 2100x53x53x53, 0.98 at 3000x53x53x53.
       out->model_margin = 1.0;
       const double matrix_us = kTorchMatrixNs * 1e-3 * 132 / question.facts.sm_count;
       predictions.torch = std::max(predictions.torch, static_cast<double>(question.problem.batches()) * matrix_us);

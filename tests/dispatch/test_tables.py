@@ -260,6 +260,14 @@ def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
+def test_the_file_behind_a_symbolic_link_is_replaced(tmp_path: Path) -> None:
+    (link := tmp_path / "link").symlink_to(tmp_path / "file")
+    for text in ("new", "newer"):
+        _files.replace(link, text)
+        assert link.is_symlink() and (tmp_path / "file").read_text() == text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
 def test_a_stream_goes_on_behind_the_text(tmp_path: Path) -> None:
     """A shell or a launcher writes on into the file to which it has redirected the stream."""
     with open(tmp_path / "log", "wb", buffering=0) as log:
