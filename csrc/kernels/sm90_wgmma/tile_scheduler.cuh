@@ -32,7 +32,7 @@
 #include "kernels/sm90_wgmma/stream_k.h"
 #include "kernels/sm90_wgmma/traits.cuh"
 #include "ptx/cluster.cuh"
-#include "ptx/global.cuh"
+#include "ptx/ld_relaxed.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/store.cuh"
 #include "tile/raster.h"
@@ -299,7 +299,7 @@ class TileScheduler<Traits, Order::kGrouped> {
   static_assert(4 * (3 * Traits::kMaxGroups + 4 + 2 * kWarps) <= Traits::kStagingBuffers * Traits::kStagingBytes);
 
   static __device__ __forceinline__ uint32_t cluster() { return blockIdx.x / Traits::kCluster; }
-  __device__ __forceinline__ int end_of(int group) const { return static_cast<int>(ptx::ld_4(p_.ends + group)); }
+  __device__ __forceinline__ int end_of(int group) const { return ptx::ld_relaxed_4(p_.ends + group); }
   __device__ __forceinline__ uint32_t entry(uint32_t turn) const { return smem_ + 8 + turn * 8; }
   /// Volatile, because the compiler would otherwise keep the words in registers.
   static __device__ __forceinline__ uint32_t read(uint32_t at) {
@@ -327,8 +327,7 @@ class TileScheduler<Traits, Order::kGroupsK> {
   __device__ __forceinline__ void start(unsigned char*) const {
     if (threadIdx.x == 0) ptx::st_shared_4(end_before(0), 0);
     for (int g = static_cast<int>(threadIdx.x); g < p_.groups; g += Traits::kThreads) {
-      ptx::st_shared_4(end_before(g + 1),
-                       static_cast<uint32_t>(min(max(static_cast<int>(ptx::ld_4(p_.ends + g)), 0), p_.k)));
+      ptx::st_shared_4(end_before(g + 1), static_cast<uint32_t>(min(max(ptx::ld_relaxed_4(p_.ends + g), 0), p_.k)));
     }
     __syncthreads();
     int empty = 0;
