@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/host_device.h"
 #include "core/problem.h"
 
 namespace hgemm {
@@ -17,13 +18,29 @@ namespace hgemm {
 /// is 0.
 enum class Divided : int32_t { kRows, kInner, kColumns };
 
-/// Which of two launches computes a product. One kernel is faster if the rows, or the k, are spread over many groups,
-/// another one if few groups have them. Only the device knows, so both are launched, and one of them finds that it has
-/// nothing to do. Few groups have the rows if those that have any have more than GroupedProduct::few_rows on average.
-/// Few groups have the k if one of them has at least half of all.
+/// Which of two launches computes a product. Which of two kernels is faster depends on the groups, and only the device
+/// knows them. So both are launched, and one of them finds that it has nothing to do. The second one computes
 ///
-/// kFewGroups is the next launch in the stream after kManyGroups, and starts before that has ended.
-enum class Launch : int32_t { kOnly, kManyGroups, kFewGroups };
+///   the rows, if few_rows is not 0   if the groups that have any rows have more than few_rows on average;
+///   the rows, if few_rows is 0       if its work tiles take less time than those of the first (WorkTiles);
+///   the k                            if one group has at least half of all.
+///
+/// kSecond is the next launch in the stream after kFirst, and starts before that has ended.
+enum class Launch : int32_t { kOnly, kFirst, kSecond };
+
+/// The work tiles of a kernel that computes groups of rows.
+struct WorkTiles {
+  int32_t rows = 1;      // of a tile. No tile has rows of two groups
+  uint32_t columns = 1;  // tiles along the columns of D
+  uint32_t at_once = 1;  // tiles that the device computes at a time
+  uint32_t ns = 0;       // the time of a tile
+
+  /// The time of a product in ns. `row_tiles`: tiles along the rows of all groups. Both launches compute it alike,
+  /// because it consists of integers.
+  HGEMM_HOST_DEVICE uint64_t product_ns(uint32_t row_tiles) const {
+    return uint64_t{(row_tiles * columns + at_once - 1) / at_once} * ns;
+  }
+};
 
 /// A product whose operands are divided into groups. In PyTorch: F.grouped_mm(A, B, offs=ends).
 struct GroupedProduct {
@@ -38,7 +55,8 @@ struct GroupedProduct {
   Divided divided = Divided::kRows;
 
   Launch launch = Launch::kOnly;
-  int few_rows = 0;  // of a group
+  int few_rows = 0;    // of a group
+  WorkTiles tiles[2];  // of the first launch and of the second
 };
 
 /// A kernel of grouped products, as constant data. kernels/variants.h launches it.
@@ -56,8 +74,8 @@ struct GroupedKernel {
   /// The largest number of groups.
   int max_groups;
 
-  /// The columns of D that a work tile has.
-  int columns;
+  /// The rows and columns of D that a work tile has, and the blocks that compute it together.
+  int rows, columns, blocks;
 
   /// The kernel applies Problem::bias, a row for each group, and Problem::act, or Problem::gated where the weights are
   /// K-major.

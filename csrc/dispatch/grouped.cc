@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <type_traits>
@@ -193,7 +194,8 @@ enum OwnKernel {
   kGradient256x192,
   kGradient192x256,
   kGradient256x256,
-  k128x64
+  k128x64,
+  k192x128
 };
 
 // The rows of a group on average up to which these kernels are chosen. With long K the next one is chosen sooner:
@@ -360,19 +362,76 @@ GroupedDecision torchs(Remark remark) {
 /// The time of a kernel's work tiles in us where one group has all rows, or all k. The times of 64 k, in the order of
 /// the list, were measured on an H200, where stages come from L2.
 double one_group_us(const GroupedProduct& grouped, int kernel, int sm_count) {
-  constexpr struct {
-    int rows, blocks;  // of a work tile
-    double us;
-  } kTiles[] = {{64, 1, 0.28},  {128, 1, 0.46}, {128, 2, 0.35}, {256, 2, 0.50}, {128, 2, 0.66},
-                {256, 2, 0.66}, {256, 2, 0.52}, {192, 2, 0.52}, {256, 2, 0.66}, {128, 2, 0.27}};
+  constexpr double kUs[] = {0.28, 0.46, 0.35, 0.50, 0.66, 0.66, 0.52, 0.52, 0.66, 0.27};
   const Problem& p = grouped.product;
-  const auto& tile = kTiles[kernel];
-  const int64_t tiles = ceil_div(p.m, tile.rows) * ceil_div(p.n, grouped_kernel(kernel).columns);
-  return static_cast<double>(ceil_div(tiles, std::max(1, sm_count / tile.blocks)) * ceil_div(p.k, 64)) * tile.us;
+  const GroupedKernel& tile = grouped_kernel(kernel);
+  const int64_t tiles = ceil_div(p.m, tile.rows) * ceil_div(p.n, tile.columns);
+  return static_cast<double>(ceil_div(tiles, std::max(1, sm_count / tile.blocks)) * ceil_div(p.k, 64)) * kUs[kernel];
+}
+
+/// The kernels for many rows a group, with the time of 64 k of a work tile in us, and the time that a tile takes
+/// besides. Together with the time of reading the weights, they predict the times of even groups and of groups by
+/// Zipf's law in results/h200/grouped.json.xz with an error of 4 % (root mean square). 192x128 was not among them: its
+/// time is that of 128x192, which has the same area, and 1 % more. That of 128x256 in 1x2 was fitted where K is short.
+/// With long K it was slower than that by 3 %, which are added.
+constexpr struct {
+  int kernel;
+  double us;
+} kManyRows[] = {{k1x2, 0.394}, {k192, 0.538}, {k512, 0.762}, {k256x256, 0.728}, {k192x128, 0.545}};
+constexpr double kTileUs = 0.16;
+
+/// The second of two launches that compare their work tiles must be faster by so much.
+constexpr double kLeastSecondGain = 1.03;
+
+/// The work tiles of a kernel for many rows. `factor`: of their time.
+WorkTiles work_tiles(const GroupedProduct& grouped, int kernel, int sm_count, double factor) {
+  const Problem& p = grouped.product;
+  const GroupedKernel& tile = grouped_kernel(kernel);
+  const auto* const timed =
+      std::find_if(std::begin(kManyRows), std::end(kManyRows), [&](const auto& x) { return x.kernel == kernel; });
+  const double us = static_cast<double>(ceil_div(p.k, 64)) * timed->us + kTileUs;
+  return {.rows = tile.rows,
+          .columns = static_cast<uint32_t>(ceil_div(p.n, tile.columns)),
+          .at_once = static_cast<uint32_t>(std::max(1, sm_count / tile.blocks)),
+          .ns = static_cast<uint32_t>(std::min(us * 1e3 * factor, 4e9))};
+}
+
+/// The kernel for a second launch behind `own`, which is one for many rows a group; kTorch where none is worth it. The
+/// host does not know the groups, so it compares the kernels for even groups, and for ragged ones, whose last tiles are
+/// half full on average. The kernel that gains most for both together is worth the launch if it saves 10 us for one.
+int second_for_many_rows(const GroupedProduct& grouped, int own, const DeviceFacts& facts) {
+  constexpr double kLeastRows = 128;  // with fewer, kernels take as long as reading the weights does
+  constexpr double kLeastGain = 1.03, kLeastNs = 10e3;
+  const Problem& p = grouped.product;
+  if (p.gated || mean_rows(grouped) <= kLeastRows) return kTorch;
+  const int64_t groups = std::min(p.m, p.batch[1]), rows = p.m / groups, longer = p.m % groups;
+  struct Times {
+    double even, ragged;
+  };
+  const auto times_ns = [&](int kernel, double factor) -> Times {
+    const WorkTiles tiles = work_tiles(grouped, kernel, facts.sm_count, factor);
+    const int64_t even = ceil_div(rows, tiles.rows) * (groups - longer) + ceil_div(rows + 1, tiles.rows) * longer;
+    const int64_t ragged = p.m / tiles.rows + groups / 2;
+    return {static_cast<double>(tiles.product_ns(static_cast<uint32_t>(even))),
+            static_cast<double>(tiles.product_ns(static_cast<uint32_t>(ragged)))};
+  };
+  const Times mine = times_ns(own, 1);
+  int second = kTorch;
+  double most_gain = kLeastGain;
+  for (const auto& line : kManyRows) {
+    if (line.kernel == own) continue;
+    const Times its = times_ns(line.kernel, kLeastSecondGain);
+    const double gain = std::max(mine.even / its.even, 1.0) * std::max(mine.ragged / its.ragged, 1.0);
+    if (gain < most_gain || std::max(mine.even - its.even, mine.ragged - its.ragged) < kLeastNs) continue;
+    most_gain = gain;
+    second = line.kernel;
+  }
+  return second;
 }
 
 /// The decision for `own`, a kernel for Hopper. If it is one for few rows a group, or for gradients, and another one is
-/// much faster where one group has all rows, or all k, both are launched.
+/// much faster where one group has all rows, or all k, both are launched. So are two kernels for many rows, if which of
+/// them is faster depends on the groups.
 GroupedDecision own_decision(const GroupedProduct& grouped, int own, const DeviceFacts& facts) {
   GroupedDecision decision = ours(own);
   const Problem& p = grouped.product;
@@ -380,10 +439,13 @@ GroupedDecision own_decision(const GroupedProduct& grouped, int own, const Devic
   constexpr double kLaunchUs = 3, kGradientLaunchUs = 5;  // of the launch that has nothing to do
   const auto us = [&](int kernel) { return one_group_us(grouped, kernel, facts.sm_count); };
   if (grouped.divided == Divided::kInner) {
-    if (us(own) >= us(kGradient256x256) + kGradientLaunchUs) decision.of_few_groups = kGradient256x256;
+    if (us(own) >= us(kGradient256x256) + kGradientLaunchUs) decision.second = kGradient256x256;
     return decision;
   }
-  if (own != k64x64 && own != k128x128) return decision;
+  if (own != k64x64 && own != k128x128) {
+    decision.second = second_for_many_rows(grouped, own, facts);
+    return decision;
+  }
   const int few_rows = own == k64x64 ? 64 : 128;  // up to so many rows a group, it reads each weight once
   if (p.m <= few_rows) return decision;
   int other = k1x2;
@@ -391,7 +453,7 @@ GroupedDecision own_decision(const GroupedProduct& grouped, int own, const Devic
     if (!p.gated && us(kernel) < us(other)) other = kernel;
   }
   if (us(own) < 1.15 * us(other) + kLaunchUs) return decision;
-  decision.of_few_groups = other;
+  decision.second = other;
   decision.few_rows = few_rows;
   return decision;
 }
@@ -598,8 +660,10 @@ std::string reason_of(const GroupedDecision& decision) {
   if (decision.kernel != kTorch) {
     if (decision.source == Source::kForced) return "forced: the call names the kernel";
     const std::string reason = "model: by the rows of a group";
-    if (decision.of_few_groups == kTorch) return reason;
-    return reason + "; " + grouped_kernel(decision.of_few_groups).name + " if few groups have rows";
+    if (decision.second == kTorch) return reason;
+    const GroupedKernel& second = grouped_kernel(decision.second);
+    const bool compares_tiles = decision.few_rows == 0 && second.forms == form_bit(Divided::kRows);
+    return reason + "; " + second.name + (compares_tiles ? " if its tiles take less time" : " if few groups have rows");
   }
   if (decision.source == Source::kForced) return "forced: torch was requested";
   switch (decision.remark) {
@@ -687,7 +751,7 @@ Outcome plan_grouped(const GroupedRequest& request, GroupedPlan* plan) {
   job.facts = *facts;
   job.facts.sm_count = sms_of(request.stream, request.ordinal, facts->sm_count);
   use_kernel(decision.kernel, ways, plan);
-  job.of_few_groups = decision.of_few_groups;
+  job.second = decision.second;
   job.grouped.few_rows = decision.few_rows;
   set_result(plan);
   if (context_holds()) count(&job, decision, HGEMM_LEFT_NOT);
@@ -712,7 +776,7 @@ Outcome plan_grouped_with_less(GroupedPlan* plan) {
     plan->finishes = false;
     p.bias = nullptr;
     p.act = Activation::kNone;
-    job.of_few_groups = kTorch;
+    job.second = kTorch;
     job.is_transposed = plan->copies_a = plan->copies_b = false;
     job.kernel = std::exchange(job.in_place, kTorch);
     set_result(plan);
@@ -737,11 +801,15 @@ Status launch(const GroupedJob& job, void* d, void* a_copy, void* b_copy, Stream
   if (a_copy != nullptr) grouped.product.a.data = a_copy;
   if (b_copy != nullptr) grouped.product.b.data = b_copy;
   int index = job.kernel;
-  if (job.of_few_groups != kTorch) {
-    grouped.launch = Launch::kManyGroups;
+  if (job.second != kTorch) {
+    if (grouped.divided == Divided::kRows && grouped.few_rows == 0) {
+      grouped.tiles[0] = work_tiles(grouped, index, job.facts.sm_count, 1);
+      grouped.tiles[1] = work_tiles(grouped, job.second, job.facts.sm_count, kLeastSecondGain);
+    }
+    grouped.launch = Launch::kFirst;
     if (const Status e = launch_sm90_grouped(index, grouped, job.facts, stream)) return e;
-    grouped.launch = Launch::kFewGroups;
-    index = job.of_few_groups;
+    grouped.launch = Launch::kSecond;
+    index = job.second;
   }
   if (index < kSm90GroupedKernels.count) return launch_sm90_grouped(index, grouped, job.facts, stream);
   index -= kSm90GroupedKernels.count;

@@ -55,9 +55,9 @@ struct GroupedRequest {
 /// Who computes a grouped product, and what the words for that are made of.
 struct GroupedDecision {
   int kernel = kTorch;  // an index into the list of grouped kernels, or kTorch
-  /// The kernel that takes its place where few groups have the rows, or the k (core/grouped.h); kTorch where `kernel`
-  /// computes every product.
-  int of_few_groups = kTorch;
+  /// The kernel of a second launch, which computes the product for some groups (Launch in core/grouped.h); kTorch where
+  /// `kernel` computes every product.
+  int second = kTorch;
   int few_rows = 0;
   Source source = Source::kFallback;
   Remark remark = Remark::kNone;
@@ -69,7 +69,7 @@ struct GroupedJob {
   GroupedProduct grouped;
   DeviceFacts facts;
   int kernel = 0;
-  int of_few_groups = kTorch;  // as in GroupedDecision
+  int second = kTorch;         // as in GroupedDecision
   bool is_transposed = false;  // the product of the operands is the transpose of `grouped`
 
   // What plan_grouped_with_less() needs to know of the call.

@@ -312,10 +312,47 @@ void check_gate() {
   ++failures;
 }
 
+/// Plans a product of 16 groups of 160 rows on average, for which two kernels are launched, unless it has a gate.
+void check_second_kernel() {
+  const std::vector<int32_t> ends(16, 2560);
+  const int64_t groups = 16, stride = 1, a_sizes[] = {2560, 1536}, b_sizes[] = {16, 1536, 2048};
+  const int64_t a_strides[] = {1536, 1}, b_strides[] = {1536 * 2048, 1, 1536};
+  const hgemm::TensorView offs{
+      .data = ends.data(), .ndim = 1, .sizes = &groups, .strides = &stride, .dtype = hgemm::DType::kI32};
+  const auto view = [](int32_t ndim, const int64_t* sizes, const int64_t* strides) {
+    return hgemm::TensorView{.data = reinterpret_cast<const void*>(uintptr_t{256}),
+                             .ndim = ndim,
+                             .sizes = sizes,
+                             .strides = strides,
+                             .dtype = hgemm::DType::kBF16};
+  };
+  for (const bool gated : {false, true}) {
+    GroupedPlan plan;
+    hgemm::plan_grouped(
+        {.a = view(2, a_sizes, a_strides), .b = view(3, b_sizes, b_strides), .offs = &offs, .gated = gated}, &plan);
+    const int second = plan.job.second;
+    const bool is_right = gated ? second == hgemm::kTorch
+                                : second != hgemm::kTorch && hgemm::grouped_kernel(second).name ==
+                                                                 std::string("sm90_wgmma_grouped_192x128_1x2");
+    if (plan.outcome == hgemm::Outcome::kOurs && is_right && plan.job.grouped.few_rows == 0) continue;
+    std::fprintf(stderr, "second kernel: gated %d, got %d\n", gated, second);
+    ++failures;
+  }
+  const hgemm::WorkTiles tiles{.rows = 192, .columns = 8, .at_once = 66, .ns = 4'000'000'000};
+  const uint32_t row_tiles[] = {0, 1, 8, 9, 16, 17, 100'000'000};
+  const uint64_t waves[] = {0, 1, 1, 2, 2, 3, 12'121'213};
+  for (size_t i = 0; i < std::size(waves); ++i) {
+    if (tiles.product_ns(row_tiles[i]) == waves[i] * 4'000'000'000) continue;
+    std::fprintf(stderr, "second kernel: time of %u row tiles\n", row_tiles[i]);
+    ++failures;
+  }
+}
+
 }  // namespace
 
 int main() {
   check_torch_is_named();
+  check_second_kernel();
   check_tuning();
   check_gate();
   using hgemm::NumericsMode;

@@ -92,6 +92,24 @@ def test_another_kernel_is_launched_for_few_groups_with_rows(
     assert ("if few groups have rows" in reason) == bool(other) and other in reason
 
 
+@pytest.mark.parametrize(
+    ("rows", "groups", "n", "k", "other"),
+    [
+        (8192, 48, 4096, 7168, "192x128_1x2"),  # Kimi-K2/8, up, 1,024 tokens: 171 rows a group, two thirds of 256
+        (8192, 60, 2816, 2048, "192x128_1x2"),  # Qwen1.5-MoE, up, 2,048 tokens: 137
+        (4096, 16, 4096, 14336, "128x256_1x2"),  # Jamba, down, 2,048 tokens: 256, where ragged groups waste half a tile
+        (32768, 128, 2880, 2880, "128x192_2x1"),  # gpt-oss-120b, down, 8,192 tokens: 2880 columns are 15 tiles of 192
+        (2560, 16, 2048, 1536, "192x128_1x2"),
+        (2560, 16, 1024, 1536, ""),  # saves less than 10 us
+        (2048, 16, 2048, 1536, ""),  # 128 rows
+        (8192, 16, 6144, 10752, ""),  # DBRX, down, 2,048 tokens: 512 rows are whole tiles of 256
+    ],
+)
+def test_another_kernel_is_launched_for_other_tiles(rows: int, groups: int, n: int, k: int, other: str) -> None:
+    reason = explain_grouped(rows=rows, groups=groups, N=n, K=k, arch="sm_90").reason
+    assert ("if its tiles take less time" in reason) == bool(other) and other in reason
+
+
 def gradient_choice(tokens: int, groups: int, m: int, n: int, gbps: int = 0) -> str:
     """The kernel of the gradients of (groups, m, n) weights."""
     views = [_native.view(t.shape, t.stride(), torch.bfloat16, 16) for t in (meta(tokens, m).mT, meta(tokens, n))]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -400,8 +401,11 @@ def test_a_graph_follows_the_groups(dtype: torch.dtype, kernel: int) -> None:
         check(second, first, w, sizes)
 
 
-#: Sizes at which two kernels are launched, one of which finds that the other computes the product: rows, groups, N, K.
-PAIRS = [(1024, 64, 2048, 1024), (2048, 128, 1536, 1040), (512, 16, 5128, 1032)]
+#: Sizes at which two kernels for many rows are launched: rows, groups, N, K. In 132 SMs 192x128 in 1x2 has two waves of
+#: work tiles, and 128x128 in 1x2 four, if all groups have 160 rows. If ten groups have 256 rows, both have three.
+TILES = (2560, 16, 2048, 1536)
+#: Sizes at which two kernels are launched, one of which finds that the other computes the product.
+PAIRS = [(1024, 64, 2048, 1024), (2048, 128, 1536, 1040), (512, 16, 5128, 1032), TILES]
 
 
 @HALF
@@ -412,13 +416,14 @@ def test_either_of_two_kernels_computes_a_product(
 ) -> None:
     x, w = rand(rows, k, dtype=dtype), weights(groups, n, k, order, dtype)
     if ON_GPU:
-        assert "if few groups have rows" in explain_grouped(x, w, groups=groups).reason
+        assert "; sm90_wgmma_grouped" in explain_grouped(x, w, groups=groups).reason
     mean = rows // groups
     spreads = [
         [mean] * groups,
         [0] * (groups // 2) + [rows] + [0] * (groups - groups // 2 - 1),
         [7] + [0] * (groups - 3) + [rows - 10, 0],  # two groups, and rows that no group has
         [rows // 2 + 1, 0, rows // 2 - 1] + [0] * (groups - 3),
+        [rows // 10] * 10 + [0] * (groups - 10),
         [0] * groups,
     ]
     offs, results = ends_of(spreads[0]), []
@@ -458,21 +463,70 @@ def test_either_of_two_kernels_computes_gradients(dtype: torch.dtype) -> None:
         assert torch.equal(out.view(torch.int16), again.view(torch.int16))
 
 
-def test_a_kernel_behind_a_pair_waits_for_both() -> None:
+def longest_kernel(call: Callable[[], Tensor]) -> str:
+    """The name of the kernel of a call that takes most time."""
+    call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    kernels = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    return str(max(kernels, key=lambda e: e.time_range.elapsed_us()).name)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows_of_a_tile"), [([160] * 16, 192), ([256] * 10 + [0] * 6, 128), ([0] * 15 + [2560], 192)], ids=str
+)
+def test_the_kernel_with_the_faster_tiles_computes_a_product(sizes: list[int], rows_of_a_tile: int) -> None:
+    if not ON_GPU or torch.cuda.get_device_properties(DEVICE).multi_processor_count != 132:
+        pytest.skip("needs a GPU with 132 SMs")
+    rows, groups, n, k = TILES
+    x, w, offs = rand(rows, k, dtype=torch.bfloat16), weights(groups, n, k, "NK", torch.bfloat16), ends_of(sizes)
+    assert "192x128_1x2 if its tiles take less time" in explain_grouped(x, w, groups=groups).reason
+    name = longest_kernel(lambda: hgemm.grouped_mm(x, w, offs))
+    assert re.search(rf"{rows_of_a_tile}\D{{1,10}}128\D", name), name  # the rows and columns in Config
+
+
+@HALF
+@ORDERS
+def test_bits_are_the_same_on_both_sides_of_the_choice(dtype: torch.dtype, order: str) -> None:
+    """The other groups decide which of two kernels computes a row, but not its bits."""
+    rows, groups, n, k = TILES
+    w, x = weights(groups, n, k, order, dtype), rand(160, k, dtype=dtype)
+    alone = hgemm.grouped_mm(x, w, ends_of([0] * 5 + [160] + [0] * 10), variant=0)
+    for sizes in (
+        [160] * 16,  # 192x128 computes these
+        [256] * 5 + [160] + [256] * 4 + [96] + [0] * 5,  # 128x128
+        [1000] + [0] * 4 + [160] + [0] * 9 + [1400],  # 192x128
+        [0] * 5 + [160] + [240] * 10,  # 128x128
+    ):
+        first = sum(sizes[:5])
+        others = rand(rows - 160, k, dtype=dtype)
+        company = torch.cat([others[:first], x, others[first:]])
+        with use_custom_gemm(numerics="batch_invariant"):
+            out = torch._grouped_mm(company, w, offs=ends_of(sizes))
+        assert torch.equal(out[first : first + 160].view(torch.int16), alone.view(torch.int16)), sizes
+        check(out, company, w, sizes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "spread"), [(PAIRS[0], [1024] + [0] * 63), (TILES, [256] * 10 + [0] * 6)], ids=["few groups", "tiles"]
+)
+def test_a_kernel_behind_a_pair_waits_for_both(sizes: tuple[int, int, int, int], spread: list[int]) -> None:
     """Each launch starts early, and the second of a pair reads the groups before the first has ended."""
-    rows, groups, n, k = PAIRS[0]
+    rows, groups, n, k = sizes
     w = [weights(groups, a, b, "NK", torch.bfloat16) / 8 for a, b in ((n, k), (k, n))]
-    x, counts = rand(rows, k, dtype=torch.bfloat16), torch.tensor([rows] + [0] * (groups - 1), device=DEVICE)
+    x, uneven = rand(rows, k, dtype=torch.bfloat16), torch.tensor(spread, device=DEVICE)
     for step in range(40):
-        spread = counts if step % 2 else counts * 0 + rows // groups
-        counts = counts.roll(1)
+        counts = uneven if step % 2 else uneven * 0 + rows // groups
+        uneven = uneven.roll(1)
         expected = x
-        offs = torch.cumsum(spread, 0, dtype=torch.int32)
+        offs = torch.cumsum(counts, 0, dtype=torch.int32)
         for of in w:
             expected = hgemm.grouped_mm(expected, of, offs.clone(), variant=0)
             torch.cuda.synchronize()
         with use_custom_gemm():
-            offs = torch.cumsum(spread, 0, dtype=torch.int32)
+            offs = torch.cumsum(counts, 0, dtype=torch.int32)
             got = torch._grouped_mm(torch._grouped_mm(x, w[0], offs=offs), w[1], offs=offs)
         assert torch.equal(got, expected), step
 

@@ -14,7 +14,9 @@ constexpr GroupedKernel kernel_of(const char* name) {
           .dtypes = kHalfTypes,
           .forms = kEveryForm,
           .max_groups = kAnyGroups,
+          .rows = Config::BM,
           .columns = Config::BN,
+          .blocks = 1,
           .finishes = false,
           .gates = false,
           .takes = Config::kUnaligned == sm80_mma::Unaligned::kNarrow ? GroupedKernel::Takes::kAny

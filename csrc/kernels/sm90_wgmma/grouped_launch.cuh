@@ -1,6 +1,8 @@
 // Host side of the grouped kernels: from a GroupedProduct to a launch.
 #pragma once
 
+#include <algorithm>
+
 #include "core/grouped.h"
 #include "kernels/sm90_wgmma/launch.cuh"
 
@@ -28,6 +30,7 @@ GroupedParams grouped_params_of(const GroupedProduct& grouped, const DeviceFacts
   params.rows = static_cast<int>(p.m);
   params.launch = grouped.launch;
   params.few_rows = grouped.few_rows;
+  std::copy_n(grouped.tiles, 2, params.tiles);
   params.columns = static_cast<uint32_t>((p.n + Config::kTileColumns - 1) / Config::kTileColumns);
   params.panel = std::max(1, kRasterRows / Config::kGroupRows);
   // No ends that do not decrease have more work tiles than this.

@@ -9,11 +9,11 @@
 namespace hgemm::sm90_wgmma::grouped {
 
 /// The names in reports, in the order of the list.
-constexpr const char* kNames[] = {"sm90_wgmma_grouped_64x64_swapped", "sm90_wgmma_grouped_128x128_swapped",
-                                  "sm90_wgmma_grouped_128x128_1x2",   "sm90_wgmma_grouped_128x192_2x1",
-                                  "sm90_wgmma_grouped_128x256_1x2",   "sm90_wgmma_grouped_128x256_2x1",
-                                  "sm90_wgmma_grouped_k_128x192_2x1", "sm90_wgmma_grouped_k_192x128_1x2",
-                                  "sm90_wgmma_grouped_k_128x256_2x1", "sm90_wgmma_grouped_128x64_1x2"};
+constexpr const char* kNames[] = {
+    "sm90_wgmma_grouped_64x64_swapped", "sm90_wgmma_grouped_128x128_swapped", "sm90_wgmma_grouped_128x128_1x2",
+    "sm90_wgmma_grouped_128x192_2x1",   "sm90_wgmma_grouped_128x256_1x2",     "sm90_wgmma_grouped_128x256_2x1",
+    "sm90_wgmma_grouped_k_128x192_2x1", "sm90_wgmma_grouped_k_192x128_1x2",   "sm90_wgmma_grouped_k_128x256_2x1",
+    "sm90_wgmma_grouped_128x64_1x2",    "sm90_wgmma_grouped_192x128_1x2"};
 
 template <class Config_>
 struct Kernel {
@@ -35,6 +35,8 @@ constexpr std::tuple kKernels{
     Kernel<GroupedK<Config<Consumers::kCooperative, 128, 256, 4, 2, 1, 1>>>{},
     // One group of 65 to some hundred rows.
     Kernel<Grouped<Config<Consumers::kPingpong, 128, 64, 8, 1, 2, 1>>>{},
+    // Groups of up to 192 rows, or of somewhat less than a multiple of that.
+    Kernel<Grouped<Config<Consumers::kPingpong, 192, 128, 5, 1, 2, 1>>>{},
 };
 
 }  // namespace hgemm::sm90_wgmma::grouped

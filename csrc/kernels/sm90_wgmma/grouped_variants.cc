@@ -14,12 +14,15 @@ constexpr GroupedKernel kernel_of(const char* name) {
                        .dtypes = kHalfTypes,
                        .forms = form_bit(Divided::kInner),
                        .max_groups = Config::kMaxGroups,
+                       .rows = Config::BM * Config::CM,
                        .columns = Config::BN * Config::CN,
+                       .blocks = Config::kCluster,
                        .finishes = Config::kGrouped,
                        .gates = false,
                        .takes = GroupedKernel::Takes::kTma};
   if constexpr (Config::kGrouped) {
     kernel.forms = form_bit(Divided::kRows);
+    kernel.rows = Config::kGroupRows;
     kernel.columns = Config::kTileColumns;
     kernel.gates = Config::kGates;
   }

@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const TileScheduler<Traits> tiles(p, smem.share());
 
-  if (!is_launch<Traits>(p, Launch::kManyGroups)) ptx::grid_launch_dependents();  // early PDL trigger
+  if (!is_launch<Traits>(p, Launch::kFirst)) ptx::grid_launch_dependents();  // early PDL trigger
   if (threadIdx.x == kProducerThread) {
     ptx::tma_prefetch(&p.a);
     ptx::tma_prefetch(&p.b);
@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   // The kernel before this one may still write the operands: they cannot be read yet, but they can be prefetched to L2.
   // The groups of a grouped kernel are such an operand, so its first tile is not known before the wait.
   if constexpr (Traits::kGrouped || Traits::kGroupsK) {
-    if (!is_launch<Traits>(p, Launch::kFewGroups)) ptx::grid_dependency_wait();
-    if (is_launch<Traits>(p, Launch::kManyGroups)) ptx::grid_launch_dependents();
+    if (!is_launch<Traits>(p, Launch::kSecond)) ptx::grid_dependency_wait();
+    if (is_launch<Traits>(p, Launch::kFirst)) ptx::grid_launch_dependents();
     tiles.start(bytes + Traits::STAGES * Traits::kStageBytes);
   } else if (threadIdx.x == kProducerThread) {
     tiles.start();
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   } else {
     ptx::claim_registers<240>();
     if (threadIdx.x == 0 && p.store_tma) ptx::tma_prefetch(&p.d);
-    if (!is_launch<Traits>(p, Launch::kFewGroups) || tiles.has(0) || blockIdx.x == 0) ptx::grid_dependency_wait();
+    if (!is_launch<Traits>(p, Launch::kSecond) || tiles.has(0) || blockIdx.x == 0) ptx::grid_dependency_wait();
     const Turns<Traits> turns(tiles, warp / 4);
     const int row_in_tile = turns.row_in_tile();
     Epilogue<Traits> epilogue(p, smem.staging() + warp * Traits::kStagingWarpBytes);

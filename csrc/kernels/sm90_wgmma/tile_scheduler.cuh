@@ -27,6 +27,7 @@
 
 #include <cstdint>
 
+#include "core/grouped.h"
 #include "kernels/sm90_wgmma/config.h"
 #include "kernels/sm90_wgmma/edges.h"
 #include "kernels/sm90_wgmma/stream_k.h"
@@ -208,9 +209,10 @@ class TileScheduler<Traits, Order::kGrouped> {
     auto* const first = reinterpret_cast<uint32_t*>(scratch);  // (groups + 1): row tiles before a group
     auto* const begin = reinterpret_cast<int*>(first + Traits::kMaxGroups + 4);     // (groups)
     auto* const end = begin + Traits::kMaxGroups;                                   // (groups)
-    auto* const warp_sums = reinterpret_cast<uint32_t*>(end + Traits::kMaxGroups);  // (2, kWarps)
+    auto* const warp_sums = reinterpret_cast<uint32_t*>(end + Traits::kMaxGroups);  // (3, kWarps)
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    uint32_t before = 0;
+    const auto other_rows = static_cast<uint32_t>(p_.tiles[p_.launch == Launch::kFirst].rows);
+    uint32_t before = 0, of_other = 0;  // row tiles of this kernel and, in this thread's groups, of the other launch's
     int groups_with_rows = 0;
     for (int chunk = 0; chunk < p_.groups; chunk += Traits::kThreads) {
       const int g = chunk + static_cast<int>(threadIdx.x);
@@ -219,6 +221,7 @@ class TileScheduler<Traits, Order::kGrouped> {
         begin[g] = g == 0 ? 0 : min(max(end_of(g - 1), 0), p_.rows);
         end[g] = min(max(end_of(g), begin[g]), p_.rows);
         tiles = static_cast<uint32_t>(end[g] - begin[g] + Traits::kGroupRows - 1) / Traits::kGroupRows;
+        if (compares_tiles()) of_other += (static_cast<uint32_t>(end[g] - begin[g]) + other_rows - 1) / other_rows;
       }
       uint32_t sum = tiles;
 #pragma unroll
@@ -239,9 +242,14 @@ class TileScheduler<Traits, Order::kGrouped> {
       before += all;
     }
     if (threadIdx.x == 0) first[0] = 0;
+    if (compares_tiles()) {
+      of_other = __reduce_add_sync(~0u, of_other);
+      if (lane == 0) warp_sums[2 * kWarps + warp] = of_other;
+    }
     __syncthreads();
-    const bool has_many = end[p_.groups - 1] > p_.few_rows * groups_with_rows;  // rows a group
-    const bool is_other = p_.launch == (has_many ? Launch::kManyGroups : Launch::kFewGroups);
+    bool is_second = end[p_.groups - 1] > p_.few_rows * groups_with_rows;
+    if (compares_tiles()) is_second = is_second_faster(before, warp_sums + 2 * kWarps);
+    const bool is_other = p_.launch == (is_second ? Launch::kFirst : Launch::kSecond);
     const uint32_t units = is_other ? 0 : before * p_.columns;
     const uint32_t turns = units <= cluster() ? 0 : (units - cluster() - 1) / p_.clusters + 1;
     if (threadIdx.x == 0) ptx::st_shared_4(smem_, min(turns, static_cast<uint32_t>(Traits::kMaxTurns)));
@@ -296,10 +304,20 @@ class TileScheduler<Traits, Order::kGrouped> {
   // An entry of the table is the first row, and in one word the group, the rows that belong to it, and the column.
   static constexpr int kGroupBits = 10, kRowBits = 9;
   static_assert(Traits::kMaxGroups <= 1 << kGroupBits && Traits::kGroupRows < 1 << kRowBits);
-  static_assert(4 * (3 * Traits::kMaxGroups + 4 + 2 * kWarps) <= Traits::kStagingBuffers * Traits::kStagingBytes);
+  static_assert(4 * (3 * Traits::kMaxGroups + 4 + 3 * kWarps) <= Traits::kStagingBuffers * Traits::kStagingBytes);
 
   static __device__ __forceinline__ uint32_t cluster() { return blockIdx.x / Traits::kCluster; }
   __device__ __forceinline__ int end_of(int group) const { return ptx::ld_relaxed_4(p_.ends + group); }
+  /// Whether this is one of two launches, of which the one whose work tiles take less time computes the product.
+  __device__ __forceinline__ bool compares_tiles() const { return p_.launch != Launch::kOnly && p_.few_rows == 0; }
+  /// `own`: the row tiles of this kernel. `of_other`: those of the other launch's, a sum for each warp.
+  __device__ __forceinline__ bool is_second_faster(uint32_t own, const uint32_t* of_other) const {
+    uint32_t other = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) other += of_other[w];
+    const bool is_first = p_.launch == Launch::kFirst;
+    return p_.tiles[1].product_ns(is_first ? other : own) < p_.tiles[0].product_ns(is_first ? own : other);
+  }
   __device__ __forceinline__ uint32_t entry(uint32_t turn) const { return smem_ + 8 + turn * 8; }
   /// Volatile, because the compiler would otherwise keep the words in registers.
   static __device__ __forceinline__ uint32_t read(uint32_t at) {
@@ -337,7 +355,7 @@ class TileScheduler<Traits, Order::kGroupsK> {
       empty += __syncthreads_count(count == 0);
       one_has_half |= __syncthreads_or(g < p_.groups && count >= (p_.k + 1) / 2) != 0;
     }
-    const bool is_other = p_.launch == (one_has_half ? Launch::kManyGroups : Launch::kFewGroups);
+    const bool is_other = p_.launch == (one_has_half ? Launch::kFirst : Launch::kSecond);
     const int filled = p_.fills && 2 * empty > p_.groups && !is_other ? empty : 0;
     if (threadIdx.x == 0) {
       const uint32_t units = static_cast<uint32_t>(p_.groups - filled) * p_.raster.per_batch.divisor();

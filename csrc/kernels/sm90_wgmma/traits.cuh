@@ -78,8 +78,9 @@ struct GroupedParams : Params {
   uint32_t clusters;
   CUtensorMap b_whole;  // SwapAB: `b` in boxes of a tile's rows
   int gate_units;       // Gated: the columns of an expert's weights, gate and up, in units of kGateColumns
-  Launch launch;        // GroupedProduct::launch and GroupedProduct::few_rows
+  Launch launch;        // as in GroupedProduct, and so are the next two
   int few_rows;
+  WorkTiles tiles[2];
 };
 
 /// The parameters of a GroupedK kernel. The groups are the batches of `raster`.
