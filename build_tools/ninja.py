@@ -44,6 +44,7 @@ KERNELS_IN_OBJECT = {
     "simt_skinny": 4,
     "skinny": 2,
     "sm80_mma": 2,
+    "sm90_dmma": 4,
     "sm90_skinny": 3,
     "sm90_skinny/int8": 6,
     "sm90_split": 4,

@@ -56,6 +56,7 @@ _ARITHMETIC = (
     "float32 as three bfloat16 planes",
     "float32 as two float16 planes",
     "int32 accumulation",
+    "float64 accumulation",
 )
 
 # A square, a single row, a small and a tiny matmul, one without any alignment, and one in which only the rows of A and

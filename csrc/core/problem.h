@@ -69,7 +69,8 @@ enum class NumericsMode : int32_t { kFast = 0, kBatchInvariant = 1, kBatchInvari
 
 /// Which kernels may run a float32 GEMM.
 ///
-/// kStrict: torch's, and those that multiply and add in float32 (Arithmetic::kAccumulateF32).
+/// kStrict: torch's, and those that add up products of float32 elements, in float32 (Arithmetic::kAccumulateF32) or in
+/// float64 (kAccumulateF64).
 /// kSplit: also those that split the operands into planes of 16 bits (takes_planes).
 /// kTf32: TF32 is allowed (or the caller did not say), so the GEMM is left to torch.
 enum class Float32Mode : int32_t { kStrict = 0, kSplit = 1, kTf32 = 2 };
@@ -84,8 +85,8 @@ constexpr int64_t kMostWorkspace = int64_t{256} << 20;
 ///   A (m, k)    B (k, n)    C and D (m, n)    bias (n)
 ///
 /// in each of the batch[0] * batch[1] matrices. In PyTorch: act(torch.baddbmm(C, A, B, beta=beta, alpha=alpha) + bias).
-/// Kernels accumulate in float32, except those of Arithmetic::kAccumulateF16, and the epilogue works in float32: only D
-/// is rounded to its type. For operands of kF64 both work in float64.
+/// Kernels accumulate in float32, except those of Arithmetic::kAccumulateF16 and kAccumulateF64, and the epilogue works
+/// in float32: only D is rounded to its type. For operands of kF64 both work in float64.
 ///
 /// Invariants, which dispatch/canonical.h establishes:
 ///  - A and B each have a unit stride, along their rows or their columns (a_major(), b_major());
@@ -301,14 +302,22 @@ enum class Family : int32_t {
   kSimtGemv,
   kTinyBatch,
   kInt8,  // the int8 kernels of sm90_wgmma and sm90_skinny
+  kSm90Dmma,
 };
 
-/// How a kernel multiplies and adds. kAccumulateF32 and kAccumulateF16: products of the operands' elements, accumulated
-/// in float32 or in float16. kSplitF32 and kScaledF32: float32 operands on tensor cores, each split into three bfloat16
-/// planes, or into two float16 planes after its rows (of A) or columns (of B) are scaled by powers of two; the
-/// dispatcher chooses these kernels only where Problem::float32 is kSplit. kInt8: int8 operands with int32 sums, which
-/// are exact in any order.
-enum class Arithmetic : int32_t { kAccumulateF32 = 0, kAccumulateF16 = 1, kSplitF32 = 2, kScaledF32 = 3, kInt8 = 4 };
+/// How a kernel multiplies and adds. kAccumulateF32, kAccumulateF16 and kAccumulateF64: products of the operands'
+/// elements, accumulated in float32, float16 or float64. kSplitF32 and kScaledF32: float32 operands on tensor cores,
+/// each split into three bfloat16 planes, or into two float16 planes after its rows (of A) or columns (of B) are scaled
+/// by powers of two; the dispatcher chooses these kernels only where Problem::float32 is kSplit. kInt8: int8 operands
+/// with int32 sums, which are exact in any order.
+enum class Arithmetic : int32_t {
+  kAccumulateF32 = 0,
+  kAccumulateF16 = 1,
+  kSplitF32 = 2,
+  kScaledF32 = 3,
+  kInt8 = 4,
+  kAccumulateF64 = 5
+};
 constexpr bool takes_planes(Arithmetic arithmetic) {
   return arithmetic == Arithmetic::kSplitF32 || arithmetic == Arithmetic::kScaledF32;
 }

@@ -46,7 +46,7 @@ typedef struct HgemmVariantInfo {
   int32_t max_cc;
   uint32_t dtypes;    /* the operand dtypes that it takes: bit 1 << dtype */
   int32_t arithmetic; /* 0: accumulates in float32; 1: in float16; 2, 3: splits float32 into three
-                        bfloat16 planes, into two float16 planes; 4: accumulates in int32 */
+                        bfloat16 planes, into two float16 planes; 4: accumulates in int32; 5: in float64 */
   int32_t tile[5];    /* BM, BN, BK, stages, threads */
   int32_t smem_bytes; /* of one block */
   int32_t splits_k;   /* not 0: it splits K across blocks */

@@ -33,7 +33,7 @@ int count = [] {
   for (const VariantList& list :
        {kSm80MmaVariants, kSm90WgmmaVariants, kSkinnyVariants, kSm90SkinnyVariants, kGemvVariants, kBatchedMmaVariants,
         kSm90SplitVariants, kSimtSkinnyVariants, kSm80SplitVariants, kSimtGemvVariants, kTinyBatchVariants,
-        kSm90WgmmaInt8Variants, kSm90SkinnyInt8Variants, kSm90SplitSkinnyVariants}) {
+        kSm90WgmmaInt8Variants, kSm90SkinnyInt8Variants, kSm90SplitSkinnyVariants, kSm90DmmaVariants}) {
     all = append(all, list);
   }
   return all;
@@ -94,6 +94,7 @@ const char* family_name(Family family) {
     case Family::kBatchedMma: return "batched_mma";
     case Family::kSm90Split: return "sm90_split";
     case Family::kSm90SplitSkinny: return "sm90_split_skinny";
+    case Family::kSm90Dmma: return "sm90_dmma";
     case Family::kSm80Split: return "sm80_split";
     case Family::kSimtSkinny: return "simt_skinny";
     case Family::kSimtGemv: return "simt_gemv";

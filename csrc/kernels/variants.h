@@ -30,6 +30,7 @@ extern const VariantList kSimtGemvVariants;
 extern const VariantList kSm90SplitVariants;
 extern const VariantList kSm90SplitSkinnyVariants;
 extern const VariantList kSm80SplitVariants;
+extern const VariantList kSm90DmmaVariants;
 extern const VariantList kBatchedMmaVariants;
 extern const VariantList kTinyBatchVariants;
 extern const VariantList kSm90WgmmaInt8Variants;

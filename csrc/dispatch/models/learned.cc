@@ -474,6 +474,7 @@ int learned_code(Family family) {
     case Family::kTinyBatch: return 11;
     case Family::kInt8: return 12;
     case Family::kSm90SplitSkinny: return 13;
+    case Family::kSm90Dmma: return 14;
   }
   return -1;
 }

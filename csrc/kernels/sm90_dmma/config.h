@@ -1,0 +1,96 @@
+// What the host side of sm90_dmma (list.h, variants.cc) and its CUDA side share: configurations, the places of elements
+// in shared memory and in fragments, the schedule of a launch, the launcher.
+#pragma once
+
+#include <algorithm>
+
+#include "core/host_device.h"
+#include "core/problem.h"
+
+namespace hgemm::sm90_dmma {
+
+/// The k of a step: one m16n8k16 takes it.
+constexpr int BK = 16;
+
+/// The columns of a warp's part of the output tile: four mma of eight columns.
+constexpr int WN = 32;
+
+/// The constants of a kernel: output tile (BM, BN) of a block; rows WM of the part that a warp computes, which has WN
+/// columns; groups of warps that share the steps of K; pipeline stages; blocks per SM that registers and shared memory
+/// are limited for.
+///
+/// Each group computes the whole output tile, over every GROUPS-th step of K, with a pipeline and a barrier of its own.
+/// One block with three groups leaves a third of the partial sums that three blocks would leave in the workspace.
+template <int BM_, int BN_, int WM_, int GROUPS_, int STAGES_, int BLOCKS_>
+struct Config {
+  static constexpr int BM = BM_, BN = BN_, WM = WM_, GROUPS = GROUPS_, STAGES = STAGES_, BLOCKS = BLOCKS_;
+  static constexpr int kWarpsM = BM / WM, kWarpsN = BN / WN, kGroupWarps = kWarpsM * kWarpsN;
+  static constexpr int kGroupThreads = 32 * kGroupWarps, kThreads = GROUPS * kGroupThreads;
+  static constexpr int kStage = (BM + BN) * BK, kRing = STAGES * kStage;  // floats of a stage, and of a group's ring
+  // After the main loop, shared memory holds the sums of all groups but the first, (GROUPS - 1, BM, BN) doubles in the
+  // order of the fragments, then the results of the first group's warps, (kGroupWarps, WM, WN) floats.
+  static constexpr int kSumsBytes = (GROUPS - 1) * BM * BN * 8, kResultBytes = BM * BN * 4;
+  static constexpr int kSmemBytes = std::max(GROUPS * kRing * 4, kSumsBytes + kResultBytes);
+  static_assert(WM % 32 == 0 && BM % WM == 0 && BN % WN == 0);
+  static_assert((kGroupWarps & (kGroupWarps - 1)) == 0, "warps rotate over the parts of the tile");
+  static_assert(GROUPS < 16, "barrier 0 is that of the block, the groups have one each");
+  static_assert(STAGES >= 3);
+};
+
+/// Where an operand's element is in its part of a stage, in floats: element (x, k) of an EXTENT x BK tile; x counts
+/// rows of A or columns of B.
+///
+/// K-major: rows of 16 floats. Two of them make a line of 128 bytes, in an order that depends on x / 16. Eight lanes
+/// read 16 bytes each of two rows that are 1 apart (A) or 16 apart (B), and find them in different halves.
+///
+/// MN-major: a row of EXTENT floats for each k. Its 16-byte chunks are exchanged by XOR with k / 4. Eight lanes read
+/// the chunks c and c + 4 for k, k + 4, k + 8 and k + 12, which are in different banks.
+template <int EXTENT, bool kKMajor>
+struct Places {
+  static_assert(EXTENT % 32 == 0);
+  static HGEMM_HOST_DEVICE constexpr int at(int x, int k) {
+    if (kKMajor) return (x >> 1) * 32 + ((x ^ x >> 4) & 1) * 16 + k;
+    return k * EXTENT + ((x >> 2) ^ (k >> 2)) * 4 + (x & 3);
+  }
+};
+
+/// Where a result is in a warp's (WM, WN) results in shared memory, in floats. Rows that are 1 or 16 apart have their
+/// halves exchanged.
+HGEMM_HOST_DEVICE constexpr int result_at(int row, int col) {
+  return row * WN + (((row ^ row >> 4) & 1) * 16 ^ col);
+}
+
+// Which elements of a warp's part of a tile the slots of the fragments hold. The order of k, of rows and of columns is
+// free, as long as A and B agree about k. These orders let a lane read four neighbours with each load. `g` and `t` are
+// lane / 4 and lane % 4.
+
+/// The k of slot t + 4j of a step.
+HGEMM_HOST_DEVICE constexpr int k_of(int t, int j) {
+  return 4 * t + j;
+}
+/// The column of slot g of the j-th of four mma along N. A lane's results are in the columns of slots 2t and 2t + 1.
+HGEMM_HOST_DEVICE constexpr int column_of(int j, int g) {
+  return 16 * (g & 1) + 4 * (g >> 1) + j;
+}
+/// The row of slot g + 8h of the i-th mma along M. With a K-major A the rows of an mma are neighbours, so that a tile
+/// with few rows needs few mma. With an MN-major A a lane reads four neighbouring rows.
+template <bool kKMajor>
+HGEMM_HOST_DEVICE constexpr int row_of(int i, int h, int g) {
+  return kKMajor ? 16 * i + 8 * h + g : (i >> 1) * 32 + 16 * (g & 1) + 4 * (g >> 1) + 2 * (i & 1) + h;
+}
+
+/// How a launch divides the problem.
+struct Schedule {
+  /// Slices of K. Above one, the workspace holds (slices, batches, m, pitch) doubles.
+  int slices;
+
+  /// The row pitch of these partial sums: n, rounded up to a multiple of four.
+  int pitch;
+};
+
+/// Enqueues the GEMM and returns a cudaError_t. launch.cuh defines the function; instances.cu instantiates it for each
+/// kernel of list.h.
+template <class Config>
+Status launch(const Problem& p, const Schedule& s, void* workspace, Stream stream);
+
+}  // namespace hgemm::sm90_dmma

@@ -1,0 +1,93 @@
+// The host side of sm90_dmma: turns a Problem into a launch, or two if K is split.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+
+#include "core/launch.cuh"
+#include "kernels/sm90_dmma/config.h"
+
+#ifndef HGEMM_NO_SM90A
+#include "kernels/sm90_dmma/kernel.cuh"
+#endif
+
+namespace hgemm::sm90_dmma {
+
+#ifdef HGEMM_NO_SM90A
+
+template <class Config>
+Status launch(const Problem&, const Schedule&, void*, Stream) {
+  return cudaErrorNoKernelImageForDevice;
+}
+
+#else
+
+/// Enqueues the kernel for these Traits.
+template <class Traits>
+cudaError_t launch_traits(const Params& params, cudaStream_t stream) {
+  static std::atomic<uint64_t> smem_allowed{0};
+  auto* const k = kernel<Traits>;
+  if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
+  const int64_t blocks = int64_t{params.tiles_m} * params.tiles_n * params.slices * params.batches;
+  return enqueue_clusters(k, static_cast<unsigned>(blocks), Traits::kThreads, Traits::kSmemBytes, 1, true, stream,
+                          params);
+}
+
+/// Enqueues add_slices().
+inline cudaError_t launch_add_slices(const Params& params, cudaStream_t stream) {
+  AddParams add{};
+  add.partial = params.partial;
+  add.slices = static_cast<int>(params.slices);
+  add.pitch = static_cast<uint32_t>(params.pitch);
+  add.count = static_cast<uint32_t>(int64_t{params.batches} * params.m * params.pitch);
+  add.epilogue = params.epilogue;
+  // Each way has four slices or more, so that its warp has several loads in flight.
+  add.ways = 1;
+  while (add.ways < kAddWarps && add.slices >= 8 * add.ways) add.ways *= 2;
+  const int64_t sums = kAddThreads / add.ways;  // of a block
+  const auto blocks = static_cast<unsigned>((add.count + sums - 1) / sums);
+  return enqueue_clusters(add_slices, blocks, kAddThreads, 0, 1, true, stream, add);
+}
+
+template <class Config>
+Status launch(const Problem& p, const Schedule& s, void* workspace, Stream stream_) {
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  Params params{};
+  params.a = static_cast<const float*>(p.a.data);
+  params.b = static_cast<const float*>(p.b.data);
+  params.lda = p.lda();
+  params.ldb = p.ldb();
+  for (int i = 0; i < 2; ++i) {
+    params.a_batch[i] = p.a.batch_stride[i];
+    params.b_batch[i] = p.b.batch_stride[i];
+  }
+  params.m = static_cast<int>(p.m);
+  params.n = static_cast<int>(p.n);
+  params.k = static_cast<int>(p.k);
+  params.tiles_m = static_cast<uint32_t>((p.m + Config::BM - 1) / Config::BM);
+  params.tiles_n = static_cast<uint32_t>((p.n + Config::BN - 1) / Config::BN);
+  params.slices = static_cast<uint32_t>(s.slices);
+  params.batches = static_cast<uint32_t>(p.batches());
+  params.batch_inner = static_cast<uint32_t>(p.batch[1]);
+  params.wide_a = alignment_a(p) == 16;
+  params.wide_b = alignment_b(p) == 16;
+  params.pitch = s.pitch;
+  params.partial = static_cast<double*>(workspace);
+  params.epilogue = tile::epilogue_params(p, nullptr);
+
+  constexpr Major K = Major::kK, MN = Major::kMN;
+  cudaError_t e;
+  if (p.a_major() == K) {
+    e = p.b_major() == K ? launch_traits<Traits<Config, K, K> >(params, stream)
+                         : launch_traits<Traits<Config, K, MN> >(params, stream);
+  } else {
+    e = p.b_major() == K ? launch_traits<Traits<Config, MN, K> >(params, stream)
+                         : launch_traits<Traits<Config, MN, MN> >(params, stream);
+  }
+  return e != cudaSuccess || s.slices == 1 ? e : launch_add_slices(params, stream);
+}
+
+#endif
+
+}  // namespace hgemm::sm90_dmma
