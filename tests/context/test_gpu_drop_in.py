@@ -258,6 +258,7 @@ def test_layouts(sizes: tuple[int, ...], left: str, right: str, dtype: torch.dty
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128], ids=str)
 def test_other_dtypes_are_torchs_bit_for_bit(dtype: torch.dtype) -> None:
+    """In float32 these are vectors and small matrices. Larger ones may run on our kernels (test_strict_float32)."""
     t = Inputs(torch.float32, dtype)
     a, b, c, u, v = t(M, K), t(K, N), t(M, N), t(K), t(K)
     with use_custom_gemm() as report:
@@ -280,6 +281,18 @@ def test_other_dtypes_are_torchs_bit_for_bit(dtype: torch.dtype) -> None:
         with use_custom_gemm() as report:
             outcome(fn)
         assert calls(report, "ours") == 0
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 64, 32768), (70, 90, 20001), (33, 500, 9000)], ids=str)
+def test_strict_float32(m: int, n: int, k: int) -> None:
+    """Wherever a few long sums are computed, they are as exact as torch's."""
+    products: list[Form] = [
+        lambda t: t(m, k) @ t(k, n),
+        lambda t: torch.addmm(t(m, n), t.column_major(m, k), t(k, n), beta=0.5, alpha=2),
+        lambda t: F.linear(t.sliced(m, k), t(n, k), t(n)),
+    ]
+    for form in products:
+        check(form, torch.float32)
 
 
 def test_tensors_on_the_cpu_are_untouched() -> None:

@@ -272,6 +272,22 @@ def test_torch_computes_what_has_no_short_side_in_strict_float32(
     assert _variants.name_of(_native.explain(query)[0].variant) == "torch"
 
 
+@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@pytest.mark.parametrize(("m", "n"), [(64, 64), (80, 70), (100, 50)])
+def test_few_long_sums_are_served_in_strict_float32(m: int, n: int, layout: str) -> None:
+    """On Hopper alone, and not under batch-invariant numerics, since the slices of K depend on M."""
+    chosen = explain(m, n, 65536, layout=layout)
+    assert family(chosen) == "sm90_dmma"
+    assert next(v for v in hgemm_ops.variants() if v.name == chosen.chosen).numerics == "float64 accumulation"
+    assert hgemm_ops.explain(
+        M=m, N=n, K=65536, dtype=torch.float32, layout=layout, arch="sm_90", numerics="batch_invariant"
+    ).chosen in ("torch",)
+    for arch in ("sm_80", "sm_89", "sm_100"):
+        other = hgemm_ops.explain(M=m, N=n, K=65536, dtype=torch.float32, layout=layout, arch=arch)
+        reasons = [c.reason for c in other.candidates if c.family == "sm90_dmma"]
+        assert reasons and all("needs sm_90 or" in reason for reason in reasons)
+
+
 def test_what_nobody_has_timed_is_torchs() -> None:
     """simt_gemv was only timed without a batch, and on half a megabyte or more. Other shapes stay with torch."""
     for m, n, k, batch in ((3, 6, 8, 1), (3, 6, 8, 16), (72, 1, 136, 1), (4, 96, 136, 1), (1, 64, 512, 144)):
