@@ -91,9 +91,10 @@ class use_custom_gemm(ContextDecorator):
             float16 or three bfloat16 matrices. The error against float64 is at most that of ``"strict"`` plus one
             rounding. Torch keeps a matmul that splitting is not expected to make faster, unless ``numerics`` asks for
             batch-invariant bits. Where torch's flags allow TF32, split still applies and is more accurate than TF32.
-            ``"strict"`` computes in float32 arithmetic: on torch's kernels, or for few rows or columns on ours. Where
-            torch's flags allow TF32, strict leaves every float32 matmul to torch, unless a kernel is named. None
-            inherits the mode of the outer context, else of ``HGEMM_OPS_FLOAT32``, else strict.
+            ``"strict"`` adds up products of the operands in float32, or in float64, which is more accurate: on torch's
+            kernels, or on ours, for instance for few rows or columns. Where torch's flags allow TF32, strict leaves
+            every float32 matmul to torch, unless a kernel is named. None inherits the mode of the outer context, else
+            of ``HGEMM_OPS_FLOAT32``, else strict.
         tune: whether the first matmul of an untuned shape times kernels on its operands, if any kernel of this package
             can run it. Torch's kernel is timed, and at most seven of ours, those predicted to be the fastest. Timing
             takes at most 20 ms per shape, in addition to loading kernels, waiting for the work already on the stream,
