@@ -29,8 +29,9 @@ struct Config {
   static constexpr int kStage = (BM + BN) * BK, kRing = STAGES * kStage;  // floats of a stage, and of a group's ring
   // After the main loop, shared memory holds the sums of all groups but the first, (GROUPS - 1, BM, BN) doubles in the
   // order of the fragments, then the results of the first group's warps, (kGroupWarps, WM, WN) floats.
+  // In a cluster, the first group's results come in the place of all of this, as doubles.
   static constexpr int kSumsBytes = (GROUPS - 1) * BM * BN * 8, kResultBytes = BM * BN * 4;
-  static constexpr int kSmemBytes = std::max(GROUPS * kRing * 4, kSumsBytes + kResultBytes);
+  static constexpr int kSmemBytes = std::max({GROUPS * kRing * 4, kSumsBytes + kResultBytes, BM * BN * 8});
   static_assert(WM % 32 == 0 && BM % WM == 0 && BN % WN == 0);
   static_assert((kGroupWarps & (kGroupWarps - 1)) == 0, "warps rotate over the parts of the tile");
   static_assert(GROUPS < 16, "barrier 0 is that of the block, the groups have one each");
@@ -81,8 +82,12 @@ HGEMM_HOST_DEVICE constexpr int row_of(int i, int h, int g) {
 
 /// How a launch divides the problem.
 struct Schedule {
-  /// Slices of K. Above one, the workspace holds (slices, batches, m, pitch) doubles.
+  /// Slices of K.
   int slices;
+
+  /// The slices, 2, 4 or 8, are the blocks of a cluster. Otherwise the workspace holds (slices, batches, m, pitch)
+  /// doubles, unless there is one slice.
+  bool in_cluster;
 
   /// The row pitch of these partial sums: n, rounded up to a multiple of four.
   int pitch;

@@ -16,14 +16,18 @@
 //   group 0:  copies, mma, copies, mma, ...   adds the sums of the other groups   epilogue, or partial sums
 //   group g:  copies, mma, copies, mma, ...   leaves its sums in shared memory
 //
-// Slices of K leave float64 partial sums in the workspace, which add_slices() adds up in their order. All orders of
-// additions are fixed by the problem and the device, so the same input gives the same bits.
+// Up to eight slices of K can be the blocks of a cluster. Each block then adds up a part of the rows from the shared
+// memory of all of them. More slices leave float64 partial sums in the workspace, which add_slices() adds up. The order
+// of the slices is kept, and all orders of additions are fixed by the problem and the device, so the same input gives
+// the same bits.
 #pragma once
 
 #include <cstdint>
 
 #include "core/problem.h"
 #include "kernels/sm90_dmma/config.h"
+#include "ptx/cluster.cuh"
+#include "ptx/cluster_f64.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/dependent_launch.cuh"
 #include "ptx/ld_shared.cuh"
@@ -50,10 +54,11 @@ struct Params {
   int64_t a_batch[2], b_batch[2];  // batch strides, outer and inner
   int m, n, k;
   uint32_t tiles_m, tiles_n, slices;
+  bool in_cluster;                // the slices of a tile are the blocks of a cluster
   uint32_t batches, batch_inner;  // matrices of the batch, and the extent of its inner dimension
   bool wide_a, wide_b;            // the operand consists of aligned 16-byte chunks
   int pitch;                      // of the partial sums
-  double* partial;                // (slices, batches, m, pitch); null if there is one slice
+  double* partial;                // (slices, batches, m, pitch), unless the slices are a cluster
   tile::EpilogueParams epilogue;
 };
 
@@ -241,6 +246,11 @@ class Sums {
   double sums_[MI][NJ][4] = {};
 };
 
+/// Whether the epilogue only multiplies by alpha and adds a bias.
+__device__ __forceinline__ bool is_plain(const tile::EpilogueParams& e) {
+  return e.c == nullptr && e.pre_activation == nullptr && e.act == Activation::kNone;
+}
+
 /// Stores a warp's results: rounds the sums to float32, and passes them through shared memory, `scratch`, (WM, WN), so
 /// that the warp stores whole rows. (row0, column0): where the warp's part begins in D.
 template <class Traits>
@@ -257,9 +267,8 @@ __device__ __forceinline__ void emit(const tile::EpilogueParams& e, tile::BatchO
   const int rows = static_cast<int>(min(e.m - row0, static_cast<int64_t>(WM)));
   const int columns = static_cast<int>(min(e.n - column0, static_cast<int64_t>(WN)));
   const float* const bias = e.bias == nullptr ? nullptr : static_cast<const float*>(e.bias) + column0;
-  const bool is_plain = e.c == nullptr && e.pre_activation == nullptr && e.act == Activation::kNone;
   // The explicit fmaf rounds alpha * sum before it adds the bias, as tile::finish() does.
-  if (is_plain && e.wide_d && columns % 4 == 0 && (bias == nullptr || e.wide_bias)) {  // four columns at a time
+  if (is_plain(e) && e.wide_d && columns % 4 == 0 && (bias == nullptr || e.wide_bias)) {  // four columns at a time
     const int column = lane % 8 * 4;
     if (column >= columns) return;
     float4 addend = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);  // adding it changes nothing, a zero's sign included
@@ -275,7 +284,7 @@ __device__ __forceinline__ void emit(const tile::EpilogueParams& e, tile::BatchO
     return;
   }
   if (lane >= columns) return;
-  if (is_plain) {
+  if (is_plain(e)) {
     const float addend = bias == nullptr ? -0.0f : bias[lane];
     float* to = static_cast<float*>(e.d) + offset.d + row0 * e.ldd + column0 + lane;
 #pragma unroll 4
@@ -297,22 +306,77 @@ struct Place {
   int warp_m, warp_n;  // where the warp's part begins in the tile
   int group, thread;   // the thread's number in the group
 
+  /// `block`: blockIdx.x. blockIdx.y is the slice.
   __device__ __forceinline__ Place(const Params& p, uint32_t block, uint32_t thread_) {
-    const uint32_t tiles = p.tiles_m * p.tiles_n, z = block / tiles;
-    const tile::TileCoord tile = tile::grouped_raster(block - z * tiles, p.tiles_m, p.tiles_n);
-    batch = z / p.slices;
-    slice = z - batch * p.slices;
+    const uint32_t tiles = p.tiles_m * p.tiles_n;
+    batch = block / tiles;
+    slice = blockIdx.y;
+    const tile::TileCoord tile = tile::grouped_raster(block - batch * tiles, p.tiles_m, p.tiles_n);
     m0 = tile.m * Traits::BM;
     n0 = tile.n * Traits::BN;
     group = Traits::GROUPS == 1 ? 0 : thread_ / Traits::kGroupThreads;
     thread = Traits::GROUPS == 1 ? thread_ : thread_ % Traits::kGroupThreads;
     // Which part of the tile a warp computes rotates from block to block. Parts at the edges of D have less work, and a
     // warp stays on one of the SM's four tensor cores.
-    const int part = (thread / 32 + block + z) % Traits::kGroupWarps;
+    const int part = (thread / 32 + block + batch) % Traits::kGroupWarps;  // the same in all slices
     warp_m = part % Traits::kWarpsM * Traits::WM;
     warp_n = part / Traits::kWarpsM * WN;
   }
 };
+
+/// Stores this block's share of the rows of a warp's part, if the slices of K are a cluster. All blocks have the sums
+/// of their slices at `results` in shared memory, (WM, WN) doubles. A warp of the same number has the same part in
+/// each.
+template <class Traits>
+__device__ __forceinline__ void emit_share(const Params& p, const Place<Traits>& at, uint32_t results) {
+  constexpr int WM = Traits::WM;
+  const tile::EpilogueParams& e = p.epilogue;
+  const int lane = threadIdx.x % 32, slices = static_cast<int>(p.slices), slice = static_cast<int>(at.slice);
+  const int row0 = at.m0 + at.warp_m, column = at.n0 + at.warp_n + lane;
+  const int first = WM / slices * slice, last = min(first + WM / slices, p.m - row0);
+  if (column >= p.n) return;
+  const tile::BatchOffset offset = tile::batch_offset(e, at.batch);
+  // Adds up rows from `row` on, of two slices at a time, so that their loads are in flight together.
+  const auto add_rows = [&](int row, auto& sums) {
+    constexpr int kRows = sizeof(sums) / sizeof(double);
+#pragma unroll 1
+    for (int other = 0; other < slices; other += 2) {
+      double v[2][kRows];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t from = ptx::cluster_map(results, other + i);
+#pragma unroll
+        for (int j = 0; j < kRows; ++j) v[i][j] = ptx::cluster_load_8(from + 8 * result_at(row + j, lane));
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int j = 0; j < kRows; ++j) sums[j] += v[i][j];
+      }
+    }
+  };
+  if (is_plain(e)) {
+    const float addend = e.bias == nullptr ? -0.0f : static_cast<const float*>(e.bias)[column];
+    float* const to = static_cast<float*>(e.d) + offset.d + row0 * e.ldd + column;
+#pragma unroll 1
+    for (int row = first; row < last; row += 4) {
+      double sums[4] = {};
+      add_rows(row, sums);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (row + j < last) to[(row + j) * e.ldd] = fmaf(1.0f, addend, static_cast<float>(sums[j]) * e.alpha);
+      }
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int row = first; row < last; ++row) {
+    double sums[1] = {};
+    add_rows(row, sums);
+    float v[8] = {static_cast<float>(sums[0])};
+    tile::finish<float>(e, offset, row0 + row, column, {0, 1}, true, v);
+  }
+}
 
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::BLOCKS) kernel(const __grid_constant__ Params p) {
@@ -370,15 +434,34 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::BLOCKS) kernel(const
       for (int i = 0; i < kCount; ++i) others[((to.group - 1) * kCount + i) * kGroupThreads] = sums[i];
     }
     __syncthreads();
-    if (to.group > 0) return;
+    if (to.group == 0) {
 #pragma unroll
-    for (int other = 0; other < GROUPS - 1; ++other) {
+      for (int other = 0; other < GROUPS - 1; ++other) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) sums[i] += others[(other * kCount + i) * kGroupThreads];
+        for (int i = 0; i < kCount; ++i) sums[i] += others[(other * kCount + i) * kGroupThreads];
+      }
+    } else if (!p.in_cluster) {
+      return;
     }
   }
 
   const int row0 = to.m0 + to.warp_m, column0 = to.n0 + to.warp_n;
+  if (p.in_cluster) {
+    if constexpr (GROUPS > 1) __syncthreads();  // the sums of the other groups have been read
+    double* const results = reinterpret_cast<double*>(smem) + to.thread / 32 * (Traits::WM * WN);  // (WM, WN)
+    if (to.group == 0) {
+      sums.for_fours([&](int row, int column, const double (&four)[4]) {
+        double2* const four_at = reinterpret_cast<double2*>(results + result_at(row, column));
+        four_at[0] = make_double2(four[0], four[1]);
+        four_at[1] = make_double2(four[2], four[3]);
+      });
+    }
+    ptx::cluster_sync();
+    if (to.group == 0) emit_share<Traits>(p, to, ptx::smem_addr(results));
+    __syncwarp();
+    ptx::cluster_sync();  // before a block ends, the others have read its results
+    return;
+  }
   if (p.slices > 1) {
     double* const partial = p.partial + (static_cast<int64_t>(to.slice) * p.batches + to.batch) * p.m * p.pitch;
     sums.for_fours([&](int row, int column, const double (&four)[4]) {

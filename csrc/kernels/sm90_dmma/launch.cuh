@@ -29,9 +29,10 @@ cudaError_t launch_traits(const Params& params, cudaStream_t stream) {
   static std::atomic<uint64_t> smem_allowed{0};
   auto* const k = kernel<Traits>;
   if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
-  const int64_t blocks = int64_t{params.tiles_m} * params.tiles_n * params.slices * params.batches;
-  return enqueue_clusters(k, static_cast<unsigned>(blocks), Traits::kThreads, Traits::kSmemBytes, 1, true, stream,
-                          params);
+  const int64_t tiles = int64_t{params.tiles_m} * params.tiles_n * params.batches;
+  const dim3 grid(static_cast<unsigned>(tiles), params.slices);
+  return enqueue_clusters(k, grid, Traits::kThreads, Traits::kSmemBytes, params.in_cluster ? params.slices : 1, true,
+                          stream, params);
 }
 
 /// Enqueues add_slices().
@@ -68,6 +69,7 @@ Status launch(const Problem& p, const Schedule& s, void* workspace, Stream strea
   params.tiles_m = static_cast<uint32_t>((p.m + Config::BM - 1) / Config::BM);
   params.tiles_n = static_cast<uint32_t>((p.n + Config::BN - 1) / Config::BN);
   params.slices = static_cast<uint32_t>(s.slices);
+  params.in_cluster = s.in_cluster;
   params.batches = static_cast<uint32_t>(p.batches());
   params.batch_inner = static_cast<uint32_t>(p.batch[1]);
   params.wide_a = alignment_a(p) == 16;
@@ -85,7 +87,7 @@ Status launch(const Problem& p, const Schedule& s, void* workspace, Stream strea
     e = p.b_major() == K ? launch_traits<Traits<Config, MN, K> >(params, stream)
                          : launch_traits<Traits<Config, MN, MN> >(params, stream);
   }
-  return e != cudaSuccess || s.slices == 1 ? e : launch_add_slices(params, stream);
+  return e != cudaSuccess || s.slices == 1 || s.in_cluster ? e : launch_add_slices(params, stream);
 }
 
 #endif

@@ -36,6 +36,7 @@ struct Costs {
   double alone_share;   // the rate of an SM with one of several blocks that fit, as a share of the rate with all
   double step_us;       // least time of a step of a group, which latencies take where an SM has few warps
   double split_us;      // the launch that adds up slices
+  double cluster_us;    // the same in a cluster
   double partial_gbs;   // GB/s at which all SMs write, and then read, partial sums
   double stream_share;  // share of the DRAM bandwidth
   double feed_share;    // share of the L2 bandwidth
@@ -49,6 +50,7 @@ constexpr Costs kCosts = {.clock_ghz = 1.7,
                           .alone_share = 0.6,
                           .step_us = 0.25,
                           .split_us = 2.0,
+                          .cluster_us = 1.5,
                           .partial_gbs = 3000,
                           .stream_share = 0.8,
                           .feed_share = 0.8,
@@ -58,7 +60,7 @@ constexpr Costs kCosts = {.clock_ghz = 1.7,
 // Few rows: at most kFewRows rows or columns, which simt_gemv and simt_skinny were made for. Short K: at most kShortK,
 // where stores take most of the time.
 constexpr int64_t kFewRows = 32, kShortK = 64;
-constexpr double kFewRowsDoubt = 1.4, kShortDoubt = 1.4, kBatchDoubt = 1.2;
+constexpr double kVectorDoubt = 2.0, kFewRowsDoubt = 1.6, kShortDoubt = 1.4, kBatchDoubt = 1.2;
 
 constexpr int kLeastSteps = 4;  // of a group in a slice
 constexpr int kMostSlices = 1024, kMostWaves = 2;
@@ -84,6 +86,7 @@ int64_t tile_count(const Problem& p, const Line& line) {
 
 /// The factor by which a kernel may take longer than plan() says.
 double doubt_of(const Problem& p) {
+  if (std::min(p.m, p.n) == 1) return kVectorDoubt;
   if (p.batches() > 1) return kBatchDoubt;
   if (p.k <= kShortK) return kShortDoubt;
   return std::min(p.m, p.n) <= kFewRows ? kFewRowsDoubt : 1.0;
@@ -110,15 +113,15 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const double stream = dram_gbs(facts) * 1e3 * c.stream_share;
   const int64_t slots = static_cast<int64_t>(sms) * line.blocks;
 
-  Plan best{{1, pitch_of(p)}, std::numeric_limits<double>::infinity()};
-  const auto consider = [&](int64_t wanted) {
-    if (wanted < 1 || wanted > kMostSlices) return;
-    if (wanted > 1 && steps < wanted * line.groups * kLeastSteps) return;
-    if (wanted > 1 && bytes * static_cast<double>(wanted) > static_cast<double>(p.most_workspace)) return;
-    if (wanted > 1 && tiles * wanted > kMostWaves * slots) return;
+  Plan best{{1, false, pitch_of(p)}, std::numeric_limits<double>::infinity()};
+  const auto consider = [&](int64_t wanted, bool in_cluster) {
+    const double written = in_cluster || wanted == 1 ? 0.0 : bytes * static_cast<double>(wanted);
+    if (wanted < 1 || wanted > kMostSlices || written > static_cast<double>(p.most_workspace)) return;
+    if (wanted > 1 && (steps < wanted * line.groups * kLeastSteps || tiles * wanted > kMostWaves * slots)) return;
     const double in_slice = static_cast<double>(ceil_div(steps, wanted));
     const int64_t blocks = tiles * wanted, full = blocks / slots, rest = blocks % slots;
-    const double resident = static_cast<double>(ceil_div(rest, static_cast<int64_t>(sms)));
+    const double resident = static_cast<double>(ceil_div(
+        rest, in_cluster ? clusters_at_once(facts, static_cast<int>(wanted)) * wanted : static_cast<int64_t>(sms)));
     const double filled =
         line.blocks == 1 ? 1.0 : c.alone_share + (1 - c.alone_share) * (resident - 1) / (line.blocks - 1);
     const double whole = std::max(line.blocks * mean / rate, line.blocks * fetched / feed);
@@ -127,13 +130,20 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
     double us =
         static_cast<double>(full) * (in_slice * whole + c.wave_us) + (rest > 0 ? in_slice * last : 0.0) + c.last_us;
     us = c.fixed_us + std::max(us, dram_bytes(p) / stream);
-    if (wanted > 1) us += c.split_us + 2 * bytes * static_cast<double>(wanted) / (c.partial_gbs * 1e3);
-    if (us < best.us) best = {{static_cast<int>(wanted), pitch_of(p)}, us};
+    if (in_cluster) {
+      us += c.cluster_us;
+    } else if (wanted > 1) {
+      us += c.split_us + 2 * written / (c.partial_gbs * 1e3);
+    }
+    if (us < best.us) best = {{static_cast<int>(wanted), in_cluster, pitch_of(p)}, us};
   };
-  for (int64_t slices = 1; slices <= 8; ++slices) consider(slices);
-  for (int64_t waves = 1; waves <= 2 * line.blocks; ++waves) {
+  for (int64_t slices = 1; slices <= 8; ++slices) consider(slices, false);
+  for (int64_t waves = 1; waves <= kMostWaves * line.blocks; ++waves) {
     const int64_t slices = static_cast<int64_t>(sms) * waves / tiles;
-    if (slices > 8) consider(slices);
+    if (slices > 8) consider(slices, false);
+  }
+  for (const int64_t slices : {2, 4, 8}) {
+    if (slices <= static_cast<int64_t>(sms)) consider(slices, true);
   }
   return best;
 }
@@ -163,8 +173,8 @@ template <class C>
 struct Functions {
   static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine<C>, why); }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
-    const int slices = plan(p, facts, kLine<C>).schedule.slices;
-    return slices == 1 ? 0 : static_cast<size_t>(slices * slice_bytes(p));
+    const Schedule s = plan(p, facts, kLine<C>).schedule;
+    return s.slices == 1 || s.in_cluster ? 0 : static_cast<size_t>(s.slices * slice_bytes(p));
   }
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
     return plan(p, facts, kLine<C>).us * doubt_of(p);
