@@ -76,7 +76,8 @@ std::string comparison_reason(const Problem& p, const Decision& d) {
   const char* basis = d.source == Source::kTable ? "measured" : "predicted";
   std::string reason = d.variant == kTorch
                            ? format("none of our kernels is %s to beat torch's %.1f us by more than %.3g %%", basis,
-                                    d.torch_us, 100 * (d.margin - 1))
+                                    d.torch_us, 100 * (d.margin - 1)) +
+                                 (d.remark == Remark::kUnasked ? " without float32=\"split\"" : "")
                            : format("%s %.1f us against torch's %.1f us", basis, d.us, d.torch_us);
   if (p.numerics != NumericsMode::kFast) reason += ", the fastest batch-invariant kernel";
   if (d.neighbours > 0) {

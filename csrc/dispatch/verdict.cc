@@ -62,7 +62,7 @@ Decision verdict_on(const Question& question, const Contenders& contenders, cons
     decision.neighbours = static_cast<int16_t>(std::min<int>(estimates.known.neighbours, INT16_MAX));
   }
   decision.measured_dtype = other_dtype(question.problem, estimates);
-  if (contenders.count == 0 && is_unasked(question.problem, question.facts)) decision.remark = Remark::kUnasked;
+  if (decision.variant == kTorch && is_unasked(question.problem, question.facts)) decision.remark = Remark::kUnasked;
   if (contenders.count > 0 && !comparable && !invariant) decision.remark = Remark::kUnmeasuredChip;
   return decision;
 }

@@ -288,7 +288,7 @@ def test_variants_describe_every_kernel() -> None:
             assert v.name.startswith("skinny" if v.family == "sm90_skinny" else v.family)
             assert min(v.tile) > 0
         planes = ("float32 as three bfloat16 planes", "float32 as two float16 planes")
-        accumulations = ("float32 accumulation", "float16 accumulation", "int32 accumulation")
+        accumulations = tuple(f"{kind} accumulation" for kind in ("float16", "float32", "float64", "int32"))
         assert v.numerics in (*accumulations, *planes)
     mma = [v for v in variants if v.family == "sm80_mma"]
     assert len({v.tile for v in mma}) >= 3

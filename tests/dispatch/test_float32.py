@@ -106,10 +106,10 @@ def test_small_and_short_products_are_not_split(sizes: tuple[int, int, int]) -> 
 
 
 def test_the_reason_for_torch_names_the_way_out() -> None:
-    for arch in ("sm_90", "sm_80"):
+    for arch, source in (("sm_90", "model"), ("sm_80", "fallback")):  # sm90_dmma takes any strict float32
         strict = explain(*LARGE, arch=arch)
-        assert (strict.chosen, strict.source) == ("torch", "fallback")
-        assert strict.reason.endswith(f'on {arch} without float32="split"')
+        assert (strict.chosen, strict.source) == ("torch", source)
+        assert strict.reason.endswith(' without float32="split"')
     assert "without float32" not in explain(*LARGE, dtype=torch.float64).reason
 
 
@@ -273,7 +273,7 @@ def test_torch_computes_what_has_no_short_side_in_strict_float32(
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
-@pytest.mark.parametrize(("m", "n"), [(64, 64), (80, 70), (100, 50)])
+@pytest.mark.parametrize(("m", "n"), [(64, 64), (80, 70), (48, 64)])
 def test_few_long_sums_are_served_in_strict_float32(m: int, n: int, layout: str) -> None:
     """On Hopper alone, and not under batch-invariant numerics, since the slices of K depend on M."""
     chosen = explain(m, n, 65536, layout=layout)
