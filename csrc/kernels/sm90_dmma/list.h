@@ -25,8 +25,8 @@ struct Kernel {
 };
 
 constexpr std::tuple kKernels{
-    Kernel<Config<128, 128, 64, 1, 4, 1>>{.share = 0.85},  // 256 threads, 64 KB
-    Kernel<Config<128, 64, 64, 1, 4, 2>>{.share = 0.88},   // 128 threads, 48 KB
+    Kernel<Config<128, 128, 64, 1, 4, 1>>{.share = 0.85},  // 256 threads, 128 KB
+    Kernel<Config<128, 64, 64, 1, 4, 2>>{.share = 0.88},   // 128 threads, 64 KB
     Kernel<Config<64, 64, 32, 1, 5, 3>>{.share = 0.85},    // 128 threads, 40 KB
     Kernel<Config<64, 64, 32, 3, 5, 1>>{.share = 0.85},    // 384 threads, 120 KB
     Kernel<Config<32, 128, 32, 1, 5, 3>>{.share = 0.8},    // 128 threads, 50 KB
