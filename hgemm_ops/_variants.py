@@ -72,6 +72,8 @@ _SIZES = (
 )
 # Of int8, a square and a few rows, which are more than torch._int_mm refuses.
 _INT8_SIZES = ((4096, 4096, 4096), (32, 4096, 4096))
+# And a batch whose matrices share B, as (batch, M, N, K).
+_SHARED_SIZES = (16, 24, 256, 256)
 
 
 def _layouts() -> list[set[str]]:
@@ -92,6 +94,10 @@ def _layouts() -> list[set[str]]:
             for c in _native.explain(query)[1][:-1]:
                 if c.eligible:
                     taken[c.variant].add(layout)
+    for facts, layout in itertools.product(map(_native.preset_facts, _native.chips()), ("NN", "NT")):
+        for c in _native.explain(shared_query(*_SHARED_SIZES, torch.float16, layout, facts))[1][:-1]:
+            if c.eligible:
+                taken[c.variant].add(layout)
     return taken
 
 
@@ -104,6 +110,15 @@ def matmul_query(
     first = 1 if batch == 1 and dtype == torch.int8 else 0  # torch._int_mm takes no batch
     a = _native.view((batch, m, k)[first:], (m * k, *strides_a)[first:], dtype, alignment)
     b = _native.view((batch, k, n)[first:], (k * n, *strides_b)[first:], dtype, alignment)
+    return _native.query(a, b, facts)
+
+
+def shared_query(
+    batch: int, m: int, n: int, k: int, dtype: torch.dtype, layout: str, facts: _native.Facts
+) -> _native.Query:
+    """Returns the query for ``x.transpose(0, 1) @ b``, where x (m, batch, k) is contiguous, and b or its transpose."""
+    a = _native.view((batch, m, k), (k, batch * k, 1), dtype, 16)
+    b = _native.view((k, n), (n, 1) if layout[1] == "N" else (1, k), dtype, 16)
     return _native.query(a, b, facts)
 
 

@@ -45,7 +45,8 @@ _Tensors = TypeVar("_Tensors")
 # Only float32 results come near this bound. In float16 and bfloat16 results the rounding of the store is most of the
 # error.
 ACCUMULATION = 4.0
-#: M, N and K of small problems. Every kernel can run at least one of them, or x @ x.T, which ``unserved`` checks.
+#: M, N and K of small problems. Every kernel can run at least one of them, or x @ x.T, or a batch whose matrices share
+#: B, which ``unserved`` checks.
 SHAPES = [
     (64, 64, 2048),
     (257, 130, 96),
@@ -142,10 +143,12 @@ def serves(variant: hgemm_ops.VariantInfo, a: Tensor, b: Tensor) -> bool:
 
 
 def unserved(arch: str | None = None) -> list[str]:
-    """The names of the kernels that run on this GPU, or on ``arch``, and can run none of ``SHAPES`` nor ``x @ x.T``."""
+    """The names of the kernels that run on this GPU, or on ``arch``, and can run none of ``SHAPES``, nor ``x @ x.T``,
+    nor a batch of rows of ``x`` by one matrix."""
     x = torch.empty(64, 72, dtype=torch.float16, device="cpu" if arch else DEVICE)
     symmetric = hgemm_ops.explain(x, x.T, arch=arch).candidates
-    names = {v.name for v in production()} - {c.name for c in symmetric if c.eligible}
+    merged = hgemm_ops.explain(x.view(8, 8, 72).transpose(0, 1), x.T, arch=arch).candidates
+    names = {v.name for v in production()} - {c.name for c in (*symmetric, *merged) if c.eligible}
     for m, n, k in SHAPES:
         for layout, dtype in product(("NN", "NT"), (torch.float16, torch.float32)):
             candidates = hgemm_ops.explain(

@@ -82,6 +82,17 @@ BATCHES = [
     (67, 65, 1, 33, "TN"),
     *((301, size, size, size, "NT") for size in range(2, 7)),
 ]
+# Batch, M, N, K and the order of A, for kernels that compute rows of several matrices in a tile. P: a permuted view; S:
+# some rows of larger matrices; D: the same with a second batch dimension.
+SHARED = [
+    (16, 24, 40, 72, "P"),
+    (5, 31, 136, 520, "P"),
+    (9, 17, 264, 72, "S"),
+    (6, 70, 40, 136, "S"),
+    (3, 25, 48, 72, "D"),
+    (9, 17, 37, 72, "P"),  # with a D that is not aligned
+    (9, 17, 37, 72, "S"),
+]
 # Grouped matmuls: the rows, or the k, of each group, and the two other sizes.
 GROUPS = [([5, 0, 70, 1, 130], 40, 72), ([0, 3], 264, 136), ([64, 200], 520, 200)]
 # M, N and K of int8 matmuls: less than a tile, several tiles with a ragged end, and several k-tiles for every slice.
@@ -224,6 +235,34 @@ def run_batch(variant: VariantInfo, dtype: torch.dtype, batch: int, m: int, n: i
     return launches
 
 
+def run_shared(variant: VariantInfo) -> int:
+    """Batches whose second operand is broadcast, with every kind of epilogue."""
+    launches = 0
+    for (batch, m, n, k, order), b_order, dtype in itertools.product(SHARED, "NT", (torch.float16, torch.bfloat16)):
+        if order == "P":
+            a = random(m, batch, k, dtype=dtype).transpose(0, 1)
+        else:
+            a = random(*((2, batch + 1) if order == "D" else (batch,)), m + 3, k, dtype=dtype)
+        device_a = a.cuda()[..., :batch, :m, :]
+        a, b = a[..., :batch, :m, :], operand(k, n, b_order == "T", dtype)
+        device_b, exact, bias = b.cuda(), widened(a) @ widened(b), random(n, dtype=dtype)
+        if not serves(variant, device_a, device_b):
+            continue
+        name = f"{variant.name} {dtype} {order}{b_order} {batch} of {m}x{n}x{k}"
+        check(name, torch.ops.hgemm.matmul(device_a, device_b, variant=variant.id), exact)
+        out = torch.ops.hgemm.matmul(device_a, device_b, out_dtype=torch.float32, variant=variant.id)
+        check(f"{name} float32", out.to(dtype), exact)
+        out = torch.ops.hgemm.linear(device_a, device_b.t(), bias.cuda(), 1, variant=variant.id)
+        check(f"{name} relu", out, F.relu(exact + bias.double()))
+        launches += 3
+        if order != "D":
+            c, wide_b = random(batch, m, n, dtype=dtype), device_b.expand(batch, k, n)
+            out = torch.ops.hgemm.baddbmm(c.cuda(), device_a, wide_b, beta=0.5, alpha=2.0, variant=variant.id)
+            check(f"{name} baddbmm", out, 0.5 * widened(c) + 2.0 * exact)
+            launches += 1
+    return launches
+
+
 def run_complex(variant: VariantInfo) -> int:
     """Views of complex matrices, a sum with an addend, and values that two float16 planes do not hold."""
     launches = 0
@@ -356,6 +395,7 @@ def launched(variant: VariantInfo) -> int:
     if variant.family == "int8":
         return run_int8(variant)
     launches = run(variant) + run_batched(variant) + (run_sliced(variant) if torch.float16 in variant.dtypes else 0)
+    launches += run_shared(variant) if variant.name.endswith("_merged") else 0
     return launches + (run_complex(variant) if "split" in variant.family else 0)
 
 

@@ -14,6 +14,9 @@ struct FamilyAnswers {
   void (*prepare)(const Problem& problem, const DeviceFacts& facts, void* common);
   bool (*eligible)(const void* common, int index);
   double (*predict_us)(const void* common, int index);
+
+  /// Whether an output tile of the variant has rows of several matrices of the batch, which share B.
+  bool (*merges)(int index);
 };
 
 extern const FamilyAnswers kSm90WgmmaAnswers;

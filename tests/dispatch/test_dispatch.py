@@ -269,6 +269,11 @@ def test_forced_kernel_is_taken_or_refused_with_every_reason(v: hgemm_ops.Varian
         forced = hgemm_ops.explain(x, x.T, arch=v.min_arch, variant=v.name)
         assert (forced.chosen, forced.source) == (v.name, "forced")
         taken += 1
+    if v.name.endswith("_merged"):
+        x, w = torch.empty(24, 16, 256, dtype=torch.float16), torch.empty(256, 256, dtype=torch.float16)
+        forced = hgemm_ops.explain(x.transpose(0, 1), w, arch=v.min_arch, variant=v.name)
+        assert (forced.chosen, forced.source) == (v.name, "forced")
+        taken += 1
     assert taken > 0, f"{v.name} serves none of these ({refused} refused)"
 
 

@@ -44,6 +44,7 @@ struct Config {
   static constexpr bool kStreamK = false, kCutsSlices = false, kEdged = false, kGrouped = false, kGroupsK = false;
   static constexpr bool kGated = false;
   static constexpr bool kSymmetric = false, kCarries = false, kSwapped = kSwapped_, kIsInt8 = false;
+  static constexpr bool kMerged = false;
   static constexpr int kEdge = 128;  // columns of a residue tile (Edged)
   static constexpr int kWarpgroupThreads = 128;
   static constexpr int kConsumerThreads = 2 * kWarpgroupThreads;
@@ -135,6 +136,16 @@ struct Symmetric : Base {
   static constexpr bool kSymmetric = true, kCopies = false, kStoresAny = false;
   static_assert(Base::CK == 1 && !Base::kSwapped && Base::kTakesMnMajorB);
   static_assert(Base::kStagingBuffers == 2, "one for the tile, one for its mirror image");
+};
+
+/// A Config whose kernel computes a batch whose matrices share B, of K-major A: the rows of all matrices are the rows
+/// of one A (merged_rows.h), and the epilogue finds the place of each row in D and C. Example: 64 matrices of 27 rows
+/// are 1,728 rows, which take 14 tiles of 128 rows instead of 64. Warps store D, since its rows need not be at one
+/// stride.
+template <class Base>
+struct Merged : Base {
+  static constexpr bool kMerged = true, kDefers = false;
+  static_assert(Base::kPingpong && !Base::kSwapped && Base::CN == 1 && Base::CK == 1 && Base::BN % 64 == 0);
 };
 
 /// A Config whose kernel adds its accumulators to sums in float32 registers and starts again from zero: for float32

@@ -36,6 +36,8 @@ namespace hgemm::sm90_wgmma {
 /// itself. float32 results are stored from registers. Warps work independently, except in SwapAB kernels: there a line
 /// of D begins in one warp and ends in another, so the four warps share an epilogue tile.
 ///
+/// In Merged kernels the rows of D are not at one stride, so warps copy them out even where they are aligned.
+///
 /// A cooperative kernel has no other tile whose main loop could hide the epilogue, but it has registers to spare. So
 /// the epilogue only rounds the results at once, and the subtiles go to memory one by one between the first k-tiles of
 /// the next tile (deferred stores).
@@ -78,8 +80,7 @@ class Epilogue {
 #pragma unroll
       for (int i = 0; i < Traits::WM; i += 64) {
         const int row = row0 + i + lane_;
-        if (row < p_.m && bytes > 0)
-          ptx::bulk_prefetch(matrix_of_c<T>(work) + row * p_.epilogue.c_row + work.n0, bytes);
+        if (row < p_.m && bytes > 0) ptx::bulk_prefetch(matrix_of_c<T>(work) + row_in_c(row, work) + work.n0, bytes);
       }
     }
   }
@@ -430,6 +431,15 @@ class Epilogue {
     const tile::EpilogueParams& e = p_.epilogue;
     return static_cast<const C*>(e.c) + work.outer * e.c_batch[0] + work.inner * e.c_batch[1];
   }
+  /// The distance of a row in that matrix. Merged: of the last row instead, where a row does not exist.
+  __device__ __forceinline__ int64_t row_in_c(int row, const Work& work) const {
+    if constexpr (Traits::kMerged) {
+      const MergedRows& merged = merged_rows();
+      const MergedRows::Place at = place_of(row, work);
+      return min(at.fast, merged.fast - 1) * merged.c_fast + min(at.slow, merged.slow - 1) * merged.c_slow;
+    }
+    return row * p_.epilogue.c_row;
+  }
   /// kLoadsAhead: loads this lane's elements of C in a subtile, if C can be read in pairs: four pairs of one row, then
   /// of the row eight further.
   __device__ __forceinline__ void load_c(uint32_t (&c)[8], int half, int row0, const Work& work) const {
@@ -439,7 +449,7 @@ class Epilogue {
       for (int i = 0; i < 8; ++i) {
         const int row = min(Halves::row_of(half, row0, work) + lane_ / 4 + i / 4 * 8, p_.m - 1);
         const int col = min(lane_col(half, work) + i % 4 * 8, p_.n - 2);
-        c[i] = *reinterpret_cast<const uint32_t*>(matrix_of_c<T>(work) + row * p_.epilogue.c_row + col);
+        c[i] = *reinterpret_cast<const uint32_t*>(matrix_of_c<T>(work) + row_in_c(row, work) + col);
       }
     }
   }
@@ -470,7 +480,7 @@ class Epilogue {
       Pair<C> pairs[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        pairs[j] = load_pair(c + row * e.c_row, e.c_col, lane_col(half, work) + 8 * j);
+        pairs[j] = load_pair(c + row_in_c(row, work), e.c_col, lane_col(half, work) + 8 * j);
       }
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -508,6 +518,11 @@ class Epilogue {
       }
     }
     if constexpr (kCopies) return copy_piece(half - 1, row0, work);
+    if constexpr (Traits::kMerged) {
+      __syncwarp();
+      store_merged_rows(row, col, work);
+      return next_buffer();
+    }
     ptx::fence_proxy_async();
     __syncwarp();
     if (lane_ == 0) {
@@ -526,7 +541,7 @@ class Epilogue {
   __device__ __forceinline__ void copy_piece(int half, int row0, const Work& work) {
     const int row = Halves::row_of(half, row0, work), col = Halves::piece_col(half, work);
     __syncwarp();
-    copy_out<2>(static_cast<T*>(p_.epilogue.d) + offset_of(row, col, work), half, row, col);
+    copy_out<2>(static_cast<T*>(p_.epilogue.d) + offset_of(row, col, work), half, row, col, work);
     next_buffer();
   }
   /// SwapAB: an epilogue tile is 64 rows of D, and a warp has 32 bytes of each row. The warpgroup's four warps stage it
@@ -605,6 +620,21 @@ class Epilogue {
           *static_cast<const uint4*>(__cvta_shared_to_generic(at));
     }
   }
+  /// Merged: stores a staged epilogue tile whose first element is (row, col), where rows of D are aligned and have
+  /// whole chunks of 16 bytes. Eight lanes store a line.
+  __device__ __forceinline__ void store_merged_rows(int row, int col, const Work& work) const {
+    constexpr int kChunks = kLine / 16, kRows = 32 / kChunks;
+    const int lane = static_cast<int>(ptx::opaque(static_cast<uint32_t>(lane_)));  // else registers spill
+    const int first = lane / kChunks, chunk = lane % kChunks;
+    if (col + chunk * 8 >= p_.n) return;
+    T* const d = static_cast<T*>(p_.epilogue.d) + offset_of(row, col + chunk * 8, work);
+#pragma unroll 2
+    for (int i = 0; i < 16; i += kRows) {
+      const int r = i + first;
+      const uint4 x = *static_cast<const uint4*>(__cvta_shared_to_generic(chunk_at(chunk / 4, r, chunk % 4)));
+      if (has_row(row + r, work)) *reinterpret_cast<uint4*>(d + row_in_d(row, r, work)) = x;
+    }
+  }
   __device__ __forceinline__ void next_buffer() { sent_ = reuses_ ? (sent_ + 1) % Traits::kStagingBuffers : sent_ + 1; }
   __device__ __forceinline__ uint32_t buffer() const { return staging_ + sent_ * Traits::kStagingBytes; }
   /// The address of a 16-byte chunk of a subtile in the buffer's 16 swizzled lines.
@@ -626,7 +656,7 @@ class Epilogue {
     const int row = Halves::row_of(half, row0, work), col = Halves::col_of(half, work);
     const int64_t at = offset_of(row, col, work);
     if (p_.epilogue.out_f32) {
-      write_f32(static_cast<float*>(matrix) + at, v, row, col);
+      write_f32(static_cast<float*>(matrix) + at, v, row, col, work);
     } else {
       if (p_.store_tma) {  // TMA may still be reading earlier subtiles
         if (lane_ == 0) ptx::tma_store_wait_read<0>();
@@ -635,22 +665,41 @@ class Epilogue {
       pack(packed_[0], v);
       stage(packed_[0], half);
       __syncwarp();
-      copy_out<1>(static_cast<T*>(matrix) + at, half, row, col);
+      copy_out<1>(static_cast<T*>(matrix) + at, half, row, col, work);
       __syncwarp();
     }
   }
+  /// Where the elements of D begin that row_in_d() counts from: at (row, col). Merged: at column `col` of the matrices.
   __device__ __forceinline__ int64_t offset_of(int row, int col, const Work& work) const {
     const tile::EpilogueParams& e = p_.epilogue;
+    if constexpr (Traits::kMerged) return work.outer * e.d_batch[0] + col;
     return work.outer * e.d_batch[0] + work.inner * e.d_batch[1] + row * e.ldd + col;
   }
-  __device__ __forceinline__ void write_f32(float* dst, const float (&v)[16], int row, int col) {
-    const tile::EpilogueParams& e = p_.epilogue;
+  /// The distance from there to the row `r` rows behind `row`.
+  __device__ __forceinline__ int64_t row_in_d(int row, int r, const Work& work) const {
+    if constexpr (Traits::kMerged) {
+      const MergedRows::Place at = place_of(row + r, work);
+      return at.fast * merged_rows().d_fast + at.slow * merged_rows().d_slow;
+    }
+    return r * p_.epilogue.ldd;
+  }
+  __device__ __forceinline__ bool has_row(int row, const Work& work) const {
+    if constexpr (Traits::kMerged) return merged_rows().has(row, place_of(row, work));
+    return row < p_.m;
+  }
+  __device__ __forceinline__ const MergedRows& merged_rows() const {
+    return static_cast<const MergedParams&>(p_).merged;
+  }
+  __device__ __forceinline__ MergedRows::Place place_of(int row, const Work& work) const {
+    return merged_rows().place_of(row, static_cast<const MergedWork&>(work).first);
+  }
+  __device__ __forceinline__ void write_f32(float* dst, const float (&v)[16], int row, int col, const Work& work) {
     const int left = p_.n - col - lane_ % 4 * 2;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int r = lane_ / 4 + 8 * h;
-      if (row + r >= p_.m) continue;
-      float* out = dst + r * e.ldd + lane_ % 4 * 2;
+      if (!has_row(row + r, work)) continue;
+      float* out = dst + row_in_d(row, r, work) + lane_ % 4 * 2;
       const bool aligned = reinterpret_cast<uint64_t>(out) % 8 == 0;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -666,10 +715,18 @@ class Epilogue {
   }
   /// Copies HALVES staged subtiles, from `first` on, to rows of D that may start at any address.
   template <int HALVES>
-  __device__ __forceinline__ void copy_out(T* dst, int first, int row, int col) {
+  __device__ __forceinline__ void copy_out(T* dst, int first, int row, int col, const Work& work) {
     constexpr int kBatch = Traits::WM / 64 * Traits::BN / 2 > 160 ? 1 : 2;
-    copy_staged_rows<HALVES, kBatch>(dst, p_.epilogue.ldd, p_.m - row, p_.n - col, lane_,
-                                     [=](int r, int chunk) { return chunk_at(first, r, chunk); });
+    const auto chunk_of = [=](int r, int chunk) { return chunk_at(first, r, chunk); };
+    if constexpr (Traits::kMerged) {
+      copy_staged_rows<T, HALVES, kBatch>([&](int r) { return dst + row_in_d(row, r, work); },
+                                          [&](int r) { return has_row(row + r, work); }, 16, p_.n - col, lane_,
+                                          chunk_of);
+    } else {
+      const int64_t ldd = p_.epilogue.ldd;
+      copy_staged_rows<T, HALVES, kBatch>([=](int r) { return dst + r * ldd; }, [](int) { return true; }, p_.m - row,
+                                          p_.n - col, lane_, chunk_of);
+    }
   }
 
   const Params& p_;

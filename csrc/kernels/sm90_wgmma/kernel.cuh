@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     tiles.start(bytes + Traits::STAGES * Traits::kStageBytes);
   } else if (threadIdx.x == kProducerThread) {
     tiles.start();
-    const Work work = tiles.work(0);
+    const WorkOf<Traits> work = tiles.work(0);
     Operands<Traits>::each(p, work, work.k_first,
                            [](auto operand, int, const auto&... at) { operand.prefetch(at...); });
   }
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     ptx::release_registers<24>();
     if (warp == kConsumerWarps && lane == 0) {  // not ptx::elect_one(): slower here (NOTES.md)
       for (uint32_t turn = 0; tiles.has(turn); ++turn) {
-        Work work = tiles.work(turn);
+        WorkOf<Traits> work = tiles.work(turn);
         for (int kt = work.k_first; kt < work.k_last; ++kt, ring.advance()) {
           if constexpr (Traits::kCutsSlices) {
             if (kt == partials_at(p.k_tiles, work.k_first)) {
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     }
   } else {
     ptx::claim_registers<240>();
-    if (threadIdx.x == 0 && p.store_tma) ptx::tma_prefetch(&p.d);
+    if (!Traits::kMerged && threadIdx.x == 0 && p.store_tma) ptx::tma_prefetch(&p.d);
     if (!is_launch<Traits>(p, Launch::kSecond) || tiles.has(0) || blockIdx.x == 0) ptx::grid_dependency_wait();
     const Turns<Traits> turns(tiles, warp / 4);
     const int row_in_tile = turns.row_in_tile();
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     for (; (Turns<Traits>::kRehearses && turn == kRehearsal) || tiles.has(turn); ++turn) {
       const bool rehearses = Turns<Traits>::kRehearses && turn == kRehearsal;
       if (!turns.begin(p, turn, ring, rehearses)) continue;
-      Work work = tiles.work(rehearses ? 0 : turn);
+      WorkOf<Traits> work = tiles.work(rehearses ? 0 : turn);
       if (rehearses) turns.rehearse(work);
       if (Traits::kEdged && work.is_edge) break;
       if constexpr (!Traits::kIsInt8) epilogue.prefetch_c(work.m0 + row_in_tile + warp % 4 * 16, work);

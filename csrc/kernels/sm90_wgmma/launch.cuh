@@ -11,6 +11,7 @@
 #include "core/launch.cuh"
 #include "kernels/sm90_wgmma/config.h"
 #include "kernels/sm90_wgmma/edges.h"
+#include "kernels/sm90_wgmma/merged_rows.h"
 #include "kernels/sm90_wgmma/stream_k.h"
 
 #ifndef HGEMM_NO_SM90A
@@ -62,12 +63,35 @@ Status gated_map(const Problem& p, const Matrix& w, int64_t rows, int64_t ld, in
   return tensor_map(view, map);
 }
 
+/// The tensor map of A in a Merged kernel: all rows as those of one matrix if they are flat, or else boxes of rows of
+/// several matrices.
+inline Status merged_map(const Problem& p, const MergedRows& merged, CUtensorMap* map) {
+  TmaView view{};
+  view.data = p.a.data;
+  view.dtype = p.dtype;
+  view.cols = p.k;
+  view.rows = merged.is_flat ? merged.rows : merged.fast;
+  view.ld = merged.a_pitch;
+  view.batch[0] = p.a.batch_stride[0] == 0 ? 1 : p.batch[0];
+  view.batch[1] = merged.is_flat ? 1 : merged.slow;
+  view.batch_stride[0] = p.a.batch_stride[0];
+  view.batch_stride[1] = p.a.batch_stride[1];
+  view.box_rows = merged.is_flat ? merged.loaded_rows : merged.box_fast;
+  view.box_batch[1] = merged.is_flat ? 1 : merged.box_slow;
+  return tensor_map(view, map);
+}
+
 template <class Traits>
 Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits>& params, cudaStream_t stream) {
   const bool ka = Traits::kMajorA == Major::kK, kb = Traits::kMajorB == Major::kK;
-  if (const Status e = tile::operand_map(p, p.a, ka ? p.m : p.k, ka ? p.k : p.m, p.lda(), SmemA<Traits>::kBoxRows,
-                                         &params.a, params.a_batch)) {
-    return e;
+  if constexpr (Traits::kMerged) {
+    params.a_batch[0] = p.a.batch_stride[0] == 0 ? 0 : ~0;
+    if (const Status e = merged_map(p, params.merged, &params.a)) return e;
+  } else {
+    if (const Status e = tile::operand_map(p, p.a, ka ? p.m : p.k, ka ? p.k : p.m, p.lda(), SmemA<Traits>::kBoxRows,
+                                           &params.a, params.a_batch)) {
+      return e;
+    }
   }
   const int64_t cols_b = p.b_tile == 0 ? p.n : p.ldb();
   constexpr int kBoxRowsB = box_rows_of_b<Traits>();
@@ -160,6 +184,14 @@ ParamsOf<Config> params_of(const Problem& p, const DeviceFacts& facts, const Sto
     params.triangle = tile::triangle_of(p.n, Config::BM * Config::CM, Config::BN * Config::CN, kPanel);
     params.units = params.triangle.per_batch.divisor() * static_cast<uint32_t>(p.batches());
   }
+  if constexpr (Config::kMerged) {
+    params.merged = merged_rows_of(p, Config::BM);
+    params.m = params.merged.rows;
+    const uint32_t rows = units(params.merged.tiles, Config::CM);
+    params.units = rows * units_n * static_cast<uint32_t>(p.batch[0]);
+    params.raster = tile::raster_of(rows, units_n, kPanel);
+    params.batch_inner = FastDivisor(1);
+  }
   return params;
 }
 
@@ -172,6 +204,14 @@ Status launch_symmetric(const Problem& p, const DeviceFacts& facts, cudaStream_t
   if (const Status e = tile::operand_map(p, p.d, p.m, p.n, p.d.row_stride, 64, &params.mirror, moves)) return e;
   return p.a_major() == Major::kK ? launch_traits<Traits<Config, T, Major::kK, Major::kK> >(p, facts, params, stream)
                                   : launch_traits<Traits<Config, T, Major::kMN, Major::kMN> >(p, facts, params, stream);
+}
+
+/// Launches D = A B of a batch whose matrices share B (Merged).
+template <class Config, class T>
+Status launch_merged(const Problem& p, const DeviceFacts& facts, cudaStream_t stream) {
+  MergedParams params = params_of<Config>(p, facts, stores_of(p), nullptr);
+  return p.b_major() == Major::kK ? launch_traits<Traits<Config, T, Major::kK, Major::kK> >(p, facts, params, stream)
+                                  : launch_traits<Traits<Config, T, Major::kK, Major::kMN> >(p, facts, params, stream);
 }
 
 /// Launches D = A B.
@@ -210,6 +250,8 @@ Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Strea
   const auto stream = static_cast<cudaStream_t>(stream_);
   if constexpr (Config::kSymmetric) {
     return launch_symmetric<Config, T>(p, facts, stream);
+  } else if constexpr (Config::kMerged) {
+    return launch_merged<Config, T>(p, facts, stream);
   } else if constexpr (Config::kSwapped) {
     return launch_swapped<Config, T>(p, facts, workspace, stream);
   } else {

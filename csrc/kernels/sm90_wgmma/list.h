@@ -54,6 +54,9 @@
 //
 // Symmetric kernels compute x @ x.T and x.T @ x, and nothing else.
 //
+// Merged kernels compute batches whose matrices share B, of K-major A, where that takes fewer tiles than one matrix
+// after the other. Each line is a kernel above whose tiles suit another number of rows of the whole batch.
+//
 // Carried kernels add up accumulators in float32, for numerics="batch_invariant": float32 results have a smaller error,
 // and 16-bit results of many rows the same slices of K as those of few. With StreamK they have no other use than those
 // slices, which they hand out evenly where tiles do not fill whole waves. Clusters lead where rows of A and B do not
@@ -113,6 +116,10 @@ constexpr std::tuple kKernels{
     Kernel<Carried<Config<Consumers::kPingpong, 64, 128, 8, 1, 1, 1>>>{.rate = 0.68},
     Kernel<StreamK<Carried<Config<Consumers::kCooperative, 128, 128, 6, 1, 1, 1>>>>{.rate = 0.78},
     Kernel<StreamK<Carried<Config<Consumers::kCooperative, 128, 128, 6, 2, 1, 1>>>>{.rate = 0.78},
+    Kernel<Merged<Config<Consumers::kPingpong, 128, 192, 5, 2, 1, 1>>>{.rate = 0.83},
+    Kernel<Merged<Config<Consumers::kPingpong, 128, 128, 6, 2, 1, 1>>>{.rate = 0.82},
+    Kernel<Merged<Config<Consumers::kPingpong, 128, 128, 6, 1, 1, 1>>>{.rate = 0.79},
+    Kernel<Merged<Config<Consumers::kPingpong, 64, 128, 8, 2, 1, 1>>>{.rate = 0.71},
 };
 
 }  // namespace hgemm::sm90_wgmma

@@ -28,7 +28,7 @@ __device__ __forceinline__ void load_step(const ParamsOf<Traits>& p, const Share
                                           bool is_first) {
   const uint32_t bar = smem.full(ring.stage), at = smem.stage(ring.stage);
   ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
-  ptx::mbarrier_arrive_expect_tx(bar, Operands<Traits>::loaded_bytes(work));
+  ptx::mbarrier_arrive_expect_tx(bar, Operands<Traits>::loaded_bytes(p, work));
   if (is_first) ptx::grid_dependency_wait();
   Operands<Traits>::each(
       p, work, kt, [&](auto operand, int offset, const auto&... from) { operand.load(at + offset, bar, from...); });

@@ -38,7 +38,11 @@ constexpr bool loads_boxes = Traits::kGrouped && Traits::kSwapped;
 /// the arguments of WgmmaOperand::load behind `bar`...) for each operand.
 template <class Traits, bool = Traits::kEdged, bool = loads_boxes<Traits>>
 struct Operands {
-  static __device__ __forceinline__ int loaded_bytes(const Work&) {
+  static __device__ __forceinline__ int loaded_bytes(const Params& p, const Work&) {
+    if constexpr (Traits::kMerged) {
+      const int rows = static_cast<const MergedParams&>(p).merged.loaded_rows;
+      return rows * SmemA<Traits>::kLine + SmemB<Traits>::kLoadedBytes;
+    }
     return SmemA<Traits>::kLoadedBytes + SmemB<Traits>::kLoadedBytes;
   }
   template <class Visit>
@@ -60,6 +64,11 @@ struct Operands {
     if constexpr (Traits::kGated && Traits::kSwapped) {
       return visit(SmemA<Traits>(), 0, p.a, 0, kt * Traits::BK, 0, gate_unit(p, work, work.m0), 0,
                    sharers_of_a<Traits>(rank));
+    }
+    if constexpr (Traits::kMerged) {  // rows of the stage that no box fills only reach rows of D that are not stored
+      const MergedRows::Place first = static_cast<const MergedWork&>(work).first;
+      return visit(SmemA<Traits>(), 0, p.a, work.m0 + first.fast, kt * Traits::BK, first.slow,
+                   work.outer & p.a_batch[0], 0, sharers_of_a<Traits>(rank));
     }
     visit(SmemA<Traits>(), 0, p.a, work.m0, work.k_begin + kt * Traits::BK, work.inner & p.a_batch[1],
           work.outer & p.a_batch[0], rank / Traits::CM % Traits::CN, sharers_of_a<Traits>(rank));
@@ -85,9 +94,9 @@ struct Operands {
 template <class Traits>
 struct Operands<Traits, true, false> : Operands<Traits, false, false> {
   using Whole = Operands<Traits, false, false>;
-  static __device__ __forceinline__ int loaded_bytes(const Work& work) {
+  static __device__ __forceinline__ int loaded_bytes(const Params& p, const Work& work) {
     if (work.is_edge) return 2 * SmemA<Traits>::kLoadedBytes + SmemEdge<Traits>::kLoadedBytes;
-    return Whole::loaded_bytes(work);
+    return Whole::loaded_bytes(p, work);
   }
   template <class Visit>
   static __device__ __forceinline__ void each(const EdgedParams& p, const Work& work, int kt, const Visit& visit) {
@@ -113,7 +122,7 @@ struct Operands<Traits, false, true> : Operands<Traits, false, false> {
   static __device__ __forceinline__ int boxes(const Work& work) {
     return min(work.row_end - work.n0 + Traits::kBoxRows - 1, Traits::BN) / Traits::kBoxRows;
   }
-  static __device__ __forceinline__ int loaded_bytes(const Work& work) {
+  static __device__ __forceinline__ int loaded_bytes(const Params&, const Work& work) {
     return SmemA<Traits>::kLoadedBytes + boxes(work) * Box::kLoadedBytes;
   }
   template <class Visit>

@@ -22,10 +22,13 @@
 // An Edged kernel covers the last columns of C by residue tiles, which the clusters compute that have no other tile in
 // the last wave.
 //
+// A Merged kernel computes work tiles of rows of several matrices (merged_rows.h).
+//
 // A grouped kernel computes work tiles of one group each. With groups of k, each work tile has k-tiles of its own.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "core/grouped.h"
 #include "kernels/sm90_wgmma/config.h"
@@ -52,6 +55,14 @@ struct Work {
   int k_tail = 0;        // GroupedK: how many k of the last k-tile are the group's
   int row_end = 0;       // Grouped: the row behind the last one of the group. Rows from here on are not stored
 };
+
+/// Merged: `first` is where m0 counts rows from. Unless they are flat, m0 is 0 and `first` is the place of the tile's
+/// first row.
+struct MergedWork : Work {
+  MergedRows::Place first = {0, 0};
+};
+template <class Traits>
+using WorkOf = std::conditional_t<Traits::kMerged, MergedWork, Work>;
 
 /// The block's rank in its cluster. It is read wherever it is needed, because it is not worth a register.
 template <class Traits>
@@ -84,12 +95,13 @@ __device__ __forceinline__ Work work_at(const Params& p, uint32_t id) {
   return work_at<Traits>(p, p.raster, id);
 }
 
-enum class Order { kWhole, kStreamK, kEdged, kTriangle, kGrouped, kGroupsK };
+enum class Order { kWhole, kStreamK, kEdged, kTriangle, kMerged, kGrouped, kGroupsK };
 
 /// The work of a cluster, iteration by iteration. Here: every cluster computes whole work tiles.
 template <class Traits, Order = Traits::kStreamK     ? Order::kStreamK
                                 : Traits::kEdged     ? Order::kEdged
                                 : Traits::kSymmetric ? Order::kTriangle
+                                : Traits::kMerged    ? Order::kMerged
                                 : Traits::kGrouped   ? Order::kGrouped
                                 : Traits::kGroupsK   ? Order::kGroupsK
                                                      : Order::kWhole>
@@ -149,6 +161,30 @@ class TileScheduler<Traits, Order::kTriangle> {
     return (blockIdx.x + turn * gridDim.x) / Traits::kCluster;
   }
   const SymmetricParams& p_;
+};
+
+/// Merged: the tiles of the raster's rows, which hold rows of several matrices.
+template <class Traits>
+class TileScheduler<Traits, Order::kMerged> {
+ public:
+  __device__ __forceinline__ TileScheduler(const MergedParams& p, uint32_t) : p_(p) {}
+  static __device__ __forceinline__ void start() {}
+  __device__ __forceinline__ bool has(uint32_t turn) const { return unit(turn) < p_.units; }
+  static __device__ __forceinline__ uint32_t partials() { return 0; }
+  __device__ __forceinline__ MergedWork work(uint32_t turn) const {
+    MergedWork work{work_at<Traits>(p_, unit(turn))};
+    if (!p_.merged.is_flat) {
+      work.first = p_.merged.first_of(static_cast<uint32_t>(work.m0) / Traits::BM);
+      work.m0 = 0;
+    }
+    return work;
+  }
+
+ private:
+  static __device__ __forceinline__ uint32_t unit(uint32_t turn) {
+    return (blockIdx.x + turn * gridDim.x) / Traits::kCluster;
+  }
+  const MergedParams& p_;
 };
 
 /// Stream-K: a cluster's share of the split work tiles, then whole work tiles. The head of this file says why the

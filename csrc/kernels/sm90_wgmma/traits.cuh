@@ -10,6 +10,7 @@
 #include "core/problem.h"
 #include "kernels/sm90_wgmma/config.h"
 #include "kernels/sm90_wgmma/edges.h"
+#include "kernels/sm90_wgmma/merged_rows.h"
 #include "kernels/sm90_wgmma/stream_k.h"
 #include "tile/epilogue.cuh"
 #include "tile/raster.h"
@@ -68,6 +69,11 @@ struct SymmetricParams : Params {
   tile::Triangle triangle;
 };
 
+/// The parameters of a Merged kernel. `m` is MergedRows::rows, and `raster` covers the rows of tiles.
+struct MergedParams : Params {
+  MergedRows merged;
+};
+
 /// The parameters of a grouped kernel. `raster` and `units` are not used: only the device knows the groups.
 struct GroupedParams : Params {
   const int32_t* ends;  // (groups): the row behind the last one of each group
@@ -101,10 +107,12 @@ using ParamsOf = std::conditional_t<
     Traits::kStreamK, StreamKParams,  // kCutsSlices as well
     std::conditional_t<
         Traits::kEdged, EdgedParams,
-        std::conditional_t<Traits::kSymmetric, SymmetricParams,
-                           std::conditional_t<Traits::kCarries, CarriedParams,
-                                              std::conditional_t<Traits::kGrouped, GroupedParams,
-                                                                 std::conditional_t<Traits::kGroupsK, GroupedKParams,
-                                                                                    Params> > > > > >;
+        std::conditional_t<
+            Traits::kSymmetric, SymmetricParams,
+            std::conditional_t<Traits::kCarries, CarriedParams,
+                               std::conditional_t<Traits::kGrouped, GroupedParams,
+                                                  std::conditional_t<Traits::kGroupsK, GroupedKParams,
+                                                                     std::conditional_t<Traits::kMerged, MergedParams,
+                                                                                        Params> > > > > > >;
 
 }  // namespace hgemm::sm90_wgmma

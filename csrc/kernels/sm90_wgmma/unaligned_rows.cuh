@@ -24,15 +24,15 @@ __device__ __forceinline__ void store_end(T* to, const uint4& x, int count, bool
   if (count & 1) *reinterpret_cast<uint16_t*>(to + at1) = static_cast<uint16_t>(one);
 }
 
-/// Copies at most 16 staged rows of HALVES * 32 columns to memory. `dst` is the address of the first row's first
-/// element, `ldd` the row pitch. Stores are 16-byte chunks at addresses that are multiples of 16 bytes, each shifted
-/// out of two staged chunks; then come the elements before and behind these chunks. One warp, alone on its scheduler,
-/// runs this function. So loads are issued kBatch at a time, as many as registers allow, and stores are predicated, not
-/// branched around. `chunk_at(row, chunk)`: the address of a staged 16-byte chunk, in lines of 128 bytes whose swizzle
-/// repeats every eight rows.
-template <int HALVES, int kBatch, class T, class ChunkAt>
-__device__ __forceinline__ void copy_staged_rows(T* dst, int64_t ldd, int rows_left, int cols_left, int lane_id,
-                                                 const ChunkAt& chunk_at) {
+/// Copies at most 16 staged rows of HALVES * 32 columns to memory: of the first `rows_left` those that exist(r).
+/// `row_at(r)` is the address of a row's first element. Stores are 16-byte chunks at addresses that are multiples of 16
+/// bytes, each shifted out of two staged chunks; then come the elements before and behind these chunks. One warp, alone
+/// on its scheduler, runs this function. So loads are issued kBatch at a time, as many as registers allow, and stores
+/// are predicated, not branched around. `chunk_at(row, chunk)`: the address of a staged 16-byte chunk, in lines of 128
+/// bytes whose swizzle repeats every eight rows.
+template <class T, int HALVES, int kBatch, class RowAt, class Exists, class ChunkAt>
+__device__ __forceinline__ void copy_staged_rows(const RowAt& row_at, const Exists& exists, int rows_left,
+                                                 int cols_left, int lane_id, const ChunkAt& chunk_at) {
   constexpr int kLine = 128;
   constexpr int kChunks = 4 * HALVES, kRows = 32 / kChunks;  // chunks of a row; rows at a time
   constexpr int kUnroll = kBatch == 1 ? 1 : 16;
@@ -56,26 +56,27 @@ __device__ __forceinline__ void copy_staged_rows(T* dst, int64_t ldd, int rows_l
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       const int r = i + j * kRows + r0;
-      T* line = dst + r * ldd;
+      T* line = row_at(r);
       const int grid = before_grid(line), at = grid + 8 * c;
       const uint4 x = tile::shifted(low[j], high[j], grid);
-      if (r < rows && at + 8 <= left) *reinterpret_cast<uint4*>(line + at) = x;
+      if (r < rows && exists(r) && at + 8 <= left) *reinterpret_cast<uint4*>(line + at) = x;
     }
   }
   const int of_end = lane(), r = of_end % 16;
-  T* const line = dst + r * ldd;
+  T* const line = row_at(r);
   if (left < 8) {
     const auto element = [&](int i) {
       return *static_cast<const T*>(__cvta_shared_to_generic(chunk_at(r, 0) + 2 * i));
     };
     for (int i = lane_id / 16; i < left; i += 2) {
-      if (r < rows) line[i] = element(i);
+      if (r < rows && exists(r)) line[i] = element(i);
     }
     return;
   }
   const int grid = before_grid(line);
   const bool is_head = of_end < 16;
-  const int at = is_head ? 0 : grid + ((left - grid) & ~7), count = r < rows ? (is_head ? grid : left - at) : 0;
+  const int at = is_head ? 0 : grid + ((left - grid) & ~7),
+            count = r < rows && exists(r) ? (is_head ? grid : left - at) : 0;
   const int chunk = min(at / 8, kChunks - 1);
   store_end(line + at, tile::shifted(load_16(chunk_at(r, chunk)), load_16(chunk_at(r, next_to(chunk))), at % 8), count,
             is_head);

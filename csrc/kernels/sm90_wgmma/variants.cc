@@ -13,6 +13,7 @@
 #include "kernels/sm90_wgmma/config.h"
 #include "kernels/sm90_wgmma/edges.h"
 #include "kernels/sm90_wgmma/list.h"
+#include "kernels/sm90_wgmma/merged_rows.h"
 #include "kernels/sm90_wgmma/stream_k.h"
 #include "kernels/variants.h"
 #include "tile/pad.h"
@@ -33,6 +34,7 @@ struct Line {
   bool cuts_slices;      // stream-K that cuts tiles between slices of K
   int edge;              // Edged: columns of a residue tile; else 0
   double mirrored;       // Symmetric: the factor of list.h; else 0
+  bool merged;
 };
 
 /// How a kernel reads its operands. Each form of a kernel is a variant of its own.
@@ -68,7 +70,8 @@ constexpr double kLeaveSlicesUs = 1.0, kAddSlicesUs = 0.5;  // the same where ti
 constexpr double kFewTilesRate = 1.1, kLeaveFewTilesUs = 6.0, kFeedShare = 0.65, kSectorShare = 0.6, kChunkShare = 0.45;
 // Symmetric, x.T @ x: tiles of an MN-major B are loaded in whole boxes of 64 columns.
 constexpr double kRoundedFactor = 1.12;
-constexpr double kEdgedUs = 3.0;  // Edged: rows of tiles begin inside of sectors; most of it at the end
+constexpr double kEdgedUs = 3.0;       // Edged: rows of tiles begin inside of sectors; most of it at the end
+constexpr double kMergedStores = 1.5;  // Merged: the epilogue's factor, because warps store D. An estimate, not fitted
 
 /// A problem on a device, with what the answers of all kernels about it have in common.
 struct Asked {
@@ -80,7 +83,10 @@ struct Asked {
         is_tma_a(sm90_wgmma::is_tma_a(p)),
         is_tma_b(sm90_wgmma::is_tma_b(p)),
         has_whole_lines(p.lda() % 64 == 0 && p.ldb() % 64 == 0),
-        memory_us(dram_bytes(p) / (dram_gbs(facts) * 1e3 * kReadShare)) {}
+        memory_us(dram_bytes(p) / (dram_gbs(facts) * 1e3 * kReadShare)) {
+    if (!sm90_wgmma::shares_b(p)) return;
+    for (int i = 0; i < 2; ++i) merged_tiles[i] = sm90_wgmma::merged_tiles(p, 64 * (i + 1));
+  }
 
   const Problem& p;
   const DeviceFacts& facts;
@@ -88,6 +94,7 @@ struct Asked {
   sm90_wgmma::Stores stores;
   bool is_tma_a, is_tma_b, has_whole_lines;
   double memory_us;
+  int64_t merged_tiles[2] = {};  // rows of tiles of 64 and of 128 rows, for each index of the outer batch dimension
 };
 
 /// The extents of D as the kernel computes it: exchanged if it computes the transpose.
@@ -102,12 +109,19 @@ struct Extents {
 bool computes_triangle(const Problem& p, const Line& line) {
   return line.mirrored > 0 && p.b_is_a_transposed;
 }
-/// The number of work tiles of C. A work tile is the output tiles of one cluster.
+/// The number of work tiles of C. A work tile is the output tiles of one cluster. Of a Merged kernel: if it computed
+/// the matrices of the batch one after the other.
 int64_t cluster_tiles_of(const Problem& p, const Line& line, Form form = Form::kDirect) {
   const Extents d(p, form);
   const int64_t tile_m = int64_t{line.tile.bm} * line.cm, tile_n = int64_t{line.tile.bn} * line.cn;
   if (computes_triangle(p, line)) return tile::tiles_of_triangle(d.n, tile_m, tile_n) * p.batches();
   return ceil_div(d.m, tile_m) * ceil_div(d.n, tile_n) * p.batches();
+}
+/// Merged: the number of work tiles of C.
+int64_t merged_tiles_of(const Asked& asked, const Line& line) {
+  const Problem& p = asked.p;
+  const int64_t rows = ceil_div(asked.merged_tiles[line.tile.bm / 64 - 1], line.cm);
+  return rows * ceil_div(p.n, int64_t{line.tile.bn} * line.cn) * p.batch[0];
 }
 /// Stream-K: how the steps of K are distributed over the clusters.
 sm90_wgmma::Split split_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
@@ -173,12 +187,13 @@ double gemm_us(const Asked& asked, const Line& line, Form form) {
   const Problem& p = asked.p;
   const DeviceFacts& facts = asked.facts;
   const Chip& chip = asked.chip;
-  const double epilogue = epilogue_factor(asked, line.tile);  // D has the same layout, swapped or not
+  double epilogue = epilogue_factor(asked, line.tile);  // D has the same layout, swapped or not
+  if (line.merged && asked.stores.by_tma) epilogue *= kMergedStores;
   const bool whole_lines = form == Form::kPad || asked.has_whole_lines;
   const Tile& t = line.tile;
   const double clk_per_us = chip.clock_ghz * 1e3;
   const int blocks = line.cm * line.cn * line.ck;
-  const int64_t tiles = cluster_tiles_of(p, line, form);
+  const int64_t tiles = line.merged ? merged_tiles_of(asked, line) : cluster_tiles_of(p, line, form);
   const int64_t clusters = clusters_at_once(facts, blocks);
   double waves = static_cast<double>(ceil_div(tiles, clusters));
   const double steps = static_cast<double>(ceil_div(ceil_div(p.k, t.bk), line.ck));
@@ -293,6 +308,21 @@ bool can_mirror(const Problem& p, const sm90_wgmma::Stores& stores, Reason* why)
   return true;
 }
 
+/// Returns true if a Merged kernel can run the problem, as far as it differs from other kernels, and computes fewer
+/// tiles than these; otherwise refuses.
+bool can_merge(const Asked& asked, const Line& line, Reason* why) {
+  const Problem& p = asked.p;
+  if (!sm90_wgmma::shares_b(p)) {
+    return refuse(why, "%s", "must be a batch of different A, row-major, with the same B, and of at most 2^30 rows");
+  }
+  const int64_t tiles = merged_tiles_of(asked, line), others = cluster_tiles_of(p, line);
+  if (tiles >= others) {
+    return refuse(why, "%lld tiles of rows of several matrices are no fewer than %lld of one matrix each",
+                  static_cast<long long>(tiles), static_cast<long long>(others));
+  }
+  return true;
+}
+
 bool eligible(const Asked& asked, const Line& line, Form form, Reason* why) {
   const Problem& p = asked.p;
   const DeviceFacts& facts = asked.facts;
@@ -313,6 +343,7 @@ bool eligible(const Asked& asked, const Line& line, Form form, Reason* why) {
   }
   const sm90_wgmma::Stores stores = asked.stores;
   if (line.mirrored > 0 && !can_mirror(p, stores, why)) return false;
+  if (line.merged && !can_merge(asked, line, why)) return false;
   if (!line.stores_any && (p.c.data != nullptr || stores.finish == sm90_wgmma::Finish::kAny)) {
     return refuse(why,
                   "tiles of %d columns do not support C, float32 D, a saved pre-activation, a bias that is unaligned "
@@ -390,6 +421,7 @@ constexpr Line kLine = {
     .cuts_slices = C::kCutsSlices,
     .edge = C::kEdged ? C::kEdge : 0,
     .mirrored = C::kSymmetric ? std::get<sm90_wgmma::Kernel<C>>(sm90_wgmma::kKernels).mirrored : 0,
+    .merged = C::kMerged,
 };
 
 /// The functions of the Variant for one kernel and form.
@@ -465,6 +497,7 @@ constexpr Name kName = name_of("sm90_wgmma_", C::kPingpong ? "pingpong_" : "coop
                                : C::kEdged     ? "_edged"
                                : C::kSymmetric ? "_symmetric"
                                : C::kCarries   ? "_carried"
+                               : C::kMerged    ? "_merged"
                                                : "",
                                suffix_of(kForm));
 
@@ -485,7 +518,7 @@ template <class C>
 constexpr auto variants_of(const sm90_wgmma::Kernel<C>&) {
   if constexpr (C::kSwapped) {
     return std::array{variant<C, Form::kSwapped>()};
-  } else if constexpr (C::kSymmetric) {
+  } else if constexpr (C::kSymmetric || C::kMerged) {
     return std::array{variant<C, Form::kDirect>()};
   } else {
     return std::array{variant<C, Form::kDirect>(), variant<C, Form::kPad>()};
@@ -502,7 +535,7 @@ template <class C>
 constexpr auto answering_of(const sm90_wgmma::Kernel<C>&) {
   if constexpr (C::kSwapped) {
     return std::array{Answering{&kLine<C>, Form::kSwapped}};
-  } else if constexpr (C::kSymmetric) {
+  } else if constexpr (C::kSymmetric || C::kMerged) {
     return std::array{Answering{&kLine<C>, Form::kDirect}};
   } else {
     return std::array{Answering{&kLine<C>, Form::kDirect}, Answering{&kLine<C>, Form::kPad}};
@@ -540,6 +573,7 @@ const FamilyAnswers kSm90WgmmaAnswers = {
           const Answering& of = kAnswering[static_cast<size_t>(index)];
           return predict_us(*static_cast<const Asked*>(common), *of.line, of.form);
         },
+    .merges = [](int index) { return kAnswering[static_cast<size_t>(index)].line->merged; },
 };
 
 }  // namespace hgemm
