@@ -45,6 +45,10 @@ class Answers {
                                           : v.eligible(problem_, facts_, nullptr);
   }
 
+  static bool merges(const Variant& v) {
+    return v.family == Family::kSm90Wgmma && kSm90WgmmaAnswers.merges(index_of(v));
+  }
+
   double predict_us(const Variant& v) const {
     return v.family == Family::kSm90Wgmma ? kSm90WgmmaAnswers.predict_us(common_, index_of(v))
                                           : v.predict_us(problem_, facts_);
@@ -93,6 +97,7 @@ void find_contenders(const Question& question, Contenders* out) {
         .product_us = product_us,
         .epilogue_us = has_epilogue ? std::max(0.0, of_problem.predict_us(v) - product_us) : 0.0,
         .runs_as_timed = runs_as_timed,
+        .merges = Answers::merges(v),
     };
   }
 }

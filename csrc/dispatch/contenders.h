@@ -14,6 +14,7 @@ struct Contender {
   double product_us;   // the matmul alone
   double epilogue_us;  // what the epilogue adds
   bool runs_as_timed;  // The kernel was timed for tables, and splits K into as many slices as it did then.
+  bool merges;         // An output tile of the kernel has rows of several matrices of the batch, which share B.
 };
 
 /// The contenders, in the order of ids. Elements from `count` on stay uninitialised: a decision has this struct on its

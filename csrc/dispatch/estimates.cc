@@ -40,6 +40,11 @@ constexpr double kReadAgainMargin = 3;
 // 712x32000x5120 and 1.00 at 904x256000x3584, and 712x256000x4096 ran at 0.97.
 constexpr double kBadFitMargin = 1.07, kBadFit = 1.06;
 constexpr int64_t kLeastBadRows = 256, kMostBadRows = 1024, kManyColumns = 32000;
+// The margin of kernels that compute rows of several matrices in one tile (Contender::merges) is at least this, and not
+// kUnfittedMargin or kReadAgainMargin. They are predicted as kernels of the product of all rows by the shared B, to
+// which the learned model was fitted, and read B as often as these. An estimate: what it has to allow for is torch's
+// time alone.
+constexpr double kMergedMargin = 1.05;
 
 // Batches of small 16-bit matrices that do not consist of whole chunks of 16 bytes. On an H200 kernels that were
 // predicted to be 1.1 times as fast as torch had 1.00 (37 batches, padded copies) and 0.74 of its speed (17 batches of
@@ -93,6 +98,7 @@ double fit_of(int64_t rows) {
 bool is_learned(const Question& question, const Contender& contender) {
   const Variant& v = variant(contender.id);
   const Family family = v.family;
+  if (contender.merges) return false;  // correct_merged()
   if (v.only_invariant && (family == Family::kSm90Skinny || v.sums == Sums::kFourSlices)) return false;
   if (family == Family::kBatchedMma && is_vector_batch(question.product)) return false;
   if (copies_whole(question.product, contender)) return false;
@@ -195,16 +201,73 @@ double correct_kernels(const Learned& learned, const Question& question, const C
   return best;
 }
 
+/// The product of all rows of the inner batch dimension by their B.
+Problem merged_product(const Problem& product) {
+  Problem merged = product;
+  merged.m *= product.batch[1];
+  merged.batch[0] = 1;
+  merged.batch[1] = product.batch[0];
+  for (Matrix* x : {&merged.a, &merged.b, &merged.d}) {
+    x->batch_stride[1] = x->batch_stride[0];
+    x->batch_stride[0] = 0;
+  }
+  merged.d.row_stride = product.n;
+  merged.rows_are_batch = false;
+  return merged;
+}
+
+/// Corrects the predictions of the kernels that merge rows, as those of kernels of the merged product.
+void correct_merged(const Learned& learned, const Question& question, const Contenders& contenders, double* us) {
+  const Variant* kernels[kRows];
+  double predicted[kRows], corrections[kRows];
+  int of_row[kRows], count = 0;
+  for (int i = 0; i < contenders.count && count < kRows; ++i) {
+    if (!contenders.all[i].merges) continue;
+    kernels[count] = &variant(contenders.all[i].id);
+    predicted[count] = us[i];
+    of_row[count++] = i;
+  }
+  if (count == 0) return;
+  const Problem product = merged_product(question.product);
+  float shape[kShapeFeatures];
+  shape_features(product, question.alignments, shape);
+  Rows rows;
+  kernel_features(kernels, predicted, count, product, question.facts, shape, &rows);
+  factors(learned.kernels, shape, rows, count, corrections);
+  for (int i = 0; i < count; ++i) us[of_row[i]] *= corrections[i];
+}
+
+/// How much faster than torch a kernel has to be by the learned model: one of those that merge rows, and any other.
+struct Margins {
+  double merged, others;
+};
+
+/// Where no other kernel is predicted to be faster than torch by its margin, one that merges rows may be by a smaller
+/// one. The predictions of the others are then taken for too short by as much as the margins differ. Returns the margin
+/// that all have.
+double common_margin(const Contenders& contenders, const Margins& margins, Predictions* predictions) {
+  double best = kInfinity;
+  for (int i = 0; i < contenders.count; ++i) {
+    if (!contenders.all[i].merges && predictions->ours[i] < best) best = predictions->ours[i];
+  }
+  if (best * margins.others < predictions->torch) return margins.others;
+  for (int i = 0; i < contenders.count; ++i) {
+    if (!contenders.all[i].merges) predictions->ours[i] *= std::max(1.0, margins.others / margins.merged);
+  }
+  return margins.merged;
+}
+
 /// Corrects all predictions by the learned model of this chip. Returns how much faster than torch a kernel then has to
 /// be.
-double apply_learned(const Learned& learned, const Question& question, const Contenders& contenders,
-                     Predictions* predictions) {
+Margins apply_learned(const Learned& learned, const Question& question, const Contenders& contenders,
+                      Predictions* predictions) {
   const auto learned_here = [&question](const Contender& c) { return is_learned(question, c); };
-  if (std::none_of(contenders.begin(), contenders.end(), learned_here)) return kAnalyticMargin;
+  if (std::none_of(contenders.begin(), contenders.end(), learned_here)) return {kAnalyticMargin, kAnalyticMargin};
   float features[kDoubtFeatures];
   shape_features(question.product, question.alignments, features);
   const double best = correct_kernels(learned, question, contenders, features, predictions->ours);
-  if (is_tiny_batch(question.product) || !std::isfinite(best)) return kAnalyticMargin;
+  correct_merged(learned, question, contenders, predictions->ours);
+  if (is_tiny_batch(question.product) || !std::isfinite(best)) return {kAnalyticMargin, kAnalyticMargin};
   // What the problem's epilogue reads and writes counts in predictions->torch.
   const bool is_product = question.problem.c.data == nullptr && question.problem.pre_activation == nullptr;
   const double torch_us =
@@ -214,7 +277,8 @@ double apply_learned(const Learned& learned, const Question& question, const Con
   predictions->torch *= correction;
   features[kTorchFeatures] = static_cast<float>(std::log2(torch_us * correction / best));
   const double doubt = std::max(1.0, factor(learned.doubt, features));
-  return std::max(kLearnedMargin * std::pow(doubt, learned.doubted), least_margin(question.problem, question.facts));
+  const double margin = kLearnedMargin * std::pow(doubt, learned.doubted);
+  return {std::max(margin, kMergedMargin), std::max(margin, least_margin(question.problem, question.facts))};
 }
 
 /// The times of one candidate. `product_us`: the matmul alone by the best model that there is; NaN where that model
@@ -245,8 +309,11 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
   // Where the shape is measured, predictions are only needed for kernels whose measured times do not apply, because of
   // a mode or because they compute one triangle.
   const bool all_measured = out->is_measured() && !question.is_batch_invariant() && !question.product.b_is_a_transposed;
-  if (learned_here && (!all_measured || for_explanation)) {
-    out->model_margin = apply_learned(*learned_here, question, contenders, &predictions);
+  const bool corrects = learned_here && (!all_measured || for_explanation);
+  Margins margins{};
+  if (corrects) {
+    margins = apply_learned(*learned_here, question, contenders, &predictions);
+    out->model_margin = margins.others;
     for (int i = 0; i < contenders.count; ++i) predictions.ours[i] *= doubt_of(question, contenders.all[i]);
     if (are_many_whole(question.problem)) {
       out->model_margin = 1.0;
@@ -259,6 +326,11 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
   const bool torch_differs = question.problem.rows_are_batch;
   if (torch_differs) {
     predictions.torch = torch_product_us(as_called(question.problem), question.facts, question.alignments);
+  }
+  // Where torch is no choice, the kernels are compared with each other alone.
+  if (corrects && !question.is_batch_invariant() &&
+      std::any_of(contenders.begin(), contenders.end(), [](const Contender& c) { return c.merges; })) {
+    out->model_margin = common_margin(contenders, margins, &predictions);
   }
 
   const double torch_epilogue = torch_epilogue_us(question.problem, question.facts);

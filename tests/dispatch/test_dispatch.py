@@ -195,12 +195,17 @@ def test_an_epilogue_with_a_c_is_not_taken_for_free(tables: None) -> None:
 
 
 def test_a_shared_matrix_beyond_l2_is_torchs(tables: None) -> None:
-    """The rows of the call become the batch, and each of its matrices would read the weight again."""
-    x = torch.empty(27, 64, 16384, dtype=torch.float16, device="meta").transpose(0, 1)
-    for out_features, in_features, is_torchs in [(8192, 16384, True), (2048, 2048, False)]:
+    """The rows of the call become the batch, and each of its matrices would read the weight again.
+
+    A kernel that computes rows of several matrices in one tile does not, but whole tiles leave it nothing to gain.
+    """
+    cases = [(1024, 512, 8192, 16384, "torch"), (64, 27, 8192, 16384, "merged"), (64, 27, 2048, 2048, "ours")]
+    for batch, rows, out_features, in_features, expected in cases:
+        x = torch.empty(rows, batch, in_features, dtype=torch.float16, device="meta").transpose(0, 1)
         weight = torch.empty(out_features, in_features, dtype=torch.float16, device="meta")
-        found = hgemm_ops.explain(x[..., :in_features], weight.mT.expand(64, -1, -1), arch="sm_90")
-        assert (found.chosen == "torch") == is_torchs
+        chosen = hgemm_ops.explain(x, weight.mT.expand(batch, -1, -1), arch="sm_90").chosen
+        assert (chosen == "torch") == (expected == "torch")
+        assert chosen.endswith("_merged") or expected != "merged"
 
 
 def test_a_fused_activation_counts_for_us() -> None:
