@@ -90,7 +90,8 @@ const Chip& chip_at(int index) {
 
 const Chip& chip_of(int cc) {
   constexpr int kMost = 255;  // no chip of the table is newer
-  constexpr auto kPlaces = [] {
+  // Static, because the compiler would otherwise build the array on the stack in each of a decision's hundred calls.
+  static constexpr auto kPlaces = [] {
     std::array<uint8_t, kMost + 1> places{};
     for (int of = 0; of <= kMost; ++of) {
       for (int i = 0; i < kChipCount; ++i) {
