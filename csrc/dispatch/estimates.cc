@@ -257,17 +257,16 @@ double common_margin(const Contenders& contenders, const Margins& margins, Predi
   return margins.merged;
 }
 
-/// Corrects all predictions by the learned model of this chip. Returns how much faster than torch a kernel then has to
-/// be.
-Margins apply_learned(const Learned& learned, const Question& question, const Contenders& contenders,
-                      Predictions* predictions) {
+/// Corrects all predictions by the learned model of this chip, and writes the features of its forest `doubt`.
+/// Returns false where the analytic margin applies: the model knows none of the contenders, or has no say on torch.
+bool apply_learned(const Learned& learned, const Question& question, const Contenders& contenders,
+                   Predictions* predictions, float* features) {
   const auto learned_here = [&question](const Contender& c) { return is_learned(question, c); };
-  if (std::none_of(contenders.begin(), contenders.end(), learned_here)) return {kAnalyticMargin, kAnalyticMargin};
-  float features[kDoubtFeatures];
+  if (std::none_of(contenders.begin(), contenders.end(), learned_here)) return false;
   shape_features(question.product, question.alignments, features);
   const double best = correct_kernels(learned, question, contenders, features, predictions->ours);
   correct_merged(learned, question, contenders, predictions->ours);
-  if (is_tiny_batch(question.product) || !std::isfinite(best)) return {kAnalyticMargin, kAnalyticMargin};
+  if (is_tiny_batch(question.product) || !std::isfinite(best)) return false;
   // What the problem's epilogue reads and writes counts in predictions->torch.
   const bool is_product = question.problem.c.data == nullptr && question.problem.pre_activation == nullptr;
   const double torch_us =
@@ -276,9 +275,19 @@ Margins apply_learned(const Learned& learned, const Question& question, const Co
   const double correction = factor(learned.torch, features);
   predictions->torch *= correction;
   features[kTorchFeatures] = static_cast<float>(std::log2(torch_us * correction / best));
-  const double doubt = std::max(1.0, factor(learned.doubt, features));
-  const double margin = kLearnedMargin * std::pow(doubt, learned.doubted);
+  return true;
+}
+
+/// The learned model's margins over torch, where its predictions tend to be off by a factor `doubt`.
+Margins learned_margins(const Learned& learned, const Question& question, double doubt) {
+  const double margin = kLearnedMargin * std::pow(std::max(1.0, doubt), learned.doubted);
   return {std::max(margin, kMergedMargin), std::max(margin, least_margin(question.problem, question.facts))};
+}
+
+/// Whether some contender beats torch by more than a margin.
+bool beats_torch(const Contenders& contenders, const Estimates& estimates, double margin) {
+  return std::any_of(estimates.ours, estimates.ours + contenders.count,
+                     [&](const Times& ours) { return ours.used * margin < estimates.torch.used; });
 }
 
 /// The times of one candidate. `product_us`: the matmul alone by the best model that there is; NaN where that model
@@ -309,14 +318,15 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
   // Where the shape is measured, predictions are only needed for kernels whose measured times do not apply, because of
   // a mode or because they compute one triangle.
   const bool all_measured = out->is_measured() && !question.is_batch_invariant() && !question.product.b_is_a_transposed;
-  const bool corrects = learned_here && (!all_measured || for_explanation);
-  Margins margins{};
-  if (corrects) {
-    margins = apply_learned(*learned_here, question, contenders, &predictions);
-    out->model_margin = margins.others;
+  float features[kDoubtFeatures];
+  bool is_doubted = false;
+  if (learned_here && (!all_measured || for_explanation)) {
+    is_doubted = apply_learned(*learned_here, question, contenders, &predictions, features);
+    if (is_doubted) out->model_margin = learned_margins(*learned_here, question, 1.0).others;
     for (int i = 0; i < contenders.count; ++i) predictions.ours[i] *= doubt_of(question, contenders.all[i]);
     if (are_many_whole(question.problem)) {
       out->model_margin = 1.0;
+      is_doubted = false;
       const double matrix_us = kTorchMatrixNs * 1e-3 * 132 / question.facts.sm_count;
       predictions.torch = std::max(predictions.torch, static_cast<double>(question.problem.batches()) * matrix_us);
     }
@@ -328,9 +338,11 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
     predictions.torch = torch_product_us(as_called(question.problem), question.facts, question.alignments);
   }
   // Where torch is no choice, the kernels are compared with each other alone.
-  if (corrects && !question.is_batch_invariant() &&
+  if (is_doubted && !question.is_batch_invariant() &&
       std::any_of(contenders.begin(), contenders.end(), [](const Contender& c) { return c.merges; })) {
+    const Margins margins = learned_margins(*learned_here, question, factor(learned_here->doubt, features));
     out->model_margin = common_margin(contenders, margins, &predictions);
+    is_doubted = false;
   }
 
   const double torch_epilogue = torch_epilogue_us(question.problem, question.facts);
@@ -340,6 +352,13 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
     const Contender& c = contenders.all[i];
     const Knowledge known = c.runs_as_timed ? out->known : Knowledge{};
     out->ours[i] = times_of(predictions.ours[i], c.epilogue_us, known, static_cast<size_t>(c.id));
+  }
+
+  // Doubt only raises the margin. Where no kernel beats torch by the margin without doubt, torch is chosen in any case,
+  // and the trees of the doubt are not evaluated. A batch-invariant kernel needs no margin.
+  const bool needs_margin = is_doubted && !out->is_measured() && !question.is_batch_invariant();
+  if (needs_margin && beats_torch(contenders, *out, out->model_margin)) {
+    out->model_margin = learned_margins(*learned_here, question, factor(learned_here->doubt, features)).others;
   }
 }
 

@@ -184,6 +184,33 @@ void test_estimates_without_a_table_are_predictions() {
   }
 }
 
+/// The doubt of the learned model raises the margin only where a kernel beats torch by the margin without it: elsewhere
+/// torch is chosen in any case.
+void test_doubt_counts_where_it_can_change_the_choice() {
+  const DeviceFacts facts = facts_of(90);
+  int doubted = 0, left_out = 0;
+  for (int64_t m = 100; m < 4000; m += 100) {
+    const Problem p = nt_problem(m, 1024, 1024);
+    const Question question(p, facts);
+    Contenders contenders;
+    find_contenders(question, &contenders);
+    Estimates estimates;
+    estimate(question, contenders, /*for_explanation=*/false, &estimates);
+    double best = INFINITY;
+    for (int i = 0; i < contenders.count; ++i) best = std::fmin(best, estimates.ours[i].used);
+    constexpr double kUndoubted = 1.02;
+    CHECK(estimates.model_margin >= kUndoubted);
+    if (best * kUndoubted < estimates.torch.used) {
+      doubted += estimates.model_margin > kUndoubted;
+    } else {
+      CHECK(estimates.model_margin == kUndoubted);
+      CHECK(select(p, facts, kAuto).variant == kTorch);
+      ++left_out;
+    }
+  }
+  CHECK(doubted > 0 && left_out > 0);
+}
+
 /// Torch takes as long for each of many unaligned small matrices as was measured with the 132 SMs of an H200, and
 /// longer with fewer SMs.
 void test_torchs_least_time_of_many_small_matrices_depends_on_the_sms() {
@@ -667,6 +694,7 @@ int main() {
   test_real_forms();
   test_reasons_against_a_variant();
   test_estimates_without_a_table_are_predictions();
+  test_doubt_counts_where_it_can_change_the_choice();
   test_torchs_least_time_of_many_small_matrices_depends_on_the_sms();
   test_measured_times_come_first();
   test_margins();
