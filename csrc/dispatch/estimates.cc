@@ -143,16 +143,31 @@ struct Predictions {
   double torch;
 };
 
+/// The contenders whose predictions the learned model corrects: their places among all.
+struct Corrected {
+  Corrected(const Question& question, const Contenders& contenders) {
+    for (int i = 0; i < contenders.count; ++i) {
+      if (is_learned(question, contenders.all[i])) place[count++] = i;
+    }
+  }
+
+  const int* begin() const { return place; }
+  const int* end() const { return place + count; }
+
+  int count = 0;
+  int place[kMaxVariants];
+};
+
 /// x @ x.T, of which some kernels compute one triangle. The learned model was fitted to kernels that compute all of D.
 /// So it corrects the time that a kernel would take for an ordinary product, and `shares` takes how much of that time
 /// the kernel is predicted to need. Elsewhere all shares are one.
-void take_shares(const Question& question, const Contenders& contenders, double* us, double* shares) {
+void take_shares(const Question& question, const Contenders& contenders, const Corrected& corrected, double* us,
+                 double* shares) {
   std::fill_n(shares, contenders.count, 1.0);
   if (!question.product.b_is_a_transposed) return;
   Problem ordinary = question.product;
   ordinary.b_is_a_transposed = false;
-  for (int i = 0; i < contenders.count; ++i) {
-    if (!is_learned(question, contenders.all[i])) continue;
+  for (const int i : corrected) {
     const double all = variant(contenders.all[i].id).predict_us(ordinary, question.facts);
     shares[i] = us[i] / all;
     us[i] = all;
@@ -163,13 +178,11 @@ void take_shares(const Question& question, const Contenders& contenders, double*
 /// that is predicted to be too slow to have been measured for the model becomes NaN. `shape`: its features. Returns the
 /// least corrected time of a kernel that computes all of D.
 double correct_kernels(const Learned& learned, const Question& question, const Contenders& contenders,
-                       const float* shape, double* us) {
+                       const Corrected& corrected, const float* shape, double* us) {
   double shares[kMaxVariants];
-  take_shares(question, contenders, us, shares);
+  take_shares(question, contenders, corrected, us, shares);
   double fastest = kInfinity, best = kInfinity;
-  for (int i = 0; i < contenders.count; ++i) {
-    if (is_learned(question, contenders.all[i])) fastest = std::min(fastest, us[i]);
-  }
+  for (const int i : corrected) fastest = std::min(fastest, us[i]);
   const Variant* kernels[kRows];
   double predicted[kRows];
   int of_row[kRows];
@@ -180,14 +193,13 @@ double correct_kernels(const Learned& learned, const Question& question, const C
     kernel_features(kernels, predicted, row, question.product, question.facts, shape, &rows);
     factors(learned.kernels, shape, rows, row, corrections);
     for (int i = 0; i < row; ++i) {
-      const double share = shares[of_row[i]], corrected = predicted[i] * corrections[i];
-      if (share == 1.0) best = std::min(best, corrected);
-      us[of_row[i]] = corrected * share;
+      const double share = shares[of_row[i]], whole_us = predicted[i] * corrections[i];
+      if (share == 1.0) best = std::min(best, whole_us);
+      us[of_row[i]] = whole_us * share;
     }
     row = 0;
   };
-  for (int i = 0; i < contenders.count; ++i) {
-    if (!is_learned(question, contenders.all[i])) continue;
+  for (const int i : corrected) {
     if (us[i] > learned_reach(fastest) * fastest) {
       us[i] = kNaN;
       continue;
@@ -261,10 +273,10 @@ double common_margin(const Contenders& contenders, const Margins& margins, Predi
 /// Returns false where the analytic margin applies: the model knows none of the contenders, or has no say on torch.
 bool apply_learned(const Learned& learned, const Question& question, const Contenders& contenders,
                    Predictions* predictions, float* features) {
-  const auto learned_here = [&question](const Contender& c) { return is_learned(question, c); };
-  if (std::none_of(contenders.begin(), contenders.end(), learned_here)) return false;
+  const Corrected corrected(question, contenders);
+  if (corrected.count == 0) return false;
   shape_features(question.product, question.alignments, features);
-  const double best = correct_kernels(learned, question, contenders, features, predictions->ours);
+  const double best = correct_kernels(learned, question, contenders, corrected, features, predictions->ours);
   correct_merged(learned, question, contenders, predictions->ours);
   if (is_tiny_batch(question.product) || !std::isfinite(best)) return false;
   // What the problem's epilogue reads and writes counts in predictions->torch.

@@ -37,8 +37,9 @@ double margin_of(const Question& question, const Contenders& contenders, const E
   }
   // By the datasheets, float32="split" is ahead of CUDA cores by kUnmeasuredMargin on some chips (A100), and not on
   // others (A10, L40S).
-  const bool splits = std::any_of(contenders.begin(), contenders.end(), splits_float32);
-  return splits && !knows_torch(question, estimates) ? std::max(margin, kUnmeasuredMargin) : margin;
+  const bool splits =
+      !knows_torch(question, estimates) && std::any_of(contenders.begin(), contenders.end(), splits_float32);
+  return splits ? std::max(margin, kUnmeasuredMargin) : margin;
 }
 
 }  // namespace hgemm
