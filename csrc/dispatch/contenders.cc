@@ -1,6 +1,8 @@
 #include "dispatch/contenders.h"
 
 #include <algorithm>
+#include <array>
+#include <vector>
 
 #include "core/answers.h"
 #include "core/format.h"
@@ -13,6 +15,27 @@ namespace {
 
 bool takes(const Variant& v, DType dtype) {
   return (v.dtypes >> static_cast<int>(dtype) & 1u) != 0;
+}
+
+/// The variants that may be chosen for problems of this dtype in these modes, whatever their sizes. Decisions read no
+/// other variants, which are a third of all in float16.
+const std::vector<int>& variants_for(const Problem& p) {
+  constexpr int kDTypes = static_cast<int>(DType::kI32) + 1, kNumerics = 3, kFloat32 = 3;
+  static const auto lists = [] {
+    std::array<std::vector<int>, kDTypes * kNumerics * kFloat32> all;
+    Problem asked;
+    for (size_t i = 0; i < all.size(); ++i) {
+      asked.dtype = static_cast<DType>(i / (kNumerics * kFloat32));
+      asked.numerics = static_cast<NumericsMode>(i / kFloat32 % kNumerics);
+      asked.float32 = static_cast<Float32Mode>(i % kFloat32);
+      for (const int id : automatic_variants()) {
+        if (takes(variant(id), asked.dtype) && may_be_chosen(variant(id), asked)) all[i].push_back(id);
+      }
+    }
+    return all;
+  }();
+  const int modes = static_cast<int>(p.numerics) * kFloat32 + static_cast<int>(p.float32);
+  return lists[static_cast<size_t>(static_cast<int>(p.dtype) * kNumerics * kFloat32 + modes)];
 }
 
 /// The number of blocks in a variant's cluster, which run on different SMs.
@@ -83,12 +106,9 @@ void find_contenders(const Question& question, Contenders* out) {
   const bool is_as_timed = !question.is_batch_invariant() && !product.b_is_a_transposed;
   if (!is_built_for(facts.cc)) return;
   const Answers of_problem(p, facts), of_product(product, facts);
-  for (int id : automatic_variants()) {
+  for (const int id : variants_for(p)) {
     const Variant& v = variant(id);
-    if (!may_be_chosen(v, p) || !fits_device_and_modes(v, p, facts) || !of_problem.eligible(v) ||
-        !fits_workspace(v, p, facts)) {
-      continue;
-    }
+    if (!fits_device_and_modes(v, p, facts) || !of_problem.eligible(v) || !fits_workspace(v, p, facts)) continue;
     const double product_us = of_product.predict_us(v);
     const bool runs_as_timed = is_as_timed || (may_be_chosen(v, timed) && v.eligible(timed, facts, nullptr) &&
                                                v.predict_us(timed, facts) == product_us);

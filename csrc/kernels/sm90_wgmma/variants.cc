@@ -566,7 +566,10 @@ const FamilyAnswers kSm90WgmmaAnswers = {
     .eligible =
         [](const void* common, int index) {
           const Answering& of = kAnswering[static_cast<size_t>(index)];
-          return eligible(*static_cast<const Asked*>(common), *of.line, of.form, nullptr);
+          const auto& asked = *static_cast<const Asked*>(common);
+          // The form alone refuses the variants that read their operands in another way, before their lines are read.
+          if ((of.form == Form::kPad) == (asked.is_tma_a && asked.is_tma_b)) return false;
+          return eligible(asked, *of.line, of.form, nullptr);
         },
     .predict_us =
         [](const void* common, int index) {
