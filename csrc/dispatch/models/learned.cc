@@ -234,7 +234,7 @@ constexpr float kInfinite = 1e30f;  // borders
 }
 
 void index_trees(Vectors vectors, const Forest& forest, const float* features, uint8_t* index) {
-  constexpr decltype(&plain_index_trees) kIndexTrees[] = {plain_index_trees, avx2_index_trees, vbmi_index_trees};
+  static constexpr decltype(&plain_index_trees) kIndexTrees[] = {plain_index_trees, avx2_index_trees, vbmi_index_trees};
   kIndexTrees[static_cast<int>(vectors)](forest, features, index);
 }
 
@@ -586,13 +586,19 @@ double factor(const Forest& forest, const float* features) {
   uint8_t index[kMostTrees];
   index_trees(kVectors, forest, features, index);
   int sum = 0;
+  const size_t leaves = size_t{1} << forest.depth;
   const signed char* leaf = forest.leaf;
   const uint8_t* at = index;
   for (const Forest::Run& run : runs_of(forest)) {
-    int of_run = 0;
-#pragma GCC unroll 8
-    for (int tree = 0; tree < run.trees; ++tree, leaf += size_t{1} << forest.depth) of_run += leaf[*at++];
-    sum += of_run * (1 << run.shift);
+    // Several sums, as each addition to one of them waits for the addition before it.
+    constexpr int kSums = 4;
+    int of_run[kSums] = {}, left = run.trees;
+    for (; left >= kSums; left -= kSums, leaf += kSums * leaves, at += kSums) {
+#pragma GCC unroll 4
+      for (size_t i = 0; i < kSums; ++i) of_run[i] += leaf[i * leaves + at[i]];
+    }
+    for (; left > 0; --left, leaf += leaves) of_run[0] += leaf[*at++];
+    sum += (of_run[0] + of_run[1] + of_run[2] + of_run[3]) * (1 << run.shift);
   }
   return result_of(forest, sum);
 }
