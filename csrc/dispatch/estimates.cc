@@ -40,11 +40,15 @@ constexpr double kReadAgainMargin = 3;
 // 712x32000x5120 and 1.00 at 904x256000x3584, and 712x256000x4096 ran at 0.97.
 constexpr double kBadFitMargin = 1.07, kBadFit = 1.06;
 constexpr int64_t kLeastBadRows = 256, kMostBadRows = 1024, kManyColumns = 32000;
-// The margin of kernels that compute rows of several matrices in one tile (Contender::merges) is at least this, and not
-// kUnfittedMargin or kReadAgainMargin. They are predicted as kernels of the product of all rows by the shared B, to
-// which the learned model was fitted, and read B as often as these. An estimate: what it has to allow for is torch's
-// time alone.
-constexpr double kMergedMargin = 1.05;
+// The margins of kernels that compute rows of several matrices in one tile (Contender::merges) are at least these, and
+// not kUnfittedMargin or kReadAgainMargin. They are predicted as kernels of the product of all rows by the shared B, to
+// which the learned model was fitted, and read B as often as these. What the margins allow for is torch's time. On an
+// H200, with more than kFewMergedRows rows a matrix, torch took 0.66 to 1.01 of its prediction: of 36 such batches 26
+// were slower by these kernels, though predicted to be up to 1.48 times as fast, and none was more than 1.15 times as
+// fast. With fewer rows 19 of 22 were 1.04 to 4.2 times as fast. The others ran at 0.88 (predicted: 1.00), at 0.89
+// (1.37; 32x73x1024x4096) and at 0.99 of torch's speed.
+constexpr double kMergedMargin = 1.15, kManyMergedRowsMargin = 1.4;
+constexpr int64_t kFewMergedRows = 128;
 
 // Batches of small 16-bit matrices that do not consist of whole chunks of 16 bytes. On an H200 kernels that were
 // predicted to be 1.1 times as fast as torch had 1.00 (37 batches, padded copies) and 0.74 of its speed (17 batches of
@@ -293,7 +297,11 @@ bool apply_learned(const Learned& learned, const Question& question, const Conte
 /// The learned model's margins over torch, where its predictions tend to be off by a factor `doubt`.
 Margins learned_margins(const Learned& learned, const Question& question, double doubt) {
   const double margin = kLearnedMargin * std::pow(std::max(1.0, doubt), learned.doubted);
-  return {std::max(margin, kMergedMargin), std::max(margin, least_margin(question.problem, question.facts))};
+  const Problem& p = question.problem;
+  // With exchanged rows torch has few rows a matrix.
+  const bool has_many = p.m > kFewMergedRows && !p.rows_are_batch;
+  return {.merged = std::max(margin, has_many ? kManyMergedRowsMargin : kMergedMargin),
+          .others = std::max(margin, least_margin(p, question.facts))};
 }
 
 /// Whether some contender beats torch by more than a margin.
