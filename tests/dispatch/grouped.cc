@@ -315,8 +315,8 @@ void check_gate() {
 /// Plans a product of 16 groups of 160 rows on average, for which two kernels are launched, unless it has a gate.
 void check_second_kernel() {
   const std::vector<int32_t> ends(16, 2560);
-  const int64_t groups = 16, stride = 1, a_sizes[] = {2560, 1536}, b_sizes[] = {16, 1536, 2048};
-  const int64_t a_strides[] = {1536, 1}, b_strides[] = {1536 * 2048, 1, 1536};
+  const int64_t groups = 16, stride = 1, a_sizes[] = {2560, 2048}, b_sizes[] = {16, 2048, 2048};
+  const int64_t a_strides[] = {2048, 1}, b_strides[] = {2048 * 2048, 1, 2048};
   const hgemm::TensorView offs{
       .data = ends.data(), .ndim = 1, .sizes = &groups, .strides = &stride, .dtype = hgemm::DType::kI32};
   const auto view = [](int32_t ndim, const int64_t* sizes, const int64_t* strides) {

@@ -99,9 +99,9 @@ def test_another_kernel_is_launched_for_few_groups_with_rows(
         (8192, 60, 2816, 2048, "192x128_1x2"),  # Qwen1.5-MoE, up, 2,048 tokens: 137
         (4096, 16, 4096, 14336, "128x256_1x2"),  # Jamba, down, 2,048 tokens: 256, where ragged groups waste half a tile
         (32768, 128, 2880, 2880, "128x192_2x1"),  # gpt-oss-120b, down, 8,192 tokens: 2880 columns are 15 tiles of 192
-        (2560, 16, 2048, 1536, "192x128_1x2"),
-        (2560, 16, 1024, 1536, ""),  # saves less than 10 us
-        (2048, 16, 2048, 1536, ""),  # 128 rows
+        (2560, 16, 2048, 2048, "192x128_1x2"),
+        (2560, 16, 1024, 2048, ""),  # saves less than 10 us
+        (2048, 16, 2048, 2048, ""),  # 128 rows
         (8192, 16, 6144, 10752, ""),  # DBRX, down, 2,048 tokens: 512 rows are whole tiles of 256
     ],
 )

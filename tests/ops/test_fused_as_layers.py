@@ -387,7 +387,7 @@ def test_a_part_of_the_forward_is_recomputed(part: Callable[..., Tensor], reentr
         def forward(self, x: Tensor) -> Tensor:
             return part(self, x, partial(checkpoint, use_reentrant=reentrant))
 
-    pair, x = Pair(Checkpointed), torch.randn(5, 12)
+    pair, x = Pair(lambda: Checkpointed().double()), torch.randn(5, 12, dtype=torch.float64)
     gradients = []
     for model in pair:
         leaf = x.clone().requires_grad_()
