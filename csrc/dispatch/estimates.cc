@@ -7,6 +7,7 @@
 #include "core/ceil_div.h"
 #include "core/cost.h"
 #include "core/whole_batch.h"
+#include "dispatch/margin.h"
 #include "dispatch/models/learned.h"
 #include "dispatch/models/torch_model.h"
 
@@ -253,26 +254,6 @@ void correct_merged(const Learned& learned, const Question& question, const Cont
   for (int i = 0; i < count; ++i) us[of_row[i]] *= corrections[i];
 }
 
-/// How much faster than torch a kernel has to be by the learned model: one of those that merge rows, and any other.
-struct Margins {
-  double merged, others;
-};
-
-/// Where no other kernel is predicted to be faster than torch by its margin, one that merges rows may be by a smaller
-/// one. The predictions of the others are then taken for too short by as much as the margins differ. Returns the margin
-/// that all have.
-double common_margin(const Contenders& contenders, const Margins& margins, Predictions* predictions) {
-  double best = kInfinity;
-  for (int i = 0; i < contenders.count; ++i) {
-    if (!contenders.all[i].merges && predictions->ours[i] < best) best = predictions->ours[i];
-  }
-  if (best * margins.others < predictions->torch) return margins.others;
-  for (int i = 0; i < contenders.count; ++i) {
-    if (!contenders.all[i].merges) predictions->ours[i] *= std::max(1.0, margins.others / margins.merged);
-  }
-  return margins.merged;
-}
-
 /// Corrects all predictions by the learned model of this chip, and writes the features of its forest `doubt`.
 /// Returns false where the analytic margin applies: the model knows none of the contenders, or has no say on torch.
 bool apply_learned(const Learned& learned, const Question& question, const Contenders& contenders,
@@ -294,10 +275,15 @@ bool apply_learned(const Learned& learned, const Question& question, const Conte
   return true;
 }
 
+/// How much faster than torch a kernel has to be by the learned model: one of those that merge rows, and any other.
+struct Margins {
+  double merged, others;
+};
+
 /// The learned model's margins over torch, where its predictions tend to be off by a factor `doubt`.
 Margins learned_margins(const Learned& learned, const Question& question, double doubt) {
-  const double margin = kLearnedMargin * std::pow(std::max(1.0, doubt), learned.doubted);
   const Problem& p = question.problem;
+  const double margin = std::max(kLearnedMargin * std::pow(std::max(1.0, doubt), learned.doubted), epilogue_margin(p));
   // With exchanged rows torch has few rows a matrix.
   const bool has_many = p.m > kFewMergedRows && !p.rows_are_batch;
   return {.merged = std::max(margin, has_many ? kManyMergedRowsMargin : kMergedMargin),
@@ -308,6 +294,22 @@ Margins learned_margins(const Learned& learned, const Question& question, double
 bool beats_torch(const Contenders& contenders, const Estimates& estimates, double margin) {
   return std::any_of(estimates.ours, estimates.ours + contenders.count,
                      [&](const Times& ours) { return ours.used * margin < estimates.torch.used; });
+}
+
+bool any_merges(const Contenders& contenders) {
+  return std::any_of(contenders.begin(), contenders.end(), [](const Contender& c) { return c.merges; });
+}
+
+/// If none of the other kernels is faster than torch by its margin, sets the margin of those that merge rows. The times
+/// of the others are then taken for too short, by as much as their margin is larger.
+void compare_merged(const Contenders& contenders, const Margins& margins, Estimates* out) {
+  for (int i = 0; i < contenders.count; ++i) {
+    if (!contenders.all[i].merges && out->ours[i].used * margins.others < out->torch.used) return;
+  }
+  out->model_margin = margins.merged;
+  for (int i = 0; i < contenders.count; ++i) {
+    if (!contenders.all[i].merges) out->ours[i].used *= std::max(1.0, margins.others / margins.merged);
+  }
 }
 
 /// The times of one candidate. `product_us`: the matmul alone by the best model that there is; NaN where that model
@@ -357,13 +359,6 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
   if (torch_differs) {
     predictions.torch = torch_product_us(as_called(question.problem), question.facts, question.alignments);
   }
-  // Where torch is no choice, the kernels are compared with each other alone.
-  if (is_doubted && !question.is_batch_invariant() &&
-      std::any_of(contenders.begin(), contenders.end(), [](const Contender& c) { return c.merges; })) {
-    const Margins margins = learned_margins(*learned_here, question, factor(learned_here->doubt, features));
-    out->model_margin = common_margin(contenders, margins, &predictions);
-    is_doubted = false;
-  }
 
   const double torch_epilogue = torch_epilogue_us(question.problem, question.facts);
   const Knowledge of_torch = torch_differs ? Knowledge{} : out->known;
@@ -374,12 +369,15 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
     out->ours[i] = times_of(predictions.ours[i], c.epilogue_us, known, static_cast<size_t>(c.id));
   }
 
-  // Doubt only raises the margin. Where no kernel beats torch by the margin without doubt, torch is chosen in any case,
-  // and the trees of the doubt are not evaluated. A batch-invariant kernel needs no margin.
-  const bool needs_margin = is_doubted && !out->is_measured() && !question.is_batch_invariant();
-  if (needs_margin && beats_torch(contenders, *out, out->model_margin)) {
-    out->model_margin = learned_margins(*learned_here, question, factor(learned_here->doubt, features)).others;
-  }
+  // Where torch is no choice, the kernels are compared with each other alone. Doubt only raises the margin. Where no
+  // kernel beats torch by the margin without doubt, torch is chosen in any case, and the trees of the doubt are not
+  // evaluated.
+  if (!is_doubted || out->is_measured() || question.is_batch_invariant()) return;
+  const bool merges = any_merges(contenders);
+  if (!merges && !beats_torch(contenders, *out, out->model_margin)) return;
+  const Margins margins = learned_margins(*learned_here, question, factor(learned_here->doubt, features));
+  out->model_margin = margins.others;
+  if (merges) compare_merged(contenders, margins, out);
 }
 
 }  // namespace hgemm

@@ -22,7 +22,15 @@ bool is_short(const Problem& p) {
   return std::min(p.m, p.n) <= kFewRows && std::max(p.m, p.n) > kFewRows;
 }
 
+bool has_modelled_epilogue(const Problem& p) {
+  return (p.act != Activation::kNone || p.pre_activation || p.c.data) && !is_short(p);
+}
+
 }  // namespace
+
+double epilogue_margin(const Problem& p) {
+  return has_modelled_epilogue(p) ? kFusedModelMargin : 1.0;
+}
 
 bool knows_torch(const Question& question, const Estimates& estimates) {
   return estimates.knows_anything() || is_measured(question.facts.cc);
@@ -30,11 +38,8 @@ bool knows_torch(const Question& question, const Estimates& estimates) {
 
 double margin_of(const Question& question, const Contenders& contenders, const Estimates& estimates) {
   const Problem& p = question.problem;
-  const bool has_modelled_epilogue = p.act != Activation::kNone || p.pre_activation || p.c.data;
-  double margin = estimates.is_measured() ? kMeasuredMargin : estimates.model_margin;
-  if (has_modelled_epilogue && !is_short(p)) {
-    margin = estimates.is_measured() ? kFusedMeasuredMargin : std::max(kFusedModelMargin, estimates.model_margin);
-  }
+  double margin = std::max(estimates.model_margin, epilogue_margin(p));
+  if (estimates.is_measured()) margin = has_modelled_epilogue(p) ? kFusedMeasuredMargin : kMeasuredMargin;
   // By the datasheets, float32="split" is ahead of CUDA cores by kUnmeasuredMargin on some chips (A100), and not on
   // others (A10, L40S).
   const bool splits =

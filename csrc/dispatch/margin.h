@@ -9,6 +9,10 @@ namespace hgemm {
 /// to be slow: in float32 against kernels on tensor cores, and where it computes a group of rows after the other.
 constexpr double kUnmeasuredMargin = 1.25;
 
+/// The least margin of predicted times that the epilogue of a problem asks for: 1 where its time counts for nothing, or
+/// for torch as much as for us.
+double epilogue_margin(const Problem& p);
+
 /// The margin: a kernel is chosen where torch's time divided by its own exceeds this.
 double margin_of(const Question& question, const Contenders& contenders, const Estimates& estimates);
 

@@ -76,6 +76,28 @@ def test_other_batches_are_left_to_other_kernels() -> None:
         assert not c.eligible and "16-byte aligned" in c.reason
 
 
+@pytest.mark.parametrize(("batch", "m", "n", "k"), [(5, 700, 2048, 1024), (8, 700, 4096, 2048)])
+def test_an_activation_still_counts_for_kernels(batch: int, m: int, n: int, k: int) -> None:
+    """Torch computes it in a pass of its own. The lead that a product needs here was measured for merged rows alone."""
+    a, b = torch.empty(batch, m + 1, k, dtype=torch.float16)[:, :m], weight(n, k)
+    assert hgemm_ops.explain(a, b, arch="sm_90").chosen == "torch"
+    chosen = hgemm_ops.explain(a, b, arch="sm_90", activation="silu")
+    assert chosen.chosen != "torch", str(chosen)
+
+
+def test_the_predictions_of_other_kernels_do_not_depend_on_margins() -> None:
+    """A matrix that L2 does not hold is read again by other kernels, so these need a lead of 3."""
+    a, b = rows_of_all(64, 27, 16384), weight(8192, 16384)
+    times, invariant = (
+        {c.name: c.predicted_us for c in hgemm_ops.explain(a, b, arch="sm_90", **modes).candidates}
+        for modes in ({}, {"numerics": "batch_invariant"})  # where torch is no choice, and so no margin counts
+    )
+    both = [name for name, us in times.items() if us is not None and invariant.get(name) is not None]
+    assert any(name.endswith("_merged") for name in both) and not all(name.endswith("_merged") for name in both)
+    for name in both:
+        assert times[name] == pytest.approx(invariant[name]), name
+
+
 def test_sums_keep_their_order() -> None:
     """So a batch-invariant mode takes them as well, where it promises the order of one accumulator."""
     infos = [v for v in hgemm_ops.variants() if v.name.endswith("_merged")]
