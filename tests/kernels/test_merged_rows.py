@@ -19,7 +19,7 @@ using namespace hgemm::sm90_wgmma;
 
 long flat = 0, boxes = 0, partial = 0;
 
-/// `pitch`: the strides of A along the rows of a matrix and from one matrix to the next.
+/// `row_stride`, `matrix_stride`: of A. `rows_are_batch`: D has the memory order of a permuted view.
 void check(int64_t m, int64_t batch, int64_t row_stride, int64_t matrix_stride, bool rows_are_batch, int bm) {
   const auto require = [&](bool ok, const char* what) {
     if (ok) return;
