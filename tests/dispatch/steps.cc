@@ -325,6 +325,7 @@ void test_the_learned_models_codes_never_change() {
   CHECK(learned_code(Family::kTinyBatch) == 11 && 11 > kLastLearnedCode);
   CHECK(learned_code(Family::kInt8) == 12);
   CHECK(learned_code(Family::kSm90SplitSkinny) == 13);
+  CHECK(learned_code(Family::kSm90Dmma) == 14);
 }
 
 /// Counts `kinds` calls of different sizes.
