@@ -255,21 +255,52 @@ def test_few_rows_are_served_in_strict_float32(
         assert explain(m, n, 4096, layout=layout, alignment=alignment).chosen == chosen
 
 
+def strict_choice(batch: int, m: int, n: int, k: int, layout: str) -> str:
+    query = _variants.matmul_query(m, n, k, torch.float32, layout, _native.preset_facts(90), batch)
+    return _variants.name_of(_native.explain(query)[0].variant)
+
+
+# The comments give microseconds on an H200: torch's, and those of the fastest sm90_dmma kernel.
 @pytest.mark.parametrize(
     ("batch", "m", "n", "k", "layout"),
     [
-        (512, 128, 128, 128, "NN"),
+        (512, 64, 64, 64, "NN"),  # 12.1, 12.8
+        (178, 85, 85, 85, "TN"),  # 15.5, 18.4: copies of 4 bytes
+        (249, 63, 63, 63, "TN"),  # 7.8, 8.5
         (1024, 48, 48, 48, "NN"),
+        (1, 2048, 2048, 2048, "NN"),  # 341, 344
+        (1, 2048, 1536, 1024, "NN"),
+        (1, 806, 380, 455, "TT"),  # 13.7, 16.4: copies of 4 bytes
+        (1, 32, 2056, 11412, "NN"),  # 54.9, 69.5
+        (1, 3822, 1380, 16, "NT"),  # 15.1, 16.6
         (1, 1000, 1000, 64, "NN"),
-        (1, 256, 256, 16384, "TN"),
-        (1, 100_000, 128, 128, "NN"),
+        (1, 72, 96, 136, "NN"),
+        (1, 16, 4096, 4096, "NN"),  # simt_skinny_m16 takes as long as the fastest of these kernels
     ],
 )
-def test_torch_computes_what_has_no_short_side_in_strict_float32(
+def test_torch_and_simt_compute_what_float64_sums_are_no_faster_at(
     batch: int, m: int, n: int, k: int, layout: str
 ) -> None:
-    query = _variants.matmul_query(m, n, k, torch.float32, layout, _native.preset_facts(90), batch)
-    assert _variants.name_of(_native.explain(query)[0].variant) == "torch"
+    assert not strict_choice(batch, m, n, k, layout).startswith("sm90_dmma")
+
+
+@pytest.mark.parametrize(
+    ("batch", "m", "n", "k", "layout"),
+    [
+        (1, 368, 272, 33792, "TN"),  # 378, 163
+        (1, 256, 256, 16384, "TN"),
+        (1, 355, 27, 21840, "NN"),  # 44.4, 25.9: copies of 4 bytes, but a long K
+        (1, 128, 4096, 4096, "NT"),  # 98.1, 84.8
+        (1, 88, 1408, 12800, "NT"),  # 135, 90.4
+        (512, 96, 96, 96, "NT"),  # 45.9, 33.4
+        (1002, 80, 80, 80, "TT"),  # 63.0, 52.9
+        (1, 1856, 1408, 32, "TT"),  # 11.6, 8.5
+        (1, 100_000, 64, 64, "NN"),  # 31.0, 26.9
+        (1, 1612, 1256, 300, "TT"),  # 38.8, 30.9
+    ],
+)
+def test_float64_sums_are_taken_where_they_were_faster(batch: int, m: int, n: int, k: int, layout: str) -> None:
+    assert strict_choice(batch, m, n, k, layout).startswith("sm90_dmma")
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
