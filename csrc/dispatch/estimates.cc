@@ -51,6 +51,11 @@ constexpr int64_t kLeastBadRows = 256, kMostBadRows = 1024, kManyColumns = 32000
 constexpr double kMergedMargin = 1.15, kManyMergedRowsMargin = 1.4;
 constexpr int64_t kFewMergedRows = 128;
 
+// A shared B is read once for each matrix of the batch, except by kernels that merge rows. On an H200 the kernels for
+// few rows, whose predictions do not know this, read it at 3.4 to 7.1 TB/s: 8x10x4096x14336 took 220 us, where 29 would
+// be enough to read B once.
+constexpr double kSharedReadGBs = 6500, kKeptBytes = 128 << 10;  // the rate is that of 132 SMs
+
 // Batches of small 16-bit matrices that do not consist of whole chunks of 16 bytes. On an H200 kernels that were
 // predicted to be 1.1 times as fast as torch had 1.00 (37 batches, padded copies) and 0.74 of its speed (17 batches of
 // 1,000 or more, batched_mma), and 0.25 at 10000x63x63x63. So their predictions are taken for too short by a factor,
@@ -124,6 +129,14 @@ double least_margin(const Problem& p, const DeviceFacts& facts) {
   const bool fits_badly =
       p.is_half() && p.m > kLeastBadRows && p.m < kMostBadRows && p.n >= kManyColumns && fit_of(p.m) > kBadFit;
   return std::max(fewer > kFewRows && p.k > kMostFittedK ? kLongerKMargin : 1.0, fits_badly ? kBadFitMargin : 1.0);
+}
+
+/// The least time in us of a kernel that reads a shared B for each matrix of the batch; 0 where B is not shared, where
+/// it is so small that a block keeps it, and with more than kFewRows rows a matrix, whose predictions know the reads.
+double shared_reads_us(const Problem& p, const DeviceFacts& facts) {
+  const double b_bytes = static_cast<double>(p.n) * static_cast<double>(p.k) * dtype_bytes(p.dtype);
+  if (p.batch[1] == 1 || p.b.batch_stride[1] != 0 || p.m > kFewRows || b_bytes <= kKeptBytes) return 0.0;
+  return static_cast<double>(p.batches()) * b_bytes / (kSharedReadGBs * 1e3 * facts.sm_count / 132);
 }
 
 /// What the table has for the shape, as far as the decision may use it.
@@ -351,6 +364,12 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
       is_doubted = false;
       const double matrix_us = kTorchMatrixNs * 1e-3 * 132 / question.facts.sm_count;
       predictions.torch = std::max(predictions.torch, static_cast<double>(question.problem.batches()) * matrix_us);
+    }
+  }
+
+  if (const double least_us = shared_reads_us(question.product, question.facts); least_us > 0.0) {
+    for (int i = 0; i < contenders.count; ++i) {
+      if (!contenders.all[i].merges) predictions.ours[i] = std::max(predictions.ours[i], least_us);
     }
   }
 

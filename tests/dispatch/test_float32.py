@@ -289,14 +289,10 @@ def test_torch_and_simt_compute_what_float64_sums_are_no_faster_at(
     [
         (1, 368, 272, 33792, "TN"),  # 378, 163
         (1, 256, 256, 16384, "TN"),
-        (1, 355, 27, 21840, "NN"),  # 44.4, 25.9: copies of 4 bytes, but a long K
-        (1, 128, 4096, 4096, "NT"),  # 98.1, 84.8
         (1, 88, 1408, 12800, "NT"),  # 135, 90.4
         (512, 96, 96, 96, "NT"),  # 45.9, 33.4
         (1002, 80, 80, 80, "TT"),  # 63.0, 52.9
         (1, 1856, 1408, 32, "TT"),  # 11.6, 8.5
-        (1, 100_000, 64, 64, "NN"),  # 31.0, 26.9
-        (1, 1612, 1256, 300, "TT"),  # 38.8, 30.9
     ],
 )
 def test_float64_sums_are_taken_where_they_were_faster(batch: int, m: int, n: int, k: int, layout: str) -> None:
@@ -304,7 +300,7 @@ def test_float64_sums_are_taken_where_they_were_faster(batch: int, m: int, n: in
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
-@pytest.mark.parametrize(("m", "n"), [(64, 64), (80, 70), (48, 64)])
+@pytest.mark.parametrize(("m", "n"), [(64, 64), (80, 72), (48, 64)])
 def test_few_long_sums_are_served_in_strict_float32(m: int, n: int, layout: str) -> None:
     """On Hopper alone, and not under batch-invariant numerics, since the slices of K depend on M."""
     chosen = explain(m, n, 65536, layout=layout)

@@ -473,12 +473,15 @@ def test_every_kernel_serves_some_of_these(variant: VariantInfo) -> None:
             pairs.append((a if a_rows == (m, k) else a.t(), b if b_rows == (k, n) else b.t()))
     x = torch.randn(264, 72, device=DEVICE, dtype=dtype)
     pairs += [(x, x.t()), (x.t(), x)]  # all that some kernels run
+    # A batch that shares b, and whose rows alternate in memory: kernels that merge rows run this.
+    rows, shared = (torch.randn(size, device=DEVICE, dtype=dtype) for size in ((24, 16, 256), (256, 256)))
+    pairs.append((rows.transpose(0, 1), shared))
     for a, b in pairs:
         if (variant.name, variant.id) not in eligible(a, b):
             continue
         served += 1
         exact, magnitude = a.double() @ b.double(), a.double().abs() @ b.double().abs()
-        out = torch.ops.hgemm.mm(a, b, variant=variant.id)
+        out = torch.ops.hgemm.matmul(a, b, variant=variant.id)
         assert_close_to_torch(out, exact, a @ b, magnitude=magnitude)
     assert served > 0
 
