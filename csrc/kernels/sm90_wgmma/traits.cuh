@@ -102,17 +102,29 @@ struct GroupedKParams : Params {
   Launch launch;  // GroupedProduct::launch
 };
 
+/// A null pointer to the launch parameters of a kernel, which ParamsOf names.
 template <class Traits>
-using ParamsOf = std::conditional_t<
-    Traits::kStreamK, StreamKParams,  // kCutsSlices as well
-    std::conditional_t<
-        Traits::kEdged, EdgedParams,
-        std::conditional_t<
-            Traits::kSymmetric, SymmetricParams,
-            std::conditional_t<Traits::kCarries, CarriedParams,
-                               std::conditional_t<Traits::kGrouped, GroupedParams,
-                                                  std::conditional_t<Traits::kGroupsK, GroupedKParams,
-                                                                     std::conditional_t<Traits::kMerged, MergedParams,
-                                                                                        Params> > > > > > >;
+constexpr auto params_type() {
+  if constexpr (Traits::kStreamK) {  // kCutsSlices as well
+    return static_cast<StreamKParams*>(nullptr);
+  } else if constexpr (Traits::kEdged) {
+    return static_cast<EdgedParams*>(nullptr);
+  } else if constexpr (Traits::kSymmetric) {
+    return static_cast<SymmetricParams*>(nullptr);
+  } else if constexpr (Traits::kCarries) {
+    return static_cast<CarriedParams*>(nullptr);
+  } else if constexpr (Traits::kGrouped) {
+    return static_cast<GroupedParams*>(nullptr);
+  } else if constexpr (Traits::kGroupsK) {
+    return static_cast<GroupedKParams*>(nullptr);
+  } else if constexpr (Traits::kMerged) {
+    return static_cast<MergedParams*>(nullptr);
+  } else {
+    return static_cast<Params*>(nullptr);
+  }
+}
+
+template <class Traits>
+using ParamsOf = std::remove_pointer_t<decltype(params_type<Traits>())>;
 
 }  // namespace hgemm::sm90_wgmma
