@@ -303,6 +303,8 @@ enum class Family : int32_t {
   kTinyBatch,
   kInt8,  // the int8 kernels of sm90_wgmma and sm90_skinny
   kSm90Dmma,
+  kSimtPanel,
+  kBatchedGemv,
 };
 
 /// How a kernel multiplies and adds. kAccumulateF32, kAccumulateF16 and kAccumulateF64: products of the operands'

@@ -33,7 +33,8 @@ int count = [] {
   for (const VariantList& list :
        {kSm80MmaVariants, kSm90WgmmaVariants, kSkinnyVariants, kSm90SkinnyVariants, kGemvVariants, kBatchedMmaVariants,
         kSm90SplitVariants, kSimtSkinnyVariants, kSm80SplitVariants, kSimtGemvVariants, kTinyBatchVariants,
-        kSm90WgmmaInt8Variants, kSm90SkinnyInt8Variants, kSm90SplitSkinnyVariants, kSm90DmmaVariants}) {
+        kSm90WgmmaInt8Variants, kSm90SkinnyInt8Variants, kSm90SplitSkinnyVariants, kSm90DmmaVariants,
+        kBatchedGemvVariants}) {
     all = append(all, list);
   }
   return all;
@@ -98,7 +99,9 @@ const char* family_name(Family family) {
     case Family::kSm80Split: return "sm80_split";
     case Family::kSimtSkinny: return "simt_skinny";
     case Family::kSimtGemv: return "simt_gemv";
+    case Family::kSimtPanel: return "simt_panel";
     case Family::kTinyBatch: return "tiny_batch";
+    case Family::kBatchedGemv: return "batched_gemv";
     case Family::kInt8: return "int8";
   }
   return "unknown";

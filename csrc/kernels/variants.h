@@ -33,6 +33,7 @@ extern const VariantList kSm80SplitVariants;
 extern const VariantList kSm90DmmaVariants;
 extern const VariantList kBatchedMmaVariants;
 extern const VariantList kTinyBatchVariants;
+extern const VariantList kBatchedGemvVariants;
 extern const VariantList kSm90WgmmaInt8Variants;
 extern const VariantList kSm90SkinnyInt8Variants;
 

@@ -326,6 +326,8 @@ void test_the_learned_models_codes_never_change() {
   CHECK(learned_code(Family::kInt8) == 12);
   CHECK(learned_code(Family::kSm90SplitSkinny) == 13);
   CHECK(learned_code(Family::kSm90Dmma) == 14);
+  CHECK(learned_code(Family::kSimtPanel) == 15);
+  CHECK(learned_code(Family::kBatchedGemv) == 16);
 }
 
 /// Counts `kinds` calls of different sizes.

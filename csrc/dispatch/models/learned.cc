@@ -475,6 +475,8 @@ int learned_code(Family family) {
     case Family::kInt8: return 12;
     case Family::kSm90SplitSkinny: return 13;
     case Family::kSm90Dmma: return 14;
+    case Family::kSimtPanel: return 15;
+    case Family::kBatchedGemv: return 16;
   }
   return -1;
 }
