@@ -103,20 +103,26 @@ bool eligible(const Problem& p, const Line&, Reason* why) {
   return true;
 }
 
-/// Returns the time to read and write the bytes at the memory's rate, or at the rate of the loads that are in flight,
-/// or of the SMs that have blocks, where these are lower.
+/// Returns the time of the waves of blocks. Each takes its bytes at the memory's rate, or at the rate of the loads that
+/// its blocks have in flight, or of the SMs that have blocks, where these are lower.
 double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Schedule s = schedule(p, facts, line);
   const bool k_major = short_side_of(p).w_major == Major::kK;
   const int64_t extent = k_major ? p.k : std::max(p.m, p.n);
   const int64_t chunks = std::max<int64_t>(extent * dtype_bytes(p.dtype) / s.bytes, 1);
   const double share = static_cast<double>(chunks) / static_cast<double>(ceil_div(chunks, s.lanes) * s.lanes);
-  const double sms = static_cast<double>(std::min<int64_t>(s.blocks, facts.sm_count));
-  const double resident =
-      std::min(static_cast<double>(s.all_tiles * s.warps), sms * line.tile.stages * batched_gemv::kMostWarps);
-  const double in_flight = resident * share * 32 * s.bytes * batched_gemv::loads_of(line.tile.bm, s.bytes);
-  const double rate = std::min({dram_gbs(facts) * kStreamShare, in_flight / (kLatencyUs * 1e3), sms * kSmRate});
-  return kUntimed * (kFixedUs + dram_bytes(p) / (rate * 1e3));
+  const double warp_bytes = share * 32 * s.bytes * batched_gemv::loads_of(line.tile.bm, s.bytes);
+  const double block_bytes = dram_bytes(p) / static_cast<double>(std::max<int64_t>(s.blocks, 1));
+  const int warps = s.warps * s.teams;
+  const auto wave_us = [&](int64_t blocks) {
+    const double sms = static_cast<double>(std::min<int64_t>(blocks, facts.sm_count));
+    const double in_flight = static_cast<double>(blocks) * warps * warp_bytes;
+    const double rate = std::min({dram_gbs(facts) * kStreamShare, in_flight / (kLatencyUs * 1e3), sms * kSmRate});
+    return static_cast<double>(blocks) * block_bytes / (rate * 1e3);
+  };
+  const int64_t slots = int64_t{facts.sm_count} * (line.tile.stages * batched_gemv::kMostWarps / warps);
+  const int64_t full = s.blocks / slots, rest = s.blocks % slots;
+  return kUntimed * (kFixedUs + static_cast<double>(full) * wave_us(slots) + (rest > 0 ? wave_us(rest) : 0.0));
 }
 
 template <class C>
