@@ -19,13 +19,13 @@ struct Config {
 
 /// Loads that a thread has in flight. Narrow ones hold fewer registers.
 constexpr int loads_of(int loads, int bytes) {
-  return bytes == 16 || loads == 16 ? loads : 2 * loads;
+  return bytes == 16 ? loads : 2 * loads;
 }
 
 /// How a launch divides the matrices among warps and lanes. A team is one warp or several of a block. It computes a
 /// tile: `width` results of one matrix.
 struct Schedule {
-  /// Bytes of a load of W: 16, 4 or 2. A chunk is what one load reads.
+  /// Bytes of a load of W: 16, or 4 in float32 with a K-major W. A chunk is what one load reads.
   int bytes;
 
   /// Chunks of x may be loaded whole.
@@ -43,6 +43,9 @@ struct Schedule {
   /// Results of a tile, tiles of a matrix and of the whole batch, blocks.
   int width, tiles;
   int64_t all_tiles, blocks;
+
+  /// Times that a warp loads as much as it keeps in flight.
+  int64_t rounds;
 
   /// The device has programmatic dependent launch.
   bool dependent;

@@ -85,6 +85,8 @@ __device__ __forceinline__ void load_x(Chunk<T, kCount>& chunk, const Params& p,
     load<false>(chunk, x + k);
     return;
   }
+  chunk = {};
+  if (k >= p.k) return;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     Chunk<T, 1> one{};

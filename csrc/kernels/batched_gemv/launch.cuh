@@ -19,19 +19,18 @@ cudaError_t launch_traits(const Schedule& s, const Params& params, cudaStream_t 
                           s.dependent, stream, params);
 }
 
-/// The same for loads of so many bytes.
-template <class Config, class T, int kBytes>
-cudaError_t launch_bytes(bool k_major, const Schedule& s, const Params& params, cudaStream_t stream) {
-  if constexpr (kBytes < sizeof(T)) {
-    return cudaErrorInvalidValue;  // no schedule has such loads
-  } else {
-    constexpr int kLoads = loads_of(Config::LOADS, kBytes);
-    if (!k_major) return launch_traits<Traits<Config, T, Major::kMN, kBytes, 1>>(s, params, stream);
-    if constexpr (kBytes == 16) {
-      if (s.rows == kFewRows) return launch_traits<Traits<Config, T, Major::kK, kBytes, kFewRows>>(s, params, stream);
+/// The same for the memory order of W and the loads of the schedule.
+template <class Config, class T>
+cudaError_t launch_order(bool k_major, const Schedule& s, const Params& params, cudaStream_t stream) {
+  constexpr int kWide = 16;
+  if constexpr (sizeof(T) == 4) {
+    if (s.bytes == 4) {
+      return launch_traits<Traits<Config, T, Major::kK, 4, loads_of(Config::LOADS, 4)>>(s, params, stream);
     }
-    return launch_traits<Traits<Config, T, Major::kK, kBytes, kLoads>>(s, params, stream);
   }
+  if (!k_major) return launch_traits<Traits<Config, T, Major::kMN, kWide, 1>>(s, params, stream);
+  if (s.rows == kFewRows) return launch_traits<Traits<Config, T, Major::kK, kWide, kFewRows>>(s, params, stream);
+  return launch_traits<Traits<Config, T, Major::kK, kWide, Config::LOADS>>(s, params, stream);
 }
 
 template <class Config, DType kDType>
@@ -52,11 +51,7 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   params.epilogue = tile::epilogue_params(p, nullptr);
   params.plain =
       params.epilogue.c == nullptr && p.bias == nullptr && p.act == Activation::kNone && p.pre_activation == nullptr;
-  switch (s.bytes) {
-    case 16: return launch_bytes<Config, T, 16>(k_major, s, params, stream);
-    case 4: return launch_bytes<Config, T, 4>(k_major, s, params, stream);
-    default: return launch_bytes<Config, T, 2>(k_major, s, params, stream);
-  }
+  return launch_order<Config, T>(k_major, s, params, stream);
 }
 
 }  // namespace hgemm::batched_gemv

@@ -16,7 +16,6 @@ struct Kernel {};
 constexpr std::tuple kKernels{
     Kernel<Config<4, 4>>{},
     Kernel<Config<8, 3>>{},
-    Kernel<Config<16, 2>>{},
 };
 
 }  // namespace hgemm::batched_gemv
