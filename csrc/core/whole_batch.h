@@ -20,12 +20,17 @@ inline bool has_whole_chunks(const Problem& p) {
 /// The largest M and N, and the largest K, of matrices that are copied whole.
 constexpr int kWholeSide = 64, kWholeK = 64;
 
+/// True if both operands and D are 16-bit matrices that lie in memory without gaps between their rows, and D has no
+/// epilogue.
+inline bool has_no_gaps(const Problem& p) {
+  const int64_t length_a = p.a_major() == Major::kK ? p.k : p.m, length_b = p.b_major() == Major::kK ? p.k : p.n;
+  return p.is_half() && is_plain(p) && p.lda() == length_a && p.ldb() == length_b && p.d.row_stride == p.n;
+}
+
 /// True if the matrices are small, do not consist of whole chunks, and lie in memory without gaps between their rows,
 /// so that they can be copied whole.
 inline bool is_whole_batch(const Problem& p) {
-  const int64_t length_a = p.a_major() == Major::kK ? p.k : p.m, length_b = p.b_major() == Major::kK ? p.k : p.n;
-  return p.is_half() && p.m <= kWholeSide && p.n <= kWholeSide && p.k > 0 && p.k <= kWholeK && !has_whole_chunks(p) &&
-         is_plain(p) && p.lda() == length_a && p.ldb() == length_b && p.d.row_stride == p.n;
+  return p.m <= kWholeSide && p.n <= kWholeSide && p.k > 0 && p.k <= kWholeK && !has_whole_chunks(p) && has_no_gaps(p);
 }
 
 }  // namespace hgemm

@@ -80,6 +80,12 @@ bool copies_whole(const Problem& p, const Contender& contender) {
   return v.family == Family::kBatchedMma && v.tile.bm == kWholeSide && is_whole_batch(p);
 }
 
+/// Whether it is a kernel of batched_mma whose tiles take the place of the matrices.
+bool is_in_place(const Contender& contender) {
+  const Variant& v = variant(contender.id);
+  return v.family == Family::kBatchedMma && v.tile.stages == 1;
+}
+
 /// Whether so many matrices are copied whole that a kernel was measured to be faster than torch.
 bool are_many_whole(const Problem& p) {
   return is_whole_batch(p) && p.batches() >= kManyWhole && std::max(p.m, p.n) > kShortSide && std::min(p.m, p.n) > 1;
@@ -88,6 +94,7 @@ bool are_many_whole(const Problem& p) {
 /// The factor by which a kernel may take longer than the models say.
 double doubt_of(const Question& question, const Contender& contender) {
   const Problem& p = question.product;
+  if (is_in_place(contender)) return kFewWholeDoubt;
   if (!p.is_half() || p.batches() == 1 || has_whole_chunks(p) || std::max({p.m, p.n, p.k}) > kMostUnaligned ||
       variant(contender.id).family == Family::kTinyBatch) {
     return 1.0;
@@ -115,7 +122,7 @@ bool is_learned(const Question& question, const Contender& contender) {
   if (contender.merges) return false;  // correct_merged()
   if (v.only_invariant && (family == Family::kSm90Skinny || v.sums == Sums::kFourSlices)) return false;
   if (family == Family::kBatchedMma && is_vector_batch(question.product)) return false;
-  if (copies_whole(question.product, contender)) return false;
+  if (copies_whole(question.product, contender) || is_in_place(contender)) return false;
   return learned_code(family) <= kLastLearnedCode;
 }
 

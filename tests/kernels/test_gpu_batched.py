@@ -24,7 +24,9 @@ from hgemm_ops import VariantInfo
 pytestmark = pytest.mark.gpu
 
 hgemm = torch.ops.hgemm
-BATCHED = [v for v in hgemm_ops.variants() if v.family == "batched_mma"]
+ALL = [v for v in hgemm_ops.variants() if v.family == "batched_mma"]
+IN_PLACE = [v for v in ALL if "in_place" in v.name]  # they take unaligned matrices without gaps, and nothing else
+BATCHED = [v for v in ALL if v not in IN_PLACE]
 VARIANTS = pytest.mark.parametrize("variant", BATCHED, ids=lambda v: v.name)
 LAYOUTS = ("NN", "NT", "TN", "TT")
 
@@ -184,6 +186,55 @@ def test_matrices_without_gaps(variant: VariantInfo, layout: str) -> None:
             exact, magnitude = reference_matmul(a, b)
             assert_close_to_torch(out.view(batch, m, n), exact, torch.bmm(a, b), magnitude=magnitude)
             assert before.isnan().all() and behind.isnan().all()
+
+
+# Rows of X in whole groups of 64 and in others; one sub-tile and many; the most that each kernel takes.
+IN_PLACE_SIZES = [
+    (127, 127, 127),
+    (129, 19, 71),
+    (161, 191, 51),
+    (25, 113, 71),
+    (11, 139, 19),
+    (135, 11, 27),
+    (65, 65, 65),
+    (63, 33, 129),
+    (64, 127, 97),
+    (100, 77, 51),
+    (102, 90, 34),
+    (183, 183, 183),
+    (256, 9, 17),
+    (3, 255, 9),
+    (9, 7, 250),
+    (1, 77, 1),
+    (1, 1, 3),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("variant", IN_PLACE, ids=lambda v: v.name)
+def test_tiles_in_place_of_matrices(variant: VariantInfo, layout: str) -> None:
+    """As above, for M, N and K that differ more, and for an operand that is one matrix."""
+    dtypes, offsets = itertools.cycle(variant.dtypes), itertools.cycle(range(8))
+    taken = 0
+    for m, n, k in IN_PLACE_SIZES:
+        for batch in (1, 7, 601):
+            dtype, offset = next(dtypes), next(offsets)
+            a = operand(batch, m, k, layout[0], dtype, offset=offset)
+            b = operand(batch, k, n, layout[1], dtype, offset=next(offsets))
+            if batch == 7:
+                b = b[:1].expand(batch, k, n)
+            memory = torch.full((8 + offset + batch * m * n + 8,), POISON, device="cuda", dtype=dtype)
+            before, out, behind = memory.split((8 + offset, batch * m * n, 8))
+            try:
+                hgemm.bmm.out(a, b, variant=variant.id, out=out.view(batch, m, n))
+            except RuntimeError as error:
+                assert "an operand has" in str(error) or "of shared memory" in str(error), error
+                continue
+            taken += 1
+            exact, magnitude = reference_matmul(a, b)
+            assert_close_to_torch(out.view(batch, m, n), exact, torch.bmm(a, b), magnitude=magnitude)
+            assert before.isnan().all() and behind.isnan().all()
+    assert taken > 20
 
 
 @pytest.mark.parametrize("odd", [0, 1])

@@ -8,6 +8,7 @@
 #include "core/convert.cuh"
 #include "core/launch.cuh"
 #include "kernels/batched_mma/config.h"
+#include "kernels/batched_mma/in_place_kernel.cuh"
 #include "kernels/batched_mma/kernel.cuh"
 #include "kernels/batched_mma/whole_kernel.cuh"
 
@@ -82,10 +83,55 @@ cudaError_t launch_whole(const Problem& p, const Schedule& s, cudaStream_t strea
   return launch_whole<Config, T, Major::kMN, Major::kMN>(p, s, stream);
 }
 
-template <class Config, DType kDType>
-Status launch(const Problem& p, const Schedule& s, Stream stream_) {
-  using T = ElementOf<kDType>;
-  const auto stream = static_cast<cudaStream_t>(stream_);
+/// Enqueues the kernel whose tiles take the place of the matrices, for these memory orders of A and B.
+template <class Config, class T, Major kA, Major kB>
+cudaError_t launch_in_place(const Problem& p, const Schedule& s, cudaStream_t stream) {
+  using Of = InPlaceTraits<Config, T, kA, kB>;
+  static std::atomic<uint64_t> smem_allowed{0};
+  auto* const k = in_place_kernel<Of>;
+  if (const cudaError_t e = allow_smem(k, s.most_smem, smem_allowed)) return e;
+  const InPlaceTiles tiles = in_place_tiles(p);
+  const auto operand = [&p](const Matrix& x, int64_t extent, const InPlaceTile& tile) {
+    InPlaceOperand o{};
+    o.first = static_cast<const uint16_t*>(x.data);
+    for (int i = 0; i < 2; ++i) o.batch[i] = x.batch_stride[i];
+    o.of = {reinterpret_cast<uint64_t>(x.data), last_element(x, 1, extent * p.k, 0, p.batch) + 2};
+    o.tile = tile;
+    o.inverse = ((1u << 16) + tile.chunks - 1) / tile.chunks;
+    o.row_step = Of::kThreads / tile.chunks;
+    o.chunk_step = Of::kThreads % tile.chunks;
+    return o;
+  };
+  InPlaceParams params{};
+  params.x = Of::kSwaps ? operand(p.b, p.n, tiles.x) : operand(p.a, p.m, tiles.x);
+  params.y = Of::kSwaps ? operand(p.a, p.m, tiles.y) : operand(p.b, p.n, tiles.y);
+  params.d = static_cast<uint16_t*>(p.d.data);
+  for (int i = 0; i < 2; ++i) params.d_batch[i] = p.d.batch_stride[i];
+  params.m = static_cast<int>(p.m);
+  params.n = static_cast<int>(p.n);
+  params.k = static_cast<int>(p.k);
+  params.batches = static_cast<uint32_t>(p.batches());
+  params.batch_inner = static_cast<uint32_t>(p.batch[1]);
+  params.rotates = tiles.rotates;
+  params.tiles_x = (tiles.x.outer + 16 * Of::MI - 1) / (16 * Of::MI);
+  params.tiles = params.tiles_x * ((tiles.y.outer + 31) / 32);
+  params.inverse_x = ((1u << 16) + params.tiles_x - 1) / params.tiles_x;
+  return enqueue_clusters(k, dim3(s.blocks), Of::kThreads, tiles.bytes, 1, s.dependent, stream, params);
+}
+
+/// Chooses the kernel whose tiles take the place of the matrices, for the memory orders of A and B.
+template <class Config, class T>
+cudaError_t launch_in_place(const Problem& p, const Schedule& s, cudaStream_t stream) {
+  const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
+  if (ka && kb) return launch_in_place<Config, T, Major::kK, Major::kK>(p, s, stream);
+  if (ka) return launch_in_place<Config, T, Major::kK, Major::kMN>(p, s, stream);
+  if (kb) return launch_in_place<Config, T, Major::kMN, Major::kK>(p, s, stream);
+  return launch_in_place<Config, T, Major::kMN, Major::kMN>(p, s, stream);
+}
+
+/// Enqueues a kernel of any Config but InPlaceConfig.
+template <class Config, class T>
+Status launch_tiles(const Problem& p, const Schedule& s, cudaStream_t stream) {
   if constexpr (Config::kTakesWhole) {
     if (s.whole) return launch_whole<Whole64, T>(p, s, stream);
   }
@@ -113,6 +159,17 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
     if (is_wide(p)) return launch_majors<Config, T, false>(p, s, params, stream);
   }
   return launch_majors<Config, T, true>(p, s, params, stream);
+}
+
+template <class Config, DType kDType>
+Status launch(const Problem& p, const Schedule& s, Stream stream_) {
+  using T = ElementOf<kDType>;
+  const auto stream = static_cast<cudaStream_t>(stream_);
+  if constexpr (Config::kIsInPlace) {
+    return launch_in_place<Config, T>(p, s, stream);
+  } else {
+    return launch_tiles<Config, T>(p, s, stream);
+  }
 }
 
 }  // namespace hgemm::batched_mma

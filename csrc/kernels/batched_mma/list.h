@@ -24,6 +24,10 @@ constexpr std::tuple kKernels{
     Kernel<Config<32, 32, 32, 16, 16, 3, 1, 6>>{},
     Kernel<AlwaysNarrow<Config<32, 32, 32, 32, 32, 2, 4, 5>>>{},
     Kernel<Config<64, 64, 64, 32, 32, 2, 1, 4>>{},
+    Kernel<InPlaceConfig<4, 8, 2, 6>>{},
+    Kernel<InPlaceConfig<8, 8, 2, 3>>{},
+    Kernel<InPlaceConfig<8, 8, 4, 2>>{},
+    Kernel<InPlaceConfig<16, 12, 2, 1>>{},
 };
 // clang-format on
 

@@ -48,6 +48,10 @@ constexpr double kSharedUs = 0.4;
 constexpr double kWholeUs = 4.0;
 constexpr double kWholeNs = 2.2, kWholeChunksNs = 0.48, kWholeResultsNs = 0.43;
 constexpr int kFittedSms = 132;
+// The same where tiles take the place of the matrices: for 16 k of 16 rows and 16 columns of D in addition, and the
+// factor if one block is on an SM. Counted from instructions, not measured.
+constexpr double kInPlaceNs = 3.0, kInPlaceChunksNs = 0.3, kInPlaceResultsNs = 0.43, kInPlaceStepNs = 0.016;
+constexpr double kInPlaceAlone = 1.5;
 
 /// Whether the kernel reads both operands as wide ones.
 bool reads_wide(const Problem& p, const Line& line) {
@@ -116,6 +120,59 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   return kFixedUs + std::max(memory, problem_us * rounds) + steps * kStepUs / (line.tile.stages - 1);
 }
 
+/// A kernel of list.h whose tiles take the place of the matrices, as plain values.
+struct InPlaceLine {
+  Tile tile;       // bm and bn: the largest M and N
+  int smem_bytes;  // eligible() knows how many a problem needs
+  int resident;    // blocks per SM, as limited by registers
+  int most_chunks;
+};
+
+/// Bytes of shared memory that a block may have.
+int most_smem(const DeviceFacts& facts) {
+  return facts.smem_optin;
+}
+
+bool in_place_eligible(const Problem& p, const DeviceFacts& facts, const InPlaceLine& line, Reason* why) {
+  if (std::max({p.m, p.n, p.k}) > batched_mma::kInPlaceSide || p.k == 0) {
+    return refuse(why, "M, N and K must be 1 to %d, got %lld, %lld and %lld", batched_mma::kInPlaceSide,
+                  static_cast<long long>(p.m), static_cast<long long>(p.n), static_cast<long long>(p.k));
+  }
+  if (!has_no_gaps(p)) return refuse(why, "%s", "needs matrices without gaps between their rows, and no epilogue");
+  if (has_whole_chunks(p)) return refuse(why, "%s", "is for operands that do not consist of aligned 16-byte chunks");
+  if (p.batches() > INT32_MAX) {
+    return refuse(why, "a batch must have at most 2^31 - 1 matrices, got %lld", static_cast<long long>(p.batches()));
+  }
+  const batched_mma::InPlaceTiles tiles = batched_mma::in_place_tiles(p);
+  if (tiles.bytes > most_smem(facts)) {
+    return refuse(why, "a matrix takes %d bytes of shared memory, and a block has %d", tiles.bytes, most_smem(facts));
+  }
+  const int chunks = std::max(tiles.x.rows * tiles.x.chunks, tiles.y.rows * tiles.y.chunks);
+  return chunks <= line.most_chunks ||
+         refuse(why, "an operand has %d chunks of 8 elements, and a block moves at most %d", chunks, line.most_chunks);
+}
+
+Schedule in_place_schedule(const Problem& p, const DeviceFacts& facts, const InPlaceLine& line) {
+  const int registers = 65536 / (line.tile.threads * line.resident);
+  const int64_t slots = int64_t{facts.sm_count} *
+                        resident_ctas(facts, batched_mma::in_place_tiles(p).bytes, line.tile.threads, registers);
+  return {static_cast<int>(std::min(p.batches(), slots)), false, has_dependent_launch(facts.cc), most_smem(facts)};
+}
+
+double predict_in_place_us(const Problem& p, const DeviceFacts& facts, const InPlaceLine& line) {
+  const batched_mma::InPlaceTiles tiles = batched_mma::in_place_tiles(p);
+  const double moved = tiles.x.rows * tiles.x.chunks + tiles.y.rows * tiles.y.chunks;
+  const double steps = static_cast<double>(ceil_div(p.k, 16));
+  const double blocks_x = static_cast<double>(ceil_div(tiles.x.outer, 16));
+  const double blocks_y = static_cast<double>(ceil_div(tiles.y.outer, 16)), results = static_cast<double>(p.m * p.n);
+  const double each_ns = kInPlaceNs + moved / 100 * kInPlaceChunksNs + results / 1000 * kInPlaceResultsNs +
+                         steps * blocks_x * blocks_y * kInPlaceStepNs;
+  const int resident = std::min(line.resident, resident_ctas(facts, tiles.bytes, line.tile.threads, 64));
+  const double alone = resident == 1 ? kInPlaceAlone : 1.0;
+  const double busy = static_cast<double>(p.batches()) * each_ns * alone * 1e-3 * kFittedSms / facts.sm_count;
+  return kWholeUs + std::max(busy, dram_bytes(p) / (dram_gbs(facts) * 1e3 * kStreamShare));
+}
+
 template <class C>
 constexpr Line line_of() {
   constexpr auto kK = Major::kK, kMN = Major::kMN;
@@ -134,15 +191,44 @@ template <class C>
 constexpr Line kLine = line_of<C>();
 
 template <class C>
+constexpr InPlaceLine kInPlaceLine{
+    .tile = {.bm = batched_mma::kInPlaceSide,
+             .bn = batched_mma::kInPlaceSide,
+             .bk = batched_mma::kInPlaceSide,
+             .stages = 1,
+             .threads = C::kThreads},
+    .smem_bytes = 0,
+    .resident = C::RESIDENT,
+    .most_chunks = C::kMostChunks,
+};
+
+template <class C>
 using Functions = ScheduledFunctions<kLine<C>, eligible, predict_us, schedule, &batched_mma::launch<C, DType::kF16>,
                                      &batched_mma::launch<C, DType::kBF16>>;
 
 template <class C>
+struct InPlaceFunctions
+    : ScheduledFunctions<kInPlaceLine<C>, [](const Problem&, const InPlaceLine&, Reason*) { return true; },
+                         predict_in_place_us, in_place_schedule, &batched_mma::launch<C, DType::kF16>,
+                         &batched_mma::launch<C, DType::kBF16>> {
+  static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
+    return in_place_eligible(p, facts, kInPlaceLine<C>, why);
+  }
+};
+
+template <class C>
 constexpr Name kName = name_of("batched_mma_", C::BM, "x", C::BN, "x", C::BK, "_w", C::WM, "x", C::WN, "_s", C::STAGES);
+template <class C>
+constexpr Name kInPlaceName = name_of("batched_mma_in_place_w", C::WARPS, "_", 16 * C::MI, "x32");
 
 template <class C>
 constexpr auto variants_of(const batched_mma::Kernel<C>&) {
-  Variant v = variant_of<Functions<C>>(kName<C>, Family::kBatchedMma, kHalfTypes, kLine<C>);
+  Variant v{};
+  if constexpr (C::kIsInPlace) {
+    v = variant_of<InPlaceFunctions<C>>(kInPlaceName<C>, Family::kBatchedMma, kHalfTypes, kInPlaceLine<C>);
+  } else {
+    v = variant_of<Functions<C>>(kName<C>, Family::kBatchedMma, kHalfTypes, kLine<C>);
+  }
   v.sums = Sums::kInOrder;
   return std::array{v};
 }

@@ -83,6 +83,21 @@ __device__ __forceinline__ void fetch_span(unsigned char* to, const uint16_t* fr
   }
 }
 
+/// Stores `count` results to `d`, which lies `skew` elements behind an aligned chunk of 16 bytes, in aligned chunks.
+/// They are in shared memory from number `skew` on.
+template <int THREADS>
+__device__ __forceinline__ void store_span(uint16_t* d, int skew, int count, const uint16_t* results) {
+  uint16_t* const first = d - skew;
+  for (int i = static_cast<int>(threadIdx.x) * 8; i < skew + count; i += THREADS * 8) {
+    if (i >= skew && i + 8 <= skew + count) {
+      *reinterpret_cast<uint4*>(first + i) = *reinterpret_cast<const uint4*>(results + i);
+    } else {
+#pragma unroll 1
+      for (int e = max(i, skew); e < min(i + 8, skew + count); ++e) first[e] = results[e];
+    }
+  }
+}
+
 /// The row of the tile of A that holds its row `row`. The eight groups of lanes of mma.sync then have rows that lie
 /// EXTENT / 8 apart in D: where rows have an odd length, they store to different banks.
 template <int EXTENT>
@@ -235,16 +250,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::RESIDENT)
       }
     }
     __syncthreads();
-    uint16_t* const first = d - skew;
-    const auto* const results = reinterpret_cast<const uint16_t*>(smem);
-    for (int i = static_cast<int>(threadIdx.x) * 8; i < skew + count_d; i += kThreads * 8) {
-      if (i >= skew && i + 8 <= skew + count_d) {
-        *reinterpret_cast<uint4*>(first + i) = *reinterpret_cast<const uint4*>(results + i);
-      } else {
-#pragma unroll 1
-        for (int e = max(i, skew); e < min(i + 8, skew + count_d); ++e) first[e] = results[e];
-      }
-    }
+    store_span<kThreads>(d, skew, count_d, reinterpret_cast<const uint16_t*>(smem));
   }
 }
 
