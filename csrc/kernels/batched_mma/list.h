@@ -6,6 +6,9 @@
 //
 // The kernel of one warp for 32x32 is there for operands that are not wide (AlwaysNarrow): on wide ones another kernel
 // is faster, in most cases that of four warps (NOTES.md).
+//
+// A line with an InPlaceConfig is a kernel for larger unaligned matrices without gaps between their rows: warps of a
+// block, chunks of eight elements of an operand that each thread moves, 16 rows of a warp's sub-tile, and blocks per SM.
 #pragma once
 
 #include <tuple>
@@ -24,7 +27,7 @@ constexpr std::tuple kKernels{
     Kernel<Config<32, 32, 32, 16, 16, 3, 1, 6>>{},
     Kernel<AlwaysNarrow<Config<32, 32, 32, 32, 32, 2, 4, 5>>>{},
     Kernel<Config<64, 64, 64, 32, 32, 2, 1, 4>>{},
-    Kernel<InPlaceConfig<4, 8, 2, 6>>{},
+    Kernel<InPlaceConfig<4, 12, 2, 5>>{},
     Kernel<InPlaceConfig<8, 8, 2, 3>>{},
     Kernel<InPlaceConfig<8, 8, 4, 2>>{},
     Kernel<InPlaceConfig<16, 12, 2, 1>>{},

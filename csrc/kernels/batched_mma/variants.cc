@@ -123,7 +123,7 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
 /// A kernel of list.h whose tiles take the place of the matrices, as plain values.
 struct InPlaceLine {
   Tile tile;       // bm and bn: the largest M and N
-  int smem_bytes;  // eligible() knows how many a problem needs
+  int smem_bytes;  // as a minimum: eligible() knows how many a problem needs
   int resident;    // blocks per SM, as limited by registers
   int most_chunks;
 };
@@ -197,7 +197,7 @@ constexpr InPlaceLine kInPlaceLine{
              .bk = batched_mma::kInPlaceSide,
              .stages = 1,
              .threads = C::kThreads},
-    .smem_bytes = 0,
+    .smem_bytes = 48 << 10,
     .resident = C::RESIDENT,
     .most_chunks = C::kMostChunks,
 };
