@@ -88,15 +88,29 @@ constexpr int kInPlaceSide = 256;  // M, N and K are at most that
 
 /// How many times each bank of shared memory is used, at most, if the lanes of a warp store one result each. Eight
 /// groups of lanes store elements that are `row` apart, and four lanes of a group those that are 0, 1, 2 and 3 `col`
-/// apart.
-constexpr int bank_conflicts(int row, int col) {
-  int used[32] = {}, most = 0;
-  for (int lane = 0; lane < 32; ++lane) {
-    int& count = used[(lane / 4 * row + lane % 4 * col) / 2 % 32];
-    if (++count > most) most = count;
+/// apart. Distances count modulo 64, the elements of all banks, and `col` is even.
+class BankConflicts {
+ public:
+  constexpr BankConflicts() {
+    for (int row = 0; row < 64; ++row) {
+      for (int col = 0; col < 64; col += 2) of_[row][col / 2] = count(row, col);
+    }
   }
-  return most;
-}
+  constexpr int operator()(int row, int col) const { return of_[row % 64][col % 64 / 2]; }
+
+ private:
+  static constexpr signed char count(int row, int col) {
+    signed char used[32] = {}, most = 0;
+    for (int lane = 0; lane < 32; ++lane) {
+      signed char& of_bank = used[(lane / 4 * row + lane % 4 * col) / 2 % 32];
+      if (++of_bank > most) most = of_bank;
+    }
+    return most;
+  }
+
+  signed char of_[64][32] = {};
+};
+inline constexpr BankConflicts kBankConflicts;
 
 /// The tile of an operand with such extents. If `apart` is not 0, its rows are spread: the last ones, of which there
 /// are less than 64, so far.
@@ -138,10 +152,10 @@ inline InPlaceTiles in_place_tiles(const Problem& p) {
   if (major_x == Major::kK) {
     apart = (extent_x % 64 + 7) / 8;
     // The next even number needs no more blocks of 16 rows.
-    if (apart % 2 != 0 && bank_conflicts((apart + 1) * row, col) < bank_conflicts(apart * row, col)) ++apart;
+    if (apart % 2 != 0 && kBankConflicts((apart + 1) * row, col) < kBankConflicts(apart * row, col)) ++apart;
     if (apart == 0) apart = 8;
   } else {
-    t.rotates = bank_conflicts(1, 10 * n) < bank_conflicts(1, col);
+    t.rotates = kBankConflicts(1, 10 * n) < kBankConflicts(1, col);
   }
   t.x = in_place_tile(major_x, extent_x, k, apart);
   t.y = in_place_tile(major_y, extent_y, k, 0);

@@ -30,7 +30,6 @@ constexpr std::tuple kKernels{
     Kernel<Config<64, 64, 64, 32, 32, 2, 1, 4>>{},
     Kernel<InPlaceConfig<4, 12, 2, 5>>{},
     Kernel<InPlaceConfig<8, 8, 2, 3>>{},
-    Kernel<InPlaceConfig<8, 8, 4, 2>>{},
     Kernel<InPlaceConfig<16, 12, 2, 1>>{},
 };
 // clang-format on
