@@ -415,8 +415,20 @@ def test_small_batches_of_float32_are_not_split(batch: int, m: int, n: int, k: i
         (15965, 17, 11, 117, "TT", "torch"),
         (14630, 21, 15, 49, "NN", "torch"),
         (10336, 60, 1, 40, "NN", "torch"),  # vectors
-        (669, 21, 27, 165, "NT", "torch"),
-        (416, 115, 71, 29, "NT", "torch"),
+        (1955, 91, 67, 51, "TN", "batched_mma_in_place_w4_32x32"),
+        (1159, 129, 19, 71, "NN", "batched_mma_in_place_w4_32x32"),
+        (366, 75, 91, 85, "NT", "batched_mma_in_place_w8_32x32"),
+        (1056, 161, 191, 51, "NT", "batched_mma_in_place_w8_32x32"),
+        (1024, 127, 127, 127, "NN", "batched_mma_in_place_w8_32x32"),
+        (512, 175, 175, 175, "NN", "batched_mma_in_place_w16_32x32"),
+        (1446, 139, 133, 195, "NN", "batched_mma_in_place_w16_32x32"),
+        (84, 159, 193, 85, "TT", "batched_mma_in_place_w16_32x32"),
+        (41, 189, 164, 87, "NT", "torch"),  # few matrices
+        (140, 151, 174, 57, "TN", "torch"),  # little more than one for each SM
+        (134, 41, 124, 183, "TN", "torch"),
+        (215, 96, 23, 17, "NT", "torch"),
+        (1756, 119, 29, 173, "TN", "torch"),
+        (836, 82, 96, 157, "TN", "torch"),  # rows of even lengths in both operands
     ],
 )
 def test_batches_of_odd_sizes_run_where_they_were_measured_to_be_faster(
