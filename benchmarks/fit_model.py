@@ -1,7 +1,7 @@
 """Fits corrections of the dispatcher's analytic models (``csrc/dispatch/models/learned.h``) to measured shapes.
 
-Run it as ``python benchmarks/fit_model.py --chip h200|h100 [--check]``. It writes the trees of that chip to
-``csrc/dispatch/models/learned_<chip>.inc.xz``. It needs no GPU, but numpy and catboost, which nothing else here needs.
+Run it as ``python benchmarks/fit_model.py --model h200|h100|float32 [--check]``. It writes the trees of that model to
+``csrc/dispatch/models/learned_<model>.inc.xz``. It needs no GPU, but numpy and catboost, which nothing else here needs.
 
 The data are ``results/<gpu>/shapes*.tsv.xz``: thousands of random shapes, each a row with the microseconds of torch and
 of kernels. `hgemm tune --random N --output FILE` adds shapes to a file. The files, with the other options of that
@@ -16,13 +16,19 @@ command:
   files lack. 2,000 shapes were measured with `--candidates 10`, and 2,400 with `--candidates 4`.
 - ``shapes-earlier``: measured before kernels changed, so that each shape counts a quarter. Every second one was kept.
 - An H100's ``shapes``, `--candidates 4`, and ``shapes-ragged``, with `--sizes ragged` as well.
+- ``shapes-float32``: float32, and the only file that has it. `--sizes float32` gave 1,600 shapes with `--candidates 8`,
+  and 2,600 with `--candidates 4`, which a model chose that was fitted to the first; `--sizes float32-large` gave 150.
+  The other 400 were timed while kernels were written (csrc/kernels/sm90_dmma/NOTES.md).
 
-Each chip has forests of its own:
+There are three models:
 
-- The H200's are fitted to the H200's files.
-- The H100's are fitted to both GPUs' files, in which a shape of the H200 counts half. The 7,000 shapes of the H100
-  alone are too few, and the GPUs differ in little but the memory's speed, which is a feature. What the third forest
-  says counts twice as much in the margin as on the H200 (``DOUBTED``), because torch's time is predicted less well.
+- The H200's, of 16-bit types, is fitted to the H200's files.
+- That of float32 is fitted to an H200's file, and serves all chips of its compute capability. An H100 has as many SMs
+  at the same clock, and no float32 shapes have been measured on one.
+- The H100's, of 16-bit types, is fitted to both GPUs' files, in which a shape of the H200 counts half. The 7,000 shapes
+  of the H100 alone are too few, and the GPUs differ in little but the memory's speed, which is a feature. What the
+  third forest says counts twice as much in the margin as on the H200 (``DOUBTED``), because torch's time is predicted
+  less well.
 
 NOTE: the committed forests of the H200 were fitted before the memory's speed was a feature, and do not ask for it.
 
@@ -71,8 +77,12 @@ _H200 = {
 }
 _H100 = {"h100-80gb-hbm3/shapes": 1.0, "h100-80gb-hbm3/shapes-ragged": 1.0}
 OTHERS = 0.5  # times the weight of a shape of another chip
-#: The weight of each file's shapes, for each chip that has forests.
-WEIGHTS = {"h200": _H200, "h100": {name: weight * OTHERS for name, weight in _H200.items()} | _H100}
+#: The weight of each file's shapes, for each model.
+WEIGHTS = {
+    "h200": _H200,
+    "h100": {name: weight * OTHERS for name, weight in _H200.items()} | _H100,
+    "float32": {"h200/shapes-float32": 1.0},
+}
 RESULTS = Path(__file__).parent / "results"
 MODELS = Path(__file__).parents[1] / "csrc" / "dispatch" / "models"
 TORCH = "torch"
@@ -82,15 +92,37 @@ UNIT, MOST = 4096, 127  # leaves are integers, at most MOST, in units of 2^shift
 BORDERS = 127  # of a feature, at most
 #: learned.h's constants
 MOST_TREES, MOST_OWN_QUESTIONS, MOST_DEPTH, TOGETHER, LANES, PIVOTS, NEVER, PADDING = 1280, 1024, 7, 32, 8, 16, 127, 16
-MARGIN = 1.02  # kLearnedMargin of csrc/dispatch/estimates.cc
-DOUBTED = {"h200": 0.4, "h100": 0.8}  # learned.h's Learned::doubted
+#: csrc/dispatch/estimates.cc: kLearnedMargin, kLearnedFloat32Margin and kLargeFloat32Flops
+MARGIN, FLOAT32_MARGIN, LARGE_FLOAT32_FLOPS = 1.02, 1.05, 5e10
+DOUBTED = {"h200": 0.4, "h100": 0.8, "float32": 1.2}  # learned.h's Learned::doubted
+#: The families that the float32 model corrects: learned.cc's is_learned().
+FLOAT32_FAMILIES = ("sm90_dmma", "simt_skinny", "simt_gemv")
 FOLDS = 4
+
 
 # More trees would still help, but a decision should take at most 20 us, and the library less than 12 MB. It has 12.7 MB
 # since kernels for float32 on float64 tensor cores and for merged rows were added.
-KERNELS = {"depth": 7, "iterations": 700, "learning_rate": 0.17, "l2_leaf_reg": 1}
-BESIDE = {"depth": 6, "iterations": 1200, "learning_rate": 0.1, "l2_leaf_reg": 3}
-DOUBT = {"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5}
+@dataclass(frozen=True)
+class Settings:
+    """CatBoost's settings of the three forests."""
+
+    kernels: dict[str, Any]
+    torch: dict[str, Any]
+    doubt: dict[str, Any]
+
+
+_HALF = Settings(
+    kernels={"depth": 7, "iterations": 700, "learning_rate": 0.17, "l2_leaf_reg": 1},
+    torch={"depth": 6, "iterations": 1200, "learning_rate": 0.1, "l2_leaf_reg": 3},
+    doubt={"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5},
+)
+# There are fewer shapes of float32, and the library should stay small.
+_FLOAT32 = Settings(
+    kernels={"depth": 6, "iterations": 400, "learning_rate": 0.12, "l2_leaf_reg": 2},
+    torch={"depth": 6, "iterations": 900, "learning_rate": 0.06, "l2_leaf_reg": 3},
+    doubt={"depth": 5, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5},
+)
+SETTINGS = {"h200": _HALF, "h100": _HALF, "float32": _FLOAT32}
 
 
 @dataclass
@@ -100,6 +132,7 @@ class Shape:
     us: dict[str, float]
     query: _native.Query
     predicted: dict[str, float]
+    margin: float  # how much faster than torch a kernel has to be at least
 
 
 def features(query: _native.Query, variant: int, best_us: float = 0.0) -> list[float]:
@@ -122,7 +155,7 @@ def facts_of(head: dict[str, Any]) -> _native.Facts:
 
 
 def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
-    """Reads the files of a chip's data, which have these weights.
+    """Reads the files of a model's data, which have these weights.
 
     Returns:
         The names of the GPUs and the number of shapes in all files; and the shapes that are not scored, with the
@@ -143,10 +176,15 @@ def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
         )
         able = {_variants.name_of(c.variant) for c in _native.explain(query)[1] if c.eligible}  # also torch
         us = {name: value for name, value in shape.us.items() if name in able}
+        if case.dtype == "float32":
+            us = {name: value for name, value in us.items() if name == TORCH or name.startswith(FLOAT32_FAMILIES)}
+            if len(us) == 1:
+                continue
         # explain's predictions are not used, because they contain the corrections of the present forests.
         predicted = {name: 2 ** features(query, ids[name], 1.0)[PREDICTED] for name in us}
         kind = f"{measured_on['gpu'].removeprefix('NVIDIA ').split()[0]} {shape.kind}"
-        shapes.append(Shape(kind, weight, us, query, predicted))
+        margin = FLOAT32_MARGIN if case.dtype == "float32" and case.flops <= LARGE_FLOAT32_FLOPS else MARGIN
+        shapes.append(Shape(kind, weight, us, query, predicted, margin))
     return {"gpus": list(dict.fromkeys(head["gpu"] for head, _ in files)), "shapes": len(measured)}, shapes
 
 
@@ -331,28 +369,30 @@ def source(
 
 @click.command()
 @click.option("--check", is_flag=True, help="Only score the choice by cross-validation; write nothing.")
-@click.option("--chip", type=click.Choice(list(WEIGHTS)), required=True)
+@click.option("--model", type=click.Choice(list(WEIGHTS)), required=True)
 @click.option("--output", type=click.Path(path_type=Path), help="Another file.")
-def main(chip: str, check: bool, output: Path | None) -> None:
-    """Fit the dispatcher's model of a chip's times to measured shapes."""
-    head, shapes = read(WEIGHTS[chip])
+def main(model: str, check: bool, output: Path | None) -> None:
+    """Fit a model of the dispatcher to measured shapes."""
+    head, shapes = read(WEIGHTS[model])
+    settings = SETTINGS[model]
     kernels = Kernels(shapes)
     click.echo(f"{len(shapes)} shapes, {len(kernels.y)} times of kernels")
     fold = np.random.default_rng(0).integers(0, FOLDS, len(shapes))
     weights = np.array([shape.weight for shape in shapes])
     every = np.arange(len(kernels.y))
-    correction = out_of_fold(KERNELS, kernels.x, kernels.y, fold[kernels.shape], kernels.weights)
+    correction = out_of_fold(settings.kernels, kernels.x, kernels.y, fold[kernels.shape], kernels.weights)
     best = kernels.best(correction, every)
     x = np.array(
         [features(shape.query, _native.TORCH, 2 ** best[i][0]) for i, shape in enumerate(shapes)], dtype=np.float32
     )
     y = np.log2([shape.us[TORCH] / shape.predicted[TORCH] for shape in shapes])
-    lead = out_of_fold(BESIDE, x, y, fold, weights) + np.log2([s.predicted[TORCH] for s in shapes])
+    lead = out_of_fold(settings.torch, x, y, fold, weights) + np.log2([s.predicted[TORCH] for s in shapes])
     lead -= [best[i][0] for i in range(len(shapes))]
     beside_lead = np.column_stack([x, lead.astype(np.float32)])
     off = np.abs(lead - np.log2([shape.us[TORCH] / shape.us[best[i][1]] for i, shape in enumerate(shapes)]))
     if check:
-        margin = np.log2(MARGIN) + DOUBTED[chip] * np.maximum(0, out_of_fold(DOUBT, beside_lead, off, fold, weights))
+        doubt = np.maximum(0, out_of_fold(settings.doubt, beside_lead, off, fold, weights))
+        margin = np.log2([shape.margin for shape in shapes]) + DOUBTED[model] * doubt
         chosen = [best[i][1] if lead[i] > margin[i] else TORCH for i in range(len(shapes))]
         click.echo(score(shapes, chosen))
         for kind in sorted({shape.kind for shape in shapes}):
@@ -360,13 +400,13 @@ def main(chip: str, check: bool, output: Path | None) -> None:
             click.echo(f"{kind:>13} " + score([shapes[i] for i in of_kind], [chosen[i] for i in of_kind]))
         return
     models = {
-        "Kernels": (fit(KERNELS, kernels.x, kernels.y, kernels.weights), kernels.x.shape[1]),
-        "Torch": (fit(BESIDE, x, y, weights), x.shape[1]),
-        "Doubt": (fit(DOUBT, beside_lead, off, weights), beside_lead.shape[1]),
+        "Kernels": (fit(settings.kernels, kernels.x, kernels.y, kernels.weights), kernels.x.shape[1]),
+        "Torch": (fit(settings.torch, x, y, weights), x.shape[1]),
+        "Doubt": (fit(settings.doubt, beside_lead, off, weights), beside_lead.shape[1]),
     }
-    output = output or MODELS / f"learned_{chip}.inc.xz"
+    output = output or MODELS / f"learned_{model}.inc.xz"
     scratch = output.with_suffix(".json")
-    text = source(head, models, DOUBTED[chip], scratch)
+    text = source(head, models, DOUBTED[model], scratch)
     output.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
     scratch.unlink()
     click.echo(f"{output}: {output.stat().st_size} bytes")

@@ -303,7 +303,6 @@ enum class Family : int32_t {
   kTinyBatch,
   kInt8,  // the int8 kernels of sm90_wgmma and sm90_skinny
   kSm90Dmma,
-  kSimtPanel,
   kBatchedGemv,
 };
 

@@ -19,7 +19,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // How much faster than torch the learned model has to predict a kernel to be: kLearnedMargin times the factor by which
 // the model tends to be off at such shapes, to the power of Learned::doubted (benchmarks/fit_model.py --check).
-constexpr double kLearnedMargin = 1.02;
+// cuBLAS's time of a float32 matmul is hard to predict, unless it has more than kLargeFloat32Flops operations.
+constexpr double kLearnedMargin = 1.02, kLearnedFloat32Margin = 1.05, kLargeFloat32Flops = 5e10;
 
 // The same for int8 products, which have an analytic model alone. They have no epilogue, and torch has few kernels.
 constexpr double kInt8Margin = 1.02;
@@ -35,6 +36,11 @@ constexpr double kSmallVectorMargin = 1.3;
 constexpr int64_t kFewElements = 20000;
 // The same for batches of matrices by column vectors. On an H200 torch took 0.58 to 0.72 of its prediction at 9 of 14.
 constexpr double kColumnMargin = 1.82;
+// The same for vectors by unaligned matrices that are contiguous along K, in up to 1,008 matrices: three kernels that
+// were predicted to be 1.3 to 1.8 times as fast had 0.83, 0.83 and 0.98 of torch's speed. Of many vectors by small
+// matrices, tiny_batch was faster.
+constexpr double kUnalignedVectorMargin = 2.0;
+constexpr int64_t kManyVectors = 2000;
 // Batches of rows by an unaligned row-major B have no such margin. gemv_m1 was predicted to be 1.05 and 1.14 times as
 // fast as torch at 60x1x981x1610 and 27x1x1063x2438, and was 2.3 times as fast.
 // The same where a batch of exchanged rows shares a B that L2 does not hold. Each matrix then reads B from memory,
@@ -137,7 +143,14 @@ bool is_learned(const Question& question, const Contender& contender) {
   if (v.only_invariant && (family == Family::kSm90Skinny || v.sums == Sums::kFourSlices)) return false;
   if (family == Family::kBatchedMma && is_vector_batch(question.product)) return false;
   if (copies_whole(question.product, contender) || is_in_place(contender)) return false;
-  return learned_code(family) <= kLastLearnedCode;
+  return is_learned(family, question.product.dtype);
+}
+
+/// The learned model of the chip; null where it has none for the dtype. In float32 it knows no products of vectors.
+const Learned* learned_model_for(const Question& question) {
+  const Problem& p = question.problem;
+  if (p.dtype == DType::kF32 && std::min(p.m, p.n) == 1) return nullptr;
+  return learned(question.facts, p.dtype);
 }
 
 /// How much faster than torch a kernel has to be at least, by the learned model: more where that was fitted to no such
@@ -149,6 +162,7 @@ double least_margin(const Problem& p, const DeviceFacts& facts) {
     if (p.rows_are_batch) return b_bytes > static_cast<double>(facts.l2_bytes) ? kReadAgainMargin : 1.0;
     if (p.n == 1) return kColumnMargin;
     if (p.m == 1 && p.b_major() == Major::kMN && alignment_b(p) < 16) return 1.0;
+    if (p.m == 1 && alignment_b(p) < 16 && p.batches() < kManyVectors) return kUnalignedVectorMargin;
     if (p.m == 1) return p.n * p.k <= kFewElements ? kSmallVectorMargin : kUnfittedMargin;
     return shares_operand(p) ? kUnfittedMargin : 1.0;
   }
@@ -294,6 +308,17 @@ void correct_merged(const Learned& learned, const Question& question, const Cont
   for (int i = 0; i < count; ++i) us[of_row[i]] *= corrections[i];
 }
 
+/// In float32 the learned model corrects torch's time, but not those of kernels that use planes. So these have to beat
+/// torch's analytic prediction, which is mostly too short. One that does not is taken for as slow as torch.
+void doubt_unlearned(const Corrected& corrected, const Contenders& contenders, double analytic_us, double torch_us,
+                     double* us) {
+  bool is_corrected[kMaxVariants] = {};
+  for (const int i : corrected) is_corrected[i] = true;
+  for (int i = 0; i < contenders.count; ++i) {
+    if (!is_corrected[i] && us[i] * kAnalyticMargin >= analytic_us) us[i] = std::max(us[i], torch_us);
+  }
+}
+
 /// Corrects all predictions by the learned model of this chip, and writes the features of its forest `doubt`.
 /// Returns false where the analytic margin applies: the model knows none of the contenders, or has no say on torch.
 bool apply_learned(const Learned& learned, const Question& question, const Contenders& contenders,
@@ -309,8 +334,11 @@ bool apply_learned(const Learned& learned, const Question& question, const Conte
   const double torch_us =
       is_product ? predictions->torch : torch_product_us(question.product, question.facts, question.alignments);
   torch_features(question.product, question.facts, torch_us, best, features);
-  const double correction = factor(learned.torch, features);
+  const double correction = factor(learned.torch, features), analytic_us = predictions->torch;
   predictions->torch *= correction;
+  if (question.product.dtype == DType::kF32) {
+    doubt_unlearned(corrected, contenders, analytic_us, predictions->torch, predictions->ours);
+  }
   features[kTorchFeatures] = static_cast<float>(std::log2(torch_us * correction / best));
   return true;
 }
@@ -323,7 +351,9 @@ struct Margins {
 /// The learned model's margins over torch, where its predictions tend to be off by a factor `doubt`.
 Margins learned_margins(const Learned& learned, const Question& question, double doubt) {
   const Problem& p = question.problem;
-  const double margin = std::max(kLearnedMargin * std::pow(std::max(1.0, doubt), learned.doubted), epilogue_margin(p));
+  const bool is_float32 = p.dtype == DType::kF32 && p.flops() <= kLargeFloat32Flops;
+  const double least = is_float32 ? kLearnedFloat32Margin : kLearnedMargin;
+  const double margin = std::max(least * std::pow(std::max(1.0, doubt), learned.doubted), epilogue_margin(p));
   // With exchanged rows torch has few rows a matrix.
   const bool has_many = p.m > kFewMergedRows && !p.rows_are_batch;
   return {.merged = std::max(margin, has_many ? kManyMergedRowsMargin : kMergedMargin),
@@ -369,7 +399,7 @@ Times times_of(double product_us, double epilogue_us, const Knowledge& known, si
 }  // namespace
 
 void estimate(const Question& question, const Contenders& contenders, bool for_explanation, Estimates* out) {
-  const Learned* const learned_here = learned(question.facts, question.problem.dtype);
+  const Learned* const learned_here = learned_model_for(question);
   const bool nearby = learned_here == nullptr && !is_tiny_batch(question.product);
   if (question.problem.dtype == DType::kI8) out->model_margin = kInt8Margin;
   out->known = usable_knowledge(question, contenders, nearby, out->table_values);

@@ -99,7 +99,6 @@ const char* family_name(Family family) {
     case Family::kSm80Split: return "sm80_split";
     case Family::kSimtSkinny: return "simt_skinny";
     case Family::kSimtGemv: return "simt_gemv";
-    case Family::kSimtPanel: return "simt_panel";
     case Family::kTinyBatch: return "tiny_batch";
     case Family::kBatchedGemv: return "batched_gemv";
     case Family::kInt8: return "int8";

@@ -21,9 +21,9 @@ _BATCHED = 0.06  # share of the shapes
 _SIZES = ((1, 12_000), (512, 24_000), (256, 16_000))  # m, n, k
 _BATCHED_SIZES = ((1, 2048), (16, 2048), (16, 2048))
 _MOST_PRODUCTS = 512  # the largest batch
-DRAWS = ("mixed", "whole", "ragged", "float32")
-# Kinds of float32 shapes, each with its share, the bounds of m, n and k, and the largest batch. m and n are exchanged in
-# every second shape.
+DRAWS = ("mixed", "whole", "ragged", "float32", "float32-large")
+# Kinds of float32 shapes, each with its share, the bounds of m, n and k, and the largest batch. m and n are exchanged
+# in every second shape.
 _FLOAT32_KINDS = (
     (0.25, (2, 4096), (2, 4096), (2, 4096), 1),
     (0.25, (2, 512), (2, 512), (8, 2048), 1),
@@ -33,8 +33,9 @@ _FLOAT32_KINDS = (
     (0.07, (4000, 300_000), (8, 160), (8, 160), 1),  # tall
     (0.05, (500, 6000), (500, 6000), (4, 64), 1),  # short k
 )
+_FLOAT32_LARGE = ((1.0, (1024, 12_000), (1024, 12_000), (512, 8192), 1),)
 _FLOAT32_GRANULES = (1, 4, 4, 8, 16, 64)  # elements; 4 are 16 bytes
-_MOST_FLOAT32_FLOPS = 5e10  # a millisecond on an H200
+_MOST_FLOAT32_FLOPS = 5e10  # a millisecond on an H200; of those that are not "float32-large"
 # Shapes with few rows, as in decoding. B is a weight, and most weights are stored as (n, k).
 _DECODING_LAYOUTS = ("NT", "NT", "NT", "NT", "NN")
 _DECODING_SIZES = ((512, 32_000), (512, 20_000))  # n, k
@@ -111,18 +112,19 @@ def _draw(source: random.Random, rows: int | None = None, kind: str = DRAWS[0]) 
     return Case(m, n, k, batch=batch, layout=layout, dtype=dtype)
 
 
-def _draw_float32(source: random.Random) -> Case:
+def _draw_float32(source: random.Random, large: bool) -> Case:
     """Draws one float32 case. The sizes are log-uniform, and multiples of one granule."""
-    weights = [kind[0] for kind in _FLOAT32_KINDS]
+    kinds = _FLOAT32_LARGE if large else _FLOAT32_KINDS
+    weights = [kind[0] for kind in kinds]
     while True:
-        (kind,) = source.choices(_FLOAT32_KINDS, weights)
+        (kind,) = source.choices(kinds, weights)
         granule = source.choice(_FLOAT32_GRANULES)
         m, n, k = (max(1, round(_log_uniform(source, *bounds) / granule)) * granule for bounds in kind[1:4])
         if source.random() < 0.5:
             m, n = n, m
         batch = _log_uniform(source, 2, kind[4]) if kind[4] > 1 else 1
         case = Case(m, n, k, batch=batch, layout=source.choice(_LAYOUTS), dtype="float32")
-        if case.flops <= _MOST_FLOAT32_FLOPS:
+        if large or case.flops <= _MOST_FLOAT32_FLOPS:
             return case
 
 
@@ -136,11 +138,15 @@ def draw(
 
     rows: the largest m. With it no shape is batched, and most are NT.
     kind: with "whole", no shape is ragged, m is a power of two, and n and k are multiples of 64, as in models. With
-        "ragged", all shapes are ragged. With "float32", all are in float32, and a fifth are batched.
+        "ragged", all shapes are ragged. With "float32", all are in float32, and a fifth are batched; with
+        "float32-large", they have M and N of 1,024 and more.
     """
     source, found = random.Random(seed), dict[Case, None]()
     while len(found) < count:
-        case = _draw_float32(source) if kind == "float32" else _draw(source, rows, kind)
+        if kind.startswith("float32"):
+            case = _draw_float32(source, large=kind == "float32-large")
+        else:
+            case = _draw(source, rows, kind)
         if zoo.fits(case) and not excluded(case):
             found[case] = None
     return tuple(found)

@@ -322,12 +322,11 @@ void test_the_learned_models_codes_never_change() {
   CHECK(learned_code(Family::kSimtSkinny) == 8);
   CHECK(learned_code(Family::kSm80Split) == 9);
   CHECK(learned_code(Family::kSimtGemv) == 10);
-  CHECK(learned_code(Family::kTinyBatch) == 11 && 11 > kLastLearnedCode);
+  CHECK(learned_code(Family::kTinyBatch) == 11);
   CHECK(learned_code(Family::kInt8) == 12);
   CHECK(learned_code(Family::kSm90SplitSkinny) == 13);
   CHECK(learned_code(Family::kSm90Dmma) == 14);
-  CHECK(learned_code(Family::kSimtPanel) == 15);
-  CHECK(learned_code(Family::kBatchedGemv) == 16);
+  CHECK(learned_code(Family::kBatchedGemv) == 15);
 }
 
 /// Counts `kinds` calls of different sizes.
@@ -372,8 +371,12 @@ void test_the_forests_are_those_of_the_nearest_chip() {
   CHECK(hopper(66, 25 * kMiB, 4916) == h200);   // a stream with half of the SMs
   DeviceFacts facts;
   CHECK(preset_facts(90, &facts));
-  CHECK(learned(facts, DType::kF16) == h200 && learned(facts, DType::kF32) == nullptr);
-  CHECK(preset_facts(80, &facts) && learned(facts, DType::kF16) == nullptr);
+  CHECK(learned(facts, DType::kF16) == h200 && learned(facts, DType::kF64) == nullptr);
+  const Learned* const float32 = learned(facts, DType::kF32);
+  CHECK(float32 != nullptr && float32 != h200 && float32 != h100);
+  facts.dram_gbs = 3352;
+  CHECK(learned(facts, DType::kF16) == h100 && learned(facts, DType::kF32) == float32);
+  CHECK(preset_facts(80, &facts) && learned(facts, DType::kF16) == nullptr && learned(facts, DType::kF32) == nullptr);
 }
 
 void test_a_tally_costs_the_same_whatever_was_counted() {

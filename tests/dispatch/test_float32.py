@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from torch._subclasses import FakeTensorMode
 import hgemm_ops
 from hgemm_ops import _native, _override, _tables, _variants, use_custom_gemm
 from hgemm_ops._tables import Entry, Table
+from hgemm_ops.bench import shapes
 from hgemm_ops.cli import main
 from hgemm_ops.ops import aten
 
@@ -81,7 +84,7 @@ def test_three_products_are_chosen_where_the_bits_may_vary(layout: str) -> None:
         assert explain(4096, 4096, 128, "split").candidates[v.id].eligible
 
 
-@pytest.mark.parametrize(("m", "n"), [(16, 4096), (32, 16384), (64, 4096), (128, 4096), (255, 11008), (4096, 64)])
+@pytest.mark.parametrize(("m", "n"), [(32, 16384), (64, 4096), (128, 4096), (255, 11008), (4096, 64)])
 def test_a_short_side_is_split_in_registers(m: int, n: int) -> None:
     """Other modes and misaligned weights leave it to other kernels, and so do symmetric results."""
     names = {v.name for v in SKINNY}
@@ -107,7 +110,7 @@ def test_small_and_short_products_are_not_split(sizes: tuple[int, int, int]) -> 
 
 def test_the_reason_for_torch_names_the_way_out() -> None:
     for arch, source in (("sm_90", "model"), ("sm_80", "fallback")):  # sm90_dmma takes any strict float32
-        strict = explain(*LARGE, arch=arch)
+        strict = explain(2048, 2048, 2048, arch=arch)
         assert (strict.chosen, strict.source) == ("torch", source)
         assert strict.reason.endswith(' without float32="split"')
     assert "without float32" not in explain(*LARGE, dtype=torch.float64).reason
@@ -231,28 +234,29 @@ def test_what_torch_may_compute_in_tf32_is_torchs() -> None:
     for query.float32 in (0, 2):
         decision, candidates = _native.explain(query)
         found.append(_variants.family_of(decision.variant))
-    assert found == ["simt_skinny", "torch"]
+    assert found[0] != "torch" and found[1] == "torch"
     assert not any(c.eligible for c in candidates[:-1])
     query.variant = next(v.id for v in hgemm_ops.variants() if v.name == "simt_skinny_m16")
     assert _native.explain(query)[0].variant == query.variant  # a named kernel runs in any mode
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "alignment", "layouts", "chosen"),
+    ("m", "n", "alignment", "layouts", "families"),
     [
-        (2, 4096, 16, ("NT", "NN"), "simt_gemv_m4"),
-        (4, 4096, 16, ("NT", "NN"), "simt_gemv_m4"),
-        (8, 4096, 16, ("NT", "NN"), "simt_gemv_m8"),
-        (4096, 8, 16, ("NT", "TT"), "simt_gemv_m8"),  # B is the short operand, and is K-major
-        (9, 4096, 16, ("NT", "NN"), "simt_skinny_m16"),
-        (8, 4096, 4, ("NT", "NN"), "simt_skinny_m8"),
+        (2, 4096, 16, ("NT", "NN"), ("simt_gemv",)),
+        (4, 4096, 16, ("NT",), ("simt_gemv",)),
+        (8, 4096, 16, ("NT",), ("simt_gemv",)),
+        (4096, 8, 16, ("NT", "TT"), ("simt_gemv",)),  # B is the short operand, and is K-major
+        (8, 4096, 16, ("NN",), ("simt_gemv", "sm90_dmma")),  # 26.6 and 24.0 us on an H200
+        (16, 4096, 16, ("NT",), ("simt_skinny", "sm90_dmma")),
+        (8, 4096, 4, ("NT", "NN"), ("simt_skinny", "sm90_dmma")),
     ],
 )
 def test_few_rows_are_served_in_strict_float32(
-    m: int, n: int, alignment: int, layouts: tuple[str, ...], chosen: str
+    m: int, n: int, alignment: int, layouts: tuple[str, ...], families: tuple[str, ...]
 ) -> None:
     for layout in layouts:
-        assert explain(m, n, 4096, layout=layout, alignment=alignment).chosen == chosen
+        assert family(explain(m, n, 4096, layout=layout, alignment=alignment)) in families
 
 
 def strict_choice(batch: int, m: int, n: int, k: int, layout: str) -> str:
@@ -264,18 +268,16 @@ def strict_choice(batch: int, m: int, n: int, k: int, layout: str) -> str:
 @pytest.mark.parametrize(
     ("batch", "m", "n", "k", "layout"),
     [
-        (512, 64, 64, 64, "NN"),  # 12.1, 12.8
-        (178, 85, 85, 85, "TN"),  # 15.5, 18.4: copies of 4 bytes
-        (249, 63, 63, 63, "TN"),  # 7.8, 8.5
-        (1024, 48, 48, 48, "NN"),
-        (1, 2048, 2048, 2048, "NN"),  # 341, 344
-        (1, 2048, 1536, 1024, "NN"),
-        (1, 806, 380, 455, "TT"),  # 13.7, 16.4: copies of 4 bytes
-        (1, 32, 2056, 11412, "NN"),  # 54.9, 69.5
-        (1, 3822, 1380, 16, "NT"),  # 15.1, 16.6
-        (1, 1000, 1000, 64, "NN"),
-        (1, 72, 96, 136, "NN"),
-        (1, 16, 4096, 4096, "NN"),  # simt_skinny_m16 takes as long as the fastest of these kernels
+        (512, 64, 64, 64, "NN"),  # 12.5, 13.1
+        (178, 85, 85, 85, "TN"),  # 15.8, 18.5: copies of 4 bytes
+        (249, 63, 63, 63, "TN"),  # 8.2, 8.8
+        (1, 2048, 2048, 2048, "NN"),  # 343, 345
+        (1, 2048, 2048, 2048, "TN"),  # 330, 342
+        (1, 806, 380, 455, "TT"),  # 14.4, 16.5: copies of 4 bytes
+        (1, 3822, 1380, 16, "NT"),  # 15.5, 16.8
+        (1, 1612, 1256, 300, "NN"),  # 31.6, 33.5
+        (1, 1408, 1280, 3840, "NT"),  # 291, 309
+        (1, 4096, 8, 4096, "NT"),  # 41.2, 46: simt_gemv_m8 takes 19.7
     ],
 )
 def test_torch_and_simt_compute_what_float64_sums_are_no_faster_at(
@@ -287,12 +289,18 @@ def test_torch_and_simt_compute_what_float64_sums_are_no_faster_at(
 @pytest.mark.parametrize(
     ("batch", "m", "n", "k", "layout"),
     [
-        (1, 368, 272, 33792, "TN"),  # 378, 163
-        (1, 256, 256, 16384, "TN"),
-        (1, 88, 1408, 12800, "NT"),  # 135, 90.4
-        (512, 96, 96, 96, "NT"),  # 45.9, 33.4
-        (1002, 80, 80, 80, "TT"),  # 63.0, 52.9
-        (1, 1856, 1408, 32, "TT"),  # 11.6, 8.5
+        (1, 368, 272, 33792, "TN"),  # 379, 163
+        (1, 88, 1408, 12800, "NT"),  # 139, 83.7
+        (512, 96, 96, 96, "NT"),  # 46.7, 33.9
+        (1002, 80, 80, 80, "TT"),  # 63.9, 53.4
+        (1, 1856, 1408, 32, "TT"),  # 12.1, 8.9
+        (1, 32, 2056, 11412, "NN"),  # 55.7, 44.8
+        (1, 16, 4096, 4096, "NN"),  # 78.4, 25.7
+        (1, 9, 4096, 4096, "NN"),  # 42.9, 24.3
+        (1, 4096, 768, 768, "NT"),  # 131, 105
+        (1, 100000, 64, 64, "NN"),  # 32.0, 27.3
+        (1, 2496, 1728, 6592, "NN"),  # 1301, 1019
+        (1, 8192, 1344, 4992, "NN"),  # 2483, 2032
     ],
 )
 def test_float64_sums_are_taken_where_they_were_faster(batch: int, m: int, n: int, k: int, layout: str) -> None:
@@ -315,10 +323,26 @@ def test_few_long_sums_are_served_in_strict_float32(m: int, n: int, layout: str)
         assert reasons and all("needs sm_90 or" in reason for reason in reasons)
 
 
+def test_choices_are_near_the_best_on_random_shapes() -> None:
+    """On shapes that the model was fitted to, its choices are near the best: trees and features belong together."""
+    path = Path(__file__).parents[2] / "benchmarks" / "results" / "h200" / "shapes-float32.tsv.xz"
+    over_torch, over_best = [], []
+    for shape in shapes.read(path)[1][::8]:
+        case, us = shape.case, shape.us
+        chosen = strict_choice(case.batch, case.m, case.n, case.k, case.layout)
+        if chosen in us:  # not every kernel was timed for every shape
+            over_torch.append(us["torch"] / us[chosen])
+            over_best.append(min(us.values()) / us[chosen])
+    assert len(over_torch) > 500
+    assert statistics.geometric_mean(over_torch) > 1.25
+    assert statistics.geometric_mean(over_best) > 0.94
+    assert sum(ratio < 0.97 for ratio in over_torch) < 0.01 * len(over_torch)
+
+
 def test_what_nobody_has_timed_is_torchs() -> None:
-    """simt_gemv was only timed without a batch, and on half a megabyte or more, and batched_gemv on batches of at least
-    16. Other shapes stay with torch."""
-    for m, n, k, batch in ((3, 6, 8, 1), (3, 6, 8, 16), (72, 1, 136, 1), (4, 96, 136, 1), (1, 64, 512, 8)):
+    """Of vectors, simt_gemv was only timed without a batch, and on half a megabyte or more, and batched_gemv on batches
+    of at least 16. Other shapes stay with torch."""
+    for m, n, k, batch in ((72, 1, 136, 1), (1, 64, 512, 8)):
         query = _variants.matmul_query(m, n, k, torch.float32, "NT", _native.preset_facts(90), batch)
         assert _variants.name_of(_native.explain(query)[0].variant) == "torch", (m, n, k, batch)
 

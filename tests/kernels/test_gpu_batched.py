@@ -228,7 +228,9 @@ def test_tiles_in_place_of_matrices(variant: VariantInfo, layout: str) -> None:
             try:
                 hgemm.bmm.out(a, b, variant=variant.id, out=out.view(batch, m, n))
             except RuntimeError as error:
-                assert "an operand has" in str(error) or "of shared memory" in str(error), error
+                # Too large; one product of many rows, if B is one matrix; rows whose pitch means nothing.
+                refusals = ("an operand has", "of shared memory", "M, N and K must be", "without gaps")
+                assert any(refusal in str(error) for refusal in refusals), error
                 continue
             taken += 1
             exact, magnitude = reference_matmul(a, b)

@@ -29,8 +29,11 @@ namespace h200 {
 namespace h100 {
 #include "dispatch/models/learned_h100.inc"
 }
+namespace float32 {
+#include "dispatch/models/learned_float32.inc"
+}
 
-/// The forests of one chip, with the facts of the chip that they were fitted to.
+/// The forests of one chip for 16-bit types, with the facts of the chip that they were fitted to.
 struct ChipModel {
   int cc;
   int64_t dram_gbs;
@@ -42,6 +45,9 @@ struct ChipModel {
 /// and a GH200 with 4.0 TB/s get those of the H100 with 3.35 TB/s, and a GH200 with 4.9 TB/s those of the H200. The
 /// number of SMs and the size of L2 do not select forests, because predictions and features take them from the GPU.
 constexpr ChipModel kModels[] = {{90, 4916, &h200::kLearned}, {90, 3352, &h100::kLearned}};
+
+/// The compute capability of the chips that have the forests for float32. They were fitted to an H200.
+constexpr int kFloat32Cc = 90;
 
 // cuBLAS's time depends on how well its tile fits the shape. Which tile it takes is not known, so there are features of
 // all of these.
@@ -475,10 +481,17 @@ int learned_code(Family family) {
     case Family::kInt8: return 12;
     case Family::kSm90SplitSkinny: return 13;
     case Family::kSm90Dmma: return 14;
-    case Family::kSimtPanel: return 15;
-    case Family::kBatchedGemv: return 16;
+    case Family::kBatchedGemv: return 15;
   }
   return -1;
+}
+
+bool is_learned(Family family, DType dtype) {
+  if (dtype == DType::kF32) {
+    return family == Family::kSm90Dmma || family == Family::kSimtSkinny || family == Family::kSimtGemv;
+  }
+  constexpr int kLastHalfCode = 10;
+  return learned_code(family) <= kLastHalfCode;
 }
 
 void shape_features(const Problem& p, const Alignments& alignments, float* out) {
@@ -642,6 +655,7 @@ void log2_by(Vectors, const double* x, int count, float* out) {
 #endif
 
 const Learned* learned(const DeviceFacts& facts, DType dtype) {
+  if (dtype == DType::kF32) return facts.cc == kFloat32Cc ? &float32::kLearned : nullptr;
   if (dtype != DType::kF16 && dtype != DType::kBF16) return nullptr;
   const Learned* nearest = nullptr;
   double least = 0;

@@ -74,9 +74,9 @@ void torch_features(const Problem& product, const DeviceFacts& facts, double pre
 /// change. A new family takes the next free number. No family has the number 4 any more, and it is not used again.
 int learned_code(Family family);
 
-/// The highest code that the trees were fitted to. A family with a higher code came later: its kernels keep their
-/// analytic predictions until the trees are fitted again.
-constexpr int kLastLearnedCode = 10;
+/// Whether the forests for a dtype were fitted to times of this family. The kernels of families that came later keep
+/// their analytic predictions until the trees are fitted again.
+bool is_learned(Family family, DType dtype);
 
 /// The own features of at most kRows kernels, which go through the trees together.
 constexpr int kRows = 32, kOwnFeatures = kKernelFeatures - kShapeFeatures;
@@ -114,8 +114,9 @@ struct Learned {
   double doubted;
 };
 
-/// The forests for a device and dtype: of the chips with the device's compute capability those of the chip whose memory
-/// is nearest in bandwidth. Null if no chip of this compute capability has forests, or none for the dtype.
+/// The forests for a device and dtype. For 16-bit types they are, of the chips with the device's compute capability,
+/// those of the chip whose memory is nearest in bandwidth. For float32 all of these chips have the same forests. Null
+/// if no chip of this compute capability has forests, or none for the dtype.
 const Learned* learned(const DeviceFacts& facts, DType dtype);
 
 /// A kernel was only measured for the model if its analytic prediction was at most this times the best prediction,

@@ -57,35 +57,8 @@ constexpr Costs kCosts = {.clock_ghz = 1.7,
                           .partial_gbs = 5300,
                           .stream_share = 0.601};
 
-// The predictions are multiplied by these factors. Where torch was measured to take longer than its model says, the
-// factor is below one. They were chosen so that next to no shape among those left out of a fit loses to torch, and then
-// raised where too many of 382 choices for 885 other shapes did (NOTES.md).
-constexpr double kUntimedDoubt = 1.26;  // shapes between and beyond those that were timed
-constexpr double kVectorDoubt = 2.0, kVeryFewRowsDoubt = 1.6;
-// Both extents of the result at most kMostLongRows, K at least kLeastLongK: torch takes 0.9 to 2.2 of its model, 1.16
-// in the mean.
-constexpr int64_t kMostLongRows = 512, kLeastLongK = 4096;
-constexpr double kLongDoubt = 0.8;
-// At least kLeastMatrices matrices with M, N and K of 33 to 128: 1.17 in the mean. With M and N of at most 64 some gain
-// and some lose: torch takes 12.1 us for 512 of 64x64x64, and these kernels take 12.8.
-constexpr int64_t kLeastMatrices = 32, kLeastBatchExtent = 33, kMostBatchExtent = 128, kFewBatchRows = 64;
-constexpr double kBatchDoubt = 0.82, kSmallBatchDoubt = 0.93;
-// 33 to 128 rows, or columns, and at least kManyColumns of the other: 1.1 to 1.3. With 9 to 32 rows simt_skinny and
-// torch were as fast in most cases.
-constexpr int64_t kLeastFewRows = 9, kFewRows = 32, kSomeRows = 128, kManyColumns = 1000;
-constexpr double kFewRowsDoubt = 1.14, kSomeRowsDoubt = 1.0;
-// Large results: 33 of 37 with K = 32 gained, and the others ran at 0.82 to 0.97 of torch's speed. With K of 36 to 64
-// one of four gained, and with K of 15 to 30 two of nine, at the same predictions.
-constexpr int64_t kShortK = 32, kLeastShortRows = 500;
-constexpr double kShortDoubt = 1.28, kShorterDoubt = 1.7;
-// M and N of 256 to 2048 with K of 256 to 1024, up to the multiply-adds of 1184x1984x704: 1.16 in the mean. Longer K
-// lost (384x384x1264, 2048x2048x2048).
-constexpr int64_t kLeastMiddle = 256, kMostMiddle = 2048, kMostMiddleK = 1024;
-constexpr double kMostMiddleWork = 1.7e9;
-constexpr double kMiddleDoubt = 1.0;
-// An operand that is copied by 4 bytes multiplies the factor by this: of 44 such shapes, 24 lost to torch, and no rule
-// tells these from the others. Of 22 with a long K, chosen at smaller factors, 6 lost.
-constexpr double kNarrowDoubt = 1.3;
+// Kernels for vectors are faster, and the learned model, which corrects these predictions, does not know vectors.
+constexpr double kVectorDoubt = 2.0;
 
 constexpr int kLeastSteps = 4;  // of a group in a slice
 constexpr int kMostSlices = 1024, kMostWaves = 2;
@@ -107,36 +80,6 @@ double slice_bytes(const Problem& p) {
 
 int64_t tile_count(const Problem& p, const Line& line) {
   return std::max<int64_t>(ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches(), 1);
-}
-
-/// The factor for shapes whose operands are copied by 16 bytes.
-double wide_doubt(const Problem& p) {
-  const int64_t fewer = std::min(p.m, p.n), more = std::max(p.m, p.n);
-  if (fewer == 1) return kVectorDoubt;
-  if (p.batches() > 1) {
-    if (p.batches() < kLeastMatrices || std::min(fewer, p.k) < kLeastBatchExtent ||
-        std::max(more, p.k) > kMostBatchExtent) {
-      return kUntimedDoubt;
-    }
-    return more <= kFewBatchRows ? kSmallBatchDoubt : kBatchDoubt;
-  }
-  if (fewer < kLeastFewRows) return kVeryFewRowsDoubt;
-  if (more <= kMostLongRows && p.k >= kLeastLongK) return kLongDoubt;
-  if (p.k < kShortK) return kShorterDoubt;
-  if (fewer <= kSomeRows) {
-    if (more < kManyColumns) return kUntimedDoubt;
-    return fewer <= kFewRows ? kFewRowsDoubt : kSomeRowsDoubt;
-  }
-  if (p.k == kShortK && fewer >= kLeastShortRows) return kShortDoubt;
-  const bool is_middle = fewer >= kLeastMiddle && more <= kMostMiddle && p.k >= kLeastMiddle && p.k <= kMostMiddleK &&
-                         p.flops() <= 2 * kMostMiddleWork;
-  return is_middle ? kMiddleDoubt : kUntimedDoubt;
-}
-
-/// The factor by which a kernel may take longer than plan() says, in relation to what torch's model says.
-double doubt_of(const Problem& p) {
-  const bool is_wide = alignment_a(p) == 16 && alignment_b(p) == 16;
-  return wide_doubt(p) * (is_wide ? 1.0 : kNarrowDoubt);
 }
 
 /// A maximum that is smooth where its arguments are close to each other: neither hides the other fully.
@@ -252,7 +195,7 @@ struct Functions {
     return s.slices == 1 || s.in_cluster ? 0 : static_cast<size_t>(s.slices * slice_bytes(p));
   }
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
-    return plan(p, facts, kLine<C>).us * doubt_of(p);
+    return plan(p, facts, kLine<C>).us * (std::min(p.m, p.n) == 1 ? kVectorDoubt : 1.0);
   }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
     return call<&sm90_dmma::launch<C>>(p, plan(p, facts, kLine<C>).schedule, workspace, stream);
