@@ -207,7 +207,7 @@ def run_sliced(variant: VariantInfo) -> int:
 
 def run_batched(variant: VariantInfo) -> int:
     """Batches whose first operand is broadcast, and K = 0 where the kernel takes it."""
-    dtypes = variant.dtypes if variant.family == "tiny_batch" else variant.dtypes[:1]
+    dtypes = variant.dtypes if variant.family in ("tiny_batch", "batched_gemv") else variant.dtypes[:1]
     return sum(run_batch(variant, dtype, *problem) for dtype in dtypes for problem in BATCHES)
 
 

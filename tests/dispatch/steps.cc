@@ -2,6 +2,7 @@
 // devices.cc, which asks CUDA for the machine's devices.
 #include <malloc.h>
 
+#include <array>
 #include <cmath>
 #include <complex>
 #include <cstdio>
@@ -307,6 +308,35 @@ void test_verdicts() {
   Duel nobody(p, h200, NAN, kNothing);
   nobody.contenders.count = 0;
   CHECK(nobody.verdict().variant == kRefused);
+}
+
+/// A decision is kept for every alpha and beta, so neither may count in it.
+void test_no_kernel_asks_for_alpha() {
+  const DeviceFacts facts = facts_of(90);
+  for (const auto& [m, n, k, batch] : {std::array<int64_t, 4>{127, 127, 127, 1024},
+                                       {63, 63, 63, 10000},
+                                       {64, 64, 64, 512},
+                                       {4096, 4096, 4096, 1},
+                                       {8, 4096, 4096, 1},
+                                       {1, 1024, 128, 64},
+                                       {5, 5, 5, 5000}}) {
+    Problem one = nt_problem(m, n, k);
+    one.batch[1] = batch;
+    one.a.batch_stride[1] = m * k, one.b.batch_stride[1] = n * k, one.d.batch_stride[1] = m * n;
+    for (const DType dtype : {DType::kF16, DType::kF32}) {
+      one.dtype = one.out_dtype = dtype;
+      Problem other = one;
+      other.alpha = 0.125;
+      for (int id = 0; id < variant_count(); ++id) {
+        std::string why;
+        const bool runs = can_run(variant(id), one, facts, &why);
+        CHECK(runs == can_run(variant(id), other, facts, &why));
+        CHECK(!runs || variant(id).predict_us(one, facts) == variant(id).predict_us(other, facts));
+      }
+      const Decision first = select(one, facts, kAuto), second = select(other, facts, kAuto);
+      CHECK(first.variant == second.variant);
+    }
+  }
 }
 
 /// The learned model's trees were fitted to these codes.
@@ -706,6 +736,7 @@ int main() {
   test_margins();
   test_verdicts();
   test_the_learned_models_codes_never_change();
+  test_no_kernel_asks_for_alpha();
   test_the_forests_are_those_of_the_nearest_chip();
   test_a_tally_costs_the_same_whatever_was_counted();
   test_counters_are_small_and_go_with_their_tally();

@@ -239,6 +239,20 @@ def test_tiles_in_place_of_matrices(variant: VariantInfo, layout: str) -> None:
     assert taken > 20
 
 
+@pytest.mark.parametrize("alpha_first", [False, True])
+@pytest.mark.parametrize("variant", [*IN_PLACE, None], ids=lambda v: v.name if v else "chosen")
+@pytest.mark.parametrize("size", [127, 63])
+def test_a_decision_holds_for_every_alpha(size: int, variant: VariantInfo | None, alpha_first: bool) -> None:
+    """A scaled product takes the decision that is kept for the product, and the other way round."""
+    options = {} if variant is None else {"variant": variant.id}
+    a, b, c = (rand(3001 if size == 63 else 1024, size, size) for _ in range(3))
+    exact, magnitude = reference_matmul(a, b)
+    for alpha in (0.125, 1.0) if alpha_first else (1.0, 0.125):
+        out = hgemm.baddbmm(c, a, b, beta=0.0, alpha=alpha, **options) if alpha != 1 else hgemm.bmm(a, b, **options)
+        theirs = torch.baddbmm(c, a, b, beta=0.0, alpha=alpha)
+        assert_close_to_torch(out, alpha * exact, theirs, magnitude=alpha * magnitude)
+
+
 @pytest.mark.parametrize("odd", [0, 1])
 @VARIANTS
 def test_epilogue_of_every_problem(variant: VariantInfo, odd: int) -> None:

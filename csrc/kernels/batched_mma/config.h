@@ -63,8 +63,8 @@ struct WholeConfig {
 using Whole64 = WholeConfig<kWholeSide, kWholeSide, kWholeK, 32, 32, 5>;
 
 /// The constants of a kernel whose tiles take the place of the matrices (in_place_kernel.cuh): warps of a block, chunks
-/// of eight elements of an operand's tile for each thread, 16 rows of a warp's sub-tile (MI), and blocks per SM that
-/// the registers are limited for.
+/// of eight elements of an operand's tile for each thread, sixteenths of the rows of a warp's sub-tile (MI: it has 16
+/// MI), and blocks per SM that the registers are limited for.
 template <int WARPS_, int CHUNKS_, int MI_, int RESIDENT_>
 struct InPlaceConfig {
   static constexpr int WARPS = WARPS_, CHUNKS = CHUNKS_, MI = MI_, RESIDENT = RESIDENT_;
@@ -74,13 +74,13 @@ struct InPlaceConfig {
 
 /// The tile of an operand that takes the operand's place in shared memory.
 struct InPlaceTile {
-  int rows, length;  // of the matrix in memory
-  int chunks;        // of eight elements, that a row consists of
-  int outer;         // rows of a K-major tile, or columns of an MN-major one
-  int pitch;         // bytes from a row of the tile to the next
-  int bytes;         // of shared memory
-  // Where rows are spread: those of whole groups of 64; how far apart eight neighbours of the tile are in the others.
-  int full_rows, apart;
+  int rows, length;        // of the matrix in memory
+  int chunks;              // of eight elements, that a row consists of
+  int outer;               // rows of a K-major tile, or columns of an MN-major one
+  int pitch;               // bytes from a row of the tile to the next
+  int bytes;               // of shared memory
+  int full_rows;           // where rows are spread: those of whole groups of 64
+  int apart;               // how far apart eight neighbours of the tile lie in the rows after these
   unsigned inverse_apart;  // 2^16 over that, rounded up
 };
 
@@ -112,8 +112,8 @@ class BankConflicts {
 };
 inline constexpr BankConflicts kBankConflicts;
 
-/// The tile of an operand with such extents. If `apart` is not 0, its rows are spread: the last ones, of which there
-/// are less than 64, so far.
+/// The tile of an operand with such extents. If `apart` is not 0, its rows are spread: eight rows that are neighbours
+/// in the tile lie 8 rows apart in the matrix, and `apart` rows in the last group, which has fewer than 64 rows.
 inline InPlaceTile in_place_tile(Major major, int extent, int k, int apart) {
   const bool is_k_major = major == Major::kK;
   const int rest = extent % 64;

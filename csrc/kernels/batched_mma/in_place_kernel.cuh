@@ -15,10 +15,11 @@
 //
 // A block computes one matrix of the batch after another. All its threads meet
 //
+//   at a barrier                      after it
 //   when the spans have arrived       nobody stores results of the previous matrix any more
 //   when X has been read              its tile can be written
 //   when Y has been read              its tile can be written; that of X is complete
-//   when the tile of Y is written
+//   when the tile of Y is written     it can be read
 //   when all results are there        they can be stored, and nobody reads the tiles: the next spans may arrive
 //
 // The products of each result are added in the same order as in kernel.cuh.
@@ -67,6 +68,7 @@ struct InPlaceParams {
   int64_t d_batch[2];
   uint32_t batches, batch_inner;
   int m, n, k;
+  float alpha;
   int tiles_x, tiles;  // sub-tiles along X; all of them
   int rotates;         // 1 if the four lanes store in different orders, or 0
   uint32_t inverse_x;  // 2^16 over tiles_x, rounded up
@@ -150,7 +152,7 @@ class Held {
 };
 
 /// Where this lane reads 16 (outer) x 16 (k) elements of a tile by ldmatrix, from outer index `origin` and k = 0 on.
-/// `outer8` and `k8` (0 or 1) select one of its 8x8 matrices. Rows and columns that the tile lacks are others again.
+/// `outer8` and `k8` (0 or 1) select one of its 8x8 matrices. Indices beyond the tile stand for its last row or chunk.
 template <bool kKMajor>
 __device__ __forceinline__ uint32_t block_address(uint32_t tile, const InPlaceTile& t, int origin, int outer8, int k8) {
   const int r = static_cast<int>(threadIdx.x) % 8;
@@ -174,7 +176,7 @@ __device__ __forceinline__ uint32_t keep(int count) {
 }
 
 /// Adds up the products of 16 ROWS rows of X and 16 COLS columns of Y. `x` and `y` are the lane's addresses of the
-/// first 16 k, and the next ones are that many bytes further.
+/// first 16 k. Each further 16 k lie `step_x` and `step_y` bytes behind.
 template <class Traits, int ROWS, int COLS>
 __device__ __forceinline__ void add_products(float (&acc)[Traits::MI][4][4], const uint32_t (&x)[Traits::MI],
                                              const uint32_t (&y)[2], uint32_t step_x, uint32_t step_y, int k) {
@@ -298,7 +300,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::RESIDENT)
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
 #pragma unroll
-          for (int e = 0; e < 2; ++e) v[j][e] = acc[i / 2][j][i % 2 * 2 + e];
+          for (int e = 0; e < 2; ++e) v[j][e] = p.alpha * acc[i / 2][j][i % 2 * 2 + e];
         }
         if constexpr (!kKMajorX) {
           rotate<1>(v, rotation % 2 != 0);
@@ -311,6 +313,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::RESIDENT)
           if (left > 1) to[(at + 1) * stride_y] = from_float<T>(v[j][1]);
         }
       }
+      __syncwarp();  // the next sub-tile begins with ldmatrix, which all lanes execute together
     }
     __syncthreads();
     problem.advance();

@@ -61,6 +61,7 @@ cudaError_t launch_whole(const Problem& p, const Schedule& s, cudaStream_t strea
   params.m = static_cast<int>(p.m);
   params.n = static_cast<int>(p.n);
   params.k = static_cast<int>(p.k);
+  params.alpha = static_cast<float>(p.alpha);
   params.batches = static_cast<uint32_t>(p.batches());
   params.batch_inner = static_cast<uint32_t>(p.batch[1]);
   params.of_a = {reinterpret_cast<uint64_t>(p.a.data), last_element(p.a, 1, p.m * p.k, 0, p.batch) + 2};
@@ -110,6 +111,7 @@ cudaError_t launch_in_place(const Problem& p, const Schedule& s, cudaStream_t st
   params.m = static_cast<int>(p.m);
   params.n = static_cast<int>(p.n);
   params.k = static_cast<int>(p.k);
+  params.alpha = static_cast<float>(p.alpha);
   params.batches = static_cast<uint32_t>(p.batches());
   params.batch_inner = static_cast<uint32_t>(p.batch[1]);
   params.rotates = tiles.rotates;
@@ -153,7 +155,7 @@ Status launch_tiles(const Problem& p, const Schedule& s, cudaStream_t stream) {
   params.a_last = static_cast<uint32_t>(last_element(p.a, ka ? p.m : p.k, ka ? p.k : p.m, params.lda, p.batch));
   params.b_last = static_cast<uint32_t>(last_element(p.b, kb ? p.n : p.k, kb ? p.k : p.n, params.ldb, p.batch));
   params.epilogue = tile::epilogue_params(p, nullptr);
-  params.plain = is_plain(p);
+  params.plain = is_scaled_product(p) && p.alpha == 1.0;
   params.wide_d = params.epilogue.wide_d && p.n % 8 == 0;
   if constexpr (!Config::kIsAlwaysNarrow) {
     if (is_wide(p)) return launch_majors<Config, T, false>(p, s, params, stream);

@@ -8,8 +8,8 @@
 // is faster, in most cases that of four warps (NOTES.md).
 //
 // A line with an InPlaceConfig is a kernel for larger unaligned matrices without gaps between their rows: warps of a
-// block, chunks of eight elements of an operand that each thread moves, 16 rows of a warp's sub-tile, and blocks per
-// SM.
+// block, chunks of eight elements of an operand that each thread moves, sixteenths of the rows of a warp's sub-tile,
+// and blocks per SM.
 #pragma once
 
 #include <tuple>

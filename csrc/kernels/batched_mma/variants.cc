@@ -136,11 +136,12 @@ int most_smem(const DeviceFacts& facts) {
 }
 
 bool in_place_eligible(const Problem& p, const DeviceFacts& facts, const InPlaceLine& line, Reason* why) {
-  if (std::max({p.m, p.n, p.k}) > batched_mma::kInPlaceSide || p.k == 0) {
+  if (std::max({p.m, p.n, p.k}) > batched_mma::kInPlaceSide || std::min({p.m, p.n, p.k}) < 1) {
     return refuse(why, "M, N and K must be 1 to %d, got %lld, %lld and %lld", batched_mma::kInPlaceSide,
                   static_cast<long long>(p.m), static_cast<long long>(p.n), static_cast<long long>(p.k));
   }
-  if (!has_no_gaps(p)) return refuse(why, "%s", "needs matrices without gaps between their rows, and no epilogue");
+  if (!has_no_gaps(p))
+    return refuse(why, "%s", "needs matrices without gaps between their rows, and no epilogue but alpha");
   if (has_whole_chunks(p)) return refuse(why, "%s", "is for operands that do not consist of aligned 16-byte chunks");
   if (p.batches() > INT32_MAX) {
     return refuse(why, "a batch must have at most 2^31 - 1 matrices, got %lld", static_cast<long long>(p.batches()));

@@ -51,6 +51,7 @@ struct WholeParams {
   Extent of_a, of_b;
   uint32_t batches, batch_inner;  // matrices in the batch; extent of the inner batch dimension
   int m, n, k;
+  float alpha;
   int chunks_a, chunks_b;         // chunks of eight elements of a row of the tile
   uint32_t inverse_a, inverse_b;  // 2^16 over that, rounded up
 };
@@ -244,8 +245,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::RESIDENT)
         T* const to = results + row * p.n + col;
 #pragma unroll
         for (int j = 0; j < 2 * NJ; ++j) {
-          if (8 * j < left) to[8 * j] = from_float<T>(acc[i / 2][j][i % 2 * 2]);
-          if (8 * j + 1 < left) to[8 * j + 1] = from_float<T>(acc[i / 2][j][i % 2 * 2 + 1]);
+          if (8 * j < left) to[8 * j] = from_float<T>(p.alpha * acc[i / 2][j][i % 2 * 2]);
+          if (8 * j + 1 < left) to[8 * j + 1] = from_float<T>(p.alpha * acc[i / 2][j][i % 2 * 2 + 1]);
         }
       }
     }
