@@ -18,13 +18,13 @@ command:
 - An H100's ``shapes``, `--candidates 4`, and ``shapes-ragged``, with `--sizes ragged` as well.
 - ``shapes-float32``: float32, and the only file that has it. `--sizes float32` gave 1,600 shapes with `--candidates 8`,
   and 2,600 with `--candidates 4`, which a model chose that was fitted to the first; `--sizes float32-large` gave 150.
-  The other 400 were timed while kernels were written (csrc/kernels/sm90_dmma/NOTES.md).
+  Some 400 others were timed while kernels were written (csrc/kernels/sm90_dmma/NOTES.md).
 
 There are three models:
 
 - The H200's, of 16-bit types, is fitted to the H200's files.
-- That of float32 is fitted to an H200's file, and serves all chips of its compute capability. An H100 has as many SMs
-  at the same clock, and no float32 shapes have been measured on one.
+- That of float32 is fitted to an H200's file, and serves all chips of its compute capability whose float64 is as
+  fast. An H100 SXM has as many SMs at the same clock; on no other chip have float32 shapes been measured.
 - The H100's, of 16-bit types, is fitted to both GPUs' files, in which a shape of the H200 counts half. The 7,000 shapes
   of the H100 alone are too few, and the GPUs differ in little but the memory's speed, which is a feature. What the
   third forest says counts twice as much in the margin as on the H200 (``DOUBTED``), because torch's time is predicted
@@ -100,8 +100,6 @@ FLOAT32_FAMILIES = ("sm90_dmma", "simt_skinny", "simt_gemv")
 FOLDS = 4
 
 
-# More trees would still help, but a decision should take at most 20 us, and the library less than 12 MB. It has 12.7 MB
-# since kernels for float32 on float64 tensor cores and for merged rows were added.
 @dataclass(frozen=True)
 class Settings:
     """CatBoost's settings of the three forests."""
@@ -111,12 +109,13 @@ class Settings:
     doubt: dict[str, Any]
 
 
+# More trees would still help, but a decision should take at most 20 us, and the library should stay small (13.4 MB).
 _HALF = Settings(
     kernels={"depth": 7, "iterations": 700, "learning_rate": 0.17, "l2_leaf_reg": 1},
     torch={"depth": 6, "iterations": 1200, "learning_rate": 0.1, "l2_leaf_reg": 3},
     doubt={"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5},
 )
-# There are fewer shapes of float32, and the library should stay small.
+# There are fewer shapes of float32.
 _FLOAT32 = Settings(
     kernels={"depth": 6, "iterations": 400, "learning_rate": 0.12, "l2_leaf_reg": 2},
     torch={"depth": 6, "iterations": 900, "learning_rate": 0.06, "l2_leaf_reg": 3},

@@ -68,6 +68,7 @@ class Facts(Structure):
     _fields_ = [
         *_each(c_int32, "cc", "sm_count", "smem_optin", "smem_per_sm"),
         *_each(c_int64, "l2_bytes", "dram_gbs"),
+        ("slow_float64", c_int32),
     ]
 
 

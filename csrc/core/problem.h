@@ -277,6 +277,9 @@ struct DeviceFacts {
 
   /// The peak DRAM bandwidth in GB/s, from the memory's clock and bus width; 0 if unknown.
   int64_t dram_gbs = 0;
+
+  /// True if float64 is much slower than on other GPUs of this compute capability (H20, H800).
+  bool slow_float64 = false;
 };
 
 /// Why a variant cannot run a problem, for explanations. Callers that do not need the text pass a null Reason*, which

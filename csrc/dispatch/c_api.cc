@@ -75,7 +75,8 @@ DeviceFacts facts_of(const HgemmFacts& f) {
           .smem_optin = f.smem_optin,
           .smem_per_sm = f.smem_per_sm,
           .l2_bytes = f.l2_bytes,
-          .dram_gbs = f.dram_gbs};
+          .dram_gbs = f.dram_gbs,
+          .slow_float64 = f.slow_float64 != 0};
 }
 
 HgemmFacts facts_of(const DeviceFacts& f) {
@@ -84,7 +85,8 @@ HgemmFacts facts_of(const DeviceFacts& f) {
           .smem_optin = f.smem_optin,
           .smem_per_sm = f.smem_per_sm,
           .l2_bytes = f.l2_bytes,
-          .dram_gbs = f.dram_gbs};
+          .dram_gbs = f.dram_gbs,
+          .slow_float64 = f.slow_float64};
 }
 
 /// An address with this alignment, for descriptions of tensors without memory. Nothing dereferences it.

@@ -35,7 +35,8 @@ typedef struct HgemmFacts {
   int32_t smem_optin;  /* bytes of shared memory that one block may use */
   int32_t smem_per_sm; /* bytes */
   int64_t l2_bytes;
-  int64_t dram_gbs; /* peak memory bandwidth in GB/s; 0: not known */
+  int64_t dram_gbs;     /* peak memory bandwidth in GB/s; 0: not known */
+  int32_t slow_float64; /* 1 if float64 is much slower than on other GPUs of this compute capability */
 } HgemmFacts;
 
 /* One kernel. The strings live as long as the library. */

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <string_view>
 
 #include <cuda_runtime_api.h>
 
@@ -93,6 +94,18 @@ CUcontext context_of(Stream stream) {
   return get != nullptr && get(static_cast<CUstream>(stream), &context) == CUDA_SUCCESS ? context : nullptr;
 }
 
+/// Whether a GPU of compute capability 9.0 has float64 at a small part of the rate of an H100's. No attribute of the
+/// driver is known to say so, but the names do: H20 and H800.
+cudaError_t has_slow_float64(int ordinal, bool* slow) {
+  cudaDeviceProp properties;
+  if (cudaError_t e = cudaGetDeviceProperties(&properties, ordinal)) return e;
+  const std::string_view name = properties.name;
+  const size_t h20 = name.find("H20");  // but not H200
+  const bool is_h20 = h20 != name.npos && (h20 + 3 == name.size() || name[h20 + 3] != '0');
+  *slow = is_h20 || name.find("H800") != name.npos;
+  return cudaSuccess;
+}
+
 cudaError_t read_facts(int ordinal, DeviceFacts* facts) {
   const struct {
     cudaDeviceAttr attribute;
@@ -114,7 +127,7 @@ cudaError_t read_facts(int ordinal, DeviceFacts* facts) {
   facts->cc = 10 * major + minor;
   facts->l2_bytes = l2_bytes;
   facts->dram_gbs = int64_t{dram_khz} * 2 * dram_bits / 8 / 1000000;  // double data rate
-  return cudaSuccess;
+  return facts->cc == 90 ? has_slow_float64(ordinal, &facts->slow_float64) : cudaSuccess;
 }
 
 }  // namespace

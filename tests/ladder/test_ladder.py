@@ -90,7 +90,6 @@ def test_nobody_is_given_a_step_unasked() -> None:
             explanation = hgemm_ops.explain(M=m, N=n, K=k, dtype=dtype, arch="sm_90")
             chosen = next(c for c in explanation.candidates if c.name == explanation.chosen)
             assert chosen.family != "ladder"
-            assert (dtype != torch.float32) or explanation.chosen == "torch"
 
 
 def test_eligibility() -> None:

@@ -139,11 +139,14 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
     const double written = in_cluster || slices == 1 ? 0.0 : bytes * static_cast<double>(slices);
     if (slices > std::max<int64_t>(most, 1) || written > static_cast<double>(p.most_workspace)) return;
     const double in_group = static_cast<double>(ceil_div(ceil_div(steps, slices), line.groups));
-    const int64_t blocks = tiles * slices, full = blocks / slots, rest = blocks % slots;
+    // Not every SM can have a block of a cluster.
+    const int64_t clusters = in_cluster ? std::max(clusters_at_once(facts, static_cast<int>(slices)), 1) : 0;
+    const int64_t used = in_cluster ? clusters * slices : sms;
+    const int64_t at_once = used * line.blocks;
+    const int64_t blocks = tiles * slices, full = blocks / at_once, rest = blocks % at_once;
     double us = static_cast<double>(full) * (in_group * whole + c.wave_us + merge);
     if (rest > 0) {
-      const int64_t resident =
-          ceil_div(rest, in_cluster ? int64_t{clusters_at_once(facts, static_cast<int>(slices))} * slices : sms);
+      const int64_t resident = ceil_div(rest, used);
       us += in_group * step.of(resident) + c.resident_us * static_cast<double>(resident - 1) + merge;
     }
     us = c.fixed_us + smooth_max(us, dram_bytes(p) / stream);
@@ -165,9 +168,10 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
   return best;
 }
 
-bool eligible(const Problem& p, const Line& line, Reason* why) {
+bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reason* why) {
   constexpr int64_t kMaxExtent = int64_t{1} << 30;
   if (!is_built_for_sm90a(why)) return false;
+  if (facts.slow_float64) return refuse(why, "%s", "needs float64 tensor cores at an H100's rate");
   if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
     return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld and %lld", static_cast<long long>(p.m),
                   static_cast<long long>(p.n), static_cast<long long>(p.k));
@@ -189,7 +193,9 @@ constexpr Line kLine = {
 /// The functions of a Variant, bound to one kernel.
 template <class C>
 struct Functions {
-  static bool eligible(const Problem& p, const DeviceFacts&, Reason* why) { return hgemm::eligible(p, kLine<C>, why); }
+  static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
+    return hgemm::eligible(p, facts, kLine<C>, why);
+  }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
     const Schedule s = plan(p, facts, kLine<C>).schedule;
     return s.slices == 1 || s.in_cluster ? 0 : static_cast<size_t>(s.slices * slice_bytes(p));
