@@ -6,6 +6,7 @@ and the process that asks can still fork.
 
 import ctypes
 import json
+import re
 
 # Values of CUdevice_attribute: compute capability (major, minor), SMs, shared memory per block and per SM, L2, and the
 # clock in kHz and the width in bits of the memory.
@@ -29,15 +30,18 @@ def gpus() -> list[dict[str, object]]:
                 return []
             values.append(value.value)
         major, minor, sms, smem_optin, smem_per_sm, l2_bytes, khz, bits = values
+        text = name.value.decode(errors="replace")
         facts = {
             "cc": 10 * major + minor,
             "sm_count": sms,
             "smem_optin": smem_optin,
             "smem_per_sm": smem_per_sm,
             "l2_bytes": l2_bytes,
-            "dram_gbs": khz * 2 * bits // 8 // 1000000,  # double data rate, as csrc/kernels/device.cu computes it
+            # These two as in csrc/kernels/device.cu: double data rate, and Hopper GPUs that are known by name.
+            "dram_gbs": khz * 2 * bits // 8 // 1000000,
+            "slow_float64": int(major == 9 and re.search("H20(?!0)|H800", text) is not None),
         }
-        found.append({"name": name.value.decode(errors="replace"), "facts": facts})
+        found.append({"name": text, "facts": facts})
     return found
 
 

@@ -56,6 +56,7 @@ GPU = {
         "smem_per_sm": 102400,
         "l2_bytes": 1 << 20,
         "dram_gbs": 448,
+        "slow_float64": 0,
     },
 }
 

@@ -339,6 +339,19 @@ void test_no_kernel_asks_for_alpha() {
   }
 }
 
+/// Where float64 is slow, no kernel for its tensor cores runs.
+void test_slow_float64_leaves_float32_to_others() {
+  Problem p = nt_problem(64, 64, 65536);
+  p.dtype = p.out_dtype = DType::kF32;
+  DeviceFacts facts = facts_of(90);
+  CHECK(variant(select(p, facts, kAuto).variant).family == Family::kSm90Dmma);
+  facts.slow_float64 = true;
+  for (int id = 0; id < variant_count(); ++id) {
+    std::string why;
+    CHECK(variant(id).family != Family::kSm90Dmma || !can_run(variant(id), p, facts, &why));
+  }
+}
+
 /// The learned model's trees were fitted to these codes.
 void test_the_learned_models_codes_never_change() {
   CHECK(learned_code(Family::kAdded) == 0);
@@ -737,6 +750,7 @@ int main() {
   test_verdicts();
   test_the_learned_models_codes_never_change();
   test_no_kernel_asks_for_alpha();
+  test_slow_float64_leaves_float32_to_others();
   test_the_forests_are_those_of_the_nearest_chip();
   test_a_tally_costs_the_same_whatever_was_counted();
   test_counters_are_small_and_go_with_their_tally();

@@ -241,7 +241,7 @@ def test_tiles_in_place_of_matrices(variant: VariantInfo, layout: str) -> None:
 
 @pytest.mark.parametrize("alpha_first", [False, True])
 @pytest.mark.parametrize("variant", [*IN_PLACE, None], ids=lambda v: v.name if v else "chosen")
-@pytest.mark.parametrize("size", [127, 63])
+@pytest.mark.parametrize("size", [97, 63])
 def test_a_decision_holds_for_every_alpha(size: int, variant: VariantInfo | None, alpha_first: bool) -> None:
     """A scaled product takes the decision that is kept for the product, and the other way round."""
     options = {} if variant is None else {"variant": variant.id}
