@@ -309,8 +309,8 @@ void correct_merged(const Learned& learned, const Question& question, const Cont
 }
 
 /// In float32 the learned model corrects torch's time, but not those of kernels that use planes. So these have to beat
-/// torch's analytic prediction, which is mostly too short. A kernel that does not is given torch's time at least, so that
-/// it is not chosen.
+/// torch's analytic prediction, which is mostly too short. A kernel that does not is given torch's time at least, so
+/// that it is not chosen.
 void doubt_unlearned(const Corrected& corrected, const Contenders& contenders, double analytic_us, double torch_us,
                      double* us) {
   bool is_corrected[kMaxVariants] = {};
