@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -295,25 +296,35 @@ def captured(call: Callable[[], _Tensors]) -> tuple[_Tensors, Callable[[], None]
     return out, replay
 
 
-def assert_as_good(out: Tensor, theirs: Tensor, exact: Tensor, *, units: float = 1.0) -> None:
-    """Asserts that the largest error is at most twice torch's, and ``units`` roundings of the largest result.
+def share_of_allowed(out: Tensor, theirs: Tensor, exact: Tensor, *, units: float = 1.0) -> float:
+    """The largest error over what is allowed: twice torch's, and ``units`` roundings of the largest result.
 
-    It is for results of several roundings, where elements of two results cannot be compared one by one.
+    It is for results of several roundings, where elements of two results cannot be compared one by one. Asserts the
+    shape, the dtype, and the elements that are not finite.
     """
     __tracebackhide__ = True
     assert out.shape == theirs.shape == exact.shape, f"shapes {out.shape}, {theirs.shape}, {exact.shape}"
     assert out.dtype == theirs.dtype, f"dtype {out.dtype}, torch gives {theirs.dtype}"
     if out.numel() == 0:
-        return
+        return 0.0
     finite = theirs.isfinite() & exact.isfinite()
     torch.testing.assert_close(out[~finite], theirs[~finite], rtol=0, atol=0, equal_nan=True)
     if not bool(finite.any()):
-        return
+        return 0.0
     wide = torch.complex128 if out.is_complex() else torch.float64
     got, other, ref = (t.detach()[finite].to(wide) for t in (out, theirs, exact))
-    unit = units * torch.finfo(out.dtype).eps * ref.abs().max()
-    error, allowed = (got - ref).abs().max(), 2 * (other - ref).abs().max() + unit
-    assert error <= allowed, f"error {error:.3e}, allowed {allowed:.3e}"
+    unit = units * torch.finfo(out.dtype).eps * float(ref.abs().max())
+    error, allowed = float((got - ref).abs().max()), 2 * float((other - ref).abs().max()) + unit
+    if math.isnan(error):
+        return math.inf
+    return error / allowed if allowed > 0 else math.inf if error > 0 else 0.0
+
+
+def assert_as_good(out: Tensor, theirs: Tensor, exact: Tensor, *, units: float = 1.0) -> None:
+    """Asserts that the largest error is at most twice torch's, and ``units`` roundings of the largest result."""
+    __tracebackhide__ = True
+    share = share_of_allowed(out, theirs, exact, units=units)
+    assert share <= 1, f"error {share:.3f} times what is allowed"
 
 
 def calls(report: Report, variant: str | None = None) -> int:
