@@ -17,6 +17,18 @@ __device__ __forceinline__ void cp_async_16(uint32_t dst, const void* src, bool 
       : "memory");
 }
 
+/// The same, and L2 fetches whole lines, as for ld_once_16.
+__device__ __forceinline__ void cp_async_line_16(uint32_t dst, const void* src, bool inside) {
+  asm volatile(
+      "{\n"
+      ".reg .pred ignore_src;\n"
+      "setp.eq.u32 ignore_src, %2, 0;\n"
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, ignore_src;\n"
+      "}\n" ::"r"(dst),
+      "l"(src), "r"(static_cast<uint32_t>(inside))
+      : "memory");
+}
+
 /// cp.async.ca: copies kBytes (4, 8 or 16) if `inside`, else reads nothing and writes zeros. Both addresses are
 /// multiples of kBytes.
 template <int kBytes>

@@ -12,4 +12,10 @@ __device__ __forceinline__ void st_once_16(void* p, uint4 v) {
                : "memory");
 }
 
+/// st.global.v4.f32: stores 16 aligned bytes.
+__device__ __forceinline__ void store_16(float* p, const float (&v)[4]) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(p), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3])
+               : "memory");
+}
+
 }  // namespace hgemm::ptx

@@ -53,6 +53,22 @@ struct Places {
     if (kKMajor) return (x >> 1) * 32 + ((x ^ x >> 4) & 1) * 16 + k;
     return k * EXTENT + ((x >> 2) ^ (k >> 2)) * 4 + (x & 3);
   }
+
+  /// The same by row and column in memory order.
+  static HGEMM_HOST_DEVICE constexpr int in_memory(int row, int column) {
+    return kKMajor ? at(row, column) : at(column, row);
+  }
+};
+
+/// The places, in bytes, of elements in the same column of every APART-th row, in memory order, from the first one's.
+template <int EXTENT, bool kKMajor, int APART>
+struct TurnPlaces {
+  static_assert((APART & (APART - 1)) == 0 && (!kKMajor || APART > 1));
+  static HGEMM_HOST_DEVICE constexpr int at(int first, int turn) {
+    const int row = turn * APART;
+    if (kKMajor) return (first ^ (row >> 4 & 1) * 64) + (row >> 1) * 128;
+    return (first ^ (row >> 2) * 16) + row * EXTENT * 4;
+  }
 };
 
 /// Where a result is in a warp's (WM, WN) results in shared memory, in floats. Rows that are 1 or 16 apart have their
@@ -78,6 +94,36 @@ HGEMM_HOST_DEVICE constexpr int column_of(int j, int g) {
 template <bool kKMajor>
 HGEMM_HOST_DEVICE constexpr int row_of(int i, int h, int g) {
   return kKMajor ? 16 * i + 8 * h + g : (i >> 1) * 32 + 16 * (g & 1) + 4 * (g >> 1) + 2 * (i & 1) + h;
+}
+
+/// The places in a stage that a lane reads, computed from the first one's. first_of_a() and first_of_b() give that one,
+/// for a warp's part that begins at row of A or column of B `x0`, a multiple of 32.
+template <int EXTENT, bool kKMajor>
+struct LanePlaces {
+  using P = Places<EXTENT, kKMajor>;
+  static HGEMM_HOST_DEVICE constexpr int first_of_a(int x0, int g, int t) {
+    return P::at(x0 + row_of<kKMajor>(0, 0, g), k_of(t, 0));
+  }
+  static HGEMM_HOST_DEVICE constexpr int first_of_b(int x0, int g, int t) {
+    return P::at(x0 + column_of(0, g), k_of(t, 0));
+  }
+  /// K-major: four k of the row of slot g + 8h of the i-th mma.
+  static HGEMM_HOST_DEVICE constexpr int row(int first, int i, int h) {
+    return (first ^ (i & 1) * 16) + i * 256 + h * 128;
+  }
+  /// K-major: four k of the column of slot g of the j-th mma.
+  static HGEMM_HOST_DEVICE constexpr int column(int first, int j) { return (first ^ (j & 1) * 16) + (j >> 1) * 32; }
+  /// MN-major: four neighbouring rows or columns, 32 * band behind the first, of the k of slot t + 4j.
+  static HGEMM_HOST_DEVICE constexpr int k(int first, int band, int j) { return first + 32 * band + j * EXTENT; }
+};
+
+/// Whether A consists of aligned chunks of four floats: its rows in memory order begin at multiples of 16 bytes, and
+/// their length is a multiple of four.
+inline bool has_chunks_a(const Problem& p) {
+  return alignment_a(p) == 16 && (p.a_major() == Major::kK ? p.k : p.m) % 4 == 0;
+}
+inline bool has_chunks_b(const Problem& p) {
+  return alignment_b(p) == 16 && (p.b_major() == Major::kK ? p.k : p.n) % 4 == 0;
 }
 
 /// How a launch divides the problem.

@@ -10,8 +10,10 @@
 // per clock, so a warp's part of the tile is 32x32 or 64x32: it needs 2 or 1.5 conversions for 32 multiply-adds, of
 // which the SM does 128 per clock.
 //
-// The copies are 16 bytes wide where the operand's alignment allows it, and 4 bytes otherwise. Elements beyond the ends
-// of A and B arrive as zeros. A warp leaves out mma whose rows all lie beyond the end of D.
+// The copies are 16 bytes wide where the operand consists of such chunks, and 4 bytes otherwise. Elements beyond the
+// ends of A and B arrive as zeros. A warp leaves out mma whose rows all lie beyond the end of D. Instructions other
+// than mma decide the speed where K is short (NOTES.md), so threads keep places and addresses instead of computing them
+// again.
 //
 //   group 0:  copies, mma, copies, mma, ...   adds the sums of the other groups   epilogue, or partial sums
 //   group g:  copies, mma, copies, mma, ...   leaves its sums in shared memory
@@ -24,6 +26,7 @@
 
 #include <cstdint>
 
+#include "core/fast_divisor.h"
 #include "core/problem.h"
 #include "kernels/sm90_dmma/config.h"
 #include "ptx/cluster.cuh"
@@ -35,103 +38,106 @@
 #include "ptx/mma_f64.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/smem_addr.cuh"
+#include "ptx/store.cuh"
 #include "tile/epilogue.cuh"
-#include "tile/raster.cuh"
+#include "tile/raster.h"
 
 namespace hgemm::sm90_dmma {
-
-/// The compile-time parameters of the kernel: Config, memory orders of A and B.
-template <class Config_, Major kMajorA, Major kMajorB>
-struct Traits : Config_ {
-  using Config = Config_;
-  static constexpr bool kKMajorA = kMajorA == Major::kK, kKMajorB = kMajorB == Major::kK;
-};
 
 /// The run-time parameters. Strides count elements.
 struct Params {
   const float *a, *b;
   int64_t lda, ldb;
   int64_t a_batch[2], b_batch[2];  // batch strides, outer and inner
-  int m, n, k;
-  uint32_t tiles_m, tiles_n, slices;
-  bool in_cluster;                // the slices of a tile are the blocks of a cluster
-  uint32_t batches, batch_inner;  // matrices of the batch, and the extent of its inner dimension
-  bool wide_a, wide_b;            // the operand consists of aligned 16-byte chunks
-  int pitch;                      // of the partial sums
-  double* partial;                // (slices, batches, m, pitch), unless the slices are a cluster
+  int m, n, k, steps;              // steps: of K
+  uint32_t tiles, slices;
+  bool in_cluster;  // the slices of a tile are the blocks of a cluster
+  uint32_t batches;
+  FastDivisor batch_inner;  // the extent of the batch's inner dimension
+  tile::Raster raster;      // of the tiles
+  bool wide_a, wide_b;      // has_chunks_a() and has_chunks_b()
+  int64_t turn_a, turn_b;   // bytes between a thread's chunks of a tile
+  int64_t step_a, step_b;   // bytes between a group's tiles of an MN-major operand
+  int pitch;                // of the partial sums
+  double* partial;          // (slices, batches, m, pitch), unless the slices are a cluster
   tile::EpilogueParams epilogue;
 };
 
-/// Copies the (EXTENT, BK) tiles of one operand to the stages of a group, in copies of kFloats floats.
-template <int EXTENT, bool kKMajor, int kFloats, int THREADS>
-class Copy {
-  static constexpr int ROWS = kKMajor ? EXTENT : BK, WIDTH = kKMajor ? BK : EXTENT;  // in memory order
-  static constexpr int kPerRow = WIDTH / kFloats;                                    // copies per row
-  static constexpr int kAtOnce = THREADS / kPerRow > 0 ? THREADS / kPerRow : 1;      // rows per iteration
-  static constexpr int kRowParts = kPerRow > THREADS ? kPerRow / THREADS : 1;        // iterations per row
-  static constexpr int kTurns = ROWS > kAtOnce ? ROWS / kAtOnce : 1;
-  static_assert(kRowParts == 1 || kAtOnce == 1);
-  static __device__ __forceinline__ uint32_t place(int row, int column) {
-    return 4 * (kKMajor ? Places<EXTENT, true>::at(row, column) : Places<EXTENT, false>::at(column, row));
-  }
-
- public:
-  /// Starts copying the tile at `from` to shared memory at `to`. Only rows_left of its rows and width_left of its
-  /// columns, in memory order, lie in the matrix; elsewhere zeros are written. `thread`: of the group.
-  static __device__ __forceinline__ void run(uint32_t to, const float* from, int64_t ld, int rows_left, int width_left,
-                                             int thread) {
-    int row = thread / kPerRow;
-    const int first = thread % kPerRow * kFloats;
-    if (ROWS < kAtOnce && row >= ROWS) return;
-    from += row * ld + first;
-    constexpr int kUnrolled = kFloats == 4 ? kTurns : 4;
-#pragma unroll kUnrolled
-    for (int i = 0; i < kTurns; ++i) {
-#pragma unroll
-      for (int part = 0; part < kRowParts; ++part) {
-        const int column = first + part * THREADS * kFloats;
-        const int inside = row < rows_left ? min(max(width_left - column, 0), kFloats) : 0;
-        if constexpr (kFloats == 4) {
-          ptx::cp_async_part_16(to + place(row, column), from + part * THREADS * kFloats, 4 * inside);
-        } else {
-          ptx::cp_async_part_4(to + place(row, column), reinterpret_cast<uint64_t>(from + part * THREADS), 4 * inside);
-        }
-      }
-      row += kAtOnce;
-      from += kAtOnce * ld;
-    }
-  }
-};
-
-/// The tiles of one operand on their way into the stages of a group: where the next one begins, and how far it reaches.
+/// The tiles of one operand, (EXTENT, BK), on their way into the stages of a group. A thread copies one chunk of a row,
+/// in memory order, and the same chunk of every kAtOnce-th row after it. A chunk has four floats if the operand
+/// consists of such chunks (has_chunks_a() in config.h), or one.
 template <int EXTENT, bool kKMajor, int THREADS>
 class Operand {
- public:
-  /// `x0`: the tile's first row of A or column of B, of `extent`. The first step begins at k0; each step is `apart` k
-  /// from the one before it.
-  __device__ __forceinline__ Operand(const float* matrix, int64_t ld, int x0, int extent, int k0, int apart, bool wide)
-      : next_(matrix + (kKMajor ? x0 * ld + k0 : k0 * ld + x0)),
-        ld_(ld),
-        step_(kKMajor ? apart : apart * ld),
-        extent_left_(extent - x0),
-        wide_(wide) {}
+  /// The thread's chunks of kFloats.
+  template <int kFloats>
+  struct Chunks {
+    static constexpr int ROWS = kKMajor ? EXTENT : BK, kPerRow = (kKMajor ? BK : EXTENT) / kFloats;
+    static constexpr int kAtOnce = THREADS / kPerRow, kTurns = ROWS / kAtOnce;
+    static_assert(THREADS % kPerRow == 0 && ROWS % kAtOnce == 0);
+    static __device__ __forceinline__ int row(int thread) { return thread / kPerRow; }
+    static __device__ __forceinline__ int column(int thread) { return thread % kPerRow * kFloats; }
+  };
+  using Wide = Chunks<4>;
+  using Narrow = Chunks<1>;
 
-  /// Starts copying the next tile, of whose k only k_left lie in the matrix, to shared memory at `to`.
-  __device__ __forceinline__ void fetch(uint32_t to, int k_left, int thread) {
-    const int rows_left = kKMajor ? extent_left_ : k_left, width_left = kKMajor ? k_left : extent_left_;
-    if (wide_) {
-      Copy<EXTENT, kKMajor, 4, THREADS>::run(to, next_, ld_, rows_left, width_left, thread);
+ public:
+  /// The bytes from one of a thread's chunks to the next one.
+  static int64_t turn_bytes(int64_t ld, bool wide) { return 4 * (wide ? Wide::kAtOnce : Narrow::kAtOnce) * ld; }
+
+  /// The next tile begins at row of A or column of B `x0`, of `extent`, and at k0.
+  __device__ __forceinline__ void begin(const float* matrix, int64_t ld, int x0, int k0, int extent, bool wide,
+                                        int thread) {
+    const int row = wide ? Wide::row(thread) : Narrow::row(thread);
+    const int column = wide ? Wide::column(thread) : Narrow::column(thread);
+    next_ = reinterpret_cast<const char*>(matrix + ((kKMajor ? x0 : k0) + row) * ld + (kKMajor ? k0 : x0) + column);
+    x_left_ = extent - x0 - (kKMajor ? row : column);
+    place_ = 4 * Places<EXTENT, kKMajor>::in_memory(row, column);
+  }
+
+  /// Starts copying the next tile, of whose k only k_left lie in the matrix, to shared memory at `to`. Elements that do
+  /// not lie in the matrix arrive as zeros. The tile after it is step_bytes further on.
+  __device__ __forceinline__ void fetch(uint32_t to, int k_left, int64_t turn_bytes, int64_t step_bytes, bool wide,
+                                        int thread) {
+    if (wide) {
+      copy<4>(to, k_left, turn_bytes, thread);
     } else {
-      Copy<EXTENT, kKMajor, 1, THREADS>::run(to, next_, ld_, rows_left, width_left, thread);
+      copy<1>(to, k_left, turn_bytes, thread);
     }
-    next_ += step_;
+    next_ += step_bytes;
   }
 
  private:
-  const float* next_;
-  int64_t ld_, step_;
-  int extent_left_;
-  bool wide_;
+  template <int kFloats>
+  __device__ __forceinline__ void copy(uint32_t to, int k_left, int64_t turn_bytes, int thread) const {
+    using C = Chunks<kFloats>;
+    const char* from = next_;
+    const int k_here = k_left - (kKMajor ? C::column(thread) : C::row(thread));  // k from the thread's first chunk on
+#pragma unroll
+    for (int turn = 0; turn < C::kTurns; ++turn) {
+      const uint32_t at = to + TurnPlaces<EXTENT, kKMajor, C::kAtOnce>::at(place_, turn);
+      const int row = turn * C::kAtOnce;
+      const bool inside = kKMajor ? x_left_ > row && k_here > 0 : k_here > row && x_left_ > 0;
+      if constexpr (kFloats == 4) {
+        ptx::cp_async_line_16(at, from, inside);
+      } else {
+        ptx::cp_async<4>(at, from, inside);
+      }
+      from += turn_bytes;
+    }
+  }
+
+  const char* next_;  // the thread's first chunk
+  int x_left_;        // rows of A or columns of B from there to the end
+  int place_;         // of the chunk in a stage, in bytes
+};
+
+/// The compile-time parameters of the kernel: Config, memory orders of A and B.
+template <class Config_, Major kMajorA, Major kMajorB>
+struct Traits : Config_ {
+  using Config = Config_;
+  static constexpr bool kKMajorA = kMajorA == Major::kK, kKMajorB = kMajorB == Major::kK;
+  using A = Operand<Config::BM, kKMajorA, Config::kGroupThreads>;
+  using B = Operand<Config::BN, kKMajorB, Config::kGroupThreads>;
 };
 
 /// Loads four floats of a stage, in program order with the mma. `place`: of the first, in floats.
@@ -146,15 +152,18 @@ __device__ __forceinline__ void load(float (&to)[4], uint32_t stage, int place) 
 template <class Traits>
 class Sums {
   static constexpr int BM = Traits::BM, BN = Traits::BN, MI = Traits::WM / 16, NJ = WN / 8;
-  using PlacesA = Places<BM, Traits::kKMajorA>;
-  using PlacesB = Places<BN, Traits::kKMajorB>;
+  using PlacesA = LanePlaces<BM, Traits::kKMajorA>;
+  using PlacesB = LanePlaces<BN, Traits::kKMajorB>;
 
  public:
   static constexpr int kCount = MI * NJ * 4;  // sums of a lane
 
   /// `row` and `column`: where the warp's part begins in the tile. `rows_left`: rows of D from there on; none if the
   /// part has no columns in D.
-  __device__ __forceinline__ Sums(int row, int column, int rows_left) : row_(row), column_(column) {
+  __device__ __forceinline__ Sums(int row, int column, int rows_left) {
+    const int g = lane() / 4, t = lane() % 4;
+    a_ = PlacesA::first_of_a(row, g, t);
+    b_ = BM * BK + PlacesB::first_of_b(column, g, t);
     needed_ = min(max((rows_left + 16 * kBand - 1) / (16 * kBand), 0), kBands);
   }
 
@@ -170,11 +179,14 @@ class Sums {
   /// The i-th sum of this lane, in a fixed order.
   __device__ __forceinline__ double& operator[](int i) { return sums_[i / (NJ * 4)][i / 4 % NJ][i % 4]; }
 
-  /// Calls visit(row, column, four) for every four neighbouring results of this lane: row and column in the warp's
-  /// part, and the sums.
+  /// Where this lane's first result is in the warp's part.
+  static __device__ __forceinline__ int lane_row() { return row_of<Traits::kKMajorA>(0, 0, lane() / 4); }
+  static __device__ __forceinline__ int lane_column() { return column_of(0, lane() % 4 * 2); }
+
+  /// Calls visit(row, column, four) for every four neighbouring results of this lane: the sums, and how many rows and
+  /// columns behind the lane's first result they are. The rows and columns are constants for the compiler.
   template <class Visit>
   __device__ __forceinline__ void for_fours(const Visit& visit) const {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < MI; ++i) {
 #pragma unroll
@@ -184,7 +196,7 @@ class Sums {
           double four[4];
 #pragma unroll
           for (int j = 0; j < NJ; ++j) four[j] = sums_[i][j][2 * h + e];
-          visit(row_of<Traits::kKMajorA>(i, h, g), column_of(0, 2 * t + e), four);
+          visit(row_of<Traits::kKMajorA>(i, h, 0), column_of(0, e), four);
         }
       }
     }
@@ -195,30 +207,26 @@ class Sums {
   static constexpr int kBand = Traits::kKMajorA ? 1 : 2, kBands = MI / kBand;
   using Raw = float[2 * kBand][4];
 
+  static __device__ __forceinline__ uint32_t lane() { return ptx::opaque(threadIdx.x) % 32; }
+
   /// Loads this lane's elements of a band of A.
   __device__ __forceinline__ void load_band(Raw& raw, uint32_t stage, int band) const {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int x = 0; x < 2 * kBand; ++x) {  // K-major: x is the row, four k; otherwise the k, four rows
-      load(raw[x], stage,
-           Traits::kKMajorA ? PlacesA::at(row_ + row_of<true>(band, x, g), k_of(t, 0))
-                            : PlacesA::at(row_ + row_of<false>(2 * band, 0, g), k_of(t, x)));
+      load(raw[x], stage, Traits::kKMajorA ? PlacesA::row(a_, band, x) : PlacesA::k(a_, band, x));
     }
   }
 
   /// `kAll`: all bands are needed, which leaves the compiler free to interleave them.
   template <bool kAll>
   __device__ __forceinline__ void add_all(uint32_t stage) {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     Raw raw;
     load_band(raw, stage, 0);
     double b[NJ][4];
 #pragma unroll
     for (int x = 0; x < 4; ++x) {  // K-major: x is the mma, four k; otherwise the k, one column for each mma
       float v[4];
-      load(v, stage + 4 * BM * BK,
-           Traits::kKMajorB ? PlacesB::at(column_ + column_of(x, g), k_of(t, 0))
-                            : PlacesB::at(column_ + column_of(0, g), k_of(t, x)));
+      load(v, stage, Traits::kKMajorB ? PlacesB::column(b_, x) : PlacesB::k(b_, 0, x));
 #pragma unroll
       for (int i = 0; i < 4; ++i) (Traits::kKMajorB ? b[x][i] : b[i][x]) = v[i];
     }
@@ -242,13 +250,96 @@ class Sums {
     }
   }
 
-  int row_, column_, needed_;  // needed_: bands that have rows of D
+  int a_, b_;   // where the lane's first elements are in a stage, in floats
+  int needed_;  // bands that have rows of D
   double sums_[MI][NJ][4] = {};
 };
 
-/// Whether the epilogue only multiplies by alpha and adds a bias.
+/// Where a matrix of the batch begins, from its batch strides.
+__device__ __forceinline__ int64_t batch_offset(const Params& p, uint32_t batch, const int64_t (&strides)[2]) {
+  const uint32_t outer = p.batch_inner.quotient(batch), inner = batch - outer * p.batch_inner.divisor();
+  return outer * strides[0] + inner * strides[1];
+}
+
+/// Where a matrix of the batch begins in D and C.
+__device__ __forceinline__ tile::BatchOffset batch_offset(const Params& p, uint32_t batch) {
+  return {batch_offset(p, batch, p.epilogue.d_batch), batch_offset(p, batch, p.epilogue.c_batch)};
+}
+
+/// Whether finish_rows() is the epilogue.
 __device__ __forceinline__ bool is_plain(const tile::EpilogueParams& e) {
-  return e.c == nullptr && e.pre_activation == nullptr && e.act == Activation::kNone;
+  return e.pre_activation == nullptr && e.act == Activation::kNone;
+}
+
+/// Applies the epilogue to W neighbouring columns of kRows rows and stores them. `v` holds A @ B. The first row is
+/// `row`, the others follow at a distance of `apart`, and those from `end` on are left out. For W = 4, D's address at
+/// (row, column) is a multiple of 16 bytes. All of C is loaded before anything is stored, so that the loads are in
+/// flight together. The rounding is that of tile::finish().
+template <int kRows, int W>
+__device__ __forceinline__ void finish_rows(const tile::EpilogueParams& e, tile::BatchOffset offset, int row, int apart,
+                                            int end, int column, float (&v)[kRows][W]) {
+  const auto for_all = [&](const auto& visit) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < W; ++j) visit(i, j);
+    }
+  };
+  if (e.alpha != 1.0f) for_all([&](int i, int j) { v[i][j] *= e.alpha; });
+  // The explicit fmaf rounds alpha * sum before it adds.
+  if (e.c != nullptr) {
+    const float* const c = static_cast<const float*>(e.c) + offset.c + row * e.c_row + column * e.c_col;
+    float addends[kRows][W] = {};
+    for_all([&](int i, int j) {
+      if (row + i * apart < end) addends[i][j] = c[i * apart * e.c_row + j * e.c_col];
+    });
+    for_all([&](int i, int j) { v[i][j] = fmaf(e.beta, addends[i][j], v[i][j]); });
+  }
+  if (e.bias != nullptr) {
+    const float* const bias = static_cast<const float*>(e.bias) + column;
+    float addends[W];
+#pragma unroll
+    for (int j = 0; j < W; ++j) addends[j] = bias[j];
+    for_all([&](int i, int j) { v[i][j] = fmaf(1.0f, addends[j], v[i][j]); });
+  }
+  float* to = static_cast<float*>(e.d) + offset.d + row * e.ldd + column;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i, to += apart * e.ldd) {
+    if (row + i * apart >= end) continue;
+    if constexpr (W == 4) {
+      ptx::store_16(to, v[i]);  // the compiler would split an assignment of a float4
+    } else {
+      static_assert(W == 1);
+      *to = v[i][0];
+    }
+  }
+}
+
+/// Applies the epilogue to a warp's results in shared memory, `scratch`, (WM, WN), and stores them, W columns of a row
+/// at a time by each lane. (row0, column0): where the warp's part begins in D; `rows` and `columns` of it lie in D.
+template <int WM, int W>
+__device__ __forceinline__ void emit_rows(const tile::EpilogueParams& e, tile::BatchOffset offset, const float* scratch,
+                                          int row0, int column0, int rows, int columns) {
+  constexpr int kLanes = WN / W, kAtOnce = 32 / kLanes,
+                kRows = W == 4 ? 4 : 8;  // lanes of a row; rows of a warp, a lane
+  static_assert(WM % (kRows * kAtOnce) == 0);
+  const int lane = threadIdx.x % 32, column = lane % kLanes * W;
+  if (column >= columns) return;
+#pragma unroll 1
+  for (int row = lane / kLanes; row < rows; row += kRows * kAtOnce) {
+    float v[kRows][W];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const float* const from = scratch + result_at(row + i * kAtOnce, column);
+      if constexpr (W == 4) {
+        const float4 four = *reinterpret_cast<const float4*>(from);
+        v[i][0] = four.x, v[i][1] = four.y, v[i][2] = four.z, v[i][3] = four.w;
+      } else {
+        v[i][0] = *from;
+      }
+    }
+    finish_rows(e, offset, row0 + row, kAtOnce, row0 + rows, column0 + column, v);
+  }
 }
 
 /// Stores a warp's results: rounds the sums to float32, and passes them through shared memory, `scratch`, (WM, WN), so
@@ -257,40 +348,25 @@ template <class Traits>
 __device__ __forceinline__ void emit(const tile::EpilogueParams& e, tile::BatchOffset offset, const Sums<Traits>& sums,
                                      float* scratch, int row0, int column0) {
   constexpr int WM = Traits::WM;
-  const int lane = threadIdx.x % 32;
+  const int lane_row = sums.lane_row(), lane_column = sums.lane_column();
   sums.for_fours([&](int row, int column, const double (&four)[4]) {
-    *reinterpret_cast<float4*>(scratch + result_at(row, column)) =
+    *reinterpret_cast<float4*>(scratch + result_at(lane_row + row, lane_column + column)) =
         make_float4(static_cast<float>(four[0]), static_cast<float>(four[1]), static_cast<float>(four[2]),
                     static_cast<float>(four[3]));
   });
   __syncwarp();
   const int rows = static_cast<int>(min(e.m - row0, static_cast<int64_t>(WM)));
   const int columns = static_cast<int>(min(e.n - column0, static_cast<int64_t>(WN)));
-  const float* const bias = e.bias == nullptr ? nullptr : static_cast<const float*>(e.bias) + column0;
-  // The explicit fmaf rounds alpha * sum before it adds the bias, as tile::finish() does.
-  if (is_plain(e) && e.wide_d && columns % 4 == 0 && (bias == nullptr || e.wide_bias)) {  // four columns at a time
-    const int column = lane % 8 * 4;
-    if (column >= columns) return;
-    float4 addend = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);  // adding it changes nothing, a zero's sign included
-    if (bias != nullptr) addend = *reinterpret_cast<const float4*>(bias + column);
-    float* to = static_cast<float*>(e.d) + offset.d + (row0 + lane / 8) * e.ldd + column0 + column;
-#pragma unroll 4
-    for (int row = lane / 8; row < rows; row += 4, to += 4 * e.ldd) {
-      const float4 v = *reinterpret_cast<const float4*>(scratch + result_at(row, column));
-      *reinterpret_cast<float4*>(to) =
-          make_float4(fmaf(1.0f, addend.x, v.x * e.alpha), fmaf(1.0f, addend.y, v.y * e.alpha),
-                      fmaf(1.0f, addend.z, v.z * e.alpha), fmaf(1.0f, addend.w, v.w * e.alpha));
+  if (is_plain(e)) {
+    if (e.wide_d && columns % 4 == 0) {
+      emit_rows<WM, 4>(e, offset, scratch, row0, column0, rows, columns);
+    } else {
+      emit_rows<WM, 1>(e, offset, scratch, row0, column0, rows, columns);
     }
     return;
   }
+  const int lane = threadIdx.x % 32;
   if (lane >= columns) return;
-  if (is_plain(e)) {
-    const float addend = bias == nullptr ? -0.0f : bias[lane];
-    float* to = static_cast<float*>(e.d) + offset.d + row0 * e.ldd + column0 + lane;
-#pragma unroll 4
-    for (int row = 0; row < rows; ++row, to += e.ldd) *to = fmaf(1.0f, addend, scratch[result_at(row, lane)] * e.alpha);
-    return;
-  }
 #pragma unroll 1  // finish() is long
   for (int row = 0; row < rows; ++row) {
     float v[8] = {scratch[result_at(row, lane)]};
@@ -306,14 +382,13 @@ struct Place {
   int warp_m, warp_n;  // where the warp's part begins in the tile
   int group, thread;   // the thread's number in the group
 
-  /// `block`: blockIdx.x. blockIdx.y is the slice.
+  /// `block`: the number of the tile. blockIdx.y is the slice.
   __device__ __forceinline__ Place(const Params& p, uint32_t block, uint32_t thread_) {
-    const uint32_t tiles = p.tiles_m * p.tiles_n;
-    batch = block / tiles;
+    const tile::RasterUnit tile = tile::unit_at(p.raster, block);
+    batch = tile.batch;
     slice = blockIdx.y;
-    const tile::TileCoord tile = tile::grouped_raster(block - batch * tiles, p.tiles_m, p.tiles_n);
-    m0 = tile.m * Traits::BM;
-    n0 = tile.n * Traits::BN;
+    m0 = static_cast<int>(tile.row) * Traits::BM;
+    n0 = static_cast<int>(tile.col) * Traits::BN;
     group = Traits::GROUPS == 1 ? 0 : thread_ / Traits::kGroupThreads;
     thread = Traits::GROUPS == 1 ? thread_ : thread_ % Traits::kGroupThreads;
     // Which part of the tile a warp computes rotates from block to block. Parts at the edges of D have less work, and a
@@ -335,7 +410,7 @@ __device__ __forceinline__ void emit_share(const Params& p, const Place<Traits>&
   const int row0 = at.m0 + at.warp_m, column = at.n0 + at.warp_n + lane;
   const int first = WM / slices * slice, last = min(first + WM / slices, p.m - row0);
   if (column >= p.n) return;
-  const tile::BatchOffset offset = tile::batch_offset(e, at.batch);
+  const tile::BatchOffset offset = batch_offset(p, at.batch);
   // Adds up rows from `row` on, of two slices at a time, so that their loads are in flight together.
   const auto add_rows = [&](int row, auto& sums) {
     constexpr int kRows = sizeof(sums) / sizeof(double);
@@ -356,16 +431,14 @@ __device__ __forceinline__ void emit_share(const Params& p, const Place<Traits>&
     }
   };
   if (is_plain(e)) {
-    const float addend = e.bias == nullptr ? -0.0f : static_cast<const float*>(e.bias)[column];
-    float* const to = static_cast<float*>(e.d) + offset.d + row0 * e.ldd + column;
 #pragma unroll 1
     for (int row = first; row < last; row += 4) {
       double sums[4] = {};
       add_rows(row, sums);
+      float v[4][1];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (row + j < last) to[(row + j) * e.ldd] = fmaf(1.0f, addend, static_cast<float>(sums[j]) * e.alpha);
-      }
+      for (int j = 0; j < 4; ++j) v[j][0] = static_cast<float>(sums[j]);
+      finish_rows(e, offset, row0 + row, 1, row0 + last, column, v);
     }
     return;
   }
@@ -380,47 +453,49 @@ __device__ __forceinline__ void emit_share(const Params& p, const Place<Traits>&
 
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::BLOCKS) kernel(const __grid_constant__ Params p) {
-  constexpr int BM = Traits::BM, BN = Traits::BN, GROUPS = Traits::GROUPS, STAGES = Traits::STAGES;
+  constexpr int BM = Traits::BM, GROUPS = Traits::GROUPS, STAGES = Traits::STAGES;
   constexpr int kGroupThreads = Traits::kGroupThreads;
   extern __shared__ __align__(1024) float smem[];  // (GROUPS, STAGES, kStage); Config says what follows
 
   const Place<Traits> at(p, blockIdx.x, threadIdx.x);
   Sums<Traits> sums(at.warp_m, at.warp_n, at.n0 + at.warp_n < p.n ? p.m - at.m0 - at.warp_m : 0);
-  const int64_t steps = (p.k + BK - 1) / BK;
-  const int step0 = static_cast<int>(steps * at.slice / p.slices) + at.group;
-  const int step1 = static_cast<int>(steps * (at.slice + 1) / p.slices);
-  const int outer = at.batch / p.batch_inner, inner = at.batch - outer * p.batch_inner;
+  const int64_t steps = p.steps;
+  const int first = static_cast<int>(steps * at.slice / p.slices) + at.group;  // of the group's steps
+  // The k from its first step to the end of the slice. A slice ends behind a whole step, or at the end of K.
+  const int slice_k = min(static_cast<int>(steps * (at.slice + 1) / p.slices) * BK, p.k) - first * BK;
+  const uint32_t ring = ptx::opaque(ptx::smem_addr(smem)) + 4 * at.group * Traits::kRing;
 
   ptx::grid_dependency_wait();
-  const uint32_t ring = ptx::smem_addr(smem) + 4 * at.group * Traits::kRing;
-  Operand<BM, Traits::kKMajorA, kGroupThreads> a(p.a + outer * p.a_batch[0] + inner * p.a_batch[1], p.lda, at.m0, p.m,
-                                                 step0 * BK, GROUPS * BK, p.wide_a);
-  Operand<BN, Traits::kKMajorB, kGroupThreads> b(p.b + outer * p.b_batch[0] + inner * p.b_batch[1], p.ldb, at.n0, p.n,
-                                                 step0 * BK, GROUPS * BK, p.wide_b);
-  int next = step0;  // the step to fetch
-  const auto fetch = [&](int stage) {
-    if (next < step1) {
-      const int k_left = p.k - next * BK, thread = ptx::opaque(threadIdx.x) % kGroupThreads;
-      a.fetch(ring + 4 * stage * Traits::kStage, k_left, thread);
-      b.fetch(ring + 4 * (stage * Traits::kStage + BM * BK), k_left, thread);
+  typename Traits::A a;
+  typename Traits::B b;
+  a.begin(p.a + batch_offset(p, at.batch, p.a_batch), p.lda, at.m0, first * BK, p.m, p.wide_a, at.thread);
+  b.begin(p.b + batch_offset(p, at.batch, p.b_batch), p.ldb, at.n0, first * BK, p.n, p.wide_b, at.thread);
+  int k_left = slice_k;  // to be fetched
+  const auto fetch = [&](uint32_t to) {
+    if (k_left > 0) {
+      const int thread = ptx::opaque(threadIdx.x) % kGroupThreads;
+      a.fetch(to, k_left, p.turn_a, Traits::kKMajorA ? 4 * GROUPS * BK : p.step_a, p.wide_a, thread);
+      b.fetch(to + 4 * BM * BK, k_left, p.turn_b, Traits::kKMajorB ? 4 * GROUPS * BK : p.step_b, p.wide_b, thread);
     }
-    next += GROUPS;
+    k_left -= GROUPS * BK;
     ptx::cp_async_commit();
   };
+  constexpr uint32_t kStageBytes = 4 * Traits::kStage, kLastStage = (STAGES - 1) * kStageBytes;
 #pragma unroll 1
-  for (int s = 0; s < STAGES - 1; ++s) fetch(s);
-  int stage = 0;
+  for (uint32_t to = 0; to < kLastStage; to += kStageBytes) fetch(ring + to);
+  uint32_t stage = 0;  // in bytes
 #pragma unroll 1
-  while (next - (STAGES - 1) * GROUPS < step1) {
+  while (k_left + (STAGES - 1) * GROUPS * BK > 0) {
     ptx::cp_async_wait<STAGES - 2>();
     if constexpr (GROUPS == 1) {
       __syncthreads();
     } else {
       ptx::barrier_sync(1 + at.group, kGroupThreads);
     }
-    fetch(stage == 0 ? STAGES - 1 : stage - 1);  // the stage that all warps of the group have read before the barrier
-    sums.add(ring + 4 * stage * Traits::kStage);
-    stage = stage == STAGES - 1 ? 0 : stage + 1;
+    // The stage that all warps of the group have read before the barrier.
+    fetch(ring + (stage == 0 ? kLastStage : stage - kStageBytes));
+    sums.add(ring + stage);
+    stage = stage == kLastStage ? 0 : stage + kStageBytes;
   }
   ptx::grid_launch_dependents();
   __syncthreads();  // all stages have been read, and no copy is in flight
@@ -450,8 +525,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::BLOCKS) kernel(const
     if constexpr (GROUPS > 1) __syncthreads();  // the sums of the other groups have been read
     double* const results = reinterpret_cast<double*>(smem) + to.thread / 32 * (Traits::WM * WN);  // (WM, WN)
     if (to.group == 0) {
+      const int lane_row = sums.lane_row(), lane_column = sums.lane_column();
       sums.for_fours([&](int row, int column, const double (&four)[4]) {
-        double2* const four_at = reinterpret_cast<double2*>(results + result_at(row, column));
+        double2* const four_at = reinterpret_cast<double2*>(results + result_at(lane_row + row, lane_column + column));
         four_at[0] = make_double2(four[0], four[1]);
         four_at[1] = make_double2(four[2], four[3]);
       });
@@ -463,17 +539,18 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::BLOCKS) kernel(const
     return;
   }
   if (p.slices > 1) {
+    const int row1 = row0 + sums.lane_row(), column1 = column0 + sums.lane_column();
     double* const partial = p.partial + (static_cast<int64_t>(to.slice) * p.batches + to.batch) * p.m * p.pitch;
     sums.for_fours([&](int row, int column, const double (&four)[4]) {
-      if (row0 + row >= p.m || column0 + column >= p.pitch) return;
-      double* const four_at = partial + static_cast<int64_t>(row0 + row) * p.pitch + column0 + column;
+      if (row1 + row >= p.m || column1 + column >= p.pitch) return;
+      double* const four_at = partial + static_cast<int64_t>(row1 + row) * p.pitch + column1 + column;
       reinterpret_cast<double2*>(four_at)[0] = make_double2(four[0], four[1]);
       reinterpret_cast<double2*>(four_at)[1] = make_double2(four[2], four[3]);
     });
     return;
   }
   float* const scratch = smem + Traits::kSumsBytes / 4 + to.thread / 32 * (Traits::WM * WN);
-  emit(p.epilogue, tile::batch_offset(p.epilogue, to.batch), sums, scratch, row0, column0);
+  emit(p.epilogue, batch_offset(p, to.batch), sums, scratch, row0, column0);
 }
 
 constexpr int kAddThreads = 256, kAddWarps = kAddThreads / 32;

@@ -23,14 +23,17 @@ Status launch(const Problem&, const Schedule&, void*, Stream) {
 
 #else
 
+constexpr uint32_t kRasterGroup = 16;  // rows of tiles of a panel
+
 /// Enqueues the kernel for these Traits.
 template <class Traits>
-cudaError_t launch_traits(const Params& params, cudaStream_t stream) {
+cudaError_t launch_traits(Params& params, cudaStream_t stream) {
+  params.turn_a = Traits::A::turn_bytes(params.lda, params.wide_a);
+  params.turn_b = Traits::B::turn_bytes(params.ldb, params.wide_b);
   static std::atomic<uint64_t> smem_allowed{0};
   auto* const k = kernel<Traits>;
   if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
-  const int64_t tiles = int64_t{params.tiles_m} * params.tiles_n * params.batches;
-  const dim3 grid(static_cast<unsigned>(tiles), params.slices);
+  const dim3 grid(params.tiles, params.slices);
   return enqueue_clusters(k, grid, Traits::kThreads, Traits::kSmemBytes, params.in_cluster ? params.slices : 1, true,
                           stream, params);
 }
@@ -66,14 +69,19 @@ Status launch(const Problem& p, const Schedule& s, void* workspace, Stream strea
   params.m = static_cast<int>(p.m);
   params.n = static_cast<int>(p.n);
   params.k = static_cast<int>(p.k);
-  params.tiles_m = static_cast<uint32_t>((p.m + Config::BM - 1) / Config::BM);
-  params.tiles_n = static_cast<uint32_t>((p.n + Config::BN - 1) / Config::BN);
+  params.steps = (params.k + BK - 1) / BK;
+  const auto tiles_m = static_cast<uint32_t>((p.m + Config::BM - 1) / Config::BM);
+  const auto tiles_n = static_cast<uint32_t>((p.n + Config::BN - 1) / Config::BN);
+  params.raster = tile::raster_of(tiles_m, tiles_n, kRasterGroup);
   params.slices = static_cast<uint32_t>(s.slices);
   params.in_cluster = s.in_cluster;
   params.batches = static_cast<uint32_t>(p.batches());
-  params.batch_inner = static_cast<uint32_t>(p.batch[1]);
-  params.wide_a = alignment_a(p) == 16;
-  params.wide_b = alignment_b(p) == 16;
+  params.tiles = tiles_m * tiles_n * params.batches;
+  params.batch_inner = FastDivisor(static_cast<uint32_t>(p.batch[1]));
+  params.wide_a = has_chunks_a(p);
+  params.wide_b = has_chunks_b(p);
+  params.step_a = 4 * Config::GROUPS * BK * params.lda;
+  params.step_b = 4 * Config::GROUPS * BK * params.ldb;
   params.pitch = s.pitch;
   params.partial = static_cast<double*>(workspace);
   params.epilogue = tile::epilogue_params(p, nullptr);

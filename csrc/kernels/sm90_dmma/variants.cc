@@ -18,6 +18,8 @@ namespace hgemm {
 namespace {
 
 using sm90_dmma::BK;
+using sm90_dmma::has_chunks_a;
+using sm90_dmma::has_chunks_b;
 using sm90_dmma::Schedule;
 
 /// A kernel of list.h as plain values.
@@ -103,8 +105,8 @@ class StepTime {
     warp_us_ = static_cast<double>(std::min<int64_t>(line.wm, rows)) * sm90_dmma::WN * BK * kTensorCores / rate;
     const double narrow =  // thousands of elements
         BK * 1e-3 *
-        static_cast<double>((alignment_a(p) == 16 ? 0 : std::min<int64_t>(line.tile.bm, p.m)) +
-                            (alignment_b(p) == 16 ? 0 : std::min<int64_t>(line.tile.bn, p.n)));
+        static_cast<double>((has_chunks_a(p) ? 0 : std::min<int64_t>(line.tile.bm, p.m)) +
+                            (has_chunks_b(p) ? 0 : std::min<int64_t>(line.tile.bn, p.n)));
     narrow_us_ = kCosts.narrow_us * narrow;
     latency_us_ = warp_us_ + kCosts.latency_us + kCosts.narrow_latency_us * narrow;
   }
