@@ -13,19 +13,27 @@ With ``--kernels`` the chosen kernel and its neighbours in the list are timed by
 a row has their times. What the dispatcher would have gained or lost by another choice can then be computed from the
 file.
 
-Writes ``results/<gpu>/grouped.json.xz``.
+With ``--peers`` other ways to compute the same matmul run in the same rounds (``grouped_peers.py``). ``peers`` of a row
+has for each of them its time (``us``), torch's time over its time (``ratio``), its time over ours (``ours``: above 1
+where we are faster), its ``configuration``, which was its fastest one in earlier rounds, and its ``error``. A peer that
+cannot run has only ``failed``, and a peer with a wrong result only ``wrong``: the reason in words. The file is written
+after each case.
+
+Writes ``results/<gpu>/grouped.json.xz``, or with ``--peers`` ``results/<gpu>/grouped-peers.json``.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import math
 import random
 import statistics
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,12 +43,19 @@ import click
 import torch
 from torch import Tensor
 
-import hgemm_ops
-from hgemm_ops import use_custom_gemm
-from hgemm_ops.bench import record, runner
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # a script's own path has its directory alone
 
-RESULTS = Path(__file__).parent / "results"
+import hgemm_ops  # noqa: E402
+from benchmarks import grouped_peers  # noqa: E402
+from benchmarks.grouped_peers import Operands, Peer, Unavailable  # noqa: E402
+from hgemm_ops import use_custom_gemm  # noqa: E402
+from hgemm_ops.bench import record, runner  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results"
+DEVICE = "cuda"
 ROUNDS = 5
+SELECTION_ROUNDS = 3  # for the configurations of a peer
 ROTATION_BYTES = 300_000_000  # past the L2
 _MOST_ROWS = (16, 48, 256)  # an expert's, for which the first kernels for Hopper are made, and the others for more
 _GROWTH = 1 << 29  # elements
@@ -107,10 +122,6 @@ class Case:
         return torch.bincount(drawn, minlength=experts).tolist()
 
 
-#: A product of one set of operands. The argument is a grouped kernel's index; None is aten::_grouped_mm.
-Call = Callable[[int | None], Tensor]
-
-
 _values: dict[tuple[torch.dtype, int], Tensor] = {}
 
 
@@ -120,19 +131,17 @@ def tensor(shape: Sequence[int], dtype: torch.dtype, seed: int, first: int = 0) 
     held = _values.get((dtype, seed))
     if held is None or held.numel() < last:
         _values.pop((dtype, seed), None)
-        generator = torch.Generator("cuda").manual_seed(seed)
+        generator = torch.Generator(DEVICE).manual_seed(seed)
         count = -(-last // _GROWTH) * _GROWTH
-        held = _values[dtype, seed] = torch.randn(count, device="cuda", dtype=dtype, generator=generator)
+        held = _values[dtype, seed] = torch.randn(count, device=DEVICE, dtype=dtype, generator=generator)
     return held[first:last].view(shape)
 
 
-def product(a: Tensor, b: Tensor, offs: Tensor) -> Call:
-    def call(kernel: int | None) -> Tensor:
-        if kernel is None:
-            return torch._grouped_mm(a, b, offs=offs)
-        return torch.ops.hgemm.grouped_mm(a, b, offs, variant=kernel)  # type: ignore[no-any-return]
-
-    return call
+def multiply(x: Operands, kernel: int | None = None) -> Tensor:
+    """The product by the grouped kernel of this index; None is aten::_grouped_mm."""
+    if kernel is None:
+        return torch._grouped_mm(x.a, x.b, offs=x.ends)
+    return torch.ops.hgemm.grouped_mm(x.a, x.b, x.ends, variant=kernel)  # type: ignore[no-any-return]
 
 
 def error_of(out: Tensor, exact: Iterable[tuple[Tensor, Tensor]]) -> float:
@@ -144,8 +153,8 @@ def error_of(out: Tensor, exact: Iterable[tuple[Tensor, Tensor]]) -> float:
     return (squares / norm) ** 0.5
 
 
-def calls_of(case: Case, rows: Sequence[int]) -> tuple[list[Call], Callable[[Tensor], float], tuple[Tensor, Tensor]]:
-    """One call for each set of operands, a function that returns the error of the first one's result, and its operands.
+def sets_of(case: Case, rows: Sequence[int]) -> tuple[list[Operands], Callable[[Tensor], float]]:
+    """The sets of operands, and a function that returns the error of the first one's result.
 
     The sets differ in their weights, or in which experts have tokens. The error is that of a part of four experts'
     results.
@@ -157,9 +166,10 @@ def calls_of(case: Case, rows: Sequence[int]) -> tuple[list[Call], Callable[[Ten
     shifts = [i * max(1, len(touched)) % experts for i in range(max(1, min(8, experts // max(1, len(touched)))))]
     firsts = [0, *itertools.accumulate(rows)]
 
-    def ends(shift: int) -> Tensor:
-        counts = torch.tensor(rows, device="cuda").roll(shift)
-        return torch.cumsum(counts, 0, dtype=torch.int32)
+    def operands(a: Tensor, b: Tensor, shift: int) -> Operands:
+        counts = (*rows[experts - shift :], *rows[: experts - shift])
+        bounds = torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32, device=DEVICE)
+        return Operands(a, b, bounds, bounds[1:].clone(), counts)
 
     x = tensor((total, k), dtype, 1)
     if case.layer == "gradient":
@@ -171,7 +181,7 @@ def calls_of(case: Case, rows: Sequence[int]) -> tuple[list[Call], Callable[[Ten
                 out, ((out[expert, :_PART], d[of, :_PART].double().t() @ x[of].double()) for expert, of in parts)
             )
 
-        return [product(d.t(), x, ends(0))], error_of_gradient, (d.t(), x)
+        return [operands(d.t(), x, 0)], error_of_gradient
 
     weights = [tensor((experts, n, k), dtype, 2, i * experts * n * k).mT for i in range(copies)]
 
@@ -182,7 +192,7 @@ def calls_of(case: Case, rows: Sequence[int]) -> tuple[list[Call], Callable[[Ten
         ]
         return error_of(out, ((out[of], x[of].double() @ weights[0][expert].double()) for expert, of in parts))
 
-    return [product(x, w, ends(shift)) for shift, w in itertools.product(shifts, weights)], error, (x, weights[0])
+    return [operands(x, w, shift) for shift, w in itertools.product(shifts, weights)], error
 
 
 def bound_us(case: Case, rows: Sequence[int], gbps: float, tflops: float) -> float:
@@ -201,70 +211,181 @@ def neighbours(case: Case, total: int, every: Sequence[str]) -> list[str]:
     return names[max(0, at - 1) : at + 2 if at < len(_MOST_ROWS) else None]
 
 
-def measure(case: Case, gbps: float, tflops: float, by_kernel: bool = False) -> dict[str, Any]:
-    """Times one case, and checks the results of torch and of the dispatcher's choice."""
+class Broken(Exception):
+    """A peer has left the GPU in a state in which nothing more can be measured; the text says which one, and how."""
+
+
+def checked(call: Callable[[Operands], Tensor], x: Operands, error: Callable[[Tensor], float]) -> float:
+    """The error of a result. Its memory is then filled with NaN, since the next result will most likely be there."""
+    out = call(x)
+    found = error(out)
+    out.fill_(math.nan)
+    return found
+
+
+def captured(run: Callable[[], None], stream: torch.cuda.Stream) -> Callable[[], None]:
+    """Returns a function that replays what ``run`` launches."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):  # without the collection of garbage that torch.cuda.graph() begins with
+        graph.capture_begin()
+        try:
+            run()
+        finally:
+            graph.capture_end()
+    return graph.replay
+
+
+def timed(run: Callable[[], None]) -> float:
+    """Microseconds."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3
+
+
+def failure(name: str, problem: Exception) -> dict[str, str]:
+    """What a row says of a peer that failed.
+
+    Raises:
+        Broken: the GPU does not work after it.
+    """
+    lines = str(problem).splitlines() or [""]
+    reason = lines[0] if isinstance(problem, Unavailable) else f"{type(problem).__name__}: {lines[0]}"
+    try:
+        torch.cuda.synchronize()
+    except Exception:
+        raise Broken(f"{name}: {reason}") from problem
+    return {"failed": reason}
+
+
+def choose(
+    peer: Peer, sets: Sequence[Operands], error: Callable[[Tensor], float], most: float, stream: torch.cuda.Stream
+) -> tuple[dict[str, Any], Callable[[Operands], Tensor] | None]:
+    """The fastest of a peer's configurations that have a right result: what a row says of it, and its call.
+
+    There is no call where every result was wrong.
+
+    Raises:
+        Unavailable: the peer does not take these operands.
+    """
+    errors: dict[str, float] = {}
+    problem: Exception = Unavailable("offers no configuration")
+    calls = peer.configurations(sets[0])
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream), torch.no_grad():
+        for name, call in calls.items():
+            try:
+                errors[name] = checked(call, sets[0], error)
+            except Exception as reason:  # the compilers' errors have no common base class
+                problem = reason
+    stream.synchronize()
+    if not errors:
+        raise problem
+    right = [name for name in calls if name in errors and errors[name] <= most]
+    if not right:
+        return {
+            "wrong": "; ".join(f"{name}: error {err:.1e}, allowed {most:.1e}" for name, err in errors.items())
+        }, None
+
+    def all_sets(name: str) -> None:
+        for x in sets:
+            calls[name](x)
+
+    us: dict[str, float] = dict.fromkeys(right, 0.0)
+    if len(right) > 1:
+        graphs = {name: captured(functools.partial(all_sets, name), stream) for name in right}
+        times = [{name: timed(graph) for name, graph in graphs.items()} for _ in range(SELECTION_ROUNDS)]
+        us = {name: statistics.median(of[name] for of in times) for name in right}
+    best = min(us, key=lambda name: us[name])
+    return {"configuration": best, "error": errors[best]}, calls[best]
+
+
+def measure(
+    case: Case, gbps: float, tflops: float, by_kernel: bool = False, peers: Mapping[str, Peer | str] | None = None
+) -> dict[str, Any]:
+    """Times one case, and checks the results of torch, of the dispatcher's choice and of the peers.
+
+    Raises:
+        Broken: nothing more can be measured in this process.
+    """
     rows = case.rows()
-    calls, error, operands = calls_of(case, rows)
+    sets, error = sets_of(case, rows)
     bound = bound_us(case, rows, gbps, tflops)
-    launches = len(calls) * max(1, min(8, int(200 / bound / len(calls)) + 1))
+    launches = len(sets) * max(1, min(8, int(200 / bound / len(sets)) + 1))
     captures = case.dtype == "bfloat16"  # torch's loop over the groups of other dtypes waits for the device
     stream = torch.cuda.Stream()
-    explanation = hgemm_ops.explain_grouped(*operands, groups=case.experts)
+    explanation = hgemm_ops.explain_grouped(sets[0].a, sets[0].b, groups=case.experts)
     chosen = explanation.chosen
     every = [candidate.name for candidate in explanation.candidates]  # in the order of the ops' argument `variant`
     kernels = neighbours(case, sum(rows), every) if by_kernel else []
     if by_kernel and chosen not in ("torch", *kernels):
         kernels.append(chosen)
+    calls: dict[str, Callable[[Operands], Tensor]] = {"torch": multiply, "ours": multiply}
+    calls |= {name: functools.partial(multiply, kernel=every.index(name)) for name in kernels}
     torch.cuda.synchronize()  # the operands are made on another stream
     runs: dict[str, Callable[[], None]] = {}
     errors: dict[str, float] = {}
 
     def run(side: str) -> None:
-        kernel = every.index(side) if side in kernels else None
-        with use_custom_gemm() if side == "ours" else nullcontext():
+        with use_custom_gemm() if side == "ours" else nullcontext(), torch.no_grad():
             for i in range(launches):
-                calls[i % len(calls)](kernel)
+                calls[side](sets[i % len(sets)])
 
     for side in ("torch", "ours"):
         with torch.cuda.stream(stream), use_custom_gemm() if side == "ours" else nullcontext() as report:
-            errors[side] = error(calls[0](None))
+            errors[side] = checked(multiply, sets[0], error)
         if report is not None:
             assert {row.variant for row in report.rows if row.op == "grouped"} == {chosen}, (case, chosen)
     with torch.cuda.stream(stream):
         for name in kernels:  # a kernel is loaded by its first call, which cannot be captured
-            errors[name] = error(calls[0](every.index(name)))
+            errors[name] = checked(calls[name], sets[0], error)
     stream.synchronize()
+    most = 2 * errors["torch"] + 2 * torch.finfo(getattr(torch, case.dtype)).eps
+    assert all(err <= most for err in errors.values()), (case, errors)
     sides = ["torch", *kernels] if by_kernel else ["torch", "ours"]
     for side in sides:
         if captures or side != "torch":
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.stream(stream):  # without the collection of garbage that torch.cuda.graph() begins with
-                graph.capture_begin()
-                run(side)
-                graph.capture_end()
-            runs[side] = graph.replay
+            runs[side] = captured(functools.partial(run, side), stream)
         else:
             runs[side] = functools.partial(run, side)
-    most = 2 * errors["torch"] + 2 * torch.finfo(getattr(torch, case.dtype)).eps
-    assert all(err <= most for err in errors.values()), (case, errors)
+    beside: dict[str, dict[str, Any]] = {}
+    for name, peer in (peers or {}).items():
+        side = runner.PEER + name
+        try:
+            if isinstance(peer, str):
+                raise Unavailable(peer)
+            beside[name], call = choose(peer, sets, error, most, stream)
+            gc.collect()  # what a compiler leaves behind must not be freed during a capture
+            if call is not None:
+                calls[side] = call
+                runs[side] = captured(functools.partial(run, side), stream)
+                sides.append(side)
+        except Exception as problem:  # the compilers' errors have no common base class
+            beside[name] = failure(name, problem)
     for replay in runs.values():
         replay()
     torch.cuda.synchronize()
     us: dict[str, list[float]] = {side: [] for side in sides}
     for turn in range(ROUNDS if bound < 1000 else ROUNDS // 2 + 1):
         for side in sides if turn % 2 == 0 else sides[::-1]:
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            runs[side]()
-            end.record()
-            end.synchronize()
-            us[side].append(start.elapsed_time(end) * 1e3 / launches)
-    speeds = {side: statistics.median(t / o for t, o in zip(us["torch"], of, strict=True)) for side, of in us.items()}
+            us[side].append(timed(runs[side]) / launches)
+
+    def speed(side: str, over: str) -> float:
+        return statistics.median(slow / fast for slow, fast in zip(us[over], us[side], strict=True))
+
+    speeds = {side: speed(side, "torch") for side in sides}
     torch_us, ours = statistics.median(us["torch"]), chosen if by_kernel else "ours"
     n, k = case.sizes
     sizes = {"experts": case.experts, "n": n, "k": k, "rows": sum(rows), "touched": sum(count > 0 for count in rows)}
     times = {"bound": bound, "torch": torch_us, "ours": torch_us / speeds[ours], "ratio": speeds[ours]}
-    more = {"us": {name: torch_us / speeds[name] for name in kernels}} if by_kernel else {}
+    more: dict[str, Any] = {"us": {name: torch_us / speeds[name] for name in kernels}} if by_kernel else {}
+    for name, found in beside.items():
+        if (side := runner.PEER + name) in speeds:
+            found |= {"us": torch_us / speeds[side], "ratio": speeds[side], "ours": speed(ours, side)}
+    if peers:
+        more["peers"] = beside
     return {**asdict(case), **sizes, **times, "kernel": chosen, "errors": errors, **more}
 
 
@@ -274,7 +395,15 @@ def line_of(row: dict[str, Any]) -> str:
         f"{row['model']:20} {row['layer']:8} {row['tokens']:5} {row['spread']:4} {row['rows']:6} rows: "
         f"torch {row['torch']:8.1f}, ours {row['ours']:8.1f}, ratio {row['ratio']:5.2f}, "
         f"of the bound {row['bound'] / row['ours']:.2f}, {tflops:4.0f} TFLOP/s, {row['kernel']}"
+        + "".join(f"; {name} {peer_words(peer)}" for name, peer in row.get("peers", {}).items())
     )
+
+
+def peer_words(peer: Mapping[str, Any]) -> str:
+    """What a peer did: its time and what it ran, or why it has none."""
+    if "us" in peer:
+        return f"{peer['us']:.1f} ({peer['configuration']}), ours {peer['ours']:.2f} times as fast"
+    return " ".join(f"{how}: {why}" for how, why in peer.items())
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -323,6 +452,7 @@ def listed(text: str | None, every: Sequence[Any]) -> list[Any]:
 @click.option("--dtype", type=click.Choice(["bfloat16", "float16"]), default="bfloat16", show_default=True)
 @click.option("--seconds", type=float, help="Start no case after so long. The cases are then in a random order.")
 @click.option("--kernels", is_flag=True, help="Time the kernels beside the chosen one, too.")
+@click.option("--peers", help=f"Some of {', '.join(grouped_peers.NAMES)}.  [default: none]")
 @click.option("--verbose", is_flag=True, help="Print every row.")
 @click.option("--output", type=click.Path(path_type=Path), help="The result file.")
 def main(
@@ -333,6 +463,7 @@ def main(
     dtype: str,
     seconds: float | None,
     kernels: bool,
+    peers: str | None,
     verbose: bool,
     output: Path | None,
 ) -> None:
@@ -342,23 +473,44 @@ def main(
             listed(models, list(MODELS)), listed(layers, LAYERS), listed(tokens, TOKENS), listed(spreads, SPREADS)
         )
     )
+    names = listed(peers, grouped_peers.NAMES) if peers else []
     if seconds is not None:
         random.Random(0).shuffle(cases)
-    output = output or record.path(RESULTS / record.gpu_slug(torch.cuda.get_device_name()), "grouped")
+    if names:  # a peer's kernels are compiled for the sizes of a case, so its spreads follow each other
+        place = {case[:3]: i for i, case in reversed(list(enumerate(cases)))}
+        cases.sort(key=lambda case: (place[case[:3]], SPREADS.index(case[3])))
+    gpu = RESULTS / record.gpu_slug(torch.cuda.get_device_name())
+    output = output or record.path(gpu, "grouped-peers" if names else "grouped")
+    found = {name: grouped_peers.load(name) for name in names}
     gbps, tflops, start = runner.copy_gbps(), dense_tflops(), time.monotonic()
     click.echo(f"copy {gbps:.0f} GB/s, dense {tflops:.0f} TFLOP/s")
-    rows = []
+    rows: list[dict[str, Any]] = []
+    about: dict[str, Any] = {"copy_gbps": gbps, "dense_tflops": tflops}
+    if names:
+        about["peers"] = {name: f"unavailable: {p}" if isinstance(p, str) else p.version for name, p in found.items()}
+    document = record.document(grouped=about | {"rows": rows})  # now, since no GPU may work any more at the end
     for model, layer, count, spread in cases:
         if seconds is not None and time.monotonic() > start + seconds:
             break
-        rows.append(measure(Case(model, layer, count, spread, dtype), gbps, tflops, kernels))
+        case = Case(model, layer, count, spread, dtype)
+        try:
+            rows.append(measure(case, gbps, tflops, kernels, found))
+        except Exception as reason:
+            if not names:
+                raise
+            document["grouped"]["broken"] = f"{reason}, at {case}"
+            break
+        if names:  # a compiler may crash, or take so long that the run is ended
+            record.save(document, output)
         if verbose:
             click.echo(line_of(rows[-1]))
         if torch.cuda.memory_reserved() > _MOST_RESERVED:
             torch.cuda.empty_cache()
     for line in summary(rows):
         click.echo(line)
-    record.save(record.document(grouped={"copy_gbps": gbps, "dense_tflops": tflops, "rows": rows}), output)
+    record.save(document, output)
+    if "broken" in document["grouped"]:
+        raise click.ClickException(document["grouped"]["broken"])
 
 
 if __name__ == "__main__":

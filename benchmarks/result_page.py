@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -573,6 +574,68 @@ def map_section(document: Document, directory: Path) -> list[str]:
     ]
 
 
+def grouped_peer_line(title: str, rows: Sequence[Document], peers: Sequence[Document]) -> list[object]:
+    """The line of one peer, or of the fastest one. ``peers`` has what each row of ``grouped.py`` says of it."""
+    timed = [(peer, row) for peer, row in zip(peers, rows, strict=True) if "us" in peer]
+    lowest, label = min(((peer["ours"], grouped_label(row)) for peer, row in timed), default=(0.0, ""))
+    return [
+        title,
+        f"{len(timed)} of {len(rows)}",
+        f"{geometric_mean([peer['ratio'] for peer, _ in timed]):.3f}" if timed else "-",
+        f"{geometric_mean([peer['ours'] for peer, _ in timed]):.3f}" if timed else "-",
+        f"{lowest:.3f}, {label}" if timed else "-",
+        sum(peer["ours"] < 1 for peer, _ in timed) if timed else "-",
+    ]
+
+
+def grouped_label(row: Document) -> str:
+    return f"{row['model']} {row['layer']} {row['dtype']}, {row['tokens']} tokens {row['spread']}"
+
+
+def grouped_peers_section(document: Document) -> list[str]:
+    """The grouped matmuls that were timed beside other ways to compute them."""
+    found = document["grouped"]
+    rows, names = [row for row in found["rows"] if "peers" in row], list(found["peers"])
+    fastest = [min(row["peers"].values(), key=lambda peer: peer.get("us", math.inf)) for row in rows]
+    summary = [grouped_peer_line(name, rows, [row["peers"][name] for row in rows]) for name in names]
+    if len(names) > 1:
+        summary.append(grouped_peer_line("the fastest", rows, fastest))
+    versions = "; ".join(f"{name}: {version}" for name, version in found["peers"].items())
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        for name, peer in row["peers"].items():
+            if "us" not in peer:
+                words = "; ".join(f"{how}: {why}" for how, why in peer.items())
+                reasons.setdefault(f"`{name}` {words}", []).append(grouped_label(row))
+    lines = []
+    for row, best in zip(rows, fastest, strict=True):
+        times = [
+            f"{number(peer['us'])} ({peer['configuration']})" if "us" in peer else next(iter(peer))
+            for peer in (row["peers"][name] for name in names)
+        ]
+        mark = "**" if best.get("ours", 1.0) < 1 else ""
+        over = f"{mark}{best['ours']:.3f}{mark}" if "ours" in best else "-"
+        lines.append([grouped_label(row), number(row["torch"]), number(row["ours"]), *times, over, row["kernel"]])
+    return [
+        "## Grouped matmuls beside other libraries",
+        "",
+        f"{measured(document)}; {machine(document)}. Versions: {versions}.",
+        "",
+        "Layers of mixtures of experts. [What each peer is](../../README.md#peers-of-grouped-matmuls).",
+        "`timed`: the cases for which the peer has a right result. The ratios are geometric means.",
+        "",
+        *table(["peer", "timed", "peer over torch", "ours over peer", "lowest", "slower than peer"], summary),
+        "",
+        *(f"- {reason} ({len(cases)} cases, first {cases[0]})" for reason, cases in reasons.items()),
+        *([""] if reasons else []),
+        *([f"The run ended early: {found['broken']}.", ""] if "broken" in found else []),
+        "Times in µs. The last ratio is bold where our kernel is slower than the fastest peer.",
+        "",
+        *table(["case", TORCH, "ours", *names, "ours / fastest peer", "kernel"], lines),
+        "",
+    ]
+
+
 def removed(text: str, kernels: Collection[str]) -> list[str]:
     """The names of kernels in a text that are of a family of ``kernels``, and not among them."""
     families = "|".join({"_".join(name.split("_")[:2]) for name in kernels if "_" in name})  # not of "torch"
@@ -590,6 +653,9 @@ def page(documents: Mapping[str, Document], directory: Path, kernels: Collection
         lines += ["## Shapes without measured times", "", *found]
     if "map" in documents:
         lines += map_section(documents["map"], directory)
+    for document in documents.values():
+        if "peers" in document.get("grouped", ()):
+            lines += grouped_peers_section(document)
     if "decode" in documents:
         lines += decode_section(documents["decode"], directory)
     for name in ("integration", "experts"):

@@ -410,7 +410,10 @@ def generate(results: Path, summed_up: Path, readme: Path | None = None) -> dict
             models = "\n".join(["", *models_section(documents), ""]) + "\n"
             pages[readme] = replace_section(readme.read_text(), models, MODELS_BEGIN, MODELS_END)
         lines += (in_short if i else summary)(documents, directory.name)
-        if suites(documents) or {"decode", "integration", "kernels_ncu", "map", *survey.RECORDS} & documents.keys():
+        if (
+            suites(documents)
+            or {"decode", "grouped-peers", "integration", "kernels_ncu", "map", *survey.RECORDS} & documents.keys()
+        ):
             pages[directory / "README.md"] = page(documents, directory, kernels)
     section = "\n".join(["", *(lines or ["No results are recorded yet.", ""])]) + "\n"
     return {summed_up: replace_section(summed_up.read_text(), section), **pages}

@@ -1,0 +1,320 @@
+"""Grouped matmuls beside peers: ``benchmarks/grouped.py`` and the page of its results. No GPU, and no timing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import Tensor
+
+from benchmarks import grouped, grouped_peers, kinds, result_page, tables
+from benchmarks.grouped_peers import Operands, Unavailable
+from hgemm_ops.bench import record
+
+CHOSEN = "sm90_wgmma_grouped_64x64"
+ENVIRONMENT = {"gpu": "NVIDIA T1", "driver": "1", "cuda": "13.0", "torch": "2", "csrc": None, "date": "2026-01-02T03"}
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tiny model, a dispatcher that always chooses CHOSEN, and replays that take as long as the side says."""
+
+    @contextmanager
+    def context() -> Iterator[Any]:
+        yield SimpleNamespace(rows=[SimpleNamespace(op="grouped", variant=CHOSEN)])
+
+    def captured(run: Callable[[], None], stream: Any) -> Callable[[], None]:
+        run()
+        return run
+
+    names = [SimpleNamespace(name=name) for name in ("torch", CHOSEN)]
+    monkeypatch.setattr(grouped, "DEVICE", "cpu")
+    monkeypatch.setattr(grouped, "_GROWTH", 1 << 10)
+    monkeypatch.setattr(grouped, "_values", {})
+    monkeypatch.setattr(grouped, "MODELS", {"tiny": (4, 2, 16, 24)})
+    monkeypatch.setattr(grouped, "use_custom_gemm", context)
+    monkeypatch.setattr(grouped, "captured", captured)
+    monkeypatch.setattr(grouped, "timed", lambda run: 8.0)
+    monkeypatch.setattr(
+        grouped.hgemm_ops, "explain_grouped", lambda *_, **__: SimpleNamespace(chosen=CHOSEN, candidates=names)
+    )
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: SimpleNamespace(synchronize=lambda: None))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+class Fake:
+    """A peer with these configurations."""
+
+    version = "1.0"
+
+    def __init__(self, **calls: Callable[[Operands], Tensor]) -> None:
+        self.calls = calls
+
+    def configurations(self, x: Operands) -> Mapping[str, Callable[[Operands], Tensor]]:
+        return self.calls
+
+
+def refusing(x: Operands) -> Tensor:
+    raise ValueError("too few rows\nand more")
+
+
+def measure(layer: str = "up", spread: str = "even", **peers: Any) -> dict[str, Any]:
+    torch.manual_seed(0)
+    return grouped.measure(grouped.Case("tiny", layer, 9, spread, "bfloat16"), 1e3, 1.0, peers=peers)
+
+
+@pytest.mark.parametrize("layer", grouped.LAYERS)
+@pytest.mark.parametrize("spread", grouped.SPREADS)
+def test_the_loop_is_right_in_every_layer_and_spread(layer: str, spread: str) -> None:
+    case = grouped.Case("tiny", layer, 3, spread, "bfloat16")
+    sets, error = grouped.sets_of(case, case.rows())
+    assert len(sets) >= (1 if layer == "gradient" else 4)
+    for x in sets:
+        assert x.bounds.tolist() == [0, *x.ends.tolist()] and x.ends.diff(prepend=torch.zeros(1)).tolist() == [
+            *x.counts
+        ]
+        out = grouped_peers.loop(x)
+        torch.testing.assert_close(out, torch._grouped_mm(x.a, x.b, offs=x.ends), rtol=1e-2, atol=1e-2)
+    assert error(grouped_peers.loop(sets[0])) < 1e-2
+    assert math.isnan(error(torch.full_like(grouped_peers.loop(sets[0]), math.nan)))
+
+
+@pytest.mark.parametrize("layer", grouped.LAYERS)
+def test_a_row_has_its_peers(layer: str) -> None:
+    row = measure(layer, loop=grouped_peers.load("loop"))
+    (peer,) = row["peers"].values()
+    assert peer.keys() == {"configuration", "error", "us", "ratio", "ours"}
+    assert peer["configuration"] == "torch.mm" and peer["us"] > 0 and peer["ratio"] == peer["ours"] == 1
+    assert "loop" in grouped.line_of(row) and "(torch.mm), ours 1.00 times as fast" in grouped.line_of(row)
+    alone = measure(layer)
+    assert alone.keys() == row.keys() - {"peers"} and "torch.mm" not in grouped.line_of(alone)
+
+
+def test_the_fastest_right_configuration_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def right(x: Operands) -> Tensor:
+        return grouped_peers.loop(x)
+
+    def wrong(x: Operands) -> Tensor:
+        return grouped_peers.loop(x) * 1.1
+
+    ran: list[str] = []
+
+    def named(name: str, call: Callable[[Operands], Tensor]) -> Callable[[Operands], Tensor]:
+        return lambda x: (ran.append(name), call(x))[1]
+
+    calls = {"slow": named("slow", right), "quick": named("quick", right), "off": named("off", wrong), "no": refusing}
+
+    def timed(run: Callable[[], None]) -> float:
+        ran.clear()
+        run()
+        return 2.0 if "quick" in ran else 4.0 if "slow" in ran else 8.0
+
+    monkeypatch.setattr(grouped, "timed", timed)
+    row = measure(some=Fake(**calls))
+    peer = row["peers"]["some"]
+    assert peer["configuration"] == "quick" and peer["error"] < 1e-2
+    assert peer["ratio"] == 4 and peer["ours"] == 0.25 and row["ratio"] == 1
+
+
+def test_a_peer_that_fails_or_is_wrong_is_named() -> None:
+    def stale(x: Operands) -> Tensor:
+        return x.empty()  # in the memory of an earlier result, which was right
+
+    row = measure(
+        off=Fake(tile=lambda x: grouped_peers.loop(x) * 1.1),
+        stale=Fake(tile=stale),
+        no=Fake(tile=refusing),
+        none=Fake(),
+        missing="not installed",
+        loop=grouped_peers.load("loop"),
+    )
+    found = row["peers"]
+    assert found["off"].keys() == found["stale"].keys() == {"wrong"}
+    assert found["off"]["wrong"].startswith("tile: error 1.0e-01, allowed ")
+    assert found["no"] == {"failed": "ValueError: too few rows"}
+    assert found["none"] == {"failed": "offers no configuration"} and found["missing"] == {"failed": "not installed"}
+    assert "us" in found["loop"]
+    assert "; no failed: ValueError: too few rows; " in grouped.line_of(row)
+
+
+def test_a_capture_that_fails_leaves_the_other_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def once(x: Operands) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return grouped_peers.loop(x)
+
+    found = measure(once=Fake(tile=once), loop=grouped_peers.load("loop"))["peers"]
+    assert found["once"] == {"failed": "RuntimeError: operation not permitted when stream is capturing"}
+    assert "us" in found["loop"]
+
+
+def test_after_a_broken_gpu_what_was_measured_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken: list[bool] = []
+
+    def illegal(x: Operands) -> Tensor:
+        if x.a.size(0) > 8:
+            broken.append(True)
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return grouped_peers.loop(x)
+
+    def synchronize() -> None:
+        if broken:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA T1")
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    monkeypatch.setattr(grouped.runner, "copy_gbps", lambda: 1e3)
+    monkeypatch.setattr(grouped, "dense_tflops", lambda: 1.0)
+    monkeypatch.setattr(grouped_peers, "load", lambda name: Fake(tile=illegal))
+    output = tmp_path / "found.json"
+    options = ["--models", "tiny", "--layers", "up", "--tokens", "4,8", "--spreads", "even,zipf", "--verbose"]
+    result = CliRunner().invoke(grouped.main, [*options, "--peers", "triton", "--output", str(output)])
+    assert result.exit_code == 1 and "triton: RuntimeError: CUDA error: an illegal memory access" in result.output
+    found = record.load(output)["grouped"]
+    assert [(row["tokens"], row["spread"]) for row in found["rows"]] == [(4, "even"), (4, "zipf")]
+    assert found["peers"] == {"triton": "1.0"} and "tokens=8" in found["broken"]
+    options = [*options[:-1], "--seconds", "60", "--output", str(output)]
+    broken.clear()
+    assert CliRunner().invoke(grouped.main, options).exit_code == 0
+    found = record.load(output)["grouped"]
+    assert len(found["rows"]) == 4 and "peers" not in found and "broken" not in found
+
+
+def test_the_spreads_of_a_layer_follow_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ran: list[tuple[Any, ...]] = []
+    spreads: list[str] = []
+
+    def measured(case: grouped.Case, *_: Any) -> dict[str, Any]:
+        ran.append((case.layer, case.tokens))
+        spreads.append(case.spread)
+        row = {"layer": "up", "dtype": "bfloat16", "tokens": 1, "spread": "even", "torch": 2.0, "ours": 1.0}
+        return {**row, "ratio": 2.0, "bound": 1.0}
+
+    monkeypatch.setattr(grouped, "measure", measured)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA T1")
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    monkeypatch.setattr(grouped.runner, "copy_gbps", lambda: 1e3)
+    monkeypatch.setattr(grouped, "dense_tflops", lambda: 1.0)
+    options = ["--seconds", "60", "--output", str(tmp_path / "found.json"), "--peers", "loop"]
+    assert CliRunner().invoke(grouped.main, options).exit_code == 0
+    assert len(ran) == 3 * 15 * 3 and ran[::3] == ran[1::3] == ran[2::3]
+    planned = list(itertools.product(grouped.LAYERS, grouped.TOKENS))
+    assert spreads == [*grouped.SPREADS] * len(planned)
+    assert ran[::3] != planned and sorted(ran[::3]) == sorted(planned)
+
+
+def test_triton_compiles_once_for_the_same_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = grouped_peers.Triton.__new__(grouped_peers.Triton)
+    peer._shapes, peer._found = None, {}
+    compiled: list[list[int]] = []
+
+    def compile_(program: Any, a: Tensor, b: Tensor, ends: Tensor) -> Any:
+        from torch._inductor.kernel import mm_grouped
+
+        compiled.append(ends.tolist())
+        if len(compiled) == 3:
+            raise Unavailable("torch.compile failed")
+        options = mm_grouped.autotune_select_algorithm("grouped_mm", [], input_gen_fns={4: None})
+        assert options["input_gen_fns"][2](None).tolist() == ends.tolist()
+        return ("64x64x64" if len(compiled) == 1 else "no template"), program
+
+    monkeypatch.setattr(grouped_peers.triton, "compiled", compile_)
+    monkeypatch.setattr("torch._inductor.kernel.mm_grouped.autotune_select_algorithm", lambda *_, **options: options)
+    sets = {}
+    for tokens, spread in ((9, "even"), (9, "zipf"), (8, "even"), (7, "even")):
+        case = grouped.Case("tiny", "up", tokens, spread, "bfloat16")
+        sets[tokens, spread] = grouped.sets_of(case, case.rows())[0]
+    for spread in ("even", "zipf"):
+        ((name, call),) = peer.configurations(sets[9, spread][0]).items()
+        for x in sets[9, spread]:
+            assert torch.equal(call(x), torch._grouped_mm(x.a, x.b, offs=x.ends))
+    assert name == "64x64x64" and len(compiled) == 1
+    for tokens, reason in ((8, "no Triton kernel"), (7, "torch.compile failed")):
+        for _ in range(2):
+            with pytest.raises(Unavailable, match=reason):
+                peer.configurations(sets[tokens, "even"][0])
+    assert len(compiled) == 3
+
+
+def test_quack_gets_where_each_group_begins() -> None:
+    peer = grouped_peers.Quack.__new__(grouped_peers.Quack)
+    given: list[Any] = []
+    peer._gemm = lambda a, b, out, *sizes, **options: given.append((a, b, out, sizes, options))
+    for layer, name in (("up", "cu_seqlens_m"), ("gradient", "cu_seqlens_k")):
+        case = grouped.Case("tiny", layer, 9, "zipf", "bfloat16")
+        x = grouped.sets_of(case, case.rows())[0][0]
+        calls = peer.configurations(x)
+        assert len(calls) == len(grouped_peers.TILES)
+        out = next(iter(calls.values()))(x)
+        a, b, result, sizes, options = given[-1]
+        assert result is out and a is x.a and b.data_ptr() == x.b.data_ptr() and options[name] is x.bounds
+        assert sizes[:2] == (None, None) and sizes[2:] == (*grouped_peers.TILES[0][:2], 2, 1)
+        assert out.shape == torch._grouped_mm(x.a, x.b, offs=x.ends).shape
+        if layer == "up":  # (groups, N, K) and (rows, K), both with K last
+            assert b.is_contiguous() and a.is_contiguous()
+        else:
+            assert a.stride(0) == b.stride(0) == 1
+
+
+def test_peers_that_cannot_run_here_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped_peers.quack, "load", lambda: (_ for _ in ()).throw(Unavailable("needs Hopper")))
+    monkeypatch.setattr(grouped_peers.peers, "load", lambda name: (_ for _ in ()).throw(Unavailable("no Triton")))
+    assert grouped_peers.load("quack") == "needs Hopper" and grouped_peers.load("triton") == "no Triton"
+    assert CliRunner().invoke(grouped.main, ["--peers", "cutlass"]).exit_code == 2
+
+
+def row_of(tokens: int, **peers: Any) -> dict[str, Any]:
+    names = {"model": "tiny", "layer": "up", "tokens": tokens, "spread": "even", "dtype": "bfloat16"}
+    return {**names, "torch": 20.0, "ours": 10.0, "ratio": 2.0, "kernel": CHOSEN, "peers": peers}
+
+
+def of_peer(us: float, ours: float) -> dict[str, Any]:
+    return {"configuration": "tile", "error": 1e-3, "us": us, "ratio": 20.0 / us, "ours": ours}
+
+
+def test_the_page_sums_up_the_peers(tmp_path: Path) -> None:
+    rows = [
+        row_of(8, loop=of_peer(40.0, 4.0), triton=of_peer(8.0, 0.8)),
+        row_of(64, loop=of_peer(10.0, 1.0), triton={"failed": "no Triton kernel"}),
+        row_of(512, loop={"wrong": "torch.mm: error nan, allowed 1e-2"}, triton={"failed": "no Triton kernel"}),
+    ]
+    about = {"peers": {"loop": "torch 2", "triton": "triton 3"}, "broken": "triton: illegal access"}
+    document = {"schema": 1, "environment": ENVIRONMENT, "grouped": {**about, "rows": rows}}
+    results = tmp_path / "results"
+    record.save(document, results / "t1" / "grouped-peers.json")
+    summary = tmp_path / "benchmarks.md"
+    summary.write_text(f"{tables.BEGIN}\n{tables.END}\n")
+    page = tables.generate(results, summary)[results / "t1" / "README.md"]
+    assert "Versions: loop: torch 2; triton: triton 3." in page
+    assert "| loop | 2 of 3 | 1.000 | 2.000 | 1.000, tiny up bfloat16, 64 tokens even | 0 |" in page
+    assert "| triton | 1 of 3 | 2.500 | 0.800 | 0.800, tiny up bfloat16, 8 tokens even | 1 |" in page
+    assert "| the fastest | 2 of 3 | 2.236 | 0.894 | 0.800, tiny up bfloat16, 8 tokens even | 1 |" in page
+    assert "- `triton` failed: no Triton kernel (2 cases, first tiny up bfloat16, 64 tokens even)" in page
+    assert "- `loop` wrong: torch.mm: error nan, allowed 1e-2 (1 cases" in page and "illegal access" in page
+    first = f"| tiny up bfloat16, 8 tokens even | 20 | 10 | 40 (tile) | 8 (tile) | **0.800** | {CHOSEN} |"
+    assert first in page and f"| 20 | 10 | wrong | failed | - | {CHOSEN} |" in page
+    none = {"schema": 1, "environment": ENVIRONMENT, "grouped": {"peers": {"loop": "torch 2"}, "rows": []}}
+    assert "| loop | 0 of 0 | - | - | - | - |" in result_page.page({"grouped-peers": none}, tmp_path)
+
+
+def test_results_without_peers_are_read_as_before(tmp_path: Path) -> None:
+    rows = [{name: value for name, value in row_of(8).items() if name != "peers"}]
+    document = {"schema": 1, "environment": ENVIRONMENT, "grouped": {"copy_gbps": 1.0, "rows": rows}}
+    record.save(document, tmp_path / "t1" / "grouped.json.xz")
+    found = record.load(tmp_path / "t1" / "grouped.json.xz")
+    assert "Grouped" not in result_page.page({"grouped": found}, tmp_path)
+    assert kinds.by_kind({"grouped": found}) == {"mixtures of experts, grouped": [2.0]}
