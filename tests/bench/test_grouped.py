@@ -125,20 +125,33 @@ def test_the_fastest_right_configuration_is_timed(monkeypatch: pytest.MonkeyPatc
     assert peer["ratio"] == 4 and peer["ours"] == 0.25 and row["ratio"] == 1
 
 
+def test_a_checked_result_cannot_pass_for_the_next_one() -> None:
+    case = grouped.Case("tiny", "down", 9, "even", "bfloat16")
+    sets, error = grouped.sets_of(case, case.rows())
+    made: list[Tensor] = []
+
+    def again(x: Operands) -> Tensor:  # as an allocator does, this gives the same memory, and nothing is written to it
+        made.append(made[0] if made else grouped_peers.loop(x))
+        return made[-1]
+
+    assert grouped.checked(again, sets[0], error) < 1e-2
+    assert math.isnan(grouped.checked(again, sets[0], error))
+
+
 def test_a_peer_that_fails_or_is_wrong_is_named() -> None:
-    def stale(x: Operands) -> Tensor:
-        return x.empty()  # in the memory of an earlier result, which was right
+    def unwritten(x: Operands) -> Tensor:
+        return x.empty().fill_(math.nan)
 
     row = measure(
         off=Fake(tile=lambda x: grouped_peers.loop(x) * 1.1),
-        stale=Fake(tile=stale),
+        unwritten=Fake(tile=unwritten),
         no=Fake(tile=refusing),
         none=Fake(),
         missing="not installed",
         loop=grouped_peers.load("loop"),
     )
     found = row["peers"]
-    assert found["off"].keys() == found["stale"].keys() == {"wrong"}
+    assert found["off"].keys() == found["unwritten"].keys() == {"wrong"}
     assert found["off"]["wrong"].startswith("tile: error 1.0e-01, allowed ")
     assert found["no"] == {"failed": "ValueError: too few rows"}
     assert found["none"] == {"failed": "offers no configuration"} and found["missing"] == {"failed": "not installed"}
