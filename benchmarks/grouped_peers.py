@@ -169,3 +169,5 @@ def load(name: str) -> Peer | str:
         return _KINDS[name]()
     except Unavailable as why:
         return str(why)
+    except Exception as problem:  # loading a peer loads compilers and drivers
+        return f"{type(problem).__name__}: {problem}"

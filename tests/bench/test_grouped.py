@@ -287,6 +287,8 @@ def test_peers_that_cannot_run_here_say_why(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(grouped_peers.quack, "load", lambda: (_ for _ in ()).throw(Unavailable("needs Hopper")))
     monkeypatch.setattr(grouped_peers.peers, "load", lambda name: (_ for _ in ()).throw(Unavailable("no Triton")))
     assert grouped_peers.load("quack") == "needs Hopper" and grouped_peers.load("triton") == "no Triton"
+    monkeypatch.setattr(grouped_peers.quack, "load", lambda: 1 // 0)
+    assert grouped_peers.load("quack").startswith("ZeroDivisionError: ")
     assert CliRunner().invoke(grouped.main, ["--peers", "cutlass"]).exit_code == 2
 
 
