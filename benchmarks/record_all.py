@@ -126,6 +126,7 @@ STEPS = {
     "experts": Step(("-m", "integration", "--only", "qwen3_moe", "--json", "RESULTS/experts.json"), 120),
     "compiled": Step(("-m", "integration.compiled", "--json", "RESULTS/compiled.json"), 400),
     "train": Step(("-m", "integration.train", "--json", "RESULTS/train.json"), 240),
+    "science": Step(("-m", "integration.science", "--json", "RESULTS/science.json"), 120),
     "decode": Step(("-m", "integration.decode", "--compiled", "1,4,8,16,32", "--json", "RESULTS/decode.json"), 400),
     "stress-products": Step(_script("stress_products", "--output", "RESULTS/stress_products.json"), 400),
     "stress-grouped": Step(_script("stress_grouped", "--output", "RESULTS/stress_grouped.json"), 100),

@@ -466,6 +466,51 @@ def train_section(document: Document, directory: Path) -> list[str]:
     ]
 
 
+def science_section(document: Document) -> list[str]:
+    """Training steps of scientific networks in float32, in both float32 modes."""
+
+    def mebibytes(side: Document) -> str:
+        return "-" if side["peak_bytes"] is None else f"{side['peak_bytes'] / 2**20:.0f}"
+
+    rows = []
+    for result in document["results"]:
+        theirs = result["sides"][TORCH]
+        for name, side in result["sides"].items():
+            if name == TORCH:
+                continue
+            worst = side["worst"]
+            rows.append(
+                [
+                    result["label"],
+                    name,
+                    f"{result['matmul_share_of_flops']:.0%}",
+                    f"{side['our_share_of_flops']:.0%}",
+                    *(f"{of['ms']:.3f}" for of in (theirs, side)),
+                    over_torch(side["speed"]),
+                    "-" if worst["ratio"] is None else f"{worst['ratio']:.2f} ({worst['tensor']})",
+                    *(f"{of['loss_error']:.1e}" for of in (theirs, side)),
+                    *(mebibytes(of) for of in (theirs, side)),
+                    "; ".join(side["problems"]) or "ok",
+                ]
+            )
+    header = [
+        "network", "float32", "matmuls", "of them ours", "torch ms", "ms", "over torch", "worst ratio",
+        "torch's loss error", "ours", "torch MiB", "MiB", "results",
+    ]  # fmt: skip
+    return [
+        "## Scientific networks",
+        "",
+        f"{measured(document)}; {machine(document)}. Training steps in float32: forward, backward and Adam, in eager",
+        "code, each in a new context. `matmuls`: their share of a step's floating-point operations. The others are",
+        "convolutions, which run in TF32, as torch's do by default, and in float32 where errors are compared.",
+        "`worst ratio`: the largest of our errors over torch's against float64, of residuals and gradients. A loss has",
+        "only one error, which may be small by chance. `MiB`: what a step takes from torch's allocator at its peak.",
+        "",
+        *table(header, rows),
+        "",
+    ]
+
+
 def profile_section(document: Document) -> list[str]:
     """What Nsight Compute counts for production kernels, and for torch's kernels of the same matmul."""
     rows = []
@@ -665,6 +710,8 @@ def page(documents: Mapping[str, Document], directory: Path, kernels: Collection
         lines += compiled_section(documents["compiled"])
     if "train" in documents:
         lines += train_section(documents["train"], directory)
+    if "science" in documents:
+        lines += science_section(documents["science"])
     if "host_cost" in documents:
         lines += host_cost_section(documents["host_cost"])
     if "kernels_ncu" in documents:

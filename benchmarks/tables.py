@@ -168,6 +168,21 @@ def train_line(document: Document) -> str:
     )
 
 
+def science_line(document: Document) -> str:
+    """The speed of training steps over torch's, for each network and float32 mode."""
+
+    def speed(name: str, side: Document) -> str:
+        ratio = side["speed"]
+        wrong = ", WRONG" if side["problems"] else ""
+        return f"{ratio['value']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f}) {name}{wrong}"
+
+    found = []
+    for result in document["results"]:
+        speeds = ", ".join(speed(name, side) for name, side in result["sides"].items() if name != TORCH)
+        found.append(f"{result['label']}, {result['matmul_share_of_flops']:.0%} of it matmuls: {speeds}")
+    return f"Training steps of scientific networks in float32 ({measured(document)}), over torch: {'; '.join(found)}."
+
+
 def decode_line(document: Document) -> str:
     """Tokens a second over torch's, for each way to run the steps.
 
@@ -328,6 +343,7 @@ def summary(documents: Mapping[str, Document], gpu: str) -> list[str]:
                 "experts": experts_line,
                 "compiled": compiled_line,
                 "train": train_line,
+                "science": science_line,
                 "decode": decode_line,
             },
         ),
