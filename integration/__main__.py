@@ -14,6 +14,9 @@ from rich.console import Console
 from hgemm_ops.bench import record
 from integration import check, models
 
+#: The parts of the suite, by whether their models have experts.
+SUITES = {"all": (False, True), "dense": (False,), "experts": (True,)}
+
 
 def console() -> Console:
     """Returns a console that is wide enough for the table if the output is a file or a pipe."""
@@ -48,6 +51,9 @@ def save(results: list[check.Result], path: Path, *, whole: bool) -> None:
 @click.option("--device", help="Default: cuda if there is one.")
 @click.option("--time/--no-time", "timed", default=True, help="Time both sides on a GPU.")
 @click.option("--report", "reports", is_flag=True, help="Print the report of use_custom_gemm() for every case.")
+@click.option(
+    "--suite", type=click.Choice(list(SUITES)), default="all", help="Of the suite, the models with or without experts."
+)
 @click.option("--only", help="Of the suite, only the cases whose names contain this.")
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
 def main(
@@ -66,6 +72,7 @@ def main(
     device: str | None,
     timed: bool,
     reports: bool,
+    suite: str,
     only: str | None,
     path: Path | None,
 ) -> None:
@@ -76,6 +83,7 @@ def main(
         if scenario is not None:
             raise click.UsageError("--scenario needs --model")
         cases = [dataclasses.replace(case, variant=variant) for case in check.suite(where)]
+        cases = [case for case in cases if models.FAMILIES[case.model].has_experts in SUITES[suite]]
         cases = [case for case in cases if only is None or only in str(case)]
     else:
         try:
@@ -101,7 +109,7 @@ def main(
     for result in check.run(cases, device=where, timed=timed):
         results.append(result)
         if path is not None:  # saved after each case, because a run may be interrupted
-            save(results, path, whole=only is None)
+            save(results, path, whole=model is None and only is None)
         verdict = "FAIL" if result.problems else "ok"
         view.print(f"{verdict:4} {result.case}", highlight=False)
         if reports:

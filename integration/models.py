@@ -135,12 +135,15 @@ FAMILIES: dict[str, Family] = {
         },
         has_experts=True,
     ),
-    # Real: gpt-oss 20b. Its experts have biases, weights that are stored transposed, and a gate of their own.
+    # Real: gpt-oss 20b. Its experts have biases, weights that are stored transposed, and a gate of their own. In the
+    # published model every second layer has a window of 128 tokens. transformers' static cache counts the tokens of
+    # such a layer on the host, so a CUDA graph of a step would repeat one position. Here every layer attends to all
+    # tokens.
     "gpt_oss": Family(
         "decoder",
         transformers.GptOssConfig,
         transformers.GptOssForCausalLM,
-        {**_TEXT, "tie_word_embeddings": False},
+        {**_TEXT, "tie_word_embeddings": False, "layer_types": ["full_attention"] * 2},
         {
             "tiny": _sparse(72, 40, 4, 2, 16, 2, 261, num_local_experts=6, scale=0.12),
             "mid": _sparse(720, 720, 16, 4, 64, 4, 30001, num_local_experts=16),
@@ -195,6 +198,8 @@ def build(
     config = family.config(**family.common, **family.sizes[size], attn_implementation=attention)
     if layers is not None:
         config.num_hidden_layers = layers
+        if types := getattr(config, "layer_types", None):
+            config.layer_types = [types[0]] * layers
     target = torch.device(device)
     with torch.random.fork_rng(devices=[target] if target.type == "cuda" else []):
         torch.manual_seed(seed)

@@ -76,8 +76,10 @@ class Decoder:
     """Decodes greedily with a static cache, one token per step.
 
     ``capacity`` is the number of tokens in the cache, including the prompt. With ``graph``, the steps are replays of
-    one CUDA graph. That is not possible with eager attention, whose mask takes a scalar from the host, which a capture
-    refuses. ``compiled``, if given, runs the steps in place of ``model``, which then runs only the prompt.
+    one CUDA graph. ``compiled``, if given, runs the steps in place of ``model``, which then runs only the prompt.
+
+    Eager attention gets a mask that the steps update on the device. transformers' own mask takes a scalar from the
+    host, which a capture refuses.
 
     ``token`` (batch, 1) and ``logits`` (batch, vocabulary) are buffers: the latest token, and the logits it was chosen
     from.
@@ -94,12 +96,23 @@ class Decoder:
         self._room = capacity - prompt.shape[1]
         self._eager_left = self._EAGER_STEPS if graph else capacity
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._mask: Tensor | None = None
+        if model.config._attn_implementation == "eager":
+            lowest = torch.finfo(model.dtype).min
+            self._mask = torch.full((1, 1, 1, capacity), lowest, dtype=model.dtype, device=prompt.device)
+            self._mask[..., : prompt.shape[1]] = 0
+            self._place = torch.tensor([prompt.shape[1]], device=prompt.device)
         self.logits = model(input_ids=prompt, past_key_values=self._cache, use_cache=True).logits[:, -1].clone()
         self.token = self.logits.argmax(-1, keepdim=True)
 
     @torch.no_grad()
     def _forward(self) -> None:
-        output = self._model(input_ids=self.token, past_key_values=self._cache, use_cache=True)
+        if self._mask is not None:
+            self._mask.index_fill_(3, self._place, 0)
+            self._place.add_(1)
+        output = self._model(
+            input_ids=self.token, attention_mask=self._mask, past_key_values=self._cache, use_cache=True
+        )
         self.logits.copy_(output.logits[:, -1])
         self.token.copy_(self.logits.argmax(-1, keepdim=True))
 

@@ -8,10 +8,12 @@ import pytest
 import torch
 from helpers import DEVICE, ON_GPU
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 pytest.importorskip("transformers")
 
 import hgemm_ops
+from benchmarks import tables
 from hgemm_ops import _experts
 from integration import check, models, scenarios
 from integration.check import SCENARIOS, Case
@@ -75,6 +77,70 @@ def test_the_reference_takes_the_experts_of_each_side(monkeypatch: pytest.Monkey
     assert result.worst.ours.rms < 0.05
 
 
+class _HostReads(TorchDispatchMode):
+    """Lists the operators that a capture refuses on a GPU: scalars from the host, and values that the host reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in ("lift_fresh", "_local_scalar_dense", "nonzero"):
+            self.found.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("model", FAMILIES)
+def test_a_step_of_decoding_can_be_captured(model: str, attention: str) -> None:
+    built = models.build(model, "tiny", dtype=torch.bfloat16, device="cpu", attention=attention)
+    prompt = models.sample(built, model, batch=2, seq=9)["input_ids"]
+    decoder = scenarios.Decoder(built, prompt, capacity=12, graph=False)
+    decoder.step()
+    with _HostReads() as reads:
+        decoder.step()
+    assert not reads.found
+
+
+def test_a_graph_with_other_bits_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode, skew = scenarios.decode, 0.0
+
+    def decoded(model: Any, inputs: scenarios.Inputs, *, new_tokens: int, graph: bool) -> scenarios.Outputs:
+        found = decode(model, inputs, new_tokens=new_tokens, graph=False)
+        return {**found, "logits": found["logits"] + skew} if graph else found
+
+    monkeypatch.setattr(scenarios, "decode", decoded)
+    monkeypatch.setattr(check, "_captures", lambda case, inputs: True)
+    case = Case("gpt_oss", "decode", batch=2, seq=8, new_tokens=3)
+    assert not run_one(case).problems
+    skew = 1.0
+    assert run_one(case).problems == ["tokens: a CUDA graph gives other logits than eager steps"]
+
+
+def test_another_number_of_layers() -> None:
+    assert not run_one(Case("gpt_oss", "prefill", batch=2, seq=8, layers=3)).problems
+
+
+def test_the_suite_has_each_family_with_both_experts_in_bfloat16() -> None:
+    cases = [case for case in check.suite("cuda") if case.model in FAMILIES]
+    assert {(case.model, case.scenario, case.experts) for case in cases} == {
+        (model, scenario, experts)
+        for model in FAMILIES
+        for scenario in ("prefill", "decode", "train")
+        for experts in (None, "hgemm")
+    }
+    assert {(case.size, case.dtype) for case in cases} == {("real", "bf16")}
+
+
+def test_the_summary_has_a_row_for_each_timed_case() -> None:
+    environment = {"date": "2025-01-31", "csrc": "0123456789"}
+    timing = {"torch_ms": 2.0, "speedup": 1.25, "speedup_low": 1.2, "speedup_high": 1.3}
+    results = [{"label": "a", "ok": True, "timing": timing}, {"label": "b", "ok": False, "timing": timing}]
+    results.append({"label": "c", "ok": True, "timing": None})
+    said = tables.experts_line({"environment": environment, "results": results})
+    assert "| a | 2.000 | 1.250 | 1.200 to 1.300 | ok |" in said and "1.300 | WRONG |" in said and "| c " not in said
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("implementation", [None, "hgemm"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -91,7 +157,7 @@ def test_gpu_models(model: str, size: str, dtype: str, implementation: str | Non
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("implementation", ["grouped_mm", "hgemm"])
-@pytest.mark.parametrize("model", ["qwen3_moe", "mixtral"])
+@pytest.mark.parametrize("model", FAMILIES)
 def test_a_step_of_decoding_in_a_graph(model: str, implementation: str) -> None:
     """Its bits are those of the eager step: nothing waits, and nothing depends on what lay in memory before."""
     built = models.build(model, "mid", dtype=torch.bfloat16, device=DEVICE)

@@ -236,6 +236,25 @@ def test_command_line_writes_results(tmp_path: Path) -> None:
     assert result["logits"]["ours"]["rms"] <= 2 * result["logits"]["torch"]["rms"] + 2.0**-8
 
 
+def test_results_of_other_cases_stay_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out.json"
+
+    def labels(*options: str) -> list[str]:
+        outcome = CliRunner().invoke(main, [*options, "--device", "cpu", "--json", str(path)])
+        assert outcome.exit_code == 0, outcome.output
+        return [result["label"] for result in json.loads(path.read_text())["results"]]
+
+    monkeypatch.setattr(check, "suite", lambda _: [Case("llama", "prefill"), Case("mixtral", "prefill")])
+    one = ("--scenario", "prefill", "--size", "tiny", "--seq", "8", "--model")
+    llama, mixtral, gpt2 = (f"{model} tiny prefill 1x8 bf16" for model in ("llama", "mixtral", "gpt2"))
+    assert labels(*one, "llama") == [llama]
+    assert labels(*one, "gpt2") == [llama, gpt2]
+    assert labels(*one, "llama") == [gpt2, llama]
+    assert labels("--only", "mixtral") == [gpt2, llama, mixtral.replace("1x8", "1x32")]
+    assert labels("--suite", "experts") == [mixtral.replace("1x8", "1x32")]
+    assert labels("--suite", "dense") == [llama.replace("1x8", "1x32")]
+
+
 def test_command_line_refuses_a_scenario_the_model_lacks() -> None:
     outcome = CliRunner().invoke(main, ["--model", "bert", "--scenario", "generate", "--device", "cpu"])
     assert outcome.exit_code == 2
