@@ -16,9 +16,9 @@ command:
   files lack. 2,000 shapes were measured with `--candidates 10`, and 2,400 with `--candidates 4`.
 - ``shapes-earlier``: measured before kernels changed, so that each shape counts a quarter. Every second one was kept.
 - An H100's ``shapes``, `--candidates 4`, and ``shapes-ragged``, with `--sizes ragged` as well.
-- ``shapes-float32``: float32, and the only file that has it. `--sizes float32` gave 1,600 shapes with `--candidates 8`,
-  and 2,600 with `--candidates 4`, which a model chose that was fitted to the first; `--sizes float32-large` gave 150.
-  Some 400 others were timed while kernels were written (csrc/kernels/sm90_dmma/NOTES.md).
+- ``shapes-float32``: float32. `--sizes float32` gave 2,600 shapes, `--sizes float32-large` the others.
+- ``shapes-float32-earlier``: 4,691 more, measured before the kernels of sm90_dmma became faster. Their times of these
+  kernels have been taken out, so that the shapes teach what torch takes, and the other kernels.
 
 There are three models:
 
@@ -81,7 +81,7 @@ OTHERS = 0.5  # times the weight of a shape of another chip
 WEIGHTS = {
     "h200": _H200,
     "h100": {name: weight * OTHERS for name, weight in _H200.items()} | _H100,
-    "float32": {"h200/shapes-float32": 1.0},
+    "float32": {"h200/shapes-float32": 1.0, "h200/shapes-float32-earlier": 1.0},
 }
 RESULTS = Path(__file__).parent / "results"
 MODELS = Path(__file__).parents[1] / "csrc" / "dispatch" / "models"
@@ -97,6 +97,8 @@ MARGIN, FLOAT32_MARGIN, LARGE_FLOAT32_FLOPS = 1.02, 1.05, 5e10
 DOUBTED = {"h200": 0.4, "h100": 0.8, "float32": 1.2}  # learned.h's Learned::doubted
 #: The families that the float32 model corrects: learned.cc's is_learned().
 FLOAT32_FAMILIES = ("sm90_dmma", "simt_skinny", "simt_gemv")
+#: Where a file has no time of these kernels at a shape, although they can run it, the fastest kernel is not known.
+CHANGED = "sm90_dmma"
 FOLDS = 4
 
 
@@ -126,12 +128,21 @@ SETTINGS = {"h200": _HALF, "h100": _HALF, "float32": _FLOAT32}
 
 @dataclass
 class Shape:
+    """A shape and its times.
+
+    us: the measured microseconds, of torch and of kernels.
+    predicted: the predictions of the analytic models, for torch and for all kernels that may be the fastest.
+    is_known: all of these kernels have been timed.
+    margin: how much faster than torch a kernel has to be at least.
+    """
+
     kind: str
     weight: float
     us: dict[str, float]
     query: _native.Query
     predicted: dict[str, float]
-    margin: float  # how much faster than torch a kernel has to be at least
+    is_known: bool
+    margin: float
 
 
 def features(query: _native.Query, variant: int, best_us: float = 0.0) -> list[float]:
@@ -174,16 +185,19 @@ def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
             case.m, case.n, case.k, getattr(torch, case.dtype), case.layout, facts, case.batch
         )
         able = {_variants.name_of(c.variant) for c in _native.explain(query)[1] if c.eligible}  # also torch
-        us = {name: value for name, value in shape.us.items() if name in able}
         if case.dtype == "float32":
-            us = {name: value for name, value in us.items() if name == TORCH or name.startswith(FLOAT32_FAMILIES)}
-            if len(us) == 1:
-                continue
+            able = {name for name in able if name == TORCH or name.startswith(FLOAT32_FAMILIES)}
+        us = {name: value for name, value in shape.us.items() if name in able}
+        changed = {name for name in able if name.startswith(CHANGED)}
+        is_known = not changed or not changed.isdisjoint(us)
+        names = us.keys() if is_known else us.keys() | changed
+        if len(names) == 1:
+            continue
         # explain's predictions are not used, because they contain the corrections of the present forests.
-        predicted = {name: 2 ** features(query, ids[name], 1.0)[PREDICTED] for name in us}
+        predicted = {name: 2 ** features(query, ids[name], 1.0)[PREDICTED] for name in sorted(names)}
         kind = f"{measured_on['gpu'].removeprefix('NVIDIA ').split()[0]} {shape.kind}"
         margin = FLOAT32_MARGIN if case.dtype == "float32" and case.flops <= LARGE_FLOAT32_FLOPS else MARGIN
-        shapes.append(Shape(kind, weight, us, query, predicted, margin))
+        shapes.append(Shape(kind, weight, us, query, predicted, is_known, margin))
     return {"gpus": list(dict.fromkeys(head["gpu"] for head, _ in files)), "shapes": len(measured)}, shapes
 
 
@@ -196,21 +210,26 @@ def fit(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, weights: np.ndar
 
 
 class Kernels:
-    """The rows of the kernels' forest: every kernel that was measured, at every shape."""
+    """The rows of the kernels' forest: every kernel that may be the fastest, at every shape.
+
+    Rows without a measured time have the weight 0.
+    """
 
     def __init__(self, shapes: Sequence[Shape]) -> None:
         ids = _variants.ids()
-        rows = [(i, name) for i, shape in enumerate(shapes) for name in shape.us if name != TORCH]
+        rows = [(i, name) for i, shape in enumerate(shapes) for name in shape.predicted if name != TORCH]
         self.shape = np.array([i for i, _ in rows])
         self.names = [name for _, name in rows]
         self.x = np.array([features(shapes[i].query, ids[name]) for i, name in rows], dtype=np.float32)
         self.predicted = np.log2([shapes[i].predicted[name] for i, name in rows])
-        measured = np.log2([shapes[i].us[name] for i, name in rows])
+        measured = np.log2([shapes[i].us.get(name, shapes[i].predicted[name]) for i, name in rows])
+        has_time = np.array([name in shapes[i].us for i, name in rows])
         self.y = measured - self.predicted
         best = np.full(len(shapes), np.inf)
-        np.minimum.at(best, self.shape, measured)
-        of_shape = np.array([shape.weight for shape in shapes])
-        self.weights = of_shape[self.shape] * 8.0 ** (best[self.shape] - measured)  # slow kernels need no exact time
+        np.minimum.at(best, self.shape[has_time], measured[has_time])
+        best = np.where(np.isfinite(best), best, 0.0)[self.shape]
+        of_shape = np.array([shape.weight for shape in shapes])[self.shape]
+        self.weights = of_shape * np.where(has_time, 8.0 ** (best - measured), 0.0)  # slow kernels need no exact time
 
     def best(self, correction: np.ndarray, rows: np.ndarray) -> dict[int, tuple[float, str]]:
         """For every shape among ``rows``: log2 of the shortest corrected time, and the kernel that has it."""
@@ -375,7 +394,8 @@ def main(model: str, check: bool, output: Path | None) -> None:
     head, shapes = read(WEIGHTS[model])
     settings = SETTINGS[model]
     kernels = Kernels(shapes)
-    click.echo(f"{len(shapes)} shapes, {len(kernels.y)} times of kernels")
+    known = np.array([shape.is_known for shape in shapes])
+    click.echo(f"{len(shapes)} shapes, {known.sum()} with all times, {(kernels.weights > 0).sum()} times of kernels")
     fold = np.random.default_rng(0).integers(0, FOLDS, len(shapes))
     weights = np.array([shape.weight for shape in shapes])
     every = np.arange(len(kernels.y))
@@ -388,20 +408,23 @@ def main(model: str, check: bool, output: Path | None) -> None:
     lead = out_of_fold(settings.torch, x, y, fold, weights) + np.log2([s.predicted[TORCH] for s in shapes])
     lead -= [best[i][0] for i in range(len(shapes))]
     beside_lead = np.column_stack([x, lead.astype(np.float32)])
-    off = np.abs(lead - np.log2([shape.us[TORCH] / shape.us[best[i][1]] for i, shape in enumerate(shapes)]))
+    # How far off the lead is, can be said only of shapes whose fastest kernel has a time. The others count nothing.
+    ours = [shape.us[best[i][1]] if shape.is_known else shape.us[TORCH] for i, shape in enumerate(shapes)]
+    off = np.abs(lead - np.log2([shape.us[TORCH] / us for shape, us in zip(shapes, ours, strict=True)]))
+    of_known = weights * known
     if check:
-        doubt = np.maximum(0, out_of_fold(settings.doubt, beside_lead, off, fold, weights))
+        doubt = np.maximum(0, out_of_fold(settings.doubt, beside_lead, off, fold, of_known))
         margin = np.log2([shape.margin for shape in shapes]) + DOUBTED[model] * doubt
         chosen = [best[i][1] if lead[i] > margin[i] else TORCH for i in range(len(shapes))]
-        click.echo(score(shapes, chosen))
+        click.echo(score(*zip(*((shape, name) for shape, name in zip(shapes, chosen, strict=True) if shape.is_known))))
         for kind in sorted({shape.kind for shape in shapes}):
-            of_kind = [i for i, shape in enumerate(shapes) if shape.kind == kind]
+            of_kind = [i for i, shape in enumerate(shapes) if shape.kind == kind and shape.is_known]
             click.echo(f"{kind:>13} " + score([shapes[i] for i in of_kind], [chosen[i] for i in of_kind]))
         return
     models = {
         "Kernels": (fit(settings.kernels, kernels.x, kernels.y, kernels.weights), kernels.x.shape[1]),
         "Torch": (fit(settings.torch, x, y, weights), x.shape[1]),
-        "Doubt": (fit(settings.doubt, beside_lead, off, weights), beside_lead.shape[1]),
+        "Doubt": (fit(settings.doubt, beside_lead, off, of_known), beside_lead.shape[1]),
     }
     output = output or MODELS / f"learned_{model}.inc.xz"
     scratch = output.with_suffix(".json")
