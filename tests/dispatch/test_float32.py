@@ -109,8 +109,8 @@ def test_small_and_short_products_are_not_split(sizes: tuple[int, int, int]) -> 
 
 
 def test_the_reason_for_torch_names_the_way_out() -> None:
-    for arch, source in (("sm_90", "model"), ("sm_80", "fallback")):  # sm90_dmma takes any strict float32
-        strict = explain(2048, 2048, 2048, arch=arch)
+    for sizes, arch, source in (((884, 128, 720), "sm_90", "model"), ((2048, 2048, 2048), "sm_80", "fallback")):
+        strict = explain(*sizes, layout="TN", arch=arch)  # sm90_dmma takes any strict float32
         assert (strict.chosen, strict.source) == ("torch", source)
         assert strict.reason.endswith(' without float32="split"')
     assert "without float32" not in explain(*LARGE, dtype=torch.float64).reason
@@ -268,15 +268,15 @@ def strict_choice(batch: int, m: int, n: int, k: int, layout: str) -> str:
 @pytest.mark.parametrize(
     ("batch", "m", "n", "k", "layout"),
     [
-        (512, 64, 64, 64, "NN"),  # 12.5, 13.1
-        (178, 85, 85, 85, "TN"),  # 15.8, 18.5: copies of 4 bytes
-        (249, 63, 63, 63, "TN"),  # 8.2, 8.8
-        (1, 2048, 2048, 2048, "NN"),  # 343, 345
-        (1, 2048, 2048, 2048, "TN"),  # 330, 342
-        (1, 806, 380, 455, "TT"),  # 14.4, 16.5: copies of 4 bytes
-        (1, 3822, 1380, 16, "NT"),  # 15.5, 16.8
-        (1, 1612, 1256, 300, "NN"),  # 31.6, 33.5
-        (1, 1408, 1280, 3840, "NT"),  # 291, 309
+        (504, 32, 8, 72, "NT"),  # 6.3, 8.0
+        (560, 512, 212, 4, "NT"),  # 109, 123
+        (964, 80, 184, 8, "TT"),  # 35.2, 40.3
+        (1, 64, 648, 456, "NN"),  # 7.9, 10.1
+        (1, 376, 64, 1344, "TN"),  # 7.2, 9.4
+        (1, 708, 33, 486, "NT"),  # 8.4, 10.3: copies of 4 bytes
+        (1, 884, 128, 720, "TN"),  # 9.7, 10.9
+        (1, 3598, 4718, 5, "NT"),  # 30.2, 34.4
+        (1, 2236, 100, 2156, "TT"),  # 35.4, 37.5
         (1, 4096, 8, 4096, "NT"),  # 41.2, 30.7: simt_gemv_m8 takes 19.7
     ],
 )
@@ -327,14 +327,14 @@ def test_choices_are_near_the_best_on_random_shapes() -> None:
     """On shapes that the model was fitted to, its choices are near the best: trees and features belong together."""
     path = Path(__file__).parents[2] / "benchmarks" / "results" / "h200" / "shapes-float32.tsv.xz"
     over_torch, over_best = [], []
-    for shape in shapes.read(path)[1][::8]:
+    for shape in shapes.read(path)[1][::4]:
         case, us = shape.case, shape.us
         chosen = strict_choice(case.batch, case.m, case.n, case.k, case.layout)
         if chosen in us:  # not every kernel was timed for every shape
             over_torch.append(us["torch"] / us[chosen])
             over_best.append(min(us.values()) / us[chosen])
     assert len(over_torch) > 500
-    assert statistics.geometric_mean(over_torch) > 1.25
+    assert statistics.geometric_mean(over_torch) > 1.35
     assert statistics.geometric_mean(over_best) > 0.94
     assert sum(ratio < 0.97 for ratio in over_torch) < 0.01 * len(over_torch)
 
