@@ -416,9 +416,10 @@ def main(model: str, check: bool, output: Path | None) -> None:
         doubt = np.maximum(0, out_of_fold(settings.doubt, beside_lead, off, fold, of_known))
         margin = np.log2([shape.margin for shape in shapes]) + DOUBTED[model] * doubt
         chosen = [best[i][1] if lead[i] > margin[i] else TORCH for i in range(len(shapes))]
-        click.echo(score(*zip(*((shape, name) for shape, name in zip(shapes, chosen, strict=True) if shape.is_known))))
-        for kind in sorted({shape.kind for shape in shapes}):
-            of_kind = [i for i, shape in enumerate(shapes) if shape.kind == kind and shape.is_known]
+        scored = [i for i, shape in enumerate(shapes) if shape.is_known]
+        click.echo(score([shapes[i] for i in scored], [chosen[i] for i in scored]))
+        for kind in sorted({shapes[i].kind for i in scored}):
+            of_kind = [i for i in scored if shapes[i].kind == kind]
             click.echo(f"{kind:>13} " + score([shapes[i] for i in of_kind], [chosen[i] for i in of_kind]))
         return
     models = {
