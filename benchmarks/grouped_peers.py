@@ -4,7 +4,8 @@
 where each group ends. The loop gets this for free here, while a model would have to wait for the GPU first.
 
 ``triton``: the persistent kernel that ``torch.compile`` has for ``torch._grouped_mm``, with ``max-autotune`` and
-without ATen's kernels. All of inductor's tiles are compiled and timed for each model, layer and number of tokens.
+without ATen's kernels. All of inductor's tiles are compiled and timed for each model, layer and number of tokens, with
+groups of equal size. Before torch 2.11 inductor times them with empty groups, so that its choice is random.
 
 ``quack``: QuACK's GEMM for sequences of different lengths, from the ``quack-kernels`` wheel. It needs Hopper.
 
@@ -13,11 +14,9 @@ All but ``loop`` read the ends of the groups from the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -99,47 +98,19 @@ class Triton:
         from torch._inductor.async_compile import AsyncCompile
 
         self._shapes: Any = None
-        self._found: Mapping[str, Call] | Unavailable = {}
+        self._found: Mapping[str, Call] = {}
         # Until the processes that compile are up, inductor compiles in threads, of which one runs at a time.
-        getattr(AsyncCompile, "wait_pool_ready", lambda: None)()
+        AsyncCompile.wait_pool_ready()
 
     def configurations(self, x: Operands) -> Mapping[str, Call]:
         """The kernel is compiled once for operands of the same shapes that follow each other."""
         shapes = [(operand.shape, operand.stride(), operand.dtype) for operand in (x.a, x.b, x.ends)]
         if shapes != self._shapes:
-            self._shapes = shapes
-            try:
-                self._found = self._compile(x)
-            except Unavailable as why:
-                self._found = why
-        if isinstance(self._found, Unavailable):
-            raise self._found
-        return self._found
-
-    def _compile(self, x: Operands) -> Mapping[str, Call]:
-        with tuned_with(x.ends):
             name, run = triton.compiled(lambda a, b, ends: torch._grouped_mm(a, b, offs=ends), x.a, x.b, x.ends)
-        if name == triton.NO_TEMPLATE:
-            raise Unavailable("torch.compile found no Triton kernel")
-        return {name: lambda x: run(x.a, x.b, x.ends)}
-
-
-@contextmanager
-def tuned_with(ends: Tensor) -> Iterator[None]:
-    """Inductor times the tiles of a grouped matmul with these ends of the groups.
-
-    Otherwise it makes up ends. Some releases of torch pass them in place of an operand that only scaled matmuls have.
-    All ends are then 0, so no tile has work to do, and the choice between the tiles is random.
-    """
-    from torch._inductor.kernel import mm_grouped
-
-    select = mm_grouped.autotune_select_algorithm
-
-    def select_with_ends(*arguments: Any, **options: Any) -> Any:
-        return select(*arguments, **{**options, "input_gen_fns": {2: lambda _: ends.clone()}})
-
-    with mock.patch.object(mm_grouped, "autotune_select_algorithm", select_with_ends):
-        yield
+            if name == triton.NO_TEMPLATE:
+                raise Unavailable("torch.compile found no Triton kernel")
+            self._shapes, self._found = shapes, {name: lambda x: run(x.a, x.b, x.ends)}
+        return self._found
 
 
 class Quack:
