@@ -157,11 +157,12 @@ def sets_of(case: Case, rows: Sequence[int]) -> tuple[list[Operands], Callable[[
     """The sets of operands, and a function that returns the error of the first one's result.
 
     The sets differ in their weights, or in which experts have tokens. The error is that of a part of four experts'
-    results.
+    results, the first and the last expert that have tokens among them.
     """
     dtype = getattr(torch, case.dtype)
     (n, k), total, experts = case.sizes, sum(rows), case.experts
     touched = [i for i, count in enumerate(rows) if count]
+    compared = sorted({touched[i * (len(touched) - 1) // 3] for i in range(4)})
     copies = 1 if case.layer == "gradient" else max(1, min(4, ROTATION_BYTES // (2 * experts * n * k)))
     shifts = [i * max(1, len(touched)) % experts for i in range(max(1, min(8, experts // max(1, len(touched)))))]
     firsts = [0, *itertools.accumulate(rows)]
@@ -176,7 +177,7 @@ def sets_of(case: Case, rows: Sequence[int]) -> tuple[list[Operands], Callable[[
         d = tensor((total, n), dtype, 2)
 
         def error_of_gradient(out: Tensor) -> float:
-            parts = [(expert, slice(firsts[expert], firsts[expert + 1])) for expert in touched[:4]]
+            parts = [(expert, slice(firsts[expert], firsts[expert + 1])) for expert in compared]
             return error_of(
                 out, ((out[expert, :_PART], d[of, :_PART].double().t() @ x[of].double()) for expert, of in parts)
             )
@@ -187,8 +188,7 @@ def sets_of(case: Case, rows: Sequence[int]) -> tuple[list[Operands], Callable[[
 
     def error(out: Tensor) -> float:
         parts = [
-            (expert, slice(max(firsts[expert], firsts[expert + 1] - _PART), firsts[expert + 1]))
-            for expert in touched[:4]
+            (expert, slice(max(firsts[expert], firsts[expert + 1] - _PART), firsts[expert + 1])) for expert in compared
         ]
         return error_of(out, ((out[of], x[of].double() @ weights[0][expert].double()) for expert, of in parts))
 

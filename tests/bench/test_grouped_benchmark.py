@@ -89,6 +89,18 @@ def test_the_loop_is_right_in_every_layer_and_spread(layer: str, spread: str) ->
 
 
 @pytest.mark.parametrize("layer", grouped.LAYERS)
+@pytest.mark.parametrize("of", [0, -1])
+def test_a_fault_of_the_first_or_last_expert_is_seen(layer: str, of: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped, "MODELS", {"tiny": (9, 2, 16, 24)})
+    case = grouped.Case("tiny", layer, 9, "even", "bfloat16")
+    sets, error = grouped.sets_of(case, case.rows())
+    out = grouped_peers.loop(sets[0])
+    assert error(out) < 1e-2
+    out[of] = 0  # an expert's gradient, or a row
+    assert error(out) > 0.1
+
+
+@pytest.mark.parametrize("layer", grouped.LAYERS)
 def test_a_row_has_its_peers(layer: str) -> None:
     row = measure(layer, loop=grouped_peers.load("loop"))
     (peer,) = row["peers"].values()
