@@ -98,6 +98,25 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def products(report: Any) -> list[Any]:
+    """Returns the rows of a report that are matmuls, and not, for example, fused attention or a convolution."""
+    return [row for row in report.rows if row.flops]
+
+
+def calls_of(rows: Iterable[Any]) -> dict[str, int]:
+    """Returns the calls in rows of a report, by the kernel that ran them, or ``torch``."""
+    calls: dict[str, int] = {}
+    for row in rows:
+        calls[row.variant] = calls.get(row.variant, 0) + row.calls
+    return calls
+
+
+def our_share_of(rows: Sequence[Any]) -> float:
+    """Returns the share of the floating-point operations in rows of a report that ran on our kernels."""
+    ours = sum(row.flops for row in rows if row.variant != "torch")
+    return ours / sum(row.flops for row in rows) if rows else 0.0
+
+
 @dataclass(frozen=True)
 class Result:
     """The result of a case. ``report`` is the context's: its rows say which kernel ran which calls."""
@@ -112,24 +131,14 @@ class Result:
     timing: timing.Timing | None
 
     @property
-    def _products(self) -> list[Any]:
-        """The rows of the report that are matmuls, and not, for example, fused attention or a convolution."""
-        return [row for row in self.report.rows if row.flops]
-
-    @property
     def calls(self) -> dict[str, int]:
         """GEMM calls by the kernel that ran them, or ``torch``."""
-        calls: dict[str, int] = {}
-        for row in self._products:
-            calls[row.variant] = calls.get(row.variant, 0) + row.calls
-        return calls
+        return calls_of(products(self.report))
 
     @property
     def our_share(self) -> float:
         """The share of the GEMMs' floating-point operations that ran on our kernels."""
-        rows = self._products
-        ours = sum(row.flops for row in rows if row.variant != "torch")
-        return ours / sum(row.flops for row in rows) if rows else 0.0
+        return our_share_of(products(self.report))
 
     @property
     def worst(self) -> Comparison:
@@ -138,12 +147,7 @@ class Result:
     @property
     def problems(self) -> list[str]:
         """Why the case fails. It is empty if the case passes."""
-        problems = [
-            f"{item.name}: error rms {item.ours.rms:.3g} max {item.ours.max:.3g}, "
-            f"torch's rms {item.torch.rms:.3g} max {item.torch.max:.3g}"
-            for item in self.comparisons
-            if not item.ok
-        ]
+        problems = [item.problem for item in self.comparisons if not item.ok]
         if not self.tokens_ok:
             problems.append(f"tokens: {self.tokens_note}")
         if not self.calls and self.device.type == "cuda":

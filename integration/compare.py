@@ -45,6 +45,14 @@ class Comparison:
         return self.ours.rms / self.torch.rms if self.torch.rms else math.inf
 
     @property
+    def problem(self) -> str:
+        """Both errors, for a message about a result that is not ``ok``."""
+        return (
+            f"{self.name}: error rms {self.ours.rms:.3g} max {self.ours.max:.3g}, "
+            f"torch's rms {self.torch.rms:.3g} max {self.torch.max:.3g}"
+        )
+
+    @property
     def ok(self) -> bool:
         # A NaN in our result makes both comparisons false.
         return (

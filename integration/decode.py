@@ -38,7 +38,7 @@ from hgemm_ops.bench import record
 from hgemm_ops.bench.statistics import paired_ratio
 from integration import check, models, scenarios, timing
 from integration.__main__ import console
-from integration.compare import Comparison, rounding_unit
+from integration.compare import rounding_unit
 
 MODEL = "llama"
 BATCHES = (1, 4, 8, 16, 32)
@@ -161,11 +161,7 @@ def measure(setup: check.Setup, batch: int, settings: Settings, *, compiled: boo
 
 def _calls(context: use_custom_gemm, batch: int) -> dict[str, int]:
     """Returns the GEMM calls of the steps, which have one row for each of the batch, by the kernel that ran them."""
-    calls: dict[str, int] = {}
-    for row in context.report.rows:
-        if row.flops and row.m == batch:
-            calls[row.variant] = calls.get(row.variant, 0) + row.calls
-    return calls
+    return check.calls_of(row for row in check.products(context.report) if row.m == batch)
 
 
 def _judged(
@@ -173,7 +169,7 @@ def _judged(
 ) -> dict[str, Any]:
     unit = rounding_unit(next(setup.model.parameters()).dtype)
     logits, tokens_ok, note = check.judge_generation(setup.reference, inputs, torch_out, our_out, unit)
-    problems = [] if logits.ok else [_too_far(logits)]
+    problems = [] if logits.ok else [logits.problem]
     if not tokens_ok:
         problems.append(f"tokens: {note}")
     return {
@@ -186,10 +182,6 @@ def _judged(
         "tokens": note,
         "problems": problems,
     }
-
-
-def _too_far(logits: Comparison) -> str:
-    return f"logits: error rms {logits.ours.rms:.3g} max {logits.ours.max:.3g}, torch's rms {logits.torch.rms:.3g}"
 
 
 def run(

@@ -20,7 +20,7 @@ import copy
 import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -35,7 +35,7 @@ from hgemm_ops import use_custom_gemm
 from hgemm_ops.bench import record
 from hgemm_ops.bench.statistics import paired_ratio
 from integration import check, networks, timing
-from integration.compare import Comparison, compare, rounding_unit
+from integration.compare import compare, rounding_unit
 
 SIDES = ("torch", "strict", "split")
 _ROUND_MS = 40.0
@@ -47,16 +47,6 @@ _UNIT = rounding_unit(torch.float32)
 
 def context(side: str) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if side == "torch" else use_custom_gemm(float32=side)
-
-
-@contextlib.contextmanager
-def convolutions_in_float32() -> Iterator[None]:
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
 
 
 def gradients(network: Any, inputs: networks.Inputs) -> tuple[float, dict[str, Tensor]]:
@@ -87,7 +77,7 @@ def joined(found: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> dict
 def check_errors(network: Any, inputs: networks.Inputs) -> dict[str, dict[str, Any]]:
     """Returns the errors of each side against float64, and which kernels ran its matmuls."""
     losses, outputs, reports = {}, {}, {}
-    with convolutions_in_float32():
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # in float32, as matmuls are
         for side in SIDES:
             with context(side) as reports[side]:
                 losses[side], outputs[side] = gradients(network, inputs)
@@ -98,30 +88,17 @@ def check_errors(network: Any, inputs: networks.Inputs) -> dict[str, dict[str, A
     results: dict[str, dict[str, Any]] = {side: {"loss_error": abs(losses[side] / exact_loss - 1)} for side in SIDES}
     for side in SIDES[1:]:
         comparisons = compare(outputs["torch"], outputs[side], exact, _UNIT)
-        rows = [row for row in reports[side].rows if row.flops]
-        flops = sum(row.flops for row in rows)
-        calls: dict[str, int] = {}
-        for row in rows:
-            calls[row.variant] = calls.get(row.variant, 0) + row.calls
+        worst = max(comparisons, key=lambda comparison: comparison.ratio)
+        errors = {"torch": check.finite(worst.torch.rms), "ours": check.finite(worst.ours.rms)}
+        rows = check.products(reports[side])
         results[side] |= {
             "tensors": len(comparisons),
-            **_worst(comparisons),
-            "calls": calls,
-            "our_share_of_flops": sum(row.flops for row in rows if row.variant != "torch") / flops if flops else 0.0,
+            "worst": {"tensor": worst.name, "ratio": check.finite(worst.ratio), **errors},
+            "problems": [item.problem for item in comparisons if not item.ok],
+            "calls": check.calls_of(rows),
+            "our_share_of_flops": check.our_share_of(rows),
         }
     return results
-
-
-def _worst(comparisons: list[Comparison]) -> dict[str, Any]:
-    worst = max(comparisons, key=lambda comparison: comparison.ratio)
-    problems = [
-        f"{item.name}: error rms {item.ours.rms:.3g} max {item.ours.max:.3g}, "
-        f"torch's rms {item.torch.rms:.3g} max {item.torch.max:.3g}"
-        for item in comparisons
-        if not item.ok
-    ]
-    errors = {"torch": check.finite(worst.torch.rms), "ours": check.finite(worst.ours.rms)}
-    return {"worst": {"tensor": worst.name, "ratio": check.finite(worst.ratio), **errors}, "problems": problems}
 
 
 class Operations(TorchDispatchMode):
