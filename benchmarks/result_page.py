@@ -640,7 +640,7 @@ def grouped_label(row: Document) -> str:
 def grouped_peers_section(document: Document) -> list[str]:
     """The grouped matmuls that were timed beside other ways to compute them."""
     found = document["grouped"]
-    rows, names = [row for row in found["rows"] if "peers" in row], list(found["peers"])
+    rows, names = found["rows"], list(found["peers"])
     fastest = [min(row["peers"].values(), key=lambda peer: peer.get("us", math.inf)) for row in rows]
     summary = [grouped_peer_line(name, rows, [row["peers"][name] for row in rows]) for name in names]
     if len(names) > 1:
@@ -671,7 +671,7 @@ def grouped_peers_section(document: Document) -> list[str]:
         "",
         *table(["peer", "timed", "peer over torch", "ours over peer", "lowest", "slower than peer"], summary),
         "",
-        *(f"- {reason} ({len(cases)} cases, first {cases[0]})" for reason, cases in reasons.items()),
+        *(f"- {reason} (cases: {len(cases)}, first {cases[0]})" for reason, cases in reasons.items()),
         *([""] if reasons else []),
         *([f"The run ended early: {found['broken']}.", ""] if "broken" in found else []),
         "Times in µs. The last ratio is bold where our kernel is slower than the fastest peer.",
@@ -698,9 +698,8 @@ def page(documents: Mapping[str, Document], directory: Path, kernels: Collection
         lines += ["## Shapes without measured times", "", *found]
     if "map" in documents:
         lines += map_section(documents["map"], directory)
-    for document in documents.values():
-        if "peers" in document.get("grouped", ()):
-            lines += grouped_peers_section(document)
+    if "grouped-peers" in documents:
+        lines += grouped_peers_section(documents["grouped-peers"])
     if "decode" in documents:
         lines += decode_section(documents["decode"], directory)
     for name in ("integration", "experts"):

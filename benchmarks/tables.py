@@ -148,8 +148,9 @@ def experts_line(document: Document) -> str:
             verdict = "ok" if result["ok"] else "WRONG"
             lines.append([result["label"], f"{timing['torch_ms']:.3f}", f"{timing['speedup']:.3f}", interval, verdict])
     text = (
-        f"Mixtures of experts ({measured(document)}), with layers of published models. Decoding is timed in CUDA "
-        'graphs. Both sides run the experts of transformers. In "experts by hgemm" our side runs `use_for_experts()`.'
+        f"Mixtures of experts ({measured(document)}), with layers of published models, gpt-oss without its sliding "
+        "windows. Decoding is timed in CUDA graphs. Both sides run the experts of transformers. In "
+        '"experts by hgemm" our side runs `use_for_experts()`.'
     )
     return "\n".join([text, "", *table(["case", "torch ms", "over torch", "95 %", "results"], lines)])
 

@@ -316,8 +316,8 @@ def test_the_page_sums_up_the_peers(tmp_path: Path) -> None:
     assert "| loop | 2 of 3 | 1.000 | 2.000 | 1.000, tiny up bfloat16, 64 tokens even | 0 |" in page
     assert "| triton | 1 of 3 | 2.500 | 0.800 | 0.800, tiny up bfloat16, 8 tokens even | 1 |" in page
     assert "| the fastest | 2 of 3 | 2.236 | 0.894 | 0.800, tiny up bfloat16, 8 tokens even | 1 |" in page
-    assert "- `triton` failed: no Triton kernel (2 cases, first tiny up bfloat16, 64 tokens even)" in page
-    assert "- `loop` wrong: torch.mm: error nan, allowed 1e-2 (1 cases" in page and "illegal access" in page
+    assert "- `triton` failed: no Triton kernel (cases: 2, first tiny up bfloat16, 64 tokens even)" in page
+    assert "- `loop` wrong: torch.mm: error nan, allowed 1e-2 (cases: 1" in page and "illegal access" in page
     first = f"| tiny up bfloat16, 8 tokens even | 20 | 10 | 40 (tile) | 8 (tile) | **0.800** | {CHOSEN} |"
     assert first in page and f"| 20 | 10 | wrong | failed | - | {CHOSEN} |" in page
     none = {"schema": 1, "environment": ENVIRONMENT, "grouped": {"peers": {"loop": "torch 2"}, "rows": []}}
