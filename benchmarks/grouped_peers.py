@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -97,20 +97,15 @@ class Triton:
         self.version = peers.load("triton").version
         from torch._inductor.async_compile import AsyncCompile
 
-        self._shapes: Any = None
-        self._found: Mapping[str, Call] = {}
         # Until the processes that compile are up, inductor compiles in threads, of which one runs at a time.
         AsyncCompile.wait_pool_ready()
 
     def configurations(self, x: Operands) -> Mapping[str, Call]:
-        """The kernel is compiled once for operands of the same shapes that follow each other."""
-        shapes = [(operand.shape, operand.stride(), operand.dtype) for operand in (x.a, x.b, x.ends)]
-        if shapes != self._shapes:
-            name, run = triton.compiled(lambda a, b, ends: torch._grouped_mm(a, b, offs=ends), x.a, x.b, x.ends)
-            if name == triton.NO_TEMPLATE:
-                raise Unavailable("torch.compile found no Triton kernel")
-            self._shapes, self._found = shapes, {name: lambda x: run(x.a, x.b, x.ends)}
-        return self._found
+        """Compiles the kernel. For the same shapes once more, inductor finds it in its cache."""
+        name, run = triton.compiled(lambda a, b, ends: torch._grouped_mm(a, b, offs=ends), x.a, x.b, x.ends)
+        if name == triton.NO_TEMPLATE:
+            raise Unavailable("torch.compile found no Triton kernel")
+        return {name: lambda x: run(x.a, x.b, x.ends)}
 
 
 class Quack:
