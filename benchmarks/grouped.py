@@ -226,7 +226,7 @@ def checked(call: Callable[[Operands], Tensor], x: Operands, error: Callable[[Te
 def captured(run: Callable[[], None], stream: torch.cuda.Stream) -> Callable[[], None]:
     """Returns a function that replays what ``run`` launches."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(stream):  # without the collection of garbage that torch.cuda.graph() begins with
+    with torch.cuda.stream(stream):  # torch.cuda.graph() would first give all cached memory back to the driver
         graph.capture_begin()
         try:
             run()
