@@ -169,8 +169,8 @@ def sets_of(case: Case, rows: Sequence[int]) -> tuple[list[Operands], Callable[[
 
     def operands(a: Tensor, b: Tensor, shift: int) -> Operands:
         counts = (*rows[experts - shift :], *rows[: experts - shift])
-        bounds = torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32, device=DEVICE)
-        return Operands(a, b, bounds, bounds[1:].clone(), counts)
+        ends = torch.tensor([*itertools.accumulate(counts)], dtype=torch.int32, device=DEVICE)
+        return Operands(a, b, ends, counts)
 
     x = tensor((total, k), dtype, 1)
     if case.layer == "gradient":

@@ -7,9 +7,7 @@ where each group ends. The loop gets this for free here, while a model would hav
 without ATen's kernels. All of inductor's tiles are compiled and timed for each model, layer and number of tokens, with
 groups of equal size. Before torch 2.11 inductor times them with empty groups, so that its choice is random.
 
-``quack``: QuACK's GEMM for sequences of different lengths, from the ``quack-kernels`` wheel. It needs Hopper.
-
-All but ``loop`` read the ends of the groups from the GPU.
+``triton`` reads the ends of the groups from the GPU, as our kernels do.
 """
 
 from __future__ import annotations
@@ -22,11 +20,9 @@ import torch
 from torch import Tensor
 
 from hgemm_ops.bench import peers
-from hgemm_ops.bench.peers import Unavailable, quack, triton
+from hgemm_ops.bench.peers import Unavailable, triton
 
-NAMES = ("loop", "triton", "quack")
-#: Of QuACK's tiles (M, N). Each is compiled once, for all sizes of operands.
-TILES = ((64, 256, True), (128, 128, True), (128, 192, True), (128, 256, False), (256, 128, False))
+NAMES = ("loop", "triton")
 
 
 @dataclass(frozen=True)
@@ -34,14 +30,12 @@ class Operands:
     """The operands of ``torch._grouped_mm``.
 
     a, b: (rows, K) and (groups, K, N), or for the gradient of weights (M, rows) and (rows, N).
-    bounds: (groups + 1,) in int32, the first row of each group, and the number of all rows.
-    ends: the last row of each group plus one. It has its own memory, because Triton wants operands aligned to 16 bytes.
+    ends: (groups,) in int32, the last row of each group plus one.
     counts: the rows of each group, known to the host.
     """
 
     a: Tensor
     b: Tensor
-    bounds: Tensor
     ends: Tensor
     counts: tuple[int, ...]
 
@@ -108,25 +102,7 @@ class Triton:
         return {name: lambda x: run(x.a, x.b, x.ends)}
 
 
-class Quack:
-    def __init__(self) -> None:
-        found = quack.load()
-        self.version, self._gemm = found.version, found.gemm
-
-    def configurations(self, x: Operands) -> Mapping[str, Call]:
-        return {quack.Config(m, n, (2, 1), pingpong).name: self._call(m, n, pingpong) for m, n, pingpong in TILES}
-
-    def _call(self, m: int, n: int, pingpong: bool) -> Call:
-        def run(x: Operands) -> Tensor:
-            out = x.empty()
-            bounds = {"cu_seqlens_k" if x.of_weights else "cu_seqlens_m": x.bounds}
-            self._gemm(x.a, x.b.mT, out, None, None, m, n, 2, 1, pingpong=pingpong, **bounds)
-            return out
-
-        return run
-
-
-_KINDS = {"loop": Loop, "triton": Triton, "quack": Quack}
+_KINDS = {"loop": Loop, "triton": Triton}
 
 
 def load(name: str) -> Peer | str:

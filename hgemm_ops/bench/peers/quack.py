@@ -43,13 +43,13 @@ CONFIGS = (
 class _Quack:
     def __init__(self, version: str, gemm: Any) -> None:
         self.version = version
-        self.gemm = gemm
+        self._gemm = gemm
 
     def _call(self, config: Config) -> Call:
         def run(x: Operands) -> torch.Tensor:
             out = x.a.new_empty((*x.a.shape[:-1], x.b.shape[-1]))
             try:
-                self.gemm(
+                self._gemm(
                     x.a, x.b.mT, out, None, None, config.m, config.n, *config.cluster,
                     pingpong=config.pingpong, max_swizzle_size=8,
                 )  # fmt: skip
