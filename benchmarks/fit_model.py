@@ -16,7 +16,8 @@ command:
   files lack. 2,000 shapes were measured with `--candidates 10`, and 2,400 with `--candidates 4`.
 - ``shapes-earlier``: measured before kernels changed, so that each shape counts a quarter. Every second one was kept.
 - An H100's ``shapes``, `--candidates 4`, and ``shapes-ragged``, with `--sizes ragged` as well.
-- ``shapes-float32``: float32. `--sizes float32` gave 2,600 shapes, `--sizes float32-large` the others.
+- ``shapes-float32``: float32, without `--candidates`. `--sizes float32` gave 2,600 shapes, `--sizes float32-large` the
+  others.
 - ``shapes-float32-earlier``: 4,691 more, measured before the kernels of sm90_dmma became faster. Their times of these
   kernels have been taken out, so that the shapes teach what torch takes, and the other kernels.
 
@@ -132,7 +133,7 @@ class Shape:
 
     us: the measured microseconds, of torch and of kernels.
     predicted: the predictions of the analytic models, for torch and for all kernels that may be the fastest.
-    is_known: all of these kernels have been timed.
+    is_known: a kernel of ``CHANGED`` has been timed, or none can run the shape. The fastest time is known then.
     margin: how much faster than torch a kernel has to be at least.
     """
 

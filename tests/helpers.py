@@ -324,7 +324,7 @@ def assert_as_good(out: Tensor, theirs: Tensor, exact: Tensor, *, units: float =
     """Asserts that the largest error is at most twice torch's, and ``units`` roundings of the largest result."""
     __tracebackhide__ = True
     share = share_of_allowed(out, theirs, exact, units=units)
-    assert share <= 1, f"error {share:.3f} times what is allowed"
+    assert share <= 1, f"the largest error is {share:.3f} times twice torch's plus {units:g} roundings of the largest"
 
 
 def calls(report: Report, variant: str | None = None) -> int:

@@ -2,8 +2,8 @@
 
 Results with other bits, which are those of products, are held to twice torch's own largest error against float64. A
 softmax or a pseudo-inverse magnifies roundings by chance: with products that are rounded once, the best there can be,
-the largest error exceeds this limit for 2 samples of some 100. So where a sample exceeds it, more samples of the same
-shapes are drawn, and the mean over all of them has to be within the limit.
+the largest error exceeds this limit for 5 samples of 117, by a factor of up to 2. So where a sample exceeds it, more
+samples of the same shapes are drawn, and the mean over all of them has to be within the limit.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ EXCLUDED = {
 MOST_SAMPLES, MOST_OF_PRODUCTS = 6, 24
 #: Samples of the same shapes, of which the mean counts where the first one's error is beyond the limit.
 DRAWS = 9
+#: Times the limit, that no single sample may exceed.
+MOST_SHARE = 4
 
 Side = list["Tensor | None"]
 
@@ -143,10 +145,10 @@ def same_bits(x: Tensor, y: Tensor) -> bool:
     return bool(both.all())
 
 
-def compare(fn: Callable[[SampleInput], Side], sample: SampleInput) -> tuple[int, float]:
+def compare(fn: Callable[[SampleInput], Side], sample: SampleInput) -> tuple[int, float | None]:
     """Runs it outside, inside and, if it must be, in float64.
 
-    Returns how many products the library saw, and the largest error over what is allowed.
+    Returns how many products the library saw, and the largest error over what is allowed; None if it cannot be said.
     """
     __tracebackhide__ = True
     theirs = attempt(lambda: fn(sample))
@@ -155,10 +157,10 @@ def compare(fn: Callable[[SampleInput], Side], sample: SampleInput) -> tuple[int
     share = 0.0
     if isinstance(ours, type) or isinstance(theirs, type):
         assert ours is theirs, f"{ours} where torch gives {theirs}"
-        return 0, share
+        return 0, None
     if not equal(ours, theirs):
         if calls(report) == 0 and not equal(attempt(lambda: fn(sample)), theirs):  # type: ignore[arg-type]
-            return 0, share  # torch itself gives something else each time
+            return 0, None  # torch itself gives something else each time
         exact = attempt(lambda: fn(wide(sample)))
         assert len(ours) == len(theirs)
         for i, (got, other) in enumerate(zip(ours, theirs, strict=True)):
@@ -179,11 +181,11 @@ def compare_all(op: OpInfo, dtype: torch.dtype, grad: bool, *fns: Callable[[Samp
         for fn in fns:
             products, share = compare(fn, sample)
             seen += products
-            if share > 1:
-                others = (samples(op, dtype, grad, seed)[i] for seed in range(1, DRAWS))
-                shares = [share, *(compare(fn, other)[1] for other in others)]
-                mean = sum(shares) / DRAWS
-                assert mean <= 1, f"sample {i}: errors over what is allowed {[round(x, 3) for x in shares]}"
+            if share is not None and share > 1:
+                others = [compare(fn, samples(op, dtype, grad, seed)[i])[1] for seed in range(1, DRAWS)]
+                shares = [share, *(x for x in others if x is not None)]
+                report = f"sample {i}: errors over what is allowed {[round(x, 3) for x in shares]}"
+                assert sum(shares) / len(shares) <= 1 and max(shares) <= MOST_SHARE, report
     return seen
 
 

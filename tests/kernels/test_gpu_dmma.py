@@ -69,7 +69,8 @@ def test_hardly_any_element_is_off_by_one(variant: VariantInfo, layout: str) -> 
 
 @VARIANTS
 def test_epilogue(variant: VariantInfo) -> None:
-    for m, n, k in ((70, 200, 1500), (70, 201, 1500), (33, 36, 9000)):  # D aligned and not, and slices of K
+    # D aligned and not, without and with slices of K
+    for m, n, k in ((70, 200, 40), (70, 201, 40), (70, 200, 1500), (70, 201, 1500), (33, 36, 9000)):
         a, b, c, bias = operand(m, k), operand(n, k), operand(m, n), operand(1, n)[0]
         exact, magnitude = reference_matmul(a, b.t())
         for act, function in ACTIVATIONS.items():
@@ -79,13 +80,18 @@ def test_epilogue(variant: VariantInfo) -> None:
             assert_close_to_torch(pre, wide, theirs, magnitude=size)
             assert_close_to_torch(out, function(wide), function(theirs), magnitude=size)
             assert torch.equal(hgemm.linear(a, b, bias, act, variant=variant.id), out)
-        out = hgemm.addmm(c, a, b.t(), beta=-0.5, alpha=2.0, variant=variant.id)
-        theirs = torch.addmm(c, a, b.t(), beta=-0.5, alpha=2.0)
-        assert_close_to_torch(out, 2 * exact - 0.5 * c.double(), theirs, magnitude=2 * magnitude + c.double().abs())
+        for added in (c, operand(n, m).t(), c[:1].expand(m, n), c[:, :1].expand(m, n)):
+            out = hgemm.addmm(added, a, b.t(), beta=-0.5, alpha=2.0, variant=variant.id)
+            theirs, wide = torch.addmm(added, a, b.t(), beta=-0.5, alpha=2.0), added.double()
+            assert_close_to_torch(out, 2 * exact - 0.5 * wide, theirs, magnitude=2 * magnitude + wide.abs())
         out = hgemm.addmm(torch.full_like(c, POISON), a, b.t(), beta=0, variant=variant.id)
         assert torch.equal(out, hgemm.mm(a, b.t(), variant=variant.id))
         scaled = hgemm.addmm(c, a, b.t(), beta=0, alpha=3.0, variant=variant.id)
         assert torch.equal(scaled, out * 3)
+    a, b, c = (torch.randn(3, *sizes, device="cuda") for sizes in ((70, 40), (40, 201), (70, 201)))
+    exact, magnitude = reference_matmul(a, b)
+    out, theirs = hgemm.baddbmm(c, a, b, variant=variant.id), torch.baddbmm(c, a, b)
+    assert_close_to_torch(out, exact + c.double(), theirs, magnitude=magnitude + c.double().abs())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

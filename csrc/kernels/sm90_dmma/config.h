@@ -60,7 +60,8 @@ struct Places {
   }
 };
 
-/// The places, in bytes, of elements in the same column of every APART-th row, in memory order, from the first one's.
+/// The places, in bytes, of elements in the same column of every APART-th row, in memory order, from the first one's,
+/// whose row is less than APART.
 template <int EXTENT, bool kKMajor, int APART>
 struct TurnPlaces {
   static_assert((APART & (APART - 1)) == 0 && (!kKMajor || APART > 1));

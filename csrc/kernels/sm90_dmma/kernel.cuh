@@ -320,8 +320,9 @@ __device__ __forceinline__ void finish_rows(const tile::EpilogueParams& e, tile:
 template <int WM, int W>
 __device__ __forceinline__ void emit_rows(const tile::EpilogueParams& e, tile::BatchOffset offset, const float* scratch,
                                           int row0, int column0, int rows, int columns) {
-  constexpr int kLanes = WN / W, kAtOnce = 32 / kLanes,
-                kRows = W == 4 ? 4 : 8;  // lanes of a row; rows of a warp, a lane
+  constexpr int kLanes = WN / W;         // of a row
+  constexpr int kAtOnce = 32 / kLanes;   // rows that a warp stores at once
+  constexpr int kRows = W == 4 ? 4 : 8;  // of a lane
   static_assert(WM % (kRows * kAtOnce) == 0);
   const int lane = threadIdx.x % 32, column = lane % kLanes * W;
   if (column >= columns) return;
