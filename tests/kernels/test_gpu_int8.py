@@ -255,7 +255,8 @@ def test_a_named_kernel_takes_no_other_dtype_and_explains_itself() -> None:
     with use_custom_gemm(variant=NAMES[0]) as report:
         assert torch.equal(torch._int_mm(a, b), expected)
         a.float() @ b.float()
-    assert [(row.dtype, row.variant) for row in report.rows] == [("int8", NAMES[0]), ("float32", "torch")]
+    assert [row.dtype for row in report.rows] == ["int8", "float32"]
+    assert report.rows[0].variant == NAMES[0] != report.rows[1].variant
     assert report.rows[0].reason == f"forced: {NAMES[0]} was requested"
 
 
