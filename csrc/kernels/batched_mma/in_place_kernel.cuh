@@ -103,12 +103,7 @@ class Held {
       uint32_t w[8];
       ptx::ld_shared_16(w[0], w[1], w[2], w[3], span + at / 8 * 16);
       ptx::ld_shared_16(w[4], w[5], w[6], w[7], span + at / 8 * 16 + 16);
-#pragma unroll
-      for (int i = 0; i < 6; ++i) w[i] = at & 4 ? w[i + 2] : w[i];
-#pragma unroll
-      for (int i = 0; i < 5; ++i) w[i] = at & 2 ? w[i + 1] : w[i];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) chunks_[c][i] = __byte_perm(w[i], w[i + 1], at & 1 ? 0x5432 : 0x3210);
+      shift(w, at, chunks_[c]);
     });
   }
 

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <atomic>
+#include <type_traits>
 
 #include "core/convert.cuh"
 #include "core/launch.cuh"
@@ -23,14 +24,14 @@ cudaError_t launch_traits(const Schedule& s, const Params& params, cudaStream_t 
   return enqueue_clusters(k, dim3(s.blocks), Traits::kThreads, Traits::kSmemBytes, 1, s.dependent, stream, params);
 }
 
-/// Chooses the kernel for the memory orders of A and B.
-template <class Config, class T, bool kNarrow>
-cudaError_t launch_majors(const Problem& p, const Schedule& s, const Params& params, cudaStream_t stream) {
+/// Calls launch() with the memory orders of A and B as constants.
+template <class Launch>
+cudaError_t by_majors(const Problem& p, const Launch& launch) {
+  constexpr std::integral_constant<Major, Major::kK> kK;
+  constexpr std::integral_constant<Major, Major::kMN> kMN;
   const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
-  if (ka && kb) return launch_traits<Traits<Config, T, Major::kK, Major::kK, kNarrow>>(s, params, stream);
-  if (ka) return launch_traits<Traits<Config, T, Major::kK, Major::kMN, kNarrow>>(s, params, stream);
-  if (kb) return launch_traits<Traits<Config, T, Major::kMN, Major::kK, kNarrow>>(s, params, stream);
-  return launch_traits<Traits<Config, T, Major::kMN, Major::kMN, kNarrow>>(s, params, stream);
+  if (ka) return kb ? launch(kK, kK) : launch(kK, kMN);
+  return kb ? launch(kMN, kK) : launch(kMN, kMN);
 }
 
 /// Returns the address of an operand's last element. That is the last element of the last matrix, since no stride is
@@ -74,16 +75,6 @@ cudaError_t launch_whole(const Problem& p, const Schedule& s, cudaStream_t strea
   return enqueue_clusters(k, dim3(s.blocks), Of::kThreads, Of::kSmemBytes, 1, s.dependent, stream, params);
 }
 
-/// Chooses the kernel that copies whole matrices for the memory orders of A and B.
-template <class Config, class T>
-cudaError_t launch_whole(const Problem& p, const Schedule& s, cudaStream_t stream) {
-  const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
-  if (ka && kb) return launch_whole<Config, T, Major::kK, Major::kK>(p, s, stream);
-  if (ka) return launch_whole<Config, T, Major::kK, Major::kMN>(p, s, stream);
-  if (kb) return launch_whole<Config, T, Major::kMN, Major::kK>(p, s, stream);
-  return launch_whole<Config, T, Major::kMN, Major::kMN>(p, s, stream);
-}
-
 /// Enqueues the kernel whose tiles take the place of the matrices, for these memory orders of A and B.
 template <class Config, class T, Major kA, Major kB>
 cudaError_t launch_in_place(const Problem& p, const Schedule& s, cudaStream_t stream) {
@@ -121,21 +112,13 @@ cudaError_t launch_in_place(const Problem& p, const Schedule& s, cudaStream_t st
   return enqueue_clusters(k, dim3(s.blocks), Of::kThreads, tiles.bytes, 1, s.dependent, stream, params);
 }
 
-/// Chooses the kernel whose tiles take the place of the matrices, for the memory orders of A and B.
-template <class Config, class T>
-cudaError_t launch_in_place(const Problem& p, const Schedule& s, cudaStream_t stream) {
-  const bool ka = p.a_major() == Major::kK, kb = p.b_major() == Major::kK;
-  if (ka && kb) return launch_in_place<Config, T, Major::kK, Major::kK>(p, s, stream);
-  if (ka) return launch_in_place<Config, T, Major::kK, Major::kMN>(p, s, stream);
-  if (kb) return launch_in_place<Config, T, Major::kMN, Major::kK>(p, s, stream);
-  return launch_in_place<Config, T, Major::kMN, Major::kMN>(p, s, stream);
-}
-
 /// Enqueues a kernel of any Config but InPlaceConfig.
 template <class Config, class T>
 Status launch_tiles(const Problem& p, const Schedule& s, cudaStream_t stream) {
   if constexpr (Config::kTakesWhole) {
-    if (s.whole) return launch_whole<Whole64, T>(p, s, stream);
+    if (s.whole) {
+      return by_majors(p, [&](auto a, auto b) { return launch_whole<Whole64, T, a.value, b.value>(p, s, stream); });
+    }
   }
   Params params{};
   params.a = p.a.data;
@@ -157,10 +140,12 @@ Status launch_tiles(const Problem& p, const Schedule& s, cudaStream_t stream) {
   params.epilogue = tile::epilogue_params(p, nullptr);
   params.plain = is_scaled_product(p) && p.alpha == 1.0;
   params.wide_d = params.epilogue.wide_d && p.n % 8 == 0;
-  if constexpr (!Config::kIsAlwaysNarrow) {
-    if (is_wide(p)) return launch_majors<Config, T, false>(p, s, params, stream);
-  }
-  return launch_majors<Config, T, true>(p, s, params, stream);
+  return by_majors(p, [&](auto a, auto b) {
+    if constexpr (!Config::kIsAlwaysNarrow) {
+      if (is_wide(p)) return launch_traits<Traits<Config, T, a.value, b.value, false>>(s, params, stream);
+    }
+    return launch_traits<Traits<Config, T, a.value, b.value, true>>(s, params, stream);
+  });
 }
 
 template <class Config, DType kDType>
@@ -168,7 +153,7 @@ Status launch(const Problem& p, const Schedule& s, Stream stream_) {
   using T = ElementOf<kDType>;
   const auto stream = static_cast<cudaStream_t>(stream_);
   if constexpr (Config::kIsInPlace) {
-    return launch_in_place<Config, T>(p, s, stream);
+    return by_majors(p, [&](auto a, auto b) { return launch_in_place<Config, T, a.value, b.value>(p, s, stream); });
   } else {
     return launch_tiles<Config, T>(p, s, stream);
   }

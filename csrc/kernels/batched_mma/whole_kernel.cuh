@@ -84,6 +84,16 @@ __device__ __forceinline__ void fetch_span(unsigned char* to, const uint16_t* fr
   }
 }
 
+/// The eight elements of two chunks of 16 bytes, `w`, from number `at` % 8 on.
+__device__ __forceinline__ void shift(uint32_t (&w)[8], uint32_t at, uint32_t (&out)[4]) {
+#pragma unroll
+  for (int i = 0; i < 6; ++i) w[i] = at & 4 ? w[i + 2] : w[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) w[i] = at & 2 ? w[i + 1] : w[i];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out[i] = __byte_perm(w[i], w[i + 1], at & 1 ? 0x5432 : 0x3210);
+}
+
 /// Stores `count` results to `d`, which lies `skew` elements behind an aligned chunk of 16 bytes, in aligned chunks.
 /// They are in shared memory from number `skew` on.
 template <int THREADS>
@@ -145,12 +155,7 @@ class Rows {
         uint32_t w[8];
         ptx::ld_shared_16(w[0], w[1], w[2], w[3], span + at / 8 * 16);
         ptx::ld_shared_16(w[4], w[5], w[6], w[7], span + at / 8 * 16 + 16);
-#pragma unroll
-        for (int i = 0; i < 6; ++i) w[i] = at & 4 ? w[i + 2] : w[i];
-#pragma unroll
-        for (int i = 0; i < 5; ++i) w[i] = at & 2 ? w[i + 1] : w[i];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) out[i] = __byte_perm(w[i], w[i + 1], at & 1 ? 0x5432 : 0x3210);
+        shift(w, at, out);
         if (valid < 8) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
