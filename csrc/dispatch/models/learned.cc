@@ -462,6 +462,12 @@ void plain_factors(const Forest& forest, const float* shared, const Rows& rows, 
   }
 }
 
+/// The alignment of a float32 operand, in bytes, that its rows of `length` elements in memory order would have without
+/// gaps, as the measured shapes had none. Kernels copy rows with gaps like those.
+int alignment_without_gaps(int alignment, int64_t length) {
+  return std::min(alignment, length % 4 == 0 ? 16 : length % 2 == 0 ? 8 : 4);
+}
+
 }  // namespace
 
 int learned_code(Family family) {
@@ -494,20 +500,14 @@ bool is_learned(Family family, DType dtype) {
   return learned_code(family) <= kLastHalfCode;
 }
 
-/// The alignment of a float32 operand, in bytes, that its rows of `length` elements in memory order would have without
-/// gaps, as the measured shapes had none. Kernels copy rows with gaps like those.
-int alignment_without_gaps(int alignment, int64_t length) {
-  return std::min(alignment, length % 4 == 0 ? 16 : length % 2 == 0 ? 8 : 4);
-}
-
-void shape_features(const Problem& p, const Alignments& measured, float* out) {
+void shape_features(const Problem& p, const Alignments& of_operands, float* out) {
   const double m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
   const double batches = static_cast<double>(p.batches());
   const bool a_k = p.a_major() == Major::kK, b_k = p.b_major() == Major::kK;
-  Alignments alignments = measured;
+  Alignments alignments = of_operands;
   if (p.dtype == DType::kF32) {
-    alignments.a = alignment_without_gaps(measured.a, a_k ? p.k : p.m);
-    alignments.b = alignment_without_gaps(measured.b, b_k ? p.k : p.n);
+    alignments.a = alignment_without_gaps(of_operands.a, a_k ? p.k : p.m);
+    alignments.b = alignment_without_gaps(of_operands.b, b_k ? p.k : p.n);
   }
   const auto stride = [](const Matrix& x) { return x.batch_stride[1] != 0 ? x.batch_stride[1] : x.batch_stride[0]; };
   const double flops = 2 * m * n * k * batches, bytes = 2 * batches * (m * k + k * n + m * n);
