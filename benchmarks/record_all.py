@@ -121,7 +121,7 @@ STEPS = {
     "random": Step(_script("run", "random", "--soak", "5", "--limit", "500", "--output", "RESULTS"), 580),
     "zoo": Step(_script("run", "zoo", "--soak", "5", "--limit", "500", "--output", "RESULTS"), 580),
     "tuned": Step(_script("tuned", "--soak", "5", "--output", "RESULTS/tuned.json.xz"), 120),
-    "host-cost": Step(_script("host_cost", "--output", "RESULTS/host_cost.json"), 60),
+    "host-cost": Step(_script("host_cost", "--output", "RESULTS/host_cost.json"), 120),
     "models": Step(("-m", "integration", "--suite", "dense", "--json", "RESULTS/integration.json.xz"), 330),
     "experts": Step(("-m", "integration", "--suite", "experts", "--json", "RESULTS/experts.json"), 300),
     "compiled": Step(("-m", "integration.compiled", "--json", "RESULTS/compiled.json"), 400),

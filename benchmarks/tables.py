@@ -145,7 +145,7 @@ def experts_line(document: Document) -> str:
     for result in document["results"]:
         if timing := result["timing"]:
             interval = f"{timing['speedup_low']:.3f} to {timing['speedup_high']:.3f}"
-            verdict = "ok" if result["ok"] else "WRONG"
+            verdict = "; ".join(result["problems"]) or "ok"
             lines.append([result["label"], f"{timing['torch_ms']:.3f}", f"{timing['speedup']:.3f}", interval, verdict])
     text = (
         f"Mixtures of experts ({measured(document)}), with layers of published models, gpt-oss without its sliding "

@@ -331,15 +331,17 @@ def _run_case(case: Case, setup: Setup, device: torch.device, timed: bool) -> Re
         chosen = theirs.chosen, ours.chosen
         logits, tokens_ok, note = judge_generation(setup.reference, inputs, torch_out, our_out, unit, chosen)
         comparisons = [logits]
-        # The compared steps were eager. Those in a graph, which are timed, must have the same bits. With SDPA they may
-        # have others, because transformers makes the mask otherwise while a step is captured.
-        is_eager = setup.model.config._attn_implementation == "eager"
-        has_experts = models.FAMILIES[case.model].has_experts
-        if case.scenario == "decode" and has_experts and is_eager and _captures(case, inputs):
+        if case.scenario == "decode" and models.FAMILIES[case.model].has_experts and _captures(case, inputs):
+            # The compared steps were eager. Those in a graph, which are timed, must have the same bits.
+            def captured() -> torch.Tensor:
+                return scenarios.decode(setup.model, inputs, new_tokens=case.new_tokens, graph=True)["logits"]
+
             with case.context(), models.experts_by(setup.model, case.experts):
-                captured = scenarios.decode(setup.model, inputs, new_tokens=case.new_tokens, graph=True)
-            if not torch.equal(captured["logits"], our_out["logits"]):
-                tokens_ok, note = False, "a CUDA graph gives other logits than eager steps"
+                has_other_bits = not torch.equal(captured(), our_out["logits"])
+            if has_other_bits:
+                with_torch = "other" if not torch.equal(captured(), torch_out["logits"]) else "the same"
+                note = f"a CUDA graph gives other logits than eager steps, and {with_torch} ones with torch"
+                tokens_ok = False
     else:
         wide = _like(inputs, setup.reference_dtype)
         with routing.Routing(theirs.chosen):
