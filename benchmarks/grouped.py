@@ -15,7 +15,7 @@ file.
 
 With ``--peers`` other ways to compute the same matmul run in the same rounds (``grouped_peers.py``). ``peers`` of a row
 has for each of them its time (``us``), torch's time over its time (``ratio``), its time over ours (``ours``: above 1
-where we are faster), its ``configuration``, which was its fastest one in earlier rounds, and its ``error``. A peer that
+where we are faster), its ``configuration``, and its ``error``. A peer that
 cannot run has only ``failed``, and a peer with a wrong result only ``wrong``: the reason in words. The file is written
 after each case.
 
@@ -55,7 +55,6 @@ from hgemm_ops.bench import record, runner  # noqa: E402
 RESULTS = ROOT / "benchmarks" / "results"
 DEVICE = "cuda"
 ROUNDS = 5
-SELECTION_ROUNDS = 3  # for the configurations of a peer
 ROTATION_BYTES = 300_000_000  # past the L2
 _MOST_ROWS = (16, 48, 256)  # an expert's, for which the first kernels for Hopper are made, and the others for more
 _GROWTH = 1 << 29  # elements
@@ -260,46 +259,22 @@ def failure(name: str, problem: Exception) -> dict[str, str]:
     return {"failed": reason}
 
 
-def choose(
+def prepared(
     peer: Peer, sets: Sequence[Operands], error: Callable[[Tensor], float], most: float, stream: torch.cuda.Stream
 ) -> tuple[dict[str, Any], Callable[[Operands], Tensor] | None]:
-    """The fastest of a peer's configurations that have a right result: what a row says of it, and its call.
-
-    There is no call where every result was wrong.
+    """What a row says of a peer before it is timed, and its call; no call if its result is wrong.
 
     Raises:
         Unavailable: the peer does not take these operands.
     """
-    errors: dict[str, float] = {}
-    problem: Exception = Unavailable("offers no configuration")
-    calls = peer.configurations(sets[0])
+    name, call = peer.prepare(sets[0])
     torch.cuda.synchronize()
     with torch.cuda.stream(stream), torch.no_grad():
-        for name, call in calls.items():
-            try:
-                errors[name] = checked(call, sets[0], error)
-            except Exception as reason:  # the compilers' errors have no common base class
-                problem = reason
+        err = checked(call, sets[0], error)
     stream.synchronize()
-    if not errors:
-        raise problem
-    right = [name for name in calls if name in errors and errors[name] <= most]
-    if not right:
-        return {
-            "wrong": "; ".join(f"{name}: error {err:.1e}, allowed {most:.1e}" for name, err in errors.items())
-        }, None
-
-    def all_sets(name: str) -> None:
-        for x in sets:
-            calls[name](x)
-
-    us: dict[str, float] = dict.fromkeys(right, 0.0)
-    if len(right) > 1:
-        graphs = {name: captured(functools.partial(all_sets, name), stream) for name in right}
-        times = [{name: timed(graph) for name, graph in graphs.items()} for _ in range(SELECTION_ROUNDS)]
-        us = {name: statistics.median(of[name] for of in times) for name in right}
-    best = min(us, key=lambda name: us[name])
-    return {"configuration": best, "error": errors[best]}, calls[best]
+    if not err <= most:
+        return {"wrong": f"{name}: error {err:.1e}, allowed {most:.1e}"}, None
+    return {"configuration": name, "error": err}, call
 
 
 def measure(
@@ -356,7 +331,7 @@ def measure(
         try:
             if isinstance(peer, str):
                 raise Unavailable(peer)
-            beside[name], call = choose(peer, sets, error, most, stream)
+            beside[name], call = prepared(peer, sets, error, most, stream)
             gc.collect()  # what a compiler leaves behind must not be freed during a capture
             if call is not None:
                 calls[side] = call

@@ -12,7 +12,7 @@ groups of equal size. Before torch 2.11 inductor times them with empty groups, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,8 +56,8 @@ Call = Callable[[Operands], Tensor]
 class Peer(Protocol):
     version: str
 
-    def configurations(self, x: Operands) -> Mapping[str, Call]:
-        """The ways to compute a product of operands with these shapes and strides, by name.
+    def prepare(self, x: Operands) -> tuple[str, Call]:
+        """What the peer runs for operands with these shapes and strides, and a function that runs it.
 
         Raises:
             Unavailable: the peer does not take these operands.
@@ -68,8 +68,8 @@ class Loop:
     def __init__(self) -> None:
         self.version = f"torch {torch.__version__}"
 
-    def configurations(self, x: Operands) -> Mapping[str, Call]:
-        return {"torch.mm": loop}
+    def prepare(self, x: Operands) -> tuple[str, Call]:
+        return "torch.mm", loop
 
 
 def loop(x: Operands) -> Tensor:
@@ -94,12 +94,12 @@ class Triton:
         # Until the processes that compile are up, inductor compiles in threads, of which one runs at a time.
         AsyncCompile.wait_pool_ready()
 
-    def configurations(self, x: Operands) -> Mapping[str, Call]:
+    def prepare(self, x: Operands) -> tuple[str, Call]:
         """Compiles the kernel. For the same shapes once more, inductor finds it in its cache."""
         name, run = triton.compiled(lambda a, b, ends: torch._grouped_mm(a, b, offs=ends), x.a, x.b, x.ends)
         if name == triton.NO_TEMPLATE:
             raise Unavailable("torch.compile found no Triton kernel")
-        return {name: lambda x: run(x.a, x.b, x.ends)}
+        return name, lambda x: run(x.a, x.b, x.ends)
 
 
 _KINDS = {"loop": Loop, "triton": Triton}

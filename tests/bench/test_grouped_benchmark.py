@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,15 +52,15 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Fake:
-    """A peer with these configurations."""
+    """A peer that runs this function."""
 
     version = "1.0"
 
-    def __init__(self, **calls: Callable[[Operands], Tensor]) -> None:
-        self.calls = calls
+    def __init__(self, call: Callable[[Operands], Tensor]) -> None:
+        self.call = call
 
-    def configurations(self, x: Operands) -> Mapping[str, Callable[[Operands], Tensor]]:
-        return self.calls
+    def prepare(self, x: Operands) -> tuple[str, Callable[[Operands], Tensor]]:
+        return "tile", self.call
 
 
 def refusing(x: Operands) -> Tensor:
@@ -109,29 +109,22 @@ def test_a_row_has_its_peers(layer: str) -> None:
     assert alone.keys() == row.keys() - {"peers"} and "torch.mm" not in grouped.line_of(alone)
 
 
-def test_the_fastest_right_configuration_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def right(x: Operands) -> Tensor:
-        return grouped_peers.loop(x)
-
-    def wrong(x: Operands) -> Tensor:
-        return grouped_peers.loop(x) * 1.1
-
+def test_a_peer_is_timed_in_the_same_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
 
-    def named(name: str, call: Callable[[Operands], Tensor]) -> Callable[[Operands], Tensor]:
-        return lambda x: (ran.append(name), call(x))[1]
-
-    calls = {"slow": named("slow", right), "quick": named("quick", right), "off": named("off", wrong), "no": refusing}
+    def quick(x: Operands) -> Tensor:
+        ran.append("quick")
+        return grouped_peers.loop(x)
 
     def timed(run: Callable[[], None]) -> float:
         ran.clear()
         run()
-        return 2.0 if "quick" in ran else 4.0 if "slow" in ran else 8.0
+        return 2.0 if "quick" in ran else 8.0
 
     monkeypatch.setattr(grouped, "timed", timed)
-    row = measure(some=Fake(**calls))
+    row = measure(some=Fake(quick))
     peer = row["peers"]["some"]
-    assert peer["configuration"] == "quick" and peer["error"] < 1e-2
+    assert peer["configuration"] == "tile" and peer["error"] < 1e-2
     assert peer["ratio"] == 4 and peer["ours"] == 0.25 and row["ratio"] == 1
 
 
@@ -153,10 +146,9 @@ def test_a_peer_that_fails_or_is_wrong_is_named() -> None:
         return x.empty().fill_(math.nan)
 
     row = measure(
-        off=Fake(tile=lambda x: grouped_peers.loop(x) * 1.1),
-        unwritten=Fake(tile=unwritten),
-        no=Fake(tile=refusing),
-        none=Fake(),
+        off=Fake(lambda x: grouped_peers.loop(x) * 1.1),
+        unwritten=Fake(unwritten),
+        no=Fake(refusing),
         missing="not installed",
         loop=grouped_peers.load("loop"),
     )
@@ -164,7 +156,7 @@ def test_a_peer_that_fails_or_is_wrong_is_named() -> None:
     assert found["off"].keys() == found["unwritten"].keys() == {"wrong"}
     assert found["off"]["wrong"].startswith("tile: error 1.0e-01, allowed ")
     assert found["no"] == {"failed": "ValueError: too few rows"}
-    assert found["none"] == {"failed": "offers no configuration"} and found["missing"] == {"failed": "not installed"}
+    assert found["missing"] == {"failed": "not installed"}
     assert "us" in found["loop"]
     assert "; no failed: ValueError: too few rows; " in grouped.line_of(row)
 
@@ -179,7 +171,7 @@ def test_a_capture_that_fails_leaves_the_other_sides(monkeypatch: pytest.MonkeyP
             raise RuntimeError("operation not permitted when stream is capturing")
         return grouped_peers.loop(x)
 
-    found = measure(once=Fake(tile=once), loop=grouped_peers.load("loop"))["peers"]
+    found = measure(once=Fake(once), loop=grouped_peers.load("loop"))["peers"]
     assert found["once"] == {"failed": "RuntimeError: operation not permitted when stream is capturing"}
     assert "us" in found["loop"]
 
@@ -202,7 +194,7 @@ def test_after_a_broken_gpu_what_was_measured_is_kept(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
     monkeypatch.setattr(grouped.runner, "copy_gbps", lambda: 1e3)
     monkeypatch.setattr(grouped, "dense_tflops", lambda: 1.0)
-    monkeypatch.setattr(grouped_peers, "load", lambda name: Fake(tile=illegal))
+    monkeypatch.setattr(grouped_peers, "load", lambda name: Fake(illegal))
     output = tmp_path / "found.json"
     options = ["--models", "tiny", "--layers", "up", "--tokens", "4,8", "--spreads", "even,zipf", "--verbose"]
     result = CliRunner().invoke(grouped.main, [*options, "--peers", "triton", "--output", str(output)])
@@ -246,12 +238,12 @@ def test_triton_gets_the_ends_of_every_set(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(grouped_peers.triton, "compiled", lambda program, *operands: (next(names), program))
     case = grouped.Case("tiny", "up", 1, "even", "bfloat16")
     sets, _ = grouped.sets_of(case, case.rows())
-    ((name, call),) = peer.configurations(sets[0]).items()
+    name, call = peer.prepare(sets[0])
     assert name == "64x64x64" and len({x.counts for x in sets}) > 1
     for x in sets:
         assert torch.equal(call(x), torch._grouped_mm(x.a, x.b, offs=x.ends))
     with pytest.raises(Unavailable, match="no Triton kernel"):
-        peer.configurations(sets[0])
+        peer.prepare(sets[0])
 
 
 def test_peers_that_cannot_run_here_say_why(monkeypatch: pytest.MonkeyPatch) -> None:

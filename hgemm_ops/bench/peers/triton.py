@@ -48,7 +48,8 @@ def compiled(program: Callable[..., Tensor], *operands: Tensor | None) -> tuple[
         with torch.no_grad():
             _, codes = run_and_get_code(found, *operands)
     except Exception as error:  # the compilers' errors have no common base class
-        raise Unavailable(f"torch.compile failed: {type(error).__name__}: {str(error).splitlines()[:1]}") from None
+        reason = (str(error).splitlines() or [""])[0]
+        raise Unavailable(f"torch.compile failed: {type(error).__name__}: {reason}") from None
     code = "\n".join(codes)
     if re.search(r"extern_kernels\.\w+\(", code):
         raise Unavailable("torch.compile found no Triton kernel and calls ATen's")
