@@ -2,8 +2,9 @@
 
 Results with other bits, which are those of products, are held to twice torch's own largest error against float64. A
 softmax or a pseudo-inverse magnifies roundings by chance: with products that are rounded once, the best there can be,
-the largest error exceeds this limit for 5 samples of 117, by a factor of up to 2. So where a sample exceeds it, more
-samples of the same shapes are drawn, and the mean over all of them has to be within the limit.
+the largest error exceeds this limit for 5 samples of 117 of attention, by a factor of up to 2. So where a sample of
+such an op exceeds it, more samples of the same shapes are drawn, and the mean over all of them has to be within the
+limit. Every sample of every other op has to be.
 """
 
 from __future__ import annotations
@@ -51,7 +52,12 @@ EXCLUDED = {
 }
 #: An op may have hundreds.
 MOST_SAMPLES, MOST_OF_PRODUCTS = 6, 24
-#: Samples of the same shapes, of which the mean counts where the first one's error is beyond the limit.
+#: Ops that magnify roundings.
+MAGNIFYING = (
+    *("nn.functional.multi_head_attention_forward", "nn.functional.scaled_dot_product_attention"),
+    "linalg.pinv.hermitian",
+)
+#: Of these: samples of the same shapes, of which the mean counts where the first one's error is beyond the limit.
 DRAWS = 9
 #: Times the limit, that no single sample may exceed.
 MOST_SHARE = 4
@@ -182,6 +188,7 @@ def compare_all(op: OpInfo, dtype: torch.dtype, grad: bool, *fns: Callable[[Samp
             products, share = compare(fn, sample)
             seen += products
             if share is not None and share > 1:
+                assert label(op) in MAGNIFYING, f"sample {i}: error {share:.3f} times what is allowed"
                 others = [compare(fn, samples(op, dtype, grad, seed)[i])[1] for seed in range(1, DRAWS)]
                 shares = [share, *(x for x in others if x is not None)]
                 report = f"sample {i}: errors over what is allowed {[round(x, 3) for x in shares]}"
@@ -248,5 +255,5 @@ def test_error_inputs(op: OpInfo) -> None:
 def test_the_products_are_in_op_db() -> None:
     """A name that torch drops would drop its tests."""
     names = {op.name for op in op_db} | {label(op) for op in op_db}
-    assert not (missing := set(PRODUCTS) - names), missing
+    assert not (missing := {*PRODUCTS, *MAGNIFYING} - names), missing
     assert len(op_db) > 500
