@@ -30,6 +30,8 @@ MUON_SIZES = (2048, 4096, 8192)
 ROUNDS = 7
 SAMPLE_US = 3000.0
 SIDES = ("torch", "ours", "ordinary")
+#: About how many floating-point operations a second torch reaches, by kind. It sets how many calls a sample has.
+RATES = {"bfloat16": 600e12, "float16": 600e12, "float32": 50e12, "split": 50e12}
 
 
 def timed(graphs: dict[str, torch.cuda.CUDAGraph], rounds: int, calls: int) -> dict[str, list[float]]:
@@ -68,8 +70,7 @@ def measure(kind: str, how: str, n: int, k: int, rounds: int) -> dict[str, Any]:
         a, b = (x, x.mT) if how == "x @ x.T" else (x.mT, x)
         other = x.clone()
         sets.append((a, b, other.mT if how == "x @ x.T" else other, torch.empty(n, n, device="cuda", dtype=dtype)))
-    rate = 40e12 if kind == "split" else 600e12
-    calls = len(sets) * max(1, int(SAMPLE_US * 1e-6 * rate / (2.0 * n * n * k)) // len(sets))
+    calls = len(sets) * max(1, int(SAMPLE_US * 1e-6 * RATES[kind] / (2.0 * n * n * k)) // len(sets))
     stream = torch.cuda.Stream()
     graphs, kernels, errors = {}, {}, {}
     a, b, other, out = sets[0]
@@ -142,7 +143,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 
 @click.command(help=__doc__)
-@click.option("--kinds", default="bfloat16,float16,split", show_default=True, help="Of products, with commas between.")
+@click.option("--kinds", default=",".join(RATES), show_default=True, help="Of products, with commas between.")
 @click.option("--sizes", default=",".join(map(str, SIZES)), show_default=True, help="Rows of the result.")
 @click.option("--depths", default=",".join(map(str, DEPTHS)), show_default=True, help="K.")
 @click.option("--muon/--no-muon", default=True, show_default=True)

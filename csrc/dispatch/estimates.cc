@@ -217,28 +217,34 @@ struct Corrected {
   int place[kMaxVariants];
 };
 
-/// x @ x.T, of which some kernels compute one triangle. The learned model was fitted to kernels that compute all of D.
-/// So it corrects the time that a kernel would take for an ordinary product, and `shares` takes how much of that time
-/// the kernel is predicted to need. Elsewhere all shares are one.
+/// How a kernel's predicted time compares with that of an ordinary product of the same shape.
+struct Share {
+  double of_us = 1.0;         // the kernel's time over that of the ordinary product
+  bool runs_ordinary = true;  // the kernel computes ordinary products, too
+};
+
+/// x @ x.T, of which some kernels compute one triangle. The learned model was fitted to ordinary products. So it
+/// corrects the time that a kernel would take for one, and `shares` takes how much of that time the kernel is predicted
+/// to need.
 void take_shares(const Question& question, const Contenders& contenders, const Corrected& corrected, double* us,
-                 double* shares) {
-  std::fill_n(shares, contenders.count, 1.0);
+                 Share* shares) {
   if (!question.product.b_is_a_transposed) return;
   Problem ordinary = question.product;
   ordinary.b_is_a_transposed = false;
   for (const int i : corrected) {
-    const double all = variant(contenders.all[i].id).predict_us(ordinary, question.facts);
-    shares[i] = us[i] / all;
+    const Variant& v = variant(contenders.all[i].id);
+    const double all = v.predict_us(ordinary, question.facts);
+    shares[i] = {us[i] / all, v.eligible(ordinary, question.facts, nullptr)};
     us[i] = all;
   }
 }
 
 /// Corrects the analytic predictions `us` by the learned model, of the kernels that it knows, several at once. A kernel
 /// that is predicted to be too slow to have been measured for the model becomes NaN. `shape`: its features. Returns the
-/// least corrected time of a kernel that computes all of D.
+/// least corrected time of an ordinary product of the same shape.
 double correct_kernels(const Learned& learned, const Question& question, const Contenders& contenders,
                        const Corrected& corrected, const float* shape, double* us) {
-  double shares[kMaxVariants];
+  Share shares[kMaxVariants];
   take_shares(question, contenders, corrected, us, shares);
   double fastest = kInfinity, best = kInfinity;
   for (const int i : corrected) fastest = std::min(fastest, us[i]);
@@ -252,9 +258,10 @@ double correct_kernels(const Learned& learned, const Question& question, const C
     kernel_features(kernels, predicted, row, question.product, question.facts, shape, &rows);
     factors(learned.kernels, shape, rows, row, corrections);
     for (int i = 0; i < row; ++i) {
-      const double share = shares[of_row[i]], whole_us = predicted[i] * corrections[i];
-      if (share == 1.0) best = std::min(best, whole_us);
-      us[of_row[i]] = whole_us * share;
+      const Share& share = shares[of_row[i]];
+      const double ordinary_us = predicted[i] * corrections[i];
+      if (share.runs_ordinary) best = std::min(best, ordinary_us);
+      us[of_row[i]] = ordinary_us * share.of_us;
     }
     row = 0;
   };

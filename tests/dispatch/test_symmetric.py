@@ -96,6 +96,17 @@ def test_kernels_over_planes_need_half_the_time(how: str, arch: str) -> None:
 
 
 @HOW
+@pytest.mark.parametrize("n", [4096, 8192])
+def test_strict_float32_kernels_need_half_the_time(how: str, n: int) -> None:
+    a, b = operands(how, n, n, dtype=torch.float32)
+    ours, ordinary = (hgemm_ops.explain(a, x, arch="sm_90") for x in (b, b.clone()))
+    pairs = zip(ours.candidates, ordinary.candidates, strict=True)
+    shares = [x.predicted_us / y.predicted_us for x, y in pairs if x.name.startswith("sm90_dmma") and x.eligible]
+    assert len(shares) > 4 and all(0.45 < share < 0.75 for share in shares), shares
+    assert ours.chosen.startswith("sm90_dmma"), str(ours)
+
+
+@HOW
 def test_a_predicted_time_is_not_called_measured(how: str) -> None:
     """The shipped table has 4096 x 4096 x 4096, but no kernel in it computes one triangle."""
     a, b = operands(how, 4096, 4096)

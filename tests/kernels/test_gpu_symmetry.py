@@ -112,7 +112,7 @@ MIRRORING = pytest.mark.parametrize(
     [
         pytest.param(v, id=v.name, marks=[pytest.mark.sm90] if v.min_arch == "sm_90" else [])
         for v in hgemm_ops.variants()
-        if v.name.endswith("_symmetric") or v.family in ("sm90_split", "sm80_split")
+        if v.name.endswith("_symmetric") or v.family in ("sm90_dmma", "sm90_split", "sm80_split")
     ],
 )
 

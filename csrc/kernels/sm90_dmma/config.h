@@ -31,7 +31,9 @@ struct Config {
   // order of the fragments, then the results of the first group's warps, (kGroupWarps, WM, WN) floats.
   // In a cluster, the first group's results come in the place of all of this, as doubles.
   static constexpr int kSumsBytes = (GROUPS - 1) * BM * BN * 8, kResultBytes = BM * BN * 4;
-  static constexpr int kSmemBytes = std::max({GROUPS * kRing * 4, kSumsBytes + kResultBytes, BM * BN * 8});
+  // Behind all of them is the number of the block's tile, of x @ x.T.
+  static constexpr int kTileAt = std::max({GROUPS * kRing * 4, kSumsBytes + kResultBytes, BM * BN * 8});
+  static constexpr int kSmemBytes = kTileAt + 16;
   static_assert(WM % 32 == 0 && BM % WM == 0 && BN % WN == 0);
   static_assert((kGroupWarps & (kGroupWarps - 1)) == 0, "warps rotate over the parts of the tile");
   static_assert(GROUPS < 16, "barrier 0 is that of the block, the groups have one each");
@@ -127,6 +129,11 @@ inline bool has_chunks_b(const Problem& p) {
   return alignment_b(p) == 16 && (p.b_major() == Major::kK ? p.k : p.n) % 4 == 0;
 }
 
+/// Whether one triangle of D is enough, each result of which is stored twice: x @ x.T and x.T @ x.
+inline bool may_mirror(const Problem& p) {
+  return p.b_is_a_transposed && p.m == p.n && p.a_major() == p.b_major();
+}
+
 /// How a launch divides the problem.
 struct Schedule {
   /// Slices of K.
@@ -138,6 +145,9 @@ struct Schedule {
 
   /// The row pitch of these partial sums: n, rounded up to a multiple of four.
   int pitch;
+
+  /// Only the tiles that touch the upper triangle of D are computed. may_mirror() is true.
+  bool is_triangle;
 };
 
 /// Enqueues the GEMM and returns a cudaError_t. launch.cuh defines the function; instances.cu instantiates it for each

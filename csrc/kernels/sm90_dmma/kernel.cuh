@@ -22,6 +22,10 @@
 // memory of all of them. More slices leave float64 partial sums in the workspace, which add_slices() adds up. The order
 // of the slices is kept, and all orders of additions are fixed by the problem and the device, so the same input gives
 // the same bits.
+//
+// Of x @ x.T only the tiles that touch the upper triangle are computed. Blocks of 32x32 results, of which the parts of
+// the warps consist, lie above the diagonal, on it, or below it. Those above it are stored to their mirror image as
+// well, and those below it are left out, so that each element of D is stored once, and may be C's.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +45,7 @@
 #include "ptx/store.cuh"
 #include "tile/epilogue.cuh"
 #include "tile/raster.h"
+#include "tile/triangle.h"
 
 namespace hgemm::sm90_dmma {
 
@@ -50,11 +55,13 @@ struct Params {
   int64_t lda, ldb;
   int64_t a_batch[2], b_batch[2];  // batch strides, outer and inner
   int m, n, k, steps;              // steps: of K
-  uint32_t tiles, slices;
+  uint32_t slices;
   bool in_cluster;  // the slices of a tile are the blocks of a cluster
   uint32_t batches;
   FastDivisor batch_inner;  // the extent of the batch's inner dimension
   tile::Raster raster;      // of the tiles
+  tile::Triangle triangle;  // in place of `raster`, if is_triangle
+  bool is_triangle;         // as in Schedule
   bool wide_a, wide_b;      // has_chunks_a() and has_chunks_b()
   int64_t turn_a, turn_b;   // bytes between a thread's chunks of a tile
   int64_t step_a, step_b;   // bytes between a group's tiles of an MN-major operand
@@ -138,7 +145,27 @@ struct Traits : Config_ {
   static constexpr bool kKMajorA = kMajorA == Major::kK, kKMajorB = kMajorB == Major::kK;
   using A = Operand<Config::BM, kKMajorA, Config::kGroupThreads>;
   using B = Operand<Config::BN, kKMajorB, Config::kGroupThreads>;
+  static constexpr bool kMayMirror = kKMajorA == kKMajorB;  // as may_mirror() in config.h
 };
+
+/// The rows of a warp's part, which begins at (row0, column0) of D, that are computed and stored: those that lie in D
+/// and, of x @ x.T, not in blocks below the diagonal. There may be none, which includes negative numbers, or more than
+/// the part has.
+template <class Traits>
+__device__ __forceinline__ int rows_wanted(const Params& p, int row0, int column0) {
+  if (column0 >= p.n) return 0;
+  const int rows = p.m - row0;
+  if constexpr (Traits::kMayMirror) {
+    if (p.is_triangle) return min(rows, column0 + WN - row0);
+  }
+  return rows;
+}
+
+/// Whether the block of (WN, WN) results at (row0, column0) of D is stored to its mirror image as well.
+template <class Traits>
+__device__ __forceinline__ bool is_mirrored(const Params& p, int row0, int column0) {
+  return Traits::kMayMirror && p.is_triangle && row0 < column0;
+}
 
 /// Loads four floats of a stage, in program order with the mma. `place`: of the first, in floats.
 __device__ __forceinline__ void load(float (&to)[4], uint32_t stage, int place) {
@@ -158,13 +185,12 @@ class Sums {
  public:
   static constexpr int kCount = MI * NJ * 4;  // sums of a lane
 
-  /// `row` and `column`: where the warp's part begins in the tile. `rows_left`: rows of D from there on; none if the
-  /// part has no columns in D.
-  __device__ __forceinline__ Sums(int row, int column, int rows_left) {
+  /// `row` and `column`: where the warp's part begins in the tile. `rows`: rows_wanted().
+  __device__ __forceinline__ Sums(int row, int column, int rows) {
     const int g = lane() / 4, t = lane() % 4;
     a_ = PlacesA::first_of_a(row, g, t);
     b_ = BM * BK + PlacesB::first_of_b(column, g, t);
-    needed_ = min(max((rows_left + 16 * kBand - 1) / (16 * kBand), 0), kBands);
+    needed_ = min(max((rows + 16 * kBand - 1) / (16 * kBand), 0), kBands);
   }
 
   /// Multiplies the warp's parts of a stage and accumulates. A stage holds A's tile, then B's.
@@ -251,7 +277,7 @@ class Sums {
   }
 
   int a_, b_;   // where the lane's first elements are in a stage, in floats
-  int needed_;  // bands that have rows of D
+  int needed_;  // bands that have wanted rows
   double sums_[MI][NJ][4] = {};
 };
 
@@ -343,21 +369,11 @@ __device__ __forceinline__ void emit_rows(const tile::EpilogueParams& e, tile::B
   }
 }
 
-/// Stores a warp's results: rounds the sums to float32, and passes them through shared memory, `scratch`, (WM, WN), so
-/// that the warp stores whole rows. (row0, column0): where the warp's part begins in D.
-template <class Traits>
-__device__ __forceinline__ void emit(const tile::EpilogueParams& e, tile::BatchOffset offset, const Sums<Traits>& sums,
-                                     float* scratch, int row0, int column0) {
-  constexpr int WM = Traits::WM;
-  const int lane_row = sums.lane_row(), lane_column = sums.lane_column();
-  sums.for_fours([&](int row, int column, const double (&four)[4]) {
-    *reinterpret_cast<float4*>(scratch + result_at(lane_row + row, lane_column + column)) =
-        make_float4(static_cast<float>(four[0]), static_cast<float>(four[1]), static_cast<float>(four[2]),
-                    static_cast<float>(four[3]));
-  });
-  __syncwarp();
-  const int rows = static_cast<int>(min(e.m - row0, static_cast<int64_t>(WM)));
-  const int columns = static_cast<int>(min(e.n - column0, static_cast<int64_t>(WN)));
+/// Applies the epilogue to `rows` rows and `columns` columns of a warp's results in shared memory, `scratch`, (WM, WN),
+/// and stores them, from (row0, column0) of D on.
+template <int WM>
+__device__ __forceinline__ void emit_scratch(const tile::EpilogueParams& e, tile::BatchOffset offset,
+                                             const float* scratch, int row0, int column0, int rows, int columns) {
   if (is_plain(e)) {
     if (e.wide_d && columns % 4 == 0) {
       emit_rows<WM, 4>(e, offset, scratch, row0, column0, rows, columns);
@@ -375,6 +391,40 @@ __device__ __forceinline__ void emit(const tile::EpilogueParams& e, tile::BatchO
   }
 }
 
+/// Stores a warp's results: rounds the sums to float32, and passes them through shared memory, `scratch`, (WM, WN), so
+/// that the warp stores whole rows. (row0, column0): where the warp's part begins in D.
+template <class Traits>
+__device__ __forceinline__ void emit(const Params& p, tile::BatchOffset offset, const Sums<Traits>& sums,
+                                     float* scratch, int row0, int column0) {
+  constexpr int WM = Traits::WM;
+  const int lane_row = sums.lane_row(), lane_column = sums.lane_column();
+  const int rows = min(rows_wanted<Traits>(p, row0, column0), WM), columns = min(p.n - column0, WN);
+  sums.for_fours([&](int row, int column, const double (&four)[4]) {
+    *reinterpret_cast<float4*>(scratch + result_at(lane_row + row, lane_column + column)) =
+        make_float4(static_cast<float>(four[0]), static_cast<float>(four[1]), static_cast<float>(four[2]),
+                    static_cast<float>(four[3]));
+  });
+  __syncwarp();
+  emit_scratch<WM>(p.epilogue, offset, scratch, row0, column0, rows, columns);
+  if constexpr (Traits::kMayMirror) {
+    if (!is_mirrored<Traits>(p, row0, column0)) return;
+    // The part's transposed blocks of (WN, WN) results, one behind the other. All of their columns lie in D.
+    __syncwarp();
+    sums.for_fours([&](int row, int column, const double (&four)[4]) {
+      float* const block = scratch + row / WN * (WN * WN);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        block[result_at(lane_column + column + j, lane_row + row % WN)] = static_cast<float>(four[j]);
+      }
+    });
+    __syncwarp();
+#pragma unroll 1
+    for (int row = 0; row < WM && is_mirrored<Traits>(p, row0 + row, column0); row += WN) {
+      emit_scratch<WN>(p.epilogue, offset, scratch + row * WN, column0, row0 + row, columns, WN);
+    }
+  }
+}
+
 /// What a warp computes: its block's tile, matrix of the batch and slice of K, its own part of the tile, and its group.
 template <class Traits>
 struct Place {
@@ -384,8 +434,7 @@ struct Place {
   int group, thread;   // the thread's number in the group
 
   /// `block`: the number of the tile. blockIdx.y is the slice.
-  __device__ __forceinline__ Place(const Params& p, uint32_t block, uint32_t thread_) {
-    const tile::RasterUnit tile = tile::unit_at(p.raster, block);
+  __device__ __forceinline__ Place(const tile::RasterUnit& tile, uint32_t block, uint32_t thread_) {
     batch = tile.batch;
     slice = blockIdx.y;
     m0 = static_cast<int>(tile.row) * Traits::BM;
@@ -408,8 +457,8 @@ __device__ __forceinline__ void emit_share(const Params& p, const Place<Traits>&
   constexpr int WM = Traits::WM;
   const tile::EpilogueParams& e = p.epilogue;
   const int lane = threadIdx.x % 32, slices = static_cast<int>(p.slices), slice = static_cast<int>(at.slice);
-  const int row0 = at.m0 + at.warp_m, column = at.n0 + at.warp_n + lane;
-  const int first = WM / slices * slice, last = min(first + WM / slices, p.m - row0);
+  const int row0 = at.m0 + at.warp_m, column0 = at.n0 + at.warp_n, column = column0 + lane;
+  const int first = WM / slices * slice, last = min(first + WM / slices, rows_wanted<Traits>(p, row0, column0));
   if (column >= p.n) return;
   const tile::BatchOffset offset = batch_offset(p, at.batch);
   // Adds up rows from `row` on, of two slices at a time, so that their loads are in flight together.
@@ -440,6 +489,12 @@ __device__ __forceinline__ void emit_share(const Params& p, const Place<Traits>&
 #pragma unroll
       for (int j = 0; j < 4; ++j) v[j][0] = static_cast<float>(sums[j]);
       finish_rows(e, offset, row0 + row, 1, row0 + last, column, v);
+      if (!is_mirrored<Traits>(p, row0 + row / WN * WN, column0)) continue;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float mirrored[1][1] = {{static_cast<float>(sums[j])}};
+        if (row + j < last) finish_rows(e, offset, column, 1, column + 1, row0 + row + j, mirrored);
+      }
     }
     return;
   }
@@ -447,8 +502,10 @@ __device__ __forceinline__ void emit_share(const Params& p, const Place<Traits>&
   for (int row = first; row < last; ++row) {
     double sums[1] = {};
     add_rows(row, sums);
-    float v[8] = {static_cast<float>(sums[0])};
+    float v[8] = {static_cast<float>(sums[0])}, mirrored[8] = {v[0]};
     tile::finish<float>(e, offset, row0 + row, column, {0, 1}, true, v);
+    if (!is_mirrored<Traits>(p, row0 + row / WN * WN, column0)) continue;
+    tile::finish<float>(e, offset, column, row0 + row, {0, 1}, true, mirrored);
   }
 }
 
@@ -458,8 +515,17 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::BLOCKS) kernel(const
   constexpr int kGroupThreads = Traits::kGroupThreads;
   extern __shared__ __align__(1024) float smem[];  // (GROUPS, STAGES, kStage); Config says what follows
 
-  const Place<Traits> at(p, blockIdx.x, threadIdx.x);
-  Sums<Traits> sums(at.warp_m, at.warp_n, at.n0 + at.warp_n < p.n ? p.m - at.m0 - at.warp_m : 0);
+  // Of x @ x.T it takes long to find.
+  tile::RasterUnit* const tile_of_triangle = reinterpret_cast<tile::RasterUnit*>(smem + Traits::kTileAt / 4);
+  tile::RasterUnit tile;
+  if (Traits::kMayMirror && p.is_triangle) {
+    tile = tile::unit_at(p.triangle, blockIdx.x);
+    if (threadIdx.x == 0) *tile_of_triangle = tile;
+  } else {
+    tile = tile::unit_at(p.raster, blockIdx.x);
+  }
+  const Place<Traits> at(tile, blockIdx.x, threadIdx.x);
+  Sums<Traits> sums(at.warp_m, at.warp_n, rows_wanted<Traits>(p, at.m0 + at.warp_m, at.n0 + at.warp_n));
   const int64_t steps = p.steps;
   const int first = static_cast<int>(steps * at.slice / p.slices) + at.group;  // of the group's steps
   // The k from its first step to the end of the slice. A slice ends behind a whole step, or at the end of K.
@@ -501,7 +567,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::BLOCKS) kernel(const
   ptx::grid_launch_dependents();
   __syncthreads();  // all stages have been read, and no copy is in flight
 
-  const Place<Traits> to(p, ptx::opaque(blockIdx.x), ptx::opaque(threadIdx.x));  // again, to save registers until here
+  // The place again, to save registers until here.
+  const uint32_t block = ptx::opaque(blockIdx.x);
+  tile = Traits::kMayMirror && p.is_triangle ? *tile_of_triangle : tile::unit_at(p.raster, block);
+  const Place<Traits> to(tile, block, ptx::opaque(threadIdx.x));
   if constexpr (GROUPS > 1) {
     double* const others = reinterpret_cast<double*>(smem) + to.thread;  // (GROUPS - 1, kCount, kGroupThreads)
     constexpr int kCount = Sums<Traits>::kCount;
@@ -540,18 +609,19 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::BLOCKS) kernel(const
     return;
   }
   if (p.slices > 1) {
-    const int row1 = row0 + sums.lane_row(), column1 = column0 + sums.lane_column();
+    const int lane_row = sums.lane_row(), column1 = column0 + sums.lane_column();
+    const int rows = rows_wanted<Traits>(p, row0, column0) - lane_row;  // from the lane's first one on
     double* const partial = p.partial + (static_cast<int64_t>(to.slice) * p.batches + to.batch) * p.m * p.pitch;
     sums.for_fours([&](int row, int column, const double (&four)[4]) {
-      if (row1 + row >= p.m || column1 + column >= p.pitch) return;
-      double* const four_at = partial + static_cast<int64_t>(row1 + row) * p.pitch + column1 + column;
+      if (row >= rows || column1 + column >= p.pitch) return;
+      double* const four_at = partial + static_cast<int64_t>(row0 + lane_row + row) * p.pitch + column1 + column;
       reinterpret_cast<double2*>(four_at)[0] = make_double2(four[0], four[1]);
       reinterpret_cast<double2*>(four_at)[1] = make_double2(four[2], four[3]);
     });
     return;
   }
   float* const scratch = smem + Traits::kSumsBytes / 4 + to.thread / 32 * (Traits::WM * WN);
-  emit(p.epilogue, batch_offset(p, to.batch), sums, scratch, row0, column0);
+  emit(p, batch_offset(p, to.batch), sums, scratch, row0, column0);
 }
 
 constexpr int kAddThreads = 256, kAddWarps = kAddThreads / 32;
@@ -561,6 +631,7 @@ struct AddParams {
   const double* partial;  // (slices, count): sums in rows of `pitch`, of which the first n count
   int slices, ways;
   uint32_t pitch, count;
+  bool is_triangle;  // the partial sums of blocks below the diagonal are undefined
   tile::EpilogueParams epilogue;
 };
 
@@ -571,10 +642,13 @@ static __global__ void __launch_bounds__(kAddThreads) add_slices(const __grid_co
   __shared__ double sums[kAddWarps][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, way = warp % p.ways;
   const uint32_t run = blockIdx.x * (kAddWarps / p.ways) + warp / p.ways, at = run * 32 + lane;
+  const uint32_t row_id = at / p.pitch, column = at - row_id * p.pitch;
+  const uint32_t m = static_cast<uint32_t>(p.epilogue.m), batch = row_id / m, row = row_id - batch * m;
+  const bool is_wanted = at < p.count && column < p.epilogue.n && !(p.is_triangle && row / WN > column / WN);
   ptx::grid_dependency_wait();
   ptx::grid_launch_dependents();
   double sum = 0.0;
-  if (at < p.count) {
+  if (is_wanted) {
     const double* const from = p.partial + at;
 #pragma unroll 8
     for (int s = way; s < p.slices; s += p.ways) sum += from[static_cast<int64_t>(s) * p.count];
@@ -585,11 +659,14 @@ static __global__ void __launch_bounds__(kAddThreads) add_slices(const __grid_co
     if (way > 0) return;
     for (int i = 1; i < p.ways; ++i) sum += sums[warp + i][lane];
   }
-  const uint32_t row_id = at / p.pitch, column = at - row_id * p.pitch;
-  if (at >= p.count || column >= p.epilogue.n) return;
-  const uint32_t m = static_cast<uint32_t>(p.epilogue.m), batch = row_id / m, row = row_id - batch * m;
-  float v[8] = {static_cast<float>(sum)};
-  tile::finish<float>(p.epilogue, tile::batch_offset(p.epilogue, batch), row, column, {0, 1}, true, v);
+  if (!is_wanted) return;
+  const tile::BatchOffset offset = tile::batch_offset(p.epilogue, batch);
+  const bool is_mirrored = p.is_triangle && row / WN < column / WN;
+#pragma unroll 1  // finish() is long
+  for (int i = 0; i <= is_mirrored; ++i) {
+    float v[8] = {static_cast<float>(sum)};
+    tile::finish<float>(p.epilogue, offset, i == 0 ? row : column, i == 0 ? column : row, {0, 1}, true, v);
+  }
 }
 
 }  // namespace hgemm::sm90_dmma

@@ -25,15 +25,15 @@ Status launch(const Problem&, const Schedule&, void*, Stream) {
 
 constexpr uint32_t kRasterGroup = 16;  // rows of tiles of a panel
 
-/// Enqueues the kernel for these Traits.
+/// Enqueues the kernel for these Traits. `tiles`: of all matrices.
 template <class Traits>
-cudaError_t launch_traits(Params& params, cudaStream_t stream) {
+cudaError_t launch_traits(Params& params, uint32_t tiles, cudaStream_t stream) {
   params.turn_a = Traits::A::turn_bytes(params.lda, params.wide_a);
   params.turn_b = Traits::B::turn_bytes(params.ldb, params.wide_b);
   static std::atomic<uint64_t> smem_allowed{0};
   auto* const k = kernel<Traits>;
   if (const cudaError_t e = allow_smem(k, Traits::kSmemBytes, smem_allowed)) return e;
-  const dim3 grid(params.tiles, params.slices);
+  const dim3 grid(tiles, params.slices);
   return enqueue_clusters(k, grid, Traits::kThreads, Traits::kSmemBytes, params.in_cluster ? params.slices : 1, true,
                           stream, params);
 }
@@ -45,6 +45,7 @@ inline cudaError_t launch_add_slices(const Params& params, cudaStream_t stream) 
   add.slices = static_cast<int>(params.slices);
   add.pitch = static_cast<uint32_t>(params.pitch);
   add.count = static_cast<uint32_t>(int64_t{params.batches} * params.m * params.pitch);
+  add.is_triangle = params.is_triangle;
   add.epilogue = params.epilogue;
   // Each way has four slices or more, so that its warp has several loads in flight.
   add.ways = 1;
@@ -73,10 +74,12 @@ Status launch(const Problem& p, const Schedule& s, void* workspace, Stream strea
   const auto tiles_m = static_cast<uint32_t>((p.m + Config::BM - 1) / Config::BM);
   const auto tiles_n = static_cast<uint32_t>((p.n + Config::BN - 1) / Config::BN);
   params.raster = tile::raster_of(tiles_m, tiles_n, kRasterGroup);
+  params.is_triangle = s.is_triangle;
+  if (params.is_triangle) params.triangle = tile::triangle_of(p.n, Config::BM, Config::BN, kRasterGroup);
+  const uint32_t of_matrix = params.is_triangle ? params.triangle.per_batch.divisor() : tiles_m * tiles_n;
   params.slices = static_cast<uint32_t>(s.slices);
   params.in_cluster = s.in_cluster;
   params.batches = static_cast<uint32_t>(p.batches());
-  params.tiles = tiles_m * tiles_n * params.batches;
   params.batch_inner = FastDivisor(static_cast<uint32_t>(p.batch[1]));
   params.wide_a = has_chunks_a(p);
   params.wide_b = has_chunks_b(p);
@@ -86,14 +89,15 @@ Status launch(const Problem& p, const Schedule& s, void* workspace, Stream strea
   params.partial = static_cast<double*>(workspace);
   params.epilogue = tile::epilogue_params(p, nullptr);
 
+  const uint32_t tiles = of_matrix * params.batches;
   constexpr Major K = Major::kK, MN = Major::kMN;
   cudaError_t e;
   if (p.a_major() == K) {
-    e = p.b_major() == K ? launch_traits<Traits<Config, K, K> >(params, stream)
-                         : launch_traits<Traits<Config, K, MN> >(params, stream);
+    e = p.b_major() == K ? launch_traits<Traits<Config, K, K> >(params, tiles, stream)
+                         : launch_traits<Traits<Config, K, MN> >(params, tiles, stream);
   } else {
-    e = p.b_major() == K ? launch_traits<Traits<Config, MN, K> >(params, stream)
-                         : launch_traits<Traits<Config, MN, MN> >(params, stream);
+    e = p.b_major() == K ? launch_traits<Traits<Config, MN, K> >(params, tiles, stream)
+                         : launch_traits<Traits<Config, MN, MN> >(params, tiles, stream);
   }
   return e != cudaSuccess || s.slices == 1 || s.in_cluster ? e : launch_add_slices(params, stream);
 }

@@ -13,6 +13,7 @@
 #include "kernels/sm90_dmma/config.h"
 #include "kernels/sm90_dmma/list.h"
 #include "kernels/variants.h"
+#include "tile/triangle.h"
 
 namespace hgemm {
 namespace {
@@ -44,6 +45,7 @@ struct Costs {
   double cluster_us;         // the same in a cluster
   double partial_gbs;        // GB/s at which all SMs write, and then read, partial sums
   double stream_share;       // share of the DRAM bandwidth
+  double triangle_us;        // of x @ x.T, to find the tiles and to store results twice
 };
 // Fitted to 853 times of 194 shapes on an H200, at which the mean error was 9 %. The kernels have become faster since,
 // by a tenth to a quarter. The learned model corrects these predictions.
@@ -58,7 +60,8 @@ constexpr Costs kCosts = {.clock_ghz = 1.7,
                           .split_us = 2.6,
                           .cluster_us = 3.08,
                           .partial_gbs = 5300,
-                          .stream_share = 0.601};
+                          .stream_share = 0.601,
+                          .triangle_us = 0.5};
 
 // Kernels for vectors are faster, and the learned model, which corrects these predictions, does not know vectors.
 constexpr double kVectorDoubt = 2.0;
@@ -81,8 +84,14 @@ double slice_bytes(const Problem& p) {
   return 8.0 * static_cast<double>(p.batches()) * static_cast<double>(p.m) * pitch_of(p);
 }
 
-int64_t tile_count(const Problem& p, const Line& line) {
+/// The tiles of D.
+int64_t all_tiles(const Problem& p, const Line& line) {
   return std::max<int64_t>(ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches(), 1);
+}
+
+/// Those that touch the upper triangle.
+int64_t tiles_of_triangle(const Problem& p, const Line& line) {
+  return std::max<int64_t>(tile::tiles_of_triangle(p.n, line.tile.bm, line.tile.bn) * p.batches(), 1);
 }
 
 /// A maximum that is smooth where its arguments are close to each other: neither hides the other fully.
@@ -102,7 +111,7 @@ class StepTime {
     const int64_t grain = p.a_major() == Major::kK ? 16 : 32;  // rows of the mma that a warp can leave out
     const int64_t rows = ceil_div(p.m, grain) * grain, columns = ceil_div(p.n, sm90_dmma::WN) * sm90_dmma::WN;
     const double results = static_cast<double>(rows) * static_cast<double>(columns * p.batches());
-    block_us_ = results / static_cast<double>(tile_count(p, line)) * BK / rate;
+    block_us_ = results / static_cast<double>(all_tiles(p, line)) * BK / rate;
     warp_us_ = static_cast<double>(std::min<int64_t>(line.wm, rows)) * sm90_dmma::WN * BK * kTensorCores / rate;
     const double narrow =  // thousands of elements
         BK * 1e-3 *
@@ -126,18 +135,19 @@ class StepTime {
   double block_us_, warp_us_, narrow_us_, latency_us_;  // block_us_: the mean over all blocks
 };
 
-/// Returns the schedule whose number of slices of K has the shortest predicted time, and that time.
-Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
+/// Returns the schedule whose number of slices of K has the shortest predicted time, and that time. `tiles`: to be
+/// computed.
+Plan plan_slices(const Problem& p, const DeviceFacts& facts, const Line& line, int64_t tiles, bool is_triangle) {
   const Costs& c = kCosts;
   const int64_t sms = std::max(1, facts.sm_count), slots = sms * line.blocks;
   const double bytes = slice_bytes(p), stream = dram_gbs(facts) * 1e3 * c.stream_share;
-  const int64_t tiles = tile_count(p, line), steps = ceil_div(p.k, BK);
+  const int64_t steps = ceil_div(p.k, BK);
   const int64_t most =
       std::min({int64_t{kMostSlices}, steps / (line.groups * kLeastSteps), kMostWaves * slots / tiles});
   const StepTime step(p, facts, line);
   const double merge = c.merge_us * (line.groups - 1), whole = step.of(line.blocks);
 
-  Plan best{{1, false, pitch_of(p)}, std::numeric_limits<double>::infinity()};
+  Plan best{{1, false, pitch_of(p), is_triangle}, std::numeric_limits<double>::infinity()};
   const auto consider = [&](int64_t slices, bool in_cluster) {
     const double written = in_cluster || slices == 1 ? 0.0 : bytes * static_cast<double>(slices);
     if (slices > std::max<int64_t>(most, 1) || written > static_cast<double>(p.most_workspace)) return;
@@ -158,7 +168,8 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
     } else if (slices > 1) {
       us += c.split_us + 2 * written / (c.partial_gbs * 1e3);
     }
-    if (us < best.us) best = {{static_cast<int>(slices), in_cluster, pitch_of(p)}, us};
+    if (is_triangle) us += c.triangle_us;
+    if (us < best.us) best = {{static_cast<int>(slices), in_cluster, pitch_of(p), is_triangle}, us};
   };
   for (int64_t slices = 1; slices <= 8; ++slices) consider(slices, false);
   for (int64_t waves = 1; waves <= kMostWaves * line.blocks; ++waves) {
@@ -171,6 +182,13 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
   return best;
 }
 
+Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
+  const Plan whole = plan_slices(p, facts, line, all_tiles(p, line), false);
+  if (!sm90_dmma::may_mirror(p)) return whole;
+  const Plan triangle = plan_slices(p, facts, line, tiles_of_triangle(p, line), true);
+  return triangle.us < whole.us ? triangle : whole;
+}
+
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reason* why) {
   constexpr int64_t kMaxExtent = int64_t{1} << 30;
   if (!is_built_for_sm90a(why)) return false;
@@ -179,7 +197,7 @@ bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reas
     return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld and %lld", static_cast<long long>(p.m),
                   static_cast<long long>(p.n), static_cast<long long>(p.k));
   }
-  const auto tiles = static_cast<long long>(tile_count(p, line));
+  const auto tiles = static_cast<long long>(all_tiles(p, line));
   return tiles <= INT32_MAX || refuse(why, "needs %lld blocks, a grid has at most 2^31 - 1", tiles);
 }
 
