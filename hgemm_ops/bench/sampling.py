@@ -6,7 +6,7 @@ import functools
 import math
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hgemm_ops import _tables
 
@@ -21,9 +21,15 @@ _BATCHED = 0.06  # share of the shapes
 _SIZES = ((1, 12_000), (512, 24_000), (256, 16_000))  # m, n, k
 _BATCHED_SIZES = ((1, 2048), (16, 2048), (16, 2048))
 _MOST_PRODUCTS = 512  # the largest batch
-DRAWS = ("mixed", "whole", "ragged", "float32", "float32-large")
-# Kinds of float32 shapes, each with its share, the bounds of m, n and k, and the largest batch. m and n are exchanged
-# in every second shape.
+DRAWS = ("mixed", "whole", "ragged", "batches", "float32", "float32-large")
+# Kinds of shapes, each with its share, the bounds of m, n and k, and the largest batch. m and n are exchanged in every
+# second shape.
+_BATCH_KINDS = (
+    (0.35, (2, 256), (2, 256), (2, 256), 20_000),  # small
+    (0.3, (16, 2048), (16, 2048), (16, 2048), 1024),
+    (0.2, (1, 1), (8, 8192), (8, 8192), 8192),  # vectors
+    (0.15, (2, 32), (32, 4096), (32, 4096), 1024),  # few rows
+)
 _FLOAT32_KINDS = (
     (0.25, (2, 4096), (2, 4096), (2, 4096), 1),
     (0.25, (2, 512), (2, 512), (8, 2048), 1),
@@ -35,12 +41,16 @@ _FLOAT32_KINDS = (
 )
 _FLOAT32_LARGE = ((1.0, (1024, 12_000), (1024, 12_000), (512, 8192), 1),)
 _FLOAT32_GRANULES = (1, 4, 4, 8, 16, 64)  # elements; 4 are 16 bytes
+_BATCH_GRANULES = (1, 1, 2, 4, 8, 8, 16, 64)  # elements; 8 are 16 bytes
 _MOST_FLOAT32_FLOPS = 5e10  # a millisecond on an H200; of those that are not "float32-large"
+_MOST_BATCH_FLOPS, _MOST_BATCH_BYTES = 3e11, 5e8  # less than half a millisecond on an H200
 # Shapes with few rows, as in decoding. B is a weight, and most weights are stored as (n, k).
 _DECODING_LAYOUTS = ("NT", "NT", "NT", "NT", "NN")
 _DECODING_SIZES = ((512, 32_000), (512, 20_000))  # n, k
 
 Shape = tuple[int, int, int, int]  # batch, m, n, k
+_Bounds = tuple[int, int]
+_Kind = tuple[float, _Bounds, _Bounds, _Bounds, int]
 
 
 def new_seed() -> int:
@@ -112,19 +122,35 @@ def _draw(source: random.Random, rows: int | None = None, kind: str = DRAWS[0]) 
     return Case(m, n, k, batch=batch, layout=layout, dtype=dtype)
 
 
+def _draw_of(kinds: Sequence[_Kind], granules: Sequence[int], source: random.Random, dtype: str) -> Case:
+    """Draws one case of one of the kinds. Sizes are log-uniform, and multiples of one granule, unless they are 1."""
+    (kind,) = source.choices(kinds, [kind[0] for kind in kinds])
+    granule = source.choice(granules)
+    m, n, k = (
+        1 if bounds == (1, 1) else max(1, round(_log_uniform(source, *bounds) / granule)) * granule
+        for bounds in kind[1:4]
+    )
+    if source.random() < 0.5:
+        m, n = n, m
+    batch = _log_uniform(source, 2, kind[4]) if kind[4] > 1 else 1
+    return Case(m, n, k, batch=batch, layout=source.choice(_LAYOUTS), dtype=dtype)
+
+
 def _draw_float32(source: random.Random, large: bool) -> Case:
-    """Draws one float32 case. The sizes are log-uniform, and multiples of one granule."""
     kinds = _FLOAT32_LARGE if large else _FLOAT32_KINDS
-    weights = [kind[0] for kind in kinds]
     while True:
-        (kind,) = source.choices(kinds, weights)
-        granule = source.choice(_FLOAT32_GRANULES)
-        m, n, k = (max(1, round(_log_uniform(source, *bounds) / granule)) * granule for bounds in kind[1:4])
-        if source.random() < 0.5:
-            m, n = n, m
-        batch = _log_uniform(source, 2, kind[4]) if kind[4] > 1 else 1
-        case = Case(m, n, k, batch=batch, layout=source.choice(_LAYOUTS), dtype="float32")
+        case = _draw_of(kinds, _FLOAT32_GRANULES, source, "float32")
         if large or case.flops <= _MOST_FLOAT32_FLOPS:
+            return case
+
+
+def _draw_batch(source: random.Random) -> Case:
+    """Draws a batch of 16-bit matrices, but none of so many tiny ones that tiny_batch has a model for it."""
+    while True:
+        case = _draw_of(_BATCH_KINDS, _BATCH_GRANULES, source, source.choice(("float16", "bfloat16")))
+        elements = case.batch * (case.m * case.k + case.k * case.n + case.m * case.n)
+        is_tiny = case.batch >= 1000 and max(case.m, case.n, case.k) <= 32
+        if not is_tiny and 2 * elements <= _MOST_BATCH_BYTES and case.flops <= _MOST_BATCH_FLOPS:
             return case
 
 
@@ -138,13 +164,16 @@ def draw(
 
     rows: the largest m. With it no shape is batched, and most are NT.
     kind: with "whole", no shape is ragged, m is a power of two, and n and k are multiples of 64, as in models. With
-        "ragged", all shapes are ragged. With "float32", all are in float32, and a fifth are batched; with
-        "float32-large", they have M and N of 1,024 and more.
+        "ragged", all shapes are ragged. With "batches", all are batched, many of small or odd sizes, or of vectors.
+        With "float32", all are in float32, and a fifth are batched; with "float32-large", they have M and N of 1,024
+        and more.
     """
     source, found = random.Random(seed), dict[Case, None]()
     while len(found) < count:
         if kind.startswith("float32"):
             case = _draw_float32(source, large=kind == "float32-large")
+        elif kind == "batches":
+            case = _draw_batch(source)
         else:
             case = _draw(source, rows, kind)
         if zoo.fits(case) and not excluded(case):
