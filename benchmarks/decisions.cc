@@ -62,7 +62,8 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-/// A half-precision matmul of contiguous, aligned matrices, as a linear layer or a product of two activations has it.
+/// A matmul of contiguous, aligned matrices, as a linear layer or a product of two activations has it. It is in half
+/// precision until `dtype` is changed.
 struct Matmul {
   int64_t m, n, k;
   DType dtype;
@@ -105,6 +106,12 @@ struct Matmul {
     Request r;
     r.operands = operands();
     return r;
+  }
+
+  Problem problem() {
+    Canonical canonical;
+    canonicalize(operands(), &canonical);
+    return canonical.problem;
   }
 };
 
@@ -160,10 +167,7 @@ void print_choices(int count) {
     if (i % 2 == 0) {
       p = any_problem(random);
     } else {
-      Matmul matmul(random);
-      Canonical canonical;
-      canonicalize(matmul.operands(), &canonical);
-      p = canonical.problem;
+      p = Matmul(random).problem();
     }
     const DeviceFacts& facts = devices[i % 7 == 6 ? 2 : i % 3 == 0];
     const Decision d = select(p, facts, kAuto);
@@ -218,12 +222,13 @@ long resident_kib() {
 void print_times(int count) {
   Random random(7);
   std::vector<Matmul> matmuls;
-  std::vector<Problem> problems;
+  std::vector<Problem> problems, float32_problems;
   for (int i = 0; i < count; ++i) {
     matmuls.emplace_back(random);
-    Canonical canonical;
-    canonicalize(matmuls.back().operands(), &canonical);
-    problems.push_back(canonical.problem);
+    problems.push_back(matmuls.back().problem());
+    Matmul float32 = matmuls.back();
+    float32.dtype = DType::kF32;
+    float32_problems.push_back(float32.problem());
   }
   const DeviceFacts facts = chip_of(90).facts;
   volatile int keep = 0;
@@ -256,6 +261,11 @@ void print_times(int count) {
   report("select", median_ns(stepped, [&](int first, int last) {
            for (int i = first; i < last; ++i) {
              keep = keep + select(problems[static_cast<size_t>(i)], facts, kAuto).variant;
+           }
+         }));
+  report("select in float32", median_ns(stepped, [&](int first, int last) {
+           for (int i = first; i < last; ++i) {
+             keep = keep + select(float32_problems[static_cast<size_t>(i)], facts, kAuto).variant;
            }
          }));
   HgemmContext* const context = hgemm_context_new({-1, -1, -1, 0, 0});
