@@ -8,7 +8,7 @@ namespace hgemm {
 /// What Variant::eligible and Variant::predict_us answer, for a family with many variants: what the answers about one
 /// problem have in common is computed once. `index` is the variant's place in the family's list.
 struct FamilyAnswers {
-  static constexpr int kCommonBytes = 128;
+  static constexpr int kCommonBytes = 160;
 
   /// Writes what the answers have in common to `common`. It refers to the problem and the facts.
   void (*prepare)(const Problem& problem, const DeviceFacts& facts, void* common);

@@ -35,6 +35,7 @@ struct Line {
   int edge;              // Edged: columns of a residue tile; else 0
   double mirrored;       // Symmetric: the factor of list.h; else 0
   bool merged;
+  double flops, fed, fill_clk;  // of a k-tile: operations, bytes from L2, clocks to fill the SM's shared memory
 };
 
 /// How a kernel reads its operands. Each form of a kernel is a variant of its own.
@@ -73,6 +74,12 @@ constexpr double kRoundedFactor = 1.12;
 constexpr double kEdgedUs = 3.0;       // Edged: rows of tiles begin inside of sectors; most of it at the end
 constexpr double kMergedStores = 1.5;  // Merged: the epilogue's factor, because warps store D. An estimate, not fitted
 
+constexpr int64_t kMaxExtent = int64_t{1} << 30;
+constexpr int64_t kMaxTiles = int64_t{1} << 29;  // tiles are counted in 32 bits, and clusters round their number up
+
+constexpr int kK = 64;           // of a k-tile
+constexpr int kMostCluster = 4;  // blocks
+
 /// A problem on a device, with what the answers of all kernels about it have in common.
 struct Asked {
   Asked(const Problem& p, const DeviceFacts& facts)
@@ -83,7 +90,11 @@ struct Asked {
         is_tma_a(sm90_wgmma::is_tma_a(p)),
         is_tma_b(sm90_wgmma::is_tma_b(p)),
         has_whole_lines(p.lda() % 64 == 0 && p.ldb() % 64 == 0),
+        all_can_count(p.k > 0 && std::max({p.m, p.n, p.k}) <= kMaxExtent &&
+                      (p.m / 64 + 1) * (p.n / 64 + 1) * p.batches() <= kMaxTiles),
+        k_tiles(ceil_div(p.k, kK)),
         memory_us(dram_bytes(p) / (dram_gbs(facts) * 1e3 * kReadShare)) {
+    for (int blocks = 1; blocks <= kMostCluster; ++blocks) clusters[blocks] = clusters_at_once(facts, blocks);
     if (!sm90_wgmma::shares_b(p)) return;
     for (int i = 0; i < 2; ++i) merged_tiles[i] = sm90_wgmma::merged_tiles(p, 64 * (i + 1));
   }
@@ -93,6 +104,9 @@ struct Asked {
   const Chip& chip;
   sm90_wgmma::Stores stores;
   bool is_tma_a, is_tma_b, has_whole_lines;
+  bool all_can_count;  // can_count() is true for every kernel, as no tile is smaller than 64 x 64
+  int64_t k_tiles;
+  int clusters[kMostCluster + 1];  // that are resident at the same time, by their blocks
   double memory_us;
   int64_t merged_tiles[2] = {};  // rows of tiles of 64 and of 128 rows, for each index of the outer batch dimension
 };
@@ -194,14 +208,13 @@ double gemm_us(const Asked& asked, const Line& line, Form form) {
   const double clk_per_us = chip.clock_ghz * 1e3;
   const int blocks = line.cm * line.cn * line.ck;
   const int64_t tiles = line.merged ? merged_tiles_of(asked, line) : cluster_tiles_of(p, line, form);
-  const int64_t clusters = clusters_at_once(facts, blocks);
+  const int64_t clusters = asked.clusters[blocks];
   double waves = static_cast<double>(ceil_div(tiles, clusters));
-  const double steps = static_cast<double>(ceil_div(ceil_div(p.k, t.bk), line.ck));
+  const double steps = static_cast<double>(line.ck == 1 ? asked.k_tiles : ceil_div(asked.k_tiles, line.ck));
 
   const double line_share = whole_lines ? 1.0 : 0.45;  // fits 248 us at 4096^3 in rows of 4104
-  double math_clk = 2.0 * t.bm * t.bn * t.bk / (line.rate * chip.peak_flops);
-  double feed_clk = 2.0 * t.bk * (t.bm / line.cn + t.bn / line.cm) / (kFeed * line_share);
-  const double fill_clk = 2.0 * t.bk * (t.bm + t.bn) / kFill;
+  double math_clk = line.flops / (line.rate * chip.peak_flops);
+  double feed_clk = line.fed / (kFeed * line_share);
   double parts_us = 0;
   const sm90_wgmma::Split split = line.partial_bytes > 0 ? split_of(p, facts, line) : sm90_wgmma::Split{};
   if (split.units > 0) {
@@ -222,7 +235,7 @@ double gemm_us(const Asked& asked, const Line& line, Form form) {
     waves = edges_of(p, facts, line, form).turns - 1 + 2.0 * line.edge / t.bn;
     parts_us = kEdgedUs;
   }
-  const double loop_us = steps * std::max({math_clk, feed_clk, fill_clk}) / clk_per_us;
+  const double loop_us = steps * std::max({math_clk, feed_clk, line.fill_clk}) / clk_per_us;
   const double stores = computes_triangle(p, line) ? 2 : 1;
   const double store_us = stores * kStoreUs * epilogue * t.bm * t.bn / (128.0 * 128.0);
   double compute_us;
@@ -323,21 +336,22 @@ bool can_merge(const Asked& asked, const Line& line, Reason* why) {
   return true;
 }
 
-bool eligible(const Asked& asked, const Line& line, Form form, Reason* why) {
-  const Problem& p = asked.p;
-  const DeviceFacts& facts = asked.facts;
-  if (!is_built_for_sm90a(why)) return false;
-  constexpr int64_t kMaxExtent = int64_t{1} << 30;
+/// Returns true if a kernel can count the problem's elements and tiles; otherwise refuses.
+bool can_count(const Problem& p, const Line& line, Reason* why) {
   if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
     return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld and %lld", static_cast<long long>(p.m),
                   static_cast<long long>(p.n), static_cast<long long>(p.k));
   }
   if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
-  constexpr int64_t kMaxTiles = int64_t{1} << 29;  // tiles are counted in 32 bits, and clusters round their number up
-  if ((p.m / 64 + 1) * (p.n / 64 + 1) * p.batches() > kMaxTiles) {  // no tile is smaller
-    const int64_t tiles = ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches();
-    if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, the limit is 2^29", static_cast<long long>(tiles));
-  }
+  const int64_t tiles = ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches();
+  return tiles <= kMaxTiles || refuse(why, "needs %lld tiles, the limit is 2^29", static_cast<long long>(tiles));
+}
+
+bool eligible(const Asked& asked, const Line& line, Form form, Reason* why) {
+  const Problem& p = asked.p;
+  const DeviceFacts& facts = asked.facts;
+  if (!is_built_for_sm90a(why)) return false;
+  if (!asked.all_can_count && !can_count(p, line, why)) return false;
   if (line.ck > 1 && p.k < 2 * int64_t{line.ck} * line.tile.bk) {
     return refuse(why, "K = %lld is too short to split into %d slices", static_cast<long long>(p.k), line.ck);
   }
@@ -422,11 +436,16 @@ constexpr Line kLine = {
     .edge = C::kEdged ? C::kEdge : 0,
     .mirrored = C::kSymmetric ? std::get<sm90_wgmma::Kernel<C>>(sm90_wgmma::kKernels).mirrored : 0,
     .merged = C::kMerged,
+    .flops = 2.0 * C::BM * C::BN * C::BK,
+    .fed = 2.0 * C::BK * (C::BM / C::CN + C::BN / C::CM),
+    .fill_clk = 2.0 * C::BK * (C::BM + C::BN) / kFill,
 };
 
 /// The functions of the Variant for one kernel and form.
 template <class C, Form kForm>
 struct Functions {
+  static_assert(C::BK == kK && C::CM * C::CN * C::CK <= kMostCluster);
+
   static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
     return hgemm::eligible(Asked(p, facts), kLine<C>, kForm, why);
   }
