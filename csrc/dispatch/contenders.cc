@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <vector>
 
 #include "core/answers.h"
@@ -60,7 +61,7 @@ bool fits_workspace(const Variant& v, const Problem& p, const DeviceFacts& facts
 class Answers {
  public:
   Answers(const Problem& problem, const DeviceFacts& facts) : problem_(problem), facts_(facts) {
-    kSm90WgmmaAnswers.prepare(problem, facts, common_);
+    if (problem.is_half()) kSm90WgmmaAnswers.prepare(problem, facts, common_);  // the family takes no other dtypes
   }
 
   bool eligible(const Variant& v) const {
@@ -105,7 +106,10 @@ void find_contenders(const Question& question, Contenders* out) {
   timed.b_is_a_transposed = false;
   const bool is_as_timed = !question.is_batch_invariant() && !product.b_is_a_transposed;
   if (!is_built_for(facts.cc)) return;
-  const Answers of_problem(p, facts), of_product(product, facts);
+  const Answers of_product(product, facts);
+  std::optional<Answers> with_epilogue;
+  if (has_epilogue) with_epilogue.emplace(p, facts);
+  const Answers& of_problem = has_epilogue ? *with_epilogue : of_product;
   for (const int id : variants_for(p)) {
     const Variant& v = variant(id);
     if (!fits_device_and_modes(v, p, facts) || !of_problem.eligible(v) || !fits_workspace(v, p, facts)) continue;
@@ -134,9 +138,10 @@ bool splits_float32(const Contender& contender) {
 }
 
 bool can_run(const Variant& v, const Problem& p, const DeviceFacts& facts, std::string* why) {
+  const bool is_built = is_built_for(facts.cc), fits = is_built && fits_device_and_modes(v, p, facts);
+  if (!fits && why == nullptr) return false;
   const bool is_eligible = v.eligible(p, facts, nullptr);
-  const bool is_built = is_built_for(facts.cc);
-  if (is_built && fits_device_and_modes(v, p, facts) && is_eligible && fits_workspace(v, p, facts)) return true;
+  if (fits && is_eligible && fits_workspace(v, p, facts)) return true;
   if (why == nullptr) return false;
   const auto add = [why](const std::string& reason) { *why += (why->empty() ? "" : "; ") + reason; };
   if (facts.cc < v.min_cc) add(format("needs sm_%d or newer, this GPU is sm_%d", v.min_cc, facts.cc));
