@@ -48,45 +48,57 @@ class KindIndex {
   template <class All>
   size_t place_of(const HgemmCallKind& kind, const All& all) {
     if (3 * (all.size() + 1) > 2 * slots_.size()) grow(all);
-    uint32_t& slot = slots_[slot_of(kind, all)];
-    if (slot == 0) slot = static_cast<uint32_t>(all.size() + 1);
-    return slot - 1;
+    const uint64_t h = hash(kind);
+    Slot& slot = slots_[slot_of(kind, h, all)];
+    if (slot.place == 0) slot = {static_cast<uint32_t>(all.size() + 1), tag_of(h)};
+    return slot.place - 1;
   }
 
   template <class All>
   bool has(const HgemmCallKind& kind, const All& all) const {
-    return slots_[slot_of(kind, all)] != 0;
+    return slots_[slot_of(kind, hash(kind), all)].place != 0;
   }
 
  private:
-  /// The slot that has the kind, or that is to have it.
+  struct Slot {
+    uint32_t place = 0;  // 1 + a place in the sequence; 0: the slot is free
+    uint32_t tag = 0;    // of the kind's hash. Kinds with other tags are not read: few are in a CPU's cache
+  };
+
+  static uint32_t tag_of(uint64_t hash) { return static_cast<uint32_t>(hash >> 32); }
+
+  /// The slot that has the kind, or that is to have it. `h` is the kind's hash.
   template <class All>
-  size_t slot_of(const HgemmCallKind& kind, const All& all) const {
+  size_t slot_of(const HgemmCallKind& kind, uint64_t h, const All& all) const {
+    const auto has_kind = [&](const Slot& slot) {
+      return slot.tag == tag_of(h) && std::memcmp(&kind_at(all[slot.place - 1]), &kind, key_bytes_) == 0;
+    };
     const size_t last = slots_.size() - 1;
-    size_t slot = hash(kind) & last;
-    while (slots_[slot] != 0 && std::memcmp(&kind_at(all[slots_[slot] - 1]), &kind, key_bytes_) != 0) {
-      slot = (slot + 1) & last;
-    }
-    return slot;
+    size_t at = h & last;
+    while (slots_[at].place != 0 && !has_kind(slots_[at])) at = (at + 1) & last;
+    return at;
   }
 
-  size_t hash(const HgemmCallKind& kind) const {
+  uint64_t hash(const HgemmCallKind& kind) const {
     uint64_t h = 0, word;
     for (size_t i = 0; i < key_bytes_; i += sizeof(word)) {
       std::memcpy(&word, reinterpret_cast<const char*>(&kind) + i, sizeof(word));
       h = (h ^ word ^ word >> 32) * 0x9e3779b97f4a7c15u;
     }
-    return static_cast<size_t>(h ^ h >> 32);
+    return h ^ h >> 32;
   }
 
   template <class All>
   void grow(const All& all) {
-    slots_.assign(2 * slots_.size(), 0);
-    for (size_t i = 0; i < all.size(); ++i) slots_[slot_of(kind_at(all[i]), all)] = static_cast<uint32_t>(i + 1);
+    slots_.assign(2 * slots_.size(), {});
+    for (size_t i = 0; i < all.size(); ++i) {
+      const uint64_t h = hash(kind_at(all[i]));
+      slots_[slot_of(kind_at(all[i]), h, all)] = {static_cast<uint32_t>(i + 1), tag_of(h)};
+    }
   }
 
   size_t key_bytes_;
-  std::vector<uint32_t> slots_;  // a power of two of them: 0 where it is free, else 1 + a place
+  std::vector<Slot> slots_;  // a power of two of them
 };
 
 }  // namespace
@@ -125,14 +137,16 @@ class Ledger {
 
   /// The counter of all kinds that are too many.
   Counter& others(uint64_t order) {
+    if (others_ != nullptr) return *others_;
     HgemmCallKind kind{};
     kind.variant = kUnknownVariant;
     kind.source = static_cast<int8_t>(Source::kFallback);
     kind.left = static_cast<int8_t>(HGEMM_LEFT_KINDS);
-    return add(kind, order);
+    return *(others_ = &add(kind, order));
   }
 
   std::deque<Counter> all_;
+  Counter* others_ = nullptr;
   KindIndex index_{kKindBytes};
 };
 
