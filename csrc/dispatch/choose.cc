@@ -52,8 +52,8 @@ int choice_of(const HgemmSettings& asked, const Problem& p) {
 
 /// Makes a decision, or finds it in the process's cache, and leaves it in this thread's cache. Where a kernel is named
 /// the decision costs less than that cache.
-ThreadPlace decide(const DecisionKey& key, const Problem& p, const DeviceFacts& facts, int ordinal, int forced,
-                   bool tunes) {
+CachedDecision* decide(const DecisionKey& key, const Problem& p, const DeviceFacts& facts, int ordinal, int forced,
+                       bool tunes) {
   uint64_t now = generation.load(std::memory_order_acquire);
   Decision decision;
   const Fingerprint fingerprint(key);
@@ -71,9 +71,7 @@ ThreadPlace decide(const DecisionKey& key, const Problem& p, const DeviceFacts& 
     if (LogFn log = the_log.load(std::memory_order_relaxed)) log_decision(log, p, facts, ordinal, forced, decision);
     if (is_shared && settled) share(fingerprint, now, decision);
   }
-  const ThreadPlace place = place_in_thread(key, now);
-  *place.cached = {.key = key, .generation = now, .decision = decision, .place = {}};
-  return place;
+  return keep_in_thread(key, now, decision);
 }
 
 }  // namespace
@@ -89,20 +87,19 @@ Decision choose(const Problem& p, const DeviceFacts& facts, int ordinal, int for
   const int site = current_site(in_backward);
   const bool tunes = forced == kAuto && p.numerics == NumericsMode::kFast && asked.tunes != 0;
   const DecisionKey key(p, facts.sm_count, ordinal, forced, site, tunes);
-  ThreadPlace place = place_in_thread(key, generation.load(std::memory_order_acquire));
-  if (!place.is_found) place = decide(key, p, facts, ordinal, forced, tunes);
-  CachedDecision& cached = *place.cached;
-  if (asked.variant != kNoContext && cached.decision.variant != kRefused) {
+  CachedDecision* cached = find_in_thread(key, generation.load(std::memory_order_acquire));
+  if (cached == nullptr) cached = decide(key, p, facts, ordinal, forced, tunes);
+  if (asked.variant != kNoContext && cached->decision.variant != kRefused) {
     const bool is_counted = count_call({.problem = p,
                                         .ordinal = ordinal,
                                         .cc = facts.cc,
-                                        .decision = cached.decision,
+                                        .decision = cached->decision,
                                         .left = HGEMM_LEFT_NOT,
                                         .site = site},
-                                       &cached.place);
-    if (is_counted && counted != nullptr) *counted = cached.place;
+                                       &cached->place);
+    if (is_counted && counted != nullptr) *counted = cached->place;
   }
-  return cached.decision;
+  return cached->decision;
 }
 
 void set_default_variant(int id) {

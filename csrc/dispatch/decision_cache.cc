@@ -13,11 +13,24 @@ namespace {
 constexpr size_t kSets = 256, kWays = 4;
 
 struct ThreadSet {
+  uint64_t hashes[kWays] = {};  // of the keys, so that only the way that is looked for is read
+  uint64_t next = 0;            // the way that is replaced next
   CachedDecision ways[kWays];
-  uint32_t next = 0;  // the way that is replaced next
+
+  CachedDecision* find(const DecisionKey& key, uint64_t hash) {
+    for (size_t way = 0; way < kWays; ++way) {
+      if (hashes[way] == hash && ways[way].key.words == key.words) return &ways[way];
+    }
+    return nullptr;
+  }
 };
 
 thread_local std::unique_ptr<ThreadSet[]> thread_sets;
+
+ThreadSet& set_of(uint64_t hash) {
+  if (!thread_sets) thread_sets.reset(new ThreadSet[kSets]);
+  return thread_sets[hash % kSets];
+}
 
 uint64_t hash_of(const DecisionKey& key) {  // the multiplications do not depend on each other
   uint64_t hash = 0, factor = 0x9e3779b97f4a7c15u;
@@ -142,13 +155,23 @@ DecisionKey::DecisionKey(const Problem& p, int sm_count, int ordinal, int forced
            u(static_cast<uint32_t>(site)) | u(tunes) << 32};
 }
 
-ThreadPlace place_in_thread(const DecisionKey& key, uint64_t generation) {
-  if (!thread_sets) thread_sets.reset(new ThreadSet[kSets]);
-  ThreadSet& set = thread_sets[hash_of(key) % kSets];
-  for (CachedDecision& cached : set.ways) {
-    if (cached.key.words == key.words) return {&cached, cached.generation == generation};
+CachedDecision* find_in_thread(const DecisionKey& key, uint64_t generation) {
+  const uint64_t hash = hash_of(key);
+  CachedDecision* const cached = set_of(hash).find(key, hash);
+  return cached != nullptr && cached->generation == generation ? cached : nullptr;
+}
+
+CachedDecision* keep_in_thread(const DecisionKey& key, uint64_t generation, const Decision& decision) {
+  const uint64_t hash = hash_of(key);
+  ThreadSet& set = set_of(hash);
+  CachedDecision* place = set.find(key, hash);
+  if (place == nullptr) {
+    const size_t way = set.next++ % kWays;
+    set.hashes[way] = hash;
+    place = &set.ways[way];
   }
-  return {&set.ways[set.next++ % kWays], false};
+  *place = {.key = key, .generation = generation, .decision = decision, .place = {}};
+  return place;
 }
 
 Fingerprint::Fingerprint(const DecisionKey& key) : words{0x243f6a8885a308d3u, 0x13198a2e03707344u} {

@@ -29,13 +29,12 @@ struct CachedDecision {
   CounterPlace place;  // where calls with this key are counted
 };
 
-/// The place of a key in this thread's cache, which has the key with its decision of `generation`, or else is to have
-/// it. A thread's cache has 1024 places, in sets of four; a set replaces its decisions in turn.
-struct ThreadPlace {
-  CachedDecision* cached;
-  bool is_found;
-};
-ThreadPlace place_in_thread(const DecisionKey& key, uint64_t generation);
+/// Finds a decision of `generation` in this thread's cache; null where it has none.
+CachedDecision* find_in_thread(const DecisionKey& key, uint64_t generation);
+
+/// Adds a decision to this thread's cache, and returns its place there. A thread's cache has 1024 places, in sets of
+/// four; a set replaces its decisions in turn.
+CachedDecision* keep_in_thread(const DecisionKey& key, uint64_t generation, const Decision& decision);
 
 /// A hash of a DecisionKey of so many bits that the process's cache does without the key: of 10^6 keys, two have the
 /// same one with a probability of 10^-27.
