@@ -390,18 +390,22 @@ void compare_merged(const Contenders& contenders, const Margins& margins, Estima
   }
 }
 
-/// The times of one candidate. `product_us`: the matmul alone by the best model that there is; NaN where that model
-/// gives no answer. `slot`: the candidate's place in known.value.
-Times times_of(double product_us, double epilogue_us, const Knowledge& known, size_t slot) {
-  const double predicted = product_us + epilogue_us;
+/// Writes the times of one candidate. `product_us`: the matmul alone by the best model that there is; NaN where that
+/// model gives no answer. `slot`: the candidate's place in known.value. NOTE: they are not returned, because to copy
+/// what was just written in smaller parts stalls a CPU, here once for each kernel.
+void set_times(double product_us, double epilogue_us, const Knowledge& known, size_t slot, Times* out) {
+  out->predicted = product_us + epilogue_us;
+  out->measured = kNaN;
   switch (known.kind) {
-    case Knowledge::Kind::kNothing: return {predicted, kNaN, predicted};
-    case Knowledge::Kind::kExact: return {predicted, known.value[slot], known.value[slot] + epilogue_us};
+    case Knowledge::Kind::kNothing: out->used = out->predicted; break;
+    case Knowledge::Kind::kExact:
+      out->measured = known.value[slot];
+      out->used = out->measured + epilogue_us;
+      break;
     // A kernel without a measured time nearby has the value NaN, so that it does not compete by an uncorrected
     // prediction.
-    case Knowledge::Kind::kNearby: return {predicted, kNaN, product_us * known.value[slot] + epilogue_us};
+    case Knowledge::Kind::kNearby: out->used = product_us * known.value[slot] + epilogue_us; break;
   }
-  return {kNaN, kNaN, kNaN};
 }
 
 }  // namespace
@@ -461,12 +465,12 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
   }
 
   const double torch_epilogue = torch_epilogue_us(question.problem, question.facts);
-  const Knowledge of_torch = torch_differs ? Knowledge{} : out->known;
-  out->torch = times_of(predictions.torch, torch_epilogue, of_torch, torch_slot());
+  const Knowledge nothing;
+  set_times(predictions.torch, torch_epilogue, torch_differs ? nothing : out->known, torch_slot(), &out->torch);
   for (int i = 0; i < contenders.count; ++i) {
     const Contender& c = contenders.all[i];
-    const Knowledge known = c.runs_as_timed ? out->known : Knowledge{};
-    out->ours[i] = times_of(predictions.ours[i], c.epilogue_us, known, static_cast<size_t>(c.id));
+    const Knowledge& known = c.runs_as_timed ? out->known : nothing;
+    set_times(predictions.ours[i], c.epilogue_us, known, static_cast<size_t>(c.id), &out->ours[i]);
   }
 
   // Where torch is no choice, the kernels are compared with each other alone. Doubt only raises the margin. Where no
