@@ -44,10 +44,10 @@ int cluster_of(const Variant& v) {
   return v.cut.cluster_m * v.cut.cluster_n * v.cut.slices;
 }
 
-/// Whether a variant meets all conditions except its own predicate, Variant::eligible, on a device that this build has
-/// code for.
-bool fits_device_and_modes(const Variant& v, const Problem& p, const DeviceFacts& facts) {
-  return v.min_cc <= facts.cc && facts.cc <= v.max_cc && takes(v, p.dtype) && v.smem_bytes <= facts.smem_optin &&
+/// Whether a variant that takes the problem's dtype meets all conditions except its own predicate, Variant::eligible, on
+/// a device that this build has code for.
+inline bool fits_device_and_modes(const Variant& v, const Problem& p, const DeviceFacts& facts) {
+  return v.min_cc <= facts.cc && facts.cc <= v.max_cc && v.smem_bytes <= facts.smem_optin &&
          cluster_of(v) <= std::max(1, facts.sm_count) && keeps_promise(v, p, facts);
 }
 
@@ -138,7 +138,8 @@ bool splits_float32(const Contender& contender) {
 }
 
 bool can_run(const Variant& v, const Problem& p, const DeviceFacts& facts, std::string* why) {
-  const bool is_built = is_built_for(facts.cc), fits = is_built && fits_device_and_modes(v, p, facts);
+  const bool is_built = is_built_for(facts.cc);
+  const bool fits = is_built && takes(v, p.dtype) && fits_device_and_modes(v, p, facts);
   if (!fits && why == nullptr) return false;
   const bool is_eligible = v.eligible(p, facts, nullptr);
   if (fits && is_eligible && fits_workspace(v, p, facts)) return true;
