@@ -364,7 +364,8 @@ def forest(name: str, bias: float, trees: Sequence[Tree], shared: int, features:
         arrays = {array: arrays[array] for array in arrays if not array.startswith("own_")}
     names = {array: f"k{name}{array.title().replace('_', '')}" for array in arrays}
     text = "\n".join(
-        f"constexpr {kind} {names[array]}[] = {{\n{lines(values)}}};" for array, (kind, values) in arrays.items()
+        f"alignas(64) constexpr {kind} {names[array]}[] = {{\n{lines(values)}}};"
+        for array, (kind, values) in arrays.items()
     )
     members = {"trees": len(trees), "depth": depth, "bias": repr(bias), "unit": f"1.0 / {UNIT}", "run_count": len(runs)}
     members |= {"runs": names["runs"], "shared": shared} | names

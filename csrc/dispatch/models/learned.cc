@@ -405,7 +405,7 @@ constexpr SumLeaves kVbmiSumLeaves[kMostDepth + 1] = {vbmi_sum_leaves<0>, vbmi_s
 [[gnu::target("avx2")]] void fast_factors(Vectors vectors, const Forest& forest, const float* shared, const Rows& rows,
                                           int count, double* out) {
   constexpr int kMostAtOnce = 256;  // trees whose leaves, of at most 127 each, have a sum of 16 bits
-  uint8_t index[kMostTrees];
+  alignas(64) uint8_t index[kMostTrees];
   __m256i answers[kMostOwnQuestions];
   const bool has_vbmi = vectors == Vectors::kVbmi;
   index_trees(vectors, forest, shared, index);
@@ -536,7 +536,7 @@ void kernel_features(const Variant* const* kernels, const double* predicted_us, 
   const double m = static_cast<double>(p.m), n = static_cast<double>(p.n), batches = static_cast<double>(p.batches());
   // The features that are logarithms, and what they are logarithms of.
   constexpr int kOf[] = {0, 4, 6, 7, 8, 9, 10};
-  double sizes[std::size(kOf)][kRows];
+  alignas(64) double sizes[std::size(kOf)][kRows];
   float (&to)[kOwnFeatures][kRows] = rows->feature;
   const int padded = (count + kLogs - 1) / kLogs * kLogs;
   const double gbs[kLogs] = {dram_gbs(facts), 1, 1, 1, 1, 1, 1, 1};
@@ -609,7 +609,7 @@ void torch_features(const Problem& p, const DeviceFacts& facts, double predicted
 }
 
 double factor(const Forest& forest, const float* features) {
-  uint8_t index[kMostTrees];
+  alignas(64) uint8_t index[kMostTrees];
   index_trees(kVectors, forest, features, index);
   int sum = 0;
   const size_t leaves = size_t{1} << forest.depth;

@@ -17,6 +17,8 @@ namespace hgemm {
 /// A forest corrects the times of several kernels for one shape. So the features fall in two: those that all kernels
 /// share, which come first, and those of one kernel. Questions about shared features are the high bits of an index, and
 /// are asked once.
+///
+/// The arrays start on cache lines, as vectors of a whole line are read from them.
 struct Forest {
   /// Consecutive trees with the same number of questions about a kernel's own features. The leaves of these trees are
   /// in units of `unit` times two to the power of `shift`: late trees have small leaves.
@@ -81,7 +83,7 @@ bool is_learned(Family family, DType dtype);
 /// The own features of at most kRows kernels, which go through the trees together.
 constexpr int kRows = 32, kOwnFeatures = kKernelFeatures - kShapeFeatures;
 struct Rows {
-  alignas(32) float feature[kOwnFeatures][kRows];
+  alignas(64) float feature[kOwnFeatures][kRows];
 };
 
 /// Writes the own features of `count` kernels. `predicted_us` has their analytic predictions, and `shared` the features
