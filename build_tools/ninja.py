@@ -166,7 +166,7 @@ def build_file(
     missing = [arch for arch in OWN_ARCHS.values() if archs and arch not in archs]
     defines = [f"-I{csrc}", *(f"-DHGEMM_NO_SM{arch.upper()}" for arch in missing)]
     built_for = f'-DHGEMM_ARCHS="{" ".join(archs)}"'
-    cc_flags = ["-O2", "-Wall", "-Wextra", *common, *defines, f"-I{build}", built_for]
+    cc_flags = ["-O3", "-Wall", "-Wextra", *common, *defines, f"-I{build}", built_for]
     cc_flags += shlex.split(environ.get("CXXFLAGS", ""))
     torch_flags = [f"-DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION}", "-isystem", torch / "include"]
     if toolkit is None:

@@ -136,7 +136,7 @@ bool read_c(const Operands& o, Gemm* g, Canonical* out) {
   }
   if (fits) return true;
   return fail(o,
-              argument_names(o.op).c + (" " + shape_of(c)) + " must be expandable to " +
+              std::string(argument_names(o.op).c) + " " + shape_of(c) + " must be expandable to " +
                   (to_weight ? "the output features " : "the result's shape ") + shape_text(result_ndim, result_sizes),
               out);
 }
@@ -362,9 +362,10 @@ bool canonicalize(const Operands& o, Canonical* out) {
     merge(&g);
   }
   if (g.ndim > o.max_batch_dims) {  // only c can be the cause, and no op of torch's has such a c
-    return fail(
-        o, argument_names(o.op).c + (" " + shape_of(*o.c)) + " broadcasts along too many separate batch dimensions",
-        out);
+    return fail(o,
+                std::string(argument_names(o.op).c) + " " + shape_of(*o.c) +
+                    " broadcasts along too many separate batch dimensions",
+                out);
   }
   if (o.max_batch_dims > 1) exchange_rows(&g);  // torch's batches have rows of one pitch
   fill_problem(o, g, out);
