@@ -248,6 +248,7 @@ double correct_kernels(const Learned& learned, const Question& question, const C
   take_shares(question, contenders, corrected, us, shares);
   double fastest = kInfinity, best = kInfinity;
   for (const int i : corrected) fastest = std::min(fastest, us[i]);
+  const double most_us = learned_reach(fastest) * fastest;
   const Variant* kernels[kRows];
   double predicted[kRows];
   int of_row[kRows];
@@ -266,7 +267,7 @@ double correct_kernels(const Learned& learned, const Question& question, const C
     row = 0;
   };
   for (const int i : corrected) {
-    if (us[i] > learned_reach(fastest) * fastest) {
+    if (us[i] > most_us) {
       us[i] = kNaN;
       continue;
     }
