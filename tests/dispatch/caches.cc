@@ -222,12 +222,36 @@ void test_settings_have_decisions_of_their_own() {
   CHECK(choose(p).variant >= 0 && variant(choose(p).variant).sums == Sums::kInOrder);
 }
 
-/// The fingerprint of a key that differs from others in its number alone.
-Fingerprint fingerprint_of(uint64_t number) {
+/// A key that differs from others in its number alone, and its fingerprint.
+DecisionKey key_of(uint64_t number) {
   DecisionKey key;
   key.words[0] = number;
   key.words[1] = 4096;
-  return Fingerprint(key);
+  return key;
+}
+Fingerprint fingerprint_of(uint64_t number) {
+  return Fingerprint(key_of(number));
+}
+
+/// Half as many decisions as a thread's cache has places overfill few of its sets.
+void test_a_thread_keeps_decisions() {
+  constexpr uint64_t kGeneration = 3, kCount = 512;
+  std::thread([] {
+    for (uint64_t i = 0; i < kCount; ++i) {
+      CHECK(find_in_thread(key_of(i), kGeneration) == nullptr);
+      const CachedDecision* const kept = keep_in_thread(key_of(i), kGeneration, {.variant = static_cast<int32_t>(i)});
+      CHECK(find_in_thread(key_of(i), kGeneration) == kept && kept->decision.variant == static_cast<int32_t>(i));
+      CHECK(find_in_thread(key_of(i), kGeneration + 1) == nullptr);
+    }
+    uint64_t found = 0;
+    for (uint64_t i = 0; i < kCount; ++i) {
+      const CachedDecision* const cached = find_in_thread(key_of(i), kGeneration);
+      if (cached == nullptr) continue;
+      ++found;
+      CHECK(cached->decision.variant == static_cast<int32_t>(i));
+    }
+    CHECK(found > kCount * 9 / 10);
+  }).join();
 }
 
 void test_a_million_shapes_in_bounded_memory() {
@@ -327,6 +351,7 @@ int main(int argc, char** argv) {
   test_tables_and_tuning_invalidate();
   test_settings_have_decisions_of_their_own();
   test_a_child_of_a_fork_decides();
+  test_a_thread_keeps_decisions();
   test_a_million_shapes_in_bounded_memory();
   return failures == 0 ? 0 : 1;
 }
