@@ -223,7 +223,8 @@ inline bool takes_if_complex(const Problem& p, Reason* why) {
 /// counters to zero.
 HGEMM_IN_CUDA(launch_pass(const Problem& p, const Memory& memory, unsigned* counters, int count, Stream stream))
 
-/// The same for two float16 planes, on sm_90.
-HGEMM_IN_CUDA(launch_scaled_pass(const Problem& p, const Memory& memory, unsigned* counters, int count, Stream stream))
+/// The same for two float16 planes.
+HGEMM_IN_CUDA(launch_scaled_pass(const Problem& p, const DeviceFacts& facts, const Memory& memory, unsigned* counters,
+                                 int count, Stream stream))
 
 }  // namespace hgemm::tile::split

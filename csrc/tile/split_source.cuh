@@ -1,4 +1,4 @@
-// How a pass over float32 operands (split_pass.cu, sm90_split_scaled_pass.cu) reads them: a block reads 32 rows of
+// How a pass over float32 operands (split_pass.cu, split_scaled_pass.cu) reads them: a block reads 32 rows of
 // kPiece elements of K, and each thread gets eight neighbours along K of four rows, whatever the memory order is.
 #pragma once
 

@@ -40,8 +40,10 @@ Status launch(const Problem& p, const DeviceFacts& facts, const Schedule& s, con
   params.slice_steps = s.steps;
   params.sums = reinterpret_cast<float*>(memory.rest);
   params.counters = reinterpret_cast<unsigned*>(memory.rest + s.sums_bytes({Config::BM, Config::BN}));
-  const auto launch_pass = Config::kScales ? split::launch_scaled_pass : split::launch_pass;
-  if (const Status e = launch_pass(p, memory, params.counters, s.counters(), stream)) return e;
+  const Status passed = Config::kScales
+                            ? split::launch_scaled_pass(p, facts, memory, params.counters, s.counters(), stream)
+                            : split::launch_pass(p, memory, params.counters, s.counters(), stream);
+  if (passed) return passed;
 
   const auto tiles = [](int64_t extent, int tile) { return static_cast<uint32_t>((extent + tile - 1) / tile); };
   const uint32_t units_m = tiles(p.m, Config::BM * Config::CM), units_n = tiles(p.n, Config::BN);

@@ -2,7 +2,8 @@
 //
 // A row's scale depends on its largest element. So a cluster has all of 32 rows, its blocks have parts of K, and each
 // of them stores what it has seen of its parts in the shared memory of all others. A block keeps up to kHeld segments
-// of K in registers; what is longer it reads a second time.
+// of K in registers; what is longer it reads a second time. Before sm_90 there are no clusters, and one block has all
+// of K.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/chip.h"
 #include "core/launch.cuh"
 #include "ptx/approx.cuh"
 #include "ptx/cluster.cuh"
@@ -20,19 +22,24 @@
 #include "tile/split_source.cuh"
 
 namespace hgemm::tile::split {
-
-#ifdef HGEMM_NO_SM90A
-
-Status launch_scaled_pass(const Problem&, const Memory&, unsigned*, int, Stream) {
-  return cudaErrorNoKernelImageForDevice;
-}
-
-#else
-
 namespace {
 
 constexpr int kHeld = 1;             // segments of K that a block keeps in registers
 constexpr unsigned kMostBlocks = 8;  // of a cluster
+
+/// True in device code for an architecture that has clusters.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+constexpr bool kHasClusters = true;
+#else
+constexpr bool kHasClusters = false;
+#endif
+
+/// Blocks on an SM, whose registers the compiler divides among them. sm_86 and sm_89 have shared memory for two.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890)
+constexpr int kBlocksOfSm = 2;
+#else
+constexpr int kBlocksOfSm = 3;
+#endif
 
 // Exponents of a row's largest element for which no factor of the epilogue over- or underflows, and the exponent that
 // it is given.
@@ -154,20 +161,22 @@ __device__ __forceinline__ void split_scaled(const ScaledOperand& o, const float
 }
 
 template <bool kComplex>
-__global__ void __launch_bounds__(kSplitThreads, 3) scaled_kernel(const __grid_constant__ ScaledParams p) {
+__global__ void __launch_bounds__(kSplitThreads, kBlocksOfSm) scaled_kernel(const __grid_constant__ ScaledParams p) {
   __shared__ SharedPiece shared;
   __shared__ RowStats stats[kMostBlocks][kSplitRows];  // by the rank of the block that has seen it
   __shared__ float factors[kSplitRows];
   __shared__ uint64_t has_stats;  // a barrier: completes when all blocks have stored theirs
   const int rank = static_cast<int>(blockIdx.y), blocks = static_cast<int>(gridDim.y);
   const uint32_t bar = ptx::smem_addr(&has_stats);
-  if (threadIdx.x == 0) {
-    ptx::mbarrier_init(bar, 1);
-    ptx::fence_mbarrier_init();
-    ptx::mbarrier_arrive_expect_tx(bar, blocks * kSplitRows * static_cast<uint32_t>(sizeof(RowStats)));
+  if constexpr (kHasClusters) {
+    if (threadIdx.x == 0) {
+      ptx::mbarrier_init(bar, 1);
+      ptx::fence_mbarrier_init();
+      ptx::mbarrier_arrive_expect_tx(bar, blocks * kSplitRows * static_cast<uint32_t>(sizeof(RowStats)));
+    }
+    __syncwarp();
+    ptx::cluster_arrive_relaxed();
   }
-  __syncwarp();
-  ptx::cluster_arrive_relaxed();
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
   if (blockIdx.x == 0 && blockIdx.y == 0) {
@@ -200,7 +209,7 @@ __global__ void __launch_bounds__(kSplitThreads, 3) scaled_kernel(const __grid_c
     }
   }
   // Each warp sends what it has seen of its rows to all blocks of the cluster, a lane to each.
-  ptx::cluster_wait();  // until the other blocks have started
+  if constexpr (kHasClusters) ptx::cluster_wait();  // until the other blocks have started
 #pragma unroll
   for (int r = 0; r < kRowsOfWarp; ++r) {
     const auto most = static_cast<int32_t>(__reduce_max_sync(~0u, seen[r].top()));
@@ -209,9 +218,11 @@ __global__ void __launch_bounds__(kSplitThreads, 3) scaled_kernel(const __grid_c
     const auto signs = static_cast<int32_t>(__reduce_or_sync(~0u, seen[r].signs()));
     const int row = warp * kRowsOfWarp + r;
     if (blocks > 1) {  // NOTE: in a launch without clusters, st.async is an illegal instruction
-      if (lane < blocks) {
-        const uint32_t to = ptx::cluster_map(ptx::smem_addr(stats[rank]), lane) + row * int{sizeof(RowStats)};
-        ptx::cluster_store_async_16(to, most, least, terms, signs, ptx::cluster_map(bar, lane));
+      if constexpr (kHasClusters) {
+        if (lane < blocks) {
+          const uint32_t to = ptx::cluster_map(ptx::smem_addr(stats[rank]), lane) + row * int{sizeof(RowStats)};
+          ptx::cluster_store_async_16(to, most, least, terms, signs, ptx::cluster_map(bar, lane));
+        }
       }
     } else if (lane == 0) {
       stats[0][row] = {static_cast<uint32_t>(most), static_cast<uint32_t>(least), static_cast<uint32_t>(terms),
@@ -219,7 +230,7 @@ __global__ void __launch_bounds__(kSplitThreads, 3) scaled_kernel(const __grid_c
     }
   }
   if (blocks > 1) {
-    ptx::mbarrier_wait(bar, 0);  // after it no block writes here, so each may end when it likes
+    if constexpr (kHasClusters) ptx::mbarrier_wait(bar, 0);  // after it no block writes here, so each may end
   } else {
     __syncwarp();  // the warp reads only what it has written
   }
@@ -274,7 +285,8 @@ ScaledOperand scaled_operand(const Side& side) {
 
 }  // namespace
 
-Status launch_scaled_pass(const Problem& p, const Memory& memory, unsigned* counters, int count, Stream stream) {
+Status launch_scaled_pass(const Problem& p, const DeviceFacts& facts, const Memory& memory, unsigned* counters,
+                          int count, Stream stream) {
   const Side a = side_a(p, memory, kTwoPlanes), b = side_b(p, memory, kTwoPlanes);
   ScaledParams params{};
   params.a = scaled_operand(a);
@@ -285,13 +297,12 @@ Status launch_scaled_pass(const Problem& p, const Memory& memory, unsigned* coun
   params.failed = memory.is_first ? memory.failed : nullptr;
   const uint32_t groups = params.groups_a + (memory.changed.b ? row_blocks_of(b) : 0);
   if (groups == 0) return cudaSuccess;  // then there are no counters either
+  const unsigned most_blocks = has_clusters(facts.cc) && has_sm90_code() ? kMostBlocks : 1;
   unsigned blocks = 1;  // some may have no segment of K: with fewer blocks, others would read theirs twice
-  while (blocks < kMostBlocks && blocks < static_cast<unsigned>(a.planes.pieces)) blocks *= 2;
+  while (blocks < most_blocks && blocks < static_cast<unsigned>(a.planes.pieces)) blocks *= 2;
   const auto kernel = p.is_real_form ? scaled_kernel<true> : scaled_kernel<false>;
   return enqueue_clusters(kernel, dim3(groups, blocks), kSplitThreads, 0, blocks, true,
                           static_cast<cudaStream_t>(stream), params);
 }
-
-#endif
 
 }  // namespace hgemm::tile::split
