@@ -3,6 +3,9 @@
 // wgmma: two of each 16 rows, eight rows apart, and two neighbours of each eight columns.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include <cstdint>
 
 #include "core/fast_divisor.h"
@@ -64,6 +67,28 @@ inline Product product_of(const Problem& p, const Side& a, const Side& b, const 
   return product;
 }
 
+/// The pairs of planes that are multiplied: the first planes, then the others in ascending order of magnitude.
+template <int PLANES>
+struct Pairs;
+template <>
+struct Pairs<kPlanes> {
+  using Element = __nv_bfloat16;
+  static constexpr int kCount = 6;
+  int planes[kCount][2] = {{0, 0}, {2, 0}, {1, 1}, {0, 2}, {1, 0}, {0, 1}};
+};
+template <>
+struct Pairs<kTwoPlanes> {
+  using Element = __half;
+  static constexpr int kCount = 3;
+  int planes[kCount][2] = {{0, 0}, {1, 0}, {0, 1}};
+};
+
+/// True if a kernel over two planes has computed all results. `failed`: see Memory. The kernel over three planes calls
+/// it.
+__device__ __forceinline__ bool has_nothing_to_do(const unsigned* failed) {
+  return failed != nullptr && *static_cast<const volatile unsigned*>(failed) == 0;
+}
+
 /// The output tile of a block.
 struct Work {
   int m0, n0, outer, inner;
@@ -104,6 +129,39 @@ __device__ __forceinline__ void carry(float& high, float& low) {
   const float sum = __fadd_rn(high, low), of_low = __fsub_rn(sum, high);
   low = __fadd_rn(__fsub_rn(high, __fsub_rn(sum, of_low)), __fsub_rn(low, of_low));
   high = sum;
+}
+
+/// A sum over planes is kept in two registers, as high + low / 2^LOW_BITS. `high` takes the products of the first
+/// planes, which an accumulator of their own has added up: add_keeping_rest() adds the accumulator to `high`, and
+/// add_rest() adds to `low` what is left of it. `low` is the tensor core's accumulator of all other products. Each is
+/// at most 2^-8 of the first, so the tensor core's truncation of `low` does not show. `LOW_BITS` is kLowBits for two
+/// planes, whose other products are scaled, and 0 for three.
+template <int LOW_BITS>
+__device__ __forceinline__ void add_rest(float& low, float rest) {
+  low = LOW_BITS == 0 ? low + rest : fmaf(rest, static_cast<float>(1 << LOW_BITS), low);
+}
+
+/// Moves what it can from `low` to `high`, so that `low` stays small.
+template <int LOW_BITS>
+__device__ __forceinline__ void carry_low(float& high, float& low) {
+  constexpr auto kUnit = static_cast<float>(1 << LOW_BITS);
+  float x = low / kUnit;
+  carry(high, x);
+  low = x * kUnit;
+}
+
+/// The whole sum of two registers.
+///
+/// The tensor core truncates sums of 22-bit products, of two float16 planes. What it adds up of 64 k on Hopper, or of
+/// 32 k on older GPUs, loses 0.9 * 2^-24 to 1.8 * 2^-24 of its magnitude in the mean, for terms of both signs and of
+/// one sign. Half of that range lies on either side of kLoss. Where `low` is zero the second planes are, as those of
+/// small integers, and nothing is lost.
+template <int LOW_BITS>
+__device__ __forceinline__ float whole_sum(float high, float low) {
+  constexpr auto kUnit = static_cast<float>(1 << LOW_BITS);
+  constexpr float kLoss = LOW_BITS > 0 ? 0x1p-23f : 0.0f;
+  const float loss = low != 0.0f ? high * kLoss : 0.0f;
+  return high + (low / kUnit + loss);
 }
 
 /// The row and column in D of the first element of a thread or a warp.

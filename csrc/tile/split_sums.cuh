@@ -6,13 +6,10 @@
 
 namespace hgemm::tile::split {
 
-/// A thread's sums, as `high` + `low` / kLowUnit. `low` takes what is too small to change `high`. The tensor core adds
-/// all plane products but the first to `low`. Each is at most 2^-8 of the first, so the tensor core's truncation of
-/// `low` does not show.
+/// A thread's sums, each in two registers (add_rest() in split_product.cuh).
 template <int COUNT, int LOW_BITS = 0>
 struct TwoSums {
   static constexpr int kCount = COUNT;
-  static constexpr float kLowUnit = 1 << LOW_BITS;
   float high[kCount], low[kCount];
 
   __device__ __forceinline__ void clear() {
@@ -30,16 +27,12 @@ struct TwoSums {
   __device__ __forceinline__ void add_rest(const float (&x)[kCount]) {
     ptx::wgmma_pin(low);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) low[i] = LOW_BITS == 0 ? low[i] + x[i] : fmaf(x[i], kLowUnit, low[i]);
+    for (int i = 0; i < kCount; ++i) split::add_rest<LOW_BITS>(low[i], x[i]);
   }
   /// Moves what it can from `low` to `high`, so that `low` stays small.
   __device__ __forceinline__ void carry() {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      float x = low[i] / kLowUnit;
-      split::carry(high[i], x);
-      low[i] = x * kLowUnit;
-    }
+    for (int i = 0; i < kCount; ++i) carry_low<LOW_BITS>(high[i], low[i]);
   }
 };
 

@@ -15,7 +15,8 @@ template <int BN_, int STAGES_, int CM_, int PLANES_ = tile::split::kPlanes>
 struct Config {
   static constexpr int BM = 128, BN = BN_, BK = 64, STAGES = STAGES_, CM = CM_;
   static constexpr int kPlanes = PLANES_, kPlane = BK * 2;  // bytes of a plane's row in a stage: one line of 128
-  static constexpr bool kScales = kPlanes == tile::split::kTwoPlanes;  // the planes hold multiples of the rows
+  static constexpr bool kScales = kPlanes == tile::split::kTwoPlanes;   // the planes hold multiples of the rows
+  static constexpr int kLowBits = kScales ? tile::split::kLowBits : 0;  // see tile::split::add_rest()
   static constexpr int kWarpgroupThreads = 128;
   static constexpr int kConsumerThreads = 2 * kWarpgroupThreads;
   static constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;  // with the producer's

@@ -71,8 +71,6 @@
 #pragma once
 
 #include <cuda.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -197,22 +195,6 @@ __device__ __forceinline__ void load_stage(const Params& p, const split::Work& w
   }
 }
 
-/// The pairs of planes that are multiplied: the first planes, then the others in ascending order of magnitude.
-template <int kPlanes>
-struct Pairs;
-template <>
-struct Pairs<3> {
-  using Element = __nv_bfloat16;
-  static constexpr int kCount = 6;
-  int planes[6][2] = {{0, 0}, {2, 0}, {1, 1}, {0, 2}, {1, 0}, {0, 1}};
-};
-template <>
-struct Pairs<2> {
-  using Element = __half;
-  static constexpr int kCount = 3;
-  int planes[3][2] = {{0, 0}, {1, 0}, {0, 1}};
-};
-
 /// The lower words of the matrix descriptors of the first planes in a stage. They are computed before
 /// the warpgroup waits for its turn, not while the tensor cores wait for it.
 struct Operands {
@@ -230,8 +212,8 @@ __device__ __forceinline__ Operands operands_at(uint32_t stage, int group) {
 /// it.
 template <class Config, int kFirst, int kLast>
 __device__ __forceinline__ void multiply(float (&acc)[Config::BN / 2], const Operands& at, bool anew) {
-  using Element = typename Pairs<Config::kPlanes>::Element;
-  constexpr Pairs<Config::kPlanes> kPairs{};
+  using Element = typename split::Pairs<Config::kPlanes>::Element;
+  constexpr split::Pairs<Config::kPlanes> kPairs{};
   const uint64_t descriptor = ptx::wgmma_descriptor(0, 0, 8 * Config::kPlane);
 #pragma unroll
   for (int pair = kFirst; pair < kLast; ++pair) {
@@ -248,16 +230,16 @@ __device__ __forceinline__ void multiply(float (&acc)[Config::BN / 2], const Ope
 
 /// A consumer thread's part of a tile.
 template <class Config>
-struct Sums : split::TwoSums<Config::BN / 2, Config::kScales ? split::kLowBits : 0> {
-  using Base = split::TwoSums<Config::BN / 2, Config::kScales ? split::kLowBits : 0>;
-  using Base::high, Base::low, Base::kCount, Base::kLowUnit;
+struct Sums : split::TwoSums<Config::BN / 2, Config::kLowBits> {
+  using Base = split::TwoSums<Config::BN / 2, Config::kLowBits>;
+  using Base::high, Base::low, Base::kCount;
 
   /// Adds the plane products of a stage. `hand_over` is called when the tensor cores have only those of the last pair
   /// of planes left, so that the other warpgroup's wgmma follow without a gap. If both warpgroups had wgmma in flight
   /// all the time, they would end together, and the tensor cores would wait while both add.
   template <class HandOver>
   __device__ __forceinline__ void add(const Operands& at, const HandOver& hand_over) {
-    constexpr int kPairs = Pairs<Config::kPlanes>::kCount;
+    constexpr int kPairs = split::Pairs<Config::kPlanes>::kCount;
     float x[kCount];
     ptx::wgmma_fence();
     multiply<Config, 0, 1>(x, at, true);
@@ -274,17 +256,9 @@ struct Sums : split::TwoSums<Config::BN / 2, Config::kScales ? split::kLowBits :
     this->add_rest(x);
   }
   /// Leaves the sum in `high`, after the last stage.
-  ///
-  /// The tensor core truncates sums of 22-bit products: what it adds up of 64 k loses 0.9 * 2^-24 to 1.8 * 2^-24 of its
-  /// magnitude in the mean, for terms of both signs and of one sign. Half of that range lies on either side of kLoss.
-  /// Where `low` is zero the second planes are, as those of small integers, and nothing is lost.
   __device__ __forceinline__ void finish() {
-    constexpr float kLoss = Config::kScales ? 0x1p-23f : 0.0f;
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const float loss = low[i] != 0.0f ? high[i] * kLoss : 0.0f;
-      high[i] += low[i] / kLowUnit + loss;
-    }
+    for (int i = 0; i < kCount; ++i) high[i] = split::whole_sum<Config::kLowBits>(high[i], low[i]);
   }
 };
 
@@ -325,12 +299,6 @@ __device__ __forceinline__ bool add_slices(const Params& p, const Piece& piece, 
   return true;
 }
 
-/// True if a kernel over two planes has computed all results.
-template <class Config>
-__device__ __forceinline__ bool has_nothing_to_do(const Params& p) {
-  return !Config::kScales && p.failed != nullptr && *static_cast<const volatile unsigned*>(p.failed) == 0;
-}
-
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(1024) unsigned char bytes[];
@@ -354,7 +322,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
       ptx::tma_prefetch(&p.planes_a);
       ptx::tma_prefetch(&p.planes_b);
       ptx::grid_dependency_wait();
-      if (has_nothing_to_do<Config>(p)) return;
+      if (!Config::kScales && split::has_nothing_to_do(p.failed)) return;
       for (uint32_t unit = blockIdx.x / Config::CM; unit < p.units; unit += gridDim.x / Config::CM) {
         const split::Work work = work_at<Config>(p, piece_at(p, unit).tiles);
         const Steps steps = steps_of<Config>(p, unit);
@@ -373,7 +341,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
   } else {
     ptx::claim_registers<240>();
     ptx::grid_dependency_wait();
-    if (has_nothing_to_do<Config>(p)) return;
+    if (!Config::kScales && split::has_nothing_to_do(p.failed)) return;
     const int group = warp / 4;
     unsigned char* const scratch = bytes + Config::kScratchAt + warp * Config::kScratchBytes;
     split::Scales* const scales = reinterpret_cast<split::Scales*>(scratch);

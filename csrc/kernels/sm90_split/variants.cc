@@ -13,6 +13,7 @@
 #include "kernels/sm90_split/list.h"
 #include "kernels/variants.h"
 #include "tile/slabs.h"
+#include "tile/split_fallback.h"
 #include "tile/split_planes.h"
 #include "tile/triangle.h"
 
@@ -231,69 +232,35 @@ struct Functions {
   }
 };
 
-// Two planes. An element keeps 23 of its 24 bits, which shows where few products are summed.
-constexpr int64_t kLeastK = 128;
-constexpr size_t kFailedBytes = 256;  // of the workspace, at its start: whether a result is not accurate
-constexpr double kIdleUs = 3.5;       // two launches that find nothing to do
-
-/// The problem of both kernels, without the part of the workspace that they share.
-Problem behind_failed(const Problem& given) {
-  Problem p = tile::split::by_rows(given);
-  p.most_workspace -= kFailedBytes;
-  return p;
-}
-
-/// The bytes from the first to the last element of a matrix.
-struct Span {
-  const unsigned char *first, *last;
-};
-Span span_of(const Problem& p, const Matrix& x) {
-  const auto* const first = static_cast<const unsigned char*>(x.data);
-  const int64_t elements = (p.m - 1) * x.row_stride + (p.n - 1) * x.col_stride + (p.batch[0] - 1) * x.batch_stride[0] +
-                           (p.batch[1] - 1) * x.batch_stride[1];
-  return {first, first + elements * int64_t{sizeof(float)}};
-}
-
-/// True if D may lie where C does, so that D can be computed only once.
-bool overwrites_c(const Problem& p) {
-  if (p.c.data == nullptr || p.beta == 0.0f) return false;
-  const Span c = span_of(p, p.c), d = span_of(p, p.d);
-  return c.first <= d.last && d.first <= c.last;
-}
-
 /// A kernel over two planes, and behind it the one over three, `Exact`, which computes D again if a result is not
 /// accurate; the device knows, not the host. It alone runs where D can be computed only once.
 template <class C, class Exact>
 struct ScaledFunctions {
   static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
-    const int64_t least = p.dtype == DType::kC64 ? kLeastK / 2 : kLeastK;
-    if (p.k < least) {
-      return refuse(why, "K must be at least %lld, got %lld", static_cast<long long>(least),
-                    static_cast<long long>(p.k));
-    }
-    if (!tile::split::takes_if_complex(p, why)) return false;
-    if (p.most_workspace < static_cast<int64_t>(kFailedBytes)) return refuse(why, "%s", "needs a workspace");
-    const Problem q = behind_failed(p);
+    if (!tile::split::takes_two_planes(p, why)) return false;
+    const Problem q = tile::split::behind_failed(p);
     return hgemm::eligible(q, facts, kLine<C>, why) && hgemm::eligible(q, facts, kLine<Exact>, why);
   }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
-    const Problem q = behind_failed(p);
-    return kFailedBytes +
+    const Problem q = tile::split::behind_failed(p);
+    return tile::split::kFailedBytes +
            std::max({launch_of(q, facts, kLine<C>).workspace(), launch_of(q, facts, kLine<Exact>).workspace(),
                      launch_of_idle(q, facts, kLine<Exact>).workspace()});
   }
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
-    return kIdleUs + batch_factor(p) * launch_of(behind_failed(p), facts, kLine<C>).us;
+    return tile::split::kIdleUs + batch_factor(p) * launch_of(tile::split::behind_failed(p), facts, kLine<C>).us;
   }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
-    const Problem q = behind_failed(p);
-    auto* const failed = static_cast<unsigned*>(workspace);
-    void* const rest = static_cast<unsigned char*>(workspace) + kFailedBytes;
-    if (overwrites_c(q)) {
-      return run<Exact>(q, facts, kLine<Exact>, launch_of(q, facts, kLine<Exact>), rest, nullptr, stream);
-    }
-    if (const Status e = run<C>(q, facts, kLine<C>, launch_of(q, facts, kLine<C>), rest, failed, stream)) return e;
-    return run<Exact>(q, facts, kLine<Exact>, launch_of_idle(q, facts, kLine<Exact>), rest, failed, stream);
+    const Problem q = tile::split::behind_failed(p);
+    const auto two = [&](void* rest, unsigned* failed) {
+      return run<C>(q, facts, kLine<C>, launch_of(q, facts, kLine<C>), rest, failed, stream);
+    };
+    const auto three = [&](void* rest, unsigned* failed) {
+      const Launch launch =
+          failed == nullptr ? launch_of(q, facts, kLine<Exact>) : launch_of_idle(q, facts, kLine<Exact>);
+      return run<Exact>(q, facts, kLine<Exact>, launch, rest, failed, stream);
+    };
+    return tile::split::launch_both(q, workspace, two, three);
   }
 };
 
