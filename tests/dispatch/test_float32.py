@@ -33,6 +33,8 @@ THREE = [
 SIX = [v for v in SPLIT if v not in THREE]
 SKINNY = [v for v in hgemm_ops.variants() if v.family == "sm90_split_skinny"]
 MMA_SPLIT = [v for v in hgemm_ops.variants() if v.family == "sm80_split"]
+MMA_THREE = [v for v in MMA_SPLIT if "split3" in v.name]
+MMA_SIX = [v for v in MMA_SPLIT if v not in MMA_THREE]
 LARGE = (4096, 4096, 4096)
 
 
@@ -49,15 +51,16 @@ def family(explanation: hgemm_ops.Explanation) -> str:
 
 
 def test_the_kernels_say_what_they_are() -> None:
-    assert SIX and THREE and SKINNY and MMA_SPLIT
+    assert SIX and THREE and SKINNY and MMA_SIX and MMA_THREE
     for v in (*SPLIT, *SKINNY, *MMA_SPLIT):
-        planes = "two float16" if v in THREE else "three bfloat16"
+        planes = "two float16" if v in (*THREE, *MMA_THREE) else "three bfloat16"
         dtypes = (torch.float32,) if v in SKINNY else (torch.float32, torch.complex64)
         assert (v.dtypes, v.numerics) == (dtypes, f"float32 as {planes} planes")
         assert v.layouts == ("NN", "NT", "TN", "TT")
     assert {(v.min_arch, v.max_arch, v.sums) for v in SIX} == {("sm_90", "sm_90", "planes")}
     assert {(v.min_arch, v.max_arch, v.sums) for v in (*THREE, *SKINNY)} == {("sm_90", "sm_90", "vary")}
-    assert {(v.min_arch, v.max_arch, v.sums) for v in MMA_SPLIT} == {("sm_80", None, "planes by mma.sync")}
+    assert {(v.min_arch, v.max_arch, v.sums) for v in MMA_SIX} == {("sm_80", None, "planes by mma.sync")}
+    assert {(v.min_arch, v.max_arch, v.sums) for v in MMA_THREE} == {("sm_80", None, "vary")}
 
 
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
@@ -73,15 +76,18 @@ def test_large_products_are_split_where_it_is_asked_for(sizes: tuple[int, int, i
             assert not candidate.eligible and 'used only with float32="split"' in candidate.reason
 
 
+@pytest.mark.parametrize(("arch", "three", "six"), [("sm_90", THREE, SIX), ("sm_80", MMA_THREE, MMA_SIX)])
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
-def test_three_products_are_chosen_where_the_bits_may_vary(layout: str) -> None:
-    assert explain(*LARGE, "split", layout=layout).chosen in {v.name for v in THREE}
-    invariant = explain(*LARGE, "split", layout=layout, numerics="batch_invariant")
-    assert invariant.chosen in {v.name for v in SIX}
-    for v in THREE:  # a sum of few terms shows the bit that two planes lack
-        candidate = explain(4096, 4096, 127, "split").candidates[v.id]
+def test_three_products_are_chosen_where_the_bits_may_vary(
+    layout: str, arch: str, three: list[hgemm_ops.VariantInfo], six: list[hgemm_ops.VariantInfo]
+) -> None:
+    assert explain(*LARGE, "split", layout=layout, arch=arch).chosen in {v.name for v in three}
+    invariant = explain(*LARGE, "split", layout=layout, arch=arch, numerics="batch_invariant")
+    assert invariant.chosen in {v.name for v in six}
+    for v in three:  # a sum of few terms shows the bit that two planes lack
+        candidate = explain(4096, 4096, 127, "split", arch=arch).candidates[v.id]
         assert not candidate.eligible and candidate.reason == "K must be at least 128, got 127"
-        assert explain(4096, 4096, 128, "split").candidates[v.id].eligible
+        assert explain(4096, 4096, 128, "split", arch=arch).candidates[v.id].eligible
 
 
 @pytest.mark.parametrize(("m", "n"), [(32, 16384), (64, 4096), (128, 4096), (255, 11008), (4096, 64)])
@@ -120,10 +126,10 @@ def test_the_reason_for_torch_names_the_way_out() -> None:
 def test_chips_without_wgmma_split_where_their_tensor_cores_are_far_ahead(arch: str, chosen: str) -> None:
     """Of tensor and CUDA cores, by datasheet: 312 and 19.5 TFLOP/s on an A100; 125 and 31 on an A10.
 
-    Split needs six bfloat16 matmuls, which cannot win on the A10.
+    Split needs three float16 matmuls or six of bfloat16, which cannot win on the A10.
     """
     asked = explain(*LARGE, "split", arch=arch)
-    assert family(asked) == chosen and asked.candidates[MMA_SPLIT[0].id].eligible
+    assert family(asked) == chosen and all(asked.candidates[v.id].eligible for v in MMA_SPLIT)
     assert family(explain(*LARGE, arch=arch)) == "torch"
     assert family(explain(256, 256, 256, "split", arch=arch)) == "torch"
 
@@ -154,8 +160,10 @@ def test_complex_products_are_split_where_it_is_asked_for(layout: str) -> None:
             assert strict.reason.endswith('on sm_90 without float32="split"')
     for sizes in ((64, 64, 64), (384, 384, 384), (4096, 127, 4096), (65, 4096, 4096), (1, 4096, 4096)):
         assert explain(*sizes, "split", **options).chosen == "torch", sizes
-    least = explain(4096, 4096, 63, "split", **options).candidates[THREE[0].id]
-    assert not least.eligible and least.reason == "K must be at least 64, got 63"
+    for v in (THREE[0], MMA_THREE[0]):
+        least = explain(4096, 4096, 63, "split", **options).candidates[v.id]
+        assert not least.eligible and least.reason == "K must be at least 64, got 63"
+    assert explain(*LARGE, "split", **options | {"arch": "sm_80"}).chosen in {v.name for v in MMA_THREE}
 
 
 def test_complex_products_take_no_other_modes() -> None:

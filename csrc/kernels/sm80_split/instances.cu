@@ -3,6 +3,6 @@
 namespace hgemm::sm80_split {
 
 // The build compiles this file once for each kernel of list.h, with its Config as HGEMM_CONFIG.
-template Status launch<HGEMM_CONFIG>(const Problem&, const tile::split::Memory&, Stream);
+template Status launch<HGEMM_CONFIG>(const Problem&, const DeviceFacts&, const tile::split::Memory&, Stream);
 
 }  // namespace hgemm::sm80_split

@@ -1,16 +1,20 @@
-// Float32 GEMM on tensor cores for sm_80 and newer: mma.sync on three bfloat16 planes of each operand.
+// Float32 GEMM on tensor cores for sm_80 and newer: mma.sync on planes of each operand, three of bfloat16 or two of
+// float16 (tile/split_planes.h).
 //
 // The summation is the same as in sm90_split (its kernel.cuh gives the reasons). One accumulator takes 64 k of the
 // product of the first planes and is then added to a sum in a float32 register. A second register beside each sum takes
-// the five other products and the rounding errors of the sum.
+// the other products of planes, five of nine or two of four, and the rounding errors of the sum.
 //
 // A block computes a (BM, BN) output tile with a pipeline of stages that cp.async fills, as in sm80_mma. A stage holds
-// all six planes. They are K-major, whatever the memory order of the operands.
+// all planes of both operands. They are K-major, whatever the memory order of the operands.
+//
+// As in sm90_split, a kernel over two planes sets the word `failed` where a result is not accurate
+// (tile/split_scaled.cuh). The kernel over three planes that follows in the stream then computes all results again, and
+// otherwise leaves at once.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
+#include <utility>
 
 #include "kernels/sm80_split/config.h"
 #include "ptx/cp_async.cuh"
@@ -20,15 +24,16 @@
 #include "tile/raster.h"
 #include "tile/smem_operand.cuh"
 #include "tile/split_product.cuh"
+#include "tile/split_scaled.cuh"
 #include "tile/triangle.h"
 
 namespace hgemm::sm80_split {
 
 namespace split = tile::split;
 
-/// The planes of an operand: (matrices, planes, rows, ld) elements. A plane has `plane` elements, rows * ld.
+/// The planes of an operand: (matrices, planes, rows, ld) elements of 16 bits. A plane has `plane` elements, rows * ld.
 struct PlanesParams {
-  const __nv_bfloat16* planes;
+  const uint16_t* planes;
   int64_t plane, ld;
 };
 
@@ -36,28 +41,39 @@ struct PlanesParams {
 struct Params {
   PlanesParams a, b;
   split::Product product;
+  split::Scaled scaled_a, scaled_b;  // of kernels over two planes
+  unsigned* failed;                  // see split::Memory
   tile::Raster raster;
   tile::Triangle triangle;  // in place of `raster`, if `is_triangle`
   bool is_triangle;
 };
 
-constexpr int kAloneTiles = 2;   // k-tiles (of 32) after which the accumulator is added to the sum in a register
-constexpr int kCarryTiles = 32;  // k-tiles from one carry to the next
+constexpr int kCarryTiles = 32;  // k-tiles (of 32) from one carry to the next
+
+/// K-tiles after which the accumulator is added to the sum in a register. Tensor cores before Hopper truncate the sum
+/// of 22-bit products after every 8 of K, and not after every 16. With two planes they therefore add up half as much.
+template <class Config>
+__device__ __forceinline__ constexpr int alone_tiles() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  return Config::kScales ? 1 : 2;
+#else
+  return 2;
+#endif
+}
 
 /// The copies of an operand's planes to shared memory, and the loads of a warp's fragments from there.
 /// EXTENT is BM or BN.
 template <class Config, int EXTENT>
 struct PlanesOperand {
-  static constexpr int kPlanes = split::kPlanes, kBlocks = 2;  // blocks of 16 rows in a warp's 32
+  static constexpr int kPlanes = Config::kPlanes, kBlocks = 2;  // blocks of 16 rows in a warp's 32
   using Smem = tile::SmemOperand<EXTENT, Config::BK, Major::kK>;
-  using Copy = typename Smem::template Copy<__nv_bfloat16, Config::kThreads, false>;
+  using Copy = typename Smem::template Copy<uint16_t, Config::kThreads, false>;
   using Fragments = uint32_t[kPlanes][kBlocks][4];
 
   Copy copies[kPlanes];
 
   __device__ __forceinline__ PlanesOperand(const PlanesParams& p, int64_t matrix, int row, int rows)
-      : copies{copy(p, matrix * kPlanes, row, rows), copy(p, matrix * kPlanes + 1, row, rows),
-               copy(p, matrix * kPlanes + 2, row, rows)} {}
+      : PlanesOperand(p, matrix * kPlanes, row, rows, std::make_integer_sequence<int, kPlanes>{}) {}
   /// Starts copying the next k-tile of all planes to the stage at shared address `stage`.
   __device__ __forceinline__ void fetch(uint32_t stage) {
 #pragma unroll
@@ -75,6 +91,10 @@ struct PlanesOperand {
   }
 
  private:
+  template <int... kOffsets>
+  __device__ __forceinline__ PlanesOperand(const PlanesParams& p, int64_t first, int row, int rows,
+                                           std::integer_sequence<int, kOffsets...>)
+      : copies{copy(p, first + kOffsets, row, rows)...} {}
   static __device__ __forceinline__ Copy copy(const PlanesParams& p, int64_t plane, int row, int rows) {
     return Copy(p.planes + plane * p.plane, p.ld, row, 0, rows, static_cast<int>(p.ld), true);
   }
@@ -86,6 +106,7 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
   constexpr int MI = Config::WM / 16, NJ = Config::WN / 8, kCount = Config::WN / 2;
   using A = PlanesOperand<Config, BM>;
   using B = PlanesOperand<Config, BN>;
+  using Pairs = split::Pairs<Config::kPlanes>;
   extern __shared__ __align__(1024) unsigned char smem[];  // STAGES x { A's planes, B's }
   const uint32_t smem_base = ptx::smem_addr(smem);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -93,6 +114,7 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
   const int warp_m = warp % kWarpsM * Config::WM, warp_n = warp / kWarpsM * Config::WN;
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
+  if (!Config::kScales && split::has_nothing_to_do(p.failed)) return;
 
   const split::Product& product = p.product;
   const tile::RasterUnit unit =
@@ -103,7 +125,7 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
   A a(p.a, split::matrix_of(product.a, work), work.m0, product.a.rows);
   B b(p.b, split::matrix_of(product.b, work), work.n0, product.b.rows);
   const auto stage_a = [&](int stage) { return smem_base + stage * Config::kStageBytes; };
-  const auto stage_b = [&](int stage) { return stage_a(stage) + split::kPlanes * Config::kPlaneBytesA; };
+  const auto stage_b = [&](int stage) { return stage_a(stage) + Config::kPlanes * Config::kPlaneBytesA; };
   const auto fetch = [&](int stage) {
     a.fetch(stage_a(stage));
     b.fetch(stage_b(stage));
@@ -124,21 +146,23 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
   // `alone` is the accumulator of the first planes' product, `high` the sum that takes it, and `low` the register
   // beside the sum.
   float high[MI][kCount] = {}, low[MI][kCount] = {}, alone[MI][kCount] = {};
-  // Adds the product of one plane of A and one plane of B to `sums`.
-  const auto multiply = [&](float (&sums)[MI][kCount], int buffer, int plane_a, int plane_b) {
+  // Adds the product of a pair of planes to `sums`.
+  const auto multiply = [&](float (&sums)[MI][kCount], int buffer, const int (&pair)[2]) {
 #pragma unroll
     for (int j = 0; j < NJ; ++j) {
 #pragma unroll
       for (int i = 0; i < MI; ++i) {
-        const uint32_t (&right)[4] = frag_b[buffer][plane_b][j / 2];
-        ptx::Mma<__nv_bfloat16>::m16n8k16(reinterpret_cast<float (&)[4]>(sums[i][j * 4]), frag_a[buffer][plane_a][i],
-                                          right[j % 2 * 2], right[j % 2 * 2 + 1]);
+        const uint32_t (&right)[4] = frag_b[buffer][pair[1]][j / 2];
+        ptx::Mma<typename Pairs::Element>::m16n8k16(reinterpret_cast<float (&)[4]>(sums[i][j * 4]),
+                                                    frag_a[buffer][pair[0]][i], right[j % 2 * 2], right[j % 2 * 2 + 1]);
       }
     }
   };
   const auto carry = [&] {
 #pragma unroll
-    for (int i = 0; i < MI * kCount; ++i) split::carry(high[i / kCount][i % kCount], low[i / kCount][i % kCount]);
+    for (int i = 0; i < MI * kCount; ++i) {
+      split::carry_low<Config::kLowBits>(high[i / kCount][i % kCount], low[i / kCount][i % kCount]);
+    }
   };
 
 #pragma unroll
@@ -147,6 +171,8 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
   __syncthreads();
   load_fragments(0, 0, 0);
 
+  constexpr Pairs kPairs{};
+  constexpr int kAloneTiles = alone_tiles<Config>();
   const int k_tiles = (product.k + Config::BK - 1) / Config::BK;
   int stage = 0, next_stage = 1, free_stage = STAGES - 1;
   for (int kt = 0; kt < k_tiles; ++kt) {
@@ -158,20 +184,16 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
     for (int step = 0; step < kSteps; ++step) {
       load_fragments((step + 1) % 2, step + 1 < kSteps ? stage : next_stage, (step + 1) % kSteps);
       if (step == 0) fetch(free_stage);
-      multiply(alone, step % 2, 0, 0);
-      // The five smaller products, in ascending order of magnitude.
-      multiply(low, step % 2, 2, 0);
-      multiply(low, step % 2, 1, 1);
-      multiply(low, step % 2, 0, 2);
-      multiply(low, step % 2, 1, 0);
-      multiply(low, step % 2, 0, 1);
+      multiply(alone, step % 2, kPairs.planes[0]);
+#pragma unroll
+      for (int pair = 1; pair < Pairs::kCount; ++pair) multiply(low, step % 2, kPairs.planes[pair]);
     }
     if (kt % kAloneTiles == kAloneTiles - 1 || kt + 1 == k_tiles) {
 #pragma unroll
       for (int i = 0; i < MI * kCount; ++i) {
         float& x = alone[i / kCount][i % kCount];
         split::add_keeping_rest(high[i / kCount][i % kCount], x);
-        low[i / kCount][i % kCount] += x;
+        split::add_rest<Config::kLowBits>(low[i / kCount][i % kCount], x);
         x = 0;
       }
     }
@@ -179,10 +201,23 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
     stage = next_stage;
     next_stage = next_stage + 1 == STAGES ? 0 : next_stage + 1;
   }
-  carry();
+  if constexpr (Config::kScales) {
+#pragma unroll
+    for (int i = 0; i < MI * kCount; ++i) {
+      float& x = high[i / kCount][i % kCount];
+      x = split::whole_sum<Config::kLowBits>(x, low[i / kCount][i % kCount]);
+    }
+  } else {
+    carry();
+  }
   ptx::cp_async_wait_all();
   __syncthreads();  // the epilogue reuses the stages' shared memory as scratch
 
+  split::Scales* const scales = reinterpret_cast<split::Scales*>(smem + Config::kSumsBytes) + warp;
+  if constexpr (Config::kScales) {
+    const split::Place first{work.m0 + warp_m, work.n0 + warp_n};
+    split::fetch_scales(p.scaled_a, p.scaled_b, product, work, first, scales);
+  }
   // All sums of the warp are stored first, so that one loop body can handle both of its blocks of 16 rows.
   float* const scratch = reinterpret_cast<float*>(smem) + warp * Config::WM * split::kScratchRow;
   const auto place = [&](int i, int j) {  // where two neighbouring sums of this thread go
@@ -200,7 +235,11 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
 #pragma unroll
     for (int j = 0; j < kCount; j += 2) sums[j] = place(i, j)->x, sums[j + 1] = place(i, j)->y;
     const split::Place first{work.m0 + warp_m + i * 16, work.n0 + warp_n};
-    split::mend_if_needed<Config::WN>(product, work, first, sums);
+    if constexpr (Config::kScales) {
+      split::scale_back<Config::WN>(p.scaled_a, p.scaled_b, product, work, first, *scales, sums, p.failed);
+    } else {
+      split::mend_if_needed<Config::WN>(product, work, first, sums);
+    }
     split::emit<Config::WN>(product, work, first, sums, scratch + i * 16 * split::kScratchRow);
   }
 }
