@@ -276,11 +276,12 @@ def _float32(m: tuple[int, int], n: tuple[int, int], k: tuple[int, int], float32
     return draw
 
 
-def _gram(split: bool) -> Draw:
+def _gram(float32: str | None = None) -> Draw:
+    """x @ x.T and x.T @ x, in float32 in this mode, or in a 16-bit type."""
+
     def draw(s: Source) -> dict[str, Any]:
-        n, k = s.size(1024, 4096 if split else 8192, 64), s.size(1024, 4096 if split else 16384, 64)
-        dtype = "float32" if split else s.half()
-        mode = "split" if split else "strict"
+        n, k = s.size(1024, 4096 if float32 else 8192, 64), s.size(1024, 4096 if float32 else 16384, 64)
+        dtype, mode = "float32" if float32 else s.half(), float32 or "strict"
         return {"dtype": dtype, "m": n, "n": n, "k": k, "layout": s.choice("NT") + "N", "form": "gram", "float32": mode}
 
     return draw
@@ -375,8 +376,9 @@ KINDS: dict[str, Draw] = {
     "float32 strict, short K": _float32((512, 4096), (512, 4096), (8, 64), of=8),
     "float32 split, large": _float32((2048, 5000), (2048, 5000), (1024, 5000), "split", of=64),
     "float32 split, middle": _float32((256, 2048), (256, 2048), (256, 4096), "split", of=8),
-    "X @ X.T, half": _gram(split=False),
-    "X @ X.T, float32 split": _gram(split=True),
+    "X @ X.T, half": _gram(),
+    "X @ X.T, float32 strict": _gram("strict"),
+    "X @ X.T, float32 split": _gram("split"),
     "batches with a shared weight, half": _shared,
     "_int_mm, weight of a layer (NT)": _int8("NT"),
     "_int_mm, row-major weight (NN)": _int8("NN"),
