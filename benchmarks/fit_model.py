@@ -1,7 +1,8 @@
 """Fits corrections of the dispatcher's analytic models (``csrc/dispatch/models/learned.h``) to measured shapes.
 
-Run it as ``python benchmarks/fit_model.py --model h200|h100|float32 [--check]``. It writes the trees of that model to
-``csrc/dispatch/models/learned_<model>.inc.xz``. It needs no GPU, but numpy and catboost, which nothing else here needs.
+Run it as ``python benchmarks/fit_model.py --model h200|h100|float32|batches [--check]``. It writes the trees of that
+model to ``csrc/dispatch/models/learned_<model>.inc.xz``. It needs no GPU, but numpy and catboost, which nothing else
+here needs.
 
 The data are ``results/<gpu>/shapes*.tsv.xz``: thousands of random shapes, each a row with the microseconds of torch and
 of kernels. `hgemm tune --random N --output FILE` adds shapes to a file. The files, with the other options of that
@@ -18,14 +19,21 @@ command:
 - An H100's ``shapes``, `--candidates 4`, and ``shapes-ragged``, with `--sizes ragged` as well.
 - ``shapes-float32``: float32, without `--candidates`. `--sizes float32` gave 2,600 shapes, `--sizes float32-large` the
   others.
+- ``shapes-batches``, `--candidates 8 --sizes batches`: batches of 16-bit matrices, many of them tiny, odd, or of
+  vectors. There was no model for the first 14,824, so analytic predictions named the candidates. For the others
+  ``sampling.py`` was set to draw what the first ones had few of: 2,777 batches of up to 400,000 matrices, with M, N and
+  K of 9 to 96; 2,000 of multiples of 8 up to 192; and 1,300 of square matrices up to 200.
 - ``shapes-float32-earlier``: 4,691 more, measured before the kernels of sm90_dmma became faster. Their times of these
   kernels have been taken out, so that the shapes teach what torch takes, and the other kernels.
 
-There are three models:
+There are four models:
 
-- The H200's, of 16-bit types, is fitted to the H200's files.
+- The H200's, of 16-bit types, is fitted to the H200's files. It serves matmuls that are not batched, although some of
+  its shapes are.
 - That of float32 is fitted to an H200's file, and serves all chips of its compute capability whose float64 is as
   fast. An H100 SXM has as many SMs at the same clock; on no other chip have float32 shapes been measured.
+- That of batches of 16-bit types is fitted to an H200's file, and serves the same chips as that of float32. An operand
+  that all matrices share is in no file, and the model knows no such batches.
 - The H100's, of 16-bit types, is fitted to both GPUs' files, in which a shape of the H200 counts half. The 7,000 shapes
   of the H100 alone are too few, and the GPUs differ in little but the memory's speed, which is a feature. What the
   third forest says counts twice as much in the margin as on the H200 (``DOUBTED``), because torch's time is predicted
@@ -83,6 +91,7 @@ WEIGHTS = {
     "h200": _H200,
     "h100": {name: weight * OTHERS for name, weight in _H200.items()} | _H100,
     "float32": {"h200/shapes-float32": 1.0, "h200/shapes-float32-earlier": 1.0},
+    "batches": {"h200/shapes-batches": 1.0},
 }
 RESULTS = Path(__file__).parent / "results"
 MODELS = Path(__file__).parents[1] / "csrc" / "dispatch" / "models"
@@ -95,7 +104,7 @@ BORDERS = 127  # of a feature, at most
 MOST_TREES, MOST_OWN_QUESTIONS, MOST_DEPTH, TOGETHER, LANES, PIVOTS, NEVER, PADDING = 1280, 1024, 7, 32, 8, 16, 127, 16
 #: csrc/dispatch/estimates.cc: kLearnedMargin, kLearnedFloat32Margin and kLargeFloat32Flops
 MARGIN, FLOAT32_MARGIN, LARGE_FLOAT32_FLOPS = 1.02, 1.05, 5e10
-DOUBTED = {"h200": 0.4, "h100": 0.8, "float32": 1.2}  # learned.h's Learned::doubted
+DOUBTED = {"h200": 0.4, "h100": 0.8, "float32": 1.2, "batches": 1.2}  # learned.h's Learned::doubted
 #: The families that the float32 model corrects: learned.cc's is_learned().
 FLOAT32_FAMILIES = ("sm90_dmma", "simt_skinny", "simt_gemv")
 #: Where a file has no time of these kernels at a shape, although they can run it, the fastest kernel is not known.
@@ -124,7 +133,12 @@ _FLOAT32 = Settings(
     torch={"depth": 6, "iterations": 900, "learning_rate": 0.06, "l2_leaf_reg": 3},
     doubt={"depth": 5, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5},
 )
-SETTINGS = {"h200": _HALF, "h100": _HALF, "float32": _FLOAT32}
+_BATCHES = Settings(
+    kernels={"depth": 7, "iterations": 700, "learning_rate": 0.15, "l2_leaf_reg": 1},
+    torch={"depth": 7, "iterations": 1200, "learning_rate": 0.07, "l2_leaf_reg": 2},
+    doubt={"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5},
+)
+SETTINGS = {"h200": _HALF, "h100": _HALF, "float32": _FLOAT32, "batches": _BATCHES}
 
 
 @dataclass

@@ -56,6 +56,8 @@ STREAM_K_SHAPES = [(17096, 72, 1032, ("NN",)), (17096, 72, 1031, ("NT",))]
 EDGED_SHAPES = [(24, 17000, 72, ("NT", "TT")), (17000, 24, 520, ("NN",)), (24, 17000, 67, ("NT",))]
 # Rows of x and K, for x @ x.T and x.T @ x: one tile, and some on both sides of the diagonal.
 SYMMETRIC_SHAPES = [(24, 72), (280, 88), (152, 520), (519, 45)]
+# The same for sm90_dmma, which then slices K, in clusters and through the workspace.
+SLICED_SYMMETRIC_SHAPES = [(519, 1032), (200, 4099)]
 # M, N, K and layout, for kernels that sum in slices of K with batch-invariant numerics (csrc/core/slices.h).
 SLICED_SHAPES = [
     (24, 40, 3080, "NT"),
@@ -139,7 +141,8 @@ def problems(variant: VariantInfo) -> Iterator[tuple[str, Tensor, Tensor]]:
         for layout, dtype in zip(layouts, dtypes):  # noqa: B905 (dtypes never ends)
             a, b = operand(m, k, layout[0] == "T", dtype), operand(k, n, layout[1] == "T", dtype)
             yield f"{variant.name} {dtype} {layout} {m}x{n}x{k}", a, b
-    for (rows, k), dtype in itertools.product(SYMMETRIC_SHAPES, real):
+    sliced = SLICED_SYMMETRIC_SHAPES if variant.family == "sm90_dmma" else []
+    for (rows, k), dtype in itertools.product([*SYMMETRIC_SHAPES, *sliced], real):
         for x in (operand(rows, k, False, dtype), operand(rows, k, True, dtype)):
             yield f"{variant.name} {dtype} x @ x.T {rows}x{k}", x, x.t()
     if "_split3_" in variant.name:  # six products after all, for a sum of one term

@@ -44,8 +44,8 @@ int cluster_of(const Variant& v) {
   return v.cut.cluster_m * v.cut.cluster_n * v.cut.slices;
 }
 
-/// Whether a variant that takes the problem's dtype meets all conditions except its own predicate, Variant::eligible, on
-/// a device that this build has code for.
+/// Whether a variant that takes the problem's dtype meets all conditions except its own predicate, Variant::eligible,
+/// on a device that this build has code for.
 inline bool fits_device_and_modes(const Variant& v, const Problem& p, const DeviceFacts& facts) {
   return v.min_cc <= facts.cc && facts.cc <= v.max_cc && v.smem_bytes <= facts.smem_optin &&
          cluster_of(v) <= std::max(1, facts.sm_count) && keeps_promise(v, p, facts);

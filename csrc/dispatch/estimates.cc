@@ -6,7 +6,6 @@
 
 #include "core/ceil_div.h"
 #include "core/cost.h"
-#include "core/whole_batch.h"
 #include "dispatch/margin.h"
 #include "dispatch/models/learned.h"
 #include "dispatch/models/torch_model.h"
@@ -26,23 +25,10 @@ constexpr double kLearnedMargin = 1.02, kLearnedFloat32Margin = 1.05, kLargeFloa
 constexpr double kInt8Margin = 1.02;
 
 // The learned model's margin is at least this for products unlike those that it was fitted to, where it takes torch for
-// too slow. On an H200 torch took 0.85 of its prediction at 8x223x2048x2048 with a shared B, 0.77 at 64x1x2048x128,
-// 0.84 at 777x3584x18944 and 0.90 at 1x4096x65536.
+// too slow. On an H200 torch took 0.85 of its prediction at 8x223x2048x2048 with a shared B, 0.84 at 777x3584x18944 and
+// 0.90 at 1x4096x65536.
 constexpr double kUnfittedMargin = 1.2, kLongerKMargin = 1.1;
 constexpr int64_t kMostFittedK = 16000, kMostFittedVectorK = 32768, kFewRows = 64;
-// The same for batches of vectors by matrices of so few elements. Kernels that were predicted to be 1.23 to 1.28 times
-// as fast as torch had 0.80, 0.95 and 0.96 of its speed at 1105x1x48x160, 823x1x40x120 and 207x1x80x208.
-constexpr double kSmallVectorMargin = 1.3;
-constexpr int64_t kFewElements = 20000;
-// The same for batches of matrices by column vectors. On an H200 torch took 0.58 to 0.72 of its prediction at 9 of 14.
-constexpr double kColumnMargin = 1.82;
-// The same for vectors by unaligned matrices that are contiguous along K, in up to 1,008 matrices: three kernels that
-// were predicted to be 1.3 to 1.8 times as fast had 0.83, 0.83 and 0.98 of torch's speed. Of many vectors by small
-// matrices, tiny_batch was faster.
-constexpr double kUnalignedVectorMargin = 2.0;
-constexpr int64_t kManyVectors = 2000;
-// Batches of rows by an unaligned row-major B have no such margin. gemv_m1 was predicted to be 1.05 and 1.14 times as
-// fast as torch at 60x1x981x1610 and 27x1x1063x2438, and was 2.3 times as fast.
 // The same where a batch of exchanged rows shares a B that L2 does not hold. Each matrix then reads B from memory,
 // which no model knows: 64x27x8192x16384 took 5.4 ms, and torch 4.0, where 1.8 was predicted.
 constexpr double kReadAgainMargin = 3;
@@ -66,62 +52,18 @@ constexpr int64_t kFewMergedRows = 128;
 // be enough to read B once.
 constexpr double kSharedReadGBs = 6500, kKeptBytes = 128 << 10;  // the rate is that of 132 SMs
 
-// Batches of small 16-bit matrices that do not consist of whole chunks of 16 bytes. On an H200 kernels that were
-// predicted to be 1.1 times as fast as torch had 1.00 (37 batches, padded copies) and 0.74 of its speed (17 batches of
-// 1,000 or more, batched_mma), and 0.25 at 10000x63x63x63. So their predictions are taken for too short by a factor,
-// unless a kernel copies the matrices whole and there are many of them with a side of more than kShortSide: there it
-// was up to 2.5 times as fast, and slower than torch at two of 62 batches (0.96 of its speed at 2100x53x53x53, 0.98 at
-// 3000x53x53x53). For such batches torch took at least kTorchMatrixNs for each matrix on 132 SMs, which
-// its model does not know. On 64 and on 32 SMs torch took 2.0 and 4.0 times as long for 60000x33x33x33.
-constexpr int64_t kMostUnaligned = 256, kManyUnaligned = 1000, kManyWhole = 2000, kShortSide = 32;
-constexpr double kUnalignedDoubt = 1.25, kManyUnalignedDoubt = 1.7, kFewWholeDoubt = 2.5, kTorchMatrixNs = 5.2;
-// Larger ones, whose tiles take the matrices' place (kernels/batched_mma/in_place_kernel.cuh). On an H200 the kernels
-// that were predicted to be this much faster than torch were 1.00 to 4.2 times as fast at 71 batches, without another
-// margin. Of 23 batches that were left to torch, seven would have had 0.83 to 0.99 of its speed. Fewer matrices than
-// kFewInPlace did not gain by this rule. Sides up to kThinInPlace or kShortSide were not measured, nor other chips, and
-// operands that both have rows of even lengths only at two shapes (0.96 and 1.34).
-constexpr int64_t kFewInPlace = 80, kThinInPlace = 8;
-constexpr double kInPlaceDoubt = 1.1;
+// On chips without a learned model, kernels of batched_mma whose tiles take the place of the matrices
+// (kernels/batched_mma/in_place_kernel.cuh) are predicted to take this much longer: they were timed on Hopper alone.
+constexpr double kInPlaceDoubt = 2.5;
 
 size_t torch_slot() {
   return static_cast<size_t>(variant_count());
-}
-
-/// Whether a kernel of batched_mma was predicted to copy the matrices whole (core/whole_batch.h).
-bool copies_whole(const Problem& p, const Contender& contender) {
-  const Variant& v = variant(contender.id);
-  return v.family == Family::kBatchedMma && v.tile.bm == kWholeSide && is_whole_batch(p);
 }
 
 /// Whether it is a kernel of batched_mma whose tiles take the place of the matrices.
 bool is_in_place(const Contender& contender) {
   const Variant& v = variant(contender.id);
   return v.family == Family::kBatchedMma && v.tile.stages == 1;
-}
-
-/// Whether so many matrices are copied whole that a kernel was measured to be faster than torch.
-bool are_many_whole(const Problem& p) {
-  return is_whole_batch(p) && p.batches() >= kManyWhole && std::max(p.m, p.n) > kShortSide && std::min(p.m, p.n) > 1;
-}
-
-/// Whether it resembles the batches at which the kernels whose tiles take the place of the matrices were measured.
-bool is_measured_in_place(const Problem& p) {
-  return p.batches() >= kFewInPlace && std::min({p.m, p.n, p.k}) > kThinInPlace && std::max(p.m, p.n) > kShortSide &&
-         has_no_gaps(p) && !is_whole_batch(p) && !shares_operand(p) && !p.rows_are_batch &&
-         (p.lda() % 2 != 0 || p.ldb() % 2 != 0);
-}
-
-/// The factor by which a kernel may take longer than the models say, on a chip that has a learned model.
-double doubt_of(const Question& question, const Contender& contender) {
-  const Problem& p = question.product;
-  if (is_in_place(contender)) return is_measured_in_place(question.problem) ? kInPlaceDoubt : kFewWholeDoubt;
-  if (!p.is_half() || p.batches() == 1 || has_whole_chunks(p) || std::max({p.m, p.n, p.k}) > kMostUnaligned ||
-      variant(contender.id).family == Family::kTinyBatch) {
-    return 1.0;
-  }
-  if (copies_whole(p, contender)) return are_many_whole(question.problem) ? 1.0 : kFewWholeDoubt;
-  if (std::min(p.m, p.n) == 1) return 1.0;
-  return p.batches() >= kManyUnaligned ? kManyUnalignedDoubt : kUnalignedDoubt;
 }
 
 /// The rows of the tiles that cover so many rows, over these.
@@ -132,25 +74,14 @@ double fit_of(int64_t rows) {
   return static_cast<double>(covered) / static_cast<double>(rows);
 }
 
-/// Whether the learned model was fitted to times of this kernel's family. It has none of batches of vectors, for which
-/// it takes batched_mma's time for a fourth too long. Of the kernels that are chosen for batch-invariant numerics alone
-/// it has no times. It corrects those that resemble other kernels, but neither the kernels of sm90_skinny that take
-/// several tiles of rows nor those that add up four slices.
+/// Whether the learned model was fitted to times of this kernel's family. Of the kernels that are chosen for
+/// batch-invariant numerics alone it has no times. It corrects those that resemble other kernels, but neither the
+/// kernels of sm90_skinny that take several tiles of rows nor those that add up four slices.
 bool is_learned(const Question& question, const Contender& contender) {
   const Variant& v = variant(contender.id);
-  const Family family = v.family;
   if (contender.merges) return false;  // correct_merged()
-  if (v.only_invariant && (family == Family::kSm90Skinny || v.sums == Sums::kFourSlices)) return false;
-  if (family == Family::kBatchedMma && is_vector_batch(question.product)) return false;
-  if (copies_whole(question.product, contender) || is_in_place(contender)) return false;
-  return is_learned(family, question.product.dtype);
-}
-
-/// The learned model of the chip; null where it has none for the dtype. In float32 it knows no products of vectors.
-const Learned* learned_model_for(const Question& question) {
-  const Problem& p = question.problem;
-  if (p.dtype == DType::kF32 && std::min(p.m, p.n) == 1) return nullptr;
-  return learned(question.facts, p.dtype);
+  if (v.only_invariant && (v.family == Family::kSm90Skinny || v.sums == Sums::kFourSlices)) return false;
+  return is_learned(v.family, forest_kind(question.product));
 }
 
 /// How much faster than torch a kernel has to be at least, by the learned model: more where that was fitted to no such
@@ -160,10 +91,6 @@ double least_margin(const Problem& p, const DeviceFacts& facts) {
   if (p.batches() > 1) {
     const double b_bytes = static_cast<double>(p.n) * static_cast<double>(p.k) * dtype_bytes(p.dtype);
     if (p.rows_are_batch) return b_bytes > static_cast<double>(facts.l2_bytes) ? kReadAgainMargin : 1.0;
-    if (p.n == 1) return kColumnMargin;
-    if (p.m == 1 && p.b_major() == Major::kMN && alignment_b(p) < 16) return 1.0;
-    if (p.m == 1 && alignment_b(p) < 16 && p.batches() < kManyVectors) return kUnalignedVectorMargin;
-    if (p.m == 1) return p.n * p.k <= kFewElements ? kSmallVectorMargin : kUnfittedMargin;
     return shares_operand(p) ? kUnfittedMargin : 1.0;
   }
   if (fewer == 1) return p.k > kMostFittedVectorK ? kUnfittedMargin : 1.0;
@@ -217,10 +144,10 @@ struct Corrected {
   int place[kMaxVariants];
 };
 
-/// How a kernel's predicted time compares with that of an ordinary product of the same shape.
+/// How a kernel's predicted time compares with its time for an ordinary product of the same shape.
 struct Share {
-  double of_us = 1.0;         // the kernel's time over that of the ordinary product
-  bool runs_ordinary = true;  // the kernel computes ordinary products, too
+  double of_ordinary_us = 1.0;
+  bool computes_ordinary = true;  // some kernels compute x @ x.T alone
 };
 
 /// x @ x.T, of which some kernels compute one triangle. The learned model was fitted to ordinary products. So it
@@ -261,8 +188,8 @@ double correct_kernels(const Learned& learned, const Question& question, const C
     for (int i = 0; i < row; ++i) {
       const Share& share = shares[of_row[i]];
       const double ordinary_us = predicted[i] * corrections[i];
-      if (share.runs_ordinary) best = std::min(best, ordinary_us);
-      us[of_row[i]] = ordinary_us * share.of_us;
+      if (share.computes_ordinary) best = std::min(best, ordinary_us);
+      us[of_row[i]] = ordinary_us * share.of_ordinary_us;
     }
     row = 0;
   };
@@ -296,7 +223,7 @@ Problem merged_product(const Problem& product) {
 }
 
 /// Corrects the predictions of the kernels that merge rows, as those of kernels of the merged product.
-void correct_merged(const Learned& learned, const Question& question, const Contenders& contenders, double* us) {
+void correct_merged(const Question& question, const Contenders& contenders, double* us) {
   const Variant* kernels[kRows];
   double predicted[kRows], corrections[kRows];
   int of_row[kRows], count = 0;
@@ -308,11 +235,13 @@ void correct_merged(const Learned& learned, const Question& question, const Cont
   }
   if (count == 0) return;
   const Problem product = merged_product(question.product);
+  const Learned* const learned_here = learned(question.facts, forest_kind(product));
+  if (learned_here == nullptr) return;
   float shape[kShapeFeatures];
   shape_features(product, question.alignments, shape);
   Rows rows;
   kernel_features(kernels, predicted, count, product, question.facts, shape, &rows);
-  factors(learned.kernels, shape, rows, count, corrections);
+  factors(learned_here->kernels, shape, rows, count, corrections);
   for (int i = 0; i < count; ++i) us[of_row[i]] *= corrections[i];
 }
 
@@ -336,8 +265,9 @@ bool apply_learned(const Learned& learned, const Question& question, const Conte
   if (corrected.count == 0) return false;
   shape_features(question.product, question.alignments, features);
   const double best = correct_kernels(learned, question, contenders, corrected, features, predictions->ours);
-  correct_merged(learned, question, contenders, predictions->ours);
-  if (is_tiny_batch(question.product) || !std::isfinite(best)) return false;
+  correct_merged(question, contenders, predictions->ours);
+  const bool is_tiny_float32 = question.product.dtype == DType::kF32 && is_tiny_batch(question.product);
+  if (is_tiny_float32 || !std::isfinite(best)) return false;  // the forests of float32 do not know tiny_batch
   // What the problem's epilogue reads and writes counts in predictions->torch.
   const bool is_product = question.problem.c.data == nullptr && question.problem.pre_activation == nullptr;
   const double torch_us =
@@ -412,7 +342,7 @@ void set_times(double product_us, double epilogue_us, const Knowledge& known, si
 }  // namespace
 
 void estimate(const Question& question, const Contenders& contenders, bool for_explanation, Estimates* out) {
-  const Learned* const learned_here = learned_model_for(question);
+  const Learned* const learned_here = learned(question.facts, forest_kind(question.problem));
   const bool nearby = learned_here == nullptr && !is_tiny_batch(question.product);
   if (question.problem.dtype == DType::kI8) out->model_margin = kInt8Margin;
   out->known = usable_knowledge(question, contenders, nearby, out->table_values);
@@ -428,28 +358,11 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
   if (learned_here && (!all_measured || for_explanation)) {
     is_doubted = apply_learned(*learned_here, question, contenders, &predictions, features);
     if (is_doubted) out->model_margin = learned_margins(*learned_here, question, 1.0).others;
-    for (int i = 0; i < contenders.count; ++i) predictions.ours[i] *= doubt_of(question, contenders.all[i]);
-    if (is_doubted && is_measured_in_place(question.problem) &&
-        std::any_of(contenders.begin(), contenders.end(), is_in_place)) {
-      // The learned model's margin is for the kernels that it knows.
-      const double margin = learned_margins(*learned_here, question, factor(learned_here->doubt, features)).others;
-      for (int i = 0; i < contenders.count; ++i) {
-        if (!is_in_place(contenders.all[i])) predictions.ours[i] *= margin;
-      }
-      out->model_margin = 1.0;
-      is_doubted = false;
-    }
-    if (are_many_whole(question.problem)) {
-      out->model_margin = 1.0;
-      is_doubted = false;
-      const double matrix_us = kTorchMatrixNs * 1e-3 * 132 / question.facts.sm_count;
-      predictions.torch = std::max(predictions.torch, static_cast<double>(question.problem.batches()) * matrix_us);
-    }
   }
 
   if (!learned_here) {
     for (int i = 0; i < contenders.count; ++i) {
-      if (is_in_place(contenders.all[i])) predictions.ours[i] *= kFewWholeDoubt;
+      if (is_in_place(contenders.all[i])) predictions.ours[i] *= kInPlaceDoubt;
     }
   }
 

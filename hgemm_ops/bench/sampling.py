@@ -7,6 +7,7 @@ import math
 import random
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from hgemm_ops import _tables
 
@@ -25,10 +26,12 @@ DRAWS = ("mixed", "whole", "ragged", "batches", "float32", "float32-large")
 # Kinds of shapes, each with its share, the bounds of m, n and k, and the largest batch. m and n are exchanged in every
 # second shape.
 _BATCH_KINDS = (
-    (0.35, (2, 256), (2, 256), (2, 256), 20_000),  # small
-    (0.3, (16, 2048), (16, 2048), (16, 2048), 1024),
+    (0.15, (1, 32), (1, 32), (1, 32), 500_000),  # tiny
+    (0.2, (2, 256), (2, 256), (2, 256), 20_000),  # small
+    (0.1, (9, 96), (9, 96), (9, 96), 400_000),  # very many small ones
+    (0.25, (16, 2048), (16, 2048), (16, 2048), 1024),
     (0.2, (1, 1), (8, 8192), (8, 8192), 8192),  # vectors
-    (0.15, (2, 32), (32, 4096), (32, 4096), 1024),  # few rows
+    (0.1, (2, 32), (32, 4096), (32, 4096), 1024),  # few rows
 )
 _FLOAT32_KINDS = (
     (0.25, (2, 4096), (2, 4096), (2, 4096), 1),
@@ -42,6 +45,7 @@ _FLOAT32_KINDS = (
 _FLOAT32_LARGE = ((1.0, (1024, 12_000), (1024, 12_000), (512, 8192), 1),)
 _FLOAT32_GRANULES = (1, 4, 4, 8, 16, 64)  # elements; 4 are 16 bytes
 _BATCH_GRANULES = (1, 1, 2, 4, 8, 8, 16, 64)  # elements; 8 are 16 bytes
+_SQUARE, _MOST_SQUARE = 0.2, 256  # the share of square matrices among batches of up to this size
 _MOST_FLOAT32_FLOPS = 5e10  # a millisecond on an H200; of those that are not "float32-large"
 _MOST_BATCH_FLOPS, _MOST_BATCH_BYTES = 3e11, 5e8  # less than half a millisecond on an H200
 # Shapes with few rows, as in decoding. B is a weight, and most weights are stored as (n, k).
@@ -145,12 +149,12 @@ def _draw_float32(source: random.Random, large: bool) -> Case:
 
 
 def _draw_batch(source: random.Random) -> Case:
-    """Draws a batch of 16-bit matrices, but none of so many tiny ones that tiny_batch has a model for it."""
     while True:
         case = _draw_of(_BATCH_KINDS, _BATCH_GRANULES, source, source.choice(("float16", "bfloat16")))
+        if max(case.m, case.n, case.k) <= _MOST_SQUARE and source.random() < _SQUARE:
+            case = replace(case, n=case.m, k=case.m)
         elements = case.batch * (case.m * case.k + case.k * case.n + case.m * case.n)
-        is_tiny = case.batch >= 1000 and max(case.m, case.n, case.k) <= 32
-        if not is_tiny and 2 * elements <= _MOST_BATCH_BYTES and case.flops <= _MOST_BATCH_FLOPS:
+        if 2 * elements <= _MOST_BATCH_BYTES and case.flops <= _MOST_BATCH_FLOPS:
             return case
 
 

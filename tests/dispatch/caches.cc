@@ -89,7 +89,7 @@ bool same(const Decision& x, const Decision& y) {
 void test_vectors_compute_what_plain_code_does(int64_t dram_gbs) {
   DeviceFacts chip = facts();
   chip.dram_gbs = dram_gbs;
-  const Learned& model = *learned(chip, DType::kF16);
+  const Learned& model = *learned(chip, ForestKind::kHalf);
   std::mt19937 engine(3);
   for (int i = 0; i < 300; ++i) {
     float shared[kShapeFeatures];

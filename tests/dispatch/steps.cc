@@ -212,26 +212,6 @@ void test_doubt_counts_where_it_can_change_the_choice() {
   CHECK(doubted > 0 && left_out > 0);
 }
 
-/// Torch takes as long for each of many unaligned small matrices as was measured with the 132 SMs of an H200, and
-/// longer with fewer SMs.
-void test_torchs_least_time_of_many_small_matrices_depends_on_the_sms() {
-  Problem p = nt_problem(33, 33, 33);
-  p.batch[1] = 20000;
-  for (Matrix* x : {&p.a, &p.b, &p.d}) x->batch_stride[1] = 33 * 33;
-  DeviceFacts facts = facts_of(90);
-  const auto torch_us = [&] {
-    const Question question(p, facts);
-    Contenders contenders;
-    find_contenders(question, &contenders);
-    Estimates estimates;
-    estimate(question, contenders, /*for_explanation=*/false, &estimates);
-    return estimates.torch.predicted;
-  };
-  CHECK(std::abs(torch_us() - 104) < 1e-6);
-  facts.sm_count = 66;
-  CHECK(std::abs(torch_us() - 208) < 1e-6);
-}
-
 void test_measured_times_come_first() {
   const Problem p = nt_problem(304, 4096, 4096);
   const DeviceFacts facts = facts_of(80);
@@ -398,7 +378,7 @@ void test_the_forests_are_those_of_the_nearest_chip() {
     DeviceFacts facts;
     CHECK(preset_facts(90, &facts));
     facts.sm_count = sm_count, facts.l2_bytes = l2_bytes, facts.dram_gbs = dram_gbs;
-    return learned(facts, DType::kBF16);
+    return learned(facts, ForestKind::kHalf);
   };
   constexpr int64_t kMiB = 1 << 20;
   const Learned* const h200 = hopper(132, 60 * kMiB, 4916);
@@ -414,12 +394,33 @@ void test_the_forests_are_those_of_the_nearest_chip() {
   CHECK(hopper(66, 25 * kMiB, 4916) == h200);   // a stream with half of the SMs
   DeviceFacts facts;
   CHECK(preset_facts(90, &facts));
-  CHECK(learned(facts, DType::kF16) == h200 && learned(facts, DType::kF64) == nullptr);
-  const Learned* const float32 = learned(facts, DType::kF32);
+  CHECK(learned(facts, ForestKind::kHalf) == h200 && learned(facts, ForestKind::kNone) == nullptr);
+  const Learned* const float32 = learned(facts, ForestKind::kFloat32);
+  const Learned* const batches = learned(facts, ForestKind::kHalfBatches);
   CHECK(float32 != nullptr && float32 != h200 && float32 != h100);
+  CHECK(batches != nullptr && batches != h200 && batches != h100 && batches != float32);
   facts.dram_gbs = 3352;
-  CHECK(learned(facts, DType::kF16) == h100 && learned(facts, DType::kF32) == float32);
-  CHECK(preset_facts(80, &facts) && learned(facts, DType::kF16) == nullptr && learned(facts, DType::kF32) == nullptr);
+  CHECK(learned(facts, ForestKind::kHalf) == h100 && learned(facts, ForestKind::kFloat32) == float32);
+  CHECK(learned(facts, ForestKind::kHalfBatches) == batches);
+  CHECK(preset_facts(80, &facts));
+  for (const ForestKind kind : {ForestKind::kHalf, ForestKind::kHalfBatches, ForestKind::kFloat32}) {
+    CHECK(learned(facts, kind) == nullptr);
+  }
+}
+
+/// Which forests a product is asked of.
+void test_kinds_of_products_have_forests_of_their_own() {
+  const auto kind_of = [](DType dtype, int64_t batch, int64_t m, int64_t n, int64_t k) {
+    Problem p;
+    p.dtype = dtype, p.m = m, p.n = n, p.k = k, p.batch[1] = batch;
+    return forest_kind(p);
+  };
+  CHECK(kind_of(DType::kBF16, 1, 64, 64, 64) == ForestKind::kHalf);
+  CHECK(kind_of(DType::kF16, 2, 64, 1, 64) == ForestKind::kHalfBatches);
+  CHECK(kind_of(DType::kF32, 5, 64, 64, 64) == ForestKind::kFloat32);
+  CHECK(kind_of(DType::kF32, 5, 64, 1, 64) == ForestKind::kNone);  // vectors
+  CHECK(kind_of(DType::kF64, 1, 64, 64, 64) == ForestKind::kNone &&
+        kind_of(DType::kI8, 1, 64, 64, 64) == ForestKind::kNone);
 }
 
 void test_a_tally_costs_the_same_whatever_was_counted() {
@@ -744,7 +745,6 @@ int main() {
   test_reasons_against_a_variant();
   test_estimates_without_a_table_are_predictions();
   test_doubt_counts_where_it_can_change_the_choice();
-  test_torchs_least_time_of_many_small_matrices_depends_on_the_sms();
   test_measured_times_come_first();
   test_margins();
   test_verdicts();
@@ -752,6 +752,7 @@ int main() {
   test_no_kernel_asks_for_alpha();
   test_slow_float64_leaves_float32_to_others();
   test_the_forests_are_those_of_the_nearest_chip();
+  test_kinds_of_products_have_forests_of_their_own();
   test_a_tally_costs_the_same_whatever_was_counted();
   test_counters_are_small_and_go_with_their_tally();
   test_plans();

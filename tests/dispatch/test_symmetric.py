@@ -76,7 +76,7 @@ def test_large_ones_are_theirs(how: str, n: int) -> None:
 
 @HOW
 def test_batches_of_large_ones_are_theirs(how: str) -> None:
-    a, b = operands(how, 8, 1024, 1024)
+    a, b = operands(how, 4, 2048, 2048)
     assert hgemm_ops.explain(a, b, arch="sm_90").chosen.endswith("_symmetric")
     a, b = operands(how, 4096, 16, 16)
     assert not hgemm_ops.explain(a, b, arch="sm_90").chosen.endswith("_symmetric")

@@ -32,8 +32,11 @@ namespace h100 {
 namespace float32 {
 #include "dispatch/models/learned_float32.inc"
 }
+namespace batches {
+#include "dispatch/models/learned_batches.inc"
+}
 
-/// The forests of one chip for 16-bit types, with the facts of the chip that they were fitted to.
+/// The forests of one chip for ForestKind::kHalf, with the facts of the chip that they were fitted to.
 struct ChipModel {
   int cc;
   int64_t dram_gbs;
@@ -46,8 +49,8 @@ struct ChipModel {
 /// number of SMs and the size of L2 do not select forests, because predictions and features take them from the GPU.
 constexpr ChipModel kModels[] = {{90, 4916, &h200::kLearned}, {90, 3352, &h100::kLearned}};
 
-/// The compute capability of the chips that have the forests for float32. They were fitted to an H200.
-constexpr int kFloat32Cc = 90;
+/// The compute capability of the chips that have the forests of the other kinds. They were fitted to an H200.
+constexpr int kOtherForestsCc = 90;
 
 // cuBLAS's time depends on how well its tile fits the shape. Which tile it takes is not known, so there are features of
 // all of these.
@@ -492,12 +495,22 @@ int learned_code(Family family) {
   return -1;
 }
 
-bool is_learned(Family family, DType dtype) {
-  if (dtype == DType::kF32) {
-    return family == Family::kSm90Dmma || family == Family::kSimtSkinny || family == Family::kSimtGemv;
+ForestKind forest_kind(const Problem& p) {
+  if (p.dtype == DType::kF32) return std::min(p.m, p.n) > 1 ? ForestKind::kFloat32 : ForestKind::kNone;
+  if (p.dtype != DType::kF16 && p.dtype != DType::kBF16) return ForestKind::kNone;
+  return p.batches() > 1 ? ForestKind::kHalfBatches : ForestKind::kHalf;
+}
+
+bool is_learned(Family family, ForestKind kind) {
+  constexpr int kLastHalfCode = 10, kLastBatchesCode = 15;
+  switch (kind) {
+    case ForestKind::kNone: return false;
+    case ForestKind::kHalf: return learned_code(family) <= kLastHalfCode;
+    case ForestKind::kHalfBatches: return learned_code(family) <= kLastBatchesCode;
+    case ForestKind::kFloat32:
+      return family == Family::kSm90Dmma || family == Family::kSimtSkinny || family == Family::kSimtGemv;
   }
-  constexpr int kLastHalfCode = 10;
-  return learned_code(family) <= kLastHalfCode;
+  return false;
 }
 
 void shape_features(const Problem& p, const Alignments& of_operands, float* out) {
@@ -665,9 +678,10 @@ void log2_by(Vectors, const double* x, int count, float* out) {
 
 #endif
 
-const Learned* learned(const DeviceFacts& facts, DType dtype) {
-  if (dtype == DType::kF32) return facts.cc == kFloat32Cc ? &float32::kLearned : nullptr;
-  if (dtype != DType::kF16 && dtype != DType::kBF16) return nullptr;
+const Learned* learned(const DeviceFacts& facts, ForestKind kind) {
+  if (kind == ForestKind::kNone) return nullptr;
+  if (kind == ForestKind::kFloat32) return facts.cc == kOtherForestsCc ? &float32::kLearned : nullptr;
+  if (kind == ForestKind::kHalfBatches) return facts.cc == kOtherForestsCc ? &batches::kLearned : nullptr;
   const Learned* nearest = nullptr;
   double least = 0;
   for (const ChipModel& model : kModels) {

@@ -76,9 +76,14 @@ void torch_features(const Problem& product, const DeviceFacts& facts, double pre
 /// change. A new family takes the next free number. No family has the number 4 any more, and it is not used again.
 int learned_code(Family family);
 
-/// Whether the forests for a dtype were fitted to times of this family. The kernels of families that came later keep
+/// The kinds of products that have forests of their own: of one 16-bit matrix by another, of batches of 16-bit
+/// matrices, and of float32 matrices, batches or not. Vectors in float32 have none.
+enum class ForestKind { kNone, kHalf, kHalfBatches, kFloat32 };
+ForestKind forest_kind(const Problem& product);
+
+/// Whether the forests of a kind were fitted to times of this family. The kernels of families that came later keep
 /// their analytic predictions until the trees are fitted again.
-bool is_learned(Family family, DType dtype);
+bool is_learned(Family family, ForestKind kind);
 
 /// The own features of at most kRows kernels, which go through the trees together.
 constexpr int kRows = 32, kOwnFeatures = kKernelFeatures - kShapeFeatures;
@@ -116,10 +121,10 @@ struct Learned {
   double doubted;
 };
 
-/// The forests for a device and dtype. For 16-bit types they are, of the chips with the device's compute capability,
-/// those of the chip whose memory is nearest in bandwidth. For float32 all of these chips have the same forests. Null
-/// if no chip of this compute capability has forests, or none for the dtype.
-const Learned* learned(const DeviceFacts& facts, DType dtype);
+/// The forests for a device and a kind of product. For ForestKind::kHalf they are, of the chips with the device's
+/// compute capability, those of the chip whose memory is nearest in bandwidth. For the other kinds all of these chips
+/// have the same forests. Null if no chip of this compute capability has forests of the kind.
+const Learned* learned(const DeviceFacts& facts, ForestKind kind);
 
 /// A kernel was only measured for the model if its analytic prediction was at most this times the best prediction,
 /// `best_us`.

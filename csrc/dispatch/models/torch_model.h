@@ -6,8 +6,8 @@
 namespace hgemm {
 
 /// Predicted microseconds of the matmul without its epilogue. `alignments` are those of the problem. For a tiny batch
-/// (core/cost.h) the prediction rests on measurements of such batches. What was learned or measured of other shapes
-/// must not correct it.
+/// (core/cost.h) the prediction rests on measurements of such batches. Only a model that was fitted to such batches may
+/// correct it.
 double torch_product_us(const Problem& problem, const DeviceFacts& facts, const Alignments& alignments);
 
 /// Predicted microseconds of the extra passes that torch runs: one for the activation, and one that copies C into the

@@ -1,8 +1,8 @@
 // Float32 GEMM on tensor cores for sm_80 and newer: mma.sync on planes of each operand, three of bfloat16 or two of
 // float16 (tile/split_planes.h).
 //
-// The summation is the same as in sm90_split (its kernel.cuh gives the reasons). One accumulator takes 64 k of the
-// product of the first planes and is then added to a sum in a float32 register. A second register beside each sum takes
+// The summation is the same as in sm90_split (its kernel.cuh gives the reasons). One accumulator takes 64 k (32 k of
+// two planes before sm_90, NOTES.md) of the product of the first planes and is then added to a sum in a float32 register. A second register beside each sum takes
 // the other products of planes, five of nine or two of four, and the rounding errors of the sum.
 //
 // A block computes a (BM, BN) output tile with a pipeline of stages that cp.async fills, as in sm80_mma. A stage holds

@@ -6,6 +6,7 @@
 
 #include "core/host_device.h"
 #include "core/problem.h"
+#include "tile/raster.h"
 
 namespace hgemm::sm90_dmma {
 
@@ -31,9 +32,9 @@ struct Config {
   // order of the fragments, then the results of the first group's warps, (kGroupWarps, WM, WN) floats.
   // In a cluster, the first group's results come in the place of all of this, as doubles.
   static constexpr int kSumsBytes = (GROUPS - 1) * BM * BN * 8, kResultBytes = BM * BN * 4;
-  // Behind all of them is the number of the block's tile, of x @ x.T.
+  // Behind all of them is the place of the block's tile (tile::RasterUnit), if it is one of a triangle.
   static constexpr int kTileAt = std::max({GROUPS * kRing * 4, kSumsBytes + kResultBytes, BM * BN * 8});
-  static constexpr int kSmemBytes = kTileAt + 16;
+  static constexpr int kSmemBytes = kTileAt + int{sizeof(tile::RasterUnit)};
   static_assert(WM % 32 == 0 && BM % WM == 0 && BN % WN == 0);
   static_assert((kGroupWarps & (kGroupWarps - 1)) == 0, "warps rotate over the parts of the tile");
   static_assert(GROUPS < 16, "barrier 0 is that of the block, the groups have one each");

@@ -149,8 +149,7 @@ struct Traits : Config_ {
 };
 
 /// The rows of a warp's part, which begins at (row0, column0) of D, that are computed and stored: those that lie in D
-/// and, of x @ x.T, not in blocks below the diagonal. There may be none, which includes negative numbers, or more than
-/// the part has.
+/// and, of x @ x.T, not in blocks below the diagonal. The number may be negative, or larger than WM.
 template <class Traits>
 __device__ __forceinline__ int rows_wanted(const Params& p, int row0, int column0) {
   if (column0 >= p.n) return 0;
@@ -515,7 +514,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::BLOCKS) kernel(const
   constexpr int kGroupThreads = Traits::kGroupThreads;
   extern __shared__ __align__(1024) float smem[];  // (GROUPS, STAGES, kStage); Config says what follows
 
-  // Of x @ x.T it takes long to find.
+  // A tile of a triangle takes long to find, so its place is kept until the end.
   tile::RasterUnit* const tile_of_triangle = reinterpret_cast<tile::RasterUnit*>(smem + Traits::kTileAt / 4);
   tile::RasterUnit tile;
   if (Traits::kMayMirror && p.is_triangle) {

@@ -148,8 +148,8 @@ class StepTime {
   double block_us_, warp_us_, narrow_us_, latency_us_;  // block_us_: the mean over all blocks
 };
 
-/// Returns the schedule whose number of slices of K has the shortest predicted time, and that time. `tiles`: to be
-/// computed.
+/// The schedule whose number of slices of K has the shortest predicted time, and that time, of a kernel that computes
+/// so many tiles.
 Plan plan_slices(const Problem& p, const DeviceFacts& facts, const Line& line, int64_t tiles, bool is_triangle) {
   const Costs& c = kCosts;
   const int64_t sms = std::max(1, facts.sm_count), slots = sms * line.blocks;
@@ -198,6 +198,8 @@ Plan plan_slices(const Problem& p, const DeviceFacts& facts, const Line& line, i
   return best;
 }
 
+/// The schedule with the shortest predicted time. Where x @ x.T has so few tiles that its triangle saves no wave, that
+/// is one of all of D.
 Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Plan whole = plan_slices(p, facts, line, all_tiles(p, line), false);
   if (!sm90_dmma::may_mirror(p)) return whole;
