@@ -1,9 +1,9 @@
 """Runs the GPU tests and records the outcome in ``results/<gpu>/tests.json``. Further arguments go to pytest.
 
-With ``--limit``, tests that have not ended by then are stopped. The record says whether every test had ended, and names
-those that had not. A test that takes longer than a minute prints the stacks of its threads, and goes on. This module is
-also the pytest plugin that writes down every outcome as soon as it is known, so that a run that dies still says what it
-found.
+With ``--limit``, tests that have not ended by then are stopped. SIGTERM, which ``timeout`` sends, stops them too. The
+record says whether every test had ended, and names those that had not. A test that takes longer than a minute prints
+the stacks of its threads, and goes on. This module is also the pytest plugin that writes down every outcome as soon as
+it is known, so that a run that dies still says what it found.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -120,11 +121,21 @@ def summarize(lines: Path) -> dict[str, Any]:
     }
 
 
+class _Stopped(Exception):
+    """SIGTERM has come."""
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _Stopped
+
+
 def run(arguments: Sequence[str], lines: Path, limit: float | None, gpus: Sequence[str] = ()) -> int:
     """Runs pytest and returns its status. Outcomes are written to ``lines``.
 
-    After ``limit`` seconds pytest is interrupted as by Ctrl-C. Each process of pytest-xdist sees one of ``gpus``.
+    After ``limit`` seconds, or at SIGTERM, pytest is interrupted as by Ctrl-C. Each process of pytest-xdist sees one of
+    ``gpus``.
     """
+    before = signal.signal(signal.SIGTERM, _stop)
     lines.touch()
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, _LINES: str(lines), "PYTHONPATH": os.pathsep.join(paths)}
@@ -136,8 +147,10 @@ def run(arguments: Sequence[str], lines: Path, limit: float | None, gpus: Sequen
     with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
         try:
             return process.wait(limit)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, _Stopped):
             process.send_signal(signal.SIGINT)
+        finally:
+            signal.signal(signal.SIGTERM, before)
         try:
             return process.wait(_GRACE)
         except subprocess.TimeoutExpired:

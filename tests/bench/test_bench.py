@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -1163,11 +1164,11 @@ def test_gpus_are_shared_out_to_the_processes_of_xdist(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", ["0", "1"])
+@pytest.mark.parametrize(("processes", "by_signal"), [("0", False), ("1", False), ("1", True)])
 def test_gpu_tests_are_stopped_at_their_limit_and_still_reported(
-    processes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    processes: str, by_signal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The limit ends when the first test has, and the second one has printed its stack."""
+    """The limit ends, or SIGTERM comes, when the first test has ended and the second one has printed its stack."""
     printed = ""
 
     class Process(subprocess.Popen[bytes]):
@@ -1178,6 +1179,9 @@ def test_gpu_tests_are_stopped_at_their_limit_and_still_reported(
             while ('"outcome"' not in lines.read_text() or "Timeout" not in printed) and self.poll() is None:
                 time.sleep(0.1)
                 printed += capfd.readouterr().err
+            if by_signal:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(5)  # the signal ends it
             raise subprocess.TimeoutExpired(self.args, limit)
 
     limit = 25.0
