@@ -2,8 +2,9 @@
 // float16 (tile/split_planes.h).
 //
 // The summation is the same as in sm90_split (its kernel.cuh gives the reasons). One accumulator takes 64 k (32 k of
-// two planes before sm_90, NOTES.md) of the product of the first planes and is then added to a sum in a float32 register. A second register beside each sum takes
-// the other products of planes, five of nine or two of four, and the rounding errors of the sum.
+// two planes before sm_90, NOTES.md) of the product of the first planes and is then added to a sum in a float32
+// register. A second register beside each sum takes the other products of planes, five of nine or two of four, and the
+// rounding errors of the sum.
 //
 // A block computes a (BM, BN) output tile with a pipeline of stages that cp.async fills, as in sm80_mma. A stage holds
 // all planes of both operands. They are K-major, whatever the memory order of the operands.
