@@ -22,7 +22,9 @@ _BATCHED = 0.06  # share of the shapes
 _SIZES = ((1, 12_000), (512, 24_000), (256, 16_000))  # m, n, k
 _BATCHED_SIZES = ((1, 2048), (16, 2048), (16, 2048))
 _MOST_PRODUCTS = 512  # the largest batch
-DRAWS = ("mixed", "whole", "ragged", "batches", "float32", "float32-large")
+DRAWS = ("mixed", "whole", "ragged", "batches", "float32", "float32-large", "float32-batches")
+_HALF, _FLOAT32 = ("float16", "bfloat16"), ("float32",)
+_VECTOR = (1, 1)
 # Kinds of shapes, each with its share, the bounds of m, n and k, and the largest batch. m and n are exchanged in every
 # second shape.
 _BATCH_KINDS = (
@@ -30,7 +32,7 @@ _BATCH_KINDS = (
     (0.2, (2, 256), (2, 256), (2, 256), 20_000),  # small
     (0.1, (9, 96), (9, 96), (9, 96), 400_000),  # very many small ones
     (0.25, (16, 2048), (16, 2048), (16, 2048), 1024),
-    (0.2, (1, 1), (8, 8192), (8, 8192), 8192),  # vectors
+    (0.2, _VECTOR, (8, 8192), (8, 8192), 8192),
     (0.1, (2, 32), (32, 4096), (32, 4096), 1024),  # few rows
 )
 _FLOAT32_KINDS = (
@@ -131,7 +133,7 @@ def _draw_of(kinds: Sequence[_Kind], granules: Sequence[int], source: random.Ran
     (kind,) = source.choices(kinds, [kind[0] for kind in kinds])
     granule = source.choice(granules)
     m, n, k = (
-        1 if bounds == (1, 1) else max(1, round(_log_uniform(source, *bounds) / granule)) * granule
+        1 if bounds == _VECTOR else max(1, round(_log_uniform(source, *bounds) / granule)) * granule
         for bounds in kind[1:4]
     )
     if source.random() < 0.5:
@@ -148,13 +150,14 @@ def _draw_float32(source: random.Random, large: bool) -> Case:
             return case
 
 
-def _draw_batch(source: random.Random) -> Case:
+def _draw_batch(source: random.Random, dtypes: Sequence[str]) -> Case:
+    kinds = [kind for kind in _BATCH_KINDS if dtypes != _FLOAT32 or _VECTOR not in kind]
     while True:
-        case = _draw_of(_BATCH_KINDS, _BATCH_GRANULES, source, source.choice(("float16", "bfloat16")))
+        case = _draw_of(kinds, _BATCH_GRANULES, source, source.choice(dtypes))
         if max(case.m, case.n, case.k) <= _MOST_SQUARE and source.random() < _SQUARE:
             case = replace(case, n=case.m, k=case.m)
         elements = case.batch * (case.m * case.k + case.k * case.n + case.m * case.n)
-        if 2 * elements <= _MOST_BATCH_BYTES and case.flops <= _MOST_BATCH_FLOPS:
+        if elements * (4 if dtypes == _FLOAT32 else 2) <= _MOST_BATCH_BYTES and case.flops <= _MOST_BATCH_FLOPS:
             return case
 
 
@@ -170,14 +173,14 @@ def draw(
     kind: with "whole", no shape is ragged, m is a power of two, and n and k are multiples of 64, as in models. With
         "ragged", all shapes are ragged. With "batches", all are batched, many of small or odd sizes, or of vectors.
         With "float32", all are in float32, and a fifth are batched; with "float32-large", they have M and N of 1,024
-        and more.
+        and more; with "float32-batches", they are drawn as with "batches", without the vectors.
     """
     source, found = random.Random(seed), dict[Case, None]()
     while len(found) < count:
-        if kind.startswith("float32"):
+        if kind.endswith("batches"):
+            case = _draw_batch(source, _HALF if kind == "batches" else _FLOAT32)
+        elif kind.startswith("float32"):
             case = _draw_float32(source, large=kind == "float32-large")
-        elif kind == "batches":
-            case = _draw_batch(source)
         else:
             case = _draw(source, rows, kind)
         if zoo.fits(case) and not excluded(case):

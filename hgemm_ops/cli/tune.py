@@ -230,7 +230,7 @@ def _measure_random(
     show_default=True,
     help="With --random: the kind of sizes. mixed: 6 % ragged, the others multiples of 8; whole: rows a power of two, "
     "features multiples of 64, as in models; ragged: each of some odd length; batches: of many kinds; float32: of many "
-    "kinds, in float32; float32-large: large ones.",
+    "kinds, in float32; float32-large: large ones; float32-batches: many batches.",
 )
 @click.option("--seed", type=int, help="With --random: the seed.  [default: a new one, or that of the run to resume]")
 @click.option("--variant", "variants", metavar="NAME", multiple=True, default=("all",), help=_VARIANT_HELP)

@@ -214,6 +214,13 @@ def test_of_odd_lengths(measured: list[Case], tmp_path: Path) -> None:
 
 
 @needs_library
+def test_of_float32_batches(measured: list[Case], tmp_path: Path) -> None:
+    assert command("--random", "40", "--sizes", "float32-batches", "--seed", "7").exit_code == 0
+    assert tuple(measured) == sampling.unscored(7, 40, None, "float32-batches")
+    assert all(case.batch > 1 and case.dtype == "float32" for case in measured)
+
+
+@needs_library
 def test_an_interrupted_run_goes_on(measured: list[Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure = survey.measure
 
