@@ -1,7 +1,7 @@
 // What families share whose kernels over two float16 planes (split_planes.h) have a kernel over three behind them.
 //
-// The first kernel sets a word on the device, `failed`, where a result is not accurate. The second one then computes
-// all of D again, and otherwise leaves at once. The host does not wait for either.
+// The first kernel sets a flag on the device, `inaccurate`, where a result is not accurate. The second one then
+// computes all of D again, and otherwise leaves at once. The host does not wait for either.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +16,17 @@ namespace hgemm::tile::split {
 /// The least K of a kernel over two planes. An element keeps 23 of its 24 bits, which shows where few products are
 /// summed.
 constexpr int64_t kLeastK = 128;
-constexpr size_t kFailedBytes = 256;  // of the workspace, at its start: the word `failed`
-constexpr double kIdleUs = 3.5;       // two launches that find nothing to do, as measured on an H200
+constexpr size_t kFlagBytes = 256;  // of the workspace, at its start: the flag `inaccurate`
+constexpr double kIdleUs = 3.5;     // two launches that find nothing to do, as measured on an H200
 
-/// The problem of both kernels, by rows, without the part of the workspace that they share.
-inline Problem behind_failed(const Problem& given) {
+/// The problem of both kernels, by rows, with the workspace behind the flag that they share.
+inline Problem behind_flag(const Problem& given) {
   Problem p = by_rows(given);
-  p.most_workspace -= kFailedBytes;
+  p.most_workspace -= kFlagBytes;
   return p;
 }
 
-/// True unless K is too short for two planes, or the workspace for `failed`.
+/// True unless K is too short for two planes, or the workspace for `inaccurate`.
 inline bool takes_two_planes(const Problem& given, Reason* why) {
   const int64_t least = given.dtype == DType::kC64 ? kLeastK / 2 : kLeastK;
   if (given.k < least) {
@@ -34,7 +34,7 @@ inline bool takes_two_planes(const Problem& given, Reason* why) {
                   static_cast<long long>(given.k));
   }
   if (!takes_if_complex(given, why)) return false;
-  return given.most_workspace >= static_cast<int64_t>(kFailedBytes) || refuse(why, "%s", "needs a workspace");
+  return given.most_workspace >= static_cast<int64_t>(kFlagBytes) || refuse(why, "%s", "needs a workspace");
 }
 
 /// The bytes from the first to the last element of a matrix.
@@ -55,16 +55,16 @@ inline bool overwrites_c(const Problem& p) {
   return c.first <= d.last && d.first <= c.last;
 }
 
-/// Launches the kernel over two planes, and behind it the one over three, for a problem of behind_failed(). Where D can
+/// Launches the kernel over two planes, and behind it the one over three, for a problem of behind_flag(). Where D can
 /// be computed only once, it launches the kernel over three planes alone. Each is launched by a function of the rest of
-/// the workspace and `failed`, which is null where that kernel runs alone.
+/// the workspace and `inaccurate`, which is null where that kernel runs alone.
 template <class Two, class Three>
 Status launch_both(const Problem& p, void* workspace, const Two& launch_two, const Three& launch_three) {
-  auto* const failed = static_cast<unsigned*>(workspace);
-  void* const rest = static_cast<unsigned char*>(workspace) + kFailedBytes;
+  auto* const inaccurate = static_cast<unsigned*>(workspace);
+  void* const rest = static_cast<unsigned char*>(workspace) + kFlagBytes;
   if (overwrites_c(p)) return launch_three(rest, nullptr);
-  if (const Status e = launch_two(rest, failed)) return e;
-  return launch_three(rest, failed);
+  if (const Status e = launch_two(rest, inaccurate)) return e;
+  return launch_three(rest, inaccurate);
 }
 
 }  // namespace hgemm::tile::split

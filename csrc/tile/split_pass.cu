@@ -33,7 +33,7 @@ struct SplitParams {
   uint32_t blocks_a, blocks;  // pairs of 32 rows and a segment of K: those of A come first; all
   unsigned* counters;
   int count;
-  const unsigned* failed;  // see Memory
+  const unsigned* inaccurate;  // see Memory
 };
 
 template <bool kComplex>
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kSplitThreads) split_kernel(const __grid_const
   __shared__ SharedPiece shared;
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  if (p.failed != nullptr && *static_cast<const volatile unsigned*>(p.failed) == 0) return;
+  if (p.inaccurate != nullptr && *static_cast<const volatile unsigned*>(p.inaccurate) == 0) return;
   if (blockIdx.x == 0) {
     for (int i = threadIdx.x; i < p.count; i += kSplitThreads) p.counters[i] = 0;
   }
@@ -118,9 +118,9 @@ Status launch_pass(const Problem& p, const Memory& memory, unsigned* counters, i
   params.blocks = params.blocks_a + (memory.changed.b ? blocks_of(b) : 0);
   params.counters = counters;
   params.count = count;
-  params.failed = memory.failed;
+  params.inaccurate = memory.inaccurate;
   if (params.blocks == 0) return cudaSuccess;  // then there are no counters either
-  const dim3 grid(memory.failed != nullptr ? std::min(params.blocks, kMostIdle) : params.blocks);
+  const dim3 grid(memory.inaccurate != nullptr ? std::min(params.blocks, kMostIdle) : params.blocks);
   const auto kernel = p.is_real_form ? split_kernel<true> : split_kernel<false>;
   return enqueue_clusters(kernel, grid, kSplitThreads, 0, 1, true, static_cast<cudaStream_t>(stream), params);
 }

@@ -91,18 +91,19 @@ class PlanesBytes final : public CopiedBytes {
 /// The workspace of a slab: the planes of A and of B, which of them the pass has to write, and what is left behind
 /// them. Where B has no planes of its own, A's stand for them.
 ///
-/// `failed` is a word on the device, or null. A kernel over two planes sets it where a result is not accurate. Kernels
-/// over three planes, which are launched behind it and compute all results again, leave at once where it is zero.
+/// `inaccurate` is a flag on the device, or null. A kernel over two planes sets it where a result is not accurate.
+/// Kernels over three planes, which are launched behind it and compute all results again, leave at once where it is
+/// zero.
 struct Memory {
   unsigned char *a, *b, *rest;
   Changed changed;
-  unsigned* failed;
-  bool is_first;  // of the slabs over two planes: its pass sets `failed` to zero
+  unsigned* inaccurate;
+  bool is_first;  // of the slabs over two planes: its pass sets `inaccurate` to zero
 };
-inline Memory memory_of(const Slabs& slabs, void* workspace, const Changed& changed, unsigned* failed = nullptr,
+inline Memory memory_of(const Slabs& slabs, void* workspace, const Changed& changed, unsigned* inaccurate = nullptr,
                         bool is_first = false) {
   auto* const at = static_cast<unsigned char*>(workspace);
-  Memory memory{at, at + slabs.a_bytes, at + slabs.workspace(), changed, failed, is_first};
+  Memory memory{at, at + slabs.a_bytes, at + slabs.workspace(), changed, inaccurate, is_first};
   if (slabs.b_bytes == 0) {
     memory.b = memory.a;
     memory.changed.b = false;

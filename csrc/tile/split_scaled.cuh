@@ -129,12 +129,12 @@ __device__ __forceinline__ uint64_t doubtful_sums(const Product& p, const Scales
   return doubtful;
 }
 
-/// Scales a warp's sums, 16 rows and COLS columns from `first` on, back to those of the operands, and sets `failed` if
-/// one of them is not accurate. fetch_scales() has been called for them.
+/// Scales a warp's sums, 16 rows and COLS columns from `first` on, back to those of the operands, and sets `inaccurate`
+/// if one of them is not accurate. fetch_scales() has been called for them.
 template <int COLS>
 __device__ __forceinline__ void scale_back(const Scaled& a, const Scaled& b, const Product& p, const Work& work,
                                            Place first, const Scales& scales, float (&sums)[COLS / 2],
-                                           unsigned* failed) {
+                                           unsigned* inaccurate) {
   const int lane = threadIdx.x % 32;
   ptx::cp_async_wait_all();
   __syncwarp();
@@ -157,13 +157,13 @@ __device__ __forceinline__ void scale_back(const Scaled& a, const Scaled& b, con
     }
   }
   if ((of_rows.any_one_sign && of_cols.any_one_sign) || of_rows.few_terms || of_cols.few_terms) {
-    if (lane == 0) *static_cast<volatile unsigned*>(failed) = 1;
+    if (lane == 0) *static_cast<volatile unsigned*>(inaccurate) = 1;
     return;
   }
   const int matrix_a = matrix_of(p.a, work), matrix_b = matrix_of(p.b, work);
 #pragma unroll 1
   for (unsigned lanes; (lanes = __ballot_sync(~0u, doubtful != 0)) != 0;) {
-    if (__shfl_sync(~0u, *static_cast<volatile unsigned*>(failed), 0) != 0) return;
+    if (__shfl_sync(~0u, *static_cast<volatile unsigned*>(inaccurate), 0) != 0) return;
     const int from = __ffs(static_cast<int>(lanes)) - 1;
     const int i = __ffsll(static_cast<long long>(__shfl_sync(~0u, doubtful, from))) - 1;
     if (lane == from) doubtful &= doubtful - 1;
@@ -172,7 +172,7 @@ __device__ __forceinline__ void scale_back(const Scaled& a, const Scaled& b, con
     const __half* const x = a.planes + (int64_t{matrix_a} * kTwoPlanes * p.a.rows + row) * a.ld;
     const __half* const y = b.planes + (int64_t{matrix_b} * kTwoPlanes * p.b.rows + col) * b.ld;
     if (least < kNever && reaches(x, y, p.k, least)) continue;
-    if (lane == 0) *static_cast<volatile unsigned*>(failed) = 1;
+    if (lane == 0) *static_cast<volatile unsigned*>(inaccurate) = 1;
     return;
   }
 }

@@ -84,7 +84,7 @@ struct ScaledParams {
   uint32_t groups_a;  // groups of 32 rows: those of A come first
   unsigned* counters;
   int count;
-  unsigned* failed;  // set to zero; may be null
+  unsigned* inaccurate;  // set to zero; may be null
 };
 
 /// What a block, and then a cluster, has seen of a row. It is exchanged as 16 bytes.
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kSplitThreads, kBlocksOfSm) scaled_kernel(cons
   ptx::grid_dependency_wait();
   if (blockIdx.x == 0 && blockIdx.y == 0) {
     for (int i = threadIdx.x; i < p.count; i += kSplitThreads) p.counters[i] = 0;
-    if (threadIdx.x == 0 && p.failed != nullptr) *p.failed = 0;
+    if (threadIdx.x == 0 && p.inaccurate != nullptr) *p.inaccurate = 0;
   }
   const bool is_a = blockIdx.x < p.groups_a;
   const ScaledOperand& o = is_a ? p.a : p.b;
@@ -294,7 +294,7 @@ Status launch_scaled_pass(const Problem& p, const DeviceFacts& facts, const Memo
   params.groups_a = memory.changed.a ? row_blocks_of(a) : 0;
   params.counters = counters;
   params.count = count;
-  params.failed = memory.is_first ? memory.failed : nullptr;
+  params.inaccurate = memory.is_first ? memory.inaccurate : nullptr;
   const uint32_t groups = params.groups_a + (memory.changed.b ? row_blocks_of(b) : 0);
   if (groups == 0) return cudaSuccess;  // then there are no counters either
   const unsigned most_blocks = has_clusters(facts.cc) && has_sm90_code() ? kMostBlocks : 1;

@@ -9,7 +9,7 @@
 // A block computes a (BM, BN) output tile with a pipeline of stages that cp.async fills, as in sm80_mma. A stage holds
 // all planes of both operands. They are K-major, whatever the memory order of the operands.
 //
-// As in sm90_split, a kernel over two planes sets the word `failed` where a result is not accurate
+// As in sm90_split, a kernel over two planes sets the flag `inaccurate` where a result is not accurate
 // (tile/split_scaled.cuh). The kernel over three planes that follows in the stream then computes all results again, and
 // otherwise leaves at once.
 #pragma once
@@ -43,7 +43,7 @@ struct Params {
   PlanesParams a, b;
   split::Product product;
   split::Scaled scaled_a, scaled_b;  // of kernels over two planes
-  unsigned* failed;                  // see split::Memory
+  unsigned* inaccurate;              // see split::Memory
   tile::Raster raster;
   tile::Triangle triangle;  // in place of `raster`, if `is_triangle`
   bool is_triangle;
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
   const int warp_m = warp % kWarpsM * Config::WM, warp_n = warp / kWarpsM * Config::WN;
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  if (!Config::kScales && split::has_nothing_to_do(p.failed)) return;
+  if (!Config::kScales && split::has_nothing_to_do(p.inaccurate)) return;
 
   const split::Product& product = p.product;
   const tile::RasterUnit unit =
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(Config::kThreads) kernel(const __grid_constant
     for (int j = 0; j < kCount; j += 2) sums[j] = place(i, j)->x, sums[j + 1] = place(i, j)->y;
     const split::Place first{work.m0 + warp_m + i * 16, work.n0 + warp_n};
     if constexpr (Config::kScales) {
-      split::scale_back<Config::WN>(p.scaled_a, p.scaled_b, product, work, first, *scales, sums, p.failed);
+      split::scale_back<Config::WN>(p.scaled_a, p.scaled_b, product, work, first, *scales, sums, p.inaccurate);
     } else {
       split::mend_if_needed<Config::WN>(product, work, first, sums);
     }

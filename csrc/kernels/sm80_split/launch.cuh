@@ -35,7 +35,7 @@ Status launch(const Problem& p, const DeviceFacts& facts, const split::Memory& m
     params.scaled_a = split::scaled_of(a);
     params.scaled_b = split::scaled_of(b);
   }
-  params.failed = memory.failed;
+  params.inaccurate = memory.inaccurate;
   params.raster = tile::raster_of(tiles_m, tiles_n, kRasterRows / Config::BM);
   params.is_triangle = split::is_triangle(p, memory.changed);
   if (params.is_triangle) params.triangle = tile::triangle_of(p.n, Config::BM, Config::BN, kRasterRows / Config::BM);

@@ -108,13 +108,13 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
 
 /// Enqueues the kernel over all slabs.
 template <class C>
-Status run(const Problem& p, const DeviceFacts& facts, const Line& line, void* workspace, unsigned* failed,
+Status run(const Problem& p, const DeviceFacts& facts, const Line& line, void* workspace, unsigned* inaccurate,
            Stream stream) {
   const tile::Slabs slabs = slabs_of(p, facts, line);
   bool is_first = true;
   return tile::for_each_slab(p, slabs, [&](const Problem& part, const tile::Changed& changed) {
     const tile::split::Memory memory =
-        tile::split::memory_of(slabs, workspace, changed, failed, std::exchange(is_first, false));
+        tile::split::memory_of(slabs, workspace, changed, inaccurate, std::exchange(is_first, false));
     return call<&sm80_split::launch<C>>(part, facts, memory, stream);
   });
 }
@@ -150,26 +150,27 @@ template <class C, class Exact>
 struct ScaledFunctions {
   static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
     if (!tile::split::takes_two_planes(p, why)) return false;
-    const Problem q = tile::split::behind_failed(p);
+    const Problem q = tile::split::behind_flag(p);
     return hgemm::eligible(q, facts, kLine<C>, why) && hgemm::eligible(q, facts, kLine<Exact>, why);
   }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
-    const Problem q = tile::split::behind_failed(p);
-    return tile::split::kFailedBytes +
+    const Problem q = tile::split::behind_flag(p);
+    return tile::split::kFlagBytes +
            std::max(slabs_of(q, facts, kLine<C>).workspace(), slabs_of(q, facts, kLine<Exact>).workspace());
   }
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
-    const Problem q = tile::split::behind_failed(p);
+    const Problem q = tile::split::behind_flag(p);
     const int64_t at_once = std::max(1, facts.sm_count) * blocks_per_sm(facts, kLine<Exact>);
     const double waves = static_cast<double>(ceil_div(tiles_of(q, kLine<Exact>.tile), at_once));
     const double launches = static_cast<double>(slabs_of(q, facts, kLine<Exact>).count);
     return hgemm::predict_us(q, facts, kLine<C>) + launches * tile::split::kIdleUs + waves * kIdleWaveUs;
   }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
-    const Problem q = tile::split::behind_failed(p);
+    const Problem q = tile::split::behind_flag(p);
     return tile::split::launch_both(
-        q, workspace, [&](void* rest, unsigned* failed) { return run<C>(q, facts, kLine<C>, rest, failed, stream); },
-        [&](void* rest, unsigned* failed) { return run<Exact>(q, facts, kLine<Exact>, rest, failed, stream); });
+        q, workspace,
+        [&](void* rest, unsigned* inaccurate) { return run<C>(q, facts, kLine<C>, rest, inaccurate, stream); },
+        [&](void* rest, unsigned* inaccurate) { return run<Exact>(q, facts, kLine<Exact>, rest, inaccurate, stream); });
   }
 };
 

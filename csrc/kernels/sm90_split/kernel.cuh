@@ -20,9 +20,9 @@
 // Elements that three planes cannot represent are computed again, one by one (tile/split_product.cuh). No element's
 // value depends on other rows of A or other columns of B.
 //
-// A kernel over two planes checks its results (tile/split_scaled.cuh). Where one is not accurate it sets the word
-// `failed`, and the kernel over three planes that follows in the stream computes all results again. Otherwise that one
-// leaves at once. So the operands' values decide how many products there are, and the host does not wait for them.
+// A kernel over two planes checks its results (tile/split_scaled.cuh). Where one is not accurate it sets the flag
+// `inaccurate`, and the kernel over three planes that follows in the stream computes all results again. Otherwise that
+// one leaves at once. So the operands' values decide how many products there are, and the host does not wait for them.
 //
 // The sum of an element depends on which of its two factors is A's, by the order of the products of planes. So of
 // x @ x.T only the upper triangle is computed, and each result is stored twice (emit_mirrored).
@@ -99,7 +99,7 @@ struct Params {
   CUtensorMap planes_a, planes_b;
   split::Product product;
   split::Scaled scaled_a, scaled_b;  // of kernels over two planes
-  unsigned* failed;                  // see split::Memory
+  unsigned* inaccurate;              // see split::Memory
   uint32_t units;  // work tiles (the output tiles of one cluster) that are not sliced, and slices of the others
   tile::Raster raster;
   tile::Triangle triangle;  // in place of `raster`, if `is_triangle`
@@ -322,7 +322,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
       ptx::tma_prefetch(&p.planes_a);
       ptx::tma_prefetch(&p.planes_b);
       ptx::grid_dependency_wait();
-      if (!Config::kScales && split::has_nothing_to_do(p.failed)) return;
+      if (!Config::kScales && split::has_nothing_to_do(p.inaccurate)) return;
       for (uint32_t unit = blockIdx.x / Config::CM; unit < p.units; unit += gridDim.x / Config::CM) {
         const split::Work work = work_at<Config>(p, piece_at(p, unit).tiles);
         const Steps steps = steps_of<Config>(p, unit);
@@ -341,7 +341,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
   } else {
     ptx::claim_registers<240>();
     ptx::grid_dependency_wait();
-    if (!Config::kScales && split::has_nothing_to_do(p.failed)) return;
+    if (!Config::kScales && split::has_nothing_to_do(p.inaccurate)) return;
     const int group = warp / 4;
     unsigned char* const scratch = bytes + Config::kScratchAt + warp * Config::kScratchBytes;
     split::Scales* const scales = reinterpret_cast<split::Scales*>(scratch);
@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) kernel(const __grid_const
       sums.finish();
       if (unit >= p.whole && !add_slices<Config>(p, piece, warp, sums)) continue;
       if constexpr (Config::kScales) {
-        split::scale_back<Config::BN>(p.scaled_a, p.scaled_b, p.product, work, first, *scales, sums.high, p.failed);
+        split::scale_back<Config::BN>(p.scaled_a, p.scaled_b, p.product, work, first, *scales, sums.high, p.inaccurate);
       } else {
         split::mend_if_needed<Config::BN>(p.product, work, first, sums.high);
       }

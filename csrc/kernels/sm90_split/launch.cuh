@@ -55,7 +55,7 @@ Status launch(const Problem& p, const DeviceFacts& facts, const Schedule& s, con
   params.product = split::product_of(p, a, b, memory.changed);
   params.scaled_a = split::scaled_of(a);
   params.scaled_b = split::scaled_of(b);
-  params.failed = memory.failed;
+  params.inaccurate = memory.inaccurate;
   params.raster = tile::raster_of(units_m, units_n, kPanel);
   params.is_triangle = split::is_triangle(p, memory.changed);
   if (params.is_triangle) params.triangle = tile::triangle_of(p.n, kTileRows, Config::BN, kPanel);

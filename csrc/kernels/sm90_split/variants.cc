@@ -189,12 +189,12 @@ Launch launch_of_idle(const Problem& p, const DeviceFacts& facts, const Line& li
 /// Enqueues the kernel over all slabs.
 template <class C>
 Status run(const Problem& p, const DeviceFacts& facts, const Line& line, const Launch& launch, void* workspace,
-           unsigned* failed, Stream stream) {
+           unsigned* inaccurate, Stream stream) {
   bool is_first = true;
   return tile::for_each_slab(p, launch.slabs, [&](const Problem& part, const tile::Changed& changed) {
     const Schedule schedule = launch.slices ? plan(part, facts, line).schedule : launch.schedule;
     const tile::split::Memory memory =
-        tile::split::memory_of(launch.slabs, workspace, changed, failed, std::exchange(is_first, false));
+        tile::split::memory_of(launch.slabs, workspace, changed, inaccurate, std::exchange(is_first, false));
     return call<&sm90_split::launch<C>>(part, facts, schedule, memory, stream);
   });
 }
@@ -238,27 +238,27 @@ template <class C, class Exact>
 struct ScaledFunctions {
   static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
     if (!tile::split::takes_two_planes(p, why)) return false;
-    const Problem q = tile::split::behind_failed(p);
+    const Problem q = tile::split::behind_flag(p);
     return hgemm::eligible(q, facts, kLine<C>, why) && hgemm::eligible(q, facts, kLine<Exact>, why);
   }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
-    const Problem q = tile::split::behind_failed(p);
-    return tile::split::kFailedBytes +
+    const Problem q = tile::split::behind_flag(p);
+    return tile::split::kFlagBytes +
            std::max({launch_of(q, facts, kLine<C>).workspace(), launch_of(q, facts, kLine<Exact>).workspace(),
                      launch_of_idle(q, facts, kLine<Exact>).workspace()});
   }
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
-    return tile::split::kIdleUs + batch_factor(p) * launch_of(tile::split::behind_failed(p), facts, kLine<C>).us;
+    return tile::split::kIdleUs + batch_factor(p) * launch_of(tile::split::behind_flag(p), facts, kLine<C>).us;
   }
   static Status launch(const Problem& p, const DeviceFacts& facts, void* workspace, Stream stream) {
-    const Problem q = tile::split::behind_failed(p);
-    const auto two = [&](void* rest, unsigned* failed) {
-      return run<C>(q, facts, kLine<C>, launch_of(q, facts, kLine<C>), rest, failed, stream);
+    const Problem q = tile::split::behind_flag(p);
+    const auto two = [&](void* rest, unsigned* inaccurate) {
+      return run<C>(q, facts, kLine<C>, launch_of(q, facts, kLine<C>), rest, inaccurate, stream);
     };
-    const auto three = [&](void* rest, unsigned* failed) {
+    const auto three = [&](void* rest, unsigned* inaccurate) {
       const Launch launch =
-          failed == nullptr ? launch_of(q, facts, kLine<Exact>) : launch_of_idle(q, facts, kLine<Exact>);
-      return run<Exact>(q, facts, kLine<Exact>, launch, rest, failed, stream);
+          inaccurate == nullptr ? launch_of(q, facts, kLine<Exact>) : launch_of_idle(q, facts, kLine<Exact>);
+      return run<Exact>(q, facts, kLine<Exact>, launch, rest, inaccurate, stream);
     };
     return tile::split::launch_both(q, workspace, two, three);
   }
