@@ -37,6 +37,15 @@ inline bool takes_two_planes(const Problem& given, Reason* why) {
   return given.most_workspace >= static_cast<int64_t>(kFlagBytes) || refuse(why, "%s", "needs a workspace");
 }
 
+/// True if the kernel over two planes and the one over three can both run the problem. `kEligible` is the family's
+/// predicate for one kernel.
+template <auto kEligible, class Line>
+bool are_eligible(const Problem& given, const DeviceFacts& facts, const Line& two, const Line& three, Reason* why) {
+  if (!takes_two_planes(given, why)) return false;
+  const Problem p = behind_flag(given);
+  return kEligible(p, facts, two, why) && kEligible(p, facts, three, why);
+}
+
 /// The bytes from the first to the last element of a matrix.
 struct Span {
   const unsigned char *first, *last;

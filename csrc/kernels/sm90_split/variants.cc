@@ -237,9 +237,7 @@ struct Functions {
 template <class C, class Exact>
 struct ScaledFunctions {
   static bool eligible(const Problem& p, const DeviceFacts& facts, Reason* why) {
-    if (!tile::split::takes_two_planes(p, why)) return false;
-    const Problem q = tile::split::behind_flag(p);
-    return hgemm::eligible(q, facts, kLine<C>, why) && hgemm::eligible(q, facts, kLine<Exact>, why);
+    return tile::split::are_eligible<&hgemm::eligible>(p, facts, kLine<C>, kLine<Exact>, why);
   }
   static size_t workspace(const Problem& p, const DeviceFacts& facts) {
     const Problem q = tile::split::behind_flag(p);
