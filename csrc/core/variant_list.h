@@ -56,10 +56,22 @@ inline bool is_built_for_sm90a(Reason* why) {
   return kHasSm90aCode || refuse(why, "%s", "this build has no code for sm_90a: add 90a to HGEMM_CUDA_ARCHS");
 }
 
+/// The largest extent that kernels take. They count rows, columns and k in 32 bits, and tiles reach past the last ones.
+constexpr int64_t kMaxExtent = int64_t{1} << 30;
+
+/// Returns true if M, N and K are at most kMaxExtent; otherwise refuses.
+inline bool has_countable_extents(const Problem& p, Reason* why) {
+  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
+    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld and %lld", static_cast<long long>(p.m),
+                  static_cast<long long>(p.n), static_cast<long long>(p.k));
+  }
+  return true;
+}
+
 /// Returns true if the extents suit a kernel for a short side of at most `cols` elements; otherwise refuses. M or N
 /// must be at most `cols`, K at most 2^log2_k, and the batch no larger than gridDim.z can be.
 inline bool has_short_side(const Problem& p, int cols, int log2_k, Reason* why) {
-  constexpr int64_t kMaxExtent = int64_t{1} << 30, kMaxBatches = 65535;
+  constexpr int64_t kMaxBatches = 65535;
   const auto m = static_cast<long long>(p.m), n = static_cast<long long>(p.n), k = static_cast<long long>(p.k);
   if (m > kMaxExtent || n > kMaxExtent || k > int64_t{1} << log2_k) {
     return refuse(why, "M and N must be at most 2^30 and K at most 2^%d, got %lld, %lld and %lld", log2_k, m, n, k);

@@ -40,7 +40,6 @@ bool eligible(const Problem& p, const Line& line, Reason* why) {
   if (line.unit == Unit::kWgmma)
     return refuse(why, "%s", "this build has no code for sm_90a: add 90a to HGEMM_CUDA_ARCHS");
 #endif
-  constexpr int64_t kMaxExtent = int64_t{1} << 30;
   if (p.batches() != 1)
     return refuse(why, "does not support batches, got %lld matrices", static_cast<long long>(p.batches()));
   if (p.c.data || p.bias || p.pre_activation || p.act != Activation::kNone) {

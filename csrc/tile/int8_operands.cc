@@ -71,7 +71,6 @@ bool takes_int8(const Problem& p, Reason* why) {
   if (p.m <= kRefusedRows) {
     return refuse(why, "torch._int_mm takes more than 16 rows, got %lld", static_cast<long long>(p.m));
   }
-  constexpr int64_t kMaxExtent = int64_t{1} << 30;
   if (p.m > kMaxExtent || p.n > kMaxExtent) {
     return refuse(why, "M and N must be at most 2^30, got %lld and %lld", static_cast<long long>(p.m),
                   static_cast<long long>(p.n));

@@ -195,11 +195,8 @@ inline double pass_bytes(const Problem& p, bool shares = false, int planes = kPl
 
 /// True if the extents and the number of tiles fit the integer types that kernels over planes count with.
 inline bool is_countable(const Problem& p, const Tile& tile, Reason* why) {
-  constexpr int64_t kMaxExtent = int64_t{1} << 30, kMaxTiles = int64_t{1} << 29;
-  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
-    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld and %lld", static_cast<long long>(p.m),
-                  static_cast<long long>(p.n), static_cast<long long>(p.k));
-  }
+  constexpr int64_t kMaxTiles = int64_t{1} << 29;
+  if (!has_countable_extents(p, why)) return false;
   if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
   const int64_t tiles = ceil_div(p.m, tile.bm) * ceil_div(p.n, tile.bn) * p.batches();
   if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, the limit is 2^29", static_cast<long long>(tiles));

@@ -29,7 +29,6 @@ struct Line {
   bool takes_whole;     // matrices without gaps are copied whole
 };
 
-constexpr int64_t kMaxExtent = int64_t{1} << 30;
 // Measured on the H200.
 constexpr double kFixedUs = 2.0;      // launch, first loads, drain
 constexpr double kStreamShare = 0.9;  // share of the read bandwidth that the kernel reaches

@@ -129,13 +129,9 @@ size_t workspace(const Problem& p, const DeviceFacts& facts, const Line& line, F
 }
 
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Form form, Reason* why) {
-  constexpr int64_t kMaxExtent = int64_t{1} << 30;
   const auto tiles = static_cast<long long>(tile_count(p, line.tile));
   const int splits = splits_of(p, facts, line, form);
-  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
-    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld and %lld", static_cast<long long>(p.m),
-                  static_cast<long long>(p.n), static_cast<long long>(p.k));
-  }
+  if (!has_countable_extents(p, why)) return false;
   if (tiles * splits > INT32_MAX) return refuse(why, "needs %lld blocks, a grid has at most 2^31 - 1", tiles * splits);
   if (form == Form::kSplitK && splits < 2) {
     return refuse(why, "no use for split-K: %lld tiles fill the GPU, or K = %lld is too short to split", tiles,

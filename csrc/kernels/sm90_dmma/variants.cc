@@ -208,13 +208,9 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
 }
 
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reason* why) {
-  constexpr int64_t kMaxExtent = int64_t{1} << 30;
   if (!is_built_for_sm90a(why)) return false;
   if (facts.slow_float64) return refuse(why, "%s", "needs float64 tensor cores at an H100's rate");
-  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
-    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld and %lld", static_cast<long long>(p.m),
-                  static_cast<long long>(p.n), static_cast<long long>(p.k));
-  }
+  if (!has_countable_extents(p, why)) return false;
   const auto tiles = static_cast<long long>(all_tiles(p, line));
   return tiles <= INT32_MAX || refuse(why, "needs %lld blocks, a grid has at most 2^31 - 1", tiles);
 }

@@ -74,7 +74,6 @@ constexpr double kRoundedFactor = 1.12;
 constexpr double kEdgedUs = 3.0;       // Edged: rows of tiles begin inside of sectors; most of it at the end
 constexpr double kMergedStores = 1.5;  // Merged: the epilogue's factor, because warps store D. An estimate, not fitted
 
-constexpr int64_t kMaxExtent = int64_t{1} << 30;
 constexpr int64_t kMaxTiles = int64_t{1} << 29;  // tiles are counted in 32 bits, and clusters round their number up
 
 constexpr int kK = 64;           // of a k-tile
@@ -90,7 +89,7 @@ struct Asked {
         is_tma_a(sm90_wgmma::is_tma_a(p)),
         is_tma_b(sm90_wgmma::is_tma_b(p)),
         has_whole_lines(p.lda() % 64 == 0 && p.ldb() % 64 == 0),
-        all_can_count(p.k > 0 && std::max({p.m, p.n, p.k}) <= kMaxExtent &&
+        all_can_count(p.k > 0 && has_countable_extents(p, nullptr) &&
                       (p.m / 64 + 1) * (p.n / 64 + 1) * p.batches() <= kMaxTiles),
         k_tiles(ceil_div(p.k, kK)),
         memory_us(dram_bytes(p) / (dram_gbs(facts) * 1e3 * kReadShare)) {
@@ -338,10 +337,7 @@ bool can_merge(const Asked& asked, const Line& line, Reason* why) {
 
 /// Returns true if a kernel can count the problem's elements and tiles; otherwise refuses.
 bool can_count(const Problem& p, const Line& line, Reason* why) {
-  if (p.m > kMaxExtent || p.n > kMaxExtent || p.k > kMaxExtent) {
-    return refuse(why, "M, N and K must be at most 2^30, got %lld, %lld and %lld", static_cast<long long>(p.m),
-                  static_cast<long long>(p.n), static_cast<long long>(p.k));
-  }
+  if (!has_countable_extents(p, why)) return false;
   if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
   const int64_t tiles = ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches();
   return tiles <= kMaxTiles || refuse(why, "needs %lld tiles, the limit is 2^29", static_cast<long long>(tiles));
