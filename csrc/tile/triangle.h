@@ -27,17 +27,18 @@ struct Triangle {
   uint32_t first[kMostPanels];  // the number of the first work tile of each panel
 };
 
-/// The number of work tiles of `tile_m` x `tile_n` in rows `first` to `last` of tiles, of those that touch the upper
-/// triangle of `n` rows and columns.
-inline int64_t tiles_of_rows(int64_t first, int64_t last, int64_t n, int64_t tile_m, int64_t tile_n) {
-  const int64_t columns = (n + tile_n - 1) / tile_n;
+/// The number of work tiles in rows `first` to `last` of tiles, of those that touch the upper triangle. A row has
+/// `columns` tiles, of which those before the diagonal are left out.
+inline int64_t tiles_of_rows(uint32_t first, uint32_t last, uint32_t columns, uint32_t tile_m, FastDivisor by_tile_n) {
   int64_t tiles = 0;
-  for (int64_t row = first; row < last; ++row) tiles += columns - row * tile_m / tile_n;
+  for (uint32_t row = first; row < last; ++row) tiles += columns - by_tile_n.quotient(row * tile_m);
   return tiles;
 }
-/// The same of all rows.
+/// The same of all rows, for a result of `n` rows and columns.
 inline int64_t tiles_of_triangle(int64_t n, int64_t tile_m, int64_t tile_n) {
-  return tiles_of_rows(0, (n + tile_m - 1) / tile_m, n, tile_m, tile_n);
+  const auto rows = static_cast<uint32_t>((n + tile_m - 1) / tile_m);
+  const auto columns = static_cast<uint32_t>((n + tile_n - 1) / tile_n);
+  return tiles_of_rows(0, rows, columns, static_cast<uint32_t>(tile_m), FastDivisor(static_cast<uint32_t>(tile_n)));
 }
 
 /// The triangle in panels of `group` rows of tiles, or of more if these would be too many panels.
@@ -54,7 +55,8 @@ inline Triangle triangle_of(int64_t n, int tile_m, int tile_n, uint32_t group) {
   uint32_t tiles = 0;
   for (uint32_t panel = 0, row = 0; panel < t.panels; ++panel, row += t.group) {
     t.first[panel] = tiles;
-    tiles += static_cast<uint32_t>(tiles_of_rows(row, std::min(row + t.group, t.rows), n, tile_m, tile_n));
+    tiles +=
+        static_cast<uint32_t>(tiles_of_rows(row, std::min(row + t.group, t.rows), t.columns, t.tile_m, t.by_tile_n));
   }
   t.per_batch = FastDivisor(tiles);
   return t;
