@@ -52,18 +52,8 @@ constexpr int64_t kFewMergedRows = 128;
 // be enough to read B once.
 constexpr double kSharedReadGBs = 6500, kKeptBytes = 128 << 10;  // the rate is that of 132 SMs
 
-// On chips without a learned model, kernels of batched_mma whose tiles take the place of the matrices
-// (kernels/batched_mma/in_place_kernel.cuh) are predicted to take this much longer: they were timed on Hopper alone.
-constexpr double kInPlaceDoubt = 2.5;
-
 size_t torch_slot() {
   return static_cast<size_t>(variant_count());
-}
-
-/// Whether it is a kernel of batched_mma whose tiles take the place of the matrices.
-bool is_in_place(const Contender& contender) {
-  const Variant& v = variant(contender.id);
-  return v.family == Family::kBatchedMma && v.tile.stages == 1;
 }
 
 /// The rows of the tiles that cover so many rows, over these.
@@ -358,12 +348,6 @@ void estimate(const Question& question, const Contenders& contenders, bool for_e
   if (learned_here && (!all_measured || for_explanation)) {
     is_doubted = apply_learned(*learned_here, question, contenders, &predictions, features);
     if (is_doubted) out->model_margin = learned_margins(*learned_here, question, 1.0).others;
-  }
-
-  if (!learned_here) {
-    for (int i = 0; i < contenders.count; ++i) {
-      if (is_in_place(contenders.all[i])) predictions.ours[i] *= kInPlaceDoubt;
-    }
   }
 
   if (const double least_us = shared_reads_us(question.product, question.facts); least_us > 0.0) {
