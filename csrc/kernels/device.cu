@@ -94,8 +94,9 @@ CUcontext context_of(Stream stream) {
   return get != nullptr && get(static_cast<CUstream>(stream), &context) == CUDA_SUCCESS ? context : nullptr;
 }
 
-/// Whether a GPU of compute capability 9.0 has float64 at a small part of the rate of an H100's. No attribute of the
-/// driver is known to say so, but the names do: H20 and H800.
+/// Whether a GPU of compute capability 9.0 has float64 at a small part of the rate of an H100's. The names say so: H20
+/// and H800. Its other facts do not: an H800 has the compute capability, the SMs and the memory of an H100. The right
+/// attribute would be cudaDevAttrSingleToDoublePrecisionPerfRatio, but nobody has read it on these GPUs.
 cudaError_t has_slow_float64(int ordinal, bool* slow) {
   cudaDeviceProp properties;
   if (cudaError_t e = cudaGetDeviceProperties(&properties, ordinal)) return e;
