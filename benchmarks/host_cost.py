@@ -208,9 +208,14 @@ def unseen(n: int, k: int, rows: int, device: str, synchronize: Callable[[], Non
     return found
 
 
-def entering(rounds: int, calls_per_round: int) -> dict[str, Any]:
-    """Nanoseconds to make, enter and leave a context, as around each step of a loop."""
-    timer = timeit.Timer("with use_custom_gemm():\n    pass", globals={"use_custom_gemm": hgemm_ops.use_custom_gemm})
+def entering(rounds: int, calls_per_round: int, *, again: bool = False) -> dict[str, Any]:
+    """Nanoseconds to make, enter and leave a context, as around each step of a loop.
+
+    With ``again``: to enter and leave one and the same context again and again.
+    """
+    make = hgemm_ops.use_custom_gemm
+    statement = "with context:\n    pass" if again else "with make():\n    pass"
+    timer = timeit.Timer(statement, globals={"context": make()} if again else {"make": make})
     costs = [timer.timeit(calls_per_round) / calls_per_round * 1e9 for _ in range(rounds)]
     return asdict(statistics.median_interval(costs))
 
@@ -251,6 +256,7 @@ def main(processes: int, device: str, rounds: int, calls_per_round: int, output:
         protocol={"rounds": rounds, "calls_per_round": calls_per_round},
         calls=rows,
         context_ns=entering(rounds, calls_per_round),
+        context_again_ns=entering(rounds, calls_per_round, again=True),
         unseen=[row for size in UNSEEN for row in unseen(*size, device=device, synchronize=synchronize)],
         context_after_ns=entering(rounds, calls_per_round),
         inactive=inactive(processes, rounds, calls_per_round) if on_gpu and processes else None,
@@ -262,7 +268,10 @@ def main(processes: int, device: str, rounds: int, calls_per_round: int, output:
         click.echo(
             f"{row['ns']['value']:8.0f} ns {extra:>8}  {row['statement']}  gradients {row['gradients']}  {where}"
         )
-    click.echo(f"a context entered and left: {document['context_ns']}; after these: {document['context_after_ns']}")
+    click.echo(
+        f"a context made, entered and left: {document['context_ns']}; after these: {document['context_after_ns']}"
+    )
+    click.echo(f"the same context entered and left again: {document['context_again_ns']}")
     for row in document["unseen"]:
         click.echo(f"1 to {row['rows']} rows by {row['n']}x{row['k']}, run by {row['by']}:")
         for name in ("new_ns", "known_ns", "torch_new_ns", "torch_known_ns"):

@@ -161,6 +161,8 @@ def context_cost(document: Document) -> list[str]:
         lines += [f"Making, entering and leaving a context: {interval(document['context_ns'])}.", ""]
     if document.get("context_after_ns"):
         lines += [f"The same after the calls below: {interval(document['context_after_ns'])}.", ""]
+    if document.get("context_again_ns"):
+        lines += [f"Entering and leaving one context again: {interval(document['context_again_ns'])}.", ""]
     if document.get("unseen"):
         lines += [
             "`torch.mm` with a number of rows that is new to the process, and once more: µs of an eager call.",

@@ -775,6 +775,7 @@ def results(tmp_path: Path, document: dict[str, Any]) -> Path:
         return {"value": value, "low": value - 10, "high": value + 10}
 
     host["context_ns"] = ns(3600.0)
+    host["context_again_ns"] = ns(2500.0)
     host["context_after_ns"] = ns(3700.0)
     costs = {"new_ns": ns(20000.0), "known_ns": ns(7000.0), "torch_new_ns": ns(90000.0), "torch_known_ns": ns(9000.0)}
     host["unseen"] = [{"n": 64, "k": 96, "rows": 8000, "by": "ours", "shapes": 4000, **costs}]
@@ -826,6 +827,7 @@ def test_the_readme_section_is_what_the_files_say(results: Path, tmp_path: Path)
     assert f"| `torch.mm` in {host_cost.ROUTED} | `torch.mm` | none | 6.40 (-2.90) |" in page
     assert "Making, entering and leaving a context: 3.60 µs (3.59 to 3.61)." in page
     assert "The same after the calls below: 3.70 µs (3.69 to 3.71)." in page
+    assert "Entering and leaving one context again: 2.50 µs (2.49 to 2.51)." in page
     assert "| 1 to 8000 | 64 x 96 | ours | 20.0 | 7.0 | 90.0 | 9.0 |" in page
     assert "adds +0.10 µs (+0.09 to +0.11) to `torch.mm`, with a gradient +0.20 µs" in page
     assert "without the override: +0.00 µs (-0.01 to +0.01) and -0.05 µs" in page
@@ -1062,6 +1064,28 @@ def test_host_cost_measures_under_the_state_each_call_names() -> None:
     assert len(set(counts.values())) == 1
     assert all(row["ns"]["value"] > 0 for row in rows)
     assert [("over_baseline_ns" in row) for row in rows] == [False, True, False, False]
+
+
+def test_host_cost_enters_new_contexts_and_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries: list[int] = []  # of each context that was made
+
+    class Context:
+        def __init__(self) -> None:
+            self.place = len(entries)
+            entries.append(0)
+
+        def __enter__(self) -> None:
+            entries[self.place] += 1
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(hgemm_ops, "use_custom_gemm", Context)
+    assert host_cost.entering(5, 4)["value"] > 0
+    assert entries == [1] * 20
+    entries.clear()
+    assert host_cost.entering(5, 4, again=True)["value"] > 0
+    assert entries == [20]
 
 
 # Command line
