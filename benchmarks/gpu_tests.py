@@ -2,8 +2,8 @@
 
 With ``--limit``, tests that have not ended by then are stopped. SIGTERM, which ``timeout`` sends, stops them too. The
 record says whether every test had ended, and names those that had not. A test that takes longer than four minutes
-prints the stacks of its threads, and goes on. This module is also the pytest plugin that writes down every outcome as soon as
-it is known, so that a run that dies still says what it found.
+prints the stacks of its threads, and goes on. This module is also the pytest plugin that writes down every outcome as
+soon as it is known, so that a run that dies still says what it found.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ OUTCOMES = ("passed", "skipped", "errors", "failed")
 #: Tests that had not ended, by name in a record.
 NAMED = 20
 _GRACE = 10  # seconds that an interrupted pytest gets to end
-# Seconds after which a test prints its stacks. The slowest one takes 62 where 15 processes share a GPU. Whatever is well
-# must not get there: faulthandler reads the stacks of running threads, and with 60 it crashed a process that way.
+# Seconds after which a test prints its stacks. The slowest one takes 62 where 15 processes share a GPU. No healthy test
+# must get there: faulthandler reads the stacks of running threads, and with 60 it crashed a process that way.
 _STUCK = 240
 
 
