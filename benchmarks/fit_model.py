@@ -19,6 +19,7 @@ command:
 - An H100's ``shapes``, `--candidates 4`, and ``shapes-ragged``, with `--sizes ragged` as well.
 - ``shapes-float32``: float32, without `--candidates`. `--sizes float32` gave 2,600 shapes, `--sizes float32-large` the
   others.
+- ``shapes-float32-leaders`` and ``shapes-float32-batches``, `--candidates 7`: `--sizes float32` and `float32-batches`.
 - ``shapes-batches``, `--candidates 8 --sizes batches`: batches of 16-bit matrices, many of them tiny, odd, or of
   vectors. There was no model for the first 14,824, so analytic predictions named the candidates. For the others
   ``sampling.py`` was set to draw what the first ones had few of: 2,777 batches of up to 400,000 matrices, with M, N and
@@ -30,7 +31,7 @@ There are four models:
 
 - The H200's, of 16-bit types, is fitted to the H200's files. It serves matmuls that are not batched, although some of
   its shapes are.
-- That of float32 is fitted to an H200's file, and serves all chips of its compute capability whose float64 is as
+- That of float32 is fitted to an H200's files, and serves all chips of its compute capability whose float64 is as
   fast. An H100 SXM has as many SMs at the same clock; on no other chip have float32 shapes been measured.
 - That of batches of 16-bit types is fitted to an H200's file, and serves the same chips as that of float32. An operand
   that all matrices share is in no file, and the model knows no such batches.
@@ -90,7 +91,12 @@ OTHERS = 0.5  # times the weight of a shape of another chip
 WEIGHTS = {
     "h200": _H200,
     "h100": {name: weight * OTHERS for name, weight in _H200.items()} | _H100,
-    "float32": {"h200/shapes-float32": 1.0, "h200/shapes-float32-earlier": 1.0},
+    "float32": {
+        "h200/shapes-float32": 1.0,
+        "h200/shapes-float32-leaders": 1.0,
+        "h200/shapes-float32-batches": 1.0,
+        "h200/shapes-float32-earlier": 1.0,
+    },
     "batches": {"h200/shapes-batches": 1.0},
 }
 RESULTS = Path(__file__).parent / "results"
@@ -102,13 +108,12 @@ UNIT, MOST = 4096, 127  # leaves are integers, at most MOST, in units of 2^shift
 BORDERS = 127  # of a feature, at most
 #: learned.h's constants
 MOST_TREES, MOST_OWN_QUESTIONS, MOST_DEPTH, TOGETHER, LANES, PIVOTS, NEVER, PADDING = 1280, 1024, 7, 32, 8, 16, 127, 16
-#: csrc/dispatch/estimates.cc: kLearnedMargin, kLearnedFloat32Margin and kLargeFloat32Flops
-MARGIN, FLOAT32_MARGIN, LARGE_FLOAT32_FLOPS = 1.02, 1.05, 5e10
-DOUBTED = {"h200": 0.4, "h100": 0.8, "float32": 1.2, "batches": 1.2}  # learned.h's Learned::doubted
+MARGIN = 1.02  #: kLearnedMargin of csrc/dispatch/estimates.cc
+DOUBTED = {"h200": 0.4, "h100": 0.8, "float32": 1.4, "batches": 1.2}  # learned.h's Learned::doubted
 #: The families that the float32 model corrects: learned.cc's is_learned().
-FLOAT32_FAMILIES = ("sm90_dmma", "simt_skinny", "simt_gemv")
-#: Where a file has no time of these kernels at a shape, although they can run it, the fastest kernel is not known.
-CHANGED = "sm90_dmma"
+FLOAT32_FAMILIES = ("sm90_dmma", "simt_skinny", "simt_gemv", "tiny_batch")
+#: These files have no times of the kernels of this family. Where these can run a shape, the fastest is not known.
+EARLIER, CHANGED = ("h200/shapes-float32-earlier",), "sm90_dmma"
 FOLDS = 4
 
 
@@ -127,11 +132,10 @@ _HALF = Settings(
     torch={"depth": 6, "iterations": 1200, "learning_rate": 0.1, "l2_leaf_reg": 3},
     doubt={"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5},
 )
-# There are fewer shapes of float32.
 _FLOAT32 = Settings(
-    kernels={"depth": 6, "iterations": 400, "learning_rate": 0.12, "l2_leaf_reg": 2},
-    torch={"depth": 6, "iterations": 900, "learning_rate": 0.06, "l2_leaf_reg": 3},
-    doubt={"depth": 5, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5},
+    kernels={"depth": 7, "iterations": 700, "learning_rate": 0.15, "l2_leaf_reg": 1},
+    torch={"depth": 7, "iterations": 1270, "learning_rate": 0.11, "l2_leaf_reg": 2},
+    doubt={"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5},
 )
 _BATCHES = Settings(
     kernels={"depth": 7, "iterations": 700, "learning_rate": 0.15, "l2_leaf_reg": 1},
@@ -147,8 +151,7 @@ class Shape:
 
     us: the measured microseconds, of torch and of kernels.
     predicted: the predictions of the analytic models, for torch and for all kernels that may be the fastest.
-    is_known: a kernel of ``CHANGED`` has been timed, or none can run the shape. The fastest time is known then.
-    margin: how much faster than torch a kernel has to be at least.
+    is_known: whether the fastest kernel is among those that were timed.
     """
 
     kind: str
@@ -157,7 +160,6 @@ class Shape:
     query: _native.Query
     predicted: dict[str, float]
     is_known: bool
-    margin: float
 
 
 def features(query: _native.Query, variant: int, best_us: float = 0.0) -> list[float]:
@@ -187,12 +189,10 @@ def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
         predictions of the analytic models.
     """
     scored, ids = scored_shapes(), _variants.ids()
-    files = [measured_shapes.read(RESULTS / f"{name}.tsv.xz") for name in weights]
-    measured = [
-        (weight, head, shape) for weight, (head, held) in zip(weights.values(), files, strict=True) for shape in held
-    ]
+    files = {name: measured_shapes.read(RESULTS / f"{name}.tsv.xz") for name in weights}
+    measured = [(name, head, shape) for name, (head, held) in files.items() for shape in held]
     shapes = []
-    for weight, measured_on, shape in measured:
+    for name, measured_on, shape in measured:
         facts, case = facts_of(measured_on), shape.case
         if (case.batch, case.m, case.n, case.k) in scored:
             continue
@@ -201,19 +201,18 @@ def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
         )
         able = {_variants.name_of(c.variant) for c in _native.explain(query)[1] if c.eligible}  # also torch
         if case.dtype == "float32":
-            able = {name for name in able if name == TORCH or name.startswith(FLOAT32_FAMILIES)}
-        us = {name: value for name, value in shape.us.items() if name in able}
-        changed = {name for name in able if name.startswith(CHANGED)}
-        is_known = not changed or not changed.isdisjoint(us)
+            able = {kernel for kernel in able if kernel == TORCH or kernel.startswith(FLOAT32_FAMILIES)}
+        us = {kernel: value for kernel, value in shape.us.items() if kernel in able}
+        changed = {kernel for kernel in able if kernel.startswith(CHANGED)} if name in EARLIER else set()
+        is_known = not changed
         names = us.keys() if is_known else us.keys() | changed
         if len(names) == 1:
             continue
         # explain's predictions are not used, because they contain the corrections of the present forests.
-        predicted = {name: 2 ** features(query, ids[name], 1.0)[PREDICTED] for name in sorted(names)}
+        predicted = {kernel: 2 ** features(query, ids[kernel], 1.0)[PREDICTED] for kernel in sorted(names)}
         kind = f"{measured_on['gpu'].removeprefix('NVIDIA ').split()[0]} {shape.kind}"
-        margin = FLOAT32_MARGIN if case.dtype == "float32" and case.flops <= LARGE_FLOAT32_FLOPS else MARGIN
-        shapes.append(Shape(kind, weight, us, query, predicted, is_known, margin))
-    return {"gpus": list(dict.fromkeys(head["gpu"] for head, _ in files)), "shapes": len(measured)}, shapes
+        shapes.append(Shape(kind, weights[name], us, query, predicted, is_known))
+    return {"gpus": list(dict.fromkeys(head["gpu"] for head, _ in files.values())), "shapes": len(measured)}, shapes
 
 
 def fit(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> CatBoostRegressor:
@@ -430,7 +429,7 @@ def main(model: str, check: bool, output: Path | None) -> None:
     of_known = weights * known
     if check:
         doubt = np.maximum(0, out_of_fold(settings.doubt, beside_lead, off, fold, of_known))
-        margin = np.log2([shape.margin for shape in shapes]) + DOUBTED[model] * doubt
+        margin = np.log2(MARGIN) + DOUBTED[model] * doubt
         chosen = [best[i][1] if lead[i] > margin[i] else TORCH for i in range(len(shapes))]
         scored = [i for i, shape in enumerate(shapes) if shape.is_known]
         click.echo(score([shapes[i] for i in scored], [chosen[i] for i in scored]))

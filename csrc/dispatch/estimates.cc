@@ -18,8 +18,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // How much faster than torch the learned model has to predict a kernel to be: kLearnedMargin times the factor by which
 // the model tends to be off at such shapes, to the power of Learned::doubted (benchmarks/fit_model.py --check).
-// cuBLAS's time of a float32 matmul is hard to predict, unless it has more than kLargeFloat32Flops operations.
-constexpr double kLearnedMargin = 1.02, kLearnedFloat32Margin = 1.05, kLargeFloat32Flops = 5e10;
+constexpr double kLearnedMargin = 1.02;
 
 // The same for int8 products, which have an analytic model alone. They have no epilogue, and torch has few kernels.
 constexpr double kInt8Margin = 1.02;
@@ -256,8 +255,7 @@ bool apply_learned(const Learned& learned, const Question& question, const Conte
   shape_features(question.product, question.alignments, features);
   const double best = correct_kernels(learned, question, contenders, corrected, features, predictions->ours);
   correct_merged(question, contenders, predictions->ours);
-  const bool is_tiny_float32 = question.product.dtype == DType::kF32 && is_tiny_batch(question.product);
-  if (is_tiny_float32 || !std::isfinite(best)) return false;  // the forests of float32 do not know tiny_batch
+  if (!std::isfinite(best)) return false;
   // What the problem's epilogue reads and writes counts in predictions->torch.
   const bool is_product = question.problem.c.data == nullptr && question.problem.pre_activation == nullptr;
   const double torch_us =
@@ -280,9 +278,7 @@ struct Margins {
 /// The learned model's margins over torch, where its predictions tend to be off by a factor `doubt`.
 Margins learned_margins(const Learned& learned, const Question& question, double doubt) {
   const Problem& p = question.problem;
-  const bool is_float32 = p.dtype == DType::kF32 && p.flops() <= kLargeFloat32Flops;
-  const double least = is_float32 ? kLearnedFloat32Margin : kLearnedMargin;
-  const double margin = std::max(least * std::pow(std::max(1.0, doubt), learned.doubted), epilogue_margin(p));
+  const double margin = std::max(kLearnedMargin * std::pow(std::max(1.0, doubt), learned.doubted), epilogue_margin(p));
   // With exchanged rows torch has few rows a matrix.
   const bool has_many = p.m > kFewMergedRows && !p.rows_are_batch;
   return {.merged = std::max(margin, has_many ? kManyMergedRowsMargin : kMergedMargin),

@@ -508,7 +508,8 @@ bool is_learned(Family family, ForestKind kind) {
     case ForestKind::kHalf: return learned_code(family) <= kLastHalfCode;
     case ForestKind::kHalfBatches: return learned_code(family) <= kLastBatchesCode;
     case ForestKind::kFloat32:
-      return family == Family::kSm90Dmma || family == Family::kSimtSkinny || family == Family::kSimtGemv;
+      return family == Family::kSm90Dmma || family == Family::kSimtSkinny || family == Family::kSimtGemv ||
+             family == Family::kTinyBatch;
   }
   return false;
 }
