@@ -264,8 +264,16 @@ def test_problems_where_they_were_measured_to_lose_are_torchs() -> None:
 @pytest.mark.usefixtures("no_table")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 def test_other_problems_are_not_theirs(dtype: torch.dtype) -> None:
-    for batch, m, n, k in ((1, 3, 3, 3), (100, 3, 3, 3), (999, 8, 8, 8), (100_000, 33, 3, 3), (100_000, 3, 3, 33)):
+    for batch, m, n, k in ((1, 3, 3, 3), (100, 3, 3, 3), (100_000, 33, 3, 3), (100_000, 3, 3, 33)):
         assert not chosen(batch, m, n, k, dtype).startswith("tiny_batch"), (batch, m, n, k)
+
+
+@needs_library
+@pytest.mark.usefixtures("no_table")
+@pytest.mark.parametrize(("batch", "size", "layout"), [(332, 4, "TN"), (422, 8, "NT"), (786, 16, "TT")])
+def test_a_few_hundred_of_float32_are_theirs(batch: int, size: int, layout: str) -> None:
+    """Measured on an H200: 1.11 to 1.58 times torch's speed."""
+    assert chosen(batch, size, size, size, torch.float32, layout).startswith("tiny_batch")
 
 
 @needs_library
