@@ -20,12 +20,12 @@ command:
 - ``shapes-float32``: float32, without `--candidates`. `--sizes float32` gave 2,600 shapes, `--sizes float32-large` the
   others.
 - ``shapes-float32-leaders`` and ``shapes-float32-batches``, `--candidates 7`: `--sizes float32` and `float32-batches`.
+- ``shapes-float32-earlier``: 4,691 more, measured before the kernels of sm90_dmma became faster. Their times of these
+  kernels have been taken out, so that the shapes teach what torch takes, and the other kernels.
 - ``shapes-batches``, `--candidates 8 --sizes batches`: batches of 16-bit matrices, many of them tiny, odd, or of
   vectors. There was no model for the first 14,824, so analytic predictions named the candidates. For the others
   ``sampling.py`` was set to draw what the first ones had few of: 2,777 batches of up to 400,000 matrices, with M, N and
   K of 9 to 96; 2,000 of multiples of 8 up to 192; and 1,300 of square matrices up to 200.
-- ``shapes-float32-earlier``: 4,691 more, measured before the kernels of sm90_dmma became faster. Their times of these
-  kernels have been taken out, so that the shapes teach what torch takes, and the other kernels.
 
 There are four models:
 
@@ -75,7 +75,8 @@ from catboost import CatBoostRegressor
 
 from hgemm_ops import _native, _variants
 from hgemm_ops.bench import shapes as measured_shapes
-from hgemm_ops.bench.sampling import scored_shapes
+from hgemm_ops.bench.sampling import scored_shapes, shape_of
+from hgemm_ops.bench.suites import Case
 
 _H200 = {
     "h200/shapes": 1.0,
@@ -155,6 +156,7 @@ class Shape:
     """
 
     kind: str
+    case: Case
     weight: float
     us: dict[str, float]
     query: _native.Query
@@ -194,7 +196,8 @@ def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
     shapes = []
     for name, measured_on, shape in measured:
         facts, case = facts_of(measured_on), shape.case
-        if (case.batch, case.m, case.n, case.k) in scored:
+        is_vector = case.dtype == "float32" and min(case.m, case.n) == 1  # which no forest serves
+        if is_vector or (case.batch, case.m, case.n, case.k) in scored:
             continue
         query = _variants.matmul_query(
             case.m, case.n, case.k, getattr(torch, case.dtype), case.layout, facts, case.batch
@@ -211,7 +214,7 @@ def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
         # explain's predictions are not used, because they contain the corrections of the present forests.
         predicted = {kernel: 2 ** features(query, ids[kernel], 1.0)[PREDICTED] for kernel in sorted(names)}
         kind = f"{measured_on['gpu'].removeprefix('NVIDIA ').split()[0]} {shape.kind}"
-        shapes.append(Shape(kind, weights[name], us, query, predicted, is_known))
+        shapes.append(Shape(kind, case, weights[name], us, query, predicted, is_known))
     return {"gpus": list(dict.fromkeys(head["gpu"] for head, _ in files.values())), "shapes": len(measured)}, shapes
 
 
@@ -411,7 +414,8 @@ def main(model: str, check: bool, output: Path | None) -> None:
     kernels = Kernels(shapes)
     known = np.array([shape.is_known for shape in shapes])
     click.echo(f"{len(shapes)} shapes, {known.sum()} with all times, {(kernels.weights > 0).sum()} times of kernels")
-    fold = np.random.default_rng(0).integers(0, FOLDS, len(shapes))
+    sizes, place = np.unique([shape_of(shape.case) for shape in shapes], axis=0, return_inverse=True)
+    fold = np.random.default_rng(0).integers(0, FOLDS, len(sizes))[place]  # shapes of the same sizes stay together
     weights = np.array([shape.weight for shape in shapes])
     every = np.arange(len(kernels.y))
     correction = out_of_fold(settings.kernels, kernels.x, kernels.y, fold[kernels.shape], kernels.weights)

@@ -156,6 +156,8 @@ def _draw_batch(source: random.Random, dtypes: Sequence[str]) -> Case:
         case = _draw_of(kinds, _BATCH_GRANULES, source, source.choice(dtypes))
         if max(case.m, case.n, case.k) <= _MOST_SQUARE and source.random() < _SQUARE:
             case = replace(case, n=case.m, k=case.m)
+        if dtypes == _FLOAT32 and min(case.m, case.n) == 1:
+            continue
         elements = case.batch * (case.m * case.k + case.k * case.n + case.m * case.n)
         if elements * (4 if dtypes == _FLOAT32 else 2) <= _MOST_BATCH_BYTES and case.flops <= _MOST_BATCH_FLOPS:
             return case

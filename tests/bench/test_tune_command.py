@@ -218,6 +218,8 @@ def test_of_float32_batches(measured: list[Case], tmp_path: Path) -> None:
     assert command("--random", "40", "--sizes", "float32-batches", "--seed", "7").exit_code == 0
     assert tuple(measured) == sampling.unscored(7, 40, None, "float32-batches")
     assert all(case.batch > 1 and case.dtype == "float32" for case in measured)
+    many = sampling.draw(7, 2000, lambda case: False, None, "float32-batches")
+    assert all(min(case.m, case.n) > 1 for case in many)
 
 
 @needs_library
