@@ -3,7 +3,8 @@
 With ``--limit``, tests that have not ended by then are stopped. SIGTERM, which ``timeout`` sends, stops them too. The
 record says whether every test had ended, and names those that had not. A test that takes longer than four minutes
 prints the stacks of its threads, and goes on. This module is also the pytest plugin that writes down every outcome as
-soon as it is known, so that a run that dies still says what it found.
+soon as it is known, in a file beside the record. It is removed once the record is written, so that a run that is
+killed still says what it found.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -172,14 +172,16 @@ def main(marks: str, output: Path | None, limit: float | None, spread: bool, pyt
     every = ",".join(map(str, range(torch.cuda.device_count())))
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", every).split(",") if spread else []
     output = output or ROOT / "benchmarks" / "results" / record.gpu_slug(torch.cuda.get_device_name()) / "tests.json"
-    with tempfile.TemporaryDirectory() as directory:
-        lines = Path(directory, "outcomes.jsonl")
-        status = run(["-m", marks, *pytest_arguments], lines, limit, gpus)
-        found = summarize(lines)
+    lines = output.with_suffix(".jsonl")
+    lines.parent.mkdir(parents=True, exist_ok=True)
+    lines.unlink(missing_ok=True)
+    status = run(["-m", marks, *pytest_arguments], lines, limit, gpus)
+    found = summarize(lines)
     if not any(found["counts"].values()):
         raise click.ClickException(f"pytest ended with status {status}, and no test: nothing is recorded")
     document = record.document(marks=marks, arguments=list(pytest_arguments), **found)
     record.save(document, output)
+    lines.unlink()
     counts = ", ".join(f"{count} {name}" for name, count in document["counts"].items())
     click.echo(f"{counts}; recorded in {output}")
     sys.exit(status)
