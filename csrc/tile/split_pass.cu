@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kSplitThreads) split_kernel(const __grid_const
   __shared__ SharedPiece shared;
   ptx::grid_launch_dependents();
   ptx::grid_dependency_wait();
-  if (p.inaccurate != nullptr && *static_cast<const volatile unsigned*>(p.inaccurate) == 0) return;
+  if (has_nothing_to_do(p.inaccurate)) return;
   if (blockIdx.x == 0) {
     for (int i = threadIdx.x; i < p.count; i += kSplitThreads) p.counters[i] = 0;
   }

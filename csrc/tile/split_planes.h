@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/host_device.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
 #include "tile/slabs.h"
@@ -100,6 +101,13 @@ struct Memory {
   unsigned* inaccurate;
   bool is_first;  // of the slabs over two planes: its pass sets `inaccurate` to zero
 };
+
+/// True if a kernel over two planes has computed all results. The kernel over three planes and its pass ask so, on the
+/// device.
+HGEMM_HOST_DEVICE inline bool has_nothing_to_do(const unsigned* inaccurate) {
+  return inaccurate != nullptr && *static_cast<const volatile unsigned*>(inaccurate) == 0;
+}
+
 inline Memory memory_of(const Slabs& slabs, void* workspace, const Changed& changed, unsigned* inaccurate = nullptr,
                         bool is_first = false) {
   auto* const at = static_cast<unsigned char*>(workspace);

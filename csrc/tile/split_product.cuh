@@ -83,12 +83,6 @@ struct Pairs<kTwoPlanes> {
   int planes[kCount][2] = {{0, 0}, {1, 0}, {0, 1}};
 };
 
-/// True if a kernel over two planes has computed all results. `inaccurate`: see Memory. The kernel over three planes
-/// calls it.
-__device__ __forceinline__ bool has_nothing_to_do(const unsigned* inaccurate) {
-  return inaccurate != nullptr && *static_cast<const volatile unsigned*>(inaccurate) == 0;
-}
-
 /// The output tile of a block.
 struct Work {
   int m0, n0, outer, inner;
