@@ -24,7 +24,6 @@ _BATCHED_SIZES = ((1, 2048), (16, 2048), (16, 2048))
 _MOST_PRODUCTS = 512  # the largest batch
 DRAWS = ("mixed", "whole", "ragged", "batches", "float32", "float32-large", "float32-batches")
 _HALF, _FLOAT32 = ("float16", "bfloat16"), ("float32",)
-_VECTOR = (1, 1)
 # Kinds of shapes, each with its share, the bounds of m, n and k, and the largest batch. m and n are exchanged in every
 # second shape.
 _BATCH_KINDS = (
@@ -32,7 +31,7 @@ _BATCH_KINDS = (
     (0.2, (2, 256), (2, 256), (2, 256), 20_000),  # small
     (0.1, (9, 96), (9, 96), (9, 96), 400_000),  # very many small ones
     (0.25, (16, 2048), (16, 2048), (16, 2048), 1024),
-    (0.2, _VECTOR, (8, 8192), (8, 8192), 8192),
+    (0.2, (1, 1), (8, 8192), (8, 8192), 8192),  # vectors
     (0.1, (2, 32), (32, 4096), (32, 4096), 1024),  # few rows
 )
 _FLOAT32_KINDS = (
@@ -133,7 +132,7 @@ def _draw_of(kinds: Sequence[_Kind], granules: Sequence[int], source: random.Ran
     (kind,) = source.choices(kinds, [kind[0] for kind in kinds])
     granule = source.choice(granules)
     m, n, k = (
-        1 if bounds == _VECTOR else max(1, round(_log_uniform(source, *bounds) / granule)) * granule
+        1 if bounds == (1, 1) else max(1, round(_log_uniform(source, *bounds) / granule)) * granule
         for bounds in kind[1:4]
     )
     if source.random() < 0.5:
@@ -151,15 +150,12 @@ def _draw_float32(source: random.Random, large: bool) -> Case:
 
 
 def _draw_batch(source: random.Random, dtypes: Sequence[str]) -> Case:
-    kinds = [kind for kind in _BATCH_KINDS if dtypes != _FLOAT32 or _VECTOR not in kind]
     while True:
-        case = _draw_of(kinds, _BATCH_GRANULES, source, source.choice(dtypes))
+        case = _draw_of(_BATCH_KINDS, _BATCH_GRANULES, source, source.choice(dtypes))
         if max(case.m, case.n, case.k) <= _MOST_SQUARE and source.random() < _SQUARE:
             case = replace(case, n=case.m, k=case.m)
-        if dtypes == _FLOAT32 and min(case.m, case.n) == 1:
-            continue
-        elements = case.batch * (case.m * case.k + case.k * case.n + case.m * case.n)
-        if elements * (4 if dtypes == _FLOAT32 else 2) <= _MOST_BATCH_BYTES and case.flops <= _MOST_BATCH_FLOPS:
+        is_wanted = dtypes == _HALF or min(case.m, case.n) > 1  # no forest serves float32 vectors
+        if is_wanted and case.bytes <= _MOST_BATCH_BYTES and case.flops <= _MOST_BATCH_FLOPS:
             return case
 
 
