@@ -266,6 +266,7 @@ def test_problems_where_they_were_measured_to_lose_are_torchs() -> None:
 def test_other_problems_are_not_theirs(dtype: torch.dtype) -> None:
     for batch, m, n, k in ((1, 3, 3, 3), (100, 3, 3, 3), (100_000, 33, 3, 3), (100_000, 3, 3, 33)):
         assert not chosen(batch, m, n, k, dtype).startswith("tiny_batch"), (batch, m, n, k)
+    assert not chosen(999, 8, 8, 8, torch.float16).startswith("tiny_batch")
 
 
 @needs_library
