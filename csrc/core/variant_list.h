@@ -68,6 +68,22 @@ inline bool has_countable_extents(const Problem& p, Reason* why) {
   return true;
 }
 
+/// The most output tiles of kernels that count them in 32 bits. Clusters round their number up.
+constexpr int64_t kMaxTiles = int64_t{1} << 29;
+
+/// Returns true if D has at most kMaxTiles tiles of `tile_m` x `tile_n`; otherwise refuses.
+inline bool has_countable_tiles(const Problem& p, int tile_m, int tile_n, Reason* why) {
+  const int64_t tiles = ceil_div(p.m, tile_m) * ceil_div(p.n, tile_n) * p.batches();
+  return tiles <= kMaxTiles || refuse(why, "needs %lld tiles, the limit is 2^29", static_cast<long long>(tiles));
+}
+
+/// Returns true if K is positive, and a kernel can count the problem's elements and tiles; otherwise refuses.
+inline bool is_countable(const Problem& p, const Tile& tile, Reason* why) {
+  if (!has_countable_extents(p, why)) return false;
+  if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
+  return has_countable_tiles(p, tile.bm, tile.bn, why);
+}
+
 /// Returns true if the extents suit a kernel for a short side of at most `cols` elements; otherwise refuses. M or N
 /// must be at most `cols`, K at most 2^log2_k, and the batch no larger than gridDim.z can be.
 inline bool has_short_side(const Problem& p, int cols, int log2_k, Reason* why) {

@@ -201,16 +201,6 @@ inline double pass_bytes(const Problem& p, bool shares = false, int planes = kPl
   return elements(planes_of(p, p.a, p.m, planes)) * (4.0 + 2 * planes) + of_b * (read_of_b + 2 * planes);
 }
 
-/// True if the extents and the number of tiles fit the integer types that kernels over planes count with.
-inline bool is_countable(const Problem& p, const Tile& tile, Reason* why) {
-  constexpr int64_t kMaxTiles = int64_t{1} << 29;
-  if (!has_countable_extents(p, why)) return false;
-  if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
-  const int64_t tiles = ceil_div(p.m, tile.bm) * ceil_div(p.n, tile.bn) * p.batches();
-  if (tiles > kMaxTiles) return refuse(why, "needs %lld tiles, the limit is 2^29", static_cast<long long>(tiles));
-  return true;
-}
-
 /// True unless the problem is a complex one that kernels over planes do not take. They add up elements (i, j) and (j,
 /// i) of a complex x @ x.T in different orders.
 inline bool takes_if_complex(const Problem& p, Reason* why) {

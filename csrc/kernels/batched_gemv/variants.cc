@@ -110,7 +110,7 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
 }
 
 bool eligible(const Problem& p, const Line&, Reason* why) {
-  constexpr int64_t kMaxRows = int64_t{1} << 28, kMaxTiles = int64_t{1} << 30;
+  constexpr int64_t kMaxRows = int64_t{1} << 28, kMaxResults = int64_t{1} << 30;
   const auto m = static_cast<long long>(p.m), n = static_cast<long long>(p.n), k = static_cast<long long>(p.k);
   if (std::min(m, n) != 1) return refuse(why, "M or N must be 1, got %lld and %lld", m, n);
   if (std::max({m, n, k}) > kMaxRows) {
@@ -121,7 +121,7 @@ bool eligible(const Problem& p, const Line&, Reason* why) {
     return refuse(why, "matrices must have rows of whole aligned 16-byte chunks, except in float32 along K");
   }
   // A tile has at least two results, or is the only one of its matrix.
-  if (p.batches() > kMaxTiles || p.batches() * std::max(p.m, p.n) > kMaxTiles) {
+  if (p.batches() > kMaxResults || p.batches() * std::max(p.m, p.n) > kMaxResults) {
     return refuse(why, "there must be at most 2^30 results, got %lld x %lld", static_cast<long long>(p.batches()),
                   std::max(m, n));
   }

@@ -90,7 +90,7 @@ tile::Slabs slabs_of(const Problem& p, const DeviceFacts& facts, const Line& lin
 
 /// True if a problem that is by rows can run.
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reason* why) {
-  return tile::split::is_countable(p, line.tile, why) && tile::fit_workspace(slabs_of(p, facts, line), p, why);
+  return is_countable(p, line.tile, why) && tile::fit_workspace(slabs_of(p, facts, line), p, why);
 }
 
 /// The time of the pass that makes all planes once. Without clusters a block of the pass that makes two planes reads

@@ -201,8 +201,8 @@ Status run(const Problem& p, const DeviceFacts& facts, const Line& line, const L
 
 bool eligible(const Problem& given, const DeviceFacts& facts, const Line& line, Reason* why) {
   const Problem p = tile::split::by_rows(given);
-  return is_built_for_sm90a(why) && tile::split::takes_if_complex(given, why) &&
-         tile::split::is_countable(p, line.tile, why) && tile::fit_workspace(launch_of(p, facts, line).slabs, p, why);
+  return is_built_for_sm90a(why) && tile::split::takes_if_complex(given, why) && is_countable(p, line.tile, why) &&
+         tile::fit_workspace(launch_of(p, facts, line).slabs, p, why);
 }
 
 template <class C>

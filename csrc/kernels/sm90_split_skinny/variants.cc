@@ -82,7 +82,7 @@ size_t bytes_of(const Problem& p, const Schedule& s, const Line& line) {
 }
 
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reason* why) {
-  if (!is_built_for_sm90a(why) || !tile::split::is_countable(p, line.tile, why)) return false;
+  if (!is_built_for_sm90a(why) || !is_countable(p, line.tile, why)) return false;
   if (p.b_is_a_transposed) return refuse(why, "%s", "x @ x.T would not be symmetric to the bit");
   const ShortSide sides = short_side_of(p);
   if (sides.cols > kMostCols) {

@@ -23,11 +23,7 @@ struct Int8Kernel {
   static constexpr Name kName =
       name_of("int8_wgmma_", C::BM, "x", C::BN, "_", C::CM, "x", C::CN, C::kPingpong ? "" : "_coop");
 
-  static bool takes(const Problem& p, Reason* why) {
-    constexpr int64_t kMaxTiles = int64_t{1} << 29;  // tiles are counted in 32 bits
-    const int64_t tiles = ceil_div(p.m, C::BM) * ceil_div(p.n, C::BN);
-    return tiles <= kMaxTiles || refuse(why, "needs %lld tiles, the limit is 2^29", static_cast<long long>(tiles));
-  }
+  static bool takes(const Problem& p, Reason* why) { return has_countable_tiles(p, C::BM, C::BN, why); }
   static int64_t at_once(const DeviceFacts& facts) { return clusters_at_once(facts, C::kCluster); }
   /// Whole waves of work tiles, each with the main loop of its k-tiles; at least the time to move the bytes.
   static double predict_us(const Problem& p, const DeviceFacts& facts) {

@@ -74,8 +74,6 @@ constexpr double kRoundedFactor = 1.12;
 constexpr double kEdgedUs = 3.0;       // Edged: rows of tiles begin inside of sectors; most of it at the end
 constexpr double kMergedStores = 1.5;  // Merged: the epilogue's factor, because warps store D. An estimate, not fitted
 
-constexpr int64_t kMaxTiles = int64_t{1} << 29;  // tiles are counted in 32 bits, and clusters round their number up
-
 constexpr int kK = 64;           // of a k-tile
 constexpr int kMostCluster = 4;  // blocks
 
@@ -103,7 +101,7 @@ struct Asked {
   const Chip& chip;
   sm90_wgmma::Stores stores;
   bool is_tma_a, is_tma_b, has_whole_lines;
-  bool all_can_count;  // can_count() is true for every kernel, as no tile is smaller than 64 x 64
+  bool all_can_count;  // is_countable() is true for every kernel, as no tile is smaller than 64 x 64
   int64_t k_tiles;
   int clusters[kMostCluster + 1];  // that are resident at the same time, by their blocks
   double memory_us;
@@ -335,19 +333,11 @@ bool can_merge(const Asked& asked, const Line& line, Reason* why) {
   return true;
 }
 
-/// Returns true if a kernel can count the problem's elements and tiles; otherwise refuses.
-bool can_count(const Problem& p, const Line& line, Reason* why) {
-  if (!has_countable_extents(p, why)) return false;
-  if (p.k == 0) return refuse(why, "K must be positive, got %lld", static_cast<long long>(p.k));
-  const int64_t tiles = ceil_div(p.m, line.tile.bm) * ceil_div(p.n, line.tile.bn) * p.batches();
-  return tiles <= kMaxTiles || refuse(why, "needs %lld tiles, the limit is 2^29", static_cast<long long>(tiles));
-}
-
 bool eligible(const Asked& asked, const Line& line, Form form, Reason* why) {
   const Problem& p = asked.p;
   const DeviceFacts& facts = asked.facts;
   if (!is_built_for_sm90a(why)) return false;
-  if (!asked.all_can_count && !can_count(p, line, why)) return false;
+  if (!asked.all_can_count && !is_countable(p, line.tile, why)) return false;
   if (line.ck > 1 && p.k < 2 * int64_t{line.ck} * line.tile.bk) {
     return refuse(why, "K = %lld is too short to split into %d slices", static_cast<long long>(p.k), line.ck);
   }
