@@ -1,6 +1,7 @@
 // The list of the int8 kernels, for the dispatcher.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 
 #include "core/chip.h"
@@ -25,14 +26,19 @@ struct Int8Kernel {
 
   static bool takes(const Problem& p, Reason* why) { return has_countable_tiles(p, C::BM, C::BN, why); }
   static int64_t at_once(const DeviceFacts& facts) { return clusters_at_once(facts, C::kCluster); }
-  /// Whole waves of work tiles, each with the main loop of its k-tiles; at least the time to move the bytes.
+  /// Whole waves of work tiles, each with the main loop of its k-tiles, which writing D slows down; at least the time
+  /// to move the bytes.
   static double predict_us(const Problem& p, const DeviceFacts& facts) {
     constexpr double kFixedUs = 2.8, kShare = 0.75;
-    const auto waves = static_cast<double>(ceil_div(ceil_div(p.m, kTileM) * ceil_div(p.n, kTileN), at_once(facts)));
-    const double math_us = waves * (static_cast<double>(ceil_div(p.k, C::BK)) * kLine.step_us + kLine.tile_us);
-    const double bytes = 2.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) +
-                         4.0 * static_cast<double>(p.m) * static_cast<double>(p.n);
-    return kFixedUs + std::max(math_us, bytes / (1e3 * dram_gbs(facts) * kShare));
+    const int64_t tiles = ceil_div(p.m, kTileM) * ceil_div(p.n, kTileN), most = at_once(facts);
+    const double busy = std::min(1.0, static_cast<double>(tiles) / static_cast<double>(most));
+    const double step_us = kLine.idle_step_us + (kLine.step_us - kLine.idle_step_us) * busy;
+    const double math_us = static_cast<double>(ceil_div(tiles, most)) *
+                           (static_cast<double>(ceil_div(p.k, C::BK)) * step_us + kLine.tile_us);
+    const double bytes_per_us = 1e3 * dram_gbs(facts) * kShare;
+    const double write_us = 4.0 * static_cast<double>(p.m) * static_cast<double>(p.n) / bytes_per_us;
+    const double read_us = 2.0 * static_cast<double>(p.k) * static_cast<double>(p.m + p.n) / bytes_per_us;
+    return kFixedUs + std::max(std::sqrt(math_us * math_us + write_us * write_us), read_us + write_us);
   }
   static Status launch(const Problem& p, const DeviceFacts& facts, Stream stream) {
     return call<&sm90_wgmma::launch_int8<C>>(p, facts, stream);
