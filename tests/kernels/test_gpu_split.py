@@ -191,9 +191,12 @@ def test_errors_of_random_products(variant: VariantInfo) -> None:
 
 @pytest.mark.parametrize("family", [pytest.param("sm90_split", marks=pytest.mark.sm90)])
 def test_kernels_of_a_family_give_the_same_bits(family: str) -> None:
+    """In the order of batch-invariant numerics. In fast numerics each kernel has slices of K of its own."""
+    options = {"numerics": "batch_invariant", "float32": "split"}
     for k in (1, 63, 1031, 4100):
         a, b = normal(300, k), normal(k, 270)
-        first, *others = (hgemm.mm(a, b, variant=v.id) for v in FAMILIES[family] if least_k(v) == 1)
+        kernels = [v for v in FAMILIES[family] if least_k(v) == 1]
+        first, *others = (hgemm_ops.matmul(a, b, variant=v.name, **options) for v in kernels)
         assert all(torch.equal(first, other) for other in others)
 
 
@@ -216,7 +219,7 @@ def test_the_memory_order_of_operands_does_not_show(variant: VariantInfo, offset
 
 @OF_SIX
 def test_rows_do_not_depend_on_others(variant: VariantInfo) -> None:
-    """Neither on their values, which may be NaN, nor on how many there are."""
+    """Neither on their values, which may be NaN, nor, where K is too short for slices, on how many there are."""
     a, b = normal(301, 700), normal(700, 260)
     expected = hgemm.mm(a, b, variant=variant.id)
     for rows in (1, 7, 64, 129):
@@ -232,19 +235,30 @@ def test_rows_do_not_depend_on_others(variant: VariantInfo) -> None:
     assert torch.equal(out[same], expected[same])
 
 
+LAYOUTS = pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+
+
+def stored(m: int, n: int, k: int, layout: str) -> tuple[Tensor, Tensor]:
+    """Random operands that lie in memory as they are (N) or transposed (T)."""
+    a = normal(m, k) if layout[0] == "N" else normal(k, m).t()
+    b = normal(k, n) if layout[1] == "N" else normal(n, k).t()
+    return a, b
+
+
 def gradient(m: int, n: int, k: int) -> tuple[Tensor, Tensor]:
     """What a weight's gradient is made of: K is long, and slow in both operands."""
-    return normal(k, m).t(), normal(k, n)
+    return stored(m, n, k, "TN")
 
 
 @pytest.mark.parametrize(
     "shape", [(128, 64, 1024), (300, 200, 4100), (129, 65, 1031), (768, 770, 8200), (2000, 1100, 5000), (3, 5, 20000)]
 )
+@LAYOUTS
 @VARIANTS
-def test_gradients_of_weights(variant: VariantInfo, shape: tuple[int, int, int]) -> None:
-    """Few tiles and a long K, which sm90_split cuts into slices."""
+def test_few_tiles_and_a_long_k(variant: VariantInfo, layout: str, shape: tuple[int, int, int]) -> None:
+    """sm90_split cuts K into slices."""
     torch.manual_seed(2)
-    a, b = gradient(*shape)
+    a, b = stored(*shape, layout)
     needs(variant, a, b)
     for epilogue in ({}, {"alpha": -0.5, "beta": 2.0}):
         c = normal(*shape[:2])
@@ -280,13 +294,14 @@ SPOILED: dict[str, Callable[[Tensor, Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
+@LAYOUTS
 @pytest.mark.parametrize("spoiled", SPOILED)
 @OF_THREE
 def test_three_products_that_are_not_accurate_everywhere(variant: VariantInfo, spoiled: str, layout: str) -> None:
-    """K of five or six segments, too: the pass has clusters of eight blocks then, of which some have no segment."""
+    """K of five or six segments, too: the pass has clusters of eight blocks then, of which some have no segment. The
+    longest K is cut into slices by kernels of both kinds."""
     torch.manual_seed(3)
-    for m, n, k in ((512, 512, 1300), (300, 200, 2100), (129, 65, 1031), (1000, 1001, 1003)):
+    for m, n, k in ((512, 512, 1300), (300, 200, 2100), (129, 65, 1031), (1000, 1001, 1003), (257, 190, 5000)):
         a, b = normal(m, k), normal(k, n)
         SPOILED[spoiled](a, b)
         a = a if layout[0] == "N" else a.t().contiguous().t()
@@ -307,20 +322,25 @@ def test_three_products_that_are_not_accurate_everywhere(variant: VariantInfo, s
         assert torch.equal(out.tensor.nan_to_num(0), hgemm.mm(a, b, variant=variant.id).nan_to_num(0))
 
 
+@LAYOUTS
 @pytest.mark.sm90
-def test_slices_of_k_are_not_for_batch_invariance() -> None:
-    """Of products whose rows do not lie in memory as rows, too: there slices depend on how many there are."""
-    a, b = gradient(900, 300, 6000)
+def test_slices_of_k_are_not_for_batch_invariance(layout: str) -> None:
+    """How many slices there are depends on the number of rows."""
+    a, b = stored(900, 300, 6000, layout)
+    options = {"numerics": "batch_invariant", "float32": "split"}
+    expected = hgemm_ops.matmul(a, b, **options)
+    for rows in (1, 64, 129):
+        assert torch.equal(hgemm_ops.matmul(a[:rows], b, **options), expected[:rows])
     for kernel in FAMILIES["sm90_split"]:
         if least_k(kernel) > 1:
             with pytest.raises(RuntimeError, match="another summation order"):
-                hgemm_ops.matmul(a, b, variant=kernel.name, numerics="batch_invariant", float32="split")
+                hgemm_ops.matmul(a, b, variant=kernel.name, **options)
             continue
-        sliced = hgemm.mm(a, b, variant=kernel.id)
         for rows in (1, 64, 129):
-            few = hgemm_ops.matmul(a[:rows], b, numerics="batch_invariant", float32="split")
-            assert torch.equal(few, hgemm_ops.matmul(a, b, numerics="batch_invariant", float32="split")[:rows])
-        torch.testing.assert_close(sliced, hgemm_ops.matmul(a, b, numerics="batch_invariant", float32="split"))
+            assert torch.equal(hgemm_ops.matmul(a[:rows], b, variant=kernel.name, **options), expected[:rows])
+        sliced = hgemm.mm(a, b, variant=kernel.id)
+        torch.testing.assert_close(sliced, expected)
+        assert not torch.equal(sliced, expected)
 
 
 @VARIANTS
@@ -367,9 +387,12 @@ def test_batches_and_what_they_share(variant: VariantInfo, batch: tuple[int, ...
         assert split_most <= most + _ROUNDING and split_rms <= rms + _ROUNDING / math.sqrt(3)
 
 
-@pytest.mark.parametrize("shape", [(130, 150, 64), (129, 151, 67), (1, 3, 1), (37, 148, 67), (201, 45, 84)])
+@pytest.mark.parametrize(
+    "shape", [(130, 150, 64), (129, 151, 67), (1, 3, 1), (37, 148, 67), (201, 45, 84), (129, 76, 2048)]
+)
 @VARIANTS
 def test_epilogues(variant: VariantInfo, shape: tuple[int, int, int]) -> None:
+    """Also behind slices of K, which the longest K has."""
     m, n, k = shape
     k += least_k(variant) - 1
     a, b, bias = normal(m, k), normal(k, n), normal(n)

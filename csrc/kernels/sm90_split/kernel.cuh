@@ -17,8 +17,8 @@
 // workspace (split-K). Each warp has its own part of a tile, and a counter for that part. The last warp to store its
 // sums of a part adds up the sums of all slices, in the slices' order.
 //
-// Elements that three planes cannot represent are computed again, one by one (tile/split_product.cuh). No element's
-// value depends on other rows of A or other columns of B.
+// Elements that three planes cannot represent are computed again, one by one (tile/split_product.cuh). No element
+// depends on the values in other rows of A or other columns of B.
 //
 // A kernel over two planes checks its results (tile/split_scaled.cuh). Where one is not accurate it sets the flag
 // `inaccurate`, and the kernel over three planes that follows in the stream computes all results again. Otherwise that

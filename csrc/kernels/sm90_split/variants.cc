@@ -62,9 +62,8 @@ struct Plan {
   double gemm_us;
 };
 
-/// The number of slices of K with the least predicted time, and that time. K is sliced only in x @ x.T, and if A is
-/// MN-major, as in a weight's gradient, whose K is the batch. In all other GEMMs a row's bits do not depend on the
-/// number of rows.
+/// The number of slices of K with the least predicted time, and that time. The number depends on M, N and the GPU, and
+/// a row's bits on the number. So K is not sliced in batch-invariant numerics.
 Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line, int most_slices = kMostSlices) {
   const Chip& chip = chip_of(facts.cc);
   const Tile& t = line.tile;
@@ -79,8 +78,7 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line, int most
   const double wave_us = static_cast<double>(steps) * step_us + end_us;
   const double whole_us = static_cast<double>(units / at_once) * wave_us;
   Plan best{kOneSlice, whole_us + (rest > 0 ? wave_us : 0.0)};
-  const bool may_slice = p.a_major() == Major::kMN || tile::split::is_triangle(p);
-  if (p.numerics != NumericsMode::kFast || !may_slice || std::min(p.m, p.n) == 1 || p.batches() > 1) return best;
+  if (p.numerics != NumericsMode::kFast || std::min(p.m, p.n) == 1 || p.batches() > 1) return best;
   for (int wanted = 2; rest > 0 && wanted <= most_slices && wanted * kLeastSteps <= steps; ++wanted) {
     const int64_t in_slice = ceil_div(steps, wanted), slices = ceil_div(steps, in_slice);
     const double waves = static_cast<double>(ceil_div(rest * slices, at_once));
@@ -120,8 +118,8 @@ double start_us(const Problem& p) {
   return kStartUs + (p.batches() > 1 ? kBatchUs : 0.0);
 }
 
-Launch in_one_slab(const Problem& p, const DeviceFacts& facts, const Line& line) {
-  const Plan whole = plan(p, facts, line);
+Launch in_one_slab(const Problem& p, const DeviceFacts& facts, const Line& line, int most_slices = kMostSlices) {
+  const Plan whole = plan(p, facts, line, most_slices);
   const bool shares = tile::split::shares_planes(p);
   return {.slabs = tile::one_slab(p, line.bytes(shares)),
           .slices = false,
@@ -173,7 +171,12 @@ Launch in_parts_of_k(const Problem& p, const DeviceFacts& facts, const Line& lin
 
 Launch launch_of(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const Launch whole = in_one_slab(p, facts, line);
-  if (whole.workspace() <= static_cast<size_t>(p.most_workspace)) return whole;
+  const auto limit = static_cast<size_t>(p.most_workspace);
+  if (whole.workspace() <= limit) return whole;
+  if (whole.schedule.slices > 1 && whole.workspace() - whole.extra <= limit) {  // without the sums of slices
+    const Launch unsliced = in_one_slab(p, facts, line, /*most_slices=*/1);
+    if (unsliced.workspace() <= limit) return unsliced;
+  }
   const Launch of_k = in_parts_of_k(p, facts, line), slabs = in_slabs(p, facts, line);
   return of_k.slabs.count > 0 && (slabs.slabs.count == 0 || of_k.us < slabs.us) ? of_k : slabs;
 }
