@@ -167,6 +167,12 @@ def family_of(id_: int) -> str:
     return "torch" if id_ == _native.TORCH else _native.variant_infos()[id_].family.decode()
 
 
+def splits_float32(name: str) -> bool:
+    """Whether a kernel multiplies float32 as planes of 16 bits. False for torch, and if no kernel has the name."""
+    id_ = ids().get(name, _native.TORCH)
+    return id_ != _native.TORCH and "planes" in _ARITHMETIC[_native.variant_infos()[id_].arithmetic]
+
+
 def is_forced_only(id_: int) -> bool:
     """Whether a kernel runs only when it is named. False for torch."""
     return id_ != _native.TORCH and bool(_native.variant_infos()[id_].added)

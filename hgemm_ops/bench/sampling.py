@@ -22,7 +22,7 @@ _BATCHED = 0.06  # share of the shapes
 _SIZES = ((1, 12_000), (512, 24_000), (256, 16_000))  # m, n, k
 _BATCHED_SIZES = ((1, 2048), (16, 2048), (16, 2048))
 _MOST_PRODUCTS = 512  # the largest batch
-DRAWS = ("mixed", "whole", "ragged", "batches", "float32", "float32-large", "float32-batches")
+DRAWS = ("mixed", "whole", "ragged", "batches", "float32", "float32-large", "float32-split", "float32-batches")
 _HALF, _FLOAT32 = ("float16", "bfloat16"), ("float32",)
 # Kinds of shapes, each with its share, the bounds of m, n and k, and the largest batch. m and n are exchanged in every
 # second shape.
@@ -44,10 +44,23 @@ _FLOAT32_KINDS = (
     (0.05, (500, 6000), (500, 6000), (4, 64), 1),  # short k
 )
 _FLOAT32_LARGE = ((1.0, (1024, 12_000), (1024, 12_000), (512, 8192), 1),)
+_FLOAT32_SPLIT = (  # what kernels over planes may be the fastest for
+    (0.35, (128, 8192), (128, 8192), (64, 16_384), 1),
+    (0.22, (128, 1536), (128, 1536), (256, 8192), 1),
+    (0.15, (64, 768), (64, 768), (2048, 65_536), 1),  # few tiles, long k
+    (0.13, (9, 1024), (512, 14_000), (256, 14_000), 1),  # few rows
+    (0.1, (64, 1536), (64, 1536), (64, 2048), 256),  # batches
+    (0.05, (500, 6000), (500, 6000), (16, 256), 1),  # short k
+)
 _FLOAT32_GRANULES = (1, 4, 4, 8, 16, 64)  # elements; 4 are 16 bytes
 _BATCH_GRANULES = (1, 1, 2, 4, 8, 8, 16, 64)  # elements; 8 are 16 bytes
 _SQUARE, _MOST_SQUARE = 0.2, 256  # the share of square matrices among batches of up to this size
-_MOST_FLOAT32_FLOPS = 5e10  # a millisecond on an H200; of those that are not "float32-large"
+#: Kinds of float32 shapes, each with the most operations of one. On an H200 5e10 take torch a millisecond.
+_FLOAT32_DRAWS = {
+    "float32": (_FLOAT32_KINDS, 5e10),
+    "float32-large": (_FLOAT32_LARGE, math.inf),
+    "float32-split": (_FLOAT32_SPLIT, 1e11),
+}
 _MOST_BATCH_FLOPS, _MOST_BATCH_BYTES = 3e11, 5e8  # less than half a millisecond on an H200
 # Shapes with few rows, as in decoding. B is a weight, and most weights are stored as (n, k).
 _DECODING_LAYOUTS = ("NT", "NT", "NT", "NT", "NN")
@@ -141,11 +154,11 @@ def _draw_of(kinds: Sequence[_Kind], granules: Sequence[int], source: random.Ran
     return Case(m, n, k, batch=batch, layout=source.choice(_LAYOUTS), dtype=dtype)
 
 
-def _draw_float32(source: random.Random, large: bool) -> Case:
-    kinds = _FLOAT32_LARGE if large else _FLOAT32_KINDS
+def _draw_float32(source: random.Random, kind: str) -> Case:
+    kinds, most_flops = _FLOAT32_DRAWS[kind]
     while True:
         case = _draw_of(kinds, _FLOAT32_GRANULES, source, "float32")
-        if large or case.flops <= _MOST_FLOAT32_FLOPS:
+        if case.flops <= most_flops:
             return case
 
 
@@ -171,14 +184,16 @@ def draw(
     kind: with "whole", no shape is ragged, m is a power of two, and n and k are multiples of 64, as in models. With
         "ragged", all shapes are ragged. With "batches", all are batched, many of small or odd sizes, or of vectors.
         With "float32", all are in float32, and a fifth are batched; with "float32-large", they have M and N of 1,024
-        and more; with "float32-batches", they are drawn as with "batches", without the vectors.
+        and more; with "float32-split", they are those that kernels over planes may be the fastest for: a third have M
+        and N of 128 to 8,192, and a tenth are batched; with "float32-batches", they are drawn as with "batches",
+        without the vectors.
     """
     source, found = random.Random(seed), dict[Case, None]()
     while len(found) < count:
         if kind.endswith("batches"):
             case = _draw_batch(source, _HALF if kind == "batches" else _FLOAT32)
-        elif kind.startswith("float32"):
-            case = _draw_float32(source, large=kind == "float32-large")
+        elif kind in _FLOAT32_DRAWS:
+            case = _draw_float32(source, kind)
         else:
             case = _draw(source, rows, kind)
         if zoo.fits(case) and not excluded(case):

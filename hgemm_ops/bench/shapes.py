@@ -18,6 +18,7 @@ from .suites import KEY, Case
 
 _MEASURED_ON = ("gpu", "torch", "csrc")
 _DEVICE = ("sm_count", "l2_bytes", "dram_gbs")
+_MODE = "float32"  # how float32 was multiplied; not in files of strict float32
 TORCH = "torch"
 
 
@@ -66,12 +67,13 @@ def check(environment: dict[str, Any], path: Path) -> tuple[dict[str, Any], list
     """What ``read`` gives for a file; no shapes where there is no file.
 
     Raises:
-        ValueError: the file was measured on another GPU, with another torch, or with other sources.
+        ValueError: the file was measured on another GPU, with another torch, with other sources, or in another mode of
+            float32.
     """
-    here = {name: environment[name] for name in (*_MEASURED_ON, *_DEVICE) if name in environment}
+    here = {name: environment[name] for name in (*_MEASURED_ON, *_DEVICE, _MODE) if name in environment}
     head, held = read(path) if path.exists() else (here, [])
-    if differing := [name for name in _MEASURED_ON if head[name] != here[name]]:
-        there, now = ({name: facts[name] for name in differing} for facts in (head, here))
+    if differing := [name for name in (*_MEASURED_ON, _MODE) if head.get(name) != here.get(name)]:
+        there, now = ({name: facts.get(name) for name in differing} for facts in (head, here))
         raise ValueError(f"{path} was measured with {there}, this is {now}")
     return head, held
 
@@ -81,7 +83,8 @@ def merge(times: Mapping[Case, dict[str, float]], environment: dict[str, Any], p
 
     Args:
         times: for each shape, the microseconds of torch and of every kernel that was timed.
-        environment: what they were measured on, as ``record.environment`` gives it.
+        environment: what they were measured on, as ``record.environment`` gives it, with "float32" for a mode that is
+            not strict.
 
     Returns:
         The number of shapes that the file then has.

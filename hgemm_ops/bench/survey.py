@@ -28,7 +28,7 @@ from torch import Tensor
 import hgemm_ops
 from hgemm_ops import _tables, _variants
 
-from . import record, runner, sampling, timing, zoo
+from . import record, runner, sampling, timing, workload, zoo
 from .statistics import median
 from .suites import KEY, Case
 from .zoo import Model
@@ -49,7 +49,7 @@ class Options:
     """How to run a survey.
 
     within: only kernels that are predicted to take at most this many times as long as the fastest are timed.
-    candidates: the largest number of such kernels; None is no limit.
+    candidates: the largest number of such kernels, of those that split float32 and of the others; None is no limit.
     screening: the rounds in which all of them are timed.
     finalists: how many of the fastest are then timed in ``rounds``.
     most_sets: the largest number of operand sets in the rotation.
@@ -352,7 +352,9 @@ def plan(cases: Mapping[Case, Sequence[str]] | Sequence[Case], options: Options)
 def _limited(predicted: Mapping[str, float], choices: Mapping[str, Choice], options: Options) -> tuple[str, ...]:
     names = sorted(predicted, key=lambda name: predicted[name])
     longest = options.within * min(predicted.values(), default=0.0)
-    likely = [name for name in names if predicted[name] <= longest][: options.candidates]
+    within = [name for name in names if predicted[name] <= longest]
+    kinds = ([name for name in within if _variants.splits_float32(name) == splits] for splits in (False, True))
+    likely = {name for kind in kinds for name in kind[: options.candidates]}
     chosen = {choice.served_by for choice in choices.values()}
     return tuple(name for name in names if name in likely or name in chosen)
 
@@ -447,12 +449,18 @@ def last_part(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     return header, held
 
 
-_DEPENDS = ("gpu", "driver", "torch", "cuda", "hgemm_ops", "csrc")
+_DEPENDS = ("gpu", "driver", "torch", "cuda", "hgemm_ops", "csrc", "float32")
+
+
+def mode_of_float32() -> dict[str, str]:
+    """The mode that is in effect, as ``float32``; nothing if it is strict."""
+    mode = workload.standing_float32()
+    return {} if mode == "strict" else {"float32": mode}
 
 
 def header_of(suite: str, seed: int, count: int, options: Options) -> dict[str, Any]:
     """All that the measurements of a survey depend on."""
-    facts = record.environment()
+    facts = record.environment() | mode_of_float32()
     return {
         "suite": suite,
         "seed": seed,

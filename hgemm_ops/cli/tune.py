@@ -176,12 +176,15 @@ def _measure_random(
     output: Path | None,
     screen: Console,
     as_json: bool,
+    float32: str | None,
 ) -> None:
     """Adds random shapes to the data that the model is fitted to. A journal beside the file lets a run be resumed."""
     console.require_kernels("hgemm tune")
+    console.set_modes(None, float32)
     slug = record.gpu_slug(torch.cuda.get_device_name())
     path = _output(output, lambda: _library.cache_dir() / "shapes" / f"{slug}.tsv.xz")
-    environment, options = record.environment(), survey.Options(candidates=candidates, rows=most_rows, sizes=sizes)
+    environment = record.environment() | survey.mode_of_float32()
+    options = survey.Options(candidates=candidates, rows=most_rows, sizes=sizes)
     journal = path.with_name(f"{path.name}.jsonl")
     try:
         model_data.check(environment, path)
@@ -230,14 +233,22 @@ def _measure_random(
     show_default=True,
     help="With --random: the kind of sizes. mixed: 6 % ragged, the others multiples of 8; whole: rows a power of two, "
     "features multiples of 64, as in models; ragged: each of some odd length; batches: of many kinds; float32: of many "
-    "kinds, in float32; float32-large: large ones; float32-batches: many batches.",
+    "kinds, in float32; float32-large: large ones; float32-split: those that --float32 split is for; float32-batches: "
+    "many batches.",
+)
+@click.option(
+    "--float32",
+    type=click.Choice(_native.FLOAT32),
+    help="With --random: how float32 is multiplied. With split, kernels that split float32 are timed beside the "
+    "others.  [default: HGEMM_OPS_FLOAT32, or strict]",
 )
 @click.option("--seed", type=int, help="With --random: the seed.  [default: a new one, or that of the run to resume]")
 @click.option("--variant", "variants", metavar="NAME", multiple=True, default=("all",), help=_VARIANT_HELP)
 @click.option(
     "--candidates",
     type=click.IntRange(min=1),
-    help="Time only so many kernels, those predicted to be the fastest, and the dispatcher's choice.",
+    help="Time only so many kernels, those predicted to be the fastest, and the dispatcher's choice. With --float32 "
+    "split, so many of those that split float32 and of the others.",
 )
 @click.option(
     "--rounds", type=click.IntRange(min=5), default=20, show_default=True, help="How often each kernel is timed."
@@ -274,6 +285,7 @@ def tune(
     random: int | None,
     most_rows: int | None,
     sizes: str,
+    float32: str | None,
     seed: int | None,
     variants: tuple[str, ...],
     candidates: int | None,
@@ -301,7 +313,9 @@ def tune(
     if random is not None:
         if suites or shapes or grouped or report or blend:
             raise click.UsageError("--random cannot be combined with --suite, --shapes, --grouped, --report or --blend")
-        return _measure_random(random, seed, most_rows, sizes, candidates, soak, output, screen, as_json)
+        return _measure_random(random, seed, most_rows, sizes, candidates, soak, output, screen, as_json, float32)
+    if float32 is not None:
+        raise click.UsageError("--float32 needs --random: a table has the times of all kernels")
     if not (suites or shapes or grouped or report):
         raise click.UsageError("say what to tune with --suite, --shapes, --grouped, --report or --random")
     groups = _grouped(grouped) if grouped else []

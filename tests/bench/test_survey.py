@@ -266,6 +266,10 @@ def test_kernels_without_a_chance_are_left_out_but_never_the_choice() -> None:
     assert survey._limited(predicted, choices, survey.Options()) == ("a", "b", "d", "c")
     assert survey._limited(predicted, choices, survey.Options(candidates=1)) == ("a", "c")
     assert survey._limited(predicted, {"": survey.Choice("torch", "model")}, survey.Options(within=1.5)) == ("a", "b")
+    names = [f"sm90_{kind}_128x64" for kind in ("dmma", "split_skinny")] + ["sm90_dmma_64x64", "sm90_dmma_32x128"]
+    mixed = dict.fromkeys(names, 1.0)
+    found = survey._limited(mixed, {"": survey.Choice("torch", "model")}, survey.Options(candidates=2))
+    assert found == tuple(names[:3])  # two that do not split float32, and one that does
     (one,) = survey.plan((Case(333, 1016, 1000, layout="TN"),), survey.Options())
     assert one.choices.keys() == {""}
 

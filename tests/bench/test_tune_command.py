@@ -222,6 +222,48 @@ def test_of_float32_batches(measured: list[Case], tmp_path: Path) -> None:
     assert all(min(case.m, case.n) > 1 for case in many)
 
 
+@pytest.fixture
+def strict_afterwards() -> Iterator[None]:
+    yield
+    console.set_modes(None, "strict")
+
+
+@needs_library
+@pytest.mark.usefixtures("strict_afterwards")
+def test_of_split_float32(measured: list[Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[set[str]] = []
+    measure = survey.measure
+
+    def noting(case: Case, names: Any, *rest: Any) -> survey.Measurement:
+        timed.append({_variants.family_of(_variants.ids()[name]) for name in names})
+        return measure(case, names, *rest)
+
+    monkeypatch.setattr(survey, "measure", noting)
+    arguments = ("--random", "40", "--sizes", "float32-split", "--seed", "7", "--candidates", "3", "--float32")
+    split, strict = tmp_path / "split.tsv.xz", tmp_path / "strict.tsv.xz"
+    assert command(*arguments, "split", "--output", str(split)).exit_code == 0
+    assert tuple(measured) == sampling.unscored(7, 40, None, "float32-split")
+    assert all(case.dtype == "float32" and min(case.m, case.n) > 1 for case in measured)
+    assert any(case.batch > 1 for case in measured) and any(case.batch == 1 for case in measured)
+    assert shapes.read(split)[0]["float32"] == "split"
+    both = [
+        families for families in timed if "sm90_dmma" in families and families & {"sm90_split", "sm90_split_skinny"}
+    ]
+    assert len(both) > 20
+    timed.clear()
+    assert command(*arguments, "strict", "--output", str(strict)).exit_code == 0
+    assert "float32" not in shapes.read(strict)[0]
+    assert not any("split" in family for families in timed for family in families)
+    result = command(*arguments, "strict", "--output", str(split))
+    assert result.exit_code == 1 and "was measured with {'float32': 'split'}" in result.output
+    assert len(shapes.read(split)[1]) == 40
+
+
+def test_a_float32_mode_is_for_random_shapes() -> None:
+    result = command("--shapes", "8x8x8", "--dtype", "float32", "--float32", "split")
+    assert result.exit_code == 2 and "--float32 needs --random" in result.output
+
+
 @needs_library
 def test_an_interrupted_run_goes_on(measured: list[Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure = survey.measure
