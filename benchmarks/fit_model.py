@@ -22,6 +22,8 @@ command:
 - ``shapes-float32-leaders`` and ``shapes-float32-batches``, `--candidates 7`: `--sizes float32` and `float32-batches`.
 - ``shapes-float32-earlier``: 4,691 more, measured before the kernels of sm90_dmma became faster. Their times of these
   kernels have been taken out, so that the shapes teach what torch takes, and the other kernels.
+- A file measured with `--float32 split` says so in its first line. It has the times of the kernels that split float32
+  beside those of the others. `--sizes float32-split` draws shapes for it.
 - ``shapes-batches``, `--candidates 8 --sizes batches`: batches of 16-bit matrices, many of them tiny, odd, or of
   vectors. There was no model for the first 14,824, so analytic predictions named the candidates. For the others
   ``sampling.py`` was set to draw what the first ones had few of: 2,777 batches of up to 400,000 matrices, with M, N and
@@ -32,7 +34,8 @@ There are four models:
 - The H200's, of 16-bit types, is fitted to the H200's files. It serves matmuls that are not batched, although some of
   its shapes are.
 - That of float32 is fitted to an H200's files, and serves all chips of its compute capability whose float64 is as
-  fast. An H100 SXM has as many SMs at the same clock; on no other chip have float32 shapes been measured.
+  fast. An H100 SXM has as many SMs at the same clock; on no other chip have float32 shapes been measured. Where float32
+  may be split, the same forests correct the kernels of more families, and predict the same time of torch.
 - That of batches of 16-bit types is fitted to an H200's file, and serves the same chips as that of float32. An operand
   that all matrices share is in no file, and the model knows no such batches.
 - The H100's, of 16-bit types, is fitted to both GPUs' files, in which a shape of the H200 counts half. The 7,000 shapes
@@ -47,9 +50,10 @@ Shapes of the suites and of the zoo are left out, because the model must not be 
 The corrections are forests of oblivious trees. A prediction is multiplied by two to the power of a forest's output:
 
 - The forest of the kernels has one row for each kernel and shape. Its features describe a kernel (tile, cluster, ...)
-  and do not name it, so that a new kernel needs no new fit.
-- The forest of torch has the best learned time of our kernels among its features. For the fit, this time comes from a
-  forest that has not seen the shape.
+  and do not name it, so that a new kernel needs no new fit. Kernels that split float32 have a forest of their own,
+  so that the other kernels are corrected as if there were none.
+- The forest of torch has the best learned time of our kernels among its features, without those that split float32.
+  For the fit, this time comes from a forest that has not seen the shape.
 - The third forest learns how far the ratio of the two is off, from shapes that neither of them has seen. A kernel has
   to be faster than torch by a margin that grows with this error.
 
@@ -64,7 +68,7 @@ import json
 import lzma
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +109,17 @@ MODELS = Path(__file__).parents[1] / "csrc" / "dispatch" / "models"
 TORCH = "torch"
 #: learned.h's kShapeFeatures: the index of the first feature of a kernel or of torch, log2 of its predicted time.
 PREDICTED = 20
+FAMILY = PREDICTED + 18  #: the index of learned.h's learned_code() among the features of a kernel
 UNIT, MOST = 4096, 127  # leaves are integers, at most MOST, in units of 2^shift / UNIT
 BORDERS = 127  # of a feature, at most
 #: learned.h's constants
 MOST_TREES, MOST_OWN_QUESTIONS, MOST_DEPTH, TOGETHER, LANES, PIVOTS, NEVER, PADDING = 1280, 1024, 7, 32, 8, 16, 127, 16
 MARGIN = 1.02  #: kLearnedMargin of csrc/dispatch/estimates.cc
 DOUBTED = {"h200": 0.4, "h100": 0.8, "float32": 1.4, "batches": 1.2}  # learned.h's Learned::doubted
-#: The families that the float32 model corrects: learned.cc's is_learned().
+#: The families that the float32 model corrects, and those that it corrects beside them where float32 may be split. Of
+#: the latter the model learns those that the data have times of (learned.h's Learned::families).
 FLOAT32_FAMILIES = ("sm90_dmma", "simt_skinny", "simt_gemv", "tiny_batch")
+SPLIT_FAMILIES = ("sm90_split", "sm90_split_skinny", "sm80_split")
 #: These files have no times of the kernels of this family. Where these can run a shape, the fastest is not known.
 EARLIER, CHANGED = ("h200/shapes-float32-earlier",), "sm90_dmma"
 FOLDS = 4
@@ -120,11 +127,12 @@ FOLDS = 4
 
 @dataclass(frozen=True)
 class Settings:
-    """CatBoost's settings of the three forests."""
+    """CatBoost's settings of the forests."""
 
     kernels: dict[str, Any]
     torch: dict[str, Any]
     doubt: dict[str, Any]
+    planes: dict[str, Any] = field(default_factory=dict)
 
 
 # More trees would still help, but a decision should take at most 20 us, and the library should stay small (13.4 MB).
@@ -137,6 +145,7 @@ _FLOAT32 = Settings(
     kernels={"depth": 7, "iterations": 700, "learning_rate": 0.15, "l2_leaf_reg": 1},
     torch={"depth": 7, "iterations": 1270, "learning_rate": 0.11, "l2_leaf_reg": 2},
     doubt={"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5},
+    planes={"depth": 7, "iterations": 400, "learning_rate": 0.15, "l2_leaf_reg": 1},
 )
 _BATCHES = Settings(
     kernels={"depth": 7, "iterations": 700, "learning_rate": 0.15, "l2_leaf_reg": 1},
@@ -151,7 +160,8 @@ class Shape:
     """A shape and its times.
 
     us: the measured microseconds, of torch and of kernels.
-    predicted: the predictions of the analytic models, for torch and for all kernels that may be the fastest.
+    predicted: the predictions of the analytic models, for torch and for all kernels that may be the fastest. Where
+        float32 may be split, also for the kernels that may be the fastest of those that do not split it.
     is_known: whether the fastest kernel is among those that were timed.
     """
 
@@ -183,6 +193,11 @@ def facts_of(head: dict[str, Any]) -> _native.Facts:
     return facts
 
 
+def reach(best_us: float) -> float:
+    """learned.cc's learned_reach()."""
+    return 2.2 if best_us < 100 else 1.6 if best_us < 400 else 1.3
+
+
 def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
     """Reads the files of a model's data, which have these weights.
 
@@ -202,9 +217,13 @@ def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
         query = _variants.matmul_query(
             case.m, case.n, case.k, getattr(torch, case.dtype), case.layout, facts, case.batch
         )
-        able = {_variants.name_of(c.variant) for c in _native.explain(query)[1] if c.eligible}  # also torch
+        splits = measured_on.get("float32") == "split"
+        query.float32 = _native.FLOAT32.index("split" if splits else "strict")
+        eligible = [c for c in _native.explain(query)[1] if c.eligible]  # also torch
+        able = {_variants.name_of(c.variant) for c in eligible}
         if case.dtype == "float32":
-            able = {kernel for kernel in able if kernel == TORCH or kernel.startswith(FLOAT32_FAMILIES)}
+            families = {TORCH, *FLOAT32_FAMILIES, *(SPLIT_FAMILIES if splits else ())}
+            able = {kernel for kernel in able if _variants.family_of(ids[kernel]) in families}
         us = {kernel: value for kernel, value in shape.us.items() if kernel in able}
         changed = {kernel for kernel in able if kernel.startswith(CHANGED)} if name in EARLIER else set()
         is_known = not changed
@@ -212,8 +231,16 @@ def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
         if len(names) == 1:
             continue
         # explain's predictions are not used, because they contain the corrections of the present forests.
-        predicted = {kernel: 2 ** features(query, ids[kernel], 1.0)[PREDICTED] for kernel in sorted(names)}
-        kind = f"{measured_on['gpu'].removeprefix('NVIDIA ').split()[0]} {shape.kind}"
+        also = able & {_variants.name_of(c.variant) for c in eligible if not c.forced_only} if splits else set()
+        predicted = {kernel: 2 ** features(query, ids[kernel], 1.0)[PREDICTED] for kernel in sorted(names | also)}
+        if splits:
+            strict = [k for k in predicted if k != TORCH and not _variants.splits_float32(k)]
+            if not strict:  # the dispatcher does not ask the forests then
+                continue
+            fastest = min(predicted[kernel] for kernel in strict)
+            near = {kernel for kernel in strict if predicted[kernel] <= reach(fastest) * fastest}
+            predicted = {kernel: value for kernel, value in predicted.items() if kernel in names | near}
+        kind = f"{measured_on['gpu'].removeprefix('NVIDIA ').split()[0]} {'split ' if splits else ''}{shape.kind}"
         shapes.append(Shape(kind, case, weights[name], us, query, predicted, is_known))
     return {"gpus": list(dict.fromkeys(head["gpu"] for head, _ in files.values())), "shapes": len(measured)}, shapes
 
@@ -227,9 +254,10 @@ def fit(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, weights: np.ndar
 
 
 class Kernels:
-    """The rows of the kernels' forest: every kernel that may be the fastest, at every shape.
+    """The rows of the kernels' forests: every kernel of ``Shape.predicted``, at every shape.
 
-    Rows without a measured time have the weight 0.
+    Rows without a measured time have the weight 0. ``may_win`` has the rows of the kernels that may be chosen,
+    ``planes`` those of the kernels that split float32, and ``strict`` those of the others.
     """
 
     def __init__(self, shapes: Sequence[Shape]) -> None:
@@ -242,11 +270,26 @@ class Kernels:
         measured = np.log2([shapes[i].us.get(name, shapes[i].predicted[name]) for i, name in rows])
         has_time = np.array([name in shapes[i].us for i, name in rows])
         self.y = measured - self.predicted
+        self.may_win = np.flatnonzero(has_time | ~np.array([shapes[i].is_known for i, _ in rows]))
+        splits = np.array([_variants.splits_float32(name) for _, name in rows])
+        self.strict, self.planes = np.flatnonzero(~splits), np.flatnonzero(splits)
         best = np.full(len(shapes), np.inf)
         np.minimum.at(best, self.shape[has_time], measured[has_time])
         best = np.where(np.isfinite(best), best, 0.0)[self.shape]
         of_shape = np.array([shape.weight for shape in shapes])[self.shape]
         self.weights = of_shape * np.where(has_time, 8.0 ** (best - measured), 0.0)  # slow kernels need no exact time
+
+    def fit(self, settings: dict[str, Any], rows: np.ndarray) -> CatBoostRegressor:
+        return fit(settings, self.x[rows], self.y[rows], self.weights[rows])
+
+    def out_of_fold(self, settings: Settings, fold: np.ndarray) -> np.ndarray:
+        """The corrections of all rows, by forests that have not seen their shapes. ``fold`` has that of each shape."""
+        result = np.zeros(len(self.y))
+        for of_rows, rows in ((settings.kernels, self.strict), (settings.planes, self.planes)):
+            if len(rows):
+                x, y, weights = self.x[rows], self.y[rows], self.weights[rows]
+                result[rows] = out_of_fold(of_rows, x, y, fold[self.shape[rows]], weights)
+        return result
 
     def best(self, correction: np.ndarray, rows: np.ndarray) -> dict[int, tuple[float, str]]:
         """For every shape among ``rows``: log2 of the shortest corrected time, and the kernel that has it."""
@@ -389,17 +432,23 @@ def forest(name: str, bias: float, trees: Sequence[Tree], shared: int, features:
 
 
 def source(
-    head: dict[str, Any], models: dict[str, tuple[CatBoostRegressor, int]], doubted: float, scratch: Path
+    head: dict[str, Any],
+    models: dict[str, tuple[CatBoostRegressor, int]],
+    doubted: float,
+    families: int,
+    scratch: Path,
 ) -> str:
     """The text of the file that learned.cc includes. ``models`` has each model and the number of its features."""
     names = " and ".join(head["gpus"])
     text = [f"// Written by benchmarks/fit_model.py from {head['shapes']} shapes measured on one each of {names}."]
     members = []
     for name, (model, count) in models.items():
-        arrays, member = forest(name, *trees_of(model, scratch), PREDICTED if name == "Kernels" else count, count)
+        shared = PREDICTED if name in ("Kernels", "Planes") else count
+        arrays, member = forest(name, *trees_of(model, scratch), shared, count)
         text.append(arrays)
         members.append(member)
-    text.append(f"constexpr Learned kLearned = {{{', '.join(members)}, .doubted = {doubted}}};")
+    members += [f".doubted = {doubted}", f".families = {families}"]
+    text.append(f"constexpr Learned kLearned = {{{', '.join(members)}}};")
     return "\n".join(text) + "\n"
 
 
@@ -417,11 +466,10 @@ def main(model: str, check: bool, output: Path | None) -> None:
     sizes, place = np.unique([shape_of(shape.case) for shape in shapes], axis=0, return_inverse=True)
     fold = np.random.default_rng(0).integers(0, FOLDS, len(sizes))[place]  # shapes of the same sizes stay together
     weights = np.array([shape.weight for shape in shapes])
-    every = np.arange(len(kernels.y))
-    correction = out_of_fold(settings.kernels, kernels.x, kernels.y, fold[kernels.shape], kernels.weights)
-    best = kernels.best(correction, every)
+    correction = kernels.out_of_fold(settings, fold)
+    best, strict = (kernels.best(correction, rows) for rows in (kernels.may_win, kernels.strict))
     x = np.array(
-        [features(shape.query, _native.TORCH, 2 ** best[i][0]) for i, shape in enumerate(shapes)], dtype=np.float32
+        [features(shape.query, _native.TORCH, 2 ** strict[i][0]) for i, shape in enumerate(shapes)], dtype=np.float32
     )
     y = np.log2([shape.us[TORCH] / shape.predicted[TORCH] for shape in shapes])
     lead = out_of_fold(settings.torch, x, y, fold, weights) + np.log2([s.predicted[TORCH] for s in shapes])
@@ -442,13 +490,16 @@ def main(model: str, check: bool, output: Path | None) -> None:
             click.echo(f"{kind:>13} " + score([shapes[i] for i in of_kind], [chosen[i] for i in of_kind]))
         return
     models = {
-        "Kernels": (fit(settings.kernels, kernels.x, kernels.y, kernels.weights), kernels.x.shape[1]),
+        "Kernels": (kernels.fit(settings.kernels, kernels.strict), kernels.x.shape[1]),
         "Torch": (fit(settings.torch, x, y, weights), x.shape[1]),
         "Doubt": (fit(settings.doubt, beside_lead, off, of_known), beside_lead.shape[1]),
     }
+    if len(kernels.planes):
+        models["Planes"] = kernels.fit(settings.planes, kernels.planes), kernels.x.shape[1]
     output = output or MODELS / f"learned_{model}.inc.xz"
     scratch = output.with_suffix(".json")
-    text = source(head, models, DOUBTED[model], scratch)
+    families = sum(1 << code for code in np.unique(kernels.x[kernels.weights > 0, FAMILY].astype(int)).tolist())
+    text = source(head, models, DOUBTED[model], families, scratch)
     output.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
     scratch.unlink()
     click.echo(f"{output}: {output.stat().st_size} bytes")

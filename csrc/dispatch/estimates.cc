@@ -155,44 +155,61 @@ void take_shares(const Question& question, const Contenders& contenders, const C
   }
 }
 
+/// The least time of all kernels, and of those that do not split float32.
+struct Best {
+  double all = kInfinity, strict = kInfinity;
+
+  void add(const Contender& contender, double us) {
+    all = std::min(all, us);
+    if (!splits_float32(contender)) strict = std::min(strict, us);
+  }
+};
+
 /// Corrects the analytic predictions `us` by the learned model, of the kernels that it knows, several at once. A kernel
-/// that is predicted to be too slow to have been measured for the model becomes NaN. `shape`: its features. Returns the
-/// least corrected time of an ordinary product of the same shape.
-double correct_kernels(const Learned& learned, const Question& question, const Contenders& contenders,
-                       const Corrected& corrected, const float* shape, double* us) {
+/// that is predicted to be too slow to have been measured for the model becomes NaN. Strict kernels are measured where
+/// none splits float32, too, and so compete with each other alone. `shape`: its features. Returns the least corrected
+/// times of an ordinary product of the same shape.
+Best correct_kernels(const Learned& learned, const Question& question, const Contenders& contenders,
+                     const Corrected& corrected, const float* shape, double* us) {
   Share shares[kMaxVariants];
   take_shares(question, contenders, corrected, us, shares);
-  double fastest = kInfinity, best = kInfinity;
-  for (const int i : corrected) fastest = std::min(fastest, us[i]);
-  const double most_us = learned_reach(fastest) * fastest;
+  Best fastest, best;
+  for (const int i : corrected) fastest.add(contenders.all[i], us[i]);
+  const double most_us = learned_reach(fastest.all) * fastest.all;
+  const double most_strict_us = learned_reach(fastest.strict) * fastest.strict;
   const Variant* kernels[kRows];
   double predicted[kRows];
   int of_row[kRows];
   int row = 0;
-  const auto correct_rows = [&] {
+  const auto correct_rows = [&](const Forest& forest) {
     Rows rows;
     double corrections[kRows];
     kernel_features(kernels, predicted, row, question.product, question.facts, shape, &rows);
-    factors(learned.kernels, shape, rows, row, corrections);
+    factors(forest, shape, rows, row, corrections);
     for (int i = 0; i < row; ++i) {
       const Share& share = shares[of_row[i]];
       const double ordinary_us = predicted[i] * corrections[i];
-      if (share.computes_ordinary) best = std::min(best, ordinary_us);
+      if (share.computes_ordinary) best.add(contenders.all[of_row[i]], ordinary_us);
       us[of_row[i]] = ordinary_us * share.of_ordinary_us;
     }
     row = 0;
   };
-  for (const int i : corrected) {
-    if (us[i] > most_us) {
-      us[i] = kNaN;
-      continue;
+  const auto correct = [&](const Forest& forest, bool splits, double reach_us) {
+    for (const int i : corrected) {
+      if (splits_float32(contenders.all[i]) != splits) continue;
+      if (us[i] > reach_us) {
+        us[i] = kNaN;
+        continue;
+      }
+      kernels[row] = &variant(contenders.all[i].id);
+      predicted[row] = us[i];
+      of_row[row++] = i;
+      if (row == kRows) correct_rows(forest);
     }
-    kernels[row] = &variant(contenders.all[i].id);
-    predicted[row] = us[i];
-    of_row[row++] = i;
-    if (row == kRows) correct_rows();
-  }
-  if (row > 0) correct_rows();
+    if (row > 0) correct_rows(forest);
+  };
+  correct(learned.kernels, false, most_strict_us);
+  if (learned.planes.trees > 0) correct(learned.planes, true, most_us);
   return best;
 }
 
@@ -234,9 +251,9 @@ void correct_merged(const Question& question, const Contenders& contenders, doub
   for (int i = 0; i < count; ++i) us[of_row[i]] *= corrections[i];
 }
 
-/// In float32 the learned model corrects torch's time, but not those of kernels that use planes. So these have to beat
-/// torch's analytic prediction, which is mostly too short. A kernel that does not is given torch's time at least, so
-/// that it is not chosen.
+/// In float32 the learned model corrects torch's time, but not those of kernels that it was not fitted to. So these
+/// have to beat torch's analytic prediction, which is mostly too short. A kernel that does not is given torch's time at
+/// least, so that it is not chosen.
 void doubt_unlearned(const Corrected& corrected, const Contenders& contenders, double analytic_us, double torch_us,
                      double* us) {
   bool is_corrected[kMaxVariants] = {};
@@ -253,20 +270,20 @@ bool apply_learned(const Learned& learned, const Question& question, const Conte
   const Corrected corrected(question, contenders);
   if (corrected.count == 0) return false;
   shape_features(question.product, question.alignments, features);
-  const double best = correct_kernels(learned, question, contenders, corrected, features, predictions->ours);
+  const Best best = correct_kernels(learned, question, contenders, corrected, features, predictions->ours);
   correct_merged(question, contenders, predictions->ours);
-  if (!std::isfinite(best)) return false;
+  if (!std::isfinite(best.strict)) return false;
   // What the problem's epilogue reads and writes counts in predictions->torch.
   const bool is_product = question.problem.c.data == nullptr && question.problem.pre_activation == nullptr;
   const double torch_us =
       is_product ? predictions->torch : torch_product_us(question.product, question.facts, question.alignments);
-  torch_features(question.product, question.facts, torch_us, best, features);
+  torch_features(question.product, question.facts, torch_us, best.strict, features);
   const double correction = factor(learned.torch, features), analytic_us = predictions->torch;
   predictions->torch *= correction;
   if (question.product.dtype == DType::kF32) {
     doubt_unlearned(corrected, contenders, analytic_us, predictions->torch, predictions->ours);
   }
-  features[kTorchFeatures] = static_cast<float>(std::log2(torch_us * correction / best));
+  features[kTorchFeatures] = static_cast<float>(std::log2(torch_us * correction / best.all));
   return true;
 }
 

@@ -352,6 +352,25 @@ void test_the_learned_models_codes_never_change() {
   CHECK(learned_code(Family::kBatchedGemv) == 15);
 }
 
+/// What a forest was not fitted to keeps its analytic prediction.
+void test_forests_correct_the_families_they_were_fitted_to() {
+  for (const ForestKind kind : {ForestKind::kHalf, ForestKind::kHalfBatches}) {
+    CHECK(is_learned(Family::kSm90Wgmma, kind) && is_learned(Family::kSm80Mma, kind));
+  }
+  CHECK(!is_learned(Family::kBatchedGemv, ForestKind::kHalf));
+  CHECK(is_learned(Family::kBatchedGemv, ForestKind::kHalfBatches));
+  DeviceFacts facts;
+  CHECK(preset_facts(90, &facts));
+  const uint32_t families = learned(facts, ForestKind::kFloat32)->families;
+  for (const Family family : {Family::kSm90Dmma, Family::kSimtSkinny, Family::kSimtGemv, Family::kTinyBatch}) {
+    CHECK(is_learned(family, ForestKind::kFloat32));
+    CHECK((families >> learned_code(family) & 1) == 1);
+  }
+  for (const Family family : {Family::kAdded, Family::kSm80Mma, Family::kSm90Wgmma, Family::kInt8}) {
+    CHECK(!is_learned(family, ForestKind::kFloat32) && !is_learned(family, ForestKind::kNone));
+  }
+}
+
 /// Counts `kinds` calls of different sizes.
 void count(int64_t kinds) {
   const Decision torchs;
@@ -749,6 +768,7 @@ int main() {
   test_margins();
   test_verdicts();
   test_the_learned_models_codes_never_change();
+  test_forests_correct_the_families_they_were_fitted_to();
   test_no_kernel_asks_for_alpha();
   test_slow_float64_leaves_float32_to_others();
   test_the_forests_are_those_of_the_nearest_chip();

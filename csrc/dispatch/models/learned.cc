@@ -507,9 +507,7 @@ bool is_learned(Family family, ForestKind kind) {
     case ForestKind::kNone: return false;
     case ForestKind::kHalf: return learned_code(family) <= kLastHalfCode;
     case ForestKind::kHalfBatches: return learned_code(family) <= kLastBatchesCode;
-    case ForestKind::kFloat32:
-      return family == Family::kSm90Dmma || family == Family::kSimtSkinny || family == Family::kSimtGemv ||
-             family == Family::kTinyBatch;
+    case ForestKind::kFloat32: return (float32::kLearned.families >> learned_code(family) & 1) != 0;
   }
   return false;
 }
@@ -560,7 +558,11 @@ void kernel_features(const Variant* const* kernels, const double* predicted_us, 
     const Variant& v = *kernels[row];
     int bm = v.tile.bm, bn = v.tile.bn, cm = v.cut.cluster_m, cn = v.cut.cluster_n;
     // The columns of its tile lie along the short side of the result.
-    const bool is_skinny = v.family == Family::kSkinny || v.family == Family::kSm90Skinny || v.family == Family::kGemv;
+    const bool is_skinny = v.family == Family::kSkinny || v.family == Family::kSm90Skinny ||
+                           v.family == Family::kGemv || v.family == Family::kSm90SplitSkinny;
+    // Of 16-bit kernels whether they have edges, which no float32 kernel has, and of these whether there are two
+    // planes.
+    const bool edges_or_two_planes = v.cut.edges || v.arithmetic == Arithmetic::kScaledF32;
     if (v.cut.swaps || (is_skinny && p.m <= p.n)) std::swap(bm, bn), std::swap(cm, cn);
     const Waves w = waves_of(p, facts, bm, bn, cm, cn, v.cut.slices);
     sizes[0][row] = predicted_us[row];
@@ -579,7 +581,7 @@ void kernel_features(const Variant* const* kernels, const double* predicted_us, 
         static_cast<float>(v.cut.cluster_m), static_cast<float>(v.cut.cluster_n),
         static_cast<float>(v.cut.slices),    static_cast<float>(learned_code(v.family)),
         static_cast<float>(v.cut.pingpong),  static_cast<float>(v.cut.pads),
-        static_cast<float>(v.cut.swaps),     static_cast<float>(v.cut.edges),
+        static_cast<float>(v.cut.swaps),     static_cast<float>(edges_or_two_planes),
         static_cast<float>(v.cut.shares_k),  bandwidth[0],
     };
     static_assert(11 + std::size(of_kernel) == kOwnFeatures);

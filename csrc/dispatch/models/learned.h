@@ -69,7 +69,8 @@ constexpr int kDoubtFeatures = kTorchFeatures + 1;  // the last: log2 of torch's
 void shape_features(const Problem& product, const Alignments& alignments, float* out);
 
 /// Appends the features of torch to those of the shape, which `out` has. `predicted_us` is the analytic prediction for
-/// torch, and `best_us` the least corrected prediction for a kernel.
+/// torch, and `best_us` the least corrected prediction for a kernel that computes what torch does. So the prediction
+/// for torch does not depend on whether float32 may be split.
 void torch_features(const Problem& product, const DeviceFacts& facts, double predicted_us, double best_us, float* out);
 
 /// The number that encodes a family among a kernel's features. The trees were fitted to these numbers, so that none may
@@ -81,8 +82,8 @@ int learned_code(Family family);
 enum class ForestKind { kNone, kHalf, kHalfBatches, kFloat32 };
 ForestKind forest_kind(const Problem& product);
 
-/// Whether the forests of a kind were fitted to times of this family. The kernels of families that came later keep
-/// their analytic predictions until the trees are fitted again.
+/// Whether the forests of a kind were fitted to times of this family (in float32: Learned::families). The kernels of
+/// families that came later keep their analytic predictions until the trees are fitted again.
 bool is_learned(Family family, ForestKind kind);
 
 /// The own features of at most kRows kernels, which go through the trees together.
@@ -116,9 +117,12 @@ constexpr int kLogs = 8;
 void log2_by(Vectors vectors, const double* x, int count, float* out);
 
 /// The forests of a chip, and the power of what `doubt` says that the margin over torch has (dispatch/estimates.cc).
+/// `planes` corrects kernels that split float32, and has no trees where none was timed. `families` has a bit
+/// 1 << learned_code() for each family whose kernels were timed. It counts in float32 alone.
 struct Learned {
-  Forest kernels, torch, doubt;
+  Forest kernels, torch, doubt, planes = {};
   double doubted;
+  uint32_t families = 0;
 };
 
 /// The forests for a device and a kind of product. For ForestKind::kHalf they are, of the chips with the device's
