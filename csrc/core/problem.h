@@ -9,8 +9,8 @@
 
 namespace hgemm {
 
-/// The element type of a matrix. Kernels take kF16, kBF16 and kF32, a few of them (tiny_batch) kF64 and kC64, and
-/// others kI8 with a result of kI32. Torch runs all matmuls of the other types; they are listed so that explanations
+/// The element type of a matrix. Kernels take kF16, kBF16 and kF32, some of them kF64 (sm90_dmma, tiny_batch) and kC64
+/// (tiny_batch, sm90_split), and others kI8 with a result of kI32. Torch runs all matmuls of the other types; they are listed so that explanations
 /// and reports can name them.
 enum class DType : int32_t { kF16 = 0, kBF16 = 1, kF32 = 2, kF64 = 3, kC64 = 4, kC128 = 5, kI8 = 6, kI32 = 7 };
 
@@ -30,7 +30,7 @@ constexpr const char* dtype_name(DType t) {
   return kNames[static_cast<int>(t)];
 }
 
-/// True for float64 and the complex types. Tables and learned models have no times of them.
+/// True for float64 and the complex types, of which tables have no times.
 constexpr bool is_wide(DType t) {
   return t == DType::kF64 || t == DType::kC64 || t == DType::kC128;
 }

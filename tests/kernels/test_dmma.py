@@ -25,7 +25,7 @@ void require(bool ok, const char* what) {
   std::exit(1);
 }
 
-// `at`: where each lane of a warp reads or writes 16 bytes, in floats.
+// `at`: where each lane of a warp reads or writes 16 bytes, in units of four bytes.
 template <class At>
 void conflict_free(const At& at, const char* what) {
   for (int first = 0; first < 32; first += 8) {
@@ -39,18 +39,23 @@ void conflict_free(const At& at, const char* what) {
   ++accesses;
 }
 
-template <int EXTENT, bool kKMajor>
+template <int EXTENT, bool kKMajor, class T>
 void places() {
-  using P = Places<EXTENT, kKMajor>;
+  using P = Places<EXTENT, kKMajor, T>;
+  constexpr int kUnits = sizeof(T) / 4, kChunk = 4 / kUnits;  // of an element; elements of 16 bytes
   std::set<int> seen;
   for (int x = 0; x < EXTENT; ++x) {
     for (int k = 0; k < BK; ++k) {
       seen.insert(P::at(x, k));
-      // the neighbours that a copy, or a lane's load, takes at once
-      require(kKMajor ? P::at(x, k) == P::at(x, k & ~3) + (k & 3) : P::at(x, k) == P::at(x & ~3, k) + (x & 3), "apart");
+      // the neighbours that a copy, or a lane's load, takes at once, and those of a sector
+      const int first_x = kKMajor ? x : x / kChunk * kChunk, first_k = kKMajor ? k / kChunk * kChunk : k;
+      require(P::at(x, k) == P::at(first_x, first_k) + (x - first_x + k - first_k) * kUnits, "apart");
+      const int four_x = kKMajor ? x : x & ~3, four_k = kKMajor ? k & ~3 : k;
+      require(P::at(x, k) / (4 * kUnits) == P::at(four_x, four_k) / (4 * kUnits), "two sectors");
     }
   }
-  require(seen.size() == EXTENT * BK && *seen.begin() == 0 && *seen.rbegin() == EXTENT * BK - 1, "no permutation");
+  const int last = (EXTENT * BK - 1) * kUnits;
+  require(seen.size() == EXTENT * BK && *seen.begin() == 0 && *seen.rbegin() == last, "no permutation");
   for (int base = 0; base < EXTENT; base += 32) {
     for (int j = 0; j < 4; ++j) {
       const auto b = [&](int lane) {
@@ -64,50 +69,61 @@ void places() {
       };
       conflict_free(b, "loads of B");
       conflict_free(a, "loads of A");
+      if (kUnits == 1) continue;
+      conflict_free([&](int lane) { return second_chunk(b(lane)); }, "loads of B's second chunks");
+      conflict_free([&](int lane) { return second_chunk(a(lane)); }, "loads of A's second chunks");
     }
   }
-  for (int first = 0; first < EXTENT * BK / 4; first += 32) {  // copies of 16 bytes, in memory order
+  for (int first = 0; first < EXTENT * BK / kChunk; first += 32) {  // copies of 16 bytes, in memory order
     conflict_free([&](int lane) {
-      const int chunk = first + lane, row = chunk / (kKMajor ? BK / 4 : EXTENT / 4);
-      const int column = chunk % (kKMajor ? BK / 4 : EXTENT / 4) * 4;
-      return kKMajor ? P::at(row, column) : P::at(column, row);
+      const int chunk = first + lane, in_row = (kKMajor ? BK : EXTENT) / kChunk;
+      return P::in_memory(chunk / in_row, chunk % in_row * kChunk);
     }, "copies");
   }
 }
 
 // The places that threads and lanes compute from their first one are those of Places.
-template <int EXTENT, bool kKMajor, int THREADS, int kFloats>
+template <int EXTENT, bool kKMajor, int THREADS, int kElements, class T>
 void turns() {
-  using P = Places<EXTENT, kKMajor>;
-  constexpr int kPerRow = (kKMajor ? BK : EXTENT) / kFloats, kAtOnce = THREADS / kPerRow;
+  using P = Places<EXTENT, kKMajor, T>;
+  constexpr int kPerRow = (kKMajor ? BK : EXTENT) / kElements, kAtOnce = THREADS / kPerRow;
   for (int thread = 0; thread < THREADS; ++thread) {
-    const int row = thread / kPerRow, column = thread % kPerRow * kFloats;
+    const int row = thread / kPerRow, column = thread % kPerRow * kElements;
     for (int turn = 0; turn < (kKMajor ? EXTENT : BK) / kAtOnce; ++turn) {
-      require(TurnPlaces<EXTENT, kKMajor, kAtOnce>::at(4 * P::in_memory(row, column), turn) ==
+      require(TurnPlaces<EXTENT, kKMajor, kAtOnce, T>::at(4 * P::in_memory(row, column), turn) ==
                   4 * P::in_memory(row + turn * kAtOnce, column), "turns");
       ++accesses;
     }
   }
 }
 
-template <int EXTENT, bool kKMajor>
+template <int EXTENT, bool kKMajor, class T>
 void lanes() {
-  using P = Places<EXTENT, kKMajor>;
-  using L = LanePlaces<EXTENT, kKMajor>;
+  using P = Places<EXTENT, kKMajor, T>;
+  using L = LanePlaces<EXTENT, kKMajor, T>;
+  const auto is_four = [](int place, int x, int k) {
+    return place == P::at(x, k) &&
+           (sizeof(T) == 4 || second_chunk(place) == P::at(x + (kKMajor ? 0 : 2), k + (kKMajor ? 2 : 0)));
+  };
   for (int x0 = 0; x0 < EXTENT; x0 += 32) {
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4, t = lane % 4, a = L::first_of_a(x0, g, t), b = L::first_of_b(x0, g, t);
       for (int x = 0; x < 4; ++x) {
         if (kKMajor) {
-          require(L::column(b, x) == P::at(x0 + column_of(x, g), k_of(t, 0)), "columns of a lane");
+          require(is_four(L::column(b, x), x0 + column_of(x, g), k_of(t, 0)), "columns of a lane");
           for (int h = 0; h < 2 && x0 + 16 * x < EXTENT; ++h) {
-            require(L::row(a, x, h) == P::at(x0 + row_of<true>(x, h, g), k_of(t, 0)), "rows of a lane");
+            require(is_four(L::row(a, x, h), x0 + row_of<true>(x, h, g), k_of(t, 0)), "rows of a lane");
           }
         } else {
-          require(L::k(b, 0, x) == P::at(x0 + column_of(0, g), k_of(t, x)), "k of a lane's columns");
+          require(is_four(L::k(b, 0, x), x0 + column_of(0, g), k_of(t, x)), "k of a lane's columns");
           for (int band = 0; x0 + 32 * band < EXTENT; ++band) {
-            require(L::k(a, band, x) == P::at(x0 + row_of<false>(2 * band, 0, g), k_of(t, x)), "k of a lane's rows");
+            require(is_four(L::k(a, band, x), x0 + row_of<false>(2 * band, 0, g), k_of(t, x)), "k of a lane's rows");
           }
+        }
+        // A lane finds the second chunks from the second one of the first four.
+        if (sizeof(T) == 8) {
+          require((kKMajor ? L::column(second_chunk(b), x) : L::k(second_chunk(b), 0, x)) ==
+                      second_chunk(kKMajor ? L::column(b, x) : L::k(b, 0, x)), "second chunks");
         }
         ++accesses;
       }
@@ -115,12 +131,19 @@ void lanes() {
   }
 }
 
-template <int EXTENT, bool kKMajor>
+template <int EXTENT, bool kKMajor, class T>
 void extents() {
-  places<EXTENT, kKMajor>();
-  lanes<EXTENT, kKMajor>();
-  turns<EXTENT, kKMajor, 128, 4>(), turns<EXTENT, kKMajor, 128, 1>();
-  if constexpr (EXTENT <= 64) turns<EXTENT, kKMajor, 64, 4>(), turns<EXTENT, kKMajor, 64, 1>();
+  constexpr int kChunk = 16 / sizeof(T);
+  places<EXTENT, kKMajor, T>();
+  lanes<EXTENT, kKMajor, T>();
+  turns<EXTENT, kKMajor, 128, kChunk, T>(), turns<EXTENT, kKMajor, 128, 1, T>();
+  if constexpr (EXTENT <= 64) turns<EXTENT, kKMajor, 64, kChunk, T>(), turns<EXTENT, kKMajor, 64, 1, T>();
+}
+
+template <class T>
+void elements() {
+  extents<32, true, T>(), extents<64, true, T>(), extents<128, true, T>();
+  extents<32, false, T>(), extents<64, false, T>(), extents<128, false, T>();
 }
 
 template <bool kKMajor>
@@ -161,8 +184,7 @@ void results(int rows) {
 }
 
 int main() {
-  extents<32, true>(), extents<64, true>(), extents<128, true>();
-  extents<32, false>(), extents<64, false>(), extents<128, false>();
+  elements<float>(), elements<double>();
   results<true>(32), results<true>(64), results<false>(32), results<false>(64);
   std::set<int> ks;
   for (int t = 0; t < 4; ++t) {

@@ -1,17 +1,17 @@
-// float32 GEMM on Hopper's float64 tensor cores, in any alignment.
+// float32 and float64 GEMM on Hopper's float64 tensor cores, in any alignment.
 //
-// A product of two float32 numbers is exact in float64, and a float64 tensor core does as many multiply-adds per clock
-// as the float32 CUDA cores of its SM. So the kernel is as fast as an SGEMM can be, and its only rounding that counts
-// is that of a finished sum to float32.
+// float32: a product of two float32 numbers is exact in float64, and a float64 tensor core does as many multiply-adds
+// per clock as the float32 CUDA cores of its SM. So the kernel is as fast as an SGEMM can be, and its only rounding
+// that counts is that of a finished sum to float32.
 //
 // A block computes a (BM, BN) tile of D over a slice of K. Its warps form GROUPS groups, each of which has the whole
-// tile and every GROUPS-th step of 16 k. A group fills its own ring of stages by cp.async, with float32 elements. A
-// warp reads fragments from there, converts them to float64 and multiplies them by m16n8k16. An SM converts 16 elements
-// per clock, so a warp's part of the tile is 32x32 or 64x32: it needs 2 or 1.5 conversions for 32 multiply-adds, of
-// which the SM does 128 per clock.
+// tile and every GROUPS-th step of 16 k. A group fills its own ring of stages by cp.async, with elements as they are. A
+// warp reads fragments from there, converts float32 to float64 and multiplies them by m16n8k16. An SM converts 16
+// elements per clock, so a warp's part of the tile is 32x32 or 64x32: it needs 2 or 1.5 conversions for 32
+// multiply-adds, of which the SM does 128 per clock.
 //
-// The copies are 16 bytes wide where the operand consists of such chunks, and 4 bytes otherwise. Elements beyond the
-// ends of A and B arrive as zeros. A warp leaves out mma whose rows all lie beyond the end of D. Instructions other
+// The copies are 16 bytes wide where the operand consists of such chunks, and one element otherwise. Elements beyond
+// the ends of A and B arrive as zeros. A warp leaves out mma whose rows all lie beyond the end of D. Instructions other
 // than mma decide the speed where K is short (NOTES.md), so threads keep places and addresses instead of computing them
 // again.
 //
@@ -49,9 +49,10 @@
 
 namespace hgemm::sm90_dmma {
 
-/// The run-time parameters. Strides count elements.
+/// The run-time parameters, for elements of type T. Strides count elements.
+template <class T>
 struct Params {
-  const float *a, *b;
+  const T *a, *b;
   int64_t lda, ldb;
   int64_t a_batch[2], b_batch[2];  // batch strides, outer and inner
   int m, n, k, steps;              // steps: of K
@@ -68,37 +69,39 @@ struct Params {
   int pitch;                // of the partial sums
   double* partial;          // (slices, batches, m, pitch), unless the slices are a cluster
   tile::EpilogueParams epilogue;
+  double alpha, beta;  // of float64; float32 results have those of `epilogue`
 };
 
 /// The tiles of one operand, (EXTENT, BK), on their way into the stages of a group. A thread copies one chunk of a row,
-/// in memory order, and the same chunk of every kAtOnce-th row after it. A chunk has four floats if the operand
-/// consists of such chunks (has_chunks_a() in config.h), or one.
-template <int EXTENT, bool kKMajor, int THREADS>
+/// in memory order, and the same chunk of every kAtOnce-th row after it. A chunk has 16 bytes if the operand consists
+/// of such chunks (has_chunks_a() in config.h), or one element.
+template <class T, int EXTENT, bool kKMajor, int THREADS>
 class Operand {
-  /// The thread's chunks of kFloats.
-  template <int kFloats>
+  /// The thread's chunks of kElements.
+  template <int kElements>
   struct Chunks {
-    static constexpr int ROWS = kKMajor ? EXTENT : BK, kPerRow = (kKMajor ? BK : EXTENT) / kFloats;
+    static constexpr int ROWS = kKMajor ? EXTENT : BK, kPerRow = (kKMajor ? BK : EXTENT) / kElements;
     static constexpr int kAtOnce = THREADS / kPerRow, kTurns = ROWS / kAtOnce;
     static_assert(THREADS % kPerRow == 0 && ROWS % kAtOnce == 0);
     static __device__ __forceinline__ int row(int thread) { return thread / kPerRow; }
-    static __device__ __forceinline__ int column(int thread) { return thread % kPerRow * kFloats; }
+    static __device__ __forceinline__ int column(int thread) { return thread % kPerRow * kElements; }
   };
-  using Wide = Chunks<4>;
+  static constexpr int kSize = sizeof(T), kWhole = 16 / kSize;
+  using Wide = Chunks<kWhole>;
   using Narrow = Chunks<1>;
 
  public:
   /// The bytes from one of a thread's chunks to the next one.
-  static int64_t turn_bytes(int64_t ld, bool wide) { return 4 * (wide ? Wide::kAtOnce : Narrow::kAtOnce) * ld; }
+  static int64_t turn_bytes(int64_t ld, bool wide) { return kSize * (wide ? Wide::kAtOnce : Narrow::kAtOnce) * ld; }
 
   /// The next tile begins at row of A or column of B `x0`, of `extent`, and at k0.
-  __device__ __forceinline__ void begin(const float* matrix, int64_t ld, int x0, int k0, int extent, bool wide,
+  __device__ __forceinline__ void begin(const T* matrix, int64_t ld, int x0, int k0, int extent, bool wide,
                                         int thread) {
     const int row = wide ? Wide::row(thread) : Narrow::row(thread);
     const int column = wide ? Wide::column(thread) : Narrow::column(thread);
     next_ = reinterpret_cast<const char*>(matrix + ((kKMajor ? x0 : k0) + row) * ld + (kKMajor ? k0 : x0) + column);
     x_left_ = extent - x0 - (kKMajor ? row : column);
-    place_ = 4 * Places<EXTENT, kKMajor>::in_memory(row, column);
+    place_ = 4 * Places<EXTENT, kKMajor, T>::in_memory(row, column);
   }
 
   /// Starts copying the next tile, of whose k only k_left lie in the matrix, to shared memory at `to`. Elements that do
@@ -106,7 +109,7 @@ class Operand {
   __device__ __forceinline__ void fetch(uint32_t to, int k_left, int64_t turn_bytes, int64_t step_bytes, bool wide,
                                         int thread) {
     if (wide) {
-      copy<4>(to, k_left, turn_bytes, thread);
+      copy<kWhole>(to, k_left, turn_bytes, thread);
     } else {
       copy<1>(to, k_left, turn_bytes, thread);
     }
@@ -114,20 +117,20 @@ class Operand {
   }
 
  private:
-  template <int kFloats>
+  template <int kElements>
   __device__ __forceinline__ void copy(uint32_t to, int k_left, int64_t turn_bytes, int thread) const {
-    using C = Chunks<kFloats>;
+    using C = Chunks<kElements>;
     const char* from = next_;
     const int k_here = k_left - (kKMajor ? C::column(thread) : C::row(thread));  // k from the thread's first chunk on
 #pragma unroll
     for (int turn = 0; turn < C::kTurns; ++turn) {
-      const uint32_t at = to + TurnPlaces<EXTENT, kKMajor, C::kAtOnce>::at(place_, turn);
+      const uint32_t at = to + TurnPlaces<EXTENT, kKMajor, C::kAtOnce, T>::at(place_, turn);
       const int row = turn * C::kAtOnce;
       const bool inside = kKMajor ? x_left_ > row && k_here > 0 : k_here > row && x_left_ > 0;
-      if constexpr (kFloats == 4) {
+      if constexpr (kElements == kWhole) {
         ptx::cp_async_line_16(at, from, inside);
       } else {
-        ptx::cp_async<4>(at, from, inside);
+        ptx::cp_async<kSize>(at, from, inside);
       }
       from += turn_bytes;
     }
@@ -143,15 +146,17 @@ template <class Config_, Major kMajorA, Major kMajorB>
 struct Traits : Config_ {
   using Config = Config_;
   static constexpr bool kKMajorA = kMajorA == Major::kK, kKMajorB = kMajorB == Major::kK;
-  using A = Operand<Config::BM, kKMajorA, Config::kGroupThreads>;
-  using B = Operand<Config::BN, kKMajorB, Config::kGroupThreads>;
+  using T = typename Config::T;
+  using Params = sm90_dmma::Params<T>;
+  using A = Operand<T, Config::BM, kKMajorA, Config::kGroupThreads>;
+  using B = Operand<T, Config::BN, kKMajorB, Config::kGroupThreads>;
   static constexpr bool kMayMirror = kKMajorA == kKMajorB;  // as may_mirror() in config.h
 };
 
 /// The rows of a warp's part, which begins at (row0, column0) of D, that are computed and stored: those that lie in D
 /// and, of x @ x.T, not in blocks below the diagonal. The number may be negative, or larger than WM.
 template <class Traits>
-__device__ __forceinline__ int rows_wanted(const Params& p, int row0, int column0) {
+__device__ __forceinline__ int rows_wanted(const typename Traits::Params& p, int row0, int column0) {
   if (column0 >= p.n) return 0;
   const int rows = p.m - row0;
   if constexpr (Traits::kMayMirror) {
@@ -162,24 +167,33 @@ __device__ __forceinline__ int rows_wanted(const Params& p, int row0, int column
 
 /// Whether the block of (WN, WN) results at (row0, column0) of D is stored to its mirror image as well.
 template <class Traits>
-__device__ __forceinline__ bool is_mirrored(const Params& p, int row0, int column0) {
+__device__ __forceinline__ bool is_mirrored(const typename Traits::Params& p, int row0, int column0) {
   return Traits::kMayMirror && p.is_triangle && row0 < column0;
 }
 
-/// Loads four floats of a stage, in program order with the mma. `place`: of the first, in floats.
-__device__ __forceinline__ void load(float (&to)[4], uint32_t stage, int place) {
+/// Loads a chunk of a four of elements, in program order with the mma: all of them in float32, the `chunk`-th two in
+/// float64. `place`: in units of four bytes.
+template <class T>
+__device__ __forceinline__ void load(T (&to)[4], int chunk, uint32_t stage, int place) {
   uint32_t v[4];
   ptx::ld_shared_16(v[0], v[1], v[2], v[3], stage + 4 * place);
+  if constexpr (sizeof(T) == 4) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) to[i] = __uint_as_float(v[i]);
+    for (int i = 0; i < 4; ++i) to[i] = __uint_as_float(v[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) to[2 * chunk + i] = __hiloint2double(v[2 * i + 1], v[2 * i]);
+  }
 }
 
 /// The sums of a warp's (WM, WN) part of the tile, and the part of a stage that it reads.
 template <class Traits>
 class Sums {
+  using T = typename Traits::T;
+  static constexpr int kChunks = sizeof(T) / 4;  // of a four of elements
   static constexpr int BM = Traits::BM, BN = Traits::BN, MI = Traits::WM / 16, NJ = WN / 8;
-  using PlacesA = LanePlaces<BM, Traits::kKMajorA>;
-  using PlacesB = LanePlaces<BN, Traits::kKMajorB>;
+  using PlacesA = LanePlaces<BM, Traits::kKMajorA, T>;
+  using PlacesB = LanePlaces<BN, Traits::kKMajorB, T>;
 
  public:
   static constexpr int kCount = MI * NJ * 4;  // sums of a lane
@@ -187,8 +201,9 @@ class Sums {
   /// `row` and `column`: where the warp's part begins in the tile. `rows`: rows_wanted().
   __device__ __forceinline__ Sums(int row, int column, int rows) {
     const int g = lane() / 4, t = lane() % 4;
-    a_ = PlacesA::first_of_a(row, g, t);
-    b_ = BM * BK + PlacesB::first_of_b(column, g, t);
+    a_[0] = PlacesA::first_of_a(row, g, t);
+    b_[0] = kChunks * BM * BK + PlacesB::first_of_b(column, g, t);
+    if constexpr (kChunks == 2) a_[1] = second_chunk(a_[0]), b_[1] = second_chunk(b_[0]);
     needed_ = min(max((rows + 16 * kBand - 1) / (16 * kBand), 0), kBands);
   }
 
@@ -230,7 +245,7 @@ class Sums {
  private:
   // With an MN-major A, the four rows that a lane reads at once are in two mma. These mma form a band.
   static constexpr int kBand = Traits::kKMajorA ? 1 : 2, kBands = MI / kBand;
-  using Raw = float[2 * kBand][4];
+  using Raw = T[2 * kBand][4];
 
   static __device__ __forceinline__ uint32_t lane() { return ptx::opaque(threadIdx.x) % 32; }
 
@@ -238,7 +253,10 @@ class Sums {
   __device__ __forceinline__ void load_band(Raw& raw, uint32_t stage, int band) const {
 #pragma unroll
     for (int x = 0; x < 2 * kBand; ++x) {  // K-major: x is the row, four k; otherwise the k, four rows
-      load(raw[x], stage, Traits::kKMajorA ? PlacesA::row(a_, band, x) : PlacesA::k(a_, band, x));
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        load(raw[x], c, stage, Traits::kKMajorA ? PlacesA::row(a_[c], band, x) : PlacesA::k(a_[c], band, x));
+      }
     }
   }
 
@@ -250,8 +268,11 @@ class Sums {
     double b[NJ][4];
 #pragma unroll
     for (int x = 0; x < 4; ++x) {  // K-major: x is the mma, four k; otherwise the k, one column for each mma
-      float v[4];
-      load(v, stage, Traits::kKMajorB ? PlacesB::column(b_, x) : PlacesB::k(b_, 0, x));
+      T v[4];
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        load(v, c, stage, Traits::kKMajorB ? PlacesB::column(b_[c], x) : PlacesB::k(b_[c], 0, x));
+      }
 #pragma unroll
       for (int i = 0; i < 4; ++i) (Traits::kKMajorB ? b[x][i] : b[i][x]) = v[i];
     }
@@ -275,25 +296,64 @@ class Sums {
     }
   }
 
-  int a_, b_;   // where the lane's first elements are in a stage, in floats
-  int needed_;  // bands that have wanted rows
+  int a_[kChunks], b_[kChunks];  // where the chunks of the lane's first elements are in a stage
+  int needed_;                   // bands that have wanted rows
   double sums_[MI][NJ][4] = {};
 };
 
 /// Where a matrix of the batch begins, from its batch strides.
-__device__ __forceinline__ int64_t batch_offset(const Params& p, uint32_t batch, const int64_t (&strides)[2]) {
+template <class T>
+__device__ __forceinline__ int64_t batch_offset(const Params<T>& p, uint32_t batch, const int64_t (&strides)[2]) {
   const uint32_t outer = p.batch_inner.quotient(batch), inner = batch - outer * p.batch_inner.divisor();
   return outer * strides[0] + inner * strides[1];
 }
 
 /// Where a matrix of the batch begins in D and C.
-__device__ __forceinline__ tile::BatchOffset batch_offset(const Params& p, uint32_t batch) {
+template <class T>
+__device__ __forceinline__ tile::BatchOffset batch_offset(const Params<T>& p, uint32_t batch) {
   return {batch_offset(p, batch, p.epilogue.d_batch), batch_offset(p, batch, p.epilogue.c_batch)};
 }
 
 /// Whether finish_rows() is the epilogue.
 __device__ __forceinline__ bool is_plain(const tile::EpilogueParams& e) {
   return e.pre_activation == nullptr && e.act == Activation::kNone;
+}
+
+/// Applies the epilogue to W neighbouring float64 results, and stores those that lie in D. `v` holds A @ B. For W = 4,
+/// `column` is a multiple of four.
+template <int W>
+__device__ __forceinline__ void finish_f64(const tile::EpilogueParams& e, double alpha, double beta,
+                                           tile::BatchOffset offset, int64_t row, int64_t column, double (&v)[W]) {
+  if (alpha != 1.0) {
+#pragma unroll
+    for (int j = 0; j < W; ++j) v[j] *= alpha;
+  }
+  if (e.c != nullptr) {
+    const double* const c = static_cast<const double*>(e.c) + offset.c + row * e.c_row + column * e.c_col;
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      if (column + j < e.n) v[j] = fma(beta, c[j * e.c_col], v[j]);
+    }
+  }
+  if (e.bias != nullptr) {
+    const double* const bias = static_cast<const double*>(e.bias) + column;
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      if (column + j < e.n) v[j] += bias[j];
+    }
+  }
+  double* const to = static_cast<double*>(e.d) + offset.d + row * e.ldd + column;
+  if constexpr (W == 4) {
+    if (e.wide_d && column + W <= e.n) {
+      reinterpret_cast<double2*>(to)[0] = make_double2(v[0], v[1]);
+      reinterpret_cast<double2*>(to)[1] = make_double2(v[2], v[3]);
+      return;
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < W; ++j) {
+    if (column + j < e.n) to[j] = v[j];
+  }
 }
 
 /// Applies the epilogue to W neighbouring columns of kRows rows and stores them. `v` holds A @ B. The first row is
@@ -390,10 +450,31 @@ __device__ __forceinline__ void emit_scratch(const tile::EpilogueParams& e, tile
   }
 }
 
+/// Stores a warp's float64 results. The four lanes that have neighbouring fours of a row store 128 bytes of it. (row0,
+/// column0): where the warp's part begins in D.
+template <class Traits>
+__device__ __forceinline__ void emit_f64(const Params<double>& p, tile::BatchOffset offset, const Sums<Traits>& sums,
+                                         int row0, int column0) {
+  const int lane_row = sums.lane_row(), first_column = column0 + sums.lane_column();
+  const int rows = rows_wanted<Traits>(p, row0, column0) - lane_row;
+  sums.for_fours([&](int row, int column, const double (&four)[4]) {
+    if (row >= rows || first_column + column >= p.n) return;
+    const int at_row = row0 + lane_row + row, at_column = first_column + column;
+    double v[4] = {four[0], four[1], four[2], four[3]};
+    finish_f64(p.epilogue, p.alpha, p.beta, offset, at_row, at_column, v);
+    if (!is_mirrored<Traits>(p, row0 + row / WN * WN, column0)) return;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      double mirrored[1] = {four[j]};
+      if (at_column + j < p.n) finish_f64(p.epilogue, p.alpha, p.beta, offset, at_column + j, at_row, mirrored);
+    }
+  });
+}
+
 /// Stores a warp's results: rounds the sums to float32, and passes them through shared memory, `scratch`, (WM, WN), so
 /// that the warp stores whole rows. (row0, column0): where the warp's part begins in D.
 template <class Traits>
-__device__ __forceinline__ void emit(const Params& p, tile::BatchOffset offset, const Sums<Traits>& sums,
+__device__ __forceinline__ void emit(const Params<float>& p, tile::BatchOffset offset, const Sums<Traits>& sums,
                                      float* scratch, int row0, int column0) {
   constexpr int WM = Traits::WM;
   const int lane_row = sums.lane_row(), lane_column = sums.lane_column();
@@ -452,7 +533,8 @@ struct Place {
 /// of their slices at `results` in shared memory, (WM, WN) doubles. A warp of the same number has the same part in
 /// each.
 template <class Traits>
-__device__ __forceinline__ void emit_share(const Params& p, const Place<Traits>& at, uint32_t results) {
+__device__ __forceinline__ void emit_share(const typename Traits::Params& p, const Place<Traits>& at,
+                                           uint32_t results) {
   constexpr int WM = Traits::WM;
   const tile::EpilogueParams& e = p.epilogue;
   const int lane = threadIdx.x % 32, slices = static_cast<int>(p.slices), slice = static_cast<int>(at.slice);
@@ -479,6 +561,22 @@ __device__ __forceinline__ void emit_share(const Params& p, const Place<Traits>&
       }
     }
   };
+  if constexpr (sizeof(typename Traits::T) == 8) {
+#pragma unroll 1
+    for (int row = first; row < last; row += 4) {
+      double sums[4] = {};
+      add_rows(row, sums);
+      const bool mirrors = is_mirrored<Traits>(p, row0 + row / WN * WN, column0);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (row + j >= last) continue;
+        double v[1] = {sums[j]}, mirrored[1] = {sums[j]};
+        finish_f64(e, p.alpha, p.beta, offset, row0 + row + j, column, v);
+        if (mirrors) finish_f64(e, p.alpha, p.beta, offset, column, row0 + row + j, mirrored);
+      }
+    }
+    return;
+  }
   if (is_plain(e)) {
 #pragma unroll 1
     for (int row = first; row < last; row += 4) {
@@ -509,9 +607,11 @@ __device__ __forceinline__ void emit_share(const Params& p, const Place<Traits>&
 }
 
 template <class Traits>
-__global__ void __launch_bounds__(Traits::kThreads, Traits::BLOCKS) kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(Traits::kThreads, Traits::BLOCKS)
+    kernel(const __grid_constant__ typename Traits::Params p) {
   constexpr int BM = Traits::BM, GROUPS = Traits::GROUPS, STAGES = Traits::STAGES;
   constexpr int kGroupThreads = Traits::kGroupThreads;
+  constexpr int kSize = sizeof(typename Traits::T);
   extern __shared__ __align__(1024) float smem[];  // (GROUPS, STAGES, kStage); Config says what follows
 
   // A tile of a triangle takes long to find, so its place is kept until the end.
@@ -529,7 +629,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::BLOCKS) kernel(const
   const int first = static_cast<int>(steps * at.slice / p.slices) + at.group;  // of the group's steps
   // The k from its first step to the end of the slice. A slice ends behind a whole step, or at the end of K.
   const int slice_k = min(static_cast<int>(steps * (at.slice + 1) / p.slices) * BK, p.k) - first * BK;
-  const uint32_t ring = ptx::opaque(ptx::smem_addr(smem)) + 4 * at.group * Traits::kRing;
+  const uint32_t ring = ptx::opaque(ptx::smem_addr(smem)) + kSize * at.group * Traits::kRing;
 
   ptx::grid_dependency_wait();
   typename Traits::A a;
@@ -540,13 +640,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::BLOCKS) kernel(const
   const auto fetch = [&](uint32_t to) {
     if (k_left > 0) {
       const int thread = ptx::opaque(threadIdx.x) % kGroupThreads;
-      a.fetch(to, k_left, p.turn_a, Traits::kKMajorA ? 4 * GROUPS * BK : p.step_a, p.wide_a, thread);
-      b.fetch(to + 4 * BM * BK, k_left, p.turn_b, Traits::kKMajorB ? 4 * GROUPS * BK : p.step_b, p.wide_b, thread);
+      a.fetch(to, k_left, p.turn_a, Traits::kKMajorA ? kSize * GROUPS * BK : p.step_a, p.wide_a, thread);
+      b.fetch(to + kSize * BM * BK, k_left, p.turn_b, Traits::kKMajorB ? kSize * GROUPS * BK : p.step_b, p.wide_b,
+              thread);
     }
     k_left -= GROUPS * BK;
     ptx::cp_async_commit();
   };
-  constexpr uint32_t kStageBytes = 4 * Traits::kStage, kLastStage = (STAGES - 1) * kStageBytes;
+  constexpr uint32_t kStageBytes = kSize * Traits::kStage, kLastStage = (STAGES - 1) * kStageBytes;
 #pragma unroll 1
   for (uint32_t to = 0; to < kLastStage; to += kStageBytes) fetch(ring + to);
   uint32_t stage = 0;  // in bytes
@@ -619,8 +720,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::BLOCKS) kernel(const
     });
     return;
   }
-  float* const scratch = smem + Traits::kSumsBytes / 4 + to.thread / 32 * (Traits::WM * WN);
-  emit(p, batch_offset(p, to.batch), sums, scratch, row0, column0);
+  if constexpr (kSize == 8) {
+    emit_f64(p, batch_offset(p, to.batch), sums, row0, column0);
+  } else {
+    float* const scratch = smem + Traits::kSumsBytes / 4 + to.thread / 32 * (Traits::WM * WN);
+    emit(p, batch_offset(p, to.batch), sums, scratch, row0, column0);
+  }
 }
 
 constexpr int kAddThreads = 256, kAddWarps = kAddThreads / 32;
@@ -632,12 +737,14 @@ struct AddParams {
   uint32_t pitch, count;
   bool is_triangle;  // the partial sums of blocks below the diagonal are undefined
   tile::EpilogueParams epilogue;
+  double alpha, beta;  // as in Params
 };
 
 /// Adds up the partial sums of the slices and applies the epilogue. A block has kAddWarps / ways runs of 32 sums that
 /// are neighbours in the workspace. Each of the `ways` warps of a run, a divisor of kAddWarps, adds every ways-th
 /// slice. Then their sums are added in order.
-static __global__ void __launch_bounds__(kAddThreads) add_slices(const __grid_constant__ AddParams p) {
+template <class T>
+__global__ void __launch_bounds__(kAddThreads) add_slices(const __grid_constant__ AddParams p) {
   __shared__ double sums[kAddWarps][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, way = warp % p.ways;
   const uint32_t run = blockIdx.x * (kAddWarps / p.ways) + warp / p.ways, at = run * 32 + lane;
@@ -663,8 +770,14 @@ static __global__ void __launch_bounds__(kAddThreads) add_slices(const __grid_co
   const bool is_mirrored = p.is_triangle && row / WN < column / WN;
 #pragma unroll 1  // finish() is long
   for (int i = 0; i <= is_mirrored; ++i) {
-    float v[8] = {static_cast<float>(sum)};
-    tile::finish<float>(p.epilogue, offset, i == 0 ? row : column, i == 0 ? column : row, {0, 1}, true, v);
+    const int at_row = i == 0 ? row : column, at_column = i == 0 ? column : row;
+    if constexpr (sizeof(T) == 8) {
+      double v[1] = {sum};
+      finish_f64(p.epilogue, p.alpha, p.beta, offset, at_row, at_column, v);
+    } else {
+      float v[8] = {static_cast<float>(sum)};
+      tile::finish<float>(p.epilogue, offset, at_row, at_column, {0, 1}, true, v);
+    }
   }
 }
 

@@ -27,7 +27,7 @@ constexpr uint32_t kRasterGroup = 16;  // rows of tiles of a panel
 
 /// Enqueues the kernel for these Traits. `tiles`: of all matrices.
 template <class Traits>
-cudaError_t launch_traits(Params& params, uint32_t tiles, cudaStream_t stream) {
+cudaError_t launch_traits(typename Traits::Params& params, uint32_t tiles, cudaStream_t stream) {
   params.turn_a = Traits::A::turn_bytes(params.lda, params.wide_a);
   params.turn_b = Traits::B::turn_bytes(params.ldb, params.wide_b);
   static std::atomic<uint64_t> smem_allowed{0};
@@ -39,7 +39,8 @@ cudaError_t launch_traits(Params& params, uint32_t tiles, cudaStream_t stream) {
 }
 
 /// Enqueues add_slices().
-inline cudaError_t launch_add_slices(const Params& params, cudaStream_t stream) {
+template <class T>
+cudaError_t launch_add_slices(const Params<T>& params, cudaStream_t stream) {
   AddParams add{};
   add.partial = params.partial;
   add.slices = static_cast<int>(params.slices);
@@ -47,20 +48,23 @@ inline cudaError_t launch_add_slices(const Params& params, cudaStream_t stream) 
   add.count = static_cast<uint32_t>(int64_t{params.batches} * params.m * params.pitch);
   add.is_triangle = params.is_triangle;
   add.epilogue = params.epilogue;
+  add.alpha = params.alpha;
+  add.beta = params.beta;
   // Each way has four slices or more, so that its warp has several loads in flight.
   add.ways = 1;
   while (add.ways < kAddWarps && add.slices >= 8 * add.ways) add.ways *= 2;
   const int64_t sums = kAddThreads / add.ways;  // of a block
   const auto blocks = static_cast<unsigned>((add.count + sums - 1) / sums);
-  return enqueue_clusters(add_slices, blocks, kAddThreads, 0, 1, true, stream, add);
+  return enqueue_clusters(add_slices<T>, blocks, kAddThreads, 0, 1, true, stream, add);
 }
 
 template <class Config>
 Status launch(const Problem& p, const Schedule& s, void* workspace, Stream stream_) {
   const auto stream = static_cast<cudaStream_t>(stream_);
-  Params params{};
-  params.a = static_cast<const float*>(p.a.data);
-  params.b = static_cast<const float*>(p.b.data);
+  using T = typename Config::T;
+  Params<T> params{};
+  params.a = static_cast<const T*>(p.a.data);
+  params.b = static_cast<const T*>(p.b.data);
   params.lda = p.lda();
   params.ldb = p.ldb();
   for (int i = 0; i < 2; ++i) {
@@ -83,11 +87,13 @@ Status launch(const Problem& p, const Schedule& s, void* workspace, Stream strea
   params.batch_inner = FastDivisor(static_cast<uint32_t>(p.batch[1]));
   params.wide_a = has_chunks_a(p);
   params.wide_b = has_chunks_b(p);
-  params.step_a = 4 * Config::GROUPS * BK * params.lda;
-  params.step_b = 4 * Config::GROUPS * BK * params.ldb;
+  params.step_a = int64_t{sizeof(T)} * Config::GROUPS * BK * params.lda;
+  params.step_b = int64_t{sizeof(T)} * Config::GROUPS * BK * params.ldb;
   params.pitch = s.pitch;
   params.partial = static_cast<double*>(workspace);
   params.epilogue = tile::epilogue_params(p, nullptr);
+  params.alpha = p.alpha;
+  params.beta = p.beta;
 
   const uint32_t tiles = of_matrix * params.batches;
   constexpr Major K = Major::kK, MN = Major::kMN;

@@ -1,7 +1,7 @@
 // The kernels of sm90_dmma, one line each: this is where a kernel is declared.
 //
 // A line holds a Config: tile of a block (BM, BN); rows of a warp's part of it; groups of warps that share K; pipeline
-// stages; blocks per SM.
+// stages; blocks per SM; double where the elements are not float32.
 //
 // Why these tiles:
 //  - 128x64 reads the least from L2 and converts the least, for large results.
@@ -24,12 +24,18 @@ struct Kernel {
 };
 
 constexpr std::tuple kKernels{
-    Kernel<Config<128, 64, 64, 1, 4, 2>>{.share = 0.969},  // 128 threads, 64 KB
-    Kernel<Config<64, 64, 32, 1, 5, 3>>{.share = 0.988},   // 128 threads, 40 KB
-    Kernel<Config<64, 64, 32, 3, 5, 1>>{.share = 1},       // 384 threads, 120 KB
-    Kernel<Config<32, 128, 32, 1, 5, 3>>{.share = 0.989},  // 128 threads, 50 KB
-    Kernel<Config<128, 32, 32, 1, 5, 3>>{.share = 0.961},  // 128 threads, 50 KB
-    Kernel<Config<64, 32, 32, 2, 5, 2>>{.share = 1},       // 128 threads, 60 KB
+    Kernel<Config<128, 64, 64, 1, 4, 2>>{.share = 0.969},      // 128 threads, 64 KB
+    Kernel<Config<64, 64, 32, 1, 5, 3>>{.share = 0.988},       // 128 threads, 40 KB
+    Kernel<Config<64, 64, 32, 3, 5, 1>>{.share = 1},           // 384 threads, 120 KB
+    Kernel<Config<32, 128, 32, 1, 5, 3>>{.share = 0.989},      // 128 threads, 50 KB
+    Kernel<Config<128, 32, 32, 1, 5, 3>>{.share = 0.961},      // 128 threads, 50 KB
+    Kernel<Config<64, 32, 32, 2, 5, 2>>{.share = 1},           // 128 threads, 60 KB
+    Kernel<Config<128, 64, 64, 1, 4, 2, double>>{.share = 1},  // 128 threads, 96 KB
+    Kernel<Config<64, 64, 32, 1, 4, 3, double>>{.share = 1},   // 128 threads, 64 KB
+    Kernel<Config<64, 64, 32, 3, 4, 1, double>>{.share = 1},   // 384 threads, 192 KB
+    Kernel<Config<32, 128, 32, 1, 5, 2, double>>{.share = 1},  // 128 threads, 100 KB
+    Kernel<Config<128, 32, 32, 1, 5, 2, double>>{.share = 1},  // 128 threads, 100 KB
+    Kernel<Config<64, 32, 32, 2, 4, 2, double>>{.share = 1},   // 128 threads, 96 KB
 };
 
 }  // namespace hgemm::sm90_dmma

@@ -9,6 +9,7 @@
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
+#include "core/wide_elements.h"
 #include "kernels/sm90_dmma/config.h"
 #include "kernels/sm90_dmma/list.h"
 #include "kernels/variants.h"
@@ -211,6 +212,7 @@ Plan plan(const Problem& p, const DeviceFacts& facts, const Line& line) {
 bool eligible(const Problem& p, const DeviceFacts& facts, const Line& line, Reason* why) {
   if (!is_built_for_sm90a(why)) return false;
   if (facts.slow_float64) return refuse(why, "%s", "needs float64 tensor cores at an H100's rate");
+  if (p.dtype == DType::kF64 && !takes_wide(p, why)) return false;
   if (!has_countable_extents(p, why)) return false;
   const auto tiles = static_cast<long long>(all_tiles(p, line));
   return tiles <= INT32_MAX || refuse(why, "needs %lld blocks, a grid has at most 2^31 - 1", tiles);
@@ -248,7 +250,7 @@ struct Functions {
 
 template <class C>
 constexpr Name named() {
-  Name name = name_of("sm90_dmma_", C::BM, "x", C::BN);
+  Name name = name_of(sizeof(typename C::T) == 8 ? "sm90_dmma_f64_" : "sm90_dmma_", C::BM, "x", C::BN);
   if (C::GROUPS > 1) {
     name.append("_groups");
     name.append(C::GROUPS);
@@ -260,7 +262,8 @@ constexpr Name kName = named<C>();
 
 template <class C>
 constexpr Variant variant() {
-  Variant v = variant_of<Functions<C>>(kName<C>, Family::kSm90Dmma, kFloat32, kLine<C>);
+  constexpr uint32_t kDtypes = sizeof(typename C::T) == 8 ? kFloat64 : kFloat32;
+  Variant v = variant_of<Functions<C>>(kName<C>, Family::kSm90Dmma, kDtypes, kLine<C>);
   v.arithmetic = Arithmetic::kAccumulateF64;
   v.min_cc = kHopper;
   v.max_cc = kHopper;

@@ -10,6 +10,7 @@
 #include "core/cost.h"
 #include "core/problem.h"
 #include "core/variant_list.h"
+#include "core/wide_elements.h"
 #include "kernels/tiny_batch/config.h"
 #include "kernels/tiny_batch/list.h"
 #include "kernels/variants.h"
@@ -63,27 +64,9 @@ Schedule schedule(const Problem& p, const DeviceFacts& facts, const Line& line) 
   return tiny_batch::schedule(p, facts, line.shape);
 }
 
-/// The largest power of two, at most kWideBytes, that divides the addresses of all elements.
-constexpr int kWideBytes = 8;  // of float64 and complex64
-int least_alignment(const Problem& p) {
-  uintptr_t bits = kWideBytes;
-  for (const void* data : {static_cast<const void*>(p.a.data), static_cast<const void*>(p.b.data),
-                           static_cast<const void*>(p.c.data), static_cast<const void*>(p.d.data), p.bias}) {
-    bits |= reinterpret_cast<uintptr_t>(data);
-  }
-  return static_cast<int>(bits & (~bits + 1));
-}
-
 bool eligible(const Problem& p, const Line& line, Reason* why) {
   const auto m = static_cast<long long>(p.m), n = static_cast<long long>(p.n), k = static_cast<long long>(p.k);
-  if (is_wide(p.dtype)) {
-    if (p.act != Activation::kNone || p.pre_activation != nullptr) {
-      return refuse(why, "activations are computed in float32, which %s does not allow", dtype_name(p.dtype));
-    }
-    if (least_alignment(p) < kWideBytes) {
-      return refuse(why, "elements must start at multiples of %d bytes", kWideBytes);
-    }
-  }
+  if (is_wide(p.dtype) && !takes_wide(p, why)) return false;
   if (line.shape.whole && !tiny_batch::fits(p, line.shape)) {
     return refuse(why, "M, N and K must be %d, got %lld, %lld and %lld", line.shape.tm, m, n, k);
   }
