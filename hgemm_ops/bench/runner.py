@@ -120,11 +120,17 @@ class Row:
 def error_limits(case: Case, torch_errors: tuple[float, float], accumulates_in_half: bool) -> tuple[float, float]:
     """The largest errors that a contender may have: twice torch's own error, and what rounding explains.
 
+    The reference is rounded to float64. So the error of a float64 result counts as that of a sum of k roundings, which
+    walk at random, at least.
+
     Kernels that accumulate in float16 run only where they are asked for. Their error in the 2-norm may grow with the
     square root of k, as a random walk of roundings does. Their largest error has no limit here, because
     ``half_rounding`` bounds each element.
     """
     eps = torch.finfo(getattr(torch, case.dtype)).eps
+    if case.dtype == "float64":
+        walk = eps * case.k**0.5
+        return 2 * max(torch_errors[0], walk), 2 * max(torch_errors[1], walk)
     two_norm = 2 * torch_errors[0] + torch.finfo(torch.float32).eps
     if accumulates_in_half:
         # For sums that walk at random, independent roundings have a 2-norm of at most eps sqrt(k / 24).

@@ -22,8 +22,11 @@ _BATCHED = 0.06  # share of the shapes
 _SIZES = ((1, 12_000), (512, 24_000), (256, 16_000))  # m, n, k
 _BATCHED_SIZES = ((1, 2048), (16, 2048), (16, 2048))
 _MOST_PRODUCTS = 512  # the largest batch
-DRAWS = ("mixed", "whole", "ragged", "batches", "float32", "float32-large", "float32-split", "float32-batches")
-_HALF, _FLOAT32 = ("float16", "bfloat16"), ("float32",)
+DRAWS = (
+    *("mixed", "whole", "ragged", "batches"),
+    *("float32", "float32-large", "float32-split", "float32-batches", "float64", "float64-large", "float64-batches"),
+)
+_HALF = ("float16", "bfloat16")
 # Kinds of shapes, each with its share, the bounds of m, n and k, and the largest batch. m and n are exchanged in every
 # second shape.
 _BATCH_KINDS = (
@@ -55,12 +58,8 @@ _FLOAT32_SPLIT = (  # what kernels over planes may be the fastest for
 _FLOAT32_GRANULES = (1, 4, 4, 8, 16, 64)  # elements; 4 are 16 bytes
 _BATCH_GRANULES = (1, 1, 2, 4, 8, 8, 16, 64)  # elements; 8 are 16 bytes
 _SQUARE, _MOST_SQUARE = 0.2, 256  # the share of square matrices among batches of up to this size
-#: Kinds of float32 shapes, each with the most operations of one. On an H200 5e10 take torch a millisecond.
-_FLOAT32_DRAWS = {
-    "float32": (_FLOAT32_KINDS, 5e10),
-    "float32-large": (_FLOAT32_LARGE, math.inf),
-    "float32-split": (_FLOAT32_SPLIT, 1e11),
-}
+#: Kinds of float32 and float64 shapes, each with the most operations of one. On an H200 5e10 take torch a millisecond.
+_FLOAT_DRAWS = {"": (_FLOAT32_KINDS, 5e10), "-large": (_FLOAT32_LARGE, math.inf), "-split": (_FLOAT32_SPLIT, 1e11)}
 _MOST_BATCH_FLOPS, _MOST_BATCH_BYTES = 3e11, 5e8  # less than half a millisecond on an H200
 # Shapes with few rows, as in decoding. B is a weight, and most weights are stored as (n, k).
 _DECODING_LAYOUTS = ("NT", "NT", "NT", "NT", "NN")
@@ -154,10 +153,11 @@ def _draw_of(kinds: Sequence[_Kind], granules: Sequence[int], source: random.Ran
     return Case(m, n, k, batch=batch, layout=source.choice(_LAYOUTS), dtype=dtype)
 
 
-def _draw_float32(source: random.Random, kind: str) -> Case:
-    kinds, most_flops = _FLOAT32_DRAWS[kind]
+def _draw_float(source: random.Random, kind: str) -> Case:
+    dtype = kind.partition("-")[0]
+    kinds, most_flops = _FLOAT_DRAWS[kind.removeprefix(dtype)]
     while True:
-        case = _draw_of(kinds, _FLOAT32_GRANULES, source, "float32")
+        case = _draw_of(kinds, _FLOAT32_GRANULES, source, dtype)
         if case.flops <= most_flops:
             return case
 
@@ -167,7 +167,7 @@ def _draw_batch(source: random.Random, dtypes: Sequence[str]) -> Case:
         case = _draw_of(_BATCH_KINDS, _BATCH_GRANULES, source, source.choice(dtypes))
         if max(case.m, case.n, case.k) <= _MOST_SQUARE and source.random() < _SQUARE:
             case = replace(case, n=case.m, k=case.m)
-        is_wanted = dtypes == _HALF or min(case.m, case.n) > 1  # no forest serves float32 vectors
+        is_wanted = dtypes == _HALF or min(case.m, case.n) > 1  # no forest serves vectors of other types
         if is_wanted and case.bytes <= _MOST_BATCH_BYTES and case.flops <= _MOST_BATCH_FLOPS:
             return case
 
@@ -186,14 +186,14 @@ def draw(
         With "float32", all are in float32, and a fifth are batched; with "float32-large", they have M and N of 1,024
         and more; with "float32-split", they are those that kernels over planes may be the fastest for: a third have M
         and N of 128 to 8,192, and a tenth are batched; with "float32-batches", they are drawn as with "batches",
-        without the vectors.
+        without the vectors. "float64" and so on draw the same kinds in float64.
     """
     source, found = random.Random(seed), dict[Case, None]()
     while len(found) < count:
         if kind.endswith("batches"):
-            case = _draw_batch(source, _HALF if kind == "batches" else _FLOAT32)
-        elif kind in _FLOAT32_DRAWS:
-            case = _draw_float32(source, kind)
+            case = _draw_batch(source, _HALF if kind == "batches" else (kind.partition("-")[0],))
+        elif kind.startswith("float"):
+            case = _draw_float(source, kind)
         else:
             case = _draw(source, rows, kind)
         if zoo.fits(case) and not excluded(case):

@@ -9,7 +9,7 @@ from math import gcd
 
 LAYOUTS = ("NN", "NT", "TN", "TT")
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
-ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 KEY = ("dtype", "layout", "batch", "m", "n", "k")  # the fields that identify a matmul without an epilogue
 
 _WIDEST_COPY = 16  # bytes

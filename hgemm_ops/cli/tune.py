@@ -234,7 +234,7 @@ def _measure_random(
     help="With --random: the kind of sizes. mixed: 6 % ragged, the others multiples of 8; whole: rows a power of two, "
     "features multiples of 64, as in models; ragged: each of some odd length; batches: of many kinds; float32: of many "
     "kinds, in float32; float32-large: large ones; float32-split: those that --float32 split is for; float32-batches: "
-    "many batches.",
+    "many batches; float64 and so on: the same kinds in float64.",
 )
 @click.option(
     "--float32",
