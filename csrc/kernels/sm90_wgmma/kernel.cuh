@@ -138,8 +138,10 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
 
   if (!is_launch<Traits>(p, Launch::kFirst)) ptx::grid_launch_dependents();  // early PDL trigger
   if (threadIdx.x == kProducerThread) {
-    ptx::tma_prefetch(&p.a);
-    ptx::tma_prefetch(&p.b);
+    ptx::tma_prefetch(&p.a[0]);
+    ptx::tma_prefetch(&p.b[0]);
+    if constexpr (trims_a<Traits>) ptx::tma_prefetch(&p.a[1]);
+    if constexpr (trims_b<Traits>) ptx::tma_prefetch(&p.b[1]);
   }
   if (threadIdx.x == 0) smem.init_barriers();
   if (Traits::kCluster > 1) ptx::cluster_arrive_relaxed();
@@ -152,7 +154,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   } else if (threadIdx.x == kProducerThread) {
     tiles.start();
     const WorkOf<Traits> work = tiles.work(0);
-    Operands<Traits>::each(p, work, work.k_first,
+    Operands<Traits>::each(p, work, Operands<Traits>::boxes(p, work), work.k_first,
                            [](auto operand, int, const auto&... at) { operand.prefetch(at...); });
   }
   // No thread has waited for the kernel before this one so far. The producer thread does so at its first load, and the
@@ -165,14 +167,16 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
     if (warp == kConsumerWarps && lane == 0) {  // not ptx::elect_one(): slower here (NOTES.md)
       for (uint32_t turn = 0; tiles.has(turn); ++turn) {
         WorkOf<Traits> work = tiles.work(turn);
+        Boxes boxes = Operands<Traits>::boxes(p, work);
         for (int kt = work.k_first; kt < work.k_last; ++kt, ring.advance()) {
           if constexpr (Traits::kCutsSlices) {
             if (kt == partials_at(p.k_tiles, work.k_first)) {
               PartialSums<Traits>::load(p, work, smem, ring);
               work = tiles.work(turn);  // there are no registers to keep it meanwhile
+              boxes = Operands<Traits>::boxes(p, work);
             }
           }
-          load_step<Traits>(p, smem, ring, work, kt, turn == 0 && kt == work.k_first);
+          load_step<Traits>(p, smem, ring, work, boxes, kt, turn == 0 && kt == work.k_first);
         }
         if (!Traits::kCutsSlices || work.k_last == partials_at(p.k_tiles, work.k_first)) {
           PartialSums<Traits>::load(p, work, smem, ring);

@@ -86,18 +86,34 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
   const bool ka = Traits::kMajorA == Major::kK, kb = Traits::kMajorB == Major::kK;
   if constexpr (Traits::kMerged) {
     params.a_batch[0] = p.a.batch_stride[0] == 0 ? 0 : ~0;
-    if (const Status e = merged_map(p, params.merged, &params.a)) return e;
+    if (const Status e = merged_map(p, params.merged, &params.a[0])) return e;
   } else {
     if (const Status e = tile::operand_map(p, p.a, ka ? p.m : p.k, ka ? p.k : p.m, p.lda(), SmemA<Traits>::kBoxRows,
-                                           &params.a, params.a_batch)) {
+                                           &params.a[0], params.a_batch)) {
       return e;
     }
   }
   const int64_t cols_b = p.b_tile == 0 ? p.n : p.ldb();
   constexpr int kBoxRowsB = box_rows_of_b<Traits>();
-  if (const Status e =
-          tile::operand_map(p, p.b, kb ? p.n : p.k, kb ? p.k : cols_b, p.ldb(), kBoxRowsB, &params.b, params.b_batch)) {
+  if (const Status e = tile::operand_map(p, p.b, kb ? p.n : p.k, kb ? p.k : cols_b, p.ldb(), kBoxRowsB, &params.b[0],
+                                         params.b_batch)) {
     return e;
+  }
+  if constexpr (trims_a<Traits>) {
+    int32_t moves[2];
+    const int rest = static_cast<int>(p.m % SmemA<Traits>::kBoxRows);
+    params.a[1] = params.a[0];
+    if (rest > 0) {
+      if (const Status e = tile::operand_map(p, p.a, p.m, p.k, p.lda(), rest, &params.a[1], moves)) return e;
+    }
+  }
+  if constexpr (trims_b<Traits>) {
+    int32_t moves[2];
+    const int rest = static_cast<int>(p.n % SmemB<Traits>::kBoxRows);
+    params.b[1] = params.b[0];
+    if (rest > 0) {
+      if (const Status e = tile::operand_map(p, p.b, p.n, p.k, p.ldb(), rest, &params.b[1], moves)) return e;
+    }
   }
   if constexpr (Traits::kEdged) {
     int32_t moves[2];
@@ -116,8 +132,8 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
   }
 
   if constexpr (Traits::kGated) {
-    const Status e = Traits::kSwapped ? gated_map<Traits>(p, p.a, p.m, p.lda(), SmemA<Traits>::kBoxRows, &params.a)
-                                      : gated_map<Traits>(p, p.b, p.n, p.ldb(), SmemB<Traits>::kBoxRows, &params.b);
+    const Status e = Traits::kSwapped ? gated_map<Traits>(p, p.a, p.m, p.lda(), SmemA<Traits>::kBoxRows, &params.a[0])
+                                      : gated_map<Traits>(p, p.b, p.n, p.ldb(), SmemB<Traits>::kBoxRows, &params.b[0]);
     if (e != cudaSuccess) return e;
   }
 

@@ -24,14 +24,15 @@ namespace hgemm::sm90_wgmma {
 /// the block's first load, which has to wait for the kernels before this one.
 template <class Traits>
 __device__ __forceinline__ void load_step(const ParamsOf<Traits>& p, const SharedMemory<Traits>& smem,
-                                          const tile::Ring<Traits::STAGES>& ring, const Work& work, int kt,
-                                          bool is_first) {
+                                          const tile::Ring<Traits::STAGES>& ring, const Work& work, const Boxes& boxes,
+                                          int kt, bool is_first) {
   const uint32_t bar = smem.full(ring.stage), at = smem.stage(ring.stage);
   ptx::mbarrier_wait(smem.empty(ring.stage), ring.parity ^ 1);
-  ptx::mbarrier_arrive_expect_tx(bar, Operands<Traits>::loaded_bytes(p, work));
+  ptx::mbarrier_arrive_expect_tx(bar, boxes.bytes);
   if (is_first) ptx::grid_dependency_wait();
-  Operands<Traits>::each(
-      p, work, kt, [&](auto operand, int offset, const auto&... from) { operand.load(at + offset, bar, from...); });
+  Operands<Traits>::each(p, work, boxes, kt, [&](auto operand, int offset, const auto&... from) {
+    operand.load(at + offset, bar, from...);
+  });
 }
 
 /// The main loop of a consumer warpgroup, with one group of wgmma in flight.

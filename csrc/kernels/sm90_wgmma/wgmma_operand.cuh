@@ -28,6 +28,8 @@ struct WgmmaOperand {
   static constexpr int kLoadedBytes = SHARERS * kBoxRows * kLine * (kIsKMajor ? 1 : kChunks);
   static constexpr int kStepBytes = kIsKMajor ? 32 : 16 * kLine;  // to the next 16 k
   static_assert(kLines % 8 == 0 && kBoxRows <= kLines);
+  /// Whether the boxes of a K-major tile can end where the operand does: they do not overlap.
+  static constexpr bool kCanTrim = kIsKMajor && SHARERS * kBoxRows == kLines;
 
   /// Loads this block's share of the tile at (outer, k), and multicasts it to the blocks in the mask `sharers`.
   static __device__ __forceinline__ void load(uint32_t dst, uint32_t bar, const CUtensorMap& map, int outer, int k,
