@@ -1,8 +1,8 @@
 """Fits corrections of the dispatcher's analytic models (``csrc/dispatch/models/learned.h``) to measured shapes.
 
-Run it as ``python benchmarks/fit_model.py --model h200|h100|float32|batches [--check]``. It writes the trees of that
-model to ``csrc/dispatch/models/learned_<model>.inc.xz``. It needs no GPU, but numpy and catboost, which nothing else
-here needs.
+Run it as ``python benchmarks/fit_model.py --model h200|h100|float32|float64|batches [--check]``. It writes the trees of
+that model to ``csrc/dispatch/models/learned_<model>.inc.xz``. It needs no GPU, but numpy and catboost, which nothing
+else here needs.
 
 The data are ``results/<gpu>/shapes*.tsv.xz``: thousands of random shapes, each a row with the microseconds of torch and
 of kernels. `hgemm tune --random N --output FILE` adds shapes to a file. The files, with the other options of that
@@ -15,6 +15,9 @@ command:
 - ``shapes-few-rows``, `--rows 24`: matmuls of decoding.
 - ``shapes-clusters``: with the kernels in clusters of four and the kernels for few rows in any layout, which the other
   files lack. 2,000 shapes were measured with `--candidates 10`, and 2,400 with `--candidates 4`.
+- ``shapes-trimmed``, `--candidates 7`: 4,139 shapes, and 4,739 with `--rows 3000`. The files above were measured when
+  the kernels of sm90_wgmma loaded lines beyond the end of an operand, which took long. Their times of these kernels, at
+  shapes that have many such lines, count a quarter.
 - ``shapes-earlier``: measured before kernels changed, so that each shape counts a quarter. Every second one was kept.
 - An H100's ``shapes``, `--candidates 4`, and ``shapes-ragged``, with `--sizes ragged` as well.
 - ``shapes-float32``: float32, without `--candidates`. `--sizes float32` gave 2,600 shapes, `--sizes float32-large` the
@@ -24,18 +27,20 @@ command:
   kernels have been taken out, so that the shapes teach what torch takes, and the other kernels.
 - A file measured with `--float32 split` says so in its first line. It has the times of the kernels that split float32
   beside those of the others. `--sizes float32-split` draws shapes for it.
+- ``shapes-float64``, `--candidates 8`: `--sizes float64`, `float64-batches` and `float64-large`.
 - ``shapes-batches``, `--candidates 8 --sizes batches`: batches of 16-bit matrices, many of them tiny, odd, or of
   vectors. There was no model for the first 14,824, so analytic predictions named the candidates. For the others
   ``sampling.py`` was set to draw what the first ones had few of: 2,777 batches of up to 400,000 matrices, with M, N and
   K of 9 to 96; 2,000 of multiples of 8 up to 192; and 1,300 of square matrices up to 200.
 
-There are four models:
+There are five models:
 
 - The H200's, of 16-bit types, is fitted to the H200's files. It serves matmuls that are not batched, although some of
   its shapes are.
 - That of float32 is fitted to an H200's files, and serves all chips of its compute capability whose float64 is as
   fast. An H100 SXM has as many SMs at the same clock; on no other chip have float32 shapes been measured. Where float32
   may be split, the same forests correct the kernels of more families, and predict the same time of torch.
+- That of float64 is fitted to an H200's file, and serves the same chips.
 - That of batches of 16-bit types is fitted to an H200's file, and serves the same chips as that of float32. An operand
   that all matrices share is in no file, and the model knows no such batches.
 - The H100's, of 16-bit types, is fitted to both GPUs' files, in which a shape of the H200 counts half. The 7,000 shapes
@@ -88,6 +93,7 @@ _H200 = {
     "h200/shapes-whole": 1.0,
     "h200/shapes-few-rows": 1.0,
     "h200/shapes-clusters": 1.0,
+    "h200/shapes-trimmed": 1.0,
     "h200/shapes-earlier": 0.25,
 }
 _H100 = {"h100-80gb-hbm3/shapes": 1.0, "h100-80gb-hbm3/shapes-ragged": 1.0}
@@ -101,7 +107,9 @@ WEIGHTS = {
         "h200/shapes-float32-leaders": 1.0,
         "h200/shapes-float32-batches": 1.0,
         "h200/shapes-float32-earlier": 1.0,
+        "h200/shapes-float32-split": 1.0,
     },
+    "float64": {"h200/shapes-float64": 1.0},
     "batches": {"h200/shapes-batches": 1.0},
 }
 RESULTS = Path(__file__).parent / "results"
@@ -115,13 +123,19 @@ BORDERS = 127  # of a feature, at most
 #: learned.h's constants
 MOST_TREES, MOST_OWN_QUESTIONS, MOST_DEPTH, TOGETHER, LANES, PIVOTS, NEVER, PADDING = 1280, 1024, 7, 32, 8, 16, 127, 16
 MARGIN = 1.02  #: kLearnedMargin of csrc/dispatch/estimates.cc
-DOUBTED = {"h200": 0.4, "h100": 0.8, "float32": 1.4, "batches": 1.2}  # learned.h's Learned::doubted
-#: The families that the float32 model corrects, and those that it corrects beside them where float32 may be split. Of
-#: the latter the model learns those that the data have times of (learned.h's Learned::families).
-FLOAT32_FAMILIES = ("sm90_dmma", "simt_skinny", "simt_gemv", "tiny_batch")
+DOUBTED = {"h200": 0.6, "h100": 0.8, "float32": 1.4, "float64": 1.0, "batches": 1.2}  # learned.h's Learned::doubted
+#: The families that the models of these dtypes correct, and those that the model of float32 corrects beside them where
+#: float32 may be split. Each model learns those that its data have times of (learned.h's Learned::families).
+LEARNED_FAMILIES = {
+    "float32": ("sm90_dmma", "simt_skinny", "simt_gemv", "tiny_batch"),
+    "float64": ("sm90_dmma", "tiny_batch"),
+}
 SPLIT_FAMILIES = ("sm90_split", "sm90_split_skinny", "sm80_split")
-#: These files have no times of the kernels of this family. Where these can run a shape, the fastest is not known.
-EARLIER, CHANGED = ("h200/shapes-float32-earlier",), "sm90_dmma"
+#: This file has no times of the kernels of sm90_dmma. Where these can run a shape, the fastest is not known.
+WITHOUT_DMMA = "h200/shapes-float32-earlier"
+#: The file with times of sm90_wgmma since its kernels do not load lines beyond the end of an operand. Of the files
+#: before it, times for which more than this share of the tiles lay beyond have this weight.
+TRIMMED, MOST_BEYOND, OUTDATED = "h200/shapes-trimmed", 0.05, 0.25
 FOLDS = 4
 
 
@@ -147,12 +161,17 @@ _FLOAT32 = Settings(
     doubt={"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5},
     planes={"depth": 7, "iterations": 400, "learning_rate": 0.15, "l2_leaf_reg": 1},
 )
+_FLOAT64 = Settings(
+    kernels={"depth": 7, "iterations": 400, "learning_rate": 0.2, "l2_leaf_reg": 1},
+    torch={"depth": 7, "iterations": 700, "learning_rate": 0.11, "l2_leaf_reg": 2},
+    doubt={"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5},
+)
 _BATCHES = Settings(
     kernels={"depth": 7, "iterations": 700, "learning_rate": 0.15, "l2_leaf_reg": 1},
     torch={"depth": 7, "iterations": 1200, "learning_rate": 0.07, "l2_leaf_reg": 2},
     doubt={"depth": 6, "iterations": 200, "learning_rate": 0.05, "l2_leaf_reg": 5},
 )
-SETTINGS = {"h200": _HALF, "h100": _HALF, "float32": _FLOAT32, "batches": _BATCHES}
+SETTINGS = {"h200": _HALF, "h100": _HALF, "float32": _FLOAT32, "float64": _FLOAT64, "batches": _BATCHES}
 
 
 @dataclass
@@ -163,6 +182,7 @@ class Shape:
     predicted: the predictions of the analytic models, for torch and for all kernels that may be the fastest. Where
         float32 may be split, also for the kernels that may be the fastest of those that do not split it.
     is_known: whether the fastest kernel is among those that were timed.
+    outdated: kernels that are faster now.
     """
 
     kind: str
@@ -172,6 +192,7 @@ class Shape:
     query: _native.Query
     predicted: dict[str, float]
     is_known: bool
+    outdated: set[str]
 
 
 def features(query: _native.Query, variant: int, best_us: float = 0.0) -> list[float]:
@@ -198,6 +219,23 @@ def reach(best_us: float) -> float:
     return 2.2 if best_us < 100 else 1.6 if best_us < 400 else 1.3
 
 
+def loads_beyond(kernel: str, case: Case) -> bool:
+    """Whether much of the kernel's tiles lies beyond the end of K-major operands."""
+    tile = _native.variant_infos()[_variants.ids()[kernel]].tile
+    rows, columns = (tile[1], tile[0]) if "_swapped" in kernel else (tile[0], tile[1])
+    share = 1.0
+    if case.layout[0] == "N":
+        share *= -(-case.m // rows) * rows / case.m
+    if case.layout[1] == "T":
+        share *= -(-case.n // columns) * columns / case.n
+    return share > 1 + MOST_BEYOND
+
+
+def is_outdated(name: str, kernel: str, case: Case) -> bool:
+    """Whether the kernel is faster now than when this file was measured."""
+    return name in _H200 and name != TRIMMED and kernel.startswith("sm90_wgmma") and loads_beyond(kernel, case)
+
+
 def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
     """Reads the files of a model's data, which have these weights.
 
@@ -211,7 +249,8 @@ def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
     shapes = []
     for name, measured_on, shape in measured:
         facts, case = facts_of(measured_on), shape.case
-        is_vector = case.dtype == "float32" and min(case.m, case.n) == 1  # which no forest serves
+        families = LEARNED_FAMILIES.get(case.dtype)
+        is_vector = families is not None and min(case.m, case.n) == 1  # which no forest serves
         if is_vector or (case.batch, case.m, case.n, case.k) in scored:
             continue
         query = _variants.matmul_query(
@@ -221,13 +260,14 @@ def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
         query.float32 = _native.FLOAT32.index("split" if splits else "strict")
         eligible = [c for c in _native.explain(query)[1] if c.eligible]  # also torch
         able = {_variants.name_of(c.variant) for c in eligible}
-        if case.dtype == "float32":
-            families = {TORCH, *FLOAT32_FAMILIES, *(SPLIT_FAMILIES if splits else ())}
-            able = {kernel for kernel in able if _variants.family_of(ids[kernel]) in families}
-        us = {kernel: value for kernel, value in shape.us.items() if kernel in able}
-        changed = {kernel for kernel in able if kernel.startswith(CHANGED)} if name in EARLIER else set()
-        is_known = not changed
-        names = us.keys() if is_known else us.keys() | changed
+        if families is not None:
+            learned = {TORCH, *families, *(SPLIT_FAMILIES if splits else ())}
+            able = {kernel for kernel in able if _variants.family_of(ids[kernel]) in learned}
+        missing = {kernel for kernel in able if kernel.startswith("sm90_dmma")} if name == WITHOUT_DMMA else set()
+        us = {kernel: value for kernel, value in shape.us.items() if kernel in able - missing}
+        outdated = {kernel for kernel in us if is_outdated(name, kernel, case)}
+        is_known = not missing and not outdated
+        names = us.keys() | missing
         if len(names) == 1:
             continue
         # explain's predictions are not used, because they contain the corrections of the present forests.
@@ -240,8 +280,9 @@ def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
             fastest = min(predicted[kernel] for kernel in strict)
             near = {kernel for kernel in strict if predicted[kernel] <= reach(fastest) * fastest}
             predicted = {kernel: value for kernel, value in predicted.items() if kernel in names | near}
-        kind = f"{measured_on['gpu'].removeprefix('NVIDIA ').split()[0]} {'split ' if splits else ''}{shape.kind}"
-        shapes.append(Shape(kind, case, weights[name], us, query, predicted, is_known))
+        of_file = "split " if splits else "trimmed " if name == TRIMMED else ""
+        kind = f"{measured_on['gpu'].removeprefix('NVIDIA ').split()[0]} {of_file}{shape.kind}"
+        shapes.append(Shape(kind, case, weights[name], us, query, predicted, is_known, outdated))
     return {"gpus": list(dict.fromkeys(head["gpu"] for head, _ in files.values())), "shapes": len(measured)}, shapes
 
 
@@ -249,7 +290,8 @@ def fit(settings: dict[str, Any], x: np.ndarray, y: np.ndarray, weights: np.ndar
     model = CatBoostRegressor(
         loss_function="RMSE", border_count=BORDERS, random_seed=2, verbose=0, allow_writing_files=False, **settings
     )
-    model.fit(x, y, sample_weight=weights)
+    counts = weights > 0
+    model.fit(x[counts], y[counts], sample_weight=weights[counts])
     return model
 
 
@@ -276,8 +318,9 @@ class Kernels:
         best = np.full(len(shapes), np.inf)
         np.minimum.at(best, self.shape[has_time], measured[has_time])
         best = np.where(np.isfinite(best), best, 0.0)[self.shape]
-        of_shape = np.array([shape.weight for shape in shapes])[self.shape]
-        self.weights = of_shape * np.where(has_time, 8.0 ** (best - measured), 0.0)  # slow kernels need no exact time
+        of_row = [shapes[i].weight * (OUTDATED if name in shapes[i].outdated else 1.0) for i, name in rows]
+        # Slow kernels need no exact time.
+        self.weights = np.array(of_row) * np.where(has_time, 8.0 ** (best - measured), 0.0)
 
     def fit(self, settings: dict[str, Any], rows: np.ndarray) -> CatBoostRegressor:
         return fit(settings, self.x[rows], self.y[rows], self.weights[rows])

@@ -44,8 +44,8 @@ class use_custom_gemm(ContextDecorator):
     functorch, tensor subclasses and compiled graphs. Every function that ends in one of them is covered, such as
     ``nn.Linear``, ``@``, ``einsum``, unfused attention and gradients. Shapes, dtypes, errors, gradients and graphs are
     torch's. Torch's kernels run on the CPU, for dtypes other than float16, bfloat16 and float32, and wherever no kernel
-    of this package is expected to be faster. Three kinds of matmuls of other dtypes are covered: int8 in
-    ``torch._int_mm``, batches of tiny float64 or complex64 matrices, and complex64 with ``float32="split"``. For a
+    of this package is expected to be faster. Some matmuls of other dtypes are covered: int8 in ``torch._int_mm``,
+    float64 on Hopper, batches of tiny float64 or complex64 matrices, and complex64 with ``float32="split"``. For a
     matmul on CUDA, the report says why torch ran it. The first context registers the override with torch. It stays
     registered, and calls torch's own kernels while no context is active. Another package may have overridden an
     operator before, for batch-invariant results for instance. Its kernel is then called in place of torch's, here and

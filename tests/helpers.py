@@ -152,7 +152,7 @@ def unserved(arch: str | None = None) -> list[str]:
     merged = hgemm_ops.explain(x.view(8, 8, 72).transpose(0, 1), x.T, arch=arch).candidates
     names = {v.name for v in production()} - {c.name for c in (*symmetric, *merged) if c.eligible}
     for m, n, k in SHAPES:
-        for layout, dtype in product(("NN", "NT"), (torch.float16, torch.float32)):
+        for layout, dtype in product(("NN", "NT"), (torch.float16, torch.float32, torch.float64)):
             candidates = hgemm_ops.explain(
                 M=m, N=n, K=k, layout=layout, arch=arch, dtype=dtype, float32="split"
             ).candidates

@@ -10,8 +10,8 @@
 namespace hgemm {
 
 /// The element type of a matrix. Kernels take kF16, kBF16 and kF32, some of them kF64 (sm90_dmma, tiny_batch) and kC64
-/// (tiny_batch, sm90_split), and others kI8 with a result of kI32. Torch runs all matmuls of the other types; they are listed so that explanations
-/// and reports can name them.
+/// (tiny_batch, sm90_split), and others kI8 with a result of kI32. Torch runs all matmuls of the other types; they are
+/// listed so that explanations and reports can name them.
 enum class DType : int32_t { kF16 = 0, kBF16 = 1, kF32 = 2, kF64 = 3, kC64 = 4, kC128 = 5, kI8 = 6, kI32 = 7 };
 
 /// The activation of the epilogue, by torch's names: relu, gelu (by erf), gelu with approximate="tanh", silu.

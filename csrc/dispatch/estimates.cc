@@ -122,7 +122,9 @@ struct Predictions {
 struct Corrected {
   Corrected(const Question& question, const Contenders& contenders) {
     for (int i = 0; i < contenders.count; ++i) {
-      if (is_learned(question, contenders.all[i])) place[count++] = i;
+      if (!is_learned(question, contenders.all[i])) continue;
+      place[count++] = i;
+      any_strict = any_strict || !splits_float32(contenders.all[i]);
     }
   }
 
@@ -130,6 +132,7 @@ struct Corrected {
   const int* end() const { return place + count; }
 
   int count = 0;
+  bool any_strict = false;  // that computes what torch does
   int place[kMaxVariants];
 };
 
@@ -264,11 +267,12 @@ void doubt_unlearned(const Corrected& corrected, const Contenders& contenders, d
 }
 
 /// Corrects all predictions by the learned model of this chip, and writes the features of its forest `doubt`.
-/// Returns false where the analytic margin applies: the model knows none of the contenders, or has no say on torch.
+/// Returns false where the analytic margin applies: the model knows none of the contenders, or none that computes what
+/// torch does, beside which it was fitted. Then all predictions are as they were.
 bool apply_learned(const Learned& learned, const Question& question, const Contenders& contenders,
                    Predictions* predictions, float* features) {
   const Corrected corrected(question, contenders);
-  if (corrected.count == 0) return false;
+  if (!corrected.any_strict) return false;
   shape_features(question.product, question.alignments, features);
   const Best best = correct_kernels(learned, question, contenders, corrected, features, predictions->ours);
   correct_merged(question, contenders, predictions->ours);

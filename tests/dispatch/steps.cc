@@ -366,6 +366,12 @@ void test_forests_correct_the_families_they_were_fitted_to() {
     CHECK(is_learned(family, ForestKind::kFloat32));
     CHECK((families >> learned_code(family) & 1) == 1);
   }
+  for (const Family family : {Family::kSm90Split, Family::kSm90SplitSkinny}) {  // of data measured with "split"
+    CHECK(is_learned(family, ForestKind::kFloat32) && !is_learned(family, ForestKind::kFloat64));
+  }
+  for (const Family family : {Family::kSm90Dmma, Family::kTinyBatch}) {
+    CHECK(is_learned(family, ForestKind::kFloat64));
+  }
   for (const Family family : {Family::kAdded, Family::kSm80Mma, Family::kSm90Wgmma, Family::kInt8}) {
     CHECK(!is_learned(family, ForestKind::kFloat32) && !is_learned(family, ForestKind::kNone));
   }
@@ -418,11 +424,17 @@ void test_the_forests_are_those_of_the_nearest_chip() {
   const Learned* const batches = learned(facts, ForestKind::kHalfBatches);
   CHECK(float32 != nullptr && float32 != h200 && float32 != h100);
   CHECK(batches != nullptr && batches != h200 && batches != h100 && batches != float32);
+  const Learned* const float64 = learned(facts, ForestKind::kFloat64);
+  CHECK(float64 != nullptr && float64 != float32);
+  DeviceFacts slow = facts;
+  slow.slow_float64 = true;
+  CHECK(learned(slow, ForestKind::kFloat64) == nullptr && learned(slow, ForestKind::kFloat32) == float32);
   facts.dram_gbs = 3352;
   CHECK(learned(facts, ForestKind::kHalf) == h100 && learned(facts, ForestKind::kFloat32) == float32);
   CHECK(learned(facts, ForestKind::kHalfBatches) == batches);
   CHECK(preset_facts(80, &facts));
-  for (const ForestKind kind : {ForestKind::kHalf, ForestKind::kHalfBatches, ForestKind::kFloat32}) {
+  for (const ForestKind kind :
+       {ForestKind::kHalf, ForestKind::kHalfBatches, ForestKind::kFloat32, ForestKind::kFloat64}) {
     CHECK(learned(facts, kind) == nullptr);
   }
 }
@@ -438,7 +450,9 @@ void test_kinds_of_products_have_forests_of_their_own() {
   CHECK(kind_of(DType::kF16, 2, 64, 1, 64) == ForestKind::kHalfBatches);
   CHECK(kind_of(DType::kF32, 5, 64, 64, 64) == ForestKind::kFloat32);
   CHECK(kind_of(DType::kF32, 5, 64, 1, 64) == ForestKind::kNone);  // vectors
-  CHECK(kind_of(DType::kF64, 1, 64, 64, 64) == ForestKind::kNone &&
+  CHECK(kind_of(DType::kF64, 1, 64, 64, 64) == ForestKind::kFloat64);
+  CHECK(kind_of(DType::kF64, 5, 1, 64, 64) == ForestKind::kNone);
+  CHECK(kind_of(DType::kC64, 1, 64, 64, 64) == ForestKind::kNone &&
         kind_of(DType::kI8, 1, 64, 64, 64) == ForestKind::kNone);
 }
 

@@ -75,7 +75,7 @@ def test_split_is_recommended_for_complex64() -> None:
 
 
 def test_nothing_is_recommended_for_other_dtypes() -> None:
-    (line,) = advise((64, 64, 64, torch.float64))
+    (line,) = advise((64, 64, 64, torch.complex128))
     assert (line.variant, line.setting, line.torch_us, line.now_us) == ("torch", "", 0, 0)
 
 

@@ -46,19 +46,17 @@ def test_what_no_kernel_takes_is_torchs_and_says_why(a: Tensor, b: Tensor, why: 
 
 
 @needs_library
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64], ids=str)
-def test_only_tiny_batches_of_wide_types_have_kernels(dtype: torch.dtype) -> None:
+def test_only_tiny_batches_of_complex64_have_kernels() -> None:
     def of(*shape: int) -> hgemm_ops.Explanation:
-        return hgemm_ops.explain(
-            torch.ones(shape, dtype=dtype, device="meta"), torch.ones(shape[0], 8, 8, dtype=dtype), arch="sm_90"
-        )
+        b = torch.ones(shape[0], 8, 8, dtype=torch.complex64)
+        return hgemm_ops.explain(torch.ones(shape, dtype=torch.complex64, device="meta"), b, arch="sm_90")
 
     assert of(100_000, 8, 8).chosen == "tiny_batch_t4x4"
     few = of(10, 8, 8)
     assert (few.chosen, few.source) == ("torch", "model")
     large = of(100, 64, 8)
     assert (large.chosen, large.source) == ("torch", "fallback")
-    assert f"none of our kernels runs {str(dtype).removeprefix('torch.')}" in large.reason
+    assert "none of our kernels runs complex64" in large.reason
     assert [c.name for c in large.candidates if c.eligible] == ["torch"]
 
 

@@ -339,7 +339,7 @@ def test_slices_of_k_are_not_for_batch_invariance(layout: str) -> None:
         for rows in (1, 64, 129):
             assert torch.equal(hgemm_ops.matmul(a[:rows], b, variant=kernel.name, **options), expected[:rows])
         sliced = hgemm.mm(a, b, variant=kernel.id)
-        torch.testing.assert_close(sliced, expected)
+        assert bool(((sliced - expected).abs() <= torch.finfo(torch.float32).eps * (a.abs() @ b.abs())).all())
         assert not torch.equal(sliced, expected)
 
 

@@ -213,7 +213,8 @@ def test_a_thousand_launches_on_two_streams() -> None:
 @VARIANTS
 def test_cuda_graph_replays_with_new_inputs(variant: VariantInfo | None) -> None:
     id_, a, b = factors(variant)
-    bias, act = (None, 0) if id_ in limited_kernels() else (rand(b.size(1), dtype=a.dtype), 2)
+    takes_act = id_ not in limited_kernels() and a.dtype != torch.float64
+    bias, act = (rand(b.size(1), dtype=a.dtype), 2) if takes_act else (None, 0)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -32,6 +32,9 @@ namespace h100 {
 namespace float32 {
 #include "dispatch/models/learned_float32.inc"
 }
+namespace float64 {
+#include "dispatch/models/learned_float64.inc"
+}
 namespace batches {
 #include "dispatch/models/learned_batches.inc"
 }
@@ -465,10 +468,10 @@ void plain_factors(const Forest& forest, const float* shared, const Rows& rows, 
   }
 }
 
-/// The alignment of a float32 operand, in bytes, that its rows of `length` elements in memory order would have without
-/// gaps, as the measured shapes had none. Kernels copy rows with gaps like those.
-int alignment_without_gaps(int alignment, int64_t length) {
-  return std::min(alignment, length % 4 == 0 ? 16 : length % 2 == 0 ? 8 : 4);
+/// The alignment of a float32 or float64 operand, in bytes, that its rows of `bytes` would have without gaps, as the
+/// measured shapes had none. Kernels copy rows with gaps like those.
+int alignment_without_gaps(int alignment, int64_t bytes) {
+  return std::min(alignment, bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : 4);
 }
 
 }  // namespace
@@ -497,6 +500,7 @@ int learned_code(Family family) {
 
 ForestKind forest_kind(const Problem& p) {
   if (p.dtype == DType::kF32) return std::min(p.m, p.n) > 1 ? ForestKind::kFloat32 : ForestKind::kNone;
+  if (p.dtype == DType::kF64) return std::min(p.m, p.n) > 1 ? ForestKind::kFloat64 : ForestKind::kNone;
   if (p.dtype != DType::kF16 && p.dtype != DType::kBF16) return ForestKind::kNone;
   return p.batches() > 1 ? ForestKind::kHalfBatches : ForestKind::kHalf;
 }
@@ -508,6 +512,7 @@ bool is_learned(Family family, ForestKind kind) {
     case ForestKind::kHalf: return learned_code(family) <= kLastHalfCode;
     case ForestKind::kHalfBatches: return learned_code(family) <= kLastBatchesCode;
     case ForestKind::kFloat32: return (float32::kLearned.families >> learned_code(family) & 1) != 0;
+    case ForestKind::kFloat64: return (float64::kLearned.families >> learned_code(family) & 1) != 0;
   }
   return false;
 }
@@ -517,9 +522,10 @@ void shape_features(const Problem& p, const Alignments& of_operands, float* out)
   const double batches = static_cast<double>(p.batches());
   const bool a_k = p.a_major() == Major::kK, b_k = p.b_major() == Major::kK;
   Alignments alignments = of_operands;
-  if (p.dtype == DType::kF32) {
-    alignments.a = alignment_without_gaps(of_operands.a, a_k ? p.k : p.m);
-    alignments.b = alignment_without_gaps(of_operands.b, b_k ? p.k : p.n);
+  if (p.dtype == DType::kF32 || p.dtype == DType::kF64) {
+    const int64_t bytes = dtype_bytes(p.dtype);
+    alignments.a = alignment_without_gaps(of_operands.a, (a_k ? p.k : p.m) * bytes);
+    alignments.b = alignment_without_gaps(of_operands.b, (b_k ? p.k : p.n) * bytes);
   }
   const auto stride = [](const Matrix& x) { return x.batch_stride[1] != 0 ? x.batch_stride[1] : x.batch_stride[0]; };
   const double flops = 2 * m * n * k * batches, bytes = 2 * batches * (m * k + k * n + m * n);
@@ -683,6 +689,9 @@ void log2_by(Vectors, const double* x, int count, float* out) {
 
 const Learned* learned(const DeviceFacts& facts, ForestKind kind) {
   if (kind == ForestKind::kNone) return nullptr;
+  if (kind == ForestKind::kFloat64) {
+    return facts.cc == kOtherForestsCc && !facts.slow_float64 ? &float64::kLearned : nullptr;
+  }
   if (kind == ForestKind::kFloat32) return facts.cc == kOtherForestsCc ? &float32::kLearned : nullptr;
   if (kind == ForestKind::kHalfBatches) return facts.cc == kOtherForestsCc ? &batches::kLearned : nullptr;
   const Learned* nearest = nullptr;

@@ -78,12 +78,12 @@ void torch_features(const Problem& product, const DeviceFacts& facts, double pre
 int learned_code(Family family);
 
 /// The kinds of products that have forests of their own: of one 16-bit matrix by another, of batches of 16-bit
-/// matrices, and of float32 matrices, batches or not. Vectors in float32 have none.
-enum class ForestKind { kNone, kHalf, kHalfBatches, kFloat32 };
+/// matrices, of float32 matrices, and of float64 matrices, batches or not. Vectors in float32 and float64 have none.
+enum class ForestKind { kNone, kHalf, kHalfBatches, kFloat32, kFloat64 };
 ForestKind forest_kind(const Problem& product);
 
-/// Whether the forests of a kind were fitted to times of this family (in float32: Learned::families). The kernels of
-/// families that came later keep their analytic predictions until the trees are fitted again.
+/// Whether the forests of a kind were fitted to times of this family (in float32 and float64: Learned::families). The
+/// kernels of families that came later keep their analytic predictions until the trees are fitted again.
 bool is_learned(Family family, ForestKind kind);
 
 /// The own features of at most kRows kernels, which go through the trees together.
@@ -118,7 +118,7 @@ void log2_by(Vectors vectors, const double* x, int count, float* out);
 
 /// The forests of a chip, and the power of what `doubt` says that the margin over torch has (dispatch/estimates.cc).
 /// `planes` corrects kernels that split float32, and has no trees where none was timed. `families` has a bit
-/// 1 << learned_code() for each family whose kernels were timed. It counts in float32 alone.
+/// 1 << learned_code() for each family whose kernels were timed. It counts in float32 and float64 alone.
 struct Learned {
   Forest kernels, torch, doubt, planes = {};
   double doubted;
@@ -127,7 +127,7 @@ struct Learned {
 
 /// The forests for a device and a kind of product. For ForestKind::kHalf they are, of the chips with the device's
 /// compute capability, those of the chip whose memory is nearest in bandwidth. For the other kinds all of these chips
-/// have the same forests. Null if no chip of this compute capability has forests of the kind.
+/// have the same forests; for kFloat64 only those whose float64 is not slow. Null if there are no forests of the kind.
 const Learned* learned(const DeviceFacts& facts, ForestKind kind);
 
 /// A kernel was only measured for the model if its analytic prediction was at most this times the best prediction,

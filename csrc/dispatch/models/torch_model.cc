@@ -225,6 +225,12 @@ double few_rows_us(const Problem& p, const DeviceFacts& facts, const Chip& chip)
   return std::max(us, 2.0 * results * k * us_per_flop(0.95 * chip.simt_flops, chip) / facts.sm_count);
 }
 
+/// float64 where cuBLAS runs on tensor cores that are as fast as the CUDA cores are in float32. The learned model knows
+/// torch's time of these products.
+bool is_timed_float64(const Problem& p, const DeviceFacts& facts) {
+  return p.dtype == DType::kF64 && facts.cc == 90 && !facts.slow_float64 && std::min(p.m, p.n) > 1;
+}
+
 /// float64 and complex types where torch was not timed: the time of the memory traffic alone, which no kernel of ours
 /// beats, so that torch computes the product.
 double least_us(const Problem& p, const DeviceFacts& facts) {
@@ -285,7 +291,7 @@ double torch_product_us(const Problem& p, const DeviceFacts& facts, const Alignm
     const double us = kComplexShare * float32_us(real_form(p), facts, chip);
     return us >= kLeastComplexUs ? us : least_us(p, facts);
   }
-  if (is_wide(p.dtype)) return least_us(p, facts);
+  if (is_wide(p.dtype)) return is_timed_float64(p, facts) ? float32_us(p, facts, chip) : least_us(p, facts);
   if (p.dtype == DType::kF32 && std::min(p.m, p.n) <= kFewRows) {
     const bool both_are_few = p.k >= kLongFloatK && p.batches() == 1 && std::min(p.m, p.n) >= kLeastOfBoth &&
                               std::max(p.m, p.n) <= kFewOfBoth;
