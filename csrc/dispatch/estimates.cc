@@ -254,18 +254,6 @@ void correct_merged(const Question& question, const Contenders& contenders, doub
   for (int i = 0; i < count; ++i) us[of_row[i]] *= corrections[i];
 }
 
-/// In float32 the learned model corrects torch's time, but not those of kernels that it was not fitted to. So these
-/// have to beat torch's analytic prediction, which is mostly too short. A kernel that does not is given torch's time at
-/// least, so that it is not chosen.
-void doubt_unlearned(const Corrected& corrected, const Contenders& contenders, double analytic_us, double torch_us,
-                     double* us) {
-  bool is_corrected[kMaxVariants] = {};
-  for (const int i : corrected) is_corrected[i] = true;
-  for (int i = 0; i < contenders.count; ++i) {
-    if (!is_corrected[i] && us[i] * kAnalyticMargin >= analytic_us) us[i] = std::max(us[i], torch_us);
-  }
-}
-
 /// Corrects all predictions by the learned model of this chip, and writes the features of its forest `doubt`.
 /// Returns false where the analytic margin applies: the model knows none of the contenders, or none that computes what
 /// torch does, beside which it was fitted. Then all predictions are as they were.
@@ -282,11 +270,8 @@ bool apply_learned(const Learned& learned, const Question& question, const Conte
   const double torch_us =
       is_product ? predictions->torch : torch_product_us(question.product, question.facts, question.alignments);
   torch_features(question.product, question.facts, torch_us, best.strict, features);
-  const double correction = factor(learned.torch, features), analytic_us = predictions->torch;
+  const double correction = factor(learned.torch, features);
   predictions->torch *= correction;
-  if (question.product.dtype == DType::kF32) {
-    doubt_unlearned(corrected, contenders, analytic_us, predictions->torch, predictions->ours);
-  }
   features[kTorchFeatures] = static_cast<float>(std::log2(torch_us * correction / best.all));
   return true;
 }
