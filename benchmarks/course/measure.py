@@ -12,7 +12,7 @@ import hgemm_ops
 from benchmarks.course import cublas
 from benchmarks.course.rungs import FAMILIES, RUNGS
 from hgemm_ops.bench import record, runner, statistics, timing, workload
-from hgemm_ops.bench.suites import ELEMENT_BYTES, SUITES, Case
+from hgemm_ops.bench.suites import SUITES, Case
 from hgemm_ops.ops import ladder as kernels
 
 TORCH = runner.TORCH
@@ -84,7 +84,9 @@ def default_cases(family: str) -> tuple[Case, ...]:
     """
     if family == "elementwise":
         sizes = (256, 1024, 4096)
-        return tuple(Case(n, n, 1, op="add", dtype=dtype) for dtype in ELEMENT_BYTES for n in sizes)
+        return tuple(
+            Case(n, n, 1, op="add", dtype=dtype) for dtype in ("float16", "bfloat16", "float32") for n in sizes
+        )
     return (Case(4096, 4096, 4096, dtype="float32" if family == "sgemm" else "float16"),)
 
 
