@@ -99,6 +99,7 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
                                          params.b_batch)) {
     return e;
   }
+  // Boxes start at multiples of their rows (kCanTrim), so the last one has the rest of all lines.
   if constexpr (trims_a<Traits>) {
     int32_t moves[2];
     const int rest = static_cast<int>(p.m % SmemA<Traits>::kBoxRows);

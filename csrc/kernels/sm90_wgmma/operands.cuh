@@ -36,11 +36,16 @@ constexpr bool loads_boxes = Traits::kGrouped && Traits::kSwapped;
 
 /// Whether the boxes of an operand end where it does. For lines beyond its end TMA would write zeros to shared memory,
 /// more slowly than it loads lines (NOTES.md). The lines of a stage that no box fills keep what was there before. They
-/// only reach rows and columns of D that are not stored. Stream-K kernels of large tiles have no registers left for
-/// this.
+/// only reach rows and columns of D that are not stored.
+///
+/// A block must not get ahead of the others of its cluster, as barriers count arrivals and not who arrives. Where all
+/// blocks share one operand, the first one always loads some lines of it for each of them, once all have released the
+/// stage. In a cluster of 2x2 the block in the corner might need no lines at all, and would wait for nobody. So such
+/// clusters load whole boxes. Stream-K kernels of large tiles have no registers left for the choice.
 template <class Traits>
-constexpr bool may_trim = !Traits::kGrouped && !Traits::kGroupsK && !Traits::kMerged && !Traits::kGated &&
-                          !(Traits::kStreamK && Traits::BM * Traits::BN >= 128 * 192);
+constexpr bool may_trim =
+    !Traits::kGrouped && !Traits::kGroupsK && !Traits::kMerged && !Traits::kGated &&
+    (Traits::CM == 1 || Traits::CN == 1) && !(Traits::kStreamK && Traits::BM * Traits::BN >= 128 * 192);
 template <class Traits>
 constexpr bool trims_a = may_trim<Traits> && SmemA<Traits>::kCanTrim;
 template <class Traits>  // the whole tiles of an Edged kernel have all columns
