@@ -69,6 +69,14 @@ def _changes(kind: _native.CallCount) -> dict[str, dict[str, int]]:
     return changes
 
 
+def _is_predicted(kind: _native.CallCount, facts: _native.Facts) -> bool:
+    """Whether torch's time is predicted: in float64 that of matrices on Hopper, where float64 is fast."""
+    dtype = _native.DTYPES[kind.dtype]
+    if dtype == torch.float64:
+        return facts.cc == 90 and not facts.slow_float64 and min(kind.m, kind.n) > 1
+    return dtype in _native.PREDICTED_DTYPES
+
+
 def _advise(kind: _native.CallCount, facts_of: Callable[[int], _native.Facts], why: str) -> Advice:
     _tables.ensure()
     dtype = _native.dtype_name(_native.DTYPES[kind.dtype])
@@ -77,10 +85,12 @@ def _advise(kind: _native.CallCount, facts_of: Callable[[int], _native.Facts], w
     if kind.variant == _native.UNKNOWN:
         return Advice("all others", kind.calls, name, 0.0, 0.0, "", None, why)
     matmul = f"{sizes} {dtype} {_native.LAYOUTS[kind.a_major, kind.b_major]}"
-    is_predicted = _native.DTYPES[kind.dtype] in _native.PREDICTED_DTYPES
-    if kind.left or not is_predicted or 0 in (kind.batch, kind.m, kind.n):
-        return Advice(matmul, kind.calls, name, 0.0, 0.0, "", None, why)
+    unknown = Advice(matmul, kind.calls, name, 0.0, 0.0, "", None, why)
+    if kind.left or 0 in (kind.batch, kind.m, kind.n):
+        return unknown
     facts = facts_of(kind.ordinal)
+    if not _is_predicted(kind, facts):
+        return unknown
     _, times = _times(_query(kind, facts))
     torch_us = times.get(_native.TORCH, 0.0)
     now = times.get(kind.variant, torch_us)

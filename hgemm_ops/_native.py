@@ -38,7 +38,7 @@ DTYPES = (
 KERNEL_DTYPES = DTYPES[:5]
 #: Those of tables, which have no times of the few kernels for the others, and those of grouped matmuls.
 TABLE_DTYPES = GROUPED_DTYPES = DTYPES[:3]
-#: Those for which torch's time is predicted at all sizes on every GPU. In float64 it is on Hopper alone.
+#: Those for which torch's time is predicted at all sizes on every GPU.
 PREDICTED_DTYPES = (*TABLE_DTYPES, torch.complex64)
 #: Those of :func:`hgemm_ops.explain`, which also answers for torch._int_mm.
 EXPLAINED_DTYPES = (*KERNEL_DTYPES, torch.int8)

@@ -79,6 +79,14 @@ def test_nothing_is_recommended_for_other_dtypes() -> None:
     assert (line.variant, line.setting, line.torch_us, line.now_us) == ("torch", "", 0, 0)
 
 
+def test_float64_is_predicted_on_hopper() -> None:
+    few, vector = sorted(
+        advise((20, 27, 19426, torch.float64), (60, 1, 64, torch.float64)), key=lambda line: line.now_us
+    )[::-1]
+    assert few.variant.startswith("sm90_dmma_f64_") and 0 < few.now_us < few.torch_us
+    assert (vector.torch_us, vector.now_us) == (0, 0)
+
+
 def test_the_text() -> None:
     shapes = [(64 * i, 4096, 4096, torch.float16) for i in range(1, 24)]
     lines = advise(*shapes, (2048, 4096, 4096, torch.float32), (64, 64, 64, torch.float64))
