@@ -220,7 +220,7 @@ def reach(best_us: float) -> float:
 
 
 def loads_beyond(kernel: str, case: Case) -> bool:
-    """Whether much of the kernel's tiles lies beyond the end of K-major operands."""
+    """Whether much of the kernel's tiles lies beyond the end of K-major operands. Clusters do not count."""
     tile = _native.variant_infos()[_variants.ids()[kernel]].tile
     rows, columns = (tile[1], tile[0]) if "_swapped" in kernel else (tile[0], tile[1])
     share = 1.0

@@ -256,7 +256,8 @@ void correct_merged(const Question& question, const Contenders& contenders, doub
 
 /// Corrects all predictions by the learned model of this chip, and writes the features of its forest `doubt`.
 /// Returns false where the analytic margin applies: the model knows none of the contenders, or none that computes what
-/// torch does, beside which it was fitted. Then all predictions are as they were.
+/// torch does, beside which it was fitted. Predictions are then as they were, unless those kernels compute one triangle
+/// alone.
 bool apply_learned(const Learned& learned, const Question& question, const Contenders& contenders,
                    Predictions* predictions, float* features) {
   const Corrected corrected(question, contenders);
