@@ -48,8 +48,6 @@ There are five models:
   third forest says counts twice as much in the margin as on the H200 (``DOUBTED``), because torch's time is predicted
   less well.
 
-NOTE: the committed forests of the H200 were fitted before the memory's speed was a feature, and do not ask for it.
-
 Shapes of the suites and of the zoo are left out, because the model must not be fitted to what it is scored on.
 
 The corrections are forests of oblivious trees. A prediction is multiplied by two to the power of a forest's output:
@@ -123,7 +121,7 @@ BORDERS = 127  # of a feature, at most
 #: learned.h's constants
 MOST_TREES, MOST_OWN_QUESTIONS, MOST_DEPTH, TOGETHER, LANES, PIVOTS, NEVER, PADDING = 1280, 1024, 7, 32, 8, 16, 127, 16
 MARGIN = 1.02  #: kLearnedMargin of csrc/dispatch/estimates.cc
-DOUBTED = {"h200": 0.6, "h100": 0.8, "float32": 1.4, "float64": 1.0, "batches": 1.2}  # learned.h's Learned::doubted
+DOUBTED = {"h200": 0.4, "h100": 0.8, "float32": 1.4, "float64": 1.0, "batches": 1.2}  # learned.h's Learned::doubted
 #: The families that the models of these dtypes correct, and those that the model of float32 corrects beside them where
 #: float32 may be split. Each model learns those that its data have times of (learned.h's Learned::families).
 LEARNED_FAMILIES = {

@@ -439,6 +439,7 @@ def test_batches_of_odd_sizes_run_where_they_were_measured_to_be_faster(
         (712, 32000, 5120, False),
         (904, 256000, 3584, False),
         (968, 256000, 4096, True),
+        (4096, 151936, 4096, True),
     ],
 )
 def test_logits_whose_rows_fill_no_tiles_are_torchs(m: int, n: int, k: int, is_ours: bool) -> None:
@@ -667,7 +668,7 @@ def test_choices_are_near_the_best_on_random_shapes() -> None:
             known |= {names[c.variant]: c.predicted_us for c in candidates if c.eligible and c.variant >= 0}
             chosen = min(known.keys() & us.keys(), key=lambda name: known[name])
         logs.append(math.log(us[chosen] / min(us.values())))
-    assert math.exp(sum(logs) / len(logs)) < 1.025 and others < 0.05 * len(rows)
+    assert math.exp(sum(logs) / len(logs)) < 1.025 and others <= 1
 
 
 def h100_facts() -> _native.Facts:

@@ -18,7 +18,9 @@ from hgemm_ops.bench import shapes
 from hgemm_ops.bench.suites import SUITES
 
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
-SHAPES = RESULTS / "shapes-trimmed.tsv.xz"
+#: All kernels were timed. The others have become faster since, stream-K of large tiles has not.
+EARLIER = [RESULTS / f"{name}.tsv.xz" for name in ("shapes", "shapes-earlier")]
+SHAPES = [RESULTS / "shapes-trimmed.tsv.xz"]  # as the kernels are now
 # Times over those of the best other kernel, on an H200, one run (csrc/kernels/sm90_wgmma/NOTES.md).
 MEASURED = {
     ("NT", 512, 28672, 4096): 0.971 / 0.962,
@@ -170,12 +172,12 @@ def suite_shapes() -> list[tuple[str, int, int, int]]:
     return sorted((case.layout, case.m, case.n, case.k) for case in cases)
 
 
-def leads() -> Iterator[tuple[float, tuple[int, int, int, str, torch.dtype]]]:
+def leads(paths: list[Path]) -> Iterator[tuple[float, tuple[int, int, int, str, torch.dtype]]]:
     """Of the H200's random shapes: by how much stream-K was faster than all else, torch included.
 
     Without those whose padded copies take more than the workspace: they were timed before such copies came in slabs.
     """
-    for case, us in ((shape.case, shape.us) for shape in shapes.read(SHAPES)[1]):
+    for case, us in ((shape.case, shape.us) for path in paths for shape in shapes.read(path)[1]):
         ours = [value for name, value in us.items() if is_stream_k(name)]
         if ours and case.batch == 1 and 2 * case.k * (case.m + case.n) <= 256 << 20:
             best = min(value for name, value in us.items() if not is_stream_k(name))
@@ -186,11 +188,10 @@ def leads() -> Iterator[tuple[float, tuple[int, int, int, str, torch.dtype]]]:
 def test_it_is_chosen_where_it_was_measured_to_lead_and_not_where_it_loses(no_table: None) -> None:
     chosen = [ask(m, n, k, layout).chosen for layout, m, n, k in MEASURED]
     assert sum(map(is_stream_k, chosen)) <= len(chosen) / 4
-    measured = list(leads())
-    ahead = [shape for lead, shape in measured if lead > 1.1]
-    behind = [shape for lead, shape in measured if lead < 0.95]
-    assert sum(is_stream_k(ask(*shape).chosen) for shape in ahead) > len(ahead) / 3 > 10
-    assert sum(is_stream_k(ask(*shape).chosen) for shape in behind) < 0.01 * len(behind)  # all, not a sample
+    ahead = [shape for lead, shape in leads(SHAPES) if lead > 1.1]
+    behind = [shape for lead, shape in leads(EARLIER) if lead < 0.95]
+    assert sum(is_stream_k(ask(*shape).chosen) for shape in ahead) > len(ahead) / 2 > 10
+    assert sum(is_stream_k(ask(*shape).chosen) for shape in behind) < 0.004 * len(behind)  # all, not a sample
 
 
 @needs_library
