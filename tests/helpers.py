@@ -89,6 +89,18 @@ def rand(*shape: int, dtype: torch.dtype = torch.float16, device: str = DEVICE) 
     return torch.rand(shape, device=device).mul_(2).sub_(1).to(dtype)
 
 
+def off_grid(values: Tensor, transposed: bool = False, offset: int = 0) -> Tensor:
+    """A copy of a matrix that begins ``offset`` elements into its storage. Unless that is 0, rows in memory are three
+    elements apart, with NaN in between. ``transposed``: rows in memory are columns of the matrix."""
+    stored = values.t() if transposed else values
+    rows, columns = stored.shape
+    step = columns + (3 if offset else 0)
+    storage = torch.full((offset + rows * step + 8,), POISON, dtype=values.dtype, device=values.device)
+    view = storage.as_strided((rows, columns), (step, 1), offset)
+    view.copy_(stored)
+    return view.t() if transposed else view
+
+
 def run_python(code: str, timeout: float | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs code in a new process, for at most ``timeout`` seconds.
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import ACTIVATIONS, POISON, GuardedBuffer, assert_close_to_torch, poisoned_cuda_memory, reference_matmul
+from helpers import (
+    ACTIVATIONS,
+    POISON,
+    GuardedBuffer,
+    assert_close_to_torch,
+    off_grid,
+    poisoned_cuda_memory,
+    reference_matmul,
+)
 from torch import Tensor
 
 import hgemm_ops
@@ -30,15 +38,9 @@ SIZES = [
 
 
 def operand(rows: int, cols: int, transposed: bool = False, offset: int = 0, exact: bool = False) -> Tensor:
-    """``offset`` elements off the grid, rows a little apart, with NaN in between, unless that is 0.
-
-    ``exact``: multiples of 1/64 of at most 11 bits, whose products have float64 sums without a rounding.
-    """
-    r, c = (cols, rows) if transposed else (rows, cols)
-    step = c + (3 if offset else 0)
-    view = torch.full((offset + r * step + 8,), POISON, device="cuda").as_strided((r, c), (step, 1), offset)
-    view.copy_(torch.randint(-1000, 1001, (r, c), device="cuda") / 64 if exact else torch.randn(r, c, device="cuda"))
-    return view.t() if transposed else view
+    """``exact``: multiples of 1/64 of at most 11 bits, whose products have float64 sums without a rounding."""
+    whole = torch.randint(-1000, 1001, (rows, cols), device="cuda") / 64
+    return off_grid(whole if exact else torch.randn(rows, cols, device="cuda"), transposed, offset)
 
 
 @pytest.mark.parametrize("offset", [0, 1, 4], ids=lambda o: f"off{o}")

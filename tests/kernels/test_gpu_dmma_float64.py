@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from helpers import POISON, GuardedBuffer, assert_close_to_torch, poisoned_cuda_memory
+from helpers import POISON, GuardedBuffer, assert_close_to_torch, off_grid, poisoned_cuda_memory
 from torch import Tensor
 
 import hgemm_ops
@@ -32,17 +32,9 @@ SIZES = [
 
 
 def operand(rows: int, cols: int, transposed: bool = False, offset: int = 0, exact: bool = True) -> Tensor:
-    """``offset`` elements off the grid, rows a little apart, with NaN in between, unless that is 0.
-
-    ``exact``: whole numbers of at most 20 bits, whose products have float64 sums without a rounding.
-    """
-    r, c = (cols, rows) if transposed else (rows, cols)
-    step = c + (3 if offset else 0)
-    storage = torch.full((offset + r * step + 8,), POISON, device="cuda", dtype=torch.float64)
-    view = storage.as_strided((r, c), (step, 1), offset)
-    whole = torch.randint(-(2**19), 2**19, (r, c), device="cuda")
-    view.copy_(whole if exact else torch.randn(r, c, device="cuda", dtype=torch.float64))
-    return view.t() if transposed else view
+    """``exact``: whole numbers of at most 20 bits, whose products have float64 sums without a rounding."""
+    whole = torch.randint(-(2**19), 2**19, (rows, cols), device="cuda").double()
+    return off_grid(whole if exact else torch.randn_like(whole), transposed, offset)
 
 
 def reference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
