@@ -81,6 +81,17 @@ inline Status merged_map(const Problem& p, const MergedRows& merged, CUtensorMap
   return tensor_map(view, map);
 }
 
+/// The tensor map maps[1] of a K-major operand, with boxes of rest_lines(), beside maps[0] with whole boxes. A cluster
+/// takes CLUSTER_LINES of its lines.
+template <class Operand, int CLUSTER_LINES>
+Status rest_map(const Problem& p, const Matrix& operand, int64_t extent, int64_t ld, CUtensorMap (&maps)[2]) {
+  constexpr int kLines = Operand::kSharers > 1 ? CLUSTER_LINES : Operand::kBoxRows;  // a multiple has no such boxes
+  maps[1] = maps[0];
+  if (extent % kLines == 0) return cudaSuccess;
+  int32_t moves[2];
+  return tile::operand_map(p, operand, extent, p.k, ld, rest_lines<Operand>(static_cast<int>(extent)), &maps[1], moves);
+}
+
 template <class Traits>
 Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits>& params, cudaStream_t stream) {
   const bool ka = Traits::kMajorA == Major::kK, kb = Traits::kMajorB == Major::kK;
@@ -99,22 +110,11 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
                                          params.b_batch)) {
     return e;
   }
-  // Boxes start at multiples of their rows (kCanTrim), so the last one has the rest of all lines.
   if constexpr (trims_a<Traits>) {
-    int32_t moves[2];
-    const int rest = static_cast<int>(p.m % SmemA<Traits>::kBoxRows);
-    params.a[1] = params.a[0];
-    if (rest > 0) {
-      if (const Status e = tile::operand_map(p, p.a, p.m, p.k, p.lda(), rest, &params.a[1], moves)) return e;
-    }
+    if (const Status e = rest_map<SmemA<Traits>, Traits::BM * Traits::CM>(p, p.a, p.m, p.lda(), params.a)) return e;
   }
   if constexpr (trims_b<Traits>) {
-    int32_t moves[2];
-    const int rest = static_cast<int>(p.n % SmemB<Traits>::kBoxRows);
-    params.b[1] = params.b[0];
-    if (rest > 0) {
-      if (const Status e = tile::operand_map(p, p.b, p.n, p.k, p.ldb(), rest, &params.b[1], moves)) return e;
-    }
+    if (const Status e = rest_map<SmemB<Traits>, Traits::BN * Traits::CN>(p, p.b, p.n, p.ldb(), params.b)) return e;
   }
   if constexpr (Traits::kEdged) {
     int32_t moves[2];

@@ -38,22 +38,30 @@ constexpr bool loads_boxes = Traits::kGrouped && Traits::kSwapped;
 /// more slowly than it loads lines (NOTES.md). The lines of a stage that no box fills keep what was there before. They
 /// only reach rows and columns of D that are not stored.
 ///
-/// A block must not get ahead of the others of its cluster, as barriers count arrivals and not who arrives. Where all
-/// blocks share one operand, the first one always loads some lines of it for each of them, once all have released the
-/// stage. In a cluster of 2x2 the block in the corner might need no lines at all, and would wait for nobody. So such
-/// clusters load whole boxes. Stream-K kernels of large tiles have no registers left for the choice.
+/// Barriers count arrivals and not who arrives, so a block must not get ahead of the others of its cluster. It cannot,
+/// because each of them loads something for it in every step, once all have released the stage: a block whose share of
+/// a tile lies beyond the operand's end loads the smaller box for the others. Without that, a block in the corner of a
+/// cluster of 2x2 might need no lines at all, and would wait for nobody.
+///
+/// Stream-K kernels of large tiles have no registers left for the choice.
 template <class Traits>
-constexpr bool may_trim =
-    !Traits::kGrouped && !Traits::kGroupsK && !Traits::kMerged && !Traits::kGated &&
-    (Traits::CM == 1 || Traits::CN == 1) && !(Traits::kStreamK && Traits::BM * Traits::BN >= 128 * 192);
+constexpr bool may_trim = !Traits::kGrouped && !Traits::kGroupsK && !Traits::kMerged && !Traits::kGated &&
+                          !(Traits::kStreamK && Traits::BM * Traits::BN >= 128 * 192);
 template <class Traits>
 constexpr bool trims_a = may_trim<Traits> && SmemA<Traits>::kCanTrim;
 template <class Traits>  // the whole tiles of an Edged kernel have all columns
 constexpr bool trims_b = may_trim<Traits> && !Traits::kEdged && SmemB<Traits>::kCanTrim;
 
-/// The box that a block loads of a tile: a whole one, one with the lines that whole boxes leave of the operand, or
-/// none. The first two are indices of Params::a and b.
+/// The box that a block loads of a tile: a whole one, one of rest_lines(), or none. The first two are indices of
+/// Params::a and b.
 enum Box : int { kWholeBox, kRestBox, kNoBox };
+
+/// The lines of the smaller box of an operand of `extent` lines: those that whole boxes leave, or one swizzle atom.
+template <class Operand>
+__host__ __device__ constexpr int rest_lines(int extent) {
+  const int rest = extent % Operand::kBoxRows;
+  return rest > 0 ? rest : 8;
+}
 
 /// What a block loads of each k-tile of a tile. It is found once for the tile, because with the loads of small tiles
 /// the producer thread has no time for more.
@@ -92,11 +100,11 @@ struct Operands {
   /// The bytes of a tile that begins at row `m0` of A, and of one that begins at column `n0` of B.
   static __device__ __forceinline__ int bytes_of_a(const Params& p, int m0) {
     using A = SmemA<Traits>;
-    return trims_a<Traits> ? lines_within(m0, Traits::BM, p.m) * A::kLine : A::kLoadedBytes;
+    return trims_a<Traits> ? loaded_lines<A>(m0, p.m) * A::kLine : A::kLoadedBytes;
   }
   static __device__ __forceinline__ int bytes_of_b(const Params& p, int n0) {
     using B = SmemB<Traits>;
-    return trims_b<Traits> ? lines_within(n0, Traits::BN, p.n) * B::kLine : B::kLoadedBytes;
+    return trims_b<Traits> ? loaded_lines<B>(n0, p.n) * B::kLine : B::kLoadedBytes;
   }
   /// This block's box of such tiles.
   static __device__ __forceinline__ Box box_of_a(const Params& p, int m0) {
@@ -108,7 +116,19 @@ struct Operands {
   template <class Operand>
   static __device__ __forceinline__ Box box_of(int first, uint32_t share, int extent) {
     const int lines = lines_within(first + static_cast<int>(share) * Operand::kBoxRows, Operand::kBoxRows, extent);
-    return lines == Operand::kBoxRows ? kWholeBox : lines > 0 ? kRestBox : kNoBox;
+    if (lines == Operand::kBoxRows) return kWholeBox;
+    return lines > 0 || Operand::kSharers > 1 ? kRestBox : kNoBox;
+  }
+  /// The lines of all blocks' boxes of a tile.
+  template <class Operand>
+  static __device__ __forceinline__ int loaded_lines(int first, int extent) {
+    int sum = 0;
+#pragma unroll
+    for (int share = 0; share < Operand::kSharers; ++share) {
+      const int lines = lines_within(first + share * Operand::kBoxRows, Operand::kBoxRows, extent);
+      sum += lines > 0 || Operand::kSharers == 1 ? lines : rest_lines<Operand>(extent);
+    }
+    return sum;
   }
   static __device__ __forceinline__ uint32_t share_of_a(uint32_t rank) { return rank / Traits::CM % Traits::CN; }
   static __device__ __forceinline__ uint32_t share_of_b(uint32_t rank) { return rank % Traits::CM; }
@@ -193,8 +213,8 @@ struct Operands<Traits, false, true> : Operands<Traits, false, false> {
   static __device__ __forceinline__ void each(const Params& p, const Work& work, const Boxes& boxes, int kt,
                                               const Visit& visit) {
     Whole::visit_a(p, work, boxes.a, kt, 0, work.m0, visit);
-    if (row_boxes(work) ==
-        Traits::BN / Traits::kBoxRows) {  // one load, because a thread issues one in about 100 cycles
+    if (row_boxes(work) == Traits::BN / Traits::kBoxRows) {
+      // One load, because a thread issues one in about 100 cycles.
       return visit(SmemB<Traits>(), Traits::kStageBytesA, static_cast<const ParamsOf<Traits>&>(p).b_whole, work.n0,
                    kt * Traits::BK, 0, 0, 0, sharers_of_b<Traits>(0));
     }

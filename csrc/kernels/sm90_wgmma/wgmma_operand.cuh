@@ -18,6 +18,7 @@ template <int EXTENT, int BK, Major kMajor, int SHARERS>
 struct WgmmaOperand {
   static_assert(BK == 64, "a K-major line is one swizzle span of 64 elements");
   static constexpr bool kIsKMajor = kMajor == Major::kK;
+  static constexpr int kSharers = SHARERS;
   static constexpr int kTranspose = kIsKMajor ? 0 : 1;
   static constexpr int kLine = 128, kChunkBytes = BK * kLine;
   static constexpr int kChunks = (EXTENT + 63) / 64;
