@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) kernel(const __grid_const
   if (threadIdx.x == kProducerThread) {
     ptx::tma_prefetch(&p.a[0]);
     ptx::tma_prefetch(&p.b[0]);
-    if constexpr (trims_a<Traits>) ptx::tma_prefetch(&p.a[1]);
-    if constexpr (trims_b<Traits>) ptx::tma_prefetch(&p.b[1]);
+    if constexpr (trims_a<Traits>) ptx::tma_prefetch(&p.a[kRestBox]);
+    if constexpr (trims_b<Traits>) ptx::tma_prefetch(&p.b[kRestBox]);
   }
   if (threadIdx.x == 0) smem.init_barriers();
   if (Traits::kCluster > 1) ptx::cluster_arrive_relaxed();

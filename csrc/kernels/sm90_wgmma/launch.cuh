@@ -81,15 +81,17 @@ inline Status merged_map(const Problem& p, const MergedRows& merged, CUtensorMap
   return tensor_map(view, map);
 }
 
-/// The tensor map maps[1] of a K-major operand, with boxes of rest_lines(), beside maps[0] with whole boxes. A cluster
-/// takes CLUSTER_LINES of its lines.
+/// The other tensor maps of a K-major operand whose map with whole boxes is maps[kWholeBox]. A cluster takes
+/// CLUSTER_LINES of its lines.
 template <class Operand, int CLUSTER_LINES>
-Status rest_map(const Problem& p, const Matrix& operand, int64_t extent, int64_t ld, CUtensorMap (&maps)[2]) {
-  constexpr int kLines = Operand::kSharers > 1 ? CLUSTER_LINES : Operand::kBoxRows;  // a multiple has no such boxes
-  maps[1] = maps[0];
-  if (extent % kLines == 0) return cudaSuccess;
+Status trimmed_maps(const Problem& p, const Matrix& operand, int64_t extent, int64_t ld, CUtensorMap (&maps)[3]) {
+  maps[kRestBox] = maps[kBoxBeyond] = maps[kWholeBox];
   int32_t moves[2];
-  return tile::operand_map(p, operand, extent, p.k, ld, rest_lines<Operand>(static_cast<int>(extent)), &maps[1], moves);
+  if (const int rest = static_cast<int>(extent % Operand::kBoxRows); rest > 0) {
+    if (const Status e = tile::operand_map(p, operand, extent, p.k, ld, rest, &maps[kRestBox], moves)) return e;
+  }
+  if (Operand::kSharers == 1 || extent % CLUSTER_LINES == 0) return cudaSuccess;
+  return tile::operand_map(p, operand, extent, p.k, ld, 1, &maps[kBoxBeyond], moves);
 }
 
 template <class Traits>
@@ -111,10 +113,10 @@ Status launch_traits(const Problem& p, const DeviceFacts& facts, ParamsOf<Traits
     return e;
   }
   if constexpr (trims_a<Traits>) {
-    if (const Status e = rest_map<SmemA<Traits>, Traits::BM * Traits::CM>(p, p.a, p.m, p.lda(), params.a)) return e;
+    if (const Status e = trimmed_maps<SmemA<Traits>, Traits::BM * Traits::CM>(p, p.a, p.m, p.lda(), params.a)) return e;
   }
   if constexpr (trims_b<Traits>) {
-    if (const Status e = rest_map<SmemB<Traits>, Traits::BN * Traits::CN>(p, p.b, p.n, p.ldb(), params.b)) return e;
+    if (const Status e = trimmed_maps<SmemB<Traits>, Traits::BN * Traits::CN>(p, p.b, p.n, p.ldb(), params.b)) return e;
   }
   if constexpr (Traits::kEdged) {
     int32_t moves[2];

@@ -40,28 +40,22 @@ constexpr bool loads_boxes = Traits::kGrouped && Traits::kSwapped;
 ///
 /// Barriers count arrivals and not who arrives, so a block must not get ahead of the others of its cluster. It cannot,
 /// because each of them loads something for it in every step, once all have released the stage: a block whose share of
-/// a tile lies beyond the operand's end loads the smaller box for the others. Without that, a block in the corner of a
+/// a tile lies beyond the operand's end loads one line there for the others. Without that, a block in the corner of a
 /// cluster of 2x2 might need no lines at all, and would wait for nobody.
 ///
-/// Stream-K kernels of large tiles have no registers left for the choice.
+/// Stream-K kernels of large tiles have no registers left for the choice. Merged A has boxes of its own.
 template <class Traits>
-constexpr bool may_trim = !Traits::kGrouped && !Traits::kGroupsK && !Traits::kMerged && !Traits::kGated &&
-                          !(Traits::kStreamK && Traits::BM * Traits::BN >= 128 * 192);
+constexpr bool may_trim =
+    !Traits::kGrouped && !Traits::kGroupsK && !(Traits::kStreamK && Traits::BM * Traits::BN >= 128 * 192);
 template <class Traits>
-constexpr bool trims_a = may_trim<Traits> && SmemA<Traits>::kCanTrim;
+constexpr bool trims_a = may_trim<Traits> && !Traits::kMerged && SmemA<Traits>::kCanTrim;
 template <class Traits>  // the whole tiles of an Edged kernel have all columns
 constexpr bool trims_b = may_trim<Traits> && !Traits::kEdged && SmemB<Traits>::kCanTrim;
 
-/// The box that a block loads of a tile: a whole one, one of rest_lines(), or none. The first two are indices of
-/// Params::a and b.
-enum Box : int { kWholeBox, kRestBox, kNoBox };
-
-/// The lines of the smaller box of an operand of `extent` lines: those that whole boxes leave, or one swizzle atom.
-template <class Operand>
-__host__ __device__ constexpr int rest_lines(int extent) {
-  const int rest = extent % Operand::kBoxRows;
-  return rest > 0 ? rest : 8;
-}
+/// The box that a block loads of a tile, as an index of Params::a and b: a whole one; one with the lines that whole
+/// boxes leave of the operand; or, where its share of the tile has no lines of it, one line if blocks share the
+/// operand, else nothing.
+enum Box : int { kWholeBox, kRestBox, kBoxBeyond };
 
 /// What a block loads of each k-tile of a tile. It is found once for the tile, because with the loads of small tiles
 /// the producer thread has no time for more.
@@ -83,7 +77,8 @@ struct Operands {
   static __device__ __forceinline__ Boxes boxes(const Params& p, const Work& work) {
     if constexpr (Traits::kMerged) {
       const int rows = static_cast<const MergedParams&>(p).merged.loaded_rows;
-      return {rows * SmemA<Traits>::kLine + SmemB<Traits>::kLoadedBytes, kWholeBox, kWholeBox, kWholeBox};
+      const int bytes = rows * SmemA<Traits>::kLine + bytes_of_b(p, work.n0);
+      return {bytes, kWholeBox, box_of_b(p, work.n0), kWholeBox};
     }
     return {bytes_of_a(p, work.m0) + bytes_of_b(p, work.n0), box_of_a(p, work.m0), box_of_b(p, work.n0), kWholeBox};
   }
@@ -116,8 +111,7 @@ struct Operands {
   template <class Operand>
   static __device__ __forceinline__ Box box_of(int first, uint32_t share, int extent) {
     const int lines = lines_within(first + static_cast<int>(share) * Operand::kBoxRows, Operand::kBoxRows, extent);
-    if (lines == Operand::kBoxRows) return kWholeBox;
-    return lines > 0 || Operand::kSharers > 1 ? kRestBox : kNoBox;
+    return lines == Operand::kBoxRows ? kWholeBox : lines > 0 ? kRestBox : kBoxBeyond;
   }
   /// The lines of all blocks' boxes of a tile.
   template <class Operand>
@@ -126,7 +120,7 @@ struct Operands {
 #pragma unroll
     for (int share = 0; share < Operand::kSharers; ++share) {
       const int lines = lines_within(first + share * Operand::kBoxRows, Operand::kBoxRows, extent);
-      sum += lines > 0 || Operand::kSharers == 1 ? lines : rest_lines<Operand>(extent);
+      sum += Operand::kSharers > 1 ? max(lines, 1) : lines;
     }
     return sum;
   }
@@ -149,7 +143,7 @@ struct Operands {
       return visit(SmemA<Traits>(), 0, p.a[0], m0 + first.fast, kt * Traits::BK, first.slow, work.outer & p.a_batch[0],
                    0, sharers_of_a<Traits>(rank));
     }
-    if (trims_a<Traits> && box == kNoBox) return;
+    if (trims_a<Traits> && SmemA<Traits>::kSharers == 1 && box == kBoxBeyond) return;
     visit(SmemA<Traits>(), 0, p.a[trims_a<Traits> ? box : 0], m0, work.k_begin + kt * Traits::BK,
           work.inner & p.a_batch[1], work.outer & p.a_batch[0], share_of_a(rank), sharers_of_a<Traits>(rank));
   }
@@ -160,7 +154,7 @@ struct Operands {
       return visit(SmemB<Traits>(), Traits::kStageBytesA, p.b[0], 0, kt * Traits::BK, 0, gate_unit(p, work, n0), 0,
                    sharers_of_b<Traits>(rank));
     }
-    if (trims_b<Traits> && box == kNoBox) return;
+    if (trims_b<Traits> && SmemB<Traits>::kSharers == 1 && box == kBoxBeyond) return;
     visit(SmemB<Traits>(), Traits::kStageBytesA, p.b[trims_b<Traits> ? box : 0], n0, work.k_begin + kt * Traits::BK,
           work.inner & p.b_batch[1], work.outer & p.b_batch[0], share_of_b(rank), sharers_of_b<Traits>(rank));
   }

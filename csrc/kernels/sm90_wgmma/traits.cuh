@@ -28,7 +28,7 @@ struct Traits : Config_ {
 };
 
 struct Params {
-  CUtensorMap a[2], b[2], d;       // in whole boxes, and in boxes of the lines that these leave (operands.cuh)
+  CUtensorMap a[3], b[3], d;       // of A and B, one for each Box (operands.cuh)
   int32_t a_batch[2], b_batch[2];  // outer, inner: 0 where a batch index does not move the operand, else ~0
   int k_tiles;
   uint32_t units;  // work tiles: each is the output tiles of one cluster
