@@ -32,6 +32,7 @@ command:
   vectors. There was no model for the first 14,824, so analytic predictions named the candidates. For the others
   ``sampling.py`` was set to draw what the first ones had few of: 2,777 batches of up to 400,000 matrices, with M, N and
   K of 9 to 96; 2,000 of multiples of 8 up to 192; and 1,300 of square matrices up to 200.
+- ``shapes-batches-trimmed``, `--candidates 8 --sizes batches`: 7,727 batches, for the same reason as ``shapes-trimmed``.
 
 There are five models:
 
@@ -94,6 +95,7 @@ _H200 = {
     "h200/shapes-trimmed": 1.0,
     "h200/shapes-earlier": 0.25,
 }
+_H200_FACTS = {"sm_count": 132, "l2_bytes": 62914560, "dram_gbs": 4814}
 _H100 = {"h100-80gb-hbm3/shapes": 1.0, "h100-80gb-hbm3/shapes-ragged": 1.0}
 OTHERS = 0.5  # times the weight of a shape of another chip
 #: The weight of each file's shapes, for each model.
@@ -108,7 +110,7 @@ WEIGHTS = {
         "h200/shapes-float32-split": 1.0,
     },
     "float64": {"h200/shapes-float64": 1.0},
-    "batches": {"h200/shapes-batches": 1.0},
+    "batches": {"h200/shapes-batches": 1.0, "h200/shapes-batches-trimmed": 1.0},
 }
 RESULTS = Path(__file__).parent / "results"
 MODELS = Path(__file__).parents[1] / "csrc" / "dispatch" / "models"
@@ -131,9 +133,10 @@ LEARNED_FAMILIES = {
 SPLIT_FAMILIES = ("sm90_split", "sm90_split_skinny", "sm80_split")
 #: This file has no times of the kernels of sm90_dmma. Where these can run a shape, the fastest is not known.
 WITHOUT_DMMA = "h200/shapes-float32-earlier"
-#: The file with times of sm90_wgmma since its kernels do not load lines beyond the end of an operand. Of the files
-#: before it, times for which more than this share of the tiles lay beyond have this weight.
-TRIMMED, MOST_BEYOND, OUTDATED = "h200/shapes-trimmed", 0.05, 0.25
+#: The files that were measured when the kernels of sm90_wgmma loaded lines beyond the end of an operand. Their times of
+#: these kernels have the weight OUTDATED if more than the share MOST_BEYOND of the tiles lay beyond.
+UNTRIMMED = _H200.keys() - {"h200/shapes-trimmed"} | _H100.keys() | {"h200/shapes-batches"}
+MOST_BEYOND, OUTDATED = 0.05, 0.25
 FOLDS = 4
 
 
@@ -204,11 +207,12 @@ def features(query: _native.Query, variant: int, best_us: float = 0.0) -> list[f
 def facts_of(head: dict[str, Any]) -> _native.Facts:
     """The facts of the GPU that a file's shapes were measured on.
 
-    The earliest files, which were measured on an H200, lack them.
+    The earliest files lack them. They are of an H200 as those of the later files. A bandwidth of their own would be a
+    feature that tells old times from new ones.
     """
     facts = _native.preset_facts(90)
-    for name in ("sm_count", "l2_bytes", "dram_gbs"):
-        setattr(facts, name, head.get(name, getattr(facts, name)))
+    for name, of_h200 in _H200_FACTS.items():
+        setattr(facts, name, head.get(name, of_h200))
     return facts
 
 
@@ -231,7 +235,7 @@ def loads_beyond(kernel: str, case: Case) -> bool:
 
 def is_outdated(name: str, kernel: str, case: Case) -> bool:
     """Whether the kernel is faster now than when this file was measured."""
-    return name in _H200 and name != TRIMMED and kernel.startswith("sm90_wgmma") and loads_beyond(kernel, case)
+    return name in UNTRIMMED and kernel.startswith("sm90_wgmma") and loads_beyond(kernel, case)
 
 
 def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
@@ -278,7 +282,7 @@ def read(weights: Mapping[str, float]) -> tuple[dict[str, Any], list[Shape]]:
             fastest = min(predicted[kernel] for kernel in strict)
             near = {kernel for kernel in strict if predicted[kernel] <= reach(fastest) * fastest}
             predicted = {kernel: value for kernel, value in predicted.items() if kernel in names | near}
-        of_file = "split " if splits else "trimmed " if name == TRIMMED else ""
+        of_file = "split " if splits else "trimmed " if name.endswith("-trimmed") else ""
         kind = f"{measured_on['gpu'].removeprefix('NVIDIA ').split()[0]} {of_file}{shape.kind}"
         shapes.append(Shape(kind, case, weights[name], us, query, predicted, is_known, outdated))
     return {"gpus": list(dict.fromkeys(head["gpu"] for head, _ in files.values())), "shapes": len(measured)}, shapes
