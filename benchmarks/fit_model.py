@@ -15,7 +15,7 @@ command:
 - ``shapes-few-rows``, `--rows 24`: matmuls of decoding.
 - ``shapes-clusters``: with the kernels in clusters of four and the kernels for few rows in any layout, which the other
   files lack. 2,000 shapes were measured with `--candidates 10`, and 2,400 with `--candidates 4`.
-- ``shapes-trimmed``, `--candidates 7`: 4,139 shapes, and 4,739 with `--rows 3000`. The files above were measured when
+- ``shapes-trimmed``, `--candidates 7`: 7,919 shapes, and 9,288 with `--rows 3000`. The files above were measured when
   the kernels of sm90_wgmma loaded lines beyond the end of an operand, which took long. Their times of these kernels, at
   shapes that have many such lines, count a quarter.
 - ``shapes-earlier``: measured before kernels changed, so that each shape counts a quarter. Every second one was kept.
@@ -32,7 +32,7 @@ command:
   vectors. There was no model for the first 14,824, so analytic predictions named the candidates. For the others
   ``sampling.py`` was set to draw what the first ones had few of: 2,777 batches of up to 400,000 matrices, with M, N and
   K of 9 to 96; 2,000 of multiples of 8 up to 192; and 1,300 of square matrices up to 200.
-- ``shapes-batches-trimmed``, `--candidates 8 --sizes batches`: 7,727 batches, for the same reason as ``shapes-trimmed``.
+- ``shapes-batches-trimmed``, `--candidates 8 --sizes batches`: 7,727 batches, for the reason of ``shapes-trimmed``.
 
 There are five models:
 
