@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -50,6 +51,8 @@ class Options:
 
     within: only kernels that are predicted to take at most this many times as long as the fastest are timed.
     candidates: the largest number of such kernels, of those that split float32 and of the others; None is no limit.
+        One more is drawn from the rest. Otherwise no time of a kernel would ever correct its prediction where that is
+        too long.
     screening: the rounds in which all of them are timed.
     finalists: how many of the fastest are then timed in ``rounds``.
     most_sets: the largest number of operand sets in the rotation.
@@ -347,15 +350,19 @@ def plan(cases: Mapping[Case, Sequence[str]] | Sequence[Case], options: Options)
                 predicted[case] = {c.name: c.predicted_us or float("inf") for c in able}
     finally:
         _tables.reload()
-    return [Planned(case, _limited(predicted[case], choices[case], options), choices[case]) for case in models]
+    return [Planned(case, _limited(case, predicted[case], choices[case], options), choices[case]) for case in models]
 
 
-def _limited(predicted: Mapping[str, float], choices: Mapping[str, Choice], options: Options) -> tuple[str, ...]:
+def _limited(
+    case: Case, predicted: Mapping[str, float], choices: Mapping[str, Choice], options: Options
+) -> tuple[str, ...]:
     names = sorted(predicted, key=lambda name: predicted[name])
     longest = options.within * min(predicted.values(), default=0.0)
     within = [name for name in names if predicted[name] <= longest]
     kinds = ([name for name in within if _variants.splits_float32(name) == splits] for splits in (False, True))
     likely = {name for kind in kinds for name in kind[: options.candidates]}
+    if others := [name for name in within if name not in likely]:
+        likely.add(random.Random(repr(key_of(case))).choice(others))
     chosen = {choice.served_by for choice in choices.values()}
     return tuple(name for name in names if name in likely or name in chosen)
 

@@ -261,15 +261,24 @@ def test_the_zoo_is_chosen_for_without_the_model_in_question(monkeypatch: pytest
 
 @needs_library
 def test_kernels_without_a_chance_are_left_out_but_never_the_choice() -> None:
+    def limited(predicted: dict[str, float], chosen: str, options: survey.Options, n: int = 64) -> tuple[str, ...]:
+        return survey._limited(Case(64, n, 64), predicted, {"": survey.Choice(chosen, "table")}, options)
+
     predicted = {"a": 1.0, "b": 1.4, "c": 2.5, "d": 1.9}
-    choices = {"": survey.Choice("c", "table")}
-    assert survey._limited(predicted, choices, survey.Options()) == ("a", "b", "d", "c")
-    assert survey._limited(predicted, choices, survey.Options(candidates=1)) == ("a", "c")
-    assert survey._limited(predicted, {"": survey.Choice("torch", "model")}, survey.Options(within=1.5)) == ("a", "b")
+    assert limited(predicted, "c", survey.Options()) == ("a", "b", "d", "c")
+    assert limited(predicted, "torch", survey.Options(within=1.5)) == ("a", "b")
+    assert limited(predicted, "torch", survey.Options(candidates=2)) == ("a", "b", "d")
     names = [f"sm90_{kind}_128x64" for kind in ("dmma", "split_skinny")] + ["sm90_dmma_64x64", "sm90_dmma_32x128"]
     mixed = dict.fromkeys(names, 1.0)
-    found = survey._limited(mixed, {"": survey.Choice("torch", "model")}, survey.Options(candidates=2))
-    assert found == tuple(names[:3])  # two that do not split float32, and one that does
+    assert limited(mixed, "torch", survey.Options(candidates=3)) == tuple(names)
+    found = [limited(mixed, "torch", survey.Options(candidates=1), n) for n in range(8, 400, 8)]
+    # One that does not split float32, one that does, and in turn each of the others.
+    assert set(found) == {(*names[:2], name) for name in names[2:]}
+    assert found == [limited(mixed, "torch", survey.Options(candidates=1), n) for n in range(8, 400, 8)]
+    assert {limited(predicted, "c", survey.Options(candidates=1), n) for n in range(8, 400, 8)} == {
+        ("a", "b", "c"),
+        ("a", "d", "c"),
+    }
     (one,) = survey.plan((Case(333, 1016, 1000, layout="TN"),), survey.Options())
     assert one.choices.keys() == {""}
 
