@@ -51,8 +51,8 @@ class Options:
 
     within: only kernels that are predicted to take at most this many times as long as the fastest are timed.
     candidates: the largest number of such kernels, of those that split float32 and of the others; None is no limit.
-        One more is drawn from the rest. Otherwise no time of a kernel would ever correct its prediction where that is
-        too long.
+        One more is drawn from the rest of ``within``. Otherwise no time of a kernel would ever correct its prediction
+        where that is too long.
     screening: the rounds in which all of them are timed.
     finalists: how many of the fastest are then timed in ``rounds``.
     most_sets: the largest number of operand sets in the rotation.
@@ -361,9 +361,9 @@ def _limited(
     within = [name for name in names if predicted[name] <= longest]
     kinds = ([name for name in within if _variants.splits_float32(name) == splits] for splits in (False, True))
     likely = {name for kind in kinds for name in kind[: options.candidates]}
-    if others := [name for name in within if name not in likely]:
-        likely.add(random.Random(repr(key_of(case))).choice(others))
     chosen = {choice.served_by for choice in choices.values()}
+    if others := [name for name in within if name not in likely | chosen]:
+        likely.add(random.Random(repr(key_of(case))).choice(others))
     return tuple(name for name in names if name in likely or name in chosen)
 
 

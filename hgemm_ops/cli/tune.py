@@ -248,7 +248,8 @@ def _measure_random(
     "--candidates",
     type=click.IntRange(min=1),
     help="Time only so many kernels, those predicted to be the fastest, and the dispatcher's choice. With --random, "
-    "one more is drawn from the others. With --float32 split, so many of those that split float32 and of the others.",
+    "also one that is drawn from the others that are predicted to take at most twice as long. With --float32 split, "
+    "so many of those that split float32 and of the others.",
 )
 @click.option(
     "--rounds", type=click.IntRange(min=5), default=20, show_default=True, help="How often each kernel is timed."

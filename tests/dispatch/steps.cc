@@ -356,9 +356,10 @@ void test_the_learned_models_codes_never_change() {
 void test_forests_correct_the_families_they_were_fitted_to() {
   for (const ForestKind kind : {ForestKind::kHalf, ForestKind::kHalfBatches}) {
     CHECK(is_learned(Family::kSm90Wgmma, kind) && is_learned(Family::kSm80Mma, kind));
+    CHECK(is_learned(Family::kBatchedGemv, kind) && !is_learned(Family::kSm90Dmma, kind));
   }
-  CHECK(!is_learned(Family::kBatchedGemv, ForestKind::kHalf));
-  CHECK(is_learned(Family::kBatchedGemv, ForestKind::kHalfBatches));
+  CHECK(!is_learned(Family::kTinyBatch, ForestKind::kHalf));
+  CHECK(is_learned(Family::kTinyBatch, ForestKind::kHalfBatches));
   DeviceFacts facts;
   CHECK(preset_facts(90, &facts));
   const uint32_t families = learned(facts, ForestKind::kFloat32)->families;

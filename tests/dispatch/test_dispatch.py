@@ -438,7 +438,8 @@ def test_batches_of_odd_sizes_run_where_they_were_measured_to_be_faster(
         (712, 256000, 4096, False),
         (712, 32000, 5120, False),
         (904, 256000, 3584, False),
-        (4096, 151936, 4096, True),
+        (512, 151936, 896, True),
+        (1000, 151936, 1536, True),
     ],
 )
 def test_logits_whose_rows_fill_no_tiles_are_torchs(m: int, n: int, k: int, is_ours: bool) -> None:
@@ -667,7 +668,7 @@ def test_choices_are_near_the_best_on_random_shapes() -> None:
             known |= {names[c.variant]: c.predicted_us for c in candidates if c.eligible and c.variant >= 0}
             chosen = min(known.keys() & us.keys(), key=lambda name: known[name])
         logs.append(math.log(us[chosen] / min(us.values())))
-    assert math.exp(sum(logs) / len(logs)) < 1.025 and others <= 1
+    assert math.exp(sum(logs) / len(logs)) < 1.025 and others <= 0.02 * len(rows)
 
 
 def h100_facts() -> _native.Facts:
@@ -680,7 +681,7 @@ def test_an_h100_is_decided_by_its_own_model() -> None:
     """On shapes that the H100's trees were fitted to, choices are near the best, and nearer than by the H200's trees.
 
     Every twentieth shape of the file is decided. Few kernels were timed for each, so the choice is among these. Some of
-    the times are of kernels of sm90_wgmma that have become faster since, and were not fitted to.
+    the times are of kernels of sm90_wgmma that have become faster since, and count a quarter in the fit.
     """
     path, names = ROOT / "benchmarks" / "results" / "h100-80gb-hbm3" / "shapes.tsv.xz", _variants.names()
     measured = shapes.read(path)[1][::20]

@@ -506,15 +506,16 @@ ForestKind forest_kind(const Problem& p) {
 }
 
 bool is_learned(Family family, ForestKind kind) {
-  constexpr int kLastHalfCode = 10, kLastBatchesCode = 15;
+  static_assert(h100::kLearned.families == h200::kLearned.families, "a kind has the same families on all chips");
+  uint32_t families = 0;
   switch (kind) {
-    case ForestKind::kNone: return false;
-    case ForestKind::kHalf: return learned_code(family) <= kLastHalfCode;
-    case ForestKind::kHalfBatches: return learned_code(family) <= kLastBatchesCode;
-    case ForestKind::kFloat32: return (float32::kLearned.families >> learned_code(family) & 1) != 0;
-    case ForestKind::kFloat64: return (float64::kLearned.families >> learned_code(family) & 1) != 0;
+    case ForestKind::kNone: break;
+    case ForestKind::kHalf: families = h200::kLearned.families; break;
+    case ForestKind::kHalfBatches: families = batches::kLearned.families; break;
+    case ForestKind::kFloat32: families = float32::kLearned.families; break;
+    case ForestKind::kFloat64: families = float64::kLearned.families; break;
   }
-  return false;
+  return (families >> learned_code(family) & 1) != 0;
 }
 
 void shape_features(const Problem& p, const Alignments& of_operands, float* out) {

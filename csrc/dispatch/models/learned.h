@@ -82,8 +82,8 @@ int learned_code(Family family);
 enum class ForestKind { kNone, kHalf, kHalfBatches, kFloat32, kFloat64 };
 ForestKind forest_kind(const Problem& product);
 
-/// Whether the forests of a kind were fitted to times of this family (in float32 and float64: Learned::families). The
-/// kernels of families that came later keep their analytic predictions until the trees are fitted again.
+/// Whether the forests of a kind were fitted to times of this family (Learned::families). The kernels of families that
+/// came later keep their analytic predictions until the trees are fitted again.
 bool is_learned(Family family, ForestKind kind);
 
 /// The own features of at most kRows kernels, which go through the trees together.
@@ -118,7 +118,7 @@ void log2_by(Vectors vectors, const double* x, int count, float* out);
 
 /// The forests of a chip, and the power of what `doubt` says that the margin over torch has (dispatch/estimates.cc).
 /// `planes` corrects kernels that split float32, and has no trees where none was timed. `families` has a bit
-/// 1 << learned_code() for each family whose kernels were timed. It counts in float32 and float64 alone.
+/// 1 << learned_code() for each family whose kernels were timed.
 struct Learned {
   Forest kernels, torch, doubt, planes = {};
   double doubted;
