@@ -23,7 +23,7 @@ _SIZES = ((1, 12_000), (512, 24_000), (256, 16_000))  # m, n, k
 _BATCHED_SIZES = ((1, 2048), (16, 2048), (16, 2048))
 _MOST_PRODUCTS = 512  # the largest batch
 DRAWS = (
-    *("mixed", "whole", "ragged", "batches"),
+    *("mixed", "whole", "ragged", "logits", "batches"),
     *("float32", "float32-large", "float32-split", "float32-batches", "float64", "float64-large", "float64-batches"),
 )
 _HALF = ("float16", "bfloat16")
@@ -55,6 +55,8 @@ _FLOAT32_SPLIT = (  # what kernels over planes may be the fastest for
     (0.1, (64, 1536), (64, 1536), (64, 2048), 256),  # batches
     (0.05, (500, 6000), (500, 6000), (16, 256), 1),  # short k
 )
+_LOGITS = ((1, 4096), (24_000, 300_000), (512, 8192))  # m, n, k
+_VOCABULARY_GRANULES = (1, 8, 64, 64)  # vocabularies are padded, or odd
 _FLOAT32_GRANULES = (1, 4, 4, 8, 16, 64)  # elements; 4 are 16 bytes
 _BATCH_GRANULES = (1, 1, 2, 4, 8, 8, 16, 64)  # elements; 8 are 16 bytes
 _SQUARE, _MOST_SQUARE = 0.2, 256  # the share of square matrices among batches of up to this size
@@ -139,6 +141,14 @@ def _draw(source: random.Random, rows: int | None = None, kind: str = DRAWS[0]) 
     return Case(m, n, k, batch=batch, layout=layout, dtype=dtype)
 
 
+def _draw_logits(source: random.Random) -> Case:
+    """Draws hidden states by the vocabulary of a model, with log-uniform sizes."""
+    m, n, k = (_log_uniform(source, *bounds) for bounds in _LOGITS)
+    granule = source.choice(_VOCABULARY_GRANULES)
+    n, k = round(n / granule) * granule, round(k / _FEATURES) * _FEATURES
+    return Case(m, n, k, layout="NT", dtype=source.choice(_HALF))
+
+
 def _draw_of(kinds: Sequence[_Kind], granules: Sequence[int], source: random.Random, dtype: str) -> Case:
     """Draws one case of one of the kinds. Sizes are log-uniform, and multiples of one granule, unless they are 1."""
     (kind,) = source.choices(kinds, [kind[0] for kind in kinds])
@@ -182,16 +192,19 @@ def draw(
 
     rows: the largest m. With it no shape is batched, and most are NT.
     kind: with "whole", no shape is ragged, m is a power of two, and n and k are multiples of 64, as in models. With
-        "ragged", all shapes are ragged. With "batches", all are batched, many of small or odd sizes, or of vectors.
-        With "float32", all are in float32, and a fifth are batched; with "float32-large", they have M and N of 1,024
-        and more; with "float32-split", they are those that kernels over planes may be the fastest for: a third have M
-        and N of 128 to 8,192, and a tenth are batched; with "float32-batches", they are drawn as with "batches",
-        without the vectors. "float64" and so on draw the same kinds in float64.
+        "ragged", all shapes are ragged. With "logits", all are NT with 24,000 columns or more, a quarter of them with
+        any number, as the last layers of language models have. With "batches", all are batched, many of small or odd
+        sizes, or of vectors. With "float32", all are in float32, and a fifth are batched; with "float32-large", they
+        have M and N of 1,024 and more; with "float32-split", they are those that kernels over planes may be the fastest
+        for: a third have M and N of 128 to 8,192, and a tenth are batched; with "float32-batches", they are drawn as
+        with "batches", without the vectors. "float64" and so on draw the same kinds in float64.
     """
     source, found = random.Random(seed), dict[Case, None]()
     while len(found) < count:
         if kind.endswith("batches"):
             case = _draw_batch(source, _HALF if kind == "batches" else (kind.partition("-")[0],))
+        elif kind == "logits":
+            case = _draw_logits(source)
         elif kind.startswith("float"):
             case = _draw_float(source, kind)
         else:

@@ -232,9 +232,9 @@ def _measure_random(
     default=sampling.DRAWS[0],
     show_default=True,
     help="With --random: the kind of sizes. mixed: 6 % ragged, the others multiples of 8; whole: rows a power of two, "
-    "features multiples of 64, as in models; ragged: each of some odd length; batches: of many kinds; float32: of many "
-    "kinds, in float32; float32-large: large ones; float32-split: those that --float32 split is for; float32-batches: "
-    "many batches; float64 and so on: the same kinds in float64.",
+    "features multiples of 64, as in models; ragged: each of some odd length; logits: by the vocabularies of models; "
+    "batches: of many kinds; float32: of many kinds, in float32; float32-large: large ones; float32-split: those that "
+    "--float32 split is for; float32-batches: many batches; float64 and so on: the same kinds in float64.",
 )
 @click.option(
     "--float32",

@@ -207,6 +207,14 @@ def test_of_sizes_as_models_have_them(measured: list[Case], tmp_path: Path) -> N
 
 
 @needs_library
+def test_of_vocabularies(measured: list[Case], tmp_path: Path) -> None:
+    assert command("--random", "40", "--sizes", "logits", "--seed", "7").exit_code == 0
+    assert tuple(measured) == sampling.unscored(7, 40, None, "logits")
+    assert all(case.layout == "NT" and case.n >= 24_000 and case.k % 64 == 0 for case in measured)
+    assert {case.n % 2 for case in measured} == {0, 1}
+
+
+@needs_library
 def test_of_odd_lengths(measured: list[Case], tmp_path: Path) -> None:
     assert command("--random", "40", "--sizes", "ragged", "--seed", "7").exit_code == 0
     assert tuple(measured) == sampling.unscored(7, 40, None, "ragged")
