@@ -320,7 +320,7 @@ def test_a_swapped_kernel_is_predicted_to_take_as_long_for_the_transposed_shape(
     tall, wide = predicted(8192, 4096), predicted(4096, 8192)
     assert tall.keys() == wide.keys() and len(tall) > 2
     for name in tall:
-        assert tall[name] == pytest.approx(wide[name], rel=0.15), name
+        assert tall[name] == pytest.approx(wide[name], rel=0.1), name
 
 
 def test_hopper_rings_are_as_deep_as_they_fit() -> None:
@@ -351,6 +351,7 @@ def test_hopper_rings_are_as_deep_as_they_fit() -> None:
         (148, 496, 81, "NT", torch.bfloat16, "torch"),
         (95, 1200, 203, "NT", torch.float16, "torch"),
         (91, 133, 1856, "NN", torch.bfloat16, "gemv_m1"),
+        (458, 71, 1088, "NN", torch.float16, "gemv_m1"),
         (77, 222, 1315, "NN", torch.float16, "gemv_m1"),
         (160, 78, 2152, "NN", torch.float16, "gemv_m1"),
         (75, 137, 2008, "NN", torch.float16, "gemv_m1"),
@@ -405,6 +406,7 @@ def test_small_batches_of_float32_are_not_split(batch: int, m: int, n: int, k: i
 @pytest.mark.parametrize(
     ("batch", "m", "n", "k", "layout", "chosen"),
     [
+        (4016, 17, 35, 33, "TT", "batched_mma_64x64x64_w32x32_s2"),
         (153990, 15, 33, 21, "TN", "batched_mma_64x64x64_w32x32_s2"),
         (17061, 61, 37, 15, "NN", "batched_mma_64x64x64_w32x32_s2"),
         (1000, 63, 63, 63, "NN", "torch"),
@@ -440,6 +442,12 @@ def test_batches_of_odd_sizes_run_where_they_were_measured_to_be_faster(
         (904, 256000, 3584, False),
         (512, 151936, 896, True),
         (1000, 151936, 1536, True),
+        *(
+            pytest.param(
+                *shape, True, marks=pytest.mark.xfail(strict=True, reason="ours leads, by 2 % or less as predicted")
+            )
+            for shape in ((584, 151936, 3584), (968, 256000, 4096), (1000, 151936, 3584), (4096, 151936, 4096))
+        ),
     ],
 )
 def test_logits_whose_rows_fill_no_tiles_are_torchs(m: int, n: int, k: int, is_ours: bool) -> None:
@@ -663,12 +671,12 @@ def test_choices_are_near_the_best_on_random_shapes() -> None:
         us = {name: float(row[name]) for name in columns[7:] if row[name]}
         chosen = "torch" if decision.variant == _native.TORCH else names[decision.variant]
         if chosen not in us:
-            others += 1
+            others += not chosen.startswith("batched_gemv")  # whose predictions were not corrected then: few times
             known = {"torch": decision.torch_us}
             known |= {names[c.variant]: c.predicted_us for c in candidates if c.eligible and c.variant >= 0}
             chosen = min(known.keys() & us.keys(), key=lambda name: known[name])
         logs.append(math.log(us[chosen] / min(us.values())))
-    assert math.exp(sum(logs) / len(logs)) < 1.025 and others <= 0.02 * len(rows)
+    assert math.exp(sum(logs) / len(logs)) < 1.025 and others <= 1
 
 
 def h100_facts() -> _native.Facts:
@@ -680,11 +688,11 @@ def h100_facts() -> _native.Facts:
 def test_an_h100_is_decided_by_its_own_model() -> None:
     """On shapes that the H100's trees were fitted to, choices are near the best, and nearer than by the H200's trees.
 
-    Every twentieth shape of the file is decided. Few kernels were timed for each, so the choice is among these. Some of
-    the times are of kernels of sm90_wgmma that have become faster since, and count a quarter in the fit.
+    Every third shape of the file is decided. Few kernels were timed for each, so the choice is among these. Some of the
+    times are of kernels of sm90_wgmma that have become faster since, and count a quarter in the fit.
     """
     path, names = ROOT / "benchmarks" / "results" / "h100-80gb-hbm3" / "shapes.tsv.xz", _variants.names()
-    measured = shapes.read(path)[1][::20]
+    measured = shapes.read(path)[1][::3]
 
     def choices(facts: _native.Facts) -> list[float]:
         """The speed over torch of each choice."""
@@ -704,7 +712,7 @@ def test_an_h100_is_decided_by_its_own_model() -> None:
     best = [shape.us["torch"] / min(shape.us.values()) for shape in measured]
     own, h200s = choices(h100_facts()), choices(_native.preset_facts(90))
     assert statistics.geometric_mean(own) > 0.97 * statistics.geometric_mean(best)
-    assert sum(speed < 0.97 for speed in own) < 0.01 * len(own)
+    assert sum(speed < 0.97 for speed in own) < 0.005 * len(own)
     assert statistics.geometric_mean(own) > statistics.geometric_mean(h200s)
     assert sum(speed < 0.97 for speed in own) < sum(speed < 0.97 for speed in h200s)
 

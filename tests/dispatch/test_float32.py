@@ -91,7 +91,16 @@ def test_three_products_are_chosen_where_the_bits_may_vary(
         assert explain(4096, 4096, 128, "split", arch=arch).candidates[v.id].eligible
 
 
-@pytest.mark.parametrize(("m", "n"), [(32, 16384), (64, 4096), (128, 4096), (4096, 64)])
+@pytest.mark.parametrize(
+    ("m", "n"),
+    [
+        (32, 16384),
+        (64, 4096),
+        (128, 4096),
+        pytest.param(255, 11008, marks=pytest.mark.xfail(strict=True, reason="sm90_split3 is predicted 0.3 % faster")),
+        (4096, 64),
+    ],
+)
 def test_a_short_side_is_split_in_registers(m: int, n: int) -> None:
     """Other modes and misaligned weights leave it to other kernels, and so do symmetric results."""
     names = {v.name for v in SKINNY}
@@ -252,7 +261,8 @@ def test_what_torch_may_compute_in_tf32_is_torchs() -> None:
 @pytest.mark.parametrize(
     ("m", "n", "alignment", "layouts", "families"),
     [
-        (2, 4096, 16, ("NT", "NN"), ("simt_gemv", "sm90_dmma")),
+        (2, 4096, 16, ("NT",), ("simt_gemv",)),
+        (2, 4096, 16, ("NN",), ("simt_gemv", "sm90_dmma")),  # predicted 22.7 and 21.4 us
         (4, 4096, 16, ("NT",), ("simt_gemv",)),
         (8, 4096, 16, ("NT",), ("simt_gemv",)),
         (4096, 8, 16, ("NT", "TT"), ("simt_gemv",)),  # B is the short operand, and is K-major
