@@ -93,10 +93,49 @@ __device__ __forceinline__ void finish_parts(const Params& p, const int32_t (&ac
   }
 }
 
+/// Whether finish_element() does what tile::finish() does: D has the type of the operands, and nothing but a bias is
+/// added.
+__device__ __forceinline__ bool is_plain(const tile::EpilogueParams& e) {
+  return !e.out_f32 && e.c == nullptr && e.pre_activation == nullptr && e.act == Activation::kNone;
+}
+
+/// tile::finish() for one element, where is_plain().
+template <class T>
+__device__ __forceinline__ void finish_element(const tile::EpilogueParams& e, tile::BatchOffset offset, int64_t row,
+                                               int64_t col, float acc) {
+  acc *= e.alpha;
+  if (e.bias != nullptr) acc = fmaf(1.0f, to_float(static_cast<const T*>(e.bias)[col]), acc);
+  static_cast<T*>(e.d)[offset.d + row * e.ldd + col] = from_float<T>(acc);
+}
+
+/// How sums are stored.
+enum class Stores {
+  kAny,        // eight adjacent elements of D by a lane, with the whole epilogue
+  kCommon,     // the same where tile::is_common()
+  kUnaligned,  // adjacent elements of D by adjacent lanes, where is_plain()
+};
+
+/// Finishes and stores the `cols` rows of x of a patch, in which `rows` of the 16 rows of W exist. The patch begins at
+/// row `row0` of W and row `at_x` of x. Adjacent lanes store adjacent elements of D: where D's rows start at no
+/// multiples of 16 bytes, eight elements of a lane would take eight instructions, of which each writes to 32 places.
+template <class Traits>
+__device__ __forceinline__ void finish_unaligned(const Params& p, const float* patch, int row0, int rows, int at_x,
+                                                 int cols, tile::BatchOffset offset) {
+  constexpr int kRows = 16, kCols = Traits::kPatchCols, kStride = Traits::kPatchStride;
+#pragma unroll
+  for (int i = threadIdx.x % 32; i < kRows * kCols; i += 32) {
+    const int row = p.swapped ? i / kCols : i % kRows, col = p.swapped ? i % kCols : i / kRows;
+    if (row >= rows || col >= cols) continue;
+    const int of_w = row0 + row, of_x = at_x + col;
+    finish_element<typename Traits::T>(p.epilogue, offset, p.swapped ? of_w : of_x, p.swapped ? of_x : of_w,
+                                       patch[col * kStride + row]);
+  }
+}
+
 /// Finishes and stores a warp's sums: 16 rows of W from `row0` on, of which `rows` exist. A lane stores eight elements
-/// that are adjacent in D. They run along the rows of W or, if swapped, along the rows of x. The sums are transposed
-/// between lanes in `patch`, kPatchCols lines of kPatchStride sums. `kCommon`: tile::is_common().
-template <class Traits, bool kCommon>
+/// that are adjacent in D, unless Stores::kUnaligned. They run along the rows of W or, if swapped, along the rows of x.
+/// The sums are transposed between lanes in `patch`, kPatchCols lines of kPatchStride sums.
+template <class Traits, Stores kStores>
 __device__ __forceinline__ void finish_pieces(const Params& p,
                                               const typename Traits::Sum (&acc)[Traits::PARTS][Traits::kWarpCols / 2],
                                               typename Traits::Sum* patch, int row0, int rows,
@@ -108,7 +147,7 @@ __device__ __forceinline__ void finish_pieces(const Params& p,
   const int row = swapped ? lane % 16 : lane % 2 * 8;
   const int col = swapped ? lane / 16 * 8 : lane / 2;
   // Not unrolled with the general epilogue, which is most of a kernel's code: there is one copy of it then.
-  constexpr bool kGeneral = std::is_same_v<Sum, float> && !Traits::kGated && !kCommon;
+  constexpr bool kGeneral = std::is_same_v<Sum, float> && !Traits::kGated && kStores == Stores::kAny;
   constexpr int kPieces = Traits::COLS / kCols, kUnroll = kGeneral ? 1 : kPieces;
   const Place place = place_of<Traits>(p);
 #pragma unroll kUnroll
@@ -128,7 +167,9 @@ __device__ __forceinline__ void finish_pieces(const Params& p,
       }
     });
     __syncwarp();
-    if (row < rows && col < kCols && c0 + col < place.cols) {
+    if constexpr (kStores == Stores::kUnaligned) {
+      finish_unaligned<Traits>(p, patch, row0, rows, place.first + c0, place.cols - c0, offset);
+    } else if (row < rows && col < kCols && c0 + col < place.cols) {
       const Sum* const from = patch + col * kStride + row;
       Sum v[8];
 #pragma unroll
@@ -140,7 +181,7 @@ __device__ __forceinline__ void finish_pieces(const Params& p,
       } else {
         const int at_x = place.first + c0 + col;
         const int of_d = swapped ? row0 + row : at_x, first = swapped ? at_x : row0 + row;
-        if constexpr (kCommon) {
+        if constexpr (kStores == Stores::kCommon) {
           tile::finish_common<typename Traits::T>(p.epilogue, offset, of_d, first, v);
         } else {  // one call for both directions
           const int left = swapped ? place.cols - c0 - col : rows - row;
@@ -161,9 +202,14 @@ __device__ __forceinline__ void finish_warp(const Params& p,
     finish_parts<Traits>(p, acc, patch, row0, rows);
   } else {
     if constexpr (std::is_same_v<typename Traits::Sum, float> && !Traits::kGated) {
-      if (tile::is_common(p.epilogue)) return finish_pieces<Traits, true>(p, acc, patch, row0, rows, offset);
+      if (tile::is_common(p.epilogue)) {
+        return finish_pieces<Traits, Stores::kCommon>(p, acc, patch, row0, rows, offset);
+      }
+      if (!p.epilogue.wide_d && is_plain(p.epilogue)) {
+        return finish_pieces<Traits, Stores::kUnaligned>(p, acc, patch, row0, rows, offset);
+      }
     }
-    finish_pieces<Traits, false>(p, acc, patch, row0, rows, offset);
+    finish_pieces<Traits, Stores::kAny>(p, acc, patch, row0, rows, offset);
   }
 }
 

@@ -48,7 +48,7 @@ constexpr double kTiledFixedUs = 2.5, kTiledSumUs = 4.5, kTiledRoundUs = 3, kTil
 constexpr double kTiledGbs = 110, kTiledSplitGbs = 85, kL2Gbs = 10500, kL2SplitGbs = 6000;
 // With slices, tiles of more than 64 rows of x take so much longer than by these (80 shapes at random).
 constexpr double kWideSliced = 1.09;
-constexpr double kNarrowStoreUs = 0.0013;  // of an SM, for an element that is stored alone
+constexpr double kNarrowStoreUs = 0.0002;  // of an SM, for an element that is stored alone
 
 /// True if all rows of W and x begin on 128-byte lines. L2 serves other rows more slowly.
 bool has_whole_lines(const ShortSide& sides) {
