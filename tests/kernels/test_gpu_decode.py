@@ -61,6 +61,29 @@ def test_epilogue_of_every_tile(variant: VariantInfo) -> None:
     assert_close_to_torch(y, F.gelu(exact), F.gelu(theirs), magnitude=magnitude)
 
 
+@pytest.mark.parametrize("swapped", [False, True], ids=["", "swapped"])
+@VARIANTS
+def test_results_at_any_address_have_the_same_bits(variant: VariantInfo, swapped: bool) -> None:
+    few, many = rand(max(1, width(variant) * 7 // 8), 264), rand(5003, 264)
+    x, weight = (many, few) if swapped else (few, many)
+    if not serves(variant, x, weight.t()):
+        pytest.skip(f"{variant.name} does not serve these rows")
+    rows, n = x.size(0), weight.size(0)
+    for bias, ld in itertools.product((None, rand(n)), (n + 9, n + 10, n + 11, n + 12)):
+        whole = torch.full((rows, -(-n // 8) * 8 + 8), POISON, device="cuda", dtype=torch.float16)
+        aligned = whole[:, :n]
+        hgemm.linear.out(x, weight, bias, variant=variant.id, out=aligned)
+        product, magnitude = reference_matmul(x, weight.t())
+        exact = product if bias is None else product + bias.double()
+        magnitude = magnitude if bias is None else magnitude + bias.double().abs()
+        assert_close_to_torch(aligned, exact, F.linear(x, weight, bias), magnitude=magnitude)
+        around = torch.full((rows, ld), POISON, device="cuda", dtype=torch.float16)
+        hgemm.linear.out(x, weight, bias, variant=variant.id, out=around[:, 3 : n + 3])
+        expected = torch.full_like(around, POISON)
+        expected[:, 3 : n + 3] = aligned
+        assert torch.equal(around.view(torch.int16), expected.view(torch.int16))
+
+
 def graph_of(step: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

@@ -93,19 +93,10 @@ __device__ __forceinline__ void finish_parts(const Params& p, const int32_t (&ac
   }
 }
 
-/// Whether finish_element() does what tile::finish() does: D has the type of the operands, and nothing but a bias is
+/// Whether finish_unaligned() does what tile::finish() does: D has the type of the operands, and nothing but a bias is
 /// added.
 __device__ __forceinline__ bool is_plain(const tile::EpilogueParams& e) {
   return !e.out_f32 && e.c == nullptr && e.pre_activation == nullptr && e.act == Activation::kNone;
-}
-
-/// tile::finish() for one element, where is_plain().
-template <class T>
-__device__ __forceinline__ void finish_element(const tile::EpilogueParams& e, tile::BatchOffset offset, int64_t row,
-                                               int64_t col, float acc) {
-  acc *= e.alpha;
-  if (e.bias != nullptr) acc = fmaf(1.0f, to_float(static_cast<const T*>(e.bias)[col]), acc);
-  static_cast<T*>(e.d)[offset.d + row * e.ldd + col] = from_float<T>(acc);
 }
 
 /// How sums are stored.
@@ -121,14 +112,25 @@ enum class Stores {
 template <class Traits>
 __device__ __forceinline__ void finish_unaligned(const Params& p, const float* patch, int row0, int rows, int at_x,
                                                  int cols, tile::BatchOffset offset) {
+  using T = typename Traits::T;
   constexpr int kRows = 16, kCols = Traits::kPatchCols, kStride = Traits::kPatchStride;
+  const tile::EpilogueParams& e = p.epilogue;
+  // A line is the patch's part of a row of D. The warp stores `step` lines at a time.
+  const int width = p.swapped ? kCols : kRows, step = 32 / width;
+  const int at = threadIdx.x % width, line = threadIdx.x % 32 / width;
+  const int lines = p.swapped ? rows : cols, first_line = p.swapped ? row0 : at_x;
+  if (at >= (p.swapped ? cols : rows)) return;
+  const int64_t d_col = (p.swapped ? at_x : row0) + at;
+  const float bias = e.bias == nullptr ? 0.0f : to_float(static_cast<const T*>(e.bias)[d_col]);
+  const float* const from = patch + (p.swapped ? at * kStride + line : line * kStride + at);
+  const int next = step * (p.swapped ? 1 : kStride);
+  T* const to = static_cast<T*>(e.d) + offset.d + (first_line + line) * e.ldd + d_col;
 #pragma unroll
-  for (int i = threadIdx.x % 32; i < kRows * kCols; i += 32) {
-    const int row = p.swapped ? i / kCols : i % kRows, col = p.swapped ? i % kCols : i / kRows;
-    if (row >= rows || col >= cols) continue;
-    const int of_w = row0 + row, of_x = at_x + col;
-    finish_element<typename Traits::T>(p.epilogue, offset, p.swapped ? of_w : of_x, p.swapped ? of_x : of_w,
-                                       patch[col * kStride + row]);
+  for (int i = 0; i < kRows * kCols / 32; ++i) {
+    if (line + i * step >= lines) break;
+    float v = from[i * next] * e.alpha;
+    if (e.bias != nullptr) v += bias;  // adding 0 would turn -0 into 0
+    to[i * step * e.ldd] = from_float<T>(v);
   }
 }
 

@@ -48,7 +48,7 @@ constexpr double kTiledFixedUs = 2.5, kTiledSumUs = 4.5, kTiledRoundUs = 3, kTil
 constexpr double kTiledGbs = 110, kTiledSplitGbs = 85, kL2Gbs = 10500, kL2SplitGbs = 6000;
 // With slices, tiles of more than 64 rows of x take so much longer than by these (80 shapes at random).
 constexpr double kWideSliced = 1.09;
-constexpr double kNarrowStoreUs = 0.0002;  // of an SM, for an element that is stored alone
+constexpr double kElementStoreUs = 0.00012;  // of an SM, for each element of D where rows of D are not aligned
 
 /// True if all rows of W and x begin on 128-byte lines. L2 serves other rows more slowly.
 bool has_whole_lines(const ShortSide& sides) {
@@ -264,11 +264,11 @@ double predict_us(const Problem& p, const DeviceFacts& facts, const Line& line) 
   return std::max(us, static_cast<double>(rounds) * (kBlockUs + steps * step_us(p, line, s.tile_rows, s.deep)));
 }
 
-/// The predicted time of a 16-bit product. Where rows of D start at no multiples of 16 bytes, its elements are stored
-/// one by one.
+/// The predicted time of a 16-bit product. Where rows of D start at no multiples of 16 bytes, a lane stores two bytes
+/// at a time instead of 16.
 double half_us(const Problem& p, const DeviceFacts& facts, const Line& line) {
   const double of_sm = static_cast<double>(p.m * p.n * p.batches()) / facts.sm_count;
-  return predict_us(p, facts, line) + (alignment_d(p) < 16 ? kNarrowStoreUs * of_sm : 0.0);
+  return predict_us(p, facts, line) + (alignment_d(p) < 16 ? kElementStoreUs * of_sm : 0.0);
 }
 
 template <class C>
