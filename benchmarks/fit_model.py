@@ -20,6 +20,11 @@ command:
   shapes that have many such lines, count a quarter.
 - ``shapes-trimmed-more``, likewise: 3,780 shapes, and 4,549 with `--rows 3000`. Small tiles in clusters of four had
   become some 7 % faster.
+- ``shapes-trimmed-kinds``, likewise: 6,578 shapes; 3,078 of `--sizes logits`; 1,931 of `--rows 1 --candidates 12`; 935
+  of `--sizes ragged --rows 64 --candidates 9`; 1,515 of `--sizes whole --rows 3000`. Logits had been in no file.
+- ``shapes-trimmed-odd``, likewise: 140 logits, and 2,984 for which ``sampling.py`` was set to draw any number of
+  columns from 300 on, at most 64 rows, and a K of 256 and more. The kernels of sm90_skinny had become up to twice as
+  fast where rows of D are not aligned. Their times of such shapes in the other files count a quarter.
 - ``shapes-earlier``: measured before kernels changed, so that each shape counts a quarter. Every second one was kept.
 - An H100's ``shapes``, `--candidates 4`, and ``shapes-ragged``, with `--sizes ragged` as well.
 - ``shapes-float32``: float32, without `--candidates`. `--sizes float32` gave 2,600 shapes, `--sizes float32-large` the
@@ -96,6 +101,8 @@ _H200 = {
     "h200/shapes-clusters": 1.0,
     "h200/shapes-trimmed": 1.0,
     "h200/shapes-trimmed-more": 1.0,
+    "h200/shapes-trimmed-kinds": 1.0,
+    "h200/shapes-trimmed-odd": 1.0,
     "h200/shapes-earlier": 0.25,
 }
 _H200_FACTS = {"sm_count": 132, "l2_bytes": 62914560, "dram_gbs": 4814}
@@ -140,6 +147,10 @@ WITHOUT_DMMA = "h200/shapes-float32-earlier"
 #: these kernels have the weight OUTDATED if more than the share MOST_BEYOND of the tiles lay beyond.
 UNTRIMMED = {name for name in (*_H200, *_H100) if "-trimmed" not in name} | {"h200/shapes-batches"}
 MOST_BEYOND, OUTDATED = 0.05, 0.25
+#: The files that were measured since adjacent lanes of sm90_skinny store adjacent elements where rows of D are not
+#: aligned. In the other files, the times of these kernels have the weight OUTDATED where D has more than FEW_LINES rows
+#: and columns.
+IN_LINES, FEW_LINES = {"h200/shapes-trimmed-odd"}, 4
 FOLDS = 4
 
 
@@ -238,6 +249,8 @@ def loads_beyond(kernel: str, case: Case) -> bool:
 
 def is_outdated(name: str, kernel: str, case: Case) -> bool:
     """Whether the kernel may be much faster now than when this file was measured."""
+    if kernel.startswith("skinny_wgmma"):
+        return name not in IN_LINES and case.n % 8 != 0 and min(case.m, case.n) > FEW_LINES
     return name in UNTRIMMED and kernel.startswith("sm90_wgmma") and loads_beyond(kernel, case)
 
 

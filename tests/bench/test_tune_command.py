@@ -309,6 +309,8 @@ def test_data_of_other_sources_are_not_mixed(measured: list[Case], tmp_path: Pat
         ("h200/shapes-whole", 2800),
         ("h200/shapes-few-rows", 700),
         ("h200/shapes-clusters", 4400),
+        ("h200/shapes-trimmed-kinds", 14000),
+        ("h200/shapes-trimmed-odd", 3100),
         ("h200/shapes-earlier", 2400),
         ("h100-80gb-hbm3/shapes", 6000),
         ("h100-80gb-hbm3/shapes-ragged", 900),
