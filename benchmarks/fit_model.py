@@ -24,7 +24,8 @@ command:
   of `--sizes ragged --rows 64 --candidates 9`; 1,515 of `--sizes whole --rows 3000`. Logits had been in no file.
 - ``shapes-trimmed-odd``, likewise: 140 logits, and 2,984 for which ``sampling.py`` was set to draw any number of
   columns from 300 on, at most 64 rows, and a K of 256 and more. The kernels of sm90_skinny had become up to twice as
-  fast where rows of D are not aligned. Their times of such shapes in the other files count a quarter.
+  fast where rows of D are not aligned. Their times of such shapes in the other files count a quarter. The forests of
+  the H100 and of batches were fitted before that.
 - ``shapes-earlier``: measured before kernels changed, so that each shape counts a quarter. Every second one was kept.
 - An H100's ``shapes``, `--candidates 4`, and ``shapes-ragged``, with `--sizes ragged` as well.
 - ``shapes-float32``: float32, without `--candidates`. `--sizes float32` gave 2,600 shapes, `--sizes float32-large` the
